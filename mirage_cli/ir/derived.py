@@ -1,0 +1,105 @@
+"""DERIVED: operators of the spec language that are short for a few others. One row each: definition and torch form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from mirage_cli.ir.ops import Number
+from mirage_cli.ir.program import Arg, Builder, Eqn, Program, live_eqns, sort_dims
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """`define(builder, x, axes, number)` emits the definition and returns its name.
+
+    option: the name and default of the one optional number, where there is one.
+    reduces: the axes disappear from the result.
+    torch: what a PyTorch user writes; `{0}` the argument, `{dims}` the positions of the axes as a tuple, `{last}` the
+        argument with those axes moved last, `{sizes}` their sizes, `{number}` the option. `moved` says that the
+        template uses `{last}`, so its result has the axes last too.
+    """
+
+    name: str
+    doc: str
+    define: Callable[[Builder, str, tuple[str, ...], Number], str]
+    torch: str
+    option: tuple[str, float] | None = None
+    reduces: bool = False
+    moved: bool = False
+
+
+def _mean(b: Builder, x: str, axes: tuple[str, ...], _: Number) -> str:
+    total = b.emit("sum", x, axes=axes)
+    for a in axes:
+        total = b.emit("div", total, b.emit("size", axes=(a,)))
+    return total
+
+
+def _softmax(b: Builder, x: str, axes: tuple[str, ...], _: Number) -> str:
+    e = b.emit("exp", b.emit("sub", x, b.emit("max", x, axes=axes)))
+    return b.emit("div", e, b.emit("sum", e, axes=axes))
+
+
+def _logsumexp(b: Builder, x: str, axes: tuple[str, ...], _: Number) -> str:
+    top = b.emit("max", x, axes=axes)
+    total = b.emit("sum", b.emit("exp", b.emit("sub", x, top)), axes=axes)
+    return b.emit("add", b.emit("log", total), top)
+
+
+def _rms_norm(b: Builder, x: str, axes: tuple[str, ...], eps: Number) -> str:
+    mean = _mean(b, b.emit("square", x), axes, eps)
+    return b.emit("mul", x, b.emit("rsqrt", b.emit("add", mean, eps)))
+
+
+def _layer_norm(b: Builder, x: str, axes: tuple[str, ...], eps: Number) -> str:
+    centred = b.emit("sub", x, _mean(b, x, axes, eps))
+    variance = _mean(b, b.emit("square", centred), axes, eps)
+    return b.emit("mul", centred, b.emit("rsqrt", b.emit("add", variance, eps)))
+
+
+DERIVED: Mapping[str, Derived] = {
+    d.name: d
+    for d in (
+        Derived("mean", "mean over axes", _mean, "torch.mean({0}, dim={dims})", reduces=True),
+        Derived("softmax", "exp(x) / sum(exp(x)) over axes", _softmax, "torch.softmax({0}, dim={dims})"),
+        Derived("logsumexp", "log(sum(exp(x))) over axes", _logsumexp, "torch.logsumexp({0}, dim={dims})", reduces=True),
+        Derived("rms_norm", "x / sqrt(mean(x²) + eps)", _rms_norm,
+                "torch.nn.functional.rms_norm({last}, {sizes}, eps={number})", ("eps", 1e-6), moved=True),
+        Derived("layer_norm", "(x - mean) / sqrt(variance + eps), no affine part", _layer_norm,
+                "torch.nn.functional.layer_norm({last}, {sizes}, eps={number})", ("eps", 1e-5), moved=True),
+    )
+}  # fmt: skip
+
+
+def derived_equation(out: str, op: str, args: tuple[Arg, ...], axes: tuple[str, ...], b: Builder) -> Eqn:
+    """The equation `out = op(args; axes)` for a derived operator; `args` is (x,) or (x, option). Raises ValueError."""
+    x = b.known[str(args[0])]
+    if missing := [a for a in axes if a not in x.dims]:
+        raise ValueError(f"{op} over {missing[0]}, which its argument lacks")
+    dims = [d for d in x.dims if not (DERIVED[op].reduces and d in axes)]
+    return Eqn(out, op, args, axes, sort_dims(dims, b.order), "float")
+
+
+def lower(program: Program) -> Program:
+    """The same program in primitive operators alone, without equations that nothing needs."""
+    b = Builder(program.inputs, program.order)
+    for t in program.eqns:
+        b.known.setdefault(t.out, t)  # reserve the user's names, so that fresh ones do not take them
+    renamed: dict[str, str] = {}
+    for e in program.eqns:
+        args = tuple(renamed.get(a, a) if isinstance(a, str) else a for a in e.args)
+        if e.op not in DERIVED:
+            b.emit(e.op, *args, axes=e.axes, out=e.out)
+            continue
+        row = DERIVED[e.op]
+        number = args[1] if len(args) > 1 else Fraction(row.option[1] if row.option else 0)
+        assert not isinstance(number, str)
+        result = row.define(b, str(args[0]), e.axes, number)
+        last = b.eqns.pop()
+        assert last.out == result, "a definition ends with its result"
+        del b.known[result]
+        b.append(replace(last, out=e.out))
+    eqns = tuple(live_eqns(b.eqns, (t.name for t in program.outputs)))
+    return replace(program, eqns=eqns)

@@ -1,0 +1,105 @@
+"""μGraphs: a program as kernels, each with a role for every dimension (OSDI '25, Mirage, section 3).
+
+Roles give every tensor's map at once, since axes have names:
+
+    grid    cut in tiles, one per program instance             imap and omap of the axis
+    split   cut in chunks over instances, walked in tiles      imap; partial results are merged by a later kernel
+    loop    cut in tiles, walked in sequence by each instance  fmap
+    tile    held whole in one block                            φ
+
+A generated kernel loads, computes and stores; which of its equations stand before, inside and after its loops follows
+from the roles (`ir.placement`). A library kernel is one `dot` of two tensors in memory, run by torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from mirage_cli.ir.program import Eqn, Tensor
+
+Role = Literal["grid", "split", "loop", "tile"]
+
+
+def split_axis(dim: str) -> str:
+    """The axis of partial results that counts the chunks of a split dimension."""
+    return f"{dim}_split"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """`out = load buffer[dims]`: `dims` names each axis of the buffer's memory order, as this kernel calls it."""
+
+    out: str
+    buffer: str
+    dims: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """`store buffer[dims] = value`. Stores of a split kernel that carry the chunk name `split_axis(dim)` in `dims`."""
+
+    buffer: str
+    value: str
+    dims: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel launch. Values are local to the kernel; only buffers cross from kernel to kernel."""
+
+    name: str
+    kind: Literal["generated", "library"]
+    roles: tuple[tuple[str, Role], ...]
+    loads: tuple[Load, ...]
+    body: tuple[Eqn, ...]
+    stores: tuple[Store, ...]
+
+    def role(self, dim: str) -> Role:
+        return dict(self.roles)[dim]
+
+    def with_role(self, *roles: Role) -> tuple[str, ...]:
+        """The dimensions that have one of these roles, in order."""
+        return tuple(d for d, r in self.roles if r in roles)
+
+    @property
+    def split(self) -> str | None:
+        """The split dimension, if any; there is at most one."""
+        return next(iter(self.with_role("split")), None)
+
+    def value_dims(self) -> dict[str, tuple[str, ...]]:
+        """The axes of every value, in the order of the kernel's roles."""
+        place = {d: i for i, (d, _) in enumerate(self.roles)}
+        dims: dict[str, tuple[str, ...]] = {
+            x.out: tuple(sorted(x.dims, key=lambda d: place.get(d, -1))) for x in self.loads
+        }
+        return dims | {e.out: e.dims for e in self.body}
+
+
+@dataclass(frozen=True, slots=True)
+class MuGraph:
+    """A plan for one program at given sizes. Kernels run in order; `buffers` are intermediates in device memory.
+
+    dims: every axis with its size. Chunk axes (`split_axis`) are not among them: the schedule sets their size.
+    """
+
+    name: str
+    dims: tuple[tuple[str, int], ...]
+    dtype: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    buffers: tuple[Tensor, ...]
+    kernels: tuple[Kernel, ...]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return dict(self.dims)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything in device memory by name."""
+        return {t.name: t for t in (*self.inputs, *self.buffers, *self.outputs)}
+
+    def resized(self, sizes: Mapping[str, int]) -> MuGraph:
+        """The same structure at other sizes."""
+        return replace(self, dims=tuple((name, sizes.get(name, size)) for name, size in self.dims))

@@ -1,0 +1,204 @@
+"""OPS: the one table of operators. One row says everything that mirage knows about an operator.
+
+A row is written in "tagless" style: its `field` and `canon` columns are functions of an interpreter (`F`, the pair of
+finite fields of `verify.field`; `A`, the canonical forms of `algebra.canonical`), so the table depends on neither.
+Every column of every row is run by `tests/test_ops.py`; a new operator is one row and no other file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+
+Number = Fraction | float
+"""A constant: an exact rational, or plus or minus infinity as a float."""
+
+Kind = Literal["elementwise", "reduction", "contraction", "leaf", "rename", "derived"]
+Type = Literal["float", "int", "bool"]
+
+INF = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operator with all its meanings.
+
+    ref: float64 reference on numpy arrays aligned for broadcasting; reductions take `axis=` (a tuple of positions).
+    field: meaning over finite fields, written with the combinators of the interpreter `F`.
+    canon: canonical form, written with the combinators of the algebra `A`.
+    triton, torch: source templates; `{0}`, `{1}`... are the arguments.
+    result: type of the result from the types of the arguments.
+    flops: cost of one element, in float32 operations.
+    domain: the interval that tests draw each argument from, so that the operator is defined and well conditioned.
+    keeps_zero: f(0) = 0, so that zero padding stays zero (for two arguments: zero where either is).
+    degree: how the exponent of a common factor λ of the arguments carries over (see `algebra.degree`):
+        "same" all arguments alike, "add", "sub", "first" linear in the first argument alone, "none" must be degree 0.
+    """
+
+    name: str
+    kind: Kind
+    arity: int
+    doc: str
+    ref: Callable[..., Any]
+    field: Callable[..., Any]
+    canon: Callable[..., Any]
+    triton: str
+    torch: str
+    result: Literal["float", "same", "bool", "int", "branches"] = "float"
+    flops: float = 1.0
+    domain: tuple[tuple[float, float], ...] = ((-2.0, 2.0),)
+    keeps_zero: bool = False
+    degree: Literal["same", "add", "sub", "first", "none"] = "none"
+
+
+def _erf(x: Any) -> Any:
+    return np.vectorize(math.erf, otypes=[np.float64])(x)
+
+
+def _fn(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The field and canonical meaning of an opaque function: known only as "this function of this argument"."""
+    return (lambda F, *x: F.fn(name, *x)), (lambda A, *x: A.fn(name, *x))
+
+
+def _unary(
+    name: str,
+    doc: str,
+    ref: Callable[..., Any],
+    triton: str,
+    torch: str,
+    *,
+    meaning: tuple[Callable[..., Any], Callable[..., Any]] | None = None,
+    **rest: Any,
+) -> Op:
+    field, canon = meaning or _fn(name)
+    return Op(name, "elementwise", 1, doc, ref, field, canon, triton, torch, **rest)
+
+
+def _compare(name: str, symbol: str, ref: Callable[..., Any], canon: Callable[..., Any]) -> Op:
+    doc = f"x {symbol} y, a mask"
+    field = lambda F, x, y: F.compare(name, x, y)  # noqa: E731
+    source = f"({{0}} {symbol} {{1}})"
+    return Op(name, "elementwise", 2, doc, ref, field, canon, source, source, "bool", domain=((-2, 2), (-2, 2)))
+
+
+HALF = Fraction(1, 2)
+LN2 = Fraction(math.log(2))
+TWO_ANY = ((-2.0, 2.0), (-2.0, 2.0))
+
+_ROWS = [
+    # -- arithmetic
+    Op("add", "elementwise", 2, "x + y", np.add, lambda F, x, y: F.add(x, y), lambda A, x, y: A.add(x, y),
+       "({0} + {1})", "({0} + {1})", "same", domain=TWO_ANY, degree="same"),
+    Op("sub", "elementwise", 2, "x - y", np.subtract, lambda F, x, y: F.sub(x, y),
+       lambda A, x, y: A.add(x, A.scale(y, Fraction(-1))),
+       "({0} - {1})", "({0} - {1})", "same", domain=TWO_ANY, degree="same"),
+    Op("mul", "elementwise", 2, "x * y", np.multiply, lambda F, x, y: F.mul(x, y), lambda A, x, y: A.mul(x, y),
+       "({0} * {1})", "({0} * {1})", "same", domain=TWO_ANY, keeps_zero=True, degree="add"),
+    Op("div", "elementwise", 2, "x / y", np.divide, lambda F, x, y: F.div(x, y),
+       lambda A, x, y: A.mul(x, A.pow(y, Fraction(-1))),
+       "({0} / {1})", "({0} / {1})", flops=8.0, domain=((-2, 2), (0.5, 2)), degree="sub"),
+    Op("pow", "elementwise", 2, "x ** c, c a number", lambda x, c: np.power(x, float(c)),
+       lambda F, x, c: F.pow(x, c), lambda A, x, c: A.pow(x, c),
+       "pow({0}, {1})", "torch.pow({0}, {1})", flops=20.0, domain=((0.5, 2), (3, 3))),
+    _unary("neg", "-x", np.negative, "(-{0})", "(-{0})", result="same", keeps_zero=True, degree="first",
+           meaning=(lambda F, x: F.mul(x, F.const(Fraction(-1))), lambda A, x: A.scale(x, Fraction(-1)))),
+    _unary("reciprocal", "1 / x", np.reciprocal, "(1.0 / {0})", "torch.reciprocal({0})", flops=8.0,
+           domain=((0.5, 2),), meaning=(lambda F, x: F.pow(x, Fraction(-1)), lambda A, x: A.pow(x, Fraction(-1)))),
+    _unary("square", "x * x", np.square, "({0} * {0})", "torch.square({0})", result="same", keeps_zero=True,
+           meaning=(lambda F, x: F.mul(x, x), lambda A, x: A.pow(x, Fraction(2)))),
+    _unary("sqrt", "square root", np.sqrt, "tl.sqrt({0})", "torch.sqrt({0})", flops=8.0, domain=((0, 4),),
+           keeps_zero=True, meaning=(lambda F, x: F.pow(x, HALF), lambda A, x: A.pow(x, HALF))),
+    _unary("rsqrt", "1 / sqrt(x)", lambda x: 1 / np.sqrt(x), "tl.rsqrt({0})", "torch.rsqrt({0})", flops=4.0,
+           domain=((0.5, 2),), meaning=(lambda F, x: F.pow(x, -HALF), lambda A, x: A.pow(x, -HALF))),
+    # -- exponentials
+    _unary("exp", "e ** x", np.exp, "tl.exp({0})", "torch.exp({0})", flops=4.0,
+           meaning=(lambda F, x: F.exp(x), lambda A, x: A.exp(x))),
+    # The shift of a softmax: exp(x - m), where m = -inf (a row that is masked out whole) counts as no shift.
+    Op("exp_sub", "elementwise", 2, "exp(x - m), without NaN where both are -inf",
+       lambda x, m: np.exp(x - np.where(np.isneginf(m), 0.0, m)),
+       lambda F, x, m: F.exp(F.sub(x, F.finite(m))), lambda A, x, m: A.exp(A.add(x, A.scale(m, Fraction(-1)))),
+       'tl.exp({0} - tl.where({1} == float("-inf"), 0.0, {1}))',
+       "torch.exp({0} - torch.where({1} == -torch.inf, 0.0, {1}))", flops=6.0, domain=TWO_ANY),
+    _unary("exp2", "2 ** x", np.exp2, "tl.exp2({0})", "torch.exp2({0})", flops=3.0,
+           meaning=(lambda F, x: F.exp(F.mul(x, F.const(LN2))), lambda A, x: A.exp(A.scale(x, LN2)))),
+    _unary("log", "natural logarithm", np.log, "tl.log({0})", "torch.log({0})", flops=4.0, domain=((0.5, 4),),
+           meaning=(lambda F, x: F.log(x), lambda A, x: A.log(x))),
+    # -- functions that the algebra treats as opaque
+    _unary("abs", "absolute value", np.abs, "tl.abs({0})", "torch.abs({0})", result="same", keeps_zero=True),
+    _unary("sigmoid", "1 / (1 + exp(-x))", lambda x: 1 / (1 + np.exp(-x)), "tl.sigmoid({0})", "torch.sigmoid({0})",
+           flops=12.0),
+    _unary("silu", "x * sigmoid(x)", lambda x: x / (1 + np.exp(-x)), "({0} * tl.sigmoid({0}))",
+           "torch.nn.functional.silu({0})", flops=13.0, keeps_zero=True,
+           meaning=(lambda F, x: F.mul(x, F.fn("sigmoid", x)), lambda A, x: A.mul(x, A.fn("sigmoid", x)))),
+    _unary("relu", "max(x, 0)", lambda x: np.maximum(x, 0), "tl.maximum({0}, 0.0)", "torch.relu({0})", keeps_zero=True,
+           meaning=(lambda F, x: F.extremum("maximum", x, F.const(Fraction(0))),
+                    lambda A, x: A.fn("maximum", x, A.const(Fraction(0))))),
+    _unary("gelu", "x * Φ(x), the erf form", lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))),
+           "(0.5 * {0} * (1.0 + tl.erf({0} * 0.7071067811865476)))", "torch.nn.functional.gelu({0})", flops=20.0,
+           keeps_zero=True),
+    # Near 0 the quotient of exponentials cancels, so a Taylor polynomial takes over; both agree to 1e-7 at 0.1.
+    _unary("tanh", "hyperbolic tangent", np.tanh,
+           "tl.where(tl.abs({0}) < 0.1, {0} * (1.0 - {0} * {0} * (1 / 3 - {0} * {0} * (2 / 15))), "
+           "2.0 * tl.sigmoid(2.0 * {0}) - 1.0)", "torch.tanh({0})", flops=20.0, keeps_zero=True),
+    Op("maximum", "elementwise", 2, "the larger of x and y", np.maximum,
+       lambda F, x, y: F.extremum("maximum", x, y), lambda A, x, y: A.fn("maximum", *A.sort(x, y)),
+       "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)", "torch.maximum({0}, {1})", "same", domain=TWO_ANY),
+    Op("minimum", "elementwise", 2, "the smaller of x and y", np.minimum,
+       lambda F, x, y: F.extremum("minimum", x, y), lambda A, x, y: A.fn("minimum", *A.sort(x, y)),
+       "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)", "torch.minimum({0}, {1})", "same", domain=TWO_ANY),
+    # -- masks
+    _compare("lt", "<", np.less, lambda A, x, y: A.fn("lt", x, y)),
+    _compare("le", "<=", np.less_equal, lambda A, x, y: A.fn("le", x, y)),
+    _compare("gt", ">", np.greater, lambda A, x, y: A.fn("lt", y, x)),
+    _compare("ge", ">=", np.greater_equal, lambda A, x, y: A.fn("le", y, x)),
+    _compare("eq", "==", np.equal, lambda A, x, y: A.fn("eq", *A.sort(x, y))),
+    _compare("ne", "!=", np.not_equal, lambda A, x, y: A.fn("ne", *A.sort(x, y))),
+    Op("and", "elementwise", 2, "both masks", np.logical_and, lambda F, x, y: x & y,
+       lambda A, x, y: A.fn("and", *A.sort(x, y)), "({0} & {1})", "({0} & {1})", "bool", domain=TWO_ANY),
+    Op("or", "elementwise", 2, "either mask", np.logical_or, lambda F, x, y: x | y,
+       lambda A, x, y: A.fn("or", *A.sort(x, y)), "({0} | {1})", "({0} | {1})", "bool", domain=TWO_ANY),
+    Op("where", "elementwise", 3, "x where the mask holds, else y", np.where, lambda F, c, x, y: F.where(c, x, y),
+       lambda A, c, x, y: A.fn("where", c, x, y), "tl.where({0}, {1}, {2})", "torch.where({0}, {1}, {2})", "branches",
+       domain=((-2, 2), (-2, 2), (-2, 2))),
+    # -- leaves
+    Op("index", "leaf", 0, "the position along an axis", lambda n: np.arange(n), lambda F, a: F.index(a),
+       lambda A, a: A.index(a), "{0}", "torch.arange({0})", "int", flops=0.0),
+    Op("size", "leaf", 0, "the size of an axis, as a number", lambda n: np.float64(n), lambda F, a: F.size(a),
+       lambda A, a: A.size(a), "{0}", "{0}", "float", flops=0.0),
+    Op("rename", "rename", 1, "the same data with other axis names", lambda x: x, lambda F, x: x,
+       lambda A, x, names: A.rename(x, names), "{0}", "{0}", "same", flops=0.0, degree="first"),
+    # -- reductions
+    Op("sum", "reduction", 1, "sum over axes", np.sum, lambda F, x, axes: F.sum(x, axes),
+       lambda A, x, axes: A.sum(x, axes), "tl.sum({0}, axis={1})", "torch.sum({0}, dim={1})", "same", degree="first"),
+    Op("max", "reduction", 1, "maximum over axes", np.max, lambda F, x, axes: F.reduce_extremum("max", x, axes),
+       lambda A, x, axes: A.extremum("max", x, axes), "tl.max({0}, axis={1})", "torch.amax({0}, dim={1})", "same"),
+    Op("min", "reduction", 1, "minimum over axes", np.min, lambda F, x, axes: F.reduce_extremum("min", x, axes),
+       lambda A, x, axes: A.extremum("min", x, axes), "tl.min({0}, axis={1})", "torch.amin({0}, dim={1})", "same"),
+    Op("dot", "contraction", 2, "multiply, then sum over axes", lambda x, y, axis: np.sum(x * y, axis=axis),
+       lambda F, x, y, axes: F.dot(x, y, axes), lambda A, x, y, axes: A.sum(A.mul(x, y), axes),
+       "tl.dot({0}, {1})", "torch.matmul({0}, {1})", "float", flops=2.0, domain=TWO_ANY, degree="add"),
+]  # fmt: skip
+
+OPS: Mapping[str, Op] = {row.name: row for row in _ROWS}
+"""Every primitive operator by name. Derived operators (softmax, ...) are rows of `ir.derived.DERIVED`."""
+
+IDENTITY: Mapping[str, float] = {"sum": 0.0, "dot": 0.0, "max": -INF, "min": INF}
+"""The neutral element of each reduction: what masked-out lanes and empty accumulators hold."""
+
+
+def result_type(op: Op, types: tuple[Type, ...]) -> Type:
+    """The type of `op` applied to arguments of these types (numbers count as "int" when integral)."""
+    if op.result == "bool":
+        return "bool"
+    if op.result == "int":
+        return "int"
+    if op.result == "branches":
+        types = types[1:]
+    if op.result in ("same", "branches") and types and all(t == "int" for t in types):
+        return "int"
+    return "float"

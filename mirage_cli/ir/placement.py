@@ -1,0 +1,274 @@
+"""Where each equation of a kernel stands: before, inside or after which loop. It follows from the roles alone.
+
+A value that depends on a loop dimension is in a loop; a reduction over it is an accumulator that is complete after the
+loop; everything else is straight code between loops. A value that a later loop needs again is computed again there.
+
+A running maximum is the one exception to "complete after the loop": m = max(x; s) may be used by exp_sub(x, m) inside
+the very loop that computes it, if every sum which that feeds is homogeneous in exp(-m). Such an accumulator of degree g
+is multiplied by exp(m_old - m_new)**g whenever the maximum moves (online softmax, Milakov and Gimelshein 2018, here for
+any program with that property).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mirage_cli.ir.mugraph import Kernel, Load, Store, split_axis
+from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.program import Eqn
+
+
+class InexpressibleError(Exception):
+    """These roles give no kernel. `reason` is a short constant, used to count what a search cut."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Straight:
+    """Code that runs once: before the first loop, between loops, or after the last."""
+
+    steps: tuple[Load | Eqn, ...]
+    stores: tuple[Store, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One loop over the tiles of `dims` together (of the instance's chunk, for a split dimension).
+
+    steps: what each iteration does, in order. A step whose result is in `accumulators` is a reduction over the tile
+        that is then combined into the accumulator.
+    accumulators: names of the accumulators, each with its degree in the running maxima of this loop.
+    running: maxima that are used while they are still being accumulated.
+    """
+
+    dims: tuple[str, ...]
+    steps: tuple[Load | Eqn, ...]
+    stores: tuple[Store, ...]
+    accumulators: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
+    running: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The segments of a kernel in order: straight, loop, straight, loop, ..., straight."""
+
+    segments: tuple[Straight | Loop, ...]
+
+    @property
+    def loops(self) -> tuple[Loop, ...]:
+        return tuple(s for s in self.segments if isinstance(s, Loop))
+
+
+def place(kernel: Kernel) -> Placement:
+    """The placement of a generated kernel. Raises InexpressibleError."""
+    online = {e.out for e in kernel.body if e.op == "max" and _loop_axes(kernel, e)}
+    while True:
+        attempt = _Attempt(kernel, frozenset(online))
+        placement = attempt.run()
+        illegal = attempt.illegal_maxima()
+        if not illegal:
+            return placement
+        online -= illegal
+
+
+def _loop_axes(kernel: Kernel, e: Eqn) -> tuple[str, ...]:
+    loops = kernel.with_role("loop", "split")
+    return tuple(a for a in loops if a in e.axes) if OPS[e.op].kind in ("reduction", "contraction") else ()
+
+
+class _Attempt:
+    """One assignment of equations to segments, given which maxima are used while running.
+
+    A position is an integer: loop number i (from 1), or the straight segment after loop i (0 is before all loops).
+    """
+
+    def __init__(self, kernel: Kernel, online: frozenset[str]) -> None:
+        self.kernel = kernel
+        self.online = online
+        self.loop_dims = frozenset(kernel.with_role("loop", "split"))
+        self.grid_dims = frozenset(kernel.with_role("grid"))
+        self.dims = kernel.value_dims()
+        self.loops: list[tuple[str, ...]] = []
+        self.earliest: dict[str, int] = {}  # in-loop values: first loop that can compute them
+        self.after: dict[str, int] = {}  # other values: the straight segment they are known in
+        self.home: dict[str, int] = {}  # accumulators: their loop
+        self.steps: dict[str, Load | Eqn] = {x.out: x for x in kernel.loads} | {e.out: e for e in kernel.body}
+        self.degrees: dict[str, dict[str, int]] = {}
+
+    def inside(self, name: str) -> frozenset[str]:
+        return frozenset(self.dims[name]) & self.loop_dims
+
+    def run(self) -> Placement:
+        for x in self.kernel.loads:
+            (self.earliest if self.inside(x.out) else self.after)[x.out] = 1 if self.inside(x.out) else 0
+        for e in self.kernel.body:
+            self.assign(e)
+        stored = [(s, self.store_position(s)) for s in self.kernel.stores]
+        return Placement(tuple(self.segments(stored)))
+
+    def ready(self, e: Eqn) -> int:
+        """The first loop in which all arguments are known."""
+        first = 1
+        for a in e.values:
+            if a in self.earliest:
+                first = max(first, self.earliest[a])
+            elif e.op == "exp_sub" and a == e.args[1] and a in self.online and self.inside(e.out):
+                first = max(first, self.home[a])
+            else:
+                first = max(first, self.after[a] + 1)
+        return first
+
+    def assign(self, e: Eqn) -> None:
+        axes = _loop_axes(self.kernel, e)
+        if OPS[e.op].kind in ("reduction", "contraction") and self.grid_dims & set(e.axes):
+            raise InexpressibleError("reduces a grid dimension")
+        if axes:
+            if any(not self.inside(a) <= set(axes) for a in e.values) or self.inside(e.out):
+                raise InexpressibleError("nested loop")
+            loop = self.loop_from(self.ready(e), axes)
+            self.home[e.out] = self.after[e.out] = loop
+        elif self.inside(e.out) or any(self.inside(a) for a in e.values):
+            if not self.inside(e.out):
+                raise InexpressibleError("leaves a loop without a reduction")
+            self.earliest[e.out] = self.ready(e)
+        else:
+            self.after[e.out] = max((self.after[a] for a in e.values), default=0)
+            split = self.kernel.split
+            partial = [a for a in e.values if self.depends_on_partial(a)]
+            if split is not None and partial:
+                raise InexpressibleError("uses a partial result")
+
+    def depends_on_partial(self, name: str) -> bool:
+        return name in self.home and self.kernel.split in self.loops[self.home[name] - 1]
+
+    def loop_from(self, first: int, axes: tuple[str, ...]) -> int:
+        """The first loop over exactly these axes at or after `first`; a new one at the end if there is none."""
+        for i in range(first, len(self.loops) + 1):
+            if self.loops[i - 1] == axes:
+                return i
+        self.loops.append(axes)
+        return len(self.loops)
+
+    def store_position(self, s: Store) -> int:
+        """The loop number for a value in a loop, else minus the straight segment."""
+        inside = self.inside(s.value)
+        if not inside:
+            split = self.kernel.split
+            if split is not None and self.depends_on_partial(s.value) and split_axis(split) not in s.dims:
+                raise InexpressibleError("stores a partial result as a whole")
+            return -self.after[s.value]
+        return self.loop_from(self.earliest[s.value], tuple(d for d in self.kernel.with_role("loop", "split") if d in inside))
+
+    def segments(self, stored: list[tuple[Store, int]]) -> list[Straight | Loop]:
+        bodies: list[set[str]] = []
+        for i, axes in enumerate(self.loops, 1):
+            roots = [name for name, home in self.home.items() if home == i]
+            roots += [s.value for s, at in stored if at == i]
+            bodies.append(self.cone(roots, i, axes))
+        sunk = self.sink(bodies, stored)
+        result: list[Straight | Loop] = []
+        for i in range(len(self.loops) + 1):
+            if i:
+                result.append(self.loop(i, bodies[i - 1], [s for s, at in stored if at == i]))
+            steps = tuple(step for name, step in self.steps.items() if sunk.get(name) == i)
+            result.append(Straight(steps, tuple(s for s, at in stored if at == -i)))
+        return result
+
+    def cone(self, roots: list[str], loop: int, axes: tuple[str, ...]) -> set[str]:
+        """The in-loop values and accumulators of one loop, with everything they need inside it."""
+        need = set(roots)
+        stack = list(roots)
+        while stack:
+            step = self.steps[stack.pop()]
+            for a in step.values if isinstance(step, Eqn) else ():
+                if a in self.earliest and a not in need:
+                    need.add(a)
+                    stack.append(a)
+        for name in need:
+            if name in self.earliest and not self.inside(name) <= set(axes):
+                raise InexpressibleError("nested loop")
+            if name in self.earliest and self.earliest[name] > loop:
+                raise InexpressibleError("needed before it is known")
+        return need
+
+    def sink(self, bodies: list[set[str]], stored: list[tuple[Store, int]]) -> dict[str, int]:
+        """The straight segment of every value outside loops: the last one that is early enough for all its uses."""
+        latest: dict[str, int] = {}
+        for s, at in stored:
+            if at <= 0:
+                latest[s.value] = max(-at, self.after[s.value])
+        for i, body in enumerate(bodies, 1):
+            for name in body:
+                step = self.steps[name]
+                for a in step.values if isinstance(step, Eqn) else ():
+                    if a in self.after and not (a in self.home and self.home[a] == i):
+                        latest[a] = min(latest.get(a, i - 1), i - 1)
+        for e in reversed(self.kernel.body):
+            if e.out in latest and e.out not in self.home and e.out in self.after:
+                for a in e.values:
+                    latest[a] = min(latest.get(a, latest[e.out]), latest[e.out])
+        return {n: at for n, at in latest.items() if n not in self.home}
+
+    def loop(self, i: int, body: set[str], stores: list[Store]) -> Loop:
+        steps = tuple(step for name, step in self.steps.items() if name in body)
+        degrees = self.loop_degrees(i, steps)
+        accumulators = tuple(
+            (s.out, tuple(sorted((m, g) for m, g in degrees[s.out].items() if g)))
+            for s in steps
+            if s.out in self.home
+        )
+        running = tuple(m for m in body if m in self.online and any(degrees[s.out].get(m) for s in steps))
+        return Loop(self.loops[i - 1], steps, tuple(stores), accumulators, tuple(sorted(running)))
+
+    # -- degrees in exp(-m) for the maxima m that run in this loop
+
+    def loop_degrees(self, i: int, steps: tuple[Load | Eqn, ...]) -> dict[str, dict[str, int]]:
+        """The degree of every step of loop i; a step with no single degree is recorded as illegal for that maximum."""
+        degrees: dict[str, dict[str, int]] = {}
+        self.bad = getattr(self, "bad", set())
+        for step in steps:
+            degrees[step.out] = self.degree(step, degrees, i) if isinstance(step, Eqn) else {}
+        self.degrees |= degrees
+        for s in self.kernel.stores:
+            if s.value in degrees and s.value in self.earliest:
+                self.bad |= {m for m, g in degrees[s.value].items() if g}
+        return degrees
+
+    def degree(self, e: Eqn, known: dict[str, dict[str, int]], i: int) -> dict[str, int]:
+        live = {m for m in self.online if self.home.get(m) == i}
+        used = {a for a in e.values if a in live}
+        if e.op == "exp_sub" and used == {e.args[1]}:
+            self.bad |= {m for m, g in self._get(known, e.args[0]).items() if g}
+            return {str(e.args[1]): 1}
+        self.bad |= used  # a running maximum may be read in its loop by exp_sub alone
+        rule = OPS[e.op].degree
+        args = [self._get(known, a) for a in e.args]
+        result: dict[str, int] = {}
+        for m in live:
+            g = [a.get(m, 0) for a in args]
+            if not any(g):
+                continue
+            if rule == "add":
+                result[m] = sum(g)
+            elif rule == "sub":
+                result[m] = g[0] - g[1]
+            elif rule == "same" and len(set(g)) == 1 or rule == "first":
+                result[m] = g[0]
+            else:
+                self.bad.add(m)
+        if e.out in self.home:
+            self.bad |= {m for m, g in result.items() if g and not set(self.dims[m]) <= set(self.dims[e.out])}
+            self.bad |= {m for m, g in result.items() if g and e.op not in ("sum", "dot")}
+        elif OPS[e.op].kind in ("reduction", "contraction"):
+            self.bad |= {m for m, g in result.items() if g and set(self.dims[m]) & set(e.axes)}
+        return result
+
+    @staticmethod
+    def _get(known: dict[str, dict[str, int]], a: object) -> dict[str, int]:
+        return known.get(a, {}) if isinstance(a, str) else {}
+
+    def illegal_maxima(self) -> set[str]:
+        return set(getattr(self, "bad", set())) & self.online

@@ -1,0 +1,213 @@
+"""Programs: a list of equations over tensors with named axes, in the order they are computed.
+
+A `Program` is what a spec means. Its sizes are data beside it, so that the same equations can be run at other sizes.
+Axes are matched by name everywhere; the axes of a value are kept in the order in which the program declares them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from mirage_cli.ir.ops import OPS, Number, Type, result_type
+
+DTYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int32": "i32"}
+"""Element types, with the short names that texts and Triton use."""
+DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4}
+
+Arg = str | Number
+"""An argument of an equation: the name of a value, or a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor in device memory: `dims` in memory order, row-major. `scale` is the deviation of its test data."""
+
+    name: str
+    dims: tuple[str, ...]
+    dtype: str
+    scale: float = 1.0
+
+    def __str__(self) -> str:
+        return f"{self.name} {DTYPES[self.dtype]}[{', '.join(self.dims)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Eqn:
+    """`out[dims] = op(args; axes)`.
+
+    axes: the reduced axes (`sum`, `max`, `min`, `dot`, and derived operators), the axis (`index`, `size`), or old and
+        new names alternating (`rename`).
+    dims, type: of the result; `equation` computes both.
+    """
+
+    out: str
+    op: str
+    args: tuple[Arg, ...]
+    axes: tuple[str, ...]
+    dims: tuple[str, ...]
+    type: Type
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The arguments that are values, not numbers."""
+        return tuple(a for a in self.args if isinstance(a, str))
+
+    def __str__(self) -> str:
+        inside = ", ".join(number_text(a) if not isinstance(a, str) else a for a in self.args)
+        axes = ", ".join(self.axes)
+        if self.op == "rename":
+            axes = ", ".join(f"{a}={b}" for a, b in zip(self.axes[::2], self.axes[1::2], strict=True))
+        joined = f"{inside}; {axes}" if inside and axes else inside or axes
+        return f"{self.out}[{', '.join(self.dims)}] = {self.op}({joined})"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A tensor program. `eqns` may hold derived operators; `ir.derived.lower` replaces them by their definitions.
+
+    dims: every axis with its size, in declaration order, which is also the order of axes inside a value.
+    """
+
+    name: str
+    dims: tuple[tuple[str, int], ...]
+    dtype: str
+    inputs: tuple[Tensor, ...]
+    eqns: tuple[Eqn, ...]
+    outputs: tuple[Tensor, ...]
+    tolerance: float = 4.0
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return dict(self.dims)
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.dims)
+
+    def resized(self, sizes: Mapping[str, int]) -> Program:
+        """The same equations at other sizes; numbers that the spec computed from sizes stay as they were."""
+        return replace(self, dims=tuple((name, sizes.get(name, size)) for name, size in self.dims))
+
+    def values(self) -> dict[str, Tensor | Eqn]:
+        """Every value by name: inputs first, then results in order."""
+        return {t.name: t for t in self.inputs} | {e.out: e for e in self.eqns}
+
+    def types(self) -> dict[str, Type]:
+        return {t.name: tensor_type(t) for t in self.inputs} | {e.out: e.type for e in self.eqns}
+
+    def __str__(self) -> str:
+        lines = [f"program {self.name}", "dims " + " ".join(f"{n}={s}" for n, s in self.dims)]
+        lines += [f"input {t}" for t in self.inputs] + [f"  {e}" for e in self.eqns]
+        return "\n".join(lines + [f"output {t}" for t in self.outputs]) + "\n"
+
+
+def tensor_type(t: Tensor) -> Type:
+    return "int" if t.dtype == "int32" else "float"
+
+
+def number_type(x: Number) -> Type:
+    return "int" if isinstance(x, Fraction) and x.denominator == 1 else "float"
+
+
+def number_text(x: Number) -> str:
+    """A number as text that `parse_number` reads back exactly: decimal where that is exact, else a fraction."""
+    if not isinstance(x, Fraction):
+        return "inf" if x > 0 else "-inf"
+    if x.denominator == 1:
+        return str(x.numerator)
+    if Fraction(float(x)) == x:
+        return repr(float(x))
+    return f"{x.numerator}/{x.denominator}"
+
+
+def parse_number(text: str) -> Number:
+    """The inverse of `number_text`. Decimals are read as the float64 they name. Raises ValueError."""
+    if text in ("inf", "-inf"):
+        return math.inf if text == "inf" else -math.inf
+    if "/" in text or text.lstrip("-").isdigit():
+        return Fraction(text)
+    return Fraction(float(text))
+
+
+def sort_dims(dims: Iterable[str], order: Iterable[str]) -> tuple[str, ...]:
+    """These axes, once each, in the program's order. Axes that the order lacks (split chunks) come first, by name."""
+    position = {name: i for i, name in enumerate(order)}
+    return tuple(sorted(set(dims), key=lambda d: (position.get(d, -1), d)))
+
+
+def equation(
+    out: str,
+    op: str,
+    args: tuple[Arg, ...],
+    axes: tuple[str, ...],
+    known: Mapping[str, Tensor | Eqn],
+    order: Iterable[str],
+) -> Eqn:
+    """The equation with the axes and type of its result worked out from those of its arguments.
+
+    Raises ValueError where the operator does not fit: a reduced or renamed axis that is not there, a wrong number of
+    arguments. Callers that read users' files check first and say where.
+    """
+    row = OPS[op]
+    expected = 2 if op == "pow" else row.arity
+    if len(args) != expected:
+        raise ValueError(f"{op} takes {expected} arguments, not {len(args)}")
+    dims: set[str] = set()
+    types: list[Type] = []
+    for a in args:
+        if isinstance(a, str):
+            v = known[a]
+            dims |= set(v.dims)
+            types.append(v.type if isinstance(v, Eqn) else tensor_type(v))
+        else:
+            types.append(number_type(a))
+    if row.kind in ("reduction", "contraction"):
+        if missing := [a for a in axes if a not in dims]:
+            raise ValueError(f"{op} over {missing[0]}, which its argument lacks")
+        dims -= set(axes)
+    elif op == "rename":
+        names = dict(zip(axes[::2], axes[1::2], strict=True))
+        if missing := [a for a in names if a not in dims]:
+            raise ValueError(f"rename of {missing[0]}, which its argument lacks")
+        dims = {names.get(d, d) for d in dims}
+    elif op == "index":
+        dims = set(axes)
+    return Eqn(out, op, args, axes, sort_dims(dims, order), result_type(row, tuple(types)))
+
+
+class Builder:
+    """Collects equations with fresh names; used by the spec reader, by `graph.py` and by lowering."""
+
+    def __init__(self, inputs: Iterable[Tensor], order: Iterable[str]) -> None:
+        self.order = tuple(order)
+        self.known: dict[str, Tensor | Eqn] = {t.name: t for t in inputs}
+        self.eqns: list[Eqn] = []
+
+    def emit(self, op: str, *args: Arg, axes: Iterable[str] = (), out: str | None = None) -> str:
+        """Append one equation and return the name of its result."""
+        eqn = equation(out or self.fresh(), op, args, tuple(axes), self.known, self.order)
+        return self.append(eqn)
+
+    def append(self, eqn: Eqn) -> str:
+        self.known[eqn.out] = eqn
+        self.eqns.append(eqn)
+        return eqn.out
+
+    def fresh(self) -> str:
+        n = len(self.eqns)
+        while f"t{n}" in self.known:
+            n += 1
+        return f"t{n}"
+
+
+def live_eqns(eqns: Iterable[Eqn], wanted: Iterable[str]) -> Iterator[Eqn]:
+    """The equations that the wanted values need, in order."""
+    eqns = list(eqns)
+    need = set(wanted)
+    for e in reversed(eqns):
+        if e.out in need:
+            need |= set(e.values)
+    return (e for e in eqns if e.out in need)

@@ -1,0 +1,64 @@
+"""Schedules: the numbers of a μGraph that the tuner chooses, apart from its structure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSchedule:
+    """How one generated kernel is cut and compiled.
+
+    tiles: block size of each grid, split and loop dimension, a power of two; 1 makes the dimension a scalar with no
+        axis in the blocks. A dimension with role "tile" is held whole: its block is the next power of two.
+    order: order of the axes inside blocks. The first axis of a product is the matrix unit's M, so putting the
+        weights' axis first swaps the operands.
+    split: number of chunks of the split dimension, 1 where there is none.
+    group: programs of the first grid dimension that run next to each other before the second moves on (1: row-major).
+    """
+
+    tiles: tuple[tuple[str, int], ...]
+    order: tuple[str, ...]
+    warps: int = 4
+    stages: int = 3
+    split: int = 1
+    group: int = 1
+
+    def tile(self, dim: str) -> int:
+        return dict(self.tiles)[dim]
+
+    def __str__(self) -> str:
+        tiles = " ".join(f"{d}={t}" for d, t in self.tiles)
+        split = f" split={self.split}" if self.split > 1 else ""
+        group = f" group={self.group}" if self.group > 1 else ""
+        return f"{tiles} order={','.join(self.order)} warps={self.warps} stages={self.stages}{split}{group}"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A schedule for every generated kernel of a μGraph, by kernel name."""
+
+    kernels: Mapping[str, KernelSchedule] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: asdict(k) for name, k in self.kernels.items()}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Schedule:
+        return Schedule(
+            {
+                name: KernelSchedule(
+                    **{**k, "tiles": tuple((d, int(t)) for d, t in k["tiles"]), "order": tuple(k["order"])}
+                )
+                for name, k in data.items()
+            }
+        )
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name}: {k}" for name, k in self.kernels.items())
+
+
+def next_power_of_two(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
