@@ -1,0 +1,112 @@
+"""A Python process at the end of a pipe that may hang, crash or be killed without harm to its parent."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+LOG_TAIL_BYTES = 2000
+
+
+class ChildDied(Exception):
+    """The process ended without an answer; the message says by which signal, with the end of what it printed."""
+
+
+class Child:
+    """A running `module.main(connection, *arguments)`, where `entry` is `module`.
+
+    The process has a session of its own: Ctrl-C at the terminal reaches the parent only, and `kill` also ends whatever
+    the process has started. It ends by itself when its parent is gone.
+    """
+
+    def __init__(self, entry: str, arguments: tuple[Any, ...] = (), env: Mapping[str, str] | None = None) -> None:
+        self.connection, theirs = Pipe()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill
+        code = f"from {__name__} import run_child; run_child({entry!r}, {theirs.fileno()}, {os.getpid()})"
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", code],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            pass_fds=(theirs.fileno(),),
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": _python_path(), **(env or {})},
+        )
+        theirs.close()
+        self.send(arguments)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, message: object) -> None:
+        """Raises ChildDied."""
+        try:
+            self.connection.send(message)
+        except (BrokenPipeError, ConnectionResetError):
+            raise ChildDied(self._obituary()) from None
+
+    def receive(self, timeout_s: float) -> Any:
+        """The next message. Raises TimeoutError when none comes in time, ChildDied."""
+        try:
+            if not self.connection.poll(timeout_s):
+                raise TimeoutError(f"no answer within {timeout_s:g} s")
+            return self.connection.recv()
+        except (EOFError, ConnectionResetError):
+            raise ChildDied(self._obituary()) from None
+
+    def log_tail(self) -> str:
+        """The end of what the process printed."""
+        if self._log.closed:
+            return ""
+        size = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(size - LOG_TAIL_BYTES, 0))
+        return self._log.read().decode("utf-8", errors="replace").strip()
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self.connection.close()
+        self._log.close()
+
+    def _obituary(self) -> str:
+        try:
+            code = self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            return "the process closed its pipe"
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        tail = self.log_tail()
+        return f"the process was {how}" + (f": {tail}" if tail else "")
+
+
+def run_child(entry: str, descriptor: int, parent: int) -> None:
+    """What the process runs: `entry.main(connection, *arguments)`, the arguments being the first message."""
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    connection: Connection[Any, Any] = Connection(descriptor)
+    with contextlib.suppress(EOFError):
+        importlib.import_module(entry).main(connection, *connection.recv())
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.killpg(os.getpid(), signal.SIGKILL)
+
+
+def _python_path() -> str:
+    root = str(Path(__file__).parents[2])
+    inherited = os.environ.get("PYTHONPATH")
+    return f"{root}{os.pathsep}{inherited}" if inherited else root

@@ -1,0 +1,152 @@
+"""Compiles candidates in parallel, each worker a process that may crash or hang, none of which needs a GPU.
+
+What comes back are the resources of every kernel that a candidate launches, so that infeasible candidates never reach
+the GPU; what stays is Triton's disk cache, where the GPU process finds them compiled (`tune.offline` says why).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from pathlib import Path
+from types import TracebackType
+
+from mirage_cli.tune.child import Child, ChildDied
+from mirage_cli.tune.measure import Candidate, Failure, FailureKind, TensorSpec
+
+START_TIMEOUT_S = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class KernelResources:
+    """One compiled kernel, per block or per thread.
+
+    shared_bytes: of a block, dynamic. spill_bytes: local memory of a thread, which a kernel without spills has none of.
+    cache_key: names the kernel in Triton's disk cache.
+    """
+
+    name: str
+    shared_bytes: int
+    registers: int
+    spill_bytes: int
+    warps: int
+    cache_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompileRequest:
+    candidate: Candidate
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+@dataclass(slots=True)
+class _Busy:
+    child: Child
+    job: Candidate | None
+    deadline: float
+
+
+class CompileFarm:
+    """`workers` processes that compile for `sm_<arch>` (90 for H100 and H200), started when first needed.
+
+    Use as a context manager. The processes live until `close`, over any number of calls.
+    """
+
+    def __init__(self, arch: int, workers: int | None = None) -> None:
+        self.arch = arch
+        self.workers = workers or os.cpu_count() or 1
+        self._directory = tempfile.TemporaryDirectory(prefix="mirage-")
+        self._children: list[_Busy] = []
+
+    def __enter__(self) -> CompileFarm:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._kill_all()
+        self._directory.cleanup()
+
+    def start(self, count: int | None = None) -> None:
+        """Starts processes ahead of need, so that their seconds of imports pass while other work is done."""
+        while len(self._children) < min(count or self.workers, self.workers):
+            self._children.append(self._spawn())
+
+    def compile_all(
+        self,
+        candidates: Sequence[Candidate],
+        inputs: tuple[TensorSpec, ...],
+        outputs: tuple[TensorSpec, ...],
+    ) -> Iterator[tuple[str, tuple[KernelResources, ...] | Failure]]:
+        """Yields each candidate's id and kernels as they are done. A candidate may take its `timeout_s`.
+
+        A caller that stops early ends the processes that are still at work.
+        """
+        waiting = deque(candidates)
+        self.start(len(waiting))
+        try:
+            left = len(waiting)
+            while left:
+                for b in self._children:
+                    if b.job is None and b.deadline == 0.0 and waiting:
+                        self._give(b, CompileRequest(waiting.popleft(), inputs, outputs))
+                for b, answer in self._answers():
+                    job, b.job, b.deadline = b.job, None, 0.0
+                    if isinstance(answer, Failure) and answer.fatal:
+                        b.child.kill()
+                        self._children[self._children.index(b)] = self._spawn()
+                    if job is not None:
+                        left -= 1
+                        yield job.id, answer
+        finally:
+            if any(b.job is not None for b in self._children):
+                self._kill_all()
+
+    def _spawn(self) -> _Busy:
+        """A process that is starting: it has no job, and a deadline for its first message."""
+        # Nothing here may touch a GPU: the one there is belongs to the measuring process.
+        env = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+        child = Child("mirage_cli.tune.offline", (self.arch, Path(self._directory.name)), env)
+        return _Busy(child, None, time.monotonic() + START_TIMEOUT_S)
+
+    def _give(self, b: _Busy, request: CompileRequest) -> None:
+        b.job, b.deadline = request.candidate, time.monotonic() + request.candidate.timeout_s
+        with contextlib.suppress(ChildDied):  # the next receive reports it
+            b.child.send(request)
+
+    def _answers(self) -> list[tuple[_Busy, tuple[KernelResources, ...] | Failure]]:
+        """Waits for at least one process to answer, die or run out of time. A process that has started answers ()."""
+        busy = [b for b in self._children if b.deadline]
+        ready = wait([b.child.connection for b in busy], max(min(b.deadline for b in busy) - time.monotonic(), 0))
+        answers: list[tuple[_Busy, tuple[KernelResources, ...] | Failure]] = []
+        for b in busy:
+            if b.child.connection in ready:
+                try:
+                    answer = b.child.receive(0)
+                    answers.append((b, () if answer == "ready" else answer))
+                except ChildDied as e:
+                    answers.append((b, self._lost(b, FailureKind.CRASH, str(e))))
+            elif time.monotonic() >= b.deadline:
+                answers.append((b, self._lost(b, FailureKind.HANG, "no answer in time")))
+        return answers
+
+    def _lost(self, b: _Busy, kind: FailureKind, message: str) -> Failure:
+        """Raises RuntimeError where it is the process that does not start, not a candidate that fails."""
+        if b.job is None:
+            raise RuntimeError(f"a compiling process does not start: {message}")
+        return Failure(kind, message, fatal=True)
+
+    def _kill_all(self) -> None:
+        for b in self._children:
+            b.child.kill()
+        self._children.clear()

@@ -1,0 +1,352 @@
+"""Measurement in a process of its own: what is asked, what comes back, and the parent's side of it.
+
+`GpuWorker` holds a process that owns the GPU (`tune.worker`). A candidate that faults, hangs or crashes costs that
+process, which is replaced at the next question, and itself a named failure; never the run, and never another candidate.
+
+The module text of a candidate defines, for `kind="kernels"`:
+
+    make_scratch(device) -> list[Tensor]     workspace, with the content it must have before the first launch
+    launch(inputs, outputs, scratch) -> None  runs everything on the current stream; asks the device nothing, so that it
+                                             also runs on meta tensors, where the compile farm records what it launches
+
+and for `kind="function"` (eager PyTorch, a compiled function, a library):
+
+    make(inputs) -> fn                       fn(*inputs) returns the output tensor, or a tuple of them
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from mirage_cli.errors import MirageError
+from mirage_cli.tune.child import Child, ChildDied
+
+START_TIMEOUT_S = 180.0
+PROBLEM_TIMEOUT_S = 300.0
+SAMPLE_TIMEOUT_S = 10.0
+
+Distribution = Literal["normal", "large", "equal_rows", "outlier", "tiny"]
+DISTRIBUTIONS: tuple[Distribution, ...] = ("normal", "large", "equal_rows", "outlier", "tiny")
+
+
+class MeasureError(MirageError):
+    """The measuring process cannot start, or cannot hold the problem. The message says what it printed."""
+
+
+class FailureKind(StrEnum):
+    """What became of a candidate that has no figures."""
+
+    COMPILE = "compile"  # the module does not load, compile or launch
+    OUT_OF_MEMORY = "out of memory"  # device memory, or more shared memory or registers than a block may have
+    FAULT = "fault"  # the GPU raised an error: an illegal address, a failed assertion
+    HANG = "hang"  # no answer in time
+    CRASH = "crash"  # the process died
+    WRONG = "wrong"  # ran, and broke a rule that no tolerance excuses
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a candidate has no figures. `fatal`: the process that ran it can run nothing else."""
+
+    kind: FailureKind
+    message: str
+    fatal: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """`name: dtype[shape]`, contiguous. Test data: normal with deviation `scale`; integers below the longest axis."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What all candidates are given, and what they should return.
+
+    reference_source: module text with `reference(*inputs)` in torch, returning the output or a tuple; it is run in
+        float64. None where outputs are not judged.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    reference_source: str | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A contestant: module text (see the module's docstring) and the seconds that any one step of it may take."""
+
+    id: str
+    source: str
+    kind: Literal["kernels", "function"] = "kernels"
+    timeout_s: float = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """The worst output's error against float64, over the elements where float64, rounded, is finite.
+
+    relative: ‖out - ref‖ / ‖ref‖. scaled: max |out - ref| / max |ref|.
+    """
+
+    relative: float
+    scaled: float
+
+    def worst(self, other: Accuracy) -> Accuracy:
+        return Accuracy(max(self.relative, other.relative), max(self.scaled, other.scaled))
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much a timing may cost.
+
+    rounds: samples per candidate, fewer where they would take longer than `seconds` per candidate (at least 5).
+    launches: the most calls in one sample. hot: also time one input set over and over.
+    """
+
+    rounds: int
+    launches: int
+    seconds: float
+    hot: bool
+
+
+QUICK = Effort(rounds=5, launches=64, seconds=0.05, hot=False)
+CAREFUL = Effort(rounds=51, launches=4096, seconds=1.0, hot=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Microseconds a call. A sample is one replay over `sets` input sets, `launches` calls in all.
+
+    samples_us: in the order of the rounds. hot_us: the median with one input set, None where not asked.
+    method: how it was timed, and why not otherwise. accuracy: of what the timed calls left in the outputs.
+    """
+
+    samples_us: tuple[float, ...]
+    launches: int
+    sets: int
+    method: str
+    hot_us: float | None = None
+    accuracy: Accuracy | None = None
+
+    @property
+    def median_us(self) -> float:
+        return statistics.median(self.samples_us)
+
+    @property
+    def spread_us(self) -> float:
+        """The interquartile range of the samples."""
+        if len(self.samples_us) < 2:
+            return math.inf
+        low, _, high = statistics.quantiles(self.samples_us, n=4, method="inclusive")
+        return high - low
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """What this device was measured to reach: a large copy (bytes read plus written), a large matmul, an empty call."""
+
+    copy_bytes_per_s: float
+    matmul_flops_per_s: float
+    empty_us: float
+
+    def bound_us(self, bytes_moved: float, flops: float) -> float:
+        """No program that moves these bytes and does these operations is expected to take less."""
+        return 1e6 * max(bytes_moved / self.copy_bytes_per_s, flops / self.matmul_flops_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """The device that measures, and what its results depend on."""
+
+    name: str
+    arch: int
+    multiprocessors: int
+    l2_bytes: int
+    memory_bytes: int
+    shared_bytes_per_block: int
+    torch: str
+    triton: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetProblem:
+    problem: Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    candidate: Candidate
+    distribution: Distribution
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    candidates: tuple[Candidate, ...]
+    effort: Effort
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureFloor:
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """Sent before each step: whose it is, and how long it may take."""
+
+    candidate: str
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """device: "cuda", "cuda:1", or "cpu", where times mean little but the protocol is the same.
+
+    memory_fraction: share of the free device memory that rotated inputs and outputs may take.
+    """
+
+    device: str = "cuda"
+    memory_fraction: float = 0.4
+
+
+class GpuWorker:
+    """Asks a process of its own. Use as a context manager; from one thread at a time."""
+
+    def __init__(self, device: str = "cuda", memory_fraction: float = 0.4) -> None:
+        self._options = WorkerOptions(device, memory_fraction)
+        self._directory = tempfile.TemporaryDirectory(prefix="mirage-")
+        self._child: Child | None = None
+        self._device: Device | None = None
+        self._problem: Problem | None = None
+        self.restarts = 0
+
+    def __enter__(self) -> GpuWorker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._drop()
+        self._directory.cleanup()
+
+    @property
+    def device(self) -> Device:
+        """Raises MeasureError."""
+        self._running()
+        assert self._device is not None
+        return self._device
+
+    def set_problem(self, problem: Problem) -> None:
+        """Draws the inputs and computes the float64 outputs. Raises MeasureError."""
+        child = self._running(problem=False)
+        self._problem = problem
+        self._give_problem(child, problem)
+
+    def check(self, candidate: Candidate, distribution: Distribution = "normal") -> Accuracy | Failure:
+        """Runs it twice on poisoned outputs. Whether the error is small enough is the caller's to say."""
+        return self._ask(Check(candidate, distribution))
+
+    def time(
+        self, candidates: Sequence[Candidate], effort: Effort = QUICK, seed: int = 0
+    ) -> Mapping[str, Timing | Failure]:
+        """Times all candidates in turn, round by round, each round in an order of its own.
+
+        When one takes the process down, it is named, and the others are timed again without it.
+        """
+        results: dict[str, Timing | Failure] = {}
+        left = tuple(candidates)
+        while left:
+            answer = self._ask(Time(left, effort, seed))
+            if not isinstance(answer, _Lost):
+                results |= answer
+                break
+            lost = {answer.candidate} if answer.candidate else {c.id for c in left}
+            results |= {id: answer.failure for id in lost}
+            left = tuple(c for c in left if c.id not in lost)
+        return {c.id: results[c.id] for c in candidates}
+
+    def measure_floor(self, dtype: str = "float16") -> Floor:
+        """The ceilings of this device. Raises MeasureError."""
+        answer = self._ask(MeasureFloor(dtype))
+        if isinstance(answer, Failure):
+            raise MeasureError(f"The device's ceilings cannot be measured: {answer}")
+        return answer
+
+    def _ask(self, request: Check | Time | MeasureFloor) -> Any:
+        """The answer: for `Time` a mapping or `_Lost`; otherwise figures or a Failure. Raises MeasureError."""
+        child = self._running()
+        at = At("", PROBLEM_TIMEOUT_S)
+        try:
+            child.send(request)
+            while isinstance(answer := child.receive(at.timeout_s), At):
+                at = answer
+        except TimeoutError as e:
+            answer = _Lost(at.candidate, Failure(FailureKind.HANG, str(e), fatal=True))
+        except ChildDied as e:
+            answer = _Lost(at.candidate, Failure(FailureKind.CRASH, str(e), fatal=True))
+        except BaseException:
+            self._drop()
+            raise
+        if isinstance(answer, Failure) and answer.fatal:
+            answer = _Lost(at.candidate, answer)
+        if isinstance(answer, _Lost):
+            self._drop()
+            self.restarts += 1
+            return answer if isinstance(request, Time) else answer.failure
+        return answer
+
+    def _running(self, problem: bool = True) -> Child:
+        if self._child is not None:
+            return self._child
+        child = Child("mirage_cli.tune.worker", (self._options, Path(self._directory.name)))
+        self._child = child
+        try:
+            self._device = child.receive(START_TIMEOUT_S)
+        except (TimeoutError, ChildDied) as e:
+            self._drop()
+            raise MeasureError(f"The measuring process does not start: {e}") from None
+        if problem and self._problem is not None:
+            self._give_problem(child, self._problem)
+        return child
+
+    def _give_problem(self, child: Child, problem: Problem) -> None:
+        try:
+            child.send(SetProblem(problem))
+            answer = child.receive(PROBLEM_TIMEOUT_S)
+        except (TimeoutError, ChildDied) as e:
+            answer = Failure(FailureKind.CRASH, str(e), fatal=True)
+        if isinstance(answer, Failure):
+            self._drop()
+            raise MeasureError(f"The inputs and their float64 outputs cannot be made: {answer}")
+
+    def _drop(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+            self._child = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    candidate: str
+    failure: Failure

@@ -1,0 +1,104 @@
+"""A process that compiles candidates for a GPU that need not be there. `tune.compilefarm` asks it.
+
+A candidate's own `launch` is run on meta tensors, with Triton's driver replaced by one that only names the target and
+with every launch turned into a compilation. So each kernel is compiled with exactly the signature, constants, options,
+and alignment of the real launch (a meta tensor's address is 0, aligned as PyTorch's allocations are), and the entry in
+Triton's disk cache is the one that the real launch looks up. The key holds, in Triton 3.6 and 3.7 alike
+(`triton.runtime.cache.get_cache_key`): the compiler's own hash, the kernel's text with what it calls and its line
+number, signature, divisibility, constants, target, ptxas version, options, and some environment variables.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime.jit import JITFunction
+
+from mirage_cli.tune.compilefarm import CompileRequest, KernelResources
+from mirage_cli.tune.measure import Candidate, Failure, FailureKind, TensorSpec
+from mirage_cli.tune.modules import load_module
+
+RESOURCE_LINE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)")
+
+
+def main(connection: Connection[Any, Any], arch: int, directory: Path) -> None:
+    """Answers every request with the resources of the kernels it launches, or the failure."""
+    triton.runtime.driver.set_active(OfflineDriver(arch))
+    compiled: list[Any] = []
+    launch = JITFunction.run
+
+    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        kernel = launch(self, *args, grid=grid, warmup=True, **kwargs)
+        compiled.append(kernel)
+        return kernel
+
+    JITFunction.run = compile_only
+    connection.send("ready")
+    while True:
+        request: CompileRequest = connection.recv()
+        compiled.clear()
+        try:
+            launch_on_meta(request.candidate, request.inputs, request.outputs, directory)
+            answer = tuple(resources(k) for k in {k.hash: k for k in compiled}.values())
+        except Exception as e:  # the border of the process: whatever the compiler raises is the candidate's failure
+            kind = FailureKind.OUT_OF_MEMORY if type(e).__name__ == "OutOfResources" else FailureKind.COMPILE
+            answer = Failure(kind, f"{type(e).__name__}: {e}"[:2000])
+        connection.send(answer)
+
+
+class OfflineDriver:
+    """What Triton asks of a driver in order to compile: the target, and one device with one stream."""
+
+    def __init__(self, arch: int) -> None:
+        self.arch = arch
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self.arch, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def launch_on_meta(
+    candidate: Candidate, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], directory: Path
+) -> None:
+    """Runs the candidate's `launch` where tensors have shapes and no data."""
+    module = load_module(candidate.source, directory)
+    with torch.no_grad():
+        module.launch([_meta(t) for t in inputs], [_meta(t) for t in outputs], module.make_scratch("meta"))
+
+
+def resources(kernel: Any) -> KernelResources:
+    """What one launch of this compiled kernel takes. Local memory beyond what the program asked for is spills."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        command = [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
+        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    found = RESOURCE_LINE.search(text)
+    if found is None:
+        raise ValueError(f"cuobjdump names no resources: {text!r}")
+    registers, stack, _, local = map(int, found.groups())
+    return KernelResources(
+        name=kernel.metadata.name,
+        shared_bytes=kernel.metadata.shared,
+        registers=registers,
+        spill_bytes=stack + local,
+        warps=kernel.metadata.num_warps,
+        cache_key=kernel.hash,
+    )
+
+
+def _meta(spec: TensorSpec) -> torch.Tensor:
+    return torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device="meta")

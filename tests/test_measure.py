@@ -1,0 +1,388 @@
+"""The measuring process and the compile farm: on the CPU the protocol and the failures, on a GPU the figures."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mirage_cli.tune.bench import baseline, run_bench
+from mirage_cli.tune.child import Child, ChildDied
+from mirage_cli.tune.compilefarm import CompileFarm, KernelResources
+from mirage_cli.tune.measure import (
+    CAREFUL,
+    DISTRIBUTIONS,
+    QUICK,
+    Accuracy,
+    Candidate,
+    Effort,
+    Failure,
+    FailureKind,
+    GpuWorker,
+    MeasureError,
+    Problem,
+    TensorSpec,
+    Timing,
+)
+
+ELEMENTS = 4096
+X = TensorSpec("X", (ELEMENTS,), "float32")
+Y = TensorSpec("Y", (ELEMENTS,), "float32")
+DOUBLING = Problem((X,), (Y,), "def reference(x):\n    return 2 * x\n")
+
+
+def candidate(id: str, launch: str, scratch: str = "[]", timeout_s: float = 20.0) -> Candidate:
+    """A candidate whose `launch` has this body; x, y and s are the input, the output and the workspace."""
+    lines = [
+        "import os, time, torch",
+        f"def make_scratch(device): return {scratch}",
+        "def launch(inputs, outputs, s):",
+        "    (x,), (y,) = inputs, outputs",
+        *(f"    {line}" for line in launch.splitlines()),
+    ]
+    return Candidate(id, "\n".join(lines) + "\n", timeout_s=timeout_s)
+
+
+GOOD = candidate("good", "torch.mul(x, 2, out=y)")
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[GpuWorker]:
+    with GpuWorker("cpu") as w:
+        w.set_problem(DOUBLING)
+        yield w
+
+
+def failed(result: object, kind: FailureKind) -> Failure:
+    assert isinstance(result, Failure), result
+    assert result.kind is kind, result
+    return result
+
+
+def test_right_candidate(worker: GpuWorker) -> None:
+    for distribution in DISTRIBUTIONS:
+        assert worker.check(GOOD, distribution) == Accuracy(0.0, 0.0)
+
+
+def test_error_is_measured_not_judged(worker: GpuWorker) -> None:
+    result = worker.check(candidate("near", "torch.mul(x, 2.02, out=y)"))
+    assert isinstance(result, Accuracy)
+    assert math.isclose(result.relative, 0.01, rel_tol=1e-3)
+    assert math.isclose(result.scaled, 0.01, rel_tol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("y[1:] = 2 * x[1:]", "Y is nan at (0,) and 0 more"),
+        ("torch.mul(x, 2, out=y)\nx.zero_()", "writes to its inputs: X"),
+        ("torch.mul(x, 2, out=y)\ny.as_strided((1,), (1,), y.storage_offset() - 1).zero_()", "writes outside output Y"),
+        ("torch.mul(x, 2, out=y)\ns[0] -= 1\nif s[0] < 0: y[5] = float('inf')", "Y is inf at (5,) and 0 more"),
+    ],
+    ids=["unwritten", "input", "outside", "second-run"],
+)
+def test_wrong(worker: GpuWorker, body: str, says: str) -> None:
+    scratch = "[torch.ones(1, dtype=torch.int32, device=device)]"
+    body = body.replace("s[0]", "s[0][0]")
+    assert says in failed(worker.check(candidate("wrong", body, scratch)), FailureKind.WRONG).message
+    assert isinstance(worker.check(GOOD), Accuracy)
+
+
+def test_workspace_is_poisoned(worker: GpuWorker) -> None:
+    lazy = candidate("lazy", "torch.add(2 * x, s[0], out=y)", "[torch.zeros(1, device=device)]")
+    failed(worker.check(lazy), FailureKind.WRONG)
+
+
+def test_infinities_must_agree(worker: GpuWorker) -> None:
+    half = TensorSpec("Y", (ELEMENTS,), "float16")
+    worker.set_problem(Problem((X,), (half,), "def reference(x):\n    return x * 1e6\n"))
+    assert isinstance(worker.check(candidate("right", "y.copy_(x * 1e6)")), Accuracy)
+    clamped = candidate("clamped", "y.copy_((x * 1e6).clamp(-65504, 65504))")
+    failed(worker.check(clamped), FailureKind.WRONG)
+    worker.set_problem(DOUBLING)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "says"),
+    [
+        ("os.abort()", FailureKind.CRASH, "SIGABRT"),
+        ("print('last words', flush=True); os._exit(3)", FailureKind.CRASH, "exited with code 3: last words"),
+        ("time.sleep(60)", FailureKind.HANG, "within 1 s"),
+        ("undefined", FailureKind.COMPILE, "NameError"),
+        ("torch.empty(1 << 60)", FailureKind.COMPILE, "allocate"),
+        ("raise type('OutOfResources', (Exception,), {})('shared memory')", FailureKind.OUT_OF_MEMORY, "shared"),
+    ],
+    ids=["abort", "exit", "hang", "name", "huge", "resources"],
+)
+def test_failures_are_named_and_survived(worker: GpuWorker, body: str, kind: FailureKind, says: str) -> None:
+    bad = candidate("bad", body, timeout_s=1.0)
+    assert says in failed(worker.check(bad), kind).message
+    assert worker.check(GOOD) == Accuracy(0.0, 0.0)
+
+
+def test_one_failure_costs_only_itself(worker: GpuWorker) -> None:
+    before = worker.restarts
+    late = "s[0] -= 1\nif s[0] < 0: os.abort()\ntorch.mul(x, 2, out=y)".replace("s[0]", "s[0][0]")
+    contestants = [
+        GOOD,
+        candidate("abort", "os.abort()"),
+        candidate("syntax", "not python"),
+        candidate("late", late, "[torch.full((1,), 60, dtype=torch.int32, device=device)]"),
+        candidate("wrong", "y[1:] = x[1:]"),
+        candidate("twice", "torch.mul(x, 2, out=y)\ntorch.mul(x, 2, out=y)"),
+    ]
+    results = worker.time(contestants, Effort(rounds=7, launches=64, seconds=1.0, hot=False))
+    assert list(results) == [c.id for c in contestants]
+    failed(results["abort"], FailureKind.CRASH)
+    failed(results["syntax"], FailureKind.COMPILE)
+    failed(results["late"], FailureKind.CRASH)
+    failed(results["wrong"], FailureKind.WRONG)
+    assert worker.restarts == before + 2
+    for id in ("good", "twice"):
+        timing = results[id]
+        assert isinstance(timing, Timing)
+        assert len(timing.samples_us) == 7
+        assert timing.accuracy == Accuracy(0.0, 0.0)
+        assert timing.median_us > 0
+        assert timing.spread_us >= 0
+
+
+def test_contestants_are_interleaved(worker: GpuWorker, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    noting = [
+        candidate(id, f"torch.mul(x, 2, out=y)\nwith open({str(log)!r}, 'a') as f: f.write({id!r})") for id in "abc"
+    ]
+    worker.time(noting, Effort(rounds=6, launches=1, seconds=10.0, hot=False), seed=3)
+    rounds = [log.read_text()[-18:][i : i + 3] for i in range(0, 18, 3)]
+    assert all(sorted(r) == ["a", "b", "c"] for r in rounds)
+    assert len(set(rounds)) > 1
+
+
+def test_slower_is_slower(worker: GpuWorker) -> None:
+    results = worker.time([candidate("slow", "torch.mul(x, 2, out=y)\ntime.sleep(0.01)"), GOOD])
+    slow, good = results["slow"], results["good"]
+    assert isinstance(slow, Timing)
+    assert isinstance(good, Timing)
+    assert slow.median_us > 10_000
+    assert slow.median_us > 2 * good.median_us
+
+
+def test_bad_problem_is_refused() -> None:
+    with GpuWorker("cpu") as w:
+        with pytest.raises(MeasureError, match="ZeroDivisionError"):
+            w.set_problem(Problem((X,), (Y,), "def reference(x):\n    return x / (1 // 0)\n"))
+        w.set_problem(DOUBLING)
+        assert w.check(GOOD) == Accuracy(0.0, 0.0)
+
+
+def test_no_device_is_said() -> None:
+    with GpuWorker("no-such-device") as w, pytest.raises(MeasureError, match=r"does not start[\s\S]*no-such-device"):
+        w.set_problem(DOUBLING)
+
+
+def test_floor_and_device(worker: GpuWorker) -> None:
+    floor = worker.measure_floor("float32")
+    assert floor.copy_bytes_per_s > 0
+    assert floor.bound_us(floor.copy_bytes_per_s, 0) == 1e6
+    assert worker.device.name == "cpu"
+    assert worker.check(GOOD) == Accuracy(0.0, 0.0)
+
+
+def test_bench_rows(worker: GpuWorker) -> None:
+    contestants = [baseline("eager", DOUBLING), GOOD, candidate("broken", "undefined")]
+    eager, good, broken = run_bench(worker, DOUBLING, contestants, QUICK)
+    assert (eager.name, good.name, broken.name) == ("eager", "good", "broken")
+    assert eager.accuracy == Accuracy(0.0, 0.0)
+    assert good.median_us is not None
+    assert good.method == "host clock"
+    assert broken.median_us is None
+    failed(broken.failure, FailureKind.COMPILE)
+
+
+def test_overflowing_baseline_is_timed(worker: GpuWorker) -> None:
+    half = TensorSpec("X", (ELEMENTS,), "float16")
+    problem = Problem((half,), (half,), "def reference(x):\n    return (x * 1e6) / 1e6\n")
+    (row,) = run_bench(worker, problem, [baseline("eager", problem)], QUICK)
+    assert row.accuracy == Accuracy(math.inf, math.inf)
+    assert row.median_us is not None
+    worker.set_problem(DOUBLING)
+
+
+def test_child_ends_with_its_parent() -> None:
+    code = (
+        "from mirage_cli.tune.child import Child; import os, time;"
+        "c = Child('mirage_cli.tune.compilefarm'); print(c.pid, flush=True); os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    child = Child("no_such_module")
+    with pytest.raises(ChildDied, match="ModuleNotFoundError"):
+        child.receive(60)
+    child.kill()
+
+
+SCALE_KERNEL = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def scale(x, y, n, block: tl.constexpr):
+    i = tl.program_id(0) * block + tl.arange(0, block)
+    tl.store(y + i, 2 * tl.load(x + i, i < n), i < n)
+
+def make_scratch(device):
+    return []
+
+def launch(inputs, outputs, scratch):
+    scale[(triton.cdiv(inputs[0].numel(), BLOCK),)](inputs[0], outputs[0], inputs[0].numel(), BLOCK, num_warps=WARPS)
+"""
+
+
+def scaling(id: str, block: int, warps: int = 4) -> Candidate:
+    return Candidate(id, SCALE_KERNEL.replace("BLOCK", str(block)).replace("WARPS", str(warps)))
+
+
+@pytest.fixture(scope="module")
+def triton_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    pytest.importorskip("triton")
+    with pytest.MonkeyPatch.context() as patch:
+        path = tmp_path_factory.mktemp("triton")
+        patch.setenv("TRITON_CACHE_DIR", str(path))
+        patch.delenv("TRITON_INTERPRET", raising=False)
+        yield path
+
+
+def test_farm_compiles_and_survives(triton_cache: Path) -> None:
+    jobs = [
+        scaling("small", 256),
+        candidate("abort", "os.abort()"),
+        candidate("hang", "time.sleep(60)", timeout_s=1.0),
+        scaling("not a power of two", 100),
+        scaling("large", 1024, warps=8),
+    ]
+    with CompileFarm(90, workers=2) as farm:
+        results = dict(farm.compile_all(jobs, (X,), (Y,)))
+        again = dict(farm.compile_all(jobs[:1], (X,), (Y,)))
+    assert set(results) == {j.id for j in jobs}
+    failed(results["abort"], FailureKind.CRASH)
+    failed(results["hang"], FailureKind.HANG)
+    assert "power of 2" in failed(results["not a power of two"], FailureKind.COMPILE).message
+    large = results["large"]
+    assert not isinstance(large, Failure)
+    assert large == (
+        KernelResources("scale", 0, large[0].registers, spill_bytes=0, warps=8, cache_key=large[0].cache_key),
+    )
+    assert 8 <= large[0].registers <= 64
+    assert again["small"] == results["small"]
+
+
+LAUNCH_WITH_REAL_TENSORS = """
+import json, sys
+from pathlib import Path
+import torch, triton
+from triton.runtime.jit import JITFunction
+from mirage_cli.tune.modules import load_module
+from mirage_cli.tune.offline import OfflineDriver
+
+triton.runtime.driver.set_active(OfflineDriver(90))
+launch = JITFunction.run
+
+def warm(self, *args, grid, warmup, **kwargs):
+    print(json.dumps(launch(self, *args, grid=grid, warmup=True, **kwargs).hash))
+
+JITFunction.run = warm
+triton.knobs.compilation.listener = lambda *, cache_hit, **_: print(json.dumps(cache_hit))
+module = load_module(Path(sys.argv[1]).read_text(), Path(sys.argv[2]))
+module.launch([torch.ones(4096)], [torch.ones(4096)], module.make_scratch("cpu"))
+"""
+
+
+def test_launch_finds_what_the_farm_compiled(triton_cache: Path, tmp_path: Path) -> None:
+    """In another process, with real tensors, from a file elsewhere: the same key, and a hit in Triton's disk cache."""
+    job = scaling("job", 512)
+    with CompileFarm(90, workers=1) as farm:
+        ((_, kernels),) = farm.compile_all([job], (X,), (Y,))
+    assert not isinstance(kernels, Failure)
+    source = tmp_path / "source"
+    source.write_text(job.source)
+    command = [sys.executable, "-c", LAUNCH_WITH_REAL_TENSORS, str(source), str(tmp_path)]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    assert printed == ["true", f'"{kernels[0].cache_key}"']
+
+
+# On a GPU
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Iterator[GpuWorker]:
+    n = 1 << 24
+    spec = TensorSpec("X", (n,), "float32"), TensorSpec("Y", (n,), "float32")
+    with GpuWorker() as w:
+        w.set_problem(Problem(spec[:1], spec[1:], DOUBLING.reference_source))
+        yield w
+
+
+ILLEGAL = SCALE_KERNEL.replace("tl.store(y + i,", "tl.store(y + i + (1 << 44),").replace("BLOCK", "256")
+HANGING = SCALE_KERNEL.replace(
+    "    tl.store", "    while tl.load(x, volatile=True) < 1e30:\n        pass\n    tl.store"
+).replace("BLOCK", "256")
+
+
+@pytest.mark.gpu
+def test_gpu_fault_and_hang_are_named_and_survived(gpu: GpuWorker) -> None:
+    good = scaling("good", 1024)
+    illegal = Candidate("illegal", ILLEGAL.replace("WARPS", "4"))
+    hanging = Candidate("hanging", HANGING.replace("WARPS", "4"), timeout_s=10.0)
+    failed(gpu.check(illegal), FailureKind.FAULT)
+    assert gpu.check(good) == Accuracy(0.0, 0.0)
+    failed(gpu.check(hanging), FailureKind.HANG)
+    results = gpu.time([illegal, good, hanging])
+    failed(results["illegal"], FailureKind.FAULT)
+    failed(results["hanging"], FailureKind.HANG)
+    assert isinstance(results["good"], Timing)
+
+
+@pytest.mark.gpu
+def test_gpu_time_is_above_the_floor(gpu: GpuWorker) -> None:
+    floor = gpu.measure_floor()
+    assert 0.1 < floor.empty_us < 20
+    contestants = [scaling("good", 1024), scaling("same", 1024), scaling("wide", 4096)]
+    results = gpu.time(contestants, CAREFUL)
+    bound_us = floor.bound_us(2 * 4 * (1 << 24), 0)
+    for timing in results.values():
+        assert isinstance(timing, Timing)
+        assert timing.method == "CUDA graph"
+        assert timing.hot_us is not None
+        assert 0.9 * bound_us < timing.median_us < 10 * bound_us
+    good, same = results["good"], results["same"]
+    assert isinstance(good, Timing)
+    assert isinstance(same, Timing)
+    assert abs(good.median_us - same.median_us) < 0.1 * good.median_us
+
+
+@pytest.mark.gpu
+def test_gpu_finds_what_the_farm_compiled(gpu: GpuWorker, triton_cache: Path) -> None:
+    """Timing a compiled candidate adds no kernel to Triton's disk cache."""
+    job = scaling("precompiled", 2048)
+    n = TensorSpec("X", (1 << 24,), "float32"), TensorSpec("Y", (1 << 24,), "float32")
+    with CompileFarm(gpu.device.arch, workers=1) as farm:
+        ((_, kernels),) = farm.compile_all([job], n[:1], n[1:])
+    assert not isinstance(kernels, Failure)
+    compiled = set(triton_cache.rglob("*.cubin"))
+    with GpuWorker() as w:  # started after the cache's place was set
+        w.set_problem(Problem(n[:1], n[1:], DOUBLING.reference_source))
+        assert w.check(job) == Accuracy(0.0, 0.0)
+    assert set(triton_cache.rglob("*.cubin")) == compiled
+
+
+@pytest.mark.gpu
+def test_gpu_baselines(gpu: GpuWorker) -> None:
+    problem = Problem((X,), (Y,), DOUBLING.reference_source)
+    eager, compiled = run_bench(gpu, problem, [baseline("eager", problem), baseline("compile", problem)])
+    for row in (eager, compiled):
+        assert row.failure is None
+        assert row.method == "CUDA graph"
+        assert row.accuracy == Accuracy(0.0, 0.0)
