@@ -204,6 +204,11 @@ class Time:
 
 
 @dataclass(frozen=True, slots=True)
+class Timings:
+    results: dict[str, Timing | Failure]
+
+
+@dataclass(frozen=True, slots=True)
 class MeasureFloor:
     dtype: str
 
@@ -272,17 +277,18 @@ class GpuWorker:
     ) -> Mapping[str, Timing | Failure]:
         """Times all candidates in turn, round by round, each round in an order of its own.
 
-        When one takes the process down, it is named, and the others are timed again without it.
+        When one takes the process down, it is named, and the others are timed again without it. Check candidates first:
+        one that writes where it should not spoils the inputs of the others.
         """
         results: dict[str, Timing | Failure] = {}
-        left = tuple(candidates)
+        left: tuple[Candidate, ...] = tuple(candidates)
         while left:
-            answer = self._ask(Time(left, effort, seed))
-            if not isinstance(answer, _Lost):
-                results |= answer
+            answer: Timings | _Lost = self._ask(Time(left, effort, seed))
+            if isinstance(answer, Timings):
+                results |= answer.results
                 break
-            lost = {answer.candidate} if answer.candidate else {c.id for c in left}
-            results |= {id: answer.failure for id in lost}
+            lost: set[str] = {answer.candidate} if answer.candidate else {c.id for c in left}
+            results |= dict.fromkeys(lost, answer.failure)
             left = tuple(c for c in left if c.id not in lost)
         return {c.id: results[c.id] for c in candidates}
 
@@ -294,7 +300,7 @@ class GpuWorker:
         return answer
 
     def _ask(self, request: Check | Time | MeasureFloor) -> Any:
-        """The answer: for `Time` a mapping or `_Lost`; otherwise figures or a Failure. Raises MeasureError."""
+        """The answer: for `Time` `Timings` or `_Lost`; otherwise figures or a Failure. Raises MeasureError."""
         child = self._running()
         at = At("", PROBLEM_TIMEOUT_S)
         try:

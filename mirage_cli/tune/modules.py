@@ -15,8 +15,10 @@ from types import ModuleType
 
 
 def load_module(source: str, directory: Path) -> ModuleType:
-    """The module that this source defines, written once to `directory` under the hash of its text."""
+    """The module that this source defines, written to `directory` under the hash of its text, and loaded once."""
     name = f"mirage_{hashlib.sha256(source.encode()).hexdigest()[:20]}"
+    if name in sys.modules:
+        return sys.modules[name]
     path = directory / f"{name}.py"
     if not path.exists():
         part = path.with_suffix(f".{os.getpid()}")
@@ -29,6 +31,7 @@ def load_module(source: str, directory: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    finally:
+    except BaseException:
         del sys.modules[name]
+        raise
     return module

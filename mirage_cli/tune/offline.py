@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import triton
+from triton import knobs
 from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from mirage_cli.tune.compilefarm import CompileRequest, KernelResources
@@ -31,16 +32,18 @@ RESOURCE_LINE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)")
 
 def main(connection: Connection[Any, Any], arch: int, directory: Path) -> None:
     """Answers every request with the resources of the kernels it launches, or the failure."""
-    triton.runtime.driver.set_active(OfflineDriver(arch))
+    active: Any = driver
+    active.set_active(OfflineDriver(arch))
     compiled: list[Any] = []
-    launch = JITFunction.run
+    jit: Any = JITFunction
+    launch = jit.run
 
     def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         kernel = launch(self, *args, grid=grid, warmup=True, **kwargs)
         compiled.append(kernel)
         return kernel
 
-    JITFunction.run = compile_only
+    jit.run = compile_only
     connection.send("ready")
     while True:
         request: CompileRequest = connection.recv()
@@ -84,7 +87,7 @@ def resources(kernel: Any) -> KernelResources:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(kernel.asm["cubin"])
         file.flush()
-        command = [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
+        command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
         text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     found = RESOURCE_LINE.search(text)
     if found is None:

@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import version
+from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -41,26 +43,34 @@ from mirage_cli.tune.measure import (
     TensorSpec,
     Time,
     Timing,
+    Timings,
     WorkerOptions,
 )
 from mirage_cli.tune.modules import load_module
+from mirage_cli.tune.testdata import (
+    GUARD_ELEMENTS,
+    Tensors,
+    WrongError,
+    as_list,
+    draw,
+    guarded_buffer,
+    inside_of,
+    judge,
+    poison,
+)
 
 COLD_L2 = 8
 MAX_SETS = 4096
 CPU_L2_BYTES = 1 << 20
 CPU_MAX_SETS = 8
-GUARD_ELEMENTS = 4096
 HOT_LAUNCHES = 200
 MIN_ROUNDS = 5
 WARM_UP_S = 0.2
+REPLAY_S = 0.5
+"""No replay should take longer, or it makes fewer calls than there are input sets."""
 
-Tensors = list[torch.Tensor]
 Run = Callable[[int], Tensors]
 """Runs a candidate on the input set of this number and returns its outputs."""
-
-
-class WrongError(Exception):
-    """A candidate broke a rule that no tolerance excuses."""
 
 
 def main(connection: Connection[Any, Any], options: WorkerOptions, directory: Path) -> None:
@@ -97,7 +107,7 @@ class Prepared:
     sets: int
     method: str
     accuracy: Accuracy | None = None
-    samples_us: list[float] = field(default_factory=list)
+    samples_us: list[float] = field(default_factory=list[float])
     hot_us: float | None = None
 
     def timing(self) -> Timing:
@@ -122,7 +132,8 @@ class Bench:
         self.sets: list[tuple[Tensors, Tensors]] = []
         if self.cuda:
             torch.cuda.set_device(device)
-            self.l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
+            properties = device_properties(device)
+            self.l2_bytes = int(properties.L2_cache_size)
             self.flush = torch.zeros(COLD_L2 * self.l2_bytes // 4, device=device)
             self.flushed = torch.zeros((), device=device)
         else:
@@ -130,20 +141,20 @@ class Bench:
             self.l2_bytes = CPU_L2_BYTES
 
     def describe(self) -> Device:
-        triton_version = "none"
-        try:
-            import triton
-
-            triton_version = triton.__version__
-        except ImportError:
-            pass
+        triton_version = version("triton") if find_spec("triton") else "none"
         if not self.cuda:
             return Device("cpu", 0, os.cpu_count() or 1, self.l2_bytes, 0, 0, torch.__version__, triton_version)
-        p = torch.cuda.get_device_properties(self.device)
-        shared = getattr(p, "shared_memory_per_block_optin", 0)
-        arch = p.major * 10 + p.minor
-        count = p.multi_processor_count
-        return Device(p.name, arch, count, self.l2_bytes, p.total_memory, shared, torch.__version__, triton_version)
+        p = device_properties(self.device)
+        return Device(
+            name=p.name,
+            arch=p.major * 10 + p.minor,
+            multiprocessors=p.multi_processor_count,
+            l2_bytes=self.l2_bytes,
+            memory_bytes=p.total_memory,
+            shared_bytes_per_block=p.shared_memory_per_block_optin,
+            torch=torch.__version__,
+            triton=triton_version,
+        )
 
     def answer(self, request: object) -> object:
         match request:
@@ -152,7 +163,7 @@ class Bench:
             case Check(candidate, distribution):
                 return self.check(candidate, distribution)
             case Time(candidates, effort, seed):
-                return self.time(candidates, effort, seed)
+                return Timings(self.time(candidates, effort, seed))
             case MeasureFloor(dtype):
                 return self.measure_floor(getattr(torch, dtype))
             case _:
@@ -194,12 +205,12 @@ class Bench:
         """The inputs of this distribution and the outputs in float64, made once."""
         if distribution not in self.data:
             g = torch.Generator(self.device).manual_seed(self.problem.seed)
-            inputs = [_draw(spec, distribution, g) for spec in self.problem.inputs]
+            inputs = [draw(spec, distribution, g) for spec in self.problem.inputs]
             reference: Tensors = []
             if self.problem.reference_source is not None:
                 module = load_module(self.problem.reference_source, self.directory)
                 wide = [x.double() if x.is_floating_point() else x for x in inputs]
-                reference = [y.double() for y in _outputs(module.reference(*wide))]
+                reference = [y.double() for y in as_list(module.reference(*wide))]
             self.data[distribution] = Data(inputs, [x.clone() for x in inputs], reference)
         return self.data[distribution]
 
@@ -229,7 +240,7 @@ class Bench:
         module = load_module(candidate.source, self.directory)
         if candidate.kind == "function":
             fn = module.make(sets[0][0])
-            return lambda i: _outputs(fn(*sets[i][0]))
+            return lambda i: as_list(fn(*sets[i][0]))
         scratch = module.make_scratch(self.device)
         for x in scratch:
             if x.is_floating_point():
@@ -248,17 +259,17 @@ class Bench:
         data = self.draw(distribution)
         if not data.reference:
             raise ValueError("the problem has no reference to check against")
-        guarded = [_guarded(spec, self.device) for spec in self.problem.outputs]
+        guarded = [guarded_buffer(spec, self.device) for spec in self.problem.outputs]
         accuracy = Accuracy(0.0, 0.0)
         with torch.no_grad():
-            inside = [_inside(y, spec) for y, spec in zip(guarded, self.problem.outputs, strict=True)]
+            inside = [inside_of(y, spec) for y, spec in zip(guarded, self.problem.outputs, strict=True)]
             run = self.load(candidate, [(data.inputs, inside)])
             for _ in range(2):
                 for y in guarded:
-                    _poison(y)
+                    poison(y)
                 outputs = run(0)
                 self.synchronize()
-                accuracy = accuracy.worst(self.compare(outputs, data))
+                accuracy = accuracy.worst(self.judge(outputs, data))
         self.refuse_stray_writes(data, guarded)
         return accuracy
 
@@ -273,39 +284,13 @@ class Bench:
                 x.copy_(kept)
             raise WrongError(f"writes to its inputs: {', '.join(changed)}")
         for spec, y in zip(self.problem.outputs, guarded, strict=True):
-            fresh = _poison(torch.empty_like(y))
+            fresh = poison(torch.empty_like(y))
             for edge in (slice(None, GUARD_ELEMENTS), slice(-GUARD_ELEMENTS, None)):
                 if not torch.equal(y[edge].view(torch.uint8), fresh[edge].view(torch.uint8)):
                     raise WrongError(f"writes outside output {spec.name}")
 
-    def compare(self, outputs: Tensors, data: Data) -> Accuracy:
-        """Raises WrongError: an inf or NaN (or element never written) where float64, rounded, is finite; or the
-        reverse; or outputs of another number or shape."""
-        if len(outputs) != len(data.reference):
-            raise WrongError(f"returns {len(outputs)} outputs, not {len(data.reference)}")
-        accuracy = Accuracy(0.0, 0.0)
-        for spec, y, ref in zip(self.problem.outputs, outputs, data.reference, strict=True):
-            if y.shape != ref.shape:
-                raise WrongError(f"{spec.name} has shape {tuple(y.shape)}, not {tuple(ref.shape)}")
-            rounded = ref.to(getattr(torch, spec.dtype))
-            finite = torch.isfinite(rounded)
-            bad = finite & ~torch.isfinite(y)
-            if count := int(bad.sum()):
-                where = tuple(bad.nonzero()[0].tolist())
-                raise WrongError(
-                    f"{spec.name} is {y[where].item()} at {where} and {count - 1} more, where it is finite"
-                )
-            differ = ~finite & (rounded != y) & ~(rounded.isnan() & y.isnan())
-            if count := int(differ.sum()):
-                where = tuple(differ.nonzero()[0].tolist())
-                raise WrongError(f"{spec.name} is {y[where].item()} at {where}, not {rounded[where].item()}")
-            zero = torch.zeros((), dtype=torch.float64, device=y.device)
-            expected = torch.where(finite, ref, zero)
-            error = torch.where(finite, y.double(), zero) - expected
-            accuracy = accuracy.worst(
-                Accuracy(_ratio(error.norm(), expected.norm()), _ratio(_top(error), _top(expected)))
-            )
-        return accuracy
+    def judge(self, outputs: Tensors, data: Data) -> Accuracy:
+        return judge(self.problem.outputs, outputs, data.reference)
 
     # Timing
 
@@ -334,21 +319,20 @@ class Bench:
         """Captures the calls, and judges what one replay of them leaves in the first and last set's outputs."""
         sets = self.input_sets()
         run = self.load(candidate, sets)
-        run(0)
-        self.synchronize()
+        self.host_seconds(run)  # compiles
+        affordable = max(4, int(REPLAY_S / self.host_seconds(run)))
         cycle = list(range(len(sets))) * (2 if len(sets) <= 64 else 1)
-        order = cycle[: effort.launches]
+        order = cycle[: min(effort.launches, affordable)]
         replay, outputs, method = self.record(run, order)
         prepared = Prepared(candidate, replay, len(order), min(len(sets), len(order)), method)
         data = self.draw("normal")
         if data.reference:
-            for ys in outputs:
-                for y in ys:
-                    _poison(y)
+            for y in (y for ys in outputs if candidate.kind == "kernels" for y in ys):
+                poison(y)
             replay()
             self.synchronize()
             try:
-                prepared.accuracy = self.compare(outputs[0], data).worst(self.compare(outputs[-1], data))
+                prepared.accuracy = self.judge(outputs[0], data).worst(self.judge(outputs[-1], data))
             except WrongError:
                 if candidate.kind == "kernels":
                     raise
@@ -359,6 +343,12 @@ class Bench:
             times = [self.sample(hot, cold=False) for _ in range(6)]
             prepared.hot_us = statistics.median(times[1:]) / launches
         return prepared
+
+    def host_seconds(self, run: Run) -> float:
+        start = time.perf_counter()
+        run(0)
+        self.synchronize()
+        return time.perf_counter() - start
 
     def record(self, run: Run, order: Sequence[int]) -> tuple[Callable[[], None], list[Tensors], str]:
         """A way to repeat these calls, the outputs they write, and its name."""
@@ -387,7 +377,7 @@ class Bench:
     def run_rounds(self, ready: list[Prepared], effort: Effort, rng: random.Random) -> None:
         if not ready:
             return
-        first_s = []
+        first_s: list[float] = []
         for p in ready:
             self.report(At(p.candidate.id, SAMPLE_TIMEOUT_S))
             first_s.append(self.sample(p.replay) * 1e-6)
@@ -422,7 +412,7 @@ class Bench:
         stop = time.perf_counter() + WARM_UP_S
         while time.perf_counter() < stop:
             for _ in range(20):
-                a @ a
+                torch.mm(a, a)
             self.synchronize()
 
     def measure_floor(self, dtype: torch.dtype) -> Floor:
@@ -477,49 +467,6 @@ def launch(inputs, outputs, scratch):
 """
 
 
-def _draw(spec: TensorSpec, distribution: Distribution, g: torch.Generator) -> torch.Tensor:
-    """Test data of one input. Distributions other than "normal" change floating-point inputs only."""
-    if spec.dtype == "int32":
-        high = max(2, *spec.shape)
-        return torch.randint(0, high, spec.shape, generator=g, device=g.device, dtype=torch.int32)
-    x = torch.randn(spec.shape, generator=g, device=g.device, dtype=torch.float32) * spec.scale
-    match distribution:
-        case "normal":
-            pass
-        case "large":
-            x *= 16
-        case "equal_rows":
-            x = x[..., :1].expand(spec.shape).clone() if x.dim() else x
-        case "outlier":
-            x.view(-1)[x.numel() // 2] = 1000 * spec.scale
-        case "tiny":
-            x *= 1e-6
-    return x.to(getattr(torch, spec.dtype))
-
-
-def _outputs(result: Any) -> Tensors:
-    return [result] if isinstance(result, torch.Tensor) else list(result)
-
-
-def _poison(x: torch.Tensor) -> torch.Tensor:
-    return x.fill_(math.nan if x.is_floating_point() else torch.iinfo(x.dtype).min)
-
-
-def _guarded(spec: TensorSpec, device: torch.device) -> torch.Tensor:
-    """Room for the tensor with `GUARD_ELEMENTS` before and after it."""
-    elements = math.prod(spec.shape) + 2 * GUARD_ELEMENTS
-    return torch.empty(elements, dtype=getattr(torch, spec.dtype), device=device)
-
-
-def _inside(buffer: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
-    return buffer[GUARD_ELEMENTS:-GUARD_ELEMENTS].view(spec.shape)
-
-
-def _top(x: torch.Tensor) -> torch.Tensor:
-    return x.abs().max() if x.numel() else torch.zeros((), dtype=x.dtype, device=x.device)
-
-
-def _ratio(error: torch.Tensor, size: torch.Tensor) -> float:
-    """error / size, and 0 for no error of nothing."""
-    e, s = float(error), float(size)
-    return e / s if s > 0 else (0.0 if e == 0 else math.inf)
+def device_properties(device: torch.device) -> Any:
+    cuda: Any = torch.cuda
+    return cuda.get_device_properties(device)
