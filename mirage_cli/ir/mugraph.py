@@ -63,6 +63,10 @@ class Kernel:
         """The dimensions that have one of these roles, in order."""
         return tuple(d for d, r in self.roles if r in roles)
 
+    def with_role_of(self, roles: tuple[Role, ...]) -> Kernel:
+        """The same kernel with other roles for its dimensions, in their order."""
+        return replace(self, roles=tuple((d, r) for (d, _), r in zip(self.roles, roles, strict=True)))
+
     @property
     def split(self) -> str | None:
         """The split dimension, if any; there is at most one."""

@@ -12,6 +12,7 @@ any program with that property).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from mirage_cli.ir.mugraph import Kernel, Load, Store, split_axis
 from mirage_cli.ir.ops import OPS
@@ -62,6 +63,7 @@ class Placement:
         return tuple(s for s in self.segments if isinstance(s, Loop))
 
 
+@lru_cache(maxsize=4096)
 def place(kernel: Kernel) -> Placement:
     """The placement of a generated kernel. Raises InexpressibleError."""
     online = {e.out for e in kernel.body if e.op == "max" and _loop_axes(kernel, e)}

@@ -1,0 +1,542 @@
+"""Canonical forms: sums of products of powers of atoms. Equal forms are a proof that two programs are equal.
+
+Multiplying out, merging exp(a)·exp(b), and pulling what does not depend on a bound axis out of its Σ make
+commutativity, associativity, distributivity, reassociation of contractions and moving a division over a contraction
+hold by construction. The forms are sound and not complete: some equal programs get different forms (a product that
+would have more than `MAX_TERMS` terms is not multiplied out).
+
+Forms and atoms are interned by an `Algebra`, so equality is identity, and ordered by a digest of their structure, so
+the order does not depend on the run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
+from typing import Any
+
+from mirage_cli.ir.ops import OPS, Number
+from mirage_cli.ir.program import Arg, Eqn, Program
+
+MAX_TERMS = 32
+"""A product of sums with more terms than this is kept as a product."""
+
+ONE, MINUS_ONE = Fraction(1), Fraction(-1)
+Mono = tuple[tuple["Atom", Fraction], ...]
+
+
+class Atom:
+    """An indivisible factor. `kind` is one of
+
+    input(name, axes)  index(axis)  size(axis)  number(value)  inf()  exp(form)  shifted_exp(form, bound)
+    sum(bound, mono)  max(bound, form)  min(bound, form)  poly(form)  log(form)  fn(name, *forms)
+
+    dims: the axes it depends on. key: a digest that orders atoms.
+    """
+
+    __slots__ = ("args", "dims", "key", "kind")
+
+    def __init__(self, kind: str, args: tuple[Any, ...], dims: frozenset[str], key: str) -> None:
+        self.kind, self.args, self.dims, self.key = kind, args, dims, key
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "input":
+                return f"{self.args[0]}[{','.join(self.args[1])}]"
+            case "sum":
+                return f"Σ_{{{','.join(self.args[0])}}}({mono_text(self.args[1])})"
+            case "max" | "min":
+                return f"{self.kind}_{{{','.join(self.args[0])}}}({self.args[1]})"
+            case "shifted_exp":
+                return f"exp({self.args[0]} - max_{{{','.join(self.args[1])}}})"
+            case "fn":
+                return f"{self.args[0]}({', '.join(str(a) for a in self.args[1:])})"
+            case _:
+                return f"{self.kind}({', '.join(str(a) for a in self.args)})"
+
+    __repr__ = __str__
+
+
+def mono_text(mono: Mono) -> str:
+    return "·".join(str(a) if e == 1 else f"{a}^{e}" for a, e in mono) or "1"
+
+
+class Form:
+    """A sum of coefficients times monomials, in the order of their keys. Interned: compare with `is`."""
+
+    __slots__ = ("dims", "key", "terms")
+
+    def __init__(self, terms: tuple[tuple[Mono, Fraction], ...], dims: frozenset[str], key: str) -> None:
+        self.terms, self.dims, self.key = terms, dims, key
+
+    @property
+    def single(self) -> tuple[Mono, Fraction] | None:
+        """The only term, if there is exactly one."""
+        return self.terms[0] if len(self.terms) == 1 else None
+
+    @property
+    def number(self) -> Fraction | None:
+        """The value of a constant form."""
+        if not self.terms:
+            return Fraction(0)
+        return self.terms[0][1] if len(self.terms) == 1 and not self.terms[0][0] else None
+
+    @property
+    def atom(self) -> Atom | None:
+        """The atom, if the form is just one."""
+        if len(self.terms) == 1:
+            (mono, c) = self.terms[0]
+            if c == 1 and len(mono) == 1 and mono[0][1] == 1:
+                return mono[0][0]
+        return None
+
+    def __str__(self) -> str:
+        return " + ".join((f"{c}·" if c != 1 else "") + mono_text(m) for m, c in self.terms) or "0"
+
+    __repr__ = __str__
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.blake2b("\x1f".join(map(str, parts)).encode(), digest_size=10).hexdigest()
+
+
+def _mono_key(mono: Mono) -> str:
+    return ".".join(f"{a.key}^{e}" for a, e in mono)
+
+
+class Algebra:
+    """Builds canonical forms; the interpreter `A` of the `canon` column of OPS.
+
+    aliases: axes made up to avoid capture, with the axis whose size they have.
+    """
+
+    def __init__(self) -> None:
+        self._forms: dict[tuple[tuple[Mono, Fraction], ...], Form] = {}
+        self._atoms: dict[tuple[Any, ...], Atom] = {}
+        self._cache: dict[tuple[Any, ...], Form] = {}
+        self.aliases: dict[str, str] = {}
+        self.zero, self.one = self._form({}), self._form({(): ONE})
+
+    # -- construction
+
+    def _form(self, terms: Mapping[Mono, Fraction]) -> Form:
+        kept = tuple(sorted(((m, c) for m, c in terms.items() if c), key=lambda t: _mono_key(t[0])))
+        form = self._forms.get(kept)
+        if form is None:
+            dims = frozenset[str]().union(*(a.dims for m, _ in kept for a, _ in m))
+            form = self._forms[kept] = Form(kept, dims, _digest(*(f"{c}*{_mono_key(m)}" for m, c in kept)))
+        return form
+
+    def _atom(self, kind: str, *args: Any, dims: Iterable[str]) -> Atom:
+        name = (kind, *args)
+        atom = self._atoms.get(name)
+        if atom is None:
+            parts: list[object] = [kind]
+            for a in args:
+                if isinstance(a, Form | Atom):
+                    parts.append(a.key)
+                elif kind == "sum" and a is args[1]:
+                    parts.append(_mono_key(a))
+                else:
+                    parts.append(a)
+            atom = self._atoms[name] = Atom(kind, args, frozenset(dims), _digest(*parts))
+        return atom
+
+    def of_atom(self, atom: Atom, exponent: Fraction = ONE) -> Form:
+        return self._form({((atom, exponent),): ONE})
+
+    def of_mono(self, mono: Mono, c: Fraction = ONE) -> Form:
+        """The product of the factors, merged and multiplied out where needed."""
+        result = self.const(c)
+        plain: dict[Atom, Fraction] = {}
+        for atom, e in mono:
+            if atom.kind == "exp":
+                result = self.mul(result, self.exp(self.scale(atom.args[0], e)))
+            elif atom.kind == "poly" and len(atom.args[0].terms) > 1:
+                result = self.mul(result, self._pow_sum(atom.args[0], e))
+            else:
+                plain[atom] = e
+        return self.mul(result, self._form({self._sorted(plain): ONE}))
+
+    @staticmethod
+    def _sorted(factors: Mapping[Atom, Fraction]) -> Mono:
+        return tuple(sorted(((a, e) for a, e in factors.items() if e), key=lambda f: f[0].key))
+
+    # -- leaves
+
+    def const(self, x: Number) -> Form:
+        if isinstance(x, Fraction):
+            return self._form({(): x})
+        inf = self.of_atom(self._atom("inf", dims=()))
+        return inf if x > 0 else self.scale(inf, MINUS_ONE)
+
+    def input(self, name: str, axes: tuple[str, ...]) -> Form:
+        return self.of_atom(self._atom("input", name, axes, dims=axes))
+
+    def index(self, axis: str) -> Form:
+        return self.of_atom(self._atom("index", axis, dims=(axis,)))
+
+    def size(self, axis: str) -> Form:
+        return self.of_atom(self._atom("size", self.aliases.get(axis, axis), dims=()))
+
+    # -- arithmetic
+
+    def scale(self, x: Form, c: Fraction) -> Form:
+        return self._form({m: k * c for m, k in x.terms})
+
+    def add(self, *xs: Form) -> Form:
+        total: dict[Mono, Fraction] = {}
+        for x in xs:
+            for m, c in x.terms:
+                total[m] = total.get(m, Fraction(0)) + c
+        return self._form(total)
+
+    def sub(self, x: Form, y: Form) -> Form:
+        return self.add(x, self.scale(y, MINUS_ONE))
+
+    def mul(self, x: Form, y: Form) -> Form:
+        if len(x.terms) * len(y.terms) > MAX_TERMS:
+            x, y = (z if len(z.terms) == 1 else self.of_atom(self._atom("poly", z, dims=z.dims)) for z in (x, y))
+        return self.add(*(self._mul_mono(m, c, n, d) for m, c in x.terms for n, d in y.terms))
+
+    def _mul_mono(self, m: Mono, c: Fraction, n: Mono, d: Fraction) -> Form:
+        factors = dict(m)
+        exponents: list[Form] = []
+        for atom, e in n:
+            factors[atom] = factors.get(atom, Fraction(0)) + e
+        for atom in [a for a in factors if a.kind == "exp"]:
+            exponents.append(self.scale(atom.args[0], factors.pop(atom)))
+        product = self._form({self._sorted(factors): c * d})
+        if not exponents:
+            return product
+        if len(exponents) == 1:
+            exp = self.exp(exponents[0])
+            if exp.atom is not None and exp.atom.kind == "exp":  # nothing to merge: keep as a factor
+                return self._form({self._sorted({**factors, exp.atom: ONE}): c * d})
+            return self.mul(product, exp)
+        return self.mul(product, self.exp(self.add(*exponents)))
+
+    def pow(self, x: Form, e: Number) -> Form:
+        if not isinstance(e, Fraction):
+            return self.fn("pow", x, self.const(e))
+        if e == 0 or x is self.one:
+            return self.one
+        if e == 1:
+            return x
+        if x.single:
+            mono, c = x.single
+            if e.denominator == 1 and (c or e > 0):
+                return self.of_mono(tuple((a, k * e) for a, k in mono), c**e.numerator)
+            unknown = [(a, k) for a, k in mono if not _nonnegative(a, k)]
+            if c > 0 and (not unknown or (len(unknown) == 1 and unknown[0][1] == 1)):
+                root = _exact_power(c, e)
+                product = self.of_mono(tuple((a, k * e) for a, k in mono), ONE if root is None else root)
+                number = self._atom("number", c, dims=())
+                return product if root is not None else self.mul(product, self.of_atom(number, e))
+        return self._pow_sum(x, e)
+
+    def _pow_sum(self, x: Form, e: Fraction) -> Form:
+        """A power of a form that does not distribute: multiplied out where short, else an atom with an exponent."""
+        if e == 1 and len(x.terms) <= MAX_TERMS:
+            return x
+        if e.denominator == 1 and e > 1 and len(x.terms) > 1 and len(x.terms) ** e.numerator <= MAX_TERMS:
+            return self.mul(x, self._pow_sum(x, e - 1))
+        if len(x.terms) > 1 and e.denominator == 1 and e < 0:
+            lead = x.terms[0][1]
+            monic = self.scale(x, 1 / lead)
+            return self.scale(self.of_atom(self._atom("poly", monic, dims=x.dims), e), lead**e.numerator)
+        return self.of_atom(self._atom("poly", x, dims=x.dims), e)
+
+    def exp(self, x: Form) -> Form:
+        """exp(x). A maximum of the rest that x subtracts makes the atom shifted_exp; logarithms come out."""
+        if x is self.zero:
+            return self.one
+        if x.single and x.single[1] < 0 and [a.kind for a, _ in x.single[0]] == ["inf"]:
+            return self.zero
+        for mono, c in x.terms:
+            if len(mono) == 1 and mono[0][1] == 1:
+                atom = mono[0][0]
+                if atom.kind == "log" and c.denominator == 1:
+                    rest = self.sub(x, self._form({mono: c}))
+                    return self.mul(self.pow(atom.args[0], c), self.exp(rest))
+                if atom.kind == "max" and c < 0:
+                    bound, inner = atom.args
+                    moving = self.depending(x, bound)
+                    if moving is self.scale(inner, -c):
+                        shifted = self.of_atom(self._atom("shifted_exp", moving, bound, dims=moving.dims))
+                        rest = self.sub(self.sub(x, moving), self._form({mono: c}))
+                        return shifted if rest is self.zero else self.mul(shifted, self.exp(rest))
+        return self.of_atom(self._atom("exp", x, dims=x.dims))
+
+    def depending(self, x: Form, axes: Iterable[str]) -> Form:
+        """The terms of x that depend on one of these axes."""
+        axes = set(axes)
+        return self._form({m: c for m, c in x.terms if any(a.dims & axes for a, _ in m)})
+
+    def log(self, x: Form) -> Form:
+        if x is self.one:
+            return self.zero
+        if x.single:
+            mono, c = x.single
+            exponents = [self.scale(a.args[0], e) for a, e in mono if a.kind == "exp"]
+            if exponents:
+                rest = self._form({tuple(f for f in mono if f[0].kind != "exp"): c})
+                return self.add(self.log(rest), *exponents)
+        return self.of_atom(self._atom("log", x, dims=x.dims))
+
+    def fn(self, name: str, *args: Form) -> Form:
+        if name == "abs" and args[0].number is not None:
+            return self.const(abs(args[0].number))
+        return self.of_atom(self._atom("fn", name, *args, dims=frozenset[str]().union(*(a.dims for a in args))))
+
+    def sort(self, *args: Form) -> list[Form]:
+        """The arguments of a commutative function in canonical order."""
+        return sorted(args, key=lambda f: f.key)
+
+    # -- reductions
+
+    def sum(self, x: Form, axes: Iterable[str]) -> Form:
+        bound = frozenset(axes)
+        return self.add(*(self._sum_mono(m, c, bound) for m, c in x.terms))
+
+    def _sum_mono(self, mono: Mono, c: Fraction, bound: frozenset[str]) -> Form:
+        outside: dict[Atom, Fraction] = {}
+        inside: dict[Atom, Fraction] = {}
+        free = frozenset[str]().union(*(a.dims for a, _ in mono))
+        outer = self.one
+        for atom, e in mono:
+            if not atom.dims & bound:
+                outside[atom] = e
+            elif atom.kind == "exp":
+                moving = self.depending(atom.args[0], bound)
+                outer = self.mul(outer, self.exp(self.scale(self.sub(atom.args[0], moving), e)))
+                inside[self._atom("exp", moving, dims=moving.dims)] = e
+            elif atom.kind == "sum" and e == 1 and not set(atom.args[0]) & (bound | free):
+                inner_bound, inner = atom.args
+                for a, k in inner:
+                    inside[a] = inside.get(a, Fraction(0)) + k
+                bound |= frozenset(inner_bound)
+                free |= frozenset(inner_bound)
+            else:
+                inside[atom] = inside.get(atom, Fraction(0)) + e
+        exps = [a for a in inside if a.kind == "exp"]
+        result = self.mul(self._form({self._sorted(outside): c}), outer)
+        if len(exps) > 1:
+            merged = self.exp(self.add(*(self.scale(a.args[0], inside.pop(a)) for a in exps)))
+            product = self.mul(self._form({self._sorted(inside): ONE}), merged)
+            return self.mul(result, self.sum(product, bound))
+        for axis in sorted(bound - frozenset[str]().union(*(a.dims for a in inside))):
+            result = self.mul(result, self.size(axis))
+        for part in _components(self._sorted(inside), bound):
+            axes = tuple(sorted(bound & frozenset[str]().union(*(a.dims for a, _ in part))))
+            dims = frozenset[str]().union(*(a.dims for a, _ in part)) - set(axes)
+            total = self.of_atom(self._atom("sum", axes, part, dims=dims)) if axes else self.of_mono(part)
+            result = self.mul(result, total)
+        return result
+
+    def extremum(self, kind: str, x: Form, axes: Iterable[str]) -> Form:
+        """max or min over axes: terms without them and positive factors come out, nested ones merge."""
+        bound = frozenset(axes) & x.dims
+        if not bound:
+            return x
+        moving = self.depending(x, bound)
+        rest = self.sub(x, moving)
+        lead = abs(moving.terms[0][1])
+        inner = self.scale(moving, 1 / lead)
+        if inner.atom is not None and inner.atom.kind == kind and not set(inner.atom.args[0]) & bound:
+            bound |= frozenset(inner.atom.args[0])
+            inner = inner.atom.args[1]
+        atom = self._atom(kind, tuple(sorted(bound)), inner, dims=inner.dims - bound)
+        return self.add(self.scale(self.of_atom(atom), lead), rest)
+
+    # -- substitution
+
+    def rename(self, x: Form, names: Mapping[str, str]) -> Form:
+        """x with free axes renamed; bound axes that would capture a new name are renamed apart."""
+        live = {a: b for a, b in names.items() if a in x.dims and a != b}
+        if not live:
+            return x
+        name = ("rename", x, tuple(sorted(live.items())))
+        if name not in self._cache:
+            self._cache[name] = self.rebuild(x, lambda atom: self._rename_atom(atom, live))
+        return self._cache[name]
+
+    def _rename_atom(self, atom: Atom, names: Mapping[str, str]) -> Form:
+        if not atom.dims & set(names):
+            return self.of_atom(atom)
+        if atom.kind == "input":
+            return self.input(atom.args[0], tuple(names.get(a, a) for a in atom.args[1]))
+        if atom.kind == "index":
+            return self.index(names.get(atom.args[0], atom.args[0]))
+        bound: tuple[str, ...] = ()
+        if atom.kind in ("sum", "max", "min"):
+            bound = atom.args[0]
+        elif atom.kind == "shifted_exp":  # its bound axes are free in the exponent too: rename both
+            moved = self.rename(atom.args[0], names)
+            axes = tuple(sorted(names.get(a, a) for a in atom.args[1]))
+            return self.of_atom(self._atom("shifted_exp", moved, axes, dims=moved.dims))
+        apart = {b: self._fresh(b) for b in bound if b in names.values()}
+        inner = {a: b for a, b in names.items() if a not in bound} | apart
+
+        def renamed(x: Form) -> Form:
+            return self.rename(x, inner)
+
+        return self.map_atom(atom, renamed, tuple(apart.get(b, b) for b in bound))
+
+    def _fresh(self, axis: str) -> str:
+        root = self.aliases.get(axis, axis)
+        n = 1 + sum(1 for a in self.aliases.values() if a == root)
+        self.aliases[f"{root}_{n}"] = root
+        return f"{root}_{n}"
+
+    def rebuild(self, x: Form, change: Callable[[Atom], Form]) -> Form:
+        """x with every atom replaced by a form."""
+        terms: list[Form] = []
+        for mono, c in x.terms:
+            term = self.const(c)
+            for atom, e in mono:
+                term = self.mul(term, self.pow(change(atom), e))
+            terms.append(term)
+        return self.add(*terms)
+
+    def map_atom(self, atom: Atom, f: Callable[[Form], Form], bound: tuple[str, ...] | None = None) -> Form:
+        """The atom rebuilt from its parts mapped by `f`, with the axes it binds replaced by `bound`."""
+        match atom.kind:
+            case "exp":
+                return self.exp(f(atom.args[0]))
+            case "log":
+                return self.log(f(atom.args[0]))
+            case "poly":
+                return f(atom.args[0])
+            case "fn":
+                name = atom.args[0]
+                args = [f(a) for a in atom.args[1:]]
+                commutes = name in ("maximum", "minimum", "eq", "ne", "and", "or")
+                return self.fn(name, *(self.sort(*args) if commutes else args))
+            case "sum":
+                axes = atom.args[0] if bound is None else bound
+                return self.sum(f(self.of_mono(atom.args[1])), axes)
+            case "max" | "min":
+                return self.extremum(atom.kind, f(atom.args[1]), atom.args[0] if bound is None else bound)
+            case "shifted_exp":
+                moved = f(atom.args[0])
+                return self.of_atom(self._atom("shifted_exp", moved, atom.args[1], dims=moved.dims))
+            case _:
+                return self.of_atom(atom)
+
+    def apply(self, op: str, args: Iterable[Form | Number], axes: tuple[str, ...] = ()) -> Form:
+        """The form of one operator applied to forms and numbers."""
+        row = OPS[op]
+        forms: list[Any] = [a if isinstance(a, Form) else self.const(a) for a in args]
+        if op == "pow":
+            exponent = forms[1].number
+            return row.canon(self, forms[0], exponent) if exponent is not None else self.fn("pow", *forms)
+        if row.kind == "leaf":
+            return row.canon(self, axes[0])
+        if row.kind == "rename":
+            return row.canon(self, forms[0], dict(zip(axes[::2], axes[1::2], strict=True)))
+        return row.canon(self, *forms, axes) if row.kind in ("reduction", "contraction") else row.canon(self, *forms)
+
+
+def _nonnegative(atom: Atom, e: Fraction) -> bool:
+    """Whether atom^e cannot be negative, so that fractional powers distribute over it."""
+    if atom.kind in ("exp", "shifted_exp", "size", "number"):
+        return True
+    return atom.kind == "sum" and all(_nonnegative(a, k) or k % 2 == 0 for a, k in atom.args[1])
+
+
+def _exact_power(c: Fraction, e: Fraction) -> Fraction | None:
+    """c ** e where that is rational and the exponent is a half."""
+    if c == 1:
+        return ONE
+    if e.denominator == 2:
+        n, d = math.isqrt(c.numerator), math.isqrt(c.denominator)
+        if n * n == c.numerator and d * d == c.denominator:
+            return Fraction(n, d) ** e.numerator
+    return None
+
+
+def _components(mono: Mono, bound: frozenset[str]) -> list[Mono]:
+    """The factors in groups that share no bound axis."""
+    groups: list[tuple[set[str], list[tuple[Atom, Fraction]]]] = []
+    for atom, e in mono:
+        axes, members = set(atom.dims & bound), [(atom, e)]
+        for group in [g for g in groups if g[0] & axes]:
+            axes |= group[0]
+            members = group[1] + members
+            groups.remove(group)
+        groups.append((axes, members))
+    return [tuple(sorted(members, key=lambda f: f[0].key)) for _, members in groups]
+
+
+# -- programs
+
+
+def program_forms(algebra: Algebra, program: Program) -> dict[str, Form]:
+    """The form of every value of a lowered program, exponentials made safe (see `make_safe`)."""
+    forms: dict[str, Form] = {t.name: algebra.input(t.name, t.dims) for t in program.inputs}
+    for e in program.eqns:
+        forms[e.out] = algebra.apply(e.op, [_operand(a, forms) for a in e.args], e.axes)
+    return make_safe(algebra, forms)
+
+
+def _operand(a: Arg, forms: Mapping[str, Form]) -> Form | Number:
+    return forms[a] if isinstance(a, str) else a
+
+
+def make_safe(algebra: Algebra, forms: Mapping[str, Form]) -> dict[str, Form]:
+    """Replace exp(a) under a Σ by shifted_exp(a)·exp(max a), an identity, everywhere.
+
+    Where the exponentials' common factor cancels (a softmax, however it was written), so does exp(max a), and what is
+    left never overflows; log(exp(max a)·x) becomes max a + log(x). This is the degree rule: exp(max a) stays exactly
+    where an output has a degree other than 0.
+    """
+    shifts: dict[Form, frozenset[str]] = {}
+    for atom in list(algebra._atoms.values()):  # noqa: SLF001
+        if atom.kind == "sum":
+            for factor, _ in atom.args[1]:
+                if factor.kind == "exp":
+                    axes = factor.dims & set(atom.args[0])
+                    shifts[factor.args[0]] = shifts.get(factor.args[0], axes) & axes or axes
+    memo: dict[Form, Form] = {}
+
+    def safe(x: Form) -> Form:
+        if x not in memo:
+            memo[x] = algebra.rebuild(x, safe_atom)
+        return memo[x]
+
+    def safe_atom(atom: Atom) -> Form:
+        if atom.kind == "exp":
+            x = atom.args[0]
+            for inner, axes in shifts.items():
+                if axes and algebra.depending(x, axes) is inner:
+                    moving = safe(inner)
+                    top = algebra.extremum("max", moving, axes)
+                    shifted = algebra.exp(algebra.sub(moving, top))
+                    return algebra.mul(shifted, algebra.exp(algebra.add(top, safe(algebra.sub(x, inner)))))
+        return algebra.map_atom(atom, safe)
+
+    return {name: safe(f) for name, f in forms.items()}
+
+
+def overflowing(form: Form) -> Mono:
+    """The factors exp(max ...) that every term of the form has: what a safe version of it leaves out."""
+    common: dict[Atom, Fraction] | None = None
+    for mono, _ in form.terms:
+        here = {a: e for a, e in mono if a.kind == "exp" and _is_maximum(a.args[0])}
+        common = here if common is None else {a: e for a, e in common.items() if here.get(a) == e}
+    return tuple(sorted((common or {}).items(), key=lambda f: f[0].key))
+
+
+def _is_maximum(x: Form) -> bool:
+    return any(a.kind == "max" for m, _ in x.terms for a, _ in m)
+
+
+def eqn_forms(algebra: Algebra, eqns: Iterable[Eqn], forms: Mapping[str, Form]) -> dict[str, Form]:
+    """Forms of a list of equations on top of known forms."""
+    known = dict(forms)
+    for e in eqns:
+        known[e.out] = algebra.apply(e.op, [_operand(a, known) for a in e.args], e.axes)
+    return known

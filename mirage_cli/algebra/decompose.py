@@ -1,0 +1,408 @@
+"""Decomposition: every way to make a canonical form with one last operator, as an AND-OR graph.
+
+A class is a canonical form; a node of it is a few equations over other classes whose result is that form. All nodes of
+all classes reachable from the outputs make the graph. Each node is, by construction, part of some program equal to the
+target, so a search over the graph generates nothing that it would have to discard (Mirage prunes the same space from
+the other side, with abstract expressions).
+
+The equations of the program itself are nodes too, so the program as written is always in its graph.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from itertools import combinations
+from math import prod
+
+from mirage_cli.algebra.canonical import ONE, Algebra, Atom, Form, Mono, overflowing, program_forms
+from mirage_cli.ir.ops import OPS, Number, Type
+from mirage_cli.ir.program import Program
+
+MAX_CLASSES = 400
+"""Beyond this many classes, further ones keep the program's own nodes alone (or one of the algebra's if none)."""
+MAX_FACTORS = 6
+"""A contraction of more factors than this is only ever split as one factor against the rest."""
+MAX_ABSORBED = 2
+"""Factors that are taken into a Σ at once."""
+
+Source = Form | int | Number
+"""An argument of a step: a class, the result of an earlier step (int), or a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    op: str
+    args: tuple[Source, ...]
+    axes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Node:
+    """Equations whose last result is the form of the class that has this node."""
+
+    steps: tuple[Step, ...]
+    origin: str  # "program" or "algebra"
+
+    @cached_property
+    def children(self) -> tuple[Form, ...]:
+        return tuple(dict.fromkeys(a for s in self.steps for a in s.args if isinstance(a, Form)))
+
+    @cached_property
+    def reduces(self) -> bool:
+        return any(OPS[s.op].kind in ("reduction", "contraction") for s in self.steps)
+
+
+@dataclass(slots=True)
+class Decomposition:
+    """The AND-OR graph. `nodes` has a class for every form; inputs have no nodes.
+
+    names: what the program calls a form. cuts: how many nodes were left out, by reason.
+    """
+
+    algebra: Algebra
+    program: Program
+    outputs: tuple[Form, ...]
+    nodes: dict[Form, tuple[Node, ...]]
+    names: dict[Form, str]
+    own: dict[Form, str]
+    cuts: Counter[str] = field(default_factory=Counter)
+
+    def is_input(self, form: Form) -> bool:
+        return form.atom is not None and form.atom.kind == "input"
+
+    def __str__(self) -> str:
+        lines: list[str] = []
+        for form, nodes in self.nodes.items():
+            lines.append(f"{self.names.get(form, form.key[:6])}[{','.join(sorted(form.dims))}] := {form}")
+            lines += [f"    {n.origin}: {'; '.join(_step_text(self, s) for s in n.steps)}" for n in nodes]
+        return "\n".join(lines)
+
+
+def _step_text(d: Decomposition, s: Step) -> str:
+    args = [d.names.get(a, a.key[:6]) if isinstance(a, Form) else f"#{a}" if isinstance(a, int) else str(a) for a in s.args]
+    return f"{s.op}({', '.join(args)}" + (f"; {', '.join(s.axes)})" if s.axes else ")")
+
+
+def type_of(form: Form, program: Program) -> Type:
+    """Whether a form is a mask, an integer or a float."""
+    atom = form.atom
+    if atom is not None and atom.kind == "fn" and atom.args[0] in ("lt", "le", "eq", "ne", "and", "or"):
+        return "bool"
+    integers = {t.name for t in program.inputs if t.dtype == "int32"}
+
+    def integral(a: Atom) -> bool:
+        if a.kind == "fn" and a.args[0] in ("maximum", "minimum", "abs"):
+            return all(type_of(x, program) == "int" for x in a.args[1:])
+        if a.kind in ("max", "min"):
+            return type_of(a.args[1], program) == "int"
+        if a.kind == "sum":
+            return all(integral(x) and e.denominator == 1 and e > 0 for x, e in a.args[1])
+        return a.kind == "index" or (a.kind == "input" and a.args[0] in integers)
+
+    whole = all(c.denominator == 1 and all(integral(a) and e.denominator == 1 and e > 0 for a, e in m) for m, c in form.terms)
+    return "int" if whole and form.terms else "float"
+
+
+def decompose(program: Program, *, own_algebra_only: bool = False) -> Decomposition:
+    """The decomposition graph of a lowered program; with `own_algebra_only`, just the program's own equations."""
+    algebra = Algebra()
+    raw = program_forms(algebra, program)
+    unsafe_outputs = {f for t in program.outputs for f, _ in overflowing(raw[t.name])}
+    safe: dict[str, Form] = {}
+    for name, form in raw.items():
+        strip = tuple((a, -e) for a, e in overflowing(form) if a not in unsafe_outputs)
+        safe[name] = algebra.mul(form, algebra.of_mono(strip)) if strip else form
+    d = Decomposition(algebra, program, tuple(safe[t.name] for t in program.outputs), {}, {}, {})
+    for name, form in safe.items():
+        d.names.setdefault(form, name)
+        if raw[name] is form:
+            d.own.setdefault(form, name)
+    own = _program_nodes(d, safe)
+    todo = list(dict.fromkeys(d.outputs))
+    for form in todo:
+        if d.is_input(form):
+            d.nodes[form] = ()
+            continue
+        nodes = own.get(form, [])
+        if not own_algebra_only and len(todo) < MAX_CLASSES:
+            nodes = nodes + _algebra_nodes(d, form, bool(nodes))
+        elif not nodes:
+            nodes = _algebra_nodes(d, form, False)[:1]
+        unique = dict.fromkeys(n.steps for n in nodes)
+        origin = {n.steps: n.origin for n in reversed(nodes)}
+        d.nodes[form] = tuple(Node(s, origin[s]) for s in unique)
+        known = set(todo)
+        todo += [c for n in d.nodes[form] for c in n.children if c not in known and not known.add(c)]
+    return d
+
+
+def _program_nodes(d: Decomposition, safe: dict[str, Form]) -> dict[Form, list[Node]]:
+    """The program's own equations as nodes, where they hold for the safe forms too."""
+    nodes: dict[Form, list[Node]] = {}
+    for e in d.program.eqns:
+        args: tuple[Form | Number, ...] = tuple(safe[a] if isinstance(a, str) else a for a in e.args)
+        if d.algebra.apply(e.op, args, e.axes) is safe[e.out] and safe[e.out] not in args:
+            constant = tuple(_constant(a) if isinstance(a, Form) else a for a in args)
+            node = Node((Step(e.op, constant, e.axes),), "program")
+            nodes.setdefault(safe[e.out], []).append(node)
+    return nodes
+
+
+def _constant(form: Form) -> Form | Number:
+    """The number that a constant form is, so that it stays a literal."""
+    if form.number is not None:
+        return form.number
+    if form.single and [a.kind for a, _ in form.single[0]] == ["inf"]:
+        return float("inf") * float(form.single[1])
+    return form
+
+
+class _Steps:
+    """Collects the steps of a node."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+
+    def add(self, op: str, *args: Source, axes: tuple[str, ...] = ()) -> int:
+        self.steps.append(Step(op, args, axes))
+        return len(self.steps) - 1
+
+    def node(self) -> Node:
+        return Node(tuple(self.steps), "algebra")
+
+
+def _algebra_nodes(d: Decomposition, form: Form, has_own: bool) -> list[Node]:
+    if form.number is not None or not form.terms:
+        steps = _Steps()
+        steps.add("mul", form.number or Fraction(0), ONE)
+        return [steps.node()]
+    if len(form.terms) > 1:
+        return _sum_nodes(d, form, has_own)
+    mono, c = form.terms[0]
+    nodes: list[Node] = []
+    if form.atom is not None and form.atom.kind != "sum":
+        nodes += _atom_nodes(d, form.atom)
+    else:
+        if form.atom is None:
+            steps = _Steps()
+            _product(d, steps, [], mono, c)
+            if steps.steps:
+                nodes.append(steps.node())
+        for atom, e in mono:
+            if atom.kind == "sum" and e == 1:
+                nodes += _contractions(d, atom, tuple(f for f in mono if f[0] is not atom), c)
+    return nodes
+
+
+def _product(d: Decomposition, steps: _Steps, start: list[Source], mono: Mono, c: Fraction) -> None:
+    """Steps for start · c · mono, small factors first, divisions last."""
+    times: list[Source] = list(start)
+    over: list[Source] = []
+    for atom, e in sorted(mono, key=lambda f: (len(f[0].dims), f[0].key)):
+        base = _constant(atom.args[0] if atom.kind == "poly" else d.algebra.of_atom(atom))
+        if atom.kind == "number":
+            base = atom.args[0]
+        if e == 1 or e == -1:
+            (times if e == 1 else over).append(base)
+        elif e == 2:
+            times.append(steps.add("square", base))
+        elif abs(e) == Fraction(1, 2):
+            times.append(steps.add("sqrt" if e > 0 else "rsqrt", base))
+        else:
+            times.append(steps.add("pow", base, e))
+    if not times:
+        times, c = [c], ONE
+    result = times[0]
+    if c != 1:
+        result = steps.add("neg", result) if c == -1 else steps.add("mul", result, c)
+    for x in times[1:]:
+        result = steps.add("mul", result, x)
+    for x in over:
+        result = steps.add("div", result, x)
+
+
+def _atom_nodes(d: Decomposition, atom: Atom) -> list[Node]:
+    """The one operator that makes an atom which is no Σ."""
+    algebra, steps = d.algebra, _Steps()
+    match atom.kind:
+        case "exp":
+            steps.add("exp", _constant(atom.args[0]))
+        case "shifted_exp":
+            steps.add("exp_sub", atom.args[0], algebra.extremum("max", atom.args[0], atom.args[1]))
+        case "log":
+            steps.add("log", atom.args[0])
+        case "fn":
+            args = tuple(_constant(a) for a in atom.args[1:])
+            steps.add(atom.args[0], *args)
+        case "max" | "min":
+            steps.add(atom.kind, atom.args[1], axes=atom.args[0])
+        case "index" | "size":
+            steps.add(atom.kind, axes=(atom.args[0],))
+        case "poly":
+            steps.add("mul", atom.args[0], ONE)
+        case _:
+            steps.add("mul", _constant(algebra.of_atom(atom)), ONE)
+    return [steps.node()]
+
+
+# -- Σ of a product
+
+
+def _contractions(d: Decomposition, total: Atom, others: Mono, c: Fraction) -> list[Node]:
+    """dot or sum for one Σ, with some of the factors that stand beside it taken in."""
+    bound, mono = frozenset(total.args[0]), total.args[1]
+    takeable = [f for f in others if not f[0].dims & bound and not (f[0].kind == "sum" and f[1] == 1) and f[0].dims]
+    nodes: list[Node] = []
+    for n in range(min(len(takeable), MAX_ABSORBED) + 1):
+        for taken in combinations(takeable, n):
+            rest = tuple(f for f in others if f not in taken)
+            for side, other, axes in _partitions(d, mono + taken, bound):
+                steps = _Steps()
+                first = steps.add("dot", side, other, axes=axes)
+                _product_after(d, steps, first, rest, c)
+                nodes.append(steps.node())
+    if len(mono) == 1 or not nodes:
+        steps = _Steps()
+        first = steps.add("sum", d.algebra.of_mono(mono), axes=total.args[0])
+        _product_after(d, steps, first, others, c)
+        nodes.insert(0, steps.node())
+    return nodes
+
+
+def _product_after(d: Decomposition, steps: _Steps, first: int, rest: Mono, c: Fraction) -> None:
+    if rest or c != 1:
+        _product(d, steps, [first], rest, c)
+
+
+def _partitions(d: Decomposition, mono: Mono, bound: frozenset[str]) -> Iterator[tuple[Form, Form, tuple[str, ...]]]:
+    """The two sides of a dot, each with its own Σs inside, for every bipartition of the factors."""
+    factors = list(mono)
+    if len(factors) < 2:
+        return
+    rest = factors[1:]
+    sizes = range(len(rest)) if len(factors) <= MAX_FACTORS else (0, len(rest) - 1)
+    for n in sizes:
+        for chosen in combinations(rest, n):
+            left = (factors[0], *chosen)
+            right = tuple(f for f in rest if f not in chosen)
+            axes = bound & _dims(left) & _dims(right)
+            if not axes:
+                continue
+            if _outer(left, bound - axes) or _outer(right, bound - axes):
+                d.cuts["outer product"] += 1
+                continue
+            if _scales_larger(d, left, right) or _scales_larger(d, right, left):
+                d.cuts["scaling of the larger operand"] += 1
+                continue
+            sides = [d.algebra.sum(d.algebra.of_mono(s), bound & _dims(s) - axes) for s in (left, right)]
+            a, b = sorted(sides, key=lambda f: f.key)
+            yield a, b, tuple(x for x in d.program.order if x in axes) or tuple(sorted(axes))
+
+
+def _dims(mono: Iterable[tuple[Atom, Fraction]]) -> frozenset[str]:
+    return frozenset[str]().union(*(a.dims for a, _ in mono))
+
+
+def _outer(side: Sequence[tuple[Atom, Fraction]], summed: frozenset[str]) -> bool:
+    """Whether a side is a product with more axes than any of its factors, and nothing is summed in it."""
+    dims = _dims(side)
+    return len(side) > 1 and not dims & summed and all(a.dims != dims for a, _ in side)
+
+
+def _scales_larger(d: Decomposition, side: Sequence[tuple[Atom, Fraction]], other: Sequence[tuple[Atom, Fraction]]) -> bool:
+    """Whether a factor of this side only scales it, and could as well scale the other, smaller side."""
+    sizes = d.program.sizes | {new: d.program.sizes[old] for new, old in d.algebra.aliases.items()}
+
+    def elements(dims: frozenset[str]) -> tuple[int, str]:
+        return prod(sizes[a] for a in dims), ",".join(sorted(dims))
+
+    for f in side:
+        rest = _dims([g for g in side if g is not f])
+        if len(side) > 1 and f[0].dims <= rest and f[0].dims <= _dims(other) and elements(rest) > elements(_dims(other)):
+            return True
+    return False
+
+
+# -- sums of terms
+
+
+def _sum_nodes(d: Decomposition, form: Form, has_own: bool) -> list[Node]:
+    """Adding terms, and taking out a factor that several terms share, also from under their Σs."""
+    signs = {c > 0 for m, c in form.terms if m}
+    if has_own and len(signs) > 1:
+        d.cuts["cancellation"] += 1
+        return []
+    steps = _Steps()
+    _chain(d, steps, None, form.terms)
+    nodes = [steps.node()]
+    nodes += _common_factors(d, form)
+    nodes += _common_under_sum(d, form)
+    return nodes
+
+
+def _chain(d: Decomposition, steps: _Steps, start: int | None, terms: Sequence[tuple[Mono, Fraction]]) -> None:
+    """Steps for start + terms, positive terms first."""
+    result: Source | None = start
+    for mono, c in sorted(terms, key=lambda t: (t[1] < 0, not t[0])):
+        term: Source
+        if not mono:
+            term, c = c, ONE
+        else:
+            term = _constant(d.algebra.of_mono(mono))
+        if abs(c) != 1:
+            term, c = steps.add("mul", term, abs(c)), ONE if c > 0 else -ONE
+        if result is None:
+            result = term if c > 0 else steps.add("neg", term)
+        else:
+            result = steps.add("add" if c > 0 else "sub", result, term)
+
+
+def _common_factors(d: Decomposition, form: Form) -> list[Node]:
+    shared: Counter[tuple[Atom, Fraction]] = Counter(f for mono, _ in form.terms for f in mono)
+    nodes: list[Node] = []
+    for factor, count in sorted(shared.items(), key=lambda f: f[0][0].key):
+        if count < 2 or not factor[0].dims:
+            continue
+        inside = [(tuple(f for f in m if f != factor), c) for m, c in form.terms if factor in m]
+        outside = [(m, c) for m, c in form.terms if factor not in m]
+        rest = d.algebra.add(*(d.algebra.of_mono(m, c) for m, c in inside))
+        steps = _Steps()
+        first = steps.add("mul", d.algebra.of_mono((factor,)), _constant(rest))
+        _chain(d, steps, first, outside)
+        nodes.append(steps.node())
+    return nodes
+
+
+def _common_under_sum(d: Decomposition, form: Form) -> list[Node]:
+    """Σ f·a + Σ f·b = Σ f·(a + b), where a and b may be Σs over further axes."""
+    candidates: dict[tuple[Atom, Fraction], list[int]] = {}
+    for i, (mono, _) in enumerate(form.terms):
+        sums = [a for a, e in mono if a.kind == "sum" and e == 1]
+        if len(sums) == 1:
+            for factor in sums[0].args[1]:
+                candidates.setdefault(factor, []).append(i)
+    nodes: list[Node] = []
+    for factor, where in sorted(candidates.items(), key=lambda f: f[0][0].key):
+        if len(where) < 2:
+            continue
+        axes: set[frozenset[str]] = set()
+        inner: list[Form] = []
+        for i in where:
+            mono, c = form.terms[i]
+            total = next(a for a, e in mono if a.kind == "sum" and e == 1)
+            here = factor[0].dims & frozenset(total.args[0])
+            axes.add(here)
+            left = d.algebra.of_mono(tuple(f for f in total.args[1] if f != factor))
+            summed = d.algebra.sum(left, frozenset(total.args[0]) - here)
+            inner.append(d.algebra.mul(summed, d.algebra.of_mono(tuple(f for f in mono if f[0] is not total), c)))
+        if len(axes) > 1:
+            continue
+        steps = _Steps()
+        first = steps.add("dot", d.algebra.of_mono((factor,)), d.algebra.add(*inner), axes=tuple(sorted(axes.pop())))
+        _chain(d, steps, first, [t for i, t in enumerate(form.terms) if i not in where])
+        nodes.append(steps.node())
+    return nodes

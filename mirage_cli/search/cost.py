@@ -1,0 +1,306 @@
+"""The cost model: predicted time of a kernel at given tiles, from what it must move and compute.
+
+It orders candidates; it does not have to be right in microseconds. The largest of five times counts: device memory,
+L2, matrix units, other arithmetic, and the latency of the iterations that one program instance walks in sequence.
+`results/` holds the comparison with measurements that justifies each term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import product
+from math import ceil, prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_cli.ir.mugraph import Kernel, split_axis
+from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.placement import Loop, place
+from mirage_cli.ir.program import Eqn
+from mirage_cli.ir.schedule import KernelSchedule, next_power_of_two
+from mirage_cli.search.roles import MAX_BLOCK
+from mirage_cli.target import Target
+
+Array = NDArray[np.float64]
+
+GAP_US = 1.2
+"""Between two dependent kernels of one CUDA graph: the drain of one and the ramp of the next (H200, measured)."""
+LATENCY_US = 0.7
+"""From issuing a load of device memory to using it (H200, measured)."""
+STEP_US = 0.06
+"""The least time of one loop iteration: barriers and address arithmetic."""
+DOT_STEP_US = 0.10
+"""What a dependent matrix product adds to an iteration's latency."""
+MAX_ACCUMULATORS = 32768
+MIN_DOT = 16
+"""The smallest block axis that the matrix units take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one segment does in each of its iterations, as lists of axes (the block sizes come with the tiles)."""
+
+    loop: tuple[str, ...]
+    loads: tuple[tuple[tuple[str, ...], int, str], ...]  # axes, bytes of an element, buffer
+    dots: tuple[tuple[str, ...], ...]  # axes of the iteration space
+    elementwise: tuple[tuple[tuple[str, ...], float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A kernel as the cost model sees it: worked out once, evaluated for many tiles."""
+
+    kernel: Kernel
+    grid: tuple[str, ...]
+    whole: tuple[str, ...]
+    split: str | None
+    segments: tuple[Work, ...]
+    stores: tuple[tuple[tuple[str, ...], int], ...]
+    accumulators: tuple[tuple[str, ...], ...]
+    values: tuple[tuple[str, ...], ...]
+    matrix_axes: frozenset[str]
+    batch_axes: frozenset[str]
+
+
+def model(kernel: Kernel, element_bytes: Mapping[str, int]) -> Model:
+    """The model of a generated kernel; `element_bytes` of each buffer it touches. Raises InexpressibleError."""
+    placement = place(kernel)
+    dims = kernel.value_dims()
+    segments: list[Work] = []
+    loads = {x.out: x for x in kernel.loads}
+    for segment in placement.segments:
+        eqns = [s for s in segment.steps if isinstance(s, Eqn)]
+        segments.append(
+            Work(
+                segment.dims if isinstance(segment, Loop) else (),
+                tuple((x.dims, element_bytes[x.buffer], x.buffer) for s in segment.steps if (x := loads.get(s.out))),
+                tuple(tuple({*e.dims, *e.axes}) for e in eqns if e.op == "dot"),
+                tuple((_space(e, dims), OPS[e.op].flops) for e in eqns if e.op != "dot"),
+            )
+        )
+    accumulators = tuple(dims[n] for loop in placement.loops for n, _ in loop.accumulators)
+    matrix, batch = _dot_axes(kernel, dims)
+    return Model(
+        kernel,
+        kernel.with_role("grid"),
+        kernel.with_role("tile"),
+        kernel.split,
+        tuple(s for s in segments if s.loads or s.dots or s.elementwise),
+        tuple((s.dims, element_bytes[s.buffer]) for s in kernel.stores),
+        accumulators,
+        tuple({d for d in dims.values()} | {tuple({*e.dims, *e.axes}) for e in kernel.body if OPS[e.op].kind == "reduction"}),
+        matrix,
+        batch,
+    )
+
+
+def _space(e: Eqn, dims: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple({*e.dims, *e.axes}) if OPS[e.op].kind == "reduction" else e.dims
+
+
+def _dot_axes(kernel: Kernel, dims: Mapping[str, tuple[str, ...]]) -> tuple[frozenset[str], frozenset[str]]:
+    """Axes that are M, N or K of some dot, and axes that are batch axes of every dot that has them."""
+    matrix: set[str] = set()
+    batch: set[str] = set()
+    for e in kernel.body:
+        if e.op == "dot":
+            a, b = (set(dims[v]) if isinstance(v, str) else set[str]() for v in e.args)
+            matrix |= (a ^ b) | set(e.axes)
+            batch |= (a & b) - set(e.axes)
+    return frozenset(matrix), frozenset(batch - matrix)
+
+
+LIMITS = ("memory", "L2", "matrix units", "arithmetic", "latency")
+"""What can dominate the time of a kernel, in the order of `Estimates.limit`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """For each schedule of a batch: predicted microseconds (infinite where blocks do not fit) and the dominating term."""
+
+    us: Array
+    limit: Array
+    shared_bytes: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Many schedules of one kernel as columns: the block size of every dimension, chunks, warps and stages."""
+
+    block: Mapping[str, Array]
+    split: Array
+    warps: Array
+    stages: Array
+
+    @staticmethod
+    def of(m: Model, schedules: Sequence[KernelSchedule], sizes: Mapping[str, int]) -> Batch:
+        count = len(schedules)
+        block = {d: np.full(count, _whole_block(m, d, sizes)) for d in m.whole}
+        for i, (d, _) in enumerate(schedules[0].tiles):
+            block[d] = np.array([s.tiles[i][1] for s in schedules], dtype=np.float64)
+        columns = ([getattr(s, name) for s in schedules] for name in ("split", "warps", "stages"))
+        return Batch(block, *(np.array(c, dtype=np.float64) for c in columns))
+
+
+def _whole_block(m: Model, d: str, sizes: Mapping[str, int]) -> float:
+    return float(max(next_power_of_two(sizes[d]), MIN_DOT if d in m.matrix_axes else 1))
+
+
+def estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target) -> Estimates:
+    """Predicted time of one launch for every schedule of the batch."""
+    block, warps, stages = batch.block, batch.warps, batch.stages
+    zero = np.zeros_like(warps)
+
+    def elements(axes: Iterable[str]) -> Array:
+        return reduce(np.multiply, (block[a] for a in axes), zero + 1.0)
+
+    largest = reduce(np.maximum, (elements(v) for v in m.values), zero + 1.0)
+    accumulated = sum((elements(a) for a in m.accumulators), zero)
+    extent = {a: np.ceil(sizes[a] / batch.split) if a == m.split else zero + sizes[a] for a in block}
+    tiles = {a: np.ceil(extent[a] / block[a]) for a in block}
+    programs = reduce(np.multiply, (tiles[d] for d in m.grid), batch.split if m.split else zero + 1.0)
+    l2, dot_us, simd, latency, shared, in_flight = zero, zero, zero, zero, zero, zero
+    for w in m.segments:
+        trips = reduce(np.multiply, (tiles[a] for a in w.loop), zero + 1.0)
+        loaded = sum((elements(axes) * size for axes, size, _ in w.loads), zero)
+        l2 = l2 + programs * trips * loaded
+        for axes in w.dots:
+            sides = np.sort(np.array([block[a] for a in axes]), axis=0)
+            wide = np.where(sides[-3] >= 64, 0.85, 0.5) if len(axes) >= 3 else 0.5
+            rate = np.where(sides[-3 if len(axes) >= 3 else 0] >= MIN_DOT, target.tensor_flops_per_us, target.fp32_flops_per_us)
+            dot_us = dot_us + 2.0 * programs * trips * elements(axes) / (rate * wide)
+        simd = simd + programs * trips * sum((elements(a) * f for a, f in w.elementwise), zero)
+        depth = stages if w.loop else zero + 1.0
+        if w.dots:
+            shared = np.maximum(shared, loaded * depth)
+        in_flight = np.maximum(in_flight, loaded * np.maximum(1.0, depth - 1))
+        if w.loop:
+            step = np.maximum(STEP_US + DOT_STEP_US * len(w.dots), LATENCY_US / np.maximum(1.0, depth - 1))
+            latency = latency + LATENCY_US + trips * step
+        else:
+            latency = latency + (LATENCY_US if w.loads else 0.1)
+    registers = 40 + (accumulated + 0.3 * largest) / (32 * warps)
+    by_shared = target.smem_per_sm_bytes // np.maximum(shared, 1.0)
+    by_registers = 65536 // (np.minimum(registers, 255) * 32 * warps)
+    slots = target.sms * np.clip(np.minimum(by_shared, by_registers), 1, 8)
+    waves = np.ceil(programs / slots)
+    balance = np.minimum(np.where(programs > slots, waves * slots / programs, 1.0), 2.0)
+    spread = np.minimum(1.0, programs / target.sms)
+    flight = np.minimum(programs, slots) * np.maximum(in_flight, 1024.0)
+    bandwidth = target.dram_bytes_per_us * flight / (flight + target.dram_bytes_per_us * LATENCY_US * 0.5)
+    times = np.array(
+        [
+            _unique_bytes(m, sizes, batch.split) / bandwidth,
+            l2 / (target.l2_bytes_per_us * spread),
+            dot_us / spread * balance,
+            simd / (target.fp32_flops_per_us * 0.4 * spread) * balance,
+            latency * waves,
+        ]
+    )
+    us = target.launch_us + 0.9 * times.max(axis=0) + 0.1 * times.sum(axis=0)
+    unfit = (largest > MAX_BLOCK) | (accumulated > MAX_ACCUMULATORS) | (shared > target.smem_per_block_bytes) | (registers > 300)
+    return Estimates(np.where(unfit, np.inf, us), times.argmax(axis=0), shared)
+
+
+def _unique_bytes(m: Model, sizes: Mapping[str, int], split: Array) -> Array:
+    """Bytes of device memory: each tensor read once, each store written once."""
+    chunk = split_axis(m.split) if m.split else None
+    reads = {name: prod(sizes[a] for a in axes) * size for w in m.segments for axes, size, name in w.loads}
+    total = np.zeros_like(split) + sum(reads.values())
+    for axes, size in m.stores:
+        total = total + prod(sizes[a] for a in axes if a != chunk) * size * (split if chunk in axes else 1.0)
+    return total
+
+
+def library_us(kernel: Kernel, sizes: Mapping[str, int], element: int, target: Target) -> float:
+    """Predicted time of a matrix product by the vendor's library."""
+    e = kernel.body[0]
+    tensors = [x.dims for x in kernel.loads] + [e.dims]
+    moved = sum(prod(sizes[a] for a in axes) * element for axes in tensors)
+    flops = 2.0 * prod(sizes[a] for a in {*e.dims, *e.axes})
+    return target.launch_us + 3.0 + max(moved / (0.8 * target.dram_bytes_per_us), flops / target.tensor_flops_per_us)
+
+
+def floor_us(moved_bytes: float, flops: float, target: Target) -> float:
+    """No kernel is faster than this: bytes over measured bandwidth, operations over the measured matmul rate."""
+    return max(moved_bytes / target.dram_bytes_per_us, flops / target.tensor_flops_per_us)
+
+
+# -- tiles
+
+
+def tile_choices(m: Model, sizes: Mapping[str, int], *, coarse: bool) -> Iterator[dict[str, int]]:
+    """Block sizes to try for every dimension that is not held whole; `coarse` for ranking structures."""
+    axes = [d for d, r in m.kernel.roles if r != "tile"]
+    options = [_tile_options(m, d, sizes[d], coarse) for d in axes]
+    for tiles in product(*options):
+        yield dict(zip(axes, tiles, strict=True))
+
+
+def _tile_options(m: Model, d: str, size: int, coarse: bool) -> list[int]:
+    top = next_power_of_two(size)
+    if d in m.batch_axes:
+        return [1]
+    if d in m.matrix_axes:
+        choices = [16, 64, 128] if coarse else [16, 32, 64, 128, 256]
+        fitting = [t for t in choices if t <= max(top, MIN_DOT)]
+        single = [1] if d in m.grid and (size < MIN_DOT or (not coarse and top <= 256)) else []
+        return single + fitting
+    if d in m.grid:
+        choices = [1, 4, 64, 512] if coarse else [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
+    else:
+        choices = [64, 512, 2048] if coarse else [32, 64, 128, 256, 512, 1024, 2048, 4096]
+    return [t for t in choices if t <= top] or [top]
+
+
+def split_choices(m: Model, sizes: Mapping[str, int], tiles: Mapping[str, int], target: Target, *, coarse: bool) -> list[int]:
+    """Numbers of chunks that bring the grid near a whole number of waves."""
+    if m.split is None:
+        return [1]
+    programs = prod(ceil(sizes[d] / tiles[d]) for d in m.grid)
+    most = max(1, sizes[m.split] // max(tiles[m.split], 1))
+    wanted = (1.0, 2.0) if coarse else (0.5, 1.0, 2.0, 4.0)
+    found = {min(most, max(2, round(target.sms * w / programs))) for w in wanted}
+    return sorted(found)
+
+
+def best_schedule(m: Model, sizes: Mapping[str, int], target: Target) -> tuple[float, KernelSchedule] | None:
+    """The coarse tiles with the least predicted time, or None where no blocks fit."""
+    order = default_order(m)
+    schedules = [
+        KernelSchedule(tuple(tiles.items()), order, default_warps(m, tiles, sizes), 3, chunks)
+        for tiles in tile_choices(m, sizes, coarse=True)
+        for chunks in split_choices(m, sizes, tiles, target, coarse=True)
+    ]
+    us = estimate(m, Batch.of(m, schedules, sizes), sizes, target).us
+    best = int(us.argmin())
+    return (float(us[best]), schedules[best]) if np.isfinite(us[best]) else None
+
+
+def default_warps(m: Model, tiles: Mapping[str, int], sizes: Mapping[str, int]) -> int:
+    """Warps so that a thread holds about 32 elements of the largest accumulator or block."""
+    block = {d: int(_whole_block(m, d, sizes)) for d in m.whole} | dict(tiles)
+    largest = max((prod(block[a] for a in v) for v in (*m.accumulators, *m.values)), default=1)
+    return 8 if largest >= 16384 else 4 if largest >= 1024 else 1
+
+
+def default_order(m: Model) -> tuple[str, ...]:
+    """An order of block axes in which products need no transposition: M before K before N, as far as possible."""
+    order = [d for d, _ in m.kernel.roles]
+    dims = m.kernel.value_dims()
+    for e in m.kernel.body:
+        if e.op == "dot":
+            a, b = (set(dims[v]) if isinstance(v, str) else set[str]() for v in e.args)
+            rows, columns = [x for x in order if x in a - b], [x for x in order if x in b - a]
+            if rows and columns and order.index(rows[0]) > order.index(columns[0]):
+                rows, columns = columns, rows
+            middle = [x for x in order if x in e.axes and x in a & b]
+            last = max((order.index(x) for x in rows), default=-1)
+            for x in middle:  # K goes between M and N
+                order.remove(x)
+                last = max((order.index(x) for x in rows), default=-1)
+                order.insert(last + 1, x)
+    return tuple(order)

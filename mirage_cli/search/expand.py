@@ -1,0 +1,277 @@
+"""What one kernel computes: a choice of nodes of the decomposition graph, from target classes down to leaves in memory.
+
+An `Expansion` is the part of the graph that is fused into a kernel. `expansions` enumerates all of them for a set of
+targets; `equations` writes one down.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from mirage_cli.algebra.canonical import ONE, Form
+from mirage_cli.algebra.decompose import Decomposition, Node, Step, type_of
+from mirage_cli.ir.ops import OPS, Number
+from mirage_cli.ir.program import Eqn, Tensor, equation
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The limits of a search. A search that reaches one says which, and how often."""
+
+    kernels: int = 5
+    equations: int = 40
+    reductions: int = 7
+    expansions: int = 1500
+    intermediates: int = 3
+    alternatives: int = 2
+    continuations: int = 24
+    plans: int = 12
+    slack: float = 1.5
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """Targets computed in one kernel, the node chosen for every class inside, and the classes read from memory."""
+
+    targets: tuple[Form, ...]
+    chosen: tuple[tuple[Form, Node], ...]  # in the order of computation
+    leaves: tuple[Form, ...]
+
+    @cached_property
+    def depth(self) -> int:
+        """The longest chain of reductions that depend on each other: how many passes over the data at most."""
+        depth: dict[Form, int] = {}
+        for f, node in self.chosen:
+            depth[f] = node.reduces + max((depth.get(c, 0) for c in node.children), default=0)
+        return max(depth.values(), default=0)
+
+
+class Space:
+    """The decomposition graph with what a search asks of it again and again."""
+
+    def __init__(self, decomposition: Decomposition, bounds: Bounds) -> None:
+        self.d = decomposition
+        self.bounds = bounds
+        self.cuts: Counter[str] = Counter()
+        self.types = {f: type_of(f, decomposition.program) for f in decomposition.nodes}
+        self.operands = {
+            a
+            for nodes in decomposition.nodes.values()
+            for n in nodes
+            for s in n.steps
+            if s.op == "dot"
+            for a in s.args
+            if isinstance(a, Form)
+        }
+        self.rank: dict[Form, int] = {}
+        self.leaf: dict[Form, bool] = {}
+        for f in decomposition.nodes:
+            self._rank(f, set())
+
+    def _rank(self, f: Form, path: set[Form]) -> int:
+        if f not in self.rank:
+            if f in path:
+                return 0
+            path.add(f)
+            children = {c for n in self.d.nodes[f] for c in n.children}
+            self.rank[f] = 1 + max((self._rank(c, path) for c in children), default=-1)
+            path.discard(f)
+        return self.rank[f]
+
+    def is_leaf(self, f: Form) -> bool:
+        """Whether a kernel may read this class from memory: an input, the direct result of a reduction, an output, or
+        an operand of a contraction that itself depends on a reduction or that the program names.
+
+        Anything else is dominated: a value in the middle of an elementwise chain by the chain's end, an elementwise
+        function of inputs by the inputs.
+        """
+        if f not in self.leaf:
+            self.leaf[f] = self.d.is_input(f) or (
+                self.types[f] == "float"
+                and bool(f.dims)
+                and (
+                    f in self.d.outputs
+                    or any(OPS[n.steps[-1].op].kind in ("reduction", "contraction") for n in self.d.nodes[f])
+                    or (f in self.operands and (f in self.d.own or self.holds_reduction(f)))
+                )
+            )
+        return self.leaf[f]
+
+    def holds_reduction(self, f: Form) -> bool:
+        """Whether every way to make this class from inputs reduces something."""
+        return any(a.kind in ("sum", "max", "min", "shifted_exp", "poly") for m, _ in f.terms for a, _ in m)
+
+    def options(self, f: Form) -> tuple[Node, ...]:
+        if self.d.is_input(f):
+            return (Node((Step("mul", (f, ONE)),), "program"),)
+        return self.d.nodes[f]
+
+    def expansions(self, targets: tuple[Form, ...]) -> Iterator[Expansion]:
+        """Every expansion of these targets, large fusions first, then small ones, within the bounds."""
+        seen: set[tuple[tuple[Form, Node], ...]] = set()
+        for fused_first in (True, False):
+            count = 0
+            for e in self._expand(targets, list(targets), {}, set(), 0, 0, fused_first):
+                count += 1
+                if count > self.bounds.expansions:
+                    self.cuts["expansions of one kernel"] += 1
+                    break
+                if e.chosen not in seen:
+                    seen.add(e.chosen)
+                    yield e
+            else:
+                return
+
+    def _expand(
+        self,
+        targets: tuple[Form, ...],
+        todo: list[Form],
+        chosen: dict[Form, Node],
+        leaves: set[Form],
+        equations: int,
+        reductions: int,
+        fused_first: bool,
+    ) -> Iterator[Expansion]:
+        while todo and (todo[-1] in chosen or todo[-1] in leaves):
+            todo = todo[:-1]
+        if not todo:
+            order = self._order(targets, chosen)
+            if order is not None:
+                yield Expansion(targets, tuple((f, chosen[f]) for f in order), tuple(sorted(leaves, key=lambda f: f.key)))
+            return
+        form, rest = todo[-1], todo[:-1]
+        options: list[Node | None] = list(self.options(form)) if not self.d.is_input(form) or form in targets else []
+        if form not in targets and self.is_leaf(form):
+            options.insert(len(options) if fused_first else 0, None)
+        for node in options:
+            if node is None and not self.d.is_input(form) and self.intermediates(leaves) >= self.bounds.intermediates:
+                self.cuts["intermediates read by one kernel"] += 1
+                continue
+            if node is None:
+                yield from self._expand(targets, rest, chosen, leaves | {form}, equations, reductions, fused_first)
+                continue
+            more = equations + len(node.steps)
+            reducing = reductions + node.reduces
+            if more > self.bounds.equations or reducing > self.bounds.reductions:
+                self.cuts["equations of one kernel" if more > self.bounds.equations else "reductions of one kernel"] += 1
+                continue
+            inputs = {form} if self.d.is_input(form) else set[Form]()
+            children = [c for c in node.children if c not in chosen and c is not form]
+            yield from self._expand(
+                targets, rest + children, {**chosen, form: node}, leaves | inputs, more, reducing, fused_first
+            )
+
+    def intermediates(self, leaves: set[Form]) -> int:
+        return sum(not self.d.is_input(f) for f in leaves)
+
+    def _order(self, targets: tuple[Form, ...], chosen: Mapping[Form, Node]) -> list[Form] | None:
+        """The chosen classes in an order of computation, or None if the choice is circular."""
+        order: list[Form] = []
+        state: dict[Form, int] = {}
+
+        def visit(f: Form) -> bool:
+            if f not in chosen or state.get(f) == 2:
+                return True
+            if state.get(f) == 1:
+                return False
+            state[f] = 1
+            if not all(visit(c) for c in chosen[f].children if c is not f):
+                return False
+            state[f] = 2
+            order.append(f)
+            return True
+
+        return order if all(visit(t) for t in targets) else None
+
+
+def value_name(d: Decomposition, f: Form, taken: Mapping[str, object]) -> str:
+    """The program's name for a class where it has one, else a fresh one."""
+    name = d.names.get(f)
+    if name is not None and name not in taken:
+        return name
+    n = 0
+    while f"v{n}" in taken:
+        n += 1
+    return f"v{n}"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An expansion as equations: loads as tensors named as the kernel calls them, and the value of each class."""
+
+    loads: tuple[tuple[str, Form], ...]
+    eqns: tuple[Eqn, ...]
+    value: Mapping[Form, str]
+
+
+def axes_of(d: Decomposition, f: Form) -> tuple[str, ...]:
+    """The axes of a class in memory order: as declared for an input, else in program order."""
+    atom = f.atom
+    if atom is not None and atom.kind == "input":
+        return atom.args[1]
+    return sort_axes(d, f.dims)
+
+
+def sort_axes(d: Decomposition, dims: frozenset[str] | set[str]) -> tuple[str, ...]:
+    order = {a: i for i, a in enumerate(all_axes(d))}
+    return tuple(sorted(dims, key=lambda a: order[a]))
+
+
+def all_axes(d: Decomposition) -> tuple[str, ...]:
+    """The program's axes and those made up to avoid capture."""
+    return (*d.program.order, *d.algebra.aliases)
+
+
+def equations(d: Decomposition, e: Expansion) -> Written:
+    """The equations of an expansion, common subexpressions computed once."""
+    known: dict[str, Tensor | Eqn] = {}
+    value: dict[Form, str] = {}
+    loads: list[tuple[str, Form]] = []
+    eqns: list[Eqn] = []
+    order = all_axes(d)
+    for f in e.leaves:
+        atom = f.atom
+        base = atom.args[0] if d.is_input(f) and atom is not None else value_name(d, f, known)
+        name = base
+        n = 0
+        while name in known:
+            n += 1
+            name = f"{base}_{n}"
+        dtype = next((t.dtype for t in d.program.inputs if d.is_input(f) and t.name == base), "float32")
+        known[name] = Tensor(name, axes_of(d, f), dtype)
+        value[f] = name
+        loads.append((name, f))
+    targets = set(e.targets)
+    for f, node in e.chosen:
+        results: list[str] = []
+        forms: list[Form] = []
+        for i, s in enumerate(node.steps):
+            args: list[str | Number] = []
+            arg_forms: list[Form | Number] = []
+            for a in s.args:
+                if isinstance(a, Form):
+                    args.append(value[a])
+                    arg_forms.append(a)
+                elif isinstance(a, int):
+                    args.append(results[a])
+                    arg_forms.append(forms[a])
+                else:
+                    args.append(a)
+                    arg_forms.append(a)
+            last = i == len(node.steps) - 1
+            form = f if last else d.algebra.apply(s.op, arg_forms, s.axes)
+            if form in value and not (last and f in targets and d.is_input(f)):
+                results.append(value[form])
+                forms.append(form)
+                continue
+            name = value_name(d, form, known)
+            eqn = equation(name, s.op, tuple(args), s.axes, known, order)
+            known[name] = eqn
+            eqns.append(eqn)
+            value[form] = name
+            results.append(name)
+            forms.append(form)
+    return Written(tuple(loads), tuple(eqns), value)

@@ -1,0 +1,438 @@
+"""The generator: kernel graphs from the decomposition graph, exhaustive within bounds, cheapest first.
+
+A state is the set of classes that must be in device memory. A step takes the class of highest rank, alone or together
+with others, and computes it by one plan (one kernel, or two where a split is merged) from other classes, which then must
+be in memory in turn. The best continuations of a state do not depend on how it was reached, so they are memoised.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from mirage_cli.algebra.canonical import Form
+from mirage_cli.algebra.decompose import Decomposition, decompose
+from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
+from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.placement import InexpressibleError
+from mirage_cli.ir.program import DTYPE_BYTES, Program, Tensor
+from mirage_cli.ir.schedule import KernelSchedule, Schedule
+from mirage_cli.ir.text import mugraph_id
+from mirage_cli.search import cost
+from mirage_cli.search.expand import Bounds, Expansion, Space, axes_of
+from mirage_cli.search.roles import Plan, plans
+from mirage_cli.target import Target
+
+MAX_TOGETHER = 5
+"""Outputs up to this number may all come from one kernel; otherwise a kernel computes one class or two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A μGraph with the schedule that the cost model would choose and its predicted time."""
+
+    graph: MuGraph
+    schedule: Schedule
+    predicted_us: float
+
+    @property
+    def id(self) -> str:
+        return mugraph_id(self.graph)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """Candidates, cheapest first, the program as written last among equals; and what the search did.
+
+    stopped: "exhausted" (all within the bounds was looked at), "budget" or "interrupted".
+    """
+
+    candidates: tuple[Candidate, ...]
+    as_written: Candidate
+    classes: int
+    nodes: int
+    enumerated: int
+    pruned: Mapping[str, int]
+    stopped: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Costed:
+    """A plan with its schedule and predicted time."""
+
+    plan: Plan
+    schedules: tuple[KernelSchedule | None, ...]
+    us: float
+
+
+class OutOfTimeError(Exception):
+    """The budget is spent, or the user interrupted."""
+
+
+def search(
+    program: Program,
+    target: Target,
+    *,
+    bounds: Bounds | None = None,
+    prune: bool = True,
+    own_algebra_only: bool = False,
+    deadline: Callable[[], bool] = lambda: False,
+) -> SearchResult:
+    """All μGraphs of a lowered program within the bounds, the best of them in order.
+
+    prune: cut what costs more than the best times the slack; off for ablations.
+    deadline: asked now and then; true ends the search with what it has.
+    """
+    start = time.perf_counter()
+    d = decompose(program, own_algebra_only=own_algebra_only)
+    run = _Search(d, target, bounds or Bounds(), prune, deadline)
+    as_written = run.as_written()
+    stopped = "exhausted"
+    found: list[tuple[float, tuple[Costed, ...]]] = []
+    try:
+        run.ceiling = as_written.predicted_us if prune else math.inf
+        found = run.solve(frozenset(d.outputs), run.space.bounds.kernels, run.ceiling)
+    except OutOfTimeError:
+        stopped = "budget"
+        found = run.best_effort()
+    except KeyboardInterrupt:
+        stopped = "interrupted"
+        found = run.best_effort()
+    candidates: dict[str, Candidate] = {}
+    for _, steps in found:
+        if candidate := run.assemble(steps):
+            candidates.setdefault(candidate.id, candidate)
+    candidates.setdefault(as_written.id, as_written)
+    ordered = tuple(sorted(candidates.values(), key=lambda c: (c.predicted_us, c.id)))
+    pruned = d.cuts + run.space.cuts
+    nodes = sum(len(n) for n in d.nodes.values())
+    seconds = time.perf_counter() - start
+    return SearchResult(ordered, as_written, len(d.nodes), nodes, run.enumerated, dict(pruned), stopped, seconds)
+
+
+class _Search:
+    def __init__(
+        self, d: Decomposition, target: Target, bounds: Bounds, prune: bool, deadline: Callable[[], bool]
+    ) -> None:
+        self.d, self.target, self.prune, self.deadline = d, target, prune, deadline
+        self.space = Space(d, bounds)
+        sizes = d.program.sizes
+        self.sizes = sizes | {new: sizes[old] for new, old in d.algebra.aliases.items()}
+        self.memo: dict[tuple[frozenset[Form], int], tuple[float, list[tuple[float, tuple[Costed, ...]]]]] = {}
+        self.ceiling = math.inf
+        self.costed: dict[tuple[Form, ...], list[Costed]] = {}
+        self.enumerated = 0
+
+    # -- kernels
+
+    def dtype_of(self, f: Form) -> str:
+        """The element type of an intermediate: the program's where the program itself has this value as an
+        elementwise or contracted result, so that it is rounded where eager PyTorch rounds; float32 otherwise."""
+        if self.d.is_input(f):
+            atom = f.atom
+            return next(t.dtype for t in self.d.program.inputs if atom is not None and t.name == atom.args[0])
+        own = self.d.own.get(f)
+        if own is None:
+            return "float32"
+        for e in self.d.program.eqns:
+            if e.out == own:
+                return "float32" if OPS[e.op].kind == "reduction" else self.d.program.dtype
+        return "float32"
+
+    def element_bytes(self, plan: Plan) -> dict[str, int]:
+        found = {t.name: DTYPE_BYTES[t.dtype] for t in (*self.d.program.inputs, *plan.scratch)}
+        return found | {"@" + f.key: DTYPE_BYTES[self.dtype_of(f)] for f in (*plan.targets, *plan.leaves)}
+
+    def price(self, plan: Plan) -> Costed | None:
+        """The plan at its best coarse tiles, or None where no tiles fit."""
+        if plan.kernels[0].kind == "library":
+            dtypes = {self.dtype_of(f) for f in (*plan.targets, *plan.leaves)}
+            if dtypes != {self.d.program.dtype}:
+                return None
+            element = DTYPE_BYTES[self.d.program.dtype]
+            return Costed(plan, (None,), cost.library_us(plan.kernels[0], self.sizes, element, self.target))
+        sizes = dict(self.sizes)
+        schedules: list[KernelSchedule] = []
+        total = 0.0
+        element_bytes = self.element_bytes(plan)
+        for i, kernel in enumerate(plan.kernels):
+            m = cost.model(kernel, element_bytes)
+            best = cost.best_schedule(m, sizes, self.target)
+            if best is None:
+                return None
+            total += best[0] + (cost.GAP_US if i else 0.0)
+            schedules.append(best[1])
+            if kernel.split is not None:
+                sizes[split_axis(kernel.split)] = best[1].split
+        return Costed(plan, tuple(schedules), total)
+
+    def kernels_for(self, targets: tuple[Form, ...]) -> list[Costed]:
+        """Plans for these classes in one kernel, cheapest first.
+
+        Of the expansions with the same leaves and the same longest chain of reductions, those that do the least work
+        are priced.
+        """
+        if targets not in self.costed:
+            by_leaves: dict[tuple[tuple[Form, ...], int], list[tuple[float, Expansion]]] = {}
+            for e in self.space.expansions(targets):
+                if self.deadline():
+                    raise OutOfTimeError
+                by_leaves.setdefault((e.leaves, e.depth), []).append((self.work(e), e))
+            found: list[Costed] = []
+            for (leaves, _), same in by_leaves.items():
+                if self.prune and self.traffic_us((*targets, *leaves)) > self.ceiling:
+                    self.space.cuts["more memory traffic than the program as written"] += len(same)
+                    continue
+                found += self.least_work(same)
+            found.sort(key=lambda c: c.us)
+            self.costed[targets] = found
+        return self.costed[targets]
+
+    def least_work(self, same: list[tuple[float, Expansion]]) -> list[Costed]:
+        """Plans of expansions with the same leaves, least work first: a few for each choice of roles."""
+        same.sort(key=lambda w: w[0])
+        limit = self.space.bounds.alternatives
+        made: Counter[tuple[object, ...]] = Counter()
+        found: list[Costed] = []
+        for i, (_, e) in enumerate(same):
+            if self.prune and i >= 2 * limit:
+                self.space.cuts["more work from the same leaves"] += len(same) - i
+                break
+            for c in self.plans_of(e):
+                roles = tuple(k.roles for k in c.plan.kernels)
+                made[roles] += 1
+                if not self.prune or made[roles] <= limit:
+                    found.append(c)
+                else:
+                    self.space.cuts["more work from the same leaves"] += 1
+        return found
+
+    def work(self, e: Expansion) -> float:
+        """Arithmetic of an expansion in microseconds at full rate, every step once over its whole space."""
+        total = 0.0
+        for f, node in e.chosen:
+            space = float(prod(self.sizes[a] for a in f.dims))
+            for s in node.steps:
+                reduced = prod(self.sizes[a] for a in s.axes) if OPS[s.op].kind in ("reduction", "contraction") else 1
+                rate = self.target.tensor_flops_per_us if s.op == "dot" else self.target.fp32_flops_per_us
+                total += OPS[s.op].flops * space * reduced / rate
+        return total
+
+    def traffic_us(self, forms: tuple[Form, ...]) -> float:
+        """The least time to move these classes through device memory once."""
+        moved = sum(prod(self.sizes[a] for a in f.dims) * DTYPE_BYTES[self.dtype_of(f)] for f in set(forms))
+        return moved / self.target.dram_bytes_per_us
+
+    def plans_of(self, e: Expansion) -> list[Costed]:
+        found: list[Costed] = []
+        for plan in plans(self.d, e, self.sizes):
+            self.enumerated += 1
+            if isinstance(plan, InexpressibleError):
+                self.space.cuts[plan.reason] += 1
+            elif costed := self.price(plan):
+                found.append(costed)
+            else:
+                self.space.cuts["blocks too large"] += 1
+        return found
+
+    # -- kernel graphs
+
+    def solve(self, required: frozenset[Form], kernels: int, budget: float) -> list[tuple[float, tuple[Costed, ...]]]:
+        """The cheapest ways to have these classes in memory with at most so many kernels, last kernel last.
+
+        budget: ways that take longer are of no use to the caller; infinite when pruning is off.
+        """
+        if not required:
+            return [(0.0, ())]
+        if kernels == 0:
+            self.space.cuts["kernels per graph"] += 1
+            return []
+        key = (required, kernels)
+        if key in self.memo and self.memo[key][0] >= budget:
+            return [p for p in self.memo[key][1] if p[0] <= budget]
+        asked = budget
+        best: list[tuple[float, tuple[Costed, ...]]] = []
+        for targets in self.groups(required):
+            tried: set[tuple[Form, ...]] = set()
+            for c in self.kernels_for(targets):
+                tried.add(c.plan.leaves)
+                if self.prune and len(tried) > self.space.bounds.continuations:
+                    self.space.cuts["continuations of one state"] += 1
+                    break
+                if c.us > budget:
+                    self.space.cuts["cost above the best times the slack"] += 1
+                    break
+                left = kernels - len(c.plan.kernels)
+                needed = frozenset(f for f in c.plan.leaves if not self.d.is_input(f))
+                if left < 0 or needed & frozenset(targets):
+                    self.space.cuts["kernels per graph"] += left < 0
+                    continue
+                rest = (required - frozenset(targets)) | needed
+                gap = cost.GAP_US if rest else 0.0
+                remaining = budget - c.us - gap
+                if rest and remaining < self.least_us(rest):
+                    self.space.cuts["cost above the best times the slack"] += 1
+                    continue
+                for us, steps in self.solve(rest, left, remaining):
+                    made = {f for s in steps for f in s.plan.targets}
+                    if made.isdisjoint(targets):
+                        best.append((us + c.us + gap, (*steps, c)))
+                best.sort(key=lambda p: p[0])
+                del best[self.space.bounds.plans :]
+                if best and self.prune:
+                    budget = min(budget, self.space.bounds.slack * best[0][0])
+        self.memo[key] = (asked, best)
+        return best
+
+    def least_us(self, required: frozenset[Form]) -> float:
+        """A lower bound for having these classes in memory: classes of different shapes are never targets of one
+        kernel, so each of them, in its cheapest kernel, adds up."""
+        if not self.prune:
+            return 0.0
+        traffic = self.target.launch_us + self.traffic_us(tuple(required))
+        apart: list[Form] = []
+        total = -cost.GAP_US
+        for us, f in sorted(((self.cheapest_us(f), f) for f in required), key=lambda x: (-x[0], x[1].key)):
+            if all(f.dims != g.dims for g in apart) and (f not in self.d.outputs or not apart):
+                apart.append(f)
+                total += us + cost.GAP_US
+        return max(traffic, total)
+
+    def cheapest_us(self, f: Form) -> float:
+        found = self.kernels_for((f,))
+        return found[0].us if found else math.inf
+
+    def groups(self, required: frozenset[Form]) -> list[tuple[Form, ...]]:
+        """The classes that the last kernel may compute: the one of highest rank, alone, with another, or with all."""
+        first, *others = sorted(required, key=lambda f: (-self.space.rank.get(f, 0), f.key))
+        near = [f for f in others if f.dims == first.dims or {f, first} <= set(self.d.outputs)]
+        self.space.cuts["targets of different shape"] += len(others) - len(near)
+        together = tuple(f for f in (first, *near) if f in self.d.outputs)
+        whole = [together] if 2 < len(together) <= MAX_TOGETHER and together[0] is first else []
+        return [(first,), *((first, f) for f in near), *whole]
+
+    def best_effort(self) -> list[tuple[float, tuple[Costed, ...]]]:
+        """Whole graphs found before the search was stopped."""
+        whole = frozenset(self.d.outputs)
+        return [p for (required, _), (_, found) in self.memo.items() if required == whole for p in found]
+
+    # -- μGraphs
+
+    def as_written(self) -> Candidate:
+        """The program as its user wrote it: one library or trivial kernel per operator (masks and constants, which
+        PyTorch users write inline too, go into the kernel that reads them)."""
+        steps: dict[Form, Costed] = {}
+
+        def make(f: Form) -> None:
+            if f in steps or (self.d.is_input(f) and f not in self.d.outputs):
+                return
+            e = self.single(f)
+            for leaf in e.leaves:
+                if leaf is not f:
+                    make(leaf)
+            found = self.plans_of(e)
+            if not found:
+                raise InexpressibleError("an operator of the program fits no kernel")
+            library = [c for c in found if c.plan.kernels[0].kind == "library"]
+            steps[f] = min(library or found, key=lambda c: (len(c.plan.kernels), c.us))
+
+        for f in self.d.outputs:
+            make(f)
+        candidate = self.assemble(tuple(steps.values()))
+        assert candidate is not None, "the program's own operators are in order"
+        return candidate
+
+    def single(self, f: Form) -> Expansion:
+        """One operator of the program, with what cannot be in memory (masks, positions, numbers) folded in."""
+        chosen: dict[Form, object] = {}
+        leaves: set[Form] = set()
+
+        def add(g: Form) -> None:
+            if g in chosen:
+                return
+            options = self.space.options(g)
+            node = next((n for n in options if n.origin == "program"), options[0])
+            for c in node.children:
+                if c is g or self.d.is_input(c) or (self.space.types[c] == "float" and c.dims):
+                    leaves.add(c)
+                else:
+                    add(c)
+            chosen[g] = node
+
+        add(f)
+        return Expansion((f,), tuple(chosen.items()), tuple(sorted(leaves, key=lambda g: g.key)))  # type: ignore[arg-type]
+
+    def assemble(self, steps: tuple[Costed, ...]) -> Candidate | None:
+        """The μGraph of these plans in order; None where one of them reads what only a later one writes."""
+        d, program = self.d, self.d.program
+        names: dict[str, str] = {}
+        taken = {t.name for t in (*program.inputs, *program.outputs)}
+        for t, f in zip(program.outputs, d.outputs, strict=True):
+            names.setdefault("@" + f.key, t.name)
+        buffers: list[Tensor] = []
+
+        def name_buffer(key: str, wanted: str, dims: tuple[str, ...], dtype: str) -> None:
+            name, n = wanted, 0
+            while name in taken:
+                n += 1
+                name = f"{wanted}_{n}"
+            taken.add(name)
+            names[key] = name
+            buffers.append(Tensor(name, dims, dtype))
+
+        kernels: list[Kernel] = []
+        schedules: dict[str, KernelSchedule] = {}
+        written: set[str] = set()
+        us = 0.0
+        for n, step in enumerate(steps):
+            plan = step.plan
+            for f in plan.targets:
+                if "@" + f.key not in names:
+                    name_buffer("@" + f.key, d.names.get(f, "t"), axes_of(d, f), self.dtype_of(f))
+            scratch = {t.name: f"{t.name}#{n}" for t in plan.scratch}
+            for t in plan.scratch:
+                name_buffer(scratch[t.name], t.name.strip("@"), t.dims, t.dtype)
+            us += step.us + (cost.GAP_US if kernels else 0.0)
+            for kernel, schedule in zip(plan.kernels, step.schedules, strict=True):
+                name = f"k{len(kernels)}"
+
+                def real(buffer: str, scratch: Mapping[str, str] = scratch) -> str:
+                    key = scratch.get(buffer, buffer)
+                    return names.get(key, key)
+
+                if any(x.buffer.startswith("@") and real(x.buffer) not in written for x in kernel.loads):
+                    return None
+                loads = tuple(Load(x.out, real(x.buffer), x.dims) for x in kernel.loads)
+                stores: list[Store] = []
+                for s in kernel.stores:
+                    stores += self.output_stores(s) or [replace(s, buffer=real(s.buffer))]
+                written |= {s.buffer for s in stores}
+                kernels.append(replace(kernel, name=name, loads=self.reorder(loads), stores=tuple(stores)))
+                if schedule is not None:
+                    schedules[name] = schedule
+        dims = (*program.dims, *((a, self.sizes[a]) for a in d.algebra.aliases))
+        graph = MuGraph(program.name, dims, program.dtype, program.inputs, program.outputs, tuple(buffers), tuple(kernels))
+        return Candidate(graph, Schedule(schedules), us)
+
+    def output_stores(self, s: Store) -> list[Store]:
+        """The stores of a class that is an output, once for each output that is this class, in its memory order."""
+        outputs = zip(self.d.program.outputs, self.d.outputs, strict=True)
+        return [Store(t.name, s.value, t.dims) for t, f in outputs if "@" + f.key == s.buffer]
+
+    def reorder(self, loads: tuple[Load, ...]) -> tuple[Load, ...]:
+        """Loads with the axes of the tensor's own memory order: outputs may be declared in another than the program's."""
+        orders = {t.name: t.dims for t in self.d.program.outputs}
+        return tuple(replace(x, dims=orders.get(x.buffer, x.dims)) for x in loads)
+
+
+def program_bytes(program: Program) -> int:
+    """Bytes that any implementation must move: every input that is used and every output, once."""
+    sizes = program.sizes
+    used = {v for e in program.eqns for v in e.values}
+    tensors = [t for t in program.inputs if t.name in used] + list(program.outputs)
+    return sum(prod(sizes[a] for a in t.dims) * DTYPE_BYTES[t.dtype] for t in tensors)

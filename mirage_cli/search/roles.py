@@ -1,0 +1,223 @@
+"""From an expansion to kernels: a role for every dimension, and the merge of a split dimension.
+
+Only reduced dimensions have a choice (tile, loop or split). A dimension that no equation reduces is kept by the output,
+so it is cut over the grid; holding it whole is a tile size, which the tuner chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+from mirage_cli.algebra.canonical import Form
+from mirage_cli.algebra.decompose import Decomposition
+from mirage_cli.ir.mugraph import Kernel, Load, Role, Store, split_axis
+from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.placement import InexpressibleError, place
+from mirage_cli.ir.program import Eqn, Tensor, equation
+from mirage_cli.search.expand import Expansion, Written, all_axes, axes_of, equations, sort_axes
+
+TILE_LIMIT = 16384
+"""A dimension longer than this is not held whole in one block."""
+MAX_BLOCK = 65536
+"""Elements of the largest block that a program instance may hold in registers."""
+SPLIT_MINIMUM = 128
+"""A dimension shorter than this is not split over program instances."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Kernels that compute some classes from others in memory: one, or two where a split is merged.
+
+    Buffers are called by the key of the class they hold; the assembly of a μGraph names them.
+    """
+
+    targets: tuple[Form, ...]
+    leaves: tuple[Form, ...]
+    kernels: tuple[Kernel, ...]
+    scratch: tuple[Tensor, ...] = ()
+
+
+def buffer_of(d: Decomposition, f: Form) -> str:
+    """The name of the buffer that holds a class: an input's own, else the class's key behind `@`."""
+    atom = f.atom
+    return atom.args[0] if atom is not None and d.is_input(f) else "@" + f.key
+
+
+def plans(d: Decomposition, e: Expansion, sizes: Mapping[str, int]) -> Iterator[Plan | InexpressibleError]:
+    """Every choice of roles for an expansion; a choice that gives no kernel is yielded as the reason why."""
+    written = equations(d, e)
+    base = _kernel(d, e, written)
+    reduced = reduced_axes(base.body)
+    spaces = {*base.value_dims().values(), *(tuple({*q.dims, *q.axes}) for q in base.body if OPS[q.op].kind == "reduction")}
+    choices: list[list[Role]] = []
+    for dim, role in base.roles:
+        if dim not in reduced:
+            choices.append([role])
+            continue
+        roles: list[Role] = ["tile"] if sizes[dim] <= TILE_LIMIT else []
+        if sizes[dim] > 16 or not roles:
+            roles.append("loop")
+        if sizes[dim] >= SPLIT_MINIMUM:
+            roles.append("split")
+        choices.append(roles)
+    for roles in product(*choices):
+        split = [dim for (dim, _), r in zip(base.roles, roles, strict=True) if r == "split"]
+        looped: tuple[Role, ...] = tuple("loop" if r == "split" else r for r in roles)
+        if len(split) > 1:
+            continue
+        held = {dim for (dim, _), r in zip(base.roles, roles, strict=True) if r == "tile"}
+        if any(prod(sizes[a] for a in dims if a in held) > MAX_BLOCK for dims in spaces):
+            yield InexpressibleError("blocks too large")
+            continue
+        kernel = base.with_role_of(looped)
+        try:
+            if split:
+                first, second, scratch = split_kernel(kernel, split[0], all_axes(d))
+                yield Plan(e.targets, e.leaves, (first, second), scratch)
+            else:
+                place(kernel)
+                yield Plan(e.targets, e.leaves, (kernel,))
+        except InexpressibleError as error:
+            yield error
+    if library := library_kernel(d, e, written):
+        yield Plan(e.targets, e.leaves, (library,))
+
+
+def reduced_axes(eqns: tuple[Eqn, ...]) -> set[str]:
+    return {a for e in eqns if OPS[e.op].kind in ("reduction", "contraction") for a in e.axes}
+
+
+def _kernel(d: Decomposition, e: Expansion, w: Written) -> Kernel:
+    """The kernel with every dimension on the grid, to be given roles."""
+    loads = tuple(Load(name, buffer_of(d, f), axes_of(d, f)) for name, f in w.loads)
+    stores = tuple(Store("@" + f.key, w.value[f], sort_axes(d, f.dims)) for f in e.targets)
+    dims = {a for x in loads for a in x.dims} | {a for q in w.eqns for a in (*q.dims, *q.axes) if q.op != "size"}
+    roles: tuple[tuple[str, Role], ...] = tuple((a, "grid") for a in sort_axes(d, dims))
+    return Kernel("k", "generated", roles, loads, w.eqns, stores)
+
+
+def library_kernel(d: Decomposition, e: Expansion, w: Written) -> Kernel | None:
+    """The expansion as one matrix product of the library, where it is just that (see `is_matmul`)."""
+    if len(w.eqns) != 1 or w.eqns[0].op != "dot" or len(e.targets) != 1:
+        return None
+    kernel = replace(_kernel(d, e, w), kind="library", roles=())
+    return kernel if is_matmul(w.eqns[0], kernel.loads) else None
+
+
+def is_matmul(e: Eqn, loads: tuple[Load, ...]) -> bool:
+    """Whether one torch.bmm of views computes this: at most one batch axis, one axis each of M, N and K."""
+    a, b = (next((x.dims for x in loads if x.out == v), None) for v in e.args)
+    if a is None or b is None or len(e.axes) != 1:
+        return False
+    batch = [x for x in a if x in b and x not in e.axes]
+    rows = [x for x in a if x not in b]
+    columns = [x for x in b if x not in a]
+    return len(batch) <= 1 and len(rows) == len(columns) == 1 and all(x[-1] not in batch for x in (a, b))
+
+
+# -- splits
+
+
+def split_kernel(kernel: Kernel, dim: str, order: tuple[str, ...]) -> tuple[Kernel, Kernel, tuple[Tensor, ...]]:
+    """A kernel that loops over `dim`, as one that splits it and one that merges the partial results.
+
+    Partial sums are added; where they depend on a running maximum m, each chunk's are first multiplied by
+    exp(m_chunk - m)^degree, which is the same rule as inside the loop. Raises InexpressibleError.
+    """
+    loops = [x for x in place(kernel).loops if dim in x.dims]
+    if len(loops) != 1 or loops[0].stores:
+        raise InexpressibleError("a split needs a second pass")
+    loop = loops[0]
+    degrees = {name: dict(g) for name, g in loop.accumulators}
+    first_body = _ancestors(kernel.body, set(degrees))
+    rest = _ancestors(kernel.body, {s.value for s in kernel.stores}, stop=set(degrees))
+    dims_of = kernel.value_dims()
+    if any(dim in (*e.dims, *e.axes) for e in rest):
+        raise InexpressibleError("a split needs a second pass")
+    chunk = split_axis(dim)
+    used = [n for n in degrees if n in {v for e in rest for v in e.values} | {s.value for s in kernel.stores}]
+    needed = [n for n in degrees if n in used or any(n in degrees[u] for u in used)]
+    scratch = tuple(Tensor(f"@{n}_part", (chunk, *dims_of[n]), "float32") for n in needed)
+    first_loads = _needed_loads(kernel, first_body, ())
+    first = Kernel(
+        kernel.name,
+        "generated",
+        _roles(kernel, first_loads, first_body, {dim: "split"}, order),
+        first_loads,
+        first_body,
+        tuple(Store(t.name, n, t.dims) for n, t in zip(needed, scratch, strict=True)),
+    )
+    place(first)
+    merge_loads, merge_body = _merge(needed, degrees, scratch, kernel, chunk, order)
+    loads = merge_loads + _needed_loads(kernel, rest, kernel.stores)
+    body = merge_body + rest
+    second = Kernel(
+        kernel.name, "generated", _roles(kernel, loads, body, {chunk: "tile"}, order), loads, body, kernel.stores
+    )
+    place(second)
+    return first, second, scratch
+
+
+def _merge(
+    needed: list[str],
+    degrees: Mapping[str, Mapping[str, int]],
+    scratch: tuple[Tensor, ...],
+    kernel: Kernel,
+    chunk: str,
+    order: tuple[str, ...],
+) -> tuple[tuple[Load, ...], tuple[Eqn, ...]]:
+    """Loads of partial results and the equations that merge them under the accumulators' own names."""
+    ops = {e.out: e.op for e in kernel.body}
+    loads = tuple(Load(f"{n}_part", t.name, t.dims) for n, t in zip(needed, scratch, strict=True))
+    known: dict[str, Tensor | Eqn] = {x.out: Tensor(x.out, x.dims, "float32") for x in loads}
+    body: list[Eqn] = []
+    axes = (chunk, *order)
+
+    def emit(out: str, op: str, *args: str, over: tuple[str, ...] = ()) -> str:
+        e = equation(out, op, args, over, known, axes)
+        known[out] = e
+        body.append(e)
+        return out
+
+    maxima = {m for g in degrees.values() for m in g}
+    for n in sorted(needed, key=lambda n: n not in maxima):
+        part = f"{n}_part"
+        if n in maxima:
+            emit(n, "max", part, over=(chunk,))
+            emit(f"{n}_scale", "exp_sub", part, n)
+            continue
+        for m, g in degrees[n].items():
+            for i in range(abs(g)):
+                part = emit(f"{n}_{m}_{i}", "mul" if g > 0 else "div", part, f"{m}_scale")
+        emit(n, ops[n] if ops[n] in ("max", "min") else "sum", part, over=(chunk,))
+    return loads, tuple(body)
+
+
+def _ancestors(body: tuple[Eqn, ...], roots: set[str], stop: set[str] = frozenset()) -> tuple[Eqn, ...]:  # type: ignore[assignment]
+    need = set(roots)
+    kept: list[Eqn] = []
+    for e in reversed(body):
+        if e.out in need and e.out not in stop:
+            need |= set(e.values)
+            kept.append(e)
+    return tuple(reversed(kept))
+
+
+def _needed_loads(kernel: Kernel, body: tuple[Eqn, ...], stores: tuple[Store, ...]) -> tuple[Load, ...]:
+    used = {v for e in body for v in e.values} | {s.value for s in stores}
+    return tuple(x for x in kernel.loads if x.out in used)
+
+
+def _roles(
+    kernel: Kernel, loads: tuple[Load, ...], body: tuple[Eqn, ...], given: Mapping[str, Role], order: tuple[str, ...]
+) -> tuple[tuple[str, Role], ...]:
+    """The roles of the dimensions that still occur: a reduced one keeps its role, any other goes on the grid."""
+    dims = {a for x in loads for a in x.dims} | {a for e in body for a in (*e.dims, *e.axes) if e.op != "size"}
+    reduced = reduced_axes(body)
+    old = dict(kernel.roles)
+    place_of = {a: i for i, a in enumerate(order)}
+    ordered = sorted(dims, key=lambda a: place_of.get(a, -1))
+    return tuple((a, given.get(a) or (old[a] if a in reduced else "grid")) for a in ordered)
