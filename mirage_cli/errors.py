@@ -1,0 +1,30 @@
+"""Every error that a user can meet, one class each, with its message template. Nothing else raises text at a user."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class MirageError(Exception):
+    """Base of all errors that are the input's or the machine's fault. The command line prints them without traceback."""
+
+
+class KnobError(MirageError):
+    """An environment variable with a value that cannot be read."""
+
+    def __init__(self, name: str, text: str, expected: str) -> None:
+        super().__init__(f"the environment variable {name} is {text!r}; expected {expected}")
+
+
+class TargetError(MirageError):
+    """A GPU that mirage knows nothing of."""
+
+    def __init__(self, text: str, names: Iterable[str]) -> None:
+        super().__init__(f"no GPU is known as {text!r}; known are {', '.join(names)}")
+
+
+class StoreError(MirageError):
+    """A database that cannot be used as it is, with the remedy."""
+
+    def __init__(self, path: object, problem: str, remedy: str) -> None:
+        super().__init__(f"the database {path} {problem}\n    {remedy}")

@@ -1,0 +1,196 @@
+"""TARGETS: what is known about GPUs, one row each. Every rate is what kernels reach, not what a datasheet promises.
+
+Sources of the figures:
+  [A100] NVIDIA A100 Tensor Core GPU Architecture (whitepaper), A100 80GB SXM datasheet
+  [Ada]  NVIDIA Ada GPU Architecture (whitepaper), L40S datasheet
+  [H100] NVIDIA H100 Tensor Core GPU Architecture (whitepaper), H100 SXM and H200 SXM datasheets
+  [B]    NVIDIA Blackwell Architecture Technical Brief, HGX B200 datasheet; RTX Blackwell GPU Architecture (whitepaper)
+  [CC]   CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": shared memory, registers, threads
+  [H200] our measurement on an H200 SXM: copy of 2 GiB, cuBLAS f16 8192³, an empty kernel replayed in a CUDA graph
+
+Where no measurement is at hand, the reachable rate is a stated fraction of the datasheet's: device memory 0.89 on HBM
+(0.89 = measured/datasheet on the H200) and 0.92 on GDDR, which has no stacks to switch; matrix units 0.66 where the
+power limit holds the clock down (measured on the H200), 0.85 elsewhere. L2 rates are estimates of 0.65 of the read
+width in [A100] (5120 bytes per clock), scaled by the number of multiprocessors for parts whose width is not published.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from mirage_cli.errors import TargetError
+
+KIB, MIB = 1 << 10, 1 << 20
+HBM, GDDR = 0.89, 0.92
+POWER_LIMITED, FULL_CLOCK = 0.66, 0.85
+LAUNCH_US = 0.74
+"""[H200] An empty kernel in a CUDA graph. Taken for every GPU: it is the host-free cost of the same front end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A GPU. Rates are per microsecond: 1e6 bytes/us = 1 TB/s, 1e6 flops/us = 1 TFLOP/s.
+
+    tensor_flops_per_us: float16 and bfloat16 products with float32 accumulation, dense.
+    smem_per_block_bytes: the most that a block can opt in to. l2_bytes_per_us is an estimate everywhere.
+    launch_us: a kernel in a CUDA graph; a dependent kernel starts about 1.2 us after the one before it began draining.
+    """
+
+    name: str
+    arch: str
+    sms: int
+    clock_mhz: int
+    dram_bytes_per_us: float
+    l2_bytes: int
+    l2_bytes_per_us: float
+    tensor_flops_per_us: float
+    tf32_flops_per_us: float
+    fp32_flops_per_us: float
+    smem_per_sm_bytes: int
+    smem_per_block_bytes: int
+    max_threads_per_sm: int
+    regs_per_sm: int = 65536  # [CC]: since compute capability 3.5
+    launch_us: float = LAUNCH_US
+
+    @property
+    def sm(self) -> int:
+        """The architecture as a number, 90 for "sm_90"."""
+        return int(self.arch.removeprefix("sm_"))
+
+    def matrix_flops_per_us(self, dtype: str) -> float:
+        """The matrix units' rate for inputs of this dtype; float32 runs as TF32 where it is allowed to."""
+        return self.tf32_flops_per_us if dtype == "float32" else self.tensor_flops_per_us
+
+
+# One block per GPU; the comment says where each figure of its line comes from.
+TARGETS: tuple[Target, ...] = (
+    Target(
+        "a100", "sm_80", sms=108, clock_mhz=1410,  # [A100]
+        dram_bytes_per_us=HBM * 2.039e6,  # [A100] 80 GB, HBM2e
+        l2_bytes=40 * MIB, l2_bytes_per_us=0.65 * 5120 * 1410,  # [A100] size and width
+        tensor_flops_per_us=FULL_CLOCK * 312e6, tf32_flops_per_us=FULL_CLOCK * 156e6, fp32_flops_per_us=19.5e6,  # [A100]
+        smem_per_sm_bytes=164 * KIB, smem_per_block_bytes=163 * KIB, max_threads_per_sm=2048,  # [CC] 8.0
+    ),
+    Target(
+        "l40s", "sm_89", sms=142, clock_mhz=2520,  # [Ada] L40S
+        dram_bytes_per_us=GDDR * 0.864e6,  # [Ada] L40S, GDDR6
+        l2_bytes=96 * MIB, l2_bytes_per_us=0.65 * 5120 * 2520 * 142 / 256,  # [Ada] size; width estimated
+        tensor_flops_per_us=POWER_LIMITED * 362e6, tf32_flops_per_us=POWER_LIMITED * 183e6,  # [Ada] L40S, 350 W
+        fp32_flops_per_us=91.6e6,  # [Ada] L40S
+        smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB, max_threads_per_sm=1536,  # [CC] 8.9
+    ),
+    Target(
+        "rtx4090", "sm_89", sms=128, clock_mhz=2520,  # [Ada]
+        dram_bytes_per_us=GDDR * 1.008e6,  # [Ada] GDDR6X
+        l2_bytes=72 * MIB, l2_bytes_per_us=0.65 * 5120 * 2520 * 128 / 256,  # [Ada] size; width estimated
+        tensor_flops_per_us=FULL_CLOCK * 165.2e6, tf32_flops_per_us=FULL_CLOCK * 82.6e6,  # [Ada] f32 accumulation
+        fp32_flops_per_us=82.6e6,  # [Ada]
+        smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB, max_threads_per_sm=1536,  # [CC] 8.9
+    ),
+    Target(
+        "h100", "sm_90", sms=132, clock_mhz=1980,  # [H100] SXM5; the highest boost clock
+        dram_bytes_per_us=HBM * 3.352e6,  # [H100] HBM3
+        l2_bytes=50 * MIB, l2_bytes_per_us=0.65 * 5120 * 1755,  # [H100] size; A100's width at the sustained clock
+        tensor_flops_per_us=POWER_LIMITED * 989.4e6, tf32_flops_per_us=POWER_LIMITED * 494.7e6,  # [H100] SXM5
+        fp32_flops_per_us=66.9e6,  # [H100] SXM5
+        smem_per_sm_bytes=228 * KIB, smem_per_block_bytes=227 * KIB, max_threads_per_sm=2048,  # [CC] 9.0
+    ),
+    Target(
+        "h200", "sm_90", sms=132, clock_mhz=1980,  # [H100] the same chip
+        dram_bytes_per_us=4.27e6,  # [H200] copy, 0.89 of the datasheet's 4.8 TB/s
+        l2_bytes=50 * MIB, l2_bytes_per_us=0.65 * 5120 * 1755,  # as H100
+        tensor_flops_per_us=651e6, tf32_flops_per_us=POWER_LIMITED * 494.7e6,  # [H200] cuBLAS f16; [H100]
+        fp32_flops_per_us=66.9e6,  # [H100] SXM5
+        smem_per_sm_bytes=228 * KIB, smem_per_block_bytes=227 * KIB, max_threads_per_sm=2048,  # [CC] 9.0
+    ),
+    Target(
+        "b200", "sm_100", sms=148, clock_mhz=1965,  # [B] as the driver reports them
+        dram_bytes_per_us=HBM * 8.0e6,  # [B] HBM3e
+        l2_bytes=126 * MIB, l2_bytes_per_us=0.65 * 5120 * 1965 * 148 / 108,  # [B] size; width estimated from A100's
+        tensor_flops_per_us=POWER_LIMITED * 2250e6, tf32_flops_per_us=POWER_LIMITED * 1125e6,  # [B] HGX B200, dense
+        fp32_flops_per_us=75e6,  # [B] HGX B200
+        smem_per_sm_bytes=228 * KIB, smem_per_block_bytes=227 * KIB, max_threads_per_sm=2048,  # [CC] 10.0
+    ),
+    Target(
+        "rtx5090", "sm_120", sms=170, clock_mhz=2407,  # [B] RTX
+        dram_bytes_per_us=GDDR * 1.792e6,  # [B] RTX, GDDR7
+        l2_bytes=96 * MIB, l2_bytes_per_us=0.65 * 5120 * 2407 * 170 / 256,  # [B] RTX, size; width estimated
+        tensor_flops_per_us=FULL_CLOCK * 209.5e6, tf32_flops_per_us=FULL_CLOCK * 104.8e6,  # [B] RTX, f32 accumulation
+        fp32_flops_per_us=104.8e6,  # [B] RTX
+        smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB, max_threads_per_sm=1536,  # [CC] 12.0
+    ),
+)  # fmt: skip
+
+DEFAULT = "h100"
+"""What is planned for on a machine without a GPU."""
+
+REPRESENTATIVE = {"sm_80": "a100", "sm_89": "rtx4090", "sm_90": "h100", "sm_100": "b200", "sm_120": "rtx5090"}
+"""The GPU that an architecture's name stands for."""
+
+
+def find_target(text: str) -> Target:
+    """The GPU that a user means: a name in any spelling ("H200", "NVIDIA RTX 4090"), "sm_90", or "auto".
+
+    "auto" is this machine's first GPU (which needs torch, imported only then), and the default where there is none.
+    Raises TargetError, which lists the names.
+    """
+    if text.strip().lower() == "auto":
+        return local_target() or _named(DEFAULT)
+    plain = _plain(text)
+    for t in TARGETS:
+        if t.name == plain.removesuffix("sxm").removesuffix("sxm5"):
+            return t
+    if (arch := re.sub(r"^sm(\d+)a?$", r"sm_\1", plain)) in REPRESENTATIVE:
+        return _named(REPRESENTATIVE[arch])
+    raise TargetError(text, names())
+
+
+def names() -> tuple[str, ...]:
+    """Everything that `find_target` takes, in its plainest spelling."""
+    return ("auto", *(t.name for t in TARGETS), *REPRESENTATIVE)
+
+
+def local_target() -> Target | None:
+    """This machine's first GPU, or None without one. Imports torch. Raises TargetError where mirage knows nothing of it.
+
+    A GPU that has no row takes the figures of its architecture's representative, scaled by multiprocessors.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    properties = torch.cuda.get_device_properties(0)
+    arch = f"sm_{properties.major}{properties.minor}"
+    return from_device(str(properties.name), arch, int(properties.multi_processor_count), int(properties.L2_cache_size))
+
+
+def from_device(name: str, arch: str, sms: int, l2_bytes: int) -> Target:
+    """The row of the device that the driver describes so, or one made from its architecture's. Raises TargetError."""
+    row = next((t for t in TARGETS if _plain(name).startswith(t.name) and t.arch == arch and t.sms == sms), None)
+    if row is not None:
+        return row
+    if arch not in REPRESENTATIVE:
+        raise TargetError(f"{name} ({arch})", names())
+    like = _named(REPRESENTATIVE[arch])
+    share = sms / like.sms
+    return replace(
+        like,
+        name=_plain(name),
+        sms=sms,
+        l2_bytes=l2_bytes,
+        dram_bytes_per_us=like.dram_bytes_per_us * share,
+        l2_bytes_per_us=like.l2_bytes_per_us * share,
+        tensor_flops_per_us=like.tensor_flops_per_us * share,
+        tf32_flops_per_us=like.tf32_flops_per_us * share,
+        fp32_flops_per_us=like.fp32_flops_per_us * share,
+    )
+
+
+def _named(name: str) -> Target:
+    return next(t for t in TARGETS if t.name == name)
+
+
+def _plain(text: str) -> str:
+    """ "NVIDIA GeForce RTX 4090" -> "rtx4090"."""
+    return re.sub(r"nvidia|geforce|tesla|[^a-z0-9]", "", text.lower())
