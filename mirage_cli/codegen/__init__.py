@@ -1,0 +1,1 @@
+"""Text from μGraphs: Triton kernels, library calls, PyTorch, and the exported file."""

@@ -1,0 +1,415 @@
+"""A μGraph with its schedule as Python text: what the tuner loads and times, and the one file that users keep.
+
+`kernels_source` is the jit kernels with `make_scratch` and `launch`. `export_source` adds a header, the public function
+with its checks, the torch operator, and the self-check that `python FILE` runs.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib.util
+import inspect
+import keyword
+import re
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+from mirage_cli.codegen.library import library_call
+from mirage_cli.codegen.torch_source import torch_source
+from mirage_cli.codegen.triton import KernelSource, emit_kernel
+from mirage_cli.errors import MirageError
+from mirage_cli.ir.mugraph import MuGraph, split_axis
+from mirage_cli.ir.program import Program, Tensor
+from mirage_cli.ir.schedule import Schedule
+from mirage_cli.ir.text import mugraph_id, print_mugraph
+
+WIDTH = 120
+
+
+class ExportNameError(MirageError):
+    """The spec's name is one that the file itself needs, so it cannot name its function."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"a spec called {name} cannot be exported: the file needs that name itself. Rename the spec.")
+
+
+@dataclass(frozen=True, slots=True)
+class ExportInfo:
+    """What the header says about where the kernel comes from. A figure that was not measured is None.
+
+    target: the GPU measured on, or planned for. versions: of mirage, torch, triton, driver, by name.
+    error, eager_error: norm of the difference from float64 over the norm of the result.
+    """
+
+    command: str = ""
+    target: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    measured: bool = False
+    time_us: float | None = None
+    floor_us: float | None = None
+    eager_us: float | None = None
+    error: float | None = None
+    eager_error: float | None = None
+
+
+# -- kernels, scratch and launch
+
+
+def launch_sizes(graph: MuGraph, schedule: Schedule) -> dict[str, int]:
+    """Sizes of all axes: those of the μGraph, and of each split's chunks from the schedule. Raises ValueError."""
+    sizes = graph.sizes
+    for k in graph.kernels:
+        if k.split is None:
+            continue
+        chunks = schedule.kernels[k.name].split
+        if sizes.setdefault(split_axis(k.split), chunks) != chunks:
+            raise ValueError(f"two kernels split {k.split}, in {sizes[split_axis(k.split)]} chunks and in {chunks}")
+    return sizes
+
+
+def kernels_source(graph: MuGraph, schedule: Schedule) -> str:
+    """Module text with the kernels, `make_scratch(device)` and `launch(inputs, outputs, scratch)`.
+
+    `launch` asks the device nothing: it can be captured in a CUDA graph, and it runs on meta tensors.
+    """
+    parts = _Parts(graph, schedule)
+    imports = ["import torch"] + (["import triton", "import triton.language as tl"] if parts.kernels else [])
+    return "\n\n\n".join(["\n".join(imports), *parts.blocks()]) + "\n"
+
+
+class _Parts:
+    """The pieces of text that both forms share."""
+
+    def __init__(self, graph: MuGraph, schedule: Schedule) -> None:
+        self.graph = graph
+        self.sizes = launch_sizes(graph, schedule)
+        self.kernels: dict[str, KernelSource] = {
+            k.name: emit_kernel(graph, k, schedule.kernels[k.name], self.sizes)
+            for k in graph.kernels
+            if k.kind == "generated"
+        }
+        self.taken = {"torch", "triton", "tl", "inputs", "outputs", "scratch", "make_scratch", "launch"}
+        self.taken |= {k.name for k in self.kernels.values()}
+        self.names = {n: f"{n}_" if n in self.taken or keyword.iskeyword(n) else n for n in graph.tensors()}
+
+    def shape(self, t: Tensor) -> str:
+        return _tuple(str(self.sizes[d]) for d in t.dims)
+
+    def blocks(self) -> list[str]:
+        kernels = [k.source.strip("\n") for k in self.kernels.values()]
+        return [*kernels, self.scratch(), self.launch()]
+
+    def scratch(self) -> str:
+        buffers = [
+            f"        torch.empty({self.shape(t)}, dtype=torch.{t.dtype}, device=device),  # {t}"
+            for t in self.graph.buffers
+        ]
+        result = ["    return [", *buffers, "    ]"] if buffers else ["    return []"]
+        doc = '    """Intermediates in device memory; their content before a launch does not matter."""'
+        return "\n".join(["def make_scratch(device):", doc, *result])
+
+    def launch(self) -> str:
+        lines = ["def launch(inputs, outputs, scratch):", '    """Runs all kernels on the current stream."""']
+        for source, tensors in (
+            ("inputs", self.graph.inputs),
+            ("outputs", self.graph.outputs),
+            ("scratch", self.graph.buffers),
+        ):
+            if tensors:
+                lines.append(_unpacked([self.names[t.name] for t in tensors], source))
+        for k in self.graph.kernels:
+            if k.name in self.kernels:
+                ks = self.kernels[k.name]
+                args = [*(self.names[a] for a in ks.args), f"num_warps={ks.warps}", f"num_stages={ks.stages}"]
+                lines.append(_wrapped(f"    {ks.name}[({ks.programs},)](", args, ")"))
+            else:
+                lines.append("    " + library_call(self.graph, k, self.sizes, self.names))
+        return "\n".join(lines)
+
+
+# -- the exported file
+
+
+def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: ExportInfo | None = None) -> str:
+    """The text of the file of contract section "Exported kernels". Raises ExportNameError."""
+    from mirage_cli.verify.numeric import longest_contraction
+
+    parts = _Parts(graph, schedule)
+    name = program.name
+    if name in parts.taken | {"contextlib", "os", "sys", "threading", "annotations"} or keyword.iskeyword(name):
+        raise ExportNameError(name)
+    blocks = parts.blocks()
+    digest = hashlib.sha256("\n".join([name, *map(str, program.inputs), *blocks]).encode()).hexdigest()[:12]
+    imports = "import contextlib\nimport os\nimport sys\nimport threading\n\nimport torch"
+    if parts.kernels:
+        imports += "\nimport triton\nimport triton.language as tl"
+    comment = "\n".join(f"# {x}".rstrip() for x in print_mugraph(graph).splitlines())
+    mapping = {
+        "name": name,
+        "operator": f"{name}_{digest}",
+        "parameters": ", ".join(t.name for t in program.inputs),
+        "call": _tuple(t.name for t in program.inputs),
+        "doc": _interface(program),
+        "inputs": _table(f'("{t.name}", {parts.shape(t)}, torch.{t.dtype}),' for t in program.inputs),
+        "outputs": _table(f"({parts.shape(t)}, torch.{t.dtype})," for t in program.outputs),
+        "register": _wrapped(
+            "    _operator = torch.library.custom_op(",
+            [f'"mirage::{name}_{digest}"', "_run", "mutates_args=()", f'schema="{_schema(program)}"'],
+            ")",
+        ),
+        "result": "outputs[0]" if len(program.outputs) == 1 else "tuple(outputs)",
+    }
+    selfcheck = {
+        "eager": textwrap.indent(torch_source(program, "eager").strip(), "    "),
+        "checks": textwrap.indent(_embedded(), "    "),
+        "scales": _tuple(repr(float(t.scale)) for t in program.inputs),
+        "contracted": str(longest_contraction(program)),
+        "check": _wrapped(
+            "        results = check(",
+            f"{name} eager shapes dtypes scales contracted torch.{program.dtype} {program.tolerance:g} device".split(),
+            ")",
+        ),
+    }
+    text = [_header(program, graph, schedule, info or ExportInfo()), "from __future__ import annotations", imports]
+    text.append(comment)
+    front = "\n\n".join(text)
+    function = _fill(PUBLIC, mapping)
+    return "\n\n\n".join([front, *blocks, function, _fill(SELF_CHECK, mapping | selfcheck)]) + "\n"
+
+
+def _header(program: Program, graph: MuGraph, schedule: Schedule, info: ExportInfo) -> str:
+    """The docstring: what the file computes, and what it was made with."""
+    versions = ", ".join(f"{name} {version}" for name, version in info.versions.items())
+    figures = [
+        ("time", info.time_us, "µs"),
+        ("eager", info.eager_us, "µs"),
+        ("floor", info.floor_us, "µs"),
+    ]
+    times = ", ".join(f"{name} {value:.2f} {unit}" for name, value, unit in figures if value is not None)
+    errors = [("this kernel", info.error), ("eager", info.eager_error)]
+    error = ", ".join(f"{name} {value:.2e}" for name, value in errors if value is not None)
+    rows = [
+        ("spec", program.name),
+        ("dims", " ".join(f"{n}={s}" for n, s in program.dims)),
+        ("dtype", program.dtype),
+        ("μGraph", mugraph_id(graph)),
+        ("schedule", "; ".join(f"{name}: {k}" for name, k in schedule.kernels.items()) or "library calls alone"),
+        ("GPU", info.target),
+        ("versions", versions),
+        ("measured" if info.measured else "predicted", times),
+        ("error", f"{error} (norm, against float64)" if error else ""),
+        ("made by", info.command),
+    ]
+    lines = [f"{program.name}: {_interface(program)}", ""]
+    for label, value in rows:
+        if value:
+            lines += textwrap.wrap(
+                value, WIDTH, initial_indent=f"{label:<10}", subsequent_indent=" " * 10, break_on_hyphens=False
+            )
+    lines += [
+        "",
+        "Inference only: it has no gradient. `python FILE` checks it against float64 and, on a GPU, times it.",
+    ]
+    text = "\n".join(lines).replace("\\", "\\\\").replace('"""', "'''")
+    return f'"""{text}\n"""'
+
+
+def _interface(program: Program) -> str:
+    inputs, outputs = (", ".join(str(t) for t in group) for group in (program.inputs, program.outputs))
+    return f"{inputs} -> {outputs}"
+
+
+def _schema(program: Program) -> str:
+    arguments = ", ".join(f"Tensor x{i}" for i in range(len(program.inputs)))
+    n = len(program.outputs)
+    return f"({arguments}) -> " + ("Tensor" if n == 1 else f"({', '.join(['Tensor'] * n)})")
+
+
+def _embedded() -> str:
+    """The text of the modules that exported files carry: their imports from elsewhere, then their definitions."""
+    from mirage_cli.codegen import selfcheck
+    from mirage_cli.verify import yardstick
+
+    modules: set[str] = set()
+    names: dict[str, set[str]] = {}
+    bodies: list[str] = []
+    for module in (yardstick, selfcheck):
+        source = inspect.getsource(module)
+        statements = [x for x in ast.parse(source).body if isinstance(x, ast.Import | ast.ImportFrom)]
+        for x in statements:
+            if isinstance(x, ast.Import):
+                modules |= {a.name for a in x.names}
+            elif x.module and x.module.split(".")[0] not in ("mirage_cli", "__future__"):
+                names.setdefault(x.module, set()).update(a.name for a in x.names)
+        bodies.append("\n".join(source.splitlines()[statements[-1].end_lineno :]).strip())
+    imports = [f"import {m}" for m in sorted(modules - {"torch"})]
+    own = [m for m in sorted(names) if not m.startswith("torch")]
+    imports += [f"from {m} import {', '.join(sorted(names[m]))}" for m in own]
+    others = [f"from {m} import {', '.join(sorted(names[m]))}" for m in sorted(names) if m not in own]
+    text = "\n\n".join(["\n".join(imports), "\n".join(others), *bodies])
+    return re.sub(r"\n{3,}", "\n\n", text)
+
+
+# -- writing Python
+
+
+def _tuple(items: Iterable[str]) -> str:
+    texts = list(items)
+    return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
+
+
+def _table(rows: Iterable[str]) -> str:
+    texts = list(rows)
+    return f"({texts[0]})" if len(texts) == 1 else "\n".join(["(", *(f"    {r}" for r in texts), ")"])
+
+
+def _unpacked(names: Sequence[str], source: str) -> str:
+    line = f"    {', '.join(names)} = {source}" if len(names) > 1 else f"    ({names[0]},) = {source}"
+    return line if len(line) <= WIDTH else "\n".join(["    (", *(f"        {n}," for n in names), f"    ) = {source}"])
+
+
+def _wrapped(start: str, items: Sequence[str], end: str) -> str:
+    """`start item, item end`, over several lines where one is too short."""
+    line = start + ", ".join(items) + end
+    if len(line) <= WIDTH:
+        return line
+    indent = " " * (len(start) - len(start.lstrip()) + 4)
+    inner = f"{indent}{', '.join(items)}"
+    lines = [inner] if len(inner) <= WIDTH else [f"{indent}{x}," for x in items]
+    return "\n".join([start, *lines, f"{indent[4:]}{end}"])
+
+
+def _fill(template: str, values: Mapping[str, str]) -> str:
+    for key, value in values.items():
+        template = template.replace(f"@{key}@", value)
+    return template.strip("\n")
+
+
+PUBLIC = '''
+_INPUTS = @inputs@
+_OUTPUTS = @outputs@
+_INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
+_INTERPRETER_LOCK = threading.Lock()
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def @name@(@parameters@):
+    """@doc@"""
+    return _call(@call@)
+
+
+def _call(inputs):
+    """Checks the inputs, then runs: as a torch operator under torch.compile and for tensors that are more than data."""
+    device = getattr(inputs[0], "device", None)
+    plain = not torch.compiler.is_compiling()
+    for x, (name, shape, dtype) in zip(inputs, _INPUTS, strict=True):
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{name} should be a tensor, not {type(x).__name__}")
+        if x.dtype is not dtype:
+            raise TypeError(f"{name} should have the dtype {dtype}, not {x.dtype}")
+        if x.shape != shape:
+            raise ValueError(f"{name} should have the shape {shape}, not {tuple(x.shape)}")
+        if x.device != device:
+            raise ValueError(f"{name} should be on {device} like the first input, not on {x.device}")
+        if not x.is_contiguous():
+            raise ValueError(f"{name} should be contiguous: pass {name}.contiguous()")
+        plain = plain and type(x) in _PLAIN and not x.requires_grad
+    if device.type != "cuda" and not _INTERPRETED:
+        raise ValueError(f"inputs should be on a CUDA device, not on {device} (unless TRITON_INTERPRET=1 is set)")
+    return _run(*inputs) if plain else torch.ops.mirage.@operator@(*inputs)
+
+
+def _run(*inputs):
+    device = inputs[0].device
+    outputs = _empty_outputs(device)
+    with _turn(device):
+        launch(inputs, outputs, make_scratch(device))
+    return @result@
+
+
+def _empty_outputs(device):
+    return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in _OUTPUTS]
+
+
+def _turn(device):
+    """The inputs' device is the current one; Triton's interpreter serves one thread at a time."""
+    if _INTERPRETED:
+        return _INTERPRETER_LOCK
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+
+
+def _fake(*inputs):
+    outputs = _empty_outputs(inputs[0].device)
+    return @result@
+
+
+if not hasattr(torch.ops.mirage, "@operator@"):  # the same file may be loaded twice
+@register@
+    _operator.register_fake(_fake)
+'''
+
+SELF_CHECK = '''
+def _check_this_file():
+    """Checks the kernel against a float64 evaluation and, on a GPU, times it beside eager PyTorch."""
+
+@eager@
+
+@checks@
+
+    gpu = torch.cuda.is_available() and not _INTERPRETED
+    if not gpu and not _INTERPRETED:
+        sys.exit("no GPU here: set TRITON_INTERPRET=1 to check the kernel on the CPU")
+    device = torch.device("cuda" if gpu else "cpu")
+    shapes, dtypes = [shape for _, shape, _ in _INPUTS], [dtype for _, _, dtype in _INPUTS]
+    scales, contracted = @scales@, @contracted@
+    passed = True
+    with torch.inference_mode():
+@check@
+        for ok, line in results:
+            print(line)
+            passed = passed and ok
+        if gpu:
+            normal = DISTRIBUTIONS[0]
+            more_inputs = lambda seed: draw(normal, shapes, dtypes, scales, contracted, device, seed)  # noqa: E731
+            for line in time_beside_eager(@name@, eager, more_inputs):
+                print(line)
+    return passed
+
+
+if __name__ == "__main__":
+    sys.exit(0 if _check_this_file() else 1)
+'''
+
+
+# -- loading
+
+
+@functools.cache
+def _directory() -> tempfile.TemporaryDirectory[str]:
+    """Where sources are put for as long as this process runs: Triton reads a kernel's text from its file."""
+    return tempfile.TemporaryDirectory(prefix="mirage_export_")
+
+
+def load_export(source_or_path: str | Path) -> ModuleType:
+    """The module that an exported file (or `kernels_source`) defines, from its path or its text."""
+    if isinstance(source_or_path, Path):
+        path = source_or_path
+        name = f"mirage_export_{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
+    else:
+        name = f"mirage_export_{hashlib.sha256(source_or_path.encode()).hexdigest()[:16]}"
+        path = Path(_directory().name) / f"{name}.py"
+        path.write_text(source_or_path, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} cannot be loaded")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,78 @@
+"""Library kernels: one `dot` of two tensors in memory, as the torch call that hands it to cuBLAS."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from mirage_cli.codegen.torch_source import axis_letters
+from mirage_cli.ir.mugraph import Kernel, MuGraph
+from mirage_cli.ir.program import DTYPE_BYTES
+
+Dims = tuple[str, ...]
+
+
+def library_call(graph: MuGraph, kernel: Kernel, sizes: Mapping[str, int], names: Mapping[str, str]) -> str:
+    """The statement that runs this kernel. names: what each tensor of the μGraph is called in the text.
+
+    A product whose batch, row, column and summed axes each lie side by side in memory is a `torch.mm` or `torch.bmm`
+    of views that writes the result in place. Any other is an einsum, copied.
+    """
+    (product,), (store,) = kernel.body, kernel.stores
+    loads = {x.out: x for x in kernel.loads}
+    a, b = (loads[x] for x in product.values)
+    tensors = graph.tensors()
+    dtypes = [tensors[x.buffer].dtype for x in (a, b, store)]
+    groups = _groups(a.dims, b.dims, store.dims, product.axes)
+    out = names[store.buffer]
+    if groups is None:
+        letters = axis_letters((*a.dims, *b.dims))
+        spell = ["".join(letters[d] for d in dims) for dims in (a.dims, b.dims, store.dims)]
+        left, right = _converted([names[a.buffer], names[b.buffer]], dtypes)
+        return f'{out}.copy_(torch.einsum("{spell[0]},{spell[1]}->{spell[2]}", {left}, {right}))'
+    batch, rows, columns, summed = groups
+    function = "torch.bmm" if batch else "torch.mm"
+    left = _matrix(names[a.buffer], a.dims, (batch, rows, summed), sizes)
+    right = _matrix(names[b.buffer], b.dims, (batch, summed, columns), sizes)
+    if len(set(dtypes)) == 1:
+        return f"{function}({left}, {right}, out={_matrix(out, store.dims, (batch, rows, columns), sizes)})"
+    left, right = _converted([left, right], dtypes)
+    return f"{_matrix(out, store.dims, (batch, rows, columns), sizes)}.copy_({function}({left}, {right}))"
+
+
+def _converted(texts: Sequence[str], dtypes: Sequence[str]) -> list[str]:
+    """Both operands in the type of the product: their own, where that is one and no narrower than the result's."""
+    common = dtypes[0] if dtypes[0] == dtypes[1] and DTYPE_BYTES[dtypes[2]] <= DTYPE_BYTES[dtypes[0]] else "float32"
+    return [x if d == common else f"{x}.to(torch.{common})" for x, d in zip(texts, dtypes, strict=False)]
+
+
+def _groups(a: Dims, b: Dims, out: Dims, axes: Dims) -> tuple[Dims, Dims, Dims, Dims] | None:
+    """Batch, row, column and summed axes, if each group is one axis in every tensor that has it."""
+    if any(d not in a or d not in b for d in axes):
+        return None
+    batch = tuple(d for d in out if d in a and d in b)
+    rows = tuple(d for d in out if d in a and d not in b)
+    columns = tuple(d for d in out if d in b and d not in a)
+    summed = tuple(d for d in a if d in axes)
+    for dims, groups in ((a, (batch, rows, summed)), (b, (batch, columns, summed)), (out, (batch, rows, columns))):
+        if any(not _side_by_side(g, dims) for g in groups):
+            return None
+    return batch, rows, columns, summed
+
+
+def _side_by_side(group: Dims, dims: Dims) -> bool:
+    return not group or dims[(start := dims.index(group[0])) : start + len(group)] == group
+
+
+def _matrix(name: str, dims: Dims, groups: tuple[Dims, Dims, Dims], sizes: Mapping[str, int]) -> str:
+    """A view of the tensor as (batch, rows, columns), or (rows, columns) where there is no batch."""
+    wanted = groups if groups[0] else groups[1:]
+    in_memory = sorted(wanted, key=lambda g: dims.index(g[0]) if g else len(dims))
+    text = name
+    if tuple(len(g) for g in in_memory) != (1,) * len(dims):
+        text += f".view({', '.join(str(math.prod(sizes[d] for d in g)) for g in in_memory)})"
+    if in_memory == list(wanted):
+        return text
+    if in_memory[:-2] == list(wanted[:-2]):
+        return f"{text}.mT"
+    return f"{text}.permute({', '.join(str(in_memory.index(g)) for g in wanted)})"

@@ -1,0 +1,99 @@
+"""What `python FILE` does in an exported kernel. Exported files carry this text, behind that of `verify.yardstick`."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from mirage_cli.verify.yardstick import (
+    DISTRIBUTIONS,
+    RoundEveryResult,
+    as_tuple,
+    draw,
+    fresh_memory_is_nan,
+    judge_outputs,
+)
+
+# -- the check
+
+
+def check(
+    run: Callable[..., Any],
+    eager: Callable[..., Any],
+    shapes: Sequence[tuple[int, ...]],
+    dtypes: Sequence[torch.dtype],
+    scales: Sequence[float],
+    contracted: int,
+    precision: torch.dtype,
+    tolerance: float,
+    device: torch.device,
+) -> Iterator[tuple[bool, str]]:
+    """For each distribution: whether it passes, and a line with the errors against float64."""
+    for seed, kind in enumerate(DISTRIBUTIONS):
+        inputs = draw(kind, shapes, dtypes, scales, contracted, device, seed)
+        exact_inputs = [x.double() if x.is_floating_point() else x for x in inputs]
+
+        def rounded(exact: list[torch.Tensor] = exact_inputs) -> tuple[torch.Tensor, ...]:
+            with RoundEveryResult(precision):
+                return as_tuple(eager(*exact))
+
+        with fresh_memory_is_nan():
+            outputs = as_tuple(run(*inputs))
+        exact = as_tuple(eager(*exact_inputs))
+        verdict = judge_outputs(kind.name, outputs, exact, as_tuple(eager(*inputs)), rounded, tolerance, True)
+        figures = f"error {verdict.error.norm:.2e}, eager's {verdict.eager_error.norm:.2e}"
+        overflow = f", but {verdict.excused} overflow as in eager" if verdict.excused else ""
+        line = f"{kind.name:<11} {figures}  {verdict.problem or 'passes'}{overflow}  ({kind.doc})"
+        yield verdict.problem is None, line
+
+
+# -- the timing
+
+SAMPLES = 21
+COLD = 8  # times the L2 cache that the input sets hold together
+
+
+def time_beside_eager(
+    run: Callable[..., Any], eager: Callable[..., Any], make_inputs: Callable[[int], list[torch.Tensor]]
+) -> Iterator[str]:
+    """A line for both, with median and spread: replays of a CUDA graph of calls over input sets beyond the L2."""
+    first = make_inputs(0)
+    size = sum(x.numel() * x.element_size() for x in first)
+    l2 = torch.cuda.get_device_properties(first[0].device).L2_cache_size
+    room = torch.cuda.mem_get_info(first[0].device)[0] // 4
+    count = max(1, min(math.ceil(COLD * l2 / size), room // size, 256))
+    sets = [first, *(make_inputs(i) for i in range(1, count))]
+    replays = {"this kernel": capture(run, sets), "eager": capture(eager, sets)}
+    samples: dict[str, list[float]] = {name: [] for name in replays}
+    for _ in range(SAMPLES):
+        for name, replay in replays.items():
+            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            replay()
+            stop.record()
+            stop.synchronize()
+            samples[name].append(start.elapsed_time(stop) * 1e3 / len(sets))
+    for name, times in samples.items():
+        low, _, high = statistics.quantiles(times, n=4)
+        figures = f"{statistics.median(times):.2f} µs a call, quartiles {low:.2f} to {high:.2f}"
+        inputs = f"inputs of {len(sets) * size / l2:.1f} times the L2"
+        yield f"{name:<11} {figures}, {SAMPLES} samples of {len(sets)} calls, {inputs}"
+
+
+def capture(run: Callable[..., Any], sets: Sequence[Sequence[torch.Tensor]]) -> Callable[[], Any]:
+    """A replay of one call for each input set."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for inputs in sets[:3]:
+            run(*inputs)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for inputs in sets:
+            run(*inputs)
+    return graph.replay

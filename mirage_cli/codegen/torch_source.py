@@ -1,0 +1,264 @@
+"""A program as the function that a PyTorch user would write: the eager baseline, and in float64 the reference.
+
+The text computes in the dtype of its floating-point inputs and takes sizes from their shapes wherever an input has the
+axis, so one function serves as baseline (float16 inputs), as reference (float64 inputs) and at other sizes.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from mirage_cli.ir.derived import DERIVED
+from mirage_cli.ir.ops import OPS, Number, Op, Type
+from mirage_cli.ir.program import Eqn, Program, tensor_type
+
+Dims = tuple[str, ...]
+
+
+def torch_source(program: Program, name: str = "reference") -> str:
+    """The text of `def NAME(*inputs)`, which needs only `torch` in scope and returns a tensor, or a tuple of them.
+
+    Outputs are contiguous in their declared memory order, in the dtype of the computation: the caller rounds them.
+    """
+    return _Writer(program, name).text()
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """What a name of the program is in the text. layout: its axes in the order of the torch tensor's.
+
+    scalar: a Python number, not a tensor.
+    """
+
+    text: str
+    layout: Dims
+    type: Type
+    scalar: bool = False
+
+
+class _Writer:
+    """Writes one statement for each equation."""
+
+    def __init__(self, program: Program, name: str) -> None:
+        self.program = program
+        self.function = name
+        reserved = {"torch", "dtype", "device", name}
+        self.names = {n: f"{n}_" if n in reserved else n for n in program.values()}
+        self.values = {t.name: _Value(self.names[t.name], t.dims, tensor_type(t)) for t in program.inputs}
+        self.statements: list[str] = []
+
+    def text(self) -> str:
+        for e in self.program.eqns:
+            self.values[e.out] = self.statement(e)
+        results = [self.output(t.name, t.dims) for t in self.program.outputs]
+        header = f"def {self.function}({', '.join(self.names[t.name] for t in self.program.inputs)}):"
+        doc = f'"""{self.program.name} in PyTorch, in the dtype of its floating-point inputs."""'
+        body = [doc, *self.preamble(results), *self.statements, f"return {', '.join(results)}"]
+        return "\n    ".join([header, *body]) + "\n"
+
+    def preamble(self, results: Iterable[str]) -> list[str]:
+        """Statements that name the dtype and bring the inputs to it, as far as the text needs them."""
+        floating = [t for t in self.program.inputs if tensor_type(t) == "float"]
+        names = [self.names[t.name] for t in floating]
+        mixed = len({t.dtype for t in floating}) > 1
+        used = mixed or any("dtype" in line for line in (*self.statements, *results))
+        if not used:
+            return []
+        if not floating:
+            return ["dtype = torch.float64  # no floating-point input says otherwise"]
+        dtype = f"{names[0]}.dtype"
+        if not mixed:
+            return [f"dtype = {dtype}"]
+        for n in names[1:]:
+            dtype = f"torch.promote_types({dtype}, {n}.dtype)"
+        return [f"dtype = {dtype}", f"{', '.join(names)} = {', '.join(f'{n}.to(dtype)' for n in names)}"]
+
+    def output(self, name: str, dims: Dims) -> str:
+        value = self.values[name]
+        return f"{_permuted(self.tensor(value, value.type), value.layout, dims)}.contiguous()"
+
+    # -- equations
+
+    def statement(self, e: Eqn) -> _Value:
+        if e.op in DERIVED:
+            text, layout = self.derived(e)
+            return self.assign(e, text, layout)
+        row = OPS[e.op]
+        match row.kind:
+            case "rename":
+                return self.rename(e)
+            case "leaf":
+                return self.leaf(e, row)
+            case "reduction":
+                x = self.operand(e.args[0], e.type)
+                layout = _without(x.layout, e.axes)
+                return self.assign(e, row.torch.format(x.text, _places(x.layout, e.axes)), layout)
+            case "contraction":
+                text, layout = self.contraction(e, row)
+                return self.assign(e, text, layout)
+            case _:
+                return self.elementwise(e, row)
+
+    def assign(self, e: Eqn, text: str, layout: Dims, scalar: bool = False) -> _Value:
+        name = self.names[e.out]
+        self.statements.append(f"{name} = {_bare(text)}")
+        return _Value(name, layout, e.type, scalar)
+
+    def rename(self, e: Eqn) -> _Value:
+        x = self.operand(e.args[0], e.type)
+        names = dict(zip(e.axes[::2], e.axes[1::2], strict=True))
+        return _Value(x.text, tuple(names.get(d, d) for d in x.layout), e.type, x.scalar)
+
+    def leaf(self, e: Eqn, row: Op) -> _Value:
+        size = self.size(e.axes[0])
+        argument = f"{size}, device={self.device()}" if e.dims else size
+        return self.assign(e, row.torch.format(argument), e.dims, scalar=not e.dims)
+
+    def elementwise(self, e: Eqn, row: Op) -> _Value:
+        """Arguments aligned to one of them that has every axis, where there is one."""
+        want: Type = "float" if e.type == "float" else "int"
+        args: list[_Value] = []
+        for i, a in enumerate(e.args):
+            is_condition = row.result == "branches" and i == 0
+            keep = row.result == "bool" or is_condition
+            args.append(self.operand(a, self.type_of(a) if keep else want))
+        layout = next((a.layout for a in args if set(a.layout) == set(e.dims)), e.dims)
+        infix = not row.torch.startswith("torch.")
+        if infix and all(a.scalar for a in args):
+            return self.assign(e, row.torch.format(*(a.text for a in args)), layout, scalar=True)
+        branches = [a for a in args[1:] if not a.scalar] if row.result == "branches" else []
+        texts: list[str] = []
+        for i, a in enumerate(args):
+            always_number = row.domain[min(i, len(row.domain) - 1)]
+            inline = infix or (branches and i > 0) or always_number[0] == always_number[1]
+            texts.append(a.text if a.scalar and inline else self.aligned(a, layout, want))
+        return self.assign(e, row.torch.format(*texts), layout)
+
+    def derived(self, e: Eqn) -> tuple[str, Dims]:
+        row = DERIVED[e.op]
+        x = self.operand(e.args[0], "float")
+        number = e.args[1] if len(e.args) > 1 else (row.option or ("", 0.0))[1]
+        assert not isinstance(number, str)
+        last = (*_without(x.layout, e.axes), *e.axes)
+        moved = _permuted(x.text, x.layout, last)
+        sizes = ", ".join(self.size(d) for d in e.axes)
+        if not row.moved and not row.reduces and len(e.axes) > 1:  # a function of one torch axis: make them one
+            flat = f"{moved}.flatten({-len(e.axes)})"
+            return f"{row.torch.format(flat, dims=-1)}.unflatten(-1, ({sizes}))", last
+        text = row.torch.format(
+            x.text,
+            last=moved,
+            dims=_places(x.layout, e.axes),
+            sizes=f"({sizes},)" if len(e.axes) == 1 else f"({sizes})",
+            number=_number(number, "float"),
+        )
+        return text, _without(x.layout, e.axes) if row.reduces else last if row.moved else x.layout
+
+    def contraction(self, e: Eqn, row: Op) -> tuple[str, Dims]:
+        """A matmul where the axes are those of one, over any batch axes; otherwise an einsum."""
+        a, b = (self.operand(x, "float") for x in e.args)
+        if a.scalar or b.scalar:
+            x = b if a.scalar else a
+            return f"({a.text} * {b.text}).sum(dim={_places(x.layout, e.axes)})", _without(x.layout, e.axes)
+        batch = tuple(d for d in a.layout if d in b.layout and d not in e.axes)
+        rows = tuple(d for d in a.layout if d not in b.layout and d not in e.axes)
+        columns = tuple(d for d in b.layout if d not in a.layout and d not in e.axes)
+        summed = tuple(d for d in e.axes if d in a.layout and d in b.layout)
+        one_matrix = not batch and len(columns) <= 1
+        matrices = bool(batch) and len(rows) == len(columns) == 1
+        if len(summed) == len(e.axes) == 1 and (one_matrix or matrices):
+            left = _permuted(a.text, a.layout, (*batch, *rows, *summed))
+            right = _permuted(b.text, b.layout, (*batch, *summed, *columns))
+            return row.torch.format(left, right), (*batch, *rows, *columns)
+        layout = (*batch, *rows, *columns)
+        letters = axis_letters((*a.layout, *b.layout))
+        spell = ["".join(letters[d] for d in dims) for dims in (a.layout, b.layout, layout)]
+        return f'torch.einsum("{spell[0]},{spell[1]}->{spell[2]}", {a.text}, {b.text})', layout
+
+    # -- arguments
+
+    def type_of(self, arg: str | Number) -> Type:
+        if isinstance(arg, str):
+            return self.values[arg].type
+        return "int" if isinstance(arg, Fraction) and arg.denominator == 1 else "float"
+
+    def operand(self, arg: str | Number, want: Type) -> _Value:
+        """The argument with the type that the operator computes in: torch would promote integers to float32."""
+        if not isinstance(arg, str):
+            return _Value(_number(arg, want), (), want, scalar=True)
+        value = self.values[arg]
+        if value.scalar or value.type == want or want != "float":
+            return value
+        return _Value(f"{value.text}.to(dtype)", value.layout, want)
+
+    def tensor(self, value: _Value, want: Type) -> str:
+        if not value.scalar:
+            return value.text
+        dtype = "torch.int64" if want == "int" else "dtype"
+        return f"torch.full((), {value.text}, dtype={dtype}, device={self.device()})"
+
+    def aligned(self, value: _Value, layout: Dims, want: Type) -> str:
+        """The value so that it broadcasts against tensors of this layout."""
+        have = tuple(d for d in layout if d in value.layout)
+        text = _permuted(self.tensor(value, want), value.layout, have)
+        if have == layout[len(layout) - len(have) :]:
+            return text
+        tail = layout[layout.index(have[0]) :]
+        return f"{text}[{', '.join(':' if d in have else 'None' for d in tail)}]"
+
+    def size(self, dim: str) -> str:
+        for t in self.program.inputs:
+            if dim in t.dims:
+                return f"{self.names[t.name]}.shape[{t.dims.index(dim)}]"
+        return str(self.program.sizes[dim])
+
+    def device(self) -> str:
+        return f"{self.names[self.program.inputs[0].name]}.device" if self.program.inputs else "None"
+
+
+def axis_letters(dims: Iterable[str]) -> dict[str, str]:
+    """A letter of its own for each axis, its initial where that is free."""
+    letters: dict[str, str] = {}
+    for d in dict.fromkeys(dims):
+        free = (c for c in d[0] + string.ascii_letters if c in string.ascii_letters and c not in letters.values())
+        letters[d] = next(free)
+    return letters
+
+
+def _without(dims: Dims, axes: Sequence[str]) -> Dims:
+    return tuple(d for d in dims if d not in axes)
+
+
+def _places(layout: Dims, axes: Sequence[str]) -> str:
+    places = tuple(layout.index(a) for a in axes)
+    return str(places[0]) if len(places) == 1 else str(places)
+
+
+def _permuted(text: str, layout: Dims, target: Dims) -> str:
+    if layout == target:
+        return text
+    if layout[:-2] == target[:-2]:
+        return f"{text}.mT"
+    return f"{text}.permute({', '.join(str(layout.index(d)) for d in target)})"
+
+
+def _number(x: Number | float, want: Type) -> str:
+    if isinstance(x, Fraction) and want != "float" and x.denominator == 1:
+        return str(x.numerator)
+    value = float(x)
+    return repr(value) if abs(value) < float("inf") else ("torch.inf" if value > 0 else "-torch.inf")
+
+
+def _bare(text: str) -> str:
+    """The text without parentheses around the whole of it."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    depth = 0
+    for i, c in enumerate(text):
+        depth += (c == "(") - (c == ")")
+        if depth == 0 and i < len(text) - 1:
+            return text
+    return text[1:-1]

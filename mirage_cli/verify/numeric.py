@@ -1,0 +1,198 @@
+"""The floating-point net: a generated kernel against a float64 evaluation, beside eager PyTorch, on awkward inputs.
+
+A kernel passes a distribution when its error is at most `tolerance` times the larger of eager's error and of the
+rounding of the exact result to the output's type, and when it has no inf or NaN where float64 (rounded to that type)
+has none. Error is measured twice, and both must pass: the norm of the difference over the norm of the result, and the
+worst row's largest difference over that row's largest value, which sees one wrong row among thousands. Comparison with
+eager on the same inputs takes care of data that make a program ill-conditioned for everyone. Where eager itself
+overflows, the float64 evaluation with every operation rounded to the type's precision stands in for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from mirage_cli.ir.derived import lower
+from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.program import Eqn, Program
+
+if TYPE_CHECKING:
+    import torch
+
+    from mirage_cli.verify.yardstick import Judgement
+
+Run = Callable[["list[torch.Tensor]"], "Sequence[torch.Tensor]"]
+
+
+@dataclass(frozen=True, slots=True)
+class NumericVerdict:
+    """The judgement of all distributions. `worst` is the one nearest to, or furthest beyond, what is allowed.
+
+    error, eager_error: norm errors against float64 on the first distribution, the one for ordinary data.
+    tolerance: multiples of the yardstick that were allowed.
+    """
+
+    ok: bool
+    worst: Judgement
+    error: float
+    eager_error: float
+    tolerance: float
+    detail: tuple[Judgement, ...]
+
+    def __str__(self) -> str:
+        if self.ok:
+            return f"error {self.error:.2e}, eager's {self.eager_error:.2e}; all {len(self.detail)} distributions pass"
+        return "; ".join(f"{j.distribution}: {j.problem}" for j in self.detail if j.problem)
+
+
+def judge(
+    program: Program,
+    run: Run,
+    eager: Callable[..., Any],
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+    tolerance: float | None = None,
+    distributions: Sequence[str] | None = None,
+    overflow_like_eager: bool = False,
+    reference: Callable[[list[torch.Tensor]], Sequence[torch.Tensor]] | None = None,
+) -> NumericVerdict:
+    """Judges `run` at the program's sizes. Exceptions of `run` pass through; ValueError for outputs of other shapes.
+
+    eager: `eager(*inputs)` in PyTorch, a tensor or a tuple. distributions: names of those to try, all by default.
+    overflow_like_eager: let an inf or NaN pass where eager has one too: for plans that keep intermediates in float16.
+    reference: float64 outputs from the inputs, where the program's own evaluation (`reference64`) is not wanted.
+    """
+    import torch
+
+    from mirage_cli.verify import yardstick as y
+
+    where = torch.device(device)
+    allowed = program.tolerance if tolerance is None else tolerance
+    found: list[Judgement] = []
+    for i, kind in enumerate(y.DISTRIBUTIONS):
+        if distributions is not None and kind.name not in distributions:
+            continue
+        inputs = draw_inputs(program, kind.name, where, seed + i)
+        expected = reference(inputs) if reference else reference64(program, inputs)
+
+        def rounded(inputs: list[torch.Tensor] = inputs) -> Sequence[torch.Tensor]:
+            with y.RoundEveryResult(getattr(torch, program.dtype)):
+                return reference64(program, inputs)
+
+        with y.fresh_memory_is_nan():
+            outputs = run([x.clone() for x in inputs])
+        theirs = y.as_tuple(eager(*inputs))
+        found.append(y.judge_outputs(kind.name, outputs, expected, theirs, rounded, allowed, overflow_like_eager))
+    worst = max(found, key=lambda j: j.score)
+    ok = all(j.problem is None for j in found)
+    return NumericVerdict(ok, worst, found[0].error.norm, found[0].eager_error.norm, allowed, tuple(found))
+
+
+def draw_inputs(program: Program, distribution: str, device: torch.device, seed: int) -> list[torch.Tensor]:
+    """The program's inputs from the distribution of this name."""
+    import torch
+
+    from mirage_cli.verify import yardstick as y
+
+    kind = next(k for k in y.DISTRIBUTIONS if k.name == distribution)
+    sizes = program.sizes
+    shapes = [tuple(sizes[d] for d in t.dims) for t in program.inputs]
+    dtypes: list[torch.dtype] = [getattr(torch, t.dtype) for t in program.inputs]
+    return y.draw(kind, shapes, dtypes, [t.scale for t in program.inputs], longest_contraction(program), device, seed)
+
+
+def longest_contraction(program: Program) -> int:
+    """The most terms that one contraction of the program sums; 1 where there is none."""
+    sizes = program.sizes
+    terms = [math.prod(sizes[d] for d in e.axes) for e in lower(program).eqns if OPS[e.op].kind == "contraction"]
+    return max(terms, default=1)
+
+
+def reference64(program: Program, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The program's outputs in float64: a torch operation for each primitive operator, axes in the program's order."""
+    import torch
+
+    evaluation = _Evaluation(lower(program))
+    for t, x in zip(program.inputs, inputs, strict=True):
+        order = sorted(t.dims, key=evaluation.place)
+        value = x.double() if x.dtype.is_floating_point else x.long()
+        evaluation.values[t.name] = value.permute([t.dims.index(d) for d in order])
+        evaluation.dims[t.name] = tuple(order)
+    evaluation.device = inputs[0].device if inputs else torch.device("cpu")
+    for e in evaluation.program.eqns:
+        evaluation.values[e.out] = evaluation.run(e)
+        evaluation.dims[e.out] = e.dims
+    return tuple(evaluation.output(t.name, t.dims) for t in program.outputs)
+
+
+class _Evaluation:
+    """The values known so far, each with its axes in the program's order."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.place = program.order.index
+        self.values: dict[str, torch.Tensor] = {}
+        self.dims: dict[str, tuple[str, ...]] = {}
+        self.device: Any = None
+
+    def run(self, e: Eqn) -> torch.Tensor:
+        import torch
+
+        row = OPS[e.op]
+        sizes = self.program.sizes
+        match row.kind:
+            case "leaf":
+                n = sizes[e.axes[0]]
+                kind = torch.int64 if e.dims else torch.float64
+                return (
+                    torch.arange(n, device=self.device) if e.dims else torch.tensor(n, dtype=kind, device=self.device)
+                )
+            case "rename":
+                names = dict(zip(e.axes[::2], e.axes[1::2], strict=True))
+                dims = [names.get(d, d) for d in self.dims[str(e.args[0])]]
+                return self.values[str(e.args[0])].permute([dims.index(d) for d in e.dims])
+            case "contraction":
+                place = {d: i for i, d in enumerate(self.program.order)}
+                operands: list[Any] = []
+                for a in e.args:
+                    dims = self.dims[a] if isinstance(a, str) else ()
+                    operands += [self.argument(a, "float"), [place[d] for d in dims]]
+                return torch.einsum(*operands, [place[d] for d in e.dims])
+            case "reduction":
+                x = self.argument(e.args[0], e.type)
+                axes = tuple(self.dims[str(e.args[0])].index(a) for a in e.axes)
+                return _call(row.torch.format("a0", axes), x)
+            case _:
+                keep = [row.result == "bool" or (row.result == "branches" and i == 0) for i in range(len(e.args))]
+                args = [self.argument(a, None if k else e.type, e.dims) for a, k in zip(e.args, keep, strict=True)]
+                return _call(row.torch.format(*(f"a{i}" for i in range(len(args)))), *args)
+
+    def argument(self, a: Any, type: str | None, dims: tuple[str, ...] = ()) -> torch.Tensor:
+        """An argument, in float64 where the operator computes in floating point, aligned to `dims` where given."""
+        import torch
+
+        if not isinstance(a, str):
+            whole = type != "float" and isinstance(a, Fraction) and a.denominator == 1
+            return torch.tensor(
+                int(a) if whole else float(a), dtype=None if whole else torch.float64, device=self.device
+            )
+        x = self.values[a]
+        if type == "float":
+            x = x.double()
+        have = self.dims[a]
+        return x[tuple(slice(None) if d in have else None for d in dims)] if dims else x
+
+    def output(self, name: str, dims: tuple[str, ...]) -> torch.Tensor:
+        have = self.dims[name]
+        return self.values[name].double().permute([have.index(d) for d in dims]).contiguous()
+
+
+def _call(expression: str, *args: torch.Tensor) -> torch.Tensor:
+    """The value of a template of OPS, whose text is the table's own."""
+    import torch
+
+    return eval(expression, {"torch": torch} | {f"a{i}": x for i, x in enumerate(args)})  # noqa: S307

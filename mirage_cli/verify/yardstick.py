@@ -1,0 +1,259 @@
+"""Test data and the measure of error. It needs torch alone, because exported kernels carry this text with them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import warnings
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# -- test data
+
+LARGEST = {torch.float16: 65504.0}  # other types: their range is not what limits them
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """One kind of test data. `change(x, scale, contracted)` turns unit normal float64 values into it.
+
+    scale: the deviation that the spec asks for. contracted: terms in the longest contraction of the program.
+    """
+
+    name: str
+    doc: str
+    change: Callable[[torch.Tensor, float, int], torch.Tensor]
+
+
+def products_up_to(peak: float, contracted: int) -> float:
+    """The deviation c of two factors whose contraction stays below `peak`: 5.5 deviations of a sum of c² x y."""
+    return math.sqrt(peak / (5.5 * math.sqrt(contracted)))
+
+
+def equal_rows(x: torch.Tensor) -> torch.Tensor:
+    return x[..., :1].expand(x.shape).clone() if x.dim() else x
+
+
+def one_outlier(x: torch.Tensor) -> torch.Tensor:
+    x = x.clone()
+    x.view(-1)[x.numel() // 2] = 6e4
+    return x
+
+
+DISTRIBUTIONS = (
+    Distribution("normal", "normal, with the deviation of the spec", lambda x, scale, _: x * scale),
+    Distribution("large", "products up to ±500: exp overflows float32", lambda x, _, k: x * products_up_to(500, k)),
+    Distribution("huge", "products up to ±60000, float16's end", lambda x, _, k: x * products_up_to(60000, k)),
+    Distribution("equal rows", "every row holds one value", lambda x, scale, _: equal_rows(x) * scale),
+    Distribution("outlier", "normal, and one value of 60000", lambda x, scale, _: one_outlier(x * scale)),
+    Distribution("tiny", "deviation 1e-6: float16's subnormals", lambda x, _, __: x * 1e-6),
+    Distribution("large mean", "mean 100, deviation 1, times the spec's", lambda x, scale, _: (x + 100) * scale),
+)
+
+
+def draw(
+    kind: Distribution,
+    shapes: Sequence[tuple[int, ...]],
+    dtypes: Sequence[torch.dtype],
+    scales: Sequence[float],
+    contracted: int,
+    device: torch.device,
+    seed: int,
+) -> list[torch.Tensor]:
+    """Inputs of one distribution. Integers are below the longest axis of all, whatever the distribution."""
+    g = torch.Generator(device=device).manual_seed(seed)
+    longest = max([2, *(n for shape in shapes for n in shape)])
+    inputs: list[torch.Tensor] = []
+    for shape, dtype, scale in zip(shapes, dtypes, scales, strict=True):
+        if not dtype.is_floating_point:
+            inputs.append(torch.randint(0, longest, shape, generator=g, device=device, dtype=dtype))
+            continue
+        x = kind.change(torch.randn(shape, generator=g, device=device, dtype=torch.float64), scale, contracted)
+        inputs.append(x.clamp(-LARGEST.get(dtype, math.inf), LARGEST.get(dtype, math.inf)).to(dtype))
+    return inputs
+
+
+# -- error
+
+ROW_ELEMENTS = 16
+
+
+@dataclass(frozen=True)
+class Error:
+    """norm: ‖y - ref‖ / ‖ref‖. row: the worst row's max |y - ref| / max |ref|. Both over finite elements of ref."""
+
+    norm: float
+    row: float
+
+    def larger(self, other: Error) -> Error:
+        return Error(max(self.norm, other.norm), max(self.row, other.row))
+
+    def over(self, other: Error) -> float:
+        """The larger of the two ratios; 0 / 0 is 0."""
+        return max(_ratio(self.norm, other.norm), _ratio(self.row, other.row))
+
+
+def error(y: torch.Tensor, ref: torch.Tensor) -> Error:
+    """The error of `y` against the float64 `ref`, over the elements where both, in y's type, are finite.
+
+    What `y` has elsewhere is the business of `overflows`. A row is the last axis, or as many last axes as hold 16
+    elements, so that it has a typical magnitude to scale by.
+    """
+    finite = torch.isfinite(ref.to(y.dtype)) & torch.isfinite(y)
+    expected = torch.where(finite, ref, 0.0)
+    wrong = torch.where(finite, y.double() - ref, 0.0)
+    if not wrong.numel():
+        return Error(0.0, 0.0)
+    row = 1
+    for n in reversed(ref.shape):
+        row *= n
+        if row >= ROW_ELEMENTS:
+            break
+    worst, size = (x.abs().reshape(-1, row).amax(dim=1) for x in (wrong, expected))
+    rows = torch.where(worst > 0, worst / size, 0.0).amax()
+    return Error(_ratio(float(wrong.norm()), float(expected.norm())), float(rows))
+
+
+def overflows(y: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
+    """Where `y` has an inf or NaN and float64, rounded to y's type, has none.
+
+    In the last hundredth of the type's range an inf is a matter of rounding, and let pass; a NaN never is.
+    """
+    if not y.dtype.is_floating_point:
+        return torch.zeros_like(ref, dtype=torch.bool)
+    finite = torch.isfinite(ref.to(y.dtype))
+    near_the_end = ref.abs() > 0.99 * torch.finfo(y.dtype).max
+    return (y.isnan() & finite) | (y.isinf() & finite & ~near_the_end)
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else (0.0 if part == 0 else math.inf)
+
+
+class RoundEveryResult(TorchDispatchMode):
+    """Rounds what each torch operation returns to the precision of `dtype`, and leaves it float64's range.
+
+    What eager PyTorch would make if nothing overflowed: the yardstick where it does overflow.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.bits = 1 - round(math.log2(torch.finfo(dtype).eps))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        is_number = isinstance(result, torch.Tensor) and result.dtype == torch.float64
+        if not is_number or func.is_view:
+            return result
+        mantissa, exponent = torch.frexp(result)
+        rounded = torch.ldexp(torch.round(mantissa * 2**self.bits), exponent - self.bits)
+        return torch.where(torch.isfinite(result), rounded, result)
+
+
+@contextlib.contextmanager
+def fresh_memory_is_nan() -> Generator[None]:
+    """While it lasts, torch.empty gives NaN (integers: the largest): what a kernel forgets to write is seen."""
+    memory: Any = torch.utils.deterministic
+    was_filled, was_on = memory.fill_uninitialized_memory, torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            memory.fill_uninitialized_memory = True
+            yield
+    finally:
+        torch.use_deterministic_algorithms(was_on, warn_only=warn_only)
+        memory.fill_uninitialized_memory = was_filled
+
+
+# -- judgement
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What became of one distribution, in its worst output. `allowed` already holds the tolerance.
+
+    overflow: where the output has an inf or NaN that float64 lacks, in words; None where nowhere.
+    excused: how many more such places were let pass, because eager has an inf or NaN there too.
+    """
+
+    distribution: str
+    error: Error
+    eager_error: Error
+    allowed: Error
+    overflow: str | None = None
+    excused: int = 0
+
+    @property
+    def score(self) -> float:
+        """1 is the most that passes."""
+        return math.inf if self.overflow else self.error.over(self.allowed)
+
+    @property
+    def problem(self) -> str | None:
+        """Why it did not pass."""
+        if self.overflow or self.score <= 1:
+            return self.overflow
+        mine, most = self.error, self.allowed
+        return f"error {mine.norm:.2e} (row {mine.row:.2e}), allowed {most.norm:.2e} (row {most.row:.2e})"
+
+
+def as_tuple(result: Any) -> tuple[torch.Tensor, ...]:
+    """What a function returned: one tensor, or several."""
+    return (result,) if isinstance(result, torch.Tensor) else tuple(result)
+
+
+def judge_outputs(
+    name: str,
+    outputs: Sequence[torch.Tensor],
+    reference: Sequence[torch.Tensor],
+    eager: Sequence[torch.Tensor],
+    rounded: Callable[[], Sequence[torch.Tensor]],
+    tolerance: float,
+    overflow_like_eager: bool,
+) -> Judgement:
+    """Outputs pass with an error of at most `tolerance` times the yardstick, and no inf or NaN that float64 lacks.
+
+    The yardstick is the larger of eager's error and of the float64 result's own rounding. Where eager has an inf
+    or NaN that float64 lacks, `rounded()` stands in for it: the float64 evaluation with every result rounded.
+    overflow_like_eager: let an inf or NaN pass in places where eager has one too (a matmul kept in float16, say).
+
+    Raises ValueError for outputs of another number or shape than the reference's.
+    """
+    if [y.shape for y in outputs] != [ref.shape for ref in reference]:
+        shapes, expected = ([tuple(x.shape) for x in group] for group in (outputs, reference))
+        raise ValueError(f"the outputs have the shapes {shapes}, not {expected}")
+    stand_ins: Sequence[torch.Tensor] | None = None
+    found: list[Judgement] = []
+    for i, (y, ref) in enumerate(zip(outputs, reference, strict=True)):
+        e = eager[i].to(y.dtype)
+        bad, eager_bad = overflows(y, ref), overflows(e, ref)
+        if bool(eager_bad.any()):
+            stand_ins = stand_ins or rounded()
+            e = stand_ins[i].to(y.dtype)
+        excused = bad & eager_bad if overflow_like_eager else torch.zeros_like(bad)
+        theirs = error(e, ref)
+        yardstick = theirs.larger(error(ref.to(y.dtype), ref)).larger(_half_unit(y.dtype))
+        allowed = Error(tolerance * yardstick.norm, tolerance * yardstick.row)
+        overflow = _first(i, y, ref, bad & ~excused)
+        found.append(Judgement(name, error(y, ref), theirs, allowed, overflow, int(excused.sum())))
+    return max(found, key=lambda j: j.score)
+
+
+def _first(output: int, y: torch.Tensor, ref: torch.Tensor, bad: torch.Tensor) -> str | None:
+    """The first bad place, in words; None where there is none."""
+    if not (count := int(bad.sum())):
+        return None
+    at = tuple(int(i) for i in bad.nonzero()[0])
+    more = f" and {count - 1} more places" if count > 1 else ""
+    return f"output {output} is {y[at].item()} at {at}{more}, where float64 has {ref[at].item():g}"
+
+
+def _half_unit(dtype: torch.dtype) -> Error:
+    unit = torch.finfo(dtype).eps / 2 if dtype.is_floating_point else 0.0
+    return Error(unit, unit)
