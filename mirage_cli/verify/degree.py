@@ -1,0 +1,185 @@
+"""What a passing finite-field test proves: the degree of the functions compared, and the bound that follows.
+
+Each value is a quotient of polynomials; its numerator's degree and its denominator as a product of powers of named
+polynomials are followed through the equations. exp, roots and random functions count as fresh variables of degree 1;
+for them the bound rests on the assumption that is recorded (docs/verification.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from math import prod
+
+from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.program import Eqn, Program
+from mirage_cli.verify.residues import MODULI
+
+ASSUMPTIONS = {
+    "exp": "powers of ω behave as independent where exponents differ",
+    "root": "roots behave as random functions",
+    "max": "max and min are known as associative, commutative operations alone",
+    "mask": "comparisons are known as functions alone",
+    "fn": "opaque functions are known as functions alone",
+}
+_KIND = {
+    "exp": "exp", "exp2": "exp", "exp_sub": "exp", "log": "exp", "sqrt": "root", "rsqrt": "root",
+    "max": "max", "min": "max", "maximum": "fn", "minimum": "fn", "relu": "fn",
+    "lt": "mask", "le": "mask", "gt": "mask", "ge": "mask", "eq": "mask", "ne": "mask",
+    "sigmoid": "fn", "silu": "fn", "gelu": "fn", "tanh": "fn", "abs": "fn",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """bound: on a false accept by one test; assumes: texts of what it rests on."""
+
+    bound: float
+    assumes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """A power of a polynomial in a denominator: degree of the base, and the axes it depends on."""
+
+    degree: int
+    dims: frozenset[str]
+    power: int
+
+
+@dataclass(frozen=True, slots=True)
+class Degree:
+    """A quotient: numerator's degree, denominator as a product of factors by name."""
+
+    top: int
+    bottom: Mapping[str, Factor]
+
+    @property
+    def below(self) -> int:
+        return sum(f.degree * f.power for f in self.bottom.values())
+
+
+def power(x: Degree, n: int) -> Degree:
+    return Degree(x.top * n, {k: Factor(f.degree, f.dims, f.power * n) for k, f in x.bottom.items()})
+
+
+class _Walk:
+    """Degrees through a list of equations."""
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.sizes = sizes
+        self.kinds: set[str] = set()
+        self.exponent = 0
+        self.fresh = 0
+
+    def run(self, eqns: Iterable[Eqn], env: dict[str, Degree]) -> None:
+        dims: dict[str, frozenset[str]] = {}
+        for e in eqns:
+            args = [env[a] if isinstance(a, str) else Degree(0, {}) for a in e.args]
+            env[e.out] = self.equation(e, args)
+            dims[e.out] = frozenset(e.dims)
+
+    def equation(self, e: Eqn, args: list[Degree]) -> Degree:
+        if e.op in _KIND:
+            self.kinds.add(_KIND[e.op])
+        if e.op in ("add", "sub", "where"):
+            return self.total(args[-2:])
+        if e.op in ("mul", "dot"):
+            return self.reduced(e, self.product(args[0], args[1]))
+        if e.op == "div":
+            return self.product(args[0], self.inverse(args[1], e))
+        if e.op == "sum":
+            return self.reduced(e, args[0])
+        if e.op in ("max", "min"):
+            n = prod(self.sizes.get(a, 3) for a in e.axes)
+            return power(Degree(max(args[0].top, args[0].below), args[0].bottom), n)
+        if e.op == "rename":
+            return args[0]
+        if e.op == "neg":
+            return args[0]
+        if e.op == "square":
+            return self.product(args[0], args[0])
+        if e.op == "reciprocal":
+            return self.inverse(args[0], e)
+        if e.op == "silu":
+            return self.product(args[0], Degree(1, {}))
+        if e.op == "pow" and isinstance(e.args[1], Fraction) and e.args[1].denominator == 1:
+            base = args[0] if e.args[1] > 0 else self.inverse(args[0], e)
+            return power(base, min(abs(e.args[1].numerator), MODULI[-1]))
+        if e.op == "pow":
+            self.kinds.add("root")
+        if OPS[e.op].kind == "leaf":
+            return Degree(0, {})
+        if _KIND.get(e.op) == "exp":
+            self.exponent = max([self.exponent, *(a.top + a.below for a in args)])
+        return Degree(1, {})
+
+    def product(self, x: Degree, y: Degree) -> Degree:
+        bottom = dict(x.bottom)
+        for k, f in y.bottom.items():
+            bottom[k] = Factor(f.degree, f.dims, f.power + (bottom[k].power if k in bottom else 0))
+        return Degree(x.top + y.top, bottom)
+
+    def inverse(self, x: Degree, e: Eqn) -> Degree:
+        self.fresh += 1
+        return Degree(x.below, {f"{e.out} {self.fresh}": Factor(x.top, frozenset(e.dims), 1)})
+
+    def total(self, terms: list[Degree]) -> Degree:
+        bottom: dict[str, Factor] = {}
+        for t in terms:
+            for k, f in t.bottom.items():
+                bottom[k] = max(f, bottom.get(k, f), key=lambda f: f.power)
+        whole = sum(f.degree * f.power for f in bottom.values())
+        return Degree(max((t.top + whole - t.below for t in terms), default=0), bottom)
+
+    def reduced(self, e: Eqn, x: Degree) -> Degree:
+        """A sum over axes: denominators that depend on them are multiplied together."""
+        if OPS[e.op].kind not in ("reduction", "contraction"):
+            return x
+        top, bottom = x.top, {}
+        for k, f in x.bottom.items():
+            n = prod(self.sizes.get(a, 3) for a in e.axes if a in f.dims)
+            top += (n - 1) * f.degree * f.power
+            bottom[k if n == 1 else f"{k} {e.out}"] = Factor(f.degree * n, f.dims - set(e.axes), f.power)
+        return Degree(top, bottom)
+
+
+def claim(program: Program, graph: MuGraph, levels: list[tuple[bool, ...]]) -> Claim:
+    """The bound of one test that compared each output in these residues.
+
+    A difference of degree D that is not zero vanishes at a random point modulo p with probability at most D / p
+    (Schwartz 1980, Zippel 1979); residues modulo different primes are independent. Where exponentials occur one residue
+    alone is counted, and the degree of the exponents is added.
+    """
+    walk = _Walk(program.sizes)
+    env = {t.name: Degree(1, {}) for t in program.inputs}
+    walk.run(program.eqns, env)
+    other = _Walk(graph.sizes)
+    memory = {t.name: Degree(1, {}) for t in graph.inputs}
+    for k in graph.kernels:
+        values = {x.out: _named(memory[x.buffer], graph.tensors()[x.buffer].dims, x.dims) for x in k.loads}
+        other.run(k.body, values)
+        for s in k.stores:
+            memory[s.buffer] = _named(values[s.value], s.dims, graph.tensors()[s.buffer].dims)
+    kinds = walk.kinds | other.kinds
+    exponent = max(walk.exponent, other.exponent)
+    bound = 0.0
+    for t, valid in zip(program.outputs, levels, strict=True):
+        a, b = env[t.name], memory[t.name]
+        degree = max(a.top + b.below, b.top + a.below, 1)
+        if "exp" in kinds:
+            here = (degree + exponent) / min(p for p, v in zip(MODULI, (*valid, False), strict=False) if v)
+        else:
+            here = prod(min(1.0, degree / p) for p, v in zip(MODULI, valid, strict=True) if v)
+        bound = max(bound, min(1.0, here))
+    return Claim(bound, tuple(text for kind, text in ASSUMPTIONS.items() if kind in kinds))
+
+
+def _named(x: Degree, old: tuple[str, ...], new: tuple[str, ...]) -> Degree:
+    names = dict(zip(old, new, strict=True))
+    return Degree(
+        x.top,
+        {k: Factor(f.degree, frozenset(names.get(d, d) for d in f.dims), f.power) for k, f in x.bottom.items()},
+    )

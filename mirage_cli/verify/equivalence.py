@@ -1,0 +1,372 @@
+"""check_equivalence: structure first, then random tests in finite fields of the μGraph as scheduled, at reduced sizes.
+
+What a passing verdict claims, and for which programs its bound is a theorem, is in docs/verification.md; `Verdict`
+repeats it per result (`bound`, `assumes`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
+from mirage_cli.ir.ops import OPS, Type
+from mirage_cli.ir.placement import InexpressibleError, place
+from mirage_cli.ir.program import Eqn, Program, Tensor, equation, tensor_type
+from mirage_cli.ir.schedule import KernelSchedule, Schedule
+from mirage_cli.verify.degree import claim
+from mirage_cli.verify.interpret import FieldSemantics, ScheduleFailure, run_mugraph, run_program
+from mirage_cli.verify.residues import LEVELS, NO_GUESSES, UNDEFINED, Value, aligned, both_valid, same
+
+REDRAWS = 128
+"""Draws, for one test, within which every output must have shown an element that is defined and without taint."""
+
+MASK_BITS = 24
+"""Random bits behind every comparison in one test: tests of programs that compare are repeated until they are met."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer to "does this μGraph compute this program?".
+
+    net: "structure" if it is refused before any arithmetic, else "field".
+    bound: for an accepted μGraph, an upper bound on the probability (over the seed) that a wrong one is accepted, under
+        `assumes`. 0 for a refused one: a refusal is never wrong about the μGraph as scheduled.
+    assumes: what the bound rests on beyond Schwartz and Zippel's lemma; empty for rational functions.
+    detail: one sentence for people.
+    counterexample: which element of which output differs, with the seed and sizes that show it.
+    """
+
+    ok: bool
+    net: Literal["structure", "field"]
+    bound: float
+    detail: str
+    counterexample: str | None = None
+    assumes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.ok:
+            return self.detail
+        return f"refused by {self.net}: {self.detail}" + (f" ({self.counterexample})" if self.counterexample else "")
+
+
+def check_equivalence(program: Program, graph: MuGraph, seed: int, tests: int = 2) -> Verdict:
+    """Test a μGraph against its lowered program. Deterministic in the seed."""
+    if problem := structure_problem(program, graph):
+        return Verdict(False, "structure", 0.0, problem)
+    bound = 1.0
+    assumes: tuple[str, ...] = ()
+    for test in range(tests):
+        test_seed = seed * 1009 + test
+        sizes, schedule = small_instance(program, graph, test_seed)
+        small, small_graph = program.resized(sizes), graph.resized(sizes)
+        outcome = _test(small, small_graph, schedule, test_seed)
+        if isinstance(outcome, Verdict):
+            return outcome
+        result = claim(small, small_graph, outcome.levels)
+        bound *= min(1.0, result.bound + outcome.mask_miss)
+        assumes = result.assumes
+    rest = f", assuming {', '.join(assumes)}" if assumes else ""
+    detail = f"tested over finite fields: false accept below {bound:.1e}{rest}"
+    return Verdict(True, "field", bound, detail, assumes=assumes)
+
+
+# -- one test
+
+
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """levels: the residues in which each output was compared; mask_miss: bound on not seeing a wrong comparison."""
+
+    levels: list[tuple[bool, ...]]
+    mask_miss: float
+
+
+def _test(program: Program, graph: MuGraph, schedule: Schedule, seed: int) -> Verdict | _Passed:
+    """Run both on random inputs, again until the draw tells something about every output and every comparison."""
+    where = f"seed {seed}, {_sizes(program)}"
+    bits = 0
+    for draw in range(REDRAWS):
+        semantics = FieldSemantics(seed * 4099 + draw, program.sizes)
+        inputs = {t.name: semantics.field.draw(t.dims, tensor_type(t)) for t in program.inputs}
+        want = run_program(program, inputs, semantics)
+        guesses = semantics.field.fewest_guesses
+        if not all(_telling(x) for x in want.values()):
+            continue
+        try:
+            got = run_mugraph(graph, schedule, inputs, semantics, seed)
+        except ScheduleFailure as failure:
+            return _refusal(str(failure), where)
+        levels: list[tuple[bool, ...]] = []
+        telling = True
+        for t in program.outputs:
+            agree, sure = _compare(t, want[t.name], got[t.name])
+            if (~agree & sure).any():
+                at = tuple(int(i) for i in np.argwhere(~agree & sure)[0])
+                return _mismatch(t, at, want[t.name], got[t.name], where)
+            telling &= bool((agree & sure).any())
+            levels.append(both_valid(want[t.name], got[t.name]))
+        bits += guesses if telling else 0
+        if bits >= MASK_BITS:
+            return _Passed(levels, 0.0 if guesses == NO_GUESSES else 2.0**-bits)
+    return _refusal(f"in {REDRAWS} draws, an output was never defined and free of roots of non-squares", where)
+
+
+def _telling(x: Value) -> bool:
+    """Some element is defined and beyond doubt."""
+    agree, sure = same(x, x)
+    if x.flags is not None:
+        sure = sure & (x.flags != UNDEFINED)
+    return bool((agree & sure).any())
+
+
+def _compare(t: Tensor, want: Value, got: Value) -> tuple[np.ndarray, np.ndarray]:
+    """Where they agree and where that counts; where the program itself has no value, anything is right."""
+    shape = got.shape
+    want = Value(
+        t.dims,
+        want.kind,
+        np.broadcast_to(*_wide(want, t.dims, shape)),
+        want.valid,
+        None if want.flags is None else np.broadcast_to(aligned(want.flags, want.dims, t.dims), shape),
+        None if want.taint is None else np.broadcast_to(aligned(want.taint, want.dims, t.dims, 1), (LEVELS, *shape)),
+    )
+    agree, sure = same(want, got)
+    if want.flags is not None:
+        sure = sure & (want.flags != UNDEFINED)
+    return agree, sure
+
+
+def _wide(x: Value, dims: tuple[str, ...], shape: tuple[int, ...]) -> tuple[np.ndarray, tuple[int, ...]]:
+    lead = 1 if x.kind == "field" else 0
+    return aligned(x.data, x.dims, dims, lead), (*x.data.shape[:lead], *shape)
+
+
+def _refusal(detail: str, counterexample: str | None) -> Verdict:
+    return Verdict(False, "field", 0.0, detail, counterexample)
+
+
+def _mismatch(t: Tensor, at: tuple[int, ...], want: Value, got: Value, where: str) -> Verdict:
+    element = f"{t.name}[{', '.join(f'{d}={i}' for d, i in zip(t.dims, at, strict=True))}]"
+    place = tuple(at[t.dims.index(d)] for d in want.dims)
+    values = f"expected {_element(want, place)}, got {_element(got, at)}"
+    return _refusal(f"computes another {t.name}", f"{element}: {values}; {where}")
+
+
+def _element(x: Value, at: tuple[int, ...]) -> str:
+    if x.flags is not None and x.flags[at]:
+        return {1: "inf", -1: "-inf", 2: "undefined"}[int(x.flags[at])]
+    if x.kind != "field":
+        return str(x.data[at])
+    residues = [str(int(x.data[(i, *at)])) for i, v in enumerate(x.valid) if v]
+    return f"({', '.join(residues)})"
+
+
+def _sizes(program: Program) -> str:
+    return "sizes " + " ".join(f"{d}={n}" for d, n in program.dims)
+
+
+# -- reduced sizes
+
+
+class _Classes:
+    """Axes that must have equal sizes, since one is loaded, stored or renamed as the other."""
+
+    def __init__(self) -> None:
+        self.parent: dict[str, str] = {}
+
+    def find(self, a: str) -> str:
+        while self.parent.setdefault(a, a) != a:
+            a = self.parent[a]
+        return a
+
+    def join(self, a: str, b: str) -> None:
+        self.parent[self.find(a)] = self.find(b)
+
+
+def _classes(program: Program, graph: MuGraph) -> _Classes:
+    classes = _Classes()
+    tensors = graph.tensors()
+    for d in (*program.order, *graph.sizes):
+        classes.find(d)
+    for e in (*program.eqns, *(e for k in graph.kernels for e in k.body)):
+        if e.op == "rename":
+            for a, b in zip(e.axes[::2], e.axes[1::2], strict=True):
+                classes.join(a, b)
+    for k in graph.kernels:
+        for x in (*k.loads, *k.stores):
+            for a, b in zip(x.dims, tensors[x.buffer].dims, strict=True):
+                classes.join(a, b)
+    return classes
+
+
+def small_instance(program: Program, graph: MuGraph, seed: int) -> tuple[dict[str, int], Schedule]:
+    """Reduced sizes and a schedule: several tiles along every grid, loop and split dimension, the last one short.
+
+    Axes of one class get one size, and axes whose size is a number of the program (`size`) get sizes of their own, so
+    that one is not taken for another. Chunk axes get no size: the schedule's split is theirs.
+    """
+    rng = random.Random(seed)
+    classes = _classes(program, graph)
+    roles: dict[str, set[str]] = {}
+    for k in graph.kernels:
+        for d, role in k.roles:
+            roles.setdefault(classes.find(d), set()).add(role)
+    counted = {
+        classes.find(e.axes[0]) for e in (*program.eqns, *(e for k in graph.kernels for e in k.body)) if e.op == "size"
+    }
+    size: dict[str, int] = {}
+    for c in sorted({classes.find(d) for d in (*program.order, *graph.sizes)}):
+        has = roles.get(c, set())
+        choices = [7, 5] if "split" in has else [5, 7] if "loop" in has else [3, 5, 7] if "grid" in has else [2, 3, 4]
+        pick = choices[0] if has & {"split", "loop", "grid"} else rng.choice(choices)
+        while c in counted and pick in (size[o] for o in counted if o in size):
+            pick += 2
+        size[c] = pick
+    sizes = {d: size[classes.find(d)] for d in (*program.order, *graph.sizes)}
+    splits: dict[str, int] = {}
+    kernels: dict[str, KernelSchedule] = {}
+    for k in graph.kernels:
+        if k.kind == "library":
+            continue
+        if k.split:
+            splits[k.split] = splits.get(k.split) or rng.choice((2, 2, 3))
+        cut: list[tuple[str, int]] = []
+        for d in k.with_role("grid", "split", "loop"):
+            chunked = next((s for s in splits if split_axis(s) == d), None)
+            if chunked is not None:
+                cut.append((d, 1 if splits[chunked] == 2 else 2))
+            else:
+                cut.append((d, 2 if sizes.get(d, 3) < 5 or k.role(d) == "split" else rng.choice((2, 2, 3))))
+        order = tuple(d for d, _ in k.roles)
+        kernels[k.name] = KernelSchedule(tuple(cut), order, split=splits[k.split] if k.split else 1)
+    return sizes, Schedule(kernels)
+
+
+def small_sizes(program: Program, graph: MuGraph, seed: int) -> dict[str, int]:
+    """The sizes of `small_instance`."""
+    return small_instance(program, graph, seed)[0]
+
+
+def small_schedule(program: Program, graph: MuGraph, seed: int) -> Schedule:
+    """The schedule of `small_instance`."""
+    return small_instance(program, graph, seed)[1]
+
+
+# -- structure
+
+
+def structure_problem(program: Program, graph: MuGraph) -> str | None:
+    """Why this μGraph cannot be a plan for the program, whatever it computes; None if it can."""
+    try:
+        _check_interface(program, graph)
+        _check_buffers(graph)
+        for k in graph.kernels:
+            _check_kernel(k, graph)
+    except _ProblemError as problem:
+        return str(problem)
+    return None
+
+
+class _ProblemError(Exception):
+    pass
+
+
+def _require(condition: object, problem: str) -> None:
+    if not condition:
+        raise _ProblemError(problem)
+
+
+def _check_interface(program: Program, graph: MuGraph) -> None:
+    inputs = {(t.name, t.dims, t.dtype) for t in program.inputs}
+    for t in graph.inputs:
+        _require((t.name, t.dims, t.dtype) in inputs, f"input {t} is not one of the program")
+    want = [(t.name, t.dims, t.dtype) for t in program.outputs]
+    got = [(t.name, t.dims, t.dtype) for t in graph.outputs]
+    _require(sorted(want) == sorted(got), "the outputs are not the program's")
+    for d, n in program.dims:
+        _require(graph.sizes.get(d, n) == n, f"{d} has another size than in the program")
+    names = [t.name for t in (*graph.inputs, *graph.outputs, *graph.buffers)]
+    _require(len(set(names)) == len(names), "two tensors have one name")
+    _require(len({k.name for k in graph.kernels}) == len(graph.kernels), "two kernels have one name")
+
+
+def _check_buffers(graph: MuGraph) -> None:
+    """Every output and buffer is written once, before it is read."""
+    tensors = graph.tensors()
+    given = {t.name for t in graph.inputs}
+    writes = Counter(s.buffer for k in graph.kernels for s in k.stores)
+    for t in (*graph.outputs, *graph.buffers):
+        _require(writes[t.name] > 0, f"nothing writes {t.name}")
+        _require(writes[t.name] == 1, f"{t.name} is written {writes[t.name]} times")
+    for k in graph.kernels:
+        for x in k.loads:
+            _require(x.buffer in tensors, f"{k.name} loads {x.buffer}, which does not exist")
+            _require(x.buffer in given, f"{k.name} loads {x.buffer} before it is stored")
+        for s in k.stores:
+            _require(s.buffer in tensors, f"{k.name} stores {s.buffer}, which does not exist")
+            _require(s.buffer not in {t.name for t in graph.inputs}, f"{k.name} overwrites the input {s.buffer}")
+        given |= {s.buffer for s in k.stores}
+
+
+def _check_kernel(k: Kernel, graph: MuGraph) -> None:
+    tensors = graph.tensors()
+    known: dict[str, Tensor | Eqn] = {}
+    _require(len({d for d, _ in k.roles}) == len(k.roles), f"{k.name} gives a dimension two roles")
+    _require(len(k.with_role("split")) <= 1, f"{k.name} splits two dimensions")
+    chunk = split_axis(k.split) if k.split else None
+    for x in k.loads:
+        _check_axes(k, x, graph, None)
+        _require(x.out not in known, f"{k.name} defines {x.out} twice")
+        known[x.out] = Tensor(x.out, x.dims, tensors[x.buffer].dtype)
+    order = tuple(d for d, _ in k.roles) or tuple(graph.sizes)
+    for e in k.body:
+        _require(e.out not in known, f"{k.name} defines {e.out} twice")
+        _require(all(a in known for a in e.values), f"{k.name} uses {e.values} before they are known")
+        _require(e.op in OPS, f"{k.name} has no operator {e.op}")
+        try:
+            again = equation(e.out, e.op, e.args, e.axes, known, order)
+        except (ValueError, KeyError) as error:
+            raise _ProblemError(f"{k.name}: {error}") from error
+        _require((again.dims, again.type) == (e.dims, e.type), f"{k.name}: {e} should have the axes {again.dims}")
+        _require(len(set(e.dims)) == len(e.dims), f"{k.name}: {e} has an axis twice")
+        known[e.out] = e
+    used = {d for x in known.values() for d in x.dims} | {a for e in k.body for a in e.axes if OPS[e.op].kind == "leaf"}
+    if k.kind == "generated":
+        roles = {d for d, _ in k.roles}
+        leaves = {a for e in k.body if e.op == "size" for a in e.axes}
+        _require(used - leaves <= roles, f"{k.name} gives no role to {', '.join(sorted(used - leaves - roles))}")
+    for s in k.stores:
+        _check_axes(k, s, graph, chunk)
+        _require(s.value in known, f"{k.name} stores {s.value}, which it does not compute")
+        value = known[s.value]
+        extra = set(s.dims) ^ set(value.dims)
+        _require(extra <= {chunk}, f"{k.name} stores {s.value}[{', '.join(value.dims)}] as [{', '.join(s.dims)}]")
+        _require(
+            _type(value) != "float" or tensor_type(tensors[s.buffer]) == "float",
+            f"{k.name} stores a float in {tensors[s.buffer]}",
+        )
+    if k.kind == "generated":
+        try:
+            place(k)
+        except InexpressibleError as error:
+            raise _ProblemError(f"{k.name} has no placement: {error.reason}") from error
+
+
+def _check_axes(k: Kernel, x: Load | Store, graph: MuGraph, chunk: str | None) -> None:
+    axes = graph.tensors()[x.buffer].dims
+    _require(len(axes) == len(x.dims), f"{k.name} gives {x.buffer} {len(x.dims)} axes, not {len(axes)}")
+    _require(len(set(x.dims)) == len(x.dims), f"{k.name} has an axis of {x.buffer} twice")
+    for a, b in zip(axes, x.dims, strict=True):
+        sizes = graph.sizes.get(a), graph.sizes.get(b)
+        fits = sizes[0] == sizes[1] if None not in sizes else sizes == (None, None) and a == b
+        _require(fits, f"{k.name} takes the axis {a} of {x.buffer} for {b}")
+        _require(b in graph.sizes or b == chunk or isinstance(x, Load), f"{k.name} stores along {b}")
+
+
+def _type(value: Tensor | Eqn) -> Type:
+    return value.type if isinstance(value, Eqn) else tensor_type(value)

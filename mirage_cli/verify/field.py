@@ -1,0 +1,492 @@
+"""Field: programs in modular arithmetic, so that "equal" is decided exactly, and a wrong plan passes by luck alone.
+
+A value is four residues, one for each prime of a Cunningham chain (every prime is twice the next plus one). In such a
+chain the exponents of one field are the elements of the next, so exp(x) = ω^x maps residue i+1 to residue i, and log
+back, as homomorphisms: exp(a + b) = exp(a) exp(b) holds exactly. Each exp spends one residue; what spends all four
+becomes a random function. This generalises the pair of fields of Mirage (OSDI '25, section 5) to nested exponentials.
+
+    + - × ÷, integer powers   exact in each residue
+    roots                     x ** ((p + 1) / 4) as p ≡ 3 mod 4: multiplicative; a root wherever x is a square, and the
+                              elements where it is not are marked as tainted
+    max, min over axes        one associative, commutative operation x ∘ y = (x + c)(y + c) − c with random c, so that
+                              maxima of tiles agree with the maximum, and every element has its say
+    maximum, minimum, relu    symmetric random functions
+    comparisons               exact between integers near the sizes; else random functions of both sides
+    sigmoid, gelu, ...        random functions of their arguments
+    infinity, 0 / 0           flags beside the residues
+
+Everything is drawn from the seed: two `Field`s with one seed agree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+
+from mirage_cli.ir.ops import Number, Type
+from mirage_cli.verify.residues import (
+    ALL,
+    BABY_STEPS,
+    FILTER_BITS,
+    FINITE,
+    LEVELS,
+    MINUS_INF,
+    MODULI,
+    NO_GUESSES,
+    PLUS_INF,
+    UNDEFINED,
+    Array,
+    Value,
+    aligned,
+    as_field,
+    axis_flags,
+    both_valid,
+    columns,
+    finish,
+    first_level,
+    giant_steps,
+    joint_flags,
+    joint_shape,
+    joint_taint,
+    mix,
+    power,
+    powers,
+    taint_over,
+    union,
+    whole,
+)
+
+
+class Field:
+    """The interpreter `F` that the `field` column of OPS speaks to.
+
+    sizes: of every axis, for `index` and `size`.
+    window: where a tile lies along its axes, for `index`; set by whoever runs tiles.
+    """
+
+    def __init__(self, seed: int, sizes: Mapping[str, int]) -> None:
+        self.seed = seed
+        self.sizes = dict(sizes)
+        self.window: Mapping[str, tuple[int, int]] = {}
+        rng = np.random.default_rng(seed)
+        self._rng = rng
+        self.omega = tuple(int(rng.integers(2, p - 2)) ** 2 % p for p in MODULI[:-1])
+        self._shifts = {name: np.array([rng.integers(1, p) for p in MODULI]) for name in ("max", "min")}
+        self.fewest_guesses = NO_GUESSES  # random bits behind the comparison that had the fewest
+        self._exp_tables: list[list[Array]] | None = None
+        self._log_tables: dict[int, tuple[Array, Array, Array, Array]] = {}
+        self._logs: list[dict[int, int]] = [{} for _ in MODULI]
+        self._names: dict[str, int] = {}
+
+    # -- leaves
+
+    def draw(self, dims: tuple[str, ...], type: Type) -> Value:
+        """A random input: uniform residues, or integers up to the largest size."""
+        shape = tuple(self.sizes[d] for d in dims)
+        if type == "int":
+            return Value(dims, "int", self._rng.integers(0, max(self.sizes.values()) + 1, size=shape))
+        data = np.stack([self._rng.integers(0, p, size=shape, dtype=np.int64) for p in MODULI])
+        return Value(dims, "field", data)
+
+    def const(self, c: Number) -> Value:
+        sign = (c > 0) - (c < 0)
+        if not isinstance(c, Fraction):
+            flags = np.array(PLUS_INF if sign > 0 else MINUS_INF, dtype=np.int8)
+            return Value((), "field", np.zeros(LEVELS, dtype=np.int64), ALL, flags, None, sign)
+        if c.denominator == 1 and abs(c) < 1 << 31:
+            return Value((), "int", np.array(int(c), dtype=np.int64), sign=sign, large=abs(c) > 1)
+        data = np.array([c.numerator * pow(c.denominator, -1, p) % p for p in MODULI], dtype=np.int64)
+        return Value((), "field", data, sign=sign)
+
+    def full(self, c: Number, dims: tuple[str, ...], shape: tuple[int, ...], type: Type) -> Value:
+        """A constant array. Infinity as an integer is the largest or smallest int64."""
+        if type == "int" and not isinstance(c, Fraction):
+            info = np.iinfo(np.int64)
+            return Value(dims, "int", np.full(shape, info.max if c > 0 else info.min, dtype=np.int64))
+        x = self.const(c)
+        if type == "int":
+            return Value(dims, "int", np.full(shape, x.data))
+        x = as_field(x)
+        flags = None if x.flags is None else np.full(shape, x.flags)
+        data = np.broadcast_to(x.data.reshape((LEVELS,) + (1,) * len(shape)), (LEVELS, *shape))
+        return Value(dims, "field", data, flags=flags)
+
+    def index(self, axis: str) -> Value:
+        low, high = self.window.get(axis, (0, self.sizes[axis]))
+        return Value((axis,), "int", np.arange(low, high, dtype=np.int64))
+
+    def size(self, axis: str) -> Value:
+        return Value((), "int", np.array(self.sizes[axis], dtype=np.int64), sign=1)
+
+    # -- arithmetic
+
+    def add(self, x: Value, y: Value) -> Value:
+        return self._linear(np.add, x, y)
+
+    def sub(self, x: Value, y: Value) -> Value:
+        return self._linear(np.subtract, x, y)
+
+    def _linear(self, op: Any, x: Value, y: Value) -> Value:
+        dims = union(x.dims, y.dims)
+        if x.kind == y.kind == "int":
+            data = op(aligned(x.data, x.dims, dims), aligned(y.data, y.dims, dims))
+            return Value(dims, "int", data, taint=joint_taint((x, y), dims), large=x.large or y.large)
+        x, y = as_field(x), as_field(y)
+        valid = both_valid(x, y)
+        if not any(valid):
+            return self.fn(op.__name__, x, y)
+        data = op(aligned(x.data, x.dims, dims, 1), aligned(y.data, y.dims, dims, 1))
+        data = np.remainder(data, columns(data))
+        flags = None
+        if x.flags is not None or y.flags is not None:
+            f = axis_flags(x, dims) if x.flags is not None else np.zeros((1,) * len(dims), np.int8)
+            g = axis_flags(y, dims) if y.flags is not None else np.zeros((1,) * len(dims), np.int8)
+            assert f is not None and g is not None
+            if op is np.subtract:
+                g = np.where(g == UNDEFINED, g, -g)
+            flags = np.where(f == FINITE, g, np.where((g == FINITE) | (g == f), f, UNDEFINED)).astype(np.int8)
+        return finish(dims, data, valid, flags, joint_taint((x, y), dims))
+
+    def mul(self, x: Value, y: Value) -> Value:
+        dims = union(x.dims, y.dims)
+        sign = x.sign * y.sign
+        if x.kind == y.kind == "int":
+            data = aligned(x.data, x.dims, dims) * aligned(y.data, y.dims, dims)
+            return Value(dims, "int", data, taint=joint_taint((x, y), dims), sign=sign, large=x.large or y.large)
+        signs = (self._signs(x, dims), self._signs(y, dims)) if x.flags is not None or y.flags is not None else None
+        x, y = as_field(x), as_field(y)
+        valid = both_valid(x, y)
+        if not any(valid):
+            return self.fn("mul", x, y)
+        data = aligned(x.data, x.dims, dims, 1) * aligned(y.data, y.dims, dims, 1)
+        data = np.remainder(data, columns(data))
+        flags = None
+        if signs is not None:
+            f, s = signs[0]
+            g, t = signs[1]
+            infinite = np.where(s * t == 0, UNDEFINED, s * t)
+            flags = np.where((f == FINITE) & (g == FINITE), FINITE, infinite)
+            flags = np.where((f == UNDEFINED) | (g == UNDEFINED), UNDEFINED, flags).astype(np.int8)
+        return finish(dims, data, valid, flags, joint_taint((x, y), dims), sign)
+
+    def _signs(self, x: Value, dims: tuple[str, ...]) -> tuple[Array, Array]:
+        """The flags and the signs of x; the sign is 0 where it is 0 or unknown."""
+        flags = axis_flags(x, dims)
+        if x.kind != "field":
+            signs = aligned(np.sign(x.data.astype(np.int8 if x.kind == "bool" else np.int64)), x.dims, dims)
+            return np.zeros_like(signs, dtype=np.int8), signs
+        finite = np.full(aligned(x.data[0], x.dims, dims).shape, x.sign)
+        if flags is None:
+            return np.zeros_like(finite, dtype=np.int8), finite
+        return flags, np.where(flags == FINITE, finite, np.where(flags == UNDEFINED, 0, flags))
+
+    def div(self, x: Value, y: Value) -> Value:
+        return self.mul(x, self.pow(y, Fraction(-1)))
+
+    def pow(self, x: Value, c: Number) -> Value:
+        """x ** c. Roots of non-squares give a root of -x, and taint the element. Infinite c: a random function."""
+        x = as_field(x)
+        if not isinstance(c, Fraction):
+            return self.fn(f"pow {c}", x)
+        twos = (c.denominator & -c.denominator).bit_length() - 1
+        odd = c.denominator >> twos
+        valid = tuple(v and math.gcd(odd, p - 1) == 1 for v, p in zip(x.valid, MODULI, strict=True))
+        if not any(valid):
+            return self.fn(f"pow {c}", x)
+        exponents = tuple(
+            c.numerator * pow((p + 1) // 4, twos, p - 1) * (pow(odd, -1, p - 1) if v else 1) % (p - 1)
+            for v, p in zip(valid, MODULI, strict=True)
+        )
+        data = power(x.data, exponents)
+        taint = x.taint
+        if twos:
+            no_square = power(x.data, tuple((p - 1) // 2 for p in MODULI)) > 1
+            taint = no_square if taint is None else taint | no_square
+        flags = x.flags
+        zero = self._zero(x) & (True if flags is None else flags == FINITE)
+        if c <= 0 or flags is not None:
+            old = np.zeros(x.shape, np.int8) if flags is None else flags
+            if c < 0:
+                flags = np.where(zero | (old == UNDEFINED), UNDEFINED, FINITE)
+            elif c > 0:
+                below = MINUS_INF if c.numerator % 2 and c.denominator == 1 else PLUS_INF
+                flags = np.where(old == MINUS_INF, below, old)
+            else:
+                flags = np.where(old == UNDEFINED, UNDEFINED, FINITE)
+            if c.denominator != 1:
+                flags = np.where(old == MINUS_INF, UNDEFINED, flags)
+            flags = flags.astype(np.int8)
+        data = np.where(zero, 1 if c == 0 else 0, data)
+        return finish(x.dims, data, valid, flags, taint, x.sign if c.numerator % 2 else abs(x.sign))
+
+    @staticmethod
+    def _zero(x: Value) -> Array:
+        return (x.data[list(x.valid)] == 0).any(axis=0)
+
+    def finite(self, m: Value) -> Value:
+        """m where it is not -infinity, else 0."""
+        if m.flags is None:
+            return m
+        return finish(m.dims, m.data, m.valid, np.where(m.flags == MINUS_INF, FINITE, m.flags), m.taint)
+
+    # -- exponentials
+
+    def exp(self, x: Value) -> Value:
+        """ω ** x, one level up; a random function where x has no level to spend."""
+        x = as_field(x)
+        valid = (*x.valid[1:], False)
+        if any(valid):
+            data = np.zeros_like(x.data)
+            for i, tables in enumerate(self._tables()):
+                if valid[i]:
+                    e, p = x.data[i + 1], MODULI[i]
+                    low = tables[0][e & 255] * tables[1][e >> 8 & 255] % p
+                    data[i] = low * (tables[2][e >> 16 & 255] * tables[3][e >> 24] % p) % p
+            taint = None if x.taint is None else np.concatenate([x.taint[1:], np.zeros_like(x.taint[:1])])
+        else:
+            y = self.fn("exp", replace(x, flags=None))
+            data, valid, taint = y.data, y.valid, y.taint
+        flags = None
+        if x.flags is not None:
+            data = np.where(x.flags == MINUS_INF, 0, data)
+            flags = np.where(x.flags == MINUS_INF, FINITE, x.flags)
+        return finish(x.dims, data, valid, flags, taint)
+
+    def _tables(self) -> list[list[Array]]:
+        """ω ** (d · 256**k) for each level, each k and each byte d."""
+        if self._exp_tables is None:
+            self._exp_tables = [
+                [powers(pow(w, 256**k, p), 256, p) for k in range(4)]
+                for w, p in zip(self.omega, MODULI[:-1], strict=True)
+            ]
+        return self._exp_tables
+
+    def log(self, x: Value) -> Value:
+        """The discrete logarithm, one level down: half that of x², which always exists."""
+        x = as_field(x)
+        valid = (False, *x.valid[:-1])
+        if any(valid):
+            data = np.zeros_like(x.data)
+            for i in range(LEVELS - 1):
+                if valid[i + 1]:
+                    n = MODULI[i + 1]
+                    square = x.data[i] * x.data[i] % MODULI[i]
+                    data[i + 1] = self._dlog(i, square) * ((n + 1) // 2) % n
+            taint = None if x.taint is None else np.concatenate([np.zeros_like(x.taint[:1]), x.taint[:-1]])
+        else:
+            y = self.fn("log", replace(x, flags=None))
+            data, valid, taint = y.data, y.valid, y.taint
+        old = np.zeros(x.shape, np.int8) if x.flags is None else x.flags
+        flags = np.where(old == MINUS_INF, UNDEFINED, old)
+        flags = np.where((old == FINITE) & self._zero(x), MINUS_INF, flags).astype(np.int8)
+        return finish(x.dims, data, valid, flags, taint)
+
+    def _dlog(self, level: int, y: Array) -> Array:
+        """log y to the base ω in the subgroup of order MODULI[level + 1], by baby and giant steps; of 0 it is 0."""
+        known = self._logs[level]
+        known.setdefault(0, 0)
+        values, back = np.unique(y, return_inverse=True)
+        unknown = np.array([v for v in values.tolist() if v not in known], dtype=np.int64)
+        if unknown.size:
+            p, n = MODULI[level], MODULI[level + 1]
+            if level not in self._log_tables:
+                self._log_tables[level] = giant_steps(self.omega[level], p, n)
+            baby, exponents, sieve, giant = self._log_tables[level]
+            reached = unknown[:, None] * giant[None] % p
+            rows, steps = np.nonzero(sieve[reached & (1 << FILTER_BITS) - 1])
+            found = reached[rows, steps]
+            at = np.minimum(np.searchsorted(baby, found), baby.size - 1)
+            for r, s, k, hit in zip(rows, steps, exponents[at], baby[at] == found, strict=True):
+                if hit:
+                    known[int(unknown[r])] = (int(s) * BABY_STEPS + int(k)) % n
+        logs = np.array([known[v] for v in values.tolist()], dtype=np.int64)
+        return logs[back].reshape(y.shape)
+
+    # -- random functions
+
+    def fn(self, name: str, *args: Value) -> Value:
+        """A random function, the same for equal names and arguments."""
+        dims = union(*(x.dims for x in args))
+        mixed = self._hash(name, args, dims)
+        data = self._residues(mixed)
+        return finish(dims, data, ALL, self._undefined(args, dims), whole(joint_taint(args, dims)))
+
+    @staticmethod
+    def _residues(state: Array) -> Array:
+        golden = np.uint64(0x9E3779B97F4A7C15)
+        with np.errstate(over="ignore"):
+            levels = [mix(state + golden * np.uint64(i + 1)) % np.uint64(p) for i, p in enumerate(MODULI)]
+        return np.stack(levels).astype(np.int64)
+
+    def _hash(self, name: str, args: tuple[Value, ...], dims: tuple[str, ...]) -> Array:
+        if name not in self._names:
+            digest = hashlib.sha256(f"{self.seed} {name}".encode()).digest()
+            self._names[name] = int.from_bytes(digest[:8], "little")
+        state: Array = np.array(self._names[name], dtype=np.uint64)
+        for x in args:
+            with np.errstate(over="ignore"):
+                state = mix(state * np.uint64(0xD1342543DE82EF95) + np.uint64(1))
+            state = mix(state ^ aligned(self._key(x), x.dims, dims))
+        return state
+
+    def _key(self, x: Value) -> Array:
+        """What a random function sees of x: its first valid residue, and its flag."""
+        x = as_field(x)
+        key = x.data[first_level(x.valid)] if any(x.valid) else np.zeros(x.shape, np.int64)
+        if x.flags is not None:
+            key = np.where(x.flags == FINITE, key, x.flags.astype(np.int64) + (1 << 40))
+        return key.astype(np.uint64)
+
+    @staticmethod
+    def _undefined(args: Iterable[Value], dims: tuple[str, ...]) -> Array | None:
+        total: Array | None = None
+        for x in args:
+            if x.flags is not None:
+                part = aligned(x.flags == UNDEFINED, x.dims, dims)
+                total = part if total is None else total | part
+        return None if total is None else np.where(total, UNDEFINED, FINITE).astype(np.int8)
+
+    # -- order
+
+    def extremum(self, name: Literal["maximum", "minimum"], x: Value, y: Value) -> Value:
+        """A symmetric random function; exact between small integers and where one side is infinite."""
+        dims = union(x.dims, y.dims)
+        if x.kind == y.kind == "int" and not (x.large or y.large):
+            pick = np.maximum if name == "maximum" else np.minimum
+            data = pick(aligned(x.data, x.dims, dims), aligned(y.data, y.dims, dims))
+            return Value(dims, "int", data, taint=joint_taint((x, y), dims))
+        x, y = as_field(x), as_field(y)
+        with np.errstate(over="ignore"):
+            mixed = self._hash(name, (x,), dims) + self._hash(name, (y,), dims)
+        data = np.broadcast_to(self._residues(mixed), (LEVELS, *joint_shape(dims, x, y)))
+        taint = whole(joint_taint((x, y), dims))
+        f, g = joint_flags(x, dims), joint_flags(y, dims)
+        loses = MINUS_INF if name == "maximum" else PLUS_INF
+        data = np.where(f == loses, aligned(y.data, y.dims, dims, 1), data)
+        data = np.where(g == loses, aligned(x.data, x.dims, dims, 1), data)
+        flags = np.where(f == loses, g, np.where(g == loses, f, np.where(f == FINITE, g, f)))
+        flags = np.where((f == UNDEFINED) | (g == UNDEFINED), UNDEFINED, flags)
+        return finish(dims, data, both_valid(x, y), flags, taint)
+
+    def compare(self, name: str, x: Value, y: Value) -> Value:
+        """A mask. `lt` and `eq` are random functions unless exact; the others follow from them."""
+        if name in ("gt", "le"):
+            x, y = y, x
+        dims = union(x.dims, y.dims)
+        taint = whole(joint_taint((x, y), dims))
+        base = "eq" if name in ("eq", "ne") else "lt"
+        if "field" not in (x.kind, y.kind) and not (x.large or y.large):
+            a, b = aligned(x.data, x.dims, dims), aligned(y.data, y.dims, dims)
+            data = a == b if base == "eq" else a < b
+        else:
+            x, y = as_field(x), as_field(y)
+            guesses = self._hash("lt", (x, y), dims)
+            self.fewest_guesses = min(self.fewest_guesses, np.unique(guesses).size)
+            if base == "eq":
+                data = mix(self._hash("eq", (x,), dims) ^ self._hash("eq", (y,), dims)) & np.uint64(1) == 0
+            else:
+                data = guesses & np.uint64(1) == 1
+            if x.flags is not None or y.flags is not None:
+                f, g = (
+                    aligned(np.zeros(v.shape, np.int8) if v.flags is None else v.flags, v.dims, dims) for v in (x, y)
+                )
+                exact = (f != FINITE) | (g != FINITE)
+                data = np.where(exact, f == g if base == "eq" else f < g, data)
+        if name in ("ne", "le", "ge"):
+            data = ~data
+        return Value(dims, "bool", np.broadcast_to(data, joint_shape(dims, x, y)), taint=taint)
+
+    def where(self, mask: Value, x: Value, y: Value) -> Value:
+        dims = union(mask.dims, x.dims, y.dims)
+        m = aligned(mask.data, mask.dims, dims)
+        taint = joint_taint((x, y), dims)
+        if mask.taint is not None:
+            hidden = aligned(mask.taint, mask.dims, dims, 1)
+            taint = hidden if taint is None else taint | hidden
+        if x.kind == y.kind != "field":
+            data = np.where(m, aligned(x.data, x.dims, dims), aligned(y.data, y.dims, dims))
+            return Value(dims, x.kind, data, taint=taint, large=x.large or y.large)
+        x, y = as_field(x), as_field(y)
+        valid = both_valid(x, y)
+        if not any(valid):
+            return self.fn("where", mask, x, y)
+        data = np.where(m, aligned(x.data, x.dims, dims, 1), aligned(y.data, y.dims, dims, 1))
+        flags = None
+        if x.flags is not None or y.flags is not None:
+            f, g = (aligned(np.zeros(v.shape, np.int8) if v.flags is None else v.flags, v.dims, dims) for v in (x, y))
+            flags = np.where(m, f, g)
+        return finish(dims, data, valid, flags, taint)
+
+    # -- reductions
+
+    def sum(self, x: Value, axes: tuple[str, ...]) -> Value:
+        at = tuple(x.dims.index(a) for a in axes)
+        dims = tuple(d for d in x.dims if d not in axes)
+        lead = 0 if x.kind == "int" else 1
+        taint = taint_over(x.taint, at)
+        if x.kind == "int":
+            return Value(dims, "int", x.data.sum(axis=at), taint=taint, large=x.large)
+        x = as_field(x)
+        data = x.data.sum(axis=tuple(a + lead for a in at))
+        data = np.remainder(data, columns(data))
+        flags = None
+        if x.flags is not None:
+            up, down = (x.flags == PLUS_INF).any(axis=at), (x.flags == MINUS_INF).any(axis=at)
+            flags = np.where(up, PLUS_INF, np.where(down, MINUS_INF, FINITE))
+            flags = np.where((up & down) | (x.flags == UNDEFINED).any(axis=at), UNDEFINED, flags).astype(np.int8)
+        return finish(dims, data, x.valid, flags, taint)
+
+    def dot(self, x: Value, y: Value, axes: tuple[str, ...]) -> Value:
+        return self.sum(self.mul(x, y), axes)
+
+    def reduce_extremum(self, name: Literal["max", "min"], x: Value, axes: tuple[str, ...]) -> Value:
+        """The product of x + c, less c, for a random c: associative and commutative, and every element matters."""
+        at = tuple(x.dims.index(a) for a in axes)
+        dims = tuple(d for d in x.dims if d not in axes)
+        if x.kind == "int" and not x.large:
+            taint = taint_over(x.taint, at)
+            return Value(dims, "int", x.data.max(axis=at) if name == "max" else x.data.min(axis=at), taint=taint)
+        x = as_field(x)
+        p, c = columns(x.data), self._shift(name, x.data.ndim)
+        factors = (x.data + c) % p
+        loses, wins = (MINUS_INF, PLUS_INF) if name == "max" else (PLUS_INF, MINUS_INF)
+        flags = None
+        if x.flags is not None:
+            factors = np.where(x.flags == loses, 1, factors)
+            flags = np.where((x.flags == loses).all(axis=at), loses, FINITE)
+            flags = np.where((x.flags == wins).any(axis=at), wins, flags)
+            flags = np.where((x.flags == UNDEFINED).any(axis=at), UNDEFINED, flags).astype(np.int8)
+        factors = aligned(factors, x.dims, (*dims, *axes), 1)
+        factors = factors.reshape(*factors.shape[: len(dims) + 1], -1)
+        p = columns(factors[..., 0])
+        data = factors[..., 0]
+        for i in range(1, factors.shape[-1]):
+            data = data * factors[..., i] % p
+        taint = taint_over(x.taint, at)
+        return finish(dims, (data - self._shift(name, data.ndim)) % p, x.valid, flags, taint)
+
+    def join(self, name: Literal["max", "min"], x: Value, y: Value) -> Value:
+        """The maximum or minimum over two parts of an axis from those of the parts, with equal dims."""
+        if x.kind == y.kind == "int" and not (x.large or y.large):
+            pick = np.maximum if name == "max" else np.minimum
+            return replace(x, data=pick(x.data, aligned(y.data, y.dims, x.dims)))
+        x, y = as_field(x), as_field(y)
+        lead = ("", *x.dims)
+        data = np.stack([x.data, aligned(y.data, y.dims, x.dims, 1)], axis=1)
+        flags, taint = None, None
+        if x.flags is not None or y.flags is not None:
+            flags = np.stack([np.broadcast_to(joint_flags(v, x.dims), data.shape[2:]) for v in (x, y)])
+        if x.taint is not None or y.taint is not None:
+            total = joint_taint((x, y), x.dims)
+            assert total is not None
+            taint = np.broadcast_to(total[:, None], data.shape)
+        return self.reduce_extremum(name, Value(lead, "field", data, both_valid(x, y), flags, taint), ("",))
+
+    def _shift(self, name: str, ndim: int) -> Array:
+        return self._shifts[name].reshape((LEVELS,) + (1,) * (ndim - 1))

@@ -1,0 +1,222 @@
+"""Residues: values of `Field` as arrays over named axes, and the modular arithmetic under them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+MODULI = (3036803039, 1518401519, 759200759, 379600379)
+"""The largest chain of four primes p = 2q + 1 with every prime ≡ 3 mod 4 whose products fit in int64 (found by
+descending search; `tests/test_field.py` proves that they are primes)."""
+
+LEVELS = len(MODULI)
+FINITE, PLUS_INF, MINUS_INF, UNDEFINED = 0, 1, -1, 2
+"""Flags of an element. A flagged element has the residues 0."""
+
+Array = NDArray[Any]
+Valid = tuple[bool, ...]
+ALL: Valid = (True,) * LEVELS
+
+_COLUMNS = [np.array(MODULI, dtype=np.int64).reshape((LEVELS,) + (1,) * n) for n in range(16)]
+_INT64 = np.iinfo(np.int64)
+NO_GUESSES = 1 << 30
+"""Where nothing was compared at random."""
+
+BABY_STEPS = 1 << 17
+FILTER_BITS = 22
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An array over named axes.
+
+    kind: "field" has data int64[level, *dims]; "int" (exact) and "bool" have data [*dims].
+    valid: which levels mean anything.
+    flags: int8[*dims], None where all are finite.
+    taint: bool[level, *dims], elements that went through a root that does not exist; None for none.
+    sign: +1 or -1 for a constant of that sign, else 0 (unknown).
+    large: an integer beyond what an index reaches at these sizes, so that comparisons with it would be trivial.
+    """
+
+    dims: tuple[str, ...]
+    kind: Literal["field", "int", "bool"]
+    data: Array
+    valid: Valid = ALL
+    flags: Array | None = None
+    taint: Array | None = None
+    sign: int = 0
+    large: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.data.shape[1:] if self.kind == "field" else self.data.shape
+
+    def __and__(self, other: Value) -> Value:
+        return logical(np.logical_and, self, other)
+
+    def __or__(self, other: Value) -> Value:
+        return logical(np.logical_or, self, other)
+
+
+def columns(data: Array) -> Array:
+    return _COLUMNS[data.ndim - 1]
+
+
+def aligned(data: Array, dims: tuple[str, ...], target: tuple[str, ...], lead: int = 0) -> Array:
+    """`data` with its named axes in the order of `target`, of size 1 where it lacks one; `lead` axes stay first."""
+    if dims == target:
+        return data
+    present = [d for d in target if d in dims]
+    if tuple(present) != dims:
+        data = data.transpose([*range(lead), *(lead + dims.index(d) for d in present)])
+    if len(present) < len(target):
+        inner = tuple(slice(None) if d in dims else None for d in target)
+        data = data[(slice(None),) * lead + inner]
+    return data
+
+
+def union(*dims: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(d for group in dims for d in group))
+
+
+def axis_flags(x: Value, dims: tuple[str, ...]) -> Array | None:
+    return None if x.flags is None else aligned(x.flags, x.dims, dims)
+
+
+def joint_taint(values: Iterable[Value], dims: tuple[str, ...]) -> Array | None:
+    total: Array | None = None
+    for x in values:
+        if x.taint is not None:
+            part = aligned(x.taint, x.dims, dims, 1)
+            total = part if total is None else total | part
+    return total
+
+
+def whole(taint: Array | None) -> Array | None:
+    """Taint of a result that mixes the levels."""
+    return None if taint is None else np.broadcast_to(taint.any(axis=0), taint.shape)
+
+
+def taint_over(taint: Array | None, at: tuple[int, ...]) -> Array | None:
+    """Taint of a result that mixes the elements along the axes at these positions (of the dims)."""
+    return None if taint is None else np.asarray(taint.any(axis=tuple(a + 1 for a in at)))
+
+
+def logical(op: Callable[[Array, Array], Array], x: Value, y: Value) -> Value:
+    dims = union(x.dims, y.dims)
+    data = op(aligned(x.data, x.dims, dims), aligned(y.data, y.dims, dims))
+    return Value(dims, "bool", data, taint=joint_taint((x, y), dims))
+
+
+def finish(
+    dims: tuple[str, ...], data: Array, valid: Valid, flags: Array | None, taint: Array | None, sign: int = 0
+) -> Value:
+    """A field value with clean flags: residues 0 where flagged, no flags where there are none."""
+    shape = data.shape[1:]
+    if flags is not None:
+        flags = np.broadcast_to(flags, shape) if flags.shape != shape else flags
+        flags = flags if flags.any() else None
+    if flags is not None:
+        data = np.where(flags == FINITE, data, 0)
+    if taint is not None:
+        taint = np.broadcast_to(taint, data.shape) if taint.any() else None
+    return Value(dims, "field", data, valid, flags, taint, sign)
+
+
+def joint_flags(x: Value, dims: tuple[str, ...]) -> Array:
+    """The flags of x with axes `dims`, of zeros where all are finite."""
+    flags = np.zeros(x.shape, dtype=np.int8) if x.flags is None else x.flags
+    return aligned(flags, x.dims, dims)
+
+
+def as_field(x: Value) -> Value:
+    """The same numbers as residues."""
+    if x.kind == "field":
+        return x
+    data = np.remainder(x.data.astype(np.int64)[None], _COLUMNS[x.data.ndim])
+    flags = (x.data == _INT64.max).astype(np.int8) - (x.data == _INT64.min).astype(np.int8) if x.kind == "int" else None
+    return finish(x.dims, data, ALL, flags, x.taint, x.sign)
+
+
+def both_valid(x: Value, y: Value) -> Valid:
+    return tuple(a and b for a, b in zip(x.valid, y.valid, strict=True))
+
+
+def power(x: Array, exponents: tuple[int, ...]) -> Array:
+    """x ** exponents[level], by squaring."""
+    p = columns(x)
+    result = np.ones_like(x)
+    for bit in reversed(range(max(e.bit_length() for e in exponents))):
+        result = result * result % p
+        take = [e >> bit & 1 for e in exponents]
+        if all(take):
+            result = result * x % p
+        elif any(take):
+            result = np.where(np.array(take, dtype=bool).reshape(p.shape), result * x % p, result)
+    return result
+
+
+def first_level(valid: Valid) -> int:
+    return valid.index(True)
+
+
+def joint_shape(dims: tuple[str, ...], *values: Value) -> tuple[int, ...]:
+    sizes: dict[str, int] = {}
+    for v in values:
+        sizes |= dict(zip(v.dims, v.shape, strict=True))
+    return tuple(sizes[d] for d in dims)
+
+
+def mix(x: Array) -> Array:
+    """The finaliser of splitmix64 (Steele, Lea and Flood 2014)."""
+    with np.errstate(over="ignore"):
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def powers(base: int, count: int, p: int) -> Array:
+    """base ** 0, base ** 1, ... modulo p; count is a power of two."""
+    result = np.ones(1, dtype=np.int64)
+    while result.size < count:
+        result = np.concatenate([result, result * pow(base, result.size, p) % p])
+    return result
+
+
+def giant_steps(omega: int, p: int, n: int) -> tuple[Array, Array, Array, Array]:
+    """For discrete logarithms: baby steps sorted, their exponents, a sieve of their low bits, and the giant steps."""
+    steps = powers(omega, BABY_STEPS, p)
+    order = np.argsort(steps)
+    sieve = np.zeros(1 << FILTER_BITS, dtype=bool)
+    sieve[steps & (1 << FILTER_BITS) - 1] = True
+    giants = -(-n // BABY_STEPS)
+    giant = powers(pow(omega, -BABY_STEPS, p), 1 << (giants - 1).bit_length(), p)[:giants]
+    return steps[order], order, sieve, giant
+
+
+def same(x: Value, y: Value) -> tuple[Array, Array]:
+    """Where two values with equal axes agree, and where the comparison is beyond doubt.
+
+    Compares the levels that both have, without those that are tainted on either side; an element with no level left is
+    in doubt. Undefined elements equal only undefined ones.
+    """
+    if x.kind == y.kind != "field":
+        agree = x.data == aligned(y.data, y.dims, x.dims)
+        taint = joint_taint((x, y), x.dims)
+        return np.asarray(agree), np.ones(x.shape, dtype=bool) if taint is None else np.asarray(~taint.all(axis=0))
+    x, y = as_field(x), as_field(y)
+    levels = [i for i, v in enumerate(both_valid(x, y)) if v]
+    equal = x.data[levels] == aligned(y.data, y.dims, x.dims, 1)[levels]
+    sure = np.ones(x.shape, dtype=bool)
+    taint = joint_taint((x, y), x.dims)
+    if taint is not None:
+        equal = equal | taint[levels]
+        sure = ~taint[levels].all(axis=0)
+    agree = equal.all(axis=0) if levels else np.zeros(x.shape, dtype=bool)
+    if x.flags is not None or y.flags is not None:
+        agree = agree & (joint_flags(x, x.dims) == joint_flags(y, x.dims))
+    return np.asarray(agree), np.asarray(sure)

@@ -1,0 +1,473 @@
+"""Right μGraphs with their programs, as text: what the verifier and the interpreters must accept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from math import inf
+
+from mirage_cli.ir.derived import derived_equation, lower
+from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.program import Arg, Builder, Eqn, Program
+from mirage_cli.ir.text import parse_mugraph
+
+
+@dataclass(frozen=True)
+class Case:
+    """A lowered program and a μGraph that computes it."""
+
+    name: str
+    program: Program
+    text: str
+
+    @property
+    def graph(self) -> MuGraph:
+        return parse_mugraph(self.text)
+
+
+class Write(Builder):
+    """`w.mul("y", "x", 2)` appends `y = mul(x, 2)`; axes go behind `over`."""
+
+    def __getattr__(self, op: str) -> Callable[..., str]:
+        def append(out: str, *args: Arg | int, over: str = "") -> str:
+            exact = tuple(Fraction(a) if isinstance(a, int) else a for a in args)
+            return self.emit(op.rstrip("_"), *exact, axes=over.split(), out=out)
+
+        return append
+
+
+def program(graph: MuGraph, define: Callable[[Write], None]) -> Program:
+    w = Write(graph.inputs, (n for n, _ in graph.dims))
+    define(w)
+    return lower(Program(graph.name, graph.dims, graph.dtype, graph.inputs, tuple(w.eqns), graph.outputs))
+
+
+def case(text: str, define: Callable[[Write], None]) -> Case:
+    graph = parse_mugraph(text)
+    return Case(graph.name, program(graph, define), text)
+
+
+# -- matmul: a library kernel, and a generated one with its contraction split
+
+MATMUL = """
+mugraph matmul float16
+dims m=32 k=128 n=64
+input X f16[m, k]
+input W f16[k, n]
+output Y f16[m, n]
+kernel k0 library m:grid n:grid k:loop
+  X = load X[m, k]
+  W = load W[k, n]
+  Y[m, n] = dot(X, W; k)
+  store Y[m, n] = Y
+"""
+
+SPLIT_MATMUL = """
+mugraph split_matmul float16
+dims m=32 k=128 n=64
+input X f16[m, k]
+input W f16[k, n]
+output Y f16[m, n]
+buffer P f32[k_split, m, n]
+kernel k0 generated m:grid n:grid k:split
+  X = load X[m, k]
+  W = load W[k, n]
+  Y[m, n] = dot(X, W; k)
+  store P[k_split, m, n] = Y
+kernel k1 generated m:grid n:grid k_split:loop
+  P = load P[k_split, m, n]
+  Y[m, n] = sum(P; k_split)
+  store Y[m, n] = Y
+"""
+
+
+def matmul(w: Write) -> None:
+    w.dot("Y", "X", "W", over="k")
+
+
+# -- rmsnorm, gain and matmul, the division after the contraction
+
+RMSNORM = """
+mugraph rmsnorm_linear float16
+dims m=16 k=64 n=96
+input X f16[m, k]
+input G f16[k]
+input W f16[k, n]
+output Y f16[m, n]
+kernel k0 generated m:grid n:grid k:loop
+  X = load X[m, k]
+  G = load G[k]
+  W = load W[k, n]
+  XG[m, k] = mul(X, G)
+  P[m, n] = dot(XG, W; k)
+  S[m, k] = mul(X, X)
+  Q[m] = sum(S; k)
+  C[] = size(k)
+  V[m] = div(Q, C)
+  D[m] = add(V, 1/100000)
+  R[m] = sqrt(D)
+  Y[m, n] = div(P, R)
+  store Y[m, n] = Y
+"""
+
+
+def rmsnorm(w: Write) -> None:
+    w.append(_derived(w, "N", "rms_norm", "X", Fraction(1, 100000), over="k"))
+    w.mul("NG", "N", "G")
+    w.dot("Y", "NG", "W", over="k")
+
+
+def _derived(w: Write, out: str, op: str, *args: Arg, over: str) -> Eqn:
+    return derived_equation(out, op, args, tuple(over.split()), w)
+
+
+# -- LoRA in one kernel
+
+LORA = """
+mugraph lora float16
+dims m=16 k=64 r=16 n=96
+input X f16[m, k]
+input W f16[k, n]
+input A f16[k, r]
+input B f16[r, n]
+output Y f16[m, n]
+kernel k0 generated m:grid n:grid k:loop r:tile
+  X = load X[m, k]
+  W = load W[k, n]
+  A = load A[k, r]
+  B = load B[r, n]
+  XW[m, n] = dot(X, W; k)
+  XA[m, r] = dot(X, A; k)
+  L[m, n] = dot(XA, B; r)
+  Y[m, n] = add(XW, L)
+  store Y[m, n] = Y
+"""
+
+
+def lora(w: Write) -> None:
+    w.dot("D", "A", "B", over="r")
+    w.add("E", "W", "D")
+    w.dot("Y", "X", "E", over="k")
+
+
+# -- gated MLP, both contractions in one kernel
+
+GATED_MLP = """
+mugraph gated_mlp float16
+dims m=16 k=64 n=96
+input X f16[m, k]
+input W1 f16[k, n]
+input W2 f16[k, n]
+output Y f16[m, n]
+kernel k0 generated m:grid n:grid k:loop
+  X = load X[m, k]
+  W1 = load W1[k, n]
+  W2 = load W2[k, n]
+  A[m, n] = dot(X, W1; k)
+  B[m, n] = dot(X, W2; k)
+  S[m, n] = silu(A)
+  Y[m, n] = mul(S, B)
+  store Y[m, n] = Y
+"""
+
+
+def gated_mlp(w: Write) -> None:
+    w.dot("A", "X", "W1", over="k")
+    w.sigmoid("S", "A")
+    w.mul("T", "A", "S")
+    w.dot("B", "X", "W2", over="k")
+    w.mul("Y", "B", "T")
+
+
+# -- attention with a running maximum, whole and split
+
+ATTENTION = """
+mugraph attention float16
+dims h=2 q=256 s=512 d=64 e=32
+input Q f16[h, q, d]
+input K f16[h, d, s]
+input V f16[h, s, e]
+output O f16[h, q, e]
+kernel k0 generated h:grid q:grid e:tile d:tile s:loop
+  Q = load Q[h, q, d]
+  K = load K[h, d, s]
+  V = load V[h, s, e]
+  A[h, q, s] = dot(Q, K; d)
+  B[h, q, s] = mul(A, 0.125)
+  M[h, q] = max(B; s)
+  E[h, q, s] = exp_sub(B, M)
+  L[h, q] = sum(E; s)
+  U[h, q, e] = dot(E, V; s)
+  O[h, q, e] = div(U, L)
+  store O[h, q, e] = O
+"""
+
+
+def attention(w: Write) -> None:
+    w.dot("A", "Q", "K", over="d")
+    w.mul("B", "A", Fraction(1, 8))
+    w.append(_derived(w, "P", "softmax", "B", over="s"))
+    w.dot("O", "P", "V", over="s")
+
+
+SPLIT_ATTENTION = """
+mugraph split_attention float16
+dims h=2 q=256 s=4096 d=64 e=64
+input Q f16[h, q, d]
+input K f16[h, d, s]
+input V f16[h, s, e]
+output O f16[h, q, e]
+buffer Mp f32[h, q, s_split]
+buffer Lp f32[h, q, s_split]
+buffer Up f32[h, q, s_split, e]
+kernel k0 generated h:grid q:grid e:tile d:tile s:split
+  Q = load Q[h, q, d]
+  K = load K[h, d, s]
+  V = load V[h, s, e]
+  A[h, q, s] = dot(Q, K; d)
+  M[h, q] = max(A; s)
+  E[h, q, s] = exp_sub(A, M)
+  L[h, q] = sum(E; s)
+  U[h, q, e] = dot(E, V; s)
+  store Mp[h, q, s_split] = M
+  store Lp[h, q, s_split] = L
+  store Up[h, q, s_split, e] = U
+kernel k1 generated h:grid q:grid e:tile s_split:loop
+  Mp = load Mp[h, q, s_split]
+  Lp = load Lp[h, q, s_split]
+  Up = load Up[h, q, s_split, e]
+  M[h, q] = max(Mp; s_split)
+  F[h, q, s_split] = exp_sub(Mp, M)
+  Lw[h, q, s_split] = mul(Lp, F)
+  Uw[h, q, e, s_split] = mul(Up, F)
+  L[h, q] = sum(Lw; s_split)
+  U[h, q, e] = sum(Uw; s_split)
+  O[h, q, e] = div(U, L)
+  store O[h, q, e] = O
+"""
+
+
+def unsafe_attention(w: Write) -> None:
+    w.dot("A", "Q", "K", over="d")
+    w.exp("E", "A")
+    w.sum("L", "E", over="s")
+    w.div("P", "E", "L")
+    w.dot("O", "P", "V", over="s")
+
+
+CAUSAL = """
+mugraph causal_attention float16
+dims h=2 q=256 s=256 d=64 e=32
+input Q f16[h, q, d]
+input K f16[h, d, s]
+input V f16[h, s, e]
+output O f16[h, q, e]
+kernel k0 generated h:grid q:grid e:tile d:tile s:loop
+  Q = load Q[h, q, d]
+  K = load K[h, d, s]
+  V = load V[h, s, e]
+  A[h, q, s] = dot(Q, K; d)
+  iq[q] = index(q)
+  is[s] = index(s)
+  C[q, s] = ge(iq, is)
+  B[h, q, s] = where(C, A, -inf)
+  M[h, q] = max(B; s)
+  E[h, q, s] = exp_sub(B, M)
+  L[h, q] = sum(E; s)
+  U[h, q, e] = dot(E, V; s)
+  O[h, q, e] = div(U, L)
+  store O[h, q, e] = O
+"""
+
+
+def causal(w: Write) -> None:
+    w.dot("A", "Q", "K", over="d")
+    w.index("i", over="q")
+    w.index("j", over="s")
+    w.le("C", "j", "i")
+    w.where("B", "C", "A", -inf)
+    w.append(_derived(w, "P", "softmax", "B", over="s"))
+    w.dot("O", "P", "V", over="s")
+
+
+# -- a sliding window that reaches further than reduced sizes do
+
+WINDOW = """
+mugraph window float32
+dims q=4096 s=4096
+input A f32[q, s]
+output O f32[q]
+kernel k0 generated q:grid s:loop
+  A = load A[q, s]
+  iq[q] = index(q)
+  is[s] = index(s)
+  D[q, s] = sub(iq, is)
+  C[q, s] = lt(D, 1024)
+  B[q, s] = where(C, A, 0)
+  O[q] = sum(B; s)
+  store O[q] = O
+"""
+
+
+def window(w: Write) -> None:
+    w.index("i", over="q")
+    w.index("j", over="s")
+    w.sub("D", "i", "j")
+    w.gt("C", 1024, "D")
+    w.where("B", "C", "A", 0)
+    w.sum("O", "B", over="s")
+
+
+# -- layer norm, two loops
+
+LAYER_NORM = """
+mugraph layer_norm float16
+dims m=16 k=64
+input X f16[m, k]
+output Y f16[m, k]
+kernel k0 generated m:grid k:loop
+  X = load X[m, k]
+  S[m] = sum(X; k)
+  C[] = size(k)
+  A[m] = div(S, C)
+  D[m, k] = sub(X, A)
+  D2[m, k] = square(D)
+  V[m] = sum(D2; k)
+  W[m] = div(V, C)
+  Z[m] = add(W, 1/100000)
+  R[m] = rsqrt(Z)
+  Y[m, k] = mul(D, R)
+  store Y[m, k] = Y
+"""
+
+
+def layer_norm(w: Write) -> None:
+    w.append(_derived(w, "Y", "layer_norm", "X", Fraction(1, 100000), over="k"))
+
+
+# -- a Gram matrix: one buffer, loaded under two names
+
+GRAM = """
+mugraph gram float16
+dims i=32 j=32 k=64
+input X f16[i, k]
+output Y f16[i, j]
+kernel k0 generated i:grid j:grid k:loop
+  X = load X[i, k]
+  Z = load X[j, k]
+  Y[i, j] = dot(X, Z; k)
+  store Y[i, j] = Y
+"""
+
+
+def gram(w: Write) -> None:
+    w.rename("Z", "X", over="i j")
+    w.dot("Y", "X", "Z", over="k")
+
+
+# -- two outputs, one of them the other's operand; a clamp
+
+TWO_OUTPUTS = """
+mugraph two_outputs float16
+dims m=16 k=64 n=96
+input X f16[m, k]
+input W f16[k, n]
+output Y f16[m, n]
+output T f16[m]
+kernel k0 generated m:grid k:loop n:tile
+  X = load X[m, k]
+  W = load W[k, n]
+  P[m, n] = dot(X, W; k)
+  R[m, n] = maximum(P, 0)
+  Y[m, n] = minimum(R, 6)
+  T[m] = max(Y; n)
+  store Y[m, n] = Y
+  store T[m] = T
+"""
+
+
+def two_outputs(w: Write) -> None:
+    w.dot("P", "X", "W", over="k")
+    w.relu("R", "P")
+    w.minimum("Y", 6, "R")
+    w.max("T", "Y", over="n")
+
+
+# -- logsumexp beside the softmax it belongs to
+
+LOGSUMEXP = """
+mugraph logsumexp float32
+dims m=16 k=64
+input X f32[m, k]
+output Y f32[m]
+kernel k0 generated m:grid k:loop
+  X = load X[m, k]
+  M[m] = max(X; k)
+  E[m, k] = exp_sub(X, M)
+  L[m] = sum(E; k)
+  G[m] = log(L)
+  Y[m] = add(G, M)
+  store Y[m] = Y
+"""
+
+
+def logsumexp(w: Write) -> None:
+    w.exp("E", "X")
+    w.sum("L", "E", over="k")
+    w.log("Y", "L")
+
+
+# -- two layers of attention: an exponential of an exponential
+
+NESTED = """
+mugraph nested float32
+dims m=16 k=64 n=32
+input X f32[m, k]
+input W f32[k, n]
+output Y f32[m, n]
+buffer H f32[m, n]
+kernel k0 generated m:grid n:grid k:loop
+  X = load X[m, k]
+  W = load W[k, n]
+  M[m] = max(X; k)
+  E[m, k] = exp_sub(X, M)
+  L[m] = sum(E; k)
+  U[m, n] = dot(E, W; k)
+  H[m, n] = div(U, L)
+  store H[m, n] = H
+kernel k1 generated m:grid n:loop
+  H = load H[m, n]
+  M[m] = max(H; n)
+  E[m, n] = exp_sub(H, M)
+  L[m] = sum(E; n)
+  Y[m, n] = div(E, L)
+  store Y[m, n] = Y
+"""
+
+
+def nested(w: Write) -> None:
+    w.append(_derived(w, "P", "softmax", "X", over="k"))
+    w.dot("H", "P", "W", over="k")
+    w.append(_derived(w, "Y", "softmax", "H", over="n"))
+
+
+CASES = {
+    c.name: c
+    for c in (
+        case(MATMUL, matmul),
+        case(SPLIT_MATMUL, matmul),
+        case(RMSNORM, rmsnorm),
+        case(LORA, lora),
+        case(GATED_MLP, gated_mlp),
+        case(ATTENTION, attention),
+        case(SPLIT_ATTENTION, unsafe_attention),
+        case(CAUSAL, causal),
+        case(WINDOW, window),
+        case(LAYER_NORM, layer_norm),
+        case(GRAM, gram),
+        case(TWO_OUTPUTS, two_outputs),
+        case(LOGSUMEXP, logsumexp),
+        case(NESTED, nested),
+    )
+}
