@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 class MirageError(Exception):
-    """Base of all errors that are the input's or the machine's fault. The command line prints them without traceback."""
+    """Base of all errors that are the input's or the machine's fault. The command line prints no traceback."""
 
 
 class KnobError(MirageError):

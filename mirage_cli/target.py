@@ -5,7 +5,7 @@ Sources of the figures:
   [Ada]  NVIDIA Ada GPU Architecture (whitepaper), L40S datasheet
   [H100] NVIDIA H100 Tensor Core GPU Architecture (whitepaper), H100 SXM and H200 SXM datasheets
   [B]    NVIDIA Blackwell Architecture Technical Brief, HGX B200 datasheet; RTX Blackwell GPU Architecture (whitepaper)
-  [CC]   CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": shared memory, registers, threads
+  [CC]   CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": memory, threads
   [H200] our measurement on an H200 SXM: copy of 2 GiB, cuBLAS f16 8192³, an empty kernel replayed in a CUDA graph
 
 Where no measurement is at hand, the reachable rate is a stated fraction of the datasheet's: device memory 0.89 on HBM
@@ -69,7 +69,8 @@ TARGETS: tuple[Target, ...] = (
         "a100", "sm_80", sms=108, clock_mhz=1410,  # [A100]
         dram_bytes_per_us=HBM * 2.039e6,  # [A100] 80 GB, HBM2e
         l2_bytes=40 * MIB, l2_bytes_per_us=0.65 * 5120 * 1410,  # [A100] size and width
-        tensor_flops_per_us=FULL_CLOCK * 312e6, tf32_flops_per_us=FULL_CLOCK * 156e6, fp32_flops_per_us=19.5e6,  # [A100]
+        tensor_flops_per_us=FULL_CLOCK * 312e6, tf32_flops_per_us=FULL_CLOCK * 156e6,  # [A100]
+        fp32_flops_per_us=19.5e6,  # [A100]
         smem_per_sm_bytes=164 * KIB, smem_per_block_bytes=163 * KIB, max_threads_per_sm=2048,  # [CC] 8.0
     ),
     Target(
@@ -152,7 +153,7 @@ def names() -> tuple[str, ...]:
 
 
 def local_target() -> Target | None:
-    """This machine's first GPU, or None without one. Imports torch. Raises TargetError where mirage knows nothing of it.
+    """This machine's first GPU, or None without one. Imports torch. Raises TargetError for an unknown architecture.
 
     A GPU that has no row takes the figures of its architecture's representative, scaled by multiprocessors.
     """

@@ -1,0 +1,496 @@
+"""The database: SQLite, used by several processes at once, valid after any of them is killed.
+
+Every `put_` is a transaction of its own, so that what a run has found is kept from the moment it has been put. Results
+belong to a `Key`, which names everything that they depend on. Values are plain: strings, numbers, and JSON.
+
+    specs         program hash -> name and text
+    keys          one row for each Key
+    searches      key, seed -> what the search found, its counts, why it stopped
+    mugraphs      key, id -> text, rank, predicted time, verification
+    schedules     id -> JSON
+    kernels       key, id -> the source made from one μGraph and one schedule
+    measurements  every timing with its samples, and every failure
+    results       key -> the best there is
+    migrations    which of MIGRATIONS have been applied
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, TypeAlias
+
+from sqlite_utils.db import Database
+
+from mirage_cli import __version__, knobs
+from mirage_cli.errors import StoreError
+from mirage_cli.migrations import APPLICATION_ID, MIGRATIONS
+
+Json: TypeAlias = Any
+"""Whatever `json` writes and reads."""
+Row: TypeAlias = dict[str, Any]
+
+BUSY_TIMEOUT_S = 30.0
+"""How long to wait for another process's transaction. Ours take milliseconds."""
+
+# -- what goes in and comes out
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """All that a result depends on. `dims`: every axis with its size.
+
+    gpu: the device's name where results are measured, the target's where they are predicted; `driver` is then empty.
+    """
+
+    program_hash: str
+    dims: tuple[tuple[str, int], ...]
+    dtype: str
+    gpu: str
+    driver: str = ""
+    torch: str = ""
+    triton: str = ""
+    mirage: str = __version__
+
+    @property
+    def id(self) -> str:
+        """Twelve hexadecimal digits."""
+        return _digest(_dump(list(self.row().values())))
+
+    def row(self) -> Row:
+        """The columns of `keys`, but for the id."""
+        return {**asdict(self), "dims": _dims_text(self.dims)}
+
+    @staticmethod
+    def from_row(row: Row) -> Key:
+        columns = {name: row[name] for name in ("program_hash", "dtype", "gpu", "driver", "torch", "triton", "mirage")}
+        return Key(dims=tuple((d, int(n)) for d, n in json.loads(row["dims"])), **columns)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSearch:
+    """What one search found. `results`: the ids of its μGraphs, best first, or whatever its reader needs."""
+
+    seed: int
+    results: Json
+    stats: Json
+    stopped: str
+    seconds: float
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMuGraph:
+    """`id` is the hash of the canonical text; `rank` counts from 0, the best by the cost model; `kernels`: how many."""
+
+    id: str
+    text: str
+    rank: int
+    kernels: int
+    predicted_us: float | None = None
+    verification: Json = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One timing of a μGraph (or, where `kernel` names it, of one of its kernels) with one schedule, or its failure.
+
+    mugraph: an id; a baseline is measured under its own name, such as "eager".
+    cold: inputs came from device memory, not from the L2. method: how it was timed. `at` is the store's to set.
+    """
+
+    mugraph: str
+    schedule: Json
+    samples_us: tuple[float, ...] = ()
+    median_us: float | None = None
+    spread_us: float | None = None
+    cold: bool = True
+    method: str = ""
+    kernel: str | None = None
+    accuracy: Json = None
+    failure: str | None = None
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best for a key, with the source to export. `document`: what the report says of it."""
+
+    mugraph: str
+    status: Literal["measured", "predicted"]
+    time_us: float | None
+    schedule: Json
+    source: str
+    document: Json = None
+    at: str = ""
+
+    def beats(self, other: Best) -> bool:
+        """A measured time beats a predicted one; between two of a kind, the smaller."""
+        if self.status != other.status:
+            return self.status == "measured"
+        return other.time_us is None or (self.time_us is not None and self.time_us <= other.time_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the list of what is stored."""
+
+    key: Key
+    spec: str
+    mugraphs: int
+    measurements: int
+    stopped: str | None
+    best: Best | None
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A μGraph and all that belongs to it under one key."""
+
+    key: Key
+    spec: str
+    mugraph: StoredMuGraph
+    measurements: tuple[Measurement, ...]
+    sources: tuple[str, ...] = field(default=())
+
+
+# -- the store
+
+
+class Store:
+    """An open database; a context manager. Made where there is none, migrated where it is older. Raises StoreError.
+
+    Use one for each process and thread.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        with self._translated():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            connection = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+            self._db = Database(connection, execute_plugins=False)
+            try:
+                self._prepare()
+            except BaseException:
+                connection.close()
+                raise
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._db.close()
+
+    # -- specs and searches
+
+    def put_spec(self, program_hash: str, name: str, text: str) -> None:
+        row = {"program_hash": program_hash, "name": name, "text": text}
+        with self._transaction() as db:
+            db.table("specs").upsert(row, pk="program_hash")
+
+    def spec(self, program_hash: str) -> tuple[str, str] | None:
+        """Name and text."""
+        rows = self._rows("SELECT name, text FROM specs WHERE program_hash = ?", program_hash)
+        return next(((r["name"], r["text"]) for r in rows), None)
+
+    def put_search(self, key: Key, search: StoredSearch) -> None:
+        """Replaces what was stored for the same key and seed."""
+        row = {**asdict(search), "results": _dump(search.results), "stats": _dump(search.stats), "at": _now()}
+        with self._transaction() as db:
+            db.table("searches").upsert({"key": _put_key(db, key), **row}, pk=("key", "seed"))
+
+    def get_search(self, key: Key, seed: int) -> StoredSearch | None:
+        sql = "SELECT seed, results, stats, stopped, seconds, at FROM searches WHERE key = ? AND seed = ?"
+        for r in self._rows(sql, key.id, seed):
+            return StoredSearch(**{**r, "results": json.loads(r["results"]), "stats": json.loads(r["stats"])})
+        return None
+
+    # -- μGraphs and kernels
+
+    def put_mugraphs(self, key: Key, mugraphs: Iterable[StoredMuGraph]) -> None:
+        """All of them or, where this process is killed, none."""
+        with self._transaction() as db:
+            rows = [{"key": _put_key(db, key), **asdict(g), "verification": _dump(g.verification)} for g in mugraphs]
+            db.table("mugraphs").upsert_all(rows, pk=("key", "id"))
+
+    def mugraphs(self, key: Key) -> tuple[StoredMuGraph, ...]:
+        """Those of this key, by rank."""
+        rows = self._rows("SELECT * FROM mugraphs WHERE key = ? ORDER BY rank, id", key.id)
+        return tuple(_mugraph(r) for r in rows)
+
+    def mugraphs_of(self, program_hash: str, dims: Sequence[tuple[str, int]], dtype: str) -> tuple[StoredMuGraph, ...]:
+        """Those of this program at these sizes, found for any GPU by any version, by rank, each once."""
+        sql = """SELECT mugraphs.*, min(rank) FROM mugraphs JOIN keys ON keys.id = mugraphs.key
+            WHERE program_hash = ? AND dims = ? AND dtype = ? GROUP BY mugraphs.id ORDER BY min(rank), mugraphs.id"""
+        return tuple(_mugraph(r) for r in self._rows(sql, program_hash, _dims_text(dims), dtype))
+
+    def put_kernel(self, key: Key, mugraph: str, schedule: Json, source: str) -> str:
+        """The source made from this μGraph and schedule. Returns its id, the hash of the source."""
+        with self._transaction() as db:
+            return _put_kernel(db, key, mugraph, schedule, source)
+
+    # -- measurements and results
+
+    def put_measurement(self, key: Key, measurement: Measurement) -> None:
+        with self._transaction() as db:
+            row = {
+                **asdict(measurement),
+                "key": _put_key(db, key),
+                "schedule": _put_schedule(db, measurement.schedule),
+                "samples_us": _dump(measurement.samples_us),
+                "accuracy": _dump(measurement.accuracy),
+                "at": _now(),
+            }
+            db.table("measurements").insert(row, pk="id")
+
+    def measurements(self, key: Key, mugraph: str) -> tuple[Measurement, ...]:
+        """What earlier runs measured, oldest first: a run that was killed goes on from here."""
+        sql = """SELECT measurements.*, json AS schedule_json
+            FROM measurements JOIN schedules ON schedules.id = measurements.schedule
+            WHERE key = ? AND mugraph = ? ORDER BY measurements.id"""
+        return tuple(_measurement(r) for r in self._rows(sql, key.id, mugraph))
+
+    def put_best(self, key: Key, best: Best, *, replacing: bool = False) -> Best:
+        """Keeps the better of this one and what is stored (or this one, if `replacing`), and returns it."""
+        with self._transaction() as db:
+            old = None if replacing else self.best(key)
+            if old is not None and not best.beats(old):
+                return old
+            stamped = replace(best, at=_now())
+            row = {
+                "key": _put_key(db, key),
+                "mugraph": best.mugraph,
+                "status": best.status,
+                "time_us": best.time_us,
+                "schedule": _put_schedule(db, best.schedule),
+                "kernel": _put_kernel(db, key, best.mugraph, best.schedule, best.source),
+                "document": _dump(best.document),
+                "at": stamped.at,
+            }
+            db.table("results").upsert(row, pk="key")
+            return stamped
+
+    def best(self, key: Key) -> Best | None:
+        return self._best(key.id)
+
+    # -- looking around
+
+    def list(self) -> tuple[Entry, ...]:
+        """Every key, newest last."""
+        sql = """SELECT keys.*, coalesce(specs.name, '') AS spec,
+                (SELECT count(*) FROM mugraphs WHERE key = keys.id) AS mugraphs,
+                (SELECT count(*) FROM measurements WHERE key = keys.id) AS measurements,
+                (SELECT stopped FROM searches WHERE key = keys.id ORDER BY at DESC LIMIT 1) AS stopped
+            FROM keys LEFT JOIN specs USING (program_hash) ORDER BY keys.rowid"""
+        return tuple(
+            Entry(Key.from_row(r), r["spec"], r["mugraphs"], r["measurements"], r["stopped"], self._best(r["id"]))
+            for r in self._rows(sql)
+        )
+
+    def show(self, id: str) -> tuple[Shown, ...]:
+        """The μGraphs whose id starts so, or all of the key whose id starts so; one for each key that has them."""
+        sql = """SELECT mugraphs.* FROM mugraphs
+            WHERE substr(id, 1, length(?1)) = ?1 OR substr(key, 1, length(?1)) = ?1 ORDER BY key, rank, id"""
+        found: list[Shown] = []
+        for r in self._rows(sql, id):
+            key = Key.from_row(self._rows("SELECT * FROM keys WHERE id = ?", r["key"])[0])
+            spec = self.spec(key.program_hash)
+            sources = self._rows(
+                "SELECT source FROM kernels WHERE key = ? AND mugraph = ? ORDER BY rowid", r["key"], r["id"]
+            )
+            found.append(
+                Shown(
+                    key,
+                    spec[0] if spec else "",
+                    _mugraph(r),
+                    self.measurements(key, r["id"]),
+                    tuple(s["source"] for s in sources),
+                )
+            )
+        return tuple(found)
+
+    def remove(self, id: str) -> int:
+        """Removes a key with all that belongs to it, or a μGraph from every key. Returns how many of these went.
+
+        A search without one of its μGraphs would answer wrongly, so it goes too.
+        """
+        if not id:
+            return 0
+        with self._transaction() as db:
+            gone = db.execute("DELETE FROM keys WHERE id = ?", [id]).rowcount
+            holders = [r["key"] for r in self._rows("SELECT key FROM mugraphs WHERE id = ?", id)]
+            for key in holders:
+                for table in ("results", "kernels", "measurements"):
+                    db.execute(f"DELETE FROM {table} WHERE key = ? AND mugraph = ?", [key, id])
+                db.execute("DELETE FROM mugraphs WHERE key = ? AND id = ?", [key, id])
+                db.execute("DELETE FROM searches WHERE key = ?", [key])
+            db.execute("DELETE FROM specs WHERE program_hash NOT IN (SELECT program_hash FROM keys)")
+            return gone + len(holders)
+
+    # -- the ground
+
+    def _best(self, key: str) -> Best | None:
+        sql = """SELECT results.mugraph, status, time_us, json AS schedule, source, document, at
+            FROM results JOIN schedules ON schedules.id = results.schedule
+            JOIN kernels ON kernels.key = results.key AND kernels.id = results.kernel WHERE results.key = ?"""
+        for r in self._rows(sql, key):
+            return Best(**{**r, "schedule": json.loads(r["schedule"]), "document": json.loads(r["document"])})
+        return None
+
+    def _rows(self, sql: str, *args: str | int) -> Sequence[Row]:
+        with self._translated():
+            return [*self._db.query(sql, args)]
+
+    @contextmanager
+    def _transaction(self) -> Generator[Database, None, None]:
+        """One that holds the write lock from its start, so that what it reads stays true until it commits."""
+        with self._translated():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                self._db.rollback()
+                raise
+
+    @contextmanager
+    def _translated(self) -> Generator[None, None, None]:
+        """What SQLite and the file system say of this file, as StoreError. Misuse of SQL is a bug and passes."""
+        try:
+            yield
+        except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
+            raise
+        except OSError as error:
+            raise StoreError(self.path, f"cannot be made: {error.strerror}", OTHER_PATH) from error
+        except sqlite3.DatabaseError as error:
+            problem, remedy = _explanation(str(error))
+            raise StoreError(self.path, problem, remedy) from error
+
+    def _prepare(self) -> None:
+        """Settings of the connection, and the migrations that the file lacks."""
+        self._db.execute("PRAGMA foreign_keys = ON")
+        self._db.execute("PRAGMA synchronous = NORMAL")  # with WAL: consistent after a crash, durable after a kill
+        if self._applied() != len(MIGRATIONS):
+            self._use_wal()
+            with self._transaction() as db:
+                done = self._applied()
+                if done == 0:
+                    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                    db.execute("CREATE TABLE migrations (number INTEGER PRIMARY KEY, purpose TEXT NOT NULL, at TEXT)")
+                for number, purpose, statements in MIGRATIONS[done:]:
+                    for statement in statements:
+                        db.execute(statement)
+                    db.table("migrations").insert({"number": number, "purpose": purpose, "at": _now()})
+
+    def _applied(self) -> int:
+        """The number of the last migration the file has had. Refuses files of newer versions and of other programs."""
+        tables = {r["name"] for r in self._rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if not tables:
+            return 0
+        owner = self._rows("PRAGMA application_id")[0]["application_id"]
+        if owner != APPLICATION_ID or "migrations" not in tables:
+            raise StoreError(self.path, "belongs to another program", OTHER_PATH)
+        last = int(self._rows("SELECT max(number) AS last FROM migrations")[0]["last"])
+        if last > len(MIGRATIONS):
+            problem = f"was made by a newer mirage: its format is {last}, and this one knows {len(MIGRATIONS)}"
+            raise StoreError(self.path, problem, f"install that version, or: {OTHER_PATH}")
+        return last
+
+    def _use_wal(self) -> None:
+        """Readers then never wait for a writer. SQLite asks for the lock this needs without waiting, so wait here."""
+        deadline = time.monotonic() + BUSY_TIMEOUT_S
+        while True:
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL").fetchall()
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+
+
+OTHER_PATH = "name another file with --db or MIRAGE_DB"
+
+
+def default_path() -> Path:
+    """$MIRAGE_DB, or mirage/mirage.db in the user's cache directory ($XDG_CACHE_HOME, else ~/.cache)."""
+    if (named := knobs.DB.value()) is not None:
+        return named
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(cache) if os.path.isabs(cache) else Path.home() / ".cache") / "mirage" / "mirage.db"
+
+
+def _explanation(message: str) -> tuple[str, str]:
+    """Problem and remedy behind a message of SQLite's."""
+    if "locked" in message or "busy" in message:
+        return f"has been locked by another process for {BUSY_TIMEOUT_S:.0f} s", f"end that process, or {OTHER_PATH}"
+    if "malformed" in message or "not a database" in message or "encrypted" in message:
+        return f"is damaged ({message})", f"move it away, and mirage makes a new one; or {OTHER_PATH}"
+    if "full" in message:
+        return "cannot grow: the disk is full", f"make room, or {OTHER_PATH}"
+    return f"cannot be used ({message})", f"check the permissions of the file and its folder, or {OTHER_PATH}"
+
+
+def _put_key(db: Database, key: Key) -> str:
+    db.table("keys").insert({"id": key.id, **key.row()}, pk="id", ignore=True)
+    return key.id
+
+
+def _put_schedule(db: Database, schedule: Json) -> str:
+    text = _dump(schedule)
+    db.table("schedules").insert({"id": _digest(text), "json": text}, pk="id", ignore=True)
+    return _digest(text)
+
+
+def _put_kernel(db: Database, key: Key, mugraph: str, schedule: Json, source: str) -> str:
+    id = _digest(source)
+    row = {"key": _put_key(db, key), "id": id, "mugraph": mugraph, "schedule": _put_schedule(db, schedule)}
+    db.table("kernels").upsert({**row, "source": source}, pk=("key", "id"))
+    return id
+
+
+def _mugraph(row: Row) -> StoredMuGraph:
+    names = ("id", "text", "rank", "kernels", "predicted_us")
+    return StoredMuGraph(**{n: row[n] for n in names}, verification=json.loads(row["verification"]))
+
+
+def _measurement(row: Row) -> Measurement:
+    names = ("mugraph", "median_us", "spread_us", "method", "kernel", "failure", "at")
+    return Measurement(
+        **{n: row[n] for n in names},
+        schedule=json.loads(row["schedule_json"]),
+        samples_us=tuple(json.loads(row["samples_us"])),
+        cold=bool(row["cold"]),
+        accuracy=json.loads(row["accuracy"]),
+    )
+
+
+def _dims_text(dims: Sequence[tuple[str, int]]) -> str:
+    return _dump([list(d) for d in dims])
+
+
+def _dump(value: Json) -> str:
+    """The one text of a JSON value. The order of a mapping's keys is kept: kernels of a schedule run in order."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,317 @@
+"""The database: what is put comes back, processes share it, nothing that was acknowledged is lost, damage is named."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mirage_cli.errors import StoreError
+from mirage_cli.migrations import APPLICATION_ID, MIGRATIONS
+from mirage_cli.store import Best, Key, Measurement, Store, StoredMuGraph, StoredSearch, default_path
+
+ROOT = Path(__file__).parent.parent
+KEY = Key("cafe", (("m", 16), ("k", 4096)), "float16", "NVIDIA H200", "570.1", "2.11.0", "3.6.0", "0.1.0")
+SCHEDULE = {"k0": {"tiles": [["m", 16]], "order": ["m"], "warps": 4}}
+FIRST = StoredMuGraph("aaaa00000000", "mugraph first\n", 0, 1, 10.5, {"bound": "2^-30"})
+SECOND = StoredMuGraph("bbbb00000000", "mugraph second\n", 1, 2)
+TIMED = Measurement(FIRST.id, SCHEDULE, (10.0, 10.5), 10.25, 0.5, method="graph", accuracy={"error": 1e-3})
+BEST = Best(FIRST.id, "measured", 10.25, SCHEDULE, "def kernel(): ...\n", {"floor_us": 9.0})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "new folder" / "mirage.db"
+
+
+def filled(path: Path) -> Store:
+    store = Store(path)
+    store.put_spec(KEY.program_hash, "gated_mlp", "name: gated_mlp\n")
+    store.put_mugraphs(KEY, [FIRST, SECOND])
+    store.put_search(KEY, StoredSearch(0, [FIRST.id, SECOND.id], {"verified": 2}, "exhausted", 1.5))
+    store.put_measurement(KEY, TIMED)
+    store.put_best(KEY, BEST)
+    return store
+
+
+# -- what is put comes back
+
+
+def test_everything_put_comes_back_after_reopening(path: Path) -> None:
+    filled(path).close()
+    with Store(path) as store:
+        assert store.spec("cafe") == ("gated_mlp", "name: gated_mlp\n")
+        assert store.mugraphs(KEY) == (FIRST, SECOND)
+        search = store.get_search(KEY, 0)
+        assert search is not None
+        assert replace(search, at="") == StoredSearch(0, [FIRST.id, SECOND.id], {"verified": 2}, "exhausted", 1.5)
+        (timed,) = store.measurements(KEY, FIRST.id)
+        assert timed.at and replace(timed, at="") == TIMED
+        best = store.best(KEY)
+        assert best is not None and replace(best, at="") == BEST
+
+
+def test_what_was_not_put_is_none(path: Path) -> None:
+    with Store(path) as store:
+        assert store.spec("cafe") is store.get_search(KEY, 0) is store.best(KEY) is None
+        assert store.mugraphs(KEY) == store.measurements(KEY, FIRST.id) == store.list() == store.show("aaaa") == ()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"program_hash": "beef"}, {"dims": (("m", 17), ("k", 4096))}, {"dtype": "bfloat16"}, {"gpu": "h200"},
+     {"driver": "571"}, {"torch": "2.12"}, {"triton": "3.7"}, {"mirage": "0.2.0"}],
+    ids=lambda c: next(iter(c)),
+)  # fmt: skip
+def test_every_part_of_a_key_tells_results_apart(path: Path, change: dict[str, object]) -> None:
+    other = replace(KEY, **change)  # type: ignore[arg-type]
+    assert other.id != KEY.id and Key.from_row(other.row()) == other
+    with filled(path) as store:
+        assert store.get_search(other, 0) is store.best(other) is None
+        assert store.measurements(other, FIRST.id) == store.mugraphs(other) == ()
+
+
+def test_a_search_belongs_to_its_seed_and_is_replaced(path: Path) -> None:
+    with filled(path) as store:
+        assert store.get_search(KEY, 1) is None
+        store.put_search(KEY, StoredSearch(0, [SECOND.id], {}, "budget", 3.0))
+        search = store.get_search(KEY, 0)
+        assert search is not None and search.stopped == "budget"
+
+
+def test_plans_searched_for_one_gpu_are_found_for_another(path: Path) -> None:
+    elsewhere = replace(KEY, gpu="h100", driver="")
+    with filled(path) as store:
+        store.put_mugraphs(elsewhere, [replace(SECOND, rank=0), replace(FIRST, rank=1)])
+        found = store.mugraphs_of(KEY.program_hash, KEY.dims, KEY.dtype)
+        assert [(g.id, g.rank) for g in found] == [(FIRST.id, 0), (SECOND.id, 0)]
+        assert store.mugraphs_of(KEY.program_hash, (("m", 1), ("k", 4096)), KEY.dtype) == ()
+
+
+def test_a_failed_candidate_is_remembered(path: Path) -> None:
+    failed = Measurement(SECOND.id, SCHEDULE, failure="hang: no answer in time", kernel="k0", cold=False)
+    with filled(path) as store:
+        store.put_measurement(KEY, failed)
+        assert [replace(m, at="") for m in store.measurements(KEY, SECOND.id)] == [failed]
+
+
+@pytest.mark.parametrize(
+    ("new", "kept"),
+    [
+        (replace(BEST, time_us=9.0), True),
+        (replace(BEST, time_us=11.0), False),
+        (replace(BEST, status="predicted", time_us=1.0), False),
+        (replace(BEST, time_us=None), False),
+    ],
+)
+def test_the_better_result_is_kept(path: Path, new: Best, kept: bool) -> None:
+    with filled(path) as store:
+        winner = store.put_best(KEY, new)
+        assert winner.time_us == store.best(KEY).time_us == (new if kept else BEST).time_us  # type: ignore[union-attr]
+        assert store.put_best(KEY, new, replacing=True).time_us == new.time_us
+
+
+# -- looking around
+
+
+def test_list_show_and_remove(path: Path) -> None:
+    with filled(path) as store:
+        (entry,) = store.list()
+        assert (entry.key, entry.spec, entry.mugraphs, entry.measurements, entry.stopped) == (
+            KEY, "gated_mlp", 2, 1, "exhausted",
+        )  # fmt: skip
+        assert entry.best is not None and entry.best.mugraph == FIRST.id
+        (shown,) = store.show("aaaa")
+        assert shown.mugraph == FIRST and shown.sources == (BEST.source,) and len(shown.measurements) == 1
+        assert [s.mugraph.id for s in store.show(KEY.id)] == [FIRST.id, SECOND.id]
+
+        assert store.remove(FIRST.id) == 1
+        assert store.best(KEY) is store.get_search(KEY, 0) is None
+        assert store.mugraphs(KEY) == (SECOND,)
+        assert store.remove(KEY.id) == 1
+        assert store.remove(KEY.id) == store.remove("") == 0
+        assert store.list() == () and store.spec("cafe") is None
+
+
+# -- several processes, and processes that are killed
+
+WRITER = """
+import sys
+from pathlib import Path
+from test_store import KEY, SCHEDULE, Measurement, Store
+with Store(sys.argv[1]) as store:
+    for n in range(int(sys.argv[3])):
+        store.put_measurement(KEY, Measurement(sys.argv[2], SCHEDULE, (float(n),), float(n)))
+        print(n, flush=True)
+"""
+
+
+def writer(path: Path, name: str, count: int) -> subprocess.Popen[str]:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests"), *sys.path])}
+    command = [sys.executable, "-c", WRITER, str(path), name, str(count)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
+
+
+def test_four_processes_make_one_database(path: Path) -> None:
+    names = ["w0", "w1", "w2", "w3"]
+    running = [writer(path, name, 25) for name in names]
+    for process in running:
+        process.communicate(timeout=120)
+        assert process.returncode == 0
+    with Store(path) as store:
+        for name in names:
+            assert [m.median_us for m in store.measurements(KEY, name)] == [float(n) for n in range(25)]
+
+
+def test_a_killed_process_loses_nothing_that_was_acknowledged(path: Path) -> None:
+    for turn in range(5):
+        with writer(path, f"w{turn}", 100_000) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(0.03 * turn)
+            process.send_signal(signal.SIGKILL)
+            acknowledged = 1 + len(process.stdout.read().splitlines())
+        with sqlite3.connect(path) as raw:
+            assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        raw.close()
+        with Store(path) as store:
+            kept = [m.median_us for m in store.measurements(KEY, f"w{turn}")]
+            assert len(kept) >= acknowledged - 1  # the last line may have been cut by the kill
+            assert kept == [float(n) for n in range(len(kept))]
+
+
+def test_a_transaction_that_fails_leaves_nothing(path: Path) -> None:
+    with filled(path) as store:
+        with pytest.raises(sqlite3.IntegrityError):
+            store.put_mugraphs(KEY, [replace(FIRST, text="changed"), replace(SECOND, text=None)])  # type: ignore[arg-type]
+        assert store.mugraphs(KEY) == (FIRST, SECOND)
+        store.put_measurement(KEY, TIMED)
+        assert len(store.measurements(KEY, FIRST.id)) == 2
+
+
+def test_a_locked_database_is_waited_for_and_then_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mirage_cli.store.BUSY_TIMEOUT_S", 0.1)
+    filled(path).close()
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with Store(path) as store:
+        assert store.best(KEY) is not None, "readers do not wait for a writer"
+        with pytest.raises(StoreError, match="locked by another process"):
+            store.put_measurement(KEY, TIMED)
+    holder.close()
+
+
+# -- migrations, and files that are not ours
+
+
+def test_migrations_are_numbered_from_one_and_recorded(path: Path) -> None:
+    assert [number for number, _, _ in MIGRATIONS] == list(range(1, len(MIGRATIONS) + 1))
+    Store(path).close()
+    with sqlite3.connect(path) as raw:
+        assert raw.execute("SELECT number, purpose FROM migrations").fetchall() == [(n, p) for n, p, _ in MIGRATIONS]
+        assert raw.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
+        assert raw.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    raw.close()
+
+
+def test_an_older_database_is_migrated_with_its_content(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(path).close()
+    later = (len(MIGRATIONS) + 1, "a note on each key", ("ALTER TABLE keys ADD COLUMN note TEXT NOT NULL DEFAULT ''",))
+    monkeypatch.setattr("mirage_cli.store.MIGRATIONS", (*MIGRATIONS, later))
+    for _ in range(2):
+        with Store(path) as store:
+            assert store.mugraphs(KEY) == (FIRST, SECOND)
+    with sqlite3.connect(path) as raw:
+        assert raw.execute("SELECT note FROM keys").fetchall() == [("",)]
+    raw.close()
+
+
+def test_a_failing_migration_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(path).close()
+    bad = (len(MIGRATIONS) + 1, "half done", ("CREATE TABLE half (x)", "CREATE TABLE keys (x)"))
+    with monkeypatch.context() as m:
+        m.setattr("mirage_cli.store.MIGRATIONS", (*MIGRATIONS, bad))
+        with pytest.raises(StoreError, match="already exists"):
+            Store(path)
+    with Store(path) as store:
+        assert store.mugraphs(KEY) == (FIRST, SECOND)
+
+
+def test_a_newer_database_is_refused(path: Path) -> None:
+    filled(path).close()
+    with sqlite3.connect(path) as raw:
+        raw.execute("INSERT INTO migrations VALUES (999, 'from the future', '')")
+    raw.close()
+    with pytest.raises(StoreError, match=r"newer mirage: its format is 999(?s:.*)--db"):
+        Store(path)
+
+
+def test_damage_is_named_with_a_remedy(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"this is no database at all, but it is long enough to be looked at " * 20)
+    with pytest.raises(StoreError, match=r"is damaged(?s:.*)move it away"):
+        Store(path)
+    assert path.exists()
+
+
+def test_damage_further_in_is_named_when_it_is_met(path: Path) -> None:
+    with filled(path) as store:
+        store.put_mugraphs(KEY, [replace(SECOND, id=f"{n:012}", text="x" * 1000) for n in range(200)])
+    content = bytearray(path.read_bytes())
+    content[8192:] = b"\xff" * (len(content) - 8192)
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match="is damaged"):
+        read_all(path)
+
+
+def read_all(path: Path) -> None:
+    with Store(path) as store:
+        store.list()
+        store.mugraphs(KEY)
+
+
+def test_another_programs_database_is_refused_and_left_alone(path: Path) -> None:
+    path.parent.mkdir()
+    with sqlite3.connect(path) as raw:
+        raw.execute("CREATE TABLE bookmarks (url)")
+    raw.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="another program"):
+        Store(path)
+    assert path.read_bytes() == before
+
+
+def test_a_place_that_cannot_be_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="cannot be made"):
+        Store(tmp_path / "file" / "mirage.db")
+    with pytest.raises(StoreError, match="cannot be used"):
+        Store(tmp_path)
+
+
+# -- where it lies, and what it costs
+
+
+def test_the_default_path_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MIRAGE_DB", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_path() == tmp_path / ".cache" / "mirage" / "mirage.db"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # which the XDG specification says to ignore
+    assert default_path() == tmp_path / ".cache" / "mirage" / "mirage.db"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert default_path() == tmp_path / "xdg" / "mirage" / "mirage.db"
+    monkeypatch.setenv("MIRAGE_DB", "~/mine.db")
+    assert default_path() == tmp_path / "mine.db"
+
+
+def test_the_store_needs_neither_torch_nor_triton() -> None:
+    code = "import sys, mirage_cli.store; sys.exit(any(m in sys.modules for m in ('torch', 'triton')))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode == 0
