@@ -6,6 +6,7 @@ axis, so one function serves as baseline (float16 inputs), as reference (float64
 
 from __future__ import annotations
 
+import keyword
 import string
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ class _Writer:
         self.program = program
         self.function = name
         reserved = {"torch", "dtype", "device", name}
-        self.names = {n: f"{n}_" if n in reserved else n for n in program.values()}
+        self.names = {n: f"{n}_" if n in reserved or keyword.iskeyword(n) else n for n in program.values()}
         self.values = {t.name: _Value(self.names[t.name], t.dims, tensor_type(t)) for t in program.inputs}
         self.statements: list[str] = []
 

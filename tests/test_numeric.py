@@ -1,0 +1,174 @@
+"""The floating-point judgement: right kernels pass on every distribution, wrong ones fail."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from mirage_cli.codegen.torch_source import torch_source
+from mirage_cli.ir.derived import derived_equation
+from mirage_cli.ir.program import Builder, Program, Tensor
+from mirage_cli.verify.numeric import NumericVerdict, draw_inputs, judge, reference64
+from mirage_cli.verify.yardstick import DISTRIBUTIONS, Error, RoundEveryResult, error, fresh_memory_is_nan, overflows
+
+DIMS = (("h", 2), ("q", 17), ("s", 33), ("d", 16), ("e", 8))
+
+
+def attention(dtype: str = "float16", safe: bool = True) -> Program:
+    inputs = tuple(Tensor(n, tuple(dims), dtype) for n, dims in (("Q", "hqd"), ("K", "hsd"), ("V", "hse")))
+    b = Builder(inputs, [n for n, _ in DIMS])
+    scores = b.emit("dot", "Q", "K", axes="d")
+    if safe:
+        p = b.append(derived_equation("P", "softmax", (scores,), ("s",), b))
+    else:
+        e = b.emit("exp", scores)
+        p = b.emit("div", e, b.emit("sum", e, axes="s"))
+    b.emit("dot", p, "V", axes="s", out="O")
+    return Program("attention", DIMS, dtype, inputs, tuple(b.eqns), (Tensor("O", ("h", "q", "e"), dtype),))
+
+
+def eager_of(p: Program):
+    scope: dict[str, object] = {"torch": torch}
+    exec(torch_source(p), scope)
+    return scope["reference"]
+
+
+def kernel(p: Program, scale: float = 1.0):
+    """A good kernel: float32 inside, rounded once."""
+    eager = eager_of(p)
+    return lambda inputs: [(eager(*(x.float() for x in inputs)) * scale).to(inputs[0].dtype)]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_right_kernel_passes_with_the_smallest_tolerance_in_use(dtype: str, seed: int) -> None:
+    p = attention(dtype)
+    verdict = judge(p, kernel(p), eager_of(p), seed=seed, tolerance=2)
+    assert verdict.ok, str(verdict)
+    assert len(verdict.detail) == len(DISTRIBUTIONS)
+    assert 0 < verdict.error < 1e-2
+
+
+def refused(run, p: Program | None = None) -> NumericVerdict:
+    p = p or attention()
+    verdict = judge(p, run, eager_of(p))
+    assert not verdict.ok
+    assert verdict.worst.problem in str(verdict)
+    return verdict
+
+
+def test_a_scale_that_is_one_percent_off_is_refused() -> None:
+    assert "error" in str(refused(kernel(attention(), 1.01)))
+
+
+def test_one_wrong_row_is_refused() -> None:
+    def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        (y,) = kernel(attention())(inputs)
+        y[1, 16] *= 1.02
+        return [y]
+
+    refused(run)
+
+
+def test_a_masked_out_last_column_is_refused() -> None:
+    def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        q, k, v = (x.float() for x in inputs)
+        return [(torch.softmax(q @ k[:, :-1].mT, dim=-1) @ v[:, :-1]).half()]
+
+    refused(run)
+
+
+def test_a_place_that_is_not_written_is_refused() -> None:
+    def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        (y,) = kernel(attention())(inputs)
+        out = torch.empty_like(y)
+        out.view(-1)[:-1] = y.view(-1)[:-1]
+        return [out]
+
+    assert "nan at (1, 16, 7)" in str(refused(run))
+
+
+def test_a_softmax_without_a_maximum_is_refused_on_large_logits_alone() -> None:
+    def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        q, k, v = (x.float() for x in inputs)
+        e = (q @ k.mT).exp()
+        return [(e / e.sum(-1, keepdim=True) @ v).half()]
+
+    verdict = refused(run)
+    failed = {j.distribution for j in verdict.detail if j.problem}
+    assert {"large", "huge", "outlier"} <= failed <= {"large", "huge", "outlier", "large mean"}
+
+
+def test_eager_that_overflows_is_no_excuse_unless_it_is_asked_for() -> None:
+    """A program written without a maximum: float64 holds exp(500), eager in float16 does not."""
+    p = attention(safe=False)
+    eager = eager_of(p)
+    run = lambda inputs: [eager(*inputs)]  # noqa: E731
+    assert not judge(p, run, eager, distributions=["large"]).ok
+    lenient = judge(p, run, eager, distributions=["large"], overflow_like_eager=True)
+    assert lenient.ok
+    assert lenient.worst.excused
+    good = judge(p, kernel(attention()), eager, distributions=["normal", "large", "huge"])
+    assert good.ok, str(good)
+
+
+def test_other_shapes_are_an_error() -> None:
+    p = attention()
+    with pytest.raises(ValueError, match=r"\[\(2, 17, 7\)\], not \[\(2, 17, 8\)\]"):
+        judge(p, lambda xs: [kernel(p)(xs)[0][..., :7]], eager_of(p))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_data_and_products_are_finite(dtype: str) -> None:
+    for kind in DISTRIBUTIONS:
+        q, k, _ = draw_inputs(attention(dtype), kind.name, torch.device("cpu"), 0)
+        assert torch.isfinite(q).all()
+        if kind.name == "huge":
+            largest = float((q.double() @ k.double().mT).abs().max())
+            assert 20_000 < largest < 65_504
+        again = draw_inputs(attention(dtype), kind.name, torch.device("cpu"), 0)[0]
+        assert torch.equal(q, again)
+
+
+def test_integers_are_drawn_below_the_longest_axis() -> None:
+    x = Tensor("n", ("h", "s"), "int32")
+    b = Builder((x,), [n for n, _ in DIMS])
+    b.emit("exp", "n", out="O")
+    p = Program("p", DIMS, "float16", (x,), tuple(b.eqns), (Tensor("O", ("h", "s"), "float16"),))
+    (n,) = draw_inputs(p, "huge", torch.device("cpu"), 0)
+    assert n.dtype == torch.int32
+    assert 0 <= int(n.min()) <= int(n.max()) < 33
+    assert reference64(p, [n])[0].dtype == torch.float64
+
+
+def test_error_measures() -> None:
+    ref = torch.ones(4, 16, dtype=torch.float64)
+    y = ref.clone()
+    y[3, 5] = 1.5
+    found = error(y, ref)
+    assert found.row == 0.5
+    assert found.norm == pytest.approx(0.5 / 8)
+    assert Error(0.0, 1.0).over(Error(0.0, 2.0)) == 0.5
+    assert Error(1.0, 0.0).over(Error(0.0, 0.0)) == math.inf
+
+
+def test_infinities_that_float64_rounds_to_are_right() -> None:
+    ref = torch.tensor([1e6, 65504.0, 65519.0, 1.0, math.nan], dtype=torch.float64)
+    y = torch.tensor([math.inf, math.inf, math.inf, math.inf, math.nan], dtype=torch.float16)
+    assert overflows(y, ref).tolist() == [False, False, False, True, False]
+    assert overflows(torch.full_like(y, math.nan), ref).tolist() == [False, True, True, True, False]
+
+
+def test_rounding_every_result_keeps_the_range_and_drops_the_precision() -> None:
+    x = torch.tensor([1.0, 1e10, math.inf, 0.0], dtype=torch.float64)
+    with RoundEveryResult(torch.float16):
+        y = x * (1 + 2**-14)
+    assert y.tolist() == [1.0, float(torch.tensor(1e10 / 2**30).half()) * 2**30, math.inf, 0.0]
+
+
+def test_fresh_memory_is_nan_and_the_setting_is_put_back() -> None:
+    with fresh_memory_is_nan():
+        assert torch.empty(7).isnan().all()
+    assert not torch.are_deterministic_algorithms_enabled()

@@ -1,0 +1,256 @@
+"""Programs as PyTorch functions, against the float64 reference of OPS in numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from math import inf, prod
+
+import numpy as np
+import pytest
+import torch
+
+from mirage_cli.codegen.torch_source import torch_source
+from mirage_cli.ir.derived import DERIVED, derived_equation, lower
+from mirage_cli.ir.ops import OPS, Op
+from mirage_cli.ir.program import Builder, Program, Tensor
+from mirage_cli.verify.numeric import reference64
+
+SIZES = {"b": 2, "h": 3, "q": 4, "s": 5, "d": 6, "e": 7}
+ORDER = tuple(SIZES)
+
+Define = Callable[[Builder], object]
+
+
+def program(inputs: dict[str, str], define: Define, outputs: dict[str, str]) -> Program:
+    """inputs, outputs: axes in memory order, one letter each; lower-case names are integers."""
+    tensors = tuple(Tensor(n, tuple(dims), "int32" if n.islower() else "float16") for n, dims in inputs.items())
+    b = Builder(tensors, ORDER)
+    define(b)
+    results = tuple(Tensor(n, tuple(dims), "float16") for n, dims in outputs.items())
+    return Program("test", tuple(SIZES.items()), "float16", tensors, tuple(b.eqns), results)
+
+
+def numpy_outputs(p: Program, inputs: list[np.ndarray]) -> list[np.ndarray]:
+    """The obvious evaluation: every value broadcast to all of the program's axes, in order."""
+    sizes = p.sizes
+    values: dict[str, np.ndarray] = {}
+
+    def spread(x: np.ndarray, dims: tuple[str, ...]) -> np.ndarray:
+        have = [d for d in p.order if d in dims]
+        x = np.transpose(x, [dims.index(d) for d in have])
+        return x.reshape([sizes[d] if d in have else 1 for d in p.order])
+
+    for t, x in zip(p.inputs, inputs, strict=True):
+        values[t.name] = spread(x, t.dims)
+    for e in lower(p).eqns:
+        row = OPS[e.op]
+        args = [np.float64(a) if not isinstance(a, str) else values[a] for a in e.args]
+        axes = tuple(p.order.index(a) for a in e.axes)
+        if row.kind == "leaf":
+            x = row.ref(sizes[e.axes[0]])
+            values[e.out] = spread(np.asarray(x), e.dims)
+        elif row.kind == "rename":
+            have = next(v.dims for n, v in p.values().items() if n == e.args[0])
+            names = dict(zip(e.axes[::2], e.axes[1::2], strict=True))
+            x = args[0].reshape([sizes[d] for d in p.order if d in have])
+            renamed = tuple(names.get(d, d) for d in p.order if d in have)
+            values[e.out] = spread(x, renamed)
+        elif row.kind == "contraction":
+            values[e.out] = np.expand_dims(row.ref(*args, axis=axes), axes)
+        elif row.kind == "reduction":
+            values[e.out] = np.expand_dims(row.ref(args[0], axis=axes), axes)
+        else:
+            values[e.out] = row.ref(*args)
+    out = []
+    for t in p.outputs:
+        have = [d for d in p.order if d in t.dims]
+        x = np.asarray(values[t.name], dtype=np.float64).reshape([sizes[d] for d in have])
+        out.append(np.transpose(x, [have.index(d) for d in t.dims]))
+    return out
+
+
+def run(p: Program, inputs: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    scope: dict[str, object] = {"torch": torch}
+    exec(torch_source(p, "reference"), scope)
+    result = scope["reference"](*inputs)  # type: ignore[operator]
+    return result if isinstance(result, tuple) else (result,)
+
+
+def inputs_of(p: Program, low: float = -2.0, high: float = 2.0) -> list[np.ndarray]:
+    g = np.random.default_rng(0)
+    shapes = [tuple(p.sizes[d] for d in t.dims) for t in p.inputs]
+    kinds = [t.dtype for t in p.inputs]
+    return [
+        g.integers(0, 5, s).astype(np.int32) if k == "int32" else g.uniform(low, high, s)
+        for s, k in zip(shapes, kinds, strict=True)
+    ]
+
+
+def check(p: Program, inputs: list[np.ndarray] | None = None) -> None:
+    arrays = inputs_of(p) if inputs is None else inputs
+    tensors = [torch.from_numpy(x) for x in arrays]
+    expected = numpy_outputs(p, arrays)
+    for outputs in (run(p, tensors), reference64(p, tensors)):
+        for t, y, ref in zip(p.outputs, outputs, expected, strict=True):
+            assert y.dtype == torch.float64
+            assert y.is_contiguous()
+            assert tuple(y.shape) == tuple(p.sizes[d] for d in t.dims)
+            np.testing.assert_allclose(y.numpy(), ref, rtol=1e-9, atol=1e-9)
+
+
+def softmax(b: Builder, x: str, *axes: str) -> str:
+    return b.append(derived_equation(b.fresh(), "softmax", (x,), axes, b))
+
+
+def product(axes: str) -> Define:
+    return lambda b: b.emit("dot", "X", "W", axes=axes, out="O")
+
+
+def masked(b: Builder) -> None:
+    inside = b.emit("and", b.emit("lt", "X", Fraction(1)), b.emit("ne", "Y", Fraction(1)))
+    b.emit("where", b.emit("or", b.emit("gt", "X", "Y"), inside), "Y", "X", out="O")
+
+
+def attention(b: Builder) -> None:
+    scores = b.emit("mul", b.emit("dot", "Q", "K", axes="d"), Fraction(1, 8))
+    causal = b.emit("ge", b.emit("index", axes="q"), b.emit("index", axes="s"))
+    p = softmax(b, b.emit("where", causal, scores, -inf), "s")
+    b.emit("dot", p, "V", axes="s", out="O")
+
+
+PROGRAMS: dict[str, Program] = {
+    "matmul": program({"X": "qd", "W": "de"}, product("d"), {"O": "qe"}),
+    "matmul transposed": program({"X": "dq", "W": "ed"}, product("d"), {"O": "eq"}),
+    "matrix times vector": program({"X": "bqd", "W": "d"}, product("d"), {"O": "bq"}),
+    "two summed axes": program({"X": "qsd", "W": "esd"}, product("sd"), {"O": "qe"}),
+    "inner product": program({"X": "d", "W": "d"}, product("d"), {"O": ""}),
+    "one-sided sum": program({"X": "qd", "W": "qe"}, product("d"), {"O": "qe"}),
+    "causal attention": program({"Q": "qhbd", "K": "shd", "V": "she"}, attention, {"O": "qhbe"}),
+    "attention of one batch axis": program({"Q": "hqd", "K": "hsd", "V": "hse"}, attention, {"O": "hqe"}),
+    "two matmuls and a product": program(
+        {"X": "qd", "A": "de", "B": "de"},
+        lambda b: b.emit(
+            "mul", b.emit("silu", b.emit("dot", "X", "A", axes="d")), b.emit("dot", "X", "B", axes="d"), out="O"
+        ),
+        {"O": "qe"},
+    ),
+    "several outputs": program(
+        {"X": "qd", "W": "d"},
+        lambda b: (
+            b.emit("mul", "X", "W", out="Y"),
+            b.emit("sum", "Y", axes="q", out="Z"),
+            b.emit("max", "Y", axes="qd", out="M"),
+        ),
+        {"Z": "d", "Y": "dq", "M": ""},
+    ),
+    "broadcast of both": program({"X": "qd", "Y": "he"}, lambda b: b.emit("add", "X", "Y", out="O"), {"O": "hqde"}),
+    "integer input": program(
+        {"X": "bs", "n": "b"},
+        lambda b: b.emit("where", b.emit("lt", b.emit("index", axes="s"), "n"), "X", Fraction(0), out="O"),
+        {"O": "sb"},
+    ),
+    "integer arithmetic": program(
+        {"X": "s", "n": "b"},
+        lambda b: b.emit(
+            "mul", "X", b.emit("add", b.emit("mul", b.emit("index", axes="s"), Fraction(2)), "n"), out="O"
+        ),
+        {"O": "bs"},
+    ),
+    "integers alone": program({"n": "bs"}, lambda b: b.emit("exp", b.emit("neg", "n"), out="O"), {"O": "bs"}),
+    "count of a mask": program(
+        {"X": "qd"}, lambda b: b.emit("sum", b.emit("gt", "X", Fraction(0)), axes="d", out="O"), {"O": "q"}
+    ),
+    "two numbers chosen by a mask": program(
+        {"X": "qd"},
+        lambda b: b.emit(
+            "mul", "X", b.emit("where", b.emit("gt", "X", Fraction(0)), Fraction(1, 3), Fraction(2)), out="O"
+        ),
+        {"O": "qd"},
+    ),
+    "masks joined": program({"X": "qd", "Y": "d"}, masked, {"O": "qd"}),
+    "number inside a function": program(
+        {"X": "qd"}, lambda b: b.emit("maximum", b.emit("pow", "X", Fraction(3)), Fraction(1, 2), out="O"), {"O": "dq"}
+    ),
+    "size of an axis": program(
+        {"X": "qd"}, lambda b: b.emit("div", "X", b.emit("sqrt", b.emit("size", axes="d")), out="O"), {"O": "qd"}
+    ),
+    "names that Python needs": program(
+        {"X": "qd", "W": "d"},
+        lambda b: (b.emit("mul", "X", "W", out="is"), b.emit("exp", "is", out="dtype")),
+        {"dtype": "qd"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_computes_what_numpy_does(name: str) -> None:
+    check(PROGRAMS[name])
+
+
+def test_renamed_axes() -> None:
+    sizes = SIZES | {"s": SIZES["q"]}
+    x = Tensor("X", ("q", "d"), "float16")
+    b = Builder((x,), ORDER)
+    b.emit("dot", "X", b.emit("rename", "X", axes=("q", "s")), axes="d", out="O")
+    p = Program("gram", tuple(sizes.items()), "float16", (x,), tuple(b.eqns), (Tensor("O", ("s", "q"), "float16"),))
+    check(p)
+
+
+@pytest.mark.parametrize("row", [r for r in OPS.values() if r.kind == "elementwise"], ids=lambda r: r.name)
+def test_every_elementwise_operator(row: Op) -> None:
+    domain = row.domain * row.arity if len(row.domain) == 1 else row.domain
+    numbers = [lo == hi for lo, hi in domain[: row.arity]]
+    names = [f"X{i}" for i in range(row.arity)]
+
+    def define(b: Builder) -> None:
+        args = [Fraction(domain[i][0]) if numbers[i] else n for i, n in enumerate(names)]
+        if row.name in ("and", "or", "where"):
+            args = [b.emit("gt", a, Fraction(0)) if i == 0 or row.result == "bool" else a for i, a in enumerate(args)]
+        y = b.emit(row.name, *args)
+        b.emit("where", y, "X0", Fraction(0), out="O") if row.result == "bool" else b.emit("add", y, "X0", out="O")
+
+    p = program({n: "qd" for n, c in zip(names, numbers, strict=True) if not c}, define, {"O": "qd"})
+    g = np.random.default_rng(1)
+    check(p, [g.uniform(*domain[i], (4, 6)) for i, c in enumerate(numbers) if not c])
+
+
+@pytest.mark.parametrize("axes", ["d", "q", "qd", "dq"])
+@pytest.mark.parametrize("op", DERIVED)
+def test_every_derived_operator(op: str, axes: str) -> None:
+    def define(b: Builder) -> None:
+        x = b.emit("mul", "X", "G")
+        y = b.append(derived_equation("Y", op, (x,), tuple(axes), b))
+        b.emit("add", y, "G", out="O")
+
+    left = "".join(a for a in "bqd" if a == "d" or a not in axes or not DERIVED[op].reduces)
+    check(program({"X": "dqb", "G": "d"}, define, {"O": left}))
+
+
+@pytest.mark.parametrize("op", ["sum", "max", "min"])
+def test_every_reduction_over_several_axes(op: str) -> None:
+    check(program({"X": "qbd"}, lambda b: b.emit(op, "X", axes="qd", out="O"), {"O": "b"}))
+
+
+def test_a_matmul_is_a_matmul_and_a_softmax_a_softmax() -> None:
+    assert "torch.matmul(X, W)" in torch_source(PROGRAMS["matmul"])
+    assert "torch.softmax(" in torch_source(PROGRAMS["causal attention"])
+    assert "torch.matmul(Q, K.mT)" in torch_source(PROGRAMS["attention of one batch axis"])
+
+
+def test_half_precision_stays_half_precision() -> None:
+    for p in PROGRAMS.values():
+        inputs = [torch.from_numpy(x) for x in inputs_of(p)]
+        inputs = [x.half() if x.is_floating_point() else x for x in inputs]
+        if any(x.is_floating_point() for x in inputs):
+            assert {y.dtype for y in run(p, inputs)} == {torch.float16}
+
+
+def test_the_text_takes_sizes_from_the_tensors() -> None:
+    p = PROGRAMS["causal attention"].resized({"q": 9, "s": 3})
+    inputs = [torch.from_numpy(x) for x in inputs_of(p)]
+    scope: dict[str, object] = {"torch": torch}
+    exec(torch_source(PROGRAMS["causal attention"]), scope)
+    y = scope["reference"](*inputs)  # type: ignore[operator]
+    np.testing.assert_allclose(y.numpy(), numpy_outputs(p, [x.numpy() for x in inputs])[0], rtol=1e-9, atol=1e-9)
+    assert prod(y.shape) == 9 * 3 * 2 * 7
