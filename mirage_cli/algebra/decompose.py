@@ -83,7 +83,9 @@ class Decomposition:
 
 
 def _step_text(d: Decomposition, s: Step) -> str:
-    args = [d.names.get(a, a.key[:6]) if isinstance(a, Form) else f"#{a}" if isinstance(a, int) else str(a) for a in s.args]
+    args = [
+        d.names.get(a, a.key[:6]) if isinstance(a, Form) else f"#{a}" if isinstance(a, int) else str(a) for a in s.args
+    ]
     return f"{s.op}({', '.join(args)}" + (f"; {', '.join(s.axes)})" if s.axes else ")")
 
 
@@ -103,7 +105,9 @@ def type_of(form: Form, program: Program) -> Type:
             return all(integral(x) and e.denominator == 1 and e > 0 for x, e in a.args[1])
         return a.kind == "index" or (a.kind == "input" and a.args[0] in integers)
 
-    whole = all(c.denominator == 1 and all(integral(a) and e.denominator == 1 and e > 0 for a, e in m) for m, c in form.terms)
+    whole = all(
+        c.denominator == 1 and all(integral(a) and e.denominator == 1 and e > 0 for a, e in m) for m, c in form.terms
+    )
     return "int" if whole and form.terms else "float"
 
 
@@ -145,6 +149,9 @@ def _program_nodes(d: Decomposition, safe: dict[str, Form]) -> dict[Form, list[N
     nodes: dict[Form, list[Node]] = {}
     for e in d.program.eqns:
         args: tuple[Form | Number, ...] = tuple(safe[a] if isinstance(a, str) else a for a in e.args)
+        made = safe[e.out].atom
+        if made is not None and made.kind == "shifted_exp":
+            continue  # exp(a - max a), which only exp_sub computes without NaN where a row is masked out whole
         if d.algebra.apply(e.op, args, e.axes) is safe[e.out] and safe[e.out] not in args:
             constant = tuple(_constant(a) if isinstance(a, Form) else a for a in args)
             node = Node((Step(e.op, constant, e.axes),), "program")
@@ -313,7 +320,9 @@ def _outer(side: Sequence[tuple[Atom, Fraction]], summed: frozenset[str]) -> boo
     return len(side) > 1 and not dims & summed and all(a.dims != dims for a, _ in side)
 
 
-def _scales_larger(d: Decomposition, side: Sequence[tuple[Atom, Fraction]], other: Sequence[tuple[Atom, Fraction]]) -> bool:
+def _scales_larger(
+    d: Decomposition, side: Sequence[tuple[Atom, Fraction]], other: Sequence[tuple[Atom, Fraction]]
+) -> bool:
     """Whether a factor of this side only scales it, and could as well scale the other, smaller side."""
     sizes = d.program.sizes | {new: d.program.sizes[old] for new, old in d.algebra.aliases.items()}
 
@@ -322,7 +331,12 @@ def _scales_larger(d: Decomposition, side: Sequence[tuple[Atom, Fraction]], othe
 
     for f in side:
         rest = _dims([g for g in side if g is not f])
-        if len(side) > 1 and f[0].dims <= rest and f[0].dims <= _dims(other) and elements(rest) > elements(_dims(other)):
+        if (
+            len(side) > 1
+            and f[0].dims <= rest
+            and f[0].dims <= _dims(other)
+            and elements(rest) > elements(_dims(other))
+        ):
             return True
     return False
 

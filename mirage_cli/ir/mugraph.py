@@ -72,6 +72,16 @@ class Kernel:
         """The split dimension, if any; there is at most one."""
         return next(iter(self.with_role("split")), None)
 
+    def matrix_axes(self) -> frozenset[str]:
+        """Axes that are M, N or K of some product in this kernel."""
+        dims = self.value_dims()
+        found: set[str] = set()
+        for e in self.body:
+            if e.op == "dot":
+                a, b = (set(dims[v]) if isinstance(v, str) else set[str]() for v in e.args)
+                found |= (a ^ b) | set(e.axes)
+        return frozenset(found)
+
     def value_dims(self) -> dict[str, tuple[str, ...]]:
         """The axes of every value, in the order of the kernel's roles."""
         place = {d: i for i, (d, _) in enumerate(self.roles)}

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from mirage_cli.ir.mugraph import Kernel
+
 
 @dataclass(frozen=True, slots=True)
 class KernelSchedule:
@@ -58,6 +60,25 @@ class Schedule:
 
     def __str__(self) -> str:
         return "\n".join(f"{name}: {k}" for name, k in self.kernels.items())
+
+
+MIN_DOT = 16
+"""The smallest block axis that the matrix units take (Triton's tl.dot, float16)."""
+
+
+def block_sizes(kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The block size of every dimension. One that is held whole is padded for the matrix units where a product has it."""
+    matrix = kernel.matrix_axes()
+    block = dict(schedule.tiles)
+    for d in kernel.with_role("tile"):
+        least = MIN_DOT if d in matrix and sizes[d] > 1 else 1
+        block[d] = max(next_power_of_two(sizes[d]), least)
+    return block
+
+
+def chunk_length(size: int, chunks: int, tile: int) -> int:
+    """Elements of one chunk of a split dimension: a whole number of tiles. The last chunks may be short or empty."""
+    return -(-(-(-size // chunks)) // tile) * tile
 
 
 def next_power_of_two(n: int) -> int:

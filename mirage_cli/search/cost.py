@@ -20,7 +20,7 @@ from mirage_cli.ir.mugraph import Kernel, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import Loop, place
 from mirage_cli.ir.program import Eqn
-from mirage_cli.ir.schedule import KernelSchedule, next_power_of_two
+from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, next_power_of_two
 from mirage_cli.search.roles import MAX_BLOCK
 from mirage_cli.target import Target
 
@@ -35,8 +35,6 @@ STEP_US = 0.06
 DOT_STEP_US = 0.10
 """What a dependent matrix product adds to an iteration's latency."""
 MAX_ACCUMULATORS = 32768
-MIN_DOT = 16
-"""The smallest block axis that the matrix units take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +144,7 @@ class Batch:
 
 
 def _whole_block(m: Model, d: str, sizes: Mapping[str, int]) -> float:
-    return float(max(next_power_of_two(sizes[d]), MIN_DOT if d in m.matrix_axes else 1))
+    return float(max(next_power_of_two(sizes[d]), MIN_DOT if d in m.matrix_axes and sizes[d] > 1 else 1))
 
 
 def estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target) -> Estimates:

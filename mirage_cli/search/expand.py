@@ -7,7 +7,7 @@ targets; `equations` writes one down.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,7 +24,7 @@ class Bounds:
     kernels: int = 5
     equations: int = 40
     reductions: int = 7
-    expansions: int = 1500
+    expansions: int = 600
     intermediates: int = 3
     alternatives: int = 2
     continuations: int = 24
@@ -47,6 +47,16 @@ class Expansion:
         for f, node in self.chosen:
             depth[f] = node.reduces + max((depth.get(c, 0) for c in node.children), default=0)
         return max(depth.values(), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Todo:
+    """Where an expansion stands: classes to decide, classes read from memory, and what is used of the bounds."""
+
+    forms: tuple[Form, ...]
+    leaves: frozenset[Form]
+    equations: int
+    reductions: int
 
 
 class Space:
@@ -109,63 +119,68 @@ class Space:
             return (Node((Step("mul", (f, ONE)),), "program"),)
         return self.d.nodes[f]
 
-    def expansions(self, targets: tuple[Form, ...]) -> Iterator[Expansion]:
-        """Every expansion of these targets, large fusions first, then small ones, within the bounds."""
-        seen: set[tuple[tuple[Form, Node], ...]] = set()
+    def expansions(self, targets: tuple[Form, ...]) -> list[Expansion]:
+        """Every expansion of these targets within the bounds; where there are more, a spread of them.
+
+        Two passes, one that prefers to fuse and one that prefers to read from memory, so that a cut leaves both kinds.
+        """
+        found: dict[tuple[tuple[Form, Node], ...], Expansion] = {}
         for fused_first in (True, False):
-            count = 0
-            for e in self._expand(targets, list(targets), {}, set(), 0, 0, fused_first):
-                count += 1
-                if count > self.bounds.expansions:
-                    self.cuts["expansions of one kernel"] += 1
-                    break
-                if e.chosen not in seen:
-                    seen.add(e.chosen)
-                    yield e
-            else:
-                return
+            todo = _Todo(tuple(targets), frozenset(), 0, 0)
+            before = self.cuts["expansions of one kernel"]
+            for e in self._expand(targets, todo, {}, fused_first, self.bounds.expansions):
+                found.setdefault(e.chosen, e)
+            if self.cuts["expansions of one kernel"] == before:
+                break
+        return list(found.values())
 
     def _expand(
-        self,
-        targets: tuple[Form, ...],
-        todo: list[Form],
-        chosen: dict[Form, Node],
-        leaves: set[Form],
-        equations: int,
-        reductions: int,
-        fused_first: bool,
-    ) -> Iterator[Expansion]:
-        while todo and (todo[-1] in chosen or todo[-1] in leaves):
-            todo = todo[:-1]
-        if not todo:
+        self, targets: tuple[Form, ...], at: _Todo, chosen: dict[Form, Node], fused_first: bool, quota: int
+    ) -> list[Expansion]:
+        """At most `quota` expansions; alternatives share the quota, and what one leaves over goes to the next."""
+        open_forms = at.forms
+        while open_forms and (open_forms[-1] in chosen or open_forms[-1] in at.leaves):
+            open_forms = open_forms[:-1]
+        if not open_forms:
             order = self._order(targets, chosen)
-            if order is not None:
-                yield Expansion(targets, tuple((f, chosen[f]) for f in order), tuple(sorted(leaves, key=lambda f: f.key)))
-            return
-        form, rest = todo[-1], todo[:-1]
-        options: list[Node | None] = list(self.options(form)) if not self.d.is_input(form) or form in targets else []
-        if form not in targets and self.is_leaf(form):
-            options.insert(len(options) if fused_first else 0, None)
-        for node in options:
-            if node is None and not self.d.is_input(form) and self.intermediates(leaves) >= self.bounds.intermediates:
-                self.cuts["intermediates read by one kernel"] += 1
+            leaves = tuple(sorted(at.leaves, key=lambda f: f.key))
+            return [Expansion(targets, tuple((f, chosen[f]) for f in order), leaves)] if order is not None else []
+        form, rest = open_forms[-1], open_forms[:-1]
+        options = self._options(targets, form, at, fused_first)
+        found: list[Expansion] = []
+        for i, node in enumerate(options):
+            share = (quota - len(found)) // (len(options) - i)
+            if share < 1:
+                self.cuts["expansions of one kernel"] += 1
                 continue
             if node is None:
-                yield from self._expand(targets, rest, chosen, leaves | {form}, equations, reductions, fused_first)
+                after = _Todo(rest, at.leaves | {form}, at.equations, at.reductions)
+                found += self._expand(targets, after, chosen, fused_first, share)
                 continue
-            more = equations + len(node.steps)
-            reducing = reductions + node.reduces
-            if more > self.bounds.equations or reducing > self.bounds.reductions:
-                self.cuts["equations of one kernel" if more > self.bounds.equations else "reductions of one kernel"] += 1
-                continue
-            inputs = {form} if self.d.is_input(form) else set[Form]()
-            children = [c for c in node.children if c not in chosen and c is not form]
-            yield from self._expand(
-                targets, rest + children, {**chosen, form: node}, leaves | inputs, more, reducing, fused_first
-            )
+            leaves = at.leaves | {form} if self.d.is_input(form) else at.leaves
+            children = tuple(c for c in node.children if c not in chosen and c is not form)
+            after = _Todo(rest + children, leaves, at.equations + len(node.steps), at.reductions + node.reduces)
+            found += self._expand(targets, after, {**chosen, form: node}, fused_first, share)
+        return found
 
-    def intermediates(self, leaves: set[Form]) -> int:
-        return sum(not self.d.is_input(f) for f in leaves)
+    def _options(self, targets: tuple[Form, ...], form: Form, at: _Todo, fused_first: bool) -> list[Node | None]:
+        """The ways to have a class inside a kernel: its nodes, or None to read it from memory."""
+        if self.d.is_input(form) and form not in targets:
+            return [None]
+        options: list[Node | None] = []
+        for node in self.options(form):
+            if at.equations + len(node.steps) > self.bounds.equations:
+                self.cuts["equations of one kernel"] += 1
+            elif at.reductions + node.reduces > self.bounds.reductions:
+                self.cuts["reductions of one kernel"] += 1
+            else:
+                options.append(node)
+        if form not in targets and self.is_leaf(form):
+            if sum(not self.d.is_input(f) for f in at.leaves) >= self.bounds.intermediates:
+                self.cuts["intermediates read by one kernel"] += 1
+            else:
+                options.insert(len(options) if fused_first else 0, None)
+        return options
 
     def _order(self, targets: tuple[Form, ...], chosen: Mapping[Form, Node]) -> list[Form] | None:
         """The chosen classes in an order of computation, or None if the choice is circular."""

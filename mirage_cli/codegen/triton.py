@@ -1,0 +1,511 @@
+"""One generated kernel of a μGraph as Triton source. Any kernel: nothing here knows what the program is for.
+
+Every value is a block with one axis for each of its dimensions whose block size is over 1, in the schedule's order;
+dimensions with block size 1 are scalars. Blocks are powers of two, so a block may reach past the end of a dimension.
+What lanes out there hold is not defined, except where it is known to be zero; so every reduction masks its operand
+unless it knows.
+"""
+
+from __future__ import annotations
+
+import keyword
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, prod
+
+from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
+from mirage_cli.ir.ops import IDENTITY, OPS, Number
+from mirage_cli.ir.placement import Loop, place
+from mirage_cli.ir.program import Eqn, Tensor, tensor_type
+from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, block_sizes, chunk_length
+
+TRITON_TYPE = {"float16": "tl.float16", "bfloat16": "tl.bfloat16", "float32": "tl.float32", "int32": "tl.int32"}
+MAX_PRODUCT = 1 << 17
+"""Elements of the broadcast product that stands in for tl.dot where an axis is too small for it."""
+MAX_ELEMENTS = 1 << 17
+"""Elements of any one block; Triton's own limit is 2^20."""
+RESERVED = {"tl", "triton", "range", "pid", "chunk", "min", "max", "float"}
+
+
+class EmitError(Exception):
+    """This schedule cannot be written in Triton. `reason` is a short constant, for counting."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """A complete `@triton.jit` function and how to launch it.
+
+    args: the buffers behind the pointer parameters, in order. programs: the size of its one-dimensional grid.
+    """
+
+    name: str
+    source: str
+    args: tuple[str, ...]
+    programs: int
+    warps: int
+    stages: int
+
+
+def emit_kernel(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> KernelSource:
+    """The kernel at this schedule. `sizes` holds every axis, those of chunks included. Raises EmitError."""
+    return _Emitter(graph, kernel, schedule, sizes).emit()
+
+
+class _Emitter:
+    def __init__(self, graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> None:
+        self.graph, self.kernel, self.schedule, self.sizes = graph, kernel, schedule, sizes
+        self.tensors = graph.tensors()
+        self.block = block_sizes(kernel, schedule, sizes)
+        self.order = [d for d in schedule.order if d in self.block]
+        self.dims = kernel.value_dims()
+        self.eqns = {e.out: e for e in kernel.body}
+        self.loads = {x.out: x for x in kernel.loads}
+        self.placement = place(kernel)
+        self.padded = {d for d in self.block if sizes[d] % self.block[d]}
+        self.lines: list[str] = []
+        self.depth = 1
+        self.clean: dict[str, frozenset[str]] = {}  # padded dimensions along which a value is known to be zero
+        self.names: dict[str, str] = {}
+        self.buffers = tuple(dict.fromkeys([x.buffer for x in kernel.loads] + [s.buffer for s in kernel.stores]))
+
+    # -- text
+
+    def line(self, text: str, comment: str = "") -> None:
+        self.lines.append("    " * self.depth + text + (f"  # {comment}" if comment else ""))
+
+    def name(self, value: str) -> str:
+        """The Python name of a value: its own, unless that is taken."""
+        if value not in self.names:
+            bad = keyword.iskeyword(value) or value in RESERVED or value.startswith(("i_", "in_", "SIZE_", "BLOCK_", "t_"))
+            self.names[value] = value + "_" if bad else value
+        return self.names[value]
+
+    def axes(self, dims: Iterable[str]) -> list[str]:
+        """The axes of a block: the dimensions that are not scalars, in the schedule's order."""
+        dims = set(dims)
+        return [d for d in self.order if d in dims and self.block[d] > 1]
+
+    def shape(self, axes: list[str]) -> str:
+        return "[" + ", ".join(f"BLOCK_{d}" for d in axes) + "]"
+
+    def count(self, axes: Iterable[str]) -> int:
+        return prod(self.block[d] for d in axes)
+
+    @staticmethod
+    def spread(text: str, have: list[str], want: list[str]) -> str:
+        """A block with the axes `have` made to broadcast against `want`, of which they are a part in order."""
+        if have == want or not have:
+            return text
+        return text + "[" + ", ".join(":" if d in have else "None" for d in want) + "]"
+
+    # -- the kernel
+
+    def emit(self) -> KernelSource:
+        for v, dims in self.dims.items():
+            if self.count(self.axes(dims)) > MAX_ELEMENTS:
+                raise EmitError("block too large")
+            self.name(v)
+        programs = self.prologue()
+        for segment in self.placement.segments:
+            if isinstance(segment, Loop):
+                self.loop(segment)
+            else:
+                for step in segment.steps:
+                    self.step(step)
+                for s in segment.stores:
+                    self.store(s)
+        pointers = ", ".join(f"{b}_ptr" for b in self.buffers)
+        constants: list[str] = []
+        for d in self.block:
+            constants.append(f"    SIZE_{d}: tl.constexpr = {self.sizes[d]}")
+            if self.block[d] > 1:
+                constants.append(f"    BLOCK_{d}: tl.constexpr = {self.block[d]}")
+        source = "\n".join(["@triton.jit", f"def {self.kernel.name}({pointers}):", *constants, *self.lines]) + "\n"
+        return KernelSource(
+            self.kernel.name, source, self.buffers, programs, self.schedule.warps, self.schedule.stages
+        )
+
+    def prologue(self) -> int:
+        """Which tiles this instance has, and the positions they cover. Returns the number of instances."""
+        grid = [(d, ceil(self.sizes[d] / self.block[d])) for d in self.kernel.with_role("grid")]
+        many = [(d, n) for d, n in grid if n > 1]
+        split = self.kernel.split
+        chunks = self.schedule.split if split else 1
+        programs = chunks * prod(n for _, n in grid)
+        if programs > 1:
+            self.line("pid = tl.program_id(0)")
+        if split and chunks > 1:
+            each = prod(n for _, n in many)
+            self.line(f"chunk = pid // {each}" if each > 1 else "chunk = pid")
+            if each > 1:
+                self.line(f"pid = pid % {each}")
+        elif split:
+            self.line("chunk = 0")
+        group = self.schedule.group
+        while many:
+            if len(many) == 2 and group > 1:
+                (a, na), (b, nb) = many
+                self.line(f"first_{a} = pid // {group * nb} * {group}", f"groups of {group} tiles of {a} share those of {b}")
+                self.line(f"rows_{a} = min({na} - first_{a}, {group})")
+                self.line(f"t_{a} = first_{a} + pid % {group * nb} % rows_{a}")
+                self.line(f"t_{b} = pid % {group * nb} // rows_{a}")
+                break
+            d, n = many.pop()
+            self.line(f"t_{d} = pid % {n}" if many else f"t_{d} = pid")
+            if many:
+                self.line(f"pid = pid // {n}")
+        for d, n in grid:
+            self.positions(d, f"t_{d} * BLOCK_{d}" if self.block[d] > 1 else f"t_{d}", n > 1)
+        for d in self.kernel.with_role("tile"):
+            self.positions(d, "", False)
+        return programs
+
+    def positions(self, d: str, start: str, moves: bool) -> None:
+        """`i_d`, the positions of the current block along d, and `in_d`, which of them exist."""
+        wide = ".to(tl.int64)" if moves and self.huge() else ""
+        if self.block[d] == 1:
+            self.line(f"i_{d} = {start}{wide}" if moves else f"i_{d} = 0")
+            return
+        lanes = f"tl.arange(0, BLOCK_{d})"
+        if moves and wide:
+            start = f"({start}){wide}"
+        self.line(f"i_{d} = {start} + {lanes}" if moves else f"i_{d} = {lanes}")
+        if d in self.padded:
+            self.line(f"in_{d} = i_{d} < SIZE_{d}")
+
+    def huge(self) -> bool:
+        """Whether offsets into some tensor need 64 bits."""
+        return any(prod(self.sizes[a] for a in self.tensors[b].dims) >= 1 << 31 for b in self.buffers)
+
+    def mask(self, dims: Iterable[str], want: list[str]) -> str:
+        """The conjunction of `in_d` over these dimensions, as a block that broadcasts against `want`."""
+        parts = [self.spread(f"in_{d}", [d], want) for d in want if d in set(dims) & self.padded]
+        return " & ".join(f"({p})" if len(parts) > 1 else p for p in parts)
+
+    # -- loads and stores
+
+    def offsets(self, tensor: Tensor, dims: tuple[str, ...], want: list[str]) -> str:
+        """Row-major offsets of a block; `dims` says what this kernel calls each axis of the tensor."""
+        terms: list[str] = []
+        stride = 1
+        for axis, d in reversed(list(zip(tensor.dims, dims, strict=True))):
+            chunk = self.kernel.split is not None and d == split_axis(self.kernel.split)
+            text = "chunk" if chunk else self.spread(f"i_{d}", [d] if self.block[d] > 1 else [], want)
+            if not chunk and self.block[d] == 1 and self.sizes[d] == 1:
+                text = ""
+            if text:
+                terms.append(text if stride == 1 else f"{text} * {stride}")
+            stride *= self.sizes[axis]
+        return " + ".join(reversed(terms)) or "0"
+
+    def load(self, x: Load) -> None:
+        axes = self.axes(x.dims)
+        tensor = self.tensors[x.buffer]
+        mask = self.mask(x.dims, axes)
+        extra = f", mask={mask}, other=0" if mask else ""
+        note = f"[{', '.join(axes)}]"
+        self.line(f"{self.name(x.out)} = tl.load({x.buffer}_ptr + {self.offsets(tensor, x.dims, axes)}{extra})", note)
+        self.clean[x.out] = frozenset(self.padded & set(axes))
+
+    def store(self, s: Store) -> None:
+        axes = self.axes(self.dims[s.value])
+        tensor = self.tensors[s.buffer]
+        once = [f"t_{d} == 0" for d in self.kernel.with_role("grid") if d not in s.dims and self.sizes[d] > self.block[d]]
+        split = self.kernel.split
+        if split and split_axis(split) not in s.dims and split not in s.dims and self.schedule.split > 1:
+            once.append("chunk == 0")
+        if once:
+            self.line(f"if {' and '.join(once)}:", "the same for all of these instances: one of them stores")
+            self.depth += 1
+        mask = self.mask(s.dims, axes)
+        value = self.name(s.value)
+        if self.type_of(s.value) != tensor.dtype or s.value not in self.loads:
+            value = f"{value}.to({TRITON_TYPE[tensor.dtype]})"
+        extra = f", mask={mask}" if mask else ""
+        self.line(f"tl.store({s.buffer}_ptr + {self.offsets(tensor, s.dims, axes)}, {value}{extra})")
+        if once:
+            self.depth -= 1
+
+    def type_of(self, value: str) -> str:
+        """The element type of a value: of its tensor for a load, else float32, int32 or bool."""
+        if value in self.loads:
+            return self.tensors[self.loads[value].buffer].dtype
+        return {"float": "float32", "int": "int32", "bool": "bool"}[self.eqns[value].type]
+
+    # -- equations
+
+    def step(self, step: Load | Eqn) -> None:
+        if isinstance(step, Load):
+            self.load(step)
+        else:
+            self.line(f"{self.name(step.out)} = {self.value(step)}", f"[{', '.join(self.axes(step.dims))}]")
+
+    def value(self, e: Eqn) -> str:
+        """The block that an equation computes from the current blocks of its arguments."""
+        kind = OPS[e.op].kind
+        if e.op == "dot":
+            return self.dot(e, None)
+        if kind == "reduction":
+            return self.reduction(e)
+        if e.op == "index":
+            self.clean[e.out] = frozenset()
+            return f"i_{e.axes[0]}" + (" + 0" if self.block[e.axes[0]] == 1 else "")
+        if e.op == "size":
+            self.clean[e.out] = frozenset()
+            return f"tl.full((), {float(self.sizes[e.axes[0]])!r}, tl.float32)"
+        return self.elementwise(e)
+
+    def elementwise(self, e: Eqn) -> str:
+        want = self.axes(e.dims)
+        row = OPS[e.op]
+        keep: frozenset[str] = frozenset()
+        if row.keeps_zero and e.values:
+            clean = [self.clean[v] for v in e.values]
+            if len(e.values) == 1:
+                keep = clean[0]
+            else:  # a product: zero where one factor is and the other is zero too or lacks the dimension
+                keep = frozenset(
+                    d
+                    for d in self.padded
+                    if any(d in c for c in clean) and all(d in c or d not in self.dims[v] for v, c in zip(e.values, clean, strict=True))
+                )
+        elif e.op in ("add", "sub") and len(e.values) == 2:
+            keep = self.clean[e.values[0]] & self.clean[e.values[1]]
+        elif e.op == "div" and isinstance(e.args[0], str):
+            keep = self.clean[e.args[0]] - set(self.dims[e.args[1]] if isinstance(e.args[1], str) else ())
+        self.clean[e.out] = keep
+        if not e.values:
+            return self.constant(e)
+        whole = all(self.type_of(v) in ("int32", "bool") for v in e.values)
+        args = [self.argument(a, want, e, whole) for a in e.args]
+        if e.op == "pow":
+            exponent = e.args[1]
+            assert not isinstance(exponent, str)
+            return _power(args[0], exponent)
+        text = row.triton.format(*args)
+        have = {d for v in e.values for d in self.axes(self.dims[v])}
+        return text if have == set(want) else f"tl.broadcast_to({text}, {self.shape(want)})"
+
+    def constant(self, e: Eqn) -> str:
+        """An equation of numbers alone, worked out here."""
+        result = float(OPS[e.op].ref(*(float(a) for a in e.args if not isinstance(a, str))))
+        return f"tl.full((), {_number(Fraction(result) if math.isfinite(result) else result, False)}, tl.float32)"
+
+    def argument(self, a: str | Number, want: list[str], e: Eqn, whole: bool) -> str:
+        if not isinstance(a, str):
+            return _number(a, whole)
+        text = self.name(a)
+        kind = self.type_of(a)
+        if kind in ("float16", "bfloat16") or (kind == "int32" and (not whole or e.type == "float")):
+            text += ".to(tl.float32)"
+        return self.spread(text, self.axes(self.dims[a]), want)
+
+    def masked(self, text: str, axes: list[str], dims: Iterable[str], clean: frozenset[str], identity: str) -> str:
+        """The block with `identity` where it lies past the end of one of these dimensions."""
+        dirty = [d for d in dims if d in self.padded and d not in clean]
+        mask = self.mask(dirty, axes)
+        return f"tl.where({mask}, {text}, {identity})" if mask else text
+
+    def reduction(self, e: Eqn) -> str:
+        """The reduction over this block; over a loop, `loop` combines it into the accumulator."""
+        (a,) = e.values
+        axes = self.axes(self.dims[a])
+        whole = self.type_of(a) == "int32"
+        identity = _number(IDENTITY[e.op], False)
+        if whole:
+            identity = {"sum": "0", "max": "-2147483648", "min": "2147483647"}[e.op]
+        text = self.name(a) + ("" if self.type_of(a) in ("float32", "int32") else ".to(tl.float32)")
+        zero_is_neutral = self.clean[a] if e.op == "sum" else frozenset[str]()
+        text = self.masked(text, axes, [d for d in axes if d in e.axes], zero_is_neutral, identity)
+        for i in reversed([i for i, d in enumerate(axes) if d in e.axes]):
+            text = OPS[e.op].triton.format(text, i)
+        self.clean[e.out] = self.clean[a] - set(e.axes) if e.op == "sum" else frozenset()
+        return text
+
+    # -- products
+
+    def dot(self, e: Eqn, accumulator: str | None) -> str:
+        """A product on the matrix units where the blocks allow it, else multiplied out and summed.
+
+        accumulator: the name of a block to add to, which tl.dot does itself.
+        """
+        a, b = e.args
+        assert isinstance(a, str) and isinstance(b, str), "a product of numbers is no dot"
+        axes = {v: self.axes(self.dims[v]) for v in (a, b)}
+        result = self.axes(e.dims)
+        middle = [d for d in self.order if d in axes[a] and d in axes[b] and d in e.axes]
+        batch = [d for d in result if d in axes[a] and d in axes[b]]
+        rows = [d for d in result if d in axes[a] and d not in axes[b]]
+        columns = [d for d in result if d in axes[b] and d not in axes[a]]
+        self.clean[e.out] = frozenset(
+            d for d in self.padded & set(e.dims) if any(d in self.clean[v] for v in (a, b)) and not set(batch) & {d}
+        )
+        lone = [d for d in (*axes[a], *axes[b]) if d in e.axes and d not in middle]
+        if lone or min(self.count(rows), self.count(columns), self.count(middle)) < MIN_DOT:
+            text = self.multiplied_out(e, a, b, axes)
+            return f"{accumulator} + {text}" if accumulator else text
+        if rows and columns and self.order.index(rows[0]) > self.order.index(columns[0]):
+            a, b, rows, columns = b, a, columns, rows
+        left = self.operand(a, [batch, rows, middle], e.axes)
+        right = self.operand(b, [batch, middle, columns], e.axes)
+        flat = ([batch] if batch else []) + [rows, columns]
+        plain = all(len(g) == 1 for g in flat) and [g[0] for g in flat] == result
+        precision = ', input_precision="ieee"' if self.graph.dtype == "float32" else ""
+        if plain:
+            return f"tl.dot({left}, {right}{f', {accumulator}' if accumulator else ''}{precision})"
+        text = f"tl.dot({left}, {right}{precision})"
+        whole = [d for g in flat for d in g]
+        if any(len(g) > 1 for g in flat):
+            text = f"tl.reshape({text}, {self.shape(whole)})"
+        text = self.permuted(text, whole, result)
+        return f"{accumulator} + {text}" if accumulator else text
+
+    def operand(self, value: str, groups: list[list[str]], summed: tuple[str, ...]) -> str:
+        """A block as tl.dot takes it: batch, then two axes, clean along the summed ones, in the matrix units' type."""
+        have = self.axes(self.dims[value])
+        text = self.name(value)
+        kind = self.type_of(value)
+        text = self.masked(text, have, [d for d in have if d in summed], self.clean[value], "0.0" if kind != "int32" else "0")
+        if kind != self.graph.dtype:
+            text = f"{text}.to({TRITON_TYPE[self.graph.dtype]})"
+        text = self.permuted(text, have, [d for g in groups for d in g])
+        groups = [g for g in groups if g]
+        if any(len(g) > 1 for g in groups):
+            shape = ", ".join(" * ".join(f"BLOCK_{d}" for d in g) for g in groups)
+            text = f"tl.reshape({text}, [{shape}])"
+        return text
+
+    @staticmethod
+    def permuted(text: str, have: list[str], want: list[str]) -> str:
+        if have == want:
+            return text
+        return f"tl.permute({text}, ({', '.join(str(have.index(d)) for d in want)}))"
+
+    def multiplied_out(self, e: Eqn, a: str, b: str, axes: Mapping[str, list[str]]) -> str:
+        space = self.axes({*e.dims, *e.axes})
+        if self.count(space) > MAX_PRODUCT:
+            raise EmitError("product too large to multiply out")
+        texts = [self.spread(self.as_float(v), axes[v], space) for v in (a, b)]
+        text = f"{texts[0]} * {texts[1]}"
+        summed = [d for d in space if d in e.axes]
+        both = frozenset(d for d in summed if all(d in self.clean[v] or d not in axes[v] for v in (a, b)))
+        masked = self.masked(text, space, summed, both, "0.0")
+        for i in reversed([i for i, d in enumerate(space) if d in e.axes]):
+            masked = f"tl.sum({masked}, axis={i})"
+        return masked if masked != text else f"({text})"
+
+    def as_float(self, value: str) -> str:
+        return self.name(value) + ("" if self.type_of(value) == "float32" else ".to(tl.float32)")
+
+    # -- loops
+
+    def loop(self, loop: Loop) -> None:
+        for name, _ in loop.accumulators:
+            self.initialise(name)
+        self.header(loop.dims)
+        self.depth += 1
+        accumulators = dict(loop.accumulators)
+        for step in loop.steps:
+            if isinstance(step, Load) or step.out not in accumulators:
+                self.step(step)
+            elif step.out in loop.running:
+                self.advance(step)
+            else:
+                self.accumulate(step, accumulators[step.out])
+        for s in loop.stores:
+            self.store(s)
+        self.depth -= 1
+        for name in accumulators:
+            self.clean[name] = frozenset()
+
+    def initialise(self, name: str) -> None:
+        e = self.eqns[name]
+        axes = self.axes(e.dims)
+        kind = TRITON_TYPE[self.type_of(name)]
+        identity = _number(IDENTITY[e.op], False)
+        if e.type == "int":
+            identity = {"sum": "0", "max": "-2147483648", "min": "2147483647"}.get(e.op, "0")
+        shape = self.shape(axes) if axes else "()"
+        zero = IDENTITY[e.op] == 0.0 and axes
+        self.line(f"{self.name(name)} = tl.zeros({shape}, {kind})" if zero else f"{self.name(name)} = tl.full({shape}, {identity}, {kind})")
+
+    def header(self, dims: tuple[str, ...]) -> None:
+        """The loop over the tiles of these dimensions together, within the chunk for a split one."""
+        split = self.kernel.split
+        if len(dims) == 1:
+            (d,) = dims
+            first, last = "0", f"SIZE_{d}"
+            if d == split:
+                length = chunk_length(self.sizes[d], self.schedule.split, self.block[d])
+                first, last = f"chunk * {length}", f"min(chunk * {length} + {length}, SIZE_{d})"
+            self.line(f"for s_{d} in range({first}, {last}, {self.block[d]}):")
+            self.depth += 1
+            self.positions(d, f"s_{d}", True)
+            self.depth -= 1
+            return
+        trips: list[int] = []
+        for d in dims:
+            extent = chunk_length(self.sizes[d], self.schedule.split, self.block[d]) if d == split else self.sizes[d]
+            trips.append(ceil(extent / self.block[d]))
+        self.line(f"for step in range(0, {prod(trips)}):", f"tiles of {', '.join(dims)} together")
+        self.depth += 1
+        for i, d in enumerate(dims):
+            inner = prod(trips[i + 1 :])
+            start = f"(step // {inner} % {trips[i]}) * {self.block[d]}"
+            if d == split:
+                start = f"chunk * {chunk_length(self.sizes[d], self.schedule.split, self.block[d])} + {start}"
+            self.positions(d, start, True)
+        self.depth -= 1
+
+    def advance(self, e: Eqn) -> None:
+        """Move a running maximum and note by what factor exp(-maximum) changes."""
+        m = self.name(e.out)
+        self.line(f"{m}_next = tl.maximum({m}, {self.value(e)})", "running maximum")
+        self.line(f"{m}_scale = {OPS['exp_sub'].triton.format(m, f'{m}_next')}")
+        self.line(f"{m} = {m}_next")
+
+    def accumulate(self, e: Eqn, degrees: tuple[tuple[str, int], ...]) -> None:
+        acc = self.name(e.out)
+        axes = self.axes(e.dims)
+        for m, g in degrees:
+            scale = self.spread(f"{self.name(m)}_scale", self.axes(self.dims[m]), axes)
+            for _ in range(abs(g)):
+                self.line(f"{acc} = {acc} * {scale}" if g > 0 else f"{acc} = tl.where({scale} == 0.0, 0.0, {acc} / {scale})")
+        if e.op == "dot":
+            self.line(f"{acc} = {self.dot(e, acc)}", f"[{', '.join(axes)}]")
+        elif e.op == "sum":
+            self.line(f"{acc} += {self.value(e)}", f"[{', '.join(axes)}]")
+        else:
+            self.line(f"{acc} = tl.{e.op}imum({acc}, {self.value(e)})", f"[{', '.join(axes)}]")
+
+
+def _number(x: Number, whole: bool) -> str:
+    """A number as Triton reads it; `whole` keeps an integer an integer."""
+    if not isinstance(x, Fraction):
+        return 'float("inf")' if x > 0 else 'float("-inf")'
+    if whole and x.denominator == 1:
+        return str(x.numerator) if x >= 0 else f"({x.numerator})"
+    return repr(float(x)) if x >= 0 else f"({float(x)!r})"
+
+
+def _power(x: str, exponent: Number) -> str:
+    """x ** exponent: products for small integers, roots for halves, else through the logarithm."""
+    if not isinstance(exponent, Fraction):
+        raise EmitError("an infinite exponent")
+    if exponent < 0 and exponent != Fraction(-1, 2):
+        return f"(1.0 / {_power(x, -exponent)})"
+    if exponent.denominator == 1 and exponent <= 16:
+        return "(" + " * ".join([x] * int(exponent)) + ")" if exponent else f"({x} * 0.0 + 1.0)"
+    if exponent == Fraction(1, 2):
+        return f"tl.sqrt({x})"
+    if exponent == Fraction(-1, 2):
+        return f"tl.rsqrt({x})"
+    if exponent.denominator == 2:
+        return f"({_power(x, exponent - Fraction(1, 2))} * tl.sqrt({x}))"
+    return f"tl.exp2({float(exponent)!r} * tl.log2({x}))"
