@@ -16,8 +16,11 @@ width in [A100] (5120 bytes per clock), scaled by the number of multiprocessors 
 
 from __future__ import annotations
 
+import contextlib
 import re
+import subprocess
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from mirage_cli.errors import TargetError
 
@@ -123,6 +126,8 @@ TARGETS: tuple[Target, ...] = (
     ),
 )  # fmt: skip
 
+DRIVER_FILE = Path("/proc/driver/nvidia/version")
+
 DEFAULT = "h100"
 """What is planned for on a machine without a GPU."""
 
@@ -164,6 +169,18 @@ def local_target() -> Target | None:
     properties = torch.cuda.get_device_properties(0)
     arch = f"sm_{properties.major}{properties.minor}"
     return from_device(str(properties.name), arch, int(properties.multi_processor_count), int(properties.L2_cache_size))
+
+
+def driver_version() -> str | None:
+    """Version of the NVIDIA driver ("570.86.15"), or None where none is loaded. Needs no torch."""
+    with contextlib.suppress(OSError):
+        if match := re.search(r"Module\s.*?(\d+\.\d+(\.\d+)?)", DRIVER_FILE.read_text(encoding="utf-8")):
+            return match[1]
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+        return answer.stdout.strip().splitlines()[0]
+    return None
 
 
 def from_device(name: str, arch: str, sms: int, l2_bytes: int) -> Target:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from mirage_cli import knobs
 from mirage_cli.errors import KnobError, TargetError
-from mirage_cli.target import REPRESENTATIVE, TARGETS, Target, find_target, from_device
+from mirage_cli.target import REPRESENTATIVE, TARGETS, Target, driver_version, find_target, from_device
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
@@ -73,3 +74,13 @@ def test_workers_follow_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 1 <= knobs.WORKERS.value() <= (os.cpu_count() or 1)
     monkeypatch.setenv("MIRAGE_WORKERS", "3")
     assert knobs.WORKERS.value() == 3
+
+
+def test_the_driver_names_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "version"
+    file.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\nGCC version:\n")
+    monkeypatch.setattr("mirage_cli.target.DRIVER_FILE", file)
+    assert driver_version() == "570.86.15"
+    file.unlink()
+    monkeypatch.setenv("PATH", "")
+    assert driver_version() is None

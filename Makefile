@@ -1,0 +1,74 @@
+# Every task of the project. `make help` lists them.
+
+# The first Python that is new enough; `make PYTHON=/path/to/python ...` names another.
+ifndef PYTHON
+PYTHON := $(shell for p in python3 python python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+endif
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest -n 2 --timeout 300
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test check format gpu clean
+
+help: ## List the tasks
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: $(STAMP) ## Create .venv with all that the project needs
+
+# A torch that is already there (a CUDA build, say) is used as it is: the new environment sees it, and a constraint keeps
+# pip from putting another in front of it. The .pth file is for a torch that --system-site-packages does not reach,
+# such as one of an active virtual environment.
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "mirage needs Python 3.11 or newer: make PYTHON=/path/to/python" >&2; exit 1; }
+	@set -e; : > constraints.tmp; trap 'rm -f constraints.tmp' EXIT; \
+	if $(PYTHON) -c 'import torch' 2>/dev/null; then \
+		echo "using the torch that is already there"; \
+		$(PYTHON) -m venv --system-site-packages $(VENV); \
+		$(BIN)/python -c 'import torch' 2>/dev/null || \
+			$(PYTHON) -c 'import pathlib, torch; print(pathlib.Path(torch.__file__).parents[1])' \
+			> "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch_already_there.pth"; \
+		$(PYTHON) -c 'import torch; print("torch==" + torch.__version__)' > constraints.tmp; \
+		$(PYTHON) -c 'import triton; print("triton==" + triton.__version__)' >> constraints.tmp 2>/dev/null || true; \
+	else \
+		$(PYTHON) -m venv $(VENV); \
+		if nvidia-smi -L >/dev/null 2>&1; then torch="torch"; else torch="torch==2.13.0 triton==3.7.1"; fi; \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check $$torch; \
+	fi; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.tmp --editable '.[dev]'
+	@touch $@
+
+demo: export MIRAGE_DB := $(CURDIR)/.mirage/demo.db
+demo: $(STAMP) ## Search for the best kernel of a gated MLP, and export it
+	$(BIN)/mirage search search_specs/gated_mlp.yaml || test $$? -eq 3
+	$(BIN)/mirage export search_specs/gated_mlp.yaml --triton -o .mirage/gated_mlp.py
+
+test: $(STAMP) ## Run the tests
+	$(PYTEST)
+
+check: $(STAMP) ## Check format, lint and types, then run the tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+	$(PYTEST)
+
+format: $(STAMP) ## Format the code, and mend what lint can mend
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+# On a machine with a GPU and perhaps no network: where the imports work as it is, nothing is installed.
+gpu: ## Run the tests that need a GPU, and the benchmark into results/
+	@set -e; \
+	if $(PYTHON) -c 'import pytest, rich, sqlite_utils, torch, triton, typer, yaml' 2>/dev/null; \
+	then python=$(PYTHON); else $(MAKE) venv; python=$(BIN)/python; fi; \
+	set -x; \
+	$$python -m pytest -m gpu; \
+	gpu=$$($$python -c 'from mirage_cli.target import find_target; print(find_target("auto").name)'); \
+	mkdir -p results/$$gpu; \
+	$$python -m mirage_cli bench search_specs/*.yaml --json results/$$gpu/bench.json
+
+clean: ## Remove all that the tasks above have made, results apart
+	rm -rf $(VENV) .mirage build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,95 @@
+"""The order of the layers: what may import what, and what must stay quick to import."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "mirage_cli"
+
+LAYERS = (
+    ("__init__", "errors", "knobs"),
+    ("ir",),
+    ("spec", "graph", "expression"),
+    ("target",),
+    ("algebra",),
+    ("search",),
+    ("verify",),
+    ("codegen",),
+    ("tune",),
+    ("migrations", "store"),
+    ("doctor", "pipeline"),
+    ("report",),
+    ("cli",),
+    ("__main__",),
+)
+"""Each layer may import itself and those before it."""
+
+RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+LIGHT = ("errors", "knobs", "ir", "spec", "target", "algebra", "search", "store", "cli")
+"""What is imported where seconds count: at the prompt, and in the search's processes."""
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name below `mirage_cli`."""
+    found: dict[str, Path] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and dotted name below `mirage_cli` of everything that a module imports from the package, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [a.name for a in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: imports are absolute"
+            names = [f"{node.module}.{a.name}" for a in node.names]
+        else:
+            continue
+        for name in names:
+            package, _, below = name.partition(".")
+            if package == "mirage_cli":
+                yield node.lineno, module_of(below)
+
+
+def module_of(name: str) -> str:
+    """The module that `name` is, or is in."""
+    while name and name not in MODULES:
+        name = name.rpartition(".")[0]
+    return name or "__init__"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_imports_go_one_way(name: str) -> None:
+    layer = name.partition(".")[0]
+    assert layer in RANK, f"{name} has no place in LAYERS"
+    backward = [
+        f"{MODULES[name]}:{line}: {name} imports {other}"
+        for line, other in imports(MODULES[name])
+        if RANK[other.partition(".")[0]] > RANK[layer]
+    ]
+    assert not backward, "\n".join(backward)
+
+
+def test_no_two_modules_import_each_other() -> None:
+    graph = {name: {other for _, other in imports(path)} - {name} for name, path in MODULES.items()}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which shows the cycle
+
+
+@pytest.mark.parametrize("layer", [name for name in LIGHT if name in MODULES])
+def test_light_layers_import_no_torch(layer: str) -> None:
+    names = [f"mirage_cli.{name}" for name in MODULES if name.partition(".")[0] == layer]
+    code = f"import sys, {', '.join(names)}; sys.exit(any(m in sys.modules for m in ('torch', 'triton')))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, timeout=60).returncode == 0
