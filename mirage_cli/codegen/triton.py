@@ -488,7 +488,7 @@ class _Emitter:
 def _number(x: Number, whole: bool) -> str:
     """A number as Triton reads it; `whole` keeps an integer an integer."""
     if not isinstance(x, Fraction):
-        return 'float("inf")' if x > 0 else 'float("-inf")'
+        return repr(x) if math.isfinite(x) else f'float("{x}")'
     if whole and x.denominator == 1:
         return str(x.numerator) if x >= 0 else f"({x.numerator})"
     return repr(float(x)) if x >= 0 else f"({float(x)!r})"

@@ -295,10 +295,9 @@ def default_order(m: Model) -> tuple[str, ...]:
             rows, columns = [x for x in order if x in a - b], [x for x in order if x in b - a]
             if rows and columns and order.index(rows[0]) > order.index(columns[0]):
                 rows, columns = columns, rows
-            middle = [x for x in order if x in e.axes and x in a & b]
-            last = max((order.index(x) for x in rows), default=-1)
-            for x in middle:  # K goes between M and N
-                order.remove(x)
-                last = max((order.index(x) for x in rows), default=-1)
-                order.insert(last + 1, x)
+            for x in [x for x in order if x in e.axes and x in a & b]:
+                first, last = max(map(order.index, rows), default=-1), min(map(order.index, columns), default=len(order))
+                if not first < order.index(x) < last:
+                    order.remove(x)
+                    order.insert(min(map(order.index, columns), default=len(order)), x)
     return tuple(order)
