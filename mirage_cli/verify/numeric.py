@@ -1,11 +1,11 @@
 """The floating-point net: a generated kernel against a float64 evaluation, beside eager PyTorch, on awkward inputs.
 
 A kernel passes a distribution when its error is at most `tolerance` times the larger of eager's error and of the
-rounding of the exact result to the output's type, and when it has no inf or NaN where float64 (rounded to that type)
-has none. Error is measured twice, and both must pass: the norm of the difference over the norm of the result, and the
-worst row's largest difference over that row's largest value, which sees one wrong row among thousands. Comparison with
-eager on the same inputs takes care of data that make a program ill-conditioned for everyone. Where eager itself
-overflows, the float64 evaluation with every operation rounded to the type's precision stands in for it.
+rounding that nobody escapes, and when it has no inf or NaN where float64, rounded to the output's type, has none.
+Error is measured twice, and both must pass: the norm of the difference over the norm of the result, and the worst row's
+largest difference over that row's largest value, which sees one wrong row among thousands. Comparison with eager on the
+same inputs takes care of data that make a program ill-conditioned for everyone. Where eager itself overflows, the
+float64 evaluation with every operation rounded to the type's precision stands in for it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,345 @@
+"""Exported kernels: one file that imports only torch and triton, called as users call it, in Triton's interpreter."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from mirage_cli.codegen.export import (
+    ExportInfo,
+    ExportNameError,
+    export_source,
+    kernels_source,
+    launch_sizes,
+    load_export,
+)
+from mirage_cli.codegen.torch_source import torch_source
+from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.program import Builder, Program
+from mirage_cli.ir.schedule import KernelSchedule, Schedule
+from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.verify.numeric import judge
+from tests.mugraphs import CASES, Case, Write, case
+
+# A library kernel in front of a generated one, batch axes, an integer input, and a name that Python needs.
+LIBRARY_FIRST = """
+mugraph library_first float16
+dims b=2 m=5 t=3 k=16 n=8
+input X f16[m, b, t, k]
+input W f16[b, k, n]
+input lengths i32[b]
+output Y f16[b, m, t, n]
+output is f16[b, m, t]
+buffer C f16[b, m, t, n]
+kernel k0 library
+  X = load X[m, b, t, k]
+  W = load W[b, k, n]
+  C[b, m, t, n] = dot(X, W; k)
+  store C[b, m, t, n] = C
+kernel k1 generated b:grid m:grid t:grid n:tile
+  C = load C[b, m, t, n]
+  L = load lengths[b]
+  i[m] = index(m)
+  c[b, m] = lt(i, L)
+  Y[b, m, t, n] = where(c, C, 0)
+  T[b, m, t] = max(Y; n)
+  store Y[b, m, t, n] = Y
+  store is[b, m, t] = T
+"""
+
+
+def library_first(w: Write) -> None:
+    w.dot("C", "X", "W", over="k")
+    w.lt("c", w.index("i", over="m"), "lengths")
+    w.where("Y", "c", "C", 0)
+    w.max("is", "Y", over="n")
+
+
+ALL: dict[str, Case] = CASES | {"library_first": case(LIBRARY_FIRST, library_first)}
+
+ODD = {"m": 5, "k": 19, "n": 33, "r": 3, "h": 2, "q": 7, "s": 37, "d": 16, "e": 9, "i": 6, "j": 6, "b": 2, "t": 3}
+
+
+def schedule_of(graph: MuGraph, tile: int = 16, split: int = 3) -> Schedule:
+    """Tiles of `tile` for every kernel, and of 1 for all grid dimensions but the last two."""
+    kernels: dict[str, KernelSchedule] = {}
+    for k in graph.kernels:
+        if k.kind == "generated":
+            order = tuple(d for d, _ in k.roles)
+            scalars = k.with_role("grid")[:-2]
+            tiles = tuple((d, 1 if d in scalars else tile) for d in k.with_role("grid", "split", "loop"))
+            kernels[k.name] = KernelSchedule(tiles, order, split=split if k.split else 1)
+    return Schedule(kernels)
+
+
+def reduced(c: Case) -> tuple[Program, MuGraph]:
+    sizes = {n: ODD.get(n, s) for n, s in c.program.dims}
+    return c.program.resized(sizes), c.graph.resized(sizes)
+
+
+def export(c: Case, **info: Any) -> tuple[Program, str]:
+    program, graph = reduced(c)
+    return program, export_source(program, graph, schedule_of(graph), ExportInfo(**info))
+
+
+def eager_of(program: Program) -> Callable[..., Any]:
+    scope: dict[str, Any] = {"torch": torch}
+    exec(torch_source(program), scope)
+    return scope["reference"]
+
+
+def inputs_of(program: Program) -> list[torch.Tensor]:
+    g = torch.Generator().manual_seed(0)
+    sizes = program.sizes
+    return [
+        torch.randint(0, 5, [sizes[d] for d in t.dims], generator=g, dtype=torch.int32)
+        if t.dtype == "int32"
+        else torch.randn([sizes[d] for d in t.dims], generator=g).to(getattr(torch, t.dtype))
+        for t in program.inputs
+    ]
+
+
+def function(program: Program, source: str) -> Callable[..., Any]:
+    return getattr(load_export(source), program.name)
+
+
+def as_list(result: Any) -> list[torch.Tensor]:
+    return [result] if isinstance(result, torch.Tensor) else list(result)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_exported_kernel_is_right_at_odd_sizes(name: str) -> None:
+    program, source = export(ALL[name])
+    f = function(program, source)
+    verdict = judge(program, lambda xs: as_list(f(*xs)), eager_of(program), tolerance=2, overflow_like_eager=True)
+    assert verdict.ok, str(verdict)
+
+
+@pytest.mark.parametrize("name", ["library_first", "split_attention"])
+def test_python_file_checks_itself(name: str, tmp_path: Path) -> None:
+    _, source = export(ALL[name])
+    path = tmp_path / "kernel.py"
+    path.write_text(source, encoding="utf-8")
+    done = run_file(path, TRITON_INTERPRET="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("passes") == 7
+    without_gpu = run_file(path, TRITON_INTERPRET="0", CUDA_VISIBLE_DEVICES="")
+    assert without_gpu.returncode == 1
+    assert "set TRITON_INTERPRET=1" in without_gpu.stderr
+    path.write_text(source.replace("        launch(inputs, outputs, make_scratch", "        print(make_scratch"))
+    wrong = run_file(path, TRITON_INTERPRET="1")
+    assert wrong.returncode == 1
+    assert "nan at" in wrong.stdout
+
+
+def run_file(path: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """`python FILE` somewhere else, where this package cannot be imported."""
+    command = [sys.executable, "-I", path.name]
+    return subprocess.run(command, cwd=path.parent, env=os.environ | env, capture_output=True, text=True, check=False)
+
+
+def test_the_file_imports_nothing_else_and_says_what_it_is() -> None:
+    _, source = export(
+        ALL["split_attention"], command="mirage export x.yaml --triton", target="NVIDIA H200", measured=True,
+        versions={"torch": "2.11"}, time_us=12.5, floor_us=10.0, eager_us=99.0, error=1e-4, eager_error=2e-4,
+    )  # fmt: skip
+    tree = ast.parse(source)
+    imported = {a.name.split(".")[0] for x in ast.walk(tree) if isinstance(x, ast.Import) for a in x.names}
+    imported |= {str(x.module).split(".")[0] for x in ast.walk(tree) if isinstance(x, ast.ImportFrom)}
+    assert imported <= {*sys.stdlib_module_names, "torch", "triton"}
+    header = ast.get_docstring(tree) or ""
+    for text in (
+        "NVIDIA H200", "torch 2.11", "measured  time 12.50 µs, eager 99.00 µs, floor 10.00 µs", "h=2 q=7 s=37",
+        "this kernel 1.00e-04, eager 2.00e-04", "mirage export x.yaml --triton", "split=3",
+    ):  # fmt: skip
+        assert text in header
+    assert "# kernel k0 generated h:grid q:grid e:tile d:tile s:split" in source
+
+
+def test_a_name_with_quotes_and_backslashes_leaves_the_header_whole() -> None:
+    _, source = export(ALL["gram"], command='mirage export C:\\new\\"""x.yaml')
+    assert "C:\\new\\'''x.yaml" in (ast.get_docstring(ast.parse(source)) or "")
+
+
+@pytest.fixture(scope="module")
+def two_outputs() -> tuple[list[torch.Tensor], ModuleType]:
+    program, source = export(ALL["library_first"])
+    return inputs_of(program), load_export(source)
+
+
+Loaded = tuple[list[torch.Tensor], ModuleType]
+
+
+def test_calls_by_position_and_by_keyword(two_outputs: Loaded) -> None:
+    (x, w, lengths), module = two_outputs
+    y, t = module.library_first(x, w, lengths)
+    y2, t2 = module.library_first(lengths=lengths, X=x, W=w)
+    assert torch.equal(y, y2)
+    assert torch.equal(t, t2)
+    assert y.shape == (2, 5, 3, 33)
+    assert y.dtype == t.dtype == torch.float16
+
+
+def test_wrong_inputs_say_what_was_expected(two_outputs: Loaded) -> None:
+    (x, w, lengths), module = two_outputs
+    f = module.library_first
+    with pytest.raises(TypeError, match="X should be a tensor, not list"):
+        f([1], w, lengths)
+    with pytest.raises(TypeError, match=r"W should have the dtype torch.float16, not torch.float32"):
+        f(x, w.float(), lengths)
+    with pytest.raises(TypeError, match=r"lengths should have the dtype torch.int32, not torch.int64"):
+        f(x, w, lengths.long())
+    with pytest.raises(ValueError, match=r"X should have the shape \(5, 2, 3, 19\), not \(2, 5, 3, 19\)"):
+        f(x.transpose(0, 1), w, lengths)
+    with pytest.raises(ValueError, match=r"W should be contiguous"):
+        f(x, w.mT.contiguous().mT, lengths)
+    with pytest.raises(ValueError, match=r"W should be on cpu like the first input, not on meta"):
+        f(x, w.to("meta"), lengths)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'lengths'"):
+        f(x, w)
+
+
+def test_torch_compile_keeps_it_whole(two_outputs: Loaded) -> None:
+    inputs, module = two_outputs
+    graphs: list[torch.fx.GraphModule] = []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
+        graphs.append(graph)
+        return graph
+
+    def layer(x: torch.Tensor, w: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        y, t = module.library_first(x * 1, w, lengths)
+        return y + t[..., None]
+
+    expected = layer(*inputs)
+    assert torch.equal(torch.compile(layer, backend=backend, fullgraph=True)(*inputs), expected)
+    calls = [n for g in graphs for n in g.graph.nodes if "mirage" in str(n.target)]
+    assert len(graphs) == len(calls) == 1
+    assert torch.equal(torch.compile(layer, backend="aot_eager", fullgraph=True)(*inputs), expected)
+
+
+def test_the_operator_is_sound(two_outputs: Loaded) -> None:
+    inputs, module = two_outputs
+    name = next(n for n in dir(torch.ops.mirage) if n.startswith("library_first"))
+    operator = getattr(torch.ops.mirage, name).default
+    torch.library.opcheck(operator, tuple(inputs), test_utils=("test_schema", "test_faketensor"))
+    assert torch.equal(operator(*inputs)[0], module.library_first(*inputs)[0])
+
+
+def test_a_file_loads_twice_and_two_files_do_not_clash() -> None:
+    program, source = export(ALL["gram"])
+    first, second = load_export(source), load_export(source)
+    graph = ALL["gram"].graph
+    other_program = ALL["gram"].program
+    other = load_export(export_source(other_program, graph, schedule_of(graph)))
+    inputs, other_inputs = inputs_of(program), inputs_of(other_program)
+    for module in (first, second):
+        assert torch.equal(torch.compile(module.gram, backend="eager")(*inputs), first.gram(*inputs))
+    assert other.gram(*other_inputs).shape == (32, 32)
+    assert first.gram(*inputs).shape == (6, 6)
+
+
+def test_inputs_that_want_a_gradient_are_told_there_is_none() -> None:
+    program, source = export(ALL["gram"])
+    (x,) = inputs_of(program)
+    y = function(program, source)(x.requires_grad_())
+    with pytest.raises(RuntimeError):
+        y.sum().backward()
+
+
+def test_several_threads(two_outputs: Loaded) -> None:
+    inputs, module = two_outputs
+    expected = module.library_first(*inputs)[0]
+    results: list[torch.Tensor] = []
+    threads = [threading.Thread(target=lambda: results.append(module.library_first(*inputs)[0])) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(results) == 4
+    assert all(torch.equal(r, expected) for r in results)
+
+
+@pytest.mark.parametrize("name", ["torch", "launch", "lambda", "k0"])
+def test_a_spec_name_that_the_file_needs_is_refused(name: str) -> None:
+    graph = parse_mugraph(ALL["gram"].text.replace("mugraph gram", f"mugraph {name}"))
+    b = Builder(graph.inputs, [n for n, _ in graph.dims])
+    b.emit("dot", "X", b.emit("rename", "X", axes=("i", "j")), axes="k", out="Y")
+    program = Program(name, graph.dims, graph.dtype, graph.inputs, tuple(b.eqns), graph.outputs)
+    with pytest.raises(ExportNameError, match=f"a spec called {name} cannot be exported"):
+        export_source(program, graph, schedule_of(graph))
+
+
+def test_launch_runs_on_meta_tensors_as_the_tuner_calls_it() -> None:
+    program, graph = reduced(ALL["matmul"])
+    module = load_export(kernels_source(graph, schedule_of(graph)))
+    x, w = inputs_of(program)
+    y = torch.empty(5, 33, dtype=torch.float16)
+    module.launch([x, w], [y], module.make_scratch("cpu"))
+    assert torch.equal(y, x @ w)
+    module.launch([x.to("meta"), w.to("meta")], [y.to("meta")], module.make_scratch("meta"))
+
+
+def test_chunk_axes_have_the_size_of_the_split() -> None:
+    graph = ALL["split_attention"].graph
+    assert launch_sizes(graph, schedule_of(graph, split=5))["s_split"] == 5
+    module = load_export(kernels_source(graph, schedule_of(graph, tile=4, split=5)))
+    assert [tuple(x.shape) for x in module.make_scratch("meta")] == [(2, 256, 5), (2, 256, 5), (2, 256, 5, 64)]
+
+
+# -- library kernels
+
+LIBRARY = """
+mugraph product {dtype}
+dims b=2 c=3 m=4 t=5 k=6 l=7 n=8
+input X {short}[{x}]
+input W {short}[{w}]
+output Y {out}[{y}]
+kernel k0 library
+  X = load X[{x}]
+  W = load W[{w}]
+  Y[{dims}] = dot(X, W; {axes})
+  store Y[{y}] = Y
+"""
+
+PRODUCTS = [
+    ("m k", "k n", "m n", "k", "torch.mm(X, W, out=Y)"),
+    ("k m", "n k", "n m", "k", "torch.mm(X.mT, W.mT, out=Y.mT)"),
+    ("m t k", "k n", "m t n", "k", "torch.mm(X.view(20, 6), W, out=Y.view(20, 8))"),
+    ("b m k", "b k n", "b m n", "k", "torch.bmm(X, W, out=Y)"),
+    ("m b k", "b n k", "m n b", "k", "torch.bmm("),
+    ("b c m k", "b c k n", "b c m n", "k", "torch.bmm(X.view(6, 4, 6)"),
+    ("m k l", "n k l", "m n", "k l", "torch.mm("),
+    ("m k l", "n l k", "m n", "k l", "torch.einsum("),
+    ("b m t k", "b n k", "b m n t", "k", "torch.einsum("),
+    ("k", "k n", "n", "k", "torch.mm("),
+    ("b k", "b k", "b", "k", "torch.bmm("),
+    ("k", "k", "", "k", "torch.mm("),
+    ("m k", "k n l", "m n", "k l", "torch.einsum("),
+]
+
+
+@pytest.mark.parametrize("out", ["f16", "f32"])
+@pytest.mark.parametrize(("x", "w", "y", "axes", "call"), PRODUCTS)
+def test_library_kernels(x: str, w: str, y: str, axes: str, call: str, out: str) -> None:
+    places = {k: ", ".join(v.split()) for k, v in {"x": x, "w": w, "y": y, "axes": axes}.items()}
+    dims = ", ".join(d for d in "bcmtkln" if d in y)
+    text = LIBRARY.format(dtype="float16", short="f16", out=out, dims=dims, **places)
+    graph = parse_mugraph(text)
+    program = Program("product", graph.dims, "float16", graph.inputs, graph.kernels[0].body, graph.outputs)
+    source = export_source(program, graph, Schedule({}))
+    assert call in source or out == "f32"
+    assert "import triton" not in source
+    f = function(program, source)
+    verdict = judge(program, lambda xs: as_list(f(*xs)), eager_of(program), overflow_like_eager=True)
+    assert verdict.ok, str(verdict)
