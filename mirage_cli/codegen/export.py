@@ -7,12 +7,14 @@ with its checks, the torch operator, and the self-check that `python FILE` runs.
 from __future__ import annotations
 
 import ast
+import atexit
 import functools
 import hashlib
 import importlib.util
 import inspect
 import keyword
 import re
+import shutil
 import sys
 import tempfile
 import textwrap
@@ -392,9 +394,11 @@ if __name__ == "__main__":
 
 
 @functools.cache
-def _directory() -> tempfile.TemporaryDirectory[str]:
+def _directory() -> Path:
     """Where sources are put for as long as this process runs: Triton reads a kernel's text from its file."""
-    return tempfile.TemporaryDirectory(prefix="mirage_export_")
+    directory = tempfile.mkdtemp(prefix="mirage_export_")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return Path(directory)
 
 
 def load_export(source_or_path: str | Path) -> ModuleType:
@@ -404,7 +408,7 @@ def load_export(source_or_path: str | Path) -> ModuleType:
         name = f"mirage_export_{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
     else:
         name = f"mirage_export_{hashlib.sha256(source_or_path.encode()).hexdigest()[:16]}"
-        path = Path(_directory().name) / f"{name}.py"
+        path = _directory() / f"{name}.py"
         path.write_text(source_or_path, encoding="utf-8")
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
