@@ -452,6 +452,32 @@ def nested(w: Write) -> None:
     w.append(_derived(w, "Y", "softmax", "H", over="n"))
 
 
+# -- more roots than a draw can have squares under
+
+ROOTS = """
+mugraph roots float32
+dims m=32 k=64 n=48
+input X f32[m, k]
+input W f32[k, n]
+output Y f32[]
+kernel k0 generated k:loop m:tile n:tile
+  X = load X[m, k]
+  W = load W[k, n]
+  A[k, m] = sqrt(X)
+  P[m, n] = dot(A, W; k)
+  B[m, n] = sqrt(P)
+  Y[] = sum(B; m, n)
+  store Y[] = Y
+"""
+
+
+def roots(w: Write) -> None:
+    w.sqrt("A", "X")
+    w.dot("P", "W", "A", over="k")
+    w.pow_("B", "P", Fraction(1, 2))
+    w.sum("Y", "B", over="m n")
+
+
 CASES = {
     c.name: c
     for c in (
@@ -469,5 +495,6 @@ CASES = {
         case(TWO_OUTPUTS, two_outputs),
         case(LOGSUMEXP, logsumexp),
         case(NESTED, nested),
+        case(ROOTS, roots),
     )
 }

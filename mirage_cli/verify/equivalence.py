@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -19,14 +19,21 @@ from mirage_cli.ir.placement import InexpressibleError, place
 from mirage_cli.ir.program import Eqn, Program, Tensor, equation, tensor_type
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.verify.degree import claim
-from mirage_cli.verify.interpret import FieldSemantics, ScheduleFailure, run_mugraph, run_program
-from mirage_cli.verify.residues import LEVELS, NO_GUESSES, UNDEFINED, Value, aligned, both_valid, same
+from mirage_cli.verify.interpret import run_mugraph, run_program
+from mirage_cli.verify.residues import LEVELS, NO_GUESSES, UNDEFINED, Valid, Value, aligned, both_valid, same
+from mirage_cli.verify.semantics import FieldSemantics, ScheduleFailure
 
 REDRAWS = 128
 """Draws, for one test, within which every output must have shown an element that is defined and without taint."""
 
+ENOUGH = 8
+"""Draws that tell something about the program, after which a μGraph that was never without doubt is refused."""
+
 MASK_BITS = 24
 """Random bits behind every comparison in one test: tests of programs that compare are repeated until they are met."""
+
+
+DOUBTFUL = "signs under roots and logarithms were not checked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +75,8 @@ def check_equivalence(program: Program, graph: MuGraph, seed: int, tests: int = 
         if isinstance(outcome, Verdict):
             return outcome
         result = claim(small, small_graph, outcome.levels)
-        bound *= min(1.0, result.bound + outcome.mask_miss)
-        assumes = result.assumes
+        bound *= min(1.0, result.bound + outcome.miss)
+        assumes = tuple(dict.fromkeys((*assumes, *result.assumes, *outcome.assumes)))
     rest = f", assuming {', '.join(assumes)}" if assumes else ""
     detail = f"tested over finite fields: false accept below {bound:.1e}{rest}"
     return Verdict(True, "field", bound, detail, assumes=assumes)
@@ -80,40 +87,74 @@ def check_equivalence(program: Program, graph: MuGraph, seed: int, tests: int = 
 
 @dataclass(frozen=True, slots=True)
 class _Passed:
-    """levels: the residues in which each output was compared; mask_miss: bound on not seeing a wrong comparison."""
+    """levels: the residues in which each output was compared; miss: bound on not seeing a wrong comparison."""
 
-    levels: list[tuple[bool, ...]]
-    mask_miss: float
+    levels: list[Valid]
+    miss: float
+    assumes: tuple[str, ...] = ()
 
 
 def _test(program: Program, graph: MuGraph, schedule: Schedule, seed: int) -> Verdict | _Passed:
-    """Run both on random inputs, again until the draw tells something about every output and every comparison."""
-    where = f"seed {seed}, {_sizes(program)}"
-    bits = 0
+    """Run both on random inputs, again until the draws tell something about every output and every comparison.
+
+    Where too many roots meet in the program, no draw has squares under all of them. Then elements in doubt must agree.
+    """
+    bits, told = 0, 0
     for draw in range(REDRAWS):
-        semantics = FieldSemantics(seed * 4099 + draw, program.sizes)
-        inputs = {t.name: semantics.field.draw(t.dims, tensor_type(t)) for t in program.inputs}
-        want = run_program(program, inputs, semantics)
-        guesses = semantics.field.fewest_guesses
-        if not all(_telling(x) for x in want.values()):
+        run = _Draw(program, graph, schedule, seed, draw)
+        if not run.telling:
             continue
+        told += 1
+        outcome = run.compare(doubtful=False)
+        if isinstance(outcome, Verdict):
+            return outcome
+        bits += run.guesses if outcome is not None else 0
+        if outcome is not None and bits >= MASK_BITS:
+            return _Passed(outcome, 0.0 if run.guesses == NO_GUESSES else 2.0**-bits)
+    if told >= ENOUGH:
+        return _refusal("roots and logarithms are never of squares where the program's are", f"seed {seed}")
+    outcome = _Draw(program, graph, schedule, seed, REDRAWS).compare(doubtful=True)
+    if isinstance(outcome, Verdict):
+        return outcome
+    if outcome is None:
+        return _refusal(f"an output was undefined in all of {REDRAWS} draws", f"seed {seed}, {_sizes(program)}")
+    return _Passed(outcome, 0.0, (DOUBTFUL,))
+
+
+class _Draw:
+    """One random input, and what the program makes of it."""
+
+    def __init__(self, program: Program, graph: MuGraph, schedule: Schedule, seed: int, draw: int) -> None:
+        self.program, self.graph, self.schedule, self.seed = program, graph, schedule, seed
+        self.semantics = FieldSemantics(seed * 4099 + draw, program.sizes)
+        self.inputs = {t.name: self.semantics.field.draw(t.dims, tensor_type(t)) for t in program.inputs}
+        self.want = run_program(program, self.inputs, self.semantics)
+        self.guesses = self.semantics.field.fewest_guesses
+        self.telling = all(_telling(x) for x in self.want.values())
+
+    def compare(self, *, doubtful: bool) -> Verdict | list[Valid] | None:
+        """A refusal; or the levels in which each output was compared; or None if an output was not compared at all.
+
+        doubtful: elements beyond roots of non-squares count too.
+        """
+        where = f"seed {self.seed}, {_sizes(self.program)}"
         try:
-            got = run_mugraph(graph, schedule, inputs, semantics, seed)
+            got = run_mugraph(self.graph, self.schedule, self.inputs, self.semantics, self.seed)
         except ScheduleFailure as failure:
             return _refusal(str(failure), where)
-        levels: list[tuple[bool, ...]] = []
+        levels: list[Valid] = []
         telling = True
-        for t in program.outputs:
-            agree, sure = _compare(t, want[t.name], got[t.name])
+        for t in self.program.outputs:
+            want, have = self.want[t.name], got[t.name]
+            if doubtful:
+                want, have = replace(want, taint=None), replace(have, taint=None)
+            agree, sure = _compare(t, want, have)
             if (~agree & sure).any():
                 at = tuple(int(i) for i in np.argwhere(~agree & sure)[0])
-                return _mismatch(t, at, want[t.name], got[t.name], where)
+                return _mismatch(t, at, want, have, where)
             telling &= bool((agree & sure).any())
-            levels.append(both_valid(want[t.name], got[t.name]))
-        bits += guesses if telling else 0
-        if bits >= MASK_BITS:
-            return _Passed(levels, 0.0 if guesses == NO_GUESSES else 2.0**-bits)
-    return _refusal(f"in {REDRAWS} draws, an output was never defined and free of roots of non-squares", where)
+            levels.append(both_valid(want, have))
+        return levels if telling else None
 
 
 def _telling(x: Value) -> bool:
@@ -247,16 +288,6 @@ def small_instance(program: Program, graph: MuGraph, seed: int) -> tuple[dict[st
     return sizes, Schedule(kernels)
 
 
-def small_sizes(program: Program, graph: MuGraph, seed: int) -> dict[str, int]:
-    """The sizes of `small_instance`."""
-    return small_instance(program, graph, seed)[0]
-
-
-def small_schedule(program: Program, graph: MuGraph, seed: int) -> Schedule:
-    """The schedule of `small_instance`."""
-    return small_instance(program, graph, seed)[1]
-
-
 # -- structure
 
 
@@ -334,6 +365,9 @@ def _check_kernel(k: Kernel, graph: MuGraph) -> None:
             raise _ProblemError(f"{k.name}: {error}") from error
         _require((again.dims, again.type) == (e.dims, e.type), f"{k.name}: {e} should have the axes {again.dims}")
         _require(len(set(e.dims)) == len(e.dims), f"{k.name}: {e} has an axis twice")
+        masks = {"where": 1, "and": 2, "or": 2}.get(e.op, 0)
+        types = [_type(known[a]) if isinstance(a, str) else "float" for a in e.args]
+        _require(all(t == "bool" for t in types[:masks]), f"{k.name}: {e} needs a mask")
         known[e.out] = e
     used = {d for x in known.values() for d in x.dims} | {a for e in k.body for a in e.axes if OPS[e.op].kind == "leaf"}
     if k.kind == "generated":

@@ -8,6 +8,7 @@ becomes a random function. This generalises the pair of fields of Mirage (OSDI '
     + - × ÷, integer powers   exact in each residue
     roots                     x ** ((p + 1) / 4) as p ≡ 3 mod 4: multiplicative; a root wherever x is a square, and the
                               elements where it is not are marked as tainted
+    log                       of non-squares (the field's negative numbers) tainted likewise
     max, min over axes        one associative, commutative operation x ∘ y = (x + c)(y + c) − c with random c, so that
                               maxima of tiles agree with the maximum, and every element has its say
     maximum, minimum, relu    symmetric random functions
@@ -206,7 +207,7 @@ class Field:
         data = power(x.data, exponents)
         taint = x.taint
         if twos:
-            no_square = power(x.data, tuple((p - 1) // 2 for p in MODULI)) > 1
+            no_square = self._no_square(x.data)
             taint = no_square if taint is None else taint | no_square
         flags = x.flags
         zero = self._zero(x) & (True if flags is None else flags == FINITE)
@@ -224,6 +225,11 @@ class Field:
             flags = flags.astype(np.int8)
         data = np.where(zero, 1 if c == 0 else 0, data)
         return finish(x.dims, data, valid, flags, taint, x.sign if c.numerator % 2 else abs(x.sign))
+
+    @staticmethod
+    def _no_square(data: Array) -> Array:
+        """Elements that are no square, the field's negative numbers: -1 is none, and the product of two is one."""
+        return power(data, tuple((p - 1) // 2 for p in MODULI)) > 1
 
     @staticmethod
     def _zero(x: Value) -> Array:
@@ -268,7 +274,7 @@ class Field:
         return self._exp_tables
 
     def log(self, x: Value) -> Value:
-        """The discrete logarithm, one level down: half that of x², which always exists."""
+        """The discrete logarithm, one level down: half that of x². Of a non-square it is that of -x, and tainted."""
         x = as_field(x)
         valid = (False, *x.valid[:-1])
         if any(valid):
@@ -278,7 +284,9 @@ class Field:
                     n = MODULI[i + 1]
                     square = x.data[i] * x.data[i] % MODULI[i]
                     data[i + 1] = self._dlog(i, square) * ((n + 1) // 2) % n
-            taint = None if x.taint is None else np.concatenate([np.zeros_like(x.taint[:1]), x.taint[:-1]])
+            negative = self._no_square(x.data)
+            negative = negative if x.taint is None else negative | x.taint
+            taint = np.concatenate([np.zeros_like(negative[:1]), negative[:-1]])
         else:
             y = self.fn("log", replace(x, flags=None))
             data, valid, taint = y.data, y.valid, y.taint

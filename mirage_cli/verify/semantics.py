@@ -1,0 +1,296 @@
+"""Two meanings for the operators, finite fields and float64, each with its values and its device memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_cli.ir.ops import OPS, Number, Type
+from mirage_cli.verify.field import Field
+from mirage_cli.verify.residues import ALL, FINITE, LEVELS, UNDEFINED, Value, aligned, as_field, same
+
+Array = NDArray[Any]
+Window = dict[str, tuple[int, int]]
+Slices = tuple[slice, ...]
+
+
+class ScheduleFailure(Exception):
+    """A μGraph that cannot run as scheduled. `reason`: "race", "overlapping store", "hole" or "shape"."""
+
+    def __init__(self, reason: str, where: str) -> None:
+        super().__init__(f"{reason}: {where}")
+        self.reason = reason
+
+
+class Memory(Protocol):
+    """One tensor in device memory, undefined at first."""
+
+    def read(self, at: Slices, dims: tuple[str, ...]) -> Any: ...
+
+    def write(self, at: Slices, dims: tuple[str, ...], value: Any) -> None:
+        """Store `value`, whose axes are among `dims`, the names of the slices. Raises ScheduleFailure on a conflict."""
+        ...
+
+    def hole(self) -> tuple[int, ...] | None:
+        """The first element that nothing wrote."""
+        ...
+
+    def whole(self) -> Any: ...
+
+
+class Semantics(Protocol):
+    """What the operators mean. Values have named axes: `value.dims`."""
+
+    sizes: Mapping[str, int]
+    window: Window
+
+    def apply(self, op: str, args: tuple[Any, ...], axes: tuple[str, ...] = ()) -> Any: ...
+
+    def join(self, op: str, accumulator: Any, tile: Any) -> Any:
+        """The accumulator of the reduction `op` after one more tile's result."""
+        ...
+
+    def full(self, c: Number, dims: tuple[str, ...], shape: tuple[int, ...], type: Type) -> Any: ...
+
+    def memory(self, name: str, dims: tuple[str, ...], shape: tuple[int, ...]) -> Memory: ...
+
+    def input(self, name: str, value: Any, dims: tuple[str, ...]) -> Memory: ...
+
+
+def renamed(dims: tuple[str, ...], axes: tuple[str, ...]) -> tuple[str, ...]:
+    """The dims after a rename whose old and new names alternate in `axes`."""
+    names = dict(zip(axes[::2], axes[1::2], strict=True))
+    return tuple(names.get(d, d) for d in dims)
+
+
+# -- finite fields
+
+
+class FieldSemantics:
+    """The operators' `field` column."""
+
+    def __init__(self, seed: int, sizes: Mapping[str, int]) -> None:
+        self.field = Field(seed, sizes)
+        self.sizes: Mapping[str, int] = dict(sizes)
+        self.window: Window = {}
+
+    def apply(self, op: str, args: tuple[Any, ...], axes: tuple[str, ...] = ()) -> Value:
+        row, F = OPS[op], self.field
+        if row.kind == "leaf":
+            F.window = self.window
+            return row.field(F, axes[0])
+        if op == "pow":
+            return F.pow(self._value(args[0]), args[1])
+        values = [self._value(a) for a in args]
+        if op == "rename":
+            return replace(values[0], dims=renamed(values[0].dims, axes))
+        if row.kind in ("reduction", "contraction"):
+            return row.field(F, *values, axes)
+        return row.field(F, *values)
+
+    def _value(self, a: Any) -> Value:
+        return a if isinstance(a, Value) else self.field.const(a)
+
+    def join(self, op: str, accumulator: Value, tile: Value) -> Value:
+        if op == "max" or op == "min":
+            return self.field.join(op, accumulator, tile)
+        return self.field.add(accumulator, tile)
+
+    def full(self, c: Number, dims: tuple[str, ...], shape: tuple[int, ...], type: Type) -> Value:
+        return self.field.full(c, dims, shape, type)
+
+    def memory(self, name: str, dims: tuple[str, ...], shape: tuple[int, ...]) -> FieldMemory:
+        return FieldMemory(name, dims, shape)
+
+    def input(self, name: str, value: Value, dims: tuple[str, ...]) -> FieldMemory:
+        memory = FieldMemory(name, dims, value.shape)
+        memory.write(tuple(slice(0, n) for n in value.shape), dims, value)
+        return memory
+
+
+class FieldMemory:
+    """A tensor of field values; masks are stored as integers."""
+
+    def __init__(self, name: str, dims: tuple[str, ...], shape: tuple[int, ...]) -> None:
+        self.name = name
+        self.written = np.zeros(shape, dtype=bool)
+        self.value: Value | None = None  # with every element undefined or written
+        self.dims = dims
+
+    def whole(self) -> Value:
+        assert self.value is not None
+        return replace(self.value, dims=self.dims)
+
+    def read(self, at: Slices, dims: tuple[str, ...]) -> Value:
+        x = self.whole()
+        if x.kind != "field":
+            return replace(x, dims=dims, data=x.data[at])
+        flags = None if x.flags is None else x.flags[at]
+        if flags is not None and not flags.any():
+            flags = None
+        taint = None if x.taint is None else x.taint[(slice(None), *at)]
+        return replace(x, dims=dims, data=x.data[(slice(None), *at)], flags=flags, taint=taint)
+
+    def write(self, at: Slices, dims: tuple[str, ...], value: Value) -> None:
+        value = replace(value, sign=0) if value.kind == "int" else as_field(value)
+        if self.value is None:
+            self.value = self._poison(value)
+        old = self.value
+        if old.kind != value.kind:
+            old = self.value = _thawed(as_field(old), self.written)
+            value = as_field(value)
+        shape = self.written[at].shape
+        if self.written[at].any():
+            agree, _ = same(self.read(at, dims), _spread(value, dims, shape))
+            _check_overlap(self.name, at, self.written[at] & ~agree)
+        spread = _spread(value, dims, shape)
+        if value.kind == "int":
+            old.data[at] = spread.data
+        else:
+            assert old.flags is not None and old.taint is not None
+            inner = (slice(None), *at)
+            old.data[inner] = spread.data
+            old.flags[at] = FINITE if spread.flags is None else spread.flags
+            old.taint[inner] = False if spread.taint is None else spread.taint
+            valid = tuple(a and b for a, b in zip(old.valid, value.valid, strict=True))
+            self.value = replace(old, valid=valid)
+        self.written[at] = True
+
+    def _poison(self, like: Value) -> Value:
+        shape = self.written.shape
+        if like.kind == "int":
+            return Value(self.dims, "int", np.full(shape, np.iinfo(np.int64).min), large=like.large)
+        return Value(
+            self.dims,
+            "field",
+            np.zeros((LEVELS, *shape), dtype=np.int64),
+            ALL,
+            np.full(shape, UNDEFINED, dtype=np.int8),
+            np.zeros((LEVELS, *shape), dtype=bool),
+        )
+
+    def hole(self) -> tuple[int, ...] | None:
+        return _first_false(self.written)
+
+
+def _thawed(x: Value, written: Array) -> Value:
+    """A field value that may be written to: flags and taint are arrays of their own."""
+    flags = np.where(written, FINITE if x.flags is None else x.flags, UNDEFINED).astype(np.int8)
+    taint = np.zeros(x.data.shape, dtype=bool) if x.taint is None else x.taint.copy()
+    return replace(x, data=x.data.copy(), flags=flags, taint=taint)
+
+
+def _spread(x: Value, dims: tuple[str, ...], shape: tuple[int, ...]) -> Value:
+    """x with exactly these axes, repeated along those that it lacks."""
+    lead = 0 if x.kind != "field" else 1
+    data = aligned(x.data, x.dims, dims, lead)
+    data = np.broadcast_to(data, (LEVELS, *shape) if lead else shape)
+    flags = None if x.flags is None else np.broadcast_to(aligned(x.flags, x.dims, dims), shape)
+    taint = None if x.taint is None else np.broadcast_to(aligned(x.taint, x.dims, dims, 1), (LEVELS, *shape))
+    return replace(x, dims=dims, data=data, flags=flags, taint=taint)
+
+
+def _check_overlap(name: str, at: Slices, conflict: Array) -> None:
+    if conflict.any():
+        first = np.argwhere(conflict)[0]
+        element = ", ".join(str(s.start + int(i)) for s, i in zip(at, first, strict=True))
+        raise ScheduleFailure("overlapping store", f"{name}[{element}] gets two different values")
+
+
+def _first_false(written: Array) -> tuple[int, ...] | None:
+    missing = np.argwhere(~written)
+    return tuple(int(i) for i in missing[0]) if len(missing) else None
+
+
+# -- float64
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A numpy array with named axes."""
+
+    dims: tuple[str, ...]
+    data: Array
+
+
+class FloatSemantics:
+    """The operators' `ref` column: float64, exact integers, masks."""
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.sizes: Mapping[str, int] = dict(sizes)
+        self.window: Window = {}
+
+    def apply(self, op: str, args: tuple[Any, ...], axes: tuple[str, ...] = ()) -> Named:
+        row = OPS[op]
+        if op == "index":
+            low, high = self.window.get(axes[0], (0, self.sizes[axes[0]]))
+            return Named(axes, low + row.ref(high - low))
+        if op == "size":
+            return Named((), np.asarray(row.ref(self.sizes[axes[0]])))
+        if op == "rename":
+            return Named(renamed(args[0].dims, axes), args[0].data)
+        dims = tuple(dict.fromkeys(d for a in args if isinstance(a, Named) for d in a.dims))
+        arrays = [aligned(a.data, a.dims, dims) if isinstance(a, Named) else _float(a) for a in args]
+        with np.errstate(all="ignore"):
+            if row.kind not in ("reduction", "contraction"):
+                return Named(dims, np.asarray(row.ref(*arrays)))
+            at = tuple(dims.index(a) for a in axes)
+            kept = tuple(d for d in dims if d not in axes)
+            return Named(kept, np.asarray(row.ref(*arrays, axis=at)))
+
+    def join(self, op: str, accumulator: Named, tile: Named) -> Named:
+        return self.apply({"max": "maximum", "min": "minimum"}.get(op, "add"), (accumulator, tile))
+
+    def full(self, c: Number, dims: tuple[str, ...], shape: tuple[int, ...], type: Type) -> Named:
+        if type == "int":
+            info = np.iinfo(np.int64)
+            exact = int(c) if isinstance(c, Fraction) else info.max if c > 0 else info.min
+            return Named(dims, np.full(shape, exact, dtype=np.int64))
+        return Named(dims, np.full(shape, float(c)))
+
+    def memory(self, name: str, dims: tuple[str, ...], shape: tuple[int, ...]) -> FloatMemory:
+        return FloatMemory(name, dims, shape)
+
+    def input(self, name: str, value: Named | Array, dims: tuple[str, ...]) -> FloatMemory:
+        data = value.data if isinstance(value, Named) else value
+        memory = FloatMemory(name, dims, data.shape)
+        memory.write(tuple(slice(0, n) for n in data.shape), dims, Named(dims, data))
+        return memory
+
+
+def _float(c: Number) -> Any:
+    return int(c) if isinstance(c, Fraction) and c.denominator == 1 else float(c)
+
+
+class FloatMemory:
+    """A float64 (or int64) tensor, NaN at first."""
+
+    def __init__(self, name: str, dims: tuple[str, ...], shape: tuple[int, ...]) -> None:
+        self.name = name
+        self.dims = dims
+        self.written = np.zeros(shape, dtype=bool)
+        self.data: Array = np.full(shape, np.nan)
+
+    def whole(self) -> Named:
+        return Named(self.dims, self.data)
+
+    def read(self, at: Slices, dims: tuple[str, ...]) -> Named:
+        return Named(dims, self.data[at])
+
+    def write(self, at: Slices, dims: tuple[str, ...], value: Named) -> None:
+        shape = self.written[at].shape
+        new = np.broadcast_to(aligned(value.data, value.dims, dims), shape)
+        if not self.written.any() and new.dtype.kind == "i":
+            self.data = np.full(self.written.shape, np.iinfo(np.int64).min)
+        conflict = self.written[at] & ~np.isclose(self.data[at], new, rtol=1e-9, atol=0, equal_nan=True)
+        _check_overlap(self.name, at, conflict)
+        self.data[at] = new
+        self.written[at] = True
+
+    def hole(self) -> tuple[int, ...] | None:
+        return _first_false(self.written)

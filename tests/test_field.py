@@ -1,0 +1,184 @@
+"""The finite-field interpreter: its primes, its homomorphisms, and every operator's `field` column."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from mirage_cli.ir.ops import OPS
+from mirage_cli.verify.field import Field
+from mirage_cli.verify.residues import ALL, LEVELS, MINUS_INF, MODULI, UNDEFINED, Value, as_field, same
+
+SIZES = {"a": 3, "b": 5}
+HALF = Fraction(1, 2)
+
+
+@pytest.fixture
+def field() -> Field:
+    return Field(7, SIZES)
+
+
+def draw(field: Field, *dims: str) -> Value:
+    return field.draw(dims, "float")
+
+
+def assert_same(x: Value, y: Value, *, sure: bool = True) -> None:
+    agree, certain = same(x, y)
+    assert agree.all()
+    assert certain.any() or not sure
+    assert any(v and w for v, w in zip(x.valid, y.valid, strict=True))
+
+
+def flag(x: Value) -> int:
+    assert x.flags is not None
+    return int(x.flags.flat[0])
+
+
+def test_moduli_are_a_cunningham_chain_of_primes() -> None:
+    for p in MODULI:
+        assert all(p % d for d in range(2, math.isqrt(p) + 1))
+        assert p % 4 == 3
+        assert p * p < 2**63
+    for p, q in pairwise(MODULI):
+        assert p == 2 * q + 1
+
+
+def test_omega_has_the_order_of_the_next_field(field: Field) -> None:
+    for w, p, q in zip(field.omega, MODULI, MODULI[1:], strict=False):
+        assert w != 1
+        assert pow(w, q, p) == 1
+
+
+def test_seed_decides_everything() -> None:
+    a, b, c = Field(1, SIZES), Field(1, SIZES), Field(2, SIZES)
+    assert a.omega == b.omega != c.omega
+    x, y, z = (draw(f, "a", "b").data for f in (a, b, c))
+    assert (x == y).all()
+    assert not (x == z).any()
+
+
+def test_exp_and_log_are_homomorphisms(field: Field) -> None:
+    x, y = draw(field, "a", "b"), draw(field, "b")
+    F = field
+    assert_same(F.exp(F.add(x, y)), F.mul(F.exp(x), F.exp(y)))
+    assert_same(F.log(F.mul(x, y)), F.add(F.log(x), F.log(y)))
+    assert_same(F.log(F.exp(x)), x)
+    assert_same(F.exp(F.log(F.mul(x, x))), F.mul(x, x))
+    assert_same(F.exp(F.exp(F.add(x, y))), F.pow(F.exp(F.mul(F.exp(x), F.exp(y))), Fraction(1)))
+
+
+def test_exp_spends_a_level_and_falls_back_to_a_random_function(field: Field) -> None:
+    x = draw(field, "a")
+    levels = []
+    for _ in range(LEVELS):
+        levels.append(sum(x.valid))
+        x = field.exp(x)
+    assert levels == [4, 3, 2, 1]
+    assert x.valid == ALL
+
+
+def test_log_of_a_negated_argument_is_in_doubt(field: Field) -> None:
+    x = draw(field, "a", "b")
+    agree, sure = same(field.log(x), field.log(field.mul(x, field.const(Fraction(-1)))))
+    assert agree.all()
+    assert not sure.any()
+
+
+@pytest.mark.parametrize("c", [HALF, -HALF, Fraction(3, 2), Fraction(1, 4), Fraction(1, 3), Fraction(2), Fraction(-3)])
+def test_powers_are_multiplicative(field: Field, c: Fraction) -> None:
+    x, y = draw(field, "a", "b"), draw(field, "b")
+    assert_same(field.pow(field.mul(x, y), c), field.mul(field.pow(x, c), field.pow(y, c)))
+
+
+def test_square_roots_square_back(field: Field) -> None:
+    x = draw(field, "a", "b")
+    root = field.pow(x, HALF)
+    assert_same(field.mul(root, root), x)
+    assert root.taint is not None
+    assert 0 < root.taint.mean() < 1
+    assert_same(field.mul(field.pow(x, -HALF), root), field.pow(x, Fraction(0)))
+
+
+def test_fractions_and_integers_mix_exactly(field: Field) -> None:
+    F = field
+    third = F.const(Fraction(1, 3))
+    assert_same(F.mul(third, F.const(Fraction(3))), as_field(F.const(Fraction(1))))
+    assert F.add(F.index("a"), F.const(Fraction(2))).data.tolist() == [2, 3, 4]
+    assert F.div(F.index("a"), F.index("a")).flags is not None
+
+
+def test_infinity(field: Field) -> None:
+    F = field
+    x, low = draw(field, "a"), F.const(-math.inf)
+    assert F.exp(low).data.tolist() == [0] * LEVELS
+    assert_same(F.extremum("maximum", x, low), x)
+    assert flag(F.add(x, low)) == MINUS_INF
+    assert flag(F.sub(low, low)) == UNDEFINED
+    assert flag(F.mul(low, F.const(Fraction(0)))) == UNDEFINED
+    assert flag(F.pow(F.const(Fraction(0)), Fraction(-1))) == UNDEFINED
+    assert F.finite(low).flags is None
+    assert F.div(x, low).flags is None
+    assert flag(F.mul(low, F.const(HALF))) == MINUS_INF
+
+
+def test_maximum_of_parts_is_the_maximum(field: Field) -> None:
+    F = field
+    x = draw(field, "a", "b")
+    parts = [Value(x.dims, "field", x.data[..., i:j]) for i, j in ((0, 2), (2, 5))]
+    whole = F.reduce_extremum("max", x, ("b",))
+    assert_same(F.join("max", *(F.reduce_extremum("max", p, ("b",)) for p in parts)), whole)
+    empty = F.full(-math.inf, ("a",), (3,), "float")
+    assert_same(F.join("max", empty, whole), whole)
+
+
+def test_comparisons_are_consistent(field: Field) -> None:
+    F = field
+    x, y = draw(field, "a", "b"), draw(field, "b")
+    lt, gt = F.compare("lt", x, y).data, F.compare("gt", y, x).data
+    assert (lt == gt).all()
+    assert (lt != F.compare("ge", x, y).data).all()
+    assert F.compare("eq", x, x).data.all()
+    assert 0 < lt.mean() < 1
+
+
+def test_large_integers_are_compared_at_random() -> None:
+    F = Field(3, {"a": 40})
+    low = F.compare("lt", F.index("a"), F.const(Fraction(1000))).data
+    assert 0 < low.mean() < 1
+    assert not F.compare("lt", F.index("a"), F.const(Fraction(0))).data.any()
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_every_field_column_runs(field: Field, name: str) -> None:
+    row, F = OPS[name], field
+    x, y = draw(field, "a", "b"), draw(field, "b", "a")
+    mask = F.compare("lt", F.index("a"), F.const(Fraction(1)))
+    if row.kind == "leaf":
+        assert row.field(F, "b").kind == "int"
+        return
+    if name == "pow":
+        args = (x, Fraction(3))
+    elif name == "where":
+        args = (mask, x, y)
+    elif name in ("and", "or"):
+        args = (mask, mask)
+    else:
+        args = (x, y)[: row.arity]
+    axes = (("b",),) if row.kind in ("reduction", "contraction") else ()
+    result = row.field(F, *args, *axes)
+    again = row.field(F, *args, *axes)
+    assert set(result.dims) == ({"a"} if axes or name in ("and", "or") else {"a", "b"})
+    assert (result.data == again.data).all()
+    if row.kind == "elementwise" and result.kind == "field":
+        one = tuple(
+            a if not isinstance(a, Value) or "b" not in a.dims else Value(a.dims, a.kind, _first_b(a)) for a in args
+        )
+        assert_same(row.field(F, *one), Value(result.dims, "field", _first_b(result), result.valid), sure=False)
+
+
+def _first_b(x: Value) -> np.ndarray:
+    return np.take(x.data, [0], axis=x.dims.index("b") + 1)

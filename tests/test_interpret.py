@@ -1,0 +1,113 @@
+"""μGraphs as scheduled against their programs, in float64 and over finite fields; and what may not run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.program import Program
+from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.verify import interpret
+from mirage_cli.verify.equivalence import small_instance
+from mirage_cli.verify.interpret import chunks, run_mugraph, run_program, tiles
+from mirage_cli.verify.residues import aligned
+from mirage_cli.verify.semantics import FieldSemantics, FloatSemantics, Named, ScheduleFailure
+from tests.mugraphs import CASES, Case
+
+
+def floats(program: Program, seed: int) -> dict[str, Named]:
+    rng = np.random.default_rng(seed)
+    sizes = program.sizes
+    draws = {t.name: rng.normal(size=tuple(sizes[d] for d in t.dims)) for t in program.inputs}
+    positive = program.name == "roots"
+    return {t.name: Named(t.dims, np.abs(draws[t.name]) if positive else draws[t.name]) for t in program.inputs}
+
+
+def agrees_in_float64(case: Case, graph: MuGraph, seed: int) -> bool:
+    """Whether a μGraph, at reduced sizes of the seed, gives the program's outputs in float64."""
+    sizes, schedule = small_instance(case.program, graph, seed)
+    program = case.program.resized(sizes)
+    inputs = floats(program, seed)
+    semantics = FloatSemantics(sizes)
+    want = run_program(program, inputs, semantics)
+    try:
+        got = run_mugraph(graph.resized(sizes), schedule, inputs, semantics, seed)
+    except ScheduleFailure:
+        return False
+    return all(
+        np.allclose(
+            aligned(want[t.name].data, want[t.name].dims, t.dims),
+            got[t.name].data,
+            rtol=1e-6,
+            atol=1e-9,
+            equal_nan=True,
+        )
+        for t in program.outputs
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("seed", range(6))
+def test_scheduled_graph_computes_its_program(name: str, seed: int) -> None:
+    assert agrees_in_float64(CASES[name], CASES[name].graph, seed)
+
+
+def test_running_maximum_is_safe_where_exp_overflows() -> None:
+    case = CASES["split_attention"]
+    sizes, schedule = small_instance(case.program, case.graph, 0)
+    program = case.program.resized(sizes)
+    inputs = floats(program, 0)
+    inputs["Q"] = Named(inputs["Q"].dims, inputs["Q"].data * 1e5)
+    semantics = FloatSemantics(sizes)
+    naive = run_program(program, inputs, semantics)["O"].data
+    safe = run_mugraph(case.graph.resized(sizes), schedule, inputs, semantics)["O"].data
+    assert not np.isfinite(naive).all()
+    assert np.isfinite(safe).all()
+
+
+@pytest.mark.parametrize(("size", "split", "tile"), [(7, 2, 2), (7, 3, 2), (1, 4, 8), (64, 4, 16), (65, 4, 16)])
+def test_chunks_cover_the_dimension_once_in_whole_tiles(size: int, split: int, tile: int) -> None:
+    ranges = chunks(size, split, tile)
+    assert len(ranges) == split
+    assert [i for low, high in ranges for i in range(low, high)] == list(range(size))
+    assert all(high == size or (high - low) % tile == 0 for low, high in ranges)
+    assert [i for low, high in ranges for a, b in tiles(low, high, tile) for i in range(a, b)] == list(range(size))
+
+
+def test_order_of_instances_does_not_matter() -> None:
+    case = CASES["split_attention"]
+    sizes, schedule = small_instance(case.program, case.graph, 1)
+    inputs = floats(case.program.resized(sizes), 1)
+    runs = [run_mugraph(case.graph.resized(sizes), schedule, inputs, FloatSemantics(sizes), s)["O"] for s in (1, 2)]
+    assert (runs[0].data == runs[1].data).all()
+
+
+def failure(graph: MuGraph, case: Case) -> str:
+    sizes, schedule = small_instance(case.program, graph, 0)
+    semantics = FieldSemantics(0, sizes)
+    program = case.program.resized(sizes)
+    inputs = {t.name: semantics.field.draw(t.dims, "float") for t in program.inputs}
+    with pytest.raises(ScheduleFailure) as caught:
+        run_mugraph(graph.resized(sizes), schedule, inputs, semantics)
+    return caught.value.reason
+
+
+def test_race_is_seen() -> None:
+    case = CASES["split_matmul"]
+    first, second = case.graph.kernels
+    loads = (*first.loads, replace(second.loads[0], out="Z", dims=("k", "m", "n")))
+    assert failure(replace(case.graph, kernels=(replace(first, loads=loads), second)), case) == "race"
+
+
+def test_overlapping_stores_are_seen() -> None:
+    case = CASES["two_outputs"]
+    text = case.text.replace("  store Y[m, n] = Y", "  store Y[m, n] = Y\n  store Y[m, n] = R")
+    assert failure(parse_mugraph(text), case) == "overlapping store"
+
+
+def test_holes_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interpret, "tiles", lambda low, high, tile: tiles(low, high, tile)[:-1])
+    assert failure(CASES["gram"].graph, CASES["gram"]) == "hole"

@@ -1,0 +1,247 @@
+"""The must-reject list: wrong μGraphs and wrong executions, each refused by the net that claims to see it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.verify import interpret
+from mirage_cli.verify.equivalence import DOUBTFUL, Verdict, check_equivalence, small_instance, structure_problem
+from tests.mugraphs import CASES, Case, case, matmul
+from tests.mutations import mutate
+from tests.test_interpret import agrees_in_float64
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("seed", range(5))
+def test_right_graphs_are_accepted(name: str, seed: int) -> None:
+    verdict = check_equivalence(CASES[name].program, CASES[name].graph, seed)
+    assert verdict.ok, verdict
+    assert verdict.net == "field"
+    assert 0 < verdict.bound < 1e-12
+
+
+def test_signs_that_no_draw_could_check_are_owned_up_to() -> None:
+    """Too many roots meet for all of them to be of squares."""
+    verdicts = {n: check_equivalence(CASES[n].program, CASES[n].graph, 0) for n in ("roots", "rmsnorm_linear")}
+    assert DOUBTFUL in verdicts["roots"].assumes
+    assert DOUBTFUL not in verdicts["rmsnorm_linear"].assumes
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A right μGraph with one edit that makes it wrong; `edits` are (old, new) pairs of text."""
+
+    of: str
+    edits: tuple[tuple[str, str], ...]
+    net: str
+    says: str = "computes another"
+
+
+SPLIT_SUMS = (
+    ("  F[h, q, s_split] = exp_sub(Mp, M)\n", ""),
+    ("  Lw[h, q, s_split] = mul(Lp, F)\n", ""),
+    ("  Uw[h, q, e, s_split] = mul(Up, F)\n", ""),
+    ("sum(Lw;", "sum(Lp;"),
+    ("sum(Uw;", "sum(Up;"),
+)
+
+MERGE = """kernel k1 generated m:grid n:grid k_split:loop
+  P = load P[k_split, m, n]
+  Y[m, n] = sum(P; k_split)
+  store Y[m, n] = Y
+"""
+
+MUST_REJECT: Mapping[str, Wrong] = {
+    "swapped W1 and W2": Wrong(
+        "gated_mlp", (("load W1[", "load tmp["), ("load W2[", "load W1["), ("load tmp[", "load W2[")), "field"
+    ),
+    "tile dropped: contraction over a grid dimension": Wrong("lora", (("k:loop", "k:grid"),), "structure", "grid dim"),
+    "partial result stored as a whole": Wrong(
+        "attention", (("s:loop", "s:split"),), "structure", "uses a partial result"
+    ),
+    "missing rescale in the merge": Wrong("split_attention", SPLIT_SUMS, "field"),
+    "rescale of the denominator alone": Wrong("split_attention", (("sum(Uw;", "sum(Up;"),), "field"),
+    "rescale by the wrong difference": Wrong("split_attention", (("exp_sub(Mp, M)", "exp_sub(M, Mp)"),), "field"),
+    "missing merge: chunk axis never summed": Wrong(
+        "split_matmul",
+        (
+            ("store P[k_split, m, n]", "store Y[m, n]"),
+            ("buffer P f32[k_split, m, n]\n", ""),
+            (MERGE, ""),
+        ),
+        "structure",
+        "stores a partial result as a whole",
+    ),
+    "merge by a maximum": Wrong("split_matmul", (("sum(P; k_split)", "max(P; k_split)"),), "field"),
+    "off-by-one mask: ge becomes gt": Wrong("causal_attention", (("ge(iq, is)", "gt(iq, is)"),), "field"),
+    "mask the wrong way round": Wrong("causal_attention", (("ge(iq, is)", "ge(is, iq)"),), "field"),
+    "masked with 0 instead of -inf": Wrong("causal_attention", (("A, -inf", "A, 0"),), "field"),
+    "off-by-one window, beyond the reduced sizes": Wrong("window", (("1024", "1023"),), "field"),
+    "wrong scale": Wrong("attention", (("0.125", "0.25"),), "field"),
+    "scale dropped": Wrong("attention", (("mul(A, 0.125)", "mul(A, 1)"),), "field"),
+    "operand order: the load's axes swapped": Wrong("gram_square", (("load W[k, n]", "load W[n, k]"),), "field"),
+    "wrong omap: the store's axes swapped": Wrong("gram_square", (("store Y[m, n]", "store Y[n, m]"),), "field"),
+    "axes of unequal size swapped": Wrong(
+        "matmul", (("load W[k, n]", "load W[n, k]"),), "structure", "takes the axis k of W for n"
+    ),
+    "changed clamp bound": Wrong("two_outputs", (("minimum(R, 6)", "minimum(R, 7)"),), "field"),
+    "clamp dropped": Wrong("two_outputs", (("maximum(P, 0)", "mul(P, 1)"),), "field"),
+    "maximum over the wrong axis": Wrong(
+        "gram",
+        (("dot(X, Z; k)", "dot(X, Z; k)\n  A[i] = max(X; k)\n  B[i, j] = add(Y, A)"), ("] = Y\n", "] = B\n")),
+        "field",
+    ),
+    "minimum for maximum": Wrong("two_outputs", (("max(Y; n)", "min(Y; n)"),), "field"),
+    "divided by the wrong sum": Wrong("attention", (("sum(E; s)", "sum(B; s)"),), "field"),
+    "mean over the wrong size": Wrong("rmsnorm_linear", (("size(k)", "size(n)"),), "field"),
+    "epsilon dropped": Wrong("rmsnorm_linear", (("add(V, 1/100000)", "add(V, 0)"),), "field"),
+    "epsilon changed": Wrong("layer_norm", (("1/100000", "1/1000000"),), "field"),
+    "mean forgotten": Wrong("layer_norm", (("sub(X, A)", "mul(X, 1)"),), "field"),
+    "sign of a logarithm's argument": Wrong(
+        "logsumexp", (("  G[m] = log(L)", "  N[m] = neg(L)\n  G[m] = log(N)"),), "field", "roots and logarithms"
+    ),
+    "sign under a root": Wrong(
+        "rmsnorm_linear", (("  R[m] = sqrt(D)", "  N[m] = neg(D)\n  R[m] = sqrt(N)"),), "field", "roots and logarithms"
+    ),
+    "shift not added back": Wrong("logsumexp", (("add(G, M)", "add(G, 0)"),), "field"),
+    "stale buffer: read before it is written": Wrong(
+        "nested", (("X = load X[m, k]", "X = load X[m, k]\n  Z = load H[m, n]"),), "structure", "before it is stored"
+    ),
+    "hole: an output that nothing writes": Wrong(
+        "two_outputs", (("  store T[m] = T\n", ""),), "structure", "nothing writes"
+    ),
+    "overlapping store: an output written twice": Wrong(
+        "two_outputs", (("store T[m] = T", "store T[m] = T\n  store Y[m, n] = R"),), "structure", "written 2 times"
+    ),
+    "a grid dimension missing from the store": Wrong(
+        "gram", (("output Y f16[i, j]", "output Y f16[i]"), ("store Y[i, j]", "store Y[i]")), "structure", "outputs"
+    ),
+    "another element type": Wrong("gram", (("output Y f16", "output Y f32"),), "structure", "outputs"),
+}
+
+SQUARE = """
+mugraph gram_square float16
+dims m=64 k=64 n=64
+input X f16[m, k]
+input W f16[k, n]
+output Y f16[m, n]
+kernel k0 generated m:grid n:grid k:loop
+  X = load X[m, k]
+  W = load W[k, n]
+  Y[m, n] = dot(X, W; k)
+  store Y[m, n] = Y
+"""
+"""A product of square matrices: wrong axes keep every shape."""
+
+RIGHT: Mapping[str, Case] = {**CASES, "gram_square": case(SQUARE, matmul)}
+
+
+def edited(wrong: Wrong) -> str:
+    text = RIGHT[wrong.of].text
+    for old, new in wrong.edits:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+@pytest.mark.parametrize("name", MUST_REJECT)
+@pytest.mark.parametrize("seed", range(3))
+def test_wrong_graphs_are_refused(name: str, seed: int) -> None:
+    wrong = MUST_REJECT[name]
+    verdict = check_equivalence(RIGHT[wrong.of].program, parse_mugraph(edited(wrong)), seed, tests=1)
+    assert not verdict.ok
+    assert verdict.net == wrong.net, verdict
+    assert wrong.says in verdict.detail
+    assert verdict.net == "structure" or verdict.counterexample
+
+
+# -- wrong executions: the interpreter itself made wrong, as a wrong kernel would be
+
+
+def without_last_tile(low: int, high: int, tile: int) -> list[tuple[int, int]]:
+    ranges = TILES(low, high, tile)
+    return ranges[:-1] if len(ranges) > 1 else ranges
+
+
+def whole_tiles_alone(low: int, high: int, tile: int) -> list[tuple[int, int]]:
+    return [(i, j) for i, j in TILES(low, high, tile) if j - i == tile] or TILES(low, high, tile)
+
+
+def overlapping_chunks(size: int, split: int, tile: int) -> list[tuple[int, int]]:
+    return [(low, min(high + 1, size)) for low, high in CHUNKS(size, split, tile)]
+
+
+def every_chunk_whole(size: int, split: int, tile: int) -> list[tuple[int, int]]:
+    return [(0, size)] * split
+
+
+TILES, CHUNKS = interpret.tiles, interpret.chunks
+
+WRONG_RUNS: Mapping[str, tuple[str, str, Callable[..., Any]]] = {
+    "last tile of a loop dropped": ("attention", "tiles", without_last_tile),
+    "ragged tile of a loop dropped": ("rmsnorm_linear", "tiles", whole_tiles_alone),
+    "chunks overlap": ("split_matmul", "chunks", overlapping_chunks),
+    "unsynchronised split: every instance sums everything": ("split_matmul", "chunks", every_chunk_whole),
+    "accumulators not rescaled": ("attention", "_Instance.rescaled", lambda self, x, moved, g: x),
+    "accumulators rescaled twice": (
+        "attention",
+        "_Instance.rescaled",
+        lambda self, x, moved, g: RESCALED(self, x, moved, 2 * g),
+    ),
+}
+RESCALED = interpret._Instance.rescaled  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize("name", WRONG_RUNS)
+def test_wrong_executions_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    of, attribute, fault = WRONG_RUNS[name]
+    monkeypatch.setattr(f"mirage_cli.verify.interpret.{attribute}", fault)
+    verdict = check_equivalence(CASES[of].program, CASES[of].graph, 0, tests=1)
+    assert not verdict.ok
+    assert verdict.net == "field"
+
+
+# -- mutations
+
+
+def test_wrong_mutations_are_refused() -> None:
+    """200 wrong mutations, by float64 or by their structure; none may pass the finite fields."""
+    rng = random.Random(20250)
+    wrong, seed = 0, 0
+    accepted: list[Verdict] = []
+    while wrong < 200:
+        seed += 1
+        right = rng.choice(list(CASES.values()))
+        mutant = mutate(right.graph, rng)
+        if mutant is None:
+            continue
+        verdict = check_equivalence(right.program, mutant, seed, tests=1)
+        refused = structure_problem(right.program, mutant) is not None
+        if refused or not all(agrees_in_float64(right, mutant, 1000 + s) for s in range(3)):
+            wrong += 1
+            accepted += [verdict] if verdict.ok else []
+    assert not accepted
+
+
+def test_verdict_is_a_function_of_the_seed() -> None:
+    wrong = parse_mugraph(edited(MUST_REJECT["wrong scale"]))
+    first, again, other = (check_equivalence(CASES["attention"].program, wrong, s) for s in (1, 1, 2))
+    assert first == again
+    assert first.counterexample != other.counterexample
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_reduced_sizes_exercise_tiles_that_do_not_divide(name: str) -> None:
+    graph = CASES[name].graph
+    sizes, schedule = small_instance(CASES[name].program, graph, 0)
+    for k in graph.kernels:
+        for d, tile in schedule.kernels[k.name].tiles if k.name in schedule.kernels else ():
+            if d in sizes:
+                assert sizes[d] > tile
+                assert sizes[d] % tile
