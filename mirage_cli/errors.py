@@ -28,3 +28,14 @@ class StoreError(MirageError):
 
     def __init__(self, path: object, problem: str, remedy: str) -> None:
         super().__init__(f"the database {path} {problem}\n    {remedy}")
+
+
+class UsageError(MirageError):
+    """An option's value that cannot be read."""
+
+
+class NothingStoredError(MirageError):
+    """A command that needs an earlier search's result, which is not there."""
+
+    def __init__(self, name: str, sizes: object) -> None:
+        super().__init__(f"nothing is stored for {name} at {sizes}\n    run `mirage search` on the spec first")

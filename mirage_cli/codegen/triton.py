@@ -82,7 +82,11 @@ class _Emitter:
     def name(self, value: str) -> str:
         """The Python name of a value: its own, unless that is taken."""
         if value not in self.names:
-            bad = keyword.iskeyword(value) or value in RESERVED or value.startswith(("i_", "in_", "SIZE_", "BLOCK_", "t_"))
+            bad = (
+                keyword.iskeyword(value)
+                or value in RESERVED
+                or value.startswith(("i_", "in_", "SIZE_", "BLOCK_", "t_"))
+            )
             self.names[value] = value + "_" if bad else value
         return self.names[value]
 
@@ -127,9 +131,7 @@ class _Emitter:
             if self.block[d] > 1:
                 constants.append(f"    BLOCK_{d}: tl.constexpr = {self.block[d]}")
         source = "\n".join(["@triton.jit", f"def {self.kernel.name}({pointers}):", *constants, *self.lines]) + "\n"
-        return KernelSource(
-            self.kernel.name, source, self.buffers, programs, self.schedule.warps, self.schedule.stages
-        )
+        return KernelSource(self.kernel.name, source, self.buffers, programs, self.schedule.warps, self.schedule.stages)
 
     def prologue(self) -> int:
         """Which tiles this instance has, and the positions they cover. Returns the number of instances."""
@@ -151,7 +153,9 @@ class _Emitter:
         while many:
             if len(many) == 2 and group > 1:
                 (a, na), (b, nb) = many
-                self.line(f"first_{a} = pid // {group * nb} * {group}", f"groups of {group} tiles of {a} share those of {b}")
+                self.line(
+                    f"first_{a} = pid // {group * nb} * {group}", f"groups of {group} tiles of {a} share those of {b}"
+                )
                 self.line(f"rows_{a} = min({na} - first_{a}, {group})")
                 self.line(f"t_{a} = first_{a} + pid % {group * nb} % rows_{a}")
                 self.line(f"t_{b} = pid % {group * nb} // rows_{a}")
@@ -216,7 +220,9 @@ class _Emitter:
     def store(self, s: Store) -> None:
         axes = self.axes(self.dims[s.value])
         tensor = self.tensors[s.buffer]
-        once = [f"t_{d} == 0" for d in self.kernel.with_role("grid") if d not in s.dims and self.sizes[d] > self.block[d]]
+        once = [
+            f"t_{d} == 0" for d in self.kernel.with_role("grid") if d not in s.dims and self.sizes[d] > self.block[d]
+        ]
         split = self.kernel.split
         if split and split_axis(split) not in s.dims and split not in s.dims and self.schedule.split > 1:
             once.append("chunk == 0")
@@ -273,7 +279,8 @@ class _Emitter:
                 keep = frozenset(
                     d
                     for d in self.padded
-                    if any(d in c for c in clean) and all(d in c or d not in self.dims[v] for v, c in zip(e.values, clean, strict=True))
+                    if any(d in c for c in clean)
+                    and all(d in c or d not in self.dims[v] for v, c in zip(e.values, clean, strict=True))
                 )
         elif e.op in ("add", "sub") and len(e.values) == 2:
             keep = self.clean[e.values[0]] & self.clean[e.values[1]]
@@ -371,7 +378,9 @@ class _Emitter:
         have = self.axes(self.dims[value])
         text = self.name(value)
         kind = self.type_of(value)
-        text = self.masked(text, have, [d for d in have if d in summed], self.clean[value], "0.0" if kind != "int32" else "0")
+        text = self.masked(
+            text, have, [d for d in have if d in summed], self.clean[value], "0.0" if kind != "int32" else "0"
+        )
         if kind != self.graph.dtype:
             text = f"{text}.to({TRITON_TYPE[self.graph.dtype]})"
         text = self.permuted(text, have, [d for g in groups for d in g])
@@ -433,7 +442,11 @@ class _Emitter:
             identity = {"sum": "0", "max": "-2147483648", "min": "2147483647"}.get(e.op, "0")
         shape = self.shape(axes) if axes else "()"
         zero = IDENTITY[e.op] == 0.0 and axes
-        self.line(f"{self.name(name)} = tl.zeros({shape}, {kind})" if zero else f"{self.name(name)} = tl.full({shape}, {identity}, {kind})")
+        self.line(
+            f"{self.name(name)} = tl.zeros({shape}, {kind})"
+            if zero
+            else f"{self.name(name)} = tl.full({shape}, {identity}, {kind})"
+        )
 
     def header(self, dims: tuple[str, ...]) -> None:
         """The loop over the tiles of these dimensions together, within the chunk for a split one."""
@@ -476,7 +489,9 @@ class _Emitter:
         for m, g in degrees:
             scale = self.spread(f"{self.name(m)}_scale", self.axes(self.dims[m]), axes)
             for _ in range(abs(g)):
-                self.line(f"{acc} = {acc} * {scale}" if g > 0 else f"{acc} = tl.where({scale} == 0.0, 0.0, {acc} / {scale})")
+                self.line(
+                    f"{acc} = {acc} * {scale}" if g > 0 else f"{acc} = tl.where({scale} == 0.0, 0.0, {acc} / {scale})"
+                )
         if e.op == "dot":
             self.line(f"{acc} = {self.dot(e, acc)}", f"[{', '.join(axes)}]")
         elif e.op == "sum":

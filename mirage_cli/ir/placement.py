@@ -162,7 +162,9 @@ class _Attempt:
             if split is not None and self.depends_on_partial(s.value) and split_axis(split) not in s.dims:
                 raise InexpressibleError("stores a partial result as a whole")
             return -self.after[s.value]
-        return self.loop_from(self.earliest[s.value], tuple(d for d in self.kernel.with_role("loop", "split") if d in inside))
+        return self.loop_from(
+            self.earliest[s.value], tuple(d for d in self.kernel.with_role("loop", "split") if d in inside)
+        )
 
     def segments(self, stored: list[tuple[Store, int]]) -> list[Straight | Loop]:
         bodies: list[set[str]] = []
@@ -218,9 +220,7 @@ class _Attempt:
         steps = tuple(step for name, step in self.steps.items() if name in body)
         degrees = self.loop_degrees(i, steps)
         accumulators = tuple(
-            (s.out, tuple(sorted((m, g) for m, g in degrees[s.out].items() if g)))
-            for s in steps
-            if s.out in self.home
+            (s.out, tuple(sorted((m, g) for m, g in degrees[s.out].items() if g))) for s in steps if s.out in self.home
         )
         running = tuple(m for m in body if m in self.online and any(degrees[s.out].get(m) for s in steps))
         return Loop(self.loops[i - 1], steps, tuple(stores), accumulators, tuple(sorted(running)))

@@ -105,7 +105,9 @@ def _notes(k: Kernel) -> dict[int, str]:
             notes[i] = _maps(x.dims, k)
         elif isinstance(x, Store):
             grid = [*k.with_role("grid"), *(split_axis(d) for d in k.with_role("split"))]
-            notes[i] = "omap {" + ", ".join(f"{a}→{d}" for a, d in zip("xyzuvwst", grid, strict=False) if d in x.dims) + "}"
+            notes[i] = (
+                "omap {" + ", ".join(f"{a}→{d}" for a, d in zip("xyzuvwst", grid, strict=False) if d in x.dims) + "}"
+            )
         elif looped and x.out in where:
             notes[i] = where[x.out]
     return notes

@@ -89,7 +89,10 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int]) -> Model:
         tuple(s for s in segments if s.loads or s.dots or s.elementwise),
         tuple((s.dims, element_bytes[s.buffer]) for s in kernel.stores),
         accumulators,
-        tuple({d for d in dims.values()} | {tuple({*e.dims, *e.axes}) for e in kernel.body if OPS[e.op].kind == "reduction"}),
+        tuple(
+            {d for d in dims.values()}
+            | {tuple({*e.dims, *e.axes}) for e in kernel.body if OPS[e.op].kind == "reduction"}
+        ),
         matrix,
         batch,
     )
@@ -168,7 +171,9 @@ def estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target) -
         for axes in w.dots:
             sides = np.sort(np.array([block[a] for a in axes]), axis=0)
             wide = np.where(sides[-3] >= 64, 0.85, 0.5) if len(axes) >= 3 else 0.5
-            rate = np.where(sides[-3 if len(axes) >= 3 else 0] >= MIN_DOT, target.tensor_flops_per_us, target.fp32_flops_per_us)
+            rate = np.where(
+                sides[-3 if len(axes) >= 3 else 0] >= MIN_DOT, target.tensor_flops_per_us, target.fp32_flops_per_us
+            )
             dot_us = dot_us + 2.0 * programs * trips * elements(axes) / (rate * wide)
         simd = simd + programs * trips * sum((elements(a) * f for a, f in w.elementwise), zero)
         depth = stages if w.loop else zero + 1.0
@@ -199,7 +204,12 @@ def estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target) -
         ]
     )
     us = target.launch_us + 0.9 * times.max(axis=0) + 0.1 * times.sum(axis=0)
-    unfit = (largest > MAX_BLOCK) | (accumulated > MAX_ACCUMULATORS) | (shared > target.smem_per_block_bytes) | (registers > 300)
+    unfit = (
+        (largest > MAX_BLOCK)
+        | (accumulated > MAX_ACCUMULATORS)
+        | (shared > target.smem_per_block_bytes)
+        | (registers > 300)
+    )
     return Estimates(np.where(unfit, np.inf, us), times.argmax(axis=0), shared)
 
 
@@ -254,7 +264,9 @@ def _tile_options(m: Model, d: str, size: int, coarse: bool) -> list[int]:
     return [t for t in choices if t <= top] or [top]
 
 
-def split_choices(m: Model, sizes: Mapping[str, int], tiles: Mapping[str, int], target: Target, *, coarse: bool) -> list[int]:
+def split_choices(
+    m: Model, sizes: Mapping[str, int], tiles: Mapping[str, int], target: Target, *, coarse: bool
+) -> list[int]:
     """Numbers of chunks that bring the grid near a whole number of waves."""
     if m.split is None:
         return [1]
@@ -296,7 +308,10 @@ def default_order(m: Model) -> tuple[str, ...]:
             if rows and columns and order.index(rows[0]) > order.index(columns[0]):
                 rows, columns = columns, rows
             for x in [x for x in order if x in e.axes and x in a & b]:
-                first, last = max(map(order.index, rows), default=-1), min(map(order.index, columns), default=len(order))
+                first, last = (
+                    max(map(order.index, rows), default=-1),
+                    min(map(order.index, columns), default=len(order)),
+                )
                 if not first < order.index(x) < last:
                     order.remove(x)
                     order.insert(min(map(order.index, columns), default=len(order)), x)

@@ -416,7 +416,9 @@ class _Search:
                 if schedule is not None:
                     schedules[name] = schedule
         dims = (*program.dims, *((a, self.sizes[a]) for a in d.algebra.aliases))
-        graph = MuGraph(program.name, dims, program.dtype, program.inputs, program.outputs, tuple(buffers), tuple(kernels))
+        graph = MuGraph(
+            program.name, dims, program.dtype, program.inputs, program.outputs, tuple(buffers), tuple(kernels)
+        )
         return Candidate(graph, Schedule(schedules), us)
 
     def output_stores(self, s: Store) -> list[Store]:

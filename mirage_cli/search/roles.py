@@ -51,7 +51,10 @@ def plans(d: Decomposition, e: Expansion, sizes: Mapping[str, int]) -> Iterator[
     written = equations(d, e)
     base = _kernel(d, e, written)
     reduced = reduced_axes(base.body)
-    spaces = {*base.value_dims().values(), *(tuple({*q.dims, *q.axes}) for q in base.body if OPS[q.op].kind == "reduction")}
+    spaces = {
+        *base.value_dims().values(),
+        *(tuple({*q.dims, *q.axes}) for q in base.body if OPS[q.op].kind == "reduction"),
+    }
     choices: list[list[Role]] = []
     for dim, role in base.roles:
         if dim not in reduced:

@@ -1,0 +1,546 @@
+"""From a program to its best kernel: the stages in order. THE FILE TO READ FIRST.
+
+    lower ─► search ─► verify ─► emit ─► tune on the GPU, or compile offline and interpret ─► store
+
+`search_program` is the part that needs neither torch nor a GPU; it runs in worker processes. `Pipeline` does the rest,
+one program at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from math import prod
+from typing import Any
+
+from mirage_cli import __version__
+from mirage_cli.errors import MirageError
+from mirage_cli.ir.derived import lower
+from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.program import Program
+from mirage_cli.ir.schedule import Schedule
+from mirage_cli.ir.text import canonical_text, mugraph_id, parse_mugraph
+from mirage_cli.search.cost import floor_us
+from mirage_cli.search.expand import Bounds
+from mirage_cli.search.generator import Candidate, program_bytes, search
+from mirage_cli.store import Best, Key, Measurement, Store, StoredMuGraph, StoredSearch
+from mirage_cli.target import Target, driver_version
+from mirage_cli.verify.equivalence import Verdict, check_equivalence
+
+VERIFIED = 10
+"""μGraphs that are verified, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a user may set. budget_s: for the search and the tuning of one program together."""
+
+    workers: int = 1
+    top: int = 5
+    budget_s: float = 60.0
+    seed: int = 0
+    fresh: bool = False
+    tune: bool = True
+    prune: bool = True
+    own_algebra_only: bool = False
+    bounds: Bounds = field(default_factory=Bounds)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A verified μGraph with the schedule the cost model chose."""
+
+    id: str
+    graph: MuGraph
+    schedule: Schedule
+    predicted_us: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the structural search of one program gave: verified μGraphs of distinct structure, cheapest first.
+
+    rejected: how many candidates the verifier refused, with one reason each; a right generator gives none.
+    """
+
+    plans: tuple[Plan, ...]
+    as_written: str
+    classes: int
+    nodes: int
+    enumerated: int
+    pruned: dict[str, int]
+    rejected: tuple[str, ...]
+    stopped: str
+    seconds: float
+
+
+def search_program(program: Program, target: Target, options: Options) -> Found:
+    """Search and verify. Runs without torch; the same seed gives the same result in any process."""
+    start = time.perf_counter()
+    lowered = lower(program)
+    deadline = start + options.budget_s
+    result = search(
+        lowered,
+        target,
+        bounds=options.bounds,
+        prune=options.prune,
+        own_algebra_only=options.own_algebra_only,
+        deadline=lambda: time.perf_counter() > deadline,
+    )
+    plans: list[Plan] = []
+    rejected: list[str] = []
+    for c in distinct(result.candidates, result.as_written):
+        verdict = check_equivalence(lowered, c.graph, options.seed)
+        if verdict.ok:
+            plans.append(Plan(c.id, c.graph, c.schedule, c.predicted_us, verdict))
+        else:
+            rejected.append(f"{c.id}: {verdict}")
+    seconds = time.perf_counter() - start
+    return Found(
+        tuple(plans),
+        result.as_written.id,
+        result.classes,
+        result.nodes,
+        result.enumerated,
+        dict(result.pruned),
+        tuple(rejected),
+        result.stopped,
+        seconds,
+    )
+
+
+def distinct(candidates: Sequence[Candidate], as_written: Candidate) -> list[Candidate]:
+    """The cheapest candidate of each structure (kernels, their roles and what they read), and the program as written."""
+    found: dict[tuple[object, ...], Candidate] = {}
+    for c in candidates:
+        shape = tuple((k.kind, k.roles, tuple(sorted(x.dims for x in k.loads)), len(k.stores)) for k in c.graph.kernels)
+        found.setdefault(shape, c)
+    chosen = list(found.values())[:VERIFIED]
+    return chosen if as_written in chosen else [*chosen, as_written]
+
+
+def search_all(programs: Sequence[Program], target: Target, options: Options) -> Iterator[Found]:
+    """Search every program, in order, in worker processes where there are several."""
+    if options.workers <= 1 or len(programs) <= 1:
+        for p in programs:
+            yield search_program(p, target, options)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(options.workers, len(programs)), mp_context=context) as pool:
+        futures = [pool.submit(search_program, p, target, options) for p in programs]
+        try:
+            for f in futures:
+                yield f.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+# -- results
+
+
+def program_hash(program: Program) -> str:
+    """Identity of a program at its sizes."""
+    return hashlib.sha256(str(program).encode()).hexdigest()[:16]
+
+
+def versions() -> dict[str, str]:
+    """Versions of what results depend on; empty where a package is missing."""
+    found = {"mirage": __version__}
+    for name in ("torch", "triton"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = ""
+    return found
+
+
+def key_of(program: Program, target: Target, measured: bool) -> Key:
+    v = versions()
+    driver = (driver_version() or "") if measured else ""
+    gpu = target.name if measured else f"{target.name} (predicted)"
+    return Key(program_hash(program), program.dims, program.dtype, gpu, driver, v["torch"], v["triton"], v["mirage"])
+
+
+def floor_of(program: Program, target: Target) -> float:
+    """Microseconds below which no kernel is expected: bytes that must move over the measured copy rate, or the
+    program's products over the measured matmul rate. Products under a mask are not counted: they may be skipped."""
+    lowered = lower(program)
+    sizes = program.sizes
+    masked = any(e.op == "where" for e in lowered.eqns)
+    dots = [2.0 * prod(sizes[a] for a in {*e.dims, *e.axes}) for e in lowered.eqns if e.op == "dot"]
+    return floor_us(program_bytes(lowered), 0.0 if masked else sum(dots), target)
+
+
+def search_stats(found: Found) -> dict[str, Any]:
+    """The `search` object of the JSON document."""
+    return {
+        "classes": found.classes,
+        "nodes": found.nodes,
+        "enumerated": found.enumerated,
+        "pruned": dict(sorted(found.pruned.items())),
+        "verified": len(found.plans),
+        "rejected": len(found.rejected),
+        "stopped": found.stopped,
+        "seconds": round(found.seconds, 3),
+    }
+
+
+Progress = Callable[[str], None]
+
+
+class Pipeline:
+    """Turns searched programs into results. Owns the processes that compile, interpret and measure."""
+
+    def __init__(
+        self, target: Target, options: Options, store: Store, has_gpu: bool, progress: Progress, command: str = ""
+    ) -> None:
+        self.target, self.options, self.store, self.progress, self.command = target, options, store, progress, command
+        self.measures = has_gpu and options.tune
+        self._stack = ExitStack()
+        self._tuner: Any = None
+        self._interpreter: Any = None
+        self._farm: Any = None
+        self._worker: Any = None
+
+    def __enter__(self) -> Pipeline:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def stored(self, program: Program) -> dict[str, Any] | None:
+        """The document of an earlier run of the same thing, if it is there and nothing asks for a new one."""
+        if self.options.fresh:
+            return None
+        best = self.store.best(key_of(program, self.target, self.measures))
+        return best.document if best is not None else None
+
+    def finish(self, program: Program, text: str, found: Found) -> dict[str, Any]:
+        """Tune or predict, store, and describe the result of one program."""
+        key = key_of(program, self.target, self.measures)
+        self.store.put_spec(key.program_hash, program.name, text)
+        self.store.put_mugraphs(
+            key,
+            [
+                StoredMuGraph(p.id, canonical_text(p.graph), i, len(p.graph.kernels), p.predicted_us, asdict(p.verdict))
+                for i, p in enumerate(found.plans)
+            ],
+        )
+        self.store.put_search(
+            key,
+            StoredSearch(
+                self.options.seed, [p.id for p in found.plans], search_stats(found), found.stopped, found.seconds
+            ),
+        )
+        return self.measured(program, key, found) if self.measures else self.predicted(program, key, found)
+
+    # -- with a GPU
+
+    def measured(self, program: Program, key: Key, found: Found) -> dict[str, Any]:
+        from mirage_cli.tune.measure import Timing
+
+        tuned = self.tune(program, key, found.plans)
+        best = tuned.best
+        base = self.document(program, found)
+        eager = tuned.baselines.get("eager")
+        eager_us = eager.median_us if isinstance(eager, Timing) else None
+        base["tuning"] = {
+            "trials": len(tuned.trials),
+            "failures": dict(tuned.failures),
+            "rejected": [
+                {"id": t.mugraph, "schedule": t.schedule.to_json(), "problem": v.problem} for t, v in tuned.rejected
+            ],
+            "stopped": tuned.stopped,
+            "seconds": round(tuned.seconds, 2),
+        }
+        if best is None or best.timing is None or tuned.verdict is None:
+            base["best"] = None
+            return base
+        graph = next(p.graph for p in found.plans if p.id == best.mugraph)
+        base["best"] = {
+            "id": best.mugraph,
+            "kernels": len(graph.kernels),
+            "status": "measured",
+            "time_us": best.timing.median_us,
+            "spread_us": best.timing.spread_us,
+            "hot_us": best.timing.hot_us,
+            "floor_us": floor_of(program, self.target),
+            "eager_us": eager_us,
+            "error_vs_float64": tuned.verdict.error,
+            "eager_error_vs_float64": tuned.verdict.eager_error,
+            "schedule": best.schedule.to_json(),
+            "method": best.timing.method,
+        }
+        base["top"] = [
+            {
+                "id": t.mugraph,
+                "time_us": t.us,
+                "spread_us": t.timing.spread_us if t.timing else None,
+                "schedule": t.schedule.to_json(),
+            }
+            for t in tuned.finalists[: self.options.top]
+        ]
+        self.keep(program, key, graph, best.schedule, base, best.timing.median_us)
+        return base
+
+    def tune(self, program: Program, key: Key, plans: Sequence[Plan]) -> Any:
+        """Run the tuner, continuing from the trials that the store already has."""
+        from mirage_cli.codegen.export import kernels_source
+        from mirage_cli.tune.compilefarm import CompileFarm
+        from mirage_cli.tune.measure import Timing
+        from mirage_cli.tune.select import Trial, Tuner
+
+        if self._tuner is None:
+            self._farm = self._stack.enter_context(CompileFarm(self.target.sm, self.options.workers))
+            self._tuner = Tuner(self.worker(), self._farm, self.target, kernels_source, self.tell)
+        known: list[Trial] = []
+        for p in plans if not self.options.fresh else ():
+            for m in self.store.measurements(key, p.id):
+                timing = Timing(m.samples_us, 0, 0, m.method) if m.samples_us else None
+                known.append(Trial(p.id, Schedule.from_json(m.schedule), "", timing, m.failure))
+
+        def keep(trial: Trial) -> None:
+            t = trial.timing
+            samples = t.samples_us if t else ()
+            self.store.put_measurement(
+                key,
+                Measurement(
+                    trial.mugraph,
+                    trial.schedule.to_json(),
+                    samples,
+                    t.median_us if t else None,
+                    t.spread_us if t else None,
+                    method=t.method if t else "",
+                    failure=trial.failure,
+                ),
+            )
+
+        graphs = [(p.id, p.graph) for p in plans]
+        return self._tuner.tune(graphs, self.problem(program), program.tolerance, self.options.budget_s, known, keep)
+
+    def worker(self) -> Any:
+        """The process that owns the GPU."""
+        from mirage_cli.tune.measure import GpuWorker
+
+        if self._worker is None:
+            self._worker = self._stack.enter_context(GpuWorker())
+        return self._worker
+
+    def problem(self, program: Program) -> Any:
+        """The program's tensors and its PyTorch form, as the measuring process is given them."""
+        from mirage_cli.codegen.torch_source import torch_source
+        from mirage_cli.tune.measure import Problem, TensorSpec
+
+        sizes = program.sizes
+
+        def spec(t: Any) -> TensorSpec:
+            return TensorSpec(t.name, tuple(sizes[d] for d in t.dims), t.dtype, t.scale)
+
+        source = "import torch\n\n\n" + torch_source(program)
+        return Problem(
+            tuple(spec(t) for t in program.inputs), tuple(spec(t) for t in program.outputs), source, self.options.seed
+        )
+
+    def tell(self, what: str, count: int, best: float | None) -> None:
+        self.progress(f"{what}: {count} schedules" + (f", best {best:.2f} µs" if best is not None else ""))
+
+    # -- without
+
+    def predicted(self, program: Program, key: Key, found: Found) -> dict[str, Any]:
+        """The cheapest plans by the cost model; with `tune`, compiled for the target and judged in the interpreter."""
+        base = self.document(program, found)
+        checked: list[dict[str, Any]] = []
+        kept = False
+        failures: Counter[str] = Counter()
+        for p in found.plans:
+            if len(checked) >= self.options.top:
+                break
+            schedule, row = p.schedule, self.row(program, p)
+            if self.options.tune:
+                outcome = self.check_offline(program, p)
+                if isinstance(outcome, str):
+                    failures[outcome] += 1
+                    continue
+                schedule, judged = outcome
+                row |= {
+                    "error_vs_float64": judged.error,
+                    "eager_error_vs_float64": judged.eager_error,
+                    "schedule": schedule.to_json(),
+                }
+            checked.append(row)
+            if not kept:
+                kept = True
+                base["best"] = row
+                self.keep(program, key, p.graph, schedule, base, None)
+        base["best"] = checked[0] if checked else None
+        base["top"] = checked
+        base["dropped"] = dict(failures)
+        if checked:
+            graph = next(p.graph for p in found.plans if p.id == checked[0]["id"])
+            self.keep(program, key, graph, Schedule.from_json(checked[0]["schedule"]), base, None)
+        return base
+
+    def row(self, program: Program, p: Plan) -> dict[str, Any]:
+        return {
+            "id": p.id,
+            "kernels": len(p.graph.kernels),
+            "status": "predicted",
+            "time_us": None,
+            "predicted_us": round(p.predicted_us, 3),
+            "floor_us": floor_of(program, self.target),
+            "eager_us": None,
+            "error_vs_float64": None,
+            "eager_error_vs_float64": None,
+            "schedule": p.schedule.to_json(),
+        }
+
+    def check_offline(self, program: Program, p: Plan) -> Any:
+        """(schedule, judgement) of the first schedule that compiles for the target without spilling and is right in
+        the interpreter at reduced sizes; or the reason why there is none."""
+        from mirage_cli.codegen.export import kernels_source
+        from mirage_cli.codegen.triton import EmitError
+        from mirage_cli.tune.compilefarm import CompileFarm
+        from mirage_cli.tune.interpreted import Interpreter, reduced_schedule, reduced_sizes
+        from mirage_cli.tune.measure import Candidate as Contestant
+        from mirage_cli.tune.measure import Failure
+        from mirage_cli.tune.space import first_schedules
+
+        if self._farm is None:
+            self._farm = self._stack.enter_context(CompileFarm(self.target.sm, self.options.workers))
+        if self._interpreter is None:
+            self._interpreter = self._stack.enter_context(Interpreter())
+            self._interpreter.start()
+        problem = self.problem(program)
+        reason = "no schedule fits"
+        for schedule in [p.schedule, *first_schedules(p.graph, self.target, 4)]:
+            self.progress(f"compiling {p.id} for {self.target.arch}")
+            try:
+                source = kernels_source(p.graph, schedule)
+            except EmitError as error:
+                reason = error.reason
+                continue
+            ((_, answer),) = self._farm.compile_all([Contestant(p.id, source)], problem.inputs, problem.outputs)
+            if isinstance(answer, Failure):
+                reason = str(answer.kind)
+                continue
+            if any(k.spill_bytes > 256 or k.shared_bytes > self.target.smem_per_block_bytes for k in answer):
+                reason = "spills registers or shared memory"
+                continue
+            small = program.resized(reduced_sizes(program))
+            graph = p.graph.resized(reduced_sizes(program))
+            self.progress(f"interpreting {p.id} at reduced sizes")
+            judged = self._interpreter.judge(small, kernels_source(graph, reduced_schedule(graph, schedule)), 0)
+            if judged.ok:
+                return schedule, judged
+            reason = f"wrong in the interpreter: {judged.problem}"
+        return reason
+
+    # -- both
+
+    def document(self, program: Program, found: Found) -> dict[str, Any]:
+        """One element of `results` of the JSON document."""
+        return {
+            "spec": program.name,
+            "dims": program.sizes,
+            "dtype": program.dtype,
+            "seed": self.options.seed,
+            "search": search_stats(found),
+            "best": None,
+            "top": [],
+            "as_written": found.as_written,
+            "rejections": list(found.rejected),
+        }
+
+    def keep(
+        self,
+        program: Program,
+        key: Key,
+        graph: MuGraph,
+        schedule: Schedule,
+        document: Mapping[str, Any],
+        us: float | None,
+    ) -> None:
+        from mirage_cli.codegen.export import ExportInfo, export_source
+
+        best = document["best"]
+        info = ExportInfo(
+            command=self.command,
+            target=self.target.name,
+            versions=versions(),
+            measured=us is not None,
+            time_us=us if us is not None else best.get("predicted_us"),
+            floor_us=best["floor_us"],
+            eager_us=best["eager_us"],
+            error=best["error_vs_float64"],
+            eager_error=best["eager_error_vs_float64"],
+        )
+        source = export_source(program, graph, schedule, info)
+        status = "measured" if us is not None else "predicted"
+        time_us = us if us is not None else best.get("predicted_us")
+        result = Best(mugraph_id(graph), status, time_us, schedule.to_json(), source, dict(document))
+        self.store.put_best(key, result, replacing=self.options.fresh)
+
+
+# -- what other commands need
+
+
+def stored_search(store: Store, program: Program) -> Found | None:
+    """The μGraphs that some search stored for this program, on whatever machine, as a search result."""
+    stored = store.mugraphs_of(program_hash(program), program.dims, program.dtype)
+    plans: dict[str, Plan] = {}
+    for m in stored:
+        verdict = Verdict(**{**m.verification, "assumes": tuple(m.verification["assumes"])})
+        plans.setdefault(m.id, Plan(m.id, parse_mugraph(m.text), Schedule({}), m.predicted_us or 0.0, verdict))
+    if not plans:
+        return None
+    return Found(tuple(plans.values()), "", 0, 0, 0, {}, (), "stored", 0.0)
+
+
+def export_plan(store: Store, programs: Sequence[Program], id: str, command: str) -> str:
+    """The export of one stored μGraph, at its fastest measured schedule or the cost model's. Raises MirageError."""
+    from mirage_cli.codegen.export import ExportInfo, export_source
+    from mirage_cli.target import find_target
+    from mirage_cli.tune.space import first_schedules
+
+    shown = store.show(id)
+    for s in shown:
+        program = next((p for p in programs if program_hash(p) == s.key.program_hash), None)
+        if program is None:
+            continue
+        graph = parse_mugraph(s.mugraph.text)
+        timed = [m for m in s.measurements if m.median_us is not None]
+        info = ExportInfo(command=command, target=s.key.gpu, versions=versions(), measured=bool(timed))
+        if timed:
+            best = min(timed, key=lambda m: m.median_us or 0.0)
+            return export_source(program, graph, Schedule.from_json(best.schedule), info)
+        schedules = first_schedules(graph, find_target(s.key.gpu.split()[0]), 1)
+        if schedules:
+            return export_source(program, graph, schedules[0], info)
+    raise MirageError(f"no μGraph of this spec is stored under {id}; `mirage cache list` says what is")
+
+
+def judge_file(programs: Sequence[Program], text: str, seed: int) -> dict[str, Any]:
+    """The answer of `mirage verify`: a μGraph by the structural and finite-field nets, a kernel by the numeric one.
+
+    A program's size is the μGraph's own where one of the spec's instances has it, else the first instance.
+    """
+    from mirage_cli.tune.interpreted import Interpreter
+
+    if text.lstrip().startswith("mugraph "):
+        graph = parse_mugraph(text)
+        program = next((p for p in programs if p.sizes == graph.sizes), programs[0])
+        verdict = check_equivalence(lower(program), graph, seed)
+        return {**asdict(verdict), "detail": str(verdict)}
+    with Interpreter() as interpreter:
+        judged = interpreter.judge(programs[0], text, seed)
+    detail = judged.problem or f"right: error {judged.error:.2e} against float64, eager's {judged.eager_error:.2e}"
+    return {**asdict(judged), "net": "floating point, in the interpreter", "detail": detail}

@@ -1,0 +1,147 @@
+"""The floating-point judgement of a kernel in Triton's interpreter, in a process of its own.
+
+The interpreter is chosen when Triton is imported (TRITON_INTERPRET=1), so it needs a process without a compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mirage_cli.ir.mugraph import MuGraph, split_axis
+from mirage_cli.ir.program import Program
+from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, Schedule
+from mirage_cli.tune.child import Child, ChildDied
+
+TIMEOUT_S = 120.0
+REDUCED = (7, 33, 20, 48)
+"""Sizes that stand for large ones: odd, over a block, under a block, three blocks of 16."""
+SMALL = 16
+"""A dimension up to this size keeps it."""
+FEW = 64
+"""Elements of the smaller blocks in the reduced schedule, for dimensions that no product has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """ok, the errors on ordinary data, and what went wrong otherwise."""
+
+    ok: bool
+    error: float | None
+    eager_error: float | None
+    problem: str | None = None
+
+
+def reduced_sizes(program: Program, variant: int = 0) -> dict[str, int]:
+    """Small odd sizes for every axis. Axes that a rename makes one another's keep equal sizes."""
+    same: dict[str, str] = {}
+
+    def root(d: str) -> str:
+        while d in same:
+            d = same[d]
+        return d
+
+    for e in program.eqns:
+        if e.op == "rename":
+            for a, b in zip(e.axes[::2], e.axes[1::2], strict=True):
+                if root(a) != root(b):
+                    same[root(a)] = root(b)
+    sizes = program.sizes
+    roots = sorted({root(d) for d in sizes})
+    small = {d: REDUCED[(i + variant) % len(REDUCED)] for i, d in enumerate(roots)}
+    return {d: min(sizes[d], small[root(d)]) if sizes[root(d)] > SMALL else sizes[d] for d in sizes}
+
+
+def reduced_schedule(graph: MuGraph, schedule: Schedule) -> Schedule:
+    """The schedule with blocks so small that reduced sizes still have several per dimension."""
+    kernels: dict[str, KernelSchedule] = {}
+    chunks: dict[str, int] = {}
+    for k in graph.kernels:
+        s = schedule.kernels.get(k.name)
+        if s is None:
+            continue
+        matrix = k.matrix_axes()
+        tiles = tuple((d, min(t, MIN_DOT) if d in matrix else min(t, 8)) for d, t in s.tiles)
+        split = 1
+        if k.split is not None:
+            split = chunks.setdefault(split_axis(k.split), min(s.split, 3))
+        kernels[k.name] = KernelSchedule(tiles, s.order, s.warps, s.stages, split, s.group)
+    return Schedule(kernels)
+
+
+class Interpreter:
+    """A process that judges kernels in the interpreter; replaced when one hangs or dies. A context manager."""
+
+    def __init__(self) -> None:
+        self._child: Child | None = None
+
+    def __enter__(self) -> Interpreter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+            self._child = None
+
+    def start(self) -> None:
+        """Starts the process ahead of need, so that its seconds of imports pass while other work is done."""
+        if self._child is None:
+            self._child = Child(
+                "mirage_cli.tune.interpreted", (), {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+            )
+
+    def judge(self, program: Program, source: str, seed: int) -> Judged:
+        """Judge module text with `make_scratch` and `launch` (`codegen.export.kernels_source`) on every distribution."""
+        self.start()
+        child = self._child
+        assert child is not None
+        try:
+            child.send((program, source, seed))
+            return child.receive(TIMEOUT_S)
+        except (TimeoutError, ChildDied) as error:
+            self.close()
+            return Judged(False, None, None, f"in the interpreter: {error}")
+
+
+def main(connection: Any) -> None:
+    """The process: answers each (program, source, seed) with a `Judged`."""
+    import warnings
+
+    import torch
+
+    warnings.filterwarnings("ignore", category=RuntimeWarning)
+    torch.set_num_threads(1)
+    while True:
+        program, source, seed = connection.recv()
+        connection.send(_judge(program, source, seed))
+
+
+def _judge(program: Program, source: str, seed: int) -> Judged:
+    import torch
+
+    from mirage_cli.codegen.export import load_export
+    from mirage_cli.codegen.torch_source import torch_source
+    from mirage_cli.verify.numeric import judge
+
+    sizes = program.sizes
+    names: Mapping[str, Any] = {"torch": torch}
+    exec(torch_source(program), dict_names := dict(names))  # noqa: S102 - our own text, from a checked program
+    try:
+        module = load_export(source)
+
+        def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+            outputs = [
+                torch.full([sizes[d] for d in t.dims], float("nan"), dtype=getattr(torch, t.dtype))
+                for t in program.outputs
+            ]
+            module.launch(inputs, outputs, module.make_scratch("cpu"))
+            return outputs
+
+        verdict = judge(program, run, dict_names["reference"], "cpu", seed)
+    except Exception as error:  # the border of the process: whatever the generated text raises is its failure
+        return Judged(False, None, None, f"in the interpreter: {type(error).__name__}: {error}")
+    return Judged(verdict.ok, verdict.error, verdict.eager_error, None if verdict.ok else str(verdict))

@@ -1,0 +1,153 @@
+"""The schedule space: what the tuner may try for each kernel of a μGraph, ranked by the cost model.
+
+`first_schedules` starts a search, `neighbours` continues one; both know kernels only through `search.cost.Model`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
+from mirage_cli.ir.program import DTYPE_BYTES
+from mirage_cli.ir.schedule import KernelSchedule, Schedule
+from mirage_cli.search import cost
+from mirage_cli.target import Target
+
+WARPS = (1, 2, 4, 8, 16)
+STAGES = (1, 2, 3, 4, 5, 7)
+GROUPS = (1, 4, 8, 16)
+SPLIT_LIMIT = 256
+
+
+def models(graph: MuGraph) -> dict[str, cost.Model]:
+    """The cost model's view of every generated kernel."""
+    element = {name: DTYPE_BYTES[t.dtype] for name, t in graph.tensors().items()}
+    return {k.name: cost.model(k, element) for k in graph.kernels if k.kind == "generated"}
+
+
+def ranked(m: cost.Model, sizes: Mapping[str, int], target: Target, split: int | None = None) -> list[KernelSchedule]:
+    """All tile sizes and chunk counts of one kernel with default warps and stages, best first; those that fit."""
+    order = cost.default_order(m)
+    schedules: list[KernelSchedule] = []
+    for tiles in cost.tile_choices(m, sizes, coarse=False):
+        chunks = [split] if split is not None and m.split else cost.split_choices(m, sizes, tiles, target, coarse=False)
+        for n in chunks:
+            schedules.append(KernelSchedule(tuple(tiles.items()), order, cost.default_warps(m, tiles, sizes), 3, n))
+    us = cost.estimate(m, cost.Batch.of(m, schedules, sizes), sizes, target).us
+    return [schedules[int(i)] for i in np.argsort(us, kind="stable") if np.isfinite(us[i])]
+
+
+def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule]:
+    """Up to `count` schedules: the dearest kernel's best tiles in turn, the other kernels' best with each."""
+    by_name = models(graph)
+    if not by_name:
+        return [Schedule({})]
+    base = complete(graph, by_name, target, {})
+    if base is None:
+        return []
+    predicted = {
+        name: predicted_us(m, base.kernels[name], chunk_sizes(graph, base), target) for name, m in by_name.items()
+    }
+    dearest = max(predicted, key=lambda n: predicted[n])
+    found: dict[str, Schedule] = {}
+    for s in ranked(by_name[dearest], chunk_sizes(graph, base), target):
+        schedule = complete(graph, by_name, target, {dearest: s})
+        if schedule is not None:
+            found.setdefault(str(schedule), schedule)
+        if len(found) >= count:
+            break
+    return list(found.values())
+
+
+def predicted_us(m: cost.Model, s: KernelSchedule, sizes: Mapping[str, int], target: Target) -> float:
+    return float(cost.estimate(m, cost.Batch.of(m, [s], sizes), sizes, target).us[0])
+
+
+def complete(
+    graph: MuGraph, by_name: Mapping[str, cost.Model], target: Target, given: Mapping[str, KernelSchedule]
+) -> Schedule | None:
+    """A schedule for every kernel: those given, and the cost model's best for the others. None where none fits.
+
+    Kernels that split the same dimension get the same number of chunks, since their partial results share an axis.
+    """
+    sizes = dict(graph.sizes)
+    chosen: dict[str, KernelSchedule] = {}
+    for k in graph.kernels:
+        if k.split is not None and k.name in given:
+            sizes.setdefault(split_axis(k.split), given[k.name].split)
+    for k in graph.kernels:
+        if k.kind == "library":
+            continue
+        m = by_name[k.name]
+        chunks = sizes.get(split_axis(k.split)) if k.split is not None else None
+        s = given.get(k.name)
+        if s is None:
+            fitting = ranked(m, sizes, target, chunks)
+            if not fitting:
+                return None
+            s = fitting[0]
+        elif chunks is not None and s.split != chunks:
+            s = replace(s, split=chunks)
+        if k.split is not None:
+            sizes.setdefault(split_axis(k.split), s.split)
+        chosen[k.name] = s
+    return Schedule(chosen)
+
+
+def chunk_sizes(graph: MuGraph, schedule: Schedule) -> dict[str, int]:
+    """The sizes of all axes under a schedule, chunk axes among them."""
+    chunks = {split_axis(k.split): schedule.kernels[k.name].split for k in graph.kernels if k.split is not None}
+    return graph.sizes | chunks
+
+
+def neighbours(graph: MuGraph, schedule: Schedule, target: Target) -> list[Schedule]:
+    """Schedules that differ in one choice of one kernel, the cost model's favourites first."""
+    by_name = models(graph)
+    found: dict[str, tuple[float, Schedule]] = {}
+    for name, s in schedule.kernels.items():
+        kernel = by_name[name].kernel
+        for other in _variations(kernel, by_name[name], s, graph.sizes):
+            given = {**schedule.kernels, name: other}
+            if kernel.split is not None and other.split != s.split:  # the merge has another axis to walk: refit it
+                given = {n: k for n, k in given.items() if n == name or by_name[n].kernel.split is None}
+                given = {n: k for n, k in given.items() if not _reads_chunks(by_name[n].kernel, kernel.split)}
+            made = complete(graph, by_name, target, given)
+            if made is None or str(made) == str(schedule):
+                continue
+            sizes = chunk_sizes(graph, made)
+            us = sum(predicted_us(by_name[n], k, sizes, target) for n, k in made.kernels.items())
+            if np.isfinite(us):
+                found.setdefault(str(made), (us, made))
+    return [s for _, s in sorted(found.values(), key=lambda x: x[0])]
+
+
+def _reads_chunks(kernel: Kernel, dim: str) -> bool:
+    return any(split_axis(dim) in x.dims for x in kernel.loads)
+
+
+def _variations(kernel: Kernel, m: cost.Model, s: KernelSchedule, sizes: Mapping[str, int]) -> Iterator[KernelSchedule]:
+    """One choice changed at a time."""
+    for warps in (s.warps // 2, s.warps * 2):
+        if warps in WARPS:
+            yield replace(s, warps=warps)
+    if kernel.with_role("loop", "split"):
+        at = STAGES.index(s.stages) if s.stages in STAGES else 2
+        for stages in STAGES[max(at - 1, 0) : at + 2]:
+            if stages != s.stages:
+                yield replace(s, stages=stages)
+    if m.matrix_axes:
+        yield replace(s, order=s.order[::-1])
+    if sum(sizes[d] > s.tile(d) for d in m.grid) >= 2:
+        yield from (replace(s, group=g) for g in GROUPS if g != s.group)
+    if kernel.split is not None:
+        for split in (s.split // 2, s.split - s.split // 4, s.split + s.split // 4, s.split * 2):
+            if 1 < split <= SPLIT_LIMIT and split != s.split:
+                yield replace(s, split=split)
+    for i, (d, tile) in enumerate(s.tiles):
+        least = cost.MIN_DOT if d in m.matrix_axes and tile > 1 else 1
+        for other in (tile // 2, tile * 2):
+            if other >= least and d not in m.batch_axes and other < 2 * max(sizes[d], cost.MIN_DOT):
+                yield replace(s, tiles=(*s.tiles[:i], (d, other), *s.tiles[i + 1 :]))
