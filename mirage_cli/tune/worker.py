@@ -122,8 +122,8 @@ class Bench:
     def __init__(
         self, device: torch.device, memory_fraction: float, directory: Path, report: Callable[[At], None]
     ) -> None:
-        self.device = device
         self.cuda = device.type == "cuda"
+        self.device = device = torch.device("cuda", device.index or 0) if self.cuda else device
         self.memory_fraction = memory_fraction
         self.directory = directory
         self.report = report
