@@ -109,7 +109,7 @@ def _mono_key(mono: Mono) -> str:
 class Algebra:
     """Builds canonical forms; the interpreter `A` of the `canon` column of OPS.
 
-    aliases: axes made up to avoid capture, with the axis whose size they have.
+    aliases: axes made up to avoid capture, with the axis whose size they have. axes: all others that have been seen.
     """
 
     def __init__(self) -> None:
@@ -117,6 +117,7 @@ class Algebra:
         self._atoms: dict[tuple[Any, ...], Atom] = {}
         self._cache: dict[tuple[Any, ...], Form] = {}
         self.aliases: dict[str, str] = {}
+        self.axes: set[str] = set()
         self.zero, self.one = self._form({}), self._form({(): ONE})
 
     # -- construction
@@ -173,6 +174,7 @@ class Algebra:
         return inf if x > 0 else self.scale(inf, MINUS_ONE)
 
     def input(self, name: str, axes: tuple[str, ...]) -> Form:
+        self.axes |= set(axes) - set(self.aliases)
         return self.of_atom(self._atom("input", name, axes, dims=axes))
 
     def index(self, axis: str) -> Form:
@@ -387,7 +389,9 @@ class Algebra:
 
     def _fresh(self, axis: str) -> str:
         root = self.aliases.get(axis, axis)
-        n = 1 + sum(1 for a in self.aliases.values() if a == root)
+        n = 1
+        while f"{root}_{n}" in self.axes or f"{root}_{n}" in self.aliases:
+            n += 1
         self.aliases[f"{root}_{n}"] = root
         return f"{root}_{n}"
 
@@ -476,6 +480,7 @@ def _components(mono: Mono, bound: frozenset[str]) -> list[Mono]:
 
 def program_forms(algebra: Algebra, program: Program) -> dict[str, Form]:
     """The form of every value of a lowered program, exponentials made safe (see `make_safe`)."""
+    algebra.axes |= set(program.order)
     forms: dict[str, Form] = {t.name: algebra.input(t.name, t.dims) for t in program.inputs}
     for e in program.eqns:
         forms[e.out] = algebra.apply(e.op, [_operand(a, forms) for a in e.args], e.axes)
