@@ -1,0 +1,163 @@
+"""Decomposition graphs: every node makes its class, the program is in its graph, and the graphs keep their sizes."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirage_cli.algebra.canonical import Form
+from mirage_cli.algebra.decompose import Decomposition, Node, decompose
+from mirage_cli.ir.ops import Number
+from mirage_cli.ir.program import Program
+from tests.mugraphs import CASES
+from tests.programs import program
+
+MATRICES = "m=8 k=4096 n=4096 r=16"
+HEADS = "h=2 q=256 s=4096 d=64 e=64"
+
+PROGRAMS: dict[str, Program] = {
+    "gated": program(
+        MATRICES,
+        "X[m,k] W1[k,n] W2[k,n]",
+        "U = dot(X, W1; k) | V = dot(X, W2; k) | S = silu(U) | O = mul(S, V)",
+    ),
+    "lora": program(
+        MATRICES,
+        "X[m,k] W[k,n] A[k,r] B[r,n]",
+        "U = dot(X, W; k) | T = dot(X, A; k) | Z = dot(T, B; r) | O = add(U, Z)",
+    ),
+    "residual": program(
+        "m=8 k=4096 n=4096", "X[m,k] R[m,k] W[k,n]", "U = dot(X, W; k) | V = dot(R, W; k) | O = add(U, V)"
+    ),
+    "rms": program(MATRICES, "X[m,k] G[k] W[k,n]", "Y = rms_norm(X, 0.00001; k) | Z = mul(Y, G) | O = dot(Z, W; k)"),
+    "attention": program(
+        HEADS,
+        "Q[h,q,d] K[h,d,s] V[h,s,e]",
+        "A = dot(Q, K; d) | E = exp(A) | L = sum(E; s) | P = div(E, L) | O = dot(P, V; s)",
+    ),
+    "causal": program(
+        HEADS,
+        "Q[h,q,d] K[h,d,s] V[h,s,e]",
+        "A = dot(Q, K; d) | I = index(q) | J = index(s) | C = ge(I, J) | M = where(C, A, -inf) | P = softmax(M; s) "
+        "| O = dot(P, V; s)",
+    ),
+    "layer norm": program(
+        MATRICES, "X[m,k] G[k] B[k] W[k,n]", "a = layer_norm(X; k) | b = mul(a, G) | c = add(b, B) | O = dot(c, W; k)"
+    ),
+    "two layers": program(
+        "m=8 k=4096 n=4096 r=16", "X[m,k] W[k,n] Z[n,r]", "a = dot(X, W; k) | b = gelu(a) | O = dot(b, Z; n)"
+    ),
+    "constant": program("m=4", "X[m]", "a = sub(X, X) | O = add(a, 2)"),
+} | {name: case.program for name, case in CASES.items()}
+
+
+def result(d: Decomposition, node: Node) -> Form:
+    """The form that the steps of a node make of its children."""
+    forms: list[Form] = []
+    for s in node.steps:
+        args: list[Form | Number] = [forms[a] if isinstance(a, int) else a for a in s.args]
+        forms.append(d.algebra.apply(s.op, args, s.axes))
+    return forms[-1]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_node_makes_its_class(name: str) -> None:
+    d = decompose(PROGRAMS[name])
+    for form, nodes in d.nodes.items():
+        assert nodes or d.is_input(form), f"nothing makes {form}"
+        for node in nodes:
+            assert result(d, node) is form, f"{node} makes\n{result(d, node)} and not\n{form}"
+            assert all(c in d.nodes for c in node.children)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_class_is_needed_and_leads_down_to_inputs(name: str) -> None:
+    d = decompose(PROGRAMS[name])
+    reached = set(d.outputs)
+    stack = list(d.outputs)
+    while stack:
+        found = {c for n in d.nodes[stack.pop()] for c in n.children} - reached
+        reached |= found
+        stack += found
+    assert reached == set(d.nodes)
+    made = {f for f in d.nodes if d.is_input(f)}
+    while more := {f for f, nodes in d.nodes.items() if f not in made and any(set(n.children) <= made for n in nodes)}:
+        made |= more
+    assert made == set(d.nodes), "a class that no program computes"
+    assert {f.atom.args[0] for f in d.nodes if f.atom and d.is_input(f)} == {t.name for t in d.program.inputs} or (
+        name == "constant"
+    )
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_program_as_written_is_in_its_graph(name: str) -> None:
+    """With the program's own nodes alone, every class that it names has one; and all of them are in the full graph."""
+    p = PROGRAMS[name]
+    own, full = decompose(p, own_algebra_only=True), decompose(p)
+    assert [str(f) for f in own.outputs] == [str(f) for f in full.outputs]
+    texts = {str(f): {str(n) for n in nodes} for f, nodes in full.nodes.items()}
+    for form, nodes in own.nodes.items():
+        assert nodes or own.is_input(form)
+        assert {str(n) for n in nodes if n.origin == "program"} <= texts[str(form)]
+        if any(n.origin == "program" for n in nodes):
+            assert all(n.origin == "program" for n in nodes)
+        else:
+            assert len(nodes) <= 1
+    assert sum(map(len, own.nodes.values())) <= sum(map(len, full.nodes.values()))
+
+
+SIZES = {
+    "gated": (8, 12, {"outer product": 6}),
+    "lora": (10, 9, {"outer product": 1}),
+    "residual": (7, 8, {}),
+    "rms": (14, 17, {"scaling of the larger operand": 3, "outer product": 6}),
+    "attention": (12, 14, {"outer product": 1}),
+    "causal": (14, 14, {"outer product": 1}),
+    "layer norm": (17, 14, {"cancellation": 9}),
+    "two layers": (6, 5, {}),
+    "gram": (3, 2, {}),
+    "nested": (12, 13, {"outer product": 1}),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_graphs_keep_their_sizes(name: str) -> None:
+    """Classes, nodes, and what was left out by name; a change here changes every search."""
+    d = decompose(PROGRAMS[name])
+    assert (len(d.nodes), sum(map(len, d.nodes.values())), d.cuts) == SIZES[name]
+
+
+def ways(name: str) -> set[str]:
+    """The ways to make the output, as text with the forms of the children."""
+    d = decompose(PROGRAMS[name])
+    return {
+        " then ".join(f"{s.op}({', '.join(str(a) for a in s.args if isinstance(a, Form))})" for s in n.steps)
+        for n in d.nodes[d.outputs[0]]
+    }
+
+
+def test_a_common_factor_is_taken_out_from_under_two_sums() -> None:
+    """X·W + R·W = (X + R)·W"""
+    assert any(w.startswith("dot(W[k,n], ") and "X[m,k]" in w and "R[m,k]" in w for w in ways("residual"))
+
+
+def test_a_contraction_is_reassociated() -> None:
+    """X·W + (X·A)·B = X·(W + A·B)"""
+    assert any("dot(X[m,k], " in w and "W[k,n]" in w and "Σ_{r}(" in w for w in ways("lora"))
+
+
+def test_a_division_moves_over_a_contraction() -> None:
+    """softmax(A)·V both ways: divided before the product and after it."""
+    found = ways("attention")
+    assert any(w.startswith("dot(") and "then" not in w for w in found)
+    assert any("then div(" in w for w in found)
+
+
+def test_a_graph_prints_each_class_with_its_ways() -> None:
+    text = str(decompose(PROGRAMS["matmul"]))
+    assert text.splitlines() == [
+        "Y[m,n] := Σ_{k}(X[m,k]·W[k,n])",
+        "    program: dot(X, W; k)",
+        "    algebra: dot(W, X; k)",
+        "X[k,m] := X[m,k]",
+        "W[k,n] := W[k,n]",
+    ]
