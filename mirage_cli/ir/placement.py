@@ -119,6 +119,8 @@ class _Attempt:
                 first = max(first, self.earliest[a])
             elif e.op == "exp_sub" and a == e.args[1] and a in self.online and self.inside(e.out):
                 first = max(first, self.home[a])
+            elif self.depends_on_partial(a):
+                raise InexpressibleError("uses a partial result")
             else:
                 first = max(first, self.after[a] + 1)
         return first
@@ -138,13 +140,12 @@ class _Attempt:
             self.earliest[e.out] = self.ready(e)
         else:
             self.after[e.out] = max((self.after[a] for a in e.values), default=0)
-            split = self.kernel.split
-            partial = [a for a in e.values if self.depends_on_partial(a)]
-            if split is not None and partial:
+            if any(self.depends_on_partial(a) for a in e.values):
                 raise InexpressibleError("uses a partial result")
 
     def depends_on_partial(self, name: str) -> bool:
-        return name in self.home and self.kernel.split in self.loops[self.home[name] - 1]
+        split = self.kernel.split
+        return split is not None and name in self.home and split in self.loops[self.home[name] - 1]
 
     def loop_from(self, first: int, axes: tuple[str, ...]) -> int:
         """The first loop over exactly these axes at or after `first`; a new one at the end if there is none."""

@@ -99,9 +99,13 @@ class Data:
 
 @dataclass
 class Prepared:
-    """A candidate ready to be timed: `replay` makes `launches` calls over the first `sets` input sets."""
+    """A candidate ready to be timed: `replay` makes `launches` calls over the first `sets` input sets.
+
+    run: held because the captured calls write to the scratch that it owns.
+    """
 
     candidate: Candidate
+    run: Run
     replay: Callable[[], None]
     launches: int
     sets: int
@@ -324,7 +328,7 @@ class Bench:
         cycle = list(range(len(sets))) * (2 if len(sets) <= 64 else 1)
         order = cycle[: min(effort.launches, affordable)]
         replay, outputs, method = self.record(run, order)
-        prepared = Prepared(candidate, replay, len(order), min(len(sets), len(order)), method)
+        prepared = Prepared(candidate, run, replay, len(order), min(len(sets), len(order)), method)
         data = self.draw("normal")
         if data.reference:
             for y in (y for ys in outputs if candidate.kind == "kernels" for y in ys):
