@@ -1,0 +1,352 @@
+"""The `program` of a spec: assignments read as Python expressions and turned into equations. Nothing is executed.
+
+Every mistake is reported through `report(line, column, message, suggestion)`, and a name whose definition is wrong is
+poisoned, so that one mistake is one message.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
+
+from mirage_cli.ir.derived import DERIVED, derived_equation
+from mirage_cli.ir.ops import OPS, Number
+from mirage_cli.ir.program import Arg, Builder, Eqn, Tensor, equation, tensor_type
+
+Report = Callable[[int, int, str, str | None], None]
+MAX_DEPTH = 100
+MAX_EXPONENT = 64
+
+BINARY: Mapping[type[ast.operator], str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div"}
+COMPARE: Mapping[type[ast.cmpop], str] = {
+    ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne",
+}  # fmt: skip
+INTERNAL = {"exp_sub", "size", "add", "sub", "mul", "div", "pow", "neg", *COMPARE.values(), "and", "or"}
+FUNCTIONS = sorted({name for name in OPS if name not in INTERNAL} | set(DERIVED))
+"""Every function of the language."""
+LOGICAL = {"and", "or"}
+
+
+class Poisoned(Exception):
+    """A mistake was reported; whatever needs this value is skipped."""
+
+
+class ProgramReader:
+    """Reads assignments into a `Builder`. Axes and dimension names share one namespace; values have another."""
+
+    def __init__(self, inputs: Iterable[Tensor], sizes: Mapping[str, int], report: Report) -> None:
+        self.sizes = sizes
+        self.report = report
+        inputs = tuple(inputs)
+        self.builder = Builder(inputs, sizes)
+        self.names: dict[str, Arg | None] = {t.name: t.name for t in inputs}  # None: poisoned
+        self.inputs = {t.name for t in inputs}
+        self.used: set[str] = set()
+        self.assigned: dict[str, Arg | None] = {}
+
+    # -- statements
+
+    def read(self, text: str, line: int, column: Callable[[int], int]) -> None:
+        """Read a whole program. `line` is the file's line of its first one; `column(n)` the column its line n starts in."""
+        self.line0, self.column0 = line, column
+        try:
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            row = getattr(error, "lineno", 1) or 1
+            place = getattr(error, "offset", 1) or 1
+            problem = getattr(error, "msg", None) or "this is nested too deeply"
+            self.report(line + row - 1, self.column0(row) + place - 1, f"not a list of assignments: {problem}", None)
+            return
+        for statement in tree.body:
+            self.statement(statement)
+
+    def fail(self, node: ast.AST, message: str, near: str | None = None, among: Iterable[str] = ()) -> Poisoned:
+        """Report a mistake at a node; the exception to raise."""
+        close = difflib.get_close_matches(near, list(among), 1) if near else []
+        row, offset = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+        self.report(self.line0 + row - 1, self.column0(row) + offset, message, close[0] if close else None)
+        return Poisoned()
+
+    def statement(self, s: ast.stmt) -> None:
+        if not isinstance(s, ast.Assign) or len(s.targets) != 1 or not isinstance(s.targets[0], ast.Name):
+            self.fail(s, "a program is a list of assignments such as `Y = X * 2`")
+            return
+        name = s.targets[0].id
+        value: Arg | None = None
+        try:
+            if name in self.inputs:
+                raise self.fail(s, f"{name} is an input and cannot be assigned")
+            if name in self.assigned:
+                raise self.fail(s, f"{name} is assigned twice")
+            if name in self.sizes or name == "inf":
+                raise self.fail(s, f"{name} is the name of {'a dimension' if name in self.sizes else 'infinity'}")
+            if name in FUNCTIONS:
+                raise self.fail(s, f"{name} is the name of a function")
+            value = self.value(s.value, name, 0)
+            if isinstance(value, str) and value != name:  # another name for the same value
+                value = self.builder.emit("mul", value, Fraction(1), out=name)
+        except Poisoned:
+            value = None
+        if name not in self.inputs:
+            self.assigned.setdefault(name, value)
+            self.names.setdefault(name, value)
+
+    # -- expressions
+
+    def value(self, e: ast.expr, out: str | None, depth: int) -> Arg:
+        """The value of an expression: a number, or the name of a result, which is `out` where a new one is made."""
+        if depth > MAX_DEPTH:
+            raise self.fail(e, "this expression is nested too deeply")
+        match e:
+            case ast.Constant():
+                return self.literal(e)
+            case ast.Name():
+                return self.name(e)
+            case ast.UnaryOp(op=ast.USub()):
+                x = self.number_or_float(e.operand, depth)
+                return self.emit(e, "neg", (x,), out)
+            case ast.UnaryOp(op=ast.UAdd()):
+                return self.number_or_float(e.operand, depth)
+            case ast.BinOp() if type(e.op) in BINARY:
+                args = (self.number_or_float(e.left, depth), self.number_or_float(e.right, depth))
+                return self.emit(e, BINARY[type(e.op)], args, out)
+            case ast.BinOp(op=ast.Pow()):
+                return self.power(e, out, depth)
+            case ast.Compare():
+                return self.comparison(e, out, depth)
+            case ast.BoolOp():
+                op = "and" if isinstance(e.op, ast.And) else "or"
+                masks = [self.mask(v, depth) for v in e.values]
+                return self.chain(e, op, masks, out)
+            case ast.Call():
+                return self.call(e, out, depth)
+            case _:
+                raise self.fail(e, "this is not an expression of the spec language")
+
+    def literal(self, e: ast.Constant) -> Number:
+        if isinstance(e.value, bool) or not isinstance(e.value, int | float):
+            raise self.fail(e, f"{e.value!r} is not a number")
+        if isinstance(e.value, int) and abs(e.value) > 1 << 63:
+            raise self.fail(e, "this number is too large")
+        return Fraction(e.value) if math.isfinite(e.value) else e.value
+
+    def name(self, e: ast.Name) -> Arg:
+        if e.id == "inf":
+            return math.inf
+        if e.id in self.names:
+            value = self.names[e.id]
+            self.used.add(e.id)
+            if value is None:
+                raise Poisoned
+            return value
+        if e.id in self.sizes:
+            return Fraction(self.sizes[e.id])
+        known = [*self.names, *self.sizes, "inf"]
+        raise self.fail(e, f"nothing is called {e.id}", e.id, known)
+
+    def type_of(self, a: Arg) -> str:
+        if not isinstance(a, str):
+            return "number"
+        v = self.builder.known[a]
+        return v.type if isinstance(v, Eqn) else tensor_type(v)
+
+    def number_or_float(self, e: ast.expr, depth: int) -> Arg:
+        """An operand of arithmetic: anything but a mask."""
+        x = self.value(e, None, depth + 1)
+        if self.type_of(x) == "bool":
+            raise self.fail(e, "a mask is no number; choose between values with where(mask, x, y)")
+        return x
+
+    def mask(self, e: ast.expr, depth: int) -> Arg:
+        x = self.value(e, None, depth + 1)
+        if self.type_of(x) != "bool":
+            raise self.fail(e, "a mask is needed here, such as `index(a) >= index(b)`")
+        return x
+
+    def emit(self, e: ast.AST, op: str, args: tuple[Arg, ...], out: str | None) -> Arg:
+        """An elementwise operator; worked out here where all arguments are numbers."""
+        if not any(isinstance(a, str) for a in args):
+            return self.fold(e, op, tuple(a for a in args if not isinstance(a, str)))
+        return self.append(e, op, args, (), out)
+
+    def append(self, e: ast.AST, op: str, args: tuple[Arg, ...], axes: tuple[str, ...], out: str | None) -> str:
+        b = self.builder
+        name = out or self.fresh()
+        try:
+            if op in DERIVED:
+                return b.append(derived_equation(name, op, args, axes, b))
+            return b.append(equation(name, op, args, axes, b.known, b.order))
+        except ValueError as error:
+            raise self.fail(e, str(error)) from None
+
+    def fresh(self) -> str:
+        n = len(self.builder.eqns)
+        while f"t{n}" in self.builder.known or f"t{n}" in self.names:
+            n += 1
+        return f"t{n}"
+
+    def fold(self, e: ast.AST, op: str, args: tuple[Number, ...]) -> Number:
+        """Arithmetic on numbers: exact where it is rational, else in float64."""
+        try:
+            match op, args:
+                case "add", (Fraction() as x, Fraction() as y):
+                    return x + y
+                case "sub", (Fraction() as x, Fraction() as y):
+                    return x - y
+                case "mul", (Fraction() as x, Fraction() as y):
+                    return x * y
+                case ("div", (Fraction() as x, Fraction() as y)):
+                    return x / y
+                case "neg", (Fraction() as x,):
+                    return -x
+                case "pow", (Fraction() as x, Fraction() as y) if y.denominator == 1 and abs(y) <= MAX_EXPONENT:
+                    return x**y.numerator
+                case _:
+                    result = float(OPS[op].ref(*(float(a) for a in args)))
+        except (ZeroDivisionError, OverflowError, ValueError):
+            result = math.nan
+        if math.isnan(result):
+            raise self.fail(e, "this arithmetic on numbers has no result")
+        return Fraction(result) if math.isfinite(result) else result
+
+    def power(self, e: ast.BinOp, out: str | None, depth: int) -> Arg:
+        x, y = self.number_or_float(e.left, depth), self.number_or_float(e.right, depth)
+        if not isinstance(y, str):
+            if isinstance(x, str) and not isinstance(y, Fraction):
+                raise self.fail(e, "the exponent must be finite")
+            if isinstance(x, str) and y == 0:
+                raise self.fail(e, "the exponent 0 gives 1 everywhere; write the number")
+            return self.emit(e, "pow", (x, y), out)
+        if not isinstance(x, str):
+            if not isinstance(x, Fraction) or x <= 0:
+                raise self.fail(e, "the base must be positive where the exponent is a tensor")
+            return self.emit(e, "exp", (self.emit(e, "mul", (y, Fraction(math.log(x))), None),), out)
+        return self.emit(e, "exp", (self.emit(e, "mul", (y, self.emit(e, "log", (x,), None)), None),), out)
+
+    def comparison(self, e: ast.Compare, out: str | None, depth: int) -> Arg:
+        sides = [self.number_or_float(x, depth) for x in (e.left, *e.comparators)]
+        parts: list[Arg] = []
+        for op, x, y in zip(e.ops, sides[:-1], sides[1:], strict=True):
+            if type(op) not in COMPARE:
+                raise self.fail(e, "the comparisons are < <= > >= == !=")
+            if not isinstance(x, str) and not isinstance(y, str):
+                raise self.fail(e, "this compares two numbers, whose answer is known")
+            parts.append(self.append(e, COMPARE[type(op)], (x, y), (), out if len(e.ops) == 1 else None))
+        return self.chain(e, "and", parts, out) if len(parts) > 1 else parts[0]
+
+    def chain(self, e: ast.AST, op: str, parts: list[Arg], out: str | None) -> Arg:
+        result = parts[0]
+        for i, x in enumerate(parts[1:], 1):
+            result = self.append(e, op, (result, x), (), out if i == len(parts) - 1 else None)
+        return result
+
+    # -- calls
+
+    def call(self, e: ast.Call, out: str | None, depth: int) -> Arg:
+        if not isinstance(e.func, ast.Name):
+            raise self.fail(e, "only functions of the spec language can be called")
+        op = e.func.id
+        if op not in FUNCTIONS:
+            raise self.fail(e, f"no function is called {op}", op, FUNCTIONS)
+        if any(isinstance(a, ast.Starred) for a in e.args) or any(k.arg is None for k in e.keywords):
+            raise self.fail(e, "arguments cannot be unpacked here")
+        if op in DERIVED:
+            return self.derived(e, op, out, depth)
+        kind = OPS[op].kind
+        if op == "rename":
+            return self.rename(e, out, depth)
+        if e.keywords:
+            raise self.fail(e.keywords[0].value, f"{op} takes no argument called {e.keywords[0].arg}")
+        if op == "index":
+            self.count(e, 1, 1, "index(axis)")
+            return self.append(e, "index", (), (self.axis(e.args[0]),), out)
+        if kind in ("reduction", "contraction"):
+            return self.reduction(e, op, out, depth)
+        row = OPS[op]
+        self.count(e, row.arity, row.arity, f"{op} takes {row.arity} argument{'s' if row.arity > 1 else ''}")
+        if op == "where":
+            args = (self.mask(e.args[0], depth), *(self.number_or_float(a, depth) for a in e.args[1:]))
+            return self.append(e, op, args, (), out)
+        return self.emit(e, op, tuple(self.number_or_float(a, depth) for a in e.args), out)
+
+    def count(self, e: ast.Call, least: int, most: float, usage: str) -> None:
+        if not least <= len(e.args) <= most:
+            raise self.fail(e, f"{len(e.args)} arguments are given; {usage}")
+
+    def axis(self, e: ast.expr, inside: Iterable[str] | None = None) -> str:
+        """The name of an axis; with `inside`, one that a value has."""
+        if not isinstance(e, ast.Name):
+            raise self.fail(e, "the name of an axis is needed here")
+        if e.id not in self.sizes:
+            raise self.fail(e, f"no axis is called {e.id}", e.id, self.sizes)
+        if inside is not None and e.id not in inside:
+            has = ", ".join(inside) or "none"
+            raise self.fail(e, f"the axis {e.id} is not there; the axes are {has}", e.id, inside)
+        return e.id
+
+    def axes(self, nodes: list[ast.expr], inside: Iterable[str]) -> tuple[str, ...]:
+        found: list[str] = []
+        for node in nodes:
+            a = self.axis(node, inside)
+            if a in found:
+                raise self.fail(node, f"the axis {a} is repeated")
+            found.append(a)
+        return tuple(found)
+
+    def tensor(self, e: ast.expr, depth: int, op: str) -> str:
+        x = self.number_or_float(e, depth)
+        if not isinstance(x, str):
+            raise self.fail(e, f"{op} needs a tensor, and this is a number")
+        return x
+
+    def reduction(self, e: ast.Call, op: str, out: str | None, depth: int) -> Arg:
+        tensors = OPS[op].arity
+        shape = "dot(a, b, axis, ...)" if op == "dot" else f"{op}(x, axis, ...)"
+        self.count(e, tensors + 1, math.inf, f"the form is {shape}")
+        args = tuple(self.tensor(a, depth, op) for a in e.args[:tensors])
+        dims = [self.builder.known[a].dims for a in args]
+        for node in e.args[tensors:]:
+            if isinstance(node, ast.Name) and tensors == 2 and (node.id in dims[0]) != (node.id in dims[1]):
+                one = "first" if node.id in dims[0] else "second"
+                raise self.fail(node, f"dot sums over an axis of both sides, and only the {one} has {node.id}")
+        axes = self.axes(e.args[tensors:], [d for d in dims[0] if d in dims[-1]])
+        return self.append(e, op, args, axes, out)
+
+    def derived(self, e: ast.Call, op: str, out: str | None, depth: int) -> Arg:
+        row = DERIVED[op]
+        form = f"{op}(x, axis, ...{', ' + row.option[0] + '=' + str(row.option[1]) if row.option else ''})"
+        self.count(e, 2, math.inf, f"the form is {form}")
+        x = self.tensor(e.args[0], depth, op)
+        args: tuple[Arg, ...] = (x,)
+        nodes = list(e.args[1:])
+        for k in e.keywords:
+            if row.option is None or k.arg != row.option[0]:
+                raise self.fail(k.value, f"{op} takes no argument called {k.arg}; the form is {form}")
+            number = self.value(k.value, None, depth + 1)
+            if isinstance(number, str) or not isinstance(number, Fraction) or number < 0:
+                raise self.fail(k.value, f"{k.arg} is a number that is not negative")
+            args = (x, number)
+        return self.append(e, op, args, self.axes(nodes, self.builder.known[x].dims), out)
+
+    def rename(self, e: ast.Call, out: str | None, depth: int) -> Arg:
+        self.count(e, 1, 1, "the form is rename(x, old=new)")
+        if not e.keywords:
+            raise self.fail(e, "the form is rename(x, old=new)")
+        x = self.tensor(e.args[0], depth, "rename")
+        dims = self.builder.known[x].dims
+        pairs: list[str] = []
+        left = [d for d in dims if d not in {k.arg for k in e.keywords}]
+        for k in e.keywords:
+            old, new = str(k.arg), self.axis(k.value)
+            if old not in dims:
+                raise self.fail(k.value, f"the axis {old} is not there; the axes are {', '.join(dims)}", old, dims)
+            if new in left:
+                raise self.fail(k.value, f"the axis {new} is there already")
+            if self.sizes[old] != self.sizes[new]:
+                raise self.fail(k.value, f"{old} has size {self.sizes[old]} and {new} has size {self.sizes[new]}")
+            left.append(new)
+            pairs += [old, new]
+        return self.append(e, "rename", (x,), tuple(pairs), out)
