@@ -30,11 +30,12 @@ from mirage_cli.ir.text import canonical_text, mugraph_id, parse_mugraph
 from mirage_cli.search.cost import floor_us
 from mirage_cli.search.expand import Bounds
 from mirage_cli.search.generator import Candidate, program_bytes, search
+from mirage_cli.search.roles import shape_of
 from mirage_cli.store import Best, Key, Measurement, Store, StoredMuGraph, StoredSearch
 from mirage_cli.target import Target, driver_version
 from mirage_cli.verify.equivalence import Verdict, check_equivalence
 
-VERIFIED = 10
+VERIFIED = 8
 """μGraphs that are verified, at most."""
 
 
@@ -118,12 +119,16 @@ def search_program(program: Program, target: Target, options: Options) -> Found:
 
 
 def distinct(candidates: Sequence[Candidate], as_written: Candidate) -> list[Candidate]:
-    """The cheapest candidate of each structure (kernels, their roles and what they read), and the program as written."""
+    """The cheapest candidate of each structure, the cheapest for each number of kernels, and the program as written."""
     found: dict[tuple[object, ...], Candidate] = {}
     for c in candidates:
-        shape = tuple((k.kind, k.roles, tuple(sorted(x.dims for x in k.loads)), len(k.stores)) for k in c.graph.kernels)
-        found.setdefault(shape, c)
+        found.setdefault(tuple(shape_of(k) for k in c.graph.kernels), c)
     chosen = list(found.values())[:VERIFIED]
+    counts = {len(c.graph.kernels) for c in chosen}
+    for c in found.values():
+        if len(c.graph.kernels) not in counts:
+            counts.add(len(c.graph.kernels))
+            chosen.append(c)
     return chosen if as_written in chosen else [*chosen, as_written]
 
 

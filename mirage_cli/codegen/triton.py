@@ -24,9 +24,13 @@ from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, block_sizes, chunk_l
 TRITON_TYPE = {"float16": "tl.float16", "bfloat16": "tl.bfloat16", "float32": "tl.float32", "int32": "tl.int32"}
 MAX_PRODUCT = 1 << 17
 """Elements of the broadcast product that stands in for tl.dot where an axis is too small for it."""
+MAX_LANES = 64
+"""Elements of a thread in an accumulator that is reduced only after its loop."""
 MAX_ELEMENTS = 1 << 17
 """Elements of any one block; Triton's own limit is 2^20."""
-RESERVED = {"tl", "triton", "range", "pid", "chunk", "min", "max", "float"}
+RESERVED = {"tl", "triton", "range", "pid", "chunk", "step", "min", "max", "float"}
+OWN_PREFIXES = ("i_", "in_", "s_", "t_", "first_", "rows_", "SIZE_", "BLOCK_")
+OWN_SUFFIXES = ("_ptr", "_next", "_scale")
 
 
 class EmitError(Exception):
@@ -72,6 +76,7 @@ class _Emitter:
         self.depth = 1
         self.clean: dict[str, frozenset[str]] = {}  # padded dimensions along which a value is known to be zero
         self.names: dict[str, str] = {}
+        self.deferred: set[str] = set()  # accumulators that are reduced across lanes only after their loop
         self.buffers = tuple(dict.fromkeys([x.buffer for x in kernel.loads] + [s.buffer for s in kernel.stores]))
 
     # -- text
@@ -82,12 +87,12 @@ class _Emitter:
     def name(self, value: str) -> str:
         """The Python name of a value: its own, unless that is taken."""
         if value not in self.names:
-            bad = (
-                keyword.iskeyword(value)
-                or value in RESERVED
-                or value.startswith(("i_", "in_", "SIZE_", "BLOCK_", "t_"))
-            )
-            self.names[value] = value + "_" if bad else value
+            bad = keyword.iskeyword(value) or value in RESERVED
+            bad = bad or value.startswith(OWN_PREFIXES) or value.endswith(OWN_SUFFIXES)
+            name = value + "_" if bad else value
+            while bad and name in self.dims:
+                name += "_"
+            self.names[value] = name
         return self.names[value]
 
     def axes(self, dims: Iterable[str]) -> list[str]:
@@ -309,7 +314,9 @@ class _Emitter:
             return _number(a, whole)
         text = self.name(a)
         kind = self.type_of(a)
-        if kind in ("float16", "bfloat16") or (kind == "int32" and (not whole or e.type == "float")):
+        mixed = kind == "int32" and (not whole or e.type == "float")
+        counted = kind == "bool" and e.type == "float" and not (e.op == "where" and a == e.args[0])
+        if kind in ("float16", "bfloat16") or mixed or counted:
             text += ".to(tl.float32)"
         return self.spread(text, self.axes(self.dims[a]), want)
 
@@ -319,8 +326,11 @@ class _Emitter:
         mask = self.mask(dirty, axes)
         return f"tl.where({mask}, {text}, {identity})" if mask else text
 
-    def reduction(self, e: Eqn) -> str:
-        """The reduction over this block; over a loop, `loop` combines it into the accumulator."""
+    def reduction(self, e: Eqn, lanes: bool = False) -> str:
+        """The reduction over this block; over a loop, `accumulate` combines it into the accumulator.
+
+        lanes: only mask the block, for an accumulator that is reduced after the loop.
+        """
         (a,) = e.values
         axes = self.axes(self.dims[a])
         whole = self.type_of(a) == "int32"
@@ -330,9 +340,14 @@ class _Emitter:
         text = self.name(a) + ("" if self.type_of(a) in ("float32", "int32") else ".to(tl.float32)")
         zero_is_neutral = self.clean[a] if e.op == "sum" else frozenset[str]()
         text = self.masked(text, axes, [d for d in axes if d in e.axes], zero_is_neutral, identity)
+        self.clean[e.out] = self.clean[a] - set(e.axes) if e.op == "sum" else frozenset()
+        return text if lanes else self.across(e, text)
+
+    def across(self, e: Eqn, text: str) -> str:
+        """A block with the axes of the equation's argument, reduced over those that the equation reduces."""
+        axes = self.axes(self.dims[e.values[0]])
         for i in reversed([i for i, d in enumerate(axes) if d in e.axes]):
             text = OPS[e.op].triton.format(text, i)
-        self.clean[e.out] = self.clean[a] - set(e.axes) if e.op == "sum" else frozenset()
         return text
 
     # -- products
@@ -415,7 +430,9 @@ class _Emitter:
     # -- loops
 
     def loop(self, loop: Loop) -> None:
-        for name, _ in loop.accumulators:
+        for name, degrees in loop.accumulators:
+            if name not in loop.running and not degrees and self.deferrable(self.eqns[name]):
+                self.deferred.add(name)
             self.initialise(name)
         self.header(loop.dims)
         self.depth += 1
@@ -431,11 +448,32 @@ class _Emitter:
             self.store(s)
         self.depth -= 1
         for name in accumulators:
+            if name in self.deferred:
+                self.line(f"{self.name(name)} = {self.across(self.eqns[name], self.name(name))}")
             self.clean[name] = frozenset()
+
+    def deferrable(self, e: Eqn) -> bool:
+        """Whether an accumulator that nothing rescales keeps the axes it reduces until after the loop.
+
+        A reduction across lanes in every iteration costs a barrier; adding up blocks costs registers. Values that come
+        from a product are laid out so that reducing them is cheap.
+        """
+        if OPS[e.op].kind != "reduction" or not set(self.axes(self.dims[e.values[0]])) & set(e.axes):
+            return False
+        lanes = self.count(self.axes(self.dims[e.values[0]]))
+        return lanes <= MAX_LANES * 32 * self.schedule.warps and not self.from_product(e.values[0])
+
+    def from_product(self, value: str) -> bool:
+        e = self.eqns.get(value)
+        return e is not None and (e.op == "dot" or any(self.from_product(v) for v in e.values))
+
+    def accumulated(self, e: Eqn) -> list[str]:
+        """The axes of an accumulator's block inside its loop."""
+        return self.axes(self.dims[e.values[0]] if e.out in self.deferred else e.dims)
 
     def initialise(self, name: str) -> None:
         e = self.eqns[name]
-        axes = self.axes(e.dims)
+        axes = self.accumulated(e)
         kind = TRITON_TYPE[self.type_of(name)]
         identity = _number(IDENTITY[e.op], False)
         if e.type == "int":
@@ -462,15 +500,19 @@ class _Emitter:
             self.positions(d, f"s_{d}", True)
             self.depth -= 1
             return
-        trips: list[int] = []
-        for d in dims:
-            extent = chunk_length(self.sizes[d], self.schedule.split, self.block[d]) if d == split else self.sizes[d]
-            trips.append(ceil(extent / self.block[d]))
-        self.line(f"for step in range(0, {prod(trips)}):", f"tiles of {', '.join(dims)} together")
+        dims = tuple(sorted(dims, key=lambda d: d != split))
+        trips = [ceil(self.sizes[d] / self.block[d]) for d in dims]
+        count = str(prod(trips))
+        if dims[0] == split:
+            length = chunk_length(self.sizes[split], self.schedule.split, self.block[split])
+            rest = f"min(SIZE_{split} - chunk * {length}, {length})"
+            self.line(f"t_{split} = ({rest} + {self.block[split] - 1}) // {self.block[split]}", "tiles of this chunk")
+            count = f"t_{split} * {prod(trips[1:])}"
+        self.line(f"for step in range(0, {count}):", f"tiles of {', '.join(dims)} together")
         self.depth += 1
         for i, d in enumerate(dims):
             inner = prod(trips[i + 1 :])
-            start = f"(step // {inner} % {trips[i]}) * {self.block[d]}"
+            start = f"(step // {inner}{f' % {trips[i]}' if i else ''}) * {self.block[d]}"
             if d == split:
                 start = f"chunk * {chunk_length(self.sizes[d], self.schedule.split, self.block[d])} + {start}"
             self.positions(d, start, True)
@@ -485,19 +527,19 @@ class _Emitter:
 
     def accumulate(self, e: Eqn, degrees: tuple[tuple[str, int], ...]) -> None:
         acc = self.name(e.out)
-        axes = self.axes(e.dims)
+        axes = self.accumulated(e)
         for m, g in degrees:
             scale = self.spread(f"{self.name(m)}_scale", self.axes(self.dims[m]), axes)
             for _ in range(abs(g)):
                 self.line(
-                    f"{acc} = {acc} * {scale}" if g > 0 else f"{acc} = tl.where({scale} == 0.0, 0.0, {acc} / {scale})"
+                    f"{acc} = {acc} * {scale}" if g > 0 else f"{acc} = tl.where({acc} == 0.0, 0.0, {acc} / {scale})"
                 )
         if e.op == "dot":
             self.line(f"{acc} = {self.dot(e, acc)}", f"[{', '.join(axes)}]")
-        elif e.op == "sum":
-            self.line(f"{acc} += {self.value(e)}", f"[{', '.join(axes)}]")
-        else:
-            self.line(f"{acc} = tl.{e.op}imum({acc}, {self.value(e)})", f"[{', '.join(axes)}]")
+            return
+        block = self.reduction(e, e.out in self.deferred)
+        step = f"{acc} += {block}" if e.op == "sum" else f"{acc} = tl.{e.op}imum({acc}, {block})"
+        self.line(step, f"[{', '.join(axes)}]")
 
 
 def _number(x: Number, whole: bool) -> str:
@@ -523,4 +565,7 @@ def _power(x: str, exponent: Number) -> str:
         return f"tl.rsqrt({x})"
     if exponent.denominator == 2:
         return f"({_power(x, exponent - Fraction(1, 2))} * tl.sqrt({x}))"
+    if exponent.denominator == 1:
+        size = f"tl.exp2({float(exponent)!r} * tl.log2(tl.abs({x})))"
+        return f"tl.where({x} < 0.0, -{size}, {size})" if exponent % 2 else size
     return f"tl.exp2({float(exponent)!r} * tl.log2({x}))"

@@ -169,8 +169,9 @@ def estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target) -
         loaded = sum((elements(axes) * size for axes, size, _ in w.loads), zero)
         l2 = l2 + programs * trips * loaded
         for axes in w.dots:
-            sides = np.sort(np.array([block[a] for a in axes]), axis=0)
-            wide = np.where(sides[-3] >= 64, 0.85, 0.5) if len(axes) >= 3 else 0.5
+            sides = np.sort(np.array([*([zero + 1.0] * (2 - len(axes))), *(block[a] for a in axes)]), axis=0)
+            output = sides[-1] * sides[-2]
+            wide = np.where(output >= 16384, 0.95, np.where(output >= 4096, 0.75, 0.5))
             rate = np.where(
                 sides[-3 if len(axes) >= 3 else 0] >= MIN_DOT, target.tensor_flops_per_us, target.fp32_flops_per_us
             )

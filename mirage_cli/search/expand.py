@@ -29,7 +29,7 @@ class Bounds:
     alternatives: int = 2
     continuations: int = 24
     plans: int = 12
-    slack: float = 1.5
+    slack: float = 2.0
 
 
 @dataclass(frozen=True)

@@ -257,44 +257,58 @@ class _Search:
             return [p for p in self.memo[key][1] if p[0] <= budget]
         asked = budget
         best: list[tuple[float, tuple[Costed, ...]]] = []
-        for targets in self.groups(required):
-            tried: set[tuple[Form, ...]] = set()
-            for c in self.kernels_for(targets):
-                tried.add(c.plan.leaves)
-                if self.prune and len(tried) > self.space.bounds.continuations:
-                    self.space.cuts["continuations of one state"] += 1
-                    break
-                if c.us > budget:
-                    self.space.cuts["cost above the best times the slack"] += 1
-                    break
-                left = kernels - len(c.plan.kernels)
-                needed = frozenset(f for f in c.plan.leaves if not self.d.is_input(f))
-                if left < 0 or needed & frozenset(targets):
-                    self.space.cuts["kernels per graph"] += left < 0
-                    continue
-                rest = (required - frozenset(targets)) | needed
-                gap = cost.GAP_US if rest else 0.0
-                remaining = budget - c.us - gap
-                if rest and remaining < self.least_us(rest):
-                    self.space.cuts["cost above the best times the slack"] += 1
-                    continue
-                for us, steps in self.solve(rest, left, remaining):
-                    made = {f for s in steps for f in s.plan.targets}
-                    if made.isdisjoint(targets):
-                        best.append((us + c.us + gap, (*steps, c)))
-                best.sort(key=lambda p: p[0])
-                del best[self.space.bounds.plans :]
-                if best and self.prune:
-                    budget = min(budget, self.space.bounds.slack * best[0][0])
+        tried: set[tuple[Form, ...]] = set()
+        for c in self.continuations(required):
+            left = kernels - len(c.plan.kernels)
+            needed = frozenset(f for f in c.plan.leaves if not self.d.is_input(f))
+            if left < 0 or needed & frozenset(c.plan.targets):
+                self.space.cuts["kernels per graph"] += left < 0
+                continue
+            rest = (required - frozenset(c.plan.targets)) | needed
+            remaining = budget - c.us - (cost.GAP_US if rest else 0.0)
+            if remaining < (self.least_us(rest, remaining) if rest else 0.0):
+                self.space.cuts["cost above the best times the slack"] += 1
+                continue
+            tried.add(c.plan.leaves)
+            if self.prune and len(tried) > self.space.bounds.continuations:
+                self.space.cuts["continuations of one state"] += 1
+                break
+            for us, steps in self.solve(rest, left, remaining):
+                made = {f for s in steps for f in s.plan.targets}
+                if made.isdisjoint(c.plan.targets):
+                    best.append((budget - remaining + us, (*steps, c)))
+            best = self.shortlist(best)
+            if best and self.prune:
+                budget = min(budget, self.space.bounds.slack * best[0][0])
         self.memo[key] = (asked, best)
         return best
 
-    def least_us(self, required: frozenset[Form]) -> float:
-        """A lower bound for having these classes in memory: classes of different shapes are never targets of one
-        kernel, so each of them, in its cheapest kernel, adds up."""
+    def continuations(self, required: frozenset[Form]) -> list[Costed]:
+        """What the last kernels may be: those that finish the job first, since they give the bound, then by cost."""
+        found = [c for targets in self.groups(required) for c in self.kernels_for(targets)]
+
+        def finishes(c: Costed) -> bool:
+            return len(c.plan.targets) == len(required) and all(self.d.is_input(f) for f in c.plan.leaves)
+
+        return sorted(found, key=lambda c: (not finishes(c), c.us))
+
+    def shortlist(self, found: list[tuple[float, tuple[Costed, ...]]]) -> list[tuple[float, tuple[Costed, ...]]]:
+        """The cheapest few, one of each structure: equal structures that differ in algebra alone cost much the same."""
+        kept: dict[tuple[object, ...], tuple[float, tuple[Costed, ...]]] = {}
+        for p in sorted(found, key=lambda p: p[0]):
+            kept.setdefault(tuple(c.plan.shape for c in p[1]), p)
+        return list(kept.values())[: self.space.bounds.plans]
+
+    def least_us(self, required: frozenset[Form], enough: float) -> float:
+        """A lower bound for having these classes in memory; any bound above `enough` will do.
+
+        Classes of different shapes are never targets of one kernel, so each of them, in its cheapest kernel, adds up.
+        """
         if not self.prune:
             return 0.0
         traffic = self.target.launch_us + self.traffic_us(tuple(required))
+        if traffic > enough:
+            return traffic
         apart: list[Form] = []
         total = -cost.GAP_US
         for us, f in sorted(((self.cheapest_us(f), f) for f in required), key=lambda x: (-x[0], x[1].key)):

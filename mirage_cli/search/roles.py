@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from math import prod
 
@@ -27,7 +28,7 @@ SPLIT_MINIMUM = 128
 """A dimension shorter than this is not split over program instances."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plan:
     """Kernels that compute some classes from others in memory: one, or two where a split is merged.
 
@@ -38,6 +39,16 @@ class Plan:
     leaves: tuple[Form, ...]
     kernels: tuple[Kernel, ...]
     scratch: tuple[Tensor, ...] = ()
+
+    @cached_property
+    def shape(self) -> tuple[object, ...]:
+        """What tells structures apart: the kernels' kinds, roles, and the axes of what they read and write."""
+        return tuple(shape_of(k) for k in self.kernels)
+
+
+def shape_of(k: Kernel) -> tuple[object, ...]:
+    """The structure of a kernel, whatever its algebra."""
+    return k.kind, k.roles, tuple(sorted(x.dims for x in k.loads)), tuple(sorted(s.dims for s in k.stores))
 
 
 def buffer_of(d: Decomposition, f: Form) -> str:

@@ -32,17 +32,20 @@ from mirage_cli.tune.measure import (
 )
 from mirage_cli.tune.space import first_schedules, neighbours
 
-STARTS = 12
+STARTS = 10
 """Schedules of each μGraph in the first round."""
 BEAM = 3
-"""Schedules whose neighbours are tried in each further round."""
-ROUND = 28
+"""Schedules whose neighbours are tried in each further round: the best of as many μGraphs, and the best of all."""
+HOPELESS = 1.5
+"""A μGraph whose best schedule takes this much longer than the best of all is given up."""
+ROUND = 48
 """Schedules of one further round."""
 FINALISTS = 5
 SPILL_LIMIT_BYTES = 128
 FINAL = Effort(rounds=31, launches=2048, seconds=0.5, hot=True)
-GAIN = 0.995
-"""A round that brings less than this factor ends the search of neighbours."""
+GAIN = 0.99
+PATIENCE = 3
+"""So many rounds in a row that each bring less than `GAIN` end the search of neighbours."""
 UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-22}
 """Half a unit in the last place of each output type, relative; the least error that anyone is held to. For float32 the
 sum of a few roundings, since no intermediate is wider."""
@@ -143,11 +146,12 @@ class _Run:
         stopped = "exhausted"
         best = self.best_us()
         tried: set[str] = set()
+        idle = 0
         while True:
             if time.monotonic() > self.deadline:
                 stopped = "budget"
                 break
-            leaders = [t for t in self.leaders(BEAM) if self.key(t.mugraph, t.schedule) not in tried]
+            leaders = self.next_leaders(tried)
             if not leaders:
                 break
             tried |= {self.key(t.mugraph, t.schedule) for t in leaders}
@@ -156,10 +160,22 @@ class _Run:
             ]
             self.round("neighbours of the best", _interleave(around)[:ROUND])
             now = self.best_us()
-            if now > best * GAIN and len(leaders) < BEAM:
-                break
+            idle = 0 if now < best * GAIN else idle + 1
             best = now
+            if idle >= PATIENCE:
+                break
         return self.finish(stopped)
+
+    def next_leaders(self, tried: set[str]) -> list[Trial]:
+        """The best schedule not yet expanded of each of the most promising μGraphs, and of all."""
+        limit = HOPELESS * self.best_us()
+        fresh = [
+            t for t in self.leaders(len(self.trials)) if self.key(t.mugraph, t.schedule) not in tried and t.us <= limit
+        ]
+        first: dict[str, Trial] = {}
+        for t in fresh:
+            first.setdefault(t.mugraph, t)
+        return [*list(first.values())[:BEAM], *(t for t in fresh[:2] if t not in first.values())]
 
     def key(self, mugraph: str, schedule: Schedule) -> str:
         return f"{mugraph}\n{schedule}"

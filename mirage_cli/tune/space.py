@@ -41,7 +41,8 @@ def ranked(m: cost.Model, sizes: Mapping[str, int], target: Target, split: int |
 
 
 def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule]:
-    """Up to `count` schedules: the dearest kernel's best tiles in turn, the other kernels' best with each."""
+    """Up to `count` schedules: the dearest kernel's best tiles in turn, also with operands swapped where it has
+    products, and the other kernels' best with each."""
     by_name = models(graph)
     if not by_name:
         return [Schedule({})]
@@ -53,13 +54,16 @@ def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule
     }
     dearest = max(predicted, key=lambda n: predicted[n])
     found: dict[str, Schedule] = {}
+    matrix = bool(by_name[dearest].matrix_axes)
     for s in ranked(by_name[dearest], chunk_sizes(graph, base), target):
-        schedule = complete(graph, by_name, target, {dearest: s})
-        if schedule is not None:
-            found.setdefault(str(schedule), schedule)
+        swapped = [replace(s, order=s.order[::-1])] if matrix else []
+        for variant in (s, *swapped):
+            schedule = complete(graph, by_name, target, {dearest: variant})
+            if schedule is not None:
+                found.setdefault(str(schedule), schedule)
         if len(found) >= count:
             break
-    return list(found.values())
+    return list(found.values())[:count]
 
 
 def predicted_us(m: cost.Model, s: KernelSchedule, sizes: Mapping[str, int], target: Target) -> float:
