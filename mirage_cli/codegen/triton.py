@@ -503,7 +503,7 @@ class _Emitter:
         dims = tuple(sorted(dims, key=lambda d: d != split))
         trips = [ceil(self.sizes[d] / self.block[d]) for d in dims]
         count = str(prod(trips))
-        if dims[0] == split:
+        if split is not None and dims[0] == split:
             length = chunk_length(self.sizes[split], self.schedule.split, self.block[split])
             rest = f"min(SIZE_{split} - chunk * {length}, {length})"
             self.line(f"t_{split} = ({rest} + {self.block[split] - 1}) // {self.block[split]}", "tiles of this chunk")
