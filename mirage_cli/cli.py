@@ -296,7 +296,7 @@ def bench(
     db: Database = None,
 ) -> None:
     """Compare the best kernels with baselines on this GPU: one process, cold inputs, one method, interleaved."""
-    from mirage_cli.bench import run
+    from mirage_cli.benchmark import run
     from mirage_cli.pipeline import Pipeline, search_all
     from mirage_cli.report import bench_table
 

@@ -30,12 +30,12 @@ from mirage_cli.ir.text import canonical_text, mugraph_id, parse_mugraph
 from mirage_cli.search.cost import floor_us
 from mirage_cli.search.expand import Bounds
 from mirage_cli.search.generator import Candidate, program_bytes, search
-from mirage_cli.search.roles import shape_of
 from mirage_cli.store import Best, Key, Measurement, Store, StoredMuGraph, StoredSearch
 from mirage_cli.target import Target, driver_version
 from mirage_cli.verify.equivalence import Verdict, check_equivalence
+from mirage_cli.verify.numeric import longest_contraction
 
-VERIFIED = 8
+VERIFIED = 10
 """μGraphs that are verified, at most."""
 
 
@@ -122,7 +122,7 @@ def distinct(candidates: Sequence[Candidate], as_written: Candidate) -> list[Can
     """The cheapest candidate of each structure, the cheapest for each number of kernels, and the program as written."""
     found: dict[tuple[object, ...], Candidate] = {}
     for c in candidates:
-        found.setdefault(tuple(shape_of(k) for k in c.graph.kernels), c)
+        found.setdefault(c.shape, c)
     chosen = list(found.values())[:VERIFIED]
     counts = {len(c.graph.kernels) for c in chosen}
     for c in found.values():
@@ -253,7 +253,7 @@ class Pipeline:
     def measured(self, program: Program, key: Key, found: Found) -> dict[str, Any]:
         from mirage_cli.tune.measure import Timing
 
-        tuned = self.tune(program, key, found.plans)
+        tuned = self.tune(program, key, found.plans, found.as_written)
         best = tuned.best
         base = self.document(program, found)
         eager = tuned.baselines.get("eager")
@@ -297,7 +297,7 @@ class Pipeline:
         self.keep(program, key, graph, best.schedule, base, best.timing.median_us)
         return base
 
-    def tune(self, program: Program, key: Key, plans: Sequence[Plan]) -> Any:
+    def tune(self, program: Program, key: Key, plans: Sequence[Plan], as_written: str) -> Any:
         """Run the tuner, continuing from the trials that the store already has."""
         from mirage_cli.codegen.export import kernels_source
         from mirage_cli.tune.compilefarm import CompileFarm
@@ -330,7 +330,16 @@ class Pipeline:
             )
 
         graphs = [(p.id, p.graph) for p in plans]
-        return self._tuner.tune(graphs, self.problem(program), program.tolerance, self.options.budget_s, known, keep)
+        return self._tuner.tune(
+            graphs,
+            self.problem(program),
+            program.tolerance,
+            longest_contraction(program),
+            as_written,
+            self.options.budget_s,
+            known,
+            keep,
+        )
 
     def worker(self) -> Any:
         """The process that owns the GPU."""

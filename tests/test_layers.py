@@ -25,7 +25,7 @@ LAYERS = (
     ("tune",),
     ("migrations", "store"),
     ("doctor", "pipeline"),
-    ("report",),
+    ("benchmark", "report"),
     ("cli",),
     ("__main__",),
 )

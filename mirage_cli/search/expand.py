@@ -40,6 +40,11 @@ class Expansion:
     chosen: tuple[tuple[Form, Node], ...]  # in the order of computation
     leaves: tuple[Form, ...]
 
+    def faithful(self, own: Mapping[Form, str]) -> bool:
+        """Whether every operand of a product is a value of the program too. Products take operands in the program's
+        dtype, so other operands may lie outside its range (an unnormalised row, say) where the program's do not."""
+        return all(a in own for _, n in self.chosen for s in n.steps if s.op == "dot" for a in s.args)
+
     @cached_property
     def depth(self) -> int:
         """The longest chain of reductions that depend on each other: how many passes over the data at most."""

@@ -38,6 +38,7 @@ class Candidate:
     graph: MuGraph
     schedule: Schedule
     predicted_us: float
+    shape: tuple[object, ...] = ()
 
     @property
     def id(self) -> str:
@@ -95,7 +96,7 @@ def search(
     stopped = "exhausted"
     found: list[tuple[float, tuple[Costed, ...]]] = []
     try:
-        run.ceiling = as_written.predicted_us if prune else math.inf
+        run.ceiling = run.space.bounds.slack * as_written.predicted_us if prune else math.inf
         found = run.solve(frozenset(d.outputs), run.space.bounds.kernels, run.ceiling)
     except OutOfTimeError:
         stopped = "budget"
@@ -178,13 +179,13 @@ class _Search:
         are priced.
         """
         if targets not in self.costed:
-            by_leaves: dict[tuple[tuple[Form, ...], int], list[tuple[float, Expansion]]] = {}
+            by_leaves: dict[tuple[tuple[Form, ...], int, bool], list[tuple[float, Expansion]]] = {}
             for e in self.space.expansions(targets):
                 if self.deadline():
                     raise OutOfTimeError
-                by_leaves.setdefault((e.leaves, e.depth), []).append((self.work(e), e))
+                by_leaves.setdefault((e.leaves, e.depth, e.faithful(self.d.names)), []).append((self.work(e), e))
             found: list[Costed] = []
-            for (leaves, _), same in by_leaves.items():
+            for (leaves, *_), same in by_leaves.items():
                 if self.prune and self.traffic_us((*targets, *leaves)) > self.ceiling:
                     self.space.cuts["more memory traffic than the program as written"] += len(same)
                     continue
@@ -433,7 +434,7 @@ class _Search:
         graph = MuGraph(
             program.name, dims, program.dtype, program.inputs, program.outputs, tuple(buffers), tuple(kernels)
         )
-        return Candidate(graph, Schedule(schedules), us)
+        return Candidate(graph, Schedule(schedules), us, tuple(s.plan.shape for s in steps))
 
     def output_stores(self, s: Store) -> list[Store]:
         """The stores of a class that is an output, once for each output that is this class, in its memory order."""

@@ -39,11 +39,13 @@ class Plan:
     leaves: tuple[Form, ...]
     kernels: tuple[Kernel, ...]
     scratch: tuple[Tensor, ...] = ()
+    faithful: bool = True
 
     @cached_property
     def shape(self) -> tuple[object, ...]:
-        """What tells structures apart: the kernels' kinds, roles, and the axes of what they read and write."""
-        return tuple(shape_of(k) for k in self.kernels)
+        """What tells structures apart: the kernels' kinds, roles, and the axes of what they read and write; and
+        whether the operands of products are the program's own."""
+        return self.faithful, *(shape_of(k) for k in self.kernels)
 
 
 def shape_of(k: Kernel) -> tuple[object, ...]:
@@ -62,6 +64,7 @@ def plans(d: Decomposition, e: Expansion, sizes: Mapping[str, int]) -> Iterator[
     written = equations(d, e)
     base = _kernel(d, e, written)
     reduced = reduced_axes(base.body)
+    faithful = e.faithful(d.names)
     spaces = {
         *base.value_dims().values(),
         *(tuple({*q.dims, *q.axes}) for q in base.body if OPS[q.op].kind == "reduction"),
@@ -90,14 +93,14 @@ def plans(d: Decomposition, e: Expansion, sizes: Mapping[str, int]) -> Iterator[
         try:
             if split:
                 first, second, scratch = split_kernel(kernel, split[0], all_axes(d))
-                yield Plan(e.targets, e.leaves, (first, second), scratch)
+                yield Plan(e.targets, e.leaves, (first, second), scratch, faithful)
             else:
                 place(kernel)
-                yield Plan(e.targets, e.leaves, (kernel,))
+                yield Plan(e.targets, e.leaves, (kernel,), (), faithful)
         except InexpressibleError as error:
             yield error
     if library := library_kernel(d, e, written):
-        yield Plan(e.targets, e.leaves, (library,))
+        yield Plan(e.targets, e.leaves, (library,), (), faithful)
 
 
 def reduced_axes(eqns: tuple[Eqn, ...]) -> set[str]:

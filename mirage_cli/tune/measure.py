@@ -197,6 +197,35 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class Standard:
+    """What outputs are held to: `verify.yardstick` on all its distributions.
+
+    tolerance: multiples of the yardstick. contracted: terms of the longest contraction, which scales "large" data.
+    overflow_like_eager: an inf or NaN passes where eager PyTorch has one too.
+    """
+
+    tolerance: float
+    contracted: int
+    overflow_like_eager: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The judgement over all distributions; the errors are those on ordinary data, as norms against float64."""
+
+    ok: bool
+    error: float
+    eager_error: float
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    candidate: Candidate
+    standard: Standard
+
+
+@dataclass(frozen=True, slots=True)
 class Time:
     candidates: tuple[Candidate, ...]
     effort: Effort
@@ -272,6 +301,10 @@ class GpuWorker:
         """Runs it twice on poisoned outputs. Whether the error is small enough is the caller's to say."""
         return self._ask(Check(candidate, distribution))
 
+    def judge(self, candidate: Candidate, standard: Standard) -> Judged | Failure:
+        """Judges it on every distribution against float64 and eager PyTorch, outputs poisoned first."""
+        return self._ask(Judge(candidate, standard))
+
     def time(
         self, candidates: Sequence[Candidate], effort: Effort = QUICK, seed: int = 0
     ) -> Mapping[str, Timing | Failure]:
@@ -299,7 +332,7 @@ class GpuWorker:
             raise MeasureError(f"The device's ceilings cannot be measured: {answer}")
         return answer
 
-    def _ask(self, request: Check | Time | MeasureFloor) -> Any:
+    def _ask(self, request: Check | Judge | Time | MeasureFloor) -> Any:
         """The answer: for `Time` `Timings` or `_Lost`; otherwise figures or a Failure. Raises MeasureError."""
         child = self._running()
         at = At("", PROBLEM_TIMEOUT_S)

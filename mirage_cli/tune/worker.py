@@ -37,9 +37,12 @@ from mirage_cli.tune.measure import (
     Failure,
     FailureKind,
     Floor,
+    Judge,
+    Judged,
     MeasureFloor,
     Problem,
     SetProblem,
+    Standard,
     TensorSpec,
     Time,
     Timing,
@@ -58,6 +61,7 @@ from mirage_cli.tune.testdata import (
     judge,
     poison,
 )
+from mirage_cli.verify import yardstick
 
 COLD_L2 = 8
 MAX_SETS = 4096
@@ -98,6 +102,21 @@ class Data:
 
 
 @dataclass
+class Case:
+    """One distribution's inputs, with the outputs in float64 and by eager PyTorch."""
+
+    inputs: Tensors
+    expected: Tensors
+    eager: Tensors
+
+    def rounded(self, bench: Bench) -> Tensors:
+        """The outputs in float64 with every result rounded to the problem's precision."""
+        dtype = next(x.dtype for x in self.inputs if x.is_floating_point())
+        with yardstick.RoundEveryResult(dtype):
+            return bench.wide(self.inputs)
+
+
+@dataclass
 class Prepared:
     """A candidate ready to be timed: `replay` makes `launches` calls over the first `sets` input sets.
 
@@ -133,6 +152,7 @@ class Bench:
         self.report = report
         self.problem = Problem((), ())
         self.data: dict[Distribution, Data] = {}
+        self.cases: dict[int, Case] = {}
         self.sets: list[tuple[Tensors, Tensors]] = []
         if self.cuda:
             torch.cuda.set_device(device)
@@ -166,6 +186,8 @@ class Bench:
                 return self.set_problem(problem)
             case Check(candidate, distribution):
                 return self.check(candidate, distribution)
+            case Judge(candidate, standard):
+                return self.judge_all(candidate, standard)
             case Time(candidates, effort, seed):
                 return Timings(self.time(candidates, effort, seed))
             case MeasureFloor(dtype):
@@ -198,6 +220,7 @@ class Bench:
     def set_problem(self, problem: Problem) -> bool:
         self.problem = problem
         self.data.clear()
+        self.cases.clear()
         self.sets.clear()
         if self.cuda:
             torch.cuda.empty_cache()
@@ -295,6 +318,49 @@ class Bench:
 
     def judge(self, outputs: Tensors, data: Data) -> Accuracy:
         return judge(self.problem.outputs, outputs, data.reference)
+
+    def judge_all(self, candidate: Candidate, standard: Standard) -> Judged:
+        """Every distribution of the yardstick; the float64 and eager outputs of each are made once."""
+        found: list[yardstick.Judgement] = []
+        with torch.no_grad():
+            for i, kind in enumerate(yardstick.DISTRIBUTIONS):
+                self.report(At(candidate.id, candidate.timeout_s))
+                case = self.case(i, standard.contracted)
+                outputs = [poison(self.empty(spec)) for spec in self.problem.outputs]
+                outputs = self.load(candidate, [([x.clone() for x in case.inputs], outputs)])(0)
+                self.synchronize()
+                found.append(
+                    yardstick.judge_outputs(
+                        kind.name,
+                        outputs,
+                        case.expected,
+                        case.eager,
+                        lambda case=case: case.rounded(self),
+                        standard.tolerance,
+                        standard.overflow_like_eager,
+                    )
+                )
+        problems = [f"{j.distribution}: {j.problem}" for j in found if j.problem]
+        return Judged(not problems, found[0].error.norm, found[0].eager_error.norm, "; ".join(problems) or None)
+
+    def case(self, i: int, contracted: int) -> Case:
+        """Inputs of the yardstick's distribution number i, with their outputs in float64 and by eager PyTorch."""
+        if i not in self.cases:
+            specs = self.problem.inputs
+            shapes, scales = [s.shape for s in specs], [s.scale for s in specs]
+            dtypes: list[torch.dtype] = [getattr(torch, s.dtype) for s in specs]
+            kind = yardstick.DISTRIBUTIONS[i]
+            inputs = yardstick.draw(kind, shapes, dtypes, scales, contracted, self.device, self.problem.seed + i)
+            self.cases[i] = Case(inputs, self.wide(inputs), [y.clone() for y in self.reference(inputs)])
+        return self.cases[i]
+
+    def reference(self, inputs: Tensors) -> Tensors:
+        assert self.problem.reference_source is not None, "a problem that is judged has a reference"
+        return as_list(load_module(self.problem.reference_source, self.directory).reference(*inputs))
+
+    def wide(self, inputs: Tensors) -> Tensors:
+        """The outputs in float64."""
+        return [y.double() for y in self.reference([x.double() if x.is_floating_point() else x for x in inputs])]
 
     # Timing
 
