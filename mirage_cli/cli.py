@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -130,7 +130,7 @@ def choose_target(name: str) -> tuple[Any, bool]:
 
 
 @contextmanager
-def status(quiet: bool) -> Iterator[Any]:
+def status(quiet: bool) -> Generator[Any]:
     """A line on stderr that says what is being tried; nothing where stderr is no terminal or `quiet`."""
     if quiet or not err.is_terminal:
         yield lambda text: None
@@ -365,7 +365,9 @@ def best_of(store: Any, path: Path, dims: Sequence[str] | None, dtype: str | Non
 @app.command()
 def export(
     spec: OneSpec,
-    triton: Annotated[bool, typer.Option("--triton", help="as one Python file with Triton kernels")] = True,
+    _triton: Annotated[
+        bool, typer.Option("--triton", help="as Triton: what is written unless another form is named")
+    ] = True,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="write here instead of to stdout")] = None,
     id: Annotated[str | None, typer.Option("--id", help="this μGraph instead of the best")] = None,
     dim: Dims = None,

@@ -50,7 +50,7 @@ class ProgramReader:
     # -- statements
 
     def read(self, text: str, line: int, column: Callable[[int], int]) -> None:
-        """Read a whole program. `line` is the file's line of its first one; `column(n)` the column its line n starts in."""
+        """Read a whole program. line: of its first line in the file; column(n): where its line n starts."""
         self.line0, self.column0 = line, column
         try:
             tree = ast.parse(text)

@@ -512,7 +512,7 @@ def stored_search(store: Store, program: Program) -> Found | None:
     stored = store.mugraphs_of(program_hash(program), program.dims, program.dtype)
     plans: dict[str, Plan] = {}
     for m in stored:
-        verdict = Verdict(**{**m.verification, "assumes": tuple(m.verification["assumes"])})
+        verdict = Verdict.from_json(m.verification)
         plans.setdefault(m.id, Plan(m.id, parse_mugraph(m.text), Schedule({}), m.predicted_us or 0.0, verdict))
     if not plans:
         return None

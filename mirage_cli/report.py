@@ -114,7 +114,8 @@ def explanation(r: Document) -> list[Table | Text]:
 
 def schedule_text(k: Mapping[str, Any]) -> str:
     tiles = " ".join(f"{d}={t}" for d, t in k["tiles"])
-    return f"{tiles} order={','.join(k['order'])} warps={k['warps']} stages={k['stages']} split={k['split']} group={k['group']}"
+    order = ",".join(k["order"])
+    return f"{tiles} order={order} warps={k['warps']} stages={k['stages']} split={k['split']} group={k['group']}"
 
 
 def bench_table(rows: Sequence[Document]) -> Table:

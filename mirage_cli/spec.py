@@ -145,8 +145,9 @@ class _Reader:
                     self.stop()
                 if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
                     self.report(*place, "anchors and aliases are not part of specs")
-                if getattr(event, "tag", None):
-                    self.report(*place, f"the tag {event.tag} is not part of specs")
+                tag = getattr(event, "tag", None)
+                if tag:
+                    self.report(*place, f"the tag {tag} is not part of specs")
             self.stop()
             node = yaml.compose(self.text, Loader=yaml.SafeLoader)
         except yaml.MarkedYAMLError as error:
@@ -162,7 +163,7 @@ class _Reader:
             raise SpecError(self.errors)
         return node
 
-    def entries(self, node: yaml.MappingNode) -> list[Entry]:
+    def entries(self, node: yaml.Node) -> list[Entry]:
         """The entries of a mapping with plain keys, each key once."""
         found: list[Entry] = []
         seen: set[str] = set()

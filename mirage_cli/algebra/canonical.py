@@ -114,7 +114,7 @@ class Algebra:
 
     def __init__(self) -> None:
         self._forms: dict[tuple[tuple[Mono, Fraction], ...], Form] = {}
-        self._atoms: dict[tuple[Any, ...], Atom] = {}
+        self.atoms: dict[tuple[Any, ...], Atom] = {}
         self._cache: dict[tuple[Any, ...], Form] = {}
         self.aliases: dict[str, str] = {}
         self.axes: set[str] = set()
@@ -132,7 +132,7 @@ class Algebra:
 
     def _atom(self, kind: str, *args: Any, dims: Iterable[str]) -> Atom:
         name = (kind, *args)
-        atom = self._atoms.get(name)
+        atom = self.atoms.get(name)
         if atom is None:
             parts: list[object] = [kind]
             for a in args:
@@ -142,7 +142,7 @@ class Algebra:
                     parts.append(_mono_key(a))
                 else:
                     parts.append(a)
-            atom = self._atoms[name] = Atom(kind, args, frozenset(dims), _digest(*parts))
+            atom = self.atoms[name] = Atom(kind, args, frozenset(dims), _digest(*parts))
         return atom
 
     def of_atom(self, atom: Atom, exponent: Fraction = ONE) -> Form:
@@ -205,11 +205,9 @@ class Algebra:
 
     def _mul_mono(self, m: Mono, c: Fraction, n: Mono, d: Fraction) -> Form:
         factors = dict(m)
-        exponents: list[Form] = []
         for atom, e in n:
             factors[atom] = factors.get(atom, Fraction(0)) + e
-        for atom in [a for a in factors if a.kind == "exp"]:
-            exponents.append(self.scale(atom.args[0], factors.pop(atom)))
+        exponents = [self.scale(a.args[0], factors.pop(a)) for a in list(factors) if a.kind == "exp"]
         product = self._form({self._sorted(factors): c * d})
         if not exponents:
             return product
@@ -231,7 +229,7 @@ class Algebra:
             mono, c = x.single
             if e.denominator == 1 and (c or e > 0):
                 return self.of_mono(tuple((a, k * e) for a, k in mono), c**e.numerator)
-            unknown = [(a, k) for a, k in mono if not _nonnegative(a, k)]
+            unknown = [(a, k) for a, k in mono if not _nonnegative(a)]
             if c > 0 and (not unknown or (len(unknown) == 1 and unknown[0][1] == 1)):
                 root = _exact_power(c, e)
                 product = self.of_mono(tuple((a, k * e) for a, k in mono), ONE if root is None else root)
@@ -444,11 +442,11 @@ class Algebra:
         return row.canon(self, *forms, axes) if row.kind in ("reduction", "contraction") else row.canon(self, *forms)
 
 
-def _nonnegative(atom: Atom, e: Fraction) -> bool:
-    """Whether atom^e cannot be negative, so that fractional powers distribute over it."""
+def _nonnegative(atom: Atom) -> bool:
+    """Whether an atom cannot be negative, so that fractional powers distribute over it."""
     if atom.kind in ("exp", "shifted_exp", "size", "number"):
         return True
-    return atom.kind == "sum" and all(_nonnegative(a, k) or k % 2 == 0 for a, k in atom.args[1])
+    return atom.kind == "sum" and all(_nonnegative(a) or k % 2 == 0 for a, k in atom.args[1])
 
 
 def _exact_power(c: Fraction, e: Fraction) -> Fraction | None:
@@ -499,7 +497,7 @@ def make_safe(algebra: Algebra, forms: Mapping[str, Form]) -> dict[str, Form]:
     where an output has a degree other than 0.
     """
     shifts: dict[Form, frozenset[str]] = {}
-    for atom in list(algebra._atoms.values()):  # noqa: SLF001
+    for atom in list(algebra.atoms.values()):
         if atom.kind == "sum":
             for factor, _ in atom.args[1]:
                 if factor.kind == "exp":

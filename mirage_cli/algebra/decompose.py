@@ -183,7 +183,7 @@ class _Steps:
 
 
 def _algebra_nodes(d: Decomposition, form: Form, has_own: bool) -> list[Node]:
-    if form.number is not None or not form.terms:
+    if form.number is not None or len(form.terms) == 0:
         steps = _Steps()
         steps.add("mul", form.number or Fraction(0), ONE)
         return [steps.node()]

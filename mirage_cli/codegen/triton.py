@@ -18,7 +18,7 @@ from math import ceil, prod
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import IDENTITY, OPS, Number
 from mirage_cli.ir.placement import Loop, place
-from mirage_cli.ir.program import Eqn, Tensor, tensor_type
+from mirage_cli.ir.program import Eqn, Tensor
 from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, block_sizes, chunk_length
 
 TRITON_TYPE = {"float16": "tl.float16", "bfloat16": "tl.bfloat16", "float32": "tl.float32", "int32": "tl.int32"}

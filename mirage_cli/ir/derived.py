@@ -64,7 +64,8 @@ DERIVED: Mapping[str, Derived] = {
     for d in (
         Derived("mean", "mean over axes", _mean, "torch.mean({0}, dim={dims})", reduces=True),
         Derived("softmax", "exp(x) / sum(exp(x)) over axes", _softmax, "torch.softmax({0}, dim={dims})"),
-        Derived("logsumexp", "log(sum(exp(x))) over axes", _logsumexp, "torch.logsumexp({0}, dim={dims})", reduces=True),
+        Derived("logsumexp", "log(sum(exp(x))) over axes", _logsumexp, "torch.logsumexp({0}, dim={dims})",
+                reduces=True),
         Derived("rms_norm", "x / sqrt(mean(x²) + eps)", _rms_norm,
                 "torch.nn.functional.rms_norm({last}, {sizes}, eps={number})", ("eps", 1e-6), moved=True),
         Derived("layer_norm", "(x - mean) / sqrt(variance + eps), no affine part", _layer_norm,
@@ -95,7 +96,7 @@ def lower(program: Program) -> Program:
             continue
         row = DERIVED[e.op]
         number = args[1] if len(args) > 1 else Fraction(row.option[1] if row.option else 0)
-        assert not isinstance(number, str)
+        assert args and not isinstance(number, str)
         result = row.define(b, str(args[0]), e.axes, number)
         last = b.eqns.pop()
         assert last.out == result, "a definition ends with its result"

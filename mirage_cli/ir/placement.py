@@ -258,7 +258,7 @@ class _Attempt:
                 result[m] = sum(g)
             elif rule == "sub":
                 result[m] = g[0] - g[1]
-            elif rule == "same" and len(set(g)) == 1 or rule == "first":
+            elif (rule == "same" and len(set(g)) == 1) or rule == "first":
                 result[m] = g[0]
             else:
                 self.bad.add(m)

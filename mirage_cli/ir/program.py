@@ -96,7 +96,9 @@ class Program:
         return {t.name: t for t in self.inputs} | {e.out: e for e in self.eqns}
 
     def types(self) -> dict[str, Type]:
-        return {t.name: tensor_type(t) for t in self.inputs} | {e.out: e.type for e in self.eqns}
+        found: dict[str, Type] = {t.name: tensor_type(t) for t in self.inputs}
+        found.update((e.out, e.type) for e in self.eqns)
+        return found
 
     def __str__(self) -> str:
         lines = [f"program {self.name}", "dims " + " ".join(f"{n}={s}" for n, s in self.dims)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -51,9 +52,7 @@ class Schedule:
     def from_json(data: Mapping[str, Any]) -> Schedule:
         return Schedule(
             {
-                name: KernelSchedule(
-                    **{**k, "tiles": tuple((d, int(t)) for d, t in k["tiles"]), "order": tuple(k["order"])}
-                )
+                name: KernelSchedule(tuple((d, int(t)) for d, t in k["tiles"]), tuple(k["order"]), **_plain(k))
                 for name, k in data.items()
             }
         )
@@ -62,12 +61,16 @@ class Schedule:
         return "\n".join(f"{name}: {k}" for name, k in self.kernels.items())
 
 
+def _plain(k: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in k.items() if name not in ("tiles", "order")}
+
+
 MIN_DOT = 16
 """The smallest block axis that the matrix units take (Triton's tl.dot, float16)."""
 
 
 def block_sizes(kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> dict[str, int]:
-    """The block size of every dimension. One that is held whole is padded for the matrix units where a product has it."""
+    """The block size of every dimension; one that is held whole is padded where the matrix units take it."""
     matrix = kernel.matrix_axes()
     block = dict(schedule.tiles)
     for d in kernel.with_role("tile"):
@@ -78,7 +81,8 @@ def block_sizes(kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, in
 
 def chunk_length(size: int, chunks: int, tile: int) -> int:
     """Elements of one chunk of a split dimension: a whole number of tiles. The last chunks may be short or empty."""
-    return -(-(-(-size // chunks)) // tile) * tile
+    tiles = math.ceil(math.ceil(size / chunks) / tile)
+    return tiles * tile
 
 
 def next_power_of_two(n: int) -> int:

@@ -76,7 +76,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int]) -> Model:
                 segment.dims if isinstance(segment, Loop) else (),
                 tuple((x.dims, element_bytes[x.buffer], x.buffer) for s in segment.steps if (x := loads.get(s.out))),
                 tuple(tuple({*e.dims, *e.axes}) for e in eqns if e.op == "dot"),
-                tuple((_space(e, dims), OPS[e.op].flops) for e in eqns if e.op != "dot"),
+                tuple((_space(e), OPS[e.op].flops) for e in eqns if e.op != "dot"),
             )
         )
     accumulators = tuple(dims[n] for loop in placement.loops for n, _ in loop.accumulators)
@@ -89,16 +89,13 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int]) -> Model:
         tuple(s for s in segments if s.loads or s.dots or s.elementwise),
         tuple((s.dims, element_bytes[s.buffer]) for s in kernel.stores),
         accumulators,
-        tuple(
-            {d for d in dims.values()}
-            | {tuple({*e.dims, *e.axes}) for e in kernel.body if OPS[e.op].kind == "reduction"}
-        ),
+        tuple(set(dims.values()) | {tuple({*e.dims, *e.axes}) for e in kernel.body if OPS[e.op].kind == "reduction"}),
         matrix,
         batch,
     )
 
 
-def _space(e: Eqn, dims: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+def _space(e: Eqn) -> tuple[str, ...]:
     return tuple({*e.dims, *e.axes}) if OPS[e.op].kind == "reduction" else e.dims
 
 
@@ -120,7 +117,7 @@ LIMITS = ("memory", "L2", "matrix units", "arithmetic", "latency")
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """For each schedule of a batch: predicted microseconds (infinite where blocks do not fit) and the dominating term."""
+    """For each schedule of a batch: predicted microseconds (infinite where blocks do not fit) and what limits it."""
 
     us: Array
     limit: Array

@@ -1,7 +1,7 @@
 """The generator: kernel graphs from the decomposition graph, exhaustive within bounds, cheapest first.
 
-A state is the set of classes that must be in device memory. A step takes the class of highest rank, alone or together
-with others, and computes it by one plan (one kernel, or two where a split is merged) from other classes, which then must
+A state is the set of classes that must be in device memory. A step takes the class of highest rank, alone or with
+others, and computes it by one plan (one kernel, or two where a split is merged) from other classes, which then must
 be in memory in turn. The best continuations of a state do not depend on how it was reached, so they are memoised.
 """
 
@@ -442,7 +442,7 @@ class _Search:
         return [Store(t.name, s.value, t.dims) for t, f in outputs if "@" + f.key == s.buffer]
 
     def reorder(self, loads: tuple[Load, ...]) -> tuple[Load, ...]:
-        """Loads with the axes of the tensor's own memory order: outputs may be declared in another than the program's."""
+        """Loads with the axes in the tensor's own memory order, which a declared output may have chosen."""
         orders = {t.name: t.dims for t in self.d.program.outputs}
         return tuple(replace(x, dims=orders.get(x.buffer, x.dims)) for x in loads)
 

@@ -80,12 +80,12 @@ def plans(d: Decomposition, e: Expansion, sizes: Mapping[str, int]) -> Iterator[
         if sizes[dim] >= SPLIT_MINIMUM:
             roles.append("split")
         choices.append(roles)
-    for roles in product(*choices):
-        split = [dim for (dim, _), r in zip(base.roles, roles, strict=True) if r == "split"]
-        looped: tuple[Role, ...] = tuple("loop" if r == "split" else r for r in roles)
+    for chosen in product(*choices):
+        split = [dim for (dim, _), r in zip(base.roles, chosen, strict=True) if r == "split"]
+        looped: tuple[Role, ...] = tuple("loop" if r == "split" else r for r in chosen)
         if len(split) > 1:
             continue
-        held = {dim for (dim, _), r in zip(base.roles, roles, strict=True) if r == "tile"}
+        held = {dim for (dim, _), r in zip(base.roles, chosen, strict=True) if r == "tile"}
         if any(prod(sizes[a] for a in dims if a in held) > MAX_BLOCK for dims in spaces):
             yield InexpressibleError("blocks too large")
             continue

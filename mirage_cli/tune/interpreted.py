@@ -95,7 +95,7 @@ class Interpreter:
             )
 
     def judge(self, program: Program, source: str, seed: int) -> Judged:
-        """Judge module text with `make_scratch` and `launch` (`codegen.export.kernels_source`) on every distribution."""
+        """Judge module text with `make_scratch` and `launch` (as `kernels_source` gives) on every distribution."""
         self.start()
         child = self._child
         assert child is not None

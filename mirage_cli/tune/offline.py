@@ -38,8 +38,8 @@ def main(connection: Connection[Any, Any], arch: int, directory: Path) -> None:
     jit: Any = JITFunction
     launch = jit.run
 
-    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-        kernel = launch(self, *args, grid=grid, warmup=True, **kwargs)
+    def compile_only(self: Any, *args: Any, grid: Any, **kwargs: Any) -> Any:
+        kernel = launch(self, *args, grid=grid, **{**kwargs, "warmup": True})
         compiled.append(kernel)
         return kernel
 
@@ -69,7 +69,7 @@ class OfflineDriver:
     def get_current_device(self) -> int:
         return 0
 
-    def get_current_stream(self, device: int) -> int:
+    def get_current_stream(self, _device: int) -> int:
         return 0
 
 

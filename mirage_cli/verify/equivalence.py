@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -59,6 +60,13 @@ class Verdict:
         if self.ok:
             return self.detail
         return f"refused by {self.net}: {self.detail}" + (f" ({self.counterexample})" if self.counterexample else "")
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Verdict:
+        """What `dataclasses.asdict` gave, read back."""
+        return Verdict(
+            data["ok"], data["net"], data["bound"], data["detail"], data["counterexample"], tuple(data["assumes"])
+        )
 
 
 def check_equivalence(program: Program, graph: MuGraph, seed: int, tests: int = 2) -> Verdict:
