@@ -25,7 +25,7 @@ from types import ModuleType
 
 from mirage_cli.codegen.library import library_call
 from mirage_cli.codegen.torch_source import torch_source
-from mirage_cli.codegen.triton import KernelSource, emit_kernel
+from mirage_cli.codegen.triton import MATRIX_TYPE, KernelSource, emit_kernel
 from mirage_cli.errors import MirageError
 from mirage_cli.ir.mugraph import MuGraph, split_axis
 from mirage_cli.ir.program import Program, Tensor
@@ -97,7 +97,7 @@ class _Parts:
             for k in graph.kernels
             if k.kind == "generated"
         }
-        self.taken = {"torch", "triton", "tl", "inputs", "outputs", "scratch", "make_scratch", "launch"}
+        self.taken = {"torch", "triton", "tl", "inputs", "outputs", "scratch", "make_scratch", "launch", "MATRIX_TYPE"}
         self.taken |= {k.name for k in self.kernels.values()}
         self.names = {n: f"{n}_" if n in self.taken or keyword.iskeyword(n) else n for n in graph.tensors()}
 
@@ -106,6 +106,8 @@ class _Parts:
 
     def blocks(self) -> list[str]:
         kernels = [k.source.strip("\n") for k in self.kernels.values()]
+        if any("MATRIX_TYPE" in k for k in kernels):
+            kernels.insert(0, MATRIX_TYPE)
         return [*kernels, self.scratch(), self.launch()]
 
     def scratch(self) -> str:

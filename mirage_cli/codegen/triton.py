@@ -22,13 +22,18 @@ from mirage_cli.ir.program import Eqn, Tensor
 from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, block_sizes, chunk_length
 
 TRITON_TYPE = {"float16": "tl.float16", "bfloat16": "tl.bfloat16", "float32": "tl.float32", "int32": "tl.int32"}
+MATRIX_TYPE = """
+# What tl.dot is given. Triton's interpreter would multiply the bits of bfloat16: there it is given float32.
+MATRIX_TYPE: tl.constexpr = tl.constexpr(tl.float32 if triton.knobs.runtime.interpret else tl.bfloat16)
+""".strip()
+"""What modules with a kernel that says MATRIX_TYPE start with."""
 MAX_PRODUCT = 1 << 17
 """Elements of the broadcast product that stands in for tl.dot where an axis is too small for it."""
 MAX_LANES = 64
 """Elements of a thread in an accumulator that is reduced only after its loop."""
 MAX_ELEMENTS = 1 << 17
 """Elements of any one block; Triton's own limit is 2^20."""
-RESERVED = {"tl", "triton", "range", "pid", "chunk", "step", "min", "max", "float"}
+RESERVED = {"tl", "MATRIX_TYPE", "triton", "range", "pid", "chunk", "step", "min", "max", "float"}
 OWN_PREFIXES = ("i_", "in_", "s_", "t_", "first_", "rows_", "SIZE_", "BLOCK_")
 OWN_SUFFIXES = ("_ptr", "_next", "_scale")
 
@@ -398,6 +403,8 @@ class _Emitter:
         )
         if kind != self.graph.dtype:
             text = f"{text}.to({TRITON_TYPE[self.graph.dtype]})"
+        if self.graph.dtype == "bfloat16":
+            text = f"{text}.to(MATRIX_TYPE)"
         text = self.permuted(text, have, [d for g in groups for d in g])
         groups = [g for g in groups if g]
         if any(len(g) > 1 for g in groups):
