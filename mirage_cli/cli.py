@@ -7,9 +7,11 @@ Results go to stdout, progress and warnings to stderr. Exit codes: 0 done, 1 the
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -29,8 +31,10 @@ app = typer.Typer(
 cache = typer.Typer(help="The database of what was found and measured.", no_args_is_help=True)
 app.add_typer(cache, name="cache")
 
-out = Console(soft_wrap=True)
-err = Console(stderr=True)
+# Text is printed as it is: nothing in it is markup, no path is broken. Tables have room in files and pipes.
+WIDTH = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 200
+out = Console(soft_wrap=True, markup=False, highlight=False, width=WIDTH)
+err = Console(soft_wrap=True, markup=False, highlight=False, stderr=True)
 
 Specs = Annotated[list[Path], typer.Argument(help="spec files (YAML)", metavar="SPEC...")]
 OneSpec = Annotated[Path, typer.Argument(help="a spec file (YAML)", metavar="SPEC")]
@@ -50,27 +54,30 @@ Top = Annotated[int, typer.Option(min=1, help="how many kernels to report for ea
 
 def main() -> NoReturn:
     """Run the command line; errors of the input or the machine end in a message and exit code 1."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # where the terminal's encoding has no μ
     try:
-        app(standalone_mode=False)
+        code = app(standalone_mode=False) or 0  # which returns the code of a typer.Exit
+        sys.stdout.flush()
     except MirageError as error:
-        err.print(f"error: {error}", style="red", highlight=False, markup=False)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        err.print("interrupted")
-        sys.exit(130)
-    except typer.Exit as end:
-        sys.exit(end.exit_code)
-    except typer.Abort:
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(1)
+        err.print(f"error: {error}", style="red")
+        code = 1
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    except OSError as error:  # a reader that is gone, a full disk, a file that cannot be written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to print would fail again
+        if not isinstance(error, BrokenPipeError):
+            err.print(f"error: {error.filename or 'output'}: {error.strerror or error}", style="red")
+        code = 1
     except Exception as error:  # click's usage errors, which say what was expected
         if not hasattr(error, "exit_code") or not hasattr(error, "show"):
             raise
         error.show()  # type: ignore[attr-defined]
-        sys.exit(2)
-    sys.exit(0)
+        code = 2
+    if code == 130:
+        err.print("interrupted")
+    sys.exit(code)
 
 
 @app.callback(invoke_without_command=True)
@@ -79,7 +86,7 @@ def root(
 ) -> None:
     """Search for the fastest verified Triton kernel of a tensor program."""
     if version:
-        out.print(__version__, highlight=False)
+        out.print(__version__)
         raise typer.Exit(0)
     if context.invoked_subcommand is None:
         raise typer.Exit(2)
@@ -107,7 +114,7 @@ def read(paths: Sequence[Path], dims: Sequence[str] | None, dtype: str | None) -
     for path in paths:
         spec = load_spec(path)
         for warning in spec.warnings:
-            err.print(str(warning), style="yellow", highlight=False, markup=False)
+            err.print(str(warning), style="yellow")
         found += [(p, spec.text) for p in spec.programs(overrides(dims) or None, dtype)]
     return found
 
@@ -257,12 +264,13 @@ def tune(
 
 def finish(results: Sequence[Any], target: Any, as_json: bool, interrupted: bool) -> None:
     """Print results and choose the exit code."""
-    from mirage_cli.report import results_table
+    from mirage_cli.report import results_tables
 
     if as_json:
         emit_json(results, target)
     else:
-        out.print(results_table(results))
+        for table in results_tables(results):
+            out.print(table)
     if interrupted:
         raise typer.Exit(130)
     if not any(better(r) for r in results):
@@ -327,7 +335,7 @@ def bench(
     if check:
         slower = regressions(json.loads(check.read_text(encoding="utf-8")), rows)
         for line in slower:
-            err.print(line, style="red", highlight=False)
+            err.print(line, style="red")
         if slower:
             raise typer.Exit(1)
 
@@ -388,7 +396,7 @@ def export(
         return
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(source, encoding="utf-8")
-    out.print(f"{output}", highlight=False)
+    out.print(str(output))
 
 
 @app.command()
@@ -448,12 +456,16 @@ def verify(
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
+        raise MirageError(f"{file}: {error.strerror if isinstance(error, OSError) else error}") from None
+    programs = [p for p, _ in read([spec], dim, dtype)]
+    try:
+        answer = judge_file(programs, text, seed)
+    except MirageError as error:
         raise MirageError(f"{file}: {error}") from None
-    answer = judge_file([p for p, _ in read([spec], dim, dtype)], text, seed)
     if as_json:
         sys.stdout.write(json.dumps(answer, indent=1) + "\n")
     else:
-        out.print(answer["detail"], highlight=False, markup=False)
+        out.print(answer["detail"])
     if not answer["ok"]:
         raise typer.Exit(1)
 
@@ -507,11 +519,11 @@ def cache_show(
     if not shown:
         raise MirageError(f"nothing is stored under {id}; `mirage cache list` says what is")
     for s in shown:
-        out.print(f"{s.spec} on {s.key.gpu}", style="bold", highlight=False)
-        out.print(s.mugraph.text, highlight=False, markup=False)
+        out.print(f"{s.spec} on {s.key.gpu}", style="bold")
+        out.print(s.mugraph.text)
         for m in sorted(s.measurements, key=lambda m: m.median_us or float("inf"))[:10]:
             result = m.failure or f"{m.median_us:.2f} ± {m.spread_us:.2f} µs"
-            out.print(f"  {result}  {json.dumps(m.schedule)}", highlight=False, markup=False)
+            out.print(f"  {result}  {json.dumps(m.schedule)}")
 
 
 @cache.command("remove")
@@ -521,7 +533,7 @@ def cache_remove(id: Annotated[str, typer.Argument(help="id of a μGraph or of a
         count = store.remove(id)
     if not count:
         raise MirageError(f"nothing is stored under {id}; `mirage cache list` says what is")
-    out.print(f"removed {count}", highlight=False)
+    out.print(f"removed {count}")
 
 
 @app.command()

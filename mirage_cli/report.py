@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -20,47 +22,45 @@ def sizes_text(dims: Mapping[str, int]) -> str:
     return " ".join(f"{d}={n}" for d, n in dims.items())
 
 
-def results_table(results: Sequence[Document]) -> Table:
-    """One line for each program: its best kernel."""
-    table = Table(title="best kernels", title_justify="left")
-    for name in (
-        "spec",
-        "dims",
-        "dtype",
-        "μGraph",
-        "kernels",
-        "µs",
-        "floor",
-        "eager",
-        "status",
-        "error / eager's",
-        "search",
-    ):
-        table.add_column(name, justify="right" if name in ("kernels", "µs", "floor", "eager") else "left")
-    for r in results:
+def results_tables(results: Sequence[Document]) -> list[Table]:
+    """A table for each spec and dtype: a line for each size, with its best kernel."""
+    groups = [list(rows) for _, rows in groupby(results, key=lambda r: (r["spec"], r["dtype"]))]
+    return [_group_table(rows) for rows in groups]
+
+
+def _group_table(rows: Sequence[Document]) -> Table:
+    fixed = {d: n for d, n in rows[0]["dims"].items() if all(r["dims"][d] == n for r in rows)}
+    if len(rows) == 1:
+        fixed = {}
+    title = f"{rows[0]['spec']} {rows[0]['dtype']} {sizes_text(fixed)}"
+    table = Table(title=title.strip(), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("dims")
+    table.add_column("μGraph", no_wrap=True)
+    for name in ("kernels", "µs", "floor", "eager", "error / eager's"):
+        table.add_column(name, justify="right", no_wrap=name != "error / eager's")
+    table.add_column("status", no_wrap=True)
+    for r in rows:
         b = r["best"]
-        stats = r["search"]
-        search = f"{stats['stopped']} in {stats['seconds']:.1f} s"
+        dims = sizes_text({d: n for d, n in r["dims"].items() if d not in fixed})
         if b is None:
-            table.add_row(r["spec"], sizes_text(r["dims"]), r["dtype"], "none", "", "", "", "", "", "", search)
+            table.add_row(dims, "none", "", "", "", "", "", r["search"]["stopped"])
             continue
-        us = b["time_us"] if b["time_us"] is not None else b.get("predicted_us")
-        errors = [b["error_vs_float64"], b["eager_error_vs_float64"]]
-        shown = " / ".join("-" if e is None else f"{e:.1e}" for e in errors)
-        table.add_row(
-            r["spec"],
-            sizes_text(r["dims"]),
-            r["dtype"],
-            b["id"],
-            str(b["kernels"]),
-            figure(us),
-            figure(b["floor_us"]),
-            figure(b["eager_us"]),
-            b["status"],
-            shown,
-            search,
-        )
+        us = [figure(x) for x in (time_of(b), b["floor_us"], b["eager_us"])]
+        table.add_row(dims, b["id"][:8], str(b["kernels"]), *us, error_text(b), b["status"])
     return table
+
+
+def time_of(best: Document) -> float | None:
+    """Microseconds: the measured time, or the predicted one where nothing was measured."""
+    return best["time_us"] if best["time_us"] is not None else best.get("predicted_us")
+
+
+def error_text(best: Document) -> str:
+    """The error against float64, in multiples of eager PyTorch's own unless that is none."""
+    error, eager = best["error_vs_float64"], best["eager_error_vs_float64"]
+    if error is None or eager is None:
+        return "-"
+    return f"{error / eager:.2f}" if eager else f"{error:.1e}"
 
 
 def mapping_table(title: str, rows: Iterable[tuple[str, Any]]) -> Table:
@@ -99,7 +99,7 @@ def explanation(r: Document) -> list[Table | Text]:
     if b is None:
         parts.append(Text("No kernel was found."))
         return parts
-    us = b["time_us"] if b["time_us"] is not None else b.get("predicted_us")
+    us = time_of(b)
     rows = [
         ("μGraph", f"{b['id']}, {b['kernels']} kernels"),
         ("time", f"{figure(us)} µs, {b['status']}"),
