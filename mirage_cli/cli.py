@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -31,10 +32,10 @@ app = typer.Typer(
 cache = typer.Typer(help="The database of what was found and measured.", no_args_is_help=True)
 app.add_typer(cache, name="cache")
 
-# Text is printed as it is: nothing in it is markup, no path is broken. Tables have room in files and pipes.
+# Text is printed as it is: nothing in it is markup or an emoji, no path is broken. Tables have room in files and pipes.
 WIDTH = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 200
-out = Console(soft_wrap=True, markup=False, highlight=False, width=WIDTH)
-err = Console(soft_wrap=True, markup=False, highlight=False, stderr=True)
+out = Console(soft_wrap=True, markup=False, emoji=False, highlight=False, width=WIDTH)
+err = Console(soft_wrap=True, markup=False, emoji=False, highlight=False, stderr=True)
 
 Specs = Annotated[list[Path], typer.Argument(help="spec files (YAML)", metavar="SPEC...")]
 OneSpec = Annotated[Path, typer.Argument(help="a spec file (YAML)", metavar="SPEC")]
@@ -58,7 +59,7 @@ def main() -> NoReturn:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # where the terminal's encoding has no μ
     try:
-        code = app(standalone_mode=False) or 0  # which returns the code of a typer.Exit
+        code = app(prog_name="mirage", standalone_mode=False) or 0  # which returns the code of a typer.Exit
         sys.stdout.flush()
     except MirageError as error:
         err.print(f"error: {error}", style="red")
@@ -76,6 +77,7 @@ def main() -> NoReturn:
         error.show()  # type: ignore[attr-defined]
         code = 2
     if code == 130:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # once more changes nothing
         err.print("interrupted")
     sys.exit(code)
 
@@ -217,8 +219,12 @@ def search(
             for i, (program, text) in enumerate(programs):
                 if i not in known:
                     tell(f"searching {program.name}")
-                    known[i] = pipeline.finish(program, text, next(found))
+                    searched = next(found)
+                    interrupted = searched.stopped == "interrupted"
+                    known[i] = pipeline.finish(program, text, searched)
                 results.append(known[i])
+                if interrupted:
+                    break
         except KeyboardInterrupt:
             interrupted = True
     finish(results, chosen, as_json, interrupted)
@@ -356,12 +362,17 @@ def regressions(before: Sequence[Any], after: Sequence[Any]) -> list[str]:
 # -- what was found
 
 
-def best_of(store: Any, path: Path, dims: Sequence[str] | None, dtype: str | None) -> tuple[Any, Any]:
-    """(program, entry) of the best stored kernel for a spec: measured before predicted, the first size that has one."""
-    programs = read([path], dims, dtype)
-    from mirage_cli.pipeline import program_hash
+def best_of(store: Any, path: Path, dims: Sequence[str] | None, dtype: str | None, target: str) -> tuple[Any, Any]:
+    """(program, entry) of the best stored kernel for a spec: measured before predicted, the first size that has one.
 
-    entries = store.list()
+    For the GPU that `target` names, or for any where it is "auto".
+    """
+    from mirage_cli.pipeline import program_hash
+    from mirage_cli.target import find_target
+
+    programs = read([path], dims, dtype)
+    gpu = None if target == "auto" else find_target(target).name
+    entries = [e for e in store.list() if gpu in (None, e.key.gpu.removesuffix(" (predicted)"))]
     for program, _ in programs:
         mine = [e for e in entries if e.key.program_hash == program_hash(program) and e.best is not None]
         if mine:
@@ -380,6 +391,7 @@ def export(
     id: Annotated[str | None, typer.Option("--id", help="this μGraph instead of the best")] = None,
     dim: Dims = None,
     dtype: Dtype = None,
+    target: TargetName = "auto",
     db: Database = None,
 ) -> None:
     """Write the best kernel (or the one named) as one Python file that needs only torch and triton."""
@@ -387,7 +399,7 @@ def export(
 
     with open_store(db) as store:
         if id is None:
-            _, entry = best_of(store, spec, dim, dtype)
+            _, entry = best_of(store, spec, dim, dtype, target)
             source = entry.best.source
         else:
             source = export_plan(store, [p for p, _ in read([spec], dim, dtype)], id, command_line())
@@ -404,6 +416,7 @@ def show(
     what: Annotated[str, typer.Argument(help="a spec file, or the id of a μGraph", metavar="SPEC|ID")],
     dim: Dims = None,
     dtype: Dtype = None,
+    target: TargetName = "auto",
     db: Database = None,
     as_json: Json = False,
 ) -> None:
@@ -413,7 +426,7 @@ def show(
     with open_store(db) as store:
         id = what
         if Path(what).suffix in (".yaml", ".yml"):
-            id = best_of(store, Path(what), dim, dtype)[1].best.mugraph
+            id = best_of(store, Path(what), dim, dtype, target)[1].best.mugraph
         shown = store.show(id)
     if not shown:
         raise MirageError(f"no μGraph is stored under {id}; `mirage cache list` says what is")
@@ -431,12 +444,14 @@ def show(
 
 
 @app.command()
-def explain(spec: OneSpec, dim: Dims = None, dtype: Dtype = None, db: Database = None) -> None:
+def explain(
+    spec: OneSpec, dim: Dims = None, dtype: Dtype = None, target: TargetName = "auto", db: Database = None
+) -> None:
     """Say what was searched, what was cut and why, and what was chosen, against the hardware's floor."""
     from mirage_cli.report import explanation
 
     with open_store(db) as store:
-        _, entry = best_of(store, spec, dim, dtype)
+        _, entry = best_of(store, spec, dim, dtype, target)
     for part in explanation(entry.best.document):
         out.print(part)
 
@@ -476,7 +491,7 @@ def verify(
 @cache.command("list")
 def cache_list(db: Database = None, as_json: Json = False) -> None:
     """List what is stored."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from mirage_cli.report import figure
 
@@ -500,7 +515,8 @@ def cache_list(db: Database = None, as_json: Json = False) -> None:
         ]
         sys.stdout.write(json.dumps(rows, indent=1) + "\n")
         return
-    table = Table("spec", "dims", "dtype", "GPU", "μGraphs", "measurements", "best", "µs")
+    best_column = Column("best", min_width=12)  # whole, to be copied
+    table = Table("spec", "dims", "dtype", "GPU", "μGraphs", "measurements", best_column, "µs")
     for e in entries:
         dims = " ".join(f"{d}={n}" for d, n in e.key.dims)
         best = e.best.mugraph if e.best else "-"

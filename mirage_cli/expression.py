@@ -9,25 +9,43 @@ from __future__ import annotations
 import ast
 import difflib
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
+from typing import TypeVar
+
+import numpy as np
 
 from mirage_cli.ir.derived import DERIVED, derived_equation
 from mirage_cli.ir.ops import OPS, Number
 from mirage_cli.ir.program import Arg, Builder, Eqn, Tensor, equation, tensor_type
 
+T = TypeVar("T")
 Report = Callable[[int, int, str, str | None], None]
+Place = Callable[[int, int], tuple[int, int]]
+"""From a row (from 1) and a column (from 0) of the program's text to a line and a column (from 1) of the file."""
 MAX_DEPTH = 100
-MAX_EXPONENT = 64
+MAX_BITS = 4096
+"""Of an exact number's numerator or denominator; larger ones become float64."""
+MAX_NEAR, MAX_NAMES = 64, 200
+"""Longer names than this are not compared with the valid ones, nor with more of them than this."""
 
 BINARY: Mapping[type[ast.operator], str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div"}
 COMPARE: Mapping[type[ast.cmpop], str] = {
     ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne",
 }  # fmt: skip
-INTERNAL = {"exp_sub", "size", "add", "sub", "mul", "div", "pow", "neg", *COMPARE.values(), "and", "or"}
+INTERNAL = {"exp_sub", "size", "add", "sub", "mul", "div", "pow", *COMPARE.values(), "and", "or"}
 FUNCTIONS = sorted({name for name in OPS if name not in INTERNAL} | set(DERIVED))
 """Every function of the language."""
-LOGICAL = {"and", "or"}
+
+
+def closest(name: str, among: Iterable[str]) -> str | None:
+    """The name that was probably meant: the same but for case, or close."""
+    names = list(among)
+    if len(name) > MAX_NEAR or len(names) > MAX_NAMES:
+        return None
+    same = [n for n in names if n.lower() == name.lower()]
+    return next(iter(same or difflib.get_close_matches(name, names, 1)), None)
 
 
 class Poisoned(Exception):
@@ -35,7 +53,11 @@ class Poisoned(Exception):
 
 
 class ProgramReader:
-    """Reads assignments into a `Builder`. Axes and dimension names share one namespace; values have another."""
+    """Reads assignments into a `Builder`. Axes and dimension names share one namespace; values have another.
+
+    sizes: of every axis; 0 for one whose size was refused.
+    complete: whether the whole text was parsed, so that `assigned` has every name that it assigns.
+    """
 
     def __init__(self, inputs: Iterable[Tensor], sizes: Mapping[str, int], report: Report) -> None:
         self.sizes = sizes
@@ -46,33 +68,41 @@ class ProgramReader:
         self.inputs = {t.name for t in inputs}
         self.used: set[str] = set()
         self.assigned: dict[str, Arg | None] = {}
+        self.taken: set[str] = set()
+        self.complete = False
 
     # -- statements
 
-    def read(self, text: str, line: int, column: Callable[[int], int]) -> None:
-        """Read a whole program. line: of its first line in the file; column(n): where its line n starts."""
-        self.line0, self.column0 = line, column
+    def read(self, text: str, place: Place) -> None:
+        """Read a whole program."""
+        self.place, self.rows = place, text.split("\n")
         try:
-            tree = ast.parse(text)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of Python's, about spellings that the reader refuses anyway
+                tree = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            row = getattr(error, "lineno", 1) or 1
-            place = getattr(error, "offset", 1) or 1
+            row, offset = getattr(error, "lineno", None) or 1, getattr(error, "offset", None) or 1
             problem = getattr(error, "msg", None) or "this is nested too deeply"
-            self.report(line + row - 1, self.column0(row) + place - 1, f"not a list of assignments: {problem}", None)
+            self.report(*place(row, offset - 1), f"not a list of assignments: {problem}", None)
             return
+        self.taken = _assigned(tree)
         for statement in tree.body:
             self.statement(statement)
+        self.complete = True
 
     def fail(self, node: ast.AST, message: str, near: str | None = None, among: Iterable[str] = ()) -> Poisoned:
         """Report a mistake at a node; the exception to raise."""
-        close = difflib.get_close_matches(near, list(among), 1) if near else []
-        row, offset = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
-        self.report(self.line0 + row - 1, self.column0(row) + offset, message, close[0] if close else None)
+        row, offset = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)  # the offset counts bytes
+        column = len(self.rows[row - 1].encode()[:offset].decode(errors="ignore"))
+        self.report(*self.place(row, column), message, closest(near, among) if near else None)
         return Poisoned()
 
     def statement(self, s: ast.stmt) -> None:
         if not isinstance(s, ast.Assign) or len(s.targets) != 1 or not isinstance(s.targets[0], ast.Name):
             self.fail(s, "a program is a list of assignments such as `Y = X * 2`")
+            for target in _assigned(s) - self.inputs:
+                self.assigned.setdefault(target, None)
+                self.names.setdefault(target, None)
             return
         name = s.targets[0].id
         value: Arg | None = None
@@ -86,7 +116,7 @@ class ProgramReader:
             if name in FUNCTIONS:
                 raise self.fail(s, f"{name} is the name of a function")
             value = self.value(s.value, name, 0)
-            if isinstance(value, str) and value != name:  # another name for the same value
+            if isinstance(value, str) and value != name and self.type_of(value) != "bool":  # the same value, as another
                 value = self.builder.emit("mul", value, Fraction(1), out=name)
         except Poisoned:
             value = None
@@ -95,6 +125,19 @@ class ProgramReader:
             self.names.setdefault(name, value)
 
     # -- expressions
+
+    def each(self, read: Callable[[ast.expr, int], T], nodes: Iterable[ast.expr], depth: int) -> list[T]:
+        """All of these, read one by one, so that every one's mistakes are reported."""
+        values: list[T] = []
+        poisoned = False
+        for node in nodes:
+            try:
+                values.append(read(node, depth))
+            except Poisoned:
+                poisoned = True
+        if poisoned:
+            raise Poisoned
+        return values
 
     def value(self, e: ast.expr, out: str | None, depth: int) -> Arg:
         """The value of an expression: a number, or the name of a result, which is `out` where a new one is made."""
@@ -111,16 +154,15 @@ class ProgramReader:
             case ast.UnaryOp(op=ast.UAdd()):
                 return self.number_or_float(e.operand, depth)
             case ast.BinOp() if type(e.op) in BINARY:
-                args = (self.number_or_float(e.left, depth), self.number_or_float(e.right, depth))
-                return self.emit(e, BINARY[type(e.op)], args, out)
+                args = self.each(self.number_or_float, (e.left, e.right), depth)
+                return self.emit(e, BINARY[type(e.op)], tuple(args), out)
             case ast.BinOp(op=ast.Pow()):
                 return self.power(e, out, depth)
             case ast.Compare():
                 return self.comparison(e, out, depth)
             case ast.BoolOp():
                 op = "and" if isinstance(e.op, ast.And) else "or"
-                masks = [self.mask(v, depth) for v in e.values]
-                return self.chain(e, op, masks, out)
+                return self.chain(e, op, self.each(self.mask, e.values, depth), out)
             case ast.Call():
                 return self.call(e, out, depth)
             case _:
@@ -129,9 +171,9 @@ class ProgramReader:
     def literal(self, e: ast.Constant) -> Number:
         if isinstance(e.value, bool) or not isinstance(e.value, int | float):
             raise self.fail(e, f"{e.value!r} is not a number")
-        if isinstance(e.value, int) and abs(e.value) > 1 << 63:
+        if abs(e.value) > 1 << 63 if isinstance(e.value, int) else math.isinf(e.value):
             raise self.fail(e, "this number is too large")
-        return Fraction(e.value) if math.isfinite(e.value) else e.value
+        return Fraction(e.value)
 
     def name(self, e: ast.Name) -> Arg:
         if e.id == "inf":
@@ -143,6 +185,8 @@ class ProgramReader:
                 raise Poisoned
             return value
         if e.id in self.sizes:
+            if not self.sizes[e.id]:
+                raise Poisoned
             return Fraction(self.sizes[e.id])
         known = [*self.names, *self.sizes, "inf"]
         raise self.fail(e, f"nothing is called {e.id}", e.id, known)
@@ -184,36 +228,27 @@ class ProgramReader:
 
     def fresh(self) -> str:
         n = len(self.builder.eqns)
-        while f"t{n}" in self.builder.known or f"t{n}" in self.names:
+        while f"t{n}" in self.builder.known or f"t{n}" in self.taken:
             n += 1
         return f"t{n}"
 
     def fold(self, e: ast.AST, op: str, args: tuple[Number, ...]) -> Number:
         """Arithmetic on numbers: exact where it is rational, else in float64."""
         try:
-            match op, args:
-                case "add", (Fraction() as x, Fraction() as y):
-                    return x + y
-                case "sub", (Fraction() as x, Fraction() as y):
-                    return x - y
-                case "mul", (Fraction() as x, Fraction() as y):
-                    return x * y
-                case ("div", (Fraction() as x, Fraction() as y)):
-                    return x / y
-                case "neg", (Fraction() as x,):
-                    return -x
-                case "pow", (Fraction() as x, Fraction() as y) if y.denominator == 1 and abs(y) <= MAX_EXPONENT:
-                    return x**y.numerator
-                case _:
-                    result = float(OPS[op].ref(*(float(a) for a in args)))
+            exact = _exact(op, args)
+            if exact is not None and _bits(exact) <= MAX_BITS:
+                return exact
+            with np.errstate(all="ignore"):
+                result = float(OPS[op].ref(*(float(a) for a in args)) if exact is None else exact)
         except (ZeroDivisionError, OverflowError, ValueError):
             result = math.nan
-        if math.isnan(result):
+        finite = all(isinstance(a, Fraction) for a in args)
+        if math.isnan(result) or (finite and math.isinf(result)):
             raise self.fail(e, "this arithmetic on numbers has no result")
         return Fraction(result) if math.isfinite(result) else result
 
     def power(self, e: ast.BinOp, out: str | None, depth: int) -> Arg:
-        x, y = self.number_or_float(e.left, depth), self.number_or_float(e.right, depth)
+        x, y = self.each(self.number_or_float, (e.left, e.right), depth)
         if not isinstance(y, str):
             if isinstance(x, str) and not isinstance(y, Fraction):
                 raise self.fail(e, "the exponent must be finite")
@@ -227,7 +262,7 @@ class ProgramReader:
         return self.emit(e, "exp", (self.emit(e, "mul", (y, self.emit(e, "log", (x,), None)), None),), out)
 
     def comparison(self, e: ast.Compare, out: str | None, depth: int) -> Arg:
-        sides = [self.number_or_float(x, depth) for x in (e.left, *e.comparators)]
+        sides = self.each(self.number_or_float, (e.left, *e.comparators), depth)
         parts: list[Arg] = []
         for op, x, y in zip(e.ops, sides[:-1], sides[1:], strict=True):
             if type(op) not in COMPARE:
@@ -249,32 +284,40 @@ class ProgramReader:
         if not isinstance(e.func, ast.Name):
             raise self.fail(e, "only functions of the spec language can be called")
         op = e.func.id
-        if op not in FUNCTIONS:
-            raise self.fail(e, f"no function is called {op}", op, FUNCTIONS)
         if any(isinstance(a, ast.Starred) for a in e.args) or any(k.arg is None for k in e.keywords):
             raise self.fail(e, "arguments cannot be unpacked here")
+        if op not in FUNCTIONS:
+            raise self.fail_call(e, f"no function is called {op}", depth, op)
         if op in DERIVED:
             return self.derived(e, op, out, depth)
         kind = OPS[op].kind
         if op == "rename":
             return self.rename(e, out, depth)
         if e.keywords:
-            raise self.fail(e.keywords[0].value, f"{op} takes no argument called {e.keywords[0].arg}")
+            raise self.fail(e.keywords[0], f"{op} takes no argument called {e.keywords[0].arg}")
         if op == "index":
-            self.count(e, 1, 1, "index(axis)")
+            self.count(e, 1, 1, "the form is index(axis)", depth)
             return self.append(e, "index", (), (self.axis(e.args[0]),), out)
         if kind in ("reduction", "contraction"):
             return self.reduction(e, op, out, depth)
         row = OPS[op]
-        self.count(e, row.arity, row.arity, f"{op} takes {row.arity} argument{'s' if row.arity > 1 else ''}")
+        self.count(e, row.arity, row.arity, f"{op} takes {row.arity} argument{'s' if row.arity > 1 else ''}", depth)
         if op == "where":
-            args = (self.mask(e.args[0], depth), *(self.number_or_float(a, depth) for a in e.args[1:]))
-            return self.append(e, op, args, (), out)
-        return self.emit(e, op, tuple(self.number_or_float(a, depth) for a in e.args), out)
+            mask = e.args[0]
+            args = self.each(lambda a, d: (self.mask if a is mask else self.number_or_float)(a, d), e.args, depth)
+            return self.append(e, op, tuple(args), (), out)
+        return self.emit(e, op, tuple(self.each(self.number_or_float, e.args, depth)), out)
 
-    def count(self, e: ast.Call, least: int, most: float, usage: str) -> None:
+    def count(self, e: ast.Call, least: int, most: float, usage: str, depth: int) -> None:
         if not least <= len(e.args) <= most:
-            raise self.fail(e, f"{len(e.args)} arguments are given; {usage}")
+            given = "1 argument is" if len(e.args) == 1 else f"{len(e.args)} arguments are"
+            raise self.fail_call(e, f"{given} given; {usage}", depth)
+
+    def fail_call(self, e: ast.Call, message: str, depth: int, near: str | None = None) -> Poisoned:
+        """Report a call that cannot be read, and then the mistakes in its arguments."""
+        poisoned = self.fail(e, message, near, FUNCTIONS)
+        self.each(lambda a, d: self.value(a, None, d), e.args, depth + 1)
+        return poisoned
 
     def axis(self, e: ast.expr, inside: Iterable[str] | None = None) -> str:
         """The name of an axis; with `inside`, one that a value has."""
@@ -287,13 +330,16 @@ class ProgramReader:
             raise self.fail(e, f"the axis {e.id} is not there; the axes are {has}", e.id, inside)
         return e.id
 
-    def axes(self, nodes: list[ast.expr], inside: Iterable[str]) -> tuple[str, ...]:
+    def axes(self, nodes: Iterable[ast.expr], inside: Iterable[str] | None = None) -> tuple[str, ...]:
         found: list[str] = []
-        for node in nodes:
+
+        def one(node: ast.expr, _: int) -> None:
             a = self.axis(node, inside)
             if a in found:
                 raise self.fail(node, f"the axis {a} is repeated")
             found.append(a)
+
+        self.each(one, nodes, 0)
         return tuple(found)
 
     def tensor(self, e: ast.expr, depth: int, op: str) -> str:
@@ -302,37 +348,44 @@ class ProgramReader:
             raise self.fail(e, f"{op} needs a tensor, and this is a number")
         return x
 
+    def tensors(self, e: ast.Call, count: int, op: str, depth: int) -> list[str]:
+        """The first arguments of a call. Where one is wrong, the axes behind them are looked at all the same."""
+        try:
+            return self.each(lambda a, d: self.tensor(a, d, op), e.args[:count], depth)
+        except Poisoned:
+            self.axes(e.args[count:])
+            raise
+
     def reduction(self, e: ast.Call, op: str, out: str | None, depth: int) -> Arg:
-        tensors = OPS[op].arity
+        n = OPS[op].arity
         shape = "dot(a, b, axis, ...)" if op == "dot" else f"{op}(x, axis, ...)"
-        self.count(e, tensors + 1, math.inf, f"the form is {shape}")
-        args = tuple(self.tensor(a, depth, op) for a in e.args[:tensors])
+        self.count(e, n + 1, math.inf, f"the form is {shape}", depth)
+        args = self.tensors(e, n, op, depth)
         dims = [self.builder.known[a].dims for a in args]
-        for node in e.args[tensors:]:
-            if isinstance(node, ast.Name) and tensors == 2 and (node.id in dims[0]) != (node.id in dims[1]):
+        for node in e.args[n:]:
+            if isinstance(node, ast.Name) and n == 2 and (node.id in dims[0]) != (node.id in dims[1]):
                 one = "first" if node.id in dims[0] else "second"
                 raise self.fail(node, f"dot sums over an axis of both sides, and only the {one} has {node.id}")
-        axes = self.axes(e.args[tensors:], [d for d in dims[0] if d in dims[-1]])
-        return self.append(e, op, args, axes, out)
+        axes = self.axes(e.args[n:], [d for d in dims[0] if d in dims[-1]])
+        return self.append(e, op, tuple(args), axes, out)
 
     def derived(self, e: ast.Call, op: str, out: str | None, depth: int) -> Arg:
         row = DERIVED[op]
         form = f"{op}(x, axis, ...{', ' + row.option[0] + '=' + str(row.option[1]) if row.option else ''})"
-        self.count(e, 2, math.inf, f"the form is {form}")
-        x = self.tensor(e.args[0], depth, op)
+        self.count(e, 2, math.inf, f"the form is {form}", depth)
+        (x,) = self.tensors(e, 1, op, depth)
         args: tuple[Arg, ...] = (x,)
-        nodes = list(e.args[1:])
         for k in e.keywords:
             if row.option is None or k.arg != row.option[0]:
-                raise self.fail(k.value, f"{op} takes no argument called {k.arg}; the form is {form}")
+                raise self.fail(k, f"{op} takes no argument called {k.arg}; the form is {form}")
             number = self.value(k.value, None, depth + 1)
             if isinstance(number, str) or not isinstance(number, Fraction) or number < 0:
                 raise self.fail(k.value, f"{k.arg} is a number that is not negative")
             args = (x, number)
-        return self.append(e, op, args, self.axes(nodes, self.builder.known[x].dims), out)
+        return self.append(e, op, args, self.axes(e.args[1:], self.builder.known[x].dims), out)
 
     def rename(self, e: ast.Call, out: str | None, depth: int) -> Arg:
-        self.count(e, 1, 1, "the form is rename(x, old=new)")
+        self.count(e, 1, 1, "the form is rename(x, old=new)", depth)
         if not e.keywords:
             raise self.fail(e, "the form is rename(x, old=new)")
         x = self.tensor(e.args[0], depth, "rename")
@@ -342,11 +395,39 @@ class ProgramReader:
         for k in e.keywords:
             old, new = str(k.arg), self.axis(k.value)
             if old not in dims:
-                raise self.fail(k.value, f"the axis {old} is not there; the axes are {', '.join(dims)}", old, dims)
+                raise self.fail(k, f"the axis {old} is not there; the axes are {', '.join(dims)}", old, dims)
             if new in left:
                 raise self.fail(k.value, f"the axis {new} is there already")
-            if self.sizes[old] != self.sizes[new]:
+            if self.sizes[old] != self.sizes[new] and self.sizes[old] and self.sizes[new]:
                 raise self.fail(k.value, f"{old} has size {self.sizes[old]} and {new} has size {self.sizes[new]}")
             left.append(new)
             pairs += [old, new]
         return self.append(e, "rename", (x,), tuple(pairs), out)
+
+
+def _assigned(node: ast.AST) -> set[str]:
+    """Every name that is assigned inside."""
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
+def _exact(op: str, args: tuple[Number, ...]) -> Fraction | None:
+    """The result where it is rational and not too long to write down."""
+    match op, args:
+        case "add", (Fraction() as x, Fraction() as y):
+            return x + y
+        case "sub", (Fraction() as x, Fraction() as y):
+            return x - y
+        case "mul", (Fraction() as x, Fraction() as y):
+            return x * y
+        case "div", (Fraction() as x, Fraction() as y):
+            return x / y
+        case "neg", (Fraction() as x,):
+            return -x
+        case "pow", (Fraction() as x, Fraction() as y) if y.denominator == 1 and _bits(x) * abs(y) <= MAX_BITS:
+            return x**y.numerator
+        case _:
+            return None
+
+
+def _bits(x: Fraction) -> int:
+    return max(x.numerator.bit_length(), x.denominator.bit_length())

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
+import os
+import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from math import prod
 from typing import Any
@@ -33,7 +36,7 @@ from mirage_cli.search.generator import Candidate, program_bytes, search
 from mirage_cli.store import Best, Key, Measurement, Store, StoredMuGraph, StoredSearch
 from mirage_cli.target import Target, driver_version
 from mirage_cli.verify.equivalence import Verdict, check_equivalence
-from mirage_cli.verify.numeric import longest_contraction
+from mirage_cli.verify.numeric import longest_sum
 
 VERIFIED = 10
 """μGraphs that are verified, at most."""
@@ -83,22 +86,35 @@ class Found:
     seconds: float
 
 
-def search_program(program: Program, target: Target, options: Options) -> Found:
-    """Search and verify. Runs without torch; the same seed gives the same result in any process."""
+def search_program(
+    program: Program, target: Target, options: Options, interrupted: Callable[[], bool] = lambda: False
+) -> Found:
+    """Search and verify. Runs without torch; the same seed gives the same result in any process.
+
+    interrupted: asked now and then; true ends the search with what it has.
+    """
     start = time.perf_counter()
     lowered = lower(program)
-    deadline = start + options.budget_s
+    end = start + options.budget_s
+
+    def out_of_time() -> bool:
+        return time.perf_counter() > end or interrupted()
+
     result = search(
         lowered,
         target,
         bounds=options.bounds,
         prune=options.prune,
         own_algebra_only=options.own_algebra_only,
-        deadline=lambda: time.perf_counter() > deadline,
+        deadline=out_of_time,
     )
     plans: list[Plan] = []
     rejected: list[str] = []
+    stopped = result.stopped
     for c in distinct(result.candidates, result.as_written):
+        if plans and out_of_time() and c is not result.as_written:
+            stopped = "budget"
+            continue
         verdict = check_equivalence(lowered, c.graph, options.seed)
         if verdict.ok:
             plans.append(Plan(c.id, c.graph, c.schedule, c.predicted_us, verdict))
@@ -113,7 +129,7 @@ def search_program(program: Program, target: Target, options: Options) -> Found:
         result.enumerated,
         dict(result.pruned),
         tuple(rejected),
-        result.stopped,
+        stopped,
         seconds,
     )
 
@@ -133,20 +149,47 @@ def distinct(candidates: Sequence[Candidate], as_written: Candidate) -> list[Can
 
 
 def search_all(programs: Sequence[Program], target: Target, options: Options) -> Iterator[Found]:
-    """Search every program, in order, in worker processes where there are several."""
+    """Search every program, in order, in worker processes where there are several. Interrupted, it gives what the
+    search at hand has found so far, as the last."""
     if options.workers <= 1 or len(programs) <= 1:
         for p in programs:
             yield search_program(p, target, options)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(options.workers, len(programs)), mp_context=context) as pool:
-        futures = [pool.submit(search_program, p, target, options) for p in programs]
-        try:
-            for f in futures:
+    stop = context.Event()
+    workers = min(options.workers, len(programs))
+    with ProcessPoolExecutor(workers, context, initializer=_become_searcher, initargs=(stop,)) as pool:
+        futures = [pool.submit(_search_in_worker, p, target, options) for p in programs]
+        for f in futures:
+            try:
                 yield f.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+            except KeyboardInterrupt:
+                stop.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                yield f.result()
+                return
+            except GeneratorExit:
+                stop.set()
+                raise
+
+
+_stop: Any = None
+"""In a worker process: set when its search should end with what it has."""
+
+
+def _become_searcher(stop: Any) -> None:
+    """A worker leaves Ctrl-C to its parent, and does not outlive it."""
+    global _stop
+    _stop = stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "workers are child processes"
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+
+
+def _search_in_worker(program: Program, target: Target, options: Options) -> Found:
+    found = search_program(program, target, options, _stop.is_set)
+    return replace(found, stopped="interrupted") if _stop.is_set() else found
 
 
 # -- results
@@ -223,11 +266,20 @@ class Pipeline:
         self._stack.close()
 
     def stored(self, program: Program) -> dict[str, Any] | None:
-        """The document of an earlier run of the same thing, if it is there and nothing asks for a new one."""
+        """The document of an earlier run that answers what is asked, if it is there and nothing asks for a new one."""
         if self.options.fresh:
             return None
         best = self.store.best(key_of(program, self.target, self.measures))
-        return best.document if best is not None else None
+        return best.document if best is not None and self.answers(best.document) else None
+
+    def answers(self, document: Mapping[str, Any]) -> bool:
+        """Whether an earlier run was asked at least as much as this one, and came to its end."""
+        was, o = document.get("asked"), self.options
+        if was is None:  # of a version that did not say
+            return False
+        in_time = document["search"]["stopped"] == "exhausted" or was["budget_s"] >= o.budget_s
+        same = was["seed"] == o.seed and was["top"] == o.top and was["tune"] >= o.tune
+        return document["complete"] and document["search"]["stopped"] != "interrupted" and in_time and same
 
     def finish(self, program: Program, text: str, found: Found) -> dict[str, Any]:
         """Tune or predict, store, and describe the result of one program."""
@@ -334,7 +386,7 @@ class Pipeline:
             graphs,
             self.problem(program),
             program.tolerance,
-            longest_contraction(program),
+            longest_sum(program),
             as_written,
             self.options.budget_s,
             known,
@@ -359,7 +411,8 @@ class Pipeline:
         def spec(t: Any) -> TensorSpec:
             return TensorSpec(t.name, tuple(sizes[d] for d in t.dims), t.dtype, t.scale)
 
-        source = "import torch\n\n\n" + torch_source(program)
+        forms = [torch_source(program), torch_source(lower(program), "stepwise")]
+        source = "\n\n\n".join(["import torch", *forms])
         return Problem(
             tuple(spec(t) for t in program.inputs), tuple(spec(t) for t in program.outputs), source, self.options.seed
         )
@@ -391,10 +444,9 @@ class Pipeline:
                     "schedule": schedule.to_json(),
                 }
             checked.append(row)
-            if not kept:
+            if not kept:  # a run that is killed later leaves this behind
                 kept = True
-                base["best"] = row
-                self.keep(program, key, p.graph, schedule, base, None)
+                self.keep(program, key, p.graph, schedule, base | {"best": row, "complete": False}, None)
         base["best"] = checked[0] if checked else None
         base["top"] = checked
         base["dropped"] = dict(failures)
@@ -470,6 +522,8 @@ class Pipeline:
             "search": search_stats(found),
             "best": None,
             "top": [],
+            "complete": True,
+            "asked": {k: v for k, v in asdict(self.options).items() if k in ("seed", "top", "budget_s", "tune")},
             "as_written": found.as_written,
             "rejections": list(found.rejected),
         }
@@ -501,7 +555,7 @@ class Pipeline:
         status = "measured" if us is not None else "predicted"
         time_us = us if us is not None else best.get("predicted_us")
         result = Best(mugraph_id(graph), status, time_us, schedule.to_json(), source, dict(document))
-        self.store.put_best(key, result, replacing=self.options.fresh)
+        self.store.put_best(key, result, replacing=self.options.fresh or us is None)
 
 
 # -- what other commands need

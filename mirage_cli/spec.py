@@ -6,22 +6,27 @@ A `Spec` keeps its text: names of dimensions in the program are numbers, so each
 
 from __future__ import annotations
 
-import difflib
+import keyword
+import math
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from mirage_cli.errors import Diagnostic, MirageError, SpecError
-from mirage_cli.expression import ProgramReader
+from mirage_cli.expression import Place, ProgramReader, closest
 from mirage_cli.ir.program import Program, Tensor
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 20
 MAX_SIZE = 1 << 40
+MAX_TOLERANCE, MAX_SCALE = 1e6, 1e30
+MAX_LINE = 400
+"""Longer lines are not shown in messages."""
 NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 FLOATS = ("float16", "bfloat16", "float32")
@@ -54,6 +59,11 @@ class Spec:
         return [self.at(i, dtype) for i in self.instances or ({},)]
 
 
+def is_identifier(name: str) -> bool:
+    """Whether a program can speak of an axis or a tensor of this name."""
+    return IDENTIFIER.match(name) is not None and not keyword.iskeyword(name) and name != "inf"
+
+
 class SpecFileError(MirageError):
     """A spec that cannot even be parsed into lines: not there, not text, too large."""
 
@@ -78,8 +88,14 @@ def parse_spec(text: str, path: str = "<spec>") -> Spec:
     """Read a spec from its text. Raises SpecError with every mistake."""
     reader = _Reader(path, text, {}, None)
     program = reader.program()
+    errors: list[Diagnostic] = []
     for instance in reader.instances:
-        _Reader(path, text, instance, None).program()
+        try:
+            _Reader(path, text, instance, None).program()
+        except SpecError as error:
+            errors += error.diagnostics
+    if errors:
+        raise SpecError(errors)
     return Spec(
         program.name,
         path,
@@ -102,8 +118,8 @@ class _Reader:
     def __init__(self, path: str, text: str, dims: Mapping[str, int], dtype: str | None) -> None:
         self.path, self.text, self.changes, self.dtype_change = path, text, dims, dtype
         self.lines = text.splitlines()
-        self.errors: list[Diagnostic] = []
-        self.warnings: list[Diagnostic] = []
+        self.errors: dict[Diagnostic, None] = {}
+        self.warnings: dict[Diagnostic, None] = {}
         self.instances: list[Mapping[str, int]] = []
         self.words: dict[str, str] = {}
 
@@ -113,15 +129,18 @@ class _Reader:
         self, line: int, column: int, message: str, suggestion: str | None = None, severity: str = "error"
     ) -> None:
         source = self.lines[line - 1] if 0 < line <= len(self.lines) else ""
-        found = Diagnostic(self.path, line, column, source, message, suggestion, severity)
+        source = "".join(c if c.isprintable() else " " for c in source) if len(source) <= MAX_LINE else ""
         into = self.errors if severity == "error" else self.warnings
-        if found not in into:
-            into.append(found)
+        into[Diagnostic(self.path, line, column, source, message, suggestion, severity)] = None
+
+    def report_program(self, line: int, column: int, message: str, suggestion: str | None) -> None:
+        """A mistake in the program; at sizes other than the spec's own, those are what it is due to."""
+        sizes = ", ".join(f"{d} = {n}" for d, n in self.changes.items())
+        self.report(line, column, f"at {sizes}: {message}" if sizes else message, suggestion)
 
     def at(self, node: yaml.Node, message: str, near: str = "", among: Iterable[str] = ()) -> None:
-        close = difflib.get_close_matches(near, list(among), 1) if near else []
         mark = node.start_mark
-        self.report(mark.line + 1, mark.column + 1, message, close[0] if close else None)
+        self.report(mark.line + 1, mark.column + 1, message, closest(near, among) if near else None)
 
     def stop(self) -> None:
         if self.errors:
@@ -147,16 +166,23 @@ class _Reader:
                     self.report(*place, "anchors and aliases are not part of specs")
                 tag = getattr(event, "tag", None)
                 if tag:
-                    self.report(*place, f"the tag {tag} is not part of specs")
+                    short = tag.replace("tag:yaml.org,2002:", "!!")
+                    self.report(*place, f"the tag {short} is not part of specs")
             self.stop()
             node = yaml.compose(self.text, Loader=yaml.SafeLoader)
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-            self.report(*place, f"not YAML: {error.problem or error.context}")
+            problem = str(error.problem or error.context)
+            if problem.startswith("but "):
+                problem = f"{error.context}, {problem}"
+            self.report(*place, f"not YAML: {problem}")
             raise SpecError(self.errors) from None
-        except (yaml.YAMLError, RecursionError) as error:
-            self.report(1, 1, f"not YAML: {str(error).splitlines()[0] if str(error) else 'nested too deeply'}")
+        except yaml.reader.ReaderError as error:
+            before = (self.text[: error.position] + "x").splitlines()
+            self.report(
+                len(before), len(before[-1]), f"not YAML: the character {error.character:#x} cannot be part of it"
+            )
             raise SpecError(self.errors) from None
         if not isinstance(node, yaml.MappingNode):
             self.report(1, 1, "a spec is a mapping with the keys " + ", ".join(REQUIRED))
@@ -177,22 +203,35 @@ class _Reader:
                 found.append((key, value))
         return found
 
-    def scalar(self, node: yaml.Node, what: str) -> Any:
-        """The Python value of a plain scalar, or None after a message."""
+    def word(self, node: yaml.Node, what: str) -> str | None:
+        """The text of a plain scalar, or None after a message."""
         if not isinstance(node, yaml.ScalarNode):
             self.at(node, f"{what} is needed here")
             return None
-        return yaml.SafeLoader("").construct_object(node)
+        return str(node.value)
 
     def size(self, node: yaml.Node, name: str) -> int | None:
-        value = self.scalar(node, "a positive integer")
-        if value is None and not isinstance(node, yaml.ScalarNode):
+        text = self.word(node, "a positive integer")
+        if text is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            self.at(node, f"the size of {name} is a positive integer, not {getattr(node, 'value', '')!r}")
+        try:
+            value = int(text) if isinstance(node, yaml.ScalarNode) and not node.style else 0
+        except ValueError:
+            value = 0
+        if not 1 <= value <= MAX_SIZE:
+            wrong = f"is at most {MAX_SIZE}" if value > 0 else f"is a positive integer, not {text!r}"
+            self.at(node, f"the size of {name} {wrong}")
             return None
-        if value > MAX_SIZE:
-            self.at(node, f"the size of {name} is too large")
+        return value
+
+    def positive(self, node: yaml.Node, what: str, most: float) -> float | None:
+        """A positive number, or None after a message."""
+        try:
+            value = float(node.value) if isinstance(node, yaml.ScalarNode) and not node.style else math.nan
+        except ValueError:
+            value = math.nan
+        if not 0 < value < most:
+            self.at(node, f"{what} is a positive number")
             return None
         return value
 
@@ -200,42 +239,26 @@ class _Reader:
 
     def program(self) -> Program:
         """The program at the sizes asked for. Raises SpecError."""
-        root = self.document()
-        parts: dict[str, yaml.Node] = {}
-        for key, value in self.entries(root):
-            if key.value in KEYS:
-                parts[key.value] = value
-            else:
-                self.at(key, f"no key is called {key.value}; the keys are {', '.join(KEYS)}", key.value, KEYS)
-        for key in REQUIRED:
-            if key not in parts:
-                self.at(root, f"the key {key} is missing")
+        parts = self.parts(self.document())
         name = self.name(parts.get("name"))
         for key in ("description", "source"):
             if key in parts:
-                self.words[key] = str(self.scalar(parts[key], "text") or "")
-        dims = self.dims(parts.get("dims"))
-        self.read_instances(parts.get("instances"), dims)
-        for d in self.changes:
-            if dims and d not in dims:
-                close = difflib.get_close_matches(d, list(dims), 1)
-                place = parts["dims"].start_mark
-                self.report(
-                    place.line + 1, place.column + 1, f"no dimension is called {d}", close[0] if close else None
-                )
-        sizes = {d: self.changes.get(d, n) for d, n in dims.items()}
+                self.words[key] = self.word(parts[key], "text") or ""
         dtype = self.dtype(parts.get("dtype"))
         tolerance = self.tolerance(parts.get("tolerance"))
+        dims = self.dims(parts.get("dims"))
+        if dims is None:
+            raise SpecError(self.errors)
+        self.read_instances(parts.get("instances"), dims)
+        sizes = {**dims, **self.resized(parts["dims"], dims)}
         inputs = self.tensors(parts.get("inputs"), sizes, dtype, "input")
         outputs = self.tensors(parts.get("outputs"), sizes, dtype, "output")
-        if "program" not in parts or "dims" not in parts:
-            self.stop()
-        reader = ProgramReader(inputs.values(), sizes, self.report)
-        broken = (
-            {k.value for k, _ in self.entries(parts["inputs"])} - set(inputs) if self.is_map(parts, "inputs") else set()
-        )
+        if not self.is_map(parts, "inputs") or not parts["inputs"].value or "program" not in parts:
+            raise SpecError(self.errors)
+        reader = ProgramReader(inputs.values(), sizes, self.report_program)
+        broken = {k.value for k, _ in self.entries(parts["inputs"])} - set(inputs)
         reader.names |= dict.fromkeys(broken)
-        self.read_program(parts.get("program"), reader)
+        self.read_program(parts["program"], reader)
         self.check_outputs(parts, outputs, reader)
         self.stop()
         for t in inputs.values():
@@ -251,17 +274,42 @@ class _Reader:
             tolerance,
         )
 
+    def parts(self, root: yaml.MappingNode) -> dict[str, yaml.Node]:
+        """The values of the keys. A required key that is missing is one mistake with a misspelt one."""
+        parts: dict[str, yaml.Node] = {}
+        meant: set[str | None] = set()
+        for key, value in self.entries(root):
+            if key.value in KEYS:
+                parts[key.value] = value
+            else:
+                self.at(key, f"no key is called {key.value}; the keys are {', '.join(KEYS)}", key.value, KEYS)
+                meant.add(closest(key.value, KEYS))
+        for key in REQUIRED:
+            if key not in parts and key not in meant:
+                self.at(root, f"the key {key} is missing")
+        return parts
+
+    def resized(self, node: yaml.Node, dims: Mapping[str, int]) -> Mapping[str, int]:
+        """The changes to the sizes, checked."""
+        for d, n in self.changes.items():
+            if d not in dims:
+                self.at(node, f"no dimension is called {d}", d, dims)
+            elif not 1 <= n <= MAX_SIZE:
+                self.at(node, f"the size of {d} is a positive integer up to {MAX_SIZE}, not {n}")
+        return {d: n for d, n in self.changes.items() if d in dims}
+
     @staticmethod
     def is_map(parts: Mapping[str, yaml.Node], key: str) -> bool:
         return isinstance(parts.get(key), yaml.MappingNode)
 
     def name(self, node: yaml.Node | None) -> str:
-        if node is None:
+        value = self.word(node, "a name") if node is not None else None
+        if node is None or value is None:
             return ""
-        value = self.scalar(node, "a name")
-        if not isinstance(value, str) or not NAME.match(value):
+        if not NAME.match(value):
             self.at(node, "a name is made of a-z, 0-9 and _, and starts with a letter")
-            return ""
+        elif keyword.iskeyword(value):
+            self.at(node, f"{value} cannot be the name of a function: it is a word of Python")
         return value
 
     def dtype(self, node: yaml.Node | None) -> str:
@@ -272,48 +320,30 @@ class _Reader:
         return self.element_type(node, FLOATS) if node is not None else "float16"
 
     def element_type(self, node: yaml.Node, allowed: tuple[str, ...]) -> str:
-        value = self.scalar(node, "a dtype")
-        if value not in allowed:
-            self.at(node, f"a dtype is one of {', '.join(allowed)}, not {value}", str(value), allowed)
-            return "float16"
-        return str(value)
+        value = self.word(node, "a dtype")
+        if value is not None and value not in allowed:
+            self.at(node, f"a dtype is one of {', '.join(allowed)}, not {value or 'nothing'}", value, allowed)
+        return value if value in allowed else "float16"
 
     def tolerance(self, node: yaml.Node | None) -> float:
-        if node is None:
-            return 4.0
-        value = self.scalar(node, "a number")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
-            self.at(node, "the tolerance is a positive number: multiples of eager PyTorch's own error")
-            return 4.0
-        return float(value)
+        """Multiples of eager PyTorch's own error."""
+        return (self.positive(node, "the tolerance", MAX_TOLERANCE) if node is not None else None) or 4.0
 
-    def dims(self, node: yaml.Node | None) -> dict[str, int]:
+    def dims(self, node: yaml.Node | None) -> dict[str, int] | None:
+        """The sizes, 0 for one that is wrong; None where there are none to speak of."""
         if node is None:
-            return {}
+            return None
         if not isinstance(node, yaml.MappingNode):
             self.at(node, "dims is a mapping of names to sizes, such as {m: 16, k: 4096}")
-            return {}
+            return None
         found: dict[str, int] = {}
         for key, value in self.entries(node):
             name = str(key.value)
-            if not IDENTIFIER.match(name) or name in (
-                "inf",
-                "and",
-                "or",
-                "not",
-                "in",
-                "is",
-                "if",
-                "else",
-                "for",
-                "lambda",
-            ):
+            found[name] = self.size(value, name) or 0
+            if not is_identifier(name):
                 self.at(key, f"{name!r} cannot name a dimension")
-                continue
-            if name.endswith("_split"):
+            elif name.endswith("_split"):
                 self.at(key, f"{name} cannot name a dimension: names ending in _split are kept for chunks of a split")
-                continue
-            found[name] = self.size(value, name) or 1
         return found
 
     def read_instances(self, node: yaml.Node | None, dims: Mapping[str, int]) -> None:
@@ -343,7 +373,7 @@ class _Reader:
         found: dict[str, Tensor] = {}
         for key, value in self.entries(node):
             name = str(key.value)
-            if not IDENTIFIER.match(name) or name == "inf":
+            if not is_identifier(name):
                 self.at(key, f"{name!r} cannot name a tensor")
                 continue
             if name in sizes:
@@ -375,14 +405,8 @@ class _Reader:
         kind = self.element_type(parts["dtype"], types) if "dtype" in parts else dtype
         if self.dtype_change is not None and kind in FLOATS and kind == self.spec_dtype():
             kind = dtype
-        scale = 1.0
-        if "scale" in parts:
-            value = self.scalar(parts["scale"], "a number")
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30:
-                self.at(parts["scale"], "the scale is a positive number")
-            else:
-                scale = float(value)
-        return None if axes is None else Tensor(name, axes, kind, scale)
+        scale = self.positive(parts["scale"], "the scale", MAX_SCALE) if "scale" in parts else None
+        return None if axes is None else Tensor(name, axes, kind, scale or 1.0)
 
     def spec_dtype(self) -> str:
         """The dtype that the file itself names."""
@@ -408,20 +432,33 @@ class _Reader:
                 found.append(item.value)
         return tuple(found) if ok else None
 
-    def read_program(self, node: yaml.Node | None, reader: ProgramReader) -> None:
-        if node is None:
-            return
-        if not isinstance(node, yaml.ScalarNode) or not isinstance(node.value, str):
+    def read_program(self, node: yaml.Node, reader: ProgramReader) -> None:
+        if not isinstance(node, yaml.ScalarNode):
             self.at(node, "program is text: assignments, one on a line")
             return
-        mark = node.start_mark
-        if node.style in ("|", ">"):
-            first = mark.line + 2
-            indent = next((len(x) - len(x.lstrip()) for x in self.lines[first - 1 :] if x.strip()), 0)
-            reader.read(node.value, first, lambda _: indent + 1)
-        else:
-            quoted = 1 if node.style else 0
-            reader.read(node.value.strip(), mark.line + 1, lambda n: mark.column + 1 + quoted if n == 1 else 1)
+        value = node.value if node.style == "|" else re.sub(r"\r\n?", "\n", node.value.strip())
+        reader.read(value, self.place_in(node, value))
+
+    def place_in(self, node: yaml.ScalarNode, value: str) -> Place:
+        """Where characters of a scalar stand in the file: however YAML folds it, what is not blank keeps its order."""
+        start, end = node.start_mark.index, node.end_mark.index
+        if node.style:  # behind the quote, or the line with | or >
+            start = start + 1 if node.style in "'\"" else self.text.find("\n", start) + 1
+        blank = r"(?:\\.|\s)+" if node.style == '"' else r"\s+"
+        there = [m.start() for m in re.compile(rf"{blank}|(\S)", re.DOTALL).finditer(self.text, start, end) if m[1]]
+        here = [m.start() for m in re.finditer(r"\S", value)]
+        rows = [0, *accumulate(len(x) + 1 for x in value.split("\n"))]
+        starts = [0, *accumulate(len(x) for x in self.text.splitlines(keepends=True))]
+
+        def place(row: int, column: int) -> tuple[int, int]:
+            at = rows[min(row, len(rows)) - 1] + column
+            i = bisect_left(here, at)
+            solid = i < min(len(here), len(there)) and here[i] == at
+            index = there[i] if solid else there[min(i, len(there)) - 1] + 1 if i and there else start
+            line = bisect_right(starts, index)
+            return line, index - starts[line - 1] + 1
+
+        return place
 
     def check_outputs(
         self, parts: Mapping[str, yaml.Node], outputs: Mapping[str, Tensor], reader: ProgramReader
@@ -434,7 +471,8 @@ class _Reader:
                 self.at(place, f"the output {t.name} is an input; give the copy a name of its own")
                 continue
             if t.name not in reader.assigned:
-                self.at(place, f"the output {t.name} is never assigned", t.name, reader.assigned)
+                if reader.complete:
+                    self.at(place, f"the output {t.name} is never assigned", t.name, reader.assigned)
                 continue
             value = reader.assigned[t.name]
             if value is None:
@@ -442,8 +480,11 @@ class _Reader:
             if not isinstance(value, str):
                 self.at(place, f"the output {t.name} is just a number")
                 continue
-            if reader.type_of(value) != "float":
-                self.at(place, f"the output {t.name} is a mask or an integer; outputs are floats")
+            if (kind := reader.type_of(value)) != "float":
+                what = "an integer; outputs are floats, such as index(a) / 1"
+                if kind == "bool":
+                    what = "a mask; outputs are floats, such as where(mask, x, y)"
+                self.at(place, f"the output {t.name} is {what}")
                 continue
             dims = reader.builder.known[value].dims
             if set(dims) != set(t.dims):

@@ -82,10 +82,7 @@ EQUAL = {
     "sum of an outer product": ("a = mul(P, b) | O = sum(a; m, n)", "a = sum(P; m) | c = sum(b; n) | O = mul(a, c)"),
     "sum of a broadcast": ("a = add(R, P) | O = sum(a; n)",
                            "a = sum(R; n) | c = size(n) | d = mul(P, c) | O = add(a, d)"),
-    "max of scaled": ("a = mul(X, 0.125) | O = max(a; k)", "a = max(X; k) | O = mul(a, 0.125)"),
-    "max of shifted": ("a = add(X, P) | O = max(a; k)", "a = max(X; k) | O = add(a, P)"),
     "max of a max": ("a = max(R; n) | O = max(a; m)", "O = max(R; m, n)"),
-    "min of scaled": ("a = mul(X, 3) | O = min(a; k)", "a = min(X; k) | O = mul(a, 3)"),
     "softmax written out": ("O = softmax(X; k)", "a = exp(X) | c = sum(a; k) | O = div(a, c)"),
     "softmax of shifted": ("O = softmax(X; k)", "a = sub(X, P) | O = softmax(a; k)"),
     "softmax divided after the product": (

@@ -110,7 +110,7 @@ SIZES = {
     "lora": (10, 9, {"outer product": 1}),
     "residual": (7, 8, {}),
     "rms": (14, 17, {"scaling of the larger operand": 3, "outer product": 6}),
-    "attention": (12, 14, {"outer product": 1}),
+    "attention": (11, 12, {"outer product": 1}),
     "causal": (14, 14, {"outer product": 1}),
     "layer norm": (17, 14, {"cancellation": 9}),
     "two layers": (6, 5, {}),

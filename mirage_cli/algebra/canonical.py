@@ -11,6 +11,7 @@ the order does not depend on the run.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -207,6 +208,9 @@ class Algebra:
         factors = dict(m)
         for atom, e in n:
             factors[atom] = factors.get(atom, Fraction(0)) + e
+        roots = [a for a, e in m if a.kind == "poly" and e.denominator > 1 and factors[a].denominator == 1]
+        if whole := [self._pow_sum(a.args[0], factors.pop(a)) for a in roots]:  # √x·√x is x, multiplied out
+            return functools.reduce(self.mul, whole, self._mul_mono(self._sorted(factors), c, (), d))
         exponents = [self.scale(a.args[0], factors.pop(a)) for a in list(factors) if a.kind == "exp"]
         product = self._form({self._sorted(factors): c * d})
         if not exponents:
@@ -263,10 +267,11 @@ class Algebra:
                     return self.mul(self.pow(atom.args[0], c), self.exp(rest))
                 if atom.kind == "max" and c < 0:
                     bound, inner = atom.args
-                    moving = self.depending(x, bound)
-                    if moving is self.scale(inner, -c):
+                    moving, still = self.depending(x, bound), self.sub(inner, self.depending(inner, bound))
+                    if moving is self.scale(self.sub(inner, still), -c):  # max(y + still) = max(y) + still
                         shifted = self.of_atom(self._atom("shifted_exp", moving, bound, dims=moving.dims))
                         rest = self.sub(self.sub(x, moving), self._form({mono: c}))
+                        rest = self.add(rest, self.scale(still, c))
                         return shifted if rest is self.zero else self.mul(shifted, self.exp(rest))
         return self.of_atom(self._atom("exp", x, dims=x.dims))
 
@@ -337,19 +342,15 @@ class Algebra:
         return result
 
     def extremum(self, kind: str, x: Form, axes: Iterable[str]) -> Form:
-        """max or min over axes: terms without them and positive factors come out, nested ones merge."""
+        """max or min over axes, nested ones merged. Nothing is pulled out of it: finite fields have no order that
+        would confirm it."""
         bound = frozenset(axes) & x.dims
         if not bound:
             return x
-        moving = self.depending(x, bound)
-        rest = self.sub(x, moving)
-        lead = abs(moving.terms[0][1])
-        inner = self.scale(moving, 1 / lead)
-        if inner.atom is not None and inner.atom.kind == kind and not set(inner.atom.args[0]) & bound:
-            bound |= frozenset(inner.atom.args[0])
-            inner = inner.atom.args[1]
-        atom = self._atom(kind, tuple(sorted(bound)), inner, dims=inner.dims - bound)
-        return self.add(self.scale(self.of_atom(atom), lead), rest)
+        if x.atom is not None and x.atom.kind == kind and not set(x.atom.args[0]) & bound:
+            bound |= frozenset(x.atom.args[0])
+            x = x.atom.args[1]
+        return self.of_atom(self._atom(kind, tuple(sorted(bound)), x, dims=x.dims - bound))
 
     # -- substitution
 

@@ -152,6 +152,10 @@ def _program_nodes(d: Decomposition, safe: dict[str, Form]) -> dict[Form, list[N
         made = safe[e.out].atom
         if made is not None and made.kind == "shifted_exp":
             continue  # exp(a - max a), which only exp_sub computes without NaN where a row is masked out whole
+        dims = frozenset[str]().union(*(a.dims for a in args if isinstance(a, Form)))
+        acted_on = set(e.axes[::2] if e.op == "rename" else e.axes) if OPS[e.op].kind != "leaf" else set[str]()
+        if not acted_on <= dims:
+            continue  # an argument has lost the axis, its terms having cancelled
         if d.algebra.apply(e.op, args, e.axes) is safe[e.out] and safe[e.out] not in args:
             constant = tuple(_constant(a) if isinstance(a, Form) else a for a in args)
             node = Node((Step(e.op, constant, e.axes),), "program")
@@ -346,16 +350,33 @@ def _scales_larger(
 
 def _sum_nodes(d: Decomposition, form: Form, has_own: bool) -> list[Node]:
     """Adding terms, and taking out a factor that several terms share, also from under their Σs."""
-    signs = {c > 0 for m, c in form.terms if m}
-    if has_own and len(signs) > 1:
-        d.cuts["cancellation"] += 1
-        return []
+    signs = {c > 0 for _, c in form.terms}
+    if len(signs) > 1:  # as the user took the difference, or a multiple of it: other terms may cancel to nothing
+        multiple = None if has_own else _multiple_of_own(d, form)
+        if has_own or multiple:
+            d.cuts["cancellation"] += 1
+            return [multiple] if multiple else []
     steps = _Steps()
     _chain(d, steps, None, form.terms)
     nodes = [steps.node()]
     nodes += _common_factors(d, form)
     nodes += _common_under_sum(d, form)
     return nodes
+
+
+def _multiple_of_own(d: Decomposition, form: Form) -> Node | None:
+    """The form as a number times a value of the program."""
+    leading = form.terms[0][1]
+    for own in d.own:
+        if (
+            own is not form
+            and len(own.terms) == len(form.terms)
+            and d.algebra.scale(own, leading / own.terms[0][1]) is form
+        ):
+            steps = _Steps()
+            steps.add("mul", own, leading / own.terms[0][1])
+            return steps.node()
+    return None
 
 
 def _chain(d: Decomposition, steps: _Steps, start: int | None, terms: Sequence[tuple[Mono, Fraction]]) -> None:

@@ -25,8 +25,9 @@ from types import ModuleType
 
 from mirage_cli.codegen.library import library_call
 from mirage_cli.codegen.torch_source import torch_source
-from mirage_cli.codegen.triton import MATRIX_TYPE, KernelSource, emit_kernel
+from mirage_cli.codegen.triton import BFLOAT16, KernelSource, emit_kernel
 from mirage_cli.errors import MirageError
+from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import MuGraph, split_axis
 from mirage_cli.ir.program import Program, Tensor
 from mirage_cli.ir.schedule import Schedule
@@ -97,7 +98,8 @@ class _Parts:
             for k in graph.kernels
             if k.kind == "generated"
         }
-        self.taken = {"torch", "triton", "tl", "inputs", "outputs", "scratch", "make_scratch", "launch", "MATRIX_TYPE"}
+        self.taken = {"torch", "triton", "tl", "inputs", "outputs", "scratch", "make_scratch", "launch"}
+        self.taken |= {"MATRIX_TYPE", "INTERPRETED", "to_bfloat16"}
         self.taken |= {k.name for k in self.kernels.values()}
         self.names = {n: f"{n}_" if n in self.taken or keyword.iskeyword(n) else n for n in graph.tensors()}
 
@@ -106,8 +108,8 @@ class _Parts:
 
     def blocks(self) -> list[str]:
         kernels = [k.source.strip("\n") for k in self.kernels.values()]
-        if any("MATRIX_TYPE" in k for k in kernels):
-            kernels.insert(0, MATRIX_TYPE)
+        if any("MATRIX_TYPE" in k or "to_bfloat16" in k for k in kernels):
+            kernels.insert(0, BFLOAT16)
         return [*kernels, self.scratch(), self.launch()]
 
     def scratch(self) -> str:
@@ -143,7 +145,7 @@ class _Parts:
 
 def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: ExportInfo | None = None) -> str:
     """The text of the file of contract section "Exported kernels". Raises ExportNameError."""
-    from mirage_cli.verify.numeric import longest_contraction
+    from mirage_cli.verify.numeric import longest_sum
 
     parts = _Parts(graph, schedule)
     name = program.name
@@ -172,12 +174,14 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
     }
     selfcheck = {
         "eager": textwrap.indent(torch_source(program, "eager").strip(), "    "),
+        "stepwise": textwrap.indent(torch_source(lower(program), "stepwise").strip(), "    "),
         "checks": textwrap.indent(_embedded(), "    "),
         "scales": _tuple(repr(float(t.scale)) for t in program.inputs),
-        "contracted": str(longest_contraction(program)),
+        "contracted": str(longest_sum(program)),
         "check": _wrapped(
             "        results = check(",
-            f"{name} eager shapes dtypes scales contracted torch.{program.dtype} {program.tolerance:g} device".split(),
+            f"{name} eager stepwise shapes dtypes scales contracted".split()
+            + f"torch.{program.dtype} {program.tolerance:g} device".split(),
             ")",
         ),
     }
@@ -364,6 +368,8 @@ def _check_this_file():
     """Checks the kernel against a float64 evaluation and, on a GPU, times it beside eager PyTorch."""
 
 @eager@
+
+@stepwise@
 
 @checks@
 

@@ -24,6 +24,7 @@ from mirage_cli.verify.yardstick import (
 def check(
     run: Callable[..., Any],
     eager: Callable[..., Any],
+    stepwise: Callable[..., Any],
     shapes: Sequence[tuple[int, ...]],
     dtypes: Sequence[torch.dtype],
     scales: Sequence[float],
@@ -32,19 +33,23 @@ def check(
     tolerance: float,
     device: torch.device,
 ) -> Iterator[tuple[bool, str]]:
-    """For each distribution: whether it passes, and a line with the errors against float64."""
+    """For each distribution: whether it passes, and a line with the errors against float64.
+
+    eager: the program in PyTorch. stepwise: the same, operator by operator, to be rounded at every step.
+    """
     for seed, kind in enumerate(DISTRIBUTIONS):
         inputs = draw(kind, shapes, dtypes, scales, contracted, device, seed)
         exact_inputs = [x.double() if x.is_floating_point() else x for x in inputs]
 
-        def rounded(exact: list[torch.Tensor] = exact_inputs) -> tuple[torch.Tensor, ...]:
-            with RoundEveryResult(precision):
-                return as_tuple(eager(*exact))
+        def rounded(dtype: torch.dtype | None, exact: list[torch.Tensor] = exact_inputs) -> tuple[torch.Tensor, ...]:
+            with RoundEveryResult(dtype or precision):
+                return as_tuple((stepwise if dtype else eager)(*exact))
 
         with fresh_memory_is_nan():
             outputs = as_tuple(run(*inputs))
         exact = as_tuple(eager(*exact_inputs))
-        verdict = judge_outputs(kind.name, outputs, exact, as_tuple(eager(*inputs)), rounded, tolerance, True)
+        theirs = as_tuple(eager(*inputs))
+        verdict = judge_outputs(kind.name, outputs, exact, theirs, rounded, tolerance, True, contracted)
         figures = f"error {verdict.error.norm:.2e}, eager's {verdict.eager_error.norm:.2e}"
         overflow = f", but {verdict.excused} overflow as in eager" if verdict.excused else ""
         line = f"{kind.name:<11} {figures}  {verdict.problem or 'passes'}{overflow}  ({kind.doc})"

@@ -22,18 +22,42 @@ from mirage_cli.ir.program import Eqn, Tensor
 from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, block_sizes, chunk_length
 
 TRITON_TYPE = {"float16": "tl.float16", "bfloat16": "tl.bfloat16", "float32": "tl.float32", "int32": "tl.int32"}
-MATRIX_TYPE = """
+BFLOAT16 = '''
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 # What tl.dot is given. Triton's interpreter would multiply the bits of bfloat16: there it is given float32.
-MATRIX_TYPE: tl.constexpr = tl.constexpr(tl.float32 if triton.knobs.runtime.interpret else tl.bfloat16)
-""".strip()
-"""What modules with a kernel that says MATRIX_TYPE start with."""
+MATRIX_TYPE = tl.constexpr(tl.float32 if triton.knobs.runtime.interpret else tl.bfloat16)
+
+
+@triton.jit
+def to_bfloat16(x):
+    """x rounded to nearest. Triton's interpreter would cut bits off: there they are rounded beforehand."""
+    if INTERPRETED:
+        bits = x.to(tl.int32, bitcast=True)
+        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)).to(tl.float32, bitcast=True)
+        x = tl.where(x == x, rounded, x)
+    return x.to(tl.bfloat16)
+'''.strip()
+"""What modules with bfloat16 kernels start with."""
 MAX_PRODUCT = 1 << 17
 """Elements of the broadcast product that stands in for tl.dot where an axis is too small for it."""
 MAX_LANES = 64
 """Elements of a thread in an accumulator that is reduced only after its loop."""
 MAX_ELEMENTS = 1 << 17
 """Elements of any one block; Triton's own limit is 2^20."""
-RESERVED = {"tl", "MATRIX_TYPE", "triton", "range", "pid", "chunk", "step", "min", "max", "float"}
+RESERVED = {
+    "tl",
+    "MATRIX_TYPE",
+    "INTERPRETED",
+    "to_bfloat16",
+    "triton",
+    "range",
+    "pid",
+    "chunk",
+    "step",
+    "min",
+    "max",
+    "float",
+}
 OWN_PREFIXES = ("i_", "in_", "s_", "t_", "first_", "rows_", "SIZE_", "BLOCK_")
 OWN_SUFFIXES = ("_ptr", "_next", "_scale")
 
@@ -79,6 +103,7 @@ class _Emitter:
         self.padded = {d for d in self.block if sizes[d] % self.block[d]}
         self.lines: list[str] = []
         self.depth = 1
+        self.exact = graph.exact()[kernel.name]
         self.clean: dict[str, frozenset[str]] = {}  # padded dimensions along which a value is known to be zero
         self.names: dict[str, str] = {}
         self.deferred: set[str] = set()  # accumulators that are reduced across lanes only after their loop
@@ -228,7 +253,7 @@ class _Emitter:
         self.clean[x.out] = frozenset(self.padded & set(axes))
 
     def store(self, s: Store) -> None:
-        axes = self.axes(self.dims[s.value])
+        axes = self.axes(s.dims)
         tensor = self.tensors[s.buffer]
         once = [
             f"t_{d} == 0" for d in self.kernel.with_role("grid") if d not in s.dims and self.sizes[d] > self.block[d]
@@ -242,7 +267,8 @@ class _Emitter:
         mask = self.mask(s.dims, axes)
         value = self.name(s.value)
         if self.type_of(s.value) != tensor.dtype or s.value not in self.loads:
-            value = f"{value}.to({TRITON_TYPE[tensor.dtype]})"
+            value = self.cast(value, self.type_of(s.value), tensor.dtype)
+        value = self.spread(value, self.axes(self.dims[s.value]), axes)
         extra = f", mask={mask}" if mask else ""
         self.line(f"tl.store({s.buffer}_ptr + {self.offsets(tensor, s.dims, axes)}, {value}{extra})")
         if once:
@@ -379,11 +405,12 @@ class _Emitter:
             return f"{accumulator} + {text}" if accumulator else text
         if rows and columns and self.order.index(rows[0]) > self.order.index(columns[0]):
             a, b, rows, columns = b, a, columns, rows
-        left = self.operand(a, [batch, rows, middle], e.axes)
-        right = self.operand(b, [batch, middle, columns], e.axes)
+        dtype = "float32" if self.exact & {a, b} else self.graph.dtype
+        left = self.operand(a, [batch, rows, middle], e.axes, dtype)
+        right = self.operand(b, [batch, middle, columns], e.axes, dtype)
         flat = ([batch] if batch else []) + [rows, columns]
         plain = all(len(g) == 1 for g in flat) and [g[0] for g in flat] == result
-        precision = ', input_precision="ieee"' if self.graph.dtype == "float32" else ""
+        precision = ', input_precision="ieee"' if dtype == "float32" else ""
         if plain:
             return f"tl.dot({left}, {right}{f', {accumulator}' if accumulator else ''}{precision})"
         text = f"tl.dot({left}, {right}{precision})"
@@ -393,7 +420,7 @@ class _Emitter:
         text = self.permuted(text, whole, result)
         return f"{accumulator} + {text}" if accumulator else text
 
-    def operand(self, value: str, groups: list[list[str]], summed: tuple[str, ...]) -> str:
+    def operand(self, value: str, groups: list[list[str]], summed: tuple[str, ...], dtype: str) -> str:
         """A block as tl.dot takes it: batch, then two axes, clean along the summed ones, in the matrix units' type."""
         have = self.axes(self.dims[value])
         text = self.name(value)
@@ -401,9 +428,9 @@ class _Emitter:
         text = self.masked(
             text, have, [d for d in have if d in summed], self.clean[value], "0.0" if kind != "int32" else "0"
         )
-        if kind != self.graph.dtype:
-            text = f"{text}.to({TRITON_TYPE[self.graph.dtype]})"
-        if self.graph.dtype == "bfloat16":
+        if kind != dtype:
+            text = self.cast(text, kind, dtype)
+        if dtype == "bfloat16":
             text = f"{text}.to(MATRIX_TYPE)"
         text = self.permuted(text, have, [d for g in groups for d in g])
         groups = [g for g in groups if g]
@@ -411,6 +438,12 @@ class _Emitter:
             shape = ", ".join(" * ".join(f"BLOCK_{d}" for d in g) for g in groups)
             text = f"tl.reshape({text}, [{shape}])"
         return text
+
+    @staticmethod
+    def cast(text: str, kind: str, dtype: str) -> str:
+        if (kind, dtype) == ("float32", "bfloat16"):
+            return f"to_bfloat16({text})"
+        return f"{text}.to({TRITON_TYPE[dtype]})"
 
     @staticmethod
     def permuted(text: str, have: list[str], want: list[str]) -> str:

@@ -103,4 +103,5 @@ def lower(program: Program) -> Program:
         del b.known[result]
         b.append(replace(last, out=e.out))
     eqns = tuple(live_eqns(b.eqns, (t.name for t in program.outputs)))
-    return replace(program, eqns=eqns)
+    internals = {e.out for e in eqns} - {e.out for e in program.eqns}
+    return replace(program, eqns=eqns, internals=program.internals | internals)

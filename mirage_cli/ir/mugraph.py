@@ -114,6 +114,20 @@ class MuGraph:
         """Everything in device memory by name."""
         return {t.name: t for t in (*self.inputs, *self.buffers, *self.outputs)}
 
+    def exact(self) -> dict[str, frozenset[str]]:
+        """For each kernel, the values that float32 inputs reach; in a smaller type they would lose what eager keeps."""
+        buffers = {t.name for t in self.inputs if t.dtype == "float32"}
+        kept = {t.name for t in self.buffers if t.dtype == "float32"}
+        found: dict[str, frozenset[str]] = {}
+        for k in self.kernels:
+            values = {x.out for x in k.loads if x.buffer in buffers}
+            for e in k.body:
+                if values & set(e.values):
+                    values.add(e.out)
+            buffers |= {s.buffer for s in k.stores if s.value in values} & kept
+            found[k.name] = frozenset(values)
+        return found
+
     def resized(self, sizes: Mapping[str, int]) -> MuGraph:
         """The same structure at other sizes."""
         return replace(self, dims=tuple((name, sizes.get(name, size)) for name, size in self.dims))

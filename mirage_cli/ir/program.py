@@ -69,6 +69,7 @@ class Program:
     """A tensor program. `eqns` may hold derived operators; `ir.derived.lower` replaces them by their definitions.
 
     dims: every axis with its size, in declaration order, which is also the order of axes inside a value.
+    internals: results that are not the user's but a derived operator's on its way, which PyTorch does not round.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Program:
     eqns: tuple[Eqn, ...]
     outputs: tuple[Tensor, ...]
     tolerance: float = 4.0
+    internals: frozenset[str] = frozenset()
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -94,6 +96,14 @@ class Program:
     def values(self) -> dict[str, Tensor | Eqn]:
         """Every value by name: inputs first, then results in order."""
         return {t.name: t for t in self.inputs} | {e.out: e for e in self.eqns}
+
+    def exact(self) -> frozenset[str]:
+        """What float32 inputs reach in a program of a smaller type: PyTorch computes that in float32."""
+        found = {t.name for t in self.inputs if t.dtype == "float32"}
+        for e in self.eqns:
+            if found & set(e.values):
+                found.add(e.out)
+        return frozenset(found)
 
     def types(self) -> dict[str, Type]:
         found: dict[str, Type] = {t.name: tensor_type(t) for t in self.inputs}

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 
 from mirage_cli.algebra.canonical import ONE, Form
 from mirage_cli.algebra.decompose import Decomposition, Node, Step, type_of
 from mirage_cli.ir.ops import OPS, Number
+from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import Eqn, Tensor, equation
 
 
@@ -41,9 +43,15 @@ class Expansion:
     leaves: tuple[Form, ...]
 
     def faithful(self, own: Mapping[Form, str]) -> bool:
-        """Whether every operand of a product is a value of the program too. Products take operands in the program's
-        dtype, so other operands may lie outside its range (an unnormalised row, say) where the program's do not."""
-        return all(a in own for _, n in self.chosen for s in n.steps if s.op == "dot" for a in s.args)
+        """Whether every operand of a product is a value of the program too, and every difference the program's own.
+
+        Products take operands in the program's dtype, so other operands may lie outside its range (an unnormalised row,
+        say) where the program's do not; and other terms may cancel where the program's do not.
+        """
+        steps = [(n.origin, s) for _, n in self.chosen for s in n.steps]
+        return all(a in own for _, s in steps if s.op == "dot" for a in s.args) and not any(
+            origin == "algebra" and s.op == "sub" for origin, s in steps
+        )
 
     @cached_property
     def depth(self) -> int:
@@ -220,9 +228,9 @@ def value_name(d: Decomposition, f: Form, taken: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """An expansion as equations: loads as tensors named as the kernel calls them, and the value of each class."""
+    """An expansion as equations: loads with the names and axes that the kernel gives them, and each class's value."""
 
-    loads: tuple[tuple[str, Form], ...]
+    loads: tuple[tuple[str, Form, tuple[str, ...]], ...]
     eqns: tuple[Eqn, ...]
     value: Mapping[Form, str]
 
@@ -246,10 +254,11 @@ def all_axes(d: Decomposition) -> tuple[str, ...]:
 
 
 def equations(d: Decomposition, e: Expansion) -> Written:
-    """The equations of an expansion, common subexpressions computed once."""
+    """The equations of an expansion, common subexpressions computed once. What is read from memory is renamed by
+    reading it under other names. Raises InexpressibleError where what the kernel computes would have to be renamed."""
     known: dict[str, Tensor | Eqn] = {}
     value: dict[Form, str] = {}
-    loads: list[tuple[str, Form]] = []
+    loads: list[tuple[str, Form, tuple[str, ...]]] = []
     eqns: list[Eqn] = []
     order = all_axes(d)
     for f in e.leaves:
@@ -263,8 +272,9 @@ def equations(d: Decomposition, e: Expansion) -> Written:
         dtype = next((t.dtype for t in d.program.inputs if d.is_input(f) and t.name == base), "float32")
         known[name] = Tensor(name, axes_of(d, f), dtype)
         value[f] = name
-        loads.append((name, f))
+        loads.append((name, f, axes_of(d, f)))
     targets = set(e.targets)
+    leaves = set(e.leaves)
     for f, node in e.chosen:
         results: list[str] = []
         forms: list[Form] = []
@@ -288,10 +298,27 @@ def equations(d: Decomposition, e: Expansion) -> Written:
                 forms.append(form)
                 continue
             name = value_name(d, form, known)
+            if s.op == "rename":
+                (a,) = s.args
+                if not isinstance(a, Form) or a not in leaves:
+                    raise InexpressibleError("rename inside a kernel")
+                names = dict(zip(s.axes[::2], s.axes[1::2], strict=True))
+                loaded = f"{name}_in" if last and f in targets else name
+                dims = tuple(names.get(x, x) for x in axes_of(d, a))
+                known[loaded] = Tensor(loaded, dims, "float32")
+                loads.append((loaded, a, dims))
+                value[form] = loaded
+                if loaded == name:
+                    results.append(name)
+                    forms.append(form)
+                    continue
+                s = Step("mul", (form, ONE))
+                args = [loaded, Fraction(1)]
             eqn = equation(name, s.op, tuple(args), s.axes, known, order)
             known[name] = eqn
             eqns.append(eqn)
             value[form] = name
             results.append(name)
             forms.append(form)
-    return Written(tuple(loads), tuple(eqns), value)
+    used = {v for q in eqns for v in q.values} | {value[t] for t in e.targets}
+    return Written(tuple(x for x in loads if x[0] in used), tuple(eqns), value)

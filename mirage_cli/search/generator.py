@@ -15,20 +15,23 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from mirage_cli.algebra.canonical import Form
-from mirage_cli.algebra.decompose import Decomposition, decompose
+from mirage_cli.algebra.decompose import Decomposition, Node, decompose
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import DTYPE_BYTES, Program, Tensor
-from mirage_cli.ir.schedule import KernelSchedule, Schedule
+from mirage_cli.ir.schedule import KernelSchedule, Schedule, next_power_of_two
 from mirage_cli.ir.text import mugraph_id
 from mirage_cli.search import cost
-from mirage_cli.search.expand import Bounds, Expansion, Space, axes_of
+from mirage_cli.search.expand import Bounds, Expansion, Space, axes_of, sort_axes
 from mirage_cli.search.roles import Plan, plans
 from mirage_cli.target import Target
 
 MAX_TOGETHER = 5
 """Outputs up to this number may all come from one kernel; otherwise a kernel computes one class or two."""
+
+REPEATED = 64
+"""Elements of a block along an axis that an output only repeats itself along."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,8 @@ class _Search:
         self.space = Space(d, bounds)
         sizes = d.program.sizes
         self.sizes = sizes | {new: sizes[old] for new, old in d.algebra.aliases.items()}
+        self.exact = d.program.exact()
+        self.broadcast = {f for t, f in zip(d.program.outputs, d.outputs, strict=True) if frozenset(t.dims) != f.dims}
         self.memo: dict[tuple[frozenset[Form], int], tuple[float, list[tuple[float, tuple[Costed, ...]]]]] = {}
         self.ceiling = math.inf
         self.costed: dict[tuple[Form, ...], list[Costed]] = {}
@@ -132,13 +137,13 @@ class _Search:
     # -- kernels
 
     def dtype_of(self, f: Form) -> str:
-        """The element type of an intermediate: the program's where the program itself has this value as an
-        elementwise or contracted result, so that it is rounded where eager PyTorch rounds; float32 otherwise."""
+        """The element type of an intermediate: the program's where its user has this value as an elementwise or
+        contracted result, so that it is rounded where eager PyTorch rounds; float32 otherwise."""
         if self.d.is_input(f):
             atom = f.atom
             return next(t.dtype for t in self.d.program.inputs if atom is not None and t.name == atom.args[0])
         own = self.d.own.get(f)
-        if own is None:
+        if own is None or own in self.exact or own in self.d.program.internals:
             return "float32"
         for e in self.d.program.eqns:
             if e.out == own:
@@ -153,7 +158,7 @@ class _Search:
         """The plan at its best coarse tiles, or None where no tiles fit."""
         if plan.kernels[0].kind == "library":
             dtypes = {self.dtype_of(f) for f in (*plan.targets, *plan.leaves)}
-            if dtypes != {self.d.program.dtype}:
+            if dtypes != {self.d.program.dtype} or plan.targets[0] in self.broadcast:
                 return None
             element = DTYPE_BYTES[self.d.program.dtype]
             return Costed(plan, (None,), cost.library_us(plan.kernels[0], self.sizes, element, self.target))
@@ -367,13 +372,20 @@ class _Search:
         chosen: dict[Form, object] = {}
         leaves: set[Form] = set()
 
+        def in_memory(c: Form) -> bool:
+            return self.d.is_input(c) or (self.space.types[c] == "float" and bool(c.dims))
+
+        def renamed(n: Node) -> list[Form]:
+            return [a for s in n.steps if s.op == "rename" for a in s.args if isinstance(a, Form)]
+
         def add(g: Form) -> None:
             if g in chosen:
                 return
             options = self.space.options(g)
-            node = next((n for n in options if n.origin == "program"), options[0])
+            wanted = [n for n in options if n.origin == "program" and all(map(in_memory, renamed(n)))]
+            node = (wanted or [n for n in options if not renamed(n)])[0]
             for c in node.children:
-                if c is g or self.d.is_input(c) or (self.space.types[c] == "float" and c.dims):
+                if c is g or in_memory(c):
                     leaves.add(c)
                 else:
                     add(c)
@@ -388,7 +400,9 @@ class _Search:
         names: dict[str, str] = {}
         taken = {t.name for t in (*program.inputs, *program.outputs)}
         for t, f in zip(program.outputs, d.outputs, strict=True):
-            names.setdefault("@" + f.key, t.name)
+            if frozenset(t.dims) == f.dims:
+                names.setdefault("@" + f.key, t.name)
+        read = {f for s in steps for f in s.plan.leaves}
         buffers: list[Tensor] = []
 
         def name_buffer(key: str, wanted: str, dims: tuple[str, ...], dtype: str) -> None:
@@ -407,7 +421,7 @@ class _Search:
         for n, step in enumerate(steps):
             plan = step.plan
             for f in plan.targets:
-                if "@" + f.key not in names:
+                if "@" + f.key not in names and (f in read or f not in self.broadcast):
                     name_buffer("@" + f.key, d.names.get(f, "t"), axes_of(d, f), self.dtype_of(f))
             scratch = {t.name: f"{t.name}#{n}" for t in plan.scratch}
             for t in plan.scratch:
@@ -425,11 +439,16 @@ class _Search:
                 loads = tuple(Load(x.out, real(x.buffer), x.dims) for x in kernel.loads)
                 stores: list[Store] = []
                 for s in kernel.stores:
-                    stores += self.output_stores(s) or [replace(s, buffer=real(s.buffer))]
+                    stores += self.output_stores(s)
+                    if real(s.buffer) not in {t.name for t in program.outputs} | {s.buffer}:
+                        stores.append(replace(s, buffer=real(s.buffer)))
                 written |= {s.buffer for s in stores}
-                kernels.append(replace(kernel, name=name, loads=self.reorder(loads), stores=tuple(stores)))
+                kernel = replace(kernel, name=name, loads=self.reorder(loads), stores=tuple(stores))
                 if schedule is not None:
-                    schedules[name] = schedule
+                    kernel, schedules[name] = self.broadcasting(kernel, schedule)
+                if any(a in kernel.with_role("loop", "split") for s in kernel.stores for a in self.repeated(kernel, s)):
+                    return None
+                kernels.append(kernel)
         dims = (*program.dims, *((a, self.sizes[a]) for a in d.algebra.aliases))
         graph = MuGraph(
             program.name, dims, program.dtype, program.inputs, program.outputs, tuple(buffers), tuple(kernels)
@@ -441,10 +460,30 @@ class _Search:
         outputs = zip(self.d.program.outputs, self.d.outputs, strict=True)
         return [Store(t.name, s.value, t.dims) for t, f in outputs if "@" + f.key == s.buffer]
 
+    @staticmethod
+    def repeated(kernel: Kernel, s: Store) -> set[str]:
+        """The axes of a store along which the value repeats itself."""
+        chunk = split_axis(kernel.split) if kernel.split else ""
+        return set(s.dims) - set(kernel.value_dims()[s.value]) - {chunk}
+
+    def broadcasting(self, kernel: Kernel, schedule: KernelSchedule) -> tuple[Kernel, KernelSchedule]:
+        """With a place on the grid for axes that only a store has: along them the output repeats itself."""
+        have = {*(a for a, _ in kernel.roles), *(split_axis(a) for a, r in kernel.roles if r == "split")}
+        for a in dict.fromkeys(a for s in kernel.stores for a in s.dims if a not in have):
+            tile = min(REPEATED, next_power_of_two(self.sizes[a]))
+            kernel = replace(kernel, roles=(*kernel.roles, (a, "grid")))
+            schedule = replace(schedule, tiles=(*schedule.tiles, (a, tile)), order=(*schedule.order, a))
+        return kernel, schedule
+
     def reorder(self, loads: tuple[Load, ...]) -> tuple[Load, ...]:
         """Loads with the axes in the tensor's own memory order, which a declared output may have chosen."""
-        orders = {t.name: t.dims for t in self.d.program.outputs}
-        return tuple(replace(x, dims=orders.get(x.buffer, x.dims)) for x in loads)
+        declared = {t.name: t.dims for t in self.d.program.outputs}
+        found: list[Load] = []
+        for x in loads:
+            order = declared.get(x.buffer, ())
+            called = dict(zip(sort_axes(self.d, set(order)), x.dims, strict=True)) if order else {}
+            found.append(replace(x, dims=tuple(called[a] for a in order)) if order else x)
+        return tuple(found)
 
 
 def program_bytes(program: Program) -> int:

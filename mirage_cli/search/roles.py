@@ -18,7 +18,7 @@ from mirage_cli.ir.mugraph import Kernel, Load, Role, Store, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError, place
 from mirage_cli.ir.program import Eqn, Tensor, equation
-from mirage_cli.search.expand import Expansion, Written, all_axes, axes_of, equations, sort_axes
+from mirage_cli.search.expand import Expansion, Written, all_axes, equations, sort_axes
 
 TILE_LIMIT = 16384
 """A dimension longer than this is not held whole in one block."""
@@ -61,7 +61,11 @@ def buffer_of(d: Decomposition, f: Form) -> str:
 
 def plans(d: Decomposition, e: Expansion, sizes: Mapping[str, int]) -> Iterator[Plan | InexpressibleError]:
     """Every choice of roles for an expansion; a choice that gives no kernel is yielded as the reason why."""
-    written = equations(d, e)
+    try:
+        written = equations(d, e)
+    except InexpressibleError as error:
+        yield error
+        return
     base = _kernel(d, e, written)
     reduced = reduced_axes(base.body)
     faithful = e.faithful(d.names)
@@ -109,7 +113,7 @@ def reduced_axes(eqns: tuple[Eqn, ...]) -> set[str]:
 
 def _kernel(d: Decomposition, e: Expansion, w: Written) -> Kernel:
     """The kernel with every dimension on the grid, to be given roles."""
-    loads = tuple(Load(name, buffer_of(d, f), axes_of(d, f)) for name, f in w.loads)
+    loads = tuple(Load(name, buffer_of(d, f), dims) for name, f, dims in w.loads)
     stores = tuple(Store("@" + f.key, w.value[f], sort_axes(d, f.dims)) for f in e.targets)
     dims = {a for x in loads for a in x.dims} | {a for q in w.eqns for a in (*q.dims, *q.axes) if q.op != "size"}
     roles: tuple[tuple[str, Role], ...] = tuple((a, "grid") for a in sort_axes(d, dims))

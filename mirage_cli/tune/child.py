@@ -42,7 +42,7 @@ class Child:
             stderr=subprocess.STDOUT,
             pass_fds=(theirs.fileno(),),
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": _python_path(), **(env or {})},
+            env={**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": _python_path(), **(env or {})},
         )
         theirs.close()
         self.send(arguments)

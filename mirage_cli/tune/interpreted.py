@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil, prod
 from typing import Any
 
 from mirage_cli.ir.mugraph import MuGraph, split_axis
@@ -19,8 +20,10 @@ REDUCED = (7, 33, 20, 48)
 """Sizes that stand for large ones: odd, over a block, under a block, three blocks of 16."""
 SMALL = 16
 """A dimension up to this size keeps it."""
-FEW = 64
-"""Elements of the smaller blocks in the reduced schedule, for dimensions that no product has."""
+BATCH = 3
+"""The size that stands for a batch axis of contractions: its positions repeat one another's work."""
+FEW = 24
+"""Program instances of a kernel in the reduced schedule, unless its dimensions have two blocks each at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +53,34 @@ def reduced_sizes(program: Program, variant: int = 0) -> dict[str, int]:
     sizes = program.sizes
     roots = sorted({root(d) for d in sizes})
     small = {d: REDUCED[(i + variant) % len(REDUCED)] for i, d in enumerate(roots)}
-    return {d: min(sizes[d], small[root(d)]) if sizes[root(d)] > SMALL else sizes[d] for d in sizes}
+    batch = {root(d) for d in _batch_axes(program)}
+
+    def reduced(d: str) -> int:
+        if root(d) in batch:
+            return BATCH
+        return small[root(d)] if sizes[root(d)] > SMALL else sizes[d]
+
+    return {d: min(sizes[d], reduced(d)) for d in sizes}
+
+
+def _batch_axes(program: Program) -> set[str]:
+    """Axes that both operands of every contraction over them have, and the result too."""
+    dims = {name: set(v.dims) for name, v in program.values().items()}
+    shared: set[str] = set()
+    free: set[str] = set()
+    for e in program.eqns:
+        if e.op == "dot":
+            a, b = (dims[x] if isinstance(x, str) else set[str]() for x in e.args)
+            shared |= (a & b) - set(e.axes)
+            free |= a ^ b | set(e.axes)
+        elif e.op != "index":
+            free |= set(e.axes)
+    return shared - free
 
 
 def reduced_schedule(graph: MuGraph, schedule: Schedule) -> Schedule:
-    """The schedule with blocks so small that reduced sizes still have several per dimension."""
+    """The schedule with blocks so small that a graph of reduced sizes still has several per dimension, yet few in all:
+    the interpreter runs one program instance after another."""
     kernels: dict[str, KernelSchedule] = {}
     chunks: dict[str, int] = {}
     for k in graph.kernels:
@@ -62,11 +88,15 @@ def reduced_schedule(graph: MuGraph, schedule: Schedule) -> Schedule:
         if s is None:
             continue
         matrix = k.matrix_axes()
-        tiles = tuple((d, min(t, MIN_DOT) if d in matrix else min(t, 8)) for d, t in s.tiles)
         split = 1
         if k.split is not None:
             split = chunks.setdefault(split_axis(k.split), min(s.split, 3))
-        kernels[k.name] = KernelSchedule(tiles, s.order, s.warps, s.stages, split, s.group)
+        sizes = graph.sizes | chunks
+        tiles = {d: min(t, MIN_DOT) if d in matrix else min(t, 8) for d, t in s.tiles}
+        grid = [d for d in k.with_role("grid") if d in tiles]
+        while prod(blocks := [ceil(sizes[d] / tiles[d]) for d in grid]) > FEW and max(blocks) > 2:
+            tiles[grid[blocks.index(max(blocks))]] *= 2
+        kernels[k.name] = KernelSchedule(tuple(tiles.items()), s.order, s.warps, s.stages, split, s.group)
     return Schedule(kernels)
 
 

@@ -109,11 +109,11 @@ class Case:
     expected: Tensors
     eager: Tensors
 
-    def rounded(self, bench: Bench) -> Tensors:
-        """The outputs in float64 with every result rounded to the problem's precision."""
-        dtype = next(x.dtype for x in self.inputs if x.is_floating_point())
-        with yardstick.RoundEveryResult(dtype):
-            return bench.wide(self.inputs)
+    def rounded(self, bench: Bench, dtype: torch.dtype | None) -> Tensors:
+        """The outputs in float64 with the result of every operator, or else of every call of eager, rounded."""
+        own = next(x.dtype for x in self.inputs if x.is_floating_point())
+        with yardstick.RoundEveryResult(dtype or own):
+            return bench.wide(self.inputs, "stepwise" if dtype else "reference")
 
 
 @dataclass
@@ -335,9 +335,10 @@ class Bench:
                         outputs,
                         case.expected,
                         case.eager,
-                        lambda case=case: case.rounded(self),
+                        lambda dtype, case=case: case.rounded(self, dtype),
                         standard.tolerance,
                         standard.overflow_like_eager,
+                        standard.contracted,
                     )
                 )
         problems = [f"{j.distribution}: {j.problem}" for j in found if j.problem]
@@ -354,13 +355,16 @@ class Bench:
             self.cases[i] = Case(inputs, self.wide(inputs), [y.clone() for y in self.reference(inputs)])
         return self.cases[i]
 
-    def reference(self, inputs: Tensors) -> Tensors:
+    def reference(self, inputs: Tensors, form: str = "reference") -> Tensors:
+        """What `reference`, or `stepwise`, its definition operator by operator, makes of the inputs."""
         assert self.problem.reference_source is not None, "a problem that is judged has a reference"
-        return as_list(load_module(self.problem.reference_source, self.directory).reference(*inputs))
+        module = load_module(self.problem.reference_source, self.directory)
+        return as_list(getattr(module, form, module.reference)(*inputs))
 
-    def wide(self, inputs: Tensors) -> Tensors:
+    def wide(self, inputs: Tensors, form: str = "reference") -> Tensors:
         """The outputs in float64."""
-        return [y.double() for y in self.reference([x.double() if x.is_floating_point() else x for x in inputs])]
+        wide = [x.double() if x.is_floating_point() else x for x in inputs]
+        return [y.double() for y in self.reference(wide, form)]
 
     # Timing
 

@@ -386,8 +386,9 @@ def _check_kernel(k: Kernel, graph: MuGraph) -> None:
         _check_axes(k, s, graph, chunk)
         _require(s.value in known, f"{k.name} stores {s.value}, which it does not compute")
         value = known[s.value]
-        extra = set(s.dims) ^ set(value.dims)
-        _require(extra <= {chunk}, f"{k.name} stores {s.value}[{', '.join(value.dims)}] as [{', '.join(s.dims)}]")
+        repeated = set(s.dims) - set(value.dims) - {chunk}
+        fits = set(value.dims) - {chunk} <= set(s.dims) and repeated <= set(k.with_role("grid", "tile"))
+        _require(fits, f"{k.name} stores {s.value}[{', '.join(value.dims)}] as [{', '.join(s.dims)}]")
         _require(
             _type(value) != "float" or tensor_type(tensors[s.buffer]) == "float",
             f"{k.name} stores a float in {tensors[s.buffer]}",

@@ -72,6 +72,7 @@ def judge(
 
     where = torch.device(device)
     allowed = program.tolerance if tolerance is None else tolerance
+    terms = longest_sum(program)
     found: list[Judgement] = []
     for i, kind in enumerate(y.DISTRIBUTIONS):
         if distributions is not None and kind.name not in distributions:
@@ -79,14 +80,19 @@ def judge(
         inputs = draw_inputs(program, kind.name, where, seed + i)
         expected = reference(inputs) if reference else reference64(program, inputs)
 
-        def rounded(inputs: list[torch.Tensor] = inputs) -> Sequence[torch.Tensor]:
+        def rounded(dtype: torch.dtype | None, inputs: list[torch.Tensor] = inputs) -> Sequence[torch.Tensor]:
+            if dtype is not None:
+                with y.RoundEveryResult(dtype):
+                    return reference64(program, inputs)
             with y.RoundEveryResult(getattr(torch, program.dtype)):
-                return reference64(program, inputs)
+                return y.as_tuple(eager(*(x.double() if x.is_floating_point() else x for x in inputs)))
 
         with y.fresh_memory_is_nan():
             outputs = run([x.clone() for x in inputs])
         theirs = y.as_tuple(eager(*inputs))
-        found.append(y.judge_outputs(kind.name, outputs, expected, theirs, rounded, allowed, overflow_like_eager))
+        found.append(
+            y.judge_outputs(kind.name, outputs, expected, theirs, rounded, allowed, overflow_like_eager, terms)
+        )
     worst = max(found, key=lambda j: j.score)
     ok = all(j.problem is None for j in found)
     return NumericVerdict(ok, worst, found[0].error.norm, found[0].eager_error.norm, allowed, tuple(found))
@@ -102,13 +108,13 @@ def draw_inputs(program: Program, distribution: str, device: torch.device, seed:
     sizes = program.sizes
     shapes = [tuple(sizes[d] for d in t.dims) for t in program.inputs]
     dtypes: list[torch.dtype] = [getattr(torch, t.dtype) for t in program.inputs]
-    return y.draw(kind, shapes, dtypes, [t.scale for t in program.inputs], longest_contraction(program), device, seed)
+    return y.draw(kind, shapes, dtypes, [t.scale for t in program.inputs], longest_sum(program), device, seed)
 
 
-def longest_contraction(program: Program) -> int:
-    """The most terms that one contraction of the program sums; 1 where there is none."""
+def longest_sum(program: Program) -> int:
+    """The most terms that one sum or contraction of the program adds up; 1 where there is none."""
     sizes = program.sizes
-    terms = [math.prod(sizes[d] for d in e.axes) for e in lower(program).eqns if OPS[e.op].kind == "contraction"]
+    terms = [math.prod(sizes[d] for d in e.axes) for e in lower(program).eqns if e.op in ("dot", "sum")]
     return max(terms, default=1)
 
 

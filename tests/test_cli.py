@@ -1,0 +1,668 @@
+"""The command line without a GPU: what goes to stdout and stderr, the exit codes, and the documents of --json.
+
+Most tests run `main` in this process; those of signals, of files that cannot be written and of imports start another.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import UnionType
+from typing import Any
+
+import pytest
+import torch
+
+from mirage_cli import __version__, target
+from mirage_cli.cli import app, main
+
+TINY = """\
+name: tiny
+dims: {m: 4, k: 32, n: 16}
+inputs:
+  X: [m, k]
+  W: {dims: [k, n], scale: 0.2}
+program: |
+  O = silu(dot(X, W, k))
+outputs:
+  O: [m, n]
+"""
+ONE_OPERATOR = """\
+name: increment
+dims: {m: 16}
+instances: [{m: 16}, {m: 32}]
+inputs:
+  X: [m]
+program: |
+  O = X + 1
+outputs:
+  O: [m]
+"""
+ATTENTION = """\
+name: normed_attention
+dims: {h: 2, q: 256, s: 4096, d: 64, e: 64}
+inputs:
+  Q: [h, q, d]
+  K: [h, s, d]
+  V: [h, s, e]
+program: |
+  P = softmax(dot(rms_norm(Q, d), rms_norm(K, d), d), s)
+  O = dot(P, V, s)
+outputs:
+  O: [h, q, e]
+"""
+"""Large enough that its search takes seconds."""
+MISTAKEN = """\
+name: mistaken
+dims: {m: 4, k: 8}
+inputs:
+  X: [m, k]
+program: |
+  O = rms_nrm(X, k)
+  P = X + Z
+outputs:
+  O: [m, k]
+"""
+SPECS = {"tiny": TINY, "increment": ONE_OPERATOR, "normed_attention": ATTENTION, "mistaken": MISTAKEN}
+
+MUGRAPH = """\
+mugraph tiny float16
+dims m=4 k=32 n=16
+input X f16[m, k]
+input W f16[k, n]
+output O f16[m, n]
+kernel k0 generated m:grid k:tile n:grid
+  W = load W[k, n]
+  X = load X[m, k]
+  t0[m, n] = dot(X, W; k)
+  O[m, n] = silu(t0)
+  store O[m, n] = O
+"""
+
+COMMANDS = ("search", "tune", "bench", "export", "show", "explain", "verify", "doctor", "cache")
+CACHE_COMMANDS = ("list", "show", "remove")
+
+NUMBER = int | float
+MAYBE = int | float | None
+DOCUMENT: dict[str, type | UnionType] = {"mirage": str, "target": dict, "results": list}
+RESULT: dict[str, type | UnionType] = {
+    "spec": str,
+    "dims": dict,
+    "dtype": str,
+    "seed": int,
+    "search": dict,
+    "best": dict,
+    "top": list,
+}
+SEARCH: dict[str, type | UnionType] = {
+    "classes": int,
+    "enumerated": int,
+    "pruned": dict,
+    "verified": int,
+    "rejected": int,
+    "stopped": str,
+    "seconds": NUMBER,
+}
+BEST: dict[str, type | UnionType] = {
+    "id": str,
+    "kernels": int,
+    "status": str,
+    "time_us": MAYBE,
+    "floor_us": NUMBER,
+    "eager_us": MAYBE,
+    "error_vs_float64": MAYBE,
+    "eager_error_vs_float64": MAYBE,
+    "schedule": dict,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one command left: its exit code, stdout and stderr."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """The one JSON document on stdout."""
+        return json.loads(self.out)
+
+
+Mirage = Callable[..., Run]
+
+
+def write_specs(folder: Path) -> None:
+    for name, text in SPECS.items():
+        (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
+
+
+@pytest.fixture
+def mirage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Mirage:
+    """Runs a command line in this process, in a folder with the specs and a database of its own, without a GPU."""
+    write_specs(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MIRAGE_DB", str(tmp_path / "mirage.db"))
+    monkeypatch.setattr(target, "driver_version", lambda: None)
+
+    def run(*args: object) -> Run:
+        monkeypatch.setattr(sys, "argv", ["mirage", *map(str, args)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        shown = capsys.readouterr()
+        assert "Traceback" not in shown.err
+        assert isinstance(end.value.code, int)
+        return Run(end.value.code, shown.out, shown.err)
+
+    return run
+
+
+def environment(folder: Path, **changes: str) -> dict[str, str]:
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "MIRAGE_DB": str(folder / "mirage.db")}
+    env.pop("TRITON_INTERPRET", None)
+    return env | changes
+
+
+def spawn(folder: Path, *args: str, **changes: str) -> Run:
+    """Runs a command line in a process of its own."""
+    command = [sys.executable, "-m", "mirage_cli", *args]
+    env = environment(folder, **changes)
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
+    assert "Traceback" not in done.stderr
+    return Run(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
+    """A folder whose database has the checked kernels of tiny.yaml, and the search that found them."""
+    folder = tmp_path_factory.mktemp("searched")
+    write_specs(folder)
+    return folder, spawn(folder, "search", "tiny.yaml", "--json", "--top", "2", "--workers", "2")
+
+
+@pytest.fixture
+def found(searched: tuple[Path, Run], tmp_path: Path, mirage: Mirage) -> Mirage:
+    """`mirage` with a copy of that database."""
+    shutil.copy(searched[0] / "mirage.db", tmp_path / "mirage.db")
+    return mirage
+
+
+def fits(value: dict[str, Any], shape: dict[str, type | UnionType]) -> bool:
+    """Whether the keys of a shape are all there, with values of its types."""
+    return all(name in value and isinstance(value[name], kind) for name, kind in shape.items())
+
+
+def without_seconds(value: Any) -> Any:
+    """A document without the figures that differ from run to run."""
+    if isinstance(value, dict):
+        return {k: without_seconds(v) for k, v in value.items() if k != "seconds"}
+    return [without_seconds(v) for v in value] if isinstance(value, list) else value
+
+
+# -- search
+
+
+def test_a_search_without_tuning_prints_one_document_with_the_promised_keys(mirage: Mirage) -> None:
+    run = mirage("search", "tiny.yaml", "--no-tune", "--json")
+    assert run.code == 0 and run.err == ""
+    assert list(run.document) == list(DOCUMENT) and fits(run.document, DOCUMENT)
+    assert run.document["mirage"] == __version__ and run.document["target"]["name"] == "h100"
+    (r,) = run.document["results"]
+    assert fits(r, RESULT) and fits(r["search"], SEARCH) and all(fits(b, BEST) for b in [r["best"], *r["top"]])
+    assert (r["spec"], r["dims"], r["dtype"], r["seed"]) == ("tiny", {"m": 4, "k": 32, "n": 16}, "float16", 0)
+    assert r["search"]["stopped"] == "exhausted" and r["search"]["rejected"] == 0
+    assert all(isinstance(n, int) for n in r["search"]["pruned"].values())
+    assert r["best"] == r["top"][0] and 1 <= len(r["top"]) <= 5
+
+
+def test_what_was_not_measured_is_null(mirage: Mirage) -> None:
+    best = mirage("search", "tiny.yaml", "--no-tune", "--json").document["results"][0]["best"]
+    assert best["status"] == "predicted"
+    for name in ("time_us", "eager_us", "error_vs_float64", "eager_error_vs_float64"):
+        assert best[name] is None
+
+
+def test_a_search_without_a_gpu_compiles_and_interprets_its_kernels(searched: tuple[Path, Run]) -> None:
+    run = searched[1]
+    assert run.code == 0 and run.err == ""
+    (r,) = run.document["results"]
+    assert r["best"] == r["top"][0] and len(r["top"]) == 2
+    for b in r["top"]:
+        assert fits(b, BEST) and b["status"] == "predicted" and b["time_us"] is None and b["eager_us"] is None
+        assert 0 < b["error_vs_float64"] <= 4 * b["eager_error_vs_float64"] < 0.01
+
+
+def test_one_and_two_workers_find_the_same(mirage: Mirage) -> None:
+    runs = [
+        mirage("search", "tiny.yaml", "increment.yaml", "--no-tune", "--json", "--fresh", "--seed", 7, "--workers", n)
+        for n in (1, 2, 2)
+    ]
+    documents = [without_seconds(run.document) for run in runs]
+    assert documents[0] == documents[1] == documents[2]
+    assert [r["spec"] for r in documents[0]["results"]] == ["tiny", "increment", "increment"]
+    assert [r["dims"]["m"] for r in documents[0]["results"]] == [4, 16, 32]
+    assert {r["seed"] for r in documents[0]["results"]} == {7}
+
+
+def test_sizes_type_and_target_of_the_command_line_are_used(mirage: Mirage) -> None:
+    run = mirage(
+        *("search", "tiny.yaml", "--no-tune", "--json"),
+        *("--dim", "m=5", "--dim", "k=48", "--dtype", "bfloat16", "--target", "a100"),
+    )
+    (r,) = run.document["results"]
+    assert r["dims"] == {"m": 5, "k": 48, "n": 16} and r["dtype"] == "bfloat16"
+    assert run.document["target"]["name"] == "a100" and run.document["target"]["arch"] == "sm_80"
+    text = mirage("show", r["best"]["id"]).out
+    assert text.startswith("mugraph tiny bfloat16\ndims m=5 k=48 n=16\n")
+
+
+def test_a_second_search_answers_from_the_database(mirage: Mirage) -> None:
+    first = mirage("search", "tiny.yaml", "--no-tune", "--json")
+    again = mirage("search", "tiny.yaml", "--no-tune", "--json")
+    assert again.code == 0 and again.document == first.document
+    fresh = mirage("search", "tiny.yaml", "--no-tune", "--json", "--fresh")
+    assert without_seconds(fresh.document) == without_seconds(first.document)
+    assert fresh.document["results"][0]["search"]["seconds"] != first.document["results"][0]["search"]["seconds"]
+
+
+def test_a_search_reports_as_many_kernels_as_it_is_asked_for(mirage: Mirage) -> None:
+    run = mirage("search", "tiny.yaml", "--no-tune", "--json", "--top", 1)
+    assert [len(r["top"]) for r in run.document["results"]] == [1]
+
+
+def test_the_table_names_the_best_kernel_of_each_size(mirage: Mirage) -> None:
+    run = mirage("search", "increment.yaml", "--no-tune")
+    assert run.code == 3 and run.err == ""
+    for r in mirage("search", "increment.yaml", "--no-tune", "--json").document["results"]:
+        assert r["best"]["id"][:8] in run.out and f"m={r['dims']['m']}" in run.out
+
+
+def test_nothing_better_than_the_program_as_written_is_exit_code_3(mirage: Mirage) -> None:
+    run = mirage("search", "increment.yaml", "--no-tune", "--json", "--workers", 1)
+    assert run.code == 3 and [r["best"]["kernels"] for r in run.document["results"]] == [1, 1]
+
+
+ANOTHER_QUESTION = {
+    "another seed": (["--no-tune"], ["--no-tune", "--seed", "1"]),
+    "more kernels": (["--no-tune", "--top", "1"], ["--no-tune", "--top", "2"]),
+}
+
+
+@pytest.mark.parametrize("what", ANOTHER_QUESTION)
+def test_another_question_is_not_answered_from_the_database(what: str, mirage: Mirage) -> None:
+    first, second = ([*options, "--json", "--workers", "1"] for options in ANOTHER_QUESTION[what])
+    mirage("search", "tiny.yaml", *first)
+    (again,) = mirage("search", "tiny.yaml", *second).document["results"]
+    (alone,) = mirage("search", "tiny.yaml", *second, "--fresh").document["results"]
+    assert without_seconds(again) == without_seconds(alone)
+
+
+def test_kernels_that_were_never_checked_are_no_answer_to_a_search_that_checks(mirage: Mirage) -> None:
+    mirage("search", "tiny.yaml", "--no-tune", "--json", "--top", 1)
+    run = mirage("search", "tiny.yaml", "--json", "--top", 1)
+    assert run.document["results"][0]["best"]["error_vs_float64"] is not None
+
+
+def test_a_search_that_ran_out_of_its_budget_is_no_answer_to_one_with_more(mirage: Mirage) -> None:
+    short = mirage("search", "tiny.yaml", "--no-tune", "--json", "--budget", 0)
+    assert short.document["results"][0]["search"]["stopped"] == "budget"
+    run = mirage("search", "tiny.yaml", "--no-tune", "--json")
+    assert run.document["results"][0]["search"]["stopped"] == "exhausted"
+
+
+# -- mistakes
+
+
+def test_every_mistake_of_a_spec_is_told_with_its_place(mirage: Mirage) -> None:
+    run = mirage("search", "mistaken.yaml", "--json")
+    assert run.code == 1 and run.out == ""
+    lines = run.err.splitlines()
+    assert lines[0] == "error: the spec has 2 mistakes"
+    assert lines[1] == "mistaken.yaml:6:7: error: no function is called rms_nrm"
+    assert lines[2:4] == ["      O = rms_nrm(X, k)", "          ^"] and "did you mean `rms_norm`?" in lines[4]
+    assert lines[5] == "mistaken.yaml:7:11: error: nothing is called Z"
+
+
+def test_a_long_path_is_not_broken_into_lines(mirage: Mirage, tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    (folder / "a[b]:x:.yaml").write_text(MISTAKEN, encoding="utf-8")
+    assert f"{folder}/a[b]:x:.yaml:6:7: error" in mirage("search", folder / "a[b]:x:.yaml").err
+
+
+def test_an_input_that_is_never_used_is_a_warning_on_stderr(mirage: Mirage, tmp_path: Path) -> None:
+    text = ONE_OPERATOR.replace("  X: [m]\n", "  X: [m]\n  Y: [m]\n")
+    (tmp_path / "warned.yaml").write_text(text, encoding="utf-8")
+    run = mirage("search", "warned.yaml", "--no-tune", "--json", "--dim", "m=16")
+    assert run.code == 3 and run.document["results"][0]["spec"] == "increment"
+    assert run.err.startswith("warned.yaml:6:3: warning: the input Y is never used")
+
+
+BAD_INPUT = {
+    "no such spec": (["search", "nowhere.yaml"], "error: nowhere.yaml: No such file or directory"),
+    "a folder as spec": (["search", "."], "error: .: Is a directory"),
+    "unknown target": (["search", "tiny.yaml", "--target", "b999"], "no GPU is known as 'b999'; known are auto, a100"),
+    "unknown dimension": (["search", "tiny.yaml", "--dim", "z=4"], "tiny.yaml:2:7: error: no dimension is called z"),
+    "no size": (["search", "tiny.yaml", "--dim", "m=0"], "--dim takes NAME=SIZE with a positive size, not 'm=0'"),
+    "unknown dtype": (["search", "tiny.yaml", "--dtype", "float12"], "one of float16, bfloat16, float32, not float12"),
+    "nothing stored": (["export", "tiny.yaml"], "nothing is stored for tiny at {'m': 4, 'k': 32, 'n': 16}"),
+    "nothing to show": (["show", "tiny.yaml"], "run `mirage search` on the spec first"),
+    "nothing to explain": (["explain", "tiny.yaml"], "run `mirage search` on the spec first"),
+    "unknown id": (["show", "0123456789ab"], "no μGraph is stored under 0123456789ab"),
+    "unknown id to export": (["export", "tiny.yaml", "--id", "0123456789ab"], "is stored under 0123456789ab"),
+    "unknown id in the cache": (["cache", "show", "0123456789ab"], "nothing is stored under 0123456789ab"),
+    "nothing to remove": (["cache", "remove", "0123456789ab"], "nothing is stored under 0123456789ab"),
+    "no file to verify": (["verify", "tiny.yaml", "nowhere"], "error: nowhere: No such file or directory"),
+    "a folder to verify": (["verify", "tiny.yaml", "."], "error: .: Is a directory"),
+    "no GPU to tune on": (["tune", "tiny.yaml"], "there is no GPU on this machine to tune on; `mirage doctor`"),
+    "no GPU to bench on": (["bench", "tiny.yaml"], "there is no GPU on this machine to measure on; `mirage doctor`"),
+}
+
+
+@pytest.mark.parametrize("what", BAD_INPUT)
+def test_bad_input_is_a_message_and_exit_code_1(what: str, mirage: Mirage) -> None:
+    args, message = BAD_INPUT[what]
+    run = mirage(*args)
+    assert run.code == 1 and run.out == ""
+    assert run.err.startswith("error: ") and message in run.err
+
+
+BAD_COMMAND_LINES = {
+    "unknown command": (["serch"], "No such command 'serch'"),
+    "unknown option": (["search", "tiny.yaml", "--fast"], "No such option: --fast"),
+    "no spec": (["search"], "Missing argument"),
+    "no number": (["search", "tiny.yaml", "--workers", "x"], "Invalid value for '--workers'"),
+    "no workers": (["search", "tiny.yaml", "--workers", "0"], "Invalid value for '--workers'"),
+    "no file": (["verify", "tiny.yaml"], "Missing argument"),
+}
+
+
+@pytest.mark.parametrize("what", BAD_COMMAND_LINES)
+def test_a_wrong_command_line_is_exit_code_2_with_the_usage(what: str, mirage: Mirage) -> None:
+    args, message = BAD_COMMAND_LINES[what]
+    run = mirage(*args)
+    assert run.code == 2 and run.out == ""
+    assert run.err.startswith("Usage: mirage") and message in run.err
+
+
+def test_a_database_that_cannot_be_used_is_a_message_with_a_remedy(mirage: Mirage, tmp_path: Path) -> None:
+    (tmp_path / "other.db").write_bytes(b"not a database " * 400)
+    with sqlite3.connect(tmp_path / "foreign.db") as connection:
+        connection.execute("CREATE TABLE t (x)")
+    connection.close()
+    expected = {
+        "other.db": "is damaged",
+        "foreign.db": "belongs to another program",
+        ".": "cannot be used",
+        "tiny.yaml/mirage.db": "cannot be made",
+    }
+    before = (tmp_path / "other.db").read_bytes()
+    for path, problem in expected.items():
+        run = mirage("search", "tiny.yaml", "--no-tune", "--db", path)
+        assert run.code == 1 and run.out == ""
+        assert f"the database {path} {problem}" in run.err and "--db or MIRAGE_DB" in run.err
+    assert (tmp_path / "other.db").read_bytes() == before
+
+
+def test_a_knob_that_cannot_be_read_is_a_message(mirage: Mirage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIRAGE_WORKERS", "many")
+    run = mirage("search", "tiny.yaml", "--no-tune")
+    assert run.code == 1 and "MIRAGE_WORKERS is 'many'; expected a number of processes" in run.err
+
+
+# -- what was found
+
+
+def test_an_exported_kernel_imports_torch_and_triton_alone_and_is_right(found: Mirage, tmp_path: Path) -> None:
+    run = found("export", "tiny.yaml", "--triton", "-o", "made/k[a].py")
+    assert run.code == 0 and run.out == "made/k[a].py\n" and run.err == ""
+    path = tmp_path / "made" / "k[a].py"
+    text = path.read_text(encoding="utf-8")
+    assert text == found("export", "tiny.yaml").out
+    imported = {line.split()[1] for line in text.splitlines() if line.startswith(("import ", "from "))}
+    assert imported - set(sys.stdlib_module_names) - {"__future__"} == {"torch", "triton", "triton.language"}
+    spec = importlib.util.spec_from_file_location("exported_tiny", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    torch.manual_seed(0)
+    x, w = torch.randn(4, 32, dtype=torch.float16), torch.randn(32, 16, dtype=torch.float16) / 8
+    expected = torch.nn.functional.silu(x.double() @ w.double())
+    torch.testing.assert_close(module.tiny(x, w).double(), expected, rtol=2e-3, atol=2e-3)
+
+
+def test_a_named_kernel_is_exported(found: Mirage) -> None:
+    ids = [b["id"] for b in found("search", "tiny.yaml", "--json").document["results"][0]["top"]]
+    for id in ids:
+        run = found("export", "tiny.yaml", "--id", id)
+        assert run.code == 0 and f"μGraph    {id}" in run.out
+
+
+def test_a_file_that_cannot_be_written_is_a_message(searched: tuple[Path, Run]) -> None:
+    folder = searched[0]
+    run = spawn(folder, "export", "tiny.yaml", "-o", str(folder))
+    assert run.code == 1 and run.err == f"error: {folder}: Is a directory\n"
+    run = spawn(folder, "export", "tiny.yaml", "-o", "tiny.yaml/k.py")
+    assert run.code == 1 and run.err.startswith("error: tiny.yaml: ")
+    assert (folder / "tiny.yaml").read_text(encoding="utf-8") == TINY
+
+
+def test_the_best_mugraph_is_shown_as_text_and_as_json(found: Mirage) -> None:
+    best = found("search", "tiny.yaml", "--json").document["results"][0]["best"]
+    text, document = found("show", "tiny.yaml"), found("show", "tiny.yaml", "--json")
+    assert text.code == document.code == 0
+    assert text.out.startswith("mugraph tiny float16\ndims m=4 k=32 n=16\n") and "dot(X, W; k)" in text.out
+    assert document.document["id"] == best["id"] and document.document["verification"]["ok"] is True
+    assert document.document["predicted_us"] == pytest.approx(best["predicted_us"], abs=1e-3)
+    assert found("show", best["id"]).out == found("show", best["id"][:6]).out == text.out
+
+
+def test_what_was_found_for_another_gpu_is_named_by_its_target(found: Mirage) -> None:
+    assert found("search", "tiny.yaml", "--no-tune", "--target", "a100").code == 0
+    assert "\nGPU       a100\n" in found("export", "tiny.yaml", "--target", "a100").out
+    assert "\nGPU       h100\n" in found("export", "tiny.yaml", "--target", "sm_90").out
+    for command in ("export", "show", "explain"):
+        run = found(command, "tiny.yaml", "--target", "l40s")
+        assert run.code == 1 and "nothing is stored for tiny" in run.err
+
+
+def test_what_was_searched_and_chosen_is_explained(found: Mirage) -> None:
+    r = found("search", "tiny.yaml", "--json").document["results"][0]
+    run = found("explain", "tiny.yaml")
+    assert run.code == 0 and run.err == ""
+    assert run.out.startswith("tiny (m=4 k=32 n=16, float16)\n")
+    for reason in r["search"]["pruned"]:
+        assert reason in run.out
+    assert r["best"]["id"] in run.out and f"{r['best']['predicted_us']:.2f} µs, predicted" in run.out
+    assert "exhausted" in run.out and "floor" in run.out
+
+
+# -- verify
+
+
+def test_a_right_mugraph_is_accepted_with_the_bound_of_its_test(mirage: Mirage, tmp_path: Path) -> None:
+    (tmp_path / "right.txt").write_text(MUGRAPH, encoding="utf-8")
+    run = mirage("verify", "tiny.yaml", "right.txt")
+    assert run.code == 0 and run.out.startswith("tested over finite fields: false accept below")
+    answer = mirage("verify", "tiny.yaml", "right.txt", "--json").document
+    assert answer["ok"] is True and answer["net"] == "field" and 0 < answer["bound"] < 1e-30
+
+
+def test_a_wrong_mugraph_is_refused_with_a_counterexample(mirage: Mirage, tmp_path: Path) -> None:
+    (tmp_path / "wrong.txt").write_text(MUGRAPH.replace("silu", "sigmoid"), encoding="utf-8")
+    run = mirage("verify", "tiny.yaml", "wrong.txt")
+    assert run.code == 1 and run.out.startswith("refused by field: computes another O") and "seed 0" in run.out
+    answer = mirage("verify", "tiny.yaml", "wrong.txt", "--json").document
+    assert answer["ok"] is False and "O[m=" in answer["counterexample"]
+
+
+def test_a_mugraph_that_cannot_be_read_is_told_with_file_and_line(mirage: Mirage, tmp_path: Path) -> None:
+    (tmp_path / "broken.txt").write_text(MUGRAPH.replace("dot(X, W; k)", "dot(X, X; k)"), encoding="utf-8")
+    run = mirage("verify", "tiny.yaml", "broken.txt")
+    assert run.code == 1 and run.out == ""
+    assert run.err.startswith("error: broken.txt: line 9: ") and "t0[m, n] = dot(X, X; k)" in run.err
+
+
+def test_an_exported_kernel_is_judged_in_the_interpreter(found: Mirage, tmp_path: Path) -> None:
+    source = found("export", "tiny.yaml").out
+    (tmp_path / "right.py").write_text(source, encoding="utf-8")
+    (tmp_path / "wrong.py").write_text(source.replace("tl.sigmoid(", "0.5 * tl.sigmoid("), encoding="utf-8")
+    right = found("verify", "tiny.yaml", "right.py", "--json")
+    assert right.code == 0 and right.document["ok"] is True and 0 < right.document["error"] < 0.01
+    assert source != (tmp_path / "wrong.py").read_text(encoding="utf-8")
+    wrong = found("verify", "tiny.yaml", "wrong.py")
+    assert wrong.code == 1 and wrong.err == "" and wrong.out.strip() and not wrong.out.startswith("right")
+
+
+# -- the database and the machine
+
+
+def test_the_cache_is_listed_shown_and_emptied(found: Mirage) -> None:
+    assert found("search", "tiny.yaml", "--no-tune", "--dim", "m=8").code == 0
+    rows = found("cache", "list", "--json").document
+    assert [(r["spec"], r["dims"]["m"], r["gpu"], r["status"]) for r in rows] == [
+        ("tiny", 4, "h100 (predicted)", "predicted"),
+        ("tiny", 8, "h100 (predicted)", "predicted"),
+    ]
+    table = found("cache", "list").out
+    shown = found("cache", "show", rows[0]["best"]).out
+    assert all(r["best"] in table for r in rows)
+    assert shown.startswith("tiny on h100 (predicted)\n") and "dims m=4 k=32 n=16" in shown
+    removed = found("cache", "remove", rows[0]["id"])
+    assert removed.code == 0 and removed.out == "removed 1\n"
+    assert found("cache", "list", "--json").document == rows[1:]
+    assert found("show", "tiny.yaml").code == 1
+    assert found("show", "tiny.yaml", "--dim", "m=8").out.startswith("mugraph tiny float16\ndims m=8 ")
+
+
+def test_an_empty_cache_is_an_empty_list(mirage: Mirage) -> None:
+    assert mirage("cache", "list", "--json").document == []
+
+
+def test_the_doctor_names_what_is_there_and_what_is_missing(mirage: Mirage, tmp_path: Path) -> None:
+    run = mirage("doctor", "--json")
+    assert run.code == 0 and run.err == ""
+    checks = {c["name"]: c for c in run.document}
+    assert {"python", "torch", "triton", "GPU", "ptxas", "database"} <= set(checks)
+    assert all(c["ok"] for c in checks.values() if c["required"])
+    table = mirage("doctor").out
+    assert all(name in table for name in checks)
+    damaged = tmp_path / "damaged.db"
+    damaged.write_bytes(b"x" * 5000)
+    assert mirage("doctor", "--db", damaged).code == 1
+
+
+# -- help and imports
+
+
+def test_every_command_has_help(mirage: Mirage) -> None:
+    whole = mirage("--help")
+    assert whole.code == 0 and whole.err == "" and "Commands:" in whole.out
+    registered = [c.name or getattr(c.callback, "__name__", "") for c in app.registered_commands]
+    assert {*registered, *(g.name for g in app.registered_groups)} == set(COMMANDS)
+    for args in [*([c] for c in COMMANDS), *(["cache", c] for c in CACHE_COMMANDS)]:
+        run = mirage(*args, "--help")
+        assert run.code == 0 and run.err == ""
+        assert run.out.startswith(f"Usage: mirage {' '.join(args)} ") and "--help" in run.out
+    assert all(f"  {name} " in whole.out for name in COMMANDS)
+
+
+def test_the_version_is_printed(mirage: Mirage) -> None:
+    assert mirage("--version").out == f"{__version__}\n"
+
+
+def test_the_command_line_starts_without_torch_and_triton(tmp_path: Path) -> None:
+    code = (
+        "import sys, mirage_cli.cli\n"
+        "sys.argv = ['mirage', 'search', '--help']\n"
+        "try:\n    mirage_cli.cli.main()\n"
+        "finally:\n    print(sorted({'torch', 'triton', 'numpy'} & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stderr == "[]\n"
+
+
+# -- interrupts and pipes
+
+INTERRUPTIBLE = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from mirage_cli.cli import main
+main()
+"""
+"""`mirage`, also where the tests run in the background of a shell, which ignores the signal."""
+
+
+@pytest.mark.parametrize(
+    "workers",
+    [1, 2],
+)
+def test_an_interrupted_search_is_exit_code_130_and_keeps_what_it_found(tmp_path: Path, workers: int) -> None:
+    write_specs(tmp_path)
+    specs = ["increment.yaml", "normed_attention.yaml"]
+    options = ["--no-tune", "--json", "--workers", str(workers), "--budget", "20"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTIBLE, "search", *specs, *options],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    database, deadline = tmp_path / "mirage.db", time.monotonic() + 60
+    while count(database, "results") < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.3)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in err and err.strip() == "interrupted"
+    results = json.loads(out)["results"]
+    assert [(r["spec"], r["dims"]["m"], r["search"]["stopped"]) for r in results[:2]] == [
+        ("increment", 16, "exhausted"),
+        ("increment", 32, "exhausted"),
+    ]
+    assert [r["search"]["stopped"] for r in results[2:]] == ["interrupted"] * (count(database, "results") - 2)
+
+
+def count(database: Path, table: str) -> int:
+    """Rows of a table; none where it is not there yet."""
+    try:
+        connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
+        try:
+            return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+        finally:
+            connection.close()
+    except sqlite3.OperationalError:
+        return 0
+
+
+def test_a_reader_that_leaves_early_is_no_error(searched: tuple[Path, Run]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "mirage_cli", "show", "tiny.yaml", "--json"]
+    env = environment(searched[0])
+    try:
+        done = subprocess.run(
+            command, cwd=searched[0], env=env, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    finally:
+        os.close(writing)
+    assert done.returncode == 1 and done.stderr == ""
+
+
+def test_a_terminal_without_greek_letters_is_no_error(searched: tuple[Path, Run]) -> None:
+    for args in (["show", "tiny.yaml"], ["cache", "list"], ["export", "tiny.yaml"], ["search", "mistaken.yaml"]):
+        run = spawn(searched[0], *args, PYTHONIOENCODING="ascii")
+        assert run.code == (1 if "mistaken.yaml" in args else 0) and (run.out + run.err).isascii()

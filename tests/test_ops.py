@@ -1,0 +1,739 @@
+"""Every column of every row of OPS and DERIVED, against the row's float64 reference or definition.
+
+The columns that speak to an interpreter (`field`, `canon`) are run twice: by the real interpreter, and by one whose
+combinators are float64 arithmetic, where they have to give the reference's numbers.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import math
+import operator
+import re
+import string
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from mirage_cli.algebra.canonical import Algebra, Form, program_forms
+from mirage_cli.codegen.export import kernels_source, load_export
+from mirage_cli.codegen.torch_source import torch_source
+from mirage_cli.ir.derived import DERIVED, derived_equation, lower
+from mirage_cli.ir.ops import IDENTITY, OPS, Op, Type, result_type
+from mirage_cli.ir.program import Arg, Builder, Eqn, Program, Tensor
+from mirage_cli.ir.schedule import KernelSchedule, Schedule
+from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.verify.interpret import run_program
+from mirage_cli.verify.numeric import reference64
+from mirage_cli.verify.residues import Value, same
+from mirage_cli.verify.semantics import FieldSemantics, FloatSemantics, Named
+
+Array = NDArray[Any]
+
+SIZES = {"m": 3, "k": 16, "j": 16}
+ORDER = tuple(SIZES)
+AXES = (("m", "k"), ("k",), ("m", "k"))
+"""Of the arguments, so that operators of two also broadcast."""
+MASKS = {"and": (0, 1), "or": (0, 1), "where": (0,)}
+"""Which arguments are masks."""
+
+
+def kinds(*wanted: str) -> list[str]:
+    return [name for name, row in OPS.items() if row.kind in wanted]
+
+
+ELEMENTWISE, REDUCTIONS, CONTRACTIONS, RENAMES = map(kinds, ("elementwise", "reduction", "contraction", "rename"))
+
+
+# -- one operator as a program
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program around one operator, its inputs, and what it has to compute.
+
+    args: the operator's own arguments, as arrays with an axis for m and one for k, or numbers.
+    """
+
+    program: Program
+    inputs: tuple[Array, ...]
+    args: tuple[Any, ...]
+    expected: Array
+
+    @property
+    def eqn(self) -> Eqn:
+        """The operator's own equation."""
+        return next(e for e in self.program.eqns if e.out == "R")
+
+
+def domain(row: Op) -> tuple[tuple[float, float], ...]:
+    return row.domain * row.arity if len(row.domain) == 1 else row.domain[: row.arity]
+
+
+def drawn(low: float, high: float, shape: tuple[int, ...], seed: int) -> Array:
+    """In an interval, its ends among them, and values near 0 where it has them; exact in float32. Every other one is
+    a multiple of 1/4, so that arguments are equal in places."""
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(low, high, math.prod(shape))
+    x[::2] = np.round(4 * x[::2]) / 4
+    edges = [low, high, *(v for v in (0.001, -0.05, 0.11, -0.09) if low < v < high)][: x.size]
+    x[: len(edges)] = edges
+    return rng.permutation(x).reshape(shape).astype(np.float32).astype(np.float64)
+
+
+def case(row: Op, axes: tuple[str, ...] = (), *, integers: bool = False, fewer: bool = False) -> Case:
+    """The operator on data from its domain, or on small positive integers.
+
+    fewer: the first argument lacks an axis too. Masks come from the sign of an input, and a mask as result chooses
+    between two numbers, so that inputs and output are numbers.
+    """
+    intervals = [(low, high) if low < high else None for low, high in domain(row)]
+    dims = [("m",) if fewer and i == 0 else AXES[i] for i in range(row.arity)]
+    masks = MASKS.get(row.name, ())
+    tensors: list[Tensor] = []
+    inputs: list[Array] = []
+    for i, interval in enumerate(intervals):
+        if interval:
+            whole = integers and i not in masks
+            shape = tuple(SIZES[d] for d in dims[i])
+            inputs.append(np.random.default_rng(i).integers(1, 5, shape) if whole else drawn(*interval, shape, i))
+            tensors.append(Tensor(f"X{i}", dims[i], "int32" if whole else "float32"))
+    if not tensors:  # a leaf stands beside an input
+        tensors, inputs = [Tensor("X0", ("m", "k"), "float32")], [drawn(-2, 2, (3, 16), 0)]
+
+    b = Builder(tensors, ORDER)
+    arrays = {
+        t.name: x.reshape([SIZES[d] if d in t.dims else 1 for d in "mk"]) for t, x in zip(tensors, inputs, strict=True)
+    }
+    args: list[Arg] = []
+    values: list[Any] = []
+    for i, interval in enumerate(intervals):
+        name = f"X{i}"
+        args.append(
+            b.emit("gt", name, Fraction(0)) if i in masks else name if interval else Fraction(domain(row)[i][0])
+        )
+        values.append(arrays[name] > 0 if i in masks else arrays[name] if interval else domain(row)[i][0])
+    result = b.known[b.emit(row.name, *args, axes=axes, out="R")]
+    expected = reference(
+        row, [np.asarray(x, dtype=None if i in masks else np.float64) for i, x in enumerate(values)], axes
+    )
+    if row.result == "bool":
+        b.emit("where", "R", Fraction(3, 2), Fraction(-1, 2), out="O")
+        expected = np.where(expected, 1.5, -0.5)
+    elif row.kind == "leaf":
+        b.emit("add", "X0", "R", out="O")
+        expected = arrays["X0"] + np.reshape(expected, [SIZES[d] if d in result.dims else 1 for d in "mk"])
+    else:
+        b.emit("mul", "R", Fraction(1, 2), out="O")
+        expected = expected * 0.5
+    output = Tensor("O", b.known["O"].dims, "float32")
+    program = Program("one", tuple(SIZES.items()), "float32", tuple(tensors), tuple(b.eqns), (output,))
+    return Case(program, tuple(inputs), tuple(values), np.reshape(expected, [SIZES[d] for d in output.dims]))
+
+
+def reference(row: Op, args: list[Any], axes: tuple[str, ...]) -> Any:
+    """The `ref` column alone."""
+    with np.errstate(all="raise"):
+        if row.kind == "leaf":
+            return row.ref(SIZES[axes[0]])
+        return row.ref(*args, **(over(axes) if row.kind in ("reduction", "contraction") else {}))
+
+
+def over(axes: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    """The keyword that tells a reduction its axes."""
+    return {"axis": tuple("mk".index(a) for a in axes)} if axes else {}
+
+
+def cases(row: Op, integers: bool = False) -> list[Case]:
+    """The operator over each number of axes, and with arguments that lack some."""
+    match row.kind:
+        case "leaf":
+            return [case(row, (a,)) for a in "mk"]
+        case "reduction":
+            return [case(row, axes, integers=integers) for axes in (("k",), ("m",), ("m", "k"))]
+        case "contraction":
+            return [case(row, ("k",), integers=integers)]
+        case "rename":
+            return [case(row, ("k", "j"), integers=integers)]
+        case _:
+            return [case(row, integers=integers, fewer=fewer) for fewer in (False, True)[: row.arity]]
+
+
+def assert_close(got: Any, expected: Array, tolerance: float) -> None:
+    got = np.asarray(got, dtype=np.float64)
+    assert got.shape == expected.shape
+    scale = max(1.0, float(np.abs(expected).max()))
+    np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance * scale)
+
+
+# -- the interpreters
+
+
+def through_float(c: Case) -> Array:
+    """The slow, obvious interpreter."""
+    inputs = {t.name: Named(t.dims, x) for t, x in zip(c.program.inputs, c.inputs, strict=True)}
+    out = run_program(lower(c.program), inputs, FloatSemantics(SIZES))["O"]
+    return np.transpose(out.data, [out.dims.index(d) for d in c.program.outputs[0].dims])
+
+
+def tensors(c: Case) -> list[torch.Tensor]:
+    return [torch.from_numpy(x) for x in c.inputs]
+
+
+def through_reference64(c: Case) -> Array:
+    return reference64(c.program, tensors(c))[0].numpy()
+
+
+def through_torch(c: Case) -> Array:
+    """The text for users."""
+    scope: dict[str, Any] = {"torch": torch}
+    exec(torch_source(c.program), scope)
+    return scope["reference"](*tensors(c)).double().numpy()
+
+
+def mugraph_text(p: Program, roles: str) -> str:
+    """The whole program as one kernel."""
+    lines = [f"mugraph g {p.dtype}", "dims " + " ".join(f"{d}={n}" for d, n in p.dims)]
+    lines += [f"input {t}" for t in p.inputs] + [f"output {t}" for t in p.outputs]
+    lines += [f"kernel k0 generated {roles}", *(f"  {t.name} = load {t.name}[{', '.join(t.dims)}]" for t in p.inputs)]
+    lines += [f"  {e}" for e in p.eqns] + [f"  store {t.name}[{', '.join(t.dims)}] = {t.name}" for t in p.outputs]
+    return "\n".join(lines) + "\n"
+
+
+def kernel_source(p: Program, tile: int = 4) -> str:
+    """The Triton text, with blocks that do not divide the sizes along m."""
+    p = lower(p)
+    used = {d for t in (*p.inputs, *p.outputs) for d in t.dims} | {d for e in p.eqns for d in (*e.dims, *e.axes)}
+    axes = [d for d in ORDER if d in used]
+    whole = any(a == "m" for e in p.eqns if e.op not in kinds("leaf", "rename") for a in e.axes)
+    role = {d: "tile" if d != "m" or whole or "j" in used else "grid" for d in axes}
+    graph = parse_mugraph(mugraph_text(p, " ".join(f"{d}:{r}" for d, r in role.items())))
+    tiles = (("m", tile),) if role.get("m") == "grid" else ()
+    return kernels_source(graph, Schedule({"k0": KernelSchedule(tiles, tuple(axes), 4, 2, 1, 1)}))
+
+
+def through_triton(c: Case) -> Array:
+    module = load_export(kernel_source(c.program))
+    out = torch.full([SIZES[d] for d in c.program.outputs[0].dims], math.nan)
+    given = [x.float() if x.is_floating_point() else x.int() for x in tensors(c)]
+    with np.errstate(all="ignore"):  # lanes past the end of a dimension may hold anything
+        module.launch(given, [out], module.make_scratch("cpu"))
+    return out.double().numpy()
+
+
+COLUMNS: Mapping[str, tuple[Callable[[Case], Array], float]] = {
+    "ref, in the interpreter": (through_float, 1e-12),
+    "torch, for float64": (through_reference64, 1e-12),
+    "torch, for users": (through_torch, 1e-12),
+    "triton": (through_triton, 2e-6),
+}
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize("name", [n for n in OPS if n not in RENAMES])
+def test_every_column_computes_the_reference(name: str, column: str) -> None:
+    through, tolerance = COLUMNS[column]
+    for c in cases(OPS[name]):
+        assert_close(through(c), c.expected, tolerance)
+
+
+INTEGERS = [(n, c) for n in (*ELEMENTWISE, *REDUCTIONS, *CONTRACTIONS) for c in COLUMNS]
+ROUNDED = pytest.mark.xfail(reason="numpy's reciprocal of an integer is an integer", strict=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        pytest.param(*x, marks=ROUNDED if x == ("reciprocal", "ref, in the interpreter") else (), id="-".join(x))
+        for x in INTEGERS
+    ],
+)
+def test_every_column_takes_integers(name: str, column: str) -> None:
+    """And gives what the reference gives for the same numbers in float64."""
+    through, tolerance = COLUMNS[column]
+    for c in cases(OPS[name], integers=True):
+        assert_close(through(c), c.expected, tolerance)
+
+
+@pytest.mark.parametrize("name", RENAMES)
+@pytest.mark.parametrize("column", [c for c in COLUMNS if c != "triton"])
+def test_renaming_moves_nothing(name: str, column: str) -> None:
+    """The pairs of a Gram matrix, x[m, k] · x[m, j] summed over m."""
+    x = Tensor("X0", ("m", "k"), "float32")
+    b = Builder((x,), ORDER)
+    b.emit("dot", "X0", b.emit(name, "X0", axes=("k", "j")), axes=("m",), out="O")
+    data = drawn(-2, 2, (3, 16), 0)
+    expected = np.einsum("mk,mj->kj", data, OPS[name].ref(data))
+    program = Program(
+        "gram", tuple(SIZES.items()), "float32", (x,), tuple(b.eqns), (Tensor("O", ("k", "j"), "float32"),)
+    )
+    assert_close(COLUMNS[column][0](Case(program, (data,), (data,), expected)), expected, 1e-12)
+
+
+@pytest.mark.parametrize("name", CONTRACTIONS)
+def test_large_blocks_use_the_text_of_a_contraction(name: str) -> None:
+    """Small ones are multiplied out."""
+    tensors = (Tensor("X", ("m", "k"), "float16"), Tensor("Y", ("k", "j"), "float16"))
+    b = Builder(tensors, ORDER)
+    b.emit(name, "X", "Y", axes=("k",), out="O")
+    sizes = (("m", 16), ("k", 16), ("j", 16))
+    text = kernel_source(Program("g", sizes, "float16", tensors, tuple(b.eqns), (Tensor("O", ("m", "j"), "float16"),)))
+    assert OPS[name].triton.format("X", "Y") in text
+
+
+# -- kinds, axes, types
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_rows_are_complete(name: str) -> None:
+    row = OPS[name]
+    assert row.name == name
+    assert name.isidentifier()
+    assert row.doc
+    assert row.arity == {"leaf": 0, "rename": 1, "reduction": 1, "contraction": 2}.get(row.kind, row.arity)
+    assert len(row.domain) in (1, row.arity)
+    assert all(low <= high for low, high in row.domain)
+    assert (row.result == "branches") == (name in MASKS and row.arity == 3)
+    assert row.result in ("int", "float") or row.kind != "leaf"
+    assert (name in IDENTITY) == (row.kind in ("reduction", "contraction"))
+    for column in (row.field, row.canon):
+        names = list(inspect.signature(column).parameters.values())
+        variadic = any(p.kind == p.VAR_POSITIONAL for p in names)
+        axes = row.kind in ("reduction", "contraction", "leaf") or (row.kind == "rename" and column is row.canon)
+        assert variadic or len(names) == 1 + row.arity + axes
+
+
+@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("template", ["triton", "torch"])
+def test_templates_use_every_argument_and_nothing_else(name: str, template: str) -> None:
+    row = OPS[name]
+    used = {field for _, field, _, _ in string.Formatter().parse(getattr(row, template)) if field is not None}
+    count = {"leaf": 1, "reduction": 2}.get(row.kind, row.arity)
+    assert used == {str(i) for i in range(count)}
+    if row.kind == "rename" or (row.kind == "leaf" and template == "triton"):
+        assert getattr(row, template) == "{0}"  # those who write the text have it already
+
+
+def test_the_text_of_a_power_is_python() -> None:
+    """Kernels have products and roots in its place, which depend on the exponent."""
+    row, x = OPS["pow"], drawn(*domain(OPS["pow"])[0], (8,), 0)
+    for c in (2, 3, -1, 0.5):
+        scope: dict[str, Any] = {"x": x}
+        exec(f"y = {row.triton.format('x', c)}", scope)
+        np.testing.assert_allclose(scope["y"], row.ref(x, c))
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_shape_rule(name: str) -> None:
+    """Axes are those of the arguments without the reduced ones, in the program's order, as numpy broadcasts them."""
+    row = OPS[name]
+    for c in cases(row):
+        e = c.eqn
+        if row.kind == "rename":
+            assert e.dims == ("m", "j")
+            continue
+        given = {d for a in e.values for d in c.program.values()[a].dims} | (set(e.axes) if name == "index" else set())
+        gone = set(e.axes) if row.kind in ("reduction", "contraction") else set()
+        assert e.dims == tuple(d for d in ORDER if d in given - gone)
+        values = [np.asarray(x) for x in c.args]
+        shape = np.shape(reference(row, values, e.axes))
+        assert math.prod(shape) == math.prod(SIZES[d] for d in e.dims)
+
+
+TYPES = {"f": "float", "i": "int", "b": "bool"}
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_the_type_of_the_result_is_the_references(name: str) -> None:
+    """Of integers: an integer where the reference gives one, unless its text in Triton computes in floats."""
+    row = OPS[name]
+    decimal = re.search(r"\d\.\d", row.triton) is not None
+    for integers in (False, True):
+        for c in cases(row, integers):
+            kind = TYPES[np.asarray(reference(row, list(c.args), c.eqn.axes)).dtype.kind]
+            in_floats = integers and (decimal or row.kind == "contraction")
+            assert c.eqn.type == ("float" if in_floats else kind)
+
+
+@pytest.mark.parametrize("name", [n for n in OPS if OPS[n].result in ("same", "branches")])
+def test_one_float_makes_the_result_a_float(name: str) -> None:
+    row = OPS[name]
+    masks = MASKS.get(name, ())
+    ints: tuple[Type, ...] = tuple("bool" if i in masks else "int" for i in range(row.arity))
+    assert result_type(row, ints) == "int"
+    for i in range(row.arity):
+        if i not in masks:
+            assert result_type(row, (*ints[:i], "float", *ints[i + 1 :])) == "float"
+
+
+# -- numbers in the row
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_an_operator_costs_at_least_one_flop_for_each_step_of_its_text(name: str) -> None:
+    row = OPS[name]
+    if row.kind in ("leaf", "rename"):
+        assert row.flops == 0
+        return
+    tree = ast.parse(row.triton.format(*"xyz"))
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func) != "float"]
+    steps = len(calls) + sum(isinstance(n, ast.BinOp | ast.UnaryOp | ast.Compare) for n in ast.walk(tree))
+    assert max(1, steps) <= row.flops <= 32
+
+
+@pytest.mark.parametrize("name", [n for n in OPS if OPS[n].kind != "leaf"])
+def test_an_operator_is_defined_and_well_conditioned_on_its_domain(name: str) -> None:
+    """Float32 arguments, the ends of the domain among them, give nearly what float64 ones give."""
+    row = OPS[name]
+    for c in cases(row):
+        if row.result == "bool":
+            continue
+        exact = reference(row, list(c.args), c.eqn.axes)
+        assert np.isfinite(exact).all()
+        bent = [x * (1 + 2**-24) if np.asarray(x).dtype.kind == "f" else x for x in c.args]
+        near = reference(row, bent, c.eqn.axes)
+        np.testing.assert_allclose(near, exact, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if n != "pow"])
+def test_keeps_zero_says_what_padding_becomes(name: str) -> None:
+    """f(0) = 0; of two arguments, wherever either is 0. Masks make no such promise."""
+    row = OPS[name]
+    (c, *_) = cases(row)
+    zeros: list[bool] = []
+    for which in ({0}, {1}, {0, 1}):
+        with np.errstate(all="ignore"):
+            zeros.append(not np.any(row.ref(*(x * 0 if j in which else x for j, x in enumerate(c.args)))))
+    assert row.keeps_zero == (zeros[0] if row.arity == 1 else all(zeros) and row.result != "bool")
+
+
+@pytest.mark.parametrize("name", [n for n in OPS if n not in ELEMENTWISE or n == "pow"])
+def test_keeps_zero_is_said_of_functions_alone(name: str) -> None:
+    assert not OPS[name].keeps_zero
+
+
+DEGREES: Mapping[str, Callable[[float, float], tuple[float, float, float]]] = {
+    "same": lambda a, b: (a, a, a),
+    "add": lambda a, b: (a, b, a * b),
+    "sub": lambda a, b: (a, b, a / b),
+    "first": lambda a, b: (a, b, a),
+}
+"""Factors of the first argument, of the second, and of the result."""
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_degree_says_how_common_factors_carry_over(name: str) -> None:
+    """The first rule that holds is the row's; of one argument, "same" and "first" are one rule."""
+    row = OPS[name]
+    if row.result == "bool" or row.kind == "leaf" or name in MASKS:
+        assert row.degree == "none"
+        return
+    for c in cases(row):
+        axes = () if row.kind == "rename" else c.eqn.axes
+        held: set[str] = set()
+        for rule, factors in DEGREES.items():
+            *scales, whole = factors(-0.375, 5.0)
+            scaled = [x * f for x, f in zip(c.args, scales, strict=False)]
+            with np.errstate(all="ignore"):
+                if np.allclose(row.ref(*scaled, **over(axes)), whole * reference(row, list(c.args), axes), atol=1e-12):
+                    held.add(rule)
+        assert row.degree in (held or {"none"})
+
+
+@pytest.mark.parametrize("name", IDENTITY)
+def test_the_identity_of_a_reduction_changes_nothing(name: str) -> None:
+    row, e = OPS[name], IDENTITY[name]
+    for x in (-3.5, 0.0, 2.25):
+        more = np.array([x, e, e])
+        args = [more, np.ones(3)][: row.arity]
+        assert row.ref(*args, axis=(0,)) == x
+
+
+# -- meanings for interpreters, in float64
+
+
+class FloatField:
+    """The combinators of `Field` as float64 arithmetic on arrays with an axis for m and one for k."""
+
+    def __init__(self) -> None:
+        self.add, self.sub, self.mul, self.div = np.add, np.subtract, np.multiply, np.divide
+        self.exp, self.log, self.where = np.exp, np.log, np.where
+
+    def const(self, c: Fraction | float) -> float:
+        return float(c)
+
+    def pow(self, x: Array, c: Fraction | float) -> Array:
+        return np.power(x, float(c))
+
+    def fn(self, name: str, *args: Array) -> Array:
+        return OPS[name].ref(*args)
+
+    def finite(self, m: Array) -> Array:
+        return np.where(np.isneginf(m), 0, m)
+
+    def extremum(self, name: str, x: Array, y: Array) -> Array:
+        return {"maximum": np.fmax, "minimum": np.fmin}[name](x, y)
+
+    def compare(self, name: str, x: Array, y: Array) -> Array:
+        return getattr(operator, name)(x, y)
+
+    def sum(self, x: Array, axes: tuple[str, ...]) -> Array:
+        return np.add.reduce(x, axis=tuple("mk".index(a) for a in axes))
+
+    def dot(self, x: Array, y: Array, axes: tuple[str, ...]) -> Array:
+        return self.sum(x * y, axes)
+
+    def reduce_extremum(self, name: str, x: Array, axes: tuple[str, ...]) -> Array:
+        return {"max": np.fmax, "min": np.fmin}[name].reduce(x, axis=tuple("mk".index(a) for a in axes))
+
+    def index(self, axis: str) -> Array:
+        return np.arange(SIZES[axis])
+
+    def size(self, axis: str) -> int:
+        return SIZES[axis]
+
+
+class FloatAlgebra(FloatField):
+    """The combinators of `Algebra` likewise. `sort` gives its arguments in either order."""
+
+    def __init__(self, turn: bool) -> None:
+        super().__init__()
+        self.turn = turn
+
+    def scale(self, x: Array, c: Fraction) -> Array:
+        return x * float(c)
+
+    def sort(self, *args: Array) -> list[Array]:
+        return list(args[::-1] if self.turn else args)
+
+    def extremum(self, name: str, x: Array, axes: tuple[str, ...]) -> Array:
+        return self.reduce_extremum(name, x, axes)
+
+    def rename(self, x: Array, names: Mapping[str, str]) -> Array:
+        assert names == {"k": "j"}
+        return x
+
+
+def meaning(row: Op, column: Callable[..., Any], interpreter: object, c: Case) -> Any:
+    """A column applied as the interpreters apply it."""
+    args = list(c.args)
+    if row.name == "pow":
+        args[1] = Fraction(args[1])
+    match row.kind:
+        case "leaf":
+            return column(interpreter, c.eqn.axes[0])
+        case "reduction" | "contraction":
+            return column(interpreter, *args, c.eqn.axes)
+        case "rename" if column is row.canon:
+            return column(interpreter, *args, {"k": "j"})
+        case _:
+            return column(interpreter, *args)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_the_field_column_is_the_reference_when_it_is_run_in_float64(name: str) -> None:
+    row = OPS[name]
+    for c in cases(row):
+        np.testing.assert_allclose(
+            meaning(row, row.field, FloatField(), c), reference(row, list(c.args), c.eqn.axes), rtol=1e-12, atol=1e-12
+        )
+
+
+@pytest.mark.parametrize("turn", [False, True])
+@pytest.mark.parametrize("name", OPS)
+def test_the_canonical_form_is_the_reference_when_it_is_run_in_float64(name: str, turn: bool) -> None:
+    row = OPS[name]
+    for c in cases(row):
+        np.testing.assert_allclose(
+            meaning(row, row.canon, FloatAlgebra(turn), c),
+            reference(row, list(c.args), c.eqn.axes),
+            rtol=1e-12,
+            atol=1e-12,
+        )
+
+
+# -- meanings for interpreters, in the real ones
+
+
+def through_field(p: Program, seed: int = 5) -> Value:
+    """The result of the operator's own equation."""
+    semantics = FieldSemantics(seed, SIZES)
+    inputs = {t.name: semantics.field.draw(t.dims, "float") for t in p.inputs}
+    own = replace(p, outputs=(replace(p.outputs[0], name="R"),))
+    return run_program(lower(own), inputs, semantics)["R"]
+
+
+def form(algebra: Algebra, p: Program) -> Form:
+    return program_forms(algebra, lower(replace(p, outputs=(replace(p.outputs[0], name="R"),))))["R"]
+
+
+def agree(x: Value, y: Value) -> bool:
+    if (x.kind == "bool") != (y.kind == "bool") or set(x.dims) != set(y.dims):
+        return False
+    return bool(same(x, y)[0].all())
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_meanings_have_the_axes_of_the_result_and_follow_from_the_seed(name: str) -> None:
+    for c in cases(OPS[name]):
+        x = through_field(c.program)
+        assert set(x.dims) == set(c.eqn.dims)
+        assert x.shape == tuple(SIZES[d] for d in x.dims)
+        assert agree(x, through_field(c.program))
+        assert (x.kind == "bool") == (c.eqn.type == "bool")
+        algebra = Algebra()
+        f = form(algebra, c.program)
+        assert f.dims == set(c.eqn.dims)
+        assert f is form(algebra, c.program)
+        assert str(f) == str(form(Algebra(), c.program))
+        if c.eqn.values:
+            assert not agree(x, through_field(c.program, seed=6))
+
+
+@pytest.mark.parametrize("name", [n for n in OPS if OPS[n].kind != "leaf"])
+def test_meanings_depend_on_every_argument(name: str) -> None:
+    """An argument shifted by 1 is another argument, in the field and in the algebra; a mask is turned round."""
+    row = OPS[name]
+    for c in cases(row):
+        before = (through_field(c.program), form(algebra := Algebra(), c.program))
+        for t in c.program.inputs:
+            b = Builder(c.program.inputs, ORDER)
+            other = b.emit("sub", t.name, Fraction(1)) if int(t.name[1:]) not in MASKS.get(name, ()) else ""
+            other = other or b.emit("neg", t.name)
+            for e in c.program.eqns:
+                b.emit(e.op, *(other if a == t.name else a for a in e.args), axes=e.axes, out=e.out)
+            changed = replace(c.program, eqns=tuple(b.eqns))
+            assert not agree(through_field(changed), before[0])
+            assert form(algebra, changed) is not before[1]
+
+
+def alike(names: Iterable[str]) -> list[tuple[str, str]]:
+    """Pairs of operators that take the same arguments."""
+    key = lambda n: (OPS[n].kind, OPS[n].arity, MASKS.get(n))  # noqa: E731
+    return [(a, b) for a, b in combinations(names, 2) if key(a) == key(b)]
+
+
+@pytest.mark.parametrize(("one", "other"), alike(n for n in OPS if n != "pow"))
+def test_operators_with_one_meaning_are_one_function(one: str, other: str) -> None:
+    """Different functions differ in the field and in the algebra. Arguments are those of the first."""
+    for c, d in zip(cases(OPS[one]), cases(OPS[other]), strict=True):
+        e = c.eqn
+        swapped = replace(
+            c.program, eqns=tuple(replace(x, op=other, type=d.eqn.type) if x is e else x for x in c.program.eqns)
+        )
+        algebra = Algebra()
+        assert form(algebra, c.program) is not form(algebra, swapped)
+        assert not agree(through_field(c.program), through_field(swapped))
+
+
+@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if OPS[n].arity == 2 and n != "pow"])
+def test_an_operator_commutes_in_every_meaning_or_in_none(name: str) -> None:
+    row = OPS[name]
+    (c, *_) = cases(row)
+    x, y = c.args
+    with np.errstate(all="ignore"):
+        expected = bool(np.array_equal(row.ref(x, y), row.ref(y, x)))
+    e = c.eqn
+    turned = replace(c.program, eqns=tuple(replace(z, args=z.args[::-1]) if z is e else z for z in c.program.eqns))
+    algebra = Algebra()
+    assert (form(algebra, c.program) is form(algebra, turned)) == expected
+    assert agree(through_field(c.program), through_field(turned)) == expected
+
+
+@pytest.mark.parametrize("name", [*REDUCTIONS, *CONTRACTIONS])
+def test_a_reduction_of_parts_is_joined_to_the_whole(name: str) -> None:
+    (c, *_) = cases(OPS[name])
+    semantics = FieldSemantics(5, SIZES)
+    args = [semantics.field.draw(t.dims, "float") for t in c.program.inputs]
+
+    def part(low: int, high: int) -> Value:
+        at = [replace(x, data=np.take(x.data, range(low, high), axis=x.dims.index("k") + 1)) for x in args]
+        return semantics.apply(name, tuple(at), ("k",))
+
+    whole = semantics.apply(name, tuple(args), ("k",))
+    dims, shape = whole.dims, whole.shape
+    empty = semantics.full(Fraction(0) if IDENTITY[name] == 0 else IDENTITY[name], dims, shape, "float")
+    joined = semantics.join(name, semantics.join(name, empty, part(0, 5)), part(5, 16))
+    assert agree(joined, whole)
+
+
+# -- derived operators
+
+
+def derived_case(name: str, axes: tuple[str, ...], *number: Fraction) -> Case:
+    """The operator alone, with another value after it."""
+    x = Tensor("X0", ("k", "m"), "float32")
+    b = Builder((x,), ORDER)
+    e = derived_equation("R", name, ("X0", *number), axes, b)
+    b.append(e)
+    b.emit("mul", "R", Fraction(1, 2), out="O")
+    data = drawn(-2, 2, (16, 3), 0)
+    program = Program("one", tuple(SIZES.items()), "float32", (x,), tuple(b.eqns), (Tensor("O", e.dims, "float32"),))
+    case = Case(program, (data,), (data,), np.empty(0))
+    return replace(case, expected=through_reference64(case))
+
+
+OVER = [("k",), ("m",), ("m", "k"), ("k", "m")]
+
+
+@pytest.mark.parametrize("axes", OVER)
+@pytest.mark.parametrize("name", DERIVED)
+def test_every_column_of_a_derived_operator_is_its_definition(name: str, axes: tuple[str, ...]) -> None:
+    """`define` through float64, the slow interpreter and Triton; `torch` as it is."""
+    row = DERIVED[name]
+    for number in ((), (Fraction(1, 3),)) if row.option else ((),):
+        c = derived_case(name, axes, *number)
+        for column in COLUMNS:
+            assert_close(COLUMNS[column][0](c), c.expected, COLUMNS[column][1])
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_rows_of_derived_operators_are_complete(name: str) -> None:
+    row = DERIVED[name]
+    assert row.name == name
+    assert name not in OPS
+    assert row.doc
+    used = {field for _, field, _, _ in string.Formatter().parse(row.torch) if field is not None}
+    assert used <= {"0", "dims", "last", "sizes", "number"}
+    assert row.moved == ("last" in used)
+    assert ("0" in used) != row.moved
+    assert (row.option is not None) == ("number" in used)
+
+
+@pytest.mark.parametrize("axes", OVER)
+@pytest.mark.parametrize("name", DERIVED)
+def test_reduces_says_whether_the_axes_disappear(name: str, axes: tuple[str, ...]) -> None:
+    """The equation's axes are those of its definition."""
+    row, c = DERIVED[name], derived_case(name, axes)
+    assert c.eqn.dims == (tuple(d for d in "mk" if d not in axes) if row.reduces else ("m", "k"))
+    own = next(e for e in lower(c.program).eqns if e.out == "R")
+    assert own.op in OPS
+    assert (own.dims, own.type) == (c.eqn.dims, c.eqn.type)
+
+
+@pytest.mark.parametrize("name", [d.name for d in DERIVED.values() if d.option])
+def test_an_option_that_is_left_out_has_its_default(name: str) -> None:
+    option = DERIVED[name].option
+    assert option is not None
+    default, given = derived_case(name, ("k",)), derived_case(name, ("k",), Fraction(option[1]))
+    np.testing.assert_array_equal(default.expected, given.expected)
+    np.testing.assert_array_equal(through_torch(default), through_torch(given))
+    assert not np.allclose(default.expected, derived_case(name, ("k",), Fraction(1)).expected)
+    algebra = Algebra()
+    assert form(algebra, default.program) is form(algebra, given.program)
+
+
+@pytest.mark.parametrize(("one", "other"), list(combinations(DERIVED, 2)))
+def test_derived_operators_have_meanings_of_their_own(one: str, other: str) -> None:
+    algebra = Algebra()
+    programs = [derived_case(n, ("k",)).program for n in (one, other)]
+    assert form(algebra, programs[0]) is not form(algebra, programs[1])
+    assert not agree(*(through_field(p) for p in programs))

@@ -1,0 +1,157 @@
+"""Random programs through the whole pipeline: searched, verified, emitted, and judged in the interpreter.
+
+MIRAGE_RANDOM_PROGRAMS says how many; a failure shows the smallest spec that still fails in the same way.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from mirage_cli.codegen.export import kernels_source
+from mirage_cli.codegen.triton import EmitError
+from mirage_cli.pipeline import Options, Plan, search_program
+from mirage_cli.spec import parse_spec
+from mirage_cli.target import find_target
+from mirage_cli.tune.interpreted import Interpreter, reduced_schedule
+from mirage_cli.tune.space import first_schedules
+from tests.random_programs import random_spec, shrink
+
+PROGRAMS = int(os.environ.get("MIRAGE_RANDOM_PROGRAMS", "30"))
+TARGET = find_target("h100")
+LIMIT_S = 60.0
+SHRINK_S = 150.0
+PLANS = 3
+INSTANCES = 1500
+"""Program instances of a source that the interpreter is asked to run, where there is one with fewer."""
+
+
+@pytest.fixture(scope="module")
+def interpreter() -> Iterator[Interpreter]:
+    with Interpreter() as interpreter:
+        interpreter.start()
+        yield interpreter
+
+
+@pytest.mark.parametrize("seed", range(PROGRAMS))
+def test_random_program(seed: int, interpreter: Interpreter) -> None:
+    text = random_spec(seed)
+    found = problem(text, interpreter)
+    if found is None:
+        return
+
+    def fails(smaller: str) -> bool:
+        again = problem(smaller, interpreter)
+        return again is not None and kind(again) == kind(found)
+
+    smallest = shrink(text, fails, SHRINK_S)
+    pytest.fail(f"seed {seed}: {problem(smallest, interpreter) or found}\n\n{smallest}")
+
+
+def test_specs_do_not_depend_on_the_run() -> None:
+    assert [random_spec(s) for s in range(20)] == [random_spec(s) for s in range(20)]
+
+
+def test_shrinking_keeps_what_fails_alone() -> None:
+    """The smallest spec with a softmax of something."""
+    text = next(t for t in map(random_spec, range(100)) if "softmax" in t and t.count("=") > 6)
+    smallest = shrink(text, lambda t: "softmax" in t)
+    assert len(parse_spec(smallest).at().eqns) == 1, smallest
+
+
+# -- one program
+
+
+def problem(text: str, interpreter: Interpreter) -> str | None:
+    """What goes wrong with a spec, or None."""
+    try:
+        with time_limit(LIMIT_S):
+            return _problem(text, interpreter)
+    except Exception as error:  # whatever is raised is the finding
+        if isinstance(error, TimeoutError):
+            interpreter.close()  # it may still be at work
+        return f"{type(error).__name__}: {error}"
+
+
+def _problem(text: str, interpreter: Interpreter) -> str | None:
+    program = parse_spec(text).at()
+    start = time.monotonic()
+    found = search_program(program, TARGET, Options(budget_s=LIMIT_S / 2))
+    took = time.monotonic() - start
+    if found.rejected:
+        return f"rejected: {found.rejected[0]}"
+    if not found.plans:
+        return "no plan at all"
+    if took > LIMIT_S / 2 + 5:
+        return f"search: took {took:.0f} s with a budget of {LIMIT_S / 2:.0f} s"
+    for p in found.plans[:PLANS]:
+        sources = plan_sources(p)
+        if not sources:
+            return f"no schedule: {p.id} cannot be emitted\n{p.graph}"
+        for label, source in sources.items():
+            judged = interpreter.judge(program, source, 0)
+            if not judged.ok:
+                return f"{label}: {judged.problem}\n\n{source}"
+    return None
+
+
+def plan_sources(p: Plan) -> dict[str, str]:
+    """The distinct texts of a plan by the schedule's name: the chosen one, and one with small blocks.
+
+    One with very many program instances is left out where there is another.
+    """
+    sources: dict[str, str] = {}
+    for label, schedule in (("own schedule", p.schedule), ("reduced schedule", reduced_schedule(p.graph, p.schedule))):
+        if (text := emitted(p, schedule)) and text not in sources.values():
+            sources[label] = text
+    if not sources:
+        others = (emitted(p, s) for s in first_schedules(p.graph, TARGET, 4))
+        if other := next(filter(None, others), None):
+            sources["another schedule"] = other
+    least = min(map(instances, sources.values()), default=0)
+    return {label: t for label, t in sources.items() if instances(t) <= max(INSTANCES, least)}
+
+
+def instances(source: str) -> int:
+    """Program instances of all launches of a source."""
+    return sum(int(n) for n in re.findall(r"^    \w+\[\((\d+),\)\]\(", source, re.MULTILINE))
+
+
+def emitted(p: Plan, schedule: Any) -> str | None:
+    try:
+        return kernels_source(p.graph, schedule)
+    except EmitError:  # blocks too large for Triton, say
+        return None
+
+
+def kind(found: str) -> str:
+    """What two findings share when they are probably one fault."""
+    head = found.split("\n", 1)[0]
+    label, _, rest = head.partition(":")
+    if label.endswith("schedule") and "in the interpreter" not in rest:
+        ratios = [float(e) / float(a) for e, a in re.findall(r"error (\S+) \(row \S+\), allowed (\S+)", rest)]
+        return f"wrong: {'inf or NaN' if 'where float64' in rest else 'far' if max(ratios, default=0) > 10 else 'near'}"
+    return " ".join(re.findall(r"\b[A-Za-z_]{2,}\b", re.split(r"[(\[]", head)[0]))
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raises TimeoutError inside when the time is over."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"took more than {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,469 @@
+"""Specs: what a good one means, and every mistake in a bad one, word for word."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+import torch
+
+from mirage_cli.codegen.torch_source import torch_source
+from mirage_cli.errors import SpecError
+from mirage_cli.expression import FUNCTIONS
+from mirage_cli.ir.program import Program
+from mirage_cli.spec import MAX_BYTES, Spec, SpecFileError, load_spec, parse_spec
+from mirage_cli.verify.numeric import reference64
+
+ROOT = Path(__file__).parent
+ERRORS = ROOT / "golden" / "errors"
+SPECS = sorted((ROOT.parent / "search_specs").glob("*.yaml"))
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+def written(
+    program: str, outputs: str, inputs: str = "X[m,k] Y[m,k] W[k,n] G[k] L:int32[m] S[i,j]", **keys: str
+) -> str:
+    """The text of a spec. inputs, outputs: `X[m,k] L:int32[m]`; keys: further lines."""
+    keys = {"dims": "{m: 4, k: 6, n: 3, i: 5, j: 5, b: 2}"} | keys
+    lines = ["name: test", *(f"{key}: {value}" for key, value in keys.items())]
+    for word, tensors in (("inputs", inputs), ("outputs", outputs)):
+        lines.append(f"{word}:")
+        for text in tensors.split():
+            head, _, axes = text.rstrip("]").partition("[")
+            name, _, dtype = head.partition(":")
+            lines.append(f"  {name}: {{dims: [{axes}]{f', dtype: {dtype}' if dtype else ''}}}")
+    return "\n".join([*lines, "program: |", *(f"  {line}" for line in program.strip().split("\n"))]) + "\n"
+
+
+def read(program: str, outputs: str = "O[m,k]", **keys: str) -> Program:
+    return parse_spec(written(program, outputs, **keys)).at()
+
+
+def equations(program: Program) -> list[str]:
+    return [str(e) for e in program.eqns]
+
+
+def mistakes(text: str) -> list[str]:
+    """The messages alone."""
+    with pytest.raises(SpecError) as caught:
+        parse_spec(text)
+    return [d.message for d in caught.value.diagnostics]
+
+
+# -- mistakes
+
+
+@pytest.mark.parametrize("path", sorted(ERRORS.glob("*.yaml")), ids=lambda p: p.stem)
+def test_every_mistake_is_reported_word_for_word(path: Path) -> None:
+    expected = path.with_suffix(".txt").read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8")
+    if path.stem == "input_never_used":
+        assert "\n".join(map(str, parse_spec(text, path.name).warnings)) + "\n" == expected
+        return
+    with pytest.raises(SpecError) as caught:
+        parse_spec(text, path.name)
+    assert str(caught.value) + "\n" == expected
+
+
+@pytest.mark.parametrize("path", sorted(ERRORS.glob("*.txt")), ids=lambda p: p.stem)
+def test_every_caret_points_at_its_line(path: Path) -> None:
+    """Line and column are those of the file, and the text above the caret is that line, tabs and all."""
+    spec = path.with_suffix(".yaml").read_text(encoding="utf-8").splitlines()
+    shown = path.read_text(encoding="utf-8").splitlines()
+    places = [(i, *line.split(":")[1:3]) for i, line in enumerate(shown) if line.startswith(f"{path.stem}.yaml:")]
+    assert places
+    for i, line, column in places:
+        if not spec:
+            continue
+        source = spec[int(line) - 1]
+        assert shown[i + 1] == "    " + source.replace("\t", " ")
+        assert shown[i + 2] == " " * (3 + int(column)) + "^"
+        assert int(column) <= len(source) + 1
+
+
+def test_mistakes_come_in_the_order_of_the_file() -> None:
+    text = (ERRORS / "several_mistakes.yaml").read_text()
+    with pytest.raises(SpecError) as caught:
+        parse_spec(text)
+    places = [(d.line, d.column) for d in caught.value.diagnostics]
+    assert places == sorted(set(places))
+    assert len(places) == 13
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_bytes(b"name: ok\nsource: caf\xe9\n")
+    with pytest.raises(SpecFileError, match=r"bad\.yaml:2: a spec is UTF-8 text, and byte 20 is not$"):
+        load_spec(path)
+    path.write_bytes(b"#" * (MAX_BYTES + 1))
+    with pytest.raises(SpecFileError, match=r"a spec is at most 1 MiB, and this file has 1048577 bytes$"):
+        load_spec(path)
+    with pytest.raises(SpecFileError, match=r"none\.yaml: No such file or directory$"):
+        load_spec(tmp_path / "none.yaml")
+    with pytest.raises(SpecFileError, match="Is a directory"):
+        load_spec(tmp_path)
+
+
+def test_a_file_of_1_mib_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "large.yaml"
+    good = written("O = X + 1", "O[m,k]").encode()
+    path.write_bytes(good + b"#" * (MAX_BYTES - len(good)))
+    assert load_spec(path).name == "test"
+
+
+def test_control_characters_are_refused_where_they_are_and_not_shown() -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_spec(written("O = X * \x1b[31m", "O[m,k]"), "bad.yaml")
+    line = len(written("", "O[m,k]").splitlines())
+    assert str(caught.value).split("\n")[1:] == [
+        f"bad.yaml:{line}:11: error: not YAML: the character 0x1b cannot be part of it",
+        "      O = X *  [31m",
+        "              ^",
+    ]
+
+
+def test_a_line_that_is_too_long_is_not_shown() -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_spec(written(f"O = X + {'a' * 500}", "O[m,k]"))
+    assert str(caught.value).count("\n") == 1
+
+
+@pytest.mark.parametrize("deep", ["-" * 50_000 + "X", "(" * 50_000 + "X", "X" + ".a" * 50_000, "2 ** " * 90 + "2"])
+def test_expressions_of_any_depth_do_no_harm(deep: str) -> None:
+    assert len(mistakes(written(f"O = {deep}", "O[m,k]"))) == 1
+
+
+def test_names_that_only_python_knows_are_unknown() -> None:
+    for name in ("__builtins__", "__import__", "print", "self", "torch", "np", "X.shape"):
+        assert len(mistakes(written(f"O = X * {name}", "O[m,k]"))) == 1
+
+
+def test_python_warns_of_nothing() -> None:
+    """Spellings that Python's own parser warns about; warnings are errors in this run."""
+    assert mistakes(written("O = X + 1if X else 2", "O[m,k]"))
+    assert mistakes(written("O = X + '\\d'", "O[m,k]"))
+
+
+def test_sizes_of_an_override_are_checked() -> None:
+    spec = parse_spec(written("O = X * (1 / (k - 1))", "O[m,k]"), "good.yaml")
+    for dims, message in (
+        ({"M": 2}, "no dimension is called M"),
+        ({"m": 0}, "the size of m is a positive integer up to 1099511627776, not 0"),
+        ({"k": 1, "m": 2}, "at k = 1, m = 2: this arithmetic on numbers has no result"),
+    ):
+        with pytest.raises(SpecError) as caught:
+            spec.at(dims)
+        assert [d.message for d in caught.value.diagnostics] == [message]
+    with pytest.raises(SpecError, match="the dtype is one of float16, bfloat16, float32, not int8"):
+        spec.at(dtype="int8")
+
+
+# -- fuzzing
+
+
+JUNK = "\t\n :,-{}[]()'\"&*!|>%@#=<.+0189eXkm_\\\u00b5\u2028\x00"
+
+
+def mutated(text: str, rng: random.Random) -> str:
+    """The text after a few deletions, doublings and insertions of characters."""
+    for _ in range(rng.randint(1, 3)):
+        i, n = rng.randrange(len(text)), rng.choice((1, 1, 1, 2, 5, 20))
+        old = text[i : i + n]
+        new = rng.choice(("", old + old, "".join(rng.choices(JUNK, k=min(n, 5))) + old, rng.choice(text) + old))
+        text = text[:i] + new + text[i + n :]
+    return text
+
+
+def refusal(path: Path) -> SpecError | SpecFileError | None:
+    """Reads a spec at all its instances; any other exception is a bug."""
+    try:
+        load_spec(path).programs()
+    except (SpecError, SpecFileError) as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("start", range(0, 300, 50))
+def test_mutated_specs_are_read_or_refused(start: int, tmp_path: Path) -> None:
+    refused = 0
+    for seed in range(start, start + 50):
+        rng = random.Random(seed)
+        text = mutated(rng.choice(SPECS).read_text(encoding="utf-8"), rng)
+        path = tmp_path / "mutated.yaml"
+        path.write_text(text, encoding="utf-8")
+        found = refusal(path)
+        refused += found is not None
+        if isinstance(found, SpecError):
+            assert found.diagnostics
+            assert all(1 <= d.column <= len(d.source) + 1 for d in found.diagnostics if d.source)
+    assert 10 <= refused < 50
+
+
+# -- good specs
+
+
+@pytest.mark.parametrize("path", SPECS, ids=lambda p: p.stem)
+def test_the_specs_of_this_project_are_good_at_every_instance(path: Path) -> None:
+    spec = load_spec(path)
+    assert spec.name == path.stem
+    assert spec.description
+    assert spec.source
+    assert not spec.warnings
+    programs = spec.programs()
+    assert len(programs) == max(1, len(spec.instances))
+    for p, changes in zip(programs, spec.instances or ({},), strict=True):
+        assert p.sizes == dict(spec.dims) | changes
+        assert p.name == spec.name
+        for t in p.outputs:
+            assert set(p.values()[t.name].dims) == set(t.dims)
+
+
+def test_a_program_prints_as_its_equations() -> None:
+    spec = load_spec(ROOT.parent / "search_specs" / "gqa_prefill.yaml")
+    assert str(spec.at({"q": 16, "s": 32})) == (
+        "program gqa_prefill\n"
+        "dims q=16 s=32 h=8 g=4 d=128 e=128\n"
+        "input Q f16[q, h, g, d]\n"
+        "input K f16[s, h, d]\n"
+        "input V f16[s, h, e]\n"
+        "  t0[q, s, h, g] = dot(Q, K; d)\n"
+        "  A[q, s, h, g] = div(t0, 11.313708498984761)\n"
+        "  t2[q] = index(q)\n"
+        "  t3[s] = index(s)\n"
+        "  t4[q, s] = ge(t2, t3)\n"
+        "  t5[q, s, h, g] = where(t4, A, -inf)\n"
+        "  P[q, s, h, g] = softmax(t5; s)\n"
+        "  O[q, h, g, e] = dot(P, V; s)\n"
+        "output O f16[q, h, g, e]\n"
+    )
+
+
+MEANS: dict[str, tuple[str, Callable[[Tensors], torch.Tensor]]] = {
+    "exp": ("exp(X)", lambda t: t["X"].exp()),
+    "exp2": ("exp2(X)", lambda t: 2 ** t["X"]),
+    "log": ("log(square(X) + 1)", lambda t: (t["X"] ** 2 + 1).log()),
+    "sqrt": ("sqrt(abs(X))", lambda t: t["X"].abs() ** 0.5),
+    "rsqrt": ("rsqrt(square(X) + 1)", lambda t: (t["X"] ** 2 + 1) ** -0.5),
+    "square": ("square(X)", lambda t: t["X"] * t["X"]),
+    "abs": ("abs(X)", lambda t: torch.maximum(t["X"], -t["X"])),
+    "neg": ("neg(X)", lambda t: 0 - t["X"]),
+    "reciprocal": ("reciprocal(X)", lambda t: 1 / t["X"]),
+    "sigmoid": ("sigmoid(X)", lambda t: 1 / (1 + (-t["X"]).exp())),
+    "silu": ("silu(X)", lambda t: t["X"] / (1 + (-t["X"]).exp())),
+    "relu": ("relu(X)", lambda t: t["X"].clamp(min=0)),
+    "gelu": ("gelu(X)", lambda t: t["X"] * 0.5 * (1 + torch.erf(t["X"] / math.sqrt(2)))),
+    "tanh": ("tanh(X)", lambda t: t["X"].tanh()),
+    "maximum": ("maximum(X, Y)", lambda t: torch.where(t["X"] > t["Y"], t["X"], t["Y"])),
+    "minimum": ("minimum(X, G)", lambda t: torch.where(t["X"] < t["G"], t["X"], t["G"])),
+    "sum": ("X + sum(X, k) + sum(Y, m, k)", lambda t: t["X"] + t["X"].sum(1, keepdim=True) + t["Y"].sum()),
+    "mean": ("X + mean(X, k) + mean(Y, k, m)", lambda t: t["X"] + t["X"].mean(1, keepdim=True) + t["Y"].mean()),
+    "max": ("X + max(X, k) + max(Y, m)", lambda t: t["X"] + t["X"].amax(1, keepdim=True) + t["Y"].amax(0)),
+    "min": ("X + min(X, k) + min(Y, m)", lambda t: t["X"] + t["X"].amin(1, keepdim=True) + t["Y"].amin(0)),
+    "dot": ("X + dot(X, G, k) + dot(X, Y, m, k) + dot(X, Y, m)",
+            lambda t: t["X"] + (t["X"] @ t["G"])[:, None] + (t["X"] * t["Y"]).sum() + (t["X"] * t["Y"]).sum(0)),
+    "softmax": ("softmax(X, k) + softmax(Y, k, m)",
+                lambda t: t["X"].exp() / t["X"].exp().sum(1, keepdim=True) + t["Y"].exp() / t["Y"].exp().sum()),
+    "logsumexp": ("X + logsumexp(X, k) + logsumexp(Y, m, k)",
+                  lambda t: t["X"] + t["X"].exp().sum(1, keepdim=True).log() + t["Y"].exp().sum().log()),
+    "rms_norm": ("rms_norm(X, k) + rms_norm(Y, m, eps=1/2)",
+                 lambda t: t["X"] / (t["X"].square().mean(1, keepdim=True) + 1e-6) ** 0.5
+                 + t["Y"] / (t["Y"].square().mean(0) + 0.5) ** 0.5),
+    "layer_norm": ("layer_norm(X, k) + layer_norm(Y, m, k, eps=2)",
+                   lambda t: (t["X"] - t["X"].mean(1, keepdim=True))
+                   / (t["X"].var(1, keepdim=True, unbiased=False) + 1e-5) ** 0.5
+                   + (t["Y"] - t["Y"].mean()) / (t["Y"].var(unbiased=False) + 2) ** 0.5),
+    "rename": ("X + dot(S, rename(S, i=j, j=i), i, j)", lambda t: t["X"] + (t["S"] * t["S"].T).sum()),
+    "where": ("where(X > 0, Y, -1)", lambda t: torch.where(t["X"] > 0, t["Y"], -1.0)),
+    "index": ("X * index(m) + index(k)", lambda t: t["X"] * torch.arange(4)[:, None] + torch.arange(6)),
+    "+ - * /": ("X + Y * G - X / (G * G + 3)", lambda t: t["X"] + t["Y"] * t["G"] - t["X"] / (t["G"] ** 2 + 3)),
+    "** of a number": ("X ** 3 + abs(X) ** 0.5 + abs(Y) ** -1.5",
+                       lambda t: t["X"] ** 3 + t["X"].abs().sqrt() + t["Y"].abs() ** -1.5),
+    "** of a tensor": ("2 ** X + abs(X) ** Y", lambda t: torch.exp2(t["X"]) + torch.pow(t["X"].abs(), t["Y"])),
+    "** binds before unary -": ("-X ** 2 + 2 ** -X", lambda t: -(t["X"] ** 2) + 2 ** -t["X"]),
+    "unary + and -": ("-X - -Y + +X * +2", lambda t: t["X"] + t["Y"]),
+    "numbers": ("X * (1/2) + 3 - 7/3 * (2 ** 3) ** 0.5 / m", lambda t: t["X"] * 0.5 + 3 - 7 / 3 * math.sqrt(8) / 4),
+    "functions of numbers": ("X * exp(1) + sqrt(k) + maximum(m, 3) + abs(-2) + relu(-5)",
+                             lambda t: t["X"] * math.e + math.sqrt(6) + 4 + 2),
+    "dimensions as numbers": ("X * m / k ** 0.5 - n", lambda t: t["X"] * 4 / math.sqrt(6) - 3),
+    "comparisons": ("where(X < Y, 1/2, 0) + where(X <= 0, 2, 0) + where(X >= G, 4, 0) + where(index(k) == L, 8, 0) "
+                    "+ where(index(m) != 2, 16, 0)",
+                    lambda t: 0.5 * (t["X"] < t["Y"]) + 2 * (t["X"] <= 0) + 4 * (t["X"] >= t["G"])
+                    + 8 * (torch.arange(6) == t["L"][:, None]) + 16 * (torch.arange(4) != 2)[:, None]),
+    "a chain of comparisons": ("where(-1 < X < Y <= 1, X, 0)",
+                               lambda t: t["X"] * ((t["X"] > -1) & (t["X"] < t["Y"]) & (t["Y"] <= 1))),
+    "and, or": ("where(X > 0 and Y > 0 or G > 0 and index(k) < 3, 1, -1/4)",
+                lambda t: ((t["X"] > 0) & (t["Y"] > 0) | (t["G"] > 0) & (torch.arange(6) < 3)) * 1.25 - 0.25),
+    "infinity": ("exp(where(index(k) < L, X, -inf)) + minimum(Y, inf)",
+                 lambda t: t["X"].exp() * (torch.arange(6) < t["L"][:, None]) + t["Y"]),
+    "a mask with two names": ("M = X > Y\nN = M\nO = where(N, X, Y)", lambda t: torch.maximum(t["X"], t["Y"])),
+    "the user's t0": ("B = exp(X * 2)\nt0 = X + 1\nt1 = t0\nO = B * t0 + t1 * (Y - 1)",
+                      lambda t: (t["X"] * 2).exp() * (t["X"] + 1) + (t["X"] + 1) * (t["Y"] - 1)),
+    "spread over lines": ("(X +  # a comment\n     Y\n  )", lambda t: t["X"] + t["Y"]),
+    "two on a line": ("B = X; O = B * 2", lambda t: t["X"] * 2),
+}  # fmt: skip
+
+
+def test_every_function_has_a_meaning_here() -> None:
+    assert set(FUNCTIONS) <= set(MEANS)
+
+
+@pytest.mark.parametrize("name", MEANS)
+def test_expressions_mean_what_torch_computes(name: str) -> None:
+    text, expected = MEANS[name]
+    program = read(text if "O = " in text else f"O = {text}")
+    g = torch.Generator().manual_seed(3)
+    inputs = {t.name: torch.randn([program.sizes[d] for d in t.dims], generator=g).double() for t in program.inputs}
+    inputs["L"] = torch.tensor([0, 2, 6, 3], dtype=torch.int32)
+    want = expected(inputs).double()
+    scope: dict[str, object] = {"torch": torch}
+    exec(torch_source(program), scope)
+    eager = scope["reference"](*inputs.values())  # type: ignore[operator]
+    for got in (*reference64(program, list(inputs.values())), eager):
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1/2", Fraction(1, 2)),
+        ("1/3 + 1/6", Fraction(1, 2)),
+        ("0.1", Fraction(0.1)),
+        ("2 ** 100 / 2 ** 99", Fraction(2)),
+        ("(1/3) ** 5", Fraction(1, 243)),
+        ("2 ** -2", Fraction(1, 4)),
+        ("-3 * -k", Fraction(18)),
+        ("m * k - n", Fraction(21)),
+        ("k ** 0.5", Fraction(math.sqrt(6))),
+        ("log(2)", Fraction(math.log(2))),
+        ("maximum(1/3, 1/4)", Fraction(1 / 3)),
+        ("9007199254740993 + 1/7", Fraction(9007199254740993 * 7 + 1, 7)),
+        ("inf", math.inf),
+        ("-inf", -math.inf),
+        ("2 * -inf", -math.inf),
+        ("1 / inf", Fraction(0)),
+        ("exp(-inf)", Fraction(0)),
+    ],
+)  # fmt: skip
+def test_arithmetic_on_numbers_is_done_when_the_spec_is_read(text: str, value: Fraction | float) -> None:
+    (e,) = read(f"O = X * ({text})").eqns
+    assert (e.op, e.args) == ("mul", ("X", value))
+
+
+def test_a_number_may_have_a_name() -> None:
+    program = read("scale = 1 / k ** 2\nhalf = scale * 18\nO = X * half")
+    assert equations(program) == ["O[m, k] = mul(X, 0.5)"]
+
+
+def test_results_have_their_own_names_and_no_name_twice() -> None:
+    program = read("B = exp(X * 2) + 1\nt0 = B * B\nt2 = t0 + (B - 1)\nO = t2")
+    names = [e.out for e in program.eqns]
+    assert len(names) == len(set(names))
+    assert {"B", "t0", "t2", "O"} < set(names)
+    assert equations(program)[-1] == "O[m, k] = mul(t2, 1)"
+
+
+def test_axes_are_matched_by_name_in_the_order_of_the_dimensions() -> None:
+    program = read("A = G + X\nB = W * L\nO = dot(A, B, m, k)", outputs="O[n]")
+    assert equations(program) == ["A[m, k] = add(G, X)", "B[m, k, n] = mul(W, L)", "O[n] = dot(A, B; m, k)"]
+
+
+def test_outputs_come_in_their_own_order_and_memory_order() -> None:
+    program = read("A = X * 2\nB = sum(A, m)\nC = A * W", outputs="C[n,m,k] B:float32[k] A[k,m]")
+    assert [str(t) for t in program.outputs] == ["C f16[n, m, k]", "B f32[k]", "A f16[k, m]"]
+    x, w = torch.rand(4, 6), torch.rand(6, 3)
+    others = [torch.zeros(4, 6), w, torch.zeros(6), torch.zeros(4, dtype=torch.int32), torch.zeros(5, 5)]
+    c, b, a = reference64(program, [x, *others])
+    torch.testing.assert_close(a, 2 * x.T.double())
+    torch.testing.assert_close(b, 2 * x.double().sum(0))
+    torch.testing.assert_close(c, torch.einsum("mk,kn->nmk", 2 * x.double(), w.double()))
+
+
+MIXED = written(
+    "O = dot(X * A, W, k) + dot(B, X, k)\nP = where(index(m) < L, O, 0)",
+    "O[m,n] P:float32[m,n]",
+    "X:float32[m,k] A[k] B:float16[k,n] W:bfloat16[k,n] L:int32[n]",
+    dtype="bfloat16",
+)
+
+
+def types(program: Program) -> dict[str, str]:
+    return {t.name: t.dtype for t in (*program.inputs, *program.outputs)}
+
+
+def test_dtypes_may_be_mixed() -> None:
+    mixed = {"X": "float32", "A": "bfloat16", "B": "float16", "W": "bfloat16", "L": "int32", "P": "float32"}
+    assert types(parse_spec(MIXED).at()) == mixed | {"O": "bfloat16"}
+
+
+def test_a_dtype_from_outside_replaces_the_specs_own_alone() -> None:
+    """Tensors that were given another dtype, or integers, keep theirs."""
+    program = parse_spec(MIXED).at(dtype="float32")
+    assert program.dtype == "float32"
+    assert types(program) == {
+        "X": "float32", "A": "float32", "B": "float16", "W": "float32", "L": "int32", "O": "float32", "P": "float32",
+    }  # fmt: skip
+    assert [p.dtype for p in parse_spec(MIXED).programs(dtype="float16")] == ["float16"]
+
+
+def test_sizes_from_outside_replace_instances_and_change_numbers() -> None:
+    spec = parse_spec(written("O = X * k ** 2", "O[m,k]", instances="[{m: 8}, {m: 2, k: 3}]"))
+    assert [p.sizes["m"] for p in spec.programs()] == [8, 2]
+    assert [equations(p) for p in spec.programs()] == [["O[m, k] = mul(X, 36)"], ["O[m, k] = mul(X, 9)"]]
+    (program,) = spec.programs({"k": 10})
+    assert (program.sizes["m"], program.sizes["k"]) == (4, 10)
+    assert equations(program) == ["O[m, k] = mul(X, 100)"]
+
+
+def test_a_spec_without_instances_has_one() -> None:
+    for keys in ({}, {"instances": "[]"}, {"instances": "[{}]"}):
+        assert [p.sizes["m"] for p in parse_spec(written("O = X", "O[m,k]", **keys)).programs()] == [4]
+
+
+def test_everything_that_is_optional() -> None:
+    spec: Spec = parse_spec(
+        "name: no\n"
+        "description: 12:30\n"
+        "source: yes\n"
+        "dims: {y: 4_096, n: 2}\n"
+        "tolerance: 1e1\n"
+        "inputs: {X: {dims: [y, n], scale: 2e-2}, Z: []}\n"
+        "program: O = X * Z\n"
+        "outputs: {O: [n, y]}\n"
+    )
+    assert (spec.name, spec.description, spec.source, spec.dtype) == ("no", "12:30", "yes", "float16")
+    program = spec.at()
+    assert program.sizes == {"y": 4096, "n": 2}
+    assert program.tolerance == 10
+    assert [t.scale for t in program.inputs] == [0.02, 1]
+    assert read("O = X").tolerance == 4
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "program: O = X * 2 + Y",
+        "program: 'O = X * 2 + Y'",
+        'program: "A = X * 2\\nO = A + Y"',
+        "program: |\n  A = X * 2\n  O = A + Y",
+        "program: |+\n\n      # double\n      A = X * 2\n\n      O = A + Y\n\n",
+        "program: >\n  O = X * 2 +\n  Y",
+        "program: O = X * 2\n  + Y",
+        "program: |\r\n  A = X * 2\r\n  O = A + Y\r",
+    ],
+)
+def test_a_program_may_be_written_as_yaml_allows(program: str) -> None:
+    text = f"name: t\ndims: {{m: 2}}\ninputs: {{X: [m], Y: [m]}}\noutputs: {{O: [m]}}\n{program}\n"
+    x, y = torch.rand(2, 2).double()
+    (o,) = reference64(parse_spec(text).at(), [x, y])
+    assert torch.equal(o, x * 2 + y)
+
+
+def test_an_input_that_is_not_used_is_a_warning_and_no_mistake() -> None:
+    spec = parse_spec(written("O = X", "O[m,k]", "X[m,k] Y[m]"))
+    assert [(d.severity, d.message) for d in spec.warnings] == [("warning", "the input Y is never used")]
+    assert [t.name for t in spec.at().inputs] == ["X", "Y"]
