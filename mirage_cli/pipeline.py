@@ -433,7 +433,7 @@ class Pipeline:
                 break
             schedule, row = p.schedule, self.row(program, p)
             if self.options.tune:
-                outcome = self.check_offline(program, p)
+                outcome = self.check_offline(program, p, p.id == found.as_written)
                 if isinstance(outcome, str):
                     failures[outcome] += 1
                     continue
@@ -469,9 +469,10 @@ class Pipeline:
             "schedule": p.schedule.to_json(),
         }
 
-    def check_offline(self, program: Program, p: Plan) -> Any:
+    def check_offline(self, program: Program, p: Plan, as_written: bool) -> Any:
         """(schedule, judgement) of the first schedule that compiles for the target without spilling and is right in
-        the interpreter at reduced sizes; or the reason why there is none."""
+        the interpreter at reduced sizes; or the reason why there is none. The program as written may overflow where
+        eager PyTorch does."""
         from mirage_cli.codegen.export import kernels_source
         from mirage_cli.codegen.triton import EmitError
         from mirage_cli.tune.compilefarm import CompileFarm
@@ -504,7 +505,9 @@ class Pipeline:
             small = program.resized(reduced_sizes(program))
             graph = p.graph.resized(reduced_sizes(program))
             self.progress(f"interpreting {p.id} at reduced sizes")
-            judged = self._interpreter.judge(small, kernels_source(graph, reduced_schedule(graph, schedule)), 0)
+            judged = self._interpreter.judge(
+                small, kernels_source(graph, reduced_schedule(graph, schedule)), 0, as_written
+            )
             if judged.ok:
                 return schedule, judged
             reason = f"wrong in the interpreter: {judged.problem}"

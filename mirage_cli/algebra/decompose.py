@@ -154,8 +154,8 @@ def _program_nodes(d: Decomposition, safe: dict[str, Form]) -> dict[Form, list[N
             continue  # exp(a - max a), which only exp_sub computes without NaN where a row is masked out whole
         dims = frozenset[str]().union(*(a.dims for a in args if isinstance(a, Form)))
         acted_on = set(e.axes[::2] if e.op == "rename" else e.axes) if OPS[e.op].kind != "leaf" else set[str]()
-        if not acted_on <= dims:
-            continue  # an argument has lost the axis, its terms having cancelled
+        if not acted_on <= dims or safe[e.out].dims != set(e.dims):
+            continue  # an argument or the result has lost an axis, its terms having cancelled
         if d.algebra.apply(e.op, args, e.axes) is safe[e.out] and safe[e.out] not in args:
             constant = tuple(_constant(a) if isinstance(a, Form) else a for a in args)
             node = Node((Step(e.op, constant, e.axes),), "program")

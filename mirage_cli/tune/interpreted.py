@@ -124,13 +124,16 @@ class Interpreter:
                 "mirage_cli.tune.interpreted", (), {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
             )
 
-    def judge(self, program: Program, source: str, seed: int) -> Judged:
-        """Judge module text with `make_scratch` and `launch` (as `kernels_source` gives) on every distribution."""
+    def judge(self, program: Program, source: str, seed: int, overflow_like_eager: bool = False) -> Judged:
+        """Judge module text with `make_scratch` and `launch` (as `kernels_source` gives) on every distribution.
+
+        overflow_like_eager: an inf or NaN passes where eager PyTorch has one too.
+        """
         self.start()
         child = self._child
         assert child is not None
         try:
-            child.send((program, source, seed))
+            child.send((program, source, seed, overflow_like_eager))
             return child.receive(TIMEOUT_S)
         except (TimeoutError, ChildDied) as error:
             self.close()
@@ -138,7 +141,7 @@ class Interpreter:
 
 
 def main(connection: Any) -> None:
-    """The process: answers each (program, source, seed) with a `Judged`."""
+    """The process: answers the arguments of each `Interpreter.judge` with a `Judged`."""
     import warnings
 
     import torch
@@ -146,11 +149,10 @@ def main(connection: Any) -> None:
     warnings.filterwarnings("ignore", category=RuntimeWarning)
     torch.set_num_threads(1)
     while True:
-        program, source, seed = connection.recv()
-        connection.send(_judge(program, source, seed))
+        connection.send(_judge(*connection.recv()))
 
 
-def _judge(program: Program, source: str, seed: int) -> Judged:
+def _judge(program: Program, source: str, seed: int, overflow_like_eager: bool) -> Judged:
     import torch
 
     from mirage_cli.codegen.export import load_export
@@ -171,7 +173,7 @@ def _judge(program: Program, source: str, seed: int) -> Judged:
             module.launch(inputs, outputs, module.make_scratch("cpu"))
             return outputs
 
-        verdict = judge(program, run, dict_names["reference"], "cpu", seed)
+        verdict = judge(program, run, dict_names["reference"], "cpu", seed, overflow_like_eager=overflow_like_eager)
     except Exception as error:  # the border of the process: whatever the generated text raises is its failure
         return Judged(False, None, None, f"in the interpreter: {type(error).__name__}: {error}")
     return Judged(verdict.ok, verdict.error, verdict.eager_error, None if verdict.ok else str(verdict))
