@@ -15,6 +15,7 @@ from mirage_cli.verify.yardstick import (
     as_tuple,
     draw,
     fresh_memory_is_nan,
+    in_float64,
     judge_outputs,
 )
 
@@ -39,15 +40,15 @@ def check(
     """
     for seed, kind in enumerate(DISTRIBUTIONS):
         inputs = draw(kind, shapes, dtypes, scales, contracted, device, seed)
-        exact_inputs = [x.double() if x.is_floating_point() else x for x in inputs]
 
-        def rounded(dtype: torch.dtype | None, exact: list[torch.Tensor] = exact_inputs) -> tuple[torch.Tensor, ...]:
+        def rounded(dtype: torch.dtype | None, inputs: list[torch.Tensor] = inputs) -> tuple[torch.Tensor, ...]:
+            wide = in_float64(inputs, off=dtype)
             with RoundEveryResult(dtype or precision):
-                return as_tuple((stepwise if dtype else eager)(*exact))
+                return as_tuple((stepwise if dtype else eager)(*wide))
 
         with fresh_memory_is_nan():
             outputs = as_tuple(run(*inputs))
-        exact = as_tuple(eager(*exact_inputs))
+        exact = as_tuple(eager(*in_float64(inputs)))
         theirs = as_tuple(eager(*inputs))
         verdict = judge_outputs(kind.name, outputs, exact, theirs, rounded, tolerance, True, contracted)
         figures = f"error {verdict.error.norm:.2e}, eager's {verdict.eager_error.norm:.2e}"

@@ -112,8 +112,9 @@ class Case:
     def rounded(self, bench: Bench, dtype: torch.dtype | None) -> Tensors:
         """The outputs in float64 with the result of every operator, or else of every call of eager, rounded."""
         own = next(x.dtype for x in self.inputs if x.is_floating_point())
+        wide = yardstick.in_float64(self.inputs, off=dtype)
         with yardstick.RoundEveryResult(dtype or own):
-            return bench.wide(self.inputs, "stepwise" if dtype else "reference")
+            return [y.double() for y in bench.reference(wide, "stepwise" if dtype else "reference")]
 
 
 @dataclass
@@ -361,10 +362,9 @@ class Bench:
         module = load_module(self.problem.reference_source, self.directory)
         return as_list(getattr(module, form, module.reference)(*inputs))
 
-    def wide(self, inputs: Tensors, form: str = "reference") -> Tensors:
+    def wide(self, inputs: Tensors) -> Tensors:
         """The outputs in float64."""
-        wide = [x.double() if x.is_floating_point() else x for x in inputs]
-        return [y.double() for y in self.reference(wide, form)]
+        return [y.double() for y in self.reference(yardstick.in_float64(inputs))]
 
     # Timing
 

@@ -81,11 +81,9 @@ def judge(
         expected = reference(inputs) if reference else reference64(program, inputs)
 
         def rounded(dtype: torch.dtype | None, inputs: list[torch.Tensor] = inputs) -> Sequence[torch.Tensor]:
-            if dtype is not None:
-                with y.RoundEveryResult(dtype):
-                    return reference64(program, inputs)
-            with y.RoundEveryResult(getattr(torch, program.dtype)):
-                return y.as_tuple(eager(*(x.double() if x.is_floating_point() else x for x in inputs)))
+            wide = y.in_float64(inputs, off=dtype)
+            with y.RoundEveryResult(dtype or getattr(torch, program.dtype)):
+                return reference64(program, wide) if dtype else y.as_tuple(eager(*wide))
 
         with y.fresh_memory_is_nan():
             outputs = run([x.clone() for x in inputs])

@@ -163,6 +163,25 @@ class RoundEveryResult(TorchDispatchMode):
         return torch.where(torch.isfinite(result), rounded, result)
 
 
+def in_float64(inputs: Sequence[torch.Tensor], off: torch.dtype | None = None) -> list[torch.Tensor]:
+    """Floating-point inputs in float64; with `off`, each element off at random by up to one in that type's last place.
+
+    What such data give is as good an answer as rounding errors on the way allow (backward stability: N. Higham,
+    Accuracy and Stability of Numerical Algorithms, section 1.5).
+    """
+    wide = [x.double() if x.is_floating_point() else x for x in inputs]
+    if off is None:
+        return wide
+    most = torch.finfo(off).eps
+    g = torch.Generator(device=wide[0].device).manual_seed(0) if wide else None
+    return [
+        x * (1 + most * (2 * torch.rand(x.shape, generator=g, dtype=x.dtype, device=x.device) - 1))
+        if x.is_floating_point()
+        else x
+        for x in wide
+    ]
+
+
 @contextlib.contextmanager
 def fresh_memory_is_nan() -> Generator[None]:
     """While it lasts, torch.empty gives NaN (integers: the largest): what a kernel forgets to write is seen."""
@@ -233,7 +252,7 @@ def judge_outputs(
     fails it is compared with two evaluations in float64 too: `rounded(None)`, eager PyTorch with every result rounded
     to the program's type, since eager's own error may be small by luck where outputs have few elements (it also stands
     in for eager where that has an inf or NaN and float64 has none); and `rounded(torch.float32)`, the definition
-    operator by operator in float32, since eager's fused operators may be exact where no sum is.
+    operator by operator in float32 from inputs as far off, since eager's fused operators may be exact where no sum is.
     terms: of the longest sum in the program.
     overflow_like_eager: let an inf or NaN pass in places where eager has one too (a matmul kept in float16, say).
 
