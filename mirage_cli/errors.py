@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -29,6 +29,39 @@ class StoreError(MirageError):
 
     def __init__(self, path: object, problem: str, remedy: str) -> None:
         super().__init__(f"the database {path} {problem}\n    {remedy}")
+
+
+class UnknownIdError(MirageError):
+    """An id, or the beginning of one, that nothing in the database has."""
+
+    def __init__(self, id: str) -> None:
+        problem = f"nothing is stored under {id}" if id else "an empty id names nothing"
+        super().__init__(f"{problem}; `mirage cache list` says what is stored")
+
+
+class AmbiguousIdError(MirageError):
+    """The beginning of several ids."""
+
+    def __init__(self, id: str, among: Sequence[str]) -> None:
+        shown = ", ".join(among[:4]) + (", ..." if len(among) > 4 else "")
+        super().__init__(f"{len(among)} ids start with {id}: {shown}\n    give more of its digits")
+
+
+class NotAKernelError(MirageError):
+    """A file to be judged that is neither form that can be."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(
+            f"{problem}\n    a μGraph begins with `mugraph NAME DTYPE`; a kernel is a file from `mirage export`, or "
+            "Python that defines `launch(inputs, outputs, scratch)` and `make_scratch(device)`"
+        )
+
+
+class OtherInterfaceError(MirageError):
+    """A kernel to be judged that was exported for other tensors than the spec's."""
+
+    def __init__(self, made_for: str, wanted: Iterable[str]) -> None:
+        super().__init__(f"this kernel is made for {made_for}\n    and the spec asks for {' or '.join(wanted)}")
 
 
 class UsageError(MirageError):

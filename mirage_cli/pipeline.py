@@ -582,8 +582,7 @@ def export_plan(store: Store, programs: Sequence[Program], id: str, command: str
     from mirage_cli.target import find_target
     from mirage_cli.tune.space import first_schedules
 
-    shown = store.show(id)
-    for s in shown:
+    for s in store.show(id):
         program = next((p for p in programs if program_hash(p) == s.key.program_hash), None)
         if program is None:
             continue
@@ -597,21 +596,3 @@ def export_plan(store: Store, programs: Sequence[Program], id: str, command: str
         if schedules:
             return export_source(program, graph, schedules[0], info)
     raise MirageError(f"no μGraph of this spec is stored under {id}; `mirage cache list` says what is")
-
-
-def judge_file(programs: Sequence[Program], text: str, seed: int) -> dict[str, Any]:
-    """The answer of `mirage verify`: a μGraph by the structural and finite-field nets, a kernel by the numeric one.
-
-    A program's size is the μGraph's own where one of the spec's instances has it, else the first instance.
-    """
-    from mirage_cli.tune.interpreted import Interpreter
-
-    if text.lstrip().startswith("mugraph "):
-        graph = parse_mugraph(text)
-        program = next((p for p in programs if p.sizes == graph.sizes), programs[0])
-        verdict = check_equivalence(lower(program), graph, seed)
-        return {**asdict(verdict), "detail": str(verdict)}
-    with Interpreter() as interpreter:
-        judged = interpreter.judge(programs[0], text, seed)
-    detail = judged.problem or f"right: error {judged.error:.2e} against float64, eager's {judged.eager_error:.2e}"
-    return {**asdict(judged), "net": "floating point, in the interpreter", "detail": detail}

@@ -16,154 +16,39 @@ belong to a `Key`, which names everything that they depend on. Values are plain:
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sqlite3
 import time
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeAlias
 
 from sqlite_utils.db import Database
 
-from mirage_cli import __version__, knobs
-from mirage_cli.errors import StoreError
+from mirage_cli import knobs
+from mirage_cli.errors import AmbiguousIdError, StoreError, UnknownIdError
 from mirage_cli.migrations import APPLICATION_ID, MIGRATIONS
-
-Json: TypeAlias = Any
-"""Whatever `json` writes and reads."""
-Row: TypeAlias = dict[str, Any]
+from mirage_cli.records import (
+    Best,
+    Entry,
+    Json,
+    Key,
+    Measurement,
+    Row,
+    Shown,
+    StoredMuGraph,
+    StoredSearch,
+    digest,
+    dims_text,
+    dump,
+)
 
 BUSY_TIMEOUT_S = 30.0
 """How long to wait for another process's transaction. Ours take milliseconds."""
-
-# -- what goes in and comes out
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """All that a result depends on. `dims`: every axis with its size.
-
-    gpu: the device's name where results are measured, the target's where they are predicted; `driver` is then empty.
-    """
-
-    program_hash: str
-    dims: tuple[tuple[str, int], ...]
-    dtype: str
-    gpu: str
-    driver: str = ""
-    torch: str = ""
-    triton: str = ""
-    mirage: str = __version__
-
-    @property
-    def id(self) -> str:
-        """Twelve hexadecimal digits."""
-        return _digest(_dump(list(self.row().values())))
-
-    def row(self) -> Row:
-        """The columns of `keys`, but for the id."""
-        return {**asdict(self), "dims": _dims_text(self.dims)}
-
-    @staticmethod
-    def from_row(row: Row) -> Key:
-        columns = {name: row[name] for name in ("program_hash", "dtype", "gpu", "driver", "torch", "triton", "mirage")}
-        return Key(dims=tuple((d, int(n)) for d, n in json.loads(row["dims"])), **columns)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredSearch:
-    """What one search found. `results`: the ids of its μGraphs, best first, or whatever its reader needs."""
-
-    seed: int
-    results: Json
-    stats: Json
-    stopped: str
-    seconds: float
-    at: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredMuGraph:
-    """`id` is the hash of the canonical text; `rank` counts from 0, the best by the cost model; `kernels`: how many."""
-
-    id: str
-    text: str
-    rank: int
-    kernels: int
-    predicted_us: float | None = None
-    verification: Json = None
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """One timing of a μGraph (or, where `kernel` names it, of one of its kernels) with one schedule, or its failure.
-
-    mugraph: an id; a baseline is measured under its own name, such as "eager".
-    cold: inputs came from device memory, not from the L2. method: how it was timed. `at` is the store's to set.
-    """
-
-    mugraph: str
-    schedule: Json
-    samples_us: tuple[float, ...] = ()
-    median_us: float | None = None
-    spread_us: float | None = None
-    cold: bool = True
-    method: str = ""
-    kernel: str | None = None
-    accuracy: Json = None
-    failure: str | None = None
-    at: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Best:
-    """The best for a key, with the source to export. `document`: what the report says of it."""
-
-    mugraph: str
-    status: Literal["measured", "predicted"]
-    time_us: float | None
-    schedule: Json
-    source: str
-    document: Json = None
-    at: str = ""
-
-    def beats(self, other: Best) -> bool:
-        """A measured time beats a predicted one; between two of a kind, the smaller."""
-        if self.status != other.status:
-            return self.status == "measured"
-        return other.time_us is None or (self.time_us is not None and self.time_us <= other.time_us)
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One line of the list of what is stored."""
-
-    key: Key
-    spec: str
-    mugraphs: int
-    measurements: int
-    stopped: str | None
-    best: Best | None
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """A μGraph and all that belongs to it under one key."""
-
-    key: Key
-    spec: str
-    mugraph: StoredMuGraph
-    measurements: tuple[Measurement, ...]
-    sources: tuple[str, ...] = field(default=())
-
-
-# -- the store
 
 
 class Store:
@@ -209,7 +94,7 @@ class Store:
 
     def put_search(self, key: Key, search: StoredSearch) -> None:
         """Replaces what was stored for the same key and seed."""
-        row = {**asdict(search), "results": _dump(search.results), "stats": _dump(search.stats), "at": _now()}
+        row = {**asdict(search), "results": dump(search.results), "stats": dump(search.stats), "at": _now()}
         with self._transaction() as db:
             db.table("searches").upsert({"key": _put_key(db, key), **row}, pk=("key", "seed"))
 
@@ -224,7 +109,7 @@ class Store:
     def put_mugraphs(self, key: Key, mugraphs: Iterable[StoredMuGraph]) -> None:
         """All of them or, where this process is killed, none."""
         with self._transaction() as db:
-            rows = [{"key": _put_key(db, key), **asdict(g), "verification": _dump(g.verification)} for g in mugraphs]
+            rows = [{"key": _put_key(db, key), **asdict(g), "verification": dump(g.verification)} for g in mugraphs]
             db.table("mugraphs").upsert_all(rows, pk=("key", "id"))
 
     def mugraphs(self, key: Key) -> tuple[StoredMuGraph, ...]:
@@ -236,7 +121,7 @@ class Store:
         """Those of this program at these sizes, found for any GPU by any version, by rank, each once."""
         sql = """SELECT mugraphs.*, min(rank) FROM mugraphs JOIN keys ON keys.id = mugraphs.key
             WHERE program_hash = ? AND dims = ? AND dtype = ? GROUP BY mugraphs.id ORDER BY min(rank), mugraphs.id"""
-        return tuple(_mugraph(r) for r in self._rows(sql, program_hash, _dims_text(dims), dtype))
+        return tuple(_mugraph(r) for r in self._rows(sql, program_hash, dims_text(dims), dtype))
 
     def put_kernel(self, key: Key, mugraph: str, schedule: Json, source: str) -> str:
         """The source made from this μGraph and schedule. Returns its id, the hash of the source."""
@@ -251,8 +136,8 @@ class Store:
                 **asdict(measurement),
                 "key": _put_key(db, key),
                 "schedule": _put_schedule(db, measurement.schedule),
-                "samples_us": _dump(measurement.samples_us),
-                "accuracy": _dump(measurement.accuracy),
+                "samples_us": dump(measurement.samples_us),
+                "accuracy": dump(measurement.accuracy),
                 "at": _now(),
             }
             db.table("measurements").insert(row, pk="id")
@@ -278,7 +163,7 @@ class Store:
                 "time_us": best.time_us,
                 "schedule": _put_schedule(db, best.schedule),
                 "kernel": _put_kernel(db, key, best.mugraph, best.schedule, best.source),
-                "document": _dump(best.document),
+                "document": dump(best.document),
                 "at": stamped.at,
             }
             db.table("results").upsert(row, pk="key")
@@ -301,12 +186,25 @@ class Store:
             for r in self._rows(sql)
         )
 
+    def find(self, id: str) -> str:
+        """The whole id of the μGraph or key whose id starts so. Raises UnknownIdError, AmbiguousIdError."""
+        sql = """SELECT id FROM mugraphs WHERE substr(id, 1, length(?1)) = ?1
+            UNION SELECT id FROM keys WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id"""
+        ids = [r["id"] for r in self._rows(sql, id)] if id else []
+        if not ids:
+            raise UnknownIdError(id)
+        if len(ids) > 1 and id not in ids:
+            raise AmbiguousIdError(id, ids)
+        return id if id in ids else ids[0]
+
     def show(self, id: str) -> tuple[Shown, ...]:
-        """The μGraphs whose id starts so, or all of the key whose id starts so; one for each key that has them."""
-        sql = """SELECT mugraphs.* FROM mugraphs
-            WHERE substr(id, 1, length(?1)) = ?1 OR substr(key, 1, length(?1)) = ?1 ORDER BY key, rank, id"""
+        """The μGraph whose id starts so, once for each key that has it, or all μGraphs of the key whose id starts so.
+
+        Raises UnknownIdError, AmbiguousIdError.
+        """
+        sql = "SELECT * FROM mugraphs WHERE ?1 IN (id, key) ORDER BY key, rank, id"
         found: list[Shown] = []
-        for r in self._rows(sql, id):
+        for r in self._rows(sql, self.find(id)):
             key = Key.from_row(self._rows("SELECT * FROM keys WHERE id = ?", r["key"])[0])
             spec = self.spec(key.program_hash)
             sources = self._rows(
@@ -326,10 +224,10 @@ class Store:
     def remove(self, id: str) -> int:
         """Removes a key with all that belongs to it, or a μGraph from every key. Returns how many of these went.
 
-        A search without one of its μGraphs would answer wrongly, so it goes too.
+        A search without one of its μGraphs would answer wrongly, so it goes too. Raises UnknownIdError,
+        AmbiguousIdError.
         """
-        if not id:
-            return 0
+        id = self.find(id)
         with self._transaction() as db:
             gone = db.execute("DELETE FROM keys WHERE id = ?", [id]).rowcount
             holders = [r["key"] for r in self._rows("SELECT key FROM mugraphs WHERE id = ?", id)]
@@ -451,13 +349,13 @@ def _put_key(db: Database, key: Key) -> str:
 
 
 def _put_schedule(db: Database, schedule: Json) -> str:
-    text = _dump(schedule)
-    db.table("schedules").insert({"id": _digest(text), "json": text}, pk="id", ignore=True)
-    return _digest(text)
+    text = dump(schedule)
+    db.table("schedules").insert({"id": digest(text), "json": text}, pk="id", ignore=True)
+    return digest(text)
 
 
 def _put_kernel(db: Database, key: Key, mugraph: str, schedule: Json, source: str) -> str:
-    id = _digest(source)
+    id = digest(source)
     row = {"key": _put_key(db, key), "id": id, "mugraph": mugraph, "schedule": _put_schedule(db, schedule)}
     db.table("kernels").upsert({**row, "source": source}, pk=("key", "id"))
     return id
@@ -477,19 +375,6 @@ def _measurement(row: Row) -> Measurement:
         cold=bool(row["cold"]),
         accuracy=json.loads(row["accuracy"]),
     )
-
-
-def _dims_text(dims: Sequence[tuple[str, int]]) -> str:
-    return _dump([list(d) for d in dims])
-
-
-def _dump(value: Json) -> str:
-    """The one text of a JSON value. The order of a mapping's keys is kept: kernels of a schedule run in order."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _now() -> str:

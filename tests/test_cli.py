@@ -23,8 +23,10 @@ from typing import Any
 import pytest
 import torch
 
-from mirage_cli import __version__, target
-from mirage_cli.cli import app, main
+from mirage_cli import __version__, pipeline, target
+from mirage_cli.cli import main
+from mirage_cli.commands import app
+from mirage_cli.ir.program import Program
 
 TINY = """\
 name: tiny
@@ -267,13 +269,20 @@ def test_sizes_type_and_target_of_the_command_line_are_used(mirage: Mirage) -> N
     assert text.startswith("mugraph tiny bfloat16\ndims m=5 k=48 n=16\n")
 
 
-def test_a_second_search_answers_from_the_database(mirage: Mirage) -> None:
+def test_a_second_search_answers_from_the_database(mirage: Mirage, monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[str] = []
+    search_program = pipeline.search_program
+
+    def counted(program: Program, *rest: Any) -> Any:
+        searched.append(program.name)
+        return search_program(program, *rest)
+
+    monkeypatch.setattr(pipeline, "search_program", counted)
     first = mirage("search", "tiny.yaml", "--no-tune", "--json")
     again = mirage("search", "tiny.yaml", "--no-tune", "--json")
-    assert again.code == 0 and again.document == first.document
+    assert again.code == 0 and again.document == first.document and searched == ["tiny"]
     fresh = mirage("search", "tiny.yaml", "--no-tune", "--json", "--fresh")
-    assert without_seconds(fresh.document) == without_seconds(first.document)
-    assert fresh.document["results"][0]["search"]["seconds"] != first.document["results"][0]["search"]["seconds"]
+    assert without_seconds(fresh.document) == without_seconds(first.document) and searched == ["tiny", "tiny"]
 
 
 def test_a_search_reports_as_many_kernels_as_it_is_asked_for(mirage: Mirage) -> None:
@@ -359,9 +368,13 @@ BAD_INPUT = {
     "nothing stored": (["export", "tiny.yaml"], "nothing is stored for tiny at {'m': 4, 'k': 32, 'n': 16}"),
     "nothing to show": (["show", "tiny.yaml"], "run `mirage search` on the spec first"),
     "nothing to explain": (["explain", "tiny.yaml"], "run `mirage search` on the spec first"),
-    "unknown id": (["show", "0123456789ab"], "no μGraph is stored under 0123456789ab"),
+    "unknown id": (["show", "0123456789ab"], "nothing is stored under 0123456789ab"),
     "unknown id to export": (["export", "tiny.yaml", "--id", "0123456789ab"], "is stored under 0123456789ab"),
     "unknown id in the cache": (["cache", "show", "0123456789ab"], "nothing is stored under 0123456789ab"),
+    "empty id": (["show", ""], "an empty id names nothing; `mirage cache list`"),
+    "empty id to export": (["export", "tiny.yaml", "--id", ""], "an empty id names nothing"),
+    "empty id in the cache": (["cache", "show", ""], "an empty id names nothing"),
+    "empty id to remove": (["cache", "remove", ""], "an empty id names nothing"),
     "nothing to remove": (["cache", "remove", "0123456789ab"], "nothing is stored under 0123456789ab"),
     "no file to verify": (["verify", "tiny.yaml", "nowhere"], "error: nowhere: No such file or directory"),
     "a folder to verify": (["verify", "tiny.yaml", "."], "error: .: Is a directory"),
@@ -525,6 +538,41 @@ def test_an_exported_kernel_is_judged_in_the_interpreter(found: Mirage, tmp_path
     assert wrong.code == 1 and wrong.err == "" and wrong.out.strip() and not wrong.out.startswith("right")
 
 
+NO_KERNELS = {
+    "a script": ("print(1)\n", "this Python file defines no `launch` and no `make_scratch`"),
+    "half a kernel": ("def launch(inputs, outputs, scratch): ...\n", "defines no `make_scratch`"),
+    "no Python": ("kernel k0\n", "line 1: neither a μGraph nor Python: invalid syntax"),
+    "a zero byte": ("x = 1\0", "neither a μGraph nor Python"),
+}
+
+
+@pytest.mark.parametrize("what", NO_KERNELS)
+def test_a_file_that_is_no_kernel_is_a_message(what: str, mirage: Mirage, tmp_path: Path) -> None:
+    text, message = NO_KERNELS[what]
+    (tmp_path / "file.py").write_text(text, encoding="utf-8")
+    run = mirage("verify", "tiny.yaml", "file.py")
+    assert run.code == 1 and run.out == "" and run.err.startswith("error: file.py: ") and message in run.err
+    assert "`launch(inputs, outputs, scratch)`" in run.err
+
+
+def test_a_kernel_of_other_tensors_is_a_message(found: Mirage, tmp_path: Path) -> None:
+    (tmp_path / "kernel.py").write_text(found("export", "tiny.yaml").out, encoding="utf-8")
+    made_for = "this kernel is made for float16[4, 32], float16[32, 16] -> float16[4, 16]\n"
+    for args, wanted in {
+        ("increment.yaml",): "and the spec asks for float16[16] -> float16[16] or float16[32] -> float16[32]",
+        ("tiny.yaml", "--dim", "m=5"): "asks for float16[5, 32], float16[32, 16] -> float16[5, 16]",
+        ("tiny.yaml", "--dtype", "bfloat16"): "asks for bfloat16[4, 32], ",
+    }.items():
+        run = found("verify", args[0], "kernel.py", *args[1:])
+        assert run.code == 1 and run.out == "" and made_for in run.err and wanted in run.err
+
+
+def test_a_kernel_is_judged_at_the_size_that_it_is_made_for(found: Mirage, tmp_path: Path) -> None:
+    (tmp_path / "kernel.py").write_text(found("export", "tiny.yaml").out, encoding="utf-8")
+    (tmp_path / "sizes.yaml").write_text(TINY + "instances: [{m: 8}, {m: 4}]\n", encoding="utf-8")
+    assert found("verify", "sizes.yaml", "kernel.py").code == 0
+
+
 # -- the database and the machine
 
 
@@ -602,6 +650,30 @@ from mirage_cli.cli import main
 main()
 """
 """`mirage`, also where the tests run in the background of a shell, which ignores the signal."""
+
+
+AT_ONCE = """
+import builtins, os, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+real = builtins.__import__
+def interrupted(name, *rest):
+    if name == "{module}":
+        os.kill(os.getpid(), signal.SIGINT)
+    return real(name, *rest)
+builtins.__import__ = interrupted
+from mirage_cli.cli import main
+main()
+"""
+"""`mirage`, interrupted in the middle of its imports."""
+
+
+@pytest.mark.parametrize("module", ["typer", "rich.console", "mirage_cli.spec", "torch"])
+def test_an_interrupt_during_the_imports_is_exit_code_130(tmp_path: Path, module: str) -> None:
+    write_specs(tmp_path)
+    command = [sys.executable, "-c", AT_ONCE.format(module=module), "search", "tiny.yaml"]
+    env = environment(tmp_path)
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
 @pytest.mark.parametrize(

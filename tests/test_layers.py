@@ -23,16 +23,17 @@ LAYERS = (
     ("verify",),
     ("codegen",),
     ("tune",),
-    ("migrations", "store"),
-    ("doctor", "pipeline"),
+    ("migrations", "records", "store"),
+    ("doctor", "judge", "pipeline"),
     ("benchmark", "report"),
+    ("commands",),
     ("cli",),
     ("__main__",),
 )
 """Each layer may import itself and those before it."""
 
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
-LIGHT = ("errors", "knobs", "ir", "spec", "target", "algebra", "search", "store", "cli")
+LIGHT = ("errors", "knobs", "ir", "spec", "target", "algebra", "search", "store", "commands", "cli")
 """What is imported where seconds count: at the prompt, and in the search's processes."""
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mirage_cli.errors import StoreError
+from mirage_cli.errors import AmbiguousIdError, StoreError, UnknownIdError
 from mirage_cli.migrations import APPLICATION_ID, MIGRATIONS
 from mirage_cli.store import Best, Key, Measurement, Store, StoredMuGraph, StoredSearch, default_path
 
@@ -61,7 +61,7 @@ def test_everything_put_comes_back_after_reopening(path: Path) -> None:
 def test_what_was_not_put_is_none(path: Path) -> None:
     with Store(path) as store:
         assert store.spec("cafe") is store.get_search(KEY, 0) is store.best(KEY) is None
-        assert store.mugraphs(KEY) == store.measurements(KEY, FIRST.id) == store.list() == store.show("aaaa") == ()
+        assert store.mugraphs(KEY) == store.measurements(KEY, FIRST.id) == store.list() == ()
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,28 @@ def test_list_show_and_remove(path: Path) -> None:
         assert store.best(KEY) is store.get_search(KEY, 0) is None
         assert store.mugraphs(KEY) == (SECOND,)
         assert store.remove(KEY.id) == 1
-        assert store.remove(KEY.id) == store.remove("") == 0
         assert store.list() == () and store.spec("cafe") is None
+
+
+def test_the_beginning_of_an_id_names_one_thing_or_none(path: Path) -> None:
+    alike = replace(SECOND, id="aaaa11111111")
+    with filled(path) as store:
+        store.put_mugraphs(KEY, [alike])
+        assert [s.mugraph.id for s in store.show("aaaa1")] == [alike.id] and store.find(KEY.id[:8]) == KEY.id
+        for look in (store.show, store.remove):
+            with pytest.raises(AmbiguousIdError, match=r"2 ids start with aaa: aaaa00000000, aaaa11111111\n"):
+                look("aaa")
+            for nothing in ("", "%", "aaaa2", "aaaa000000001"):
+                with pytest.raises(UnknownIdError):
+                    look(nothing)
+        assert len(store.mugraphs(KEY)) == 3
+        assert store.remove("aaaa1") == 1 and store.mugraphs(KEY) == (FIRST, SECOND)
+
+
+def test_a_mugraph_of_several_keys_is_shown_for_each(path: Path) -> None:
+    with filled(path) as store:
+        store.put_mugraphs(replace(KEY, gpu="h100"), [FIRST])
+        assert {s.key.gpu for s in store.show("aa")} == {KEY.gpu, "h100"}
 
 
 # -- several processes, and processes that are killed

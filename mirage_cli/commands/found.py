@@ -1,0 +1,131 @@
+"""What was found: `mirage export`, `show` and `explain`; and `mirage verify`, which judges what somebody else wrote."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mirage_cli.commands.shared import (
+    Database,
+    Dims,
+    Dtype,
+    Json,
+    OneSpec,
+    Seed,
+    TargetName,
+    app,
+    best_of,
+    command_line,
+    open_store,
+    out,
+    read,
+)
+from mirage_cli.errors import MirageError, UnknownIdError
+
+
+@app.command()
+def export(
+    spec: OneSpec,
+    _triton: Annotated[
+        bool, typer.Option("--triton", help="as Triton: what is written unless another form is named")
+    ] = True,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="write here instead of to stdout")] = None,
+    id: Annotated[str | None, typer.Option("--id", help="this μGraph instead of the best")] = None,
+    dim: Dims = None,
+    dtype: Dtype = None,
+    target: TargetName = "auto",
+    db: Database = None,
+) -> None:
+    """Write the best kernel (or the one named) as one Python file that needs only torch and triton."""
+    from mirage_cli.pipeline import export_plan
+
+    with open_store(db) as store:
+        if id is None:
+            _, entry = best_of(store, spec, dim, dtype, target)
+            source = entry.best.source
+        else:
+            source = export_plan(store, [p for p, _ in read([spec], dim, dtype)], id, command_line())
+    if output is None:
+        sys.stdout.write(source)
+        return
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(source, encoding="utf-8")
+    out.print(str(output))
+
+
+@app.command()
+def show(
+    what: Annotated[str, typer.Argument(help="a spec file, or the id of a μGraph", metavar="SPEC|ID")],
+    dim: Dims = None,
+    dtype: Dtype = None,
+    target: TargetName = "auto",
+    db: Database = None,
+    as_json: Json = False,
+) -> None:
+    """Print a μGraph as text, with its maps, loops, accumulators and epilogues."""
+    from mirage_cli.ir.text import canonical_text, parse_mugraph, print_mugraph
+
+    with open_store(db) as store:
+        id = what
+        if Path(what).suffix in (".yaml", ".yml"):
+            id = best_of(store, Path(what), dim, dtype, target)[1].best.mugraph
+        shown = store.show(id)
+    if not shown:
+        raise UnknownIdError(id)
+    graph = parse_mugraph(shown[0].mugraph.text)
+    if as_json:
+        document = {
+            "id": shown[0].mugraph.id,
+            "text": canonical_text(graph),
+            "predicted_us": shown[0].mugraph.predicted_us,
+            "verification": shown[0].mugraph.verification,
+        }
+        sys.stdout.write(json.dumps(document, indent=1) + "\n")
+        return
+    sys.stdout.write(print_mugraph(graph))
+
+
+@app.command()
+def explain(
+    spec: OneSpec, dim: Dims = None, dtype: Dtype = None, target: TargetName = "auto", db: Database = None
+) -> None:
+    """Say what was searched, what was cut and why, and what was chosen, against the hardware's floor."""
+    from mirage_cli.report import explanation
+
+    with open_store(db) as store:
+        _, entry = best_of(store, spec, dim, dtype, target)
+    for part in explanation(entry.best.document):
+        out.print(part)
+
+
+@app.command()
+def verify(
+    spec: OneSpec,
+    file: Annotated[Path, typer.Argument(help="a μGraph in text form, or an exported kernel", metavar="FILE")],
+    seed: Seed = 0,
+    dim: Dims = None,
+    dtype: Dtype = None,
+    as_json: Json = False,
+) -> None:
+    """Judge a hand-written μGraph or an exported kernel against a spec."""
+    from mirage_cli.judge import judge_file
+
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise MirageError(f"{file}: {error.strerror if isinstance(error, OSError) else error}") from None
+    programs = [p for p, _ in read([spec], dim, dtype)]
+    try:
+        answer = judge_file(programs, text, seed)
+    except MirageError as error:
+        raise MirageError(f"{file}: {error}") from None
+    if as_json:
+        sys.stdout.write(json.dumps(answer, indent=1) + "\n")
+    else:
+        out.print(answer["detail"])
+    if not answer["ok"]:
+        raise typer.Exit(1)

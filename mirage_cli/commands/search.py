@@ -1,0 +1,156 @@
+"""`mirage search` and `mirage tune`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from mirage_cli.commands.shared import (
+    Budget,
+    Database,
+    Dims,
+    Dtype,
+    Fresh,
+    Json,
+    Seed,
+    Specs,
+    TargetName,
+    Top,
+    Workers,
+    app,
+    choose_target,
+    command_line,
+    emit_json,
+    open_store,
+    options,
+    out,
+    read,
+    status,
+)
+from mirage_cli.errors import MirageError, NothingStoredError
+
+
+@app.command()
+def search(
+    specs: Specs,
+    workers: Workers = None,
+    top: Top = 5,
+    budget: Budget = 60.0,
+    seed: Seed = 0,
+    fresh: Fresh = False,
+    no_tune: Annotated[
+        bool, typer.Option("--no-tune", help="search and verify only: compile and time nothing")
+    ] = False,
+    no_prune: Annotated[bool, typer.Option("--no-prune", help="cut nothing by cost (an ablation)")] = False,
+    no_decompose: Annotated[
+        bool, typer.Option("--no-decompose", help="only the program's own algebra (an ablation)")
+    ] = False,
+    dim: Dims = None,
+    dtype: Dtype = None,
+    target: TargetName = "auto",
+    db: Database = None,
+    as_json: Json = False,
+) -> None:
+    """Find the best kernels: search, verify, and tune on this machine's GPU (or predict for the target)."""
+    from mirage_cli.pipeline import Pipeline, search_all
+
+    programs = read(specs, dim, dtype)
+    chosen, here = choose_target(target)
+    wanted = options(
+        workers,
+        top=top,
+        budget_s=budget,
+        seed=seed,
+        fresh=fresh or no_prune or no_decompose,
+        tune=not no_tune,
+        prune=not no_prune,
+        own_algebra_only=no_decompose,
+    )
+    results: list[Any] = []
+    interrupted = False
+    with (
+        open_store(db) as store,
+        status(as_json) as tell,
+        Pipeline(chosen, wanted, store, here, tell, command_line()) as pipeline,
+    ):
+        known = {i: d for i, (p, _) in enumerate(programs) if (d := pipeline.stored(p)) is not None}
+        todo = [i for i in range(len(programs)) if i not in known]
+        found = search_all([programs[i][0] for i in todo], chosen, wanted)
+        try:
+            for i, (program, text) in enumerate(programs):
+                if i not in known:
+                    tell(f"searching {program.name}")
+                    searched = next(found)
+                    interrupted = searched.stopped == "interrupted"
+                    known[i] = pipeline.finish(program, text, searched)
+                results.append(known[i])
+                if interrupted:
+                    break
+        except KeyboardInterrupt:
+            interrupted = True
+    finish(results, chosen, as_json, interrupted)
+
+
+@app.command()
+def tune(
+    specs: Specs,
+    workers: Workers = None,
+    top: Top = 5,
+    budget: Budget = 60.0,
+    seed: Seed = 0,
+    dim: Dims = None,
+    dtype: Dtype = None,
+    db: Database = None,
+    as_json: Json = False,
+) -> None:
+    """Time the stored μGraphs of the specs on this machine's GPU: search elsewhere, tune here."""
+    from mirage_cli.pipeline import Pipeline, stored_search
+
+    programs = read(specs, dim, dtype)
+    chosen, here = choose_target("auto")
+    if not here:
+        raise MirageError("there is no GPU on this machine to tune on; `mirage doctor` says more")
+    results: list[Any] = []
+    interrupted = False
+    wanted = options(workers, top=top, budget_s=budget, seed=seed)
+    with (
+        open_store(db) as store,
+        status(as_json) as tell,
+        Pipeline(chosen, wanted, store, here, tell, command_line()) as pipeline,
+    ):
+        try:
+            for program, text in programs:
+                found = stored_search(store, program)
+                if found is None:
+                    raise NothingStoredError(program.name, program.sizes)
+                results.append(pipeline.finish(program, text, found))
+        except KeyboardInterrupt:
+            interrupted = True
+    finish(results, chosen, as_json, interrupted)
+
+
+def finish(results: Sequence[Any], target: Any, as_json: bool, interrupted: bool) -> None:
+    """Print results and choose the exit code."""
+    from mirage_cli.report import results_tables
+
+    if as_json:
+        emit_json(results, target)
+    else:
+        for table in results_tables(results):
+            out.print(table)
+    if interrupted:
+        raise typer.Exit(130)
+    if not any(better(r) for r in results):
+        raise typer.Exit(3)
+
+
+def better(r: Any) -> bool:
+    """Whether a result beats what its user started from."""
+    best = r["best"]
+    if best is None:
+        return False
+    if best["time_us"] is not None and best["eager_us"] is not None:
+        return best["time_us"] + best.get("spread_us", 0.0) < best["eager_us"]
+    return best["id"] != r.get("as_written")

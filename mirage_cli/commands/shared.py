@@ -1,0 +1,145 @@
+"""What the commands share: the application, the streams, the options, and how specs and databases are opened."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from mirage_cli import __version__
+from mirage_cli.errors import NothingStoredError, UsageError
+
+app = typer.Typer(
+    help="Search for the fastest verified Triton kernel of a tensor program.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+# Text is printed as it is: nothing in it is markup or an emoji, no path is broken. Tables have room in files and pipes.
+WIDTH = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 200
+out = Console(soft_wrap=True, markup=False, emoji=False, highlight=False, width=WIDTH)
+err = Console(soft_wrap=True, markup=False, emoji=False, highlight=False, stderr=True)
+
+Specs = Annotated[list[Path], typer.Argument(help="spec files (YAML)", metavar="SPEC...")]
+OneSpec = Annotated[Path, typer.Argument(help="a spec file (YAML)", metavar="SPEC")]
+Dims = Annotated[list[str] | None, typer.Option("--dim", help="size to use, NAME=SIZE; may be repeated")]
+Dtype = Annotated[str | None, typer.Option(help="element type of inputs and outputs instead of the spec's")]
+TargetName = Annotated[str, typer.Option("--target", help="GPU to plan for: auto, h200, h100, a100, ..., sm_90")]
+Database = Annotated[
+    Path | None, typer.Option("--db", help="the database [default: $MIRAGE_DB, else the cache directory]")
+]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON document and nothing else")]
+Workers = Annotated[int | None, typer.Option(min=1, help="processes to search and compile with [default: the cores]")]
+Budget = Annotated[float, typer.Option(min=0.0, help="seconds for each program, search and tuning together")]
+Seed = Annotated[int, typer.Option(help="seed of every random choice")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="do not answer from the database")]
+Top = Annotated[int, typer.Option(min=1, help="how many kernels to report for each program")]
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="print the version")] = False
+) -> None:
+    """Search for the fastest verified Triton kernel of a tensor program."""
+    if version:
+        out.print(__version__)
+        raise typer.Exit(0)
+    if context.invoked_subcommand is None:
+        raise typer.Exit(2)
+
+
+def overrides(dims: Sequence[str] | None) -> dict[str, int]:
+    """`--dim` options as a mapping. Raises UsageError."""
+    found: dict[str, int] = {}
+    for text in dims or ():
+        name, _, size = text.partition("=")
+        if not name or not size.isdigit() or int(size) < 1:
+            raise UsageError(f"--dim takes NAME=SIZE with a positive size, not {text!r}")
+        found[name] = int(size)
+    return found
+
+
+def read(paths: Sequence[Path], dims: Sequence[str] | None, dtype: str | None) -> list[tuple[Any, str]]:
+    """The programs of these specs, one for each instance, each with its spec's text. Warnings go to stderr."""
+    from mirage_cli.spec import load_spec
+
+    found: list[tuple[Any, str]] = []
+    for path in paths:
+        spec = load_spec(path)
+        for warning in spec.warnings:
+            err.print(str(warning), style="yellow")
+        found += [(p, spec.text) for p in spec.programs(overrides(dims) or None, dtype)]
+    return found
+
+
+def open_store(db: Path | None) -> Any:
+    from mirage_cli.store import Store, default_path
+
+    return Store(db or default_path())
+
+
+def choose_target(name: str) -> tuple[Any, bool]:
+    """The target, and whether this machine's GPU is it."""
+    from mirage_cli.target import driver_version, find_target, local_target
+
+    local = local_target() if driver_version() is not None else None
+    if name == "auto":
+        return (local, True) if local is not None else (find_target("h100"), False)
+    target = find_target(name)
+    return target, local is not None and local.name == target.name
+
+
+@contextmanager
+def status(quiet: bool) -> Generator[Any]:
+    """A line on stderr that says what is being tried; nothing where stderr is no terminal or `quiet`."""
+    if quiet or not err.is_terminal:
+        yield lambda text: None
+        return
+    with err.status("starting") as line:
+        yield lambda text: line.update(text)
+
+
+def emit_json(results: Sequence[Any], target: Any) -> None:
+    from dataclasses import asdict
+
+    document = {"mirage": __version__, "target": asdict(target), "results": list(results)}
+    sys.stdout.write(json.dumps(document, indent=1) + "\n")
+
+
+def options(workers: int | None, **rest: Any) -> Any:
+    from mirage_cli.knobs import WORKERS
+    from mirage_cli.pipeline import Options
+
+    return Options(workers=workers or WORKERS.value(), **rest)
+
+
+def command_line() -> str:
+    return "mirage " + " ".join(sys.argv[1:])
+
+
+def best_of(store: Any, path: Path, dims: Sequence[str] | None, dtype: str | None, target: str) -> tuple[Any, Any]:
+    """(program, entry) of the best stored kernel for a spec: measured before predicted, the first size that has one.
+
+    For the GPU that `target` names, or for any where it is "auto".
+    """
+    from mirage_cli.pipeline import program_hash
+    from mirage_cli.target import find_target
+
+    programs = read([path], dims, dtype)
+    gpu = None if target == "auto" else find_target(target).name
+    entries = [e for e in store.list() if gpu in (None, e.key.gpu.removesuffix(" (predicted)"))]
+    for program, _ in programs:
+        mine = [e for e in entries if e.key.program_hash == program_hash(program) and e.best is not None]
+        if mine:
+            return program, min(mine, key=lambda e: (e.best.status != "measured", e.best.time_us or 0.0))
+    program = programs[0][0]
+    raise NothingStoredError(program.name, program.sizes)

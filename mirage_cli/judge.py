@@ -1,0 +1,89 @@
+"""What `mirage verify` does: a μGraph or a kernel from a file, judged against a spec's programs."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from mirage_cli.errors import NotAKernelError, OtherInterfaceError
+from mirage_cli.ir.derived import lower
+from mirage_cli.ir.program import Program
+from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.verify.equivalence import check_equivalence
+
+Interface = tuple[tuple[tuple[int, ...], str], ...]
+"""Shape and dtype of each tensor."""
+
+
+def judge_file(programs: Sequence[Program], text: str, seed: int) -> dict[str, Any]:
+    """The answer of `mirage verify`: a μGraph by the structural and finite-field nets, a kernel by the numeric one.
+
+    Of the programs, which are one spec's at several sizes, the one that the file is made for counts.
+    Raises MirageError.
+    """
+    if text.lstrip().startswith("mugraph "):
+        graph = parse_mugraph(text)
+        program = next((p for p in programs if p.sizes == graph.sizes), programs[0])
+        verdict = check_equivalence(lower(program), graph, seed)
+        return {**asdict(verdict), "detail": str(verdict)}
+    return judge_kernel(kernel_program(programs, text), text, seed)
+
+
+def judge_kernel(program: Program, text: str, seed: int) -> dict[str, Any]:
+    from mirage_cli.tune.interpreted import Interpreter
+
+    with Interpreter() as interpreter:
+        judged = interpreter.judge(program, text, seed)
+    detail = judged.problem or f"right: error {judged.error:.2e} against float64, eager's {judged.eager_error:.2e}"
+    return {**asdict(judged), "net": "floating point, in the interpreter", "detail": detail}
+
+
+def kernel_program(programs: Sequence[Program], text: str) -> Program:
+    """The program whose tensors the kernel takes, by what its file says of them; the first where it says nothing.
+
+    The text is read, not run. Raises NotAKernelError, OtherInterfaceError.
+    """
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        raise NotAKernelError(f"line {error.lineno}: neither a μGraph nor Python: {error.msg}") from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise NotAKernelError(f"neither a μGraph nor Python: {error}") from None
+    functions = {f.name for f in tree.body if isinstance(f, ast.FunctionDef)}
+    if missing := [f"`{name}`" for name in ("launch", "make_scratch") if name not in functions]:
+        raise NotAKernelError(f"no kernel to judge: this Python file defines no {' and no '.join(missing)}")
+    tables = {
+        s.targets[0].id: s.value for s in tree.body if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name)
+    }
+    made_for = tuple(_interface(tables.get(name)) for name in ("_INPUTS", "_OUTPUTS"))
+    if None in made_for:
+        return programs[0]
+    for p in programs:
+        if made_for == (_wanted(p, p.inputs), _wanted(p, p.outputs)):
+            return p
+    wanted = [_sides(_wanted(p, p.inputs), _wanted(p, p.outputs)) for p in programs]
+    raise OtherInterfaceError(_sides(*(x or () for x in made_for)), wanted)
+
+
+def _wanted(p: Program, tensors: Iterable[Any]) -> Interface:
+    return tuple((tuple(p.sizes[d] for d in t.dims), t.dtype) for t in tensors)
+
+
+def _interface(table: ast.expr | None) -> Interface | None:
+    """The tensors that a table of an exported file names, as `export_source` writes it; None where it is none."""
+    if not isinstance(table, ast.Tuple):
+        return None
+    found: list[tuple[tuple[int, ...], str]] = []
+    for row in table.elts:
+        match row:
+            case ast.Tuple(elts=[*_, ast.Tuple(elts=sizes), ast.Attribute(attr=dtype)]):
+                found.append((tuple(s.value for s in sizes if isinstance(s, ast.Constant)), dtype))  # type: ignore[misc]
+            case _:
+                return None
+    return tuple(found)
+
+
+def _sides(inputs: Interface, outputs: Interface) -> str:
+    return " -> ".join(", ".join(f"{dtype}{list(shape)}" for shape, dtype in side) for side in (inputs, outputs))

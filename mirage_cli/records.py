@@ -1,0 +1,146 @@
+"""What the database keeps, as values. Plain ones: strings, numbers, and JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from mirage_cli import __version__
+
+Json: TypeAlias = Any
+"""Whatever `json` writes and reads."""
+Row: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """All that a result depends on. `dims`: every axis with its size.
+
+    gpu: the device's name where results are measured, the target's where they are predicted; `driver` is then empty.
+    """
+
+    program_hash: str
+    dims: tuple[tuple[str, int], ...]
+    dtype: str
+    gpu: str
+    driver: str = ""
+    torch: str = ""
+    triton: str = ""
+    mirage: str = __version__
+
+    @property
+    def id(self) -> str:
+        """Twelve hexadecimal digits."""
+        return digest(dump(list(self.row().values())))
+
+    def row(self) -> Row:
+        """The columns of `keys`, but for the id."""
+        return {**asdict(self), "dims": dims_text(self.dims)}
+
+    @staticmethod
+    def from_row(row: Row) -> Key:
+        columns = {name: row[name] for name in ("program_hash", "dtype", "gpu", "driver", "torch", "triton", "mirage")}
+        return Key(dims=tuple((d, int(n)) for d, n in json.loads(row["dims"])), **columns)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSearch:
+    """What one search found. `results`: the ids of its μGraphs, best first, or whatever its reader needs."""
+
+    seed: int
+    results: Json
+    stats: Json
+    stopped: str
+    seconds: float
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMuGraph:
+    """`id` is the hash of the canonical text; `rank` counts from 0, the best by the cost model; `kernels`: how many."""
+
+    id: str
+    text: str
+    rank: int
+    kernels: int
+    predicted_us: float | None = None
+    verification: Json = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One timing of a μGraph (or, where `kernel` names it, of one of its kernels) with one schedule, or its failure.
+
+    mugraph: an id; a baseline is measured under its own name, such as "eager".
+    cold: inputs came from device memory, not from the L2. method: how it was timed. `at` is the store's to set.
+    """
+
+    mugraph: str
+    schedule: Json
+    samples_us: tuple[float, ...] = ()
+    median_us: float | None = None
+    spread_us: float | None = None
+    cold: bool = True
+    method: str = ""
+    kernel: str | None = None
+    accuracy: Json = None
+    failure: str | None = None
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best for a key, with the source to export. `document`: what the report says of it."""
+
+    mugraph: str
+    status: Literal["measured", "predicted"]
+    time_us: float | None
+    schedule: Json
+    source: str
+    document: Json = None
+    at: str = ""
+
+    def beats(self, other: Best) -> bool:
+        """A measured time beats a predicted one; between two of a kind, the smaller."""
+        if self.status != other.status:
+            return self.status == "measured"
+        return other.time_us is None or (self.time_us is not None and self.time_us <= other.time_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the list of what is stored."""
+
+    key: Key
+    spec: str
+    mugraphs: int
+    measurements: int
+    stopped: str | None
+    best: Best | None
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A μGraph and all that belongs to it under one key."""
+
+    key: Key
+    spec: str
+    mugraph: StoredMuGraph
+    measurements: tuple[Measurement, ...]
+    sources: tuple[str, ...] = field(default=())
+
+
+def dims_text(dims: Sequence[tuple[str, int]]) -> str:
+    return dump([list(d) for d in dims])
+
+
+def dump(value: Json) -> str:
+    """The one text of a JSON value. The order of a mapping's keys is kept: kernels of a schedule run in order."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
