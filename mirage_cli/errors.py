@@ -31,6 +31,13 @@ class StoreError(MirageError):
         super().__init__(f"the database {path} {problem}\n    {remedy}")
 
 
+class ExchangeError(MirageError):
+    """A file to import that is not as `mirage cache export` writes it. line: from 1, or 0 for none."""
+
+    def __init__(self, path: object, line: int, problem: str) -> None:
+        super().__init__(f"{path}:{line}: {problem}" if line else f"{path}: {problem}")
+
+
 class UnknownIdError(MirageError):
     """An id, or the beginning of one, that nothing in the database has."""
 

@@ -54,14 +54,14 @@ BUSY_TIMEOUT_S = 30.0
 class Store:
     """An open database; a context manager. Made where there is none, migrated where it is older. Raises StoreError.
 
-    Use one for each process and thread.
+    Use one for each process and thread. called: the path that messages name, where it is another.
     """
 
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+    def __init__(self, path: Path | str, called: Path | None = None) -> None:
+        self.path = Path(called or path)
         with self._translated():
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            connection = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
             self._db = Database(connection, execute_plugins=False)
             try:
                 self._prepare()
@@ -84,23 +84,23 @@ class Store:
 
     def put_spec(self, program_hash: str, name: str, text: str) -> None:
         row = {"program_hash": program_hash, "name": name, "text": text}
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.table("specs").upsert(row, pk="program_hash")
 
     def spec(self, program_hash: str) -> tuple[str, str] | None:
         """Name and text."""
-        rows = self._rows("SELECT name, text FROM specs WHERE program_hash = ?", program_hash)
+        rows = self.rows("SELECT name, text FROM specs WHERE program_hash = ?", program_hash)
         return next(((r["name"], r["text"]) for r in rows), None)
 
     def put_search(self, key: Key, search: StoredSearch) -> None:
         """Replaces what was stored for the same key and seed."""
         row = {**asdict(search), "results": dump(search.results), "stats": dump(search.stats), "at": _now()}
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.table("searches").upsert({"key": _put_key(db, key), **row}, pk=("key", "seed"))
 
     def get_search(self, key: Key, seed: int) -> StoredSearch | None:
         sql = "SELECT seed, results, stats, stopped, seconds, at FROM searches WHERE key = ? AND seed = ?"
-        for r in self._rows(sql, key.id, seed):
+        for r in self.rows(sql, key.id, seed):
             return StoredSearch(**{**r, "results": json.loads(r["results"]), "stats": json.loads(r["stats"])})
         return None
 
@@ -108,30 +108,30 @@ class Store:
 
     def put_mugraphs(self, key: Key, mugraphs: Iterable[StoredMuGraph]) -> None:
         """All of them or, where this process is killed, none."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             rows = [{"key": _put_key(db, key), **asdict(g), "verification": dump(g.verification)} for g in mugraphs]
             db.table("mugraphs").upsert_all(rows, pk=("key", "id"))
 
     def mugraphs(self, key: Key) -> tuple[StoredMuGraph, ...]:
         """Those of this key, by rank."""
-        rows = self._rows("SELECT * FROM mugraphs WHERE key = ? ORDER BY rank, id", key.id)
+        rows = self.rows("SELECT * FROM mugraphs WHERE key = ? ORDER BY rank, id", key.id)
         return tuple(_mugraph(r) for r in rows)
 
     def mugraphs_of(self, program_hash: str, dims: Sequence[tuple[str, int]], dtype: str) -> tuple[StoredMuGraph, ...]:
         """Those of this program at these sizes, found for any GPU by any version, by rank, each once."""
         sql = """SELECT mugraphs.*, min(rank) FROM mugraphs JOIN keys ON keys.id = mugraphs.key
             WHERE program_hash = ? AND dims = ? AND dtype = ? GROUP BY mugraphs.id ORDER BY min(rank), mugraphs.id"""
-        return tuple(_mugraph(r) for r in self._rows(sql, program_hash, dims_text(dims), dtype))
+        return tuple(_mugraph(r) for r in self.rows(sql, program_hash, dims_text(dims), dtype))
 
     def put_kernel(self, key: Key, mugraph: str, schedule: Json, source: str) -> str:
         """The source made from this μGraph and schedule. Returns its id, the hash of the source."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             return _put_kernel(db, key, mugraph, schedule, source)
 
     # -- measurements and results
 
     def put_measurement(self, key: Key, measurement: Measurement) -> None:
-        with self._transaction() as db:
+        with self.transaction() as db:
             row = {
                 **asdict(measurement),
                 "key": _put_key(db, key),
@@ -147,11 +147,11 @@ class Store:
         sql = """SELECT measurements.*, json AS schedule_json
             FROM measurements JOIN schedules ON schedules.id = measurements.schedule
             WHERE key = ? AND mugraph = ? ORDER BY measurements.id"""
-        return tuple(_measurement(r) for r in self._rows(sql, key.id, mugraph))
+        return tuple(_measurement(r) for r in self.rows(sql, key.id, mugraph))
 
     def put_best(self, key: Key, best: Best, *, replacing: bool = False) -> Best:
         """Keeps the better of this one and what is stored (or this one, if `replacing`), and returns it."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             old = None if replacing else self.best(key)
             if old is not None and not best.beats(old):
                 return old
@@ -183,14 +183,14 @@ class Store:
             FROM keys LEFT JOIN specs USING (program_hash) ORDER BY keys.rowid"""
         return tuple(
             Entry(Key.from_row(r), r["spec"], r["mugraphs"], r["measurements"], r["stopped"], self._best(r["id"]))
-            for r in self._rows(sql)
+            for r in self.rows(sql)
         )
 
     def find(self, id: str) -> str:
         """The whole id of the μGraph or key whose id starts so. Raises UnknownIdError, AmbiguousIdError."""
         sql = """SELECT id FROM mugraphs WHERE substr(id, 1, length(?1)) = ?1
             UNION SELECT id FROM keys WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id"""
-        ids = [r["id"] for r in self._rows(sql, id)] if id else []
+        ids = [r["id"] for r in self.rows(sql, id)] if id else []
         if not ids:
             raise UnknownIdError(id)
         if len(ids) > 1 and id not in ids:
@@ -204,10 +204,10 @@ class Store:
         """
         sql = "SELECT * FROM mugraphs WHERE ?1 IN (id, key) ORDER BY key, rank, id"
         found: list[Shown] = []
-        for r in self._rows(sql, self.find(id)):
-            key = Key.from_row(self._rows("SELECT * FROM keys WHERE id = ?", r["key"])[0])
+        for r in self.rows(sql, self.find(id)):
+            key = Key.from_row(self.rows("SELECT * FROM keys WHERE id = ?", r["key"])[0])
             spec = self.spec(key.program_hash)
-            sources = self._rows(
+            sources = self.rows(
                 "SELECT source FROM kernels WHERE key = ? AND mugraph = ? ORDER BY rowid", r["key"], r["id"]
             )
             found.append(
@@ -228,9 +228,9 @@ class Store:
         AmbiguousIdError.
         """
         id = self.find(id)
-        with self._transaction() as db:
+        with self.transaction() as db:
             gone = db.execute("DELETE FROM keys WHERE id = ?", [id]).rowcount
-            holders = [r["key"] for r in self._rows("SELECT key FROM mugraphs WHERE id = ?", id)]
+            holders = [r["key"] for r in self.rows("SELECT key FROM mugraphs WHERE id = ?", id)]
             for key in holders:
                 for table in ("results", "kernels", "measurements"):
                     db.execute(f"DELETE FROM {table} WHERE key = ? AND mugraph = ?", [key, id])
@@ -245,16 +245,27 @@ class Store:
         sql = """SELECT results.mugraph, status, time_us, json AS schedule, source, document, at
             FROM results JOIN schedules ON schedules.id = results.schedule
             JOIN kernels ON kernels.key = results.key AND kernels.id = results.kernel WHERE results.key = ?"""
-        for r in self._rows(sql, key):
+        for r in self.rows(sql, key):
             return Best(**{**r, "schedule": json.loads(r["schedule"]), "document": json.loads(r["document"])})
         return None
 
-    def _rows(self, sql: str, *args: str | int) -> Sequence[Row]:
+    def rows(self, sql: str, *args: str | int) -> Sequence[Row]:
+        """The answer of a query."""
         with self._translated():
             return [*self._db.query(sql, args)]
 
     @contextmanager
-    def _transaction(self) -> Generator[Database, None, None]:
+    def snapshot(self) -> Generator[None, None, None]:
+        """All that is read inside is of one moment."""
+        with self._translated():
+            self._db.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._db.rollback()
+
+    @contextmanager
+    def transaction(self) -> Generator[Database, None, None]:
         """One that holds the write lock from its start, so that what it reads stays true until it commits."""
         with self._translated():
             self._db.execute("BEGIN IMMEDIATE")
@@ -275,7 +286,7 @@ class Store:
         except OSError as error:
             raise StoreError(self.path, f"cannot be made: {error.strerror}", OTHER_PATH) from error
         except sqlite3.DatabaseError as error:
-            problem, remedy = _explanation(str(error))
+            problem, remedy = explanation(str(error))
             raise StoreError(self.path, problem, remedy) from error
 
     def _prepare(self) -> None:
@@ -284,7 +295,7 @@ class Store:
         self._db.execute("PRAGMA synchronous = NORMAL")  # with WAL: consistent after a crash, durable after a kill
         if self._applied() != len(MIGRATIONS):
             self._use_wal()
-            with self._transaction() as db:
+            with self.transaction() as db:
                 done = self._applied()
                 if done == 0:
                     db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -296,13 +307,13 @@ class Store:
 
     def _applied(self) -> int:
         """The number of the last migration the file has had. Refuses files of newer versions and of other programs."""
-        tables = {r["name"] for r in self._rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        tables = {r["name"] for r in self.rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if not tables:
             return 0
-        owner = self._rows("PRAGMA application_id")[0]["application_id"]
+        owner = self.rows("PRAGMA application_id")[0]["application_id"]
         if owner != APPLICATION_ID or "migrations" not in tables:
             raise StoreError(self.path, "belongs to another program", OTHER_PATH)
-        last = int(self._rows("SELECT max(number) AS last FROM migrations")[0]["last"])
+        last = int(self.rows("SELECT max(number) AS last FROM migrations")[0]["last"])
         if last > len(MIGRATIONS):
             problem = f"was made by a newer mirage: its format is {last}, and this one knows {len(MIGRATIONS)}"
             raise StoreError(self.path, problem, f"install that version, or: {OTHER_PATH}")
@@ -332,7 +343,7 @@ def default_path() -> Path:
     return (Path(cache) if os.path.isabs(cache) else Path.home() / ".cache") / "mirage" / "mirage.db"
 
 
-def _explanation(message: str) -> tuple[str, str]:
+def explanation(message: str) -> tuple[str, str]:
     """Problem and remedy behind a message of SQLite's."""
     if "locked" in message or "busy" in message:
         return f"has been locked by another process for {BUSY_TIMEOUT_S:.0f} s", f"end that process, or {OTHER_PATH}"

@@ -92,7 +92,7 @@ kernel k0 generated m:grid k:tile n:grid
 """
 
 COMMANDS = ("search", "tune", "bench", "export", "show", "explain", "verify", "doctor", "cache")
-CACHE_COMMANDS = ("list", "show", "remove")
+CACHE_COMMANDS = ("list", "show", "remove", "merge", "export", "import")
 
 NUMBER = int | float
 MAYBE = int | float | None
@@ -375,6 +375,9 @@ BAD_INPUT = {
     "empty id to export": (["export", "tiny.yaml", "--id", ""], "an empty id names nothing"),
     "empty id in the cache": (["cache", "show", ""], "an empty id names nothing"),
     "empty id to remove": (["cache", "remove", ""], "an empty id names nothing"),
+    "nothing to merge": (["cache", "merge", "none.db"], "the database none.db is not there"),
+    "nothing to import": (["cache", "import", "none.jsonl"], "none.jsonl: No such file or directory"),
+    "unknown id to take elsewhere": (["cache", "export", "f", "cccc"], "nothing is stored under cccc"),
     "nothing to remove": (["cache", "remove", "0123456789ab"], "nothing is stored under 0123456789ab"),
     "no file to verify": (["verify", "tiny.yaml", "nowhere"], "error: nowhere: No such file or directory"),
     "a folder to verify": (["verify", "tiny.yaml", "."], "error: .: Is a directory"),
@@ -592,6 +595,24 @@ def test_the_cache_is_listed_shown_and_emptied(found: Mirage) -> None:
     assert found("cache", "list", "--json").document == rows[1:]
     assert found("show", "tiny.yaml").code == 1
     assert found("show", "tiny.yaml", "--dim", "m=8").out.startswith("mugraph tiny float16\ndims m=8 ")
+
+
+def test_the_cache_is_taken_elsewhere_and_merged(found: Mirage, tmp_path: Path) -> None:
+    (row,) = found("cache", "list", "--json").document
+    assert found("cache", "export", "all.jsonl").out == "all.jsonl: 1 keys\n"
+    assert found("cache", "export", "one.jsonl", row["best"][:8]).out == "one.jsonl: 1 keys\n"
+    taken = found("cache", "import", "all.jsonl", "--db", "new.db")
+    assert taken.code == 0 and taken.out.endswith(" 1 better results\n")
+    again = found("cache", "import", "all.jsonl", "--db", "new.db")
+    assert again.out == "all.jsonl: 0 μGraphs, 0 measurements, 0 better results\n"
+    assert found("export", "tiny.yaml", "--db", "new.db").out == found("export", "tiny.yaml").out
+    assert found("search", "tiny.yaml", "--no-tune", "--dim", "m=8", "--db", "new.db").code == 0
+    assert found("cache", "merge", "new.db").code == 0
+    assert len(found("cache", "list", "--json").document) == 2
+    (tmp_path / "bad.jsonl").write_text("{}\n", encoding="utf-8")
+    run = found("cache", "import", "bad.jsonl", "--db", "untouched.db")
+    assert run.code == 1 and run.err == "error: bad.jsonl:1: this is no file of `mirage cache export`\n"
+    assert not (tmp_path / "untouched.db").exists()
 
 
 def test_an_empty_cache_is_an_empty_list(mirage: Mirage) -> None:

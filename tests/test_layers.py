@@ -23,7 +23,7 @@ LAYERS = (
     ("verify",),
     ("codegen",),
     ("tune",),
-    ("migrations", "records", "store"),
+    ("exchange", "migrations", "records", "store"),
     ("doctor", "judge", "pipeline"),
     ("benchmark", "report"),
     ("commands",),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -13,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from mirage_cli.errors import AmbiguousIdError, StoreError, UnknownIdError
+from mirage_cli import exchange
+from mirage_cli.errors import AmbiguousIdError, ExchangeError, StoreError, UnknownIdError
 from mirage_cli.migrations import APPLICATION_ID, MIGRATIONS
 from mirage_cli.store import Best, Key, Measurement, Store, StoredMuGraph, StoredSearch, default_path
 
@@ -314,6 +318,166 @@ def test_a_place_that_cannot_be_is_named(tmp_path: Path) -> None:
         Store(tmp_path / "file" / "mirage.db")
     with pytest.raises(StoreError, match="cannot be used"):
         Store(tmp_path)
+
+
+# -- databases to one another
+
+OTHER = replace(KEY, dims=(("m", 1), ("k", 4096)))
+
+
+def content(path: Path) -> dict[str, list[tuple[object, ...]]]:
+    """Every row of every table, but for the numbers that SQLite gives."""
+    with sqlite3.connect(path) as raw:
+        tables = [
+            r[0] for r in raw.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name != 'migrations'")
+        ]
+        found = {t: sorted(map(repr, raw.execute(f"SELECT * FROM {t}"))) for t in tables if t != "measurements"}
+        columns = (
+            "key, mugraph, kernel, schedule, samples_us, median_us, spread_us, cold, method, accuracy, failure, at"
+        )
+        found["measurements"] = sorted(map(repr, raw.execute(f"SELECT {columns} FROM measurements")))
+    raw.close()
+    return found
+
+
+def test_what_is_exported_is_imported_whole_and_once(path: Path, tmp_path: Path) -> None:
+    with filled(path) as store:
+        store.put_mugraphs(OTHER, [SECOND])
+        store.put_measurement(KEY, Measurement("eager", {}, (3.0,), 3.0, math.inf))
+        store.put_measurement(KEY, Measurement(SECOND.id, SCHEDULE, failure="hang: no answer in time"))
+        assert exchange.write(store, tmp_path / "all.jsonl") == 2
+    with Store(tmp_path / "new.db") as new:
+        first = exchange.merge(new, exchange.read(tmp_path / "all.jsonl"))
+        assert (first.mugraphs, first.measurements, first.results) == (3, 3, 1)
+        assert content(tmp_path / "new.db") == content(path)
+        again = exchange.merge(new, exchange.read(tmp_path / "all.jsonl"))
+        assert (again.mugraphs, again.measurements, again.results) == (0, 0, 0)
+        assert content(tmp_path / "new.db") == content(path)
+
+
+def test_a_part_is_exported_by_id(path: Path, tmp_path: Path) -> None:
+    with filled(path) as store:
+        store.put_mugraphs(OTHER, [SECOND])
+        whole = list(exchange.bundles(store, [KEY.id[:9]]))
+        part = list(exchange.bundles(store, [SECOND.id]))
+        assert list(exchange.bundles(store, [SECOND.id, KEY.id])) == [*whole, part[1]]
+        assert [len(b["searches"]) for b in whole] == [1] and [m["id"] for m in whole[0]["mugraphs"]] == [
+            FIRST.id,
+            SECOND.id,
+        ]
+        assert [[m["id"] for m in b["mugraphs"]] for b in part] == [[SECOND.id], [SECOND.id]]
+        assert all(b[t] == [] for b in part for t in ("searches", "results", "kernels", "measurements"))
+        with pytest.raises(UnknownIdError):
+            exchange.write(store, tmp_path / "none.jsonl", ["cccc"])
+    assert not (tmp_path / "none.jsonl").exists()
+
+
+def merged(path: Path, other: Path) -> exchange.Merged:
+    with Store(path) as store, exchange.copy_of(other) as copy:
+        return exchange.merge(store, exchange.bundles(copy))
+
+
+@pytest.mark.parametrize(
+    ("theirs", "kept"),
+    [
+        (replace(BEST, time_us=9.0), True),
+        (replace(BEST, time_us=11.0), False),
+        (replace(BEST, status="predicted", time_us=1.0), False),
+        (replace(BEST, document={"floor_us": 8.0}), True),  # as good, and newer
+    ],
+)
+def test_of_two_databases_the_better_result_is_kept(path: Path, tmp_path: Path, theirs: Best, kept: bool) -> None:
+    filled(path).close()
+    time.sleep(0.01)
+    with Store(tmp_path / "other.db") as other:
+        other.put_best(KEY, theirs)
+    assert merged(path, tmp_path / "other.db").results == kept
+    assert merged(path, tmp_path / "other.db").results == 0
+    with Store(path) as store:
+        best = store.best(KEY)
+        assert best is not None and replace(best, at="") == (theirs if kept else BEST)
+    assert merged(tmp_path / "other.db", path).results == (not kept)
+
+
+def test_the_newer_search_of_a_seed_is_kept(path: Path, tmp_path: Path) -> None:
+    filled(path).close()
+    time.sleep(0.01)
+    with filled(tmp_path / "other.db") as other:
+        other.put_search(KEY, StoredSearch(0, [SECOND.id], {}, "budget", 3.0))
+        other.put_search(KEY, StoredSearch(1, [SECOND.id], {}, "budget", 3.0))
+    for database in (tmp_path / "other.db", path):
+        merged(path, database)
+        with Store(path) as store:
+            search = store.get_search(KEY, 0)
+            assert search is not None and search.stopped == "budget" and store.get_search(KEY, 1) is not None
+
+
+def test_a_database_of_an_older_version_is_merged_and_left_as_it_is(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(path).close()
+    later = (len(MIGRATIONS) + 1, "a note on each key", ("ALTER TABLE keys ADD COLUMN note TEXT NOT NULL DEFAULT ''",))
+    before = path.read_bytes()
+    with monkeypatch.context() as m:
+        m.setattr("mirage_cli.store.MIGRATIONS", (*MIGRATIONS, later))
+        assert merged(tmp_path / "newer.db", path).mugraphs == 2
+    assert path.read_bytes() == before
+    with pytest.raises(StoreError, match=r"newer.db was made by a newer mirage"):
+        merged(path, tmp_path / "newer.db")
+
+
+def test_a_file_that_cannot_be_merged_is_named(path: Path, tmp_path: Path) -> None:
+    filled(path).close()
+    (tmp_path / "text").write_text("no database " * 100, encoding="utf-8")
+    with sqlite3.connect(tmp_path / "foreign.db") as raw:
+        raw.execute("CREATE TABLE bookmarks (url)")
+    raw.close()
+    for name, problem in {
+        "none": "is not there",
+        "text": "is damaged",
+        "foreign.db": "belongs to another program",
+    }.items():
+        with pytest.raises(StoreError, match=f"the database {tmp_path / name} {problem}"):
+            merged(path, tmp_path / name)
+
+
+def bad_files() -> dict[str, tuple[str, str]]:
+    header = '{"mirage_cache":1,"mirage":"0.1.0"}\n'
+    key = {"program_hash": "cafe", "dims": [["m", 1]], "dtype": "float16", "gpu": "h100", "driver": "", "torch": "",
+           "triton": "", "mirage": "0.1.0"}  # fmt: skip
+    empty = {"key": key, "spec": None, **{t: [] for t in exchange.COLUMNS}}
+    mugraph = {"id": "aa", "text": "", "rank": 0, "kernels": 1, "predicted_us": None, "verification": None}
+    result = {"mugraph": "aa", "status": "measured", "time_us": 1.0, "schedule": {}, "kernel": "bb", "document": {},
+              "at": ""}  # fmt: skip
+    kernel = {"id": "bb", "mugraph": "aa", "schedule": {}, "source": ""}
+
+    def with_(**changes: object) -> str:
+        return header + json.dumps(empty | changes)
+
+    return {
+        "empty": ("", "1: this is no file of"),
+        "no header": (json.dumps(empty), "1: this is no file of"),
+        "newer": ('{"mirage_cache": 9}', "1: a newer mirage wrote it: its format is 9"),
+        "no JSON": (header + "{", "2: not JSON"),
+        "deep": (header + "[" * 100_000, "2: not JSON"),
+        "no bundle": (header + "[]", "2: expected an object with key, spec, searches"),
+        "no list": (with_(mugraphs={}), "2: mugraphs is no list"),
+        "column missing": (with_(mugraphs=[{"id": "aa"}]), "2: mugraphs: expected an object with id, text"),
+        "wrong type": (with_(mugraphs=[mugraph | {"rank": "first"}]), "2: mugraphs: rank is 'first'"),
+        "huge": (with_(mugraphs=[mugraph | {"rank": 1 << 70}]), "2: mugraphs: rank is"),
+        "no number": (with_(mugraphs=[mugraph | {"predicted_us": math.nan}]), "2: mugraphs: predicted_us is nan"),
+        "dims": (with_(key=key | {"dims": [["m"]]}), "2: key: dims is no list"),
+        "no kernel": (with_(results=[result]), "2: results: the kernel bb is not there"),
+        "another kernel": (with_(kernels=[kernel]), "2: kernels: an id is not that of its source"),
+    }
+
+
+@pytest.mark.parametrize("what", bad_files())
+def test_a_file_that_cannot_be_imported_is_told_with_its_line(what: str, tmp_path: Path) -> None:
+    text, problem = bad_files()[what]
+    (tmp_path / "file").write_text(text, encoding="utf-8")
+    with pytest.raises(ExchangeError, match=re.escape(f"file:{problem}")):
+        list(exchange.read(tmp_path / "file"))
 
 
 # -- where it lies, and what it costs

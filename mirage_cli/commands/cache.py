@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -42,12 +43,12 @@ def cache_list(db: Database = None, as_json: Json = False) -> None:
         sys.stdout.write(json.dumps(rows, indent=1) + "\n")
         return
     best_column = Column("best", min_width=12)  # whole, to be copied
-    table = Table("spec", "dims", "dtype", "GPU", "μGraphs", "measurements", best_column, "µs")
+    table = Table("id", "spec", "dims", "dtype", "GPU", "μGraphs", "measurements", best_column, "µs")
     for e in entries:
         dims = " ".join(f"{d}={n}" for d, n in e.key.dims)
         best = e.best.mugraph if e.best else "-"
         us = figure(e.best.time_us) if e.best else "-"
-        table.add_row(e.spec, dims, e.key.dtype, e.key.gpu, str(e.mugraphs), str(e.measurements), best, us)
+        table.add_row(e.key.id, e.spec, dims, e.key.dtype, e.key.gpu, str(e.mugraphs), str(e.measurements), best, us)
     out.print(table)
 
 
@@ -64,6 +65,54 @@ def cache_show(
         for m in sorted(s.measurements, key=lambda m: m.median_us or float("inf"))[:10]:
             result = m.failure or f"{m.median_us:.2f} ± {m.spread_us:.2f} µs"
             out.print(f"  {result}  {json.dumps(m.schedule)}")
+
+
+@cache.command("merge")
+def cache_merge(
+    files: Annotated[list[Path], typer.Argument(help="other databases, this version's or older", metavar="FILE...")],
+    db: Database = None,
+) -> None:
+    """Take the content of other databases into this one; the better result, or of equals the newer, is kept.
+
+    They are only read. Take in what you trust alone: kernels are programs, and `mirage bench` runs them.
+    """
+    from mirage_cli.exchange import bundles, copy_of, merge
+
+    with open_store(db) as store:
+        for file in files:
+            with copy_of(file) as other:
+                out.print(f"{file}: {merge(store, bundles(other))}")
+
+
+@cache.command("export")
+def cache_export(
+    file: Annotated[Path, typer.Argument(help="the file to write: JSON, a line for each key", metavar="FILE")],
+    ids: Annotated[
+        list[str] | None, typer.Argument(help="of keys or μGraphs [default: everything]", metavar="[ID]...")
+    ] = None,
+    db: Database = None,
+) -> None:
+    """Write what is stored, or what is stored under some ids, to a file for `mirage cache import`."""
+    from mirage_cli.exchange import write
+
+    with open_store(db) as store:
+        out.print(f"{file}: {write(store, file, ids or ())} keys")
+
+
+@cache.command("import")
+def cache_import(
+    file: Annotated[Path, typer.Argument(help="a file that `mirage cache export` wrote", metavar="FILE")],
+    db: Database = None,
+) -> None:
+    """Take in what `mirage cache export` wrote, as `merge` does. Doing it again changes nothing.
+
+    Take in what you trust alone: kernels are programs, and `mirage bench` runs them.
+    """
+    from mirage_cli.exchange import merge, read
+
+    found = list(read(file))  # all of it is looked at before any of it is taken in
+    with open_store(db) as store:
+        out.print(f"{file}: {merge(store, found)}")
 
 
 @cache.command("remove")
