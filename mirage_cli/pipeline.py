@@ -473,8 +473,8 @@ class Pipeline:
         """(schedule, judgement) of the first schedule that compiles for the target without spilling and is right in
         the interpreter at reduced sizes; or the reason why there is none. The program as written may overflow where
         eager PyTorch does."""
+        from mirage_cli.codegen.blocks import EmitError
         from mirage_cli.codegen.export import kernels_source
-        from mirage_cli.codegen.triton import EmitError
         from mirage_cli.tune.compilefarm import CompileFarm
         from mirage_cli.tune.interpreted import Interpreter, reduced_schedule, reduced_sizes
         from mirage_cli.tune.measure import Candidate as Contestant

@@ -61,6 +61,11 @@ class Target:
         """The architecture as a number, 90 for "sm_90"."""
         return int(self.arch.removeprefix("sm_"))
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether a kernel can start before the one in front has ended (programmatic dependent launch; [CC] 9.0)."""
+        return self.sm >= 90
+
     def matrix_flops_per_us(self, dtype: str) -> float:
         """The matrix units' rate for inputs of this dtype; float32 runs as TF32 where it is allowed to."""
         return self.tf32_flops_per_us if dtype == "float32" else self.tensor_flops_per_us

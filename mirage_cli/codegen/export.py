@@ -23,9 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
+from mirage_cli.codegen.blocks import BFLOAT16, INTERPRETED, OVERLAP
 from mirage_cli.codegen.library import library_call
 from mirage_cli.codegen.torch_source import torch_source
-from mirage_cli.codegen.triton import BFLOAT16, KernelSource, emit_kernel
+from mirage_cli.codegen.triton import KernelSource, emit_kernel
 from mirage_cli.errors import MirageError
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import MuGraph, split_axis
@@ -93,13 +94,14 @@ class _Parts:
     def __init__(self, graph: MuGraph, schedule: Schedule) -> None:
         self.graph = graph
         self.sizes = launch_sizes(graph, schedule)
+        overlap = any(s.overlap for s in schedule.kernels.values())
         self.kernels: dict[str, KernelSource] = {
-            k.name: emit_kernel(graph, k, schedule.kernels[k.name], self.sizes)
+            k.name: emit_kernel(graph, k, schedule.kernels[k.name], self.sizes, overlap)
             for k in graph.kernels
             if k.kind == "generated"
         }
         self.taken = {"torch", "triton", "tl", "inputs", "outputs", "scratch", "make_scratch", "launch"}
-        self.taken |= {"MATRIX_TYPE", "INTERPRETED", "to_bfloat16"}
+        self.taken |= {"MATRIX_TYPE", "INTERPRETED", "to_bfloat16", "wait_for_data", "release_next"}
         self.taken |= {k.name for k in self.kernels.values()}
         self.names = {n: f"{n}_" if n in self.taken or keyword.iskeyword(n) else n for n in graph.tensors()}
 
@@ -108,8 +110,10 @@ class _Parts:
 
     def blocks(self) -> list[str]:
         kernels = [k.source.strip("\n") for k in self.kernels.values()]
-        if any("MATRIX_TYPE" in k or "to_bfloat16" in k for k in kernels):
-            kernels.insert(0, BFLOAT16)
+        helpers = [OVERLAP] * any("release_next()" in k for k in kernels)
+        helpers += [BFLOAT16] * any("MATRIX_TYPE" in k or "to_bfloat16" in k for k in kernels)
+        if helpers:
+            kernels = [INTERPRETED, *helpers, *kernels]
         return [*kernels, self.scratch(), self.launch()]
 
     def scratch(self) -> str:
@@ -133,7 +137,7 @@ class _Parts:
         for k in self.graph.kernels:
             if k.name in self.kernels:
                 ks = self.kernels[k.name]
-                args = [*(self.names[a] for a in ks.args), f"num_warps={ks.warps}", f"num_stages={ks.stages}"]
+                args = [*(self.names[a] for a in ks.args), *(f"{name}={value}" for name, value in ks.options)]
                 lines.append(_wrapped(f"    {ks.name}[({ks.programs},)](", args, ")"))
             else:
                 lines.append("    " + library_call(self.graph, k, self.sizes, self.names))

@@ -1,73 +1,24 @@
-"""One generated kernel of a μGraph as Triton source. Any kernel: nothing here knows what the program is for.
-
-Every value is a block with one axis for each of its dimensions whose block size is over 1, in the schedule's order;
-dimensions with block size 1 are scalars. Blocks are powers of two, so a block may reach past the end of a dimension.
-What lanes out there hold is not defined, except where it is known to be zero; so every reduction masks its operand
-unless it knows.
-"""
+"""One generated kernel of a μGraph as Triton source. Any kernel: nothing here knows what the program is for."""
 
 from __future__ import annotations
 
-import keyword
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, prod
 
+from mirage_cli.codegen.blocks import MAX_ELEMENTS, MAX_LANES, MAX_PRODUCT, TRITON_TYPE, Blocks, EmitError
+from mirage_cli.codegen.reach import Linear, kept, limits, needed
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import IDENTITY, OPS, Number
-from mirage_cli.ir.placement import Loop, place
-from mirage_cli.ir.program import Eqn, Tensor
-from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, block_sizes, chunk_length
+from mirage_cli.ir.placement import Loop
+from mirage_cli.ir.program import Eqn
+from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, chunk_length
 
-TRITON_TYPE = {"float16": "tl.float16", "bfloat16": "tl.bfloat16", "float32": "tl.float32", "int32": "tl.int32"}
-BFLOAT16 = '''
-INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
-# What tl.dot is given. Triton's interpreter would multiply the bits of bfloat16: there it is given float32.
-MATRIX_TYPE = tl.constexpr(tl.float32 if triton.knobs.runtime.interpret else tl.bfloat16)
-
-
-@triton.jit
-def to_bfloat16(x):
-    """x rounded to nearest. Triton's interpreter would cut bits off: there they are rounded beforehand."""
-    if INTERPRETED:
-        bits = x.to(tl.int32, bitcast=True)
-        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)).to(tl.float32, bitcast=True)
-        x = tl.where(x == x, rounded, x)
-    return x.to(tl.bfloat16)
-'''.strip()
-"""What modules with bfloat16 kernels start with."""
-MAX_PRODUCT = 1 << 17
-"""Elements of the broadcast product that stands in for tl.dot where an axis is too small for it."""
-MAX_LANES = 64
-"""Elements of a thread in an accumulator that is reduced only after its loop."""
-MAX_ELEMENTS = 1 << 17
-"""Elements of any one block; Triton's own limit is 2^20."""
-RESERVED = {
-    "tl",
-    "MATRIX_TYPE",
-    "INTERPRETED",
-    "to_bfloat16",
-    "triton",
-    "range",
-    "pid",
-    "chunk",
-    "step",
-    "min",
-    "max",
-    "float",
-}
-OWN_PREFIXES = ("i_", "in_", "s_", "t_", "first_", "rows_", "SIZE_", "BLOCK_")
-OWN_SUFFIXES = ("_ptr", "_next", "_scale")
-
-
-class EmitError(Exception):
-    """This schedule cannot be written in Triton. `reason` is a short constant, for counting."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+LOG2E = math.log2(math.e)
+MIN_PEELED = 4
+"""Tiles of a loop from which on those that need no mask get a loop without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,67 +32,30 @@ class KernelSource:
     source: str
     args: tuple[str, ...]
     programs: int
-    warps: int
-    stages: int
+    options: tuple[tuple[str, int], ...]
 
 
-def emit_kernel(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> KernelSource:
-    """The kernel at this schedule. `sizes` holds every axis, those of chunks included. Raises EmitError."""
-    return _Emitter(graph, kernel, schedule, sizes).emit()
+def emit_kernel(
+    graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int], release: bool = False
+) -> KernelSource:
+    """The kernel at this schedule. `sizes` holds every axis, those of chunks included. Raises EmitError.
+
+    release: let the kernel behind this one start before this one has ended, where that one waits by itself.
+    """
+    emitter = _Emitter(graph, kernel, schedule, sizes)
+    emitter.release = release
+    return emitter.emit()
 
 
-class _Emitter:
+class _Emitter(Blocks):
+    """Writes a kernel segment by segment."""
+
     def __init__(self, graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> None:
-        self.graph, self.kernel, self.schedule, self.sizes = graph, kernel, schedule, sizes
-        self.tensors = graph.tensors()
-        self.block = block_sizes(kernel, schedule, sizes)
-        self.order = [d for d in schedule.order if d in self.block]
-        self.dims = kernel.value_dims()
-        self.eqns = {e.out: e for e in kernel.body}
-        self.loads = {x.out: x for x in kernel.loads}
-        self.placement = place(kernel)
-        self.padded = {d for d in self.block if sizes[d] % self.block[d]}
-        self.lines: list[str] = []
-        self.depth = 1
-        self.exact = graph.exact()[kernel.name]
-        self.clean: dict[str, frozenset[str]] = {}  # padded dimensions along which a value is known to be zero
-        self.names: dict[str, str] = {}
-        self.deferred: set[str] = set()  # accumulators that are reduced across lanes only after their loop
-        self.buffers = tuple(dict.fromkeys([x.buffer for x in kernel.loads] + [s.buffer for s in kernel.stores]))
-
-    # -- text
-
-    def line(self, text: str, comment: str = "") -> None:
-        self.lines.append("    " * self.depth + text + (f"  # {comment}" if comment else ""))
-
-    def name(self, value: str) -> str:
-        """The Python name of a value: its own, unless that is taken."""
-        if value not in self.names:
-            bad = keyword.iskeyword(value) or value in RESERVED
-            bad = bad or value.startswith(OWN_PREFIXES) or value.endswith(OWN_SUFFIXES)
-            name = value + "_" if bad else value
-            while bad and name in self.dims:
-                name += "_"
-            self.names[value] = name
-        return self.names[value]
-
-    def axes(self, dims: Iterable[str]) -> list[str]:
-        """The axes of a block: the dimensions that are not scalars, in the schedule's order."""
-        dims = set(dims)
-        return [d for d in self.order if d in dims and self.block[d] > 1]
-
-    def shape(self, axes: list[str]) -> str:
-        return "[" + ", ".join(f"BLOCK_{d}" for d in axes) + "]"
-
-    def count(self, axes: Iterable[str]) -> int:
-        return prod(self.block[d] for d in axes)
-
-    @staticmethod
-    def spread(text: str, have: list[str], want: list[str]) -> str:
-        """A block with the axes `have` made to broadcast against `want`, of which they are a part in order."""
-        if have == want or not have:
-            return text
-        return text + "[" + ", ".join(":" if d in have else "None" for d in want) + "]"
+        super().__init__(graph, kernel, schedule, sizes)
+        self.limits = {x: limits(kernel, x) for x in self.placement.loops}
+        self.release = False
+        self.true: frozenset[str] = frozenset()  # masks that hold throughout the loop at hand
+        self.running: frozenset[str] = frozenset()  # its running maxima
 
     # -- the kernel
 
@@ -151,7 +65,12 @@ class _Emitter:
                 raise EmitError("block too large")
             self.name(v)
         programs = self.prologue()
-        for segment in self.placement.segments:
+        last = max((i for i, x in enumerate(self.placement.segments) if isinstance(x, Loop)), default=-1)
+        for i, segment in enumerate(self.placement.segments):
+            if self.schedule.overlap and i == 0:
+                self.line("wait_for_data()")
+            if self.release and i == last + 1:
+                self.line("release_next()")
             if isinstance(segment, Loop):
                 self.loop(segment)
             else:
@@ -166,7 +85,10 @@ class _Emitter:
             if self.block[d] > 1:
                 constants.append(f"    BLOCK_{d}: tl.constexpr = {self.block[d]}")
         source = "\n".join(["@triton.jit", f"def {self.kernel.name}({pointers}):", *constants, *self.lines]) + "\n"
-        return KernelSource(self.kernel.name, source, self.buffers, programs, self.schedule.warps, self.schedule.stages)
+        options: list[tuple[str, int]] = [("num_warps", self.schedule.warps), ("num_stages", self.schedule.stages)]
+        if self.schedule.overlap:
+            options.append(("launch_pdl", True))
+        return KernelSource(self.kernel.name, source, self.buffers, programs, tuple(options))
 
     def prologue(self) -> int:
         """Which tiles this instance has, and the positions they cover. Returns the number of instances."""
@@ -199,49 +121,27 @@ class _Emitter:
             self.line(f"t_{d} = pid % {n}" if many else f"t_{d} = pid")
             if many:
                 self.line(f"pid = pid // {n}")
+        for d in self.heavy_last() & {d for d, n in grid if n > 1}:
+            self.line(f"t_{d} = {dict(grid)[d] - 1} - t_{d}", "the longest loops first")
         for d, n in grid:
             self.positions(d, f"t_{d} * BLOCK_{d}" if self.block[d] > 1 else f"t_{d}", n > 1)
         for d in self.kernel.with_role("tile"):
             self.positions(d, "", False)
         return programs
 
-    def positions(self, d: str, start: str, moves: bool) -> None:
-        """`i_d`, the positions of the current block along d, and `in_d`, which of them exist."""
-        wide = ".to(tl.int64)" if moves and self.huge() else ""
-        if self.block[d] == 1:
-            self.line(f"i_{d} = {start}{wide}" if moves else f"i_{d} = 0")
-            return
-        lanes = f"tl.arange(0, BLOCK_{d})"
-        if moves and wide:
-            start = f"({start}){wide}"
-        self.line(f"i_{d} = {start} + {lanes}" if moves else f"i_{d} = {lanes}")
-        if d in self.padded:
-            self.line(f"in_{d} = i_{d} < SIZE_{d}")
-
-    def huge(self) -> bool:
-        """Whether offsets into some tensor need 64 bits."""
-        return any(prod(self.sizes[a] for a in self.tensors[b].dims) >= 1 << 31 for b in self.buffers)
-
-    def mask(self, dims: Iterable[str], want: list[str]) -> str:
-        """The conjunction of `in_d` over these dimensions, as a block that broadcasts against `want`."""
-        parts = [self.spread(f"in_{d}", [d], want) for d in want if d in set(dims) & self.padded]
-        return " & ".join(f"({p})" if len(parts) > 1 else p for p in parts)
+    def heavy_last(self) -> set[str]:
+        """Dimensions along which loops go the further, the later the tile."""
+        grows = {
+            (lower, name)
+            for found in self.limits.values()
+            for x in found
+            for lower in [x.lower]
+            for (kind, name), c in x.limit.terms
+            if kind == "index" and c > 0
+        }
+        return {d for lower, d in grows if not lower and (True, d) not in grows}
 
     # -- loads and stores
-
-    def offsets(self, tensor: Tensor, dims: tuple[str, ...], want: list[str]) -> str:
-        """Row-major offsets of a block; `dims` says what this kernel calls each axis of the tensor."""
-        terms: list[str] = []
-        stride = 1
-        for axis, d in reversed(list(zip(tensor.dims, dims, strict=True))):
-            chunk = self.kernel.split is not None and d == split_axis(self.kernel.split)
-            text = "chunk" if chunk else self.spread(f"i_{d}", [d] if self.block[d] > 1 else [], want)
-            if not chunk and self.block[d] == 1 and self.sizes[d] == 1:
-                text = ""
-            if text:
-                terms.append(text if stride == 1 else f"{text} * {stride}")
-            stride *= self.sizes[axis]
-        return " + ".join(reversed(terms)) or "0"
 
     def load(self, x: Load) -> None:
         axes = self.axes(x.dims)
@@ -274,12 +174,6 @@ class _Emitter:
         if once:
             self.depth -= 1
 
-    def type_of(self, value: str) -> str:
-        """The element type of a value: of its tensor for a load, else float32, int32 or bool."""
-        if value in self.loads:
-            return self.tensors[self.loads[value].buffer].dtype
-        return {"float": "float32", "int": "int32", "bool": "bool"}[self.eqns[value].type]
-
     # -- equations
 
     def step(self, step: Load | Eqn) -> None:
@@ -306,6 +200,11 @@ class _Emitter:
     def elementwise(self, e: Eqn) -> str:
         want = self.axes(e.dims)
         row = OPS[e.op]
+        branch = kept(e, self.true)
+        if branch is not None:
+            return self.branch(e, branch, want)
+        if e.op == "exp_sub" and e.args[1] in self.running:
+            return self.shifted_exp(e, want)
         keep: frozenset[str] = frozenset()
         if row.keeps_zero and e.values:
             clean = [self.clean[v] for v in e.values]
@@ -335,6 +234,23 @@ class _Emitter:
         have = {d for v in e.values for d in self.axes(self.dims[v])}
         return text if have == set(want) else f"tl.broadcast_to({text}, {self.shape(want)})"
 
+    def branch(self, e: Eqn, a: str | Number, want: list[str]) -> str:
+        """An equation that comes to one of its arguments."""
+        self.clean[e.out] = self.clean[a] if isinstance(a, str) else frozenset()
+        text = self.argument(a, want, e, e.type == "int")
+        if not isinstance(a, str):
+            return f"tl.full({self.shape(want) if want else '()'}, {text}, {TRITON_TYPE[self.type_of(e.out)]})"
+        return text if self.axes(self.dims[a]) == want else f"tl.broadcast_to({text}, {self.shape(want)})"
+
+    def shifted_exp(self, e: Eqn, want: list[str]) -> str:
+        """exp(x - m) for a running maximum: one multiply-add and one exp2. What m is rounded to on the way cancels."""
+        x, m = (str(a) for a in e.args)
+        self.clean[e.out] = frozenset()
+        shift = self.spread(f"{self.name(m)}_shift", self.axes(self.dims[m]), want)
+        text = f"tl.exp2({self.argument(x, want, e, False)} * {LOG2E!r} - {shift})"
+        have = {d for v in e.values for d in self.axes(self.dims[v])}
+        return text if have == set(want) else f"tl.broadcast_to({text}, {self.shape(want)})"
+
     def constant(self, e: Eqn) -> str:
         """An equation of numbers alone, worked out here."""
         result = float(OPS[e.op].ref(*(float(a) for a in e.args if not isinstance(a, str))))
@@ -350,12 +266,6 @@ class _Emitter:
         if kind in ("float16", "bfloat16") or mixed or counted:
             text += ".to(tl.float32)"
         return self.spread(text, self.axes(self.dims[a]), want)
-
-    def masked(self, text: str, axes: list[str], dims: Iterable[str], clean: frozenset[str], identity: str) -> str:
-        """The block with `identity` where it lies past the end of one of these dimensions."""
-        dirty = [d for d in dims if d in self.padded and d not in clean]
-        mask = self.mask(dirty, axes)
-        return f"tl.where({mask}, {text}, {identity})" if mask else text
 
     def reduction(self, e: Eqn, lanes: bool = False) -> str:
         """The reduction over this block; over a loop, `accumulate` combines it into the accumulator.
@@ -439,18 +349,6 @@ class _Emitter:
             text = f"tl.reshape({text}, [{shape}])"
         return text
 
-    @staticmethod
-    def cast(text: str, kind: str, dtype: str) -> str:
-        if (kind, dtype) == ("float32", "bfloat16"):
-            return f"to_bfloat16({text})"
-        return f"{text}.to({TRITON_TYPE[dtype]})"
-
-    @staticmethod
-    def permuted(text: str, have: list[str], want: list[str]) -> str:
-        if have == want:
-            return text
-        return f"tl.permute({text}, ({', '.join(str(have.index(d)) for d in want)}))"
-
     def multiplied_out(self, e: Eqn, a: str, b: str, axes: Mapping[str, list[str]]) -> str:
         space = self.axes({*e.dims, *e.axes})
         if self.count(space) > MAX_PRODUCT:
@@ -464,9 +362,6 @@ class _Emitter:
             masked = f"tl.sum({masked}, axis={i})"
         return masked if masked != text else f"({text})"
 
-    def as_float(self, value: str) -> str:
-        return self.name(value) + ("" if self.type_of(value) == "float32" else ".to(tl.float32)")
-
     # -- loops
 
     def loop(self, loop: Loop) -> None:
@@ -474,23 +369,34 @@ class _Emitter:
             if name not in loop.running and not degrees and self.deferrable(self.eqns[name]):
                 self.deferred.add(name)
             self.initialise(name)
-        self.header(loop.dims)
-        self.depth += 1
+        self.running = frozenset(loop.running)
+        for first, last, true in self.ranges(loop):
+            self.true = true
+            self.header(loop.dims, first, last)
+            self.depth += 1
+            self.iteration(loop)
+            self.depth -= 1
+        self.true = self.running = frozenset()
         accumulators = dict(loop.accumulators)
-        for step in loop.steps:
-            if isinstance(step, Load) or step.out not in accumulators:
-                self.step(step)
-            elif step.out in loop.running:
-                self.advance(step)
-            else:
-                self.accumulate(step, accumulators[step.out])
-        for s in loop.stores:
-            self.store(s)
-        self.depth -= 1
         for name in accumulators:
             if name in self.deferred:
                 self.line(f"{self.name(name)} = {self.across(self.eqns[name], self.name(name))}")
             self.clean[name] = frozenset()
+
+    def iteration(self, loop: Loop) -> None:
+        accumulators = dict(loop.accumulators)
+        need = needed(loop, self.true)
+        for step in loop.steps:
+            if step.out in accumulators:
+                assert isinstance(step, Eqn)
+                if step.out in loop.running:
+                    self.advance(step)
+                else:
+                    self.accumulate(step, accumulators[step.out])
+            elif step.out in need:
+                self.step(step)
+        for s in loop.stores:
+            self.store(s)
 
     def deferrable(self, e: Eqn) -> bool:
         """Whether an accumulator that nothing rescales keeps the axes it reduces until after the loop.
@@ -526,15 +432,74 @@ class _Emitter:
             else f"{self.name(name)} = tl.full({shape}, {identity}, {kind})"
         )
 
-    def header(self, dims: tuple[str, ...]) -> None:
-        """The loop over the tiles of these dimensions together, within the chunk for a split one."""
+    def ranges(self, loop: Loop) -> list[tuple[str, str, frozenset[str]]]:
+        """The loops to write: from where, to where, and which masks hold all the way."""
+        d = loop.dims[0]
+        first, last = "0", f"SIZE_{d}"
+        if d == self.kernel.split and len(loop.dims) == 1:
+            length = chunk_length(self.sizes[d], self.schedule.split, self.block[d])
+            first, last = f"chunk * {length}", f"chunk * {length} + {length}"
+            if self.sizes[d] != length * self.schedule.split:
+                last = f"min({last}, SIZE_{d})"
+        found = self.limits[loop]
+        if not found:
+            return [(first, last, frozenset())]
+        tile = self.block[d]
+        above, below = ([self.reach(x.limit) for x in found if x.lower == lower] for lower in (False, True))
+        masks = ", ".join(self.name(x.mask) for x in found)
+        if above:
+            last = f"min({last}, {', '.join(f'{most} + 1' for _, most in above)})"
+        if below:
+            self.line(f"begin_{d} = max({first}, {', '.join(self.aligned(least, tile) for least, _ in below)})")
+            first = f"begin_{d}"
+        self.line(f"end_{d} = {last}", f"outside these bounds, {masks} would make all that is added up zero")
+        last = f"end_{d}"
+        if ceil(self.sizes[d] / tile) < MIN_PEELED:
+            return [(first, last, frozenset())]
+        true = frozenset(x.mask for x in found)
+        ranges: list[tuple[str, str, frozenset[str]]] = []
+        if below:
+            whole = ", ".join(self.aligned(f"{most} + {tile - 1}", tile) for _, most in below)
+            self.line(f"whole_{d} = min(max({first}, {whole}), {last})", "from here on they hold for whole tiles")
+            ranges.append((first, f"whole_{d}", frozenset()))
+            first = f"whole_{d}"
+        if above:
+            whole = ", ".join(self.aligned(f"{least} + 1", tile) for least, _ in above)
+            self.line(f"rest_{d} = max({first}, min({last}, {whole}))", "up to here they hold for whole tiles")
+            return [*ranges, (first, f"rest_{d}", true), (f"rest_{d}", last, frozenset())]
+        return [*ranges, (first, last, true)]
+
+    @staticmethod
+    def aligned(position: str, tile: int) -> str:
+        """The start of the tile that has this position."""
+        return f"({position}) // {tile} * {tile}" if tile > 1 else position
+
+    def reach(self, x: Linear) -> tuple[str, str]:
+        """The least and the most that a linear expression can be in this program instance."""
+        low, high = [str(x.constant)] * bool(x.constant), [str(x.constant)] * bool(x.constant)
+        for (kind, name), c in x.terms:
+            if kind == "value":
+                block = bool(self.axes(self.dims[name]))
+                ends = [f"tl.{f}({self.name(name)})" if block else self.name(name) for f in ("min", "max")]
+            else:
+                ends = self.extent(name)
+            for texts, end in ((low, ends[c < 0]), (high, ends[c > 0])):
+                texts.append(end if c == 1 else f"{c} * ({end})")
+        return " + ".join(low) or "0", " + ".join(high) or "0"
+
+    def extent(self, d: str) -> list[str]:
+        """The first and the last position along a dimension that does not move here."""
+        last = self.block[d] - 1
+        if d not in self.kernel.with_role("grid") or self.sizes[d] <= self.block[d]:
+            return ["0", str(self.sizes[d] - 1)]
+        start = f"t_{d} * {self.block[d]}" if last else f"t_{d}"
+        return [start, f"{start} + {last}" if last else start]
+
+    def header(self, dims: tuple[str, ...], first: str, last: str) -> None:
+        """The loop over the tiles of these dimensions together; over one alone, from `first` up to `last`."""
         split = self.kernel.split
         if len(dims) == 1:
             (d,) = dims
-            first, last = "0", f"SIZE_{d}"
-            if d == split:
-                length = chunk_length(self.sizes[d], self.schedule.split, self.block[d])
-                first, last = f"chunk * {length}", f"min(chunk * {length} + {length}, SIZE_{d})"
             self.line(f"for s_{d} in range({first}, {last}, {self.block[d]}):")
             self.depth += 1
             self.positions(d, f"s_{d}", True)
@@ -562,7 +527,8 @@ class _Emitter:
         """Move a running maximum and note by what factor exp(-maximum) changes."""
         m = self.name(e.out)
         self.line(f"{m}_next = tl.maximum({m}, {self.value(e)})", "running maximum")
-        self.line(f"{m}_scale = {OPS['exp_sub'].triton.format(m, f'{m}_next')}")
+        self.line(f'{m}_shift = tl.where({m}_next == float("-inf"), 0.0, {m}_next) * {LOG2E!r}')
+        self.line(f"{m}_scale = tl.exp2({m} * {LOG2E!r} - {m}_shift)")
         self.line(f"{m} = {m}_next")
 
     def accumulate(self, e: Eqn, degrees: tuple[tuple[str, int], ...]) -> None:

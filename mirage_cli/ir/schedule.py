@@ -20,6 +20,7 @@ class KernelSchedule:
         weights' axis first swaps the operands.
     split: number of chunks of the split dimension, 1 where there is none.
     group: programs of the first grid dimension that run next to each other before the second moves on (1: row-major).
+    overlap: start before the kernel in front has ended, and wait for its results there (programmatic dependent launch).
     """
 
     tiles: tuple[tuple[str, int], ...]
@@ -28,6 +29,7 @@ class KernelSchedule:
     stages: int = 3
     split: int = 1
     group: int = 1
+    overlap: bool = False
 
     def tile(self, dim: str) -> int:
         return dict(self.tiles)[dim]
@@ -36,7 +38,8 @@ class KernelSchedule:
         tiles = " ".join(f"{d}={t}" for d, t in self.tiles)
         split = f" split={self.split}" if self.split > 1 else ""
         group = f" group={self.group}" if self.group > 1 else ""
-        return f"{tiles} order={','.join(self.order)} warps={self.warps} stages={self.stages}{split}{group}"
+        overlap = " overlap" if self.overlap else ""
+        return f"{tiles} order={','.join(self.order)} warps={self.warps} stages={self.stages}{split}{group}{overlap}"
 
 
 @dataclass(frozen=True, slots=True)

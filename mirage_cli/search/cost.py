@@ -279,7 +279,7 @@ def best_schedule(m: Model, sizes: Mapping[str, int], target: Target) -> tuple[f
     """The coarse tiles with the least predicted time, or None where no blocks fit."""
     order = default_order(m)
     schedules = [
-        KernelSchedule(tuple(tiles.items()), order, default_warps(m, tiles, sizes), 3, chunks)
+        KernelSchedule(tuple(tiles.items()), order, default_warps(m, tiles, sizes), 3, chunks, overlap=target.overlaps)
         for tiles in tile_choices(m, sizes, coarse=True)
         for chunks in split_choices(m, sizes, tiles, target, coarse=True)
     ]

@@ -6,7 +6,7 @@ The interpreter is chosen when Triton is imported (TRITON_INTERPRET=1), so it ne
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import Any
 
@@ -96,7 +96,7 @@ def reduced_schedule(graph: MuGraph, schedule: Schedule) -> Schedule:
         grid = [d for d in k.with_role("grid") if d in tiles]
         while prod(blocks := [ceil(sizes[d] / tiles[d]) for d in grid]) > FEW and max(blocks) > 2:
             tiles[grid[blocks.index(max(blocks))]] *= 2
-        kernels[k.name] = KernelSchedule(tuple(tiles.items()), s.order, s.warps, s.stages, split, s.group)
+        kernels[k.name] = replace(s, tiles=tuple(tiles.items()), split=split)
     return Schedule(kernels)
 
 

@@ -35,7 +35,7 @@ def ranked(m: cost.Model, sizes: Mapping[str, int], target: Target, split: int |
     for tiles in cost.tile_choices(m, sizes, coarse=False):
         chunks = [split] if split is not None and m.split else cost.split_choices(m, sizes, tiles, target, coarse=False)
         warps = cost.default_warps(m, tiles, sizes)
-        schedules += [KernelSchedule(tuple(tiles.items()), order, warps, 3, n) for n in chunks]
+        schedules += [KernelSchedule(tuple(tiles.items()), order, warps, 3, n, overlap=target.overlaps) for n in chunks]
     us = cost.estimate(m, cost.Batch.of(m, schedules, sizes), sizes, target).us
     return [schedules[int(i)] for i in np.argsort(us, kind="stable") if np.isfinite(us[i])]
 

@@ -1,0 +1,201 @@
+"""Blocks of a kernel as Triton text: their names, axes and offsets, and which lanes of them exist.
+
+Every value is a block with one axis for each of its dimensions whose block size is over 1, in the schedule's order;
+dimensions with block size 1 are scalars. Blocks are powers of two, so a block may reach past the end of a dimension.
+What lanes out there hold is not defined, except where it is known to be zero; so every reduction masks its operand
+unless it knows.
+"""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Iterable, Mapping
+from math import prod
+
+from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
+from mirage_cli.ir.placement import place
+from mirage_cli.ir.program import Tensor
+from mirage_cli.ir.schedule import KernelSchedule, block_sizes
+
+TRITON_TYPE = {"float16": "tl.float16", "bfloat16": "tl.bfloat16", "float32": "tl.float32", "int32": "tl.int32"}
+INTERPRETED = "INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)"
+"""What the helpers below need."""
+OVERLAP = '''
+@triton.jit
+def wait_for_data():
+    """Until the kernel before this one, beside which it has started, has ended and its results can be read."""
+    if not INTERPRETED:
+        tl.extra.cuda.gdc_wait()
+
+
+@triton.jit
+def release_next():
+    """Lets the next kernel start on free processors, if it is one that waits for this one's data by itself."""
+    if not INTERPRETED:
+        tl.extra.cuda.gdc_launch_dependents()
+'''.strip()
+"""What modules start with whose kernels overlap (programmatic dependent launch, sm_90 and later)."""
+BFLOAT16 = '''
+# What tl.dot is given. Triton's interpreter would multiply the bits of bfloat16: there it is given float32.
+MATRIX_TYPE = tl.constexpr(tl.float32 if triton.knobs.runtime.interpret else tl.bfloat16)
+
+
+@triton.jit
+def to_bfloat16(x):
+    """x rounded to nearest. Triton's interpreter would cut bits off: there they are rounded beforehand."""
+    if INTERPRETED:
+        bits = x.to(tl.int32, bitcast=True)
+        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)).to(tl.float32, bitcast=True)
+        x = tl.where(x == x, rounded, x)
+    return x.to(tl.bfloat16)
+'''.strip()
+"""What modules with bfloat16 kernels start with."""
+MAX_PRODUCT = 1 << 17
+"""Elements of the broadcast product that stands in for tl.dot where an axis is too small for it."""
+MAX_LANES = 64
+"""Elements of a thread in an accumulator that is reduced only after its loop."""
+MAX_ELEMENTS = 1 << 17
+"""Elements of any one block; Triton's own limit is 2^20."""
+RESERVED = {
+    "tl",
+    "MATRIX_TYPE",
+    "INTERPRETED",
+    "to_bfloat16",
+    "wait_for_data",
+    "release_next",
+    "triton",
+    "range",
+    "pid",
+    "chunk",
+    "step",
+    "min",
+    "max",
+    "float",
+}
+OWN_PREFIXES = ("i_", "in_", "s_", "t_", "first_", "rows_", "begin_", "end_", "whole_", "rest_", "SIZE_", "BLOCK_")
+OWN_SUFFIXES = ("_ptr", "_next", "_scale", "_shift")
+
+
+class EmitError(Exception):
+    """This schedule cannot be written in Triton. `reason` is a short constant, for counting."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Blocks:
+    """The text of one kernel as it grows, and what is known about its blocks."""
+
+    def __init__(self, graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> None:
+        self.graph, self.kernel, self.schedule, self.sizes = graph, kernel, schedule, sizes
+        self.tensors = graph.tensors()
+        self.block = block_sizes(kernel, schedule, sizes)
+        self.order = [d for d in schedule.order if d in self.block]
+        self.dims = kernel.value_dims()
+        self.eqns = {e.out: e for e in kernel.body}
+        self.loads = {x.out: x for x in kernel.loads}
+        self.placement = place(kernel)
+        self.padded = {d for d in self.block if sizes[d] % self.block[d]}
+        self.lines: list[str] = []
+        self.depth = 1
+        self.exact = graph.exact()[kernel.name]
+        self.clean: dict[str, frozenset[str]] = {}  # padded dimensions along which a value is known to be zero
+        self.names: dict[str, str] = {}
+        self.deferred: set[str] = set()  # accumulators that are reduced across lanes only after their loop
+        self.buffers = tuple(dict.fromkeys([x.buffer for x in kernel.loads] + [s.buffer for s in kernel.stores]))
+
+    def line(self, text: str, comment: str = "") -> None:
+        self.lines.append("    " * self.depth + text + (f"  # {comment}" if comment else ""))
+
+    def name(self, value: str) -> str:
+        """The Python name of a value: its own, unless that is taken."""
+        if value not in self.names:
+            bad = keyword.iskeyword(value) or value in RESERVED
+            bad = bad or value.startswith(OWN_PREFIXES) or value.endswith(OWN_SUFFIXES)
+            name = value + "_" if bad else value
+            while bad and name in self.dims:
+                name += "_"
+            self.names[value] = name
+        return self.names[value]
+
+    def axes(self, dims: Iterable[str]) -> list[str]:
+        """The axes of a block: the dimensions that are not scalars, in the schedule's order."""
+        dims = set(dims)
+        return [d for d in self.order if d in dims and self.block[d] > 1]
+
+    def shape(self, axes: list[str]) -> str:
+        return "[" + ", ".join(f"BLOCK_{d}" for d in axes) + "]"
+
+    def count(self, axes: Iterable[str]) -> int:
+        return prod(self.block[d] for d in axes)
+
+    @staticmethod
+    def spread(text: str, have: list[str], want: list[str]) -> str:
+        """A block with the axes `have` made to broadcast against `want`, of which they are a part in order."""
+        if have == want or not have:
+            return text
+        return text + "[" + ", ".join(":" if d in have else "None" for d in want) + "]"
+
+    def positions(self, d: str, start: str, moves: bool) -> None:
+        """`i_d`, the positions of the current block along d, and `in_d`, which of them exist."""
+        wide = ".to(tl.int64)" if moves and self.huge() else ""
+        if self.block[d] == 1:
+            self.line(f"i_{d} = {start}{wide}" if moves else f"i_{d} = 0")
+            return
+        lanes = f"tl.arange(0, BLOCK_{d})"
+        if moves and wide:
+            start = f"({start}){wide}"
+        self.line(f"i_{d} = {start} + {lanes}" if moves else f"i_{d} = {lanes}")
+        if d in self.padded:
+            self.line(f"in_{d} = i_{d} < SIZE_{d}")
+
+    def huge(self) -> bool:
+        """Whether offsets into some tensor need 64 bits."""
+        return any(prod(self.sizes[a] for a in self.tensors[b].dims) >= 1 << 31 for b in self.buffers)
+
+    def mask(self, dims: Iterable[str], want: list[str]) -> str:
+        """The conjunction of `in_d` over these dimensions, as a block that broadcasts against `want`."""
+        parts = [self.spread(f"in_{d}", [d], want) for d in want if d in set(dims) & self.padded]
+        return " & ".join(f"({p})" if len(parts) > 1 else p for p in parts)
+
+    def offsets(self, tensor: Tensor, dims: tuple[str, ...], want: list[str]) -> str:
+        """Row-major offsets of a block; `dims` says what this kernel calls each axis of the tensor."""
+        terms: list[str] = []
+        stride = 1
+        for axis, d in reversed(list(zip(tensor.dims, dims, strict=True))):
+            chunk = self.kernel.split is not None and d == split_axis(self.kernel.split)
+            text = "chunk" if chunk else self.spread(f"i_{d}", [d] if self.block[d] > 1 else [], want)
+            if not chunk and self.block[d] == 1 and self.sizes[d] == 1:
+                text = ""
+            if text:
+                terms.append(text if stride == 1 else f"{text} * {stride}")
+            stride *= self.sizes[axis]
+        return " + ".join(reversed(terms)) or "0"
+
+    def type_of(self, value: str) -> str:
+        """The element type of a value: of its tensor for a load, else float32, int32 or bool."""
+        if value in self.loads:
+            return self.tensors[self.loads[value].buffer].dtype
+        return {"float": "float32", "int": "int32", "bool": "bool"}[self.eqns[value].type]
+
+    def masked(self, text: str, axes: list[str], dims: Iterable[str], clean: frozenset[str], identity: str) -> str:
+        """The block with `identity` where it lies past the end of one of these dimensions."""
+        dirty = [d for d in dims if d in self.padded and d not in clean]
+        mask = self.mask(dirty, axes)
+        return f"tl.where({mask}, {text}, {identity})" if mask else text
+
+    @staticmethod
+    def cast(text: str, kind: str, dtype: str) -> str:
+        if (kind, dtype) == ("float32", "bfloat16"):
+            return f"to_bfloat16({text})"
+        return f"{text}.to({TRITON_TYPE[dtype]})"
+
+    @staticmethod
+    def permuted(text: str, have: list[str], want: list[str]) -> str:
+        if have == want:
+            return text
+        return f"tl.permute({text}, ({', '.join(str(have.index(d)) for d in want)}))"
+
+    def as_float(self, value: str) -> str:
+        return self.name(value) + ("" if self.type_of(value) == "float32" else ".to(tl.float32)")

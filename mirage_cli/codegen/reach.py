@@ -1,0 +1,173 @@
+"""How far a loop has to go: masks on positions say which tiles change nothing, and which need no mask.
+
+In causal attention, `where(index(s) <= index(q), A, -inf)`, tiles of s behind the last q of the block leave every
+accumulator as it is: the maximum of -inf, sums of exp(-inf) = 0. Nothing here knows of attention: a mask is any
+comparison that is linear in the loop's position, and what a false one leads to is worked out operator by operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from math import inf
+
+from mirage_cli.ir.mugraph import Kernel
+from mirage_cli.ir.ops import IDENTITY, OPS
+from mirage_cli.ir.placement import Loop
+from mirage_cli.ir.program import Eqn
+
+Leaf = tuple[str, str]
+"""("index", d), the position along d, or ("value", v), an integer that does not change in the loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """The sum of coefficient · leaf, plus a constant."""
+
+    terms: tuple[tuple[Leaf, int], ...]
+    constant: int
+
+    def plus(self, other: Linear, factor: int = 1) -> Linear:
+        terms = dict(self.terms)
+        for leaf, c in other.terms:
+            terms[leaf] = terms.get(leaf, 0) + factor * c
+        kept = tuple((leaf, c) for leaf, c in terms.items() if c)
+        return Linear(kept, self.constant + factor * other.constant)
+
+    def scaled(self, factor: int) -> Linear:
+        return Linear((), 0).plus(self, factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Where `mask` holds, the loop's position is at most `limit` (or at least, for a lower one)."""
+
+    mask: str
+    lower: bool
+    limit: Linear
+
+
+def limits(kernel: Kernel, loop: Loop) -> tuple[Limit, ...]:
+    """The limits of a loop over one dimension: iterations beyond any of them change nothing."""
+    if len(loop.dims) != 1 or loop.stores:
+        return ()
+    reader = _Reader(kernel, loop.dims[0])
+    found: list[Limit] = []
+    for e in loop.steps:
+        if isinstance(e, Eqn) and e.op in ("lt", "le", "gt", "ge"):
+            limit = reader.limit(e)
+            if limit is not None and idle(loop, e.out):
+                found.append(limit)
+    return tuple(found)
+
+
+def idle(loop: Loop, mask: str) -> bool:
+    """Whether an iteration in which the mask is false everywhere leaves every accumulator as it is.
+
+    Zero times anything is taken as zero: that the anything may be infinite where the mask is false is no use of it.
+    """
+    known: dict[str, float] = {mask: 0.0}
+    accumulators = dict(loop.accumulators)
+    for e in loop.steps:
+        if not isinstance(e, Eqn) or e.out in known:
+            continue
+        value = _known(e, known)
+        if e.out in accumulators:
+            if value != IDENTITY[e.op]:
+                return False
+        elif value is not None:
+            known[e.out] = value
+    return bool(accumulators)
+
+
+def _known(e: Eqn, known: Mapping[str, float]) -> float | None:
+    """What an equation gives, where that follows from the values that are known."""
+    args = [known.get(a) if isinstance(a, str) else float(a) for a in e.args]
+    if e.op == "where":
+        return None if args[0] is None else args[1] if args[0] else args[2]
+    if e.op in ("mul", "dot", "and") and 0.0 in args:
+        return 0.0
+    if e.op == "exp_sub" and args[0] == -inf:
+        return 0.0
+    if e.op in ("add", "sub") and args[0] == -inf:
+        return -inf
+    if e.op == "add" and args[1] == -inf:
+        return -inf
+    if any(a is None for a in args):
+        return None
+    if OPS[e.op].kind == "elementwise":
+        return float(OPS[e.op].ref(*args))
+    if e.op in ("max", "min") or (e.op == "sum" and args[0] == 0.0):
+        return args[0]
+    return None
+
+
+def needed(loop: Loop, true: frozenset[str]) -> frozenset[str]:
+    """The steps of a loop that still matter where these masks hold everywhere."""
+    need = {name for name, _ in loop.accumulators} | {s.value for s in loop.stores}
+    for step in reversed(loop.steps):
+        if isinstance(step, Eqn) and step.out in need:
+            branch = kept(step, true)
+            need |= {branch} if isinstance(branch, str) else set() if branch is not None else set(step.values)
+    return frozenset(need)
+
+
+def kept(e: Eqn, true: frozenset[str]) -> str | Fraction | float | None:
+    """The one argument that an equation comes to where these masks hold; None where it stays what it is."""
+    if e.op == "where" and e.args[0] in true:
+        return e.args[1]
+    if e.op == "and" and true & set(e.values):
+        return e.args[0] if e.args[1] in true else e.args[1]
+    return None
+
+
+class _Reader:
+    """Reads integer equations as linear expressions."""
+
+    def __init__(self, kernel: Kernel, dim: str) -> None:
+        self.dim = dim
+        self.loops = set(kernel.with_role("loop", "split"))
+        self.dims = kernel.value_dims()
+        self.eqns = {e.out: e for e in kernel.body}
+        self.integers = {e.out for e in kernel.body if e.type == "int"}
+        self.loaded = {x.out for x in kernel.loads}
+
+    def limit(self, e: Eqn) -> Limit | None:
+        """A comparison as a limit of the loop's position, if it is one."""
+        left, right = self.linear(e.args[0]), self.linear(e.args[1])
+        if left is None or right is None:
+            return None
+        if e.op in ("gt", "ge"):
+            left, right = right, left
+        zero_at_most = left.plus(right, -1)  # mask: this is <= 0
+        if e.op in ("lt", "gt"):
+            zero_at_most = Linear(zero_at_most.terms, zero_at_most.constant + 1)
+        factor = dict(zero_at_most.terms).get(("index", self.dim), 0)
+        if abs(factor) != 1:
+            return None
+        rest = zero_at_most.plus(Linear(((("index", self.dim), factor),), 0), -1)
+        return Limit(e.out, factor < 0, rest.scaled(-factor))
+
+    def linear(self, a: object) -> Linear | None:
+        if not isinstance(a, str):
+            whole = isinstance(a, Fraction) and a.denominator == 1
+            return Linear((), int(a)) if whole and isinstance(a, Fraction) else None
+        e = self.eqns.get(a)
+        if e is None:
+            steady = not set(self.dims[a]) & self.loops
+            return Linear(((("value", a), 1),), 0) if a in self.loaded and steady else None
+        if e.op == "index":
+            known = e.axes[0] == self.dim or e.axes[0] not in self.loops
+            return Linear(((("index", e.axes[0]), 1),), 0) if known else None
+        if a not in self.integers:
+            return None
+        parts = [self.linear(x) for x in e.args]
+        if e.op in ("add", "sub") and parts[0] is not None and parts[1] is not None:
+            return parts[0].plus(parts[1], 1 if e.op == "add" else -1)
+        if e.op == "neg" and parts[0] is not None:
+            return parts[0].scaled(-1)
+        if e.op == "mul" and parts[0] is not None and parts[1] is not None:
+            x, y = parts[0], parts[1]
+            return x.scaled(y.constant) if not y.terms else y.scaled(x.constant) if not x.terms else None
+        return None
