@@ -2,25 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from mirage_cli.errors import EarlierBenchError
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline import Pipeline, floor_of, key_of, versions
-from mirage_cli.tune.bench import baseline, run_bench
-from mirage_cli.tune.measure import Candidate
+from mirage_cli.sdpa import sdpa_source
+from mirage_cli.tune.bench import Row, baseline, run_bench
+from mirage_cli.tune.measure import Candidate, Problem
+
+
+def _sdpa(program: Program, _: Problem) -> Candidate | str:
+    source = sdpa_source(program)
+    if source is None:
+        return "does not apply: the program is no attention"
+    return Candidate("sdpa", source, kind="function", timeout_s=60.0)
+
+
+BASELINES: Mapping[str, Callable[[Program, Problem], Candidate | str]] = {
+    "eager": lambda _, problem: baseline("eager", problem),
+    "compile": lambda _, problem: baseline("compile", problem),
+    "sdpa": _sdpa,
+}
+"""What a program may be compared with: a contestant, or why there is none."""
 
 
 def run(pipeline: Pipeline, program: Program, against: Sequence[str]) -> dict[str, Any]:
     """Time the stored best kernel and the baselines, interleaved, on cold inputs."""
     best = pipeline.store.best(key_of(program, pipeline.target, True))
     problem = pipeline.problem(program)
-    contestants = [baseline("eager" if n == "eager" else "compile", problem) for n in against]
+    made = {n: BASELINES[n](program, problem) for n in against}
+    contestants = [c for c in made.values() if isinstance(c, Candidate)]
+    found = {n: _figures(Row(n), why) for n, why in made.items() if isinstance(why, str)}
     if best is not None:
         contestants.insert(0, Candidate("mirage", best.source))
-    worker = pipeline.worker()
-    rows = run_bench(worker, problem, contestants, seed=pipeline.options.seed)
+    else:
+        found["mirage"] = _figures(Row("mirage"), "no kernel was found")
+    if contestants:
+        rows = run_bench(pipeline.worker(), problem, contestants, seed=pipeline.options.seed)
+        found |= {r.name: _figures(r, str(r.failure) if r.failure else None) for r in rows}
     return {
         "spec": program.name,
         "dims": program.sizes,
@@ -33,16 +57,53 @@ def run(pipeline: Pipeline, program: Program, against: Sequence[str]) -> dict[st
         "tuning": best.document.get("tuning") if best else None,
         "search": best.document.get("search") if best else None,
         "errors": [best.document["best"][k] for k in ("error_vs_float64", "eager_error_vs_float64")] if best else None,
-        "contestants": {
-            r.name: {
-                "median_us": r.median_us,
-                "spread_us": r.spread_us,
-                "hot_us": r.hot_us,
-                "samples_us": list(r.samples_us),
-                "method": r.method,
-                "accuracy": asdict(r.accuracy) if r.accuracy else None,
-                "failure": str(r.failure) if r.failure else None,
-            }
-            for r in rows
-        },
+        "contestants": {n: found[n] for n in ("mirage", *against)},
     }
+
+
+def _figures(r: Row, failure: str | None) -> dict[str, Any]:
+    return {
+        "median_us": r.median_us,
+        "spread_us": r.spread_us,
+        "hot_us": r.hot_us,
+        "samples_us": list(r.samples_us),
+        "method": r.method,
+        "accuracy": asdict(r.accuracy) if r.accuracy else None,
+        "failure": failure,
+    }
+
+
+# -- with an earlier run
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of an earlier run's file. Raises EarlierBenchError."""
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise EarlierBenchError(path, error.strerror or str(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise EarlierBenchError(path, f"not JSON: {error}") from None
+    if not isinstance(rows, list) or not all(_is_row(r) for r in rows):
+        raise EarlierBenchError(path, "this is no file of `mirage bench --json`")
+    return rows
+
+
+def _is_row(r: Any) -> bool:
+    if not isinstance(r, dict) or not {"spec", "dims", "dtype", "contestants"} <= set(r):
+        return False
+    c = r["contestants"].get("mirage") if isinstance(r["contestants"], dict) else {}
+    return c is None or (isinstance(c, dict) and {"median_us", "spread_us"} <= set(c))
+
+
+def regressions(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Kernels that are slower than before by more than 5 % and both spreads."""
+    old = {(r["spec"], json.dumps(r["dims"]), r["dtype"]): r["contestants"].get("mirage") for r in before}
+    lines: list[str] = []
+    for r in after:
+        was, now = old.get((r["spec"], json.dumps(r["dims"]), r["dtype"])), r["contestants"].get("mirage")
+        if was and now and now["median_us"] and was["median_us"]:
+            limit = 1.05 * was["median_us"] + was["spread_us"] + now["spread_us"]
+            if now["median_us"] > limit:
+                lines.append(f"{r['spec']} {r['dims']}: {now['median_us']:.2f} µs, was {was['median_us']:.2f} µs")
+    return lines

@@ -38,6 +38,32 @@ class ExchangeError(MirageError):
         super().__init__(f"{path}:{line}: {problem}" if line else f"{path}: {problem}")
 
 
+class EarlierBenchError(MirageError):
+    """A file to compare with that is not as `mirage bench --json` writes it."""
+
+    def __init__(self, path: object, problem: str) -> None:
+        super().__init__(f"{path}: {problem}")
+
+
+class BaselineError(MirageError):
+    """A baseline that is not known."""
+
+    def __init__(self, names: Iterable[str], known: Iterable[str]) -> None:
+        super().__init__(f"no baseline is called {', '.join(names)}; known are {', '.join(known)}")
+
+
+class OtherGpuError(MirageError):
+    """A GPU to measure on that this machine does not have. local: the one that it has."""
+
+    def __init__(self, what: str, local: str | None, wanted: str) -> None:
+        here = (
+            f"the GPU of this machine is {local}, not {wanted}"
+            if local
+            else f"there is no GPU on this machine to {what} on"
+        )
+        super().__init__(f"{here}; `mirage doctor` says more")
+
+
 class UnknownIdError(MirageError):
     """An id, or the beginning of one, that nothing in the database has."""
 
@@ -73,6 +99,13 @@ class OtherInterfaceError(MirageError):
 
 class UsageError(MirageError):
     """An option's value that cannot be read."""
+
+
+class EmptyStoreError(MirageError):
+    """A command about everything stored, where nothing fits."""
+
+    def __init__(self) -> None:
+        super().__init__("no kernel of such a size and type is stored\n    run `mirage search` first, or name specs")
 
 
 class NothingStoredError(MirageError):

@@ -11,33 +11,58 @@ from mirage_cli.errors import NotAKernelError, OtherInterfaceError
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.target import Target
 from mirage_cli.verify.equivalence import check_equivalence
+
+COMPILE_TIMEOUT_S = 120.0
 
 Interface = tuple[tuple[tuple[int, ...], str], ...]
 """Shape and dtype of each tensor."""
 
 
-def judge_file(programs: Sequence[Program], text: str, seed: int) -> dict[str, Any]:
+def judge_file(programs: Sequence[Program], text: str, seed: int, target: Target | None = None) -> dict[str, Any]:
     """The answer of `mirage verify`: a μGraph by the structural and finite-field nets, a kernel by the numeric one.
 
-    Of the programs, which are one spec's at several sizes, the one that the file is made for counts.
-    Raises MirageError.
+    Of the programs, which are one spec's at several sizes, the one that the file is made for counts. A kernel is also
+    compiled for the target, where there is one. Raises MirageError.
     """
     if text.lstrip().startswith("mugraph "):
         graph = parse_mugraph(text)
         program = next((p for p in programs if p.sizes == graph.sizes), programs[0])
         verdict = check_equivalence(lower(program), graph, seed)
         return {**asdict(verdict), "detail": str(verdict)}
-    return judge_kernel(kernel_program(programs, text), text, seed)
+    return judge_kernel(kernel_program(programs, text), text, seed, target)
 
 
-def judge_kernel(program: Program, text: str, seed: int) -> dict[str, Any]:
+def judge_kernel(program: Program, text: str, seed: int, target: Target | None) -> dict[str, Any]:
     from mirage_cli.tune.interpreted import Interpreter
 
+    problem = compile_problem(program, text, target) if target is not None else None
+    if problem is not None:
+        return {"ok": False, "net": "compilation", "problem": problem, "detail": problem}
     with Interpreter() as interpreter:
         judged = interpreter.judge(program, text, seed)
     detail = judged.problem or f"right: error {judged.error:.2e} against float64, eager's {judged.eager_error:.2e}"
     return {**asdict(judged), "net": "floating point, in the interpreter", "detail": detail}
+
+
+def compile_problem(program: Program, text: str, target: Target) -> str | None:
+    """Why a GPU cannot run the kernel, found without one; None where it can."""
+    from mirage_cli.tune.compilefarm import CompileFarm
+    from mirage_cli.tune.measure import Candidate, Failure, TensorSpec
+
+    inputs, outputs = (
+        tuple(TensorSpec(t.name, tuple(program.sizes[d] for d in t.dims), t.dtype) for t in side)
+        for side in (program.inputs, program.outputs)
+    )
+    with CompileFarm(target.sm, 1) as farm:
+        ((_, answer),) = farm.compile_all([Candidate("kernel", text, timeout_s=COMPILE_TIMEOUT_S)], inputs, outputs)
+    if isinstance(answer, Failure):
+        return f"does not compile for {target.name} ({target.arch}): {answer.message}"
+    needed = max((k.shared_bytes for k in answer), default=0)
+    if needed > target.smem_per_block_bytes:
+        return f"needs {needed} bytes of shared memory, and {target.name} has {target.smem_per_block_bytes} for a block"
+    return None
 
 
 def kernel_program(programs: Sequence[Program], text: str) -> Program:

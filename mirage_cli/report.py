@@ -118,8 +118,18 @@ def schedule_text(k: Mapping[str, Any]) -> str:
     return f"{tiles} order={order} warps={k['warps']} stages={k['stages']} split={k['split']} group={k['group']}"
 
 
+def remarks(rows: Sequence[Document]) -> list[str]:
+    """A line for each contestant without figures, which says why."""
+    return [
+        f"{r['spec']} {sizes_text(r['dims'])}: {name}: {c['failure']}"
+        for r in rows
+        for name, c in r["contestants"].items()
+        if c["failure"]
+    ]
+
+
 def bench_table(rows: Sequence[Document]) -> Table:
-    """Contestants side by side: medians of cold calls, with their interquartile range."""
+    """Contestants side by side: medians of cold calls, with their interquartile range. `remarks` says what is amiss."""
     names = list(dict.fromkeys(name for r in rows for name in r["contestants"]))
     table = Table(title="cold, median µs ± interquartile range", title_justify="left")
     for name in ("spec", "dims", "floor", *names):
@@ -129,7 +139,7 @@ def bench_table(rows: Sequence[Document]) -> Table:
         for name in names:
             c = r["contestants"].get(name)
             if c is None or c["median_us"] is None:
-                cells.append("fails" if c else "-")
+                cells.append("-")
             else:
                 cells.append(f"{c['median_us']:.2f} ± {c['spread_us']:.2f}")
         table.add_row(r["spec"], sizes_text(r["dims"]), figure(r["floor_us"]), *cells)

@@ -26,7 +26,11 @@ import torch
 from mirage_cli import __version__, pipeline, target
 from mirage_cli.cli import main
 from mirage_cli.commands import app
+from mirage_cli.commands.bench import stored_programs
+from mirage_cli.commands.shared import local_gpu
+from mirage_cli.errors import EmptyStoreError, OtherGpuError
 from mirage_cli.ir.program import Program
+from mirage_cli.store import Store
 
 TINY = """\
 name: tiny
@@ -382,6 +386,16 @@ BAD_INPUT = {
     "no file to verify": (["verify", "tiny.yaml", "nowhere"], "error: nowhere: No such file or directory"),
     "a folder to verify": (["verify", "tiny.yaml", "."], "error: .: Is a directory"),
     "no GPU to tune on": (["tune", "tiny.yaml"], "there is no GPU on this machine to tune on; `mirage doctor`"),
+    "no GPU to bench everything on": (["bench"], "there is no GPU on this machine to measure on"),
+    "no GPU of that name": (
+        ["bench", "tiny.yaml", "--target", "h200"],
+        "there is no GPU on this machine to measure on",
+    ),
+    "unknown baseline": (["bench", "--against", "eager,cublas"], "cublas; known are eager, compile, sdpa"),
+    "no earlier run": (["bench", "--check", "none.json"], "none.json: No such file or directory"),
+    "another document": (["bench", "--check", "tiny.yaml"], "tiny.yaml: not JSON"),
+    "unknown target to verify for": (["verify", "tiny.yaml", "tiny.yaml", "--target", "b999"], "no GPU is known as"),
+    "unknown id to verify": (["verify", "tiny.yaml", "0123456789ab"], "nothing is stored under 0123456789ab"),
     "no GPU to bench on": (["bench", "tiny.yaml"], "there is no GPU on this machine to measure on; `mirage doctor`"),
 }
 
@@ -437,6 +451,15 @@ def test_a_knob_that_cannot_be_read_is_a_message(mirage: Mirage, monkeypatch: py
     assert run.code == 1 and "MIRAGE_WORKERS is 'many'; expected a number of processes" in run.err
 
 
+def test_a_gpu_to_measure_on_is_the_one_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    h200 = target.find_target("h200")
+    monkeypatch.setattr(target, "driver_version", lambda: "570.86")
+    monkeypatch.setattr(target, "local_target", lambda: h200)
+    assert local_gpu("auto", "measure") is local_gpu("H200", "measure") is h200
+    with pytest.raises(OtherGpuError, match="the GPU of this machine is h200, not h100"):
+        local_gpu("sm_90", "measure")
+
+
 # -- what was found
 
 
@@ -463,6 +486,21 @@ def test_a_named_kernel_is_exported(found: Mirage) -> None:
     for id in ids:
         run = found("export", "tiny.yaml", "--id", id)
         assert run.code == 0 and f"μGraph    {id}" in run.out
+
+
+def test_all_that_is_stored_is_found_without_its_specs(found: Mirage, tmp_path: Path) -> None:
+    assert found("search", "tiny.yaml", "--no-tune", "--dim", "m=8", "--dtype", "bfloat16").code == 0
+    for name in ("tiny.yaml", "increment.yaml"):
+        (tmp_path / name).unlink()
+    with Store(tmp_path / "mirage.db") as store:
+        every = stored_programs(store, {}, None)
+        assert [(p.name, p.sizes["m"], p.dtype, text) for p, text in every] == [
+            ("tiny", 4, "float16", TINY),
+            ("tiny", 8, "bfloat16", TINY),
+        ]
+        assert stored_programs(store, {"m": 8}, None) == stored_programs(store, {}, "bfloat16") == every[1:]
+        with pytest.raises(EmptyStoreError, match="run `mirage search` first"):
+            stored_programs(store, {"m": 8}, "float32")
 
 
 def test_a_file_that_cannot_be_written_is_a_message(searched: tuple[Path, Run]) -> None:
@@ -539,6 +577,22 @@ def test_an_exported_kernel_is_judged_in_the_interpreter(found: Mirage, tmp_path
     assert source != (tmp_path / "wrong.py").read_text(encoding="utf-8")
     wrong = found("verify", "tiny.yaml", "wrong.py")
     assert wrong.code == 1 and wrong.err == "" and wrong.out.strip() and not wrong.out.startswith("right")
+
+
+def test_a_stored_mugraph_is_judged_by_its_id(found: Mirage) -> None:
+    best = found("search", "tiny.yaml", "--json").document["results"][0]["best"]["id"]
+    assert found("verify", "tiny.yaml", best[:8]).out.startswith("tested over finite fields")
+    assert found("verify", "tiny.yaml", best, "--db", "other.db").code == 1
+
+
+def test_a_kernel_is_compiled_for_the_gpu_that_is_named(found: Mirage, tmp_path: Path) -> None:
+    source = found("export", "tiny.yaml").out
+    (tmp_path / "right.py").write_text(source, encoding="utf-8")
+    (tmp_path / "wrong.py").write_text(source.replace("tl.sigmoid(", "tl.sigmund("), encoding="utf-8")
+    assert found("verify", "tiny.yaml", "right.py", "--target", "h100").code == 0
+    wrong = found("verify", "tiny.yaml", "wrong.py", "--target", "sm_90", "--json")
+    assert wrong.code == 1 and wrong.document["ok"] is False and wrong.document["net"] == "compilation"
+    assert "does not compile for h100 (sm_90): " in wrong.document["detail"] and "sigmund" in wrong.document["detail"]
 
 
 NO_KERNELS = {
@@ -645,6 +699,12 @@ def test_every_command_has_help(mirage: Mirage) -> None:
         assert run.code == 0 and run.err == ""
         assert run.out.startswith(f"Usage: mirage {' '.join(args)} ") and "--help" in run.out
     assert all(f"  {name} " in whole.out for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", ["search", "tune", "bench", "export", "show", "explain", "verify"])
+def test_every_command_that_takes_a_spec_takes_sizes_type_target_and_database(command: str, mirage: Mirage) -> None:
+    text = mirage(command, "--help").out
+    assert "SPEC" in text and all(f" {option} " in text for option in ("--dim", "--dtype", "--target", "--db"))
 
 
 def test_the_version_is_printed(mirage: Mirage) -> None:

@@ -25,6 +25,7 @@ LAYERS = (
     ("tune",),
     ("exchange", "migrations", "records", "store"),
     ("doctor", "judge", "pipeline"),
+    ("sdpa",),
     ("benchmark", "report"),
     ("commands",),
     ("cli",),

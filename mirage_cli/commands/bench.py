@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,25 +15,29 @@ from mirage_cli.commands.shared import (
     Dims,
     Dtype,
     Seed,
-    Specs,
+    TargetName,
     Workers,
     app,
-    choose_target,
     command_line,
     err,
+    local_gpu,
     open_store,
     options,
     out,
+    overrides,
     read,
     status,
 )
-from mirage_cli.errors import MirageError, UsageError
+from mirage_cli.errors import BaselineError, EmptyStoreError, MirageError
 
 
 @app.command()
 def bench(
-    specs: Specs,
-    against: Annotated[str, typer.Option(help="baselines, comma separated: eager, compile")] = "eager,compile",
+    specs: Annotated[
+        list[Path] | None,
+        typer.Argument(help="spec files (YAML) [default: all that the database has a kernel for]", metavar="[SPEC]..."),
+    ] = None,
+    against: Annotated[str, typer.Option(help="baselines, comma separated: eager, compile, sdpa")] = "eager,compile",
     json_file: Annotated[Path | None, typer.Option("--json", help="also write all samples to this file")] = None,
     check: Annotated[Path | None, typer.Option("--check", help="fail where slower than in this earlier file")] = None,
     workers: Workers = None,
@@ -41,29 +45,30 @@ def bench(
     seed: Seed = 0,
     dim: Dims = None,
     dtype: Dtype = None,
+    target: TargetName = "auto",
     db: Database = None,
 ) -> None:
     """Compare the best kernels with baselines on this GPU: one process, cold inputs, one method, interleaved."""
-    from mirage_cli.benchmark import run
+    from mirage_cli.benchmark import BASELINES, read_rows, regressions, run
     from mirage_cli.pipeline import Pipeline, search_all
-    from mirage_cli.report import bench_table
+    from mirage_cli.report import bench_table, remarks
 
-    programs = read(specs, dim, dtype)
-    chosen, here = choose_target("auto")
-    if not here:
-        raise MirageError("there is no GPU on this machine to measure on; `mirage doctor` says more")
-    names = [n for n in against.split(",") if n]
-    if unknown := set(names) - {"eager", "compile"}:
-        raise UsageError(f"--against takes eager and compile, not {', '.join(sorted(unknown))}")
+    programs = read(specs or (), dim, dtype)
+    names = list(dict.fromkeys(n.strip() for n in against.split(",") if n.strip()))
+    if unknown := [n for n in names if n not in BASELINES]:
+        raise BaselineError(unknown, BASELINES)
+    before = read_rows(check) if check else None
+    gpu = local_gpu(target, "measure")
     wanted = options(workers, budget_s=budget, seed=seed)
     rows: list[Any] = []
     with (
         open_store(db) as store,
         status(False) as tell,
-        Pipeline(chosen, wanted, store, here, tell, command_line()) as pipeline,
+        Pipeline(gpu, wanted, store, True, tell, command_line()) as pipeline,
     ):
+        programs = programs or stored_programs(store, overrides(dim), dtype)
         todo = [p for p, _ in programs if pipeline.stored(p) is None]
-        found = search_all(todo, chosen, wanted)
+        found = search_all(todo, gpu, wanted)
         for program, text in programs:
             if pipeline.stored(program) is None:
                 pipeline.finish(program, text, next(found))
@@ -72,22 +77,38 @@ def bench(
             if json_file:
                 json_file.write_text(json.dumps(rows, indent=1), encoding="utf-8")
     out.print(bench_table(rows))
-    if check:
-        slower = regressions(json.loads(check.read_text(encoding="utf-8")), rows)
-        for line in slower:
-            err.print(line, style="red")
-        if slower:
-            raise typer.Exit(1)
+    for line in remarks(rows):
+        err.print(line)
+    slower = regressions(before, rows) if before is not None else []
+    for line in slower:
+        err.print(line, style="red")
+    if slower:
+        raise typer.Exit(1)
 
 
-def regressions(before: Sequence[Any], after: Sequence[Any]) -> list[str]:
-    """Kernels that are slower than before by more than 5 % and both spreads."""
-    old = {(r["spec"], json.dumps(r["dims"]), r["dtype"]): r["contestants"].get("mirage") for r in before}
-    lines: list[str] = []
-    for r in after:
-        was, now = old.get((r["spec"], json.dumps(r["dims"]), r["dtype"])), r["contestants"].get("mirage")
-        if was and now and now["median_us"] and was["median_us"]:
-            limit = 1.05 * was["median_us"] + was["spread_us"] + now["spread_us"]
-            if now["median_us"] > limit:
-                lines.append(f"{r['spec']} {r['dims']}: {now['median_us']:.2f} µs, was {was['median_us']:.2f} µs")
-    return lines
+def stored_programs(store: Any, dims: Mapping[str, int], dtype: str | None) -> list[tuple[Any, str]]:
+    """Every program that a kernel is stored for, on any GPU, with its spec's text; those of these sizes and this type.
+
+    Raises EmptyStoreError where there is none. A spec that this version cannot read is a warning.
+    """
+    from mirage_cli.pipeline import program_hash
+    from mirage_cli.spec import parse_spec
+
+    found: dict[str, tuple[Any, str]] = {}
+    for e in store.list():
+        key, sizes = e.key, dict(e.key.dims)
+        spec = store.spec(key.program_hash)
+        if e.best is None or spec is None or key.program_hash in found:
+            continue
+        if dtype not in (None, key.dtype) or any(sizes.get(d) != n for d, n in dims.items()):
+            continue
+        try:
+            program = parse_spec(spec[1], f"<stored {spec[0]}>").at(sizes, key.dtype)
+        except MirageError as error:
+            err.print(f"warning: {error}", style="yellow")
+            continue
+        if program_hash(program) == key.program_hash:
+            found[key.program_hash] = program, spec[1]
+    if not found:
+        raise EmptyStoreError
+    return list(found.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -105,22 +106,36 @@ def explain(
 @app.command()
 def verify(
     spec: OneSpec,
-    file: Annotated[Path, typer.Argument(help="a μGraph in text form, or an exported kernel", metavar="FILE")],
+    file: Annotated[
+        str,
+        typer.Argument(help="a μGraph as text, an exported kernel, or a stored id", metavar="FILE|ID"),
+    ],
     seed: Seed = 0,
     dim: Dims = None,
     dtype: Dtype = None,
+    target: TargetName = "auto",
+    db: Database = None,
     as_json: Json = False,
 ) -> None:
-    """Judge a hand-written μGraph or an exported kernel against a spec."""
-    from mirage_cli.judge import judge_file
+    """Judge a hand-written μGraph or an exported kernel against a spec. A kernel is a program, and is run.
 
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise MirageError(f"{file}: {error.strerror if isinstance(error, OSError) else error}") from None
+    With --target, a kernel is also compiled for that GPU.
+    """
+    from mirage_cli.judge import judge_file
+    from mirage_cli.target import find_target
+
+    gpu = None if target == "auto" else find_target(target)
     programs = [p for p, _ in read([spec], dim, dtype)]
+    if re.fullmatch("[0-9a-f]{4,12}", file) and not Path(file).exists():
+        with open_store(db) as store:
+            text = "".join(s.mugraph.text for s in store.show(file)[:1])
+    else:
+        try:
+            text = Path(file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise MirageError(f"{file}: {error.strerror if isinstance(error, OSError) else error}") from None
     try:
-        answer = judge_file(programs, text, seed)
+        answer = judge_file(programs, text, seed, gpu)
     except MirageError as error:
         raise MirageError(f"{file}: {error}") from None
     if as_json:

@@ -23,13 +23,14 @@ from mirage_cli.commands.shared import (
     choose_target,
     command_line,
     emit_json,
+    local_gpu,
     open_store,
     options,
     out,
     read,
     status,
 )
-from mirage_cli.errors import MirageError, NothingStoredError
+from mirage_cli.errors import NothingStoredError
 
 
 @app.command()
@@ -102,6 +103,7 @@ def tune(
     seed: Seed = 0,
     dim: Dims = None,
     dtype: Dtype = None,
+    target: TargetName = "auto",
     db: Database = None,
     as_json: Json = False,
 ) -> None:
@@ -109,16 +111,14 @@ def tune(
     from mirage_cli.pipeline import Pipeline, stored_search
 
     programs = read(specs, dim, dtype)
-    chosen, here = choose_target("auto")
-    if not here:
-        raise MirageError("there is no GPU on this machine to tune on; `mirage doctor` says more")
+    gpu = local_gpu(target, "tune")
     results: list[Any] = []
     interrupted = False
     wanted = options(workers, top=top, budget_s=budget, seed=seed)
     with (
         open_store(db) as store,
         status(as_json) as tell,
-        Pipeline(chosen, wanted, store, here, tell, command_line()) as pipeline,
+        Pipeline(gpu, wanted, store, True, tell, command_line()) as pipeline,
     ):
         try:
             for program, text in programs:
@@ -128,7 +128,7 @@ def tune(
                 results.append(pipeline.finish(program, text, found))
         except KeyboardInterrupt:
             interrupted = True
-    finish(results, chosen, as_json, interrupted)
+    finish(results, gpu, as_json, interrupted)
 
 
 def finish(results: Sequence[Any], target: Any, as_json: bool, interrupted: bool) -> None:

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from mirage_cli import __version__
-from mirage_cli.errors import NothingStoredError, UsageError
+from mirage_cli.errors import NothingStoredError, OtherGpuError, UsageError
 
 app = typer.Typer(
     help="Search for the fastest verified Triton kernel of a tensor program.",
@@ -96,6 +96,15 @@ def choose_target(name: str) -> tuple[Any, bool]:
         return (local, True) if local is not None else (find_target("h100"), False)
     target = find_target(name)
     return target, local is not None and local.name == target.name
+
+
+def local_gpu(name: str, what: str) -> Any:
+    """This machine's GPU, to measure on. Raises OtherGpuError where it is not the one that `name` names."""
+    target, here = choose_target(name)
+    if here:
+        return target
+    local, has_one = choose_target("auto")
+    raise OtherGpuError(what, local.name if has_one else None, target.name)
 
 
 @contextmanager

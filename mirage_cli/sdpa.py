@@ -1,0 +1,114 @@
+"""The baseline of attention: torch.nn.functional.scaled_dot_product_attention, where a program's equations are one.
+
+What is looked for is O = Σ_s softmax_s(scale · Σ_d Q·K, causally masked or not) · V in the program lowered to primitive
+operators, whatever its axes and values are called. Q, K and V may be computed; the program's own text computes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from math import inf, prod
+
+from mirage_cli.codegen.torch_source import torch_source
+from mirage_cli.ir.derived import lower
+from mirage_cli.ir.program import Arg, Eqn, Program, Tensor, live_eqns
+
+Dims = tuple[str, ...]
+At = Callable[[Arg], Eqn]
+NOTHING = Eqn("", "", (), (), (), "float")
+"""The equation of an input or a number."""
+
+
+def sdpa_source(program: Program) -> str | None:
+    """Module text with `make(inputs)`, which gives what a PyTorch user would call; None where there is no attention."""
+    lowered = lower(program)
+    eqns = {e.out: e for e in lowered.eqns}
+    dims = {name: x.dims for name, x in lowered.values().items()}
+
+    def at(a: Arg) -> Eqn:
+        return eqns.get(a, NOTHING) if isinstance(a, str) else NOTHING
+
+    last = at(lowered.outputs[0].name)
+    for weights, v in (last.args, last.args[::-1]) if last.op == "dot" and len(lowered.outputs) == 1 else ():
+        product, scale, mask = _scores(_softmaxed(weights, {*last.axes}, at), at)
+        for q, k in (product.args, product.args[::-1]) if product.op == "dot" else ():
+            if not (isinstance(q, str) and isinstance(k, str) and isinstance(v, str)):
+                continue
+            keys, inner = last.axes, product.axes
+            batch = _without(dims[k], keys, inner)
+            rows = _without(dims[q], batch, inner)
+            outer = _without(dims[v], batch, keys)
+            named = {*keys} <= {*dims[k]} & {*dims[v]} and {*batch} <= {*dims[q]} & {*dims[v]}
+            if named and not {*keys, *outer} & {*rows} and (not mask or (mask[0] in rows and mask[1:] == keys)):
+                return _source(program, (q, k, v), (batch, rows, keys, inner, outer), scale, mask[:1])
+    return None
+
+
+def _softmaxed(weights: Arg, keys: set[str], at: At) -> Arg:
+    """exp(x) / sum(exp(x)), with or without max(x) subtracted --> x. Anything else --> 0."""
+    quotient = at(weights)
+    if quotient.op != "div" or at(quotient.args[0]).op != "exp" or not _reduces(quotient, "sum", keys, at):
+        return 0.0
+    x = at(quotient.args[0]).args[0]
+    return at(x).args[0] if at(x).op == "sub" and _reduces(at(x), "max", keys, at) else x
+
+
+def _reduces(e: Eqn, op: str, axes: set[str], at: At) -> bool:
+    """Whether the second argument is this reduction of the first."""
+    r = at(e.args[1])
+    return r.op == op and r.args == e.args[:1] and {*r.axes} == axes
+
+
+def _scores(x: Arg, at: At) -> tuple[Eqn, float, Dims]:
+    """Takes numbers and a causal mask off: (what is left, the scale, (the query's axis, the key's axis) or ())."""
+    e, scale, mask = at(x), 1.0, ()
+    while e.op in ("mul", "div", "where"):
+        if e.op == "where":
+            seen = at(e.args[0])
+            sides = [at(a) for a in (seen.args if seen.op == "ge" else seen.args[::-1])]
+            if mask or e.args[2] != -inf or seen.op not in ("ge", "le") or any(s.op != "index" for s in sides):
+                break
+            mask = (*sides[0].axes, *sides[1].axes)
+            e = at(e.args[1])
+        else:
+            x, number = e.args if isinstance(e.args[0], str) else e.args[::-1]
+            if isinstance(number, str) or number <= 0 or (e.op == "div" and x != e.args[0]):
+                break
+            scale = scale * float(number) if e.op == "mul" else scale / float(number)
+            e = at(x)
+    return e, scale, mask
+
+
+def _source(
+    program: Program, values: Dims, axes: tuple[Dims, Dims, Dims, Dims, Dims], scale: float, positions: Dims
+) -> str:
+    """Where a mask compares positions along one axis of the queries, the others are heads that share keys."""
+    batch, rows, keys, inner, outer = axes
+    lead, heads = (batch[:1], batch[1:]) if len(batch) > 1 else ((), batch)
+    sharing = heads + _without(rows, positions) if positions else heads
+    groups = (lead, sharing, positions or rows, inner), (lead, heads, keys, inner), (lead, heads, keys, outer)
+    inputs = {t.name: t.dims for t in program.inputs}
+    tensors = tuple(Tensor(v, inputs.get(v, sum(g, ())), program.dtype) for v, g in zip(values, groups, strict=True))
+    eqns = tuple(live_eqns(program.eqns, values))
+    operands = Program(program.name, program.dims, program.dtype, program.inputs, eqns, tensors)
+    sizes = program.sizes
+    lines = ["q, k, v = operands(*inputs)"]
+    for name, t, g in zip("qkv", tensors, groups, strict=True):
+        shape = tuple(prod(sizes[d] for d in dims) for dims in g)
+        lines.append(f"{name} = {name}.permute{_places(t.dims, sum(g, ()))}.reshape{shape}")
+    options = f"is_causal={bool(positions)}, scale={scale!r}, enable_gqa={sharing != heads}"
+    result = (*lead, *sharing, *(positions or rows), *outer)
+    lines.append(f"out = torch.nn.functional.scaled_dot_product_attention(q, k, v, {options})")
+    lines.append(f"out = out.reshape{tuple(sizes[d] for d in result)}")
+    lines.append(f"return out.permute{_places(result, program.outputs[0].dims)}.contiguous()")
+    body = "\n        ".join(["def attention(*inputs):", *lines])
+    source = f"import torch\n\n\n{torch_source(operands, 'operands')}"
+    return f"{source}\n\ndef make(inputs):\n    {body}\n\n    return attention\n"
+
+
+def _places(have: Dims, want: Dims) -> tuple[int, ...]:
+    return tuple(have.index(d) for d in want)
+
+
+def _without(dims: Iterable[str], *others: Dims) -> Dims:
+    return tuple(d for d in dims if not any(d in o for o in others))

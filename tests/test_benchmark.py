@@ -1,0 +1,202 @@
+"""The benchmark without a GPU: attention found in programs, and rows of contestants that fail or do not apply."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mirage_cli.benchmark import read_rows, regressions, run
+from mirage_cli.codegen.torch_source import torch_source
+from mirage_cli.errors import EarlierBenchError
+from mirage_cli.ir.program import Program
+from mirage_cli.pipeline import Options, Pipeline
+from mirage_cli.report import bench_table, remarks
+from mirage_cli.sdpa import sdpa_source
+from mirage_cli.spec import load_spec, parse_spec
+from mirage_cli.store import Store
+from mirage_cli.target import find_target
+from mirage_cli.tune import bench
+from mirage_cli.tune.measure import QUICK, GpuWorker
+
+SPECS = Path(__file__).parent.parent / "search_specs"
+SMALL = {"q": 12, "s": 20, "m": 3, "d": 8, "e": 8, "h": 2}
+
+ATTENTION = """\
+name: attention
+dims: {b: 2, h: 3, q: 5, s: 7, d: 4, e: 6}
+inputs:
+  Q: [b, h, q, d]
+  K: [b, h, s, d]
+  V: [b, h, s, e]
+program: |
+  O = PROGRAM
+outputs:
+  O: OUTPUT
+"""
+
+
+def attention(program: str, output: str = "[b, h, q, e]") -> Program:
+    text = ATTENTION.replace("O = PROGRAM", program.replace("\n", "\n  ")).replace("OUTPUT", output)
+    return parse_spec(text).at()
+
+
+def assert_same(program: Program, source: str | None) -> None:
+    """The function of the source computes what eager PyTorch computes, here in float64."""
+    assert source is not None
+    modules: list[dict[str, Any]] = [{}, {"torch": torch}]
+    exec(source, modules[0])
+    exec(torch_source(program), modules[1])
+    generator = torch.Generator().manual_seed(0)
+    shapes = [[program.sizes[d] for d in t.dims] for t in program.inputs]
+    inputs = [torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes]
+    result = modules[0]["make"](inputs)(*inputs)
+    assert result.is_contiguous()
+    torch.testing.assert_close(result, modules[1]["reference"](*inputs))
+
+
+OPTIONS = {
+    "gqa": "is_causal=False, scale=1.0, enable_gqa=False",
+    "gqa_decode": "is_causal=False, scale=0.35355339059327373, enable_gqa=False",
+    "gqa_prefill": "is_causal=True, scale=0.35355339059327373, enable_gqa=True",
+    "qknorm_gqa": "is_causal=False, scale=0.35355339059327373, enable_gqa=False",
+}
+"""Attention among the specs that come with mirage, and how PyTorch is called for it."""
+
+
+@pytest.mark.parametrize("path", sorted(SPECS.glob("*.yaml")), ids=lambda p: p.stem)
+def test_attention_is_found_in_the_specs_that_have_it(path: Path) -> None:
+    spec = load_spec(path)
+    program = spec.at({d: n for d, n in SMALL.items() if d in dict(spec.dims)})
+    source = sdpa_source(program)
+    assert (source is not None) == (program.name in OPTIONS)
+    if source is not None:
+        assert OPTIONS[program.name] in source
+        assert_same(program, source)
+
+
+ARE_ATTENTION = {
+    "as usual": "O = dot(softmax(dot(Q, K, d), s), V, s)",
+    "operands swapped": "O = dot(V, softmax(dot(K, Q, d), s), s)",
+    "scaled before": "O = dot(softmax(dot(Q * 0.3, K, d), s), V, s)",
+    "scaled twice": "O = dot(softmax(2 * (dot(Q, K, d) / 3), s), V, s)",
+    "softmax by hand": "A = dot(Q, K, d)\nE = exp(A - max(A, s))\nO = dot(E / sum(E, s), V, s)",
+    "no maximum": "A = dot(Q, K, d)\nE = exp(A)\nO = dot(E / sum(E, s), V, s)",
+    "causal": "O = dot(softmax(where(index(q) >= index(s), dot(Q, K, d) / 2, -inf), s), V, s)",
+    "causal, turned round": "O = dot(softmax(where(index(s) <= index(q), dot(Q, K, d), -inf) / 2, s), V, s)",
+    "computed operands": "O = dot(softmax(dot(rms_norm(Q, d), silu(K), d), s), tanh(V), s)",
+    "a whole head's axes": "O = dot(softmax(dot(Q, K, d, h), s), V, s)",
+}
+ARE_NOT = {
+    "another axis": "O = dot(softmax(dot(Q, K, d), q), V, s)",
+    "no softmax": "O = dot(exp(dot(Q, K, d)), V, s)",
+    "another sum": "A = exp(dot(Q, K, d))\nO = dot(A / sum(A * A, s), V, s)",
+    "another maximum": "A = dot(Q, K, d)\nE = exp(A - max(abs(A), s))\nO = dot(E / sum(E, s), V, s)",
+    "scaled by a tensor": "O = dot(softmax(dot(Q, K, d) * sum(Q, d), s), V, s)",
+    "the other way": "O = dot(softmax(-dot(Q, K, d), s), V, s)",
+    "masked otherwise": "O = dot(softmax(where(index(q) > index(s), dot(Q, K, d), -inf), s), V, s)",
+    "masked with a number": "O = dot(softmax(where(index(q) >= index(s), dot(Q, K, d), 0), s), V, s)",
+    "more behind it": "O = silu(dot(softmax(dot(Q, K, d), s), V, s))",
+}
+
+
+@pytest.mark.parametrize("what", ARE_ATTENTION)
+def test_attention_is_found_however_it_is_written(what: str) -> None:
+    program = attention(ARE_ATTENTION[what])
+    assert_same(program, sdpa_source(program))
+
+
+def test_attention_is_found_whatever_its_names_and_memory_order() -> None:
+    program = parse_spec("""\
+name: conv
+dims: {out: 5, pos: 4, x: 6, y: 3, z: 7, w: 2}
+inputs: {V: [z, out, y], Q: [pos, y, w, x], K: [z, x, y]}
+program: R = dot(V, softmax(where(index(pos) >= index(z), dot(K, Q, x), -inf), z), z)
+outputs: {R: [out, pos, w, y]}
+""").at()
+    source = sdpa_source(program)
+    assert_same(program, source)
+    assert source is not None and "is_causal=True, scale=1.0, enable_gqa=True" in source
+
+
+@pytest.mark.parametrize("what", ARE_NOT)
+def test_what_is_no_attention_is_not_found(what: str) -> None:
+    assert sdpa_source(attention(ARE_NOT[what])) is None
+
+
+def test_two_outputs_are_no_attention() -> None:
+    program = attention("P = softmax(dot(Q, K, d), s)\nO = dot(P, V, s)", "[b, h, q, e]\n  P: [b, h, q, s]")
+    assert sdpa_source(program) is None
+
+
+# -- rows
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipeline]:
+    """One that measures on the CPU, where times mean little."""
+    monkeypatch.setattr(bench, "CAREFUL", QUICK)
+    monkeypatch.setattr(bench.run_bench, "__defaults__", (QUICK, 0))
+    with (
+        Store(tmp_path / "mirage.db") as store,
+        GpuWorker("cpu") as worker,
+        Pipeline(find_target("h100"), Options(), store, True, lambda _: None) as made,
+    ):
+        monkeypatch.setattr(made, "worker", lambda: worker)
+        yield made
+
+
+def test_a_baseline_that_does_not_apply_is_reported_and_the_others_are_timed(pipeline: Pipeline) -> None:
+    rows = [
+        run(pipeline, attention("O = dot(softmax(dot(Q, K, d), s), V, s)"), ["eager", "sdpa"]),
+        run(pipeline, attention("O = dot(dot(Q, K, d), V, s)"), ["eager", "sdpa"]),
+    ]
+    for r in rows:
+        assert list(r["contestants"]) == ["mirage", "eager", "sdpa"] and r["mugraph"] is None
+        assert r["contestants"]["eager"]["median_us"] > 0 and r["contestants"]["eager"]["failure"] is None
+    sdpa, none = (r["contestants"]["sdpa"] for r in rows)
+    assert sdpa["median_us"] > 0 and sdpa["failure"] is None and sdpa["accuracy"]["relative"] < 1e-2
+    assert none["median_us"] is None and none["samples_us"] == []
+    assert json.loads(json.dumps(rows)) == rows
+    assert [line.partition(": ")[2] for line in remarks(rows)] == [
+        "mirage: no kernel was found",
+        "mirage: no kernel was found",
+        "sdpa: does not apply: the program is no attention",
+    ]
+    assert bench_table(rows).row_count == 2
+
+
+# -- an earlier run
+
+
+def row(us: float | None, spread: float = 0.1) -> dict[str, Any]:
+    return {
+        "spec": "s",
+        "dims": {"m": 2},
+        "dtype": "float16",
+        "contestants": {"mirage": {"median_us": us, "spread_us": spread}},
+    }
+
+
+def test_a_kernel_is_slower_by_more_than_5_percent_and_both_spreads() -> None:
+    assert regressions([row(10.0)], [row(10.6)]) == []
+    assert regressions([row(10.0)], [row(10.8)]) == ["s {'m': 2}: 10.80 µs, was 10.00 µs"]
+    assert regressions([row(10.0)], [row(None)]) == regressions([], [row(99.0)]) == []
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"spec": "s"}]', "[" * 100_000, '[{"contestants": []}]'])
+def test_a_file_that_is_no_earlier_run_is_an_error(text: str, tmp_path: Path) -> None:
+    (tmp_path / "before.json").write_text(text, encoding="utf-8")
+    with pytest.raises(EarlierBenchError, match=r"before.json: "):
+        read_rows(tmp_path / "before.json")
+    with pytest.raises(EarlierBenchError, match="No such file"):
+        read_rows(tmp_path / "none.json")
+
+
+def test_the_file_of_an_earlier_run_is_read(tmp_path: Path) -> None:
+    (tmp_path / "before.json").write_text(json.dumps([row(1.0), row(None)]), encoding="utf-8")
+    assert read_rows(tmp_path / "before.json") == [row(1.0), row(None)]
