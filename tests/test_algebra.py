@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from mirage_cli.algebra import canonical
-from mirage_cli.algebra.canonical import Algebra, Form, eqn_forms, program_forms
+from mirage_cli.algebra.canonical import Algebra, Atom, Form, eqn_forms, program_forms
 from mirage_cli.ir.program import Program
 from mirage_cli.verify.interpret import run_program
 from mirage_cli.verify.semantics import FloatSemantics, Named
@@ -85,6 +86,10 @@ EQUAL = {
     "max of a max": ("a = max(R; n) | O = max(a; m)", "O = max(R; m, n)"),
     "softmax written out": ("O = softmax(X; k)", "a = exp(X) | c = sum(a; k) | O = div(a, c)"),
     "softmax of shifted": ("O = softmax(X; k)", "a = sub(X, P) | O = softmax(a; k)"),
+    "softmax of multiples, shifted before or after": (
+        "a = mul(X, 0.125) | O = softmax(a; k)",
+        "a = max(X; k) | c = sub(X, a) | d = mul(c, 0.125) | e = exp(d) | f = sum(e; k) | O = div(e, f)",
+    ),
     "softmax divided after the product": (
         "a = softmax(X; k) | O = dot(a, W; k)",
         "a = exp(X) | c = dot(a, W; k) | d = sum(a; k) | O = div(c, d)",
@@ -110,6 +115,43 @@ def test_equal_programs_have_one_form(name: str) -> None:
     algebra = Algebra()
     one, other = (form(algebra, text) for text in EQUAL[name])
     assert one is other, f"{one}\n{other}"
+
+
+def test_a_logsumexp_keeps_the_maximum_that_it_adds() -> None:
+    """max(X - P) is not used as max X - P: what verifies a plan knows no order."""
+    forms = program_forms(
+        Algebra(), program(DIMS, INPUTS, "a = sub(X, P) | c = max(a; k) | O = logsumexp(a; k)", "O c")
+    )
+    assert len(forms["O"].terms) == 2
+    assert set(forms["c"].terms) <= set(forms["O"].terms)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = max(X; k) | O = softmax(a; m)",
+        "a = logsumexp(X; k) | O = softmax(a; m)",
+        "a = layer_norm(X; k) | O = softmax(a; k)",
+        "a = layer_norm(X; k) | O = logsumexp(a; k)",
+    ],
+)
+def test_a_safe_softmax_stays_safe(text: str) -> None:
+    """Where the maximum that it subtracts is one of maxima, of logarithms, or has terms that it does not depend on."""
+    algebra = Algebra()
+    kinds = {a.kind for a in atoms_of(form(algebra, text))}
+    assert "shifted_exp" in kinds
+    assert "exp" not in kinds
+
+
+def atoms_of(x: Form) -> Iterator[Atom]:
+    """Every atom in a form, at any depth."""
+    todo = [a for mono, _ in x.terms for a, _ in mono]
+    while todo:
+        atom = todo.pop()
+        yield atom
+        forms = [part for part in atom.args if isinstance(part, Form)]
+        todo += [a for f in forms for mono, _ in f.terms for a, _ in mono]
+        todo += [a for a, _ in atom.args[1]] if atom.kind == "sum" else []
 
 
 # -- different

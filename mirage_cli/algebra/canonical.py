@@ -31,8 +31,9 @@ Mono = tuple[tuple["Atom", Fraction], ...]
 class Atom:
     """An indivisible factor. `kind` is one of
 
-    input(name, axes)  index(axis)  size(axis)  number(value)  inf()  exp(form)  shifted_exp(form, bound)
+    input(name, axes)  index(axis)  size(axis)  number(value)  inf()  exp(form)  shifted_exp(form, bound[, k])
     sum(bound, mono)  max(bound, form)  min(bound, form)  poly(form)  log(form)  fn(name, *forms)
+    mark(form, bound)
 
     dims: the axes it depends on. key: a digest that orders atoms.
     """
@@ -41,6 +42,12 @@ class Atom:
 
     def __init__(self, kind: str, args: tuple[Any, ...], dims: frozenset[str], key: str) -> None:
         self.kind, self.args, self.dims, self.key = kind, args, dims, key
+
+    @property
+    def shift(self) -> tuple[Form, tuple[str, ...], Fraction]:
+        """x, the axes, and k of a shifted_exp, which is exp(k·x - k·max x)."""
+        x, axes, *k = self.args
+        return x, axes, k[0] if k else ONE
 
     def __str__(self) -> str:
         match self.kind:
@@ -51,7 +58,9 @@ class Atom:
             case "max" | "min":
                 return f"{self.kind}_{{{','.join(self.args[0])}}}({self.args[1]})"
             case "shifted_exp":
-                return f"exp({self.args[0]} - max_{{{','.join(self.args[1])}}})"
+                x, axes, k = self.shift
+                inner = f"{x} - max_{{{','.join(axes)}}}"
+                return f"exp({inner})" if k == 1 else f"exp({k}·({inner}))"
             case "fn":
                 return f"{self.args[0]}({', '.join(str(a) for a in self.args[1:])})"
             case _:
@@ -254,26 +263,43 @@ class Algebra:
         return self.of_atom(self._atom("poly", x, dims=x.dims), e)
 
     def exp(self, x: Form) -> Form:
-        """exp(x). A maximum of the rest that x subtracts makes the atom shifted_exp; logarithms come out."""
+        """exp(x). Where x subtracts its maximum, that makes the atom shifted_exp; of the rest, logarithms come out."""
         if x is self.zero:
             return self.one
         if x.single and x.single[1] < 0 and [a.kind for a, _ in x.single[0]] == ["inf"]:
             return self.zero
-        for mono, c in x.terms:
-            if len(mono) == 1 and mono[0][1] == 1:
-                atom = mono[0][0]
-                if atom.kind == "log" and c.denominator == 1:
-                    rest = self.sub(x, self._form({mono: c}))
-                    return self.mul(self.pow(atom.args[0], c), self.exp(rest))
-                if atom.kind == "max" and c < 0:
-                    bound, inner = atom.args
-                    moving, still = self.depending(x, bound), self.sub(inner, self.depending(inner, bound))
-                    if moving is self.scale(self.sub(inner, still), -c):  # max(y + still) = max(y) + still
-                        shifted = self.of_atom(self._atom("shifted_exp", moving, bound, dims=moving.dims))
-                        rest = self.sub(self.sub(x, moving), self._form({mono: c}))
-                        rest = self.add(rest, self.scale(still, c))
-                        return shifted if rest is self.zero else self.mul(shifted, self.exp(rest))
+        plain = [(m[0][0], c) for m, c in x.terms if len(m) == 1 and m[0][1] == 1]
+        for atom, c in plain:
+            if atom.kind == "max" and c < 0 and (subtracted := self._maximised(x, atom, -c)):
+                moving, axes = subtracted
+                rest = self.add(x, self.scale(self.sub(self.of_atom(atom), moving), -c))
+                return self.mul(self.shifted_exp(moving, axes, -c), self.exp(rest))
+        for atom, c in plain:
+            if atom.kind == "log" and c.denominator == 1:
+                rest = self.sub(x, self.scale(self.of_atom(atom), c))
+                return self.mul(self.pow(atom.args[0], c), self.exp(rest))
         return self.of_atom(self._atom("exp", x, dims=x.dims))
+
+    def shifted_exp(self, x: Form, axes: Iterable[str], k: Fraction = ONE) -> Form:
+        """exp(k·x - k·max x), the maximum over these axes; k is positive."""
+        bound = tuple(sorted(x.dims & set(axes)))
+        times = () if k == 1 else (k,)
+        return self.of_atom(self._atom("shifted_exp", x, bound, *times, dims=x.dims)) if bound else self.one
+
+    def mark(self, x: Form, axes: Iterable[str]) -> Form:
+        """Some value with the axes of x but these, known to nobody."""
+        return self.of_atom(self._atom("mark", x, tuple(axes), dims=x.dims - set(axes)))
+
+    def _maximised(self, x: Form, top: Atom, k: Fraction) -> tuple[Form, tuple[str, ...]] | None:
+        """The y, and the axes, of which `top` is the maximum, where x has k·y, up to terms that lack the axes."""
+        bound, inner = top.args
+        if self.depending(x, bound) is self.scale(self.depending(inner, bound), k):
+            return inner, bound
+        for mono, c in x.terms:  # y may be a maximum itself: max_a max_b z is max_{a,b} z
+            atom = mono[0][0] if c == k and len(mono) == 1 and mono[0][1] == 1 else top
+            if atom.kind == "max" and atom.args[1] is inner and set(atom.args[0]) < set(bound):
+                return self.of_atom(atom), tuple(a for a in bound if a not in atom.args[0])
+        return None
 
     def depending(self, x: Form, axes: Iterable[str]) -> Form:
         """The terms of x that depend on one of these axes."""
@@ -377,7 +403,7 @@ class Algebra:
         elif atom.kind == "shifted_exp":  # its bound axes are free in the exponent too: rename both
             moved = self.rename(atom.args[0], names)
             axes = tuple(sorted(names.get(a, a) for a in atom.args[1]))
-            return self.of_atom(self._atom("shifted_exp", moved, axes, dims=moved.dims))
+            return self.shifted_exp(moved, axes, *atom.args[2:])
         apart = {b: self._fresh(b) for b in bound if b in names.values()}
         inner = {a: b for a, b in names.items() if a not in bound} | apart
 
@@ -424,8 +450,7 @@ class Algebra:
             case "max" | "min":
                 return self.extremum(atom.kind, f(atom.args[1]), atom.args[0] if bound is None else bound)
             case "shifted_exp":
-                moved = f(atom.args[0])
-                return self.of_atom(self._atom("shifted_exp", moved, atom.args[1], dims=moved.dims))
+                return self.shifted_exp(f(atom.args[0]), *atom.args[1:])
             case _:
                 return self.of_atom(atom)
 
@@ -483,7 +508,7 @@ def program_forms(algebra: Algebra, program: Program) -> dict[str, Form]:
     forms: dict[str, Form] = {t.name: algebra.input(t.name, t.dims) for t in program.inputs}
     for e in program.eqns:
         forms[e.out] = algebra.apply(e.op, [_operand(a, forms) for a in e.args], e.axes)
-    return make_safe(algebra, forms)
+    return drop_shifts(algebra, make_safe(algebra, forms), [t.name for t in program.outputs])
 
 
 def _operand(a: Arg, forms: Mapping[str, Form]) -> Form | Number:
@@ -518,11 +543,42 @@ def make_safe(algebra: Algebra, forms: Mapping[str, Form]) -> dict[str, Form]:
                 if axes and algebra.depending(x, axes) is inner:
                     moving = safe(inner)
                     top = algebra.extremum("max", moving, axes)
-                    shifted = algebra.exp(algebra.sub(moving, top))
+                    shifted = algebra.shifted_exp(moving, axes)
                     return algebra.mul(shifted, algebra.exp(algebra.add(top, safe(algebra.sub(x, inner)))))
         return algebra.map_atom(atom, safe)
 
     return {name: safe(f) for name, f in forms.items()}
+
+
+def drop_shifts(algebra: Algebra, forms: Mapping[str, Form], outputs: Iterable[str]) -> dict[str, Form]:
+    """exp(k·(x + c) - k·max(x + c)) --> exp(k·x - max k·x), where c lacks the maximum's axes, if outputs stay the same.
+
+    The two differ by the factor λ = exp(max k·x + k·c - k·max(x + c)). That it is 1 is not used: it must cancel. From a
+    logsumexp, with its + max(x + c), it does not, and the maximum stays as it was written.
+    """
+    for atom in [a for a in algebra.atoms.values() if a.kind == "shifted_exp"]:
+        x, axes, k = atom.shift
+        moving = algebra.scale(algebra.depending(x, axes), k)
+        if moving is x:
+            continue
+        shifted, mark = algebra.shifted_exp(moving, axes), algebra.exp(algebra.mark(x, axes))
+        dropped = _replaced(algebra, forms, atom, shifted)
+        marked = _replaced(algebra, {n: forms[n] for n in outputs}, atom, algebra.mul(shifted, mark))
+        if all(marked[n] is dropped[n] for n in outputs):
+            forms = dropped
+    return dict(forms)
+
+
+def _replaced(algebra: Algebra, forms: Mapping[str, Form], old: Atom, new: Form) -> dict[str, Form]:
+    """The forms with an atom replaced wherever it occurs."""
+    memo: dict[Form, Form] = {}
+
+    def walk(x: Form) -> Form:
+        if x not in memo:
+            memo[x] = algebra.rebuild(x, lambda atom: new if atom is old else algebra.map_atom(atom, walk))
+        return memo[x]
+
+    return {name: walk(f) for name, f in forms.items()}
 
 
 def overflowing(form: Form) -> Mono:

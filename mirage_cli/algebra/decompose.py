@@ -154,7 +154,7 @@ def _program_nodes(d: Decomposition, safe: dict[str, Form]) -> dict[Form, list[N
             continue  # exp(a - max a), which only exp_sub computes without NaN where a row is masked out whole
         dims = frozenset[str]().union(*(a.dims for a in args if isinstance(a, Form)))
         acted_on = set(e.axes[::2] if e.op == "rename" else e.axes) if OPS[e.op].kind != "leaf" else set[str]()
-        if not acted_on <= dims or safe[e.out].dims != set(e.dims):
+        if not acted_on <= dims or safe[e.out].dims != frozenset(e.dims):
             continue  # an argument or the result has lost an axis, its terms having cancelled
         if d.algebra.apply(e.op, args, e.axes) is safe[e.out] and safe[e.out] not in args:
             constant = tuple(_constant(a) if isinstance(a, Form) else a for a in args)
@@ -243,7 +243,8 @@ def _atom_nodes(d: Decomposition, atom: Atom) -> list[Node]:
         case "exp":
             steps.add("exp", _constant(atom.args[0]))
         case "shifted_exp":
-            steps.add("exp_sub", atom.args[0], algebra.extremum("max", atom.args[0], atom.args[1]))
+            x, axes, k = atom.shift
+            steps.add("exp_sub", algebra.scale(x, k), algebra.scale(algebra.extremum("max", x, axes), k))
         case "log":
             steps.add("log", atom.args[0])
         case "fn":
