@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 
@@ -11,7 +12,18 @@ import pytest
 
 from mirage_cli.ir.ops import OPS
 from mirage_cli.verify.field import Field
-from mirage_cli.verify.residues import ALL, LEVELS, MINUS_INF, MODULI, UNDEFINED, Value, as_field, same
+from mirage_cli.verify.residues import (
+    ALL,
+    GENERATOR,
+    LEVELS,
+    MINUS_INF,
+    MODULI,
+    UNDEFINED,
+    Value,
+    as_field,
+    discrete_logs,
+    same,
+)
 
 SIZES = {"a": 3, "b": 5}
 HALF = Fraction(1, 2)
@@ -79,6 +91,28 @@ def test_exp_spends_a_level_and_falls_back_to_a_random_function(field: Field) ->
         x = field.exp(x)
     assert levels == [4, 3, 2, 1]
     assert x.valid == ALL
+
+
+def test_random_functions_keep_the_residues_apart(field: Field) -> None:
+    """What is in doubt in one residue is in doubt there alone; a spent residue goes by the first that is left."""
+    x = draw(field, "a", "b")
+    root = field.pow(x, HALF)
+    y = field.fn("f", root)
+    assert root.taint is not None and y.taint is not None
+    assert (y.taint == root.taint).all()
+    other = replace(root, data=np.concatenate([root.data[:1] + 1, root.data[1:]]))
+    changed = field.fn("f", other).data != y.data
+    assert changed[0].all() and not changed[1:].any()
+    spent = field.exp(x)
+    assert (field.fn("f", replace(spent, data=np.where([[[v]] for v in spent.valid], spent.data, 0))).data
+            == field.fn("f", spent).data).all()  # fmt: skip
+
+
+def test_discrete_logarithms() -> None:
+    for level, (p, q) in enumerate(pairwise(MODULI)):
+        exponents = [0, 1, q - 1, q // 2, 123456789]
+        squares = np.array([pow(GENERATOR, e, p) for e in exponents])
+        assert discrete_logs(level, squares).tolist() == exponents
 
 
 def test_log_of_a_negated_argument_is_in_doubt(field: Field) -> None:

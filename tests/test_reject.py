@@ -12,7 +12,7 @@ import pytest
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.verify import interpret
 from mirage_cli.verify.equivalence import DOUBTFUL, Verdict, check_equivalence, small_instance, structure_problem
-from tests.mugraphs import CASES, Case, case, matmul
+from tests.mugraphs import CASES, Case, Write, case, matmul
 from tests.mutations import mutate
 from tests.test_interpret import agrees_in_float64
 
@@ -26,11 +26,60 @@ def test_right_graphs_are_accepted(name: str, seed: int) -> None:
     assert 0 < verdict.bound < 1e-12
 
 
+MANY_ROOTS = """
+mugraph many_roots float32
+dims m=32 k=64 n=48
+input X f32[m, k, n]
+output Y f32[]
+kernel k0 generated m:loop k:loop n:loop
+  X = load X[m, k, n]
+  A[m, k, n] = sqrt(X)
+  Y[] = sum(A; m, k, n)
+  store Y[] = Y
+"""
+
+
+def many_roots(w: Write) -> None:
+    w.sqrt("A", "X")
+    w.sum("Y", "A", over="m k n")
+
+
 def test_signs_that_no_draw_could_check_are_owned_up_to() -> None:
-    """Too many roots meet for all of them to be of squares."""
-    verdicts = {n: check_equivalence(CASES[n].program, CASES[n].graph, 0) for n in ("roots", "rmsnorm_linear")}
-    assert DOUBTFUL in verdicts["roots"].assumes
-    assert DOUBTFUL not in verdicts["rmsnorm_linear"].assumes
+    """Too many roots meet for all of them to be of squares, at the least sizes too."""
+    many = case(MANY_ROOTS, many_roots)
+    assert DOUBTFUL in check_equivalence(many.program, many.graph, 0).assumes
+    for name in ("roots", "rmsnorm_linear"):
+        assert DOUBTFUL not in check_equivalence(CASES[name].program, CASES[name].graph, 0).assumes
+
+
+ROOT = """
+mugraph root float32
+dims m=32
+input X f32[m]
+output Y f32[m]
+kernel k0 generated m:grid
+  X = load X[m]
+  A[m] = sqrt(X)
+  Y[m] = add(A, 0)
+  store Y[m] = Y
+"""
+WRONG_ROOT = ROOT.replace(
+    "  Y[m] = add(A, 0)\n",
+    "  B[m] = neg(A)\n  i[m] = index(m)\n  first[m] = eq(i, 0)\n  Y[m] = where(first, B, A)\n",
+)
+
+
+def root(w: Write) -> None:
+    w.sqrt("A", "X")
+    w.add("Y", "A", 0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_element_is_compared_also_below_roots(seed: int) -> None:
+    """One element is wrong, and in doubt in half of the residues of a draw."""
+    right = case(ROOT, root)
+    assert check_equivalence(right.program, right.graph, seed).ok
+    assert not check_equivalence(right.program, parse_mugraph(WRONG_ROOT), seed, tests=1).ok
 
 
 @dataclass(frozen=True)

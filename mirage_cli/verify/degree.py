@@ -7,7 +7,7 @@ for them the bound rests on the assumption that is recorded (docs/verification.m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
@@ -15,7 +15,7 @@ from math import prod
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program
-from mirage_cli.verify.residues import MODULI
+from mirage_cli.verify.residues import MODULI, Valid
 
 ASSUMPTIONS = {
     "exp": "powers of ω behave as independent where exponents differ",
@@ -146,12 +146,12 @@ class _Walk:
         return Degree(top, bottom)
 
 
-def claim(program: Program, graph: MuGraph, levels: list[tuple[bool, ...]]) -> Claim:
-    """The bound of one test that compared each output in these residues.
+def claim(program: Program, graph: MuGraph, levels: Sequence[Iterable[Valid]]) -> Claim:
+    """The bound of one test that compared each output in these residues, some elements in these, others in those.
 
     A difference of degree D that is not zero vanishes at a random point modulo p with probability at most D / p
     (Schwartz 1980, Zippel 1979); residues modulo different primes are independent. Where exponentials occur one residue
-    alone is counted, and the degree of the exponents is added.
+    alone is counted, and the degree of the exponents, which are residues modulo a smaller prime, is added.
     """
     walk = _Walk(program.sizes)
     env = {t.name: Degree(1, {}) for t in program.inputs}
@@ -166,14 +166,15 @@ def claim(program: Program, graph: MuGraph, levels: list[tuple[bool, ...]]) -> C
     kinds = walk.kinds | other.kinds
     exponent = max(walk.exponent, other.exponent)
     bound = 0.0
-    for t, valid in zip(program.outputs, levels, strict=True):
+    for t, compared in zip(program.outputs, levels, strict=True):
         a, b = env[t.name], memory[t.name]
         degree = max(a.top + b.below, b.top + a.below, 1)
-        if "exp" in kinds:
-            here = (degree + exponent) / min(p for p, v in zip(MODULI, (*valid, False), strict=False) if v)
-        else:
-            here = prod(min(1.0, degree / p) for p, v in zip(MODULI, valid, strict=True) if v)
-        bound = max(bound, min(1.0, here))
+        for valid in compared:
+            if "exp" in kinds:
+                here = degree / MODULI[valid.index(True)] + exponent / MODULI[-1]
+            else:
+                here = prod(min(1.0, degree / p) for p, v in zip(MODULI, valid, strict=True) if v)
+            bound = max(bound, min(1.0, here))
     return Claim(bound, tuple(text for kind, text in ASSUMPTIONS.items() if kind in kinds))
 
 

@@ -19,16 +19,19 @@ from mirage_cli.ir.ops import OPS, Type
 from mirage_cli.ir.placement import InexpressibleError, place
 from mirage_cli.ir.program import Eqn, Program, Tensor, equation, tensor_type
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
-from mirage_cli.verify.degree import claim
+from mirage_cli.verify.degree import Claim, claim
 from mirage_cli.verify.interpret import run_mugraph, run_program
-from mirage_cli.verify.residues import LEVELS, NO_GUESSES, UNDEFINED, Valid, Value, aligned, both_valid, same
+from mirage_cli.verify.residues import LEVELS, NO_GUESSES, UNDEFINED, Valid, Value, aligned, compared_levels, same
 from mirage_cli.verify.semantics import FieldSemantics, ScheduleFailure
 
-REDRAWS = 128
-"""Draws, for one test, within which every output must have shown an element that is defined and without taint."""
+REDRAWS = 48
+"""Draws in a row that may bring a test nothing, before it goes on at the least sizes, where fewer roots meet."""
+
+LEAST_REDRAWS = 512
+"""The same at the least sizes."""
 
 ENOUGH = 8
-"""Draws that tell something about the program, after which a μGraph that was never without doubt is refused."""
+"""Draws that tell something about an output, after which a μGraph that was never without doubt in it is refused."""
 
 MASK_BITS = 24
 """Random bits behind every comparison in one test: tests of programs that compare are repeated until they are met."""
@@ -76,15 +79,11 @@ def check_equivalence(program: Program, graph: MuGraph, seed: int, tests: int = 
     bound = 1.0
     assumes: tuple[str, ...] = ()
     for test in range(tests):
-        test_seed = seed * 1009 + test
-        sizes, schedule = small_instance(program, graph, test_seed)
-        small, small_graph = program.resized(sizes), graph.resized(sizes)
-        outcome = _test(small, small_graph, schedule, test_seed)
+        outcome = _test(program, graph, seed * 1009 + test)
         if isinstance(outcome, Verdict):
             return outcome
-        result = claim(small, small_graph, outcome.levels)
-        bound *= min(1.0, result.bound + outcome.miss)
-        assumes = tuple(dict.fromkeys((*assumes, *result.assumes, *outcome.assumes)))
+        bound *= outcome.bound
+        assumes = tuple(dict.fromkeys((*assumes, *outcome.assumes)))
     rest = f", assuming {', '.join(assumes)}" if assumes else ""
     detail = f"tested over finite fields: false accept below {bound:.1e}{rest}"
     return Verdict(True, "field", bound, detail, assumes=assumes)
@@ -93,106 +92,137 @@ def check_equivalence(program: Program, graph: MuGraph, seed: int, tests: int = 
 # -- one test
 
 
-@dataclass(frozen=True, slots=True)
-class _Passed:
-    """levels: the residues in which each output was compared; miss: bound on not seeing a wrong comparison."""
+def _test(program: Program, graph: MuGraph, seed: int) -> Verdict | Claim:
+    """Run both on random inputs, again until draws have told something about every output and every comparison.
 
-    levels: list[Valid]
-    miss: float
-    assumes: tuple[str, ...] = ()
-
-
-def _test(program: Program, graph: MuGraph, schedule: Schedule, seed: int) -> Verdict | _Passed:
-    """Run both on random inputs, again until the draws tell something about every output and every comparison.
-
-    Where too many roots meet in the program, no draw has squares under all of them. Then elements in doubt must agree.
+    Where roots meet, few draws have squares under all of them, and fewer the larger the sizes. Where none is found at
+    the least sizes either, elements in doubt must agree.
     """
-    bits, told = 0, 0
-    for draw in range(REDRAWS):
-        run = _Draw(program, graph, schedule, seed, draw)
-        if not run.telling:
-            continue
-        told += 1
-        outcome = run.compare(doubtful=False)
-        if isinstance(outcome, Verdict):
+    series = [
+        _Series(program, graph, *small_instance(program, graph, seed, least=least), seed) for least in (False, True)
+    ]
+    for s, idle in zip(series, (REDRAWS, LEAST_REDRAWS), strict=True):
+        outcome = s.run(idle)
+        if outcome is not None:
             return outcome
-        bits += run.guesses if outcome is not None else 0
-        if outcome is not None and bits >= MASK_BITS:
-            return _Passed(outcome, 0.0 if run.guesses == NO_GUESSES else 2.0**-bits)
-    if told >= ENOUGH:
+    if any(s.told[t.name] >= ENOUGH and not s.levels[t.name] for s in series for t in program.outputs):
         return _refusal("roots and logarithms are never of squares where the program's are", f"seed {seed}")
-    outcome = _Draw(program, graph, schedule, seed, REDRAWS).compare(doubtful=True)
-    if isinstance(outcome, Verdict):
-        return outcome
-    if outcome is None:
-        return _refusal(f"an output was undefined in all of {REDRAWS} draws", f"seed {seed}, {_sizes(program)}")
-    return _Passed(outcome, 0.0, (DOUBTFUL,))
+    return series[0].doubtful()
+
+
+class _Series:
+    """Draws at one choice of sizes and schedule.
+
+    told: in how many draws the program told something about an output. missing: its elements that no comparison has
+    settled yet. levels: the residues in which elements were compared. bits: the random bits behind the comparisons in
+    the program, in draws that settled something.
+    """
+
+    def __init__(self, program: Program, graph: MuGraph, sizes: dict[str, int], schedule: Schedule, seed: int) -> None:
+        self.program, self.graph, self.schedule = program.resized(sizes), graph.resized(sizes), schedule
+        self.seed, self.where = seed, f"seed {seed}, {_sizes(self.program)}"
+        self.told: Counter[str] = Counter()
+        self.bits: Counter[str] = Counter()
+        self.missing = {t.name: np.ones([sizes[d] for d in t.dims], dtype=bool) for t in program.outputs}
+        self.levels: dict[str, set[Valid]] = {t.name: set() for t in program.outputs}
+
+    def run(self, idle: int) -> Verdict | Claim | None:
+        """A refusal, or what the test claims, or None after so many draws in a row that brought nothing."""
+        since = draw = 0
+        while since < idle:
+            since, draw = since + 1, draw + 1
+            run = _Draw(self.program, self.seed, draw)
+            useful = {name for name, x in run.want.items() if self.telling(name, x)}
+            self.told.update(useful)
+            if not useful:
+                continue
+            settled = self.compare(run, doubtful=False)
+            if isinstance(settled, Verdict):
+                return settled
+            for name in settled & useful:
+                self.bits[name] += run.guesses
+                since = 0
+            if not any(self.needs(t.name) for t in self.program.outputs):
+                return self.claim(0.0 if run.guesses == NO_GUESSES else 2.0 ** -min(self.bits.values()))
+        return None
+
+    def needs(self, name: str) -> bool:
+        return bool(self.missing[name].any()) or self.bits[name] < MASK_BITS
+
+    def telling(self, name: str, x: Value) -> bool:
+        """Whether what the program makes of a draw says something that is still needed."""
+        if not self.needs(name):
+            return False
+        dims = next(t.dims for t in self.program.outputs if t.name == name)
+        sure = _sure(x)
+        fresh = np.broadcast_to(aligned(sure, x.dims, dims), self.missing[name].shape) & self.missing[name]
+        return bool((fresh if self.missing[name].any() else sure).any())
+
+    def doubtful(self) -> Verdict | Claim:
+        """One draw in which elements beyond roots of non-squares count too."""
+        settled = self.compare(_Draw(self.program, self.seed, 0), doubtful=True)
+        if isinstance(settled, Verdict):
+            return settled
+        if len(settled) < len(self.program.outputs):
+            return _refusal("an output was undefined in every draw", self.where)
+        claim = self.claim(0.0)
+        return replace(claim, assumes=(*claim.assumes, DOUBTFUL))
+
+    def claim(self, miss: float) -> Claim:
+        """miss: bound on not seeing a wrong comparison."""
+        found = claim(self.program, self.graph, [self.levels[t.name] for t in self.program.outputs])
+        return replace(found, bound=min(1.0, found.bound + miss))
+
+    def compare(self, run: _Draw, *, doubtful: bool) -> Verdict | set[str]:
+        """A refusal; or the outputs of which some element was compared."""
+        try:
+            found = run_mugraph(self.graph, self.schedule, run.inputs, run.semantics, self.seed)
+        except ScheduleFailure as failure:
+            return _refusal(str(failure), self.where)
+        settled: set[str] = set()
+        for t in self.program.outputs:
+            want, got = run.want[t.name], found[t.name]
+            if doubtful:
+                want, got = replace(want, taint=None), replace(got, taint=None)
+            want = _spread(t, want, got.shape)
+            agree, sure = same(want, got)
+            undefined = np.zeros(got.shape, dtype=bool) if want.flags is None else want.flags == UNDEFINED
+            if (wrong := ~agree & sure & ~undefined).any():
+                at = tuple(int(i) for i in np.argwhere(wrong)[0])
+                return _mismatch(t, at, want, got, self.where)
+            if (sure & ~undefined).any():
+                settled.add(t.name)
+            self.levels[t.name] |= compared_levels(want, got, sure & ~undefined & self.missing[t.name])
+            self.missing[t.name] &= ~(sure | undefined)
+        return settled
 
 
 class _Draw:
-    """One random input, and what the program makes of it."""
+    """One random input, and what the program makes of it.
 
-    def __init__(self, program: Program, graph: MuGraph, schedule: Schedule, seed: int, draw: int) -> None:
-        self.program, self.graph, self.schedule, self.seed = program, graph, schedule, seed
+    guesses: random bits behind the comparison of the program that had the fewest.
+    """
+
+    def __init__(self, program: Program, seed: int, draw: int) -> None:
         self.semantics = FieldSemantics(seed * 4099 + draw, program.sizes)
         self.inputs = {t.name: self.semantics.field.draw(t.dims, tensor_type(t)) for t in program.inputs}
         self.want = run_program(program, self.inputs, self.semantics)
         self.guesses = self.semantics.field.fewest_guesses
-        self.telling = all(_telling(x) for x in self.want.values())
-
-    def compare(self, *, doubtful: bool) -> Verdict | list[Valid] | None:
-        """A refusal; or the levels in which each output was compared; or None if an output was not compared at all.
-
-        doubtful: elements beyond roots of non-squares count too.
-        """
-        where = f"seed {self.seed}, {_sizes(self.program)}"
-        try:
-            got = run_mugraph(self.graph, self.schedule, self.inputs, self.semantics, self.seed)
-        except ScheduleFailure as failure:
-            return _refusal(str(failure), where)
-        levels: list[Valid] = []
-        telling = True
-        for t in self.program.outputs:
-            want, have = self.want[t.name], got[t.name]
-            if doubtful:
-                want, have = replace(want, taint=None), replace(have, taint=None)
-            agree, sure = _compare(t, want, have)
-            if (~agree & sure).any():
-                at = tuple(int(i) for i in np.argwhere(~agree & sure)[0])
-                return _mismatch(t, at, want, have, where)
-            telling &= bool((agree & sure).any())
-            levels.append(both_valid(want, have))
-        return levels if telling else None
 
 
-def _telling(x: Value) -> bool:
-    """Some element is defined and beyond doubt."""
-    agree, sure = same(x, x)
-    if x.flags is not None:
-        sure = sure & (x.flags != UNDEFINED)
-    return bool((agree & sure).any())
+def _sure(x: Value) -> np.ndarray:
+    """The elements that are without taint in some residue, or undefined: then anything is right."""
+    _, sure = same(x, x)
+    return sure if x.flags is None else sure | (x.flags == UNDEFINED)
 
 
-def _compare(t: Tensor, want: Value, got: Value) -> tuple[np.ndarray, np.ndarray]:
-    """Where they agree and where that counts; where the program itself has no value, anything is right."""
-    shape = got.shape
-    want = Value(
-        t.dims,
-        want.kind,
-        np.broadcast_to(*_wide(want, t.dims, shape)),
-        want.valid,
-        None if want.flags is None else np.broadcast_to(aligned(want.flags, want.dims, t.dims), shape),
-        None if want.taint is None else np.broadcast_to(aligned(want.taint, want.dims, t.dims, 1), (LEVELS, *shape)),
-    )
-    agree, sure = same(want, got)
-    if want.flags is not None:
-        sure = sure & (want.flags != UNDEFINED)
-    return agree, sure
-
-
-def _wide(x: Value, dims: tuple[str, ...], shape: tuple[int, ...]) -> tuple[np.ndarray, tuple[int, ...]]:
+def _spread(t: Tensor, x: Value, shape: tuple[int, ...]) -> Value:
+    """A result of the program with the axes of its output, repeated along those that it lacks."""
     lead = 1 if x.kind == "field" else 0
-    return aligned(x.data, x.dims, dims, lead), (*x.data.shape[:lead], *shape)
+    data = np.broadcast_to(aligned(x.data, x.dims, t.dims, lead), (*x.data.shape[:lead], *shape))
+    flags = None if x.flags is None else np.broadcast_to(aligned(x.flags, x.dims, t.dims), shape)
+    taint = None if x.taint is None else np.broadcast_to(aligned(x.taint, x.dims, t.dims, 1), (LEVELS, *shape))
+    return replace(x, dims=t.dims, data=data, flags=flags, taint=taint)
 
 
 def _refusal(detail: str, counterexample: str | None) -> Verdict:
@@ -201,8 +231,7 @@ def _refusal(detail: str, counterexample: str | None) -> Verdict:
 
 def _mismatch(t: Tensor, at: tuple[int, ...], want: Value, got: Value, where: str) -> Verdict:
     element = f"{t.name}[{', '.join(f'{d}={i}' for d, i in zip(t.dims, at, strict=True))}]"
-    place = tuple(at[t.dims.index(d)] for d in want.dims)
-    values = f"expected {_element(want, place)}, got {_element(got, at)}"
+    values = f"expected {_element(want, at)}, got {_element(got, at)}"
     return _refusal(f"computes another {t.name}", f"{element}: {values}; {where}")
 
 
@@ -253,11 +282,15 @@ def _classes(program: Program, graph: MuGraph) -> _Classes:
     return classes
 
 
-def small_instance(program: Program, graph: MuGraph, seed: int) -> tuple[dict[str, int], Schedule]:
+def small_instance(
+    program: Program, graph: MuGraph, seed: int, *, least: bool = False
+) -> tuple[dict[str, int], Schedule]:
     """Reduced sizes and a schedule: several tiles along every grid, loop and split dimension, the last one short.
 
     Axes of one class get one size, and axes whose size is a number of the program (`size`) get sizes of their own, so
     that one is not taken for another. Chunk axes get no size: the schedule's split is theirs.
+
+    least: the smallest sizes for which that can be said, with two tiles.
     """
     rng = random.Random(seed)
     classes = _classes(program, graph)
@@ -271,8 +304,11 @@ def small_instance(program: Program, graph: MuGraph, seed: int) -> tuple[dict[st
     size: dict[str, int] = {}
     for c in sorted({classes.find(d) for d in (*program.order, *graph.sizes)}):
         has = roles.get(c, set())
+        cut = bool(has & {"split", "loop", "grid"})
         choices = [7, 5] if "split" in has else [5, 7] if "loop" in has else [3, 5, 7] if "grid" in has else [2, 3, 4]
-        pick = choices[0] if has & {"split", "loop", "grid"} else rng.choice(choices)
+        pick = choices[0] if cut else rng.choice(choices)
+        if least:
+            pick = 3 if cut else 2
         while c in counted and pick in (size[o] for o in counted if o in size):
             pick += 2
         size[c] = pick
@@ -283,16 +319,18 @@ def small_instance(program: Program, graph: MuGraph, seed: int) -> tuple[dict[st
         if k.kind == "library":
             continue
         if k.split:
-            splits[k.split] = splits.get(k.split) or rng.choice((2, 2, 3))
-        cut: list[tuple[str, int]] = []
+            splits[k.split] = splits.get(k.split) or (2 if least else rng.choice((2, 2, 3)))
+        tiles: list[tuple[str, int]] = []
         for d in k.with_role("grid", "split", "loop"):
             chunked = next((s for s in splits if split_axis(s) == d), None)
             if chunked is not None:
-                cut.append((d, 1 if splits[chunked] == 2 else 2))
+                tiles.append((d, 1 if splits[chunked] == 2 else 2))
+            elif k.role(d) == "split":
+                tiles.append((d, 1 if least else 2))
             else:
-                cut.append((d, 2 if sizes.get(d, 3) < 5 or k.role(d) == "split" else rng.choice((2, 2, 3))))
+                tiles.append((d, 2 if sizes.get(d, 3) < 5 else rng.choice((2, 2, 3))))
         order = tuple(d for d, _ in k.roles)
-        kernels[k.name] = KernelSchedule(tuple(cut), order, split=splits[k.split] if k.split else 1)
+        kernels[k.name] = KernelSchedule(tuple(tiles), order, split=splits[k.split] if k.split else 1)
     return sizes, Schedule(kernels)
 
 

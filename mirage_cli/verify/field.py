@@ -33,9 +33,8 @@ import numpy as np
 from mirage_cli.ir.ops import Number, Type
 from mirage_cli.verify.residues import (
     ALL,
-    BABY_STEPS,
-    FILTER_BITS,
     FINITE,
+    GENERATOR,
     LEVELS,
     MINUS_INF,
     MODULI,
@@ -49,15 +48,15 @@ from mirage_cli.verify.residues import (
     axis_flags,
     both_valid,
     columns,
+    discrete_logs,
     finish,
-    first_level,
-    giant_steps,
     joint_flags,
     joint_shape,
     joint_taint,
     mix,
     power,
     powers,
+    seen_by_functions,
     taint_over,
     union,
     whole,
@@ -77,12 +76,12 @@ class Field:
         self.window: Mapping[str, tuple[int, int]] = {}
         rng = np.random.default_rng(seed)
         self._rng = rng
-        self.omega = tuple(int(rng.integers(2, p - 2)) ** 2 % p for p in MODULI[:-1])
+        self._turns = tuple(int(rng.integers(1, q)) for q in MODULI[1:])
+        self.omega = tuple(pow(GENERATOR, r, p) for r, p in zip(self._turns, MODULI[:-1], strict=True))
         self._shifts = {name: np.array([rng.integers(1, p) for p in MODULI]) for name in ("max", "min")}
         self.fewest_guesses = NO_GUESSES  # random bits behind the comparison that had the fewest
         self._exp_tables: list[list[Array]] | None = None
-        self._log_tables: dict[int, tuple[Array, Array, Array, Array]] = {}
-        self._logs: list[dict[int, int]] = [{} for _ in MODULI]
+        self._logs: list[dict[int, int]] = [{0: 0} for _ in MODULI]
         self._names: dict[str, int] = {}
 
     # -- leaves
@@ -296,60 +295,49 @@ class Field:
         return finish(x.dims, data, valid, flags, taint)
 
     def _dlog(self, level: int, y: Array) -> Array:
-        """log y to the base ω in the subgroup of order MODULI[level + 1], by baby and giant steps; of 0 it is 0."""
+        """log y to the base ω in the subgroup of order MODULI[level + 1]; of 0 it is 0."""
+        n = MODULI[level + 1]
         known = self._logs[level]
-        known.setdefault(0, 0)
         values, back = np.unique(y, return_inverse=True)
         unknown = np.array([v for v in values.tolist() if v not in known], dtype=np.int64)
         if unknown.size:
-            p, n = MODULI[level], MODULI[level + 1]
-            if level not in self._log_tables:
-                self._log_tables[level] = giant_steps(self.omega[level], p, n)
-            baby, exponents, sieve, giant = self._log_tables[level]
-            reached = unknown[:, None] * giant[None] % p
-            rows, steps = np.nonzero(sieve[reached & (1 << FILTER_BITS) - 1])
-            found = reached[rows, steps]
-            at = np.minimum(np.searchsorted(baby, found), baby.size - 1)
-            for r, s, k, hit in zip(rows, steps, exponents[at], baby[at] == found, strict=True):
-                if hit:
-                    known[int(unknown[r])] = (int(s) * BABY_STEPS + int(k)) % n
+            found = discrete_logs(level, unknown) * pow(self._turns[level], -1, n) % n
+            known.update(zip(unknown.tolist(), found.tolist(), strict=True))
         logs = np.array([known[v] for v in values.tolist()], dtype=np.int64)
         return logs[back].reshape(y.shape)
 
     # -- random functions
 
     def fn(self, name: str, *args: Value) -> Value:
-        """A random function, the same for equal names and arguments."""
+        """A random function, the same for equal names and arguments: in each residue a function of that residue, and
+        of the first valid one where it is spent."""
         dims = union(*(x.dims for x in args))
-        mixed = self._hash(name, args, dims)
-        data = self._residues(mixed)
-        return finish(dims, data, ALL, self._undefined(args, dims), whole(joint_taint(args, dims)))
+        seen = tuple(seen_by_functions(x) for x in args)
+        data = self._residues(self._hash(name, seen, dims))
+        return finish(dims, data, ALL, self._undefined(args, dims), joint_taint(seen, dims))
 
     @staticmethod
     def _residues(state: Array) -> Array:
+        """Residues from hashes, both with the levels first."""
         golden = np.uint64(0x9E3779B97F4A7C15)
         with np.errstate(over="ignore"):
-            levels = [mix(state + golden * np.uint64(i + 1)) % np.uint64(p) for i, p in enumerate(MODULI)]
+            levels = [mix(state[i] + golden * np.uint64(i + 1)) % np.uint64(p) for i, p in enumerate(MODULI)]
         return np.stack(levels).astype(np.int64)
 
-    def _hash(self, name: str, args: tuple[Value, ...], dims: tuple[str, ...]) -> Array:
+    def _hash(self, name: str, seen: tuple[Value, ...], dims: tuple[str, ...]) -> Array:
+        """A hash of the arguments in each level."""
         if name not in self._names:
             digest = hashlib.sha256(f"{self.seed} {name}".encode()).digest()
             self._names[name] = int.from_bytes(digest[:8], "little")
-        state: Array = np.array(self._names[name], dtype=np.uint64)
-        for x in args:
+        state: Array = np.full((LEVELS,) + (1,) * len(dims), self._names[name], dtype=np.uint64)
+        for x in seen:
             with np.errstate(over="ignore"):
                 state = mix(state * np.uint64(0xD1342543DE82EF95) + np.uint64(1))
-            state = mix(state ^ aligned(self._key(x), x.dims, dims))
+            key = x.data
+            if x.flags is not None:
+                key = np.where(x.flags == FINITE, key, x.flags.astype(np.int64) + (1 << 40))
+            state = mix(state ^ aligned(key.astype(np.uint64), x.dims, dims, 1))
         return state
-
-    def _key(self, x: Value) -> Array:
-        """What a random function sees of x: its first valid residue, and its flag."""
-        x = as_field(x)
-        key = x.data[first_level(x.valid)] if any(x.valid) else np.zeros(x.shape, np.int64)
-        if x.flags is not None:
-            key = np.where(x.flags == FINITE, key, x.flags.astype(np.int64) + (1 << 40))
-        return key.astype(np.uint64)
 
     @staticmethod
     def _undefined(args: Iterable[Value], dims: tuple[str, ...]) -> Array | None:
@@ -369,11 +357,11 @@ class Field:
             pick = np.maximum if name == "maximum" else np.minimum
             data = pick(aligned(x.data, x.dims, dims), aligned(y.data, y.dims, dims))
             return Value(dims, "int", data, taint=joint_taint((x, y), dims))
-        x, y = as_field(x), as_field(y)
+        x, y = seen_by_functions(x), seen_by_functions(y)
         with np.errstate(over="ignore"):
             mixed = self._hash(name, (x,), dims) + self._hash(name, (y,), dims)
         data = np.broadcast_to(self._residues(mixed), (LEVELS, *joint_shape(dims, x, y)))
-        taint = whole(joint_taint((x, y), dims))
+        taint = joint_taint((x, y), dims)
         f, g = joint_flags(x, dims), joint_flags(y, dims)
         loses = MINUS_INF if name == "maximum" else PLUS_INF
         data = np.where(f == loses, aligned(y.data, y.dims, dims, 1), data)
@@ -387,17 +375,19 @@ class Field:
         if name in ("gt", "le"):
             x, y = y, x
         dims = union(x.dims, y.dims)
-        taint = whole(joint_taint((x, y), dims))
         base = "eq" if name in ("eq", "ne") else "lt"
         if "field" not in (x.kind, y.kind) and not (x.large or y.large):
             a, b = aligned(x.data, x.dims, dims), aligned(y.data, y.dims, dims)
             data = a == b if base == "eq" else a < b
+            taint = whole(joint_taint((x, y), dims))
         else:
-            x, y = as_field(x), as_field(y)
-            guesses = self._hash("lt", (x, y), dims)
+            x, y = seen_by_functions(x), seen_by_functions(y)
+            taint = joint_taint((x, y), dims)
+            taint = None if taint is None else np.broadcast_to(taint[:1], taint.shape)  # a mask sees the first residue
+            guesses = self._hash("lt", (x, y), dims)[0]
             self.fewest_guesses = min(self.fewest_guesses, np.unique(guesses).size)
             if base == "eq":
-                data = mix(self._hash("eq", (x,), dims) ^ self._hash("eq", (y,), dims)) & np.uint64(1) == 0
+                data = mix(self._hash("eq", (x,), dims)[0] ^ self._hash("eq", (y,), dims)[0]) & np.uint64(1) == 0
             else:
                 data = guesses & np.uint64(1) == 1
             if x.flags is not None or y.flags is not None:
