@@ -522,6 +522,15 @@ def test_the_best_mugraph_is_shown_as_text_and_as_json(found: Mirage) -> None:
     assert found("show", best["id"]).out == found("show", best["id"][:6]).out == text.out
 
 
+def test_the_best_mugraph_is_shown_as_a_picture_and_as_a_page(found: Mirage) -> None:
+    picture, page = found("show", "tiny.yaml", "--svg"), found("show", "tiny.yaml", "--html")
+    assert picture.code == page.code == 0 and picture.err == page.err == ""
+    assert picture.out.startswith("<svg ") and "dot(X, W; k)" in picture.out
+    assert picture.out in page.out and TINY in page.out and "mugraph tiny float16\n" in page.out
+    both = found("show", "tiny.yaml", "--svg", "--json")
+    assert both.code == 2 and both.out == "" and "--svg, --html and --json are forms of the same" in both.err
+
+
 def test_what_was_found_for_another_gpu_is_named_by_its_target(found: Mirage) -> None:
     assert found("search", "tiny.yaml", "--no-tune", "--target", "a100").code == 0
     assert "\nGPU       a100\n" in found("export", "tiny.yaml", "--target", "a100").out

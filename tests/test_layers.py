@@ -26,7 +26,7 @@ LAYERS = (
     ("exchange", "migrations", "records", "store"),
     ("doctor", "judge", "pipeline"),
     ("sdpa",),
-    ("benchmark", "report"),
+    ("benchmark", "picture", "report"),
     ("commands",),
     ("cli",),
     ("__main__",),

@@ -65,16 +65,22 @@ def show(
     dtype: Dtype = None,
     target: TargetName = "auto",
     db: Database = None,
+    as_svg: Annotated[bool, typer.Option("--svg", help="as a picture")] = False,
+    as_html: Annotated[bool, typer.Option("--html", help="as a page with picture, text and program")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print a μGraph as text, with its maps, loops, accumulators and epilogues."""
+    """Print a μGraph as text, with its maps, loops, accumulators and epilogues; or in another form."""
     from mirage_cli.ir.text import canonical_text, parse_mugraph, print_mugraph
+    from mirage_cli.picture import html, svg
 
+    if as_svg + as_html + as_json > 1:
+        raise typer.BadParameter("--svg, --html and --json are forms of the same: name one")
     with open_store(db) as store:
         id = what
         if Path(what).suffix in (".yaml", ".yml"):
             id = best_of(store, Path(what), dim, dtype, target)[1].best.mugraph
         shown = store.show(id)
+        spec = store.spec(shown[0].key.program_hash) if shown else None
     if not shown:
         raise UnknownIdError(id)
     graph = parse_mugraph(shown[0].mugraph.text)
@@ -86,8 +92,12 @@ def show(
             "verification": shown[0].mugraph.verification,
         }
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
-        return
-    sys.stdout.write(print_mugraph(graph))
+    elif as_svg:
+        sys.stdout.write(svg(graph))
+    elif as_html:
+        sys.stdout.write(html(graph, spec[1] if spec else ""))
+    else:
+        sys.stdout.write(print_mugraph(graph))
 
 
 @app.command()
