@@ -1,12 +1,14 @@
 """The tuner: from μGraphs and a cost model to the one schedule that is fastest and right on this GPU.
 
-Rounds: many schedules timed quickly, then the neighbours of the best few until nothing gets better or the time is up,
-then a careful, interleaved timing of the finalists. Every finalist is judged on every distribution of test data: a
-compiler may get a single schedule wrong, so the judgement is of schedules, not of μGraphs.
+Rounds: many schedules timed quickly, then those around the best of which a surrogate model (`tune.surrogate`) expects
+most, until nothing gets better or the time is up, then a careful, interleaved timing of the finalists. Every finalist
+is judged on every distribution of test data: a compiler may get a single schedule wrong, so the judgement is of
+schedules, not of μGraphs.
 """
 
 from __future__ import annotations
 
+import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -29,13 +31,19 @@ from mirage_cli.tune.measure import (
     Standard,
     Timing,
 )
-from mirage_cli.tune.space import first_schedules, neighbours
+from mirage_cli.tune.space import first_schedules, models, neighbours, total_us
+from mirage_cli.tune.surrogate import Point, choose, distinct
 
-STARTS = 10
-"""Schedules of each μGraph in the first round."""
-BEAM = 3
-"""Schedules whose neighbours are tried in each further round: the best of as many μGraphs, and the best of all."""
-HOPELESS = 1.5
+STARTS = 20
+"""Schedules of each of the most promising μGraphs in the first round."""
+FEW_STARTS = 6
+"""Of each of the others."""
+PROMISING = 4
+BEAM = 6
+"""Schedules of each μGraph around which further ones are looked for."""
+FARTHER = 3
+"""Of those, how many are looked around two changes away."""
+HOPELESS = 1.35
 """A μGraph whose best schedule takes this much longer than the best of all is given up."""
 ROUND = 48
 """Schedules of one further round."""
@@ -45,8 +53,8 @@ REFUSALS = 3
 SPILL_LIMIT_BYTES = 128
 FINAL = Effort(rounds=31, launches=2048, seconds=0.5, hot=True)
 GAIN = 0.99
-PATIENCE = 3
-"""So many rounds in a row that each bring less than `GAIN` end the search of neighbours."""
+PATIENCE = 4
+"""So many rounds in a row that each bring less than `GAIN` end the search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +138,9 @@ class _Run:
         self.trials: dict[str, Trial] = {}
         self.failures: Counter[str] = Counter()
         self.eager = baseline("eager", problem)
+        self.near: dict[str, list[tuple[float, Schedule]]] = {}
+        self.predictions: dict[str, float] = {}
+        self.rng = random.Random(problem.seed)
         self.contracted = 1
         self.as_written = ""
 
@@ -137,41 +148,61 @@ class _Run:
         for trial in known:
             if trial.mugraph in self.graphs:
                 self.trials[self.key(trial.mugraph, trial.schedule)] = trial
-        first = [(g, s) for g, graph in self.graphs.items() for s in first_schedules(graph, self.t.target, STARTS)]
+        counts = [STARTS] * PROMISING + [FEW_STARTS] * len(self.graphs)
+        first = [
+            (g, s)
+            for (g, graph), count in zip(self.graphs.items(), counts, strict=False)
+            for s in first_schedules(graph, self.t.target, count)
+        ]
         self.round("first schedules", first)
         stopped = "exhausted"
         best = self.best_us()
-        tried: set[str] = set()
         idle = 0
-        while True:
+        while idle < PATIENCE:
             if time.monotonic() > self.deadline:
                 stopped = "budget"
                 break
-            leaders = self.next_leaders(tried)
-            if not leaders:
+            pool = self.pool()
+            if not pool:
                 break
-            tried |= {self.key(t.mugraph, t.schedule) for t in leaders}
-            around = [
-                [(t.mugraph, s) for s in neighbours(self.graphs[t.mugraph], t.schedule, self.t.target)] for t in leaders
-            ]
-            self.round("neighbours of the best", _interleave(around)[:ROUND])
+            points = [Point(t.mugraph, t.schedule, self.predicted(t), t.us) for t in self.trials.values()]
+            chosen = choose([p for p in points if p.predicted_us < float("inf")], pool, ROUND)
+            self.round("promising schedules", [(pool[i].graph, pool[i].schedule) for i in chosen])
             now = self.best_us()
             idle = 0 if now < best * GAIN else idle + 1
             best = now
-            if idle >= PATIENCE:
-                break
         return self.finish(stopped)
 
-    def next_leaders(self, tried: set[str]) -> list[Trial]:
-        """The best schedule not yet expanded of each of the most promising μGraphs, and of all."""
+    def pool(self) -> list[Point]:
+        """Schedules one change from the best of each promising μGraph, and some two changes away."""
         limit = HOPELESS * self.best_us()
-        fresh = [
-            t for t in self.leaders(len(self.trials)) if self.key(t.mugraph, t.schedule) not in tried and t.us <= limit
-        ]
-        first: dict[str, Trial] = {}
-        for t in fresh:
-            first.setdefault(t.mugraph, t)
-        return [*list(first.values())[:BEAM], *(t for t in fresh[:2] if t not in first.values())]
+        best: dict[str, list[Trial]] = {}
+        for t in self.leaders(len(self.trials)):
+            best.setdefault(t.mugraph, []).append(t)
+        points: list[Point] = []
+        for g, trials in best.items():
+            if trials[0].us > limit:
+                continue
+            for i, t in enumerate(trials[:BEAM]):
+                near = self.around(g, t.schedule)
+                points += [Point(g, s, us) for us, s in near]
+                if i < FARTHER:
+                    for _, s in self.rng.sample(near, min(FARTHER, len(near))):
+                        points += [Point(g, s, us) for us, s in self.around(g, s)]
+        return distinct(points, {(t.mugraph, str(t.schedule)) for t in self.trials.values()})
+
+    def around(self, g: str, schedule: Schedule) -> list[tuple[float, Schedule]]:
+        key = self.key(g, schedule)
+        if key not in self.near:
+            self.near[key] = neighbours(self.graphs[g], schedule, self.t.target)
+        return self.near[key]
+
+    def predicted(self, t: Trial) -> float:
+        key = self.key(t.mugraph, t.schedule)
+        if key not in self.predictions:
+            graph = self.graphs[t.mugraph]
+            self.predictions[key] = total_us(graph, t.schedule, self.t.target, models(graph))
+        return self.predictions[key]
 
     def key(self, mugraph: str, schedule: Schedule) -> str:
         return f"{mugraph}\n{schedule}"
@@ -271,8 +302,3 @@ class _Run:
         if isinstance(judged, Failure):
             return Judged(False, float("inf"), 0.0, str(judged))
         return judged
-
-
-def _interleave(lists: Sequence[Sequence[tuple[str, Schedule]]]) -> list[tuple[str, Schedule]]:
-    longest = max((len(x) for x in lists), default=0)
-    return [x[i] for i in range(longest) for x in lists if i < len(x)]

@@ -17,7 +17,7 @@ from mirage_cli.search import cost
 from mirage_cli.target import Target
 
 WARPS = (1, 2, 4, 8, 16)
-STAGES = (1, 2, 3, 4, 5, 7)
+STAGES = (1, 2, 3, 4, 5, 6, 7, 9)
 GROUPS = (1, 4, 8, 16)
 SPLIT_LIMIT = 256
 
@@ -41,8 +41,8 @@ def ranked(m: cost.Model, sizes: Mapping[str, int], target: Target, split: int |
 
 
 def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule]:
-    """Up to `count` schedules: the dearest kernel's best tiles in turn, also with operands swapped where it has
-    products, and the other kernels' best with each."""
+    """Up to `count` schedules: for the dearest kernel the cost model's best, then the best with each block size that
+    those before lack; both with operands swapped too where it has products. The other kernels' best with each."""
     by_name = models(graph)
     if not by_name:
         return [Schedule({})]
@@ -55,7 +55,7 @@ def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule
     dearest = max(predicted, key=lambda n: predicted[n])
     found: dict[str, Schedule] = {}
     matrix = bool(by_name[dearest].matrix_axes)
-    for s in ranked(by_name[dearest], chunk_sizes(graph, base), target):
+    for s in _varied(ranked(by_name[dearest], chunk_sizes(graph, base), target)):
         swapped = [replace(s, order=s.order[::-1])] if matrix else []
         for variant in (s, *swapped):
             schedule = complete(graph, by_name, target, {dearest: variant})
@@ -64,6 +64,20 @@ def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule
         if len(found) >= count:
             break
     return list(found.values())[:count]
+
+
+def _varied(schedules: list[KernelSchedule]) -> Iterator[KernelSchedule]:
+    """Those that bring a block size or a number of chunks that none before had, then the others, in order."""
+    seen: set[tuple[str, int]] = set()
+    others: list[KernelSchedule] = []
+    for s in schedules:
+        choices = {*s.tiles, ("split", s.split)}
+        if choices <= seen:
+            others.append(s)
+            continue
+        seen |= choices
+        yield s
+    yield from others
 
 
 def predicted_us(m: cost.Model, s: KernelSchedule, sizes: Mapping[str, int], target: Target) -> float:
@@ -107,33 +121,48 @@ def chunk_sizes(graph: MuGraph, schedule: Schedule) -> dict[str, int]:
     return graph.sizes | chunks
 
 
-def neighbours(graph: MuGraph, schedule: Schedule, target: Target) -> list[Schedule]:
-    """Schedules that differ in one choice of one kernel, the cost model's favourites first."""
+def total_us(graph: MuGraph, schedule: Schedule, target: Target, by_name: Mapping[str, cost.Model]) -> float:
+    """The cost model's time of a whole μGraph."""
+    sizes = chunk_sizes(graph, schedule)
+    element = {name: DTYPE_BYTES[t.dtype] for name, t in graph.tensors().items()}
+    return sum(
+        cost.library_us(k, sizes, element[k.stores[0].buffer], target)
+        if k.kind == "library"
+        else predicted_us(by_name[k.name], schedule.kernels[k.name], sizes, target)
+        for k in graph.kernels
+    )
+
+
+def neighbours(graph: MuGraph, schedule: Schedule, target: Target) -> list[tuple[float, Schedule]]:
+    """Schedules that differ in one choice of one kernel, with their predicted times, least first."""
     by_name = models(graph)
     found: dict[str, tuple[float, Schedule]] = {}
     for name, s in schedule.kernels.items():
         kernel = by_name[name].kernel
-        for other in _variations(kernel, by_name[name], s, graph.sizes):
+        for other in _variations(kernel, by_name[name], s, graph.sizes, target):
             given = {**schedule.kernels, name: other}
             if kernel.split is not None and other.split != s.split:  # the merge has another axis to walk: refit it
                 given = {n: k for n, k in given.items() if n == name or by_name[n].kernel.split is None}
                 given = {n: k for n, k in given.items() if not _reads_chunks(by_name[n].kernel, kernel.split)}
             made = complete(graph, by_name, target, given)
-            if made is None or str(made) == str(schedule):
+            if made is None or str(made) == str(schedule) or str(made) in found:
                 continue
-            sizes = chunk_sizes(graph, made)
-            us = sum(predicted_us(by_name[n], k, sizes, target) for n, k in made.kernels.items())
+            us = total_us(graph, made, target, by_name)
             if np.isfinite(us):
-                found.setdefault(str(made), (us, made))
-    return [s for _, s in sorted(found.values(), key=lambda x: x[0])]
+                found[str(made)] = (us, made)
+    return sorted(found.values(), key=lambda x: x[0])
 
 
 def _reads_chunks(kernel: Kernel, dim: str) -> bool:
     return any(split_axis(dim) in x.dims for x in kernel.loads)
 
 
-def _variations(kernel: Kernel, m: cost.Model, s: KernelSchedule, sizes: Mapping[str, int]) -> Iterator[KernelSchedule]:
+def _variations(
+    kernel: Kernel, m: cost.Model, s: KernelSchedule, sizes: Mapping[str, int], target: Target
+) -> Iterator[KernelSchedule]:
     """One choice changed at a time."""
+    if target.overlaps:
+        yield replace(s, overlap=not s.overlap)
     for warps in (s.warps // 2, s.warps * 2):
         if warps in WARPS:
             yield replace(s, warps=warps)
@@ -153,5 +182,15 @@ def _variations(kernel: Kernel, m: cost.Model, s: KernelSchedule, sizes: Mapping
     for i, (d, tile) in enumerate(s.tiles):
         least = cost.MIN_DOT if d in m.matrix_axes and tile > 1 else 1
         for other in (tile // 2, tile * 2):
-            if other >= least and d not in m.batch_axes and other < 2 * max(sizes[d], cost.MIN_DOT):
-                yield replace(s, tiles=(*s.tiles[:i], (d, other), *s.tiles[i + 1 :]))
+            if other < least or d in m.batch_axes or other >= 2 * max(sizes[d], cost.MIN_DOT):
+                continue
+            changed = replace(s, tiles=(*s.tiles[:i], (d, other), *s.tiles[i + 1 :]))
+            yield changed
+            warps = s.warps * other // tile  # as many elements for each thread as before
+            if warps in WARPS:
+                yield replace(changed, warps=warps)
+            split = s.split * other // tile  # as many program instances as before
+            if kernel.split is not None and d in m.grid and 1 < split <= SPLIT_LIMIT:
+                yield replace(changed, split=split)
+                if warps in WARPS:
+                    yield replace(changed, split=split, warps=warps)

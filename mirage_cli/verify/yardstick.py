@@ -31,9 +31,14 @@ class Distribution:
     first_only: bool = False
 
 
-def products_up_to(peak: float, contracted: int) -> float:
-    """The deviation c of two factors whose contraction stays below `peak`: 5.5 deviations of a sum of c² x y."""
-    return math.sqrt(peak / (5.5 * math.sqrt(contracted)))
+def products_up_to(peak: float, contracted: int, x: torch.Tensor) -> torch.Tensor:
+    """Values whose contraction with others like them hardly ever goes beyond `peak`.
+
+    The largest of n normal values is about sqrt(2 ln n) deviations; n is taken from the rows that x has.
+    """
+    rows = max(1.0, x.numel() / contracted)
+    deviations = max(4.5, math.sqrt(4 * math.log(rows)) + 0.8)
+    return x * math.sqrt(peak / (deviations * math.sqrt(contracted)))
 
 
 def equal_rows(x: torch.Tensor) -> torch.Tensor:
@@ -49,8 +54,8 @@ def one_outlier(x: torch.Tensor) -> torch.Tensor:
 
 DISTRIBUTIONS = (
     Distribution("normal", "normal, with the deviation of the spec", lambda x, scale, _: x * scale),
-    Distribution("large", "products up to ±500: exp overflows float32", lambda x, _, k: x * products_up_to(500, k)),
-    Distribution("huge", "products up to ±60000, float16's end", lambda x, _, k: x * products_up_to(60000, k)),
+    Distribution("large", "products up to ±500: exp overflows float32", lambda x, _, k: products_up_to(500, k, x)),
+    Distribution("huge", "products up to ±60000, float16's end", lambda x, _, k: products_up_to(60000, k, x)),
     Distribution("equal rows", "every row holds one value", lambda x, scale, _: equal_rows(x) * scale),
     Distribution("outlier", "one value of 10000 in the first input", lambda x, scale, _: one_outlier(x * scale), True),
     Distribution("tiny", "deviation 1e-6: float16's subnormals", lambda x, _, __: x * 1e-6),

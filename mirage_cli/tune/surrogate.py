@@ -1,0 +1,114 @@
+"""What measured schedules say about others: a Gaussian process around the cost model's prediction.
+
+For each μGraph the logarithm of the time is the cost model's, plus a constant, plus a smooth function of the schedule's
+numbers on a logarithmic scale (Rasmussen and Williams, Gaussian Processes for Machine Learning, algorithm 2.1).
+`choose` picks what to measure next by the lower confidence bound (Srinivas et al. 2010), a few at a time, each taken at
+its predicted value for the choice of the next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_cli.ir.schedule import Schedule
+
+Array = NDArray[np.float64]
+
+DEVIATION = 0.25
+"""How far the cost model is from the truth, as a deviation of the logarithm, once its mean error is taken off."""
+LENGTH = 2.0
+"""Doublings over which a deviation from the model carries over."""
+NOISE = 0.02
+CONFIDENCE = 1.0
+AT_ONCE = 8
+"""Choices between two updates of the process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A schedule of one μGraph, with the cost model's prediction and, where measured, the time (infinite: failed)."""
+
+    graph: str
+    schedule: Schedule
+    predicted_us: float
+    us: float | None = None
+
+
+def features(schedule: Schedule, first_order: Mapping[str, tuple[str, ...]]) -> list[float]:
+    """The numbers of a schedule, doublings as steps of 1. first_order: an order of axes by kernel, to tell others."""
+    row: list[float] = []
+    for name, s in sorted(schedule.kernels.items()):
+        numbers = [t for _, t in s.tiles] + [s.warps, s.stages, s.split, s.group]
+        row += [math.log2(n) for n in numbers]
+        row += [2.0 * (s.order != first_order[name]), float(s.overlap)]
+    return row
+
+
+def choose(known: Sequence[Point], pool: Sequence[Point], count: int) -> list[int]:
+    """Which of the pool to measure next, by their places in it. Every μGraph of the pool has a known point."""
+    known = list(known)
+    left = list(range(len(pool)))
+    chosen: list[int] = []
+    while left and len(chosen) < count:
+        mean, deviation = predict(known, [pool[i] for i in left])
+        order = np.argsort(mean - CONFIDENCE * deviation, kind="stable")[: min(AT_ONCE, count - len(chosen))]
+        for j in order:
+            p = pool[left[j]]
+            known.append(Point(p.graph, p.schedule, p.predicted_us, math.exp(mean[j])))
+            chosen.append(left[j])
+        gone = {left[j] for j in order}
+        left = [i for i in left if i not in gone]
+    return chosen
+
+
+def predict(known: Sequence[Point], pool: Sequence[Point]) -> tuple[Array, Array]:
+    """Mean and deviation of the logarithm of every pool schedule's time."""
+    mean, deviation = np.zeros(len(pool)), np.full(len(pool), DEVIATION)
+    for graph in dict.fromkeys(p.graph for p in pool):
+        here = [i for i, p in enumerate(pool) if p.graph == graph]
+        seen = [p for p in known if p.graph == graph and p.us is not None]
+        m, s = _process(seen, [pool[i] for i in here])
+        mean[here], deviation[here] = m, s
+    return mean, deviation
+
+
+def _process(seen: Sequence[Point], pool: Sequence[Point]) -> tuple[Array, Array]:
+    prior = np.log([p.predicted_us for p in pool])
+    times = [p.us for p in seen if p.us is not None and math.isfinite(p.us)]
+    if not times:
+        return prior, np.full(len(pool), DEVIATION)
+    order = {name: s.order for name, s in seen[0].schedule.kernels.items()}
+    x = np.array([features(p.schedule, order) for p in seen])
+    z = np.array([features(p.schedule, order) for p in pool])
+    worst = 2.0 * max(times)  # what a failure counts as
+    y = np.log([p.us if p.us is not None and math.isfinite(p.us) else worst for p in seen])
+    error = y - np.log([p.predicted_us for p in seen])
+    offset = float(np.median(error))
+    covariance = DEVIATION**2 * _similar(x, x) + NOISE**2 * np.eye(len(x))
+    lower = np.linalg.cholesky(covariance)
+    weights = np.linalg.solve(lower.T, np.linalg.solve(lower, error - offset))
+    cross = DEVIATION**2 * _similar(z, x)
+    reduced = np.linalg.solve(lower, cross.T)
+    variance = np.maximum(DEVIATION**2 - (reduced**2).sum(axis=0), 1e-12)
+    return prior + offset + cross @ weights, np.sqrt(variance)
+
+
+def _similar(a: Array, b: Array) -> Array:
+    """exp of minus half the squared distance, in units of LENGTH."""
+    square = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None, :] - 2.0 * a @ b.T
+    return np.exp(-0.5 * np.maximum(square, 0.0) / LENGTH**2)
+
+
+def distinct(points: Sequence[Point], taken: set[Hashable]) -> list[Point]:
+    """Points whose (graph, schedule text) is not taken yet, each once."""
+    found: dict[Hashable, Point] = {}
+    for p in points:
+        key = (p.graph, str(p.schedule))
+        if key not in taken:
+            found.setdefault(key, p)
+    return list(found.values())
