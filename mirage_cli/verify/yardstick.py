@@ -253,11 +253,12 @@ def judge_outputs(
 ) -> Judgement:
     """Outputs pass with an error of at most `tolerance` times the yardstick, and no inf or NaN that float64 lacks.
 
-    The yardstick is the larger of eager's error and of what nobody escapes, rounding the result (`unavoidable`). Who
-    fails it is compared with two evaluations in float64 too: `rounded(None)`, eager PyTorch with every result rounded
-    to the program's type, since eager's own error may be small by luck where outputs have few elements (it also stands
-    in for eager where that has an inf or NaN and float64 has none); and `rounded(torch.float32)`, the definition
-    operator by operator in float32 from inputs as far off, since eager's fused operators may be exact where no sum is.
+    The yardstick is the larger of eager's error and of what nobody escapes, rounding the result (`unavoidable`) to the
+    output's type, or to that of eager's result where it is the coarser. Who fails it is compared with two evaluations
+    in float64 too: `rounded(None)`, eager PyTorch with every result rounded to the program's type, since eager's own
+    error may be small by luck where outputs have few elements (it also stands in for eager where that has an inf or NaN
+    and float64 has none); and `rounded(torch.float32)`, the definition operator by operator in float32 from inputs as
+    far off, since eager's fused operators may be exact where no sum is.
     terms: of the longest sum in the program.
     overflow_like_eager: let an inf or NaN pass in places where eager has one too (a matmul kept in float16, say).
 
@@ -277,7 +278,7 @@ def judge_outputs(
             e = stand_ins[i].to(y.dtype)
         excused = bad & eager_bad if overflow_like_eager else torch.zeros_like(bad)
         theirs = error(e, ref)
-        mine, yardstick = error(y, ref), theirs.larger(unavoidable(y.dtype, ref, terms))
+        mine, yardstick = error(y, ref), theirs.larger(unavoidable(coarser(y.dtype, eager[i].dtype), ref, terms))
         if mine.over(yardstick) > tolerance:
             stand_ins, computed = stand_ins or rounded(None), computed or rounded(torch.float32)
             yardstick = yardstick.larger(error(stand_ins[i].to(y.dtype), ref))
@@ -286,6 +287,13 @@ def judge_outputs(
         overflow = _first(i, y, ref, bad & ~excused)
         found.append(Judgement(name, mine, theirs, allowed, overflow, int(excused.sum())))
     return max(found, key=lambda j: j.score)
+
+
+def coarser(a: torch.dtype, b: torch.dtype) -> torch.dtype:
+    """The one of two types that has the larger unit in the last place; the first, if one is not floating-point."""
+    if not (a.is_floating_point and b.is_floating_point):
+        return a
+    return max(a, b, key=lambda t: torch.finfo(t).eps)
 
 
 def _first(output: int, y: torch.Tensor, ref: torch.Tensor, bad: torch.Tensor) -> str | None:
