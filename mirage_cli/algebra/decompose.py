@@ -60,13 +60,15 @@ class Node:
 class Decomposition:
     """The AND-OR graph. `nodes` has a class for every form; inputs have no nodes.
 
-    names: what the program calls a form. cuts: how many nodes were left out, by reason.
+    forms: of the program's values. names: what the program calls a form, and own: where that is the value as the
+    program computes it. cuts: how many nodes were left out, by reason.
     """
 
     algebra: Algebra
     program: Program
     outputs: tuple[Form, ...]
     nodes: dict[Form, tuple[Node, ...]]
+    forms: dict[str, Form]
     names: dict[Form, str]
     own: dict[Form, str]
     cuts: Counter[str] = field(default_factory=Counter)
@@ -120,7 +122,7 @@ def decompose(program: Program, *, own_algebra_only: bool = False) -> Decomposit
     for name, form in raw.items():
         strip = tuple((a, -e) for a, e in overflowing(form) if a not in unsafe_outputs)
         safe[name] = algebra.mul(form, algebra.of_mono(strip)) if strip else form
-    d = Decomposition(algebra, program, tuple(safe[t.name] for t in program.outputs), {}, {}, {})
+    d = Decomposition(algebra, program, tuple(safe[t.name] for t in program.outputs), {}, safe, {}, {})
     for name, form in safe.items():
         d.names.setdefault(form, name)
         if raw[name] is form:
@@ -152,6 +154,8 @@ def _program_nodes(d: Decomposition, safe: dict[str, Form]) -> dict[Form, list[N
         made = safe[e.out].atom
         if made is not None and made.kind == "shifted_exp":
             continue  # exp(a - max a), which only exp_sub computes without NaN where a row is masked out whole
+        if safe[e.out].number is not None and e.values:
+            continue  # its terms have cancelled: what they leave would be rounding errors
         dims = frozenset[str]().union(*(a.dims for a in args if isinstance(a, Form)))
         acted_on = set(e.axes[::2] if e.op == "rename" else e.axes) if OPS[e.op].kind != "leaf" else set[str]()
         if not acted_on <= dims or safe[e.out].dims != frozenset(e.dims):

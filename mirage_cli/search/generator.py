@@ -127,7 +127,7 @@ class _Search:
         self.space = Space(d, bounds)
         sizes = d.program.sizes
         self.sizes = sizes | {new: sizes[old] for new, old in d.algebra.aliases.items()}
-        self.exact = d.program.exact()
+        self.precise = {d.forms[v] for v in d.program.exact() | d.program.internals}
         self.broadcast = {f for t, f in zip(d.program.outputs, d.outputs, strict=True) if frozenset(t.dims) != f.dims}
         self.memo: dict[tuple[frozenset[Form], int], tuple[float, list[tuple[float, tuple[Costed, ...]]]]] = {}
         self.ceiling = math.inf
@@ -138,12 +138,13 @@ class _Search:
 
     def dtype_of(self, f: Form) -> str:
         """The element type of an intermediate: the program's where its user has this value as an elementwise or
-        contracted result, so that it is rounded where eager PyTorch rounds; float32 otherwise."""
+        contracted result, so that it is rounded where eager PyTorch rounds; float32 otherwise, and where eager keeps
+        the same value in float32 elsewhere, within a norm say."""
         if self.d.is_input(f):
             atom = f.atom
             return next(t.dtype for t in self.d.program.inputs if atom is not None and t.name == atom.args[0])
         own = self.d.own.get(f)
-        if own is None or own in self.exact or own in self.d.program.internals:
+        if own is None or f in self.precise:
             return "float32"
         for e in self.d.program.eqns:
             if e.out == own:
