@@ -115,6 +115,10 @@ class NothingStoredError(MirageError):
         super().__init__(f"nothing is stored for {name} at {sizes}\n    run `mirage search` on the spec first")
 
 
+class GraphError(MirageError):
+    """Python that builds a graph of what is no expression of the spec language."""
+
+
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
     """One mistake in a spec: where it is, what is wrong, and the nearest valid name where one is close.

@@ -1,0 +1,200 @@
+"""The same programs as a spec gives, built in Python.
+
+    from mirage_cli.graph import Graph, dot, silu
+
+    g = Graph("gated", dims={"m": 8, "k": 64, "n": 32})
+    X = g.input("X", "m", "k")
+    W = g.input("W", "k", "n", scale=0.02)
+    g.output("O", silu(dot(X, W, "k")), "m", "n")
+    program = g.program()
+
+Every function of the spec language can be imported from here. Axes are given by name, or as `g.axis(name)`, which in
+arithmetic is the axis's size. `&` and `|` join masks. Values are expressions until `text` writes them down as a spec,
+so the reader of specs makes all the checks, and its messages show the line of that spec.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
+from typing import Any, TypeAlias
+
+from mirage_cli.errors import GraphError
+from mirage_cli.expression import FUNCTIONS
+from mirage_cli.ir.program import Program
+from mirage_cli.spec import IDENTIFIER, Spec, parse_spec
+
+Build: TypeAlias = Callable[..., ast.expr]
+Operand: TypeAlias = "Value | Real | int | float | str"  # a string is the name of an axis
+Operator: TypeAlias = "Callable[[Value, Operand], Value]"
+MAX_DEPTH = 40  # deeper expressions are written in several statements
+
+
+def _binary(op: type[ast.operator]) -> tuple[Operator, Operator]:
+    """The method, and the one for when the other operand stands first."""
+    make: Build = lambda a, b: ast.BinOp(a, op(), b)  # noqa: E731
+    return lambda x, y: _apply(make, x, y), lambda x, y: _apply(make, y, x)
+
+
+def _mask(op: ast.cmpop | ast.boolop) -> Operator:
+    if isinstance(op, ast.boolop):
+        return lambda x, y: _apply(lambda a, b: ast.BoolOp(op, [a, b]), x, y)
+    return lambda x, y: _apply(lambda a, b: ast.Compare(a, [op], [b]), x, y)
+
+
+class Value:
+    """An input, an axis, or what an operator makes of others. build: the expression, from those of the operands.
+
+    number: made of numbers alone, so worked out when the program is read.
+    """
+
+    __slots__ = ("build", "graph", "name", "number", "operands", "place")
+    __hash__ = None  # type: ignore[assignment]  # == makes a mask
+    __array_ufunc__ = None  # numpy's numbers leave operators to us
+
+    def __init__(self, graph: Graph, build: Build, operands: tuple[Value, ...], number: bool, name: str = "") -> None:
+        self.graph, self.build, self.operands, self.number, self.name = graph, build, operands, number, name
+        self.place = len(graph.values)
+        graph.values.append(self)
+
+    def __bool__(self) -> bool:
+        raise GraphError("a value is not known yet: for `if` use where(mask, x, y), for `and` and `or` use & and |")
+
+    def __neg__(self) -> Value:
+        return _apply(lambda x: ast.UnaryOp(ast.USub(), x), self)
+
+    __add__, __radd__ = _binary(ast.Add)
+    __sub__, __rsub__ = _binary(ast.Sub)
+    __mul__, __rmul__ = _binary(ast.Mult)
+    __truediv__, __rtruediv__ = _binary(ast.Div)
+    __pow__, __rpow__ = _binary(ast.Pow)
+    __lt__, __le__, __gt__, __ge__ = _mask(ast.Lt()), _mask(ast.LtE()), _mask(ast.Gt()), _mask(ast.GtE())
+    __eq__, __ne__ = _mask(ast.Eq()), _mask(ast.NotEq())  # type: ignore[assignment]
+    __and__, __or__ = _mask(ast.And()), _mask(ast.Or())
+
+
+class Graph:
+    """Collects inputs, values and outputs. Raises GraphError for what is no expression; the rest is for `program`."""
+
+    def __init__(self, name: str, dims: Mapping[str, int], dtype: str = "float16", tolerance: float = 4.0) -> None:
+        self.name, self.dims, self.dtype, self.tolerance = name, dims, dtype, tolerance
+        self.values: list[Value] = []
+        self.inputs: list[str] = []
+        self.outputs: list[str] = []
+
+    def input(self, name: str, *axes: Value | str, dtype: str | None = None, scale: float | None = None) -> Value:
+        """A tensor in memory order. scale: the standard deviation of its test data."""
+        self.inputs.append(_tensor(name, axes, dtype=dtype, scale=scale))
+        return Value(self, lambda: ast.Name(name), (), False, name)
+
+    def axis(self, name: str) -> Value:
+        """An axis for `index` and the like; in arithmetic, its size."""
+        return Value(self, lambda: ast.Name(name), (), True, name)
+
+    def let(self, name: str, value: Operand) -> Value:
+        """Names a result, as an assignment of a spec does."""
+        made = _operand(self, value)
+        if made.name or made.number:
+            made = Value(self, lambda x: x, (made,), False)
+        made.name = name
+        return made
+
+    def output(self, name: str, value: Operand, *axes: Value | str, dtype: str | None = None) -> None:
+        """A result in memory order."""
+        if not isinstance(value, Value) or value.name != name or not value.operands:
+            self.let(name, value)
+        self.outputs.append(_tensor(name, axes, dtype=dtype))
+
+    # -- what it means
+
+    def program(self) -> Program:
+        """Raises SpecError with every mistake."""
+        return self.spec().at()
+
+    def spec(self) -> Spec:
+        """The spec, as if it had been read from a file. Raises SpecError with every mistake."""
+        return parse_spec(self.text(), f"<graph {self.name}>")
+
+    def text(self) -> str:
+        """The spec that says the same."""
+        sizes = ", ".join(f"{_word(d)}: {_word(n)}" for d, n in self.dims.items())
+        head = [f"name: {_word(self.name)}", f"dims: {{{sizes}}}"]
+        head += [f"dtype: {_word(self.dtype)}", f"tolerance: {_word(self.tolerance)}"]
+        inputs, outputs = ([f"  {t}" for t in side] or ["  {}"] for side in (self.inputs, self.outputs))
+        program = [f"  {s}" for s in self.statements()]
+        return "\n".join([*head, "inputs:", *inputs, "program: |", *program, "outputs:", *outputs]) + "\n"
+
+    def statements(self) -> list[str]:
+        """An assignment for each value with a name, and for those that several others use or that are nested deeply."""
+        uses = [0] * len(self.values)
+        for v in reversed(self.values):
+            for x in v.operands if v.name or uses[v.place] else ():
+                uses[x.place] += 1
+        taken = {v.name for v in self.values} | {*self.dims}
+        fresh = (name for i in range(len(self.values)) if (name := f"v{i}") not in taken)
+        nodes, depth, found = list[ast.expr](), list[int](), list[str]()
+        for v, count in zip(self.values, uses, strict=True):
+            nodes.append(v.build(*(nodes[x.place] for x in v.operands)))
+            depth.append(max((depth[x.place] + 1 for x in v.operands), default=0))
+            if v.operands and not v.number and (v.name or count > 1 or (count and depth[-1] > MAX_DEPTH)):
+                name = v.name or next(fresh)
+                found.append(f"{name} = {ast.unparse(nodes[-1])}")
+                nodes[-1], depth[-1] = ast.Name(name), 0
+        return found
+
+
+def __getattr__(name: str) -> Callable[..., Value]:
+    """The functions of the spec language."""
+    if name not in FUNCTIONS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def function(*args: Operand, **options: Operand) -> Value:
+        def build(*nodes: ast.expr) -> ast.expr:
+            keywords = [ast.keyword(k, x) for k, x in zip(options, nodes[len(args) :], strict=True)]
+            return ast.Call(ast.Name(name), list(nodes[: len(args)]), keywords)
+
+        return _apply(build, *args, *options.values(), number=False if name == "index" else None)
+
+    function.__name__ = name
+    return function
+
+
+def _apply(build: Build, *operands: Operand, number: bool | None = None) -> Value:
+    graphs = [x.graph for x in operands if isinstance(x, Value)]
+    if not graphs:
+        raise GraphError("no argument is a value of a graph: an axis is one as g.axis(name)")
+    if any(g is not graphs[0] for g in graphs):
+        raise GraphError("the arguments are values of two graphs")
+    made = tuple(_operand(graphs[0], x) for x in operands)
+    return Value(graphs[0], build, made, all(x.number for x in made) if number is None else number)
+
+
+def _operand(graph: Graph, x: Operand) -> Value:
+    if isinstance(x, Value):
+        return x
+    if isinstance(x, str) and IDENTIFIER.match(x):
+        return Value(graph, lambda: ast.Name(x), (), True)
+    if not isinstance(x, Real) or x is True or x is False or math.isnan(x):
+        raise GraphError(f"{x!r} is neither a value, nor a number, nor the name of an axis")
+    number = int(x) if isinstance(x, Integral) else float(x)
+    size = ast.Name("inf") if math.isinf(number) else ast.Constant(abs(number))
+    return Value(graph, lambda: size if number >= 0 else ast.UnaryOp(ast.USub(), size), (), True)
+
+
+def _tensor(name: str, axes: tuple[Value | str, ...], **options: str | float | None) -> str:
+    """The entry of an input or output."""
+    names = [a if isinstance(a, str) else a.name for a in axes]
+    given = "".join(f", {k}: {_word(v)}" for k, v in options.items() if v is not None)
+    return f"{_word(name)}: {{dims: [{', '.join(map(_word, names))}]{given}}}"
+
+
+def _word(x: Any) -> str:
+    """A scalar of YAML: plain where it is a name or a number."""
+    if isinstance(x, str):
+        return x if IDENTIFIER.match(x) else json.dumps(x)
+    if not isinstance(x, Real) or x is True or x is False:
+        return json.dumps(repr(x))
+    return repr(int(x) if isinstance(x, Integral) else float(x))

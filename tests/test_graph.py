@@ -1,0 +1,290 @@
+"""Graphs built in Python: the same programs as specs, the same checks, and errors that say what to do."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mirage_cli import graph
+from mirage_cli.errors import GraphError, SpecError
+from mirage_cli.expression import FUNCTIONS
+from mirage_cli.graph import Graph, Value, dot, exp, index, maximum, rename, rms_norm, silu, softmax, sqrt, sum, where
+from mirage_cli.ir.derived import DERIVED
+from mirage_cli.ir.ops import OPS
+from mirage_cli.spec import load_spec, parse_spec
+
+SPECS = Path(__file__).parent.parent / "search_specs"
+
+
+def gated_mlp() -> Graph:
+    g = Graph("gated_mlp", {"m": 8, "k": 4096, "n": 4096})
+    X = g.input("X", "m", "k")
+    W1, W2 = (g.input(name, "k", "n", scale=0.02) for name in ("W1", "W2"))
+    U = g.let("U", dot(X, W1, "k"))
+    V = g.let("V", dot(X, W2, "k"))
+    g.output("O", silu(U) * V, "m", "n")
+    return g
+
+
+def gqa() -> Graph:
+    g = Graph("gqa", {"h": 2, "q": 256, "s": 4096, "d": 64, "e": 64})
+    Q, K = g.input("Q", "h", "q", "d", scale=0.35), g.input("K", "h", "d", "s", scale=0.35)
+    V = g.input("V", "h", "s", "e")
+    A = g.let("A", dot(Q, K, "d"))
+    E = g.let("E", exp(A))
+    g.output("O", dot(E / sum(E, "s"), V, "s"), "h", "q", "e")
+    return g
+
+
+def gqa_decode() -> Graph:
+    g = Graph("gqa_decode", {"b": 1, "h": 2, "g": 8, "s": 8192, "d": 128, "e": 128})
+    Q, K, V = g.input("Q", "b", "h", "g", "d"), g.input("K", "b", "s", "h", "d"), g.input("V", "b", "s", "h", "e")
+    s, d = g.axis("s"), g.axis("d")
+    P = g.let("P", softmax(dot(Q, K, d) / d**0.5, s))
+    g.output("O", dot(P, V, s), "b", "h", "g", "e")
+    return g
+
+
+def gqa_prefill() -> Graph:
+    g = Graph("gqa_prefill", {"q": 4096, "s": 4096, "h": 8, "g": 4, "d": 128, "e": 128})
+    Q, K, V = g.input("Q", "q", "h", "g", "d"), g.input("K", "s", "h", "d"), g.input("V", "s", "h", "e")
+    q, s, d = g.axis("q"), g.axis("s"), g.axis("d")
+    A = g.let("A", dot(Q, K, d) / d**0.5)
+    P = g.let("P", softmax(where(index(q) >= index(s), A, -math.inf), s))
+    g.output("O", dot(P, V, s), "q", "h", "g", "e")
+    return g
+
+
+def lora() -> Graph:
+    g = Graph("lora", {"m": 16, "k": 4096, "n": 4096, "r": 16})
+    X, W = g.input("X", "m", "k"), g.input("W", "k", "n", scale=0.02)
+    A, B = g.input("A", "k", "r", scale=0.02), g.input("B", "r", "n", scale=0.02)
+    g.output("O", dot(X, W, "k") + dot(dot(X, A, "k"), B, "r"), "m", "n")
+    return g
+
+
+def ntrans() -> Graph:
+    g = Graph("ntrans", {"m": 8, "k": 4096})
+    H, X, A = (g.input(name, "m", "k") for name in "HXA")
+    N = g.let("N", H / sqrt(sum(H * H, "k")))
+    Y = g.let("Y", X + A * (N - X))
+    g.output("O", Y / sqrt(sum(Y * Y, "k")), "m", "k")
+    return g
+
+
+def qknorm_gqa() -> Graph:
+    g = Graph("qknorm_gqa", {"h": 2, "q": 256, "s": 4096, "d": 64, "e": 64})
+    Q, K, V = g.input("Q", "h", "q", "d"), g.input("K", "h", "s", "d"), g.input("V", "h", "s", "e")
+    GQ, GK = g.input("GQ", "d"), g.input("GK", "d")
+    d = g.axis("d")
+    Qn = g.let("Qn", rms_norm(Q, d) * GQ)
+    Kn = g.let("Kn", rms_norm(K, d) * GK)
+    P = g.let("P", softmax(dot(Qn, Kn, d) / d**0.5, "s"))
+    g.output("O", dot(P, V, "s"), "h", "q", "e")
+    return g
+
+
+def rmsnorm_linear() -> Graph:
+    g = Graph("rmsnorm_linear", {"m": 16, "k": 4096, "n": 6144})
+    X, G, W = g.input("X", "m", "k"), g.input("G", "k"), g.input("W", "k", "n", scale=0.02)
+    Y = g.let("Y", rms_norm(X, "k") * G)
+    g.output("O", dot(Y, W, "k"), "m", "n")
+    return g
+
+
+BUILT = (gated_mlp, gqa, gqa_decode, gqa_prefill, lora, ntrans, qknorm_gqa, rmsnorm_linear)
+
+
+def test_every_spec_is_built() -> None:
+    assert {b.__name__ for b in BUILT} == {path.stem for path in SPECS.glob("*.yaml")}
+
+
+@pytest.mark.parametrize("build", BUILT, ids=lambda b: b.__name__)
+def test_a_graph_gives_the_same_program_as_its_spec(build: Callable[[], Graph]) -> None:
+    spec = load_spec(SPECS / f"{build.__name__}.yaml")
+    g = build()
+    assert g.program() == spec.at()
+    assert parse_spec(g.text()).at() == spec.at()
+
+
+# -- the language
+
+
+def small() -> tuple[Graph, Value, Value]:
+    g = Graph("small", {"m": 4, "k": 8})
+    return g, g.input("X", "m", "k"), g.input("Y", "m", "k")
+
+
+def equations(g: Graph, value: Value, *axes: str) -> list[str]:
+    g.output("O", value, *axes)
+    return [str(e) for e in g.program().eqns]
+
+
+OPERATORS: dict[str, Callable[[Value, Value], Value]] = {
+    "X + Y": lambda x, y: x + y,
+    "1 - X": lambda x, y: 1 - x,
+    "X - 1": lambda x, y: x - 1,
+    "2 * X": lambda x, y: 2 * x,
+    "X / Y": lambda x, y: x / y,
+    "1 / X": lambda x, y: 1 / x,
+    "X ** 3": lambda x, y: x**3,
+    "2 ** X": lambda x, y: 2**x,
+    "-X": lambda x, y: -x,
+    "X * -0.5": lambda x, y: x * -0.5,
+    "(-X) ** 2": lambda x, y: (-x) ** 2,
+    "(-2) * X": lambda x, y: x.__rmul__(-2),
+    "X - (Y - 1)": lambda x, y: x - (y - 1),
+    "where((X < Y) and (X != 1), X, 0)": lambda x, y: where((x < y) & (x != 1), x, 0),
+    "where((X <= Y) or (X == 1), X, -inf)": lambda x, y: where((x <= y) | (x == 1), x, -math.inf),
+    "where(X > Y, X, Y)": lambda x, y: where(x > y, x, y),
+    "maximum(X, 1e-06)": lambda x, y: maximum(x, 1e-6),
+    "X / k ** 0.5": lambda x, y: x / x.graph.axis("k") ** 0.5,
+    "X * (m * k - 1)": lambda x, y: x * (x.graph.axis("m") * x.graph.axis("k") - 1),
+    "rms_norm(X, k, eps=0.001)": lambda x, y: rms_norm(x, "k", eps=1e-3),
+    "X * index(m)": lambda x, y: x * index(x.graph.axis("m")),
+}
+
+
+@pytest.mark.parametrize("text", OPERATORS)
+def test_operators_mean_what_they_mean_in_a_spec(text: str) -> None:
+    g, X, Y = small()
+    spec = "name: small\ndims: {m: 4, k: 8}\ninputs: {X: [m, k], Y: [m, k]}\nprogram: O = {}\noutputs: {O: [m, k]}\n"
+    g.output("O", OPERATORS[text](X, Y), "m", "k")
+    assert g.program() == parse_spec(spec.replace("O = {}", f'"O = {text}"')).at()
+
+
+def test_axes_are_renamed() -> None:
+    g = Graph("gram", {"i": 4, "j": 4, "k": 8})
+    X = g.input("X", "i", "k")
+    assert equations(g, dot(X, rename(X, i="j"), "k"), "i", "j") == [
+        "t0[j, k] = rename(X; i=j)",
+        "O[i, j] = dot(X, t0; k)",
+    ]
+
+
+def test_every_function_of_the_spec_language_is_there_and_no_other() -> None:
+    assert set(FUNCTIONS) <= {*OPS, *DERIVED}
+    for name in FUNCTIONS:
+        assert getattr(graph, name).__name__ == name
+    for name in ("exp_sub", "size", "add", "silo"):
+        with pytest.raises(AttributeError, match=name):
+            getattr(graph, name)
+
+
+def test_a_value_that_is_used_twice_is_computed_once() -> None:
+    g, X, Y = small()
+    E = exp(X - Y)
+    unused = silu(E)  # noqa: F841
+    assert equations(g, E / sum(E, "k"), "m", "k") == [
+        "t0[m, k] = sub(X, Y)",
+        "v0[m, k] = exp(t0)",
+        "t2[m] = sum(v0; k)",
+        "O[m, k] = div(v0, t2)",
+    ]
+
+
+def test_a_name_is_given_before_or_after_use() -> None:
+    g, X, _ = small()
+    E = exp(X)
+    S = sum(E, "k")
+    g.let("E", E)
+    assert equations(g, E / S, "m", "k") == ["E[m, k] = exp(X)", "t1[m] = sum(E; k)", "O[m, k] = div(E, t1)"]
+
+
+def test_an_output_may_be_a_named_value_a_copy_and_of_another_type() -> None:
+    g, X, _ = small()
+    E = g.let("E", exp(X))
+    g.output("E", E, "m", "k", dtype="float32")
+    g.output("C", X, "k", "m")
+    program = g.program()
+    assert [str(e) for e in program.eqns] == ["E[m, k] = exp(X)", "C[m, k] = mul(X, 1)"]
+    assert [str(t) for t in program.outputs] == ["E f32[m, k]", "C f16[k, m]"]
+
+
+def test_a_long_chain_is_no_deep_expression() -> None:
+    g, X, _ = small()
+    Y = X
+    for _ in range(3000):
+        Y = Y + X
+    g.output("O", Y, "m", "k")
+    assert len(g.program().eqns) == 3000
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    g = Graph("small", {"m": np.int32(4), "k": 8})  # type: ignore[dict-item]
+    X = g.input("X", "m", "k", scale=np.float64(0.5))
+    assert equations(g, np.float32(0.5) * X + np.int64(3), "m", "k") == [
+        "t0[m, k] = mul(0.5, X)",
+        "O[m, k] = add(t0, 3)",
+    ]
+
+
+# -- mistakes
+
+
+def test_every_mistake_is_told_as_in_a_spec() -> None:
+    g = Graph("wrong", {"m": 4, "k": 0})
+    X = g.input("X", "m", "z")
+    g.output("O", sum(silu(X), "kk"), "m")
+    with pytest.raises(SpecError) as error:
+        g.program()
+    text = str(error.value)
+    assert "<graph wrong>:2:17: error: the size of k is a positive integer, not '0'" in text
+    assert "<graph wrong>:6:17: error: no dimension is called z\n      X: {dims: [m, z]}\n" in text
+    assert "error: no axis is called kk\n      O = sum(silu(X), kk)\n" in text and "did you mean `k`?" in text
+
+
+MISTAKES: dict[str, tuple[Callable[[Graph, Value], object], type[Exception], str]] = {
+    "truth": (lambda g, X: 1 if X > 0 else 0, GraphError, "use where"),
+    "chain": (lambda g, X: 0 < X < 1, GraphError, "for `and` and `or` use & and |"),
+    "text": (lambda g, X: X + "a b", GraphError, "'a b' is neither a value, nor a number"),
+    "none": (lambda g, X: X * None, GraphError, "None is neither a value"),
+    "bool": (lambda g, X: X * True, GraphError, "True is neither a value"),
+    "nan": (lambda g, X: X * math.nan, GraphError, "nan is neither a value"),
+    "no graph": (lambda g, X: index("m"), GraphError, r"no argument is a value of a graph.*g.axis\(name\)"),
+    "two graphs": (lambda g, X: X + small()[1], GraphError, "the arguments are values of two graphs"),
+    "unhashable": (lambda g, X: {X}, TypeError, "unhashable"),
+    "no name": (lambda g, X: g.let("a b", exp(X)), SpecError, "not a list of assignments"),
+    "taken": (lambda g, X: g.let("k", exp(X)), SpecError, "k is the name of a dimension"),
+    "twice": (lambda g, X: [g.let("Z", exp(X)), g.let("Z", silu(X))], SpecError, "Z is assigned twice"),
+    "input again": (lambda g, X: g.input("X", "m"), SpecError, "the key X is given twice"),
+    "input as output": (lambda g, X: g.output("X", X, "m", "k"), SpecError, "X is an input and cannot be assigned"),
+    "mask": (lambda g, X: g.output("P", X > 0, "m", "k"), SpecError, "the output P is a mask"),
+    "other axes": (lambda g, X: g.output("P", exp(X), "m"), SpecError, "has the axes m, k, and the spec says m"),
+    "arguments": (lambda g, X: g.let("Z", exp(X, X)), SpecError, "exp takes 1 argument"),
+    "strange name": (lambda g, X: g.input("a: b\n", "m"), SpecError, "cannot name a tensor"),
+    "dtype": (lambda g, X: g.input("Z", "m", dtype="float12"), SpecError, "a dtype is one of"),
+    "scale": (lambda g, X: g.input("Z", "m", scale=-1), SpecError, "the scale is a positive number"),
+}
+
+
+@pytest.mark.parametrize("what", MISTAKES)
+def test_a_mistake_is_a_clear_error(what: str) -> None:
+    act, kind, message = MISTAKES[what]
+    g, X, Y = small()
+    g.output("O", X * Y, "m", "k")
+
+    def build() -> None:
+        act(g, X)
+        g.program()
+
+    with pytest.raises(kind, match=message):
+        build()
+
+
+def test_a_graph_without_anything_is_told_so() -> None:
+    with pytest.raises(SpecError, match="inputs is a mapping"):
+        Graph("empty", {"m": 1}).program()
+    with pytest.raises(SpecError, match="a name is made of a-z"):
+        Graph("No Name", {}).program()
+
+
+def test_graphs_need_no_torch() -> None:
+    code = "import sys; from mirage_cli.graph import dot; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=SPECS.parent, timeout=60).returncode == 0
