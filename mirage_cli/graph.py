@@ -81,9 +81,7 @@ class Graph:
 
     def __init__(self, name: str, dims: Mapping[str, int], dtype: str = "float16", tolerance: float = 4.0) -> None:
         self.name, self.dims, self.dtype, self.tolerance = name, dims, dtype, tolerance
-        self.values: list[Value] = []
-        self.inputs: list[str] = []
-        self.outputs: list[str] = []
+        self.inputs, self.values, self.outputs = list[str](), list[Value](), list[str]()
 
     def input(self, name: str, *axes: Value | str, dtype: str | None = None, scale: float | None = None) -> Value:
         """A tensor in memory order. scale: the standard deviation of its test data."""
@@ -104,7 +102,7 @@ class Graph:
 
     def output(self, name: str, value: Operand, *axes: Value | str, dtype: str | None = None) -> None:
         """A result in memory order."""
-        if not isinstance(value, Value) or value.name != name or not value.operands:
+        if not (isinstance(value, Value) and value.name == name and value.operands):
             self.let(name, value)
         self.outputs.append(_tensor(name, axes, dtype=dtype))
 
@@ -115,14 +113,14 @@ class Graph:
         return self.spec().at()
 
     def spec(self) -> Spec:
-        """The spec, as if it had been read from a file. Raises SpecError with every mistake."""
+        """Raises SpecError with every mistake."""
         return parse_spec(self.text(), f"<graph {self.name}>")
 
     def text(self) -> str:
         """The spec that says the same."""
         sizes = ", ".join(f"{_word(d)}: {_word(n)}" for d, n in self.dims.items())
-        head = [f"name: {_word(self.name)}", f"dims: {{{sizes}}}"]
-        head += [f"dtype: {_word(self.dtype)}", f"tolerance: {_word(self.tolerance)}"]
+        types = [f"dtype: {_word(self.dtype)}", f"tolerance: {_word(self.tolerance)}"]
+        head = [f"name: {_word(self.name)}", f"dims: {{{sizes}}}", *types]
         inputs, outputs = ([f"  {t}" for t in side] or ["  {}"] for side in (self.inputs, self.outputs))
         program = [f"  {s}" for s in self.statements()]
         return "\n".join([*head, "inputs:", *inputs, "program: |", *program, "outputs:", *outputs]) + "\n"
@@ -180,15 +178,15 @@ def _operand(graph: Graph, x: Operand) -> Value:
     if not isinstance(x, Real) or x is True or x is False or math.isnan(x):
         raise GraphError(f"{x!r} is neither a value, nor a number, nor the name of an axis")
     number = int(x) if isinstance(x, Integral) else float(x)
-    size = ast.Name("inf") if math.isinf(number) else ast.Constant(abs(number))
-    return Value(graph, lambda: size if number >= 0 else ast.UnaryOp(ast.USub(), size), (), True)
+    node = ast.Name("inf") if math.isinf(number) else ast.Constant(abs(number))
+    return Value(graph, lambda: node if number >= 0 else ast.UnaryOp(ast.USub(), node), (), True)
 
 
 def _tensor(name: str, axes: tuple[Value | str, ...], **options: str | float | None) -> str:
     """The entry of an input or output."""
-    names = [a if isinstance(a, str) else a.name for a in axes]
+    names = ", ".join(_word(a if isinstance(a, str) else a.name) for a in axes)
     given = "".join(f", {k}: {_word(v)}" for k, v in options.items() if v is not None)
-    return f"{_word(name)}: {{dims: [{', '.join(map(_word, names))}]{given}}}"
+    return f"{_word(name)}: {{dims: [{names}]{given}}}"
 
 
 def _word(x: Any) -> str:
