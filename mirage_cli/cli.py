@@ -12,35 +12,46 @@ import os
 import signal
 import sys
 from types import ModuleType
-from typing import NoReturn
 
 
-def main() -> NoReturn:
+def main() -> None:
     """Run the command line; errors of the input or the machine end in a message and exit code 1."""
+    interrupts = Interrupts()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where the shell ignores them
+        signal.signal(signal.SIGINT, interrupts)
+    from mirage_cli import commands
+
+    code = 130
     try:
-        code = _run(_commands())
+        interrupts.begun = True
+        code = _run(commands)
     except KeyboardInterrupt:
-        code = 130
-    if code == 130:
+        pass
+    except Exception:
+        if not interrupts.seen:
+            raise
+    if interrupts.seen or code == 130:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # once more changes nothing
         sys.stderr.write("interrupted\n")
+        sys.exit(130)
     sys.exit(code)
 
 
-def _commands() -> ModuleType:
-    """The commands. While they are imported, an interrupt ends the process at once: imports can lose an exception."""
-    handler = signal.getsignal(signal.SIGINT)
-    if handler is signal.default_int_handler:  # not where the shell ignores interrupts
-        signal.signal(signal.SIGINT, _leave)
-    from mirage_cli import commands
+class Interrupts:
+    """What Ctrl-C does: it ends the process while nothing has begun, and is a KeyboardInterrupt from then on.
 
-    signal.signal(signal.SIGINT, handler)
-    return commands
+    seen: whether there was one. An import that is interrupted may lose the exception, or make another of it.
+    """
 
+    def __init__(self) -> None:
+        self.begun = self.seen = False
 
-def _leave(*_: object) -> None:
-    os.write(2, b"interrupted\n")
-    os._exit(130)
+    def __call__(self, *_: object) -> None:
+        if not self.begun:
+            os.write(2, b"interrupted\n")
+            os._exit(130)
+        self.seen = True
+        raise KeyboardInterrupt
 
 
 def _run(commands: ModuleType) -> int:
