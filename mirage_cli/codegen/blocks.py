@@ -21,18 +21,26 @@ TRITON_TYPE = {"float16": "tl.float16", "bfloat16": "tl.bfloat16", "float32": "t
 INTERPRETED = "INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)"
 """What the helpers below need."""
 OVERLAP = '''
+@functools.cache
+def can_overlap():
+    """Whether this GPU starts kernels before those in front have ended, if they ask for it (sm_90 and later)."""
+    return bool(INTERPRETED) or triton.runtime.driver.active.get_current_target().arch >= 90
+
+
 @triton.jit
 def wait_for_data():
     """Until the kernel before this one, beside which it has started, has ended and its results can be read."""
     if not INTERPRETED:
-        tl.extra.cuda.gdc_wait()
+        if tl.target_info.cuda_capability_geq(9, 0):
+            tl.extra.cuda.gdc_wait()
 
 
 @triton.jit
 def release_next():
     """Lets the next kernel start on free processors, if it is one that waits for this one's data by itself."""
     if not INTERPRETED:
-        tl.extra.cuda.gdc_launch_dependents()
+        if tl.target_info.cuda_capability_geq(9, 0):
+            tl.extra.cuda.gdc_launch_dependents()
 '''.strip()
 """What modules start with whose kernels overlap (programmatic dependent launch, sm_90 and later)."""
 BFLOAT16 = '''
@@ -63,6 +71,8 @@ RESERVED = {
     "to_bfloat16",
     "wait_for_data",
     "release_next",
+    "can_overlap",
+    "functools",
     "triton",
     "range",
     "pid",

@@ -84,7 +84,8 @@ def kernels_source(graph: MuGraph, schedule: Schedule) -> str:
     `launch` asks the device nothing: it can be captured in a CUDA graph, and it runs on meta tensors.
     """
     parts = _Parts(graph, schedule)
-    imports = ["import torch"] + (["import triton", "import triton.language as tl"] if parts.kernels else [])
+    imports = ["import functools", ""] if parts.overlap else []
+    imports += ["import torch"] + (["import triton", "import triton.language as tl"] if parts.kernels else [])
     return "\n\n\n".join(["\n".join(imports), *parts.blocks()]) + "\n"
 
 
@@ -94,14 +95,22 @@ class _Parts:
     def __init__(self, graph: MuGraph, schedule: Schedule) -> None:
         self.graph = graph
         self.sizes = launch_sizes(graph, schedule)
-        overlap = any(s.overlap for s in schedule.kernels.values())
+        self.overlap = any(s.overlap for s in schedule.kernels.values())
         self.kernels: dict[str, KernelSource] = {
-            k.name: emit_kernel(graph, k, schedule.kernels[k.name], self.sizes, overlap)
+            k.name: emit_kernel(graph, k, schedule.kernels[k.name], self.sizes, self.overlap)
             for k in graph.kernels
             if k.kind == "generated"
         }
         self.taken = {"torch", "triton", "tl", "inputs", "outputs", "scratch", "make_scratch", "launch"}
-        self.taken |= {"MATRIX_TYPE", "INTERPRETED", "to_bfloat16", "wait_for_data", "release_next"}
+        self.taken |= {
+            "MATRIX_TYPE",
+            "INTERPRETED",
+            "to_bfloat16",
+            "wait_for_data",
+            "release_next",
+            "can_overlap",
+            "functools",
+        }
         self.taken |= {k.name for k in self.kernels.values()}
         self.names = {n: f"{n}_" if n in self.taken or keyword.iskeyword(n) else n for n in graph.tensors()}
 
@@ -110,7 +119,7 @@ class _Parts:
 
     def blocks(self) -> list[str]:
         kernels = [k.source.strip("\n") for k in self.kernels.values()]
-        helpers = [OVERLAP] * any("release_next()" in k for k in kernels)
+        helpers = [OVERLAP] * self.overlap
         helpers += [BFLOAT16] * any("MATRIX_TYPE" in k or "to_bfloat16" in k for k in kernels)
         if helpers:
             kernels = [INTERPRETED, *helpers, *kernels]
@@ -137,7 +146,7 @@ class _Parts:
         for k in self.graph.kernels:
             if k.name in self.kernels:
                 ks = self.kernels[k.name]
-                args = [*(self.names[a] for a in ks.args), *(f"{name}={value}" for name, value in ks.options)]
+                args = [*(self.names[a] for a in ks.args), *ks.options]
                 lines.append(_wrapped(f"    {ks.name}[({ks.programs},)](", args, ")"))
             else:
                 lines.append("    " + library_call(self.graph, k, self.sizes, self.names))
@@ -157,7 +166,11 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         raise ExportNameError(name)
     blocks = parts.blocks()
     digest = hashlib.sha256("\n".join([name, *map(str, program.inputs), *blocks]).encode()).hexdigest()[:12]
-    imports = "import contextlib\nimport os\nimport sys\nimport threading\n\nimport torch"
+    imports = (
+        "import contextlib\n"
+        + "import functools\n" * parts.overlap
+        + "import os\nimport sys\nimport threading\n\nimport torch"
+    )
     if parts.kernels:
         imports += "\nimport triton\nimport triton.language as tl"
     comment = "\n".join(f"# {x}".rstrip() for x in print_mugraph(graph).splitlines())

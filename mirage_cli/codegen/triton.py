@@ -26,13 +26,14 @@ class KernelSource:
     """A complete `@triton.jit` function and how to launch it.
 
     args: the buffers behind the pointer parameters, in order. programs: the size of its one-dimensional grid.
+    options: further arguments of the launch.
     """
 
     name: str
     source: str
     args: tuple[str, ...]
     programs: int
-    options: tuple[tuple[str, int], ...]
+    options: tuple[str, ...]
 
 
 def emit_kernel(
@@ -85,10 +86,10 @@ class _Emitter(Blocks):
             if self.block[d] > 1:
                 constants.append(f"    BLOCK_{d}: tl.constexpr = {self.block[d]}")
         source = "\n".join(["@triton.jit", f"def {self.kernel.name}({pointers}):", *constants, *self.lines]) + "\n"
-        options: list[tuple[str, int]] = [("num_warps", self.schedule.warps), ("num_stages", self.schedule.stages)]
+        options = f"num_warps={self.schedule.warps}", f"num_stages={self.schedule.stages}"
         if self.schedule.overlap:
-            options.append(("launch_pdl", True))
-        return KernelSource(self.kernel.name, source, self.buffers, programs, tuple(options))
+            options = *options, "launch_pdl=can_overlap()"
+        return KernelSource(self.kernel.name, source, self.buffers, programs, options)
 
     def prologue(self) -> int:
         """Which tiles this instance has, and the positions they cover. Returns the number of instances."""

@@ -273,11 +273,11 @@ def judge_outputs(
     for i, (y, ref) in enumerate(zip(outputs, reference, strict=True)):
         e = eager[i].to(y.dtype)
         bad, eager_bad = overflows(y, ref), overflows(e, ref)
-        if bool(eager_bad.any()):
-            stand_ins = stand_ins or rounded(None)
-            e = stand_ins[i].to(y.dtype)
-        excused = bad & eager_bad if overflow_like_eager else torch.zeros_like(bad)
         theirs = error(e, ref)
+        if bool(eager_bad.any()):  # where it is finite, it counts all the same
+            stand_ins = stand_ins or rounded(None)
+            theirs = theirs.larger(error(stand_ins[i].to(y.dtype), ref))
+        excused = bad & eager_bad if overflow_like_eager else torch.zeros_like(bad)
         mine, yardstick = error(y, ref), theirs.larger(unavoidable(coarser(y.dtype, eager[i].dtype), ref, terms))
         if mine.over(yardstick) > tolerance:
             stand_ins, computed = stand_ins or rounded(None), computed or rounded(torch.float32)
