@@ -2,23 +2,17 @@
 
     lower ─► search ─► verify ─► emit ─► tune on the GPU, or compile offline and interpret ─► store
 
-`search_program` is the part that needs neither torch nor a GPU; it runs in worker processes. `Pipeline` does the rest,
-one program at a time.
+`structural.search_program` is the part that needs neither torch nor a GPU; it runs in worker processes. `Pipeline` does
+the rest, one program at a time.
 """
 
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
-import os
-import signal
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from math import prod
 from typing import Any
@@ -31,166 +25,12 @@ from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import canonical_text, mugraph_id, parse_mugraph
 from mirage_cli.search.cost import floor_us
-from mirage_cli.search.expand import Bounds
-from mirage_cli.search.generator import Candidate, program_bytes, search
+from mirage_cli.search.generator import program_bytes
 from mirage_cli.store import Best, Key, Measurement, Store, StoredMuGraph, StoredSearch
+from mirage_cli.structural import Found, Options, Plan
 from mirage_cli.target import Target, driver_version
-from mirage_cli.verify.equivalence import Verdict, check_equivalence
+from mirage_cli.verify.equivalence import Verdict
 from mirage_cli.verify.numeric import longest_sum
-
-VERIFIED = 10
-"""μGraphs that are verified, at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What a user may set. budget_s: for the search and the tuning of one program together."""
-
-    workers: int = 1
-    top: int = 5
-    budget_s: float = 60.0
-    seed: int = 0
-    fresh: bool = False
-    tune: bool = True
-    prune: bool = True
-    own_algebra_only: bool = False
-    bounds: Bounds = field(default_factory=Bounds)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A verified μGraph with the schedule the cost model chose."""
-
-    id: str
-    graph: MuGraph
-    schedule: Schedule
-    predicted_us: float
-    verdict: Verdict
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What the structural search of one program gave: verified μGraphs of distinct structure, cheapest first.
-
-    rejected: how many candidates the verifier refused, with one reason each; a right generator gives none.
-    """
-
-    plans: tuple[Plan, ...]
-    as_written: str
-    classes: int
-    nodes: int
-    enumerated: int
-    pruned: dict[str, int]
-    rejected: tuple[str, ...]
-    stopped: str
-    seconds: float
-
-
-def search_program(
-    program: Program, target: Target, options: Options, interrupted: Callable[[], bool] = lambda: False
-) -> Found:
-    """Search and verify. Runs without torch; the same seed gives the same result in any process.
-
-    interrupted: asked now and then; true ends the search with what it has.
-    """
-    start = time.perf_counter()
-    lowered = lower(program)
-    end = start + options.budget_s
-
-    def out_of_time() -> bool:
-        return time.perf_counter() > end or interrupted()
-
-    result = search(
-        lowered,
-        target,
-        bounds=options.bounds,
-        prune=options.prune,
-        own_algebra_only=options.own_algebra_only,
-        deadline=out_of_time,
-    )
-    plans: list[Plan] = []
-    rejected: list[str] = []
-    stopped = result.stopped
-    for c in distinct(result.candidates, result.as_written):
-        if plans and out_of_time() and c is not result.as_written:
-            stopped = "budget"
-            continue
-        verdict = check_equivalence(lowered, c.graph, options.seed)
-        if verdict.ok:
-            plans.append(Plan(c.id, c.graph, c.schedule, c.predicted_us, verdict))
-        else:
-            rejected.append(f"{c.id}: {verdict}")
-    seconds = time.perf_counter() - start
-    return Found(
-        tuple(plans),
-        result.as_written.id,
-        result.classes,
-        result.nodes,
-        result.enumerated,
-        dict(result.pruned),
-        tuple(rejected),
-        stopped,
-        seconds,
-    )
-
-
-def distinct(candidates: Sequence[Candidate], as_written: Candidate) -> list[Candidate]:
-    """The cheapest candidate of each structure, the cheapest for each number of kernels, and the program as written."""
-    found: dict[tuple[object, ...], Candidate] = {}
-    for c in candidates:
-        found.setdefault(c.shape, c)
-    chosen = list(found.values())[:VERIFIED]
-    counts = {len(c.graph.kernels) for c in chosen}
-    for c in found.values():
-        if len(c.graph.kernels) not in counts:
-            counts.add(len(c.graph.kernels))
-            chosen.append(c)
-    return chosen if as_written in chosen else [*chosen, as_written]
-
-
-def search_all(programs: Sequence[Program], target: Target, options: Options) -> Iterator[Found]:
-    """Search every program, in order, in worker processes where there are several. Interrupted, it gives what the
-    search at hand has found so far, as the last."""
-    if options.workers <= 1 or len(programs) <= 1:
-        for p in programs:
-            yield search_program(p, target, options)
-        return
-    context = multiprocessing.get_context("spawn")
-    stop = context.Event()
-    workers = min(options.workers, len(programs))
-    with ProcessPoolExecutor(workers, context, initializer=_become_searcher, initargs=(stop,)) as pool:
-        futures = [pool.submit(_search_in_worker, p, target, options) for p in programs]
-        for f in futures:
-            try:
-                yield f.result()
-            except KeyboardInterrupt:
-                stop.set()
-                pool.shutdown(wait=False, cancel_futures=True)
-                yield f.result()
-                return
-            except GeneratorExit:
-                stop.set()
-                raise
-
-
-_stop: Any = None
-"""In a worker process: set when its search should end with what it has."""
-
-
-def _become_searcher(stop: Any) -> None:
-    """A worker leaves Ctrl-C to its parent, and does not outlive it."""
-    global _stop
-    _stop = stop
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    assert parent is not None, "workers are child processes"
-    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
-
-
-def _search_in_worker(program: Program, target: Target, options: Options) -> Found:
-    found = search_program(program, target, options, _stop.is_set)
-    return replace(found, stopped="interrupted") if _stop.is_set() else found
-
 
 # -- results
 
@@ -425,15 +265,29 @@ class Pipeline:
     def predicted(self, program: Program, key: Key, found: Found) -> dict[str, Any]:
         """The cheapest plans by the cost model; with `tune`, compiled for the target and judged in the interpreter."""
         base = self.document(program, found)
-        checked: list[dict[str, Any]] = []
-        kept = False
         failures: Counter[str] = Counter()
+        base["top"] = self.check_plans(program, key, found, base, failures, lenient=False)
+        if not base["top"]:
+            base["top"] = self.check_plans(program, key, found, base, failures, lenient=True)
+        base["dropped"] = dict(failures)
+        if base["top"]:
+            base["best"] = best = base["top"][0]
+            graph = next(p.graph for p in found.plans if p.id == best["id"])
+            self.keep(program, key, graph, Schedule.from_json(best["schedule"]), base, None)
+        return base
+
+    def check_plans(
+        self, program: Program, key: Key, found: Found, base: Mapping[str, Any], failures: Counter[str], lenient: bool
+    ) -> list[dict[str, Any]]:
+        """Rows of the first plans that pass; lenient ones may overflow where eager PyTorch does, as the program as
+        written always may."""
+        rows: list[dict[str, Any]] = []
         for p in found.plans:
-            if len(checked) >= self.options.top:
+            if len(rows) >= self.options.top:
                 break
             schedule, row = p.schedule, self.row(program, p)
             if self.options.tune:
-                outcome = self.check_offline(program, p, p.id == found.as_written)
+                outcome = self.check_offline(program, p, lenient or p.id == found.as_written)
                 if isinstance(outcome, str):
                     failures[outcome] += 1
                     continue
@@ -443,17 +297,10 @@ class Pipeline:
                     "eager_error_vs_float64": judged.eager_error,
                     "schedule": schedule.to_json(),
                 }
-            checked.append(row)
-            if not kept:  # a run that is killed later leaves this behind
-                kept = True
-                self.keep(program, key, p.graph, schedule, base | {"best": row, "complete": False}, None)
-        base["best"] = checked[0] if checked else None
-        base["top"] = checked
-        base["dropped"] = dict(failures)
-        if checked:
-            graph = next(p.graph for p in found.plans if p.id == checked[0]["id"])
-            self.keep(program, key, graph, Schedule.from_json(checked[0]["schedule"]), base, None)
-        return base
+            rows.append(row)
+            if len(rows) == 1:  # a run that is killed later leaves this behind
+                self.keep(program, key, p.graph, schedule, {**base, "best": row, "complete": False}, None)
+        return rows
 
     def row(self, program: Program, p: Plan) -> dict[str, Any]:
         return {
@@ -469,10 +316,9 @@ class Pipeline:
             "schedule": p.schedule.to_json(),
         }
 
-    def check_offline(self, program: Program, p: Plan, as_written: bool) -> Any:
+    def check_offline(self, program: Program, p: Plan, lenient: bool) -> Any:
         """(schedule, judgement) of the first schedule that compiles for the target without spilling and is right in
-        the interpreter at reduced sizes; or the reason why there is none. The program as written may overflow where
-        eager PyTorch does."""
+        the interpreter at reduced sizes; or the reason why there is none."""
         from mirage_cli.codegen.blocks import EmitError
         from mirage_cli.codegen.export import kernels_source
         from mirage_cli.tune.compilefarm import CompileFarm
@@ -506,7 +352,7 @@ class Pipeline:
             graph = p.graph.resized(reduced_sizes(program))
             self.progress(f"interpreting {p.id} at reduced sizes")
             judged = self._interpreter.judge(
-                small, kernels_source(graph, reduced_schedule(graph, schedule)), 0, as_written
+                small, kernels_source(graph, reduced_schedule(graph, schedule)), 0, lenient
             )
             if judged.ok:
                 return schedule, judged

@@ -14,11 +14,12 @@ from mirage_cli.benchmark import read_rows, regressions, run
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.errors import EarlierBenchError
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline import Options, Pipeline
+from mirage_cli.pipeline import Pipeline
 from mirage_cli.report import bench_table, remarks
 from mirage_cli.sdpa import sdpa_source
 from mirage_cli.spec import load_spec, parse_spec
 from mirage_cli.store import Store
+from mirage_cli.structural import Options
 from mirage_cli.target import find_target
 from mirage_cli.tune import bench
 from mirage_cli.tune.measure import QUICK, GpuWorker

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 import torch
 
-from mirage_cli import __version__, pipeline, target
+from mirage_cli import __version__, structural, target
 from mirage_cli.cli import main
 from mirage_cli.commands import app
 from mirage_cli.commands.bench import stored_programs
@@ -275,13 +275,13 @@ def test_sizes_type_and_target_of_the_command_line_are_used(mirage: Mirage) -> N
 
 def test_a_second_search_answers_from_the_database(mirage: Mirage, monkeypatch: pytest.MonkeyPatch) -> None:
     searched: list[str] = []
-    search_program = pipeline.search_program
+    search_program = structural.search_program
 
     def counted(program: Program, *rest: Any) -> Any:
         searched.append(program.name)
         return search_program(program, *rest)
 
-    monkeypatch.setattr(pipeline, "search_program", counted)
+    monkeypatch.setattr(structural, "search_program", counted)
     first = mirage("search", "tiny.yaml", "--no-tune", "--json")
     again = mirage("search", "tiny.yaml", "--no-tune", "--json")
     assert again.code == 0 and again.document == first.document and searched == ["tiny"]

@@ -24,6 +24,7 @@ LAYERS = (
     ("codegen",),
     ("tune",),
     ("exchange", "migrations", "records", "store"),
+    ("structural",),
     ("doctor", "judge", "pipeline"),
     ("sdpa",),
     ("benchmark", "picture", "report"),

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from mirage_cli.codegen.export import kernels_source
 from mirage_cli.codegen.blocks import EmitError
-from mirage_cli.pipeline import Options, Plan, search_program
+from mirage_cli.codegen.export import kernels_source
 from mirage_cli.spec import parse_spec
+from mirage_cli.structural import Options, Plan, search_program
 from mirage_cli.target import find_target
 from mirage_cli.tune.interpreted import Interpreter, reduced_schedule
 from mirage_cli.tune.space import first_schedules

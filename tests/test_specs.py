@@ -13,8 +13,8 @@ import torch
 from mirage_cli.codegen.export import export_source, load_export
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline import Options, Plan, search_program
 from mirage_cli.spec import load_spec
+from mirage_cli.structural import Options, Plan, search_program
 from mirage_cli.target import find_target
 from mirage_cli.tune.interpreted import reduced_schedule, reduced_sizes
 from mirage_cli.verify.numeric import NumericVerdict, draw_inputs, judge

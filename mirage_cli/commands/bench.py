@@ -50,8 +50,9 @@ def bench(
 ) -> None:
     """Compare the best kernels with baselines on this GPU: one process, cold inputs, one method, interleaved."""
     from mirage_cli.benchmark import BASELINES, read_rows, regressions, run
-    from mirage_cli.pipeline import Pipeline, search_all
+    from mirage_cli.pipeline import Pipeline
     from mirage_cli.report import bench_table, remarks
+    from mirage_cli.structural import search_all
 
     programs = read(specs or (), dim, dtype)
     names = list(dict.fromkeys(n.strip() for n in against.split(",") if n.strip()))

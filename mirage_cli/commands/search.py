@@ -55,7 +55,8 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Find the best kernels: search, verify, and tune on this machine's GPU (or predict for the target)."""
-    from mirage_cli.pipeline import Pipeline, search_all
+    from mirage_cli.pipeline import Pipeline
+    from mirage_cli.structural import search_all
 
     programs = read(specs, dim, dtype)
     chosen, here = choose_target(target)

@@ -126,7 +126,7 @@ def emit_json(results: Sequence[Any], target: Any) -> None:
 
 def options(workers: int | None, **rest: Any) -> Any:
     from mirage_cli.knobs import WORKERS
-    from mirage_cli.pipeline import Options
+    from mirage_cli.structural import Options
 
     return Options(workers=workers or WORKERS.value(), **rest)
 
