@@ -21,7 +21,10 @@ from mirage_cli.ir.program import Eqn, Tensor, equation
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The limits of a search. A search that reaches one says which, and how often."""
+    """The limits of a search. A search that reaches one says which, and how often.
+
+    algebras: kernel graphs of one structure, which differ in algebra alone.
+    """
 
     kernels: int = 5
     equations: int = 40
@@ -31,6 +34,7 @@ class Bounds:
     alternatives: int = 2
     continuations: int = 24
     plans: int = 12
+    algebras: int = 1
     slack: float = 2.0
 
 

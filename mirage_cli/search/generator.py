@@ -272,7 +272,8 @@ class _Search:
                 self.space.cuts["kernels per graph"] += left < 0
                 continue
             rest = (required - frozenset(c.plan.targets)) | needed
-            remaining = budget - c.us - (cost.GAP_US if rest else 0.0)
+            here = c.us + (cost.GAP_US if rest else 0.0)
+            remaining = budget - here
             if remaining < (self.least_us(rest, remaining) if rest else 0.0):
                 self.space.cuts["cost above the best times the slack"] += 1
                 continue
@@ -283,7 +284,7 @@ class _Search:
             for us, steps in self.solve(rest, left, remaining):
                 made = {f for s in steps for f in s.plan.targets}
                 if made.isdisjoint(c.plan.targets):
-                    best.append((budget - remaining + us, (*steps, c)))
+                    best.append((here + us, (*steps, c)))
             best = self.shortlist(best)
             if best and self.prune:
                 budget = min(budget, self.space.bounds.slack * best[0][0])
@@ -300,11 +301,15 @@ class _Search:
         return sorted(found, key=lambda c: (not finishes(c), c.us))
 
     def shortlist(self, found: list[tuple[float, tuple[Costed, ...]]]) -> list[tuple[float, tuple[Costed, ...]]]:
-        """The cheapest few, one of each structure: equal structures that differ in algebra alone cost much the same."""
-        kept: dict[tuple[object, ...], tuple[float, tuple[Costed, ...]]] = {}
+        """The cheapest few, few of each structure: equal structures that differ in algebra alone cost much the same."""
+        made: Counter[tuple[object, ...]] = Counter()
+        kept: list[tuple[float, tuple[Costed, ...]]] = []
         for p in sorted(found, key=lambda p: p[0]):
-            kept.setdefault(tuple(c.plan.shape for c in p[1]), p)
-        return list(kept.values())[: self.space.bounds.plans]
+            shape = tuple(c.plan.shape for c in p[1])
+            made[shape] += 1
+            if made[shape] <= self.space.bounds.algebras:
+                kept.append(p)
+        return kept[: self.space.bounds.plans]
 
     def least_us(self, required: frozenset[Form], enough: float) -> float:
         """A lower bound for having these classes in memory; any bound above `enough` will do.
