@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from mirage_cli.codegen.export import kernels_source, load_export
 from mirage_cli.codegen.blocks import EmitError
+from mirage_cli.codegen.export import kernels_source, load_export
 from mirage_cli.codegen.triton import emit_kernel
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import DTYPES, Program

@@ -257,7 +257,7 @@ class Algebra:
         if e.denominator == 1 and e > 1 and len(x.terms) > 1 and len(x.terms) ** e.numerator <= MAX_TERMS:
             return self.mul(x, self._pow_sum(x, e - 1))
         if len(x.terms) > 1 and e.denominator == 1 and e < 0:
-            lead = x.terms[0][1]
+            lead = next(c for m, c in x.terms if m)  # not the constant: x + 1e-6 is not to become 1e6 x + 1
             monic = self.scale(x, 1 / lead)
             return self.scale(self.of_atom(self._atom("poly", monic, dims=x.dims), e), lead**e.numerator)
         return self.of_atom(self._atom("poly", x, dims=x.dims), e)
