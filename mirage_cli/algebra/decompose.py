@@ -29,6 +29,8 @@ MAX_FACTORS = 6
 MAX_ABSORBED = 2
 """Factors that are taken into a Σ at once."""
 
+COMMUTES = ("add", "mul", "dot", "maximum", "minimum", "eq", "ne", "and", "or")
+
 Source = Form | int | Number
 """An argument of a step: a class, the result of an earlier step (int), or a number."""
 
@@ -52,8 +54,21 @@ class Node:
         return tuple(dict.fromkeys(a for s in self.steps for a in s.args if isinstance(a, Form)))
 
     @cached_property
+    def key(self) -> tuple[tuple[str, tuple[Source, ...], tuple[str, ...]], ...]:
+        """What two nodes share that differ in the order of commuting operands alone, or in a > b and b < a."""
+        return tuple(_ordered(s) for s in self.steps)
+
+    @cached_property
     def reduces(self) -> bool:
         return any(OPS[s.op].kind in ("reduction", "contraction") for s in self.steps)
+
+
+def _ordered(s: Step) -> tuple[str, tuple[Source, ...], tuple[str, ...]]:
+    if s.op in ("gt", "ge"):
+        return {"gt": "lt", "ge": "le"}[s.op], s.args[::-1], s.axes
+    if s.op in COMMUTES:
+        return s.op, tuple(sorted(s.args, key=lambda a: a.key if isinstance(a, Form) else str(a))), s.axes
+    return s.op, s.args, s.axes
 
 
 @dataclass(slots=True)
@@ -138,9 +153,10 @@ def decompose(program: Program, *, own_algebra_only: bool = False) -> Decomposit
             nodes = nodes + _algebra_nodes(d, form, bool(nodes))
         elif not nodes:
             nodes = _algebra_nodes(d, form, False)[:1]
-        unique = dict.fromkeys(n.steps for n in nodes)
-        origin = {n.steps: n.origin for n in reversed(nodes)}
-        d.nodes[form] = tuple(Node(s, origin[s]) for s in unique)
+        unique: dict[object, Node] = {}
+        for n in nodes:
+            unique.setdefault(n.key, n)
+        d.nodes[form] = tuple(unique.values())
         known = set(todo)
         todo += [c for n in d.nodes[form] for c in n.children if c not in known and not known.add(c)]
     return d
