@@ -1,0 +1,55 @@
+"""What the search makes of awkward programs: every candidate is right, and values are kept where they can be."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirage_cli.algebra.decompose import decompose
+from mirage_cli.ir.program import Program
+from mirage_cli.search.generator import search
+from mirage_cli.target import find_target
+from mirage_cli.verify.equivalence import check_equivalence
+from tests.programs import program
+
+H100 = find_target("h100")
+
+
+def a_program(text: str, outputs: str = "O") -> Program:
+    return program("m=16 k=100 n=16", "X[m,k] Y[m,k] P[m] W[k,n]", text, outputs)
+
+
+@pytest.mark.parametrize(
+    ("text", "outputs"),
+    [
+        ("a = layer_norm(X; k) | O = logsumexp(a; k)", "O"),
+        ("a = sub(X, P) | b = softmax(a; k) | O = logsumexp(a; k) | c = max(a; k)", "O b c"),
+        ("a = max(X; k) | O = softmax(a; m)", "O"),
+        ("a = logsumexp(X; k) | O = softmax(a; m)", "O a"),
+        ("a = max(X; k) | b = sub(X, a) | c = mul(b, 0.125) | d = exp(c) | e = sum(d; k) | f = log(e) "
+         "| g = mul(a, 0.125) | O = add(f, g)", "O"),
+        ("a = square(X) | b = add(a, 1) | c = sqrt(b) | O = dot(c, c; m, k)", "O c"),
+        ("a = square(X) | b = add(a, 1) | c = sqrt(b) | d = sum(c; k) | e = sqrt(d) | O = layer_norm(e; m)", "O"),
+    ],
+)  # fmt: skip
+def test_no_candidate_is_refused(text: str, outputs: str) -> None:
+    p = a_program(text, outputs)
+    for c in search(p, H100).candidates:
+        verdict = check_equivalence(p, c.graph, 0)
+        assert verdict.ok, f"{verdict}\n{c.graph}"
+
+
+def test_what_eager_keeps_in_float32_somewhere_is_stored_in_float32() -> None:
+    """square(X) is the user's, in float16, and the norm's own, which may be beyond float16's range."""
+    p = a_program("a = square(X) | b = add(a, 1) | c = rsqrt(b) | O = rms_norm(X; k)", "c O")
+    buffers = {t.name: t.dtype for t in search(p, H100).as_written.graph.buffers}
+    assert buffers["a"] == "float32"
+    assert buffers["b"] == "float16"
+
+
+def test_what_cancels_is_a_number() -> None:
+    """The mean of a row less its mean: computed, it would be rounding errors, of which a sum has more than a mean."""
+    p = a_program("a = mean(X; k) | b = sub(X, a) | O = mean(b; k)")
+    d = decompose(p)
+    (node,) = d.nodes[d.outputs[0]]
+    assert not node.children
+    assert [len(k.body) for k in search(p, H100).as_written.graph.kernels] == [1]
