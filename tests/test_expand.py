@@ -15,7 +15,7 @@ H100 = find_target("h100")
 
 
 def a_program(text: str, outputs: str = "O") -> Program:
-    return program("m=16 k=100 n=16", "X[m,k] Y[m,k] P[m] W[k,n]", text, outputs)
+    return program("m=16 k=16 n=16", "X[m,k] Y[m,k] P[m] W[k,n]", text, outputs)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,8 @@ def a_program(text: str, outputs: str = "O") -> Program:
         ("a = logsumexp(X; k) | O = softmax(a; m)", "O a"),
         ("a = max(X; k) | b = sub(X, a) | c = mul(b, 0.125) | d = exp(c) | e = sum(d; k) | f = log(e) "
          "| g = mul(a, 0.125) | O = add(f, g)", "O"),
+        ("i = index(m) | j = index(k) | a = ge(j, i) | b = where(a, X, -inf) | c = max(b; m) | d = rename(c; k=m) "
+         "| O = add(d, P)", "O"),
         ("a = square(X) | b = add(a, 1) | c = sqrt(b) | O = dot(c, c; m, k)", "O c"),
         ("a = square(X) | b = add(a, 1) | c = sqrt(b) | d = sum(c; k) | e = sqrt(d) | O = layer_norm(e; m)", "O"),
     ],

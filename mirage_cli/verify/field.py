@@ -66,13 +66,13 @@ from mirage_cli.verify.residues import (
 class Field:
     """The interpreter `F` that the `field` column of OPS speaks to.
 
-    sizes: of every axis, for `index` and `size`.
-    window: where a tile lies along its axes, for `index`; set by whoever runs tiles.
+    sizes: of every axis, for `index` and `size`. window: where a tile lies along its axes, for `index`. Both are set by
+        whoever runs a kernel.
     """
 
     def __init__(self, seed: int, sizes: Mapping[str, int]) -> None:
         self.seed = seed
-        self.sizes = dict(sizes)
+        self.sizes: Mapping[str, int] = dict(sizes)
         self.window: Mapping[str, tuple[int, int]] = {}
         rng = np.random.default_rng(seed)
         self._rng = rng

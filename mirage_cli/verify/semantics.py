@@ -82,7 +82,7 @@ class FieldSemantics:
     def apply(self, op: str, args: tuple[Any, ...], axes: tuple[str, ...] = ()) -> Value:
         row, F = OPS[op], self.field
         if row.kind == "leaf":
-            F.window = self.window
+            F.window, F.sizes = self.window, self.sizes
             return row.field(F, axes[0])
         if op == "pow":
             return F.pow(self._value(args[0]), args[1])
