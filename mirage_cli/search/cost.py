@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import product
 from math import ceil, prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,8 @@ STEP_US = 0.06
 """The least time of one loop iteration: barriers and address arithmetic."""
 DOT_STEP_US = 0.10
 """What a dependent matrix product adds to an iteration's latency."""
+RUN_BYTES = 64
+"""Two sectors: what a load moves at least for each run of neighbouring elements."""
 MAX_ACCUMULATORS = 32768
 
 
@@ -58,6 +61,7 @@ class Model:
     segments: tuple[Work, ...]
     stores: tuple[tuple[tuple[str, ...], int], ...]
     accumulators: tuple[tuple[str, ...], ...]
+    products: tuple[tuple[str, ...], ...]
     values: tuple[tuple[str, ...], ...]
     matrix_axes: frozenset[str]
     batch_axes: frozenset[str]
@@ -79,7 +83,9 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int]) -> Model:
                 tuple((_space(e), OPS[e.op].flops) for e in eqns if e.op != "dot"),
             )
         )
+    held = {n for loop in placement.loops for n, _ in loop.accumulators}
     accumulators = tuple(dims[n] for loop in placement.loops for n, _ in loop.accumulators)
+    products = tuple(e.dims for e in kernel.body if e.op == "dot" and e.out not in held)
     matrix, batch = _dot_axes(kernel, dims)
     return Model(
         kernel,
@@ -89,6 +95,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int]) -> Model:
         tuple(s for s in segments if s.loads or s.dots or s.elementwise),
         tuple((s.dims, element_bytes[s.buffer]) for s in kernel.stores),
         accumulators,
+        products,
         tuple(set(dims.values()) | {tuple({*e.dims, *e.axes}) for e in kernel.body if OPS[e.op].kind == "reduction"}),
         matrix,
         batch,
@@ -164,7 +171,8 @@ def estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target) -
     for w in m.segments:
         trips = reduce(np.multiply, (tiles[a] for a in w.loop), zero + 1.0)
         loaded = sum((elements(axes) * size for axes, size, _ in w.loads), zero)
-        l2 = l2 + programs * trips * loaded
+        fetched = sum((elements(axes) * size / _used(axes, size, block, sizes) for axes, size, _ in w.loads), zero)
+        l2 = l2 + programs * trips * fetched
         for axes in w.dots:
             sides = np.sort(np.array([*([zero + 1.0] * (2 - len(axes))), *(block[a] for a in axes)]), axis=0)
             output = sides[-1] * sides[-2]
@@ -183,7 +191,8 @@ def estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target) -
             latency = latency + LATENCY_US + trips * step
         else:
             latency = latency + (LATENCY_US if w.loads else 0.1)
-    registers = 40 + (accumulated + 0.3 * largest) / (32 * warps)
+    product = reduce(np.maximum, (elements(v) for v in m.products), zero)
+    registers = 40 + (accumulated + product + 0.3 * (largest - np.minimum(largest, product))) / (32 * warps)
     by_shared = target.smem_per_sm_bytes // np.maximum(shared, 1.0)
     by_registers = 65536 // (np.minimum(registers, 255) * 32 * warps)
     slots = target.sms * np.clip(np.minimum(by_shared, by_registers), 1, 8)
@@ -209,6 +218,16 @@ def estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target) -
         | (registers > 300)
     )
     return Estimates(np.where(unfit, np.inf, us), times.argmax(axis=0), shared)
+
+
+def _used(axes: Sequence[str], size: int, block: Mapping[str, Array], sizes: Mapping[str, int]) -> Array | float:
+    """The part of what a load fetches that it uses: runs shorter than `RUN_BYTES` side by side in memory waste some."""
+    run: Array | float = float(size)
+    whole: Any = True
+    for a in reversed(axes):
+        run = np.where(whole, run * block[a], run)
+        whole = whole & (block[a] >= sizes[a])
+    return np.minimum(1.0, run / RUN_BYTES) if axes else 1.0
 
 
 def _unique_bytes(m: Model, sizes: Mapping[str, int], split: Array) -> Array:

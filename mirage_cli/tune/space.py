@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 
@@ -151,6 +152,20 @@ def neighbours(graph: MuGraph, schedule: Schedule, target: Target) -> list[tuple
             if np.isfinite(us):
                 found[str(made)] = (us, made)
     return sorted(found.values(), key=lambda x: x[0])
+
+
+def crossings(graph: MuGraph, schedules: Sequence[Schedule], target: Target) -> list[tuple[float, Schedule]]:
+    """Each schedule with each kernel in turn as another of them has it, with predicted times."""
+    by_name = models(graph)
+    found: dict[str, tuple[float, Schedule]] = {}
+    for a, b in permutations(schedules, 2):
+        for name in a.kernels:
+            made = complete(graph, by_name, target, {**a.kernels, name: b.kernels[name]})
+            if made is not None and str(made) not in found:
+                us = total_us(graph, made, target, by_name)
+                if np.isfinite(us):
+                    found[str(made)] = (us, made)
+    return list(found.values())
 
 
 def _reads_chunks(kernel: Kernel, dim: str) -> bool:

@@ -1,9 +1,9 @@
 """What measured schedules say about others: a Gaussian process around the cost model's prediction.
 
-For each μGraph the logarithm of the time is the cost model's, plus a constant, plus a smooth function of the schedule's
-numbers on a logarithmic scale (Rasmussen and Williams, Gaussian Processes for Machine Learning, algorithm 2.1).
-`choose` picks what to measure next by the lower confidence bound (Srinivas et al. 2010), a few at a time, each taken at
-its predicted value for the choice of the next.
+For each μGraph the logarithm of the time is the cost model's, plus a constant, plus for each kernel a smooth function
+of its numbers on a logarithmic scale, so that what is learnt of one kernel holds whatever the others do (Rasmussen and
+Williams, Gaussian Processes for Machine Learning, algorithm 2.1). `choose` picks what to measure next by the lower
+confidence bound (Srinivas et al. 2010), a few at a time, each taken at its predicted value for the choice of the next.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,8 @@ DEVIATION = 0.25
 LENGTH = 2.0
 """Doublings over which a deviation from the model carries over."""
 NOISE = 0.02
-CONFIDENCE = 1.0
+CONFIDENCE = (0.5, 1.0, 3.0)
+"""Deviations that count in favour of a schedule, in turn: from trusting what is known to trying what is not."""
 AT_ONCE = 8
 """Choices between two updates of the process."""
 
@@ -39,14 +41,14 @@ class Point:
     us: float | None = None
 
 
-def features(schedule: Schedule, first_order: Mapping[str, tuple[str, ...]]) -> list[float]:
-    """The numbers of a schedule, doublings as steps of 1. first_order: an order of axes by kernel, to tell others."""
-    row: list[float] = []
+def features(schedule: Schedule, first_order: Mapping[str, tuple[str, ...]]) -> list[list[float]]:
+    """The numbers of each kernel's schedule, doublings as steps of 1. first_order: an order of axes for each kernel, to
+    tell others from."""
+    rows: list[list[float]] = []
     for name, s in sorted(schedule.kernels.items()):
         numbers = [t for _, t in s.tiles] + [s.warps, s.stages, s.split, s.group]
-        row += [math.log2(n) for n in numbers]
-        row += [2.0 * (s.order != first_order[name]), float(s.overlap)]
-    return row
+        rows.append([*map(math.log2, numbers), 2.0 * (s.order != first_order[name]), float(s.overlap)])
+    return rows
 
 
 def choose(known: Sequence[Point], pool: Sequence[Point], count: int) -> list[int]:
@@ -54,9 +56,11 @@ def choose(known: Sequence[Point], pool: Sequence[Point], count: int) -> list[in
     known = list(known)
     left = list(range(len(pool)))
     chosen: list[int] = []
-    while left and len(chosen) < count:
+    for confidence in cycle(CONFIDENCE):
+        if not left or len(chosen) >= count:
+            break
         mean, deviation = predict(known, [pool[i] for i in left])
-        order = np.argsort(mean - CONFIDENCE * deviation, kind="stable")[: min(AT_ONCE, count - len(chosen))]
+        order = np.argsort(mean - confidence * deviation, kind="stable")[: min(AT_ONCE, count - len(chosen))]
         for j in order:
             p = pool[left[j]]
             known.append(Point(p.graph, p.schedule, p.predicted_us, math.exp(mean[j])))
@@ -83,8 +87,7 @@ def _process(seen: Sequence[Point], pool: Sequence[Point]) -> tuple[Array, Array
     if not times:
         return prior, np.full(len(pool), DEVIATION)
     order = {name: s.order for name, s in seen[0].schedule.kernels.items()}
-    x = np.array([features(p.schedule, order) for p in seen])
-    z = np.array([features(p.schedule, order) for p in pool])
+    x, z = ([features(p.schedule, order) for p in points] for points in (seen, pool))
     worst = 2.0 * max(times)  # what a failure counts as
     y = np.log([p.us if p.us is not None and math.isfinite(p.us) else worst for p in seen])
     error = y - np.log([p.predicted_us for p in seen])
@@ -98,10 +101,15 @@ def _process(seen: Sequence[Point], pool: Sequence[Point]) -> tuple[Array, Array
     return prior + offset + cross @ weights, np.sqrt(variance)
 
 
-def _similar(a: Array, b: Array) -> Array:
-    """exp of minus half the squared distance, in units of LENGTH."""
-    square = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None, :] - 2.0 * a @ b.T
-    return np.exp(-0.5 * np.maximum(square, 0.0) / LENGTH**2)
+def _similar(a: Sequence[Sequence[Sequence[float]]], b: Sequence[Sequence[Sequence[float]]]) -> Array:
+    """The mean over kernels of exp of minus half the squared distance, in units of LENGTH."""
+    kernels = len(a[0])
+    total = np.zeros((len(a), len(b)))
+    for k in range(kernels):
+        x, z = np.array([row[k] for row in a]), np.array([row[k] for row in b])
+        square = (x**2).sum(axis=1)[:, None] + (z**2).sum(axis=1)[None, :] - 2.0 * x @ z.T
+        total += np.exp(-0.5 * np.maximum(square, 0.0) / LENGTH**2)
+    return total / max(kernels, 1) if kernels else total + 1.0
 
 
 def distinct(points: Sequence[Point], taken: set[Hashable]) -> list[Point]:
