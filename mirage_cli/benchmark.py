@@ -12,6 +12,7 @@ from mirage_cli.errors import EarlierBenchError
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline import Pipeline, floor_of, key_of, versions
 from mirage_cli.sdpa import sdpa_source
+from mirage_cli.target import driver_version
 from mirage_cli.tune.bench import Row, baseline, run_bench
 from mirage_cli.tune.measure import Candidate, Problem
 
@@ -50,6 +51,7 @@ def run(pipeline: Pipeline, program: Program, against: Sequence[str]) -> dict[st
         "dims": program.sizes,
         "dtype": program.dtype,
         "gpu": pipeline.target.name,
+        "driver": driver_version(),
         "versions": versions(),
         "mugraph": best.mugraph if best else None,
         "schedule": best.schedule if best else None,

@@ -115,7 +115,10 @@ def explanation(r: Document) -> list[Table | Text]:
 def schedule_text(k: Mapping[str, Any]) -> str:
     tiles = " ".join(f"{d}={t}" for d, t in k["tiles"])
     order = ",".join(k["order"])
-    return f"{tiles} order={order} warps={k['warps']} stages={k['stages']} split={k['split']} group={k['group']}"
+    split = f" split={k['split']}" if k["split"] > 1 else ""
+    group = f" group={k['group']}" if k["group"] > 1 else ""
+    overlap = " overlap" if k.get("overlap") else ""
+    return f"{tiles} order={order} warps={k['warps']} stages={k['stages']}{split}{group}{overlap}"
 
 
 def remarks(rows: Sequence[Document]) -> list[str]:

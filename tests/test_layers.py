@@ -28,6 +28,7 @@ LAYERS = (
     ("doctor", "judge", "pipeline"),
     ("sdpa",),
     ("benchmark", "picture", "report"),
+    ("benchpage",),
     ("commands",),
     ("cli",),
     ("__main__",),

@@ -39,6 +39,9 @@ def bench(
     ] = None,
     against: Annotated[str, typer.Option(help="baselines, comma separated: eager, compile, sdpa")] = "eager,compile",
     json_file: Annotated[Path | None, typer.Option("--json", help="also write all samples to this file")] = None,
+    markdown: Annotated[
+        Path | None, typer.Option("--markdown", help="also write a page with a table, and a chart beside it as SVG")
+    ] = None,
     check: Annotated[Path | None, typer.Option("--check", help="fail where slower than in this earlier file")] = None,
     workers: Workers = None,
     budget: Budget = 60.0,
@@ -49,6 +52,7 @@ def bench(
     db: Database = None,
 ) -> None:
     """Compare the best kernels with baselines on this GPU: one process, cold inputs, one method, interleaved."""
+    from mirage_cli import benchpage
     from mirage_cli.benchmark import BASELINES, read_rows, regressions, run
     from mirage_cli.pipeline import Pipeline
     from mirage_cli.report import bench_table, remarks
@@ -77,6 +81,8 @@ def bench(
             rows.append(run(pipeline, program, names))
             if json_file:
                 json_file.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+            if markdown:
+                benchpage.write(markdown, rows, command_line())
     out.print(bench_table(rows))
     for line in remarks(rows):
         err.print(line)

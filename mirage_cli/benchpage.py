@@ -1,0 +1,129 @@
+"""The page of a benchmark: a Markdown table with what was chosen, and a chart of the speedups as SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import exp, log
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+from mirage_cli.report import schedule_text, sizes_text
+
+Row = Mapping[str, Any]
+
+BAR, LABEL, HEIGHT = 420, 380, 22
+COLOUR = {"eager": "#9aa5b1", "compile": "#4c78a8", "sdpa": "#72b7b2"}
+
+
+def write(path: Path, rows: Sequence[Row], command: str) -> None:
+    """The page at `path`, the chart beside it with the suffix .svg."""
+    chart_path = path.with_suffix(".svg")
+    path.write_text(page(rows, command, chart_path.name), encoding="utf-8")
+    chart_path.write_text(chart(rows), encoding="utf-8")
+
+
+def page(rows: Sequence[Row], command: str, chart_name: str) -> str:
+    names = baselines(rows)
+    first = rows[0]
+    versions = ", ".join(f"{k} {v}" for k, v in first["versions"].items())
+    method = next((c["method"] for r in rows for c in r["contestants"].values() if c["method"]), "")
+    lines = [
+        f"# Benchmark on {first['gpu']}",
+        "",
+        f"`{command}`, {versions}, driver {first.get('driver') or 'unknown'}.",
+        "",
+        f"Microseconds a call: median ± interquartile range of {method} replays, over inputs that together hold at least",
+        "8 times the L2 cache, all contestants interleaved in one process. `floor` is the larger of bytes over the copy",
+        "rate and operations over the matmul rate, both measured. All samples are in the JSON file beside this page.",
+        "",
+        f"![speedups]({chart_name})",
+        "",
+        "| spec | sizes | " + " | ".join(f"{n}" for n in names) + " | mirage | floor | error / eager's |",
+        "|---|---|" + "---:|" * (len(names) + 3),
+    ]
+    for r in rows:
+        cells = [figure(r["contestants"].get(n)) for n in (*names, "mirage")]
+        mine, eager = r["errors"] or (None, None)
+        error = f"{mine / eager:.2f}" if mine is not None and eager else "-"
+        lines.append(
+            f"| {r['spec']} | {sizes_text(r['dims'])} | " + " | ".join(cells) + f" | {r['floor_us']:.2f} | {error} |"
+        )
+    lines += ["", "Geometric means of the speedups, where both ran: " + ", ".join(means(rows)) + ".", ""]
+    failures = [
+        f"- {r['spec']} {sizes_text(r['dims'])}: {n}: {c['failure']}".splitlines()[0]
+        for r in rows
+        for n, c in r["contestants"].items()
+        if c["failure"] and "does not apply" not in str(c["failure"])
+    ]
+    if failures:
+        lines += ["Without figures:", "", *failures, ""]
+    lines += ["## What was chosen", "", "| spec | sizes | μGraph | tuning | schedule |", "|---|---|---|---:|---|"]
+    for r in rows:
+        if r["mugraph"] is None:
+            continue
+        tuning = r["tuning"] or {}
+        cost = f"{tuning['seconds']:.0f} s, {tuning['trials']} schedules" if tuning else "-"
+        text = "<br>".join(f"{k}: {schedule_text(s)}" for k, s in r["schedule"].items()) or "library calls"
+        lines.append(f"| {r['spec']} | {sizes_text(r['dims'])} | `{r['mugraph']}` | {cost} | {text} |")
+    return "\n".join(lines) + "\n"
+
+
+def figure(c: Row | None) -> str:
+    return "-" if c is None or c["median_us"] is None else f"{c['median_us']:.2f} ± {c['spread_us']:.2f}"
+
+
+def baselines(rows: Sequence[Row]) -> list[str]:
+    return [n for n in dict.fromkeys(n for r in rows for n in r["contestants"]) if n != "mirage"]
+
+
+def speedup(r: Row, name: str) -> float | None:
+    """How many times as long as the kernel the baseline takes; None where one of them did not run."""
+    mine, theirs = r["contestants"]["mirage"]["median_us"], (r["contestants"].get(name) or {}).get("median_us")
+    return theirs / mine if mine and theirs else None
+
+
+def means(rows: Sequence[Row]) -> list[str]:
+    found: list[str] = []
+    for n in baselines(rows):
+        ratios = [x for r in rows if (x := speedup(r, n))]
+        if ratios:
+            mean = exp(sum(map(log, ratios)) / len(ratios))
+            found.append(f"{mean:.2f} over {n} ({len(ratios)} sizes)")
+    return found
+
+
+def chart(rows: Sequence[Row]) -> str:
+    """Bars of time over the kernel's, one for each baseline, on a logarithmic scale from 0.5 to 32."""
+    names = baselines(rows)
+    low, high = log(0.5), log(32.0)
+
+    def x(ratio: float) -> float:
+        return LABEL + BAR * (min(max(log(ratio), low), high) - low) / (high - low)
+
+    parts: list[str] = []
+    y = 30
+    for r in rows:
+        label = escape(f"{r['spec']} {sizes_text(r['dims'])}")
+        parts.append(f'<text x="{LABEL - 8}" y="{y + 12}" text-anchor="end">{label}</text>')
+        for i, n in enumerate(names):
+            ratio = speedup(r, n)
+            if ratio is None:
+                continue
+            top, thick = y + i * (HEIGHT - 4) / len(names), (HEIGHT - 4) / len(names) - 1
+            left, right = sorted((x(1.0), x(ratio)))
+            parts.append(
+                f'<rect x="{left:.1f}" y="{top:.1f}" width="{max(right - left, 1):.1f}" height="{thick:.1f}" '
+                f'fill="{COLOUR.get(n, "#bbbbbb")}"><title>{escape(n)}: {ratio:.2f} times</title></rect>'
+            )
+        y += HEIGHT
+    for tick in (0.5, 1, 2, 4, 8, 16, 32):
+        parts.append(f'<line x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="24" y2="{y}" stroke="#dddddd"/>')
+        parts.append(f'<text x="{x(tick):.1f}" y="{y + 16}" text-anchor="middle">{tick:g}×</text>')
+    for i, n in enumerate(names):
+        left = LABEL + i * 110
+        parts.append(f'<rect x="{left}" y="6" width="12" height="12" fill="{COLOUR.get(n, "#bbbbbb")}"/>')
+        parts.append(f'<text x="{left + 16}" y="16">{escape(n)} / mirage</text>')
+    width, height = LABEL + BAR + 30, y + 28
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
+    return head + 'font-size="11">\n' + "\n".join(parts) + "\n</svg>\n"
