@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from mirage_cli.algebra import canonical
-from mirage_cli.algebra.canonical import Algebra, Atom, Form, eqn_forms, program_forms
+from mirage_cli.algebra.canonical import Algebra, Atom, Form
+from mirage_cli.algebra.safe import eqn_forms, program_forms
 from mirage_cli.ir.program import Program
 from mirage_cli.verify.interpret import run_program
 from mirage_cli.verify.semantics import FloatSemantics, Named

@@ -23,7 +23,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from mirage_cli.algebra.canonical import Algebra, Form, program_forms
+from mirage_cli.algebra.canonical import Algebra, Form
+from mirage_cli.algebra.safe import program_forms
 from mirage_cli.codegen.export import kernels_source, load_export
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.derived import DERIVED, derived_equation, lower

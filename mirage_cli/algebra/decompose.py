@@ -18,7 +18,8 @@ from functools import cached_property
 from itertools import combinations
 from math import prod
 
-from mirage_cli.algebra.canonical import ONE, Algebra, Atom, Form, Mono, overflowing, program_forms
+from mirage_cli.algebra.canonical import ONE, Algebra, Atom, Form, Mono
+from mirage_cli.algebra.safe import overflowing, program_forms
 from mirage_cli.ir.ops import OPS, Number, Type
 from mirage_cli.ir.program import Program
 
