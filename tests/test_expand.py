@@ -29,6 +29,7 @@ def a_program(text: str, outputs: str = "O") -> Program:
          "| g = mul(a, 0.125) | O = add(f, g)", "O"),
         ("i = index(m) | j = index(k) | a = ge(j, i) | b = where(a, X, -inf) | c = max(b; m) | d = rename(c; k=m) "
          "| O = add(d, P)", "O"),
+        ("a = sub(X, X) | b = add(a, P) | c = max(b; k) | d = min(a; m, k) | O = add(c, d)", "O"),
         ("a = square(X) | b = add(a, 1) | c = sqrt(b) | O = dot(c, c; m, k)", "O c"),
         ("a = square(X) | b = add(a, 1) | c = sqrt(b) | d = sum(c; k) | e = sqrt(d) | O = layer_norm(e; m)", "O"),
     ],

@@ -369,9 +369,12 @@ class Algebra:
     def extremum(self, kind: str, x: Form, axes: Iterable[str]) -> Form:
         """max or min over axes, nested ones merged. Nothing is pulled out of it: finite fields have no order that
         would confirm it."""
-        bound = frozenset(axes) & x.dims
+        bound = frozenset(axes)
         if not bound:
             return x
+        for a in sorted(bound - x.dims):  # its terms with this axis have cancelled: the same value, repeated along it
+            nothing = self.const(-math.inf if kind == "max" else math.inf)
+            x = self.fn("where", self.fn("le", self.zero, self.index(a)), x, nothing)
         if x.atom is not None and x.atom.kind == kind and not set(x.atom.args[0]) & bound:
             bound |= frozenset(x.atom.args[0])
             x = x.atom.args[1]

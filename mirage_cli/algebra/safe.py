@@ -53,7 +53,7 @@ def make_safe(algebra: Algebra, forms: Mapping[str, Form]) -> dict[str, Form]:
             for inner, axes in shifts.items():
                 if axes and algebra.depending(x, axes) is inner:
                     moving = safe(inner)
-                    top = algebra.extremum("max", moving, axes)
+                    top = algebra.extremum("max", moving, axes & moving.dims)
                     shifted = algebra.shifted_exp(moving, axes)
                     return algebra.mul(shifted, algebra.exp(algebra.add(top, safe(algebra.sub(x, inner)))))
         return algebra.map_atom(atom, safe)
