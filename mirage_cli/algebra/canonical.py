@@ -428,7 +428,9 @@ class Algebra:
         for mono, c in x.terms:
             term = self.const(c)
             for atom, e in mono:
-                term = self.mul(term, self.pow(change(atom), e))
+                changed = change(atom)
+                power = self.of_atom(atom, e) if changed.atom is atom else self.pow(changed, e)
+                term = self.mul(term, power)
             terms.append(term)
         return self.add(*terms)
 

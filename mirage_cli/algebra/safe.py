@@ -5,7 +5,7 @@ No operator has a rule here: a maximum is subtracted where that cancels from the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 
 from mirage_cli.algebra.canonical import Algebra, Atom, Form, Mono
@@ -40,25 +40,21 @@ def make_safe(algebra: Algebra, forms: Mapping[str, Form]) -> dict[str, Form]:
                 if factor.kind == "exp":
                     axes = factor.dims & set(atom.args[0])
                     shifts[factor.args[0]] = shifts.get(factor.args[0], axes) & axes or axes
-    memo: dict[Form, Form] = {}
 
-    def safe(x: Form) -> Form:
-        if x not in memo:
-            memo[x] = algebra.rebuild(x, safe_atom)
-        return memo[x]
+    def shift_of(atom: Atom) -> tuple[Form, frozenset[str]] | None:
+        x = atom.args[0] if atom.kind == "exp" else algebra.zero
+        return next(((y, axes) for y, axes in shifts.items() if axes and algebra.depending(x, axes) is y), None)
 
-    def safe_atom(atom: Atom) -> Form:
-        if atom.kind == "exp":
-            x = atom.args[0]
-            for inner, axes in shifts.items():
-                if axes and algebra.depending(x, axes) is inner:
-                    moving = safe(inner)
-                    top = algebra.extremum("max", moving, axes & moving.dims)
-                    shifted = algebra.shifted_exp(moving, axes)
-                    return algebra.mul(shifted, algebra.exp(algebra.add(top, safe(algebra.sub(x, inner)))))
-        return algebra.map_atom(atom, safe)
+    def shifted(atom: Atom, safe: Callable[[Form], Form]) -> Form:
+        found = shift_of(atom)
+        assert found is not None
+        inner, axes = found
+        moving = safe(inner)
+        top = algebra.extremum("max", moving, axes & moving.dims)
+        rest = safe(algebra.sub(atom.args[0], inner))
+        return algebra.mul(algebra.shifted_exp(moving, axes), algebra.exp(algebra.add(top, rest)))
 
-    return {name: safe(f) for name, f in forms.items()}
+    return _rewritten(algebra, forms, lambda atom: shift_of(atom) is not None, shifted)
 
 
 def drop_shifts(algebra: Algebra, forms: Mapping[str, Form], outputs: Iterable[str]) -> dict[str, Form]:
@@ -73,21 +69,47 @@ def drop_shifts(algebra: Algebra, forms: Mapping[str, Form], outputs: Iterable[s
         if moving is x:
             continue
         shifted, mark = algebra.shifted_exp(moving, axes), algebra.exp(algebra.mark(x, axes))
-        dropped = _replaced(algebra, forms, atom, shifted)
-        marked = _replaced(algebra, {n: forms[n] for n in outputs}, atom, algebra.mul(shifted, mark))
+        dropped, marked = (
+            _rewritten(algebra, group, lambda a, old=atom: a is old, lambda *_, new=new: new)
+            for group, new in ((forms, shifted), ({n: forms[n] for n in outputs}, algebra.mul(shifted, mark)))
+        )
         if all(marked[n] is dropped[n] for n in outputs):
             forms = dropped
     return dict(forms)
 
 
-def _replaced(algebra: Algebra, forms: Mapping[str, Form], old: Atom, new: Form) -> dict[str, Form]:
-    """The forms with an atom replaced wherever it occurs."""
+def _rewritten(
+    algebra: Algebra,
+    forms: Mapping[str, Form],
+    concerns: Callable[[Atom], bool],
+    change: Callable[[Atom, Callable[[Form], Form]], Form],
+) -> dict[str, Form]:
+    """The forms with some atoms changed wherever they occur; `change` also gets what rewrites forms within an atom.
+
+    A form without such an atom stays as it is, also where products in it were too long to be multiplied out.
+    """
+    found: dict[Form, bool] = {}
     memo: dict[Form, Form] = {}
+
+    def occurs(x: Form) -> bool:
+        if x not in found:
+            found[x] = any(occurs_in(a) for mono, _ in x.terms for a, _ in mono)
+        return found[x]
+
+    def occurs_in(atom: Atom) -> bool:
+        inner = atom.args[1] if atom.kind == "sum" else ()
+        forms = (part for part in atom.args if isinstance(part, Form))
+        return concerns(atom) or any(occurs_in(a) for a, _ in inner) or any(map(occurs, forms))
 
     def walk(x: Form) -> Form:
         if x not in memo:
-            memo[x] = algebra.rebuild(x, lambda atom: new if atom is old else algebra.map_atom(atom, walk))
+            memo[x] = algebra.rebuild(x, walk_atom) if occurs(x) else x
         return memo[x]
+
+    def walk_atom(atom: Atom) -> Form:
+        if concerns(atom):
+            return change(atom, walk)
+        return algebra.map_atom(atom, walk) if occurs_in(atom) else algebra.of_atom(atom)
 
     return {name: walk(f) for name, f in forms.items()}
 

@@ -137,7 +137,7 @@ _ROWS = [
            meaning=(lambda F, x: F.mul(x, F.fn("sigmoid", x)), lambda A, x: A.mul(x, A.fn("sigmoid", x)))),
     _unary("relu", "max(x, 0)", lambda x: np.maximum(x, 0), "tl.maximum({0}, 0.0)", "torch.relu({0})", keeps_zero=True,
            meaning=(lambda F, x: F.extremum("maximum", x, F.const(Fraction(0))),
-                    lambda A, x: A.fn("maximum", x, A.const(Fraction(0))))),
+                    lambda A, x: A.fn("maximum", *A.sort(x, A.const(Fraction(0)))))),
     _unary("gelu", "x * Φ(x), the erf form", lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))),
            "(0.5 * {0} * (1.0 + tl.erf({0} * 0.7071067811865476)))", "torch.nn.functional.gelu({0})", flops=20.0,
            keeps_zero=True),
