@@ -49,6 +49,15 @@ def test_what_eager_keeps_in_float32_somewhere_is_stored_in_float32() -> None:
     assert buffers["b"] == "float16"
 
 
+def test_an_output_in_float16_is_not_read_again_where_eager_has_float32() -> None:
+    p = program("m=16 k=16", "X[m,k] Y:float32[m,k]", "a = mul(X, Y) | b = sum(a; k) | O = div(a, b)", "a O")
+    assert [t.dtype for t in p.outputs] == ["float16", "float16"]
+    graph = search(p, H100).as_written.graph
+    read = {x.buffer for k in graph.kernels for x in k.loads}
+    assert "a" not in read
+    assert {t.dtype for t in graph.buffers} == {"float32"}
+
+
 def test_what_cancels_is_a_number() -> None:
     """The mean of a row less its mean: computed, it would be rounding errors, of which a sum has more than a mean."""
     p = a_program("a = mean(X; k) | b = sub(X, a) | O = mean(b; k)")

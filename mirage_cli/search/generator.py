@@ -406,7 +406,8 @@ class _Search:
         names: dict[str, str] = {}
         taken = {t.name for t in (*program.inputs, *program.outputs)}
         for t, f in zip(program.outputs, d.outputs, strict=True):
-            if frozenset(t.dims) == f.dims:
+            exact = f not in self.precise or DTYPE_BYTES[t.dtype] >= DTYPE_BYTES["float32"]
+            if frozenset(t.dims) == f.dims and exact:  # later kernels read it from there
                 names.setdefault("@" + f.key, t.name)
         read = {f for s in steps for f in s.plan.leaves}
         buffers: list[Tensor] = []
@@ -427,7 +428,7 @@ class _Search:
         for n, step in enumerate(steps):
             plan = step.plan
             for f in plan.targets:
-                if "@" + f.key not in names and (f in read or f not in self.broadcast):
+                if "@" + f.key not in names and (f in read or f not in d.outputs):
                     name_buffer("@" + f.key, d.names.get(f, "t"), axes_of(d, f), self.dtype_of(f))
             scratch = {t.name: f"{t.name}#{n}" for t in plan.scratch}
             for t in plan.scratch:
