@@ -17,17 +17,21 @@ from mirage_cli.tune.bench import Row, baseline, run_bench
 from mirage_cli.tune.measure import Candidate, Problem
 
 
-def _sdpa(program: Program, _: Problem) -> Candidate | str:
-    source = sdpa_source(program)
-    if source is None:
-        return "does not apply: the program is no attention"
-    return Candidate("sdpa", source, kind="function", timeout_s=60.0)
+def _attention(backend: str) -> Callable[[Program, Problem], Candidate | str]:
+    def make(program: Program, _: Problem) -> Candidate | str:
+        source = sdpa_source(program, backend)
+        if source is None:
+            return "does not apply: the program is no attention"
+        return Candidate(backend, source, kind="function", timeout_s=60.0)
+
+    return make
 
 
 BASELINES: Mapping[str, Callable[[Program, Problem], Candidate | str]] = {
     "eager": lambda _, problem: baseline("eager", problem),
     "compile": lambda _, problem: baseline("compile", problem),
-    "sdpa": _sdpa,
+    "sdpa": _attention("sdpa"),
+    "cudnn": _attention("cudnn"),
 }
 """What a program may be compared with: a contestant, or why there is none."""
 

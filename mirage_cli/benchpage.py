@@ -13,7 +13,7 @@ from mirage_cli.report import schedule_text, sizes_text
 Row = Mapping[str, Any]
 
 BAR, LABEL, HEIGHT = 420, 380, 22
-COLOUR = {"eager": "#9aa5b1", "compile": "#4c78a8", "sdpa": "#72b7b2"}
+COLOUR = {"eager": "#9aa5b1", "compile": "#4c78a8", "sdpa": "#72b7b2", "cudnn": "#54a24b"}
 
 
 def write(path: Path, rows: Sequence[Row], command: str) -> None:
@@ -33,8 +33,8 @@ def page(rows: Sequence[Row], command: str, chart_name: str) -> str:
         "",
         f"`{command}`, {versions}, driver {first.get('driver') or 'unknown'}.",
         "",
-        f"Microseconds a call: median ± interquartile range of {method} replays, over inputs that together hold at least",
-        "8 times the L2 cache, all contestants interleaved in one process. `floor` is the larger of bytes over the copy",
+        f"Microseconds a call: median ± interquartile range of {method} replays, over inputs that hold at least 8 times",
+        "the L2 cache together, all contestants interleaved in one process. `floor` is the larger of bytes over the copy",
         "rate and operations over the matmul rate, both measured. All samples are in the JSON file beside this page.",
         "",
         f"![speedups]({chart_name})",

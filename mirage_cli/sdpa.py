@@ -15,12 +15,20 @@ from mirage_cli.ir.program import Arg, Eqn, Program, Tensor, live_eqns
 
 Dims = tuple[str, ...]
 At = Callable[[Arg], Eqn]
+BACKENDS = {
+    "sdpa": "from contextlib import nullcontext as backend",
+    "cudnn": "def backend():\n    return torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.CUDNN_ATTENTION)",
+}
+"""What chooses the implementation: PyTorch itself, or always cuDNN's."""
 NOTHING = Eqn("", "", (), (), (), "float")
 """The equation of an input or a number."""
 
 
-def sdpa_source(program: Program) -> str | None:
-    """Module text with `make(inputs)`, which gives what a PyTorch user would call; None where there is no attention."""
+def sdpa_source(program: Program, backend: str = "sdpa") -> str | None:
+    """Module text with `make(inputs)`, which gives what a PyTorch user would call; None where there is no attention.
+
+    backend: of BACKENDS.
+    """
     lowered = lower(program)
     eqns = {e.out: e for e in lowered.eqns}
     dims = {name: x.dims for name, x in lowered.values().items()}
@@ -40,7 +48,7 @@ def sdpa_source(program: Program) -> str | None:
             outer = _without(dims[v], batch, keys)
             named = {*keys} <= {*dims[k]} & {*dims[v]} and {*batch} <= {*dims[q]} & {*dims[v]}
             if named and not {*keys, *outer} & {*rows} and (not mask or (mask[0] in rows and mask[1:] == keys)):
-                return _source(program, (q, k, v), (batch, rows, keys, inner, outer), scale, mask[:1])
+                return _source(program, (q, k, v), (batch, rows, keys, inner, outer), scale, mask[:1], backend)
     return None
 
 
@@ -80,7 +88,12 @@ def _scores(x: Arg, at: At) -> tuple[Eqn, float, Dims]:
 
 
 def _source(
-    program: Program, values: Dims, axes: tuple[Dims, Dims, Dims, Dims, Dims], scale: float, positions: Dims
+    program: Program,
+    values: Dims,
+    axes: tuple[Dims, Dims, Dims, Dims, Dims],
+    scale: float,
+    positions: Dims,
+    backend: str,
 ) -> str:
     """Where a mask compares positions along one axis of the queries, the others are heads that share keys."""
     batch, rows, keys, inner, outer = axes
@@ -96,14 +109,16 @@ def _source(
     for name, t, g in zip("qkv", tensors, groups, strict=True):
         shape = tuple(prod(sizes[d] for d in dims) for dims in g)
         lines.append(f"{name} = {name}.permute{_places(t.dims, sum(g, ()))}.reshape{shape}")
+        lines.append(f"{name} = {name} if {name}.stride(-1) == 1 else {name}.contiguous()")
     options = f"is_causal={bool(positions)}, scale={scale!r}, enable_gqa={sharing != heads}"
     result = (*lead, *sharing, *(positions or rows), *outer)
-    lines.append(f"out = torch.nn.functional.scaled_dot_product_attention(q, k, v, {options})")
+    lines.append("with backend():")
+    lines.append(f"    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, {options})")
     lines.append(f"out = out.reshape{tuple(sizes[d] for d in result)}")
     lines.append(f"return out.permute{_places(result, program.outputs[0].dims)}.contiguous()")
     body = "\n        ".join(["def attention(*inputs):", *lines])
     source = f"import torch\n\n\n{torch_source(operands, 'operands')}"
-    return f"{source}\n\ndef make(inputs):\n    {body}\n\n    return attention\n"
+    return f"{source}\n\n{BACKENDS[backend]}\n\n\ndef make(inputs):\n    {body}\n\n    return attention\n"
 
 
 def _places(have: Dims, want: Dims) -> tuple[int, ...]:

@@ -37,7 +37,9 @@ def bench(
         list[Path] | None,
         typer.Argument(help="spec files (YAML) [default: all that the database has a kernel for]", metavar="[SPEC]..."),
     ] = None,
-    against: Annotated[str, typer.Option(help="baselines, comma separated: eager, compile, sdpa")] = "eager,compile",
+    against: Annotated[
+        str, typer.Option(help="baselines, comma separated: eager, compile, sdpa, cudnn")
+    ] = "eager,compile",
     json_file: Annotated[Path | None, typer.Option("--json", help="also write all samples to this file")] = None,
     markdown: Annotated[
         Path | None, typer.Option("--markdown", help="also write a page with a table, and a chart beside it as SVG")

@@ -32,7 +32,7 @@ from mirage_cli.tune.measure import (
     Standard,
     Timing,
 )
-from mirage_cli.tune.space import crossings, first_schedules, models, neighbours, total_us
+from mirage_cli.tune.space import crossings, dearest_kernel, first_schedules, models, neighbours, total_us
 from mirage_cli.tune.surrogate import Point, choose, distinct
 
 STARTS = 20
@@ -185,13 +185,28 @@ class _Run:
             if len(trials[0].schedule.kernels) > 1:
                 crossed = crossings(self.graphs[g], [t.schedule for t in self.varied(trials)], self.t.target)
                 points += [Point(g, s, us) for us, s in crossed]
-            for i, t in enumerate(trials[:BEAM]):
+            for i, t in enumerate(self.centres(g, trials)):
                 near = self.around(g, t.schedule)
                 points += [Point(g, s, us) for us, s in near]
                 if i < FARTHER:
                     for _, s in self.rng.sample(near, min(FARTHER, len(near))):
                         points += [Point(g, s, us) for us, s in self.around(g, s)]
         return distinct(points, {(t.mugraph, str(t.schedule)) for t in self.trials.values()})
+
+    def centres(self, g: str, trials: Sequence[Trial]) -> list[Trial]:
+        """The best trials, then the best with other block sizes of the dearest kernel: a gain may be two changes away."""
+        best = list(trials[:BEAM])
+        if not trials[0].schedule.kernels:
+            return best
+        kernel = dearest_kernel(self.graphs[g], trials[0].schedule, self.t.target)
+        seen = {t.schedule.kernels[kernel].tiles for t in best}
+        others: list[Trial] = []
+        for t in trials[BEAM:]:
+            tiles = t.schedule.kernels[kernel].tiles
+            if len(others) < BEAM and tiles not in seen:
+                seen.add(tiles)
+                others.append(t)
+        return best + others
 
     @staticmethod
     def varied(trials: Sequence[Trial]) -> list[Trial]:

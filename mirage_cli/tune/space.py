@@ -50,10 +50,7 @@ def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule
     base = complete(graph, by_name, target, {})
     if base is None:
         return []
-    predicted = {
-        name: predicted_us(m, base.kernels[name], chunk_sizes(graph, base), target) for name, m in by_name.items()
-    }
-    dearest = max(predicted, key=lambda n: predicted[n])
+    dearest = dearest_kernel(graph, base, target)
     found: dict[str, Schedule] = {}
     matrix = bool(by_name[dearest].matrix_axes)
     for s in _varied(ranked(by_name[dearest], chunk_sizes(graph, base), target)):
@@ -65,6 +62,13 @@ def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule
         if len(found) >= count:
             break
     return list(found.values())[:count]
+
+
+def dearest_kernel(graph: MuGraph, schedule: Schedule, target: Target) -> str:
+    """The generated kernel that takes longest by the cost model."""
+    by_name = models(graph)
+    sizes = chunk_sizes(graph, schedule)
+    return max(by_name, key=lambda n: predicted_us(by_name[n], schedule.kernels[n], sizes, target))
 
 
 def _varied(schedules: list[KernelSchedule]) -> Iterator[KernelSchedule]:
