@@ -67,7 +67,7 @@ gpu: ## Run the tests that need a GPU, and the benchmark into results/
 	$$python -m pytest -m gpu; \
 	gpu=$$($$python -c 'from mirage_cli.target import find_target; print(find_target("auto").name)'); \
 	mkdir -p results/$$gpu; \
-	$$python -m mirage_cli bench search_specs/*.yaml --against eager,compile,sdpa,cudnn \
+	$$python -m mirage_cli bench search_specs/*.yaml --against eager,compile,sdpa \
 		--json results/$$gpu/bench.json --markdown results/$$gpu/README.md
 
 clean: ## Remove all that the tasks above have made, results apart

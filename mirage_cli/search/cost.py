@@ -201,12 +201,16 @@ def estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target) -
     spread = np.minimum(1.0, programs / target.sms)
     flight = np.minimum(programs, slots) * np.maximum(in_flight, 1024.0)
     bandwidth = target.dram_bytes_per_us * flight / (flight + target.dram_bytes_per_us * LATENCY_US * 0.5)
+    dot_us = dot_us / spread * balance
+    simd_us = simd / (target.fp32_flops_per_us * 0.4 * spread) * balance
+    resident = np.maximum(1.0, np.minimum(programs, slots) / target.sms)
+    turns = np.minimum(dot_us, simd_us) / resident  # a block alone computes or multiplies; others fill its pauses
     times = np.array(
         [
             _unique_bytes(m, sizes, batch.split) / bandwidth,
             l2 / (target.l2_bytes_per_us * spread),
-            dot_us / spread * balance,
-            simd / (target.fp32_flops_per_us * 0.4 * spread) * balance,
+            dot_us + np.where(dot_us > simd_us, turns, 0.0),
+            simd_us + np.where(dot_us > simd_us, 0.0, turns),
             latency * waves,
         ]
     )

@@ -194,7 +194,7 @@ class _Run:
         return distinct(points, {(t.mugraph, str(t.schedule)) for t in self.trials.values()})
 
     def centres(self, g: str, trials: Sequence[Trial]) -> list[Trial]:
-        """The best trials, then the best with other block sizes of the dearest kernel: a gain may be two changes away."""
+        """The best trials, then the best with other block sizes of the dearest kernel: a gain may need two changes."""
         best = list(trials[:BEAM])
         if not trials[0].schedule.kernels:
             return best
