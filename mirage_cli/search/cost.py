@@ -35,6 +35,9 @@ STEP_US = 0.06
 """The least time of one loop iteration: barriers and address arithmetic."""
 DOT_STEP_US = 0.10
 """What a dependent matrix product adds to an iteration's latency."""
+CONVERSION = 1.0
+"""Operations that reading an element for an operand that is computed takes. The warps that share its rows each have a
+copy of it: an operand of 16 rows is computed as many times as there are warps."""
 RUN_BYTES = 64
 """Two sectors: what a load moves at least for each run of neighbouring elements."""
 MAX_ACCUMULATORS = 32768
@@ -47,7 +50,7 @@ class Work:
     loop: tuple[str, ...]
     loads: tuple[tuple[tuple[str, ...], int, str], ...]  # axes, bytes of an element, buffer
     dots: tuple[tuple[str, ...], ...]  # axes of the iteration space
-    elementwise: tuple[tuple[tuple[str, ...], float], ...]
+    elementwise: tuple[tuple[tuple[str, ...], float, tuple[str, ...]], ...]  # axes, operations, rows of the operand
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +78,13 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int]) -> Model:
     loads = {x.out: x for x in kernel.loads}
     for segment in placement.segments:
         eqns = [s for s in segment.steps if isinstance(s, Eqn)]
+        rows = _computed_operands(eqns, dims, set(loads))
         segments.append(
             Work(
                 segment.dims if isinstance(segment, Loop) else (),
                 tuple((x.dims, element_bytes[x.buffer], x.buffer) for s in segment.steps if (x := loads.get(s.out))),
                 tuple(tuple({*e.dims, *e.axes}) for e in eqns if e.op == "dot"),
-                tuple((_space(e), OPS[e.op].flops) for e in eqns if e.op != "dot"),
+                tuple(_operations(e, rows, set(loads)) for e in eqns if e.op != "dot"),
             )
         )
     held = {n for loop in placement.loops for n, _ in loop.accumulators}
@@ -100,6 +104,28 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int]) -> Model:
         matrix,
         batch,
     )
+
+
+def _computed_operands(
+    eqns: Sequence[Eqn], dims: Mapping[str, tuple[str, ...]], loads: set[str]
+) -> dict[frozenset[str], tuple[str, ...]]:
+    """The axes of products' operands that are computed, each with those of its axes that the product keeps."""
+    return {
+        frozenset(dims[v]): tuple(d for d in dims[v] if d not in e.axes)
+        for e in eqns
+        if e.op == "dot"
+        for v in e.values
+        if v not in loads
+    }
+
+
+def _operations(
+    e: Eqn, rows: Mapping[frozenset[str], tuple[str, ...]], loads: set[str]
+) -> tuple[tuple[str, ...], float, tuple[str, ...]]:
+    """The axes over which an equation computes, operations for an element, and the rows of the operand it is in."""
+    space = _space(e)
+    operand = rows.get(frozenset(space), ())
+    return space, OPS[e.op].flops + CONVERSION * bool(operand and loads & set(e.values)), operand
 
 
 def _space(e: Eqn) -> tuple[str, ...]:
@@ -181,7 +207,9 @@ def estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target) -
                 sides[-3 if len(axes) >= 3 else 0] >= MIN_DOT, target.tensor_flops_per_us, target.fp32_flops_per_us
             )
             dot_us = dot_us + 2.0 * programs * trips * elements(axes) / (rate * wide)
-        simd = simd + programs * trips * sum((elements(a) * f for a, f in w.elementwise), zero)
+        for axes, operations, rows in w.elementwise:
+            copies = np.maximum(1.0, MIN_DOT * warps / elements(rows)) if rows else 1.0
+            simd = simd + programs * trips * elements(axes) * operations * copies
         depth = stages if w.loop else zero + 1.0
         if w.dots:
             shared = np.maximum(shared, loaded * depth)
