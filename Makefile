@@ -11,7 +11,7 @@ STAMP  := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n 2 --timeout 300
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format gpu clean
+.PHONY: help venv demo test lint check format gpu clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,11 +48,12 @@ demo: $(STAMP) ## Search for the best kernel of a gated MLP, and export it
 test: $(STAMP) ## Run the tests
 	$(PYTEST)
 
-check: $(STAMP) ## Check format, lint and types, then run the tests
+lint: $(STAMP) ## Check format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
-	$(PYTEST)
+
+check: lint test ## All that CI runs: lint, then the tests
 
 format: $(STAMP) ## Format the code, and mend what lint can mend
 	$(BIN)/ruff check --fix-only --quiet .
