@@ -11,6 +11,7 @@ import torch
 
 from mirage_cli.verify.yardstick import (
     DISTRIBUTIONS,
+    SUM_BITS,
     RoundEveryResult,
     as_tuple,
     draw,
@@ -43,7 +44,7 @@ def check(
 
         def rounded(dtype: torch.dtype | None, inputs: list[torch.Tensor] = inputs) -> tuple[torch.Tensor, ...]:
             wide = in_float64(inputs, off=dtype)
-            with RoundEveryResult(dtype or precision):
+            with RoundEveryResult(dtype or precision, SUM_BITS if dtype else 0):
                 return as_tuple((stepwise if dtype else eager)(*wide))
 
         with fresh_memory_is_nan():

@@ -34,10 +34,29 @@ _KIND = {
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """bound: on a false accept by one test; assumes: texts of what it rests on."""
+    """bound: on a false accept by one test; assumes: texts of what it rests on; at: seed, sizes and tiles of the test."""
 
     bound: float
     assumes: tuple[str, ...]
+    at: str = ""
+
+
+def outside(eqns: Iterable[Eqn]) -> tuple[str, ...]:
+    """What these equations have of which the finite fields know less than the bound's theorem asks, with its operators.
+
+    In the order of `ASSUMPTIONS`.
+    """
+    found: dict[str, list[str]] = {kind: [] for kind in ASSUMPTIONS}
+    for e in eqns:
+        kind = "root" if e.op == "pow" and _fraction(e) else _KIND.get(e.op)
+        if kind is not None and e.op not in found[kind]:
+            found[kind].append(e.op)
+    return tuple(f"{', '.join(sorted(ops))} ({ASSUMPTIONS[kind]})" for kind, ops in found.items() if ops)
+
+
+def _fraction(e: Eqn) -> bool:
+    """Whether a power is of a fractional exponent."""
+    return not (isinstance(e.args[1], Fraction) and e.args[1].denominator == 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +124,7 @@ class _Walk:
             return self.inverse(args[0], e)
         if e.op == "silu":
             return self.product(args[0], Degree(1, {}))
-        if e.op == "pow" and isinstance(e.args[1], Fraction) and e.args[1].denominator == 1:
+        if e.op == "pow" and isinstance(e.args[1], Fraction) and not _fraction(e):
             base = args[0] if e.args[1] > 0 else self.inverse(args[0], e)
             return power(base, min(abs(e.args[1].numerator), MODULI[-1]))
         if e.op == "pow":

@@ -1,17 +1,14 @@
 """check_equivalence: structure first, then random tests in finite fields of the μGraph as scheduled, at reduced sizes.
 
 What a passing verdict claims, and for which programs its bound is a theorem, is in docs/verification.md; `Verdict`
-repeats it per result (`bound`, `assumes`).
+(verify/verdict.py) repeats it per result.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
-
+from dataclasses import replace
 import numpy as np
 
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
@@ -21,8 +18,10 @@ from mirage_cli.ir.program import Eqn, Program, Tensor, equation, tensor_type
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.verify.degree import Claim, claim
 from mirage_cli.verify.interpret import run_mugraph, run_program
+from mirage_cli.verify.proof import proved
 from mirage_cli.verify.residues import LEVELS, NO_GUESSES, UNDEFINED, Valid, Value, aligned, compared_levels, same
 from mirage_cli.verify.semantics import FieldSemantics, ScheduleFailure
+from mirage_cli.verify.verdict import Verdict, accepted, refused
 
 REDRAWS = 48
 """Draws in a row that may bring a test nothing, before it goes on at the least sizes, where fewer roots meet."""
@@ -40,53 +39,17 @@ MASK_BITS = 24
 DOUBTFUL = "signs under roots and logarithms were not checked"
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The answer to "does this μGraph compute this program?".
-
-    net: "structure" if it is refused before any arithmetic, else "field".
-    bound: for an accepted μGraph, an upper bound on the probability (over the seed) that a wrong one is accepted, under
-        `assumes`. 0 for a refused one: a refusal is never wrong about the μGraph as scheduled.
-    assumes: what the bound rests on beyond Schwartz and Zippel's lemma; empty for rational functions.
-    detail: one sentence for people.
-    counterexample: which element of which output differs, with the seed and sizes that show it.
-    """
-
-    ok: bool
-    net: Literal["structure", "field"]
-    bound: float
-    detail: str
-    counterexample: str | None = None
-    assumes: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        if self.ok:
-            return self.detail
-        return f"refused by {self.net}: {self.detail}" + (f" ({self.counterexample})" if self.counterexample else "")
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Verdict:
-        """What `dataclasses.asdict` gave, read back."""
-        return Verdict(
-            data["ok"], data["net"], data["bound"], data["detail"], data["counterexample"], tuple(data["assumes"])
-        )
-
-
 def check_equivalence(program: Program, graph: MuGraph, seed: int, tests: int = 2) -> Verdict:
     """Test a μGraph against its lowered program. Deterministic in the seed."""
     if problem := structure_problem(program, graph):
-        return Verdict(False, "structure", 0.0, problem)
-    bound = 1.0
-    assumes: tuple[str, ...] = ()
+        return refused("structure", problem)
+    passed: list[Claim] = []
     for test in range(tests):
         outcome = _test(program, graph, seed * 1009 + test)
         if isinstance(outcome, Verdict):
             return outcome
-        bound *= outcome.bound
-        assumes = tuple(dict.fromkeys((*assumes, *outcome.assumes)))
-    rest = f", assuming {', '.join(assumes)}" if assumes else ""
-    detail = f"tested over finite fields: false accept below {bound:.1e}{rest}"
-    return Verdict(True, "field", bound, detail, assumes=assumes)
+        passed.append(outcome)
+    return accepted(program, graph, passed, proved(program, graph, _classes(program, graph).find))
 
 
 # -- one test
@@ -120,7 +83,7 @@ class _Series:
 
     def __init__(self, program: Program, graph: MuGraph, sizes: dict[str, int], schedule: Schedule, seed: int) -> None:
         self.program, self.graph, self.schedule = program.resized(sizes), graph.resized(sizes), schedule
-        self.seed, self.where = seed, f"seed {seed}, {_sizes(self.program)}"
+        self.seed, self.where = seed, f"seed {seed}, {_sizes(self.program)}, {_schedule(schedule)}".removesuffix(", ")
         self.told: Counter[str] = Counter()
         self.bits: Counter[str] = Counter()
         self.missing = {t.name: np.ones([sizes[d] for d in t.dims], dtype=bool) for t in program.outputs}
@@ -171,7 +134,7 @@ class _Series:
     def claim(self, miss: float) -> Claim:
         """miss: bound on not seeing a wrong comparison."""
         found = claim(self.program, self.graph, [self.levels[t.name] for t in self.program.outputs])
-        return replace(found, bound=min(1.0, found.bound + miss))
+        return replace(found, bound=min(1.0, found.bound + miss), at=self.where)
 
     def compare(self, run: _Draw, *, doubtful: bool) -> Verdict | set[str]:
         """A refusal; or the outputs of which some element was compared."""
@@ -226,7 +189,7 @@ def _spread(t: Tensor, x: Value, shape: tuple[int, ...]) -> Value:
 
 
 def _refusal(detail: str, counterexample: str | None) -> Verdict:
-    return Verdict(False, "field", 0.0, detail, counterexample)
+    return refused("field", detail, counterexample)
 
 
 def _mismatch(t: Tensor, at: tuple[int, ...], want: Value, got: Value, where: str) -> Verdict:
@@ -246,6 +209,16 @@ def _element(x: Value, at: tuple[int, ...]) -> str:
 
 def _sizes(program: Program) -> str:
     return "sizes " + " ".join(f"{d}={n}" for d, n in program.dims)
+
+
+def _schedule(schedule: Schedule) -> str:
+    """The tile of every axis that a kernel cuts, and the number of its chunks."""
+    kernels: list[str] = []
+    for name, k in schedule.kernels.items():
+        chunks = [f"{k.split} chunks"] if k.split > 1 else []
+        if cut := [*(f"{d}={n}" for d, n in k.tiles), *chunks]:
+            kernels.append(f"{name} in tiles of {' '.join(cut)}")
+    return ", ".join(kernels)
 
 
 # -- reduced sizes

@@ -148,15 +148,20 @@ def _ratio(part: float, whole: float) -> float:
     return part / whole if whole > 0 else (0.0 if part == 0 else math.inf)
 
 
+SUM_BITS = 2
+"""A sum of many terms in float32 is off by a few units in the last place, in whatever order they are added."""
+
+
 class RoundEveryResult(TorchDispatchMode):
     """Rounds what each torch operation returns to the precision of `dtype`, and leaves it float64's range.
 
-    What eager PyTorch would make if nothing overflowed: the yardstick where it does overflow.
+    What eager PyTorch would make if nothing overflowed: the yardstick where it does overflow. lost_bits: how many bits
+    coarser each result is than the type's last place.
     """
 
-    def __init__(self, dtype: torch.dtype) -> None:
+    def __init__(self, dtype: torch.dtype, lost_bits: int = 0) -> None:
         super().__init__()
-        self.bits = 1 - round(math.log2(torch.finfo(dtype).eps))
+        self.bits = 1 - round(math.log2(torch.finfo(dtype).eps)) - lost_bits
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))

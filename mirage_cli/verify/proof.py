@@ -1,0 +1,125 @@
+"""Does the algebra of a μGraph prove that it computes its program? By canonical forms, over the reals.
+
+The forms say what the kernels compute, not how: tiles, loops, maps and masks are for the finite-field test to check.
+Here, exponentials are left as they are written (exp(x - max x) is exp(x)·exp(-max x)), so that a maximum that is
+subtracted cancels or does not.
+
+A split axis k is two axes for the whole graph: `k_split`, the chunk, and `k`, the place in it. A sum over k is one over
+both, but in the kernel that splits k, where it is one over the places of a chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from math import isinf
+
+from mirage_cli.algebra.canonical import Algebra, Form
+from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
+from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.program import Eqn, Program, Tensor
+
+TAKES_INFINITY = ("where", "maximum", "minimum")
+"""Operators that are opaque, so that an infinity in them takes no part in sums and products."""
+
+
+def proved(program: Program, graph: MuGraph, same_axes: Callable[[str], str]) -> bool:
+    """Whether every output has the same canonical form in a lowered program and in a μGraph of sound structure.
+
+    False says nothing: the forms do not know every identity. same_axes: a name for all axes that are one by renaming.
+    """
+    if any(_infinite(e) for e in (*program.eqns, *(e for k in graph.kernels for e in k.body))):
+        return False
+    split = [same_axes(k.split) for k in graph.kernels if k.split]
+    if len(set(split)) < len(split):
+        return False  # their chunks need not be the same
+    pairs = {d: split_axis(d) for d in {*program.order, *graph.sizes} if same_axes(d) in split}
+    if any(_mixes(k, pairs, same_axes) for k in graph.kernels):
+        return False
+    forms = _Forms(pairs)
+    want = forms.of_program(program)
+    got = forms.of_graph(graph)
+    chunk_sizes = {("size", a) for a in (*pairs, *pairs.values())} & set(forms.algebra.atoms)  # chunks differ in size
+    return not chunk_sizes and all(want[t.name] is got[t.name] for t in program.outputs)
+
+
+def _infinite(e: Eqn) -> bool:
+    """Whether an infinity is added or multiplied, which forms take for a number."""
+    return e.op not in TAKES_INFINITY and any(isinstance(a, float) and isinf(a) for a in e.args)
+
+
+def _mixes(k: Kernel, pairs: Mapping[str, str], same_axes: Callable[[str], str]) -> bool:
+    """Whether a kernel reads chunks' results beside the axis that is cut in these chunks."""
+    read = {d for x in k.loads for d in x.dims}
+    cut = {same_axes(d) for d, chunk in pairs.items() if chunk in read}
+    return any(same_axes(d) in cut for d, _ in k.roles if d in pairs)
+
+
+class _PlainAlgebra(Algebra):
+    """Forms in which a maximum is a value as any other, under exp too."""
+
+    def exp(self, x: Form) -> Form:
+        if x is self.zero:
+            return self.one
+        for mono, c in x.terms:
+            atom = mono[0][0] if len(mono) == 1 and mono[0][1] == 1 else None
+            if atom is not None and atom.kind == "log" and c.denominator == 1:
+                rest = self.sub(x, self.scale(self.of_atom(atom), c))
+                return self.mul(self.pow(atom.args[0], c), self.exp(rest))
+        return self.of_atom(self._atom("exp", x, dims=x.dims))
+
+
+class _Forms:
+    """The forms of values, with every axis of `pairs` as two."""
+
+    def __init__(self, pairs: Mapping[str, str]) -> None:
+        self.pairs, self.algebra = pairs, _PlainAlgebra()
+
+    def both(self, axes: Iterable[str]) -> tuple[str, ...]:
+        return tuple(b for a in axes for b in ((self.pairs[a], a) if a in self.pairs else (a,)))
+
+    def inputs(self, tensors: Iterable[Tensor]) -> dict[str, Form]:
+        return {t.name: self.algebra.input(t.name, self.both(t.dims)) for t in tensors}
+
+    def of_program(self, program: Program) -> dict[str, Form]:
+        self.algebra.axes |= set(self.both(program.order))
+        forms = self.inputs(program.inputs)
+        self.equations(program.eqns, forms, None)
+        return forms
+
+    def of_graph(self, graph: MuGraph) -> dict[str, Form]:
+        """The form of everything in memory, each with the axes that the program or the graph gives it."""
+        self.algebra.axes |= set(self.both(graph.sizes))
+        tensors = graph.tensors()
+        memory = self.inputs(graph.inputs)
+        for k in graph.kernels:
+            values = {x.out: self.renamed(memory[x.buffer], tensors[x.buffer].dims, x.dims) for x in k.loads}
+            self.equations(k.body, values, k.split)
+            for s in k.stores:
+                memory[s.buffer] = self.renamed(values[s.value], s.dims, tensors[s.buffer].dims)
+        return memory
+
+    def renamed(self, x: Form, old: tuple[str, ...], new: tuple[str, ...]) -> Form:
+        return self.algebra.rename(x, dict(zip(self.both(old), self.both(new), strict=True)))
+
+    def equations(self, eqns: Iterable[Eqn], forms: dict[str, Form], split: str | None) -> None:
+        """Adds the forms of equations; `split` is the axis that their kernel has only a chunk of."""
+        for e in eqns:
+            forms[e.out] = self.equation(e, [forms[a] if isinstance(a, str) else a for a in e.args], split)
+
+    def equation(self, e: Eqn, args: list[Form | object], split: str | None) -> Form:
+        algebra = self.algebra
+        if e.op == "rename":
+            return self.renamed(_form(args[0]), e.axes[::2], e.axes[1::2])
+        if e.axes and OPS[e.op].kind == "leaf" and e.axes[0] in self.pairs:
+            if e.op == "size":
+                return algebra.size(f"the whole of {e.axes[0]}")
+            return algebra.fn("position", *(algebra.index(a) for a in self.both(e.axes)))
+        axes = e.axes
+        if OPS[e.op].kind in ("reduction", "contraction"):
+            axes = tuple(b for a in e.axes for b in ((a,) if a == split else self.both([a])))
+        return algebra.apply(e.op, args, axes)  # type: ignore[arg-type]
+
+
+def _form(x: object) -> Form:
+    assert isinstance(x, Form)
+    return x
