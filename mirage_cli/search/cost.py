@@ -7,7 +7,7 @@ L2, matrix units, other arithmetic, and the latency of the iterations that one p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import product
@@ -41,6 +41,8 @@ copy of it: an operand of 16 rows is computed as many times as there are warps."
 RUN_BYTES = 64
 """Two sectors: what a load moves at least for each run of neighbouring elements."""
 MAX_ACCUMULATORS = 32768
+MAX_RESIDENT = 8
+"""Blocks that share a multiprocessor at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,26 @@ def _dot_axes(kernel: Kernel, dims: Mapping[str, tuple[str, ...]]) -> tuple[froz
 LIMITS = ("memory", "L2", "matrix units", "arithmetic", "latency")
 """What can dominate the time of a kernel, in the order of `Estimates.limit`."""
 
+TERMS: Mapping[str, str] = {
+    "memory": "each tensor moves through device memory once",
+    "L2": "each program instance moves its blocks through the L2",
+    "matrix units": "products at the matrix units' rate",
+    "arithmetic": "all other operations",
+    "latency": "iterations of a program instance follow each other",
+    "launch": "each kernel costs its launch",
+    "sum": "a tenth of what does not dominate is not hidden",
+    "coalescing": "short runs of neighbouring elements waste what a load fetches",
+    "width": "the matrix units' rate falls with the block of the product",
+    "copies": "several warps compute the same elements of an operand",
+    "turns": "a block that is alone on its multiprocessor computes or multiplies",
+    "shared memory": "shared memory limits the blocks of a multiprocessor",
+    "registers": "registers limit the blocks of a multiprocessor",
+    "waves": "the last wave of blocks leaves multiprocessors idle",
+    "spread": "few blocks leave multiprocessors idle",
+    "flight": "memory's rate needs bytes in flight",
+}
+"""What the model consists of. `mirage_cli.study` switches off one at a time and compares with measurements."""
+
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
@@ -180,13 +202,19 @@ def _whole_block(m: Model, d: str, sizes: Mapping[str, int]) -> float:
     return float(max(next_power_of_two(sizes[d]), MIN_DOT if d in m.matrix_axes and sizes[d] > 1 else 1))
 
 
-def estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target) -> Estimates:
-    """Predicted time of one launch for every schedule of the batch."""
+def estimate(
+    m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, without: Collection[str] = ()
+) -> Estimates:
+    """Predicted time of one launch for every schedule of the batch. without: of TERMS, those that do not count."""
     block, warps, stages = batch.block, batch.warps, batch.stages
     zero = np.zeros_like(warps)
 
     def elements(axes: Iterable[str]) -> Array:
         return reduce(np.multiply, (block[a] for a in axes), zero + 1.0)
+
+    def term(name: str, value: Array, otherwise: Array | float) -> Array:
+        """The value, or what stands in its place where the term is switched off."""
+        return zero + otherwise if name in without else value
 
     largest = reduce(np.maximum, (elements(v) for v in m.values), zero + 1.0)
     accumulated = sum((elements(a) for a in m.accumulators), zero)
@@ -198,7 +226,7 @@ def estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target) -
         trips = reduce(np.multiply, (tiles[a] for a in w.loop), zero + 1.0)
         loaded = sum((elements(axes) * size for axes, size, _ in w.loads), zero)
         fetched = sum((elements(axes) * size / _used(axes, size, block, sizes) for axes, size, _ in w.loads), zero)
-        l2 = l2 + programs * trips * fetched
+        l2 = l2 + programs * trips * term("coalescing", fetched, loaded)
         for axes in w.dots:
             sides = np.sort(np.array([*([zero + 1.0] * (2 - len(axes))), *(block[a] for a in axes)]), axis=0)
             output = sides[-1] * sides[-2]
@@ -206,10 +234,10 @@ def estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target) -
             rate = np.where(
                 sides[-3 if len(axes) >= 3 else 0] >= MIN_DOT, target.tensor_flops_per_us, target.fp32_flops_per_us
             )
-            dot_us = dot_us + 2.0 * programs * trips * elements(axes) / (rate * wide)
+            dot_us = dot_us + 2.0 * programs * trips * elements(axes) / (rate * term("width", wide, 0.95))
         for axes, operations, rows in w.elementwise:
-            copies = np.maximum(1.0, MIN_DOT * warps / elements(rows)) if rows else 1.0
-            simd = simd + programs * trips * elements(axes) * operations * copies
+            copies = np.maximum(1.0, MIN_DOT * warps / elements(rows)) if rows else zero + 1.0
+            simd = simd + programs * trips * elements(axes) * operations * term("copies", copies, 1.0)
         depth = stages if w.loop else zero + 1.0
         if w.dots:
             shared = np.maximum(shared, loaded * depth)
@@ -222,27 +250,31 @@ def estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target) -
     product = reduce(np.maximum, (elements(v) for v in m.products), zero)
     registers = 40 + (accumulated + product + 0.3 * (largest - np.minimum(largest, product))) / (32 * warps)
     by_shared = target.smem_per_sm_bytes // np.maximum(shared, 1.0)
-    by_registers = 65536 // (np.minimum(registers, 255) * 32 * warps)
-    slots = target.sms * np.clip(np.minimum(by_shared, by_registers), 1, 8)
-    waves = np.ceil(programs / slots)
+    by_registers = target.regs_per_sm // (np.minimum(registers, 255) * 32 * warps)
+    resident = np.minimum(term("shared memory", by_shared, MAX_RESIDENT), term("registers", by_registers, MAX_RESIDENT))
+    slots = target.sms * np.clip(resident, 1, MAX_RESIDENT)
+    waves = term("waves", np.ceil(programs / slots), 1.0)
     balance = np.minimum(np.where(programs > slots, waves * slots / programs, 1.0), 2.0)
-    spread = np.minimum(1.0, programs / target.sms)
+    spread = term("spread", np.minimum(1.0, programs / target.sms), 1.0)
     flight = np.minimum(programs, slots) * np.maximum(in_flight, 1024.0)
     bandwidth = target.dram_bytes_per_us * flight / (flight + target.dram_bytes_per_us * LATENCY_US * 0.5)
     dot_us = dot_us / spread * balance
     simd_us = simd / (target.fp32_flops_per_us * 0.4 * spread) * balance
     resident = np.maximum(1.0, np.minimum(programs, slots) / target.sms)
-    turns = np.minimum(dot_us, simd_us) / resident  # a block alone computes or multiplies; others fill its pauses
+    # a block alone computes or multiplies; others fill its pauses
+    turns = term("turns", np.minimum(dot_us, simd_us) / resident, 0.0)
     times = np.array(
         [
-            _unique_bytes(m, sizes, batch.split) / bandwidth,
+            _unique_bytes(m, sizes, batch.split) / term("flight", bandwidth, target.dram_bytes_per_us),
             l2 / (target.l2_bytes_per_us * spread),
             dot_us + np.where(dot_us > simd_us, turns, 0.0),
             simd_us + np.where(dot_us > simd_us, 0.0, turns),
             latency * waves,
         ]
     )
-    us = target.launch_us + 0.9 * times.max(axis=0) + 0.1 * times.sum(axis=0)
+    times = np.array([term(name, t, 0.0) for name, t in zip(LIMITS, times, strict=True)])
+    longest = times.max(axis=0)
+    us = term("launch", zero + target.launch_us, 0.0) + term("sum", 0.9 * longest + 0.1 * times.sum(axis=0), longest)
     unfit = (
         (largest > MAX_BLOCK)
         | (accumulated > MAX_ACCUMULATORS)
