@@ -144,6 +144,7 @@ class Pipeline:
 
     def measured(self, program: Program, key: Key, found: Found) -> dict[str, Any]:
         from mirage_cli.tune.measure import Timing
+        from mirage_cli.tune.space import bottlenecks
 
         tuned = self.tune(program, key, found.plans)
         best = tuned.best
@@ -175,6 +176,7 @@ class Pipeline:
             "error_vs_float64": tuned.verdict.error,
             "eager_error_vs_float64": tuned.verdict.eager_error,
             "schedule": best.schedule.to_json(),
+            "bottlenecks": bottlenecks(graph, best.schedule, self.target),
             "method": best.timing.method,
         }
         base["top"] = [
@@ -263,6 +265,8 @@ class Pipeline:
 
     def predicted(self, program: Program, key: Key, found: Found) -> dict[str, Any]:
         """The cheapest plans by the cost model; with `tune`, compiled for the target and judged in the interpreter."""
+        from mirage_cli.tune.space import bottlenecks
+
         base = self.document(program, found)
         failures: Counter[str] = Counter()
         base["top"] = self.check_plans(program, key, found, base, failures, lenient=False)
@@ -272,7 +276,9 @@ class Pipeline:
         if base["top"]:
             base["best"] = best = base["top"][0]
             graph = next(p.graph for p in found.plans if p.id == best["id"])
-            self.keep(program, key, graph, Schedule.from_json(best["schedule"]), base, None)
+            schedule = Schedule.from_json(best["schedule"])
+            best["bottlenecks"] = bottlenecks(graph, schedule, self.target)
+            self.keep(program, key, graph, schedule, base, None)
         return base
 
     def check_plans(

@@ -107,7 +107,11 @@ def explanation(r: Document) -> list[Table | Text]:
         ("eager PyTorch", f"{figure(b['eager_us'])} µs"),
         ("error against float64", f"{b['error_vs_float64']} (eager's {b['eager_error_vs_float64']})"),
     ]
-    rows += [(f"schedule of {name}", schedule_text(k)) for name, k in b["schedule"].items()]
+    for name, k in b["schedule"].items():
+        rows.append((f"schedule of {name}", schedule_text(k)))
+        if name in b.get("bottlenecks", {}):
+            limit, predicted = b["bottlenecks"][name]
+            rows.append((f"{name} waits for", f"{limit}, by the cost model, which expects {predicted:.2f} µs"))
     parts.append(mapping_table("chosen", rows))
     return parts
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from math import ceil, prod
 
-from mirage_cli.codegen.blocks import MAX_ELEMENTS, MAX_LANES, MAX_PRODUCT, TRITON_TYPE, Blocks, EmitError
-from mirage_cli.codegen.reach import Linear, kept, limits, needed
+from mirage_cli.codegen.blocks import MAX_ELEMENTS, MAX_LANES, TRITON_TYPE, EmitError
+from mirage_cli.codegen.expressions import LOG2E, Expressions, number_literal
+from mirage_cli.codegen.reach import Linear, limits, needed
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
-from mirage_cli.ir.ops import IDENTITY, OPS, Number
+from mirage_cli.ir.ops import IDENTITY, OPS
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import Eqn
-from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, chunk_length
+from mirage_cli.ir.schedule import KernelSchedule, chunk_length
 
-LOG2E = math.log2(math.e)
 MIN_PEELED = 4
 """Tiles of a loop from which on those that need no mask get a loop without it."""
 
@@ -48,15 +46,13 @@ def emit_kernel(
     return emitter.emit()
 
 
-class _Emitter(Blocks):
+class _Emitter(Expressions):
     """Writes a kernel segment by segment."""
 
     def __init__(self, graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> None:
         super().__init__(graph, kernel, schedule, sizes)
         self.limits = {x: limits(kernel, x) for x in self.placement.loops}
         self.release = False
-        self.true: frozenset[str] = frozenset()  # masks that hold throughout the loop at hand
-        self.running: frozenset[str] = frozenset()  # its running maxima
 
     # -- the kernel
 
@@ -175,193 +171,11 @@ class _Emitter(Blocks):
         if once:
             self.depth -= 1
 
-    # -- equations
-
     def step(self, step: Load | Eqn) -> None:
         if isinstance(step, Load):
             self.load(step)
         else:
             self.line(f"{self.name(step.out)} = {self.value(step)}", f"[{', '.join(self.axes(step.dims))}]")
-
-    def value(self, e: Eqn) -> str:
-        """The block that an equation computes from the current blocks of its arguments."""
-        kind = OPS[e.op].kind
-        if e.op == "dot":
-            return self.dot(e, None)
-        if kind == "reduction":
-            return self.reduction(e)
-        if e.op == "index":
-            self.clean[e.out] = frozenset()
-            return f"i_{e.axes[0]}" + (" + 0" if self.block[e.axes[0]] == 1 else "")
-        if e.op == "size":
-            self.clean[e.out] = frozenset()
-            return f"tl.full((), {float(self.sizes[e.axes[0]])!r}, tl.float32)"
-        return self.elementwise(e)
-
-    def elementwise(self, e: Eqn) -> str:
-        want = self.axes(e.dims)
-        row = OPS[e.op]
-        branch = kept(e, self.true)
-        if branch is not None:
-            return self.branch(e, branch, want)
-        if e.op == "exp_sub" and e.args[1] in self.running:
-            return self.shifted_exp(e, want)
-        keep: frozenset[str] = frozenset()
-        if row.keeps_zero and e.values:
-            clean = [self.clean[v] for v in e.values]
-            if len(e.values) == 1:
-                keep = clean[0]
-            else:  # a product: zero where one factor is and the other is zero too or lacks the dimension
-                keep = frozenset(
-                    d
-                    for d in self.padded
-                    if any(d in c for c in clean)
-                    and all(d in c or d not in self.dims[v] for v, c in zip(e.values, clean, strict=True))
-                )
-        elif e.op in ("add", "sub") and len(e.values) == 2:
-            keep = self.clean[e.values[0]] & self.clean[e.values[1]]
-        elif e.op == "div" and isinstance(e.args[0], str):
-            keep = self.clean[e.args[0]] - set(self.dims[e.args[1]] if isinstance(e.args[1], str) else ())
-        self.clean[e.out] = keep
-        if not e.values:
-            return self.constant(e)
-        whole = all(self.type_of(v) in ("int32", "bool") for v in e.values)
-        args = [self.argument(a, want, e, whole) for a in e.args]
-        if e.op == "pow":
-            exponent = e.args[1]
-            assert not isinstance(exponent, str)
-            return _power(args[0], exponent)
-        text = row.triton.format(*args)
-        have = {d for v in e.values for d in self.axes(self.dims[v])}
-        return text if have == set(want) else f"tl.broadcast_to({text}, {self.shape(want)})"
-
-    def branch(self, e: Eqn, a: str | Number, want: list[str]) -> str:
-        """An equation that comes to one of its arguments."""
-        self.clean[e.out] = self.clean[a] if isinstance(a, str) else frozenset()
-        text = self.argument(a, want, e, e.type == "int")
-        if not isinstance(a, str):
-            return f"tl.full({self.shape(want) if want else '()'}, {text}, {TRITON_TYPE[self.type_of(e.out)]})"
-        return text if self.axes(self.dims[a]) == want else f"tl.broadcast_to({text}, {self.shape(want)})"
-
-    def shifted_exp(self, e: Eqn, want: list[str]) -> str:
-        """exp(x - m) for a running maximum: one multiply-add and one exp2. What m is rounded to on the way cancels."""
-        x, m = (str(a) for a in e.args)
-        self.clean[e.out] = frozenset()
-        shift = self.spread(f"{self.name(m)}_shift", self.axes(self.dims[m]), want)
-        text = f"tl.exp2({self.argument(x, want, e, False)} * {LOG2E!r} - {shift})"
-        have = {d for v in e.values for d in self.axes(self.dims[v])}
-        return text if have == set(want) else f"tl.broadcast_to({text}, {self.shape(want)})"
-
-    def constant(self, e: Eqn) -> str:
-        """An equation of numbers alone, worked out here."""
-        result = float(OPS[e.op].ref(*(float(a) for a in e.args if not isinstance(a, str))))
-        return f"tl.full((), {_number(Fraction(result) if math.isfinite(result) else result, False)}, tl.float32)"
-
-    def argument(self, a: str | Number, want: list[str], e: Eqn, whole: bool) -> str:
-        if not isinstance(a, str):
-            return _number(a, whole)
-        text = self.name(a)
-        kind = self.type_of(a)
-        mixed = kind == "int32" and (not whole or e.type == "float")
-        counted = kind == "bool" and e.type == "float" and not (e.op == "where" and a == e.args[0])
-        if kind in ("float16", "bfloat16") or mixed or counted:
-            text += ".to(tl.float32)"
-        return self.spread(text, self.axes(self.dims[a]), want)
-
-    def reduction(self, e: Eqn, lanes: bool = False) -> str:
-        """The reduction over this block; over a loop, `accumulate` combines it into the accumulator.
-
-        lanes: only mask the block, for an accumulator that is reduced after the loop.
-        """
-        (a,) = e.values
-        axes = self.axes(self.dims[a])
-        whole = self.type_of(a) == "int32"
-        identity = _number(IDENTITY[e.op], False)
-        if whole:
-            identity = {"sum": "0", "max": "-2147483648", "min": "2147483647"}[e.op]
-        text = self.name(a) + ("" if self.type_of(a) in ("float32", "int32") else ".to(tl.float32)")
-        zero_is_neutral = self.clean[a] if e.op == "sum" else frozenset[str]()
-        text = self.masked(text, axes, [d for d in axes if d in e.axes], zero_is_neutral, identity)
-        self.clean[e.out] = self.clean[a] - set(e.axes) if e.op == "sum" else frozenset()
-        return text if lanes else self.across(e, text)
-
-    def across(self, e: Eqn, text: str) -> str:
-        """A block with the axes of the equation's argument, reduced over those that the equation reduces."""
-        axes = self.axes(self.dims[e.values[0]])
-        for i in reversed([i for i, d in enumerate(axes) if d in e.axes]):
-            text = OPS[e.op].triton.format(text, i)
-        return text
-
-    # -- products
-
-    def dot(self, e: Eqn, accumulator: str | None) -> str:
-        """A product on the matrix units where the blocks allow it, else multiplied out and summed.
-
-        accumulator: the name of a block to add to, which tl.dot does itself.
-        """
-        a, b = e.args
-        assert isinstance(a, str) and isinstance(b, str), "a product of numbers is no dot"
-        axes = {v: self.axes(self.dims[v]) for v in (a, b)}
-        result = self.axes(e.dims)
-        middle = [d for d in self.order if d in axes[a] and d in axes[b] and d in e.axes]
-        batch = [d for d in result if d in axes[a] and d in axes[b]]
-        rows = [d for d in result if d in axes[a] and d not in axes[b]]
-        columns = [d for d in result if d in axes[b] and d not in axes[a]]
-        self.clean[e.out] = frozenset(
-            d for d in self.padded & set(e.dims) if any(d in self.clean[v] for v in (a, b)) and not set(batch) & {d}
-        )
-        lone = [d for d in (*axes[a], *axes[b]) if d in e.axes and d not in middle]
-        if lone or min(self.count(rows), self.count(columns), self.count(middle)) < MIN_DOT:
-            text = self.multiplied_out(e, a, b, axes)
-            return f"{accumulator} + {text}" if accumulator else text
-        if rows and columns and self.order.index(rows[0]) > self.order.index(columns[0]):
-            a, b, rows, columns = b, a, columns, rows
-        dtype = "float32" if self.exact & {a, b} else self.graph.dtype
-        left = self.operand(a, [batch, rows, middle], e.axes, dtype)
-        right = self.operand(b, [batch, middle, columns], e.axes, dtype)
-        flat = ([batch] if batch else []) + [rows, columns]
-        plain = all(len(g) == 1 for g in flat) and [g[0] for g in flat] == result
-        precision = ', input_precision="ieee"' if dtype == "float32" else ""
-        if plain:
-            return f"tl.dot({left}, {right}{f', {accumulator}' if accumulator else ''}{precision})"
-        text = f"tl.dot({left}, {right}{precision})"
-        whole = [d for g in flat for d in g]
-        if any(len(g) > 1 for g in flat):
-            text = f"tl.reshape({text}, {self.shape(whole)})"
-        text = self.permuted(text, whole, result)
-        return f"{accumulator} + {text}" if accumulator else text
-
-    def operand(self, value: str, groups: list[list[str]], summed: tuple[str, ...], dtype: str) -> str:
-        """A block as tl.dot takes it: batch, then two axes, clean along the summed ones, in the matrix units' type."""
-        have = self.axes(self.dims[value])
-        text = self.name(value)
-        kind = self.type_of(value)
-        text = self.masked(
-            text, have, [d for d in have if d in summed], self.clean[value], "0.0" if kind != "int32" else "0"
-        )
-        if kind != dtype:
-            text = self.cast(text, kind, dtype)
-        if dtype == "bfloat16":
-            text = f"{text}.to(MATRIX_TYPE)"
-        text = self.permuted(text, have, [d for g in groups for d in g])
-        groups = [g for g in groups if g]
-        if any(len(g) > 1 for g in groups):
-            shape = ", ".join(" * ".join(f"BLOCK_{d}" for d in g) for g in groups)
-            text = f"tl.reshape({text}, [{shape}])"
-        return text
-
-    def multiplied_out(self, e: Eqn, a: str, b: str, axes: Mapping[str, list[str]]) -> str:
-        space = self.axes({*e.dims, *e.axes})
-        if self.count(space) > MAX_PRODUCT:
-            raise EmitError("product too large to multiply out")
-        texts = [self.spread(self.as_float(v), axes[v], space) for v in (a, b)]
-        text = f"{texts[0]} * {texts[1]}"
-        summed = [d for d in space if d in e.axes]
-        both = frozenset(d for d in summed if all(d in self.clean[v] or d not in axes[v] for v in (a, b)))
-        masked = self.masked(text, space, summed, both, "0.0")
-        for i in reversed([i for i, d in enumerate(space) if d in e.axes]):
-            masked = f"tl.sum({masked}, axis={i})"
-        return masked if masked != text else f"({text})"
 
     # -- loops
 
@@ -422,7 +236,7 @@ class _Emitter(Blocks):
         e = self.eqns[name]
         axes = self.accumulated(e)
         kind = TRITON_TYPE[self.type_of(name)]
-        identity = _number(IDENTITY[e.op], False)
+        identity = number_literal(IDENTITY[e.op], False)
         if e.type == "int":
             identity = {"sum": "0", "max": "-2147483648", "min": "2147483647"}.get(e.op, "0")
         shape = self.shape(axes) if axes else "()"
@@ -547,32 +361,3 @@ class _Emitter(Blocks):
         block = self.reduction(e, e.out in self.deferred)
         step = f"{acc} += {block}" if e.op == "sum" else f"{acc} = tl.{e.op}imum({acc}, {block})"
         self.line(step, f"[{', '.join(axes)}]")
-
-
-def _number(x: Number, whole: bool) -> str:
-    """A number as Triton reads it; `whole` keeps an integer an integer."""
-    if not isinstance(x, Fraction):
-        return repr(x) if math.isfinite(x) else f'float("{x}")'
-    if whole and x.denominator == 1:
-        return str(x.numerator) if x >= 0 else f"({x.numerator})"
-    return repr(float(x)) if x >= 0 else f"({float(x)!r})"
-
-
-def _power(x: str, exponent: Number) -> str:
-    """x ** exponent: products for small integers, roots for halves, else through the logarithm."""
-    if not isinstance(exponent, Fraction):
-        raise EmitError("an infinite exponent")
-    if exponent < 0 and exponent != Fraction(-1, 2):
-        return f"(1.0 / {_power(x, -exponent)})"
-    if exponent.denominator == 1 and exponent <= 16:
-        return "(" + " * ".join([x] * int(exponent)) + ")" if exponent else f"({x} * 0.0 + 1.0)"
-    if exponent == Fraction(1, 2):
-        return f"tl.sqrt({x})"
-    if exponent == Fraction(-1, 2):
-        return f"tl.rsqrt({x})"
-    if exponent.denominator == 2:
-        return f"({_power(x, exponent - Fraction(1, 2))} * tl.sqrt({x}))"
-    if exponent.denominator == 1:
-        size = f"tl.exp2({float(exponent)!r} * tl.log2(tl.abs({x})))"
-        return f"tl.where({x} < 0.0, -{size}, {size})" if exponent % 2 else size
-    return f"tl.exp2({float(exponent)!r} * tl.log2({x}))"

@@ -126,6 +126,16 @@ def chunk_sizes(graph: MuGraph, schedule: Schedule) -> dict[str, int]:
     return graph.sizes | chunks
 
 
+def bottlenecks(graph: MuGraph, schedule: Schedule, target: Target) -> dict[str, tuple[str, float]]:
+    """For each generated kernel what the cost model says it waits for (of `cost.LIMITS`), and its predicted time."""
+    sizes = chunk_sizes(graph, schedule)
+    found: dict[str, tuple[str, float]] = {}
+    for name, m in models(graph).items():
+        e = cost.estimate(m, cost.Batch.of(m, [schedule.kernels[name]], sizes), sizes, target)
+        found[name] = cost.LIMITS[int(e.limit[0])], round(float(e.us[0]), 3)
+    return found
+
+
 def total_us(graph: MuGraph, schedule: Schedule, target: Target, by_name: Mapping[str, cost.Model]) -> float:
     """The cost model's time of a whole μGraph."""
     sizes = chunk_sizes(graph, schedule)
