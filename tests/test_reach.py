@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from mirage_cli.codegen.export import kernels_source, load_export
-from mirage_cli.codegen.reach import idle, limits
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.mugraph import Kernel, MuGraph
 from mirage_cli.ir.placement import place
 from mirage_cli.ir.program import Program
+from mirage_cli.ir.reach import idle, limits
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.spec import parse_spec
 from mirage_cli.structural import Options, search_program

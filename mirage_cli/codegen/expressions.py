@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from mirage_cli.codegen.blocks import MAX_PRODUCT, TRITON_TYPE, Blocks, EmitError
-from mirage_cli.codegen.reach import kept
 from mirage_cli.ir.ops import IDENTITY, OPS, Number
 from mirage_cli.ir.program import Eqn
+from mirage_cli.ir.reach import kept
 from mirage_cli.ir.schedule import MIN_DOT
 
 LOG2E = math.log2(math.e)
