@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -561,12 +562,15 @@ def specs(graph: MuGraph, tensors: Iterable[Any]) -> tuple[TensorSpec, ...]:
 
 @pytest.mark.parametrize("arch", [80, 90])
 def test_compiled(arch: int, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The compiler takes what the interpreter takes, with no spilled registers."""
+    """The compiler takes what the interpreter takes, with no spilled registers; kernels that overlap do so on sm_90."""
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
     with CompileFarm(arch, workers=2) as farm:
         for name, (graph, tiles, chunks) in COMPILED.items():
-            source = kernels_source(graph, schedule(graph, tiles, chunks=chunks))
+            given = schedule(graph, tiles, chunks=chunks)
+            overlapping = Schedule({k: replace(s, overlap=True) for k, s in given.kernels.items()})
+            source = kernels_source(graph, overlapping)
+            assert source.count("    wait_for_data()\n") == source.count("    release_next()\n") == len(given.kernels)
             job = Candidate(name, source, timeout_s=60)
             ((_, kernels),) = farm.compile_all([job], specs(graph, graph.inputs), specs(graph, graph.outputs))
             assert isinstance(kernels, tuple), f"{name}: {kernels}\n{source}"
