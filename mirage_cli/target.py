@@ -11,7 +11,8 @@ Sources of the figures:
 Where no measurement is at hand, the reachable rate is a stated fraction of the datasheet's: device memory 0.89 on HBM
 (0.89 = measured/datasheet on the H200) and 0.92 on GDDR, which has no stacks to switch; matrix units 0.66 where the
 power limit holds the clock down (measured on the H200), 0.85 elsewhere. L2 rates are estimates of 0.65 of the read
-width in [A100] (5120 bytes per clock), scaled by the number of multiprocessors for parts whose width is not published.
+width in [A100] (5120 bytes per clock), scaled by the number of multiprocessors for parts whose width is not published;
+0.75 on Hopper, which fits the measured schedules of results/h200/cost_model.md best.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ TARGETS: tuple[Target, ...] = (
     Target(
         "h100", "sm_90", sms=132, clock_mhz=1980,  # [H100] SXM5; the highest boost clock
         dram_bytes_per_us=HBM * 3.352e6,  # [H100] HBM3
-        l2_bytes=50 * MIB, l2_bytes_per_us=0.65 * 5120 * 1755,  # [H100] size; A100's width at the sustained clock
+        l2_bytes=50 * MIB, l2_bytes_per_us=0.75 * 5120 * 1755,  # [H100] size; A100's width at the sustained clock
         tensor_flops_per_us=POWER_LIMITED * 989.4e6, tf32_flops_per_us=POWER_LIMITED * 494.7e6,  # [H100] SXM5
         fp32_flops_per_us=66.9e6,  # [H100] SXM5
         smem_per_sm_bytes=228 * KIB, smem_per_block_bytes=227 * KIB, max_threads_per_sm=2048,  # [CC] 9.0
@@ -108,7 +109,7 @@ TARGETS: tuple[Target, ...] = (
     Target(
         "h200", "sm_90", sms=132, clock_mhz=1980,  # [H100] the same chip
         dram_bytes_per_us=4.27e6,  # [H200] copy, 0.89 of the datasheet's 4.8 TB/s
-        l2_bytes=50 * MIB, l2_bytes_per_us=0.65 * 5120 * 1755,  # as H100
+        l2_bytes=50 * MIB, l2_bytes_per_us=0.75 * 5120 * 1755,  # as H100
         tensor_flops_per_us=651e6, tf32_flops_per_us=POWER_LIMITED * 494.7e6,  # [H200] cuBLAS f16; [H100]
         fp32_flops_per_us=66.9e6,  # [H100] SXM5
         smem_per_sm_bytes=228 * KIB, smem_per_block_bytes=227 * KIB, max_threads_per_sm=2048,  # [CC] 9.0

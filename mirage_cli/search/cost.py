@@ -38,8 +38,8 @@ DOT_STEP_US = 0.10
 CONVERSION = 1.0
 """Operations that reading an element for an operand that is computed takes. The warps that share its rows each have a
 copy of it: an operand of 16 rows is computed as many times as there are warps."""
-RUN_BYTES = 64
-"""Two sectors: what a load moves at least for each run of neighbouring elements."""
+RUN_BYTES = 128
+"""A line of the caches: what a load moves at least for each run of neighbouring elements (fits better than 64)."""
 MAX_ACCUMULATORS = 32768
 MAX_RESIDENT = 8
 """Blocks that share a multiprocessor at most."""
