@@ -11,7 +11,7 @@ STAMP  := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n 2 --timeout 300
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint check format gpu clean
+.PHONY: help venv demo test lint check format gpu study clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ gpu: ## Run the tests that need a GPU, and the benchmark into results/
 	mkdir -p results/$$gpu; \
 	$$python -m mirage_cli bench search_specs/*.yaml --against eager,compile,sdpa \
 		--json results/$$gpu/bench.json --markdown results/$$gpu/README.md
+
+study: $(STAMP) ## Compare the cost model with what the H200 measured, into results/
+	$(BIN)/python -m mirage_cli.study tests/data/h200_measurements.json.gz results/h200/cost_model.md
 
 clean: ## Remove all that the tasks above have made, results apart
 	rm -rf $(VENV) .mirage build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
