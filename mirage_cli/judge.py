@@ -24,7 +24,7 @@ def judge_file(programs: Sequence[Program], text: str, seed: int, target: Target
     """The answer of `mirage verify`: a μGraph by the structural and finite-field nets, a kernel by the numeric one.
 
     Of the programs, which are one spec's at several sizes, the one that the file is made for counts. A kernel is also
-    compiled for the target, where there is one. Raises MirageError.
+    compiled for the target, where there is one. `claim` says what is known then, in few words. Raises MirageError.
     """
     if text.lstrip().startswith("mugraph "):
         graph = parse_mugraph(text)
@@ -39,11 +39,20 @@ def judge_kernel(program: Program, text: str, seed: int, target: Target | None) 
 
     problem = compile_problem(program, text, target) if target is not None else None
     if problem is not None:
-        return {"ok": False, "net": "compilation", "problem": problem, "detail": problem}
+        return {
+            "ok": False,
+            "net": "compilation",
+            "claim": "refused by compilation",
+            "problem": problem,
+            "detail": problem,
+        }
     with Interpreter() as interpreter:
         judged = interpreter.judge(program, text, seed)
-    detail = judged.problem or f"right: error {judged.error:.2e} against float64, eager's {judged.eager_error:.2e}"
-    return {**asdict(judged), "net": "floating point, in the interpreter", "detail": detail}
+    net = "floating point, in the interpreter"
+    if not judged.ok:
+        return {**asdict(judged), "net": net, "claim": f"refused by {net}", "detail": judged.problem}
+    claim = f"compared in {net}: error {judged.error:.2e} against float64, eager's {judged.eager_error:.2e}"
+    return {**asdict(judged), "net": net, "claim": claim, "detail": claim}
 
 
 def compile_problem(program: Program, text: str, target: Target) -> str | None:

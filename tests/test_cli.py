@@ -129,6 +129,7 @@ BEST: dict[str, type | UnionType] = {
     "error_vs_float64": MAYBE,
     "eager_error_vs_float64": MAYBE,
     "schedule": dict,
+    "claim": str,
 }
 
 
@@ -549,17 +550,52 @@ def test_what_was_searched_and_chosen_is_explained(found: Mirage) -> None:
         assert reason in run.out
     assert r["best"]["id"] in run.out and f"{r['best']['predicted_us']:.2f} µs, predicted" in run.out
     assert "exhausted" in run.out and "floor" in run.out
+    assert r["best"]["claim"].startswith("proved: ") and r["best"]["claim"] in run.out
 
 
 # -- verify
+
+TWICE = """
+name: twice
+dims: {m: 32, k: 128}
+inputs: {X: [m, k], W: [m, k]}
+program: |
+  A = sum(X, k)
+  B = sum(W, k)
+outputs: {A: [m], B: [m]}
+"""
+TWICE_SPLIT = "mugraph twice float16\ndims m=32 k=128\ninput X f16[m, k]\ninput W f16[m, k]\n"
+TWICE_SPLIT += "output A f16[m]\noutput B f16[m]\nbuffer P f32[k_split, m]\nbuffer Q f32[k_split, m]\n"
+for part in (
+    "generated m:grid k:split|X = load X[m, k]|Y[m] = sum(X; k)|store P[k_split, m] = Y",
+    "generated m:grid k_split:loop|P = load P[k_split, m]|Y[m] = sum(P; k_split)|store A[m] = Y",
+    "generated m:grid k:split|W = load W[m, k]|Y[m] = sum(W; k)|store Q[k_split, m] = Y",
+    "generated m:grid k_split:loop|Q = load Q[k_split, m]|Y[m] = sum(Q; k_split)|store B[m] = Y",
+):
+    TWICE_SPLIT += f"kernel k{TWICE_SPLIT.count('kernel ')} " + part.replace("|", "\n  ") + "\n"
 
 
 def test_a_right_mugraph_is_accepted_with_the_bound_of_its_test(mirage: Mirage, tmp_path: Path) -> None:
     (tmp_path / "right.txt").write_text(MUGRAPH, encoding="utf-8")
     run = mirage("verify", "tiny.yaml", "right.txt")
-    assert run.code == 0 and run.out.startswith("tested over finite fields: false accept below")
+    first, *rest = run.out.splitlines()
     answer = mirage("verify", "tiny.yaml", "right.txt", "--json").document
-    assert answer["ok"] is True and answer["net"] == "field" and 0 < answer["bound"] < 1e-30
+    assert run.code == 0 and first == answer["claim"]
+    assert first.startswith("proved: equal canonical forms; tiles, maps and stores tested, false accept below 2^-")
+    assert [line.split(":")[0].strip() for line in rest] == ["test 1", "test 2", *2 * ["outside the theorem"]]
+    assert "seed 0, sizes m=" in rest[0] and "k0 in tiles of m=" in rest[0]
+    assert "silu (opaque functions are known as functions alone)" in rest[2] and "rounding in float16" in rest[3]
+    assert (
+        answer["ok"] is True and answer["proved"] is True and answer["net"] == "field" and 0 < answer["bound"] < 1e-30
+    )
+
+
+def test_without_a_proof_a_mugraph_is_tested_and_no_more_is_said(mirage: Mirage, tmp_path: Path) -> None:
+    """Both outputs split the same axis, each with chunks of its own, which canonical forms do not tell apart."""
+    (tmp_path / "twice.yaml").write_text(TWICE, encoding="utf-8")
+    (tmp_path / "twice.txt").write_text(TWICE_SPLIT, encoding="utf-8")
+    run = mirage("verify", "twice.yaml", "twice.txt")
+    assert run.code == 0 and run.out.startswith("tested, false accept below 2^-") and "proved" not in run.out
 
 
 def test_a_wrong_mugraph_is_refused_with_a_counterexample(mirage: Mirage, tmp_path: Path) -> None:
@@ -585,12 +621,13 @@ def test_an_exported_kernel_is_judged_in_the_interpreter(found: Mirage, tmp_path
     assert right.code == 0 and right.document["ok"] is True and 0 < right.document["error"] < 0.01
     assert source != (tmp_path / "wrong.py").read_text(encoding="utf-8")
     wrong = found("verify", "tiny.yaml", "wrong.py")
-    assert wrong.code == 1 and wrong.err == "" and wrong.out.strip() and not wrong.out.startswith("right")
+    assert right.document["claim"].startswith("compared in floating point")
+    assert wrong.code == 1 and wrong.err == "" and wrong.out.strip() and not wrong.out.startswith("compared")
 
 
 def test_a_stored_mugraph_is_judged_by_its_id(found: Mirage) -> None:
     best = found("search", "tiny.yaml", "--json").document["results"][0]["best"]["id"]
-    assert found("verify", "tiny.yaml", best[:8]).out.startswith("tested over finite fields")
+    assert found("verify", "tiny.yaml", best[:8]).out.startswith("proved: equal canonical forms; ")
     assert found("verify", "tiny.yaml", best, "--db", "other.db").code == 1
 
 

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import random
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.verify import interpret
-from mirage_cli.verify.equivalence import DOUBTFUL, Verdict, check_equivalence, small_instance, structure_problem
+from mirage_cli.verify.equivalence import (
+    DOUBTFUL,
+    Verdict,
+    check_equivalence,
+    same_axes,
+    small_instance,
+    structure_problem,
+)
+from mirage_cli.verify.proof import proved
+from mirage_cli.verify.semantics import Slices, Window
 from tests.mugraphs import CASES, Case, Write, case, matmul
 from tests.mutations import mutate
 from tests.test_interpret import agrees_in_float64
@@ -127,6 +139,33 @@ MUST_REJECT: Mapping[str, Wrong] = {
         "structure",
         "stores a partial result as a whole",
     ),
+    "unsynchronised split: merged before it is summed": Wrong(
+        "split_matmul", ((MERGE, ""), ("kernel k0", MERGE + "kernel k0")), "structure", "loads P before it is stored"
+    ),
+    "unsynchronised split: summed and merged by one kernel": Wrong(
+        "split_matmul",
+        (
+            (
+                "  store P[k_split, m, n] = Y\n" + MERGE,
+                "  P = load P[k_split, m, n]\n  Z[m, n] = sum(P; k_split)\n"
+                "  store P[k_split, m, n] = Y\n  store Y[m, n] = Z\n",
+            ),
+            ("k:split", "k:split k_split:loop"),
+        ),
+        "structure",
+        "loads P before it is stored",
+    ),
+    "a chunk too few in the merge": Wrong(
+        "split_matmul",
+        (
+            (
+                "Y[m, n] = sum(P; k_split)",
+                "i[k_split] = index(k_split)\n  C[k_split] = gt(i, 0)\n"
+                "  Q[m, n, k_split] = where(C, P, 0)\n  Y[m, n] = sum(Q; k_split)",
+            ),
+        ),
+        "field",
+    ),
     "merge by a maximum": Wrong("split_matmul", (("sum(P; k_split)", "max(P; k_split)"),), "field"),
     "off-by-one mask: ge becomes gt": Wrong("causal_attention", (("ge(iq, is)", "gt(iq, is)"),), "field"),
     "mask the wrong way round": Wrong("causal_attention", (("ge(iq, is)", "ge(is, iq)"),), "field"),
@@ -188,6 +227,12 @@ kernel k0 generated m:grid n:grid k:loop
 """
 """A product of square matrices: wrong axes keep every shape."""
 
+FOUND = re.compile(r"\(\w+\[.*\]: expected (\(\d.*\)|\S+), got (\(\d.*\)|\S+); seed \d+, sizes \w+=\d")
+"""A counterexample: the element, both values, seed and sizes."""
+
+PLACE = re.compile(r"\bk\d\b|\binput |the outputs|nothing writes \w+|\w+ is written \d+ times|\w+ has another size")
+"""The kernel or the tensor that is unsound."""
+
 RIGHT: Mapping[str, Case] = {**CASES, "gram_square": case(SQUARE, matmul)}
 
 
@@ -207,7 +252,11 @@ def test_wrong_graphs_are_refused(name: str, seed: int) -> None:
     assert not verdict.ok
     assert verdict.net == wrong.net, verdict
     assert wrong.says in verdict.detail
-    assert verdict.net == "structure" or verdict.counterexample
+    assert verdict.claim == f"refused by {wrong.net}" and not verdict.proved
+    if verdict.net == "structure":
+        assert PLACE.search(verdict.detail), verdict
+    else:
+        assert tells(verdict, seed * 1009), verdict
 
 
 # -- wrong executions: the interpreter itself made wrong, as a wrong kernel would be
@@ -230,11 +279,40 @@ def every_chunk_whole(size: int, split: int, tile: int) -> list[tuple[int, int]]
     return [(0, size)] * split
 
 
+def full_last_tile(low: int, high: int, tile: int) -> list[tuple[int, int]]:
+    return [(max(low, j - tile), j) for _, j in TILES(low, high, tile)]
+
+
+def without_last_instance(kernel: Kernel, *rest: Any) -> list[Any]:
+    return list(INSTANCES(kernel, *rest))[:-1]
+
+
+def without_ragged_instances(kernel: Kernel, *rest: Any) -> list[Any]:
+    return [(w, at) for w, at in INSTANCES(kernel, *rest) if all(high - low > 1 for low, high in w.values())]
+
+
+def at_first_tile(self: Any, dims: tuple[str, ...], window: Window) -> Slices:
+    """Reads are right; a store, which is of all grid axes alone, goes to the first rows."""
+    first = {d: (0, high - low) for d, (low, high) in window.items()}
+    return SLICES(self, dims, first if dims == self.kernel.stores[0].dims else window)
+
+
+def a_chunk_too_few(*args: Any) -> dict[str, int]:
+    return {d: n - 1 for d, n in CHUNK_SIZES(*args).items()}
+
+
 TILES, CHUNKS = interpret.tiles, interpret.chunks
+INSTANCES, CHUNK_SIZES = interpret._instances, interpret._chunk_sizes  # pyright: ignore[reportPrivateUsage]
+SLICES = interpret._Instance.slices  # pyright: ignore[reportPrivateUsage]
 
 WRONG_RUNS: Mapping[str, tuple[str, str, Callable[..., Any]]] = {
     "last tile of a loop dropped": ("attention", "tiles", without_last_tile),
     "ragged tile of a loop dropped": ("rmsnorm_linear", "tiles", whole_tiles_alone),
+    "last tile starts early, so that it is full": ("rmsnorm_linear", "tiles", full_last_tile),
+    "grid of whole tiles alone: a hole": ("gram", "_instances", without_ragged_instances),
+    "last instance does not run: a hole": ("gram", "_instances", without_last_instance),
+    "stores overlap: every instance stores at the first tile": ("gram", "_Instance.slices", at_first_tile),
+    "the merge reads a chunk too few": ("split_matmul", "_chunk_sizes", a_chunk_too_few),
     "chunks overlap": ("split_matmul", "chunks", overlapping_chunks),
     "unsynchronised split: every instance sums everything": ("split_matmul", "chunks", every_chunk_whole),
     "accumulators not rescaled": ("attention", "_Instance.rescaled", lambda self, x, moved, g: x),
@@ -254,28 +332,48 @@ def test_wrong_executions_are_refused(name: str, monkeypatch: pytest.MonkeyPatch
     verdict = check_equivalence(CASES[of].program, CASES[of].graph, 0, tests=1)
     assert not verdict.ok
     assert verdict.net == "field"
+    assert "hole" not in name or verdict.detail.startswith("hole: nothing writes Y[")
+    assert "stores" not in name or verdict.detail.startswith("overlapping store: Y[")
+    assert verdict.counterexample is not None and "seed 0, sizes " in verdict.counterexample
 
 
 # -- mutations
 
 
+MUTATIONS = int(os.environ.get("MIRAGE_MUTATIONS", "200"))
+
+
 def test_wrong_mutations_are_refused() -> None:
-    """200 wrong mutations, by float64 or by their structure; none may pass the finite fields."""
+    """So many wrong mutations, by float64 or by their structure. None may pass the finite fields, and none the algebra;
+    each refusal says where the structure is unsound, or which element differs at which seed and sizes."""
     rng = random.Random(20250)
     wrong, seed = 0, 0
-    accepted: list[Verdict] = []
-    while wrong < 200:
+    faults: list[tuple[str, Verdict]] = []
+    while wrong < MUTATIONS:
         seed += 1
         right = rng.choice(list(CASES.values()))
         mutant = mutate(right.graph, rng)
         if mutant is None:
             continue
         verdict = check_equivalence(right.program, mutant, seed, tests=1)
-        refused = structure_problem(right.program, mutant) is not None
-        if refused or not all(agrees_in_float64(right, mutant, 1000 + s) for s in range(3)):
+        unsound = structure_problem(right.program, mutant) is not None
+        if unsound or not all(agrees_in_float64(right, mutant, 1000 + s) for s in range(3)):
             wrong += 1
-            accepted += [verdict] if verdict.ok else []
-    assert not accepted
+            told = PLACE.search(verdict.detail) if unsound else tells(verdict, seed * 1009)
+            named = verdict.net == ("structure" if unsound else "field") and told
+            faults += [] if not verdict.ok and named else [(f"{right.name}, seed {seed}", verdict)]
+            if not unsound and proved(right.program, mutant, same_axes(right.program, mutant)):
+                faults.append((f"{right.name}, seed {seed}: the algebra takes it for right", verdict))
+    assert not faults
+
+
+def tells(verdict: Verdict, seed: int) -> bool:
+    """Whether a refusal says what differs, and gives seed and sizes to see it again."""
+    found = verdict.counterexample or ""
+    if verdict.detail.startswith("computes another"):
+        return FOUND.search(str(verdict)) is not None and f"; seed {seed}, sizes " in found
+    known = ("hole: ", "overlapping store: ", "race: ", "roots and logarithms", "an output was undefined")
+    return verdict.detail.startswith(known) and found.startswith(f"seed {seed}")
 
 
 def test_verdict_is_a_function_of_the_seed() -> None:

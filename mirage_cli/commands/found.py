@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -105,12 +105,26 @@ def explain(
     spec: OneSpec, dim: Dims = None, dtype: Dtype = None, target: TargetName = "auto", db: Database = None
 ) -> None:
     """Say what was searched, what was cut and why, and what was chosen, against the hardware's floor."""
-    from mirage_cli.report import explanation
+    from mirage_cli.report import explanation, mapping_table
 
     with open_store(db) as store:
         _, entry = best_of(store, spec, dim, dtype, target)
+        verdict = verdict_of(store, entry.best.mugraph)
     for part in explanation(entry.best.document):
         out.print(part)
+    if verdict is not None:
+        rows = [("claim", verdict.claim), *(("outside the theorem", x) for x in verdict.outside)]
+        out.print(mapping_table("verified", rows))
+
+
+def verdict_of(store: Any, id: str) -> Any:
+    """What the verifier said when this μGraph was stored; None where it has been removed since."""
+    from mirage_cli.verify.verdict import Verdict
+
+    try:
+        return Verdict.from_json(store.show(id)[0].mugraph.verification)
+    except UnknownIdError:
+        return None
 
 
 @app.command()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
+from mirage_cli.commands.found import verdict_of
 from mirage_cli.commands.shared import (
     Budget,
     Database,
@@ -87,7 +88,7 @@ def search(
                     searched = next(found)
                     interrupted = searched.stopped == "interrupted"
                     known[i] = pipeline.finish(program, text, searched)
-                results.append(known[i])
+                results.append(with_claims(store, known[i]))
                 if interrupted:
                     break
         except KeyboardInterrupt:
@@ -126,10 +127,21 @@ def tune(
                 found = stored_search(store, program)
                 if found is None:
                     raise NothingStoredError(program.name, program.sizes)
-                results.append(pipeline.finish(program, text, found))
+                results.append(with_claims(store, pipeline.finish(program, text, found)))
         except KeyboardInterrupt:
             interrupted = True
     finish(results, gpu, as_json, interrupted)
+
+
+def with_claims(store: Any, result: Mapping[str, Any]) -> dict[str, Any]:
+    """A result document that says of each kernel what is known about its being right, as `mirage verify` does."""
+
+    def claimed(row: Mapping[str, Any]) -> dict[str, Any]:
+        verdict = verdict_of(store, row["id"])
+        return {**row, "claim": verdict and verdict.claim}
+
+    best = result["best"]
+    return {**result, "best": best and claimed(best), "top": [claimed(row) for row in result["top"]]}
 
 
 def finish(results: Sequence[Any], target: Any, as_json: bool, interrupted: bool) -> None:

@@ -34,7 +34,10 @@ _KIND = {
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """bound: on a false accept by one test; assumes: texts of what it rests on; at: seed, sizes and tiles of the test."""
+    """What one test claims.
+
+    bound: on a false accept. assumes: texts of what it rests on. at: seed, sizes, tiles and chunks.
+    """
 
     bound: float
     assumes: tuple[str, ...]

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+
 import numpy as np
 
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
@@ -49,7 +51,7 @@ def check_equivalence(program: Program, graph: MuGraph, seed: int, tests: int = 
         if isinstance(outcome, Verdict):
             return outcome
         passed.append(outcome)
-    return accepted(program, graph, passed, proved(program, graph, _classes(program, graph).find))
+    return accepted(program, graph, passed, proved(program, graph, same_axes(program, graph)))
 
 
 # -- one test
@@ -215,9 +217,9 @@ def _schedule(schedule: Schedule) -> str:
     """The tile of every axis that a kernel cuts, and the number of its chunks."""
     kernels: list[str] = []
     for name, k in schedule.kernels.items():
-        chunks = [f"{k.split} chunks"] if k.split > 1 else []
-        if cut := [*(f"{d}={n}" for d, n in k.tiles), *chunks]:
-            kernels.append(f"{name} in tiles of {' '.join(cut)}")
+        if k.tiles:
+            chunks = f" and {k.split} chunks" if k.split > 1 else ""
+            kernels.append(f"{name} in tiles of {' '.join(f'{d}={n}' for d, n in k.tiles)}{chunks}")
     return ", ".join(kernels)
 
 
@@ -253,6 +255,11 @@ def _classes(program: Program, graph: MuGraph) -> _Classes:
             for a, b in zip(x.dims, tensors[x.buffer].dims, strict=True):
                 classes.join(a, b)
     return classes
+
+
+def same_axes(program: Program, graph: MuGraph) -> Callable[[str], str]:
+    """A name for all axes that are one, since something is loaded, stored or renamed with one for the other."""
+    return _classes(program, graph).find
 
 
 def small_instance(

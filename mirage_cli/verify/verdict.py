@@ -27,7 +27,7 @@ class Verdict:
     claim: what is known, in few words: that it is "proved" or "tested", and below what a false accept is.
     proved: the canonical form of what the μGraph computes is that of the program.
     tests: seed, sizes, tiles and chunks of every test that it passed.
-    outside: what occurs in the program or the μGraph that the bound does not speak about.
+    outside: what occurs in the program or the μGraph for which the bound is no theorem, or says nothing.
     """
 
     ok: bool
@@ -44,16 +44,25 @@ class Verdict:
     def __str__(self) -> str:
         if self.ok:
             tested = [f"  test {i}: {t}" for i, t in enumerate(self.tests, 1)]
-            return "\n".join([self.claim, *tested, *(f"  outside the bound: {x}" for x in self.outside)])
+            return "\n".join([self.claim, *tested, *(f"  outside the theorem: {x}" for x in self.outside)])
         return f"refused by {self.net}: {self.detail}" + (f" ({self.counterexample})" if self.counterexample else "")
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Verdict:
         """What `dataclasses.asdict` gave, read back; of a version that made no claim, that of its bound."""
-        found = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in Verdict.__slots__}
-        if not found.get("claim"):
-            found["claim"] = _claim(False, found["bound"]) if found["ok"] else f"refused by {found['net']}"
-        return Verdict(**found)
+        claim = data.get("claim") or (_claim(data["bound"]) if data["ok"] else f"refused by {data['net']}")
+        return Verdict(
+            data["ok"],
+            data["net"],
+            data["bound"],
+            data["detail"],
+            data["counterexample"],
+            tuple(data["assumes"]),
+            claim,
+            data.get("proved", False),
+            tuple(data.get("tests", ())),
+            tuple(data.get("outside", ())),
+        )
 
 
 def accepted(program: Program, graph: MuGraph, passed: Sequence[Claim], proved: bool) -> Verdict:
@@ -72,7 +81,7 @@ def accepted(program: Program, graph: MuGraph, passed: Sequence[Claim], proved: 
         bound,
         detail,
         assumes=assumes,
-        claim=_claim(proved, bound),
+        claim=_claim(bound, _parts(graph) if proved else ""),
         proved=proved,
         tests=tuple(c.at for c in passed),
         outside=(*outside(eqns), *doubts, rounding),
@@ -83,10 +92,18 @@ def refused(net: Net, detail: str, counterexample: str | None = None) -> Verdict
     return Verdict(False, net, 0.0, detail, counterexample, claim=f"refused by {net}")
 
 
-def _claim(proved: bool, bound: float) -> str:
-    """Proof is of the algebra alone: what is done in which tile, and stored where, is tested."""
+def _claim(bound: float, proved_but: str = "") -> str:
+    """proved_but: what the proof, which is of the algebra alone, leaves to the tests; empty without a proof."""
     tested = f"tested, {_below(bound)}"
-    return f"proved: equal canonical forms; tiles, loops, maps, masks and stores {tested}" if proved else tested
+    return f"proved: equal canonical forms; {proved_but} {tested}" if proved_but else tested
+
+
+def _parts(graph: MuGraph) -> str:
+    """What a μGraph has besides its algebra."""
+    roles = {role for k in graph.kernels if k.kind == "generated" for _, role in k.roles}
+    masks = any(e.op == "where" for k in graph.kernels for e in k.body)
+    named = (("tiles", "grid" in roles), ("loops", "loop" in roles), ("chunks", "split" in roles), ("masks", masks))
+    return f"{''.join(f'{name}, ' for name, there in named if there)}maps and stores"
 
 
 def _below(bound: float) -> str:
