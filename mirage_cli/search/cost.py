@@ -21,6 +21,7 @@ from mirage_cli.ir.mugraph import Kernel, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import Loop, place
 from mirage_cli.ir.program import Eqn
+from mirage_cli.ir.reach import Limit, limits
 from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, next_power_of_two
 from mirage_cli.search.roles import MAX_BLOCK
 from mirage_cli.target import Target
@@ -38,6 +39,8 @@ DOT_STEP_US = 0.10
 CONVERSION = 1.0
 """Operations that reading an element for an operand that is computed takes. The warps that share its rows each have a
 copy of it: an operand of 16 rows is computed as many times as there are warps."""
+SAMPLES = 17
+"""Positions along an axis that stand for all."""
 RUN_BYTES = 128
 """A line of the caches: what a load moves at least for each run of neighbouring elements (fits better than 64)."""
 MAX_ACCUMULATORS = 32768
@@ -53,6 +56,7 @@ class Work:
     loads: tuple[tuple[tuple[str, ...], int, str], ...]  # axes, bytes of an element, buffer
     dots: tuple[tuple[str, ...], ...]  # axes of the iteration space
     elementwise: tuple[tuple[tuple[str, ...], float, tuple[str, ...]], ...]  # axes, operations, rows of the operand
+    limits: tuple[Limit, ...] = ()  # of the loop's position, where masks leave the rest of it nothing to do
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int]) -> Model:
                 tuple((x.dims, element_bytes[x.buffer], x.buffer) for s in segment.steps if (x := loads.get(s.out))),
                 tuple(tuple({*e.dims, *e.axes}) for e in eqns if e.op == "dot"),
                 tuple(_operations(e, rows, set(loads)) for e in eqns if e.op != "dot"),
+                limits(kernel, segment) if isinstance(segment, Loop) else (),
             )
         )
     held = {n for loop in placement.loops for n, _ in loop.accumulators}
@@ -164,6 +169,7 @@ TERMS: Mapping[str, str] = {
     "shared memory": "shared memory limits the blocks of a multiprocessor",
     "registers": "registers limit the blocks of a multiprocessor",
     "waves": "the last wave of blocks leaves multiprocessors idle",
+    "masks": "a loop does not visit what masks empty",
     "spread": "few blocks leave multiprocessors idle",
     "flight": "memory's rate needs bytes in flight",
 }
@@ -224,6 +230,7 @@ def estimate(
     l2, dot_us, simd, latency, shared, in_flight = zero, zero, zero, zero, zero, zero
     for w in m.segments:
         trips = reduce(np.multiply, (tiles[a] for a in w.loop), zero + 1.0)
+        trips = np.maximum(1.0, trips * term("masks", zero + _visited(w, sizes), 1.0))
         loaded = sum((elements(axes) * size for axes, size, _ in w.loads), zero)
         fetched = sum((elements(axes) * size / _used(axes, size, block, sizes) for axes, size, _ in w.loads), zero)
         l2 = l2 + programs * trips * term("coalescing", fetched, loaded)
@@ -292,6 +299,25 @@ def _used(axes: Sequence[str], size: int, block: Mapping[str, Array], sizes: Map
         run = np.where(whole, run * block[a], run)
         whole = whole & (block[a] >= sizes[a])
     return np.minimum(1.0, run / RUN_BYTES) if axes else 1.0
+
+
+def _visited(w: Work, sizes: Mapping[str, int]) -> float:
+    """The part of a loop that its limits leave, in the mean over the positions that they depend on.
+
+    A limit that depends on data counts as none.
+    """
+    known = [x for x in w.limits if all(kind == "index" for (kind, _), _ in x.limit.terms)]
+    if not known:
+        return 1.0
+    size = sizes[w.loop[0]]
+    axes = sorted({d for x in known for (_, d), _ in x.limit.terms})
+    grid = np.meshgrid(*(np.linspace(0, sizes[d] - 1, SAMPLES) for d in axes), indexing="ij")
+    at = dict(zip(axes, grid, strict=True))
+    first, last = np.zeros_like(grid[0]) if grid else np.zeros(()), np.full(np.shape(grid[0]) if grid else (), size)
+    for x in known:
+        position = x.limit.constant + sum(c * at[d] for (_, d), c in x.limit.terms)
+        first, last = (np.maximum(first, position), last) if x.lower else (first, np.minimum(last, position + 1))
+    return float(np.clip(last - first, 0, size).mean()) / size
 
 
 def _unique_bytes(m: Model, sizes: Mapping[str, int], split: Array) -> Array:
