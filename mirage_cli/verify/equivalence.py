@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -96,7 +97,7 @@ class _Series:
         since = draw = 0
         while since < idle:
             since, draw = since + 1, draw + 1
-            run = _Draw(self.program, self.seed, draw)
+            run = _draw(self.program, self.seed, draw)
             useful = {name for name, x in run.want.items() if self.telling(name, x)}
             self.told.update(useful)
             if not useful:
@@ -125,7 +126,7 @@ class _Series:
 
     def doubtful(self) -> Verdict | Claim:
         """One draw in which elements beyond roots of non-squares count too."""
-        settled = self.compare(_Draw(self.program, self.seed, 0), doubtful=True)
+        settled = self.compare(_draw(self.program, self.seed, 0), doubtful=True)
         if isinstance(settled, Verdict):
             return settled
         if len(settled) < len(self.program.outputs):
@@ -173,6 +174,12 @@ class _Draw:
         self.inputs = {t.name: self.semantics.field.draw(t.dims, tensor_type(t)) for t in program.inputs}
         self.want = run_program(program, self.inputs, self.semantics)
         self.guesses = self.semantics.field.fewest_guesses
+
+
+@lru_cache(maxsize=1024)
+def _draw(program: Program, seed: int, draw: int) -> _Draw:
+    """The same for every μGraph that is tested at these sizes: functions in it are hashes and keep nothing."""
+    return _Draw(program, seed, draw)
 
 
 def _sure(x: Value) -> np.ndarray:
