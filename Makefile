@@ -11,10 +11,10 @@ STAMP  := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n 2 --timeout 300
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint check format gpu study clean
+.PHONY: help venv demo test lint check format gpu study ablation random mutations clean
 
 help: ## List the tasks
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(STAMP) ## Create .venv with all that the project needs
 
@@ -73,6 +73,15 @@ gpu: ## Run the tests that need a GPU, and the benchmark into results/
 
 study: $(STAMP) ## Compare the cost model with what the H200 measured, into results/
 	$(BIN)/python -m mirage_cli.study tests/data/h200_measurements.json.gz results/h200/cost_model.md
+
+ablation: $(STAMP) ## Switch off pruning, algebra and workers in turn, into results/
+	$(BIN)/python -m tests.ablation results/ablation.md
+
+random: $(STAMP) ## Run 2,000 random programs through search, verifier and interpreter (hours)
+	MIRAGE_RANDOM_PROGRAMS=2000 $(PYTEST) tests/test_random.py
+
+mutations: $(STAMP) ## Give the verifier 1,000 wrong μGraphs instead of 200
+	MIRAGE_MUTATIONS=1000 $(PYTEST) tests/test_reject.py
 
 clean: ## Remove all that the tasks above have made, results apart
 	rm -rf $(VENV) .mirage build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
