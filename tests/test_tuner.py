@@ -22,10 +22,13 @@ from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
-from mirage_cli.ir.text import parse_mugraph
-from mirage_cli.recorded import Recorded, load
+from mirage_cli.ir.text import canonical_text, parse_mugraph
+from mirage_cli.recorded import Recorded, load, write_recorded
+from mirage_cli.records import Key, Measurement, StoredMuGraph
 from mirage_cli.search import cost
+from mirage_cli.store import Store
 from mirage_cli.study import figures, predicted_us, ranks, summary
+from mirage_cli.study import main as study
 from mirage_cli.target import find_target
 from mirage_cli.tune.compilefarm import KernelResources
 from mirage_cli.tune.measure import (
@@ -220,6 +223,39 @@ def test_every_term_of_the_cost_model_matters_somewhere(term: str) -> None:
 
 def test_equal_values_share_the_mean_of_their_ranks() -> None:
     assert ranks(np.array([3.0, 1.0, 3.0, 2.0])).tolist() == [2.5, 0.0, 2.5, 1.0]
+
+
+def test_the_study_has_a_line_for_every_size_and_every_term(tmp_path: Path) -> None:
+    write_recorded(tmp_path / "few.json.gz", recorded()[-3:])
+    study([str(tmp_path / "few.json.gz"), str(tmp_path / "page.md")])
+    page = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert sum(line.startswith("| ntrans |") for line in page.splitlines()) == 2 * 3
+    assert all(f"\n| {term} | {meaning} |" in page for term, meaning in cost.TERMS.items())
+
+
+def test_recorded_measurements_are_read_as_they_were_written(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.json.gz", tmp_path / "b.json.gz"
+    for path in (first, second):
+        write_recorded(path, recorded()[:2])
+    assert load(first) == recorded()[:2]
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_schedule_that_was_timed_twice_has_the_median_of_its_times(tmp_path: Path) -> None:
+    graph, key = golden("gated_mlp"), Key("program", (("m", 8),), "float16", "h200")
+    schedules = first_schedules(graph, H200, 2)
+    with Store(tmp_path / "mirage.db") as store:
+        store.put_spec("program", "gated_mlp", "")
+        store.put_mugraphs(key, [StoredMuGraph("g", canonical_text(graph), 0, 1)])
+        for us in (10.0, 12.0):
+            store.put_measurement(key, Measurement("g", schedules[0].to_json(), (us,), us))
+        store.put_measurement(key, Measurement("g", schedules[1].to_json(), failure="spills registers"))
+    (found,) = load(tmp_path / "mirage.db")
+    assert (found.spec, found.sizes, found.graphs) == ("gated_mlp", {"m": 8}, {"g": graph})
+    assert [(m.schedule, m.us, m.failure) for m in found.measured] == [
+        (schedules[0], 11.0, None),
+        (schedules[1], None, "spills registers"),
+    ]
 
 
 # -- the schedule space
