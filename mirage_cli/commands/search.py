@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
@@ -55,18 +58,22 @@ def search(
     db: Database = None,
     as_json: Json = False,
 ) -> None:
-    """Find the best kernels: search, verify, and tune on this machine's GPU (or predict for the target)."""
+    """Find the best kernels: search, verify, and tune on this machine's GPU (or predict for the target).
+
+    What an ablation finds is printed, with what it took, and not kept.
+    """
     from mirage_cli.pipeline import Pipeline
     from mirage_cli.structural import search_all
 
     programs = read(specs, dim, dtype)
     chosen, here = choose_target(target)
+    ablation = no_prune or no_decompose
     wanted = options(
         workers,
         top=top,
         budget_s=budget,
         seed=seed,
-        fresh=fresh or no_prune or no_decompose,
+        fresh=fresh or ablation,
         tune=not no_tune,
         prune=not no_prune,
         own_algebra_only=no_decompose,
@@ -74,7 +81,7 @@ def search(
     results: list[Any] = []
     interrupted = False
     with (
-        open_store(db) as store,
+        passing_store() if ablation else open_store(db) as store,
         status(as_json) as tell,
         Pipeline(chosen, wanted, store, here, tell, command_line()) as pipeline,
     ):
@@ -93,7 +100,26 @@ def search(
                     break
         except KeyboardInterrupt:
             interrupted = True
+    if ablation and not as_json:
+        for r in results:
+            out.print(effort(r))
     finish(results, chosen, as_json, interrupted)
+
+
+@contextmanager
+def passing_store() -> Generator[Any]:
+    """A database for one run: what a worse search found takes no better result's place."""
+    with TemporaryDirectory() as folder, open_store(Path(folder) / "mirage.db") as store:
+        yield store
+
+
+def effort(r: Mapping[str, Any]) -> str:
+    """What a search took."""
+    from mirage_cli.report import sizes_text
+
+    stats = r["search"]
+    end = f"{stats['stopped']} after {stats['seconds']:.2f} s"
+    return f"{r['spec']} {sizes_text(r['dims'])}: {stats['enumerated']} kernels looked at, {end}"
 
 
 @app.command()

@@ -1,0 +1,41 @@
+"""Ablations: what they report, and that they leave what is stored alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from mirage_cli.spec import parse_spec
+from mirage_cli.store import Store
+from tests.ablation import FULL, VARIANTS, ablations, quickest, workers
+from tests.test_cli import TINY, spawn, write_specs
+
+
+def test_an_ablation_is_printed_with_what_it_took_and_takes_no_ones_place(tmp_path: Path) -> None:
+    write_specs(tmp_path)
+    search = ("search", "tiny.yaml", "--no-tune")
+    full = json.loads(spawn(tmp_path, *search, "--json").out)
+    with Store(tmp_path / "mirage.db") as store:
+        before = store.list()
+    for option in ("--no-prune", "--no-decompose"):
+        run = spawn(tmp_path, *search, option, "--workers", "1")
+        first = run.out.splitlines()[0]
+        assert run.code == 0 and first.startswith("tiny m=4 k=32 n=16: ")
+        assert " kernels looked at, exhausted after " in first
+    with Store(tmp_path / "mirage.db") as store:
+        assert store.list() == before
+    assert json.loads(spawn(tmp_path, *search, "--json").out) == full
+
+
+def test_the_page_has_a_row_for_each_program_and_says_where_time_ran_out() -> None:
+    program = parse_spec(TINY).at()
+    head, line, row, total = ablations([program])[:4]
+    assert head.count("states") == len(VARIANTS) and line.startswith("| --- |")
+    assert row.startswith("| tiny |") and total.startswith("| all |") and "ran out" not in row
+    assert len(workers([program], (1,))) == 4
+
+
+def test_a_search_that_ran_out_of_time_says_so() -> None:
+    run = quickest(parse_spec(TINY).at(), replace(FULL, budget_s=0.0))
+    assert run.found.stopped == "budget" and "(ran out)" in str(run.cells()[0])
