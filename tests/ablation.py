@@ -132,6 +132,8 @@ def page(programs: Sequence[Program]) -> str:
         "program is searched by one process, so that the longest search bounds what more of them can gain.",
         "",
         *workers(programs, (1, 2)),
+        f"The machine's load was {os.getloadavg()[0]:.1f} by then; where that is well above the number",
+        "of workers, other work had its share of the cores.",
     ]
     return "\n".join(lines).rstrip() + "\n"
 
