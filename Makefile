@@ -1,14 +1,17 @@
 # Every task of the project. `make help` lists them.
 
-# The first Python that is new enough; `make PYTHON=/path/to/python ...` names another.
+# The first Python that is new enough; the one beneath, where .venv itself is active. `make PYTHON=/path/to/python ...`
+# names another.
 ifndef PYTHON
 PYTHON := $(shell for p in python3 python python3.14 python3.13 python3.12 python3.11; do \
-	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && $$p -c 'import sys; \
+	print(sys._base_executable if sys.prefix == "$(CURDIR)/.venv" else sys.executable)' && break; done)
 endif
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-PYTEST := $(BIN)/python -m pytest -n 2 --timeout 300
+# Only the plugins that are named: others may come with a torch that was already there.
+PYTEST := PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BIN)/python -m pytest -p xdist -p pytest_timeout -n 2 --timeout 300
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test lint check format gpu study ablation random mutations clean

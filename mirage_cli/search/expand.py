@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
-from mirage_cli.algebra.canonical import ONE, Form
+from mirage_cli.algebra.canonical import ONE, Atom, Form, Mono
 from mirage_cli.algebra.decompose import Decomposition, Node, Step, type_of
 from mirage_cli.ir.ops import OPS, Number
 from mirage_cli.ir.placement import InexpressibleError
@@ -57,6 +57,10 @@ class Expansion:
             origin == "algebra" and s.op == "sub" for origin, s in steps
         )
 
+    def operand_degree(self, d: Decomposition) -> Fraction:
+        """The largest degree of a product's operand in the inputs: 2 for X∘G, 0 for a row over its norm."""
+        return max((node_degree(d, n) for _, n in self.chosen), default=Fraction(0))
+
     @cached_property
     def depth(self) -> int:
         """The longest chain of reductions that depend on each other: how many passes over the data at most."""
@@ -64,6 +68,37 @@ class Expansion:
         for f, node in self.chosen:
             depth[f] = node.reduces + max((depth.get(c, 0) for c in node.children), default=0)
         return max(depth.values(), default=0)
+
+
+def node_degree(d: Decomposition, node: Node) -> Fraction:
+    """The largest degree in the inputs of an operand of the node's products."""
+    found = Fraction(0)
+    results: list[Form] = []
+    for s in node.steps:
+        args = [results[a] if isinstance(a, int) else a for a in s.args]
+        if s.op == "dot":
+            found = max(found, *(degree(a) for a in args if isinstance(a, Form)))
+        if s is not node.steps[-1]:
+            results.append(d.algebra.apply(s.op, args, s.axes))
+    return found
+
+
+def degree(form: Form) -> Fraction:
+    """How fast a value grows with the inputs: the degree of its largest term; 0 for what functions make of them."""
+
+    def of_atom(a: Atom) -> Fraction:
+        if a.kind == "input":
+            return Fraction(1)
+        if a.kind == "sum":
+            return of_mono(a.args[1])
+        if a.kind in ("max", "min"):
+            return degree(a.args[1])
+        return degree(a.args[0]) if a.kind == "poly" else Fraction(0)
+
+    def of_mono(m: Mono) -> Fraction:
+        return sum((e * of_atom(a) for a, e in m), Fraction(0))
+
+    return max((of_mono(m) for m, _ in form.terms), default=Fraction(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +128,14 @@ class Space:
             for a in s.args
             if isinstance(a, Form)
         }
+        products = [
+            n
+            for nodes in decomposition.nodes.values()
+            for n in nodes
+            if n.origin == "program" and any(s.op == "dot" for s in n.steps)
+        ]
+        self.most = max((node_degree(decomposition, n) + 1 for n in products), default=None)
+        """The degree in the inputs beyond which operands may leave float16's range where the program's own do not."""
         self.rank: dict[Form, int] = {}
         self.leaf: dict[Form, bool] = {}
         for f in decomposition.nodes:
@@ -149,7 +192,10 @@ class Space:
                 found.setdefault(e.chosen, e)
             if self.cuts["expansions of one kernel"] == before:
                 break
-        return list(found.values())
+        within = [e for e in found.values() if self.most is None or e.operand_degree(self.d) <= self.most]
+        if len(within) < len(found):
+            self.cuts["operands of a higher degree"] += len(found) - len(within)
+        return within
 
     def _expand(
         self, targets: tuple[Form, ...], at: _Todo, chosen: dict[Form, Node], fused_first: bool, quota: int
