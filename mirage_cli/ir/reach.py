@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from math import inf
+from math import inf, isnan
+
+import numpy as np
 
 from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.ops import IDENTITY, OPS
@@ -97,7 +99,9 @@ def _known(e: Eqn, known: Mapping[str, float]) -> float | None:
     if any(a is None for a in args):
         return None
     if OPS[e.op].kind == "elementwise":
-        return float(OPS[e.op].ref(*args))
+        with np.errstate(all="ignore"):
+            value = float(OPS[e.op].ref(*args))
+        return None if isnan(value) else value
     if e.op in ("max", "min") or (e.op == "sum" and args[0] == 0.0):
         return args[0]
     return None

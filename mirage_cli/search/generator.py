@@ -384,20 +384,22 @@ class _Search:
         def renamed(n: Node) -> list[Form]:
             return [a for s in n.steps if s.op == "rename" for a in s.args if isinstance(a, Form)]
 
-        def add(g: Form) -> None:
+        def add(g: Form, path: frozenset[Form]) -> bool:
+            """Choose how to make a class without what is being made with it. False where there is no way."""
             if g in chosen:
-                return
+                return True
             options = self.space.options(g)
             wanted = [n for n in options if n.origin == "program" and all(map(in_memory, renamed(n)))]
-            node = (wanted or [n for n in options if not renamed(n)])[0]
-            for c in node.children:
-                if c is g or in_memory(c):
-                    leaves.add(c)
-                else:
-                    add(c)
-            chosen[g] = node
+            for node in (*wanted, *(n for n in options if not renamed(n))):
+                inline = [c for c in node.children if not (in_memory(c) and (c is not g or self.d.is_input(c)))]
+                if not any(c in path or c is g for c in inline) and all(add(c, path | {g}) for c in inline):
+                    leaves.update(c for c in node.children if c not in inline)
+                    chosen[g] = node
+                    return True
+            return False
 
-        add(f)
+        if not add(f, frozenset()):
+            raise InexpressibleError("an operator of the program needs its own result")
         return Expansion((f,), tuple(chosen.items()), tuple(sorted(leaves, key=lambda g: g.key)))  # type: ignore[arg-type]
 
     def assemble(self, steps: tuple[Costed, ...]) -> Candidate | None:
@@ -409,7 +411,7 @@ class _Search:
             exact = f not in self.precise or DTYPE_BYTES[t.dtype] >= DTYPE_BYTES["float32"]
             if frozenset(t.dims) == f.dims and exact:  # later kernels read it from there
                 names.setdefault("@" + f.key, t.name)
-        read = {f for s in steps for f in s.plan.leaves}
+        read = {f for s in steps for f in s.plan.leaves if not d.is_input(f)}
         buffers: list[Tensor] = []
 
         def name_buffer(key: str, wanted: str, dims: tuple[str, ...], dtype: str) -> None:
