@@ -57,10 +57,6 @@ class Expansion:
             origin == "algebra" and s.op == "sub" for origin, s in steps
         )
 
-    def operand_degree(self, d: Decomposition) -> Fraction:
-        """The largest degree of a product's operand in the inputs: 2 for X∘G, 0 for a row over its norm."""
-        return max((node_degree(d, n) for _, n in self.chosen), default=Fraction(0))
-
     @cached_property
     def depth(self) -> int:
         """The longest chain of reductions that depend on each other: how many passes over the data at most."""
@@ -136,6 +132,7 @@ class Space:
         ]
         self.most = max((node_degree(decomposition, n) + 1 for n in products), default=None)
         """The degree in the inputs beyond which operands may leave float16's range where the program's own do not."""
+        self.degrees: dict[int, Fraction] = {}  # of nodes, which live as long as the graph does
         self.rank: dict[Form, int] = {}
         self.leaf: dict[Form, bool] = {}
         for f in decomposition.nodes:
@@ -192,10 +189,17 @@ class Space:
                 found.setdefault(e.chosen, e)
             if self.cuts["expansions of one kernel"] == before:
                 break
-        within = [e for e in found.values() if self.most is None or e.operand_degree(self.d) <= self.most]
+        within = [e for e in found.values() if self.most is None or self.operand_degree(e) <= self.most]
         if len(within) < len(found):
             self.cuts["operands of a higher degree"] += len(found) - len(within)
         return within
+
+    def operand_degree(self, e: Expansion) -> Fraction:
+        """The largest degree of a product's operand in the inputs: 2 for X∘G, 0 for a row over its norm."""
+        for _, n in e.chosen:
+            if id(n) not in self.degrees:
+                self.degrees[id(n)] = node_degree(self.d, n)
+        return max((self.degrees[id(n)] for _, n in e.chosen), default=Fraction(0))
 
     def _expand(
         self, targets: tuple[Form, ...], at: _Todo, chosen: dict[Form, Node], fused_first: bool, quota: int

@@ -206,7 +206,7 @@ class Field:
         data = power(x.data, exponents)
         taint = x.taint
         if twos:
-            no_square = self._no_square(x.data)
+            no_square = self._no_square(x.data, data if abs(c) == Fraction(1, 2) else None, c)
             taint = no_square if taint is None else taint | no_square
         flags = x.flags
         zero = self._zero(x) & (True if flags is None else flags == FINITE)
@@ -226,9 +226,16 @@ class Field:
         return finish(x.dims, data, valid, flags, taint, x.sign if c.numerator % 2 else abs(x.sign))
 
     @staticmethod
-    def _no_square(data: Array) -> Array:
-        """Elements that are no square, the field's negative numbers: -1 is none, and the product of two is one."""
-        return power(data, tuple((p - 1) // 2 for p in MODULI)) > 1
+    def _no_square(x: Array, root: Array | None = None, c: Fraction = Fraction(1, 2)) -> Array:
+        """Elements of x that are no square, the field's negative numbers: -1 is none, and the product of two is one.
+
+        root: x ** c for c = 1/2 or -1/2, where it is at hand: of a square it squares back, of another to the negative.
+        """
+        if root is None:
+            return power(x, tuple((p - 1) // 2 for p in MODULI)) > 1
+        p = columns(x)
+        square = root * root % p
+        return square != x if c > 0 else (square * x % p != 1) & (x != 0)
 
     @staticmethod
     def _zero(x: Value) -> Array:
