@@ -247,16 +247,9 @@ def test_every_column_computes_the_reference(name: str, column: str) -> None:
 
 
 INTEGERS = [(n, c) for n in (*ELEMENTWISE, *REDUCTIONS, *CONTRACTIONS) for c in COLUMNS]
-ROUNDED = pytest.mark.xfail(reason="numpy's reciprocal of an integer is an integer", strict=True)
 
 
-@pytest.mark.parametrize(
-    ("name", "column"),
-    [
-        pytest.param(*x, marks=ROUNDED if x == ("reciprocal", "ref, in the interpreter") else (), id="-".join(x))
-        for x in INTEGERS
-    ],
-)
+@pytest.mark.parametrize(("name", "column"), [pytest.param(*x, id="-".join(x)) for x in INTEGERS])
 def test_every_column_takes_integers(name: str, column: str) -> None:
     """And gives what the reference gives for the same numbers in float64."""
     through, tolerance = COLUMNS[column]

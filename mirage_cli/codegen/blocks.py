@@ -64,8 +64,7 @@ MAX_LANES = 64
 """Elements of a thread in an accumulator that is reduced only after its loop."""
 MAX_ELEMENTS = 1 << 17
 """Elements of any one block; Triton's own limit is 2^20."""
-RESERVED = {
-    "tl",
+HELPERS = {
     "MATRIX_TYPE",
     "INTERPRETED",
     "to_bfloat16",
@@ -73,15 +72,9 @@ RESERVED = {
     "release_next",
     "can_overlap",
     "functools",
-    "triton",
-    "range",
-    "pid",
-    "chunk",
-    "step",
-    "min",
-    "max",
-    "float",
 }
+"""Names of a module that the texts above bring."""
+RESERVED = HELPERS | {"tl", "triton", "range", "pid", "chunk", "step", "min", "max", "float"}
 OWN_PREFIXES = ("i_", "in_", "s_", "t_", "first_", "rows_", "begin_", "end_", "whole_", "rest_", "SIZE_", "BLOCK_")
 OWN_SUFFIXES = ("_ptr", "_next", "_scale", "_shift")
 

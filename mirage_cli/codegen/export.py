@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
-from mirage_cli.codegen.blocks import BFLOAT16, INTERPRETED, OVERLAP
+from mirage_cli.codegen.blocks import BFLOAT16, HELPERS, INTERPRETED, OVERLAP
 from mirage_cli.codegen.library import library_call
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.codegen.triton import KernelSource, emit_kernel
@@ -102,16 +102,7 @@ class _Parts:
             if k.kind == "generated"
         }
         self.taken = {"torch", "triton", "tl", "inputs", "outputs", "scratch", "make_scratch", "launch"}
-        self.taken |= {
-            "MATRIX_TYPE",
-            "INTERPRETED",
-            "to_bfloat16",
-            "wait_for_data",
-            "release_next",
-            "can_overlap",
-            "functools",
-        }
-        self.taken |= {k.name for k in self.kernels.values()}
+        self.taken |= HELPERS | {k.name for k in self.kernels.values()}
         self.names = {n: f"{n}_" if n in self.taken or keyword.iskeyword(n) else n for n in graph.tensors()}
 
     def shape(self, t: Tensor) -> str:

@@ -107,7 +107,7 @@ _ROWS = [
        "pow({0}, {1})", "torch.pow({0}, {1})", flops=20.0, domain=((0.5, 2), (3, 3))),
     _unary("neg", "-x", np.negative, "(-{0})", "(-{0})", result="same", keeps_zero=True, degree="first",
            meaning=(lambda F, x: F.mul(x, F.const(Fraction(-1))), lambda A, x: A.scale(x, Fraction(-1)))),
-    _unary("reciprocal", "1 / x", np.reciprocal, "(1.0 / {0})", "torch.reciprocal({0})", flops=8.0,
+    _unary("reciprocal", "1 / x", lambda x: 1 / x, "(1.0 / {0})", "torch.reciprocal({0})", flops=8.0,
            domain=((0.5, 2),), meaning=(lambda F, x: F.pow(x, Fraction(-1)), lambda A, x: A.pow(x, Fraction(-1)))),
     _unary("square", "x * x", np.square, "({0} * {0})", "torch.square({0})", result="same", keeps_zero=True,
            meaning=(lambda F, x: F.mul(x, x), lambda A, x: A.pow(x, Fraction(2)))),
