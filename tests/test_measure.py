@@ -25,8 +25,10 @@ from mirage_cli.tune.measure import (
     Failure,
     FailureKind,
     GpuWorker,
+    Judged,
     MeasureError,
     Problem,
+    Standard,
     TensorSpec,
     Timing,
 )
@@ -92,6 +94,23 @@ def test_wrong(worker: GpuWorker, body: str, says: str) -> None:
     body = body.replace("s[0]", "s[0][0]")
     assert says in failed(worker.check(candidate("wrong", body, scratch)), FailureKind.WRONG).message
     assert isinstance(worker.check(GOOD), Accuracy)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("x.zero_()", "writes to its inputs: X"),
+        ("y.as_strided((1,), (1,), y.storage_offset() - 1).zero_()", "writes outside output Y"),
+        ("y.as_strided((1,), (1,), y.storage_offset() + y.numel()).zero_()", "writes outside output Y"),
+    ],
+    ids=["input", "before", "behind"],
+)
+def test_a_kernel_that_is_judged_writes_its_outputs_alone(worker: GpuWorker, body: str, says: str) -> None:
+    standard = Standard(4.0, 1)
+    bad = candidate("stray", f"torch.mul(x, 2, out=y)\n{body}")
+    assert says in failed(worker.judge(bad, standard), FailureKind.WRONG).message
+    judged = worker.judge(GOOD, standard)
+    assert isinstance(judged, Judged) and judged.ok
 
 
 def test_workspace_is_poisoned(worker: GpuWorker) -> None:

@@ -175,18 +175,21 @@ class Setting:
                 outputs = run(0)
                 self.synchronize()
                 accuracy = accuracy.worst(self.judge(outputs, data))
-        self.refuse_stray_writes(data, guarded)
+        try:
+            self.refuse_stray_writes(data.inputs, data.pristine, guarded)
+        finally:
+            for x, kept in zip(data.inputs, data.pristine, strict=True):
+                x.copy_(kept)
         return accuracy
 
-    def refuse_stray_writes(self, data: Data, guarded: Tensors) -> None:
+    def refuse_stray_writes(self, inputs: Tensors, pristine: Tensors, guarded: Tensors) -> None:
+        """Raises WrongError where the inputs differ from what they were, or what surrounds an output does."""
         changed = [
             spec.name
-            for spec, x, kept in zip(self.problem.inputs, data.inputs, data.pristine, strict=True)
+            for spec, x, kept in zip(self.problem.inputs, inputs, pristine, strict=True)
             if not torch.equal(x, kept)
         ]
         if changed:
-            for x, kept in zip(data.inputs, data.pristine, strict=True):
-                x.copy_(kept)
             raise WrongError(f"writes to its inputs: {', '.join(changed)}")
         for spec, y in zip(self.problem.outputs, guarded, strict=True):
             fresh = poison(torch.empty_like(y))
@@ -198,15 +201,18 @@ class Setting:
         return judge(self.problem.outputs, outputs, data.reference)
 
     def judge_all(self, candidate: Candidate, standard: Standard) -> Judged:
-        """Every distribution of the yardstick; the float64 and eager outputs of each are made once."""
+        """Every distribution of the yardstick, whose float64 and eager outputs are made once. Raises WrongError."""
         found: list[yardstick.Judgement] = []
         with torch.no_grad():
             for i, kind in enumerate(yardstick.DISTRIBUTIONS):
                 self.report(At(candidate.id, candidate.timeout_s))
                 case = self.case(i, standard.contracted)
-                outputs = [poison(self.empty(spec)) for spec in self.problem.outputs]
-                outputs = self.load(candidate, [([x.clone() for x in case.inputs], outputs)])(0)
+                guarded = [poison(guarded_buffer(spec, self.device)) for spec in self.problem.outputs]
+                inside = [inside_of(y, spec) for y, spec in zip(guarded, self.problem.outputs, strict=True)]
+                inputs = [x.clone() for x in case.inputs]
+                outputs = self.load(candidate, [(inputs, inside)])(0)
                 self.synchronize()
+                self.refuse_stray_writes(inputs, case.inputs, guarded)
                 found.append(
                     yardstick.judge_outputs(
                         kind.name,
