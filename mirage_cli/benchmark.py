@@ -10,7 +10,7 @@ from typing import Any
 
 from mirage_cli.errors import EarlierBenchError
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline import Pipeline, floor_of, key_of, versions
+from mirage_cli.pipeline import Pipeline, floor_of, key_of, measured_problem, versions
 from mirage_cli.sdpa import sdpa_source
 from mirage_cli.target import driver_version
 from mirage_cli.tune.bench import Row, baseline, run_bench
@@ -39,7 +39,7 @@ BASELINES: Mapping[str, Callable[[Program, Problem], Candidate | str]] = {
 def run(pipeline: Pipeline, program: Program, against: Sequence[str]) -> dict[str, Any]:
     """Time the stored best kernel and the baselines, interleaved, on cold inputs."""
     best = pipeline.store.best(key_of(program, pipeline.target, True))
-    problem = pipeline.problem(program)
+    problem = measured_problem(program, pipeline.options.seed)
     made = {n: BASELINES[n](program, problem) for n in against}
     contestants = [c for c in made.values() if isinstance(c, Candidate)]
     found = {n: _figures(Row(n), why) for n, why in made.items() if isinstance(why, str)}

@@ -68,6 +68,21 @@ def floor_of(program: Program, target: Target) -> float:
     return floor_us(program_bytes(lowered), 0.0 if masked else sum(dots), target)
 
 
+def measured_problem(program: Program, seed: int) -> Any:
+    """The program's tensors and its PyTorch forms, as the measuring process is given them (`measure.Problem`)."""
+    from mirage_cli.codegen.torch_source import torch_source
+    from mirage_cli.tune.measure import Problem, TensorSpec
+
+    sizes = program.sizes
+
+    def spec(t: Any) -> TensorSpec:
+        return TensorSpec(t.name, tuple(sizes[d] for d in t.dims), t.dtype, t.scale)
+
+    forms = [torch_source(program), torch_source(lower(program), "stepwise")]
+    source = "\n\n\n".join(["import torch", *forms])
+    return Problem(tuple(spec(t) for t in program.inputs), tuple(spec(t) for t in program.outputs), source, seed)
+
+
 def search_stats(found: Found) -> dict[str, Any]:
     """The `search` object of the JSON document."""
     return {
@@ -226,7 +241,7 @@ class Pipeline:
         graphs = [(p.id, p.graph) for p in plans]
         return self._tuner.tune(
             graphs,
-            self.problem(program),
+            measured_problem(program, self.options.seed),
             program.tolerance,
             longest_sum(program),
             self.options.budget_s,
@@ -241,22 +256,6 @@ class Pipeline:
         if self._worker is None:
             self._worker = self._stack.enter_context(GpuWorker())
         return self._worker
-
-    def problem(self, program: Program) -> Any:
-        """The program's tensors and its PyTorch form, as the measuring process is given them."""
-        from mirage_cli.codegen.torch_source import torch_source
-        from mirage_cli.tune.measure import Problem, TensorSpec
-
-        sizes = program.sizes
-
-        def spec(t: Any) -> TensorSpec:
-            return TensorSpec(t.name, tuple(sizes[d] for d in t.dims), t.dtype, t.scale)
-
-        forms = [torch_source(program), torch_source(lower(program), "stepwise")]
-        source = "\n\n\n".join(["import torch", *forms])
-        return Problem(
-            tuple(spec(t) for t in program.inputs), tuple(spec(t) for t in program.outputs), source, self.options.seed
-        )
 
     def tell(self, what: str, count: int, best: float | None) -> None:
         self.progress(f"{what}: {count} schedules" + (f", best {best:.2f} µs" if best is not None else ""))
@@ -336,7 +335,7 @@ class Pipeline:
         if self._interpreter is None:
             self._interpreter = self._stack.enter_context(Interpreter())
             self._interpreter.start()
-        problem = self.problem(program)
+        problem = measured_problem(program, self.options.seed)
         reason = "no schedule fits"
         for schedule in [p.schedule, *first_schedules(p.graph, self.target, 4)]:
             self.progress(f"compiling {p.id} for {self.target.arch}")

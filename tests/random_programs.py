@@ -20,10 +20,15 @@ from mirage_cli.errors import MirageError
 from mirage_cli.ir.derived import lower
 from mirage_cli.spec import parse_spec
 
+NAMES = [*"ABCDEFG", *(f"A{i}" for i in range(1, 20))]
 SIZES = (1, 3, 7, 16, 33, 64, 100, 257)
 DTYPES = ("float16", "bfloat16", "float32")
 AXES = "mnkhd"
 INPUTS = "XWVU"
+MORE_AXES = AXES + "pqr"
+MORE_INPUTS = INPUTS + "YZST"
+LONG_EVERY = 10
+"""Of so many seeds one is a long program: up to about 30 operators, 8 inputs, 8 dimensions, 4 outputs."""
 SPACE = 1 << 13
 """Points of the space of any one equation, so that Triton's interpreter takes about a second."""
 GROWTH = 2
@@ -141,9 +146,10 @@ EXPONENTS = ("-1", "0.5", "-0.5", "-2")
 
 
 class _Generator:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, long: bool) -> None:
         self.rng = rng = random.Random(seed)
-        axes = rng.sample(AXES, rng.randint(3, 5))
+        self.long = long
+        axes = rng.sample(MORE_AXES, rng.randint(5, 8)) if long else rng.sample(AXES, rng.randint(3, 5))
         self.dims = {d: rng.choice(SIZES) for d in axes}
         if rng.random() < 0.3:  # two axes of one size, which a rename needs
             a, b = rng.sample(axes, 2)
@@ -152,7 +158,7 @@ class _Generator:
         self.inputs: dict[str, dict[str, Any]] = {}
         self.values: dict[str, Value] = {}
         self.lines: list[tuple[str, str]] = []
-        for name in INPUTS[: rng.randint(1, 4)]:
+        for name in MORE_INPUTS[: rng.randint(4, 8)] if long else INPUTS[: rng.randint(1, 4)]:
             self.input(name)
         self.integers: str | None = None
 
@@ -173,26 +179,31 @@ class _Generator:
         self.values[name] = Value(frozenset(axes))
 
     def pick(self) -> str:
-        """A value, later ones more often."""
+        """A value, later ones more often; in a long program inputs that nothing has used yet too."""
         known = list(self.values)
+        if self.long and self.rng.random() < 0.25:
+            used = {n for _, e in self.lines for n in names(e)}
+            if fresh := [n for n in self.inputs if n in self.values and n not in used]:
+                return self.rng.choice(fresh)
         return self.rng.choice(known[-2:] if self.rng.random() < 0.6 else known)
 
     def spec(self) -> Draft:
         rng = self.rng
-        wanted = rng.randint(2, 7)
+        wanted = rng.randint(8, 20) if self.long else rng.randint(2, 7)
         kinds = ("unary", "unary", "positive", "binary", "binary", "reduce", "reduce", "norm", "dot", "dot", "dot",
                  "rename", "where", "masked")  # fmt: skip
         while len(self.lines) < wanted:
             made: tuple[str, Value] | None = getattr(self, rng.choice(kinds))()
             if made is None or made[1].growth > GROWTH or not self.fits(made[1].axes):
                 continue
-            name = "ABCDEFG"[len(self.lines)]
+            name = NAMES[len(self.lines)]
             self.lines.append((name, made[0]))
             self.values[name] = made[1]
         used = {n for _, e in self.lines for n in names(e)}
         last = [n for n, _ in self.lines if n not in used]
         middle = [n for n, _ in self.lines if n in used]
-        outputs = sorted(last[-3:] + rng.sample(middle, min(len(middle), rng.choice((0, 0, 0, 1, 2)))))[-3:]
+        most = 4 if self.long else 3
+        outputs = sorted(last[-most:] + rng.sample(middle, min(len(middle), rng.choice((0, 0, 0, 1, 2)))))[-most:]
         return Draft(
             self.dims, self.dtype, self.inputs, tuple(self.lines), {n: self.output(n) for n in outputs}
         ).pruned()
@@ -317,8 +328,9 @@ class _Generator:
 
 def random_spec(seed: int) -> str:
     """The text of a valid spec. The same seed gives the same text."""
+    long = seed % LONG_EVERY == LONG_EVERY - 1
     while True:
-        draft = _Generator(seed).spec()
+        draft = _Generator(seed, long).spec()
         if draft.lines and draft.inputs and valid(draft):
             return draft.text
         seed += 1_000_003

@@ -3,6 +3,7 @@
 A plan of several kernels keeps intermediates in the program's type, as eager does, and may overflow where eager does.
 
 MIRAGE_RANDOM_PROGRAMS says how many; a failure shows the smallest spec that still fails in the same way.
+`tests.sweep` runs thousands in many processes, also on a GPU.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import pytest
 
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.codegen.export import kernels_source
+from mirage_cli.ir.program import Program
 from mirage_cli.spec import parse_spec
 from mirage_cli.structural import Options, Plan, search_program
 from mirage_cli.target import find_target
@@ -71,37 +74,67 @@ def test_shrinking_keeps_what_fails_alone() -> None:
 # -- one program
 
 
-def problem(text: str, interpreter: Interpreter) -> str | None:
+class Judge(Protocol):
+    """What runs a source and judges its outputs: the interpreter, or a GPU."""
+
+    def judge(self, program: Program, source: str, seed: int, overflow_like_eager: bool = False) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a spec. problem: None where all is well. kernels: of the plan that is predicted fastest.
+
+    seconds: of the search, and of everything.
+    """
+
+    problem: str | None
+    operators: int = 0
+    kernels: int = 0
+    sources: int = 0
+    seconds: tuple[float, float] = (0.0, 0.0)
+
+
+def problem(text: str, judge: Judge, plans: int = PLANS) -> str | None:
     """What goes wrong with a spec, or None."""
+    return outcome(text, judge, plans).problem
+
+
+def outcome(text: str, judge: Judge, plans: int = PLANS) -> Outcome:
+    """A spec searched, and its best plans emitted and judged."""
     try:
         with time_limit(LIMIT_S):
-            return _problem(text, interpreter)
+            return _outcome(text, judge, plans)
     except Exception as error:  # whatever is raised is the finding
         if isinstance(error, TimeoutError):
-            interpreter.close()  # it may still be at work
-        return f"{type(error).__name__}: {error}"
+            judge.close()  # it may still be at work
+        return Outcome(f"{type(error).__name__}: {error}")
 
 
-def _problem(text: str, interpreter: Interpreter) -> str | None:
+def _outcome(text: str, judge: Judge, plans: int) -> Outcome:
     program = parse_spec(text).at()
     start = time.monotonic()
     found = search_program(program, TARGET, Options(budget_s=LIMIT_S / 2))
     took = time.monotonic() - start
     if found.rejected:
-        return f"rejected: {found.rejected[0]}"
+        return Outcome(f"rejected: {found.rejected[0]}")
     if not found.plans:
-        return "no plan at all"
+        return Outcome("no plan at all")
     if took > LIMIT_S / 2 + 5:
-        return f"search: took {took:.0f} s with a budget of {LIMIT_S / 2:.0f} s"
-    for p in found.plans[:PLANS]:
+        return Outcome(f"search: took {took:.0f} s with a budget of {LIMIT_S / 2:.0f} s")
+    judged = 0
+    for p in found.plans[:plans]:
         sources = plan_sources(p)
         if not sources:
-            return f"no schedule: {p.id} cannot be emitted\n{p.graph}"
+            return Outcome(f"no schedule: {p.id} cannot be emitted\n{p.graph}")
         for label, source in sources.items():
-            judged = interpreter.judge(program, source, 0, overflow_like_eager=len(p.graph.kernels) > 1)
-            if not judged.ok:
-                return f"{label}: {judged.problem}\n\n{source}"
-    return None
+            verdict = judge.judge(program, source, 0, overflow_like_eager=len(p.graph.kernels) > 1)
+            if not verdict.ok:
+                return Outcome(f"{label}: {verdict.problem}\n\n{source}")
+            judged += 1
+    kernels = len(found.plans[0].graph.kernels)
+    return Outcome(None, len(program.eqns), kernels, judged, (took, time.monotonic() - start))
 
 
 def plan_sources(p: Plan) -> dict[str, str]:
