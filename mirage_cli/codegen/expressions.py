@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from fractions import Fraction
 
 from mirage_cli.codegen.blocks import MAX_PRODUCT, TRITON_TYPE, Blocks, EmitError
@@ -129,11 +128,16 @@ class Expressions(Blocks):
         return text if lanes else self.across(e, text)
 
     def across(self, e: Eqn, text: str) -> str:
-        """A block with the axes of the equation's argument, reduced over those that the equation reduces."""
-        axes = self.axes(self.dims[e.values[0]])
+        """A block with all axes that the equation computes over, reduced over those that it reduces."""
+        axes = self.axes(self.space(e))
+        reduce = OPS["sum" if e.op == "dot" else e.op].triton
         for i in reversed([i for i, d in enumerate(axes) if d in e.axes]):
-            text = OPS[e.op].triton.format(text, i)
+            text = reduce.format(text, i)
         return text
+
+    def space(self, e: Eqn) -> set[str]:
+        """The dimensions of a reduction's argument, or of a product before it is summed."""
+        return {*e.dims, *e.axes} if e.op == "dot" else set(self.dims[e.values[0]])
 
     # -- products
 
@@ -153,9 +157,8 @@ class Expressions(Blocks):
         self.clean[e.out] = frozenset(
             d for d in self.padded & set(e.dims) if any(d in self.clean[v] for v in (a, b)) and not set(batch) & {d}
         )
-        lone = [d for d in (*axes[a], *axes[b]) if d in e.axes and d not in middle]
-        if lone or min(self.count(rows), self.count(columns), self.count(middle)) < MIN_DOT:
-            text = self.multiplied_out(e, a, b, axes)
+        if not self.on_matrix_units(e):
+            text = self.multiplied_out(e)
             return f"{accumulator} + {text}" if accumulator else text
         if rows and columns and self.order.index(rows[0]) > self.order.index(columns[0]):
             a, b, rows, columns = b, a, columns, rows
@@ -193,18 +196,28 @@ class Expressions(Blocks):
             text = f"tl.reshape({text}, [{shape}])"
         return text
 
-    def multiplied_out(self, e: Eqn, a: str, b: str, axes: Mapping[str, list[str]]) -> str:
+    def on_matrix_units(self, e: Eqn) -> bool:
+        """Whether the blocks of a product allow tl.dot."""
+        a, b = (set(self.axes(self.dims[v])) if isinstance(v, str) else set[str]() for v in e.args)
+        middle = a & b & set(e.axes)
+        sides = (a - b, b - a, middle)
+        return not (a ^ b) & set(e.axes) and min(map(self.count, sides)) >= MIN_DOT
+
+    def multiplied_out(self, e: Eqn, lanes: bool = False) -> str:
+        """A product element by element, summed over this block. lanes: not summed, as `reduction` has it."""
+        a, b = e.args
+        assert isinstance(a, str) and isinstance(b, str), "a product of numbers is no dot"
         space = self.axes({*e.dims, *e.axes})
         if self.count(space) > MAX_PRODUCT:
             raise EmitError("product too large to multiply out")
-        texts = [self.spread(self.as_float(v), axes[v], space) for v in (a, b)]
-        text = f"{texts[0]} * {texts[1]}"
+        axes = {v: self.axes(self.dims[v]) for v in (a, b)}
+        text = " * ".join(self.spread(self.as_float(v), axes[v], space) for v in (a, b))
         summed = [d for d in space if d in e.axes]
         both = frozenset(d for d in summed if all(d in self.clean[v] or d not in axes[v] for v in (a, b)))
         masked = self.masked(text, space, summed, both, "0.0")
-        for i in reversed([i for i, d in enumerate(space) if d in e.axes]):
-            masked = f"tl.sum({masked}, axis={i})"
-        return masked if masked != text else f"({text})"
+        if lanes:
+            return masked
+        return f"({text})" if masked == text and not summed else self.across(e, masked)
 
 
 def number_literal(x: Number, whole: bool) -> str:

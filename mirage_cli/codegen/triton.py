@@ -219,10 +219,12 @@ class _Emitter(Expressions):
         A reduction across lanes in every iteration costs a barrier; adding up blocks costs registers. Values that come
         from a product are laid out so that reducing them is cheap.
         """
-        if OPS[e.op].kind != "reduction" or not set(self.axes(self.dims[e.values[0]])) & set(e.axes):
+        space = self.axes(self.space(e))
+        if (e.op != "dot" and OPS[e.op].kind != "reduction") or not set(space) & set(e.axes):
             return False
-        lanes = self.count(self.axes(self.dims[e.values[0]]))
-        return lanes <= MAX_LANES * 32 * self.schedule.warps and not self.from_product(e.values[0])
+        if self.count(space) > MAX_LANES * 32 * self.schedule.warps:
+            return False
+        return not self.on_matrix_units(e) if e.op == "dot" else not self.from_product(e.values[0])
 
     def from_product(self, value: str) -> bool:
         e = self.eqns.get(value)
@@ -230,7 +232,7 @@ class _Emitter(Expressions):
 
     def accumulated(self, e: Eqn) -> list[str]:
         """The axes of an accumulator's block inside its loop."""
-        return self.axes(self.dims[e.values[0]] if e.out in self.deferred else e.dims)
+        return self.axes(self.space(e) if e.out in self.deferred else e.dims)
 
     def initialise(self, name: str) -> None:
         e = self.eqns[name]
@@ -355,9 +357,11 @@ class _Emitter(Expressions):
                 self.line(
                     f"{acc} = {acc} * {scale}" if g > 0 else f"{acc} = tl.where({acc} == 0.0, 0.0, {acc} / {scale})"
                 )
+        deferred = e.out in self.deferred
         if e.op == "dot":
-            self.line(f"{acc} = {self.dot(e, acc)}", f"[{', '.join(axes)}]")
+            text = f"{acc} += {self.multiplied_out(e, lanes=True)}" if deferred else f"{acc} = {self.dot(e, acc)}"
+            self.line(text, f"[{', '.join(axes)}]")
             return
-        block = self.reduction(e, e.out in self.deferred)
+        block = self.reduction(e, deferred)
         step = f"{acc} += {block}" if e.op == "sum" else f"{acc} = tl.{e.op}imum({acc}, {block})"
         self.line(step, f"[{', '.join(axes)}]")
