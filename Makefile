@@ -75,13 +75,14 @@ gpu: ## Run the tests that need a GPU, and the benchmark into results/
 		--json results/$$gpu/bench.json --markdown results/$$gpu/README.md
 
 study: $(STAMP) ## Compare the cost model with what the H200 measured, into results/
-	$(BIN)/python -m mirage_cli.study tests/data/h200_measurements.json.gz results/h200/cost_model.md
+	$(BIN)/python -m mirage_cli.study --drawn tests/data/h200_sample.json.gz \
+		--tuned tests/data/h200_measurements.json.gz results/h200/cost_model.md
 
 ablation: $(STAMP) ## Switch off pruning, algebra and workers in turn, into results/
 	$(BIN)/python -m tests.ablation results/ablation.md
 
-random: $(STAMP) ## Run 2,000 random programs through search, verifier and interpreter (hours)
-	MIRAGE_RANDOM_PROGRAMS=2000 $(PYTEST) tests/test_random.py
+random: $(STAMP) ## Run 2,000 random programs through search, verifier and interpreter, into results/ (hours)
+	$(BIN)/python -m tests.sweep results/random.md
 
 mutations: $(STAMP) ## Give the verifier 1,000 wrong μGraphs instead of 200
 	MIRAGE_MUTATIONS=1000 $(PYTEST) tests/test_reject.py

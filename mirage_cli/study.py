@@ -1,14 +1,15 @@
 """How good the cost model is: its predictions beside what was measured, with each of its terms switched off in turn.
 
-`python -m mirage_cli.study MEASUREMENTS PAGE` writes the page. MEASUREMENTS is a database that `mirage` has tuned into,
-or a file that `mirage_cli.recorded` has made of one.
+`python -m mirage_cli.study --drawn SAMPLE --tuned MEASUREMENTS PAGE` writes the page. SAMPLE holds schedules that were
+drawn at random (`tests.record_sample`), MEASUREMENTS those that tuning chose: each a database that `mirage` has tuned
+into, or a file that `mirage_cli.recorded` has made of one.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log
 from pathlib import Path
@@ -54,13 +55,14 @@ class Figures:
     """Of one problem: schedules that were timed and can be predicted, and how well their order is.
 
     correlation: Spearman's, of predicted and measured times. loss: the measured time of the predicted best over the
-    best measured. place: of the best measured in the predicted order, from 0.
-    offset: median of measured over predicted.
+    best measured; loss10: of the best among the ten that are predicted best. place: of the best measured in the
+    predicted order, from 0. offset: median of measured over predicted.
     """
 
     count: int
     correlation: float
     loss: float
+    loss10: float
     place: int
     offset: float
 
@@ -75,6 +77,7 @@ def figures(p: Recorded, target: Target, without: frozenset[str] = frozenset()) 
         len(us),
         float(np.corrcoef(ranks(us), ranks(predicted))[0, 1]),
         float(us[order[0]] / us.min()),
+        float(us[order[:10]].min() / us.min()),
         int(us[order].argmin()),
         float(np.median(us / predicted)),
     )
@@ -93,38 +96,60 @@ def summary(rows: Sequence[Figures]) -> tuple[float, float]:
 
 # -- the page
 
+SECTIONS = {
+    "drawn": """\
+## Schedules drawn at random
 
-def page(problems: Sequence[Recorded], command: str) -> str:
-    """In Markdown. All problems were measured on one GPU."""
-    versions = problems[0].versions
-    target = find_target(versions["gpu"])
-    whole = [figures(p, target) for p in problems]
-    correlation, loss = summary(whole)
+Every choice drawn uniformly, for the μGraphs that are predicted fastest: what the model is asked to order.""",
+    "tuned": """\
+## Schedules that tuning chose
+
+Most are near the best, many no further apart than two measurements of one schedule, and what the model of that day held
+to be slow is rare among them: a term whose removal seems to gain a little here may be what keeps slow ones away.""",
+}
+
+
+def page(sets: Mapping[str, Sequence[Recorded]], command: str) -> str:
+    """In Markdown. sets: problems by the name of their section; all were measured on one GPU."""
+    versions = next(iter(sets.values()))[0].versions
     lines = [
         f"# The cost model on {versions['gpu']}",
         "",
-        f"`{command}`: {sum(f.count for f in whole)} schedules, timed with mirage {versions['mirage']}, torch "
-        f"{versions['torch']}, triton {versions['triton']}, driver {versions['driver']}.",
-        "",
-        f"**Mean rank correlation {correlation:.3f}, geometric mean loss {loss:.3f}.**",
-        "",
-        "The schedules are those that the tuner chose to time, so most are near the best and hard to tell apart.",
-        "What the model of that day held to be slow is rare among them: a term whose removal seems to gain a little",
-        "may still be what keeps slow schedules away.",
+        f"`{command}`: torch {versions['torch']}, triton {versions['triton']}, driver {versions['driver']}.",
         "",
         "Rank correlation: Spearman's, of predicted and measured times over all schedules of all μGraphs of a size.",
-        "Loss: the measured time of the schedule that is predicted best, over the least measured. Place: of the least",
-        "measured in the predicted order, counted from 0. Offset: the median of measured over predicted time.",
+        "Loss: the measured time of the schedule that is predicted best, over the least measured; of ten: that of the",
+        "best among the ten that are predicted best. Place: of the least measured in the predicted order, from 0.",
+        "Offset: the median of measured over predicted time.",
         "",
-        "| spec | sizes | schedules | rank correlation | loss | place | offset |",
-        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, problems in sets.items():
+        target = find_target(versions["gpu"])
+        whole = [figures(p, target) for p in problems]
+        lines += [SECTIONS[name], "", *_sizes(problems, whole), *_terms(problems, target, whole)]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _sizes(problems: Sequence[Recorded], whole: Sequence[Figures]) -> list[str]:
+    correlation, loss = summary(whole)
+    specs = {
+        p.spec: [f.correlation for q, f in zip(problems, whole, strict=True) if q.spec == p.spec] for p in problems
+    }
+    means = ", ".join(f"{spec} {statistics.fmean(c):.2f}" for spec, c in specs.items())
+    lines = [
+        f"{sum(f.count for f in whole)} schedules. **Mean rank correlation {correlation:.3f}, geometric mean loss "
+        f"{loss:.3f}**; the least measured is among the ten predicted best at {sum(f.place < 10 for f in whole)} of "
+        f"{len(whole)} sizes. Mean rank correlation of each spec: {means}.",
+        "",
+        "| spec | sizes | schedules | rank correlation | loss | loss of ten | place | offset |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
     ]
     lines += [
-        f"| {p.spec} | {sizes_text(p.sizes)} | {f.count} | {f.correlation:.2f} | {f.loss:.2f} | {f.place} "
-        f"| {f.offset:.2f} |"
+        f"| {p.spec} | {sizes_text(p.sizes)} | {f.count} | {f.correlation:.2f} | {f.loss:.2f} | {f.loss10:.2f} "
+        f"| {f.place} | {f.offset:.2f} |"
         for p, f in zip(problems, whole, strict=True)
     ]
-    return "\n".join([*lines, "", *_terms(problems, target, whole)]) + "\n"
+    return [*lines, ""]
 
 
 def _terms(problems: Sequence[Recorded], target: Target, whole: Sequence[Figures]) -> list[str]:
@@ -132,9 +157,7 @@ def _terms(problems: Sequence[Recorded], target: Target, whole: Sequence[Figures
     off = {t: [figures(p, target, frozenset({t})) for p in problems] for t in cost.TERMS}
     correlation, loss = summary(whole)
     lines = [
-        "## With one term switched off",
-        "",
-        "Better and worse: sizes whose rank correlation is higher or lower by 0.01 or more without the term.",
+        "With one term switched off. Better and worse: sizes whose rank correlation is higher or lower by at least 0.01.",
         "",
         "| without | what it says | mean rank correlation | geometric mean loss | better | worse |",
         "|---|---|---:|---:|---:|---:|",
@@ -147,19 +170,19 @@ def _terms(problems: Sequence[Recorded], target: Target, whole: Sequence[Figures
         lines.append(f"| {t} | {cost.TERMS[t]} | {mean:.3f} | {lost:.3f} | {counts} |")
     lines += [
         "",
-        f"Rank correlation and loss of each size without the term, where either changes by {LEAST} or more:",
+        f"Rank correlation and loss of each size, and without the terms that change either by {LEAST} or more:",
         "",
-        "| spec | sizes | nothing | " + " | ".join(off) + " |",
-        "|---|---|---|" + "---|" * len(off),
+        "| spec | sizes | nothing | without |",
+        "|---|---|---|---|",
     ]
     for i, (p, f) in enumerate(zip(problems, whole, strict=True)):
-        cells = [_cell(rows[i]) if _differs(rows[i], f) else "" for rows in off.values()]
-        lines.append(f"| {p.spec} | {sizes_text(p.sizes)} | {_cell(f)} | " + " | ".join(cells) + " |")
-    return lines
+        cells = ", ".join(f"{t} {_cell(rows[i])}" for t, rows in off.items() if _differs(rows[i], f))
+        lines.append(f"| {p.spec} | {sizes_text(p.sizes)} | {_cell(f)} | {cells} |")
+    return [*lines, ""]
 
 
 def _cell(f: Figures) -> str:
-    return f"{f.correlation:.2f}, {f.loss:.2f}"
+    return f"{f.correlation:.2f}/{f.loss:.2f}"
 
 
 def _differs(a: Figures, b: Figures) -> bool:
@@ -168,11 +191,15 @@ def _differs(a: Figures, b: Figures) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m mirage_cli.study", description=__doc__)
-    parser.add_argument("measurements", type=Path, help="a database, or a recorded file (.json.gz)")
+    for name in SECTIONS:
+        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help="a database, or a recorded file (.json.gz)")
     parser.add_argument("page", type=Path, help="the Markdown file to write")
     given = parser.parse_args(arguments)
-    command = f"python -m mirage_cli.study {given.measurements} {given.page}"
-    given.page.write_text(page(load(given.measurements), command), encoding="utf-8")
+    files = {name: path for name in SECTIONS if (path := getattr(given, name))}
+    if not files:
+        parser.error("give --drawn or --tuned")
+    command = " ".join(["python -m mirage_cli.study", *(f"--{n} {path}" for n, path in files.items()), str(given.page)])
+    given.page.write_text(page({n: load(path) for n, path in files.items()}, command), encoding="utf-8")
 
 
 if __name__ == "__main__":

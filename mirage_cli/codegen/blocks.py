@@ -60,8 +60,6 @@ def to_bfloat16(x):
 """What modules with bfloat16 kernels start with."""
 MAX_PRODUCT = 1 << 17
 """Elements of the broadcast product that stands in for tl.dot where an axis is too small for it."""
-MAX_LANES = 64
-"""Elements of a thread in an accumulator that is reduced only after its loop."""
 MAX_ELEMENTS = 1 << 17
 """Elements of any one block; Triton's own limit is 2^20."""
 HELPERS = {

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, prod
 
-from mirage_cli.codegen.blocks import MAX_ELEMENTS, MAX_LANES, TRITON_TYPE, EmitError
+from mirage_cli.codegen.blocks import MAX_ELEMENTS, TRITON_TYPE, EmitError
 from mirage_cli.codegen.expressions import LOG2E, Expressions, number_literal
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import IDENTITY, OPS
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import Eqn
 from mirage_cli.ir.reach import Linear, limits, needed
-from mirage_cli.ir.schedule import KernelSchedule, chunk_length
+from mirage_cli.ir.schedule import MAX_LANES, KernelSchedule, chunk_length
 
 MIN_PEELED = 4
 """Tiles of a loop from which on those that need no mask get a loop without it."""

@@ -72,6 +72,10 @@ MIN_DOT = 16
 """The smallest block axis that the matrix units take (Triton's tl.dot, float16)."""
 
 
+MAX_LANES = 64
+"""Elements of a thread in an accumulator that is reduced only after its loop."""
+
+
 def block_sizes(kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> dict[str, int]:
     """The block size of every dimension; one that is held whole is padded where the matrix units take it."""
     matrix = kernel.matrix_axes()

@@ -1,7 +1,8 @@
 """The cost model: predicted time of a kernel at given tiles, from what it must move and compute.
 
-It orders candidates; it does not have to be right in microseconds. The largest of five times counts: device memory,
-L2, matrix units, other arithmetic, and the latency of the iterations that one program instance walks in sequence.
+It orders candidates; it does not have to be right in microseconds. The largest of six times counts: device memory,
+L2, shared memory, matrix units, other arithmetic, and the latency of the iterations that one program instance walks in
+sequence. Constants that are said to be fitted are those that order the measured schedules of `results/` best.
 `results/` holds the comparison with measurements that justifies each term.
 """
 
@@ -22,7 +23,7 @@ from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import Loop, place
 from mirage_cli.ir.program import Eqn
 from mirage_cli.ir.reach import Limit, limits
-from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, next_power_of_two
+from mirage_cli.ir.schedule import MAX_LANES, MIN_DOT, KernelSchedule, next_power_of_two
 from mirage_cli.search.roles import MAX_BLOCK
 from mirage_cli.target import Target
 
@@ -32,20 +33,54 @@ GAP_US = 1.2
 """Between two dependent kernels of one CUDA graph: the drain of one and the ramp of the next (H200, measured)."""
 LATENCY_US = 0.7
 """From issuing a load of device memory to using it (H200, measured)."""
-STEP_US = 0.06
-"""The least time of one loop iteration: barriers and address arithmetic."""
-DOT_STEP_US = 0.10
-"""What a dependent matrix product adds to an iteration's latency."""
-CONVERSION = 1.0
+RAMP_US = 0.3
+"""What a kernel takes to fill the GPU and to drain, unless it starts before the one in front has ended (fitted)."""
+STEP_US = 0.085
+"""The least time of one loop iteration of one warp: barriers and address arithmetic (fitted)."""
+WARP_STEP_US = 0.12
+"""What each doubling of the warps adds to it (fitted)."""
+BUSY_WARPS = 5.0
+"""Warps of a multiprocessor below which its arithmetic slows down, by the square of their number (fitted)."""
+SIMD = 0.58
+"""The part of the float32 rate that arithmetic reaches which is not all multiply-adds (fitted)."""
+CONVERSION = 0.75
 """Operations that reading an element for an operand that is computed takes. The warps that share its rows each have a
-copy of it: an operand of 16 rows is computed as many times as there are warps."""
+copy of it: an operand of 16 rows is computed as many times as there are warps (fitted)."""
+OPERAND_BYTES = 2
+"""Of an element in shared memory."""
+ACROSS_US = 3e-4
+"""A sum across warps, for each warp and each element of the result (measured: 2.4 us for two of 256 and 16 warps)."""
+FEW_WARPS = 0.73
+"""The part of the matrix units' rate that fewer warps than a warpgroup reach (fitted)."""
+WARPGROUP, WARPGROUP_ROWS = 4, 64
+"""Warps that multiply together straight from shared memory, and the rows of a block that this takes (sm_90)."""
 SAMPLES = 17
 """Positions along an axis that stand for all."""
 RUN_BYTES = 128
-"""A line of the caches: what a load moves at least for each run of neighbouring elements (fits better than 64)."""
+"""A line of the caches. Loads of shorter runs of neighbouring elements waste some of what they fetch."""
+WASTE = 0.7
+"""The power of run over line that such a load uses (fitted; 0 would be no waste, 1 the rest of the line)."""
+IN_FLIGHT = 0.34
+"""Of the bytes that arrive within `LATENCY_US`, the part in flight at which memory gives half its rate (fitted)."""
 MAX_ACCUMULATORS = 32768
 MAX_RESIDENT = 8
 """Blocks that share a multiprocessor at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """The axes of one product: those of its left operand alone, of its right alone, summed, and shared by both."""
+
+    left: tuple[str, ...]
+    right: tuple[str, ...]
+    summed: tuple[str, ...]
+    batch: tuple[str, ...]
+    accumulates: bool
+    """Whether it is added up over its loop and nothing rescales it there: then it can be summed after the loop."""
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return *self.left, *self.right, *self.summed, *self.batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +89,7 @@ class Work:
 
     loop: tuple[str, ...]
     loads: tuple[tuple[tuple[str, ...], int, str], ...]  # axes, bytes of an element, buffer
-    dots: tuple[tuple[str, ...], ...]  # axes of the iteration space
+    dots: tuple[Product, ...]
     elementwise: tuple[tuple[tuple[str, ...], float, tuple[str, ...]], ...]  # axes, operations, rows of the operand
     limits: tuple[Limit, ...] = ()  # of the loop's position, where masks leave the rest of it nothing to do
 
@@ -82,6 +117,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int]) -> Model:
     dims = kernel.value_dims()
     segments: list[Work] = []
     loads = {x.out: x for x in kernel.loads}
+    plain = {n for loop in placement.loops for n, degrees in loop.accumulators if not degrees}
     for segment in placement.segments:
         eqns = [s for s in segment.steps if isinstance(s, Eqn)]
         rows = _computed_operands(eqns, dims, set(loads))
@@ -89,7 +125,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int]) -> Model:
             Work(
                 segment.dims if isinstance(segment, Loop) else (),
                 tuple((x.dims, element_bytes[x.buffer], x.buffer) for s in segment.steps if (x := loads.get(s.out))),
-                tuple(tuple({*e.dims, *e.axes}) for e in eqns if e.op == "dot"),
+                tuple(_product(e, dims, e.out in plain) for e in eqns if e.op == "dot"),
                 tuple(_operations(e, rows, set(loads)) for e in eqns if e.op != "dot"),
                 limits(kernel, segment) if isinstance(segment, Loop) else (),
             )
@@ -110,6 +146,17 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int]) -> Model:
         tuple(set(dims.values()) | {tuple({*e.dims, *e.axes}) for e in kernel.body if OPS[e.op].kind == "reduction"}),
         matrix,
         batch,
+    )
+
+
+def _product(e: Eqn, dims: Mapping[str, tuple[str, ...]], accumulates: bool) -> Product:
+    left, right = (dims[v] if isinstance(v, str) else () for v in e.args)
+    return Product(
+        tuple(d for d in left if d not in right and d not in e.axes),
+        tuple(d for d in right if d not in left and d not in e.axes),
+        e.axes,
+        tuple(d for d in left if d in right and d not in e.axes),
+        accumulates,
     )
 
 
@@ -151,7 +198,7 @@ def _dot_axes(kernel: Kernel, dims: Mapping[str, tuple[str, ...]]) -> tuple[froz
     return frozenset(matrix), frozenset(batch - matrix)
 
 
-LIMITS = ("memory", "L2", "matrix units", "arithmetic", "latency")
+LIMITS = ("memory", "L2", "matrix units", "arithmetic", "latency", "operands")
 """What can dominate the time of a kernel, in the order of `Estimates.limit`."""
 
 TERMS: Mapping[str, str] = {
@@ -160,10 +207,13 @@ TERMS: Mapping[str, str] = {
     "matrix units": "products at the matrix units' rate",
     "arithmetic": "all other operations",
     "latency": "iterations of a program instance follow each other",
+    "operands": "warps read their operands of a product from shared memory",
     "launch": "each kernel costs its launch",
+    "overlap": "a kernel that starts early hides a part of that",
     "sum": "a tenth of what does not dominate is not hidden",
     "coalescing": "short runs of neighbouring elements waste what a load fetches",
-    "width": "the matrix units' rate falls with the block of the product",
+    "warps": "few warps leave a multiprocessor's schedulers idle, many take longer to meet",
+    "sums": "sums across warps in every iteration",
     "copies": "several warps compute the same elements of an operand",
     "turns": "a block that is alone on its multiprocessor computes or multiplies",
     "shared memory": "shared memory limits the blocks of a multiprocessor",
@@ -187,12 +237,15 @@ class Estimates:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Many schedules of one kernel as columns: the block size of every dimension, chunks, warps and stages."""
+    """Many schedules of one kernel as columns: the block size and the place in the order of every dimension, chunks,
+    warps, stages, and 1 for a kernel that starts early."""
 
     block: Mapping[str, Array]
+    place: Mapping[str, Array]
     split: Array
     warps: Array
     stages: Array
+    overlap: Array
 
     @staticmethod
     def of(m: Model, schedules: Sequence[KernelSchedule], sizes: Mapping[str, int]) -> Batch:
@@ -200,8 +253,11 @@ class Batch:
         block = {d: np.full(count, _whole_block(m, d, sizes)) for d in m.whole}
         for i, (d, _) in enumerate(schedules[0].tiles):
             block[d] = np.array([s.tiles[i][1] for s in schedules], dtype=np.float64)
-        columns = ([getattr(s, name) for s in schedules] for name in ("split", "warps", "stages"))
-        return Batch(block, *(np.array(c, dtype=np.float64) for c in columns))
+        orders = {order: i for i, order in enumerate(dict.fromkeys(s.order for s in schedules))}
+        which = np.array([orders[s.order] for s in schedules])
+        place = {d: np.array([float(order.index(d)) for order in orders])[which] for d in block}
+        columns = ([getattr(s, name) for s in schedules] for name in ("split", "warps", "stages", "overlap"))
+        return Batch(block, place, *(np.array(c, dtype=np.float64) for c in columns))
 
 
 def _whole_block(m: Model, d: str, sizes: Mapping[str, int]) -> float:
@@ -227,21 +283,25 @@ def estimate(
     extent = {a: np.ceil(sizes[a] / batch.split) if a == m.split else zero + sizes[a] for a in block}
     tiles = {a: np.ceil(extent[a] / block[a]) for a in block}
     programs = reduce(np.multiply, (tiles[d] for d in m.grid), batch.split if m.split else zero + 1.0)
-    l2, dot_us, simd, latency, shared, in_flight = zero, zero, zero, zero, zero, zero
+    l2, dot_us, simd, latency, shared, in_flight, operands, sums = (zero,) * 8
     for w in m.segments:
         trips = reduce(np.multiply, (tiles[a] for a in w.loop), zero + 1.0)
         trips = np.maximum(1.0, trips * term("masks", zero + _visited(w, sizes), 1.0))
         loaded = sum((elements(axes) * size for axes, size, _ in w.loads), zero)
         fetched = sum((elements(axes) * size / _used(axes, size, block, sizes) for axes, size, _ in w.loads), zero)
         l2 = l2 + programs * trips * term("coalescing", fetched, loaded)
-        for axes in w.dots:
-            sides = np.sort(np.array([*([zero + 1.0] * (2 - len(axes))), *(block[a] for a in axes)]), axis=0)
-            output = sides[-1] * sides[-2]
-            wide = np.where(output >= 16384, 0.95, np.where(output >= 4096, 0.75, 0.5))
-            rate = np.where(
-                sides[-3 if len(axes) >= 3 else 0] >= MIN_DOT, target.tensor_flops_per_us, target.fp32_flops_per_us
+        for p in w.dots:
+            left, right, depth = elements(p.left), elements(p.right), elements(p.summed)
+            space = left * right * depth * elements(p.batch)
+            on_units = np.minimum(np.minimum(left, right), depth) >= MIN_DOT
+            together = np.where(warps >= WARPGROUP, 1.0, FEW_WARPS)
+            rate = np.where(on_units, target.tensor_flops_per_us * together, target.fp32_flops_per_us)
+            dot_us = dot_us + 2.0 * programs * trips * space / rate
+            operands = operands + np.where(
+                on_units, programs * trips * depth * _operand_rows(p, batch, left, right), 0.0
             )
-            dot_us = dot_us + 2.0 * programs * trips * elements(axes) / (rate * term("width", wide, 0.95))
+            held = (space <= MAX_LANES * 32 * warps) & p.accumulates
+            sums = sums + np.where(on_units | held, 0.0, programs * trips * (space / depth) * warps)
         for axes, operations, rows in w.elementwise:
             copies = np.maximum(1.0, MIN_DOT * warps / elements(rows)) if rows else zero + 1.0
             simd = simd + programs * trips * elements(axes) * operations * term("copies", copies, 1.0)
@@ -250,26 +310,31 @@ def estimate(
             shared = np.maximum(shared, loaded * depth)
         in_flight = np.maximum(in_flight, loaded * np.maximum(1.0, depth - 1))
         if w.loop:
-            step = np.maximum(STEP_US + DOT_STEP_US * len(w.dots), LATENCY_US / np.maximum(1.0, depth - 1))
-            latency = latency + LATENCY_US + trips * step
+            step = STEP_US + term("warps", WARP_STEP_US * np.log2(warps), 0.0)
+            latency = latency + LATENCY_US + trips * np.maximum(step, LATENCY_US / np.maximum(1.0, depth - 1))
         else:
             latency = latency + (LATENCY_US if w.loads else 0.1)
     product = reduce(np.maximum, (elements(v) for v in m.products), zero)
-    registers = 40 + (accumulated + product + 0.3 * (largest - np.minimum(largest, product))) / (32 * warps)
+    registers = 60 + (accumulated + product + 0.15 * (largest - np.minimum(largest, product))) / (32 * warps)
     by_shared = target.smem_per_sm_bytes // np.maximum(shared, 1.0)
     by_registers = target.regs_per_sm // (np.minimum(registers, 255) * 32 * warps)
     resident = np.minimum(term("shared memory", by_shared, MAX_RESIDENT), term("registers", by_registers, MAX_RESIDENT))
-    slots = target.sms * np.clip(resident, 1, MAX_RESIDENT)
+    resident = np.clip(resident, 1, MAX_RESIDENT)
+    slots = target.sms * resident
     waves = term("waves", np.ceil(programs / slots), 1.0)
     balance = np.minimum(np.where(programs > slots, waves * slots / programs, 1.0), 2.0)
     spread = term("spread", np.minimum(1.0, programs / target.sms), 1.0)
+    uneven = balance / spread  # how much longer the multiprocessor with most to do takes than the mean
     flight = np.minimum(programs, slots) * np.maximum(in_flight, 1024.0)
-    bandwidth = target.dram_bytes_per_us * flight / (flight + target.dram_bytes_per_us * LATENCY_US * 0.5)
-    dot_us = dot_us / spread * balance
-    simd_us = simd / (target.fp32_flops_per_us * 0.4 * spread) * balance
-    resident = np.maximum(1.0, np.minimum(programs, slots) / target.sms)
+    bandwidth = target.dram_bytes_per_us * flight / (flight + target.dram_bytes_per_us * LATENCY_US * IN_FLIGHT)
+    at_once = np.minimum(np.ceil(programs / target.sms), resident)
+    busy = term("warps", np.minimum(1.0, at_once * warps / BUSY_WARPS) ** 2, 1.0)
+    dot_us = dot_us * uneven
+    simd_us = simd / (target.fp32_flops_per_us * SIMD * busy) * uneven
+    simd_us = simd_us + term("sums", ACROSS_US * sums / target.sms * uneven, 0.0)
     # a block alone computes or multiplies; others fill its pauses
-    turns = term("turns", np.minimum(dot_us, simd_us) / resident, 0.0)
+    alone = np.maximum(1.0, np.minimum(programs, slots) / target.sms)
+    turns = term("turns", np.minimum(dot_us, simd_us) / alone, 0.0)
     times = np.array(
         [
             _unique_bytes(m, sizes, batch.split) / term("flight", bandwidth, target.dram_bytes_per_us),
@@ -277,11 +342,13 @@ def estimate(
             dot_us + np.where(dot_us > simd_us, turns, 0.0),
             simd_us + np.where(dot_us > simd_us, 0.0, turns),
             latency * waves,
+            operands * OPERAND_BYTES / target.smem_bytes_per_us * uneven,
         ]
     )
     times = np.array([term(name, t, 0.0) for name, t in zip(LIMITS, times, strict=True)])
     longest = times.max(axis=0)
-    us = term("launch", zero + target.launch_us, 0.0) + term("sum", 0.9 * longest + 0.1 * times.sum(axis=0), longest)
+    us = term("launch", zero + target.launch_us, 0.0) + RAMP_US * (1.0 - term("overlap", batch.overlap, 1.0))
+    us = us + term("sum", 0.9 * longest + 0.1 * times.sum(axis=0), longest)
     unfit = (
         (largest > MAX_BLOCK)
         | (accumulated > MAX_ACCUMULATORS)
@@ -291,6 +358,23 @@ def estimate(
     return Estimates(np.where(unfit, np.inf, us), times.argmax(axis=0), shared)
 
 
+def _operand_rows(p: Product, batch: Batch, left: Array, right: Array) -> Array:
+    """Rows and columns that warps read of a product's operands, those that several warps read counted for each.
+
+    A warp has 16 rows or more of the result, and what it has of the columns; a warpgroup reads each operand once.
+    """
+    places = (
+        reduce(np.minimum, (batch.place[d] for d in side), np.full_like(left, np.inf)) for side in (p.left, p.right)
+    )
+    first = np.less(*places)
+    tall, wide = np.where(first, left, right), np.where(first, right, left)
+    down = np.minimum(batch.warps, np.maximum(1.0, np.ceil(tall / MIN_DOT)))
+    across = np.ceil(batch.warps / down)
+    group = (batch.warps >= WARPGROUP) & (tall >= WARPGROUP_ROWS)
+    groups = np.maximum(1.0, np.minimum(batch.warps / WARPGROUP, tall / WARPGROUP_ROWS))
+    return tall * np.where(group, 1.0, across) + wide * np.where(group, groups, down)
+
+
 def _used(axes: Sequence[str], size: int, block: Mapping[str, Array], sizes: Mapping[str, int]) -> Array | float:
     """The part of what a load fetches that it uses: runs shorter than `RUN_BYTES` side by side in memory waste some."""
     run: Array | float = float(size)
@@ -298,7 +382,7 @@ def _used(axes: Sequence[str], size: int, block: Mapping[str, Array], sizes: Map
     for a in reversed(axes):
         run = np.where(whole, run * block[a], run)
         whole = whole & (block[a] >= sizes[a])
-    return np.minimum(1.0, run / RUN_BYTES) if axes else 1.0
+    return np.minimum(1.0, run / RUN_BYTES) ** WASTE if axes else 1.0
 
 
 def _visited(w: Work, sizes: Mapping[str, int]) -> float:

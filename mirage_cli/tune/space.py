@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import permutations
+from itertools import permutations, product
 
 import numpy as np
 
@@ -30,13 +30,18 @@ def models(graph: MuGraph) -> dict[str, cost.Model]:
 
 
 def ranked(m: cost.Model, sizes: Mapping[str, int], target: Target, split: int | None = None) -> list[KernelSchedule]:
-    """All tile sizes and chunk counts of one kernel with default warps and stages, best first; those that fit."""
+    """All tile sizes, chunk counts and, where there are products, both orders of operands of one kernel with default
+    warps and stages, best first; those that fit."""
     order = cost.default_order(m)
+    orders = [order, order[::-1]] if m.matrix_axes else [order]
     schedules: list[KernelSchedule] = []
     for tiles in cost.tile_choices(m, sizes, coarse=False):
         chunks = [split] if split is not None and m.split else cost.split_choices(m, sizes, tiles, target, coarse=False)
         warps = cost.default_warps(m, tiles, sizes)
-        schedules += [KernelSchedule(tuple(tiles.items()), order, warps, 3, n, overlap=target.overlaps) for n in chunks]
+        pairs = tuple(tiles.items())
+        schedules += [
+            KernelSchedule(pairs, o, warps, 3, n, overlap=target.overlaps) for n, o in product(chunks, orders)
+        ]
     us = cost.estimate(m, cost.Batch.of(m, schedules, sizes), sizes, target).us
     return [schedules[int(i)] for i in np.argsort(us, kind="stable") if np.isfinite(us[i])]
 

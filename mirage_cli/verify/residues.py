@@ -151,16 +151,22 @@ def both_valid(x: Value, y: Value) -> Valid:
 
 
 def power(x: Array, exponents: tuple[int, ...]) -> Array:
-    """x ** exponents[level], by squaring."""
+    """x ** exponents[level], by squaring, four bits of the exponents at a time."""
     p = columns(x)
-    result = np.ones_like(x)
-    for bit in reversed(range(max(e.bit_length() for e in exponents))):
-        result = result * result % p
-        take = [e >> bit & 1 for e in exponents]
-        if all(take):
-            result = result * x % p
-        elif any(take):
-            result = np.where(np.array(take, dtype=bool).reshape(p.shape), result * x % p, result)
+    places = range(max(-(-e.bit_length() // 4) for e in exponents))
+    digits = [[e >> 4 * i & 15 for e in exponents] for i in reversed(places)]
+    table = [np.ones_like(x), x]
+    while len(table) <= max(map(max, digits), default=0):
+        table.append(table[-1] * x % p)
+    result = table[0]
+    for place, chosen in enumerate(digits):
+        if place:
+            result = result * result % p
+            for _ in range(3):
+                np.remainder(np.multiply(result, result, out=result), p, out=result)
+        if any(chosen):
+            factor = np.stack([table[d][level] for level, d in enumerate(chosen)])
+            result = result * factor % p if place else factor
     return result
 
 
