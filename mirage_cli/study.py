@@ -157,7 +157,7 @@ def _terms(problems: Sequence[Recorded], target: Target, whole: Sequence[Figures
     off = {t: [figures(p, target, frozenset({t})) for p in problems] for t in cost.TERMS}
     correlation, loss = summary(whole)
     lines = [
-        "With one term switched off. Better and worse: sizes whose rank correlation is higher or lower by at least 0.01.",
+        "With one term switched off. Better, worse: sizes whose rank correlation is higher or lower by at least 0.01.",
         "",
         "| without | what it says | mean rank correlation | geometric mean loss | better | worse |",
         "|---|---|---:|---:|---:|---:|",

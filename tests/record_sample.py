@@ -26,6 +26,7 @@ from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.pipeline import measured_problem, versions
 from mirage_cli.recorded import Measured, Recorded, write_recorded
 from mirage_cli.search import cost
+from mirage_cli.search.tiles import default_order, tile_choices
 from mirage_cli.spec import load_spec
 from mirage_cli.structural import Options, search_program
 from mirage_cli.target import Target, driver_version, find_target
@@ -44,7 +45,7 @@ TRIES = 40
 def sample(graph: MuGraph, target: Target, count: int, rng: random.Random) -> list[Schedule]:
     """Schedules of a μGraph that fit by the cost model."""
     by_name = models(graph)
-    choices = {n: list(cost.tile_choices(m, graph.sizes, coarse=False)) for n, m in by_name.items()}
+    choices = {n: list(tile_choices(m, graph.sizes, coarse=False)) for n, m in by_name.items()}
     found: dict[str, tuple[float, Schedule]] = {}
     for _ in range(TRIES * count):
         kernels = {n: drawn(m, rng.choice(choices[n]), target, rng) for n, m in by_name.items()}
@@ -60,7 +61,7 @@ def sample(graph: MuGraph, target: Target, count: int, rng: random.Random) -> li
 
 def drawn(m: cost.Model, tiles: dict[str, int], target: Target, rng: random.Random) -> KernelSchedule:
     """One kernel's schedule with these tiles."""
-    order = cost.default_order(m)
+    order = default_order(m)
     return KernelSchedule(
         tuple(tiles.items()),
         order[::-1] if m.matrix_axes and rng.random() < 0.5 else order,

@@ -25,6 +25,7 @@ from mirage_cli.ir.text import mugraph_id
 from mirage_cli.search import cost
 from mirage_cli.search.expand import Bounds, Expansion, Space, axes_of, sort_axes
 from mirage_cli.search.roles import Plan, plans
+from mirage_cli.search.tiles import best_schedule
 from mirage_cli.target import Target
 
 MAX_TOGETHER = 5
@@ -169,7 +170,7 @@ class _Search:
         element_bytes = self.element_bytes(plan)
         for i, kernel in enumerate(plan.kernels):
             m = cost.model(kernel, element_bytes)
-            best = cost.best_schedule(m, sizes, self.target)
+            best = best_schedule(m, sizes, self.target)
             if best is None:
                 return None
             total += best[0] + (cost.GAP_US if i else 0.0)

@@ -15,6 +15,7 @@ from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
 from mirage_cli.ir.program import DTYPE_BYTES
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.search import cost
+from mirage_cli.search.tiles import default_order, default_warps, split_choices, tile_choices
 from mirage_cli.target import Target
 
 WARPS = (1, 2, 4, 8, 16)
@@ -32,12 +33,12 @@ def models(graph: MuGraph) -> dict[str, cost.Model]:
 def ranked(m: cost.Model, sizes: Mapping[str, int], target: Target, split: int | None = None) -> list[KernelSchedule]:
     """All tile sizes, chunk counts and, where there are products, both orders of operands of one kernel with default
     warps and stages, best first; those that fit."""
-    order = cost.default_order(m)
+    order = default_order(m)
     orders = [order, order[::-1]] if m.matrix_axes else [order]
     schedules: list[KernelSchedule] = []
-    for tiles in cost.tile_choices(m, sizes, coarse=False):
-        chunks = [split] if split is not None and m.split else cost.split_choices(m, sizes, tiles, target, coarse=False)
-        warps = cost.default_warps(m, tiles, sizes)
+    for tiles in tile_choices(m, sizes, coarse=False):
+        chunks = [split] if split is not None and m.split else split_choices(m, sizes, tiles, target, coarse=False)
+        warps = default_warps(m, tiles, sizes)
         pairs = tuple(tiles.items())
         schedules += [
             KernelSchedule(pairs, o, warps, 3, n, overlap=target.overlaps) for n, o in product(chunks, orders)
