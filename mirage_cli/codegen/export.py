@@ -24,6 +24,7 @@ from pathlib import Path
 from types import ModuleType
 
 from mirage_cli.codegen.blocks import BFLOAT16, HELPERS, INTERPRETED, OVERLAP
+from mirage_cli.codegen.exported_text import PUBLIC, SELF_CHECK
 from mirage_cli.codegen.library import library_call
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.codegen.triton import KernelSource, emit_kernel
@@ -180,6 +181,7 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         ),
         "result": "outputs[0]" if len(program.outputs) == 1 else "tuple(outputs)",
     }
+    precision = f"torch.{program.dtype}"
     selfcheck = {
         "eager": textwrap.indent(torch_source(program, "eager").strip(), "    "),
         "stepwise": textwrap.indent(torch_source(lower(program), "stepwise").strip(), "    "),
@@ -188,8 +190,7 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         "contracted": str(longest_sum(program)),
         "check": _wrapped(
             "        results = check(",
-            f"{name} eager stepwise shapes dtypes scales contracted".split()
-            + f"torch.{program.dtype} {program.tolerance:g} device".split(),
+            f"run eager stepwise shapes dtypes scales contracted {precision} {program.tolerance:g} device".split(),
             ")",
         ),
     }
@@ -306,104 +307,6 @@ def _fill(template: str, values: Mapping[str, str]) -> str:
     for key, value in values.items():
         template = template.replace(f"@{key}@", value)
     return template.strip("\n")
-
-
-PUBLIC = '''
-_INPUTS = @inputs@
-_OUTPUTS = @outputs@
-_INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
-_INTERPRETER_LOCK = threading.Lock()
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-
-
-def @name@(@parameters@):
-    """@doc@"""
-    return _call(@call@)
-
-
-def _call(inputs):
-    """Checks the inputs, then runs: as a torch operator under torch.compile and for tensors that are more than data."""
-    device = getattr(inputs[0], "device", None)
-    plain = not torch.compiler.is_compiling()
-    for x, (name, shape, dtype) in zip(inputs, _INPUTS, strict=True):
-        if not isinstance(x, torch.Tensor):
-            raise TypeError(f"{name} should be a tensor, not {type(x).__name__}")
-        if x.dtype is not dtype:
-            raise TypeError(f"{name} should have the dtype {dtype}, not {x.dtype}")
-        if x.shape != shape:
-            raise ValueError(f"{name} should have the shape {shape}, not {tuple(x.shape)}")
-        if x.device != device:
-            raise ValueError(f"{name} should be on {device} like the first input, not on {x.device}")
-        if not x.is_contiguous():
-            raise ValueError(f"{name} should be contiguous: pass {name}.contiguous()")
-        plain = plain and type(x) in _PLAIN and not x.requires_grad
-    if device.type != "cuda" and not _INTERPRETED:
-        raise ValueError(f"inputs should be on a CUDA device, not on {device} (unless TRITON_INTERPRET=1 is set)")
-    return _run(*inputs) if plain else torch.ops.mirage.@operator@(*inputs)
-
-
-def _run(*inputs):
-    device = inputs[0].device
-    outputs = _empty_outputs(device)
-    with _turn(device):
-        launch(inputs, outputs, make_scratch(device))
-    return @result@
-
-
-def _empty_outputs(device):
-    return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in _OUTPUTS]
-
-
-def _turn(device):
-    """The inputs' device is the current one; Triton's interpreter serves one thread at a time."""
-    if _INTERPRETED:
-        return _INTERPRETER_LOCK
-    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
-
-
-def _fake(*inputs):
-    outputs = _empty_outputs(inputs[0].device)
-    return @result@
-
-
-if not hasattr(torch.ops.mirage, "@operator@"):  # the same file may be loaded twice
-@register@
-    _operator.register_fake(_fake)
-'''
-
-SELF_CHECK = '''
-def _check_this_file():
-    """Checks the kernel against a float64 evaluation and, on a GPU, times it beside eager PyTorch."""
-
-@eager@
-
-@stepwise@
-
-@checks@
-
-    gpu = torch.cuda.is_available() and not _INTERPRETED
-    if not gpu and not _INTERPRETED:
-        sys.exit("no GPU here: set TRITON_INTERPRET=1 to check the kernel on the CPU")
-    device = torch.device("cuda" if gpu else "cpu")
-    shapes, dtypes = [shape for _, shape, _ in _INPUTS], [dtype for _, _, dtype in _INPUTS]
-    scales, contracted = @scales@, @contracted@
-    passed = True
-    with torch.inference_mode():
-@check@
-        for ok, line in results:
-            print(line)
-            passed = passed and ok
-        if gpu:
-            normal = DISTRIBUTIONS[0]
-            more_inputs = lambda seed: draw(normal, shapes, dtypes, scales, contracted, device, seed)  # noqa: E731
-            for line in time_beside_eager(@name@, eager, more_inputs):
-                print(line)
-    return passed
-
-
-if __name__ == "__main__":
-    sys.exit(0 if _check_this_file() else 1)
-'''
 
 
 # -- loading
