@@ -4,9 +4,10 @@ from __future__ import annotations
 
 PUBLIC = '''
 _INPUTS = @inputs@
-_OUTPUTS = @outputs@
+_OUTPUTS = @outputs@  # strides, shape, dtype
 _INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
 _INTERPRETER_LOCK = threading.Lock()
+_NO_TURN = contextlib.nullcontext()
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -16,9 +17,35 @@ def @name@(@parameters@):
 
 
 def _call(inputs):
-    """Checks the inputs, then runs: as a torch operator under torch.compile and for tensors that are more than data."""
+    """Runs what needs no more than that at once. All else is checked, and then runs as a torch operator."""
+    if _is_plain(inputs):
+        return _run(*inputs)
+    _check(inputs)
+    return torch.ops.mirage.@operator@(*inputs)
+
+
+def _is_plain(inputs):
+    """Whether the inputs are as they should be, and nothing but data: the usual case, quickly."""
+    if torch.compiler.is_compiling():
+        return False
     device = getattr(inputs[0], "device", None)
-    plain = not torch.compiler.is_compiling()
+    recording = torch.is_grad_enabled()
+    for x, (_, shape, dtype) in zip(inputs, _INPUTS):
+        if (
+            type(x) not in _PLAIN
+            or x.dtype is not dtype
+            or x.shape != shape
+            or x.device != device
+            or not x.is_contiguous()
+            or (recording and x.requires_grad)
+        ):
+            return False
+    return inputs[0].is_cuda or _INTERPRETED
+
+
+def _check(inputs):
+    """Raises TypeError or ValueError, saying what was expected."""
+    device = getattr(inputs[0], "device", None)
     for x, (name, shape, dtype) in zip(inputs, _INPUTS, strict=True):
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name} should be a tensor, not {type(x).__name__}")
@@ -30,10 +57,8 @@ def _call(inputs):
             raise ValueError(f"{name} should be on {device} like the first input, not on {x.device}")
         if not x.is_contiguous():
             raise ValueError(f"{name} should be contiguous: pass {name}.contiguous()")
-        plain = plain and type(x) in _PLAIN and not x.requires_grad
     if device.type != "cuda" and not _INTERPRETED:
         raise ValueError(f"inputs should be on a CUDA device, not on {device} (unless TRITON_INTERPRET=1 is set)")
-    return _run(*inputs) if plain else torch.ops.mirage.@operator@(*inputs)
 
 
 def _run(*inputs):
@@ -45,14 +70,16 @@ def _run(*inputs):
 
 
 def _empty_outputs(device):
-    return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in _OUTPUTS]
+    return [torch.empty_strided(shape, strides, dtype=dtype, device=device) for strides, shape, dtype in _OUTPUTS]
 
 
 def _turn(device):
     """The inputs' device is the current one; Triton's interpreter serves one thread at a time."""
     if _INTERPRETED:
         return _INTERPRETER_LOCK
-    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+    if device.type == "cuda" and device.index != torch.cuda.current_device():
+        return torch.cuda.device(device)
+    return _NO_TURN
 
 
 def _fake(*inputs):
@@ -93,6 +120,8 @@ def _check_this_file():
             more_inputs = lambda seed: draw(normal, shapes, dtypes, scales, contracted, device, seed)  # noqa: E731
             for line in time_beside_eager(run, eager, more_inputs):
                 print(line)
+            inputs, outputs, scratch = more_inputs(0), _empty_outputs(device), make_scratch(device)
+            print(cpu_time(lambda: run(*inputs), lambda: launch(inputs, outputs, scratch), @kernels@))
     return passed
 
 
