@@ -242,6 +242,16 @@ def test_where_triton_launches_in_its_own_way_the_overhead_is_not_known(no_gpu: 
     assert "overhead" not in str(time)
 
 
+def test_a_cuda_graph_is_of_inputs_that_are_right_and_on_a_gpu() -> None:
+    program, graph = chain(1)
+    module: Any = load_export(export_source(program, graph, schedule_of(graph)))
+    x, w = torch.zeros(16, 64, dtype=torch.float16), torch.zeros(64, 48, dtype=torch.float16)
+    with pytest.raises(TypeError, match=r"W should have the dtype torch.float16"):
+        module.stubbed_graph(x, w.float())
+    with pytest.raises(ValueError, match="a CUDA graph needs inputs on a CUDA device, not on cpu"):
+        module.stubbed_graph(X=x, W=w)
+
+
 def test_the_compile_farm_takes_an_exported_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its tensors have no data, and what it compiles is for a GPU that is not there."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
@@ -346,6 +356,19 @@ def test_gpu_other_devices(exported: Any) -> None:
         assert y.device == x.device
         expect(y, x, w)
     assert torch.cuda.current_device() == 0
+
+
+@pytest.mark.gpu
+def test_gpu_graph_computes_anew(exported: Any) -> None:
+    x, w = on_gpu(0)
+    replay = exported.stubbed_graph(x, w)
+    assert replay.inputs[0] is x
+    y = replay()
+    expect(y, x, w)
+    for seed in (1, 2):
+        x.copy_(on_gpu(seed)[0])
+        assert replay() is y
+        expect(y, x, w)
 
 
 @pytest.mark.gpu

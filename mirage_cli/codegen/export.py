@@ -165,7 +165,7 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
     if parts.kernels:
         modules |= {"functools", "inspect"}
     taken = parts.taken | modules | {"annotations", "starts_as_known", "launches_are_watched"}
-    if name in taken or keyword.iskeyword(name):
+    if name in taken or f"{name}_graph" in taken or keyword.iskeyword(name):
         raise ExportNameError(name)
     blocks = parts.blocks()
     digest = hashlib.sha256("\n".join([name, *map(str, program.inputs), *blocks]).encode()).hexdigest()[:12]
@@ -241,10 +241,11 @@ def _header(program: Program, graph: MuGraph, schedule: Schedule, info: ExportIn
             lines += textwrap.wrap(
                 value, WIDTH, initial_indent=f"{label:<10}", subsequent_indent=" " * 10, break_on_hyphens=False
             )
-    lines += [
-        "",
-        "Inference only: it has no gradient. `python FILE` checks it against float64 and, on a GPU, times it.",
-    ]
+    about = (
+        f"Inference only: it has no gradient. `{program.name}_graph` makes a CUDA graph of a call. "
+        "`python FILE` checks it against float64 and, on a GPU, times it."
+    )
+    lines += ["", *textwrap.wrap(about, WIDTH)]
     text = "\n".join(lines).replace("\\", "\\\\").replace('"""', "'''")
     return f'"""{text}\n"""'
 

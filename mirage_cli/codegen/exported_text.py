@@ -16,6 +16,14 @@ def @name@(@parameters@):
     return _call(@call@)
 
 
+def @name@_graph(@parameters@):
+    """One call for these very tensors as a CUDA graph: `replay()` computes anew from what they hold by then.
+
+    replay() returns the same output each time, written over, on the current stream. `replay.inputs` are the tensors.
+    """
+    return _capture(@call@)
+
+
 def _call(inputs):
     """Runs what needs no more than that at once. All else is checked, and then runs as a torch operator."""
     if _is_plain(inputs):
@@ -80,6 +88,29 @@ def _turn(device):
     if device.type == "cuda" and device.index != torch.cuda.current_device():
         return torch.cuda.device(device)
     return _NO_TURN
+
+
+def _capture(inputs):
+    _check(inputs)
+    device = inputs[0].device
+    if device.type != "cuda":
+        raise ValueError(f"a CUDA graph needs inputs on a CUDA device, not on {device}")
+    with torch.no_grad(), torch.cuda.device(device):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            _run(*inputs)  # compiles what is not compiled yet
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            result = _run(*inputs)
+
+    def replay():
+        graph.replay()
+        return result
+
+    replay.inputs = inputs
+    return replay
 
 
 def _fake(*inputs):
