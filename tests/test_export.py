@@ -280,6 +280,17 @@ def test_a_spec_name_that_the_file_needs_is_refused(name: str) -> None:
         export_source(program, graph, schedule_of(graph))
 
 
+def test_a_spec_may_be_called_as_something_within_the_self_check(tmp_path: Path) -> None:
+    graph = parse_mugraph(ALL["gram"].text.replace("mugraph gram", "mugraph check")).resized({"i": 6, "j": 6})
+    b = Builder(graph.inputs, [n for n, _ in graph.dims])
+    b.emit("dot", "X", b.emit("rename", "X", axes=("i", "j")), axes="k", out="Y")
+    program = Program("check", graph.dims, graph.dtype, graph.inputs, tuple(b.eqns), graph.outputs)
+    path = tmp_path / "check.py"
+    path.write_text(export_source(program, graph, schedule_of(graph)), encoding="utf-8")
+    done = run_file(path, TRITON_INTERPRET="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_launch_runs_on_meta_tensors_as_the_tuner_calls_it() -> None:
     program, graph = reduced(ALL["matmul"])
     module = load_export(kernels_source(graph, schedule_of(graph)))

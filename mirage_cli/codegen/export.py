@@ -1,7 +1,7 @@
 """A μGraph with its schedule as Python text: what the tuner loads and times, and the one file that users keep.
 
-`kernels_source` is the jit kernels with `make_scratch` and `launch`. `export_source` adds a header, the public function
-with its checks, the torch operator, and the self-check that `python FILE` runs.
+`kernels_source` is the jit kernels with `make_scratch` and `launch`. `export_source` adds a header, launches that take
+little CPU time, the public functions with their checks, the torch operator, and the self-check that `python FILE` runs.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ import tempfile
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from types import ModuleType
 
 from mirage_cli.codegen.blocks import BFLOAT16, HELPERS, INTERPRETED, OVERLAP
+from mirage_cli.codegen.exported_text import PUBLIC, SELF_CHECK
 from mirage_cli.codegen.library import library_call
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.codegen.triton import KernelSource, emit_kernel
@@ -92,8 +94,10 @@ def kernels_source(graph: MuGraph, schedule: Schedule) -> str:
 class _Parts:
     """The pieces of text that both forms share."""
 
-    def __init__(self, graph: MuGraph, schedule: Schedule) -> None:
+    def __init__(self, graph: MuGraph, schedule: Schedule, direct: bool = False) -> None:
+        """direct: later launches of a kernel are those of `codegen.direct`."""
         self.graph = graph
+        self.direct = direct
         self.sizes = launch_sizes(graph, schedule)
         self.overlap = any(s.overlap for s in schedule.kernels.values())
         self.kernels: dict[str, KernelSource] = {
@@ -108,8 +112,14 @@ class _Parts:
     def shape(self, t: Tensor) -> str:
         return _tuple(str(self.sizes[d]) for d in t.dims)
 
+    def strides(self, t: Tensor) -> str:
+        """Of a tensor that is contiguous. `torch.empty_strided` takes less CPU time than `torch.empty`."""
+        sizes = [self.sizes[d] for d in t.dims]
+        return _tuple(str(prod(sizes[i + 1 :])) for i in range(len(sizes)))
+
     def blocks(self) -> list[str]:
-        kernels = [k.source.strip("\n") for k in self.kernels.values()]
+        decorator = "@DirectLaunch\n" if self.direct else ""
+        kernels = [decorator + k.source.strip("\n") for k in self.kernels.values()]
         helpers = [OVERLAP] * self.overlap
         helpers += [BFLOAT16] * any("MATRIX_TYPE" in k or "to_bfloat16" in k for k in kernels)
         if helpers:
@@ -117,10 +127,8 @@ class _Parts:
         return [*kernels, self.scratch(), self.launch()]
 
     def scratch(self) -> str:
-        buffers = [
-            f"        torch.empty({self.shape(t)}, dtype=torch.{t.dtype}, device=device),  # {t}"
-            for t in self.graph.buffers
-        ]
+        layouts = [(f"{self.shape(t)}, {self.strides(t)}, dtype=torch.{t.dtype}", t) for t in self.graph.buffers]
+        buffers = [f"        torch.empty_strided({layout}, device=device),  # {t}" for layout, t in layouts]
         result = ["    return [", *buffers, "    ]"] if buffers else ["    return []"]
         doc = '    """Intermediates in device memory; their content before a launch does not matter."""'
         return "\n".join(["def make_scratch(device):", doc, *result])
@@ -151,19 +159,22 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
     """The text of the file of contract section "Exported kernels". Raises ExportNameError."""
     from mirage_cli.verify.numeric import longest_sum
 
-    parts = _Parts(graph, schedule)
+    parts = _Parts(graph, schedule, direct=True)
     name = program.name
-    if name in parts.taken | {"contextlib", "os", "sys", "threading", "annotations"} or keyword.iskeyword(name):
+    modules = {"contextlib", "os", "sys", "threading"}
+    if parts.kernels:
+        modules |= {"functools", "inspect"}
+    taken = parts.taken | modules | {"annotations", "starts_as_known", "launches_are_watched"}
+    if name in taken or f"{name}_graph" in taken or keyword.iskeyword(name):
         raise ExportNameError(name)
     blocks = parts.blocks()
     digest = hashlib.sha256("\n".join([name, *map(str, program.inputs), *blocks]).encode()).hexdigest()[:12]
-    imports = (
-        "import contextlib\n"
-        + "import functools\n" * parts.overlap
-        + "import os\nimport sys\nimport threading\n\nimport torch"
-    )
+    imports = "\n".join(f"import {m}" for m in sorted(modules))
     if parts.kernels:
-        imports += "\nimport triton\nimport triton.language as tl"
+        imports += "\nfrom typing import Any\n\nimport torch\nimport triton\nimport triton.language as tl"
+        blocks = [_direct_launch(), *blocks]
+    else:
+        imports += "\n\nimport torch"
     comment = "\n".join(f"# {x}".rstrip() for x in print_mugraph(graph).splitlines())
     mapping = {
         "name": name,
@@ -172,14 +183,16 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         "call": _tuple(t.name for t in program.inputs),
         "doc": _interface(program),
         "inputs": _table(f'("{t.name}", {parts.shape(t)}, torch.{t.dtype}),' for t in program.inputs),
-        "outputs": _table(f"({parts.shape(t)}, torch.{t.dtype})," for t in program.outputs),
+        "outputs": _table(f"({parts.strides(t)}, {parts.shape(t)}, torch.{t.dtype})," for t in program.outputs),
         "register": _wrapped(
             "    _operator = torch.library.custom_op(",
             [f'"mirage::{name}_{digest}"', "_run", "mutates_args=()", f'schema="{_schema(program)}"'],
             ")",
         ),
+        "kernels": f"[{', '.join(k.name for k in parts.kernels.values())}]",
         "result": "outputs[0]" if len(program.outputs) == 1 else "tuple(outputs)",
     }
+    precision = f"torch.{program.dtype}"
     selfcheck = {
         "eager": textwrap.indent(torch_source(program, "eager").strip(), "    "),
         "stepwise": textwrap.indent(torch_source(lower(program), "stepwise").strip(), "    "),
@@ -188,8 +201,7 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         "contracted": str(longest_sum(program)),
         "check": _wrapped(
             "        results = check(",
-            f"{name} eager stepwise shapes dtypes scales contracted".split()
-            + f"torch.{program.dtype} {program.tolerance:g} device".split(),
+            f"run eager stepwise shapes dtypes scales contracted {precision} {program.tolerance:g} device".split(),
             ")",
         ),
     }
@@ -229,10 +241,11 @@ def _header(program: Program, graph: MuGraph, schedule: Schedule, info: ExportIn
             lines += textwrap.wrap(
                 value, WIDTH, initial_indent=f"{label:<10}", subsequent_indent=" " * 10, break_on_hyphens=False
             )
-    lines += [
-        "",
-        "Inference only: it has no gradient. `python FILE` checks it against float64 and, on a GPU, times it.",
-    ]
+    about = (
+        f"Inference only: it has no gradient. `{program.name}_graph` makes a CUDA graph of a call. "
+        "`python FILE` checks it against float64 and, on a GPU, times it."
+    )
+    lines += ["", *textwrap.wrap(about, WIDTH)]
     text = "\n".join(lines).replace("\\", "\\\\").replace('"""', "'''")
     return f'"""{text}\n"""'
 
@@ -248,6 +261,19 @@ def _schema(program: Program) -> str:
     return f"({arguments}) -> " + ("Tensor" if n == 1 else f"({', '.join(['Tensor'] * n)})")
 
 
+def _direct_launch() -> str:
+    from mirage_cli.codegen import direct
+
+    return _imports_and_body(direct)[1]
+
+
+def _imports_and_body(module: ModuleType) -> tuple[list[ast.Import | ast.ImportFrom], str]:
+    """The imports that a module starts with, and the text behind them."""
+    source = inspect.getsource(module)
+    imports = [x for x in ast.parse(source).body if isinstance(x, ast.Import | ast.ImportFrom)]
+    return imports, "\n".join(source.splitlines()[imports[-1].end_lineno :]).strip()
+
+
 def _embedded() -> str:
     """The text of the modules that exported files carry: their imports from elsewhere, then their definitions."""
     from mirage_cli.codegen import selfcheck
@@ -257,14 +283,13 @@ def _embedded() -> str:
     names: dict[str, set[str]] = {}
     bodies: list[str] = []
     for module in (yardstick, selfcheck):
-        source = inspect.getsource(module)
-        statements = [x for x in ast.parse(source).body if isinstance(x, ast.Import | ast.ImportFrom)]
+        statements, body = _imports_and_body(module)
         for x in statements:
             if isinstance(x, ast.Import):
                 modules |= {a.name for a in x.names}
             elif x.module and x.module.split(".")[0] not in ("mirage_cli", "__future__"):
                 names.setdefault(x.module, set()).update(a.name for a in x.names)
-        bodies.append("\n".join(source.splitlines()[statements[-1].end_lineno :]).strip())
+        bodies.append(body)
     imports = [f"import {m}" for m in sorted(modules - {"torch"})]
     own = [m for m in sorted(names) if not m.startswith("torch")]
     imports += [f"from {m} import {', '.join(sorted(names[m]))}" for m in own]
@@ -306,104 +331,6 @@ def _fill(template: str, values: Mapping[str, str]) -> str:
     for key, value in values.items():
         template = template.replace(f"@{key}@", value)
     return template.strip("\n")
-
-
-PUBLIC = '''
-_INPUTS = @inputs@
-_OUTPUTS = @outputs@
-_INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
-_INTERPRETER_LOCK = threading.Lock()
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-
-
-def @name@(@parameters@):
-    """@doc@"""
-    return _call(@call@)
-
-
-def _call(inputs):
-    """Checks the inputs, then runs: as a torch operator under torch.compile and for tensors that are more than data."""
-    device = getattr(inputs[0], "device", None)
-    plain = not torch.compiler.is_compiling()
-    for x, (name, shape, dtype) in zip(inputs, _INPUTS, strict=True):
-        if not isinstance(x, torch.Tensor):
-            raise TypeError(f"{name} should be a tensor, not {type(x).__name__}")
-        if x.dtype is not dtype:
-            raise TypeError(f"{name} should have the dtype {dtype}, not {x.dtype}")
-        if x.shape != shape:
-            raise ValueError(f"{name} should have the shape {shape}, not {tuple(x.shape)}")
-        if x.device != device:
-            raise ValueError(f"{name} should be on {device} like the first input, not on {x.device}")
-        if not x.is_contiguous():
-            raise ValueError(f"{name} should be contiguous: pass {name}.contiguous()")
-        plain = plain and type(x) in _PLAIN and not x.requires_grad
-    if device.type != "cuda" and not _INTERPRETED:
-        raise ValueError(f"inputs should be on a CUDA device, not on {device} (unless TRITON_INTERPRET=1 is set)")
-    return _run(*inputs) if plain else torch.ops.mirage.@operator@(*inputs)
-
-
-def _run(*inputs):
-    device = inputs[0].device
-    outputs = _empty_outputs(device)
-    with _turn(device):
-        launch(inputs, outputs, make_scratch(device))
-    return @result@
-
-
-def _empty_outputs(device):
-    return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in _OUTPUTS]
-
-
-def _turn(device):
-    """The inputs' device is the current one; Triton's interpreter serves one thread at a time."""
-    if _INTERPRETED:
-        return _INTERPRETER_LOCK
-    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
-
-
-def _fake(*inputs):
-    outputs = _empty_outputs(inputs[0].device)
-    return @result@
-
-
-if not hasattr(torch.ops.mirage, "@operator@"):  # the same file may be loaded twice
-@register@
-    _operator.register_fake(_fake)
-'''
-
-SELF_CHECK = '''
-def _check_this_file():
-    """Checks the kernel against a float64 evaluation and, on a GPU, times it beside eager PyTorch."""
-
-@eager@
-
-@stepwise@
-
-@checks@
-
-    gpu = torch.cuda.is_available() and not _INTERPRETED
-    if not gpu and not _INTERPRETED:
-        sys.exit("no GPU here: set TRITON_INTERPRET=1 to check the kernel on the CPU")
-    device = torch.device("cuda" if gpu else "cpu")
-    shapes, dtypes = [shape for _, shape, _ in _INPUTS], [dtype for _, _, dtype in _INPUTS]
-    scales, contracted = @scales@, @contracted@
-    passed = True
-    with torch.inference_mode():
-@check@
-        for ok, line in results:
-            print(line)
-            passed = passed and ok
-        if gpu:
-            normal = DISTRIBUTIONS[0]
-            more_inputs = lambda seed: draw(normal, shapes, dtypes, scales, contracted, device, seed)  # noqa: E731
-            for line in time_beside_eager(@name@, eager, more_inputs):
-                print(line)
-    return passed
-
-
-if __name__ == "__main__":
-    sys.exit(0 if _check_this_file() else 1)
-'''
 
 
 # -- loading

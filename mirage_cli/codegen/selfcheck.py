@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
+import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -104,3 +108,81 @@ def capture(run: Callable[..., Any], sets: Sequence[Sequence[torch.Tensor]]) -> 
         for inputs in sets:
             run(*inputs)
     return graph.replay
+
+
+# -- the CPU's time
+
+BATCHES = 41
+BATCH = 50  # calls; the GPU's queue holds about 1,000 launches, and a CPU that fills it waits for the GPU
+
+
+@dataclass(frozen=True)
+class CpuTime:
+    """CPU time of one call, µs: medians over batches of calls.
+
+    call_us: all of the call. launches_us: its `launches` of Triton kernels alone, which is the `run` of what Triton
+    compiled, called with addresses and stream known beforehand; None where the file launches by Triton's own way.
+    """
+
+    call_us: float
+    launches_us: float | None
+    launches: int
+
+    @property
+    def overhead_us(self) -> float | None:
+        """What the call takes beyond its launches."""
+        return None if self.launches_us is None else self.call_us - self.launches_us
+
+    def __str__(self) -> str:
+        figures = f"{self.call_us:.2f} µs a call"
+        if self.launches_us is not None:
+            bare = f"{self.launches} bare launches {self.launches_us:.2f} µs"
+            figures = f"overhead {self.overhead_us:.2f} µs: {figures}, its {bare}"
+        return f"{'CPU':<11} {figures}, medians of {BATCHES} batches of {BATCH} calls"
+
+
+def cpu_time(call: Callable[[], Any], launch: Callable[[], Any], kernels: Sequence[Any]) -> CpuTime:
+    """Times `call()` and the launches in it, in turn. The GPU is idle before each batch, and never waited for within.
+
+    launch: launches what `call` does, on memory that it keeps. kernels: the file's kernels, each a `DirectLaunch`.
+    """
+    bare = bare_launches(launch, kernels)
+
+    def launches() -> None:
+        for start in bare:
+            start()
+
+    call_us: list[float] = []
+    launches_us: list[float] = []
+    for _ in range(BATCHES):
+        for run, samples in ((call, call_us), (launches, launches_us)):
+            torch.cuda.synchronize()
+            began_ns = time.perf_counter_ns()
+            for _ in range(BATCH):
+                run()
+            samples.append((time.perf_counter_ns() - began_ns) / 1e3 / BATCH)
+    torch.cuda.synchronize()
+    known = len(bare) > 0 or not kernels
+    return CpuTime(statistics.median(call_us), statistics.median(launches_us) if known else None, len(bare))
+
+
+def bare_launches(launch: Callable[[], Any], kernels: Sequence[Any]) -> list[Callable[[], Any]]:
+    """What `launch()` has Triton's compiled kernels do, to be done again on the same memory."""
+    launch()  # compiles what is not compiled yet
+    starts: list[Callable[[], Any]] = []
+
+    def recorder(compiled: Any) -> SimpleNamespace:
+        def run(*args: Any) -> None:
+            starts.append(functools.partial(compiled.run, *args))
+
+        return SimpleNamespace(run=run, function=compiled.function, packed_metadata=compiled.packed_metadata)
+
+    kept = [k.compiled for k in kernels]
+    try:
+        for k in kernels:
+            k.compiled = {key: recorder(c) for key, c in k.compiled.items()}
+        launch()
+    finally:
+        for k, compiled in zip(kernels, kept, strict=True):
+            k.compiled = compiled
+    return starts

@@ -1,0 +1,161 @@
+"""The fixed parts of exported files, with @places@ to fill: the public functions, and what `python FILE` does."""
+
+from __future__ import annotations
+
+PUBLIC = '''
+_INPUTS = @inputs@
+_OUTPUTS = @outputs@  # strides, shape, dtype
+_INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
+_INTERPRETER_LOCK = threading.Lock()
+_NO_TURN = contextlib.nullcontext()
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def @name@(@parameters@):
+    """@doc@"""
+    return _call(@call@)
+
+
+def @name@_graph(@parameters@):
+    """One call for these very tensors as a CUDA graph: `replay()` computes anew from what they hold by then.
+
+    replay() returns the same output each time, written over, on the current stream. `replay.inputs` are the tensors.
+    """
+    return _capture(@call@)
+
+
+def _call(inputs):
+    """Runs what needs no more than that at once. All else is checked, and then runs as a torch operator."""
+    if _is_plain(inputs):
+        return _run(*inputs)
+    _check(inputs)
+    return torch.ops.mirage.@operator@(*inputs)
+
+
+def _is_plain(inputs):
+    """Whether the inputs are as they should be, and nothing but data: the usual case, quickly."""
+    if torch.compiler.is_compiling():
+        return False
+    device = getattr(inputs[0], "device", None)
+    recording = torch.is_grad_enabled()
+    for x, (_, shape, dtype) in zip(inputs, _INPUTS):
+        if (
+            type(x) not in _PLAIN
+            or x.dtype is not dtype
+            or x.shape != shape
+            or x.device != device
+            or not x.is_contiguous()
+            or (recording and x.requires_grad)
+        ):
+            return False
+    return inputs[0].is_cuda or _INTERPRETED
+
+
+def _check(inputs):
+    """Raises TypeError or ValueError, saying what was expected."""
+    device = getattr(inputs[0], "device", None)
+    for x, (name, shape, dtype) in zip(inputs, _INPUTS, strict=True):
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{name} should be a tensor, not {type(x).__name__}")
+        if x.dtype is not dtype:
+            raise TypeError(f"{name} should have the dtype {dtype}, not {x.dtype}")
+        if x.shape != shape:
+            raise ValueError(f"{name} should have the shape {shape}, not {tuple(x.shape)}")
+        if x.device != device:
+            raise ValueError(f"{name} should be on {device} like the first input, not on {x.device}")
+        if not x.is_contiguous():
+            raise ValueError(f"{name} should be contiguous: pass {name}.contiguous()")
+    if device.type != "cuda" and not _INTERPRETED:
+        raise ValueError(f"inputs should be on a CUDA device, not on {device} (unless TRITON_INTERPRET=1 is set)")
+
+
+def _run(*inputs):
+    device = inputs[0].device
+    outputs = _empty_outputs(device)
+    with _turn(device):
+        launch(inputs, outputs, make_scratch(device))
+    return @result@
+
+
+def _empty_outputs(device):
+    return [torch.empty_strided(shape, strides, dtype=dtype, device=device) for strides, shape, dtype in _OUTPUTS]
+
+
+def _turn(device):
+    """The inputs' device is the current one; Triton's interpreter serves one thread at a time."""
+    if _INTERPRETED:
+        return _INTERPRETER_LOCK
+    if device.type == "cuda" and device.index != torch.cuda.current_device():
+        return torch.cuda.device(device)
+    return _NO_TURN
+
+
+def _capture(inputs):
+    _check(inputs)
+    device = inputs[0].device
+    if device.type != "cuda":
+        raise ValueError(f"a CUDA graph needs inputs on a CUDA device, not on {device}")
+    with torch.no_grad(), torch.cuda.device(device):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            _run(*inputs)  # compiles what is not compiled yet
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            result = _run(*inputs)
+
+    def replay():
+        graph.replay()
+        return result
+
+    replay.inputs = inputs
+    return replay
+
+
+def _fake(*inputs):
+    outputs = _empty_outputs(inputs[0].device)
+    return @result@
+
+
+if not hasattr(torch.ops.mirage, "@operator@"):  # the same file may be loaded twice
+@register@
+    _operator.register_fake(_fake)
+'''
+
+SELF_CHECK = '''
+def _check_this_file():
+    """Checks the kernel against a float64 evaluation and, on a GPU, times it beside eager PyTorch."""
+
+@eager@
+
+@stepwise@
+
+@checks@
+
+    run = globals()["@name@"]  # something above may have the same name
+    gpu = torch.cuda.is_available() and not _INTERPRETED
+    if not gpu and not _INTERPRETED:
+        sys.exit("no GPU here: set TRITON_INTERPRET=1 to check the kernel on the CPU")
+    device = torch.device("cuda" if gpu else "cpu")
+    shapes, dtypes = [shape for _, shape, _ in _INPUTS], [dtype for _, _, dtype in _INPUTS]
+    scales, contracted = @scales@, @contracted@
+    passed = True
+    with torch.inference_mode():
+@check@
+        for ok, line in results:
+            print(line)
+            passed = passed and ok
+        if gpu:
+            normal = DISTRIBUTIONS[0]
+            more_inputs = lambda seed: draw(normal, shapes, dtypes, scales, contracted, device, seed)  # noqa: E731
+            for line in time_beside_eager(run, eager, more_inputs):
+                print(line)
+            inputs, outputs, scratch = more_inputs(0), _empty_outputs(device), make_scratch(device)
+            print(cpu_time(lambda: run(*inputs), lambda: launch(inputs, outputs, scratch), @kernels@))
+    return passed
+
+
+if __name__ == "__main__":
+    sys.exit(0 if _check_this_file() else 1)
+'''

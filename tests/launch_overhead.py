@@ -1,0 +1,139 @@
+"""What a call of an exported function costs on the CPU beyond its launches: `python -m tests.launch_overhead`.
+
+It needs no GPU. Stubs stand for Triton's dispatch, what Triton compiles, and the GPU; the rest is the file as users
+get it, on CPU tensors. What a GPU changes: its memory is allocated by another allocator, and the current device is
+asked for.
+"""
+
+from __future__ import annotations
+
+import itertools
+from types import ModuleType
+from typing import Any
+
+import torch
+import triton
+from triton.compiler.compiler import CompiledKernel
+
+from mirage_cli.codegen.export import export_source, load_export
+from mirage_cli.codegen.selfcheck import CpuTime, cpu_time
+from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.program import Program
+from mirage_cli.ir.schedule import KernelSchedule, Schedule
+from mirage_cli.ir.text import parse_mugraph
+
+TEXT = """
+mugraph stubbed float16
+dims m=16 k=64 n=48
+input X f16[m, k]
+input W f16[k, n]
+output Y f16[m, n]
+"""
+PRODUCT = """
+kernel {name} generated m:tile n:grid k:loop
+  X = load X[m, k]
+  W = load W[k, n]
+  {y}[m, n] = dot(X, W; k)
+  store {y}[m, n] = {y}
+"""
+SQUARE = """
+kernel {name} generated m:tile n:grid
+  {x} = load {x}[m, n]
+  {y}[m, n] = mul({x}, {x})
+  store {y}[m, n] = {y}
+"""
+
+
+def chain(kernels: int) -> tuple[Program, MuGraph]:
+    """X·W, squared in kernels of their own: two inputs, one output, and a buffer behind each kernel but the last."""
+    values = [*(f"B{i}" for i in range(kernels - 1)), "Y"]
+    text = TEXT + "".join(f"buffer {b} f16[m, n]\n" for b in values[:-1])
+    text += PRODUCT.format(name="k0", y=values[0])
+    for i, (x, y) in enumerate(itertools.pairwise(values), 1):
+        text += SQUARE.format(name=f"k{i}", x=x, y=y)
+    graph = parse_mugraph(text)
+    body = tuple(e for k in graph.kernels for e in k.body)
+    return Program("stubbed", graph.dims, graph.dtype, graph.inputs, body, graph.outputs), graph
+
+
+def schedule_of(graph: MuGraph) -> Schedule:
+    def tiles(k: Any) -> tuple[tuple[str, int], ...]:
+        return tuple((d, 16) for d in k.with_role("grid", "split", "loop"))
+
+    return Schedule({k.name: KernelSchedule(tiles(k), tuple(d for d, _ in k.roles)) for k in graph.kernels})
+
+
+class StubDriver:
+    """A GPU that is not there."""
+
+    device = 0
+    stream = 7
+
+    def get_current_device(self) -> int:
+        return self.device
+
+    def get_current_stream(self, _device: int) -> int:
+        return self.stream
+
+
+class StubCompiled(CompiledKernel):
+    """What Triton compiles: it keeps what it is started with where `calls` is a list."""
+
+    def __init__(self, calls: list[tuple[Any, ...]] | None) -> None:
+        self.function, self.packed_metadata = 3, (4, 1, 0)
+        self._run = (lambda *_: None) if calls is None else (lambda *args: calls.append(args))
+
+
+class StubKernel:
+    """What `triton.jit` makes: it counts the launches that go through it."""
+
+    def __init__(self, calls: list[tuple[Any, ...]] | None = None, kind: Any = StubCompiled) -> None:
+        self.dispatched: list[tuple[Any, ...]] = []
+        self.calls, self.kind = calls, kind
+
+    def __getitem__(self, grid: tuple[int]) -> Any:
+        def run(*args: Any, **options: Any) -> Any:
+            self.dispatched.append((grid, args, options))
+            return self.kind(self.calls)
+
+        return run
+
+
+def load_with_stubs(program: Program, graph: MuGraph) -> ModuleType:
+    """The exported file, which takes the CPU for a GPU. Its kernels are stubs that compute nothing."""
+    source = export_source(program, graph, schedule_of(graph))
+    for cuda, cpu in (('"cuda"', '"cpu"'), (".is_cuda", ".is_cpu")):
+        assert cuda in source
+        source = source.replace(cuda, cpu)
+    module: Any = load_export(source)
+    module._INTERPRETED = False
+    for name in kernel_names(module):
+        getattr(module, name).kernel = StubKernel()
+    return module
+
+
+def kernel_names(module: Any) -> list[str]:
+    return [name for name, value in vars(module).items() if isinstance(value, module.DirectLaunch)]
+
+
+def measure(kernels: int) -> CpuTime:
+    """The overhead of a call with so many kernels. The stubs must be in place."""
+    program, graph = chain(kernels)
+    module: Any = load_with_stubs(program, graph)
+    inputs = [torch.zeros([program.sizes[d] for d in t.dims], dtype=torch.float16) for t in program.inputs]
+    outputs, scratch = module._empty_outputs("cpu"), module.make_scratch("cpu")
+    direct = [getattr(module, name) for name in kernel_names(module)]
+    return cpu_time(lambda: module.stubbed(*inputs), lambda: module.launch(inputs, outputs, scratch), direct)
+
+
+def main() -> None:
+    driver: Any = triton.runtime.driver
+    driver.set_active(StubDriver())
+    cuda: Any = torch.cuda
+    cuda.current_device = cuda.synchronize = lambda: None
+    for kernels in (1, 2, 3):
+        print(f"{kernels} kernels: {measure(kernels)}")
+
+
+if __name__ == "__main__":
+    main()
