@@ -21,7 +21,7 @@ import pytest
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.schedule import KernelSchedule, Schedule
+from mirage_cli.ir.schedule import CHOICES, KernelSchedule, Schedule
 from mirage_cli.ir.text import canonical_text, parse_mugraph
 from mirage_cli.recorded import Recorded, load, write_recorded
 from mirage_cli.records import Key, Measurement, StoredMuGraph
@@ -297,7 +297,7 @@ def test_the_first_of_the_first_schedules_is_the_best_that_is_predicted(name: st
 @pytest.mark.parametrize("name", SPACES)
 def test_neighbours_differ_in_what_they_say(name: str) -> None:
     graph = golden(name)
-    names = ("tiles", "order", "warps", "stages", "overlap")
+    names = ("tiles", "order", "warps", "stages", *CHOICES)
     changed: Counter[str] = Counter()
     for start in first_schedules(graph, H200, 6):
         near = neighbours(graph, start, H200)

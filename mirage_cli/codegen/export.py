@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
-from mirage_cli.codegen.blocks import BFLOAT16, HELPERS, INTERPRETED, OVERLAP
+from mirage_cli.codegen.access import Descriptor
+from mirage_cli.codegen.blocks import BFLOAT16, DESCRIPTORS, HELPERS, INTERPRETED, OVERLAP
 from mirage_cli.codegen.library import library_call
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.codegen.triton import KernelSource, emit_kernel
@@ -85,7 +86,7 @@ def kernels_source(graph: MuGraph, schedule: Schedule) -> str:
     """
     parts = _Parts(graph, schedule)
     imports = ["import functools", ""] if parts.overlap else []
-    imports += ["import torch"] + (["import triton", "import triton.language as tl"] if parts.kernels else [])
+    imports += ["import torch", *parts.imports()]
     return "\n\n\n".join(["\n".join(imports), *parts.blocks()]) + "\n"
 
 
@@ -101,9 +102,17 @@ class _Parts:
             for k in graph.kernels
             if k.kind == "generated"
         }
+        self.descriptors = any(k.descriptors for k in self.kernels.values())
         self.taken = {"torch", "triton", "tl", "inputs", "outputs", "scratch", "make_scratch", "launch"}
         self.taken |= HELPERS | {k.name for k in self.kernels.values()}
         self.names = {n: f"{n}_" if n in self.taken or keyword.iskeyword(n) else n for n in graph.tensors()}
+
+    def imports(self) -> list[str]:
+        """What the module takes from Triton."""
+        if not self.kernels:
+            return []
+        boxes = ["from triton.tools.tensor_descriptor import TensorDescriptor"] * self.descriptors
+        return ["import triton", "import triton.language as tl", *boxes]
 
     def shape(self, t: Tensor) -> str:
         return _tuple(str(self.sizes[d]) for d in t.dims)
@@ -112,6 +121,8 @@ class _Parts:
         kernels = [k.source.strip("\n") for k in self.kernels.values()]
         helpers = [OVERLAP] * self.overlap
         helpers += [BFLOAT16] * any("MATRIX_TYPE" in k or "to_bfloat16" in k for k in kernels)
+        if self.descriptors:
+            kernels = [DESCRIPTORS, *kernels]
         if helpers:
             kernels = [INTERPRETED, *helpers, *kernels]
         return [*kernels, self.scratch(), self.launch()]
@@ -137,11 +148,15 @@ class _Parts:
         for k in self.graph.kernels:
             if k.name in self.kernels:
                 ks = self.kernels[k.name]
-                args = [*(self.names[a] for a in ks.args), *ks.options]
+                boxes = [self.descriptor(d) for d in ks.descriptors]
+                args = [*(self.names[a] for a in ks.args), *boxes, *ks.options]
                 lines.append(_wrapped(f"    {ks.name}[({ks.programs},)](", args, ")"))
             else:
                 lines.append("    " + library_call(self.graph, k, self.sizes, self.names))
         return "\n".join(lines)
+
+    def descriptor(self, d: Descriptor) -> str:
+        return f"descriptor({self.names[d.buffer]}, {[*d.shape]}, {[*d.strides]}, {[*d.box]})"
 
 
 # -- the exported file
@@ -162,8 +177,7 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         + "import functools\n" * parts.overlap
         + "import os\nimport sys\nimport threading\n\nimport torch"
     )
-    if parts.kernels:
-        imports += "\nimport triton\nimport triton.language as tl"
+    imports = "\n".join([imports, *parts.imports()])
     comment = "\n".join(f"# {x}".rstrip() for x in print_mugraph(graph).splitlines())
     mapping = {
         "name": name,

@@ -9,6 +9,9 @@ from typing import Any
 
 from mirage_cli.ir.mugraph import Kernel
 
+CHOICES = ("overlap", "descriptors")
+"""What a schedule does or leaves."""
+
 
 @dataclass(frozen=True, slots=True)
 class KernelSchedule:
@@ -21,6 +24,7 @@ class KernelSchedule:
     split: number of chunks of the split dimension, 1 where there is none.
     group: programs of the first grid dimension that run next to each other before the second moves on (1: row-major).
     overlap: start before the kernel in front has ended, and wait for its results there (programmatic dependent launch).
+    descriptors: read blocks in loops through tensor descriptors (TMA) where the hardware takes their shape.
     """
 
     tiles: tuple[tuple[str, int], ...]
@@ -30,6 +34,7 @@ class KernelSchedule:
     split: int = 1
     group: int = 1
     overlap: bool = False
+    descriptors: bool = False
 
     def tile(self, dim: str) -> int:
         return dict(self.tiles)[dim]
@@ -38,8 +43,8 @@ class KernelSchedule:
         tiles = " ".join(f"{d}={t}" for d, t in self.tiles)
         split = f" split={self.split}" if self.split > 1 else ""
         group = f" group={self.group}" if self.group > 1 else ""
-        overlap = " overlap" if self.overlap else ""
-        return f"{tiles} order={','.join(self.order)} warps={self.warps} stages={self.stages}{split}{group}{overlap}"
+        choices = "".join(f" {name}" for name in CHOICES if getattr(self, name))
+        return f"{tiles} order={','.join(self.order)} warps={self.warps} stages={self.stages}{split}{group}{choices}"
 
 
 @dataclass(frozen=True, slots=True)
