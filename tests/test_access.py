@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from mirage_cli.codegen.access import Descriptor, descriptors
+from mirage_cli.codegen.access import Descriptor, descriptors, streamed
 from mirage_cli.codegen.export import export_source, kernels_source, load_export
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
@@ -194,6 +194,53 @@ def test_stored_schedules_keep_their_meaning() -> None:
     assert str(plan) == f"{Schedule.from_json(old)} descriptors"
 
 
+# -- what is read once
+
+STREAMED = {
+    "every instance has rows of its own": ("m=64 k=64; X[m,k]; Y[m]", "m:grid k:loop", "Y[m] = sum(X; k)", "", {"X"}),
+    "elementwise, one operand shared": (
+        "m=64 n=64; X[m,n] B[n]; Y[m,n]", "m:grid n:grid", "Y[m, n] = add(X, B)", "", {"X"}),
+    "shared by no one, with one tile of rows": (
+        "m=16 n=64; X[m,n] B[n]; Y[m,n]", "m:grid n:grid", "Y[m, n] = add(X, B)", "", {"X", "B"}),
+    "read again by a second loop": (
+        "m=64 k=64; X[m,k]; Y[m,k]", "m:grid k:loop", "S[m] = sum(X; k)\nY[m, k] = div(X, S)", "", set[str]()),
+    "read again for each tile of another axis": (
+        "m=64 k=64 l=64; X[m,k,l] W[k]; Y[m]", "m:grid k:loop l:loop", "A[m, k, l] = mul(X, W)\nY[m] = sum(A; k, l)",
+        "", {"X"}),
+    "multiplied out": ("n=64 k=64; X[k] W[n,k]; Y[n]", "n:grid k:loop", "Y[n] = dot(X, W; k)", "", {"W"}),
+    "fetched ahead for the matrix units": (
+        "m=16 n=64 k=64; X[m,k] W[k,n]; Y[m,n]", "m:grid n:grid k:loop", "Y[m, n] = dot(X, W; k)", "", set[str]()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STREAMED)
+def test_what_one_instance_reads_once_leaves_the_caches_first(name: str) -> None:
+    header, roles, body, tiles, expected = STREAMED[name]
+    graph = kernel(header, roles, body)
+    plan = choosing(schedule(graph, tiles), stream=True)
+    assert streamed(graph, graph.kernels[0], plan.kernels["k0"], graph.sizes) == expected
+    source = kernels_source(graph, plan)
+    assert [x for x in "XBW" if f"{x} = tl.load" in source and "evict_first" in line_of(source, x)] == sorted(
+        expected, key="XBW".index
+    )
+    assert settled(graph, plan) == choosing(plan, stream=bool(expected))
+    check(graph, plan)
+
+
+def line_of(source: str, value: str) -> str:
+    return next(line for line in source.splitlines() if f" {value} = tl.load" in line)
+
+
+def test_what_another_kernel_reads_too_stays_in_the_caches() -> None:
+    graph = CASES["split_matmul"].graph
+    plan = choosing(schedule(graph, chunks=2), stream=True)
+    sizes = chunk_sizes(graph, plan)
+    found = {k.name: streamed(graph, k, plan.kernels[k.name], sizes) for k in graph.kernels}
+    assert [bool(x) for x in found.values()] == [False, True]
+    twice = replace(graph, kernels=(*graph.kernels, graph.kernels[1]))
+    assert not streamed(twice, graph.kernels[1], plan.kernels[graph.kernels[1].name], sizes)
+
+
 # -- compiled, with no GPU present
 
 
@@ -228,6 +275,16 @@ def test_descriptors_are_compiled_to_tensor_copies(name: str, tmp_path: Path, mo
     assert "cp.async.bulk.tensor" in ptx
     assert "cp.async.cg" not in ptx
     assert "wgmma.mma_async" in ptx
+
+
+@pytest.mark.parametrize("arch", [80, 90])
+def test_what_is_read_once_is_marked_in_the_instructions(
+    arch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = kernel("n=512 k=4096; X[k] W[n,k]; Y[n]", "n:grid k:loop", "Y[n] = dot(X, W; k)")
+    plan = schedule(graph, "n=8 k=512")
+    assert "evict_first" not in compiled(graph, plan, arch, tmp_path / "plain", monkeypatch)
+    assert "L1::evict_first" in compiled(graph, choosing(plan, stream=True), arch, tmp_path / "once", monkeypatch)
 
 
 def test_descriptors_work_where_the_hardware_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -308,7 +308,8 @@ def test_neighbours_differ_in_what_they_say(name: str) -> None:
         for _, s in near:
             pairs = [(s.kernels[k], start.kernels[k]) for k in s.kernels]
             changed.update(n for a, b in pairs for n in names if getattr(a, n) != getattr(b, n))
-    assert set(changed) == set(names)
+    pipelined = {"stream"} if name == "gated_mlp" else set[str]()  # no load but those that products fetch ahead
+    assert set(changed) == set(names) - pipelined
 
 
 def test_neighbours_change_one_kernel_or_the_number_of_chunks() -> None:

@@ -11,8 +11,8 @@ from math import ceil, prod
 
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.placement import Loop, place
-from mirage_cli.ir.program import DTYPE_BYTES
-from mirage_cli.ir.schedule import KernelSchedule, block_sizes
+from mirage_cli.ir.program import DTYPE_BYTES, Eqn
+from mirage_cli.ir.schedule import KernelSchedule, block_sizes, on_matrix_units
 
 DESCRIPTOR_ALIGNMENT = 16
 """Bytes: of the start of a tensor, of its strides, and the least of a box's innermost axis (CUDA driver API,
@@ -87,8 +87,12 @@ def _descriptor(
 
 
 def streamed(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> frozenset[str]:
-    """Values whose loads read each element of a tensor once: in one program instance, one iteration and one kernel."""
+    """Values whose loads read each element of a tensor once: in one program instance, one iteration and one kernel.
+
+    Loops that multiply on the matrix units fetch ahead, by copies that Triton gives no hint to.
+    """
     block = block_sizes(kernel, schedule, sizes)
+    dims = kernel.value_dims()
     shared = {d for d in kernel.with_role("grid") if ceil(sizes[d] / block[d]) > 1}
     if kernel.split is not None and schedule.split > 1:
         shared.add(kernel.split)
@@ -97,7 +101,14 @@ def streamed(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Ma
     found: set[str] = set()
     for x in kernel.loads:
         homes = [s for s in segments if any(step.out == x.out for step in s.steps)]
-        walked = {d for s in homes if isinstance(s, Loop) for d in s.dims}
-        if len(homes) == 1 and readers.count(x.buffer) == 1 and shared | walked <= set(x.dims):
+        loops = [s for s in homes if isinstance(s, Loop)]
+        walked = {d for s in loops for d in s.dims}
+        ahead = schedule.stages > 1 and any(_multiplies(s, dims, block) for s in loops)
+        if len(homes) == 1 and readers.count(x.buffer) == 1 and shared | walked <= set(x.dims) and not ahead:
             found.add(x.out)
     return frozenset(found)
+
+
+def _multiplies(loop: Loop, dims: Mapping[str, tuple[str, ...]], block: Mapping[str, int]) -> bool:
+    """Whether a loop has a product on the matrix units."""
+    return any(isinstance(e, Eqn) and e.op == "dot" and on_matrix_units(e, dims, block) for e in loop.steps)

@@ -10,7 +10,7 @@ from mirage_cli.codegen.blocks import MAX_PRODUCT, TRITON_TYPE, Blocks, EmitErro
 from mirage_cli.ir.ops import IDENTITY, OPS, Number
 from mirage_cli.ir.program import Eqn
 from mirage_cli.ir.reach import kept
-from mirage_cli.ir.schedule import MIN_DOT
+from mirage_cli.ir.schedule import on_matrix_units
 
 LOG2E = math.log2(math.e)
 
@@ -153,8 +153,7 @@ class Expressions(Blocks):
         self.clean[e.out] = frozenset(
             d for d in self.padded & set(e.dims) if any(d in self.clean[v] for v in (a, b)) and not set(batch) & {d}
         )
-        lone = [d for d in (*axes[a], *axes[b]) if d in e.axes and d not in middle]
-        if lone or min(self.count(rows), self.count(columns), self.count(middle)) < MIN_DOT:
+        if not on_matrix_units(e, self.dims, self.block):
             text = self.multiplied_out(e, a, b, axes)
             return f"{accumulator} + {text}" if accumulator else text
         if rows and columns and self.order.index(rows[0]) > self.order.index(columns[0]):

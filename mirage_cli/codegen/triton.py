@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, prod
 
-from mirage_cli.codegen.access import Descriptor, descriptors
+from mirage_cli.codegen.access import Descriptor, descriptors, streamed
 from mirage_cli.codegen.blocks import MAX_ELEMENTS, MAX_LANES, TRITON_TYPE, EmitError
 from mirage_cli.codegen.expressions import LOG2E, Expressions, number_literal
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
@@ -56,6 +56,7 @@ class _Emitter(Expressions):
         self.limits = {x: limits(kernel, x) for x in self.placement.loops}
         self.release = False
         self.descriptors = descriptors(graph, kernel, schedule, sizes) if schedule.descriptors else {}
+        self.streamed = streamed(graph, kernel, schedule, sizes) if schedule.stream else frozenset[str]()
 
     # -- the kernel
 
@@ -151,6 +152,7 @@ class _Emitter(Expressions):
         tensor = self.tensors[x.buffer]
         mask = self.mask(x.dims, axes)
         extra = f", mask={mask}, other=0" if mask else ""
+        extra += ', eviction_policy="evict_first"' if x.out in self.streamed else ""
         note = f"[{', '.join(axes)}]"
         self.clean[x.out] = frozenset(self.padded & set(axes))
         if x.out in self.descriptors:  # what lies past the end of a dimension reads as zero

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from math import prod
 from typing import Any
 
 from mirage_cli.ir.mugraph import Kernel
+from mirage_cli.ir.program import Eqn
 
-CHOICES = ("overlap", "descriptors")
+CHOICES = ("overlap", "descriptors", "stream")
 """What a schedule does or leaves."""
 
 
@@ -25,6 +27,7 @@ class KernelSchedule:
     group: programs of the first grid dimension that run next to each other before the second moves on (1: row-major).
     overlap: start before the kernel in front has ended, and wait for its results there (programmatic dependent launch).
     descriptors: read blocks in loops through tensor descriptors (TMA) where the hardware takes their shape.
+    stream: what is read once in the whole μGraph is the first to leave the caches.
     """
 
     tiles: tuple[tuple[str, int], ...]
@@ -35,6 +38,7 @@ class KernelSchedule:
     group: int = 1
     overlap: bool = False
     descriptors: bool = False
+    stream: bool = False
 
     def tile(self, dim: str) -> int:
         return dict(self.tiles)[dim]
@@ -75,6 +79,16 @@ def _plain(k: Mapping[str, Any]) -> dict[str, Any]:
 
 MIN_DOT = 16
 """The smallest block axis that the matrix units take (Triton's tl.dot, float16)."""
+
+
+def on_matrix_units(e: Eqn, dims: Mapping[str, tuple[str, ...]], block: Mapping[str, int]) -> bool:
+    """Whether the blocks of a product are large enough for the matrix units. dims: of every value."""
+    a, b = (set(dims[v]) for v in e.values)
+    summed = set(e.axes)
+    if any(block[d] > 1 for d in summed & (a ^ b)):
+        return False
+    sides = (a - b) - summed, (b - a) - summed, a & b & summed
+    return all(prod(block[d] for d in side) >= MIN_DOT for side in sides)
 
 
 def block_sizes(kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> dict[str, int]:

@@ -11,7 +11,7 @@ from itertools import permutations
 
 import numpy as np
 
-from mirage_cli.codegen.access import descriptors
+from mirage_cli.codegen.access import descriptors, streamed
 from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
 from mirage_cli.ir.program import DTYPE_BYTES
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
@@ -191,8 +191,11 @@ def settled(graph: MuGraph, schedule: Schedule) -> Schedule:
     kernels = dict(schedule.kernels)
     for k in graph.kernels:
         s = kernels.get(k.name)
-        if s is not None and s.descriptors and not descriptors(graph, k, s, sizes):
-            kernels[k.name] = replace(s, descriptors=False)
+        if s is None:
+            continue
+        boxes = descriptors(graph, k, s, sizes) if s.descriptors else {}
+        stream = s.stream and bool(streamed(graph, k, s, sizes) - boxes.keys())
+        kernels[k.name] = replace(s, descriptors=bool(boxes), stream=stream)
     return Schedule(kernels)
 
 
@@ -206,6 +209,7 @@ def _variations(
     """One choice changed at a time."""
     if target.overlaps:
         yield replace(s, overlap=not s.overlap)
+    yield replace(s, stream=not s.stream)
     if target.descriptors:
         yield replace(s, descriptors=not s.descriptors)
     for warps in (s.warps // 2, s.warps * 2):
