@@ -10,6 +10,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from mirage_cli.ir.schedule import Schedule
+
 Document = Mapping[str, Any]
 
 
@@ -117,12 +119,7 @@ def explanation(r: Document) -> list[Table | Text]:
 
 
 def schedule_text(k: Mapping[str, Any]) -> str:
-    tiles = " ".join(f"{d}={t}" for d, t in k["tiles"])
-    order = ",".join(k["order"])
-    split = f" split={k['split']}" if k["split"] > 1 else ""
-    group = f" group={k['group']}" if k["group"] > 1 else ""
-    overlap = " overlap" if k.get("overlap") else ""
-    return f"{tiles} order={order} warps={k['warps']} stages={k['stages']}{split}{group}{overlap}"
+    return str(Schedule.from_json({"": k}).kernels[""])
 
 
 def remarks(rows: Sequence[Document]) -> list[str]:

@@ -72,6 +72,11 @@ class Target:
         """Whether a kernel can start before the one in front has ended (programmatic dependent launch; [CC] 9.0)."""
         return self.sm >= 90
 
+    @property
+    def descriptors(self) -> bool:
+        """Whether blocks of tensors are fetched by hardware that is given a tensor descriptor (TMA; [CC] 9.0)."""
+        return self.sm >= 90
+
     def matrix_flops_per_us(self, dtype: str) -> float:
         """The matrix units' rate for inputs of this dtype; float32 runs as TF32 where it is allowed to."""
         return self.tf32_flops_per_us if dtype == "float32" else self.tensor_flops_per_us

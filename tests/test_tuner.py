@@ -21,7 +21,7 @@ import pytest
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.schedule import KernelSchedule, Schedule
+from mirage_cli.ir.schedule import CHOICES, KernelSchedule, Schedule
 from mirage_cli.ir.text import canonical_text, parse_mugraph
 from mirage_cli.recorded import Recorded, load, write_recorded
 from mirage_cli.records import Key, Measurement, StoredMuGraph
@@ -308,7 +308,7 @@ def test_the_first_of_the_first_schedules_is_the_best_that_is_predicted(name: st
 @pytest.mark.parametrize("name", SPACES)
 def test_neighbours_differ_in_what_they_say(name: str) -> None:
     graph = golden(name)
-    names = ("tiles", "order", "warps", "stages", "overlap")
+    names = ("tiles", "order", "warps", "stages", *CHOICES)
     changed: Counter[str] = Counter()
     for start in first_schedules(graph, H200, 6):
         near = neighbours(graph, start, H200)
@@ -319,7 +319,8 @@ def test_neighbours_differ_in_what_they_say(name: str) -> None:
         for _, s in near:
             pairs = [(s.kernels[k], start.kernels[k]) for k in s.kernels]
             changed.update(n for a, b in pairs for n in names if getattr(a, n) != getattr(b, n))
-    assert set(changed) == set(names)
+    pipelined = {"stream"} if name == "gated_mlp" else set[str]()  # no load but those that products fetch ahead
+    assert set(changed) == set(names) - pipelined
 
 
 def test_neighbours_change_one_kernel_or_the_number_of_chunks() -> None:

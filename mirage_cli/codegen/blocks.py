@@ -43,6 +43,12 @@ def release_next():
             tl.extra.cuda.gdc_launch_dependents()
 '''.strip()
 """What modules start with whose kernels overlap (programmatic dependent launch, sm_90 and later)."""
+DESCRIPTORS = '''
+def descriptor(x, shape, strides, box):
+    """What reads x in boxes: of a copy, where x starts at no multiple of the 16 bytes that the hardware asks for."""
+    return TensorDescriptor(x if x.data_ptr() % 16 == 0 else x.clone(), shape, strides, box)
+'''.strip()
+"""What modules start with whose kernels have tensor descriptors."""
 BFLOAT16 = '''
 # What tl.dot is given. Triton's interpreter would multiply the bits of bfloat16: there it is given float32.
 MATRIX_TYPE = tl.constexpr(tl.float32 if triton.knobs.runtime.interpret else tl.bfloat16)
@@ -69,12 +75,14 @@ HELPERS = {
     "wait_for_data",
     "release_next",
     "can_overlap",
+    "descriptor",
+    "TensorDescriptor",
     "functools",
 }
 """Names of a module that the texts above bring."""
 RESERVED = HELPERS | {"tl", "triton", "range", "pid", "chunk", "step", "min", "max", "float"}
 OWN_PREFIXES = ("i_", "in_", "s_", "t_", "first_", "rows_", "begin_", "end_", "whole_", "rest_", "SIZE_", "BLOCK_")
-OWN_SUFFIXES = ("_ptr", "_next", "_scale", "_shift")
+OWN_SUFFIXES = ("_ptr", "_desc", "_next", "_scale", "_shift")
 
 
 class EmitError(Exception):
@@ -103,6 +111,7 @@ class Blocks:
         self.exact = graph.exact()[kernel.name]
         self.clean: dict[str, frozenset[str]] = {}  # padded dimensions along which a value is known to be zero
         self.names: dict[str, str] = {}
+        self.starts: dict[str, str] = {}  # where the current block along a dimension starts
         self.deferred: set[str] = set()  # accumulators that are reduced across lanes only after their loop
         self.buffers = tuple(dict.fromkeys([x.buffer for x in kernel.loads] + [s.buffer for s in kernel.stores]))
 
@@ -141,6 +150,7 @@ class Blocks:
     def positions(self, d: str, start: str, moves: bool) -> None:
         """`i_d`, the positions of the current block along d, and `in_d`, which of them exist."""
         wide = ".to(tl.int64)" if moves and self.huge() else ""
+        self.starts[d] = start if moves else "0"
         if self.block[d] == 1:
             self.line(f"i_{d} = {start}{wide}" if moves else f"i_{d} = 0")
             return

@@ -24,7 +24,8 @@ from math import prod
 from pathlib import Path
 from types import ModuleType
 
-from mirage_cli.codegen.blocks import BFLOAT16, HELPERS, INTERPRETED, OVERLAP
+from mirage_cli.codegen.access import Descriptor
+from mirage_cli.codegen.blocks import BFLOAT16, DESCRIPTORS, HELPERS, INTERPRETED, OVERLAP
 from mirage_cli.codegen.exported_text import PUBLIC, SELF_CHECK
 from mirage_cli.codegen.library import library_call
 from mirage_cli.codegen.torch_source import torch_source
@@ -87,7 +88,7 @@ def kernels_source(graph: MuGraph, schedule: Schedule) -> str:
     """
     parts = _Parts(graph, schedule)
     imports = ["import functools", ""] if parts.overlap else []
-    imports += ["import torch"] + (["import triton", "import triton.language as tl"] if parts.kernels else [])
+    imports += ["import torch", *parts.imports()]
     return "\n\n\n".join(["\n".join(imports), *parts.blocks()]) + "\n"
 
 
@@ -105,9 +106,17 @@ class _Parts:
             for k in graph.kernels
             if k.kind == "generated"
         }
+        self.descriptors = any(k.descriptors for k in self.kernels.values())
         self.taken = {"torch", "triton", "tl", "inputs", "outputs", "scratch", "make_scratch", "launch"}
         self.taken |= HELPERS | {k.name for k in self.kernels.values()}
         self.names = {n: f"{n}_" if n in self.taken or keyword.iskeyword(n) else n for n in graph.tensors()}
+
+    def imports(self) -> list[str]:
+        """What the module takes from Triton."""
+        if not self.kernels:
+            return []
+        boxes = ["from triton.tools.tensor_descriptor import TensorDescriptor"] * self.descriptors
+        return ["import triton", "import triton.language as tl", *boxes]
 
     def shape(self, t: Tensor) -> str:
         return _tuple(str(self.sizes[d]) for d in t.dims)
@@ -122,6 +131,8 @@ class _Parts:
         kernels = [decorator + k.source.strip("\n") for k in self.kernels.values()]
         helpers = [OVERLAP] * self.overlap
         helpers += [BFLOAT16] * any("MATRIX_TYPE" in k or "to_bfloat16" in k for k in kernels)
+        if self.descriptors:
+            kernels = [DESCRIPTORS, *kernels]
         if helpers:
             kernels = [INTERPRETED, *helpers, *kernels]
         return [*kernels, self.scratch(), self.launch()]
@@ -145,11 +156,15 @@ class _Parts:
         for k in self.graph.kernels:
             if k.name in self.kernels:
                 ks = self.kernels[k.name]
-                args = [*(self.names[a] for a in ks.args), *ks.options]
+                boxes = [self.descriptor(d) for d in ks.descriptors]
+                args = [*(self.names[a] for a in ks.args), *boxes, *ks.options]
                 lines.append(_wrapped(f"    {ks.name}[({ks.programs},)](", args, ")"))
             else:
                 lines.append("    " + library_call(self.graph, k, self.sizes, self.names))
         return "\n".join(lines)
+
+    def descriptor(self, d: Descriptor) -> str:
+        return f"descriptor({self.names[d.buffer]}, {[*d.shape]}, {[*d.strides]}, {[*d.box]})"
 
 
 # -- the exported file
@@ -171,7 +186,7 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
     digest = hashlib.sha256("\n".join([name, *map(str, program.inputs), *blocks]).encode()).hexdigest()[:12]
     imports = "\n".join(f"import {m}" for m in sorted(modules))
     if parts.kernels:
-        imports += "\nfrom typing import Any\n\nimport torch\nimport triton\nimport triton.language as tl"
+        imports += "\n".join(["\nfrom typing import Any\n", "import torch", *parts.imports()])
         blocks = [_direct_launch(), *blocks]
     else:
         imports += "\n\nimport torch"

@@ -9,7 +9,7 @@ from mirage_cli.codegen.blocks import MAX_PRODUCT, TRITON_TYPE, Blocks, EmitErro
 from mirage_cli.ir.ops import IDENTITY, OPS, Number
 from mirage_cli.ir.program import Eqn
 from mirage_cli.ir.reach import kept
-from mirage_cli.ir.schedule import MIN_DOT
+from mirage_cli.ir.schedule import on_matrix_units
 
 LOG2E = math.log2(math.e)
 
@@ -157,7 +157,7 @@ class Expressions(Blocks):
         self.clean[e.out] = frozenset(
             d for d in self.padded & set(e.dims) if any(d in self.clean[v] for v in (a, b)) and not set(batch) & {d}
         )
-        if not self.on_matrix_units(e):
+        if not on_matrix_units(e, self.dims, self.block):
             text = self.multiplied_out(e)
             return f"{accumulator} + {text}" if accumulator else text
         if rows and columns and self.order.index(rows[0]) > self.order.index(columns[0]):
@@ -195,13 +195,6 @@ class Expressions(Blocks):
             shape = ", ".join(" * ".join(f"BLOCK_{d}" for d in g) for g in groups)
             text = f"tl.reshape({text}, [{shape}])"
         return text
-
-    def on_matrix_units(self, e: Eqn) -> bool:
-        """Whether the blocks of a product allow tl.dot."""
-        a, b = (set(self.axes(self.dims[v])) if isinstance(v, str) else set[str]() for v in e.args)
-        middle = a & b & set(e.axes)
-        sides = (a - b, b - a, middle)
-        return not (a ^ b) & set(e.axes) and min(map(self.count, sides)) >= MIN_DOT
 
     def multiplied_out(self, e: Eqn, lanes: bool = False) -> str:
         """A product element by element, summed over this block. lanes: not summed, as `reduction` has it."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, prod
 
+from mirage_cli.codegen.access import Descriptor, descriptors, streamed
 from mirage_cli.codegen.blocks import MAX_ELEMENTS, TRITON_TYPE, EmitError
 from mirage_cli.codegen.expressions import LOG2E, Expressions, number_literal
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
@@ -13,7 +14,7 @@ from mirage_cli.ir.ops import IDENTITY, OPS
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import Eqn
 from mirage_cli.ir.reach import Linear, limits, needed
-from mirage_cli.ir.schedule import MAX_LANES, KernelSchedule, chunk_length
+from mirage_cli.ir.schedule import MAX_LANES, KernelSchedule, chunk_length, on_matrix_units
 
 MIN_PEELED = 4
 """Tiles of a loop from which on those that need no mask get a loop without it."""
@@ -23,13 +24,14 @@ MIN_PEELED = 4
 class KernelSource:
     """A complete `@triton.jit` function and how to launch it.
 
-    args: the buffers behind the pointer parameters, in order. programs: the size of its one-dimensional grid.
-    options: further arguments of the launch.
+    args: the buffers behind the pointer parameters, in order. descriptors: the parameters after them.
+    programs: the size of its one-dimensional grid. options: further arguments of the launch.
     """
 
     name: str
     source: str
     args: tuple[str, ...]
+    descriptors: tuple[Descriptor, ...]
     programs: int
     options: tuple[str, ...]
 
@@ -53,6 +55,8 @@ class _Emitter(Expressions):
         super().__init__(graph, kernel, schedule, sizes)
         self.limits = {x: limits(kernel, x) for x in self.placement.loops}
         self.release = False
+        self.descriptors = descriptors(graph, kernel, schedule, sizes) if schedule.descriptors else {}
+        self.streamed = streamed(graph, kernel, schedule, sizes) if schedule.stream else frozenset[str]()
 
     # -- the kernel
 
@@ -75,17 +79,20 @@ class _Emitter(Expressions):
                     self.step(step)
                 for s in segment.stores:
                     self.store(s)
-        pointers = ", ".join(f"{b}_ptr" for b in self.buffers)
+        pointed = {x.buffer for x in self.kernel.loads if x.out not in self.descriptors}
+        pointed |= {s.buffer for s in self.kernel.stores}
+        args = tuple(b for b in self.buffers if b in pointed)
+        parameters = ", ".join([*(f"{b}_ptr" for b in args), *(f"{v}_desc" for v in self.descriptors)])
         constants: list[str] = []
         for d in self.block:
             constants.append(f"    SIZE_{d}: tl.constexpr = {self.sizes[d]}")
             if self.block[d] > 1:
                 constants.append(f"    BLOCK_{d}: tl.constexpr = {self.block[d]}")
-        source = "\n".join(["@triton.jit", f"def {self.kernel.name}({pointers}):", *constants, *self.lines]) + "\n"
+        source = "\n".join(["@triton.jit", f"def {self.kernel.name}({parameters}):", *constants, *self.lines]) + "\n"
         options = f"num_warps={self.schedule.warps}", f"num_stages={self.schedule.stages}"
         if self.schedule.overlap:
             options = *options, "launch_pdl=can_overlap()"
-        return KernelSource(self.kernel.name, source, self.buffers, programs, options)
+        return KernelSource(self.kernel.name, source, args, tuple(self.descriptors.values()), programs, options)
 
     def prologue(self) -> int:
         """Which tiles this instance has, and the positions they cover. Returns the number of instances."""
@@ -145,9 +152,22 @@ class _Emitter(Expressions):
         tensor = self.tensors[x.buffer]
         mask = self.mask(x.dims, axes)
         extra = f", mask={mask}, other=0" if mask else ""
+        extra += ', eviction_policy="evict_first"' if x.out in self.streamed else ""
         note = f"[{', '.join(axes)}]"
-        self.line(f"{self.name(x.out)} = tl.load({x.buffer}_ptr + {self.offsets(tensor, x.dims, axes)}{extra})", note)
         self.clean[x.out] = frozenset(self.padded & set(axes))
+        if x.out in self.descriptors:  # what lies past the end of a dimension reads as zero
+            self.line(f"{self.name(x.out)} = {self.box(x.out)}", note)
+            return
+        self.line(f"{self.name(x.out)} = tl.load({x.buffer}_ptr + {self.offsets(tensor, x.dims, axes)}{extra})", note)
+
+    def box(self, value: str) -> str:
+        """A load through a descriptor, brought into the form of the kernel's block."""
+        d = self.descriptors[value]
+        text = f"{value}_desc.load([{', '.join(self.starts[a] for a in d.dims)}])"
+        have = [a for a in d.dims if self.block[a] > 1]
+        if len(have) < len(d.dims):
+            text = f"tl.reshape({text}, {self.shape(have)})"
+        return self.permuted(text, have, self.axes(have))
 
     def store(self, s: Store) -> None:
         axes = self.axes(s.dims)
@@ -224,7 +244,7 @@ class _Emitter(Expressions):
             return False
         if self.count(space) > MAX_LANES * 32 * self.schedule.warps:
             return False
-        return not self.on_matrix_units(e) if e.op == "dot" else not self.from_product(e.values[0])
+        return not on_matrix_units(e, self.dims, self.block) if e.op == "dot" else not self.from_product(e.values[0])
 
     def from_product(self, value: str) -> bool:
         e = self.eqns.get(value)

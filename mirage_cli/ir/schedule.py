@@ -5,9 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from math import prod
 from typing import Any
 
 from mirage_cli.ir.mugraph import Kernel
+from mirage_cli.ir.program import Eqn
+
+CHOICES = ("overlap", "descriptors", "stream")
+"""What a schedule does or leaves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +26,8 @@ class KernelSchedule:
     split: number of chunks of the split dimension, 1 where there is none.
     group: programs of the first grid dimension that run next to each other before the second moves on (1: row-major).
     overlap: start before the kernel in front has ended, and wait for its results there (programmatic dependent launch).
+    descriptors: read blocks in loops through tensor descriptors (TMA) where the hardware takes their shape.
+    stream: what is read once in the whole μGraph is the first to leave the caches.
     """
 
     tiles: tuple[tuple[str, int], ...]
@@ -30,6 +37,8 @@ class KernelSchedule:
     split: int = 1
     group: int = 1
     overlap: bool = False
+    descriptors: bool = False
+    stream: bool = False
 
     def tile(self, dim: str) -> int:
         return dict(self.tiles)[dim]
@@ -38,8 +47,8 @@ class KernelSchedule:
         tiles = " ".join(f"{d}={t}" for d, t in self.tiles)
         split = f" split={self.split}" if self.split > 1 else ""
         group = f" group={self.group}" if self.group > 1 else ""
-        overlap = " overlap" if self.overlap else ""
-        return f"{tiles} order={','.join(self.order)} warps={self.warps} stages={self.stages}{split}{group}{overlap}"
+        choices = "".join(f" {name}" for name in CHOICES if getattr(self, name))
+        return f"{tiles} order={','.join(self.order)} warps={self.warps} stages={self.stages}{split}{group}{choices}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +83,16 @@ MIN_DOT = 16
 
 MAX_LANES = 64
 """Elements of a thread in an accumulator that is reduced only after its loop."""
+
+
+def on_matrix_units(e: Eqn, dims: Mapping[str, tuple[str, ...]], block: Mapping[str, int]) -> bool:
+    """Whether the blocks of a product are large enough for the matrix units. dims: of every value."""
+    a, b = (set(dims[v]) for v in e.values)
+    summed = set(e.axes)
+    if any(block[d] > 1 for d in summed & (a ^ b)):
+        return False
+    sides = (a - b) - summed, (b - a) - summed, a & b & summed
+    return all(prod(block[d] for d in side) >= MIN_DOT for side in sides)
 
 
 def block_sizes(kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> dict[str, int]:

@@ -11,6 +11,7 @@ from itertools import permutations, product
 
 import numpy as np
 
+from mirage_cli.codegen.access import descriptors, streamed
 from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
 from mirage_cli.ir.program import DTYPE_BYTES
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
@@ -166,6 +167,7 @@ def neighbours(graph: MuGraph, schedule: Schedule, target: Target) -> list[tuple
                 given = {n: k for n, k in given.items() if n == name or by_name[n].kernel.split is None}
                 given = {n: k for n, k in given.items() if not _reads_chunks(by_name[n].kernel, kernel.split)}
             made = complete(graph, by_name, target, given)
+            made = settled(graph, made) if made is not None else None
             if made is None or str(made) == str(schedule) or str(made) in found:
                 continue
             us = total_us(graph, made, target, by_name)
@@ -181,11 +183,26 @@ def crossings(graph: MuGraph, schedules: Sequence[Schedule], target: Target) -> 
     for a, b in permutations(schedules, 2):
         for name in a.kernels:
             made = complete(graph, by_name, target, {**a.kernels, name: b.kernels[name]})
+            made = settled(graph, made) if made is not None else None
             if made is not None and str(made) not in found:
                 us = total_us(graph, made, target, by_name)
                 if np.isfinite(us):
                     found[str(made)] = (us, made)
     return list(found.values())
+
+
+def settled(graph: MuGraph, schedule: Schedule) -> Schedule:
+    """The schedule without choices that change nothing of the kernels they are made for."""
+    sizes = chunk_sizes(graph, schedule)
+    kernels = dict(schedule.kernels)
+    for k in graph.kernels:
+        s = kernels.get(k.name)
+        if s is None:
+            continue
+        boxes = descriptors(graph, k, s, sizes) if s.descriptors else {}
+        stream = s.stream and bool(streamed(graph, k, s, sizes) - boxes.keys())
+        kernels[k.name] = replace(s, descriptors=bool(boxes), stream=stream)
+    return Schedule(kernels)
 
 
 def _reads_chunks(kernel: Kernel, dim: str) -> bool:
@@ -198,6 +215,9 @@ def _variations(
     """One choice changed at a time."""
     if target.overlaps:
         yield replace(s, overlap=not s.overlap)
+    yield replace(s, stream=not s.stream)
+    if target.descriptors:
+        yield replace(s, descriptors=not s.descriptors)
     for warps in (s.warps // 2, s.warps * 2):
         if warps in WARPS:
             yield replace(s, warps=warps)

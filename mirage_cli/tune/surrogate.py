@@ -16,7 +16,7 @@ from itertools import cycle
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.schedule import Schedule
+from mirage_cli.ir.schedule import CHOICES, Schedule
 
 Array = NDArray[np.float64]
 
@@ -47,7 +47,8 @@ def features(schedule: Schedule, first_order: Mapping[str, tuple[str, ...]]) -> 
     rows: list[list[float]] = []
     for name, s in sorted(schedule.kernels.items()):
         numbers = [t for _, t in s.tiles] + [s.warps, s.stages, s.split, s.group]
-        rows.append([*map(math.log2, numbers), 2.0 * (s.order != first_order[name]), float(s.overlap)])
+        choices = [float(getattr(s, choice)) for choice in CHOICES]
+        rows.append([*map(math.log2, numbers), 2.0 * (s.order != first_order[name]), *choices])
     return rows
 
 

@@ -1,0 +1,114 @@
+"""How a kernel's loads reach memory: which go through tensor descriptors, and which read what nobody reads again.
+
+It follows from the μGraph and the schedule, so the tuner can tell a choice that changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil, prod
+
+from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
+from mirage_cli.ir.placement import Loop, place
+from mirage_cli.ir.program import DTYPE_BYTES, Eqn
+from mirage_cli.ir.schedule import KernelSchedule, block_sizes, on_matrix_units
+
+DESCRIPTOR_ALIGNMENT = 16
+"""Bytes: of the start of a tensor, of its strides, and the least of a box's innermost axis (CUDA driver API,
+cuTensorMapEncodeTiled)."""
+MAX_BOX = 256
+"""Elements of a box along one axis (the same)."""
+MAX_RANK = 5
+"""Axes of a descriptor (the same)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """A tensor that is read in boxes, as `triton.tools.tensor_descriptor.TensorDescriptor` is given it.
+
+    dims: the kernel's name of each axis of the box, the one with neighbouring elements last. shape, strides: of the
+    tensor, in elements. box: elements along each axis, 1 along those that are no axes of the kernel's block.
+    """
+
+    buffer: str
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+
+
+def descriptors(
+    graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]
+) -> dict[str, Descriptor]:
+    """The descriptors of a kernel by the values that are loaded through them.
+
+    They serve loads inside loops, where the hardware fetches ahead what threads would work out the addresses of.
+    `sizes` holds every axis, those of chunks included.
+    """
+    inside = {step.out for loop in place(kernel).loops for step in loop.steps}
+    block = block_sizes(kernel, schedule, sizes)
+    found = {x.out: _descriptor(graph, x, schedule, block, sizes) for x in kernel.loads if x.out in inside}
+    return {value: d for value, d in found.items() if d is not None}
+
+
+def _descriptor(
+    graph: MuGraph, x: Load, schedule: KernelSchedule, block: Mapping[str, int], sizes: Mapping[str, int]
+) -> Descriptor | None:
+    """None where the hardware takes no such box, or where it would have a single axis: pointers do well there.
+
+    Scalar dimensions come first and the others in the schedule's order, as far as the innermost axis, which is last,
+    allows: so what is loaded is the kernel's block, or a transposition of it.
+    """
+    tensor = graph.tensors()[x.buffer]
+    if (
+        len(set(x.dims)) < len(x.dims)
+        or x.buffer in {t.name for t in graph.outputs}
+        or any(d not in block for d in x.dims)
+    ):
+        return None
+    element = DTYPE_BYTES[tensor.dtype]
+    shape = dict(zip(x.dims, (sizes[a] for a in tensor.dims), strict=True))
+    stride = {d: prod(list(shape.values())[i + 1 :]) for i, d in enumerate(x.dims)}
+    kept = [d for d in x.dims if shape[d] > 1 or block[d] > 1]
+    axes = [d for d in kept if block[d] > 1]
+    if len(axes) < 2 or len(kept) > MAX_RANK:
+        return None
+    inner = kept[-1]
+    if block[inner] * element < DESCRIPTOR_ALIGNMENT or any(block[d] > MAX_BOX for d in axes):
+        return None
+    if any(stride[d] * element % DESCRIPTOR_ALIGNMENT for d in kept if d != inner):
+        return None
+    scalars = [d for d in kept if block[d] == 1]
+    dims = (*scalars, *(d for d in schedule.order if d in axes and d != inner), inner)
+    return Descriptor(
+        x.buffer, dims, tuple(shape[d] for d in dims), tuple(stride[d] for d in dims), tuple(block[d] for d in dims)
+    )
+
+
+def streamed(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> frozenset[str]:
+    """Values whose loads read each element of a tensor once: in one program instance, one iteration and one kernel.
+
+    Loops that multiply on the matrix units fetch ahead, by copies that Triton gives no hint to.
+    """
+    block = block_sizes(kernel, schedule, sizes)
+    dims = kernel.value_dims()
+    shared = {d for d in kernel.with_role("grid") if ceil(sizes[d] / block[d]) > 1}
+    if kernel.split is not None and schedule.split > 1:
+        shared.add(kernel.split)
+    segments = place(kernel).segments
+    readers = [x.buffer for k in graph.kernels for x in k.loads]
+    found: set[str] = set()
+    for x in kernel.loads:
+        homes = [s for s in segments if any(step.out == x.out for step in s.steps)]
+        loops = [s for s in homes if isinstance(s, Loop)]
+        walked = {d for s in loops for d in s.dims}
+        ahead = schedule.stages > 1 and any(_multiplies(s, dims, block) for s in loops)
+        if len(homes) == 1 and readers.count(x.buffer) == 1 and shared | walked <= set(x.dims) and not ahead:
+            found.add(x.out)
+    return frozenset(found)
+
+
+def _multiplies(loop: Loop, dims: Mapping[str, tuple[str, ...]], block: Mapping[str, int]) -> bool:
+    """Whether a loop has a product on the matrix units."""
+    return any(isinstance(e, Eqn) and e.op == "dot" and on_matrix_units(e, dims, block) for e in loop.steps)

@@ -1,0 +1,293 @@
+"""How loads reach memory: the same results through tensor descriptors as through pointers, and what the GPU is told."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mirage_cli.codegen.access import Descriptor, descriptors, streamed
+from mirage_cli.codegen.export import export_source, kernels_source, load_export
+from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.schedule import KernelSchedule, Schedule
+from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.tune.compilefarm import CompileFarm, KernelResources
+from mirage_cli.tune.measure import Candidate
+from mirage_cli.tune.space import chunk_sizes, settled
+from tests.mugraphs import CASES
+from tests.test_triton import (
+    PRODUCT,
+    PRODUCTS,
+    SPLIT_TWO,
+    as_program,
+    check,
+    draw,
+    fits,
+    kernel,
+    product_graph,
+    random_schedule,
+    run,
+    schedule,
+    specs,
+)
+
+
+def choosing(plan: Schedule, **choices: Any) -> Schedule:
+    """The schedule with these choices for all kernels."""
+    return Schedule({name: replace(s, **choices) for name, s in plan.kernels.items()})
+
+
+def boxes(graph: MuGraph, plan: Schedule) -> dict[str, Descriptor]:
+    """All descriptors of a μGraph, by value."""
+    sizes = chunk_sizes(graph, plan)
+    kernels = [k for k in graph.kernels if k.kind == "generated"]
+    return {v: d for k in kernels for v, d in descriptors(graph, k, plan.kernels[k.name], sizes).items()}
+
+
+# -- descriptors
+
+SIZES = (1, 8, 16, 24, 40, 48, 56, 64)
+"""Rows of float16 that start at multiples of 16 bytes, over one block and below one."""
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("seed", range(6))
+def test_known_graphs_through_descriptors(name: str, seed: int) -> None:
+    """Blocks in any order, any number of chunks."""
+    case = CASES[name]
+    rng = random.Random(f"{name} {seed}")
+    sizes = {d: min(n, rng.choice(SIZES)) for d, n in case.program.dims}
+    sizes = {d: n if n == 1 else -(-n // 8) * 8 for d, n in sizes.items()}
+    if name == "gram":
+        sizes["j"] = sizes["i"]
+    graph = case.graph.resized(sizes)
+    positive = (lambda _, x: x.abs() + 0.1) if name == "roots" else None
+    plan = choosing(random_schedule(graph, rng), descriptors=True)
+    if fits(graph, plan):
+        assert kernels_source(graph, plan).count("_desc.load(") >= len(boxes(graph, plan))
+        check(graph, plan, case.program.resized(sizes), draw(graph, seed, positive))
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("tile", [8, 16, 32])
+def test_products_through_descriptors(name: str, tile: int) -> None:
+    """Operands in memory order and transposed, with axes of batches and of one element, in both orders of axes."""
+    graph = product_graph(name)
+    graph = graph.resized({d: n if n == 1 else 8 * (1 + n // 9) for d, n in graph.dims})
+    order = [d for d, _ in graph.kernels[0].roles]
+    for o in (order, order[::-1]):
+        for b in (1, 2):
+            tiles = " ".join(f"{d}={b}" for d in "bc" if d in order)
+            plan = choosing(schedule(graph, tiles, " ".join(o), default=tile), descriptors=True)
+            if fits(graph, plan):
+                check(graph, plan)
+
+
+@pytest.mark.parametrize("name", ["matmul", "transposed operand", "batch", "batch inside", "two batch axes"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_all_operands_of_a_product_are_read_through_descriptors(name: str, dtype: str) -> None:
+    graph = product_graph(name, dtype)
+    graph = graph.resized({d: 8 * (1 + n // 9) for d, n in graph.dims})
+    plan = choosing(schedule(graph, "b=1 c=1"), descriptors=True)
+    assert boxes(graph, plan).keys() == {"X", "W"}
+    source = kernels_source(graph, plan)
+    assert source.count("_desc.load(") == 2
+    assert "X_ptr" not in source
+    assert "W_ptr" not in source
+    check(graph, plan)
+
+
+@pytest.mark.parametrize(("k", "chunks"), [(64, 3), (64, 1), (72, 4), (16, 4), (48, 5)])
+def test_chunks_that_are_short_or_empty(k: int, chunks: int) -> None:
+    """A chunk is a number of whole tiles, so that a box reaches past its end only where the tensor ends."""
+    graph = parse_mugraph(SPLIT_TWO.format(k=k, l=16)).resized({"n": 24})
+    whole = PRODUCT.format(out="m, n", over="k, l")
+    program = as_program(
+        kernel(f"m=18 k={k} l=16 n=24; X[m,k,l] W[l,k,n]; Y[m,n]", "m:grid n:grid k:loop l:loop", whole)
+    )
+    plan = choosing(schedule(graph, chunks=chunks), descriptors=True)
+    assert boxes(graph, plan).keys() == {"X", "W"}
+    check(graph, plan, program)
+
+
+def test_what_lies_past_the_end_of_a_dimension_is_zero() -> None:
+    """A sum needs no mask there; what is not zero where its operand is gets one."""
+    graph = kernel("m=6 k=40; X[m,k]; Y[m] Z[m]; float32", "m:grid k:loop",
+                   "Y[m] = sum(X; k)\nA[m, k] = add(X, 3)\nZ[m] = sum(A; k)")  # fmt: skip
+    plan = choosing(schedule(graph, "m=4 k=16"), descriptors=True)
+    assert boxes(graph, plan)
+    source = kernels_source(graph, plan)
+    assert source.count("in_k[None, :]") == 1
+    check(graph, plan)
+
+
+def test_one_tensor_read_in_two_ways() -> None:
+    """Rows of X as it lies and rows renamed: each has its own box, and the diagonal, which is no box, a pointer."""
+    graph = parse_mugraph(
+        "mugraph g float16\ndims i=24 j=24 k=40\ninput X f16[i, k]\ninput D f16[i, j]\noutput Y f16[i, j]\n"
+        "kernel k0 generated i:grid j:grid k:loop\n  X = load X[i, k]\n  Z = load X[j, k]\n"
+        "  P[i, j] = dot(X, Z; k)\n  store Y[i, j] = P\n"
+    )
+    plan = choosing(schedule(graph, "i=16 j=8 k=16"), descriptors=True)
+    found = boxes(graph, plan)
+    assert {v: (d.buffer, d.dims, d.box) for v, d in found.items()} == {
+        "X": ("X", ("i", "k"), (16, 16)),
+        "Z": ("X", ("j", "k"), (8, 16)),
+    }
+    inputs = draw(graph)
+    (y,) = run(graph, plan, inputs)
+    assert torch.allclose(y.float(), inputs["X"].float() @ inputs["X"].float().T, atol=2e-2, rtol=1e-2)
+
+
+UNSUITABLE = {
+    "rows start at no multiple of 16 bytes": ("m=33 n=32 k=20; X[m,k] W[k,n]; Y[m,n]", "", {"W"}),
+    "innermost blocks under 16 bytes": ("m=32 n=32 k=32; X[m,k] W[k,n]; Y[m,n]", "k=4 n=64 m=64", {"W"}),
+    "blocks over 256 elements": ("m=32 n=32 k=1024; X[m,k] W[k,n]; Y[m,n]", "k=512", set[str]()),
+    "a vector": ("n=32 k=32; X[k] W[k,n]; Y[n]", "", {"W"}),
+    "a scalar row": ("m=32 n=32 k=32; X[m,k] W[k,n]; Y[m,n]", "m=1", {"W"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNSUITABLE)
+def test_what_the_hardware_takes_no_box_of_is_read_through_pointers(name: str) -> None:
+    header, tiles, expected = UNSUITABLE[name]
+    roles = " ".join(f"{d}:{'loop' if d == 'k' else 'grid'}" for d in "mkn" if f"{d}=" in header)
+    out = "m, n" if "m=" in header else "n"
+    graph = kernel(header, roles, PRODUCT.format(out=out, over="k"))
+    plan = choosing(schedule(graph, tiles), descriptors=True)
+    assert boxes(graph, plan).keys() == expected
+    check(graph, plan)
+
+
+def test_a_load_outside_of_loops_has_no_descriptor() -> None:
+    graph = kernel("m=32 n=32; X[m,n]; Y[m,n]", "m:grid n:grid", "Y[m, n] = exp(X)")
+    plan = choosing(schedule(graph), descriptors=True)
+    assert not boxes(graph, plan)
+    assert settled(graph, plan) == choosing(plan, descriptors=False)
+    assert kernels_source(graph, plan) == kernels_source(graph, settled(graph, plan))
+
+
+def test_inputs_that_start_anywhere_are_read_as_they_are() -> None:
+    """A view that starts two bytes into its memory."""
+    graph = product_graph("matmul").resized({"m": 16, "n": 16, "k": 32})
+    plan = choosing(schedule(graph), descriptors=True)
+    inputs = draw(graph)
+    shifted = {name: torch.cat([torch.zeros(1).half(), x.flatten()])[1:].view(x.shape) for name, x in inputs.items()}
+    assert all(x.data_ptr() % 16 for x in shifted.values())
+    check(graph, plan, inputs=shifted)
+    exported = load_export(export_source(as_program(graph), graph, plan))
+    y = exported.g(*shifted.values())
+    assert torch.equal(y, exported.g(*inputs.values()))
+    assert torch.allclose(y.float(), inputs["X"].float() @ inputs["W"].float(), atol=2e-2, rtol=1e-2)
+
+
+def test_stored_schedules_keep_their_meaning() -> None:
+    old = {"k0": {"tiles": [["m", 16]], "order": ["m"], "warps": 8, "stages": 2, "split": 1, "group": 1}}
+    assert Schedule.from_json(old).kernels["k0"] == KernelSchedule((("m", 16),), ("m",), 8, 2)
+    plan = choosing(Schedule.from_json(old), descriptors=True)
+    assert Schedule.from_json(plan.to_json()) == plan
+    assert str(plan) == f"{Schedule.from_json(old)} descriptors"
+
+
+# -- what is read once
+
+STREAMED = {
+    "every instance has rows of its own": ("m=64 k=64; X[m,k]; Y[m]", "m:grid k:loop", "Y[m] = sum(X; k)", "", {"X"}),
+    "elementwise, one operand shared": (
+        "m=64 n=64; X[m,n] B[n]; Y[m,n]", "m:grid n:grid", "Y[m, n] = add(X, B)", "", {"X"}),
+    "shared by no one, with one tile of rows": (
+        "m=16 n=64; X[m,n] B[n]; Y[m,n]", "m:grid n:grid", "Y[m, n] = add(X, B)", "", {"X", "B"}),
+    "read again by a second loop": (
+        "m=64 k=64; X[m,k]; Y[m,k]", "m:grid k:loop", "S[m] = sum(X; k)\nY[m, k] = div(X, S)", "", set[str]()),
+    "read again for each tile of another axis": (
+        "m=64 k=64 l=64; X[m,k,l] W[k]; Y[m]", "m:grid k:loop l:loop", "A[m, k, l] = mul(X, W)\nY[m] = sum(A; k, l)",
+        "", {"X"}),
+    "multiplied out": ("n=64 k=64; X[k] W[n,k]; Y[n]", "n:grid k:loop", "Y[n] = dot(X, W; k)", "", {"W"}),
+    "fetched ahead for the matrix units": (
+        "m=16 n=64 k=64; X[m,k] W[k,n]; Y[m,n]", "m:grid n:grid k:loop", "Y[m, n] = dot(X, W; k)", "", set[str]()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STREAMED)
+def test_what_one_instance_reads_once_leaves_the_caches_first(name: str) -> None:
+    header, roles, body, tiles, expected = STREAMED[name]
+    graph = kernel(header, roles, body)
+    plan = choosing(schedule(graph, tiles), stream=True)
+    assert streamed(graph, graph.kernels[0], plan.kernels["k0"], graph.sizes) == expected
+    source = kernels_source(graph, plan)
+    assert [x for x in "XBW" if f"{x} = tl.load" in source and "evict_first" in line_of(source, x)] == sorted(
+        expected, key="XBW".index
+    )
+    assert settled(graph, plan) == choosing(plan, stream=bool(expected))
+    check(graph, plan)
+
+
+def line_of(source: str, value: str) -> str:
+    return next(line for line in source.splitlines() if f" {value} = tl.load" in line)
+
+
+def test_what_another_kernel_reads_too_stays_in_the_caches() -> None:
+    graph = CASES["split_matmul"].graph
+    plan = choosing(schedule(graph, chunks=2), stream=True)
+    sizes = chunk_sizes(graph, plan)
+    found = {k.name: streamed(graph, k, plan.kernels[k.name], sizes) for k in graph.kernels}
+    assert [bool(x) for x in found.values()] == [False, True]
+    twice = replace(graph, kernels=(*graph.kernels, graph.kernels[1]))
+    assert not streamed(twice, graph.kernels[1], plan.kernels[graph.kernels[1].name], sizes)
+
+
+# -- compiled, with no GPU present
+
+
+def compiled(graph: MuGraph, plan: Schedule, arch: int, cache: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The PTX of all kernels, which spill nothing."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(cache))
+    job = Candidate("g", kernels_source(graph, plan), timeout_s=60)
+    with CompileFarm(arch, workers=1) as farm:
+        ((_, found),) = farm.compile_all([job], specs(graph, graph.inputs), specs(graph, graph.outputs))
+    assert isinstance(found, tuple), f"{found}\n{job.source}"
+    assert all(isinstance(k, KernelResources) and k.spill_bytes == 0 for k in found)
+    return "\n".join(p.read_text() for p in cache.rglob("*.ptx"))
+
+
+TILED: Mapping[str, tuple[MuGraph, str, str]] = {
+    "matmul": (product_graph("matmul").resized({"m": 128, "n": 128, "k": 256}), "m=64 n=64 k=64", ""),
+    "swapped": (product_graph("matmul").resized({"m": 8, "n": 128, "k": 256}), "m=16 n=64 k=64", "n k m"),
+    "batch": (
+        product_graph("batch inside").resized({"b": 4, "m": 64, "n": 64, "k": 128}),
+        "b=1 m=64 n=64 k=64",
+        "b m k n",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TILED)
+def test_descriptors_are_compiled_to_tensor_copies(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, tiles, order = TILED[name]
+    plan = schedule(graph, tiles, order)
+    ptx = compiled(graph, choosing(plan, descriptors=True), 90, tmp_path, monkeypatch)
+    assert "cp.async.bulk.tensor" in ptx
+    assert "cp.async.cg" not in ptx
+    assert "wgmma.mma_async" in ptx
+
+
+@pytest.mark.parametrize("arch", [80, 90])
+def test_what_is_read_once_is_marked_in_the_instructions(
+    arch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = kernel("n=512 k=4096; X[k] W[n,k]; Y[n]", "n:grid k:loop", "Y[n] = dot(X, W; k)")
+    plan = schedule(graph, "n=8 k=512")
+    assert "evict_first" not in compiled(graph, plan, arch, tmp_path / "plain", monkeypatch)
+    assert "L1::evict_first" in compiled(graph, choosing(plan, stream=True), arch, tmp_path / "once", monkeypatch)
+
+
+def test_descriptors_work_where_the_hardware_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, tiles, order = TILED["matmul"]
+    ptx = compiled(graph, choosing(schedule(graph, tiles, order), descriptors=True), 80, tmp_path, monkeypatch)
+    assert "cp.async.bulk.tensor" not in ptx
