@@ -194,6 +194,53 @@ def test_stored_schedules_keep_their_meaning() -> None:
     assert str(plan) == f"{Schedule.from_json(old)} descriptors"
 
 
+# -- specialized kernels
+
+
+def test_a_specialized_kernel_reads_everything_through_descriptors() -> None:
+    graph = product_graph("batch inside").resized({"b": 3, "m": 72, "n": 72, "k": 40})
+    plan = choosing(schedule(graph, "b=1 m=64 n=64 k=16", "b m k n"), specialize=True)
+    assert settled(graph, plan) == choosing(plan, descriptors=True)
+    source = kernels_source(graph, plan)
+    assert "in tl.range(0, SIZE_k, 16, warp_specialize=True):" in source
+    assert source.count("_desc.load(") == 2
+    check(graph, plan)
+
+
+def test_a_specialized_loop_with_a_mask_is_not_taken_apart() -> None:
+    graph = parse_mugraph((Path(__file__).parent / "golden" / "best" / "gqa_prefill.mugraph").read_text())
+    (k,) = graph.kernels
+    tiles = " ".join(
+        f"{d}={64 if d in 'qs' else 1 if d in 'hg' else 128}" for d in k.with_role("grid", "split", "loop")
+    )
+    plan = choosing(schedule(graph, tiles, "q d h g s e"), specialize=True)
+    source = kernels_source(graph, plan)
+    assert source.count("warp_specialize=True") == source.count("    for ") == 1
+    assert source.count("_desc.load(") == len(k.loads) == 3
+    small = graph.resized({d: {"q": 200, "s": 200}.get(d, min(n, 32)) for d, n in graph.dims})
+    whole = choosing(plan, specialize=False)
+    inputs = draw(small)
+    for a, b in zip(run(small, plan, inputs), run(small, whole, inputs), strict=True):
+        assert torch.allclose(a.float(), b.float(), atol=2e-3, rtol=2e-3)
+
+
+UNSPECIALIZED = {
+    "eight warps": ({"warps": 8}, ""),
+    "products of few rows": ({}, "m=32 n=64 k=16"),
+    "a load by pointers": ({}, "m=64 n=4 k=16"),
+}
+
+
+@pytest.mark.parametrize("name", UNSPECIALIZED)
+def test_what_cannot_be_specialized_stays_as_it_is(name: str) -> None:
+    choices, tiles = UNSPECIALIZED[name]
+    graph = product_graph("matmul").resized({"m": 72, "n": 72, "k": 40})
+    plan = choosing(schedule(graph, tiles or "m=64 n=64 k=16"), **choices)
+    special = choosing(plan, specialize=True)
+    assert settled(graph, special) == plan
+    assert kernels_source(graph, special) == kernels_source(graph, plan)
+
+
 # -- what is read once
 
 STREAMED = {
@@ -275,6 +322,16 @@ def test_descriptors_are_compiled_to_tensor_copies(name: str, tmp_path: Path, mo
     assert "cp.async.bulk.tensor" in ptx
     assert "cp.async.cg" not in ptx
     assert "wgmma.mma_async" in ptx
+
+
+def test_specialized_kernels_have_warps_of_their_own_for_fetching(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, tiles, order = TILED["matmul"]
+    ptx = compiled(graph, choosing(schedule(graph, tiles, order), specialize=True), 90, tmp_path, monkeypatch)
+    assert "setmaxnreg" in ptx
+    assert "mbarrier.try_wait" in ptx
+    assert "cp.async.bulk.tensor" in ptx
 
 
 @pytest.mark.parametrize("arch", [80, 90])

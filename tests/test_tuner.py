@@ -403,8 +403,11 @@ class Worker:
     def set_problem(self, problem: Problem) -> None:
         self.problems.append(problem)
 
-    def time(self, candidates: Sequence[Candidate], effort: Effort) -> Mapping[str, Timing | Failure]:
-        self.clock()
+    def time(
+        self, candidates: Sequence[Candidate], effort: Effort, persist: bool = True
+    ) -> Mapping[str, Timing | Failure]:
+        if persist:
+            self.clock()
         found: dict[str, Timing | Failure] = {}
         for c in candidates:
             if effort == QUICK:
@@ -412,6 +415,11 @@ class Worker:
             us = EAGER_US if c.id == "eager" else self.us(c.source, effort)
             found[c.id] = Timing((us,), 1, 1, "made up") if us < math.inf else Failure(FailureKind.FAULT, "made up")
         return found
+
+    @property
+    def finally_judged(self) -> list[tuple[str, bool]]:
+        """Without specialized schedules, which are judged as soon as they are timed."""
+        return [(source, lenient) for source, lenient in self.judged if "specialize" not in source]
 
     def us(self, source: str, effort: Effort) -> float:
         time = self.quick if effort == QUICK else self.careful or self.quick
@@ -488,7 +496,47 @@ def test_a_graph_that_is_refused_time_and_again_makes_room_for_others() -> None:
 
     tuned, worker = tune(time, graphs=("wrong", "right"), wrong=lambda source: source.startswith("wrong"))
     assert tuned.best is not None and tuned.best.mugraph == "right"
-    assert sum(source.startswith("wrong") for source, _ in worker.judged) == REFUSALS
+    assert sum(source.startswith("wrong") for source, _ in worker.finally_judged) == REFUSALS
+
+
+def specialized_is_faster(graph: str, s: Schedule) -> float:
+    return bowl(graph, s) * (0.5 if s.specialize else 1.0)
+
+
+def test_specialized_schedules_that_are_right_are_like_others() -> None:
+    tuned, worker = tune(specialized_is_faster)
+    assert tuned.best is not None and tuned.best.schedule.specialize
+    assert "specialize" in worker.judged[0][0]
+
+
+def specialized_hangs(graph: str, s: Schedule) -> float:
+    return math.inf if s.specialize else bowl(graph, s)
+
+
+@pytest.mark.parametrize(
+    "options", [{"wrong": lambda source: "specialize" in source}, {"time": specialized_hangs}], ids=["wrong", "hangs"]
+)
+def test_where_one_specialized_schedule_fails_no_other_of_its_graph_is_tried(options: Any) -> None:
+    tuned, worker = tune(**{"time": specialized_is_faster, **options})
+    assert tuned.best is not None and not tuned.best.schedule.specialize
+    assert tuned.best.us == min(t.us for t in tuned.trials) <= 10.0 * 1.05
+    assert 1 <= sum("specialize" in source for source in worker.timed) <= 8
+    known = [replace(t, source="") for t in tuned.trials]
+    again, second = tune(**{"time": specialized_is_faster, **options}, known=known)
+    assert again.best is not None and not again.best.schedule.specialize
+    assert not any("specialize" in source for source in second.timed)
+
+
+def test_a_wrong_specialized_schedule_is_no_reproach_to_its_graph() -> None:
+    """It may be right at first and wrong among the finalists."""
+    wrong = count()
+
+    def later(source: str) -> bool:
+        return "specialize" in source and next(wrong) > 0
+
+    tuned, _ = tune(specialized_is_faster, wrong=later)
+    assert tuned.best is not None and not tuned.best.schedule.specialize
+    assert len(tuned.rejected) == 1
 
 
 def test_the_careful_timing_decides_between_finalists() -> None:
@@ -562,14 +610,14 @@ def test_overflow_like_eagers_passes_only_where_nothing_right_beats_eager() -> N
 
     tuned, worker = tune(graphs=("fast", "safe"), lenient=overflows)
     assert tuned.best is not None and tuned.best.mugraph == "safe"
-    assert not any(lenient for _, lenient in worker.judged)
+    assert not any(lenient for _, lenient in worker.finally_judged)
 
     tuned, worker = tune(slow, graphs=("fast", "safe"), lenient=overflows)
     assert tuned.best is not None and tuned.best.mugraph == "fast"
-    assert any(lenient for _, lenient in worker.judged)
+    assert any(lenient for _, lenient in worker.finally_judged)
 
 
 def test_where_nothing_is_right_there_is_no_best() -> None:
     tuned, worker = tune(wrong=lambda _: True)
     assert (tuned.best, tuned.verdict, tuned.finalists) == (None, None, [])
-    assert len(worker.judged) == 2 * REFUSALS
+    assert len(worker.finally_judged) == 2 * REFUSALS

@@ -21,6 +21,9 @@ MAX_BOX = 256
 """Elements of a box along one axis (the same)."""
 MAX_RANK = 5
 """Axes of a descriptor (the same)."""
+SPECIALIZED_WARPS = 4
+WARP_GROUP_ROWS = 64
+"""Of a product of one warp group on sm_90 (PTX ISA, wgmma)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +46,47 @@ def descriptors(
 ) -> dict[str, Descriptor]:
     """The descriptors of a kernel by the values that are loaded through them.
 
-    They serve loads inside loops, where the hardware fetches ahead what threads would work out the addresses of.
-    `sizes` holds every axis, those of chunks included.
+    They serve loads inside loops, where the hardware fetches ahead what threads would work out the addresses of, and
+    all loads of a specialized kernel. `sizes` holds every axis, those of chunks included.
     """
     inside = {step.out for loop in place(kernel).loops for step in loop.steps}
+    if specialized(graph, kernel, schedule, sizes):
+        return _boxes(graph, kernel, schedule, sizes)
+    if not schedule.descriptors:
+        return {}
+    return {value: d for value, d in _boxes(graph, kernel, schedule, sizes).items() if value in inside}
+
+
+def specialized(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> bool:
+    """Whether warps of their own fetch for the loop of this kernel.
+
+    Triton does that for four warps that multiply with products of at least 64 rows. Where there is another loop, or a
+    load by pointers, its compiler fails (3.6 and 3.7).
+    """
+    loops = place(kernel).loops
+    if not schedule.specialize or schedule.warps != SPECIALIZED_WARPS or len(loops) != 1:
+        return False
+    block, dims = block_sizes(kernel, schedule, sizes), kernel.value_dims()
+    rows = [_rows(e, dims, block, schedule.order) for e in loops[0].steps if isinstance(e, Eqn) and e.op == "dot"]
+    wide = multiplies(loops[0], dims, block) and min(rows) >= WARP_GROUP_ROWS
+    return wide and len(_boxes(graph, kernel, schedule, sizes)) == len(kernel.loads)
+
+
+def _rows(e: Eqn, dims: Mapping[str, tuple[str, ...]], block: Mapping[str, int], order: tuple[str, ...]) -> int:
+    """Elements along the axes that are a product's rows: those of the operand whose own axes the order has first."""
+    a, b = (set(dims[v]) - set(e.axes) for v in e.values)
+    first = next((d for d in order if d in a ^ b and block[d] > 1), None)
+    return prod(block[d] for d in (a - b if first in a else b - a))
+
+
+def multiplies(loop: Loop, dims: Mapping[str, tuple[str, ...]], block: Mapping[str, int]) -> bool:
+    """Whether a loop has a product on the matrix units."""
+    return any(isinstance(e, Eqn) and e.op == "dot" and on_matrix_units(e, dims, block) for e in loop.steps)
+
+
+def _boxes(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> dict[str, Descriptor]:
     block = block_sizes(kernel, schedule, sizes)
-    found = {x.out: _descriptor(graph, x, schedule, block, sizes) for x in kernel.loads if x.out in inside}
+    found = {x.out: _descriptor(graph, x, schedule, block, sizes) for x in kernel.loads}
     return {value: d for value, d in found.items() if d is not None}
 
 
@@ -89,8 +127,12 @@ def _descriptor(
 def streamed(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> frozenset[str]:
     """Values whose loads read each element of a tensor once: in one program instance, one iteration and one kernel.
 
-    Loops that multiply on the matrix units fetch ahead, by copies that Triton gives no hint to.
+    Loops that multiply on the matrix units fetch ahead, by copies that Triton gives no hint to; nor does it give any to
+    copies by descriptors.
     """
+    if not schedule.stream:
+        return frozenset()
+    boxes = descriptors(graph, kernel, schedule, sizes)
     block = block_sizes(kernel, schedule, sizes)
     dims = kernel.value_dims()
     shared = {d for d in kernel.with_role("grid") if ceil(sizes[d] / block[d]) > 1}
@@ -99,16 +141,11 @@ def streamed(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Ma
     segments = place(kernel).segments
     readers = [x.buffer for k in graph.kernels for x in k.loads]
     found: set[str] = set()
-    for x in kernel.loads:
+    for x in (x for x in kernel.loads if x.out not in boxes):
         homes = [s for s in segments if any(step.out == x.out for step in s.steps)]
         loops = [s for s in homes if isinstance(s, Loop)]
         walked = {d for s in loops for d in s.dims}
-        ahead = schedule.stages > 1 and any(_multiplies(s, dims, block) for s in loops)
+        ahead = schedule.stages > 1 and any(multiplies(s, dims, block) for s in loops)
         if len(homes) == 1 and readers.count(x.buffer) == 1 and shared | walked <= set(x.dims) and not ahead:
             found.add(x.out)
     return frozenset(found)
-
-
-def _multiplies(loop: Loop, dims: Mapping[str, tuple[str, ...]], block: Mapping[str, int]) -> bool:
-    """Whether a loop has a product on the matrix units."""
-    return any(isinstance(e, Eqn) and e.op == "dot" and on_matrix_units(e, dims, block) for e in loop.steps)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, prod
 
-from mirage_cli.codegen.access import Descriptor, descriptors, streamed
+from mirage_cli.codegen.access import Descriptor, descriptors, specialized, streamed
 from mirage_cli.codegen.blocks import MAX_ELEMENTS, TRITON_TYPE, EmitError
 from mirage_cli.codegen.expressions import LOG2E, Expressions, number_literal
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
@@ -55,8 +55,9 @@ class _Emitter(Expressions):
         super().__init__(graph, kernel, schedule, sizes)
         self.limits = {x: limits(kernel, x) for x in self.placement.loops}
         self.release = False
-        self.descriptors = descriptors(graph, kernel, schedule, sizes) if schedule.descriptors else {}
-        self.streamed = streamed(graph, kernel, schedule, sizes) if schedule.stream else frozenset[str]()
+        self.descriptors = descriptors(graph, kernel, schedule, sizes)
+        self.streamed = streamed(graph, kernel, schedule, sizes)
+        self.specialized = specialized(graph, kernel, schedule, sizes)
 
     # -- the kernel
 
@@ -207,7 +208,7 @@ class _Emitter(Expressions):
         self.running = frozenset(loop.running)
         for first, last, true in self.ranges(loop):
             self.true = true
-            self.header(loop.dims, first, last)
+            self.header(loop, first, last)
             self.depth += 1
             self.iteration(loop)
             self.depth -= 1
@@ -291,7 +292,7 @@ class _Emitter(Expressions):
             first = f"begin_{d}"
         self.line(f"end_{d} = {last}", f"outside these bounds, {masks} would make all that is added up zero")
         last = f"end_{d}"
-        if ceil(self.sizes[d] / tile) < MIN_PEELED:
+        if ceil(self.sizes[d] / tile) < MIN_PEELED or self.specialized:
             return [(first, last, frozenset())]
         true = frozenset(x.mask for x in found)
         ranges: list[tuple[str, str, frozenset[str]]] = []
@@ -332,12 +333,13 @@ class _Emitter(Expressions):
         start = f"t_{d} * {self.block[d]}" if last else f"t_{d}"
         return [start, f"{start} + {last}" if last else start]
 
-    def header(self, dims: tuple[str, ...], first: str, last: str) -> None:
-        """The loop over the tiles of these dimensions together; over one alone, from `first` up to `last`."""
-        split = self.kernel.split
+    def header(self, loop: Loop, first: str, last: str) -> None:
+        """The loop over the tiles of its dimensions together; over one alone, from `first` up to `last`."""
+        split, dims = self.kernel.split, loop.dims
+        kind, hints = ("tl.range", ", warp_specialize=True") if self.specialized else ("range", "")
         if len(dims) == 1:
             (d,) = dims
-            self.line(f"for s_{d} in range({first}, {last}, {self.block[d]}):")
+            self.line(f"for s_{d} in {kind}({first}, {last}, {self.block[d]}{hints}):")
             self.depth += 1
             self.positions(d, f"s_{d}", True)
             self.depth -= 1
@@ -350,7 +352,7 @@ class _Emitter(Expressions):
             rest = f"min(SIZE_{split} - chunk * {length}, {length})"
             self.line(f"t_{split} = ({rest} + {self.block[split] - 1}) // {self.block[split]}", "tiles of this chunk")
             count = f"t_{split} * {prod(trips[1:])}"
-        self.line(f"for step in range(0, {count}):", f"tiles of {', '.join(dims)} together")
+        self.line(f"for step in {kind}(0, {count}{hints}):", f"tiles of {', '.join(dims)} together")
         self.depth += 1
         for i, d in enumerate(dims):
             inner = prod(trips[i + 1 :])

@@ -11,7 +11,7 @@ from typing import Any
 from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.program import Eqn
 
-CHOICES = ("overlap", "descriptors", "stream")
+CHOICES = ("overlap", "descriptors", "stream", "specialize")
 """What a schedule does or leaves."""
 
 
@@ -28,6 +28,7 @@ class KernelSchedule:
     overlap: start before the kernel in front has ended, and wait for its results there (programmatic dependent launch).
     descriptors: read blocks in loops through tensor descriptors (TMA) where the hardware takes their shape.
     stream: what is read once in the whole μGraph is the first to leave the caches.
+    specialize: warps of their own fetch for the loops that multiply on the matrix units (warp specialization).
     """
 
     tiles: tuple[tuple[str, int], ...]
@@ -39,6 +40,7 @@ class KernelSchedule:
     overlap: bool = False
     descriptors: bool = False
     stream: bool = False
+    specialize: bool = False
 
     def tile(self, dim: str) -> int:
         return dict(self.tiles)[dim]
@@ -68,6 +70,11 @@ class Schedule:
                 for name, k in data.items()
             }
         )
+
+    @property
+    def specialize(self) -> bool:
+        """Whether any kernel is specialized."""
+        return any(k.specialize for k in self.kernels.values())
 
     def __str__(self) -> str:
         return "\n".join(f"{name}: {k}" for name, k in self.kernels.items())

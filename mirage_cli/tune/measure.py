@@ -306,12 +306,13 @@ class GpuWorker:
         return self._ask(Judge(candidate, standard))
 
     def time(
-        self, candidates: Sequence[Candidate], effort: Effort = QUICK, seed: int = 0
+        self, candidates: Sequence[Candidate], effort: Effort = QUICK, seed: int = 0, persist: bool = True
     ) -> Mapping[str, Timing | Failure]:
         """Times all candidates in turn, round by round, each round in an order of its own.
 
-        When one takes the process down, it is named, and the others are timed again without it. Check candidates first:
-        one that writes where it should not spoils the inputs of the others.
+        When one takes the process down, it is named, and the others are timed again without it; or else, unless this is
+        to `persist`, they have no figures. Check candidates first: one that writes where it should not spoils the
+        inputs of the others.
         """
         results: dict[str, Timing | Failure] = {}
         left: tuple[Candidate, ...] = tuple(candidates)
@@ -322,8 +323,8 @@ class GpuWorker:
                 break
             lost: set[str] = {answer.candidate} if answer.candidate else {c.id for c in left}
             results |= dict.fromkeys(lost, answer.failure)
-            left = tuple(c for c in left if c.id not in lost)
-        return {c.id: results[c.id] for c in candidates}
+            left = tuple(c for c in left if c.id not in lost) if persist else ()
+        return {c.id: results[c.id] for c in candidates if c.id in results}
 
     def measure_floor(self, dtype: str = "float16") -> Floor:
         """The ceilings of this device. Raises MeasureError."""

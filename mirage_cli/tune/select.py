@@ -12,7 +12,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.ir.mugraph import MuGraph
@@ -52,6 +52,10 @@ FINALISTS = 5
 REFUSALS = 3
 """A μGraph of which so many schedules were refused is not judged further."""
 SPILL_LIMIT_BYTES = 128
+SPECIALIZED_TIMEOUT_S = 8.0
+"""What a step of a specialized schedule may take: some that Triton compiles never end."""
+UNTRUSTED = (FailureKind.HANG, FailureKind.FAULT, FailureKind.CRASH, FailureKind.WRONG)
+"""Failures of a specialized schedule after which no other of the same μGraph is tried."""
 FINAL = Effort(rounds=31, launches=2048, seconds=0.5, hot=True)
 GAIN = 0.99
 PATIENCE = 4
@@ -142,11 +146,16 @@ class _Run:
         self.predictions: dict[str, float] = {}
         self.rng = random.Random(problem.seed)
         self.contracted = 1
+        self.trusted: dict[
+            str, bool
+        ] = {}  # μGraphs of which a specialized schedule was judged, and whether it is right
 
     def run(self, known: Sequence[Trial]) -> Tuned:
         for trial in known:
             if trial.mugraph in self.graphs:
                 self.trials[self.key(trial.mugraph, trial.schedule)] = trial
+                if trial.schedule.specialize and (trial.failure or "").startswith(UNTRUSTED):
+                    self.trusted[trial.mugraph] = False
         counts = [STARTS] * PROMISING + [FEW_STARTS] * len(self.graphs)
         first = [
             (g, s)
@@ -191,7 +200,11 @@ class _Run:
                 if i < FARTHER:
                     for _, s in self.rng.sample(near, min(FARTHER, len(near))):
                         points += [Point(g, s, us) for us, s in self.around(g, s)]
+        points = [p for p in points if not self.distrusted(p.graph, p.schedule)]
         return distinct(points, {(t.mugraph, str(t.schedule)) for t in self.trials.values()})
+
+    def distrusted(self, g: str, schedule: Schedule) -> bool:
+        return schedule.specialize and not self.trusted.get(g, True)
 
     def centres(self, g: str, trials: Sequence[Trial]) -> list[Trial]:
         """The best trials, then the best with other block sizes of the dearest kernel: a gain may need two changes."""
@@ -272,14 +285,39 @@ class _Run:
         self.t.progress(what, len(self.trials), best if best < float("inf") else None)
 
     def time(self, compiled: Sequence[Candidate], waiting: dict[str, Trial]) -> None:
-        if not compiled:
-            return
-        for key, timing in self.t.worker.time(sorted(compiled, key=lambda c: c.id), QUICK).items():
-            if isinstance(timing, Failure):
-                self.fail(waiting[key], str(timing.kind), str(timing))
-            else:
-                t = waiting[key]
-                self.keep(Trial(t.mugraph, t.schedule, t.source, timing))
+        """Those that are specialized by themselves, the schedules of a μGraph together."""
+        ordered = sorted(compiled, key=lambda c: c.id)
+        plain = [c for c in ordered if not waiting[c.id].schedule.specialize]
+        for key, timing in self.t.worker.time(plain, QUICK).items() if plain else ():
+            self.timed(waiting[key], timing)
+        risky: dict[str, list[Candidate]] = {}
+        for c in ordered:
+            if waiting[c.id].schedule.specialize:
+                shorter = replace(c, timeout_s=SPECIALIZED_TIMEOUT_S)
+                risky.setdefault(waiting[c.id].mugraph, []).append(shorter)
+        for g, candidates in risky.items():
+            self.time_specialized(g, candidates, waiting)
+
+    def time_specialized(self, g: str, candidates: Sequence[Candidate], waiting: dict[str, Trial]) -> None:
+        """Where one hangs or faults, or the fastest of the first that were timed is wrong, none of them counts."""
+        timings = dict(self.t.worker.time(candidates, QUICK, persist=False))
+        fine = {key: x.median_us for key, x in timings.items() if isinstance(x, Timing)}
+        trusted = not any(isinstance(x, Failure) and x.kind in UNTRUSTED for x in timings.values())
+        if trusted and fine and g not in self.trusted:
+            trusted = self.judge(waiting[min(fine, key=lambda key: fine[key])], lenient=True).ok
+        if fine or not trusted:
+            self.trusted[g] = trusted
+        for c in candidates:
+            timing = timings.get(c.id)
+            if timing is None or (isinstance(timing, Timing) and not trusted):
+                timing = Failure(FailureKind.WRONG, "specialized as one that hung, faulted or was wrong")
+            self.timed(waiting[c.id], timing)
+
+    def timed(self, t: Trial, timing: Timing | Failure) -> None:
+        if isinstance(timing, Failure):
+            self.fail(t, str(timing.kind), str(timing))
+        else:
+            self.keep(Trial(t.mugraph, t.schedule, t.source, timing))
 
     def fail(self, trial: Trial, reason: str, message: str) -> None:
         self.failures[reason] += 1
@@ -330,6 +368,8 @@ class _Run:
         rejected: list[tuple[Trial, Judged]] = []
         refused: Counter[str] = Counter()
         for trial in self.leaders(len(self.trials)):
+            if self.distrusted(trial.mugraph, trial.schedule):
+                continue
             if refused[trial.mugraph] >= REFUSALS:
                 continue  # what this μGraph computes is inaccurate, whatever the schedule
             if not trial.source:
@@ -337,7 +377,10 @@ class _Run:
                 trial = Trial(trial.mugraph, trial.schedule, source, trial.timing)
             verdict = self.judge(trial, lenient)
             (right if verdict.ok else rejected).append((trial, verdict))
-            refused[trial.mugraph] += not verdict.ok
+            if not verdict.ok and trial.schedule.specialize:
+                self.trusted[trial.mugraph] = False
+            else:
+                refused[trial.mugraph] += not verdict.ok
             if len(right) == FINALISTS:
                 break
         return right, rejected

@@ -11,7 +11,7 @@ from itertools import permutations, product
 
 import numpy as np
 
-from mirage_cli.codegen.access import descriptors, streamed
+from mirage_cli.codegen.access import SPECIALIZED_WARPS, descriptors, specialized, streamed
 from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
 from mirage_cli.ir.program import DTYPE_BYTES
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
@@ -199,9 +199,9 @@ def settled(graph: MuGraph, schedule: Schedule) -> Schedule:
         s = kernels.get(k.name)
         if s is None:
             continue
-        boxes = descriptors(graph, k, s, sizes) if s.descriptors else {}
-        stream = s.stream and bool(streamed(graph, k, s, sizes) - boxes.keys())
-        kernels[k.name] = replace(s, descriptors=bool(boxes), stream=stream)
+        s = replace(s, specialize=specialized(graph, k, s, sizes))
+        s = replace(s, descriptors=bool(descriptors(graph, k, s, sizes)))
+        kernels[k.name] = replace(s, stream=bool(streamed(graph, k, s, sizes)))
     return Schedule(kernels)
 
 
@@ -218,6 +218,8 @@ def _variations(
     yield replace(s, stream=not s.stream)
     if target.descriptors:
         yield replace(s, descriptors=not s.descriptors)
+        yield replace(s, specialize=not s.specialize)
+        yield replace(s, specialize=True, warps=SPECIALIZED_WARPS)
     for warps in (s.warps // 2, s.warps * 2):
         if warps in WARPS:
             yield replace(s, warps=warps)
