@@ -218,6 +218,7 @@ def _variations(
     yield replace(s, stream=not s.stream)
     if target.descriptors:
         yield replace(s, descriptors=not s.descriptors)
+    if target.specializes:
         yield replace(s, specialize=not s.specialize)
         yield replace(s, specialize=True, warps=SPECIALIZED_WARPS)
     for warps in (s.warps // 2, s.warps * 2):
