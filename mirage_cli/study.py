@@ -17,12 +17,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.program import DTYPE_BYTES
 from mirage_cli.recorded import Recorded, load
 from mirage_cli.report import sizes_text
 from mirage_cli.search import cost
 from mirage_cli.target import Target, find_target
-from mirage_cli.tune.space import chunk_sizes, models
+from mirage_cli.tune.space import models, totals_us
 
 Array = NDArray[np.float64]
 LEAST = 0.05
@@ -33,20 +32,9 @@ def predicted_us(p: Recorded, target: Target, without: frozenset[str] = frozense
     """Of every measured schedule, as `tune.space.total_us` has it, with these of `cost.TERMS` switched off."""
     total = np.zeros(len(p.measured))
     for g, graph in p.graphs.items():
-        by_name = models(graph)
-        element = {name: DTYPE_BYTES[t.dtype] for name, t in graph.tensors().items()}
-        alike: dict[tuple[tuple[str, int], ...], list[int]] = {}  # by sizes, those of the chunk axes among them
-        for i, m in enumerate(p.measured):
-            if m.graph == g:
-                alike.setdefault(tuple(chunk_sizes(graph, m.schedule).items()), []).append(i)
-        for axes, places in alike.items():
-            sizes = dict(axes)
-            for k in graph.kernels:
-                if k.kind == "library":
-                    total[places] += cost.library_us(k, sizes, element[k.stores[0].buffer], target)
-                    continue
-                batch = cost.Batch.of(by_name[k.name], [p.measured[i].schedule.kernels[k.name] for i in places], sizes)
-                total[places] += cost.estimate(by_name[k.name], batch, sizes, target, without).us
+        places = [i for i, m in enumerate(p.measured) if m.graph == g]
+        schedules = [p.measured[i].schedule for i in places]
+        total[places] = totals_us(graph, schedules, target, models(graph), without)
     return total
 
 

@@ -26,7 +26,7 @@ from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.pipeline import measured_problem, versions
 from mirage_cli.recorded import Measured, Recorded, write_recorded
 from mirage_cli.search import cost
-from mirage_cli.search.tiles import default_order, tile_choices
+from mirage_cli.search.tiles import default_order, tile_options
 from mirage_cli.spec import load_spec
 from mirage_cli.structural import Options, search_program
 from mirage_cli.target import Target, driver_version, find_target
@@ -45,10 +45,12 @@ TRIES = 40
 def sample(graph: MuGraph, target: Target, count: int, rng: random.Random) -> list[Schedule]:
     """Schedules of a μGraph that fit by the cost model."""
     by_name = models(graph)
-    choices = {n: list(tile_choices(m, graph.sizes, coarse=False)) for n, m in by_name.items()}
+    options = {n: tile_options(m, graph.sizes, coarse=False) for n, m in by_name.items()}
     found: dict[str, tuple[float, Schedule]] = {}
     for _ in range(TRIES * count):
-        kernels = {n: drawn(m, rng.choice(choices[n]), target, rng) for n, m in by_name.items()}
+        kernels = {
+            n: drawn(m, {d: rng.choice(o) for d, o in options[n].items()}, target, rng) for n, m in by_name.items()
+        }
         made = complete(graph, by_name, target, kernels)
         us = total_us(graph, made, target, by_name) if made else float("inf")
         if made and np.isfinite(us):

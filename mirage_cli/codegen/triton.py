@@ -55,6 +55,8 @@ class _Emitter(Expressions):
         super().__init__(graph, kernel, schedule, sizes)
         self.limits = {x: limits(kernel, x) for x in self.placement.loops}
         self.release = False
+        self.waited = self.releasing = self.released = False
+        self.awaited = self.awaited_buffers() if schedule.overlap else frozenset[str]()
         self.descriptors = descriptors(graph, kernel, schedule, sizes)
         self.streamed = streamed(graph, kernel, schedule, sizes)
         self.specialized = specialized(graph, kernel, schedule, sizes)
@@ -67,19 +69,22 @@ class _Emitter(Expressions):
                 raise EmitError("block too large")
             self.name(v)
         programs = self.prologue()
+        self.begin()
         last = max((i for i, x in enumerate(self.placement.segments) if isinstance(x, Loop)), default=-1)
         for i, segment in enumerate(self.placement.segments):
-            if self.schedule.overlap and i == 0:
-                self.line("wait_for_data()")
-            if self.release and i == last + 1:
-                self.line("release_next()")
             if isinstance(segment, Loop):
+                self.wait_before(*segment.steps, *segment.stores)
                 self.loop(segment)
             else:
+                if i > last:
+                    self.let_next_start()
                 for step in segment.steps:
+                    self.wait_before(step)
                     self.step(step)
+                self.wait_before(*segment.stores)
                 for s in segment.stores:
                     self.store(s)
+        self.let_next_start()
         pointed = {x.buffer for x in self.kernel.loads if x.out not in self.descriptors}
         pointed |= {s.buffer for s in self.kernel.stores}
         args = tuple(b for b in self.buffers if b in pointed)
@@ -94,6 +99,44 @@ class _Emitter(Expressions):
         if self.schedule.overlap:
             options = *options, "launch_pdl=can_overlap()"
         return KernelSource(self.kernel.name, source, args, tuple(self.descriptors.values()), programs, options)
+
+    # -- beside the kernels in front and behind
+
+    def awaited_buffers(self) -> frozenset[str]:
+        """What may only be read when the kernel in front has ended: what kernels in front have written.
+
+        Inputs are there: the first kernel lets others start only when all that came before the launch has ended.
+        """
+        names = [k.name for k in self.graph.kernels]
+        before = self.graph.kernels[: names.index(self.kernel.name)]
+        return frozenset(s.buffer for k in before for s in k.stores)
+
+    def begin(self) -> None:
+        """The first kernel of a launch waits at once: what comes before the launch may have made its inputs."""
+        if self.graph.kernels[0].name == self.kernel.name:
+            self.wait()
+        if self.schedule.early:
+            self.let_next_start()
+
+    def wait_before(self, *steps: Load | Eqn | Store) -> None:
+        """Waits for the kernel in front, if that has not been done, before what it has written is read, and before
+        anything is written: it may still be reading."""
+        if any(isinstance(x, Store) or (isinstance(x, Load) and x.buffer in self.awaited) for x in steps):
+            self.wait()
+
+    def wait(self) -> None:
+        if self.schedule.overlap and not self.waited:
+            self.line("wait_for_data()")
+            self.waited = True
+            if self.releasing:
+                self.let_next_start()
+
+    def let_next_start(self) -> None:
+        """Lets the kernel behind start, at once or as soon as this one has waited itself."""
+        self.releasing = True
+        if self.release and not self.released and (self.waited or not self.schedule.overlap):
+            self.line("release_next()")
+            self.released = True
 
     def prologue(self) -> int:
         """Which tiles this instance has, and the positions they cover. Returns the number of instances."""

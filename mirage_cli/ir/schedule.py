@@ -11,7 +11,7 @@ from typing import Any
 from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.program import Eqn
 
-CHOICES = ("overlap", "descriptors", "stream", "specialize")
+CHOICES = ("overlap", "descriptors", "stream", "specialize", "early")
 """What a schedule does or leaves."""
 
 
@@ -29,6 +29,7 @@ class KernelSchedule:
     descriptors: read blocks in loops through tensor descriptors (TMA) where the hardware takes their shape.
     stream: what is read once in the whole μGraph is the first to leave the caches.
     specialize: warps of their own fetch for the loops that multiply on the matrix units (warp specialization).
+    early: let the kernel behind start as soon as this one, not only when its loops are done.
     """
 
     tiles: tuple[tuple[str, int], ...]
@@ -41,6 +42,7 @@ class KernelSchedule:
     descriptors: bool = False
     stream: bool = False
     specialize: bool = False
+    early: bool = False
 
     def tile(self, dim: str) -> int:
         return dict(self.tiles)[dim]

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import product
-from math import ceil, prod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, next_power_of_two
-from mirage_cli.search.cost import Batch, Model, estimate, whole_block
+from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.placement import late_kernels
+from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, Schedule, next_power_of_two
+from mirage_cli.search.cost import Array, Batch, Model, estimate, whole_block
 from mirage_cli.target import Target
 
+DEPTHS = (3.0, 5.0)
+"""Stages of loops, before anything was measured."""
 
-def tile_choices(m: Model, sizes: Mapping[str, int], *, coarse: bool) -> Iterator[dict[str, int]]:
+
+def tile_options(m: Model, sizes: Mapping[str, int], *, coarse: bool) -> dict[str, list[int]]:
     """Block sizes to try for every dimension that is not held whole; `coarse` for ranking structures."""
-    axes = [d for d, r in m.kernel.roles if r != "tile"]
-    options = [_options(m, d, sizes[d], coarse) for d in axes]
-    for tiles in product(*options):
-        yield dict(zip(axes, tiles, strict=True))
+    return {d: _options(m, d, sizes[d], coarse) for d, r in m.kernel.roles if r != "tile"}
 
 
 def _options(m: Model, d: str, size: int, coarse: bool) -> list[int]:
@@ -26,7 +30,7 @@ def _options(m: Model, d: str, size: int, coarse: bool) -> list[int]:
     if d in m.batch_axes:
         return [1]
     if d in m.matrix_axes:
-        choices = [16, 64, 128] if coarse else [16, 32, 64, 128, 256]
+        choices = [16, 32, 64, 128] if coarse else [16, 32, 64, 128, 256]
         fitting = [t for t in choices if t <= max(top, MIN_DOT)]
         single = [1] if d in m.grid and (size < MIN_DOT or (not coarse and top <= 256)) else []
         return single + fitting
@@ -37,37 +41,79 @@ def _options(m: Model, d: str, size: int, coarse: bool) -> list[int]:
     return [t for t in choices if t <= top] or [top]
 
 
-def split_choices(
-    m: Model, sizes: Mapping[str, int], tiles: Mapping[str, int], target: Target, *, coarse: bool
-) -> list[int]:
-    """Numbers of chunks that bring the grid near a whole number of waves."""
-    if m.split is None:
-        return [1]
-    programs = prod(ceil(sizes[d] / tiles[d]) for d in m.grid)
-    most = max(1, sizes[m.split] // max(tiles[m.split], 1))
-    wanted = (1.0, 2.0) if coarse else (0.5, 1.0, 2.0, 4.0)
-    found = {min(most, max(2, round(target.sms * w / programs))) for w in wanted}
-    return sorted(found)
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Every choice of tiles, chunks, stages and order that is worth a try, with default warps, as columns."""
+
+    batch: Batch
+    axes: tuple[str, ...]
+    orders: Sequence[tuple[str, ...]]
+    order: NDArray[np.int64]
+    """Which of `orders`."""
+
+    def schedule(self, i: int) -> KernelSchedule:
+        b = self.batch
+        return KernelSchedule(
+            tuple((d, int(b.block[d][i])) for d in self.axes),
+            self.orders[int(self.order[i])],
+            int(b.warps[i]),
+            int(b.stages[i]),
+            int(b.split[i]),
+            overlap=bool(b.overlap[i]),
+        )
 
 
-def best_schedule(m: Model, sizes: Mapping[str, int], target: Target) -> tuple[float, KernelSchedule] | None:
-    """The coarse tiles with the least predicted time, or None where no blocks fit."""
-    order = default_order(m)
-    schedules = [
-        KernelSchedule(tuple(tiles.items()), order, default_warps(m, tiles, sizes), 3, chunks, overlap=target.overlaps)
-        for tiles in tile_choices(m, sizes, coarse=True)
-        for chunks in split_choices(m, sizes, tiles, target, coarse=True)
-    ]
-    us = estimate(m, Batch.of(m, schedules, sizes), sizes, target).us
-    best = int(us.argmin())
-    return (float(us[best]), schedules[best]) if np.isfinite(us[best]) else None
+def choices(
+    m: Model,
+    sizes: Mapping[str, int],
+    target: Target,
+    orders: Sequence[tuple[str, ...]],
+    *,
+    coarse: bool,
+    split: int | None = None,
+) -> Choices:
+    """split: the number of chunks, where other kernels say it; else numbers that bring the grid near whole waves."""
+    options = tile_options(m, sizes, coarse=coarse)
+    columns = np.meshgrid(*(np.array(o, dtype=np.float64) for o in options.values()), indexing="ij")
+    block = {d: column.ravel() for d, column in zip(options, columns, strict=True)}
+    tiles = len(next(iter(block.values()))) if block else 1
+    block |= {d: np.full(tiles, whole_block(m, d, sizes)) for d in m.whole}
+    one = np.ones(tiles)
+
+    def elements(axes: Iterable[str]) -> Array:
+        return reduce(np.multiply, (block[a] for a in axes), one)
+
+    chunks = [one]
+    if m.split is not None and split is not None:
+        chunks = [one * split]
+    elif m.split is not None:
+        programs = reduce(np.multiply, (np.ceil(sizes[d] / block[d]) for d in m.grid), one)
+        most = np.maximum(1, sizes[m.split] // block[m.split])
+        wanted = (1.0, 2.0) if coarse else (0.5, 1.0, 2.0, 4.0)
+        chunks = [np.minimum(most, np.maximum(2, np.round(target.sms * w / programs))) for w in wanted]
+    # so many warps that a thread has about 32 elements of the largest accumulator or block
+    largest = reduce(np.maximum, (elements(v) for v in (*m.accumulators, *m.values)), one)
+    warps = np.where(largest >= 16384, 8.0, np.where(largest >= 1024, 4.0, 1.0))
+    stages = DEPTHS if m.kernel.with_role("loop", "split") else DEPTHS[:1]
+    repeats = len(chunks) * len(stages) * len(orders)
+    order = np.repeat(np.arange(len(orders)), tiles * len(chunks) * len(stages))
+    batch = Batch(
+        {d: np.tile(column, repeats) for d, column in block.items()},
+        {d: np.array([float(o.index(d)) for o in orders])[order] for d in block},
+        np.tile(np.concatenate(chunks), len(stages) * len(orders)),
+        np.tile(warps, repeats),
+        np.tile(np.repeat(stages, tiles * len(chunks)), len(orders)),
+        np.full(tiles * repeats, float(target.overlaps)),
+    )
+    return Choices(batch, tuple(options), orders, order)
 
 
-def default_warps(m: Model, tiles: Mapping[str, int], sizes: Mapping[str, int]) -> int:
-    """Warps so that a thread holds about 32 elements of the largest accumulator or block."""
-    block = {d: int(whole_block(m, d, sizes)) for d in m.whole} | dict(tiles)
-    largest = max((prod(block[a] for a in v) for v in (*m.accumulators, *m.values)), default=1)
-    return 8 if largest >= 16384 else 4 if largest >= 1024 else 1
+def best_schedule(m: Model, sizes: Mapping[str, int], target: Target) -> tuple[float, float, KernelSchedule] | None:
+    """The coarse tiles with the least predicted time, with `us` and `busy_us`, or None where no blocks fit."""
+    found = choices(m, sizes, target, [default_order(m)], coarse=True)
+    e = estimate(m, found.batch, sizes, target)
+    best = int(e.us.argmin())
+    return (float(e.us[best]), float(e.busy_us[best]), found.schedule(best)) if np.isfinite(e.us[best]) else None
 
 
 def default_order(m: Model) -> tuple[str, ...]:
@@ -89,3 +135,13 @@ def default_order(m: Model) -> tuple[str, ...]:
                     order.remove(x)
                     order.insert(min(map(order.index, columns), default=len(order)), x)
     return tuple(order)
+
+
+def let_late_start(graph: MuGraph, schedule: Schedule) -> Schedule:
+    """The schedule, with every kernel in front of one that needs it late letting that start early."""
+    late = late_kernels(graph)
+    kernels = dict(schedule.kernels)
+    for front, behind in pairwise(graph.kernels):
+        if behind.name in late and front.name in kernels:
+            kernels[front.name] = replace(kernels[front.name], early=True)
+    return Schedule(kernels)

@@ -5,18 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import permutations, product
+from itertools import permutations
 
 import numpy as np
 
 from mirage_cli.codegen.access import SPECIALIZED_WARPS, descriptors, specialized, streamed
 from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
+from mirage_cli.ir.placement import late_kernels
 from mirage_cli.ir.program import DTYPE_BYTES
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.search import cost
-from mirage_cli.search.tiles import default_order, default_warps, split_choices, tile_choices
+from mirage_cli.search.tiles import choices, default_order, let_late_start
 from mirage_cli.target import Target
 
 WARPS = (1, 2, 4, 8, 16)
@@ -32,20 +33,14 @@ def models(graph: MuGraph) -> dict[str, cost.Model]:
 
 
 def ranked(m: cost.Model, sizes: Mapping[str, int], target: Target, split: int | None = None) -> list[KernelSchedule]:
-    """All tile sizes, chunk counts and, where there are products, both orders of operands of one kernel with default
-    warps and stages, best first; those that fit."""
+    """All tile sizes, chunks, two depths of stages and, where there are products, both orders of one kernel with
+    default warps, best first; those that fit."""
     order = default_order(m)
     orders = [order, order[::-1]] if m.matrix_axes else [order]
-    schedules: list[KernelSchedule] = []
-    for tiles in tile_choices(m, sizes, coarse=False):
-        chunks = [split] if split is not None and m.split else split_choices(m, sizes, tiles, target, coarse=False)
-        warps = default_warps(m, tiles, sizes)
-        pairs = tuple(tiles.items())
-        schedules += [
-            KernelSchedule(pairs, o, warps, 3, n, overlap=target.overlaps) for n, o in product(chunks, orders)
-        ]
-    us = cost.estimate(m, cost.Batch.of(m, schedules, sizes), sizes, target).us
-    return [schedules[int(i)] for i in np.argsort(us, kind="stable") if np.isfinite(us[i])]
+    found = choices(m, sizes, target, orders, coarse=False, split=split)
+    us = cost.estimate(m, found.batch, sizes, target).us
+    best = np.argsort(us, kind="stable")[: np.isfinite(us).sum()]
+    return list(dict.fromkeys(found.schedule(int(i)) for i in best))
 
 
 def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule]:
@@ -65,6 +60,7 @@ def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule
         for variant in (s, *swapped):
             schedule = complete(graph, by_name, target, {dearest: variant})
             if schedule is not None:
+                schedule = let_late_start(graph, schedule) if target.overlaps else schedule
                 found.setdefault(str(schedule), schedule)
         if len(found) >= count:
             break
@@ -145,14 +141,52 @@ def bottlenecks(graph: MuGraph, schedule: Schedule, target: Target) -> dict[str,
 
 def total_us(graph: MuGraph, schedule: Schedule, target: Target, by_name: Mapping[str, cost.Model]) -> float:
     """The cost model's time of a whole μGraph."""
-    sizes = chunk_sizes(graph, schedule)
+    return float(totals_us(graph, [schedule], target, by_name)[0])
+
+
+def totals_us(
+    graph: MuGraph,
+    schedules: Sequence[Schedule],
+    target: Target,
+    by_name: Mapping[str, cost.Model],
+    without: Collection[str] = (),
+) -> cost.Array:
+    """The cost model's times of a whole μGraph under many schedules. without: of `cost.TERMS`."""
+    total = np.zeros(len(schedules))
+    alike: dict[tuple[tuple[str, int], ...], list[int]] = {}  # by sizes, those of the chunk axes among them
+    for i, s in enumerate(schedules):
+        alike.setdefault(tuple(chunk_sizes(graph, s).items()), []).append(i)
+    for axes, places in alike.items():
+        total[places] = _same_sizes_us(graph, [schedules[i] for i in places], dict(axes), target, by_name, without)
+    return total
+
+
+def _same_sizes_us(
+    graph: MuGraph,
+    schedules: Sequence[Schedule],
+    sizes: Mapping[str, int],
+    target: Target,
+    by_name: Mapping[str, cost.Model],
+    without: Collection[str],
+) -> cost.Array:
     element = {name: DTYPE_BYTES[t.dtype] for name, t in graph.tensors().items()}
-    return sum(
-        cost.library_us(k, sizes, element[k.stores[0].buffer], target)
-        if k.kind == "library"
-        else predicted_us(by_name[k.name], schedule.kernels[k.name], sizes, target)
-        for k in graph.kernels
-    )
+    late = late_kernels(graph) if "late" not in without else frozenset[str]()
+    us = busy_us = np.zeros(len(schedules))
+    early = np.zeros(len(schedules), dtype=bool)  # where the kernel in front lets this one start
+    for k in graph.kernels:
+        if k.kind == "library":
+            here = busy = us * 0.0 + cost.library_us(k, sizes, element[k.stores[0].buffer], target)
+            early = early & False
+        else:
+            own = [s.kernels[k.name] for s in schedules]
+            e = cost.estimate(by_name[k.name], cost.Batch.of(by_name[k.name], own, sizes), sizes, target, without)
+            here, busy = e.us, e.busy_us
+            if k.name in late:
+                starts = early & np.array([s.overlap for s in own])
+                us = us - np.where(starts, cost.hidden_us(us, busy_us, here), 0.0)
+            early = np.array([s.early for s in own])
+        us, busy_us = us + here, busy_us + busy
+    return us
 
 
 def neighbours(graph: MuGraph, schedule: Schedule, target: Target) -> list[tuple[float, Schedule]]:
@@ -195,11 +229,13 @@ def settled(graph: MuGraph, schedule: Schedule) -> Schedule:
     """The schedule without choices that change nothing of the kernels they are made for."""
     sizes = chunk_sizes(graph, schedule)
     kernels = dict(schedule.kernels)
+    overlaps = any(s.overlap for s in kernels.values())
     for k in graph.kernels:
         s = kernels.get(k.name)
         if s is None:
             continue
         s = replace(s, specialize=specialized(graph, k, s, sizes))
+        s = replace(s, early=s.early and overlaps and bool(k.with_role("loop", "split")))
         s = replace(s, descriptors=bool(descriptors(graph, k, s, sizes)))
         kernels[k.name] = replace(s, stream=bool(streamed(graph, k, s, sizes)))
     return Schedule(kernels)
@@ -215,6 +251,7 @@ def _variations(
     """One choice changed at a time."""
     if target.overlaps:
         yield replace(s, overlap=not s.overlap)
+        yield replace(s, early=not s.early)
     yield replace(s, stream=not s.stream)
     if target.descriptors:
         yield replace(s, descriptors=not s.descriptors)
