@@ -230,7 +230,7 @@ TERMS: Mapping[str, str] = {
 class Estimates:
     """For each schedule of a batch: predicted microseconds (infinite where blocks do not fit) and what limits it.
 
-    busy_us: what the kernel would take if nothing but its share of the GPU's rates counted.
+    busy_us: what it takes from others that could run beside it: its share of the GPU's rates, or of its room.
     """
 
     us: Array
@@ -361,6 +361,7 @@ def estimate(
         | (registers > 300)
     )
     busy = np.maximum(busy, _unique_bytes(m, sizes, batch.split) / target.dram_bytes_per_us)
+    busy = np.maximum(busy, us * np.minimum(1.0, programs / slots))
     return Estimates(np.where(unfit, np.inf, us), times.argmax(axis=0), shared, busy)
 
 
@@ -423,7 +424,7 @@ def _unique_bytes(m: Model, sizes: Mapping[str, int], split: Array) -> Array:
 def hidden_us(us: Array | float, busy_us: Array | float, behind_us: Array | float) -> Any:
     """How much of kernels that take `us` a kernel behind hides that needs their results only when its loops are done.
 
-    Both share the GPU's rates: what keeps it busy is not hidden. behind_us: the time of the kernel behind.
+    Both share the GPU: what keeps it busy is not hidden. behind_us: the time of the kernel behind.
     """
     return np.maximum(0.0, np.minimum(np.subtract(us, busy_us), behind_us))
 

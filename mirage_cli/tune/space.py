@@ -175,7 +175,7 @@ def _same_sizes_us(
     early = np.zeros(len(schedules), dtype=bool)  # where the kernel in front lets this one start
     for k in graph.kernels:
         if k.kind == "library":
-            here = busy = us * 0.0 + cost.library_us(k, sizes, element[k.stores[0].buffer], target)
+            here = busy = np.full(len(schedules), cost.library_us(k, sizes, element[k.stores[0].buffer], target))
             early = early & False
         else:
             own = [s.kernels[k.name] for s in schedules]
