@@ -14,7 +14,7 @@ import signal
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import pytest
@@ -22,6 +22,7 @@ import pytest
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.program import Program
+from mirage_cli.ir.schedule import CHOICES, Schedule
 from mirage_cli.spec import parse_spec
 from mirage_cli.structural import Options, Plan, search_program
 from mirage_cli.target import find_target
@@ -138,12 +139,18 @@ def _outcome(text: str, judge: Judge, plans: int) -> Outcome:
 
 
 def plan_sources(p: Plan) -> dict[str, str]:
-    """The distinct texts of a plan by the schedule's name: the chosen one, and one with small blocks.
+    """The distinct texts of a plan by the schedule's name: the chosen one, and one with small blocks, which is also
+    there with all choices that are off by default.
 
     One with very many program instances is left out where there is another.
     """
     sources: dict[str, str] = {}
-    for label, schedule in (("own schedule", p.schedule), ("reduced schedule", reduced_schedule(p.graph, p.schedule))):
+    small = reduced_schedule(p.graph, p.schedule)
+    for label, schedule in (
+        ("own schedule", p.schedule),
+        ("reduced schedule", small),
+        ("reduced choosing schedule", choosing(small)),
+    ):
         if (text := emitted(p, schedule)) and text not in sources.values():
             sources[label] = text
     if not sources:
@@ -152,6 +159,12 @@ def plan_sources(p: Plan) -> dict[str, str]:
             sources["another schedule"] = other
     least = min(map(instances, sources.values()), default=0)
     return {label: t for label, t in sources.items() if instances(t) <= max(INSTANCES, least)}
+
+
+def choosing(schedule: Schedule) -> Schedule:
+    """With everything on that a schedule may do or leave."""
+    on = dict.fromkeys(CHOICES, True)
+    return Schedule({name: replace(s, **on) for name, s in schedule.kernels.items()})
 
 
 def instances(source: str) -> int:
