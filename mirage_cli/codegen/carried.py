@@ -10,6 +10,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent
 PLANS = ("codegen/direct.py",)
+PLANS_WITH_MAPS = ("codegen/direct.py", "codegen/maps.py")
 CHECKS = ("verify/yardstick.py", "codegen/selfcheck.py")
 
 

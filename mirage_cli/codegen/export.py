@@ -23,7 +23,7 @@ from types import ModuleType
 
 from mirage_cli.codegen.access import Descriptor
 from mirage_cli.codegen.blocks import BFLOAT16, DESCRIPTORS, HELPERS, INTERPRETED, OVERLAP
-from mirage_cli.codegen.carried import CHECKS, PLANS, carried
+from mirage_cli.codegen.carried import CHECKS, PLANS, PLANS_WITH_MAPS, carried
 from mirage_cli.codegen.exported_text import PUBLIC, SELF_CHECK
 from mirage_cli.codegen.library import buffers_of, library_kernel
 from mirage_cli.codegen.torch_source import torch_source
@@ -139,8 +139,12 @@ class _Parts:
 
     def recorded(self) -> str:
         """What makes every kernel one whose launches can be planned."""
-        recorders = {"generated": "RecordedKernel", "library": "RecordedCall"}
-        return "\n".join(f"{k.name} = {recorders[k.kind]}({k.name})" for k in self.graph.kernels)
+        lines: list[str] = []
+        for k in self.graph.kernels:
+            source = self.kernels.get(k.name)
+            boxes = "Box" if source is not None and source.descriptors else ""
+            lines.append(f"{k.name} = {'RecordedCall' if source is None else f'Recorded{boxes}Kernel'}({k.name})")
+        return "\n".join(lines)
 
     def scratch(self) -> str:
         layouts = [(f"{self.shape(t)}, {self.strides(t)}, dtype=torch.{t.dtype}", t) for t in self.graph.buffers]
@@ -182,7 +186,7 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
     parts = _Parts(graph, schedule)
     name = program.name
     planned = bool(parts.kernels)
-    plans = carried(PLANS if planned else (), also=("os", "sys", "threading"))
+    plans = carried(PLANS_WITH_MAPS if parts.descriptors else PLANS if planned else (), also=("os", "sys", "threading"))
     taken = parts.taken | plans.names | {"annotations"}
     if name in taken or f"{name}_graph" in taken or keyword.iskeyword(name):
         raise ExportNameError(name)
