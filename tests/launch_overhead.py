@@ -21,6 +21,7 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
+from tests.mugraphs import CASES
 
 TEXT = """
 mugraph stubbed float16
@@ -30,7 +31,7 @@ input W f16[k, n]
 output Y f16[m, n]
 """
 PRODUCT = """
-kernel {name} generated m:tile n:grid k:loop
+kernel {name} {kind}
   X = load X[m, k]
   W = load W[k, n]
   {y}[m, n] = dot(X, W; k)
@@ -44,11 +45,14 @@ kernel {name} generated m:tile n:grid
 """
 
 
-def chain(kernels: int) -> tuple[Program, MuGraph]:
-    """X·W, squared in kernels of their own: two inputs, one output, and a buffer behind each kernel but the last."""
+def chain(kernels: int, library: bool = False) -> tuple[Program, MuGraph]:
+    """X·W, squared in kernels of their own: two inputs, one output, and a buffer behind each kernel but the last.
+
+    library: PyTorch multiplies.
+    """
     values = [*(f"B{i}" for i in range(kernels - 1)), "Y"]
     text = TEXT + "".join(f"buffer {b} f16[m, n]\n" for b in values[:-1])
-    text += PRODUCT.format(name="k0", y=values[0])
+    text += PRODUCT.format(name="k0", y=values[0], kind="library" if library else "generated m:tile n:grid k:loop")
     for i, (x, y) in enumerate(itertools.pairwise(values), 1):
         text += SQUARE.format(name=f"k{i}", x=x, y=y)
     graph = parse_mugraph(text)
@@ -56,11 +60,17 @@ def chain(kernels: int) -> tuple[Program, MuGraph]:
     return Program("stubbed", graph.dims, graph.dtype, graph.inputs, body, graph.outputs), graph
 
 
-def schedule_of(graph: MuGraph) -> Schedule:
+def schedule_of(graph: MuGraph, **choices: bool) -> Schedule:
     def tiles(k: Any) -> tuple[tuple[str, int], ...]:
         return tuple((d, 16) for d in k.with_role("grid", "split", "loop"))
 
-    return Schedule({k.name: KernelSchedule(tiles(k), tuple(d for d, _ in k.roles)) for k in graph.kernels})
+    kernels = [k for k in graph.kernels if k.kind == "generated"]
+    return Schedule(
+        {
+            k.name: KernelSchedule(tiles(k), tuple(d for d, _ in k.roles), split=3 if k.split else 1, **choices)
+            for k in kernels
+        }
+    )
 
 
 class StubDriver:
@@ -99,10 +109,20 @@ class StubKernel:
         return run
 
 
+class StubGpu:
+    """What exported files ask of PyTorch, where the CPU stands for a GPU: (object, attribute, value)."""
+
+    answers: tuple[tuple[Any, str, Any], ...] = (
+        (torch.cuda, "current_device", lambda: 0),
+        (torch.cuda, "synchronize", lambda: None),
+        (torch.Tensor, "get_device", lambda _: 0),
+    )
+
+
 def load_with_stubs(program: Program, graph: MuGraph) -> ModuleType:
     """The exported file, which takes the CPU for a GPU. Its kernels are stubs that compute nothing."""
     source = export_source(program, graph, schedule_of(graph))
-    for cuda, cpu in (('"cuda"', '"cpu"'), (".is_cuda", ".is_cpu")):
+    for cuda, cpu in (('"cuda"', '"cpu"'), (".is_cuda", ".is_cpu"), ("_empty_strided_cuda", "_empty_strided_cpu")):
         assert cuda in source
         source = source.replace(cuda, cpu)
     module: Any = load_export(source)
@@ -113,26 +133,35 @@ def load_with_stubs(program: Program, graph: MuGraph) -> ModuleType:
 
 
 def kernel_names(module: Any) -> list[str]:
-    return [name for name, value in vars(module).items() if isinstance(value, module.DirectLaunch)]
+    """Of Triton's kernels."""
+    return [name for name, value in vars(module).items() if isinstance(value, module.RecordedKernel)]
 
 
-def measure(kernels: int) -> CpuTime:
-    """The overhead of a call with so many kernels. The stubs must be in place."""
-    program, graph = chain(kernels)
+def inputs_of(program: Program) -> list[torch.Tensor]:
+    sizes = program.sizes
+    return [torch.zeros([sizes[d] for d in t.dims], dtype=getattr(torch, t.dtype)) for t in program.inputs]
+
+
+def measure(program: Program, graph: MuGraph) -> CpuTime:
+    """The overhead of a call. The stubs must be in place."""
     module: Any = load_with_stubs(program, graph)
-    inputs = [torch.zeros([program.sizes[d] for d in t.dims], dtype=torch.float16) for t in program.inputs]
-    outputs, scratch = module._empty_outputs("cpu"), module.make_scratch("cpu")
-    direct = [getattr(module, name) for name in kernel_names(module)]
-    return cpu_time(lambda: module.stubbed(*inputs), lambda: module.launch(inputs, outputs, scratch), direct)
+    inputs = inputs_of(program)
+    run = getattr(module, program.name)
+    return cpu_time(lambda: run(*inputs), module._planned, inputs, module._empty_outputs("cpu"))
 
 
 def main() -> None:
     driver: Any = triton.runtime.driver
     driver.set_active(StubDriver())
-    cuda: Any = torch.cuda
-    cuda.current_device = cuda.synchronize = lambda: None
-    for kernels in (1, 2, 3):
-        print(f"{kernels} kernels: {measure(kernels)}")
+    for where, name, answer in StubGpu.answers:
+        setattr(where, name, answer)
+    attention = CASES["split_attention"]
+    small = {"h": 2, "q": 16, "s": 64, "d": 16, "e": 16}
+    graphs = {f"{n} kernels": chain(n) for n in (1, 2, 3)}
+    graphs["library and Triton"] = chain(2, library=True)
+    graphs["split attention"] = attention.program.resized(small), attention.graph.resized(small)
+    for name, (program, graph) in graphs.items():
+        print(f"{name:<18}  {measure(program, graph)}")
 
 
 if __name__ == "__main__":

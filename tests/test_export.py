@@ -270,7 +270,7 @@ def test_several_threads(two_outputs: Loaded) -> None:
     assert all(torch.equal(r, expected) for r in results)
 
 
-@pytest.mark.parametrize("name", ["torch", "launch", "lambda", "k0"])
+@pytest.mark.parametrize("name", ["torch", "launch", "lambda", "k0", "picker"])
 def test_a_spec_name_that_the_file_needs_is_refused(name: str) -> None:
     graph = parse_mugraph(ALL["gram"].text.replace("mugraph gram", f"mugraph {name}"))
     b = Builder(graph.inputs, [n for n, _ in graph.dims])

@@ -1,11 +1,16 @@
-"""Launches without Triton's dispatch. Exported files carry this text. The tuner times CUDA graphs, and needs none."""
+"""Calls without Triton's dispatch. Exported files carry this text. The tuner times CUDA graphs, and needs none."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import operator
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 import triton
 
 # How Triton 3.6 and 3.7 start a kernel that is compiled (`CompiledKernel.__getitem__`), without blanks.
@@ -13,44 +18,141 @@ CONVENTION = (
     "self.run(grid[0],grid[1],grid[2],stream,self.function,self.packed_metadata,launch_metadata,"
     "knobs.runtime.launch_enter_hook,knobs.runtime.launch_exit_hook,*args)"
 )
+ALIGNMENT_BYTES = 16  # Triton compiles differently for addresses that are multiples of it and for others
+SCRATCH_BYTES = 256  # where each scratch buffer starts in memory that they share: at a multiple of it
 
 
-class DirectLaunch:
-    """A kernel that goes through Triton's dispatch once for each device and each alignment of its arguments.
+class PlannedLaunch:
+    """`launch`, on scratch memory of its own, by a plan: what it started when it was first called on a device.
 
-    Later launches start what Triton compiled then, on the current stream, with the addresses of their arguments: the
-    same kernel for a fraction of the CPU time. Triton's own way remains for all else: its interpreter and other tensors
-    that are not on a GPU, arguments that are no tensors, launch hooks (a profiler's, say), and a Triton that starts
-    compiled kernels in another way than is known here. Dtypes are not looked at: a file's are always the same.
+    A call by the plan starts what Triton compiled then, on the current stream, with the addresses of its own tensors:
+    the same kernels for a fraction of the CPU time. Triton's own way remains for all else: addresses that are aligned
+    to less than 16 bytes, launch hooks (a profiler's, say), and a Triton that starts kernels in another way than is
+    known here. Shapes and dtypes are not looked at: a file's are always the same.
     """
+
+    def __init__(
+        self, launch: Callable[..., None], make_scratch: Callable[..., Any], empty: Callable[..., Any]
+    ) -> None:
+        """empty(shape, strides, dtype): a tensor on the current device."""
+        self.launch, self.make_scratch, self.empty = launch, make_scratch, empty
+        self.plans: dict[int, Plan] = {}
+
+    def __call__(self, device: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """device: the index of the current one, which holds the tensors."""
+        tensors = [*inputs, *outputs]
+        addresses = [x.data_ptr() for x in tensors]
+        if functools.reduce(operator.or_, addresses) % ALIGNMENT_BYTES or launches_are_watched():
+            self.launch(inputs, outputs, self.make_scratch(inputs[0].device))
+            return
+        plan = self.plans.get(device)
+        if plan is None:
+            self.record(device, inputs, outputs)
+            return
+        if plan.needs_tensors:
+            scratch = self.make_scratch(inputs[0].device)
+            tensors += scratch
+            addresses += [x.data_ptr() for x in scratch]
+        elif plan.scratch_bytes:
+            scratch = self.empty((plan.scratch_bytes,), (1,), torch.uint8)
+            start = scratch.data_ptr()
+            addresses += [start + offset for offset in plan.scratch_offsets]
+        for run, args in plan.launches(plan.current_stream(device), addresses, tensors):
+            run(*args)
+
+    def record(self, device: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Launches in Triton's own way, and plans to do the same again if that can be."""
+        inputs = [x.detach() for x in inputs]  # objects that differ, even where one tensor is given twice
+        scratch = self.make_scratch(inputs[0].device)
+        RECORDING.noted = noted = []
+        try:
+            self.launch(inputs, outputs, scratch)
+        finally:
+            RECORDING.noted = None
+        with contextlib.suppress(UnknownLaunchError):
+            self.plans[device] = Plan(noted, [*inputs, *outputs], scratch)
+
+
+class Plan:
+    """The launches of one call. Tensors are known by their position among inputs, outputs and scratch."""
+
+    def __init__(self, noted: Sequence[Any], tensors: Sequence[Any], scratch: Sequence[Any]) -> None:
+        """Raises UnknownLaunchError."""
+        positions = {id(x): i for i, x in enumerate([*tensors, *scratch])}
+        self.steps = [kernel.step(started, grid, args, positions) for kernel, started, grid, args in noted]
+        self.needs_tensors = any(grid is None for _, grid, *_ in self.steps)
+        sizes = [-(-x.nbytes // SCRATCH_BYTES) * SCRATCH_BYTES for x in scratch]
+        self.scratch_bytes = sum(sizes)
+        self.scratch_offsets = [sum(sizes[:i]) for i in range(len(sizes))]
+        driver: Any = triton.runtime.driver.active
+        self.current_stream: Callable[[int], int] = driver.get_current_stream
+
+    def launches(self, stream: int, addresses: Sequence[int], tensors: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+        """What is to be called, and with which arguments. tensors: without scratch, unless it `needs_tensors`."""
+        for run, grid, function, metadata, pick in self.steps:
+            if grid is None:
+                yield run, pick(tensors)
+            else:
+                yield run, (grid, 1, 1, stream, function, metadata, None, None, None, *pick(addresses))
+
+
+class Recording(threading.local):
+    """What is started in this thread, while it is to be noted: kernel, what it started, grid and arguments."""
+
+    noted: list[tuple[Any, Any, Any, Sequence[Any]]] | None = None
+
+    def note(self, kernel: Any, started: Any, grid: Any, args: Sequence[Any]) -> None:
+        if self.noted is not None:
+            self.noted.append((kernel, started, grid, args))
+
+
+RECORDING = Recording()
+
+
+class UnknownLaunchError(Exception):
+    """A launch that only Triton itself can make."""
+
+
+class RecordedKernel:
+    """A kernel of Triton whose launches can be planned."""
 
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
-        self.compiled: dict[tuple[int, ...], Any] = {}
 
     def __getitem__(self, grid: tuple[int]) -> Any:
         return functools.partial(self.launch, grid)
 
     def launch(self, grid: tuple[int], *args: Any, **options: Any) -> None:
-        try:
-            on_gpu, addresses = args[0].is_cuda, [x.data_ptr() for x in args]
-        except AttributeError:  # an argument that is no tensor
-            on_gpu, addresses = False, []
-        if not on_gpu:
-            self.kernel[grid](*args, **options)
-            return
-        driver: Any = triton.runtime.driver.active
-        device = driver.get_current_device()
-        key = device, *[a % 16 == 0 for a in addresses]  # all that Triton compiles differently for
-        compiled = self.compiled.get(key)
-        if compiled is None or launches_are_watched():
-            compiled = self.kernel[grid](*args, **options)
-            if starts_as_known(type(compiled)):
-                self.compiled[key] = compiled
-            return
-        stream = driver.get_current_stream(device)
-        function, metadata = compiled.function, compiled.packed_metadata
-        compiled.run(*grid, 1, 1, stream, function, metadata, None, None, None, *addresses)
+        RECORDING.note(self, self.kernel[grid](*args, **options), grid, args)
+
+    def step(self, compiled: Any, grid: tuple[int], args: Sequence[Any], positions: Mapping[int, int]) -> Any:
+        """This launch as a plan holds it. positions: of each tensor, by its id. Raises UnknownLaunchError."""
+        if not starts_as_known(type(compiled)):
+            raise UnknownLaunchError
+        return compiled.run, grid[0], compiled.function, compiled.packed_metadata, picker(args, positions)
+
+
+class RecordedCall:
+    """A function that calls a library with tensors. Plans hold it with a grid of None, and give it tensors."""
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self.function = function
+
+    def __call__(self, *tensors: Any) -> None:
+        self.function(*tensors)
+        RECORDING.note(self, None, None, tensors)
+
+    def step(self, _started: None, _grid: None, tensors: Sequence[Any], positions: Mapping[int, int]) -> Any:
+        return self.function, None, None, None, picker(tensors, positions)
+
+
+def picker(args: Sequence[Any], positions: Mapping[int, int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """What takes these arguments out of a list of all tensors, or of their addresses."""
+    try:
+        places = [positions[id(a)] for a in args]
+    except KeyError:
+        raise UnknownLaunchError from None
+    return operator.itemgetter(*places) if len(places) > 1 else lambda tensors: [tensors[i] for i in places]
 
 
 def launches_are_watched() -> bool:
@@ -63,7 +165,7 @@ def launches_are_watched() -> bool:
 
 @functools.cache
 def starts_as_known(kind: Any) -> bool:
-    """Whether Triton itself starts compiled kernels of this type just as `DirectLaunch` does."""
+    """Whether Triton itself starts compiled kernels of this type just as plans do."""
     try:
         return CONVENTION in "".join(inspect.getsource(kind.__getitem__).split())
     except (AttributeError, OSError, TypeError):

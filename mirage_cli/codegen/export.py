@@ -1,19 +1,16 @@
 """A μGraph with its schedule as Python text: what the tuner loads and times, and the one file that users keep.
 
-`kernels_source` is the jit kernels with `make_scratch` and `launch`. `export_source` adds a header, launches that take
-little CPU time, the public functions with their checks, the torch operator, and the self-check that `python FILE` runs.
+`kernels_source` is the kernels with `make_scratch` and `launch`. `export_source` adds a header, calls that take little
+CPU time, the public functions with their checks, the torch operator, and the self-check that `python FILE` runs.
 """
 
 from __future__ import annotations
 
-import ast
 import atexit
 import functools
 import hashlib
 import importlib.util
-import inspect
 import keyword
-import re
 import shutil
 import sys
 import tempfile
@@ -26,13 +23,14 @@ from types import ModuleType
 
 from mirage_cli.codegen.access import Descriptor
 from mirage_cli.codegen.blocks import BFLOAT16, DESCRIPTORS, HELPERS, INTERPRETED, OVERLAP
+from mirage_cli.codegen.carried import CHECKS, PLANS, PLANS_WITH_MAPS, carried
 from mirage_cli.codegen.exported_text import PUBLIC, SELF_CHECK
-from mirage_cli.codegen.library import library_call
+from mirage_cli.codegen.library import buffers_of, library_kernel
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.codegen.triton import KernelSource, emit_kernel
 from mirage_cli.errors import MirageError
 from mirage_cli.ir.derived import lower
-from mirage_cli.ir.mugraph import MuGraph, split_axis
+from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
 from mirage_cli.ir.program import Program, Tensor
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import mugraph_id, print_mugraph
@@ -95,10 +93,8 @@ def kernels_source(graph: MuGraph, schedule: Schedule) -> str:
 class _Parts:
     """The pieces of text that both forms share."""
 
-    def __init__(self, graph: MuGraph, schedule: Schedule, direct: bool = False) -> None:
-        """direct: later launches of a kernel are those of `codegen.direct`."""
+    def __init__(self, graph: MuGraph, schedule: Schedule) -> None:
         self.graph = graph
-        self.direct = direct
         self.sizes = launch_sizes(graph, schedule)
         self.overlap = any(s.overlap for s in schedule.kernels.values())
         self.kernels: dict[str, KernelSource] = {
@@ -108,7 +104,7 @@ class _Parts:
         }
         self.descriptors = any(k.descriptors for k in self.kernels.values())
         self.taken = {"torch", "triton", "tl", "inputs", "outputs", "scratch", "make_scratch", "launch"}
-        self.taken |= HELPERS | {k.name for k in self.kernels.values()}
+        self.taken |= HELPERS | {k.name for k in graph.kernels}
         self.names = {n: f"{n}_" if n in self.taken or keyword.iskeyword(n) else n for n in graph.tensors()}
 
     def imports(self) -> list[str]:
@@ -127,8 +123,7 @@ class _Parts:
         return _tuple(str(prod(sizes[i + 1 :])) for i in range(len(sizes)))
 
     def blocks(self) -> list[str]:
-        decorator = "@DirectLaunch\n" if self.direct else ""
-        kernels = [decorator + k.source.strip("\n") for k in self.kernels.values()]
+        kernels = [self.kernel(k) for k in self.graph.kernels]
         helpers = [OVERLAP] * self.overlap
         helpers += [BFLOAT16] * any("MATRIX_TYPE" in k or "to_bfloat16" in k for k in kernels)
         if self.descriptors:
@@ -136,6 +131,20 @@ class _Parts:
         if helpers:
             kernels = [INTERPRETED, *helpers, *kernels]
         return [*kernels, self.scratch(), self.launch()]
+
+    def kernel(self, k: Kernel) -> str:
+        if k.name in self.kernels:
+            return self.kernels[k.name].source.strip("\n")
+        return library_kernel(self.graph, k, self.sizes, self.names)
+
+    def recorded(self) -> str:
+        """What makes every kernel one whose launches can be planned."""
+        lines: list[str] = []
+        for k in self.graph.kernels:
+            source = self.kernels.get(k.name)
+            boxes = "Box" if source is not None and source.descriptors else ""
+            lines.append(f"{k.name} = {'RecordedCall' if source is None else f'Recorded{boxes}Kernel'}({k.name})")
+        return "\n".join(lines)
 
     def scratch(self) -> str:
         layouts = [(f"{self.shape(t)}, {self.strides(t)}, dtype=torch.{t.dtype}", t) for t in self.graph.buffers]
@@ -160,7 +169,7 @@ class _Parts:
                 args = [*(self.names[a] for a in ks.args), *boxes, *ks.options]
                 lines.append(_wrapped(f"    {ks.name}[({ks.programs},)](", args, ")"))
             else:
-                lines.append("    " + library_call(self.graph, k, self.sizes, self.names))
+                lines.append(f"    {k.name}({', '.join(self.names[b] for b in buffers_of(k))})")
         return "\n".join(lines)
 
     def descriptor(self, d: Descriptor) -> str:
@@ -174,22 +183,17 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
     """The text of the file of contract section "Exported kernels". Raises ExportNameError."""
     from mirage_cli.verify.numeric import longest_sum
 
-    parts = _Parts(graph, schedule, direct=True)
+    parts = _Parts(graph, schedule)
     name = program.name
-    modules = {"contextlib", "os", "sys", "threading"}
-    if parts.kernels:
-        modules |= {"functools", "inspect"}
-    taken = parts.taken | modules | {"annotations", "starts_as_known", "launches_are_watched"}
+    planned = bool(parts.kernels)
+    plans = carried(PLANS_WITH_MAPS if parts.descriptors else PLANS if planned else (), also=("os", "sys", "threading"))
+    taken = parts.taken | plans.names | {"annotations"}
     if name in taken or f"{name}_graph" in taken or keyword.iskeyword(name):
         raise ExportNameError(name)
     blocks = parts.blocks()
     digest = hashlib.sha256("\n".join([name, *map(str, program.inputs), *blocks]).encode()).hexdigest()[:12]
-    imports = "\n".join(f"import {m}" for m in sorted(modules))
-    if parts.kernels:
-        imports += "\n".join(["\nfrom typing import Any\n", "import torch", *parts.imports()])
-        blocks = [_direct_launch(), *blocks]
-    else:
-        imports += "\n\nimport torch"
+    imports = "\n".join([plans.standard, "", "import torch", *parts.imports()])
+    fresh = "make_scratch(inputs[0].device)"
     comment = "\n".join(f"# {x}".rstrip() for x in print_mugraph(graph).splitlines())
     mapping = {
         "name": name,
@@ -204,14 +208,15 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
             [f'"mirage::{name}_{digest}"', "_run", "mutates_args=()", f'schema="{_schema(program)}"'],
             ")",
         ),
-        "kernels": f"[{', '.join(k.name for k in parts.kernels.values())}]",
+        "launch": "_planned(device, inputs, outputs)" if planned else f"launch(inputs, outputs, {fresh})",
         "result": "outputs[0]" if len(program.outputs) == 1 else "tuple(outputs)",
     }
     precision = f"torch.{program.dtype}"
     selfcheck = {
         "eager": textwrap.indent(torch_source(program, "eager").strip(), "    "),
         "stepwise": textwrap.indent(torch_source(lower(program), "stepwise").strip(), "    "),
-        "checks": textwrap.indent(_embedded(), "    "),
+        "checks": textwrap.indent(carried(CHECKS).inside_function(), "    "),
+        "cpu": "_planned" if planned else "None",
         "scales": _tuple(repr(float(t.scale)) for t in program.inputs),
         "contracted": str(longest_sum(program)),
         "check": _wrapped(
@@ -223,8 +228,10 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
     text = [_header(program, graph, schedule, info or ExportInfo()), "from __future__ import annotations", imports]
     text.append(comment)
     front = "\n\n".join(text)
-    function = _fill(PUBLIC, mapping)
-    return "\n\n\n".join([front, *blocks, function, _fill(SELF_CHECK, mapping | selfcheck)]) + "\n"
+    blocks += [_fill(PUBLIC, mapping)]
+    if planned:
+        blocks += [plans.body, f"{parts.recorded()}\n_planned = PlannedLaunch(launch, make_scratch, _empty)"]
+    return "\n\n\n".join([front, *blocks, _fill(SELF_CHECK, mapping | selfcheck)]) + "\n"
 
 
 def _header(program: Program, graph: MuGraph, schedule: Schedule, info: ExportInfo) -> str:
@@ -274,43 +281,6 @@ def _schema(program: Program) -> str:
     arguments = ", ".join(f"Tensor x{i}" for i in range(len(program.inputs)))
     n = len(program.outputs)
     return f"({arguments}) -> " + ("Tensor" if n == 1 else f"({', '.join(['Tensor'] * n)})")
-
-
-def _direct_launch() -> str:
-    from mirage_cli.codegen import direct
-
-    return _imports_and_body(direct)[1]
-
-
-def _imports_and_body(module: ModuleType) -> tuple[list[ast.Import | ast.ImportFrom], str]:
-    """The imports that a module starts with, and the text behind them."""
-    source = inspect.getsource(module)
-    imports = [x for x in ast.parse(source).body if isinstance(x, ast.Import | ast.ImportFrom)]
-    return imports, "\n".join(source.splitlines()[imports[-1].end_lineno :]).strip()
-
-
-def _embedded() -> str:
-    """The text of the modules that exported files carry: their imports from elsewhere, then their definitions."""
-    from mirage_cli.codegen import selfcheck
-    from mirage_cli.verify import yardstick
-
-    modules: set[str] = set()
-    names: dict[str, set[str]] = {}
-    bodies: list[str] = []
-    for module in (yardstick, selfcheck):
-        statements, body = _imports_and_body(module)
-        for x in statements:
-            if isinstance(x, ast.Import):
-                modules |= {a.name for a in x.names}
-            elif x.module and x.module.split(".")[0] not in ("mirage_cli", "__future__"):
-                names.setdefault(x.module, set()).update(a.name for a in x.names)
-        bodies.append(body)
-    imports = [f"import {m}" for m in sorted(modules - {"torch"})]
-    own = [m for m in sorted(names) if not m.startswith("torch")]
-    imports += [f"from {m} import {', '.join(sorted(names[m]))}" for m in own]
-    others = [f"from {m} import {', '.join(sorted(names[m]))}" for m in sorted(names) if m not in own]
-    text = "\n\n".join(["\n".join(imports), "\n".join(others), *bodies])
-    return re.sub(r"\n{3,}", "\n\n", text)
 
 
 # -- writing Python

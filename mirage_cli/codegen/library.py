@@ -1,4 +1,4 @@
-"""Library kernels: one `dot` of two tensors in memory, as the torch call that hands it to cuBLAS."""
+"""Library kernels: one `dot` of two tensors in memory, as a function whose torch call hands it to cuBLAS."""
 
 from __future__ import annotations
 
@@ -12,8 +12,19 @@ from mirage_cli.ir.program import DTYPE_BYTES
 Dims = tuple[str, ...]
 
 
+def buffers_of(kernel: Kernel) -> list[str]:
+    """The tensors that the function of a library kernel is given."""
+    return list(dict.fromkeys([x.buffer for x in kernel.loads] + [s.buffer for s in kernel.stores]))
+
+
+def library_kernel(graph: MuGraph, kernel: Kernel, sizes: Mapping[str, int], names: Mapping[str, str]) -> str:
+    """The function that runs this kernel. names: what each tensor of the μGraph is called in the text."""
+    parameters = ", ".join(names[b] for b in buffers_of(kernel))
+    return f"def {kernel.name}({parameters}):\n    {library_call(graph, kernel, sizes, names)}"
+
+
 def library_call(graph: MuGraph, kernel: Kernel, sizes: Mapping[str, int], names: Mapping[str, str]) -> str:
-    """The statement that runs this kernel. names: what each tensor of the μGraph is called in the text.
+    """The statement in that function.
 
     A product whose batch, row, column and summed axes each lie side by side in memory is a `torch.mm` or `torch.bmm`
     of views that writes the result in place. Any other is an einsum, copied.

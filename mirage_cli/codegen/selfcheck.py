@@ -8,7 +8,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -120,8 +119,9 @@ BATCH = 50  # calls; the GPU's queue holds about 1,000 launches, and a CPU that 
 class CpuTime:
     """CPU time of one call, µs: medians over batches of calls.
 
-    call_us: all of the call. launches_us: its `launches` of Triton kernels alone, which is the `run` of what Triton
-    compiled, called with addresses and stream known beforehand; None where the file launches by Triton's own way.
+    call_us: all of the call. launches_us: its `launches` alone, of Triton kernels and of libraries: the `run` of what
+    Triton compiled, called with addresses and stream known beforehand, and calls of libraries with tensors known
+    beforehand. None where the file launches by Triton's own way, or calls libraries alone.
     """
 
     call_us: float
@@ -141,12 +141,15 @@ class CpuTime:
         return f"{'CPU':<11} {figures}, medians of {BATCHES} batches of {BATCH} calls"
 
 
-def cpu_time(call: Callable[[], Any], launch: Callable[[], Any], kernels: Sequence[Any]) -> CpuTime:
+def cpu_time(call: Callable[[], Any], planned: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> CpuTime:
     """Times `call()` and the launches in it, in turn. The GPU is idle before each batch, and never waited for within.
 
-    launch: launches what `call` does, on memory that it keeps. kernels: the file's kernels, each a `DirectLaunch`.
+    planned: the `PlannedLaunch` by which `call()` launches for the inputs, or None. outputs: what the launches alone
+    write to.
     """
-    bare = bare_launches(launch, kernels)
+    call()  # plans what is not planned yet
+    scratch = planned.make_scratch(inputs[0].device) if planned else []
+    bare = bare_launches(planned, [*inputs, *outputs, *scratch]) if planned else []
 
     def launches() -> None:
         for start in bare:
@@ -162,27 +165,14 @@ def cpu_time(call: Callable[[], Any], launch: Callable[[], Any], kernels: Sequen
                 run()
             samples.append((time.perf_counter_ns() - began_ns) / 1e3 / BATCH)
     torch.cuda.synchronize()
-    known = len(bare) > 0 or not kernels
-    return CpuTime(statistics.median(call_us), statistics.median(launches_us) if known else None, len(bare))
+    return CpuTime(statistics.median(call_us), statistics.median(launches_us) if bare else None, len(bare))
 
 
-def bare_launches(launch: Callable[[], Any], kernels: Sequence[Any]) -> list[Callable[[], Any]]:
-    """What `launch()` has Triton's compiled kernels do, to be done again on the same memory."""
-    launch()  # compiles what is not compiled yet
-    starts: list[Callable[[], Any]] = []
-
-    def recorder(compiled: Any) -> SimpleNamespace:
-        def run(*args: Any) -> None:
-            starts.append(functools.partial(compiled.run, *args))
-
-        return SimpleNamespace(run=run, function=compiled.function, packed_metadata=compiled.packed_metadata)
-
-    kept = [k.compiled for k in kernels]
-    try:
-        for k in kernels:
-            k.compiled = {key: recorder(c) for key, c in k.compiled.items()}
-        launch()
-    finally:
-        for k, compiled in zip(kernels, kept, strict=True):
-            k.compiled = compiled
-    return starts
+def bare_launches(planned: Any, tensors: Sequence[Any]) -> list[Callable[[], Any]]:
+    """Each launch of the plan for these inputs, outputs and scratch; none where there is no plan."""
+    device = tensors[0].get_device()
+    plan = planned.plans.get(device)
+    if plan is None:
+        return []
+    launches = plan.launches(plan.current_stream(device), [x.data_ptr() for x in tensors], tensors)
+    return [functools.partial(run, *args) for run, args in launches]

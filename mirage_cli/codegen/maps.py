@@ -1,0 +1,82 @@
+"""Planned launches of kernels that read tensors in boxes. Exported files with such kernels carry this text."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from mirage_cli.codegen.direct import RecordedKernel, UnknownLaunchError
+
+# What stands for a descriptor in a launch by Triton 3.6 and 3.7 (`wrap_handle_tensordesc`), without blanks.
+EXPANSION = ".extend(make_tensordesc_arg(arg,tensordesc_meta[tensordesc_idx]))"
+KEPT_MAPS = 64  # of one descriptor
+
+
+class RecordedBoxKernel(RecordedKernel):
+    """A kernel with tensor descriptors among its arguments.
+
+    For each, Triton makes a map for the hardware at every launch. Plans make it once for each address.
+    """
+
+    def step(self, compiled: Any, grid: tuple[int], args: Sequence[Any], positions: Mapping[int, int]) -> Any:
+        run, *others, pick = super().step(compiled, grid, [getattr(a, "base", a) for a in args], positions)
+        bare, expand = without_expansion(run)
+        descriptors = [a if hasattr(a, "base") else None for a in args]
+        return bare, *others, ExpandedArguments(pick, descriptors, expand)
+
+
+class ExpandedArguments:
+    """A kernel's arguments at given addresses, each descriptor taken apart: its map, shape and strides."""
+
+    def __init__(self, pick: Callable[..., Any], descriptors: Sequence[Any], expand: Sequence[Any]) -> None:
+        """descriptors: for each argument, None if it is none. expand: for each descriptor, what takes it apart."""
+        self.pick = pick
+        each = iter(expand)
+        self.maps = [None if d is None else TensorMaps(d, next(each)) for d in descriptors]
+
+    def __call__(self, addresses: Sequence[int]) -> list[Any]:
+        args: list[Any] = []
+        for address, maps in zip(self.pick(addresses), self.maps, strict=True):
+            if maps is None:
+                args.append(address)
+            else:
+                args += maps[address]
+        return args
+
+
+class TensorMaps(dict[int, Any]):
+    """What stands for a descriptor in a launch, by the address of its tensor; all else about the tensor is the same."""
+
+    def __init__(self, descriptor: Any, expand: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.descriptor, self.expand = copy.copy(descriptor), expand
+        self.descriptor.base = None  # memory is not kept
+
+    def __missing__(self, address: int) -> Any:
+        if len(self) >= KEPT_MAPS:
+            self.clear()
+        descriptor = copy.copy(self.descriptor)
+        descriptor.base = SimpleNamespace(data_ptr=lambda: address)
+        self[address] = arguments = self.expand(descriptor)
+        return arguments
+
+
+def without_expansion(run: Any) -> tuple[Any, list[Callable[[Any], Any]]]:
+    """Triton's launcher for descriptors that are taken apart already, and what takes apart each of them.
+
+    Raises UnknownLaunchError.
+    """
+    try:
+        if EXPANSION not in "".join(inspect.getsource(run.launch).split()):
+            raise UnknownLaunchError
+        parts = inspect.getclosurevars(run.launch)
+        bare = copy.copy(run)
+        bare.launch = parts.nonlocals["launcher"]
+        expand = parts.globals["make_tensordesc_arg"]
+        return bare, [functools.partial(expand, metadata=m) for m in parts.nonlocals["tensordesc_meta"]]
+    except (AttributeError, KeyError, OSError, TypeError):
+        raise UnknownLaunchError from None
