@@ -230,7 +230,7 @@ TERMS: Mapping[str, str] = {
 class Estimates:
     """For each schedule of a batch: predicted microseconds (infinite where blocks do not fit) and what limits it.
 
-    busy_us: what it takes from others that could run beside it: its share of the GPU's rates, or of its room.
+    busy_us: what others that could run beside it lose: its share of the GPU's rates, or of its multiprocessors.
     """
 
     us: Array
@@ -361,7 +361,7 @@ def estimate(
         | (registers > 300)
     )
     busy = np.maximum(busy, _unique_bytes(m, sizes, batch.split) / target.dram_bytes_per_us)
-    busy = np.maximum(busy, us * np.minimum(1.0, programs / slots))
+    busy = np.maximum(busy, us * np.minimum(1.0, programs / target.sms))
     return Estimates(np.where(unfit, np.inf, us), times.argmax(axis=0), shared, busy)
 
 
