@@ -127,6 +127,10 @@ class Pipeline:
         best = self.store.best(key_of(program, self.target, self.measures))
         return best.document if best is not None and self.answers(best.document) else None
 
+    def has_kernel(self, program: Program) -> bool:
+        """Whether there is a kernel, whatever was asked when it was found."""
+        return self.store.best(key_of(program, self.target, self.measures)) is not None
+
     def answers(self, document: Mapping[str, Any]) -> bool:
         """Whether an earlier run was asked at least as much as this one, and came to its end."""
         was, o = document.get("asked"), self.options

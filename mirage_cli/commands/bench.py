@@ -74,10 +74,10 @@ def bench(
         Pipeline(gpu, wanted, store, True, tell, command_line()) as pipeline,
     ):
         programs = programs or stored_programs(store, overrides(dim), dtype)
-        todo = [p for p, _ in programs if pipeline.stored(p) is None]
+        todo = [p for p, _ in programs if not pipeline.has_kernel(p)]
         found = search_all(todo, gpu, wanted)
         for program, text in programs:
-            if pipeline.stored(program) is None:
+            if not pipeline.has_kernel(program):
                 pipeline.finish(program, text, next(found))
             tell(f"timing {program.name}")
             rows.append(run(pipeline, program, names))

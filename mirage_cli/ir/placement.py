@@ -11,11 +11,10 @@ any program with that property).
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 
-from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
+from mirage_cli.ir.mugraph import Kernel, Load, Store, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn
 
@@ -62,24 +61,6 @@ class Placement:
     @property
     def loops(self) -> tuple[Loop, ...]:
         return tuple(s for s in self.segments if isinstance(s, Loop))
-
-    def reads_late(self, buffers: Collection[str]) -> bool:
-        """Whether loops come before anything is written, and before anything is read of these buffers."""
-        at = [i for i, s in enumerate(self.segments) if isinstance(s, Loop)]
-        until = self.segments[: at[-1] + 1] if at else ()
-        read = {x.buffer for s in until for x in s.steps if isinstance(x, Load)}
-        return bool(at) and not any(s.stores for s in until) and read.isdisjoint(buffers)
-
-
-def late_kernels(graph: MuGraph) -> frozenset[str]:
-    """Kernels that need what those in front of them have written only when their own loops are done."""
-    found: set[str] = set()
-    written: set[str] = set()
-    for k in graph.kernels:
-        if written and k.kind == "generated" and place(k).reads_late(written):
-            found.add(k.name)
-        written |= {s.buffer for s in k.stores}
-    return frozenset(found)
 
 
 @lru_cache(maxsize=4096)

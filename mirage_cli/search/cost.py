@@ -209,7 +209,6 @@ TERMS: Mapping[str, str] = {
     "operands": "warps read their operands of a product from shared memory",
     "launch": "each kernel costs its launch",
     "overlap": "a kernel that starts early hides a part of that",
-    "late": "a kernel hides those in front whose results it needs when its loops are done",
     "sum": "a tenth of what does not dominate is not hidden",
     "coalescing": "short runs of neighbouring elements waste what a load fetches",
     "warps": "few warps leave a multiprocessor's schedulers idle, many take longer to meet",
@@ -228,15 +227,11 @@ TERMS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """For each schedule of a batch: predicted microseconds (infinite where blocks do not fit) and what limits it.
-
-    busy_us: what others that could run beside it lose: its share of the GPU's rates, or of its multiprocessors.
-    """
+    """For each schedule of a batch: predicted microseconds (infinite where blocks do not fit) and what limits it."""
 
     us: Array
     limit: Array
     shared_bytes: Array
-    busy_us: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +328,6 @@ def estimate(
     bandwidth = target.dram_bytes_per_us * flight / (flight + target.dram_bytes_per_us * LATENCY_US * IN_FLIGHT)
     at_once = np.minimum(np.ceil(programs / target.sms), resident)
     awake = term("warps", np.minimum(1.0, at_once * warps / BUSY_WARPS) ** 2, 1.0)
-    busy = np.array([l2 / target.l2_bytes_per_us, dot_us, simd / (target.fp32_flops_per_us * SIMD)]).max(axis=0)
     dot_us = dot_us * uneven
     simd_us = simd / (target.fp32_flops_per_us * SIMD * awake) * uneven
     simd_us = simd_us + term("sums", ACROSS_US * sums / target.sms * uneven, 0.0)
@@ -360,9 +354,7 @@ def estimate(
         | (shared > target.smem_per_block_bytes)
         | (registers > 300)
     )
-    busy = np.maximum(busy, _unique_bytes(m, sizes, batch.split) / target.dram_bytes_per_us)
-    busy = np.maximum(busy, us * np.minimum(1.0, programs / target.sms))
-    return Estimates(np.where(unfit, np.inf, us), times.argmax(axis=0), shared, busy)
+    return Estimates(np.where(unfit, np.inf, us), times.argmax(axis=0), shared)
 
 
 def _operand_rows(p: Product, batch: Batch, left: Array, right: Array) -> Array:
@@ -419,14 +411,6 @@ def _unique_bytes(m: Model, sizes: Mapping[str, int], split: Array) -> Array:
     for axes, size in m.stores:
         total = total + prod(sizes[a] for a in axes if a != chunk) * size * (split if chunk in axes else 1.0)
     return total
-
-
-def hidden_us(us: Array | float, busy_us: Array | float, behind_us: Array | float) -> Any:
-    """How much of kernels that take `us` a kernel behind hides that needs their results only when its loops are done.
-
-    Both share the GPU: what keeps it busy is not hidden. behind_us: the time of the kernel behind.
-    """
-    return np.maximum(0.0, np.minimum(np.subtract(us, busy_us), behind_us))
 
 
 def library_us(kernel: Kernel, sizes: Mapping[str, int], element: int, target: Target) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -18,14 +18,14 @@ from mirage_cli.algebra.canonical import Form
 from mirage_cli.algebra.decompose import Decomposition, Node, decompose
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.placement import InexpressibleError, place
+from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import DTYPE_BYTES, Program, Tensor
 from mirage_cli.ir.schedule import KernelSchedule, Schedule, next_power_of_two
 from mirage_cli.ir.text import mugraph_id
 from mirage_cli.search import cost
 from mirage_cli.search.expand import Bounds, Expansion, Space, axes_of, sort_axes
 from mirage_cli.search.roles import Plan, plans
-from mirage_cli.search.tiles import best_schedule, let_late_start
+from mirage_cli.search.tiles import best_schedule
 from mirage_cli.target import Target
 
 MAX_TOGETHER = 5
@@ -68,17 +68,11 @@ class SearchResult:
 
 @dataclass(frozen=True, slots=True)
 class Costed:
-    """A plan with its schedule and predicted time.
-
-    busy_us: as `cost.Estimates` has it. first_us: the time of a first kernel that reads what other plans make only when
-    its loops are done; 0 where it reads it before.
-    """
+    """A plan with its schedule and predicted time."""
 
     plan: Plan
     schedules: tuple[KernelSchedule | None, ...]
     us: float
-    busy_us: float
-    first_us: float = 0.0
 
 
 class OutOfTimeError(Exception):
@@ -137,7 +131,6 @@ class _Search:
         self.precise = {d.forms[v] for v in d.program.exact() | d.program.internals}
         self.broadcast = {f for t, f in zip(d.program.outputs, d.outputs, strict=True) if frozenset(t.dims) != f.dims}
         self.memo: dict[tuple[frozenset[Form], int], tuple[float, list[tuple[float, tuple[Costed, ...]]]]] = {}
-        self.given = {t.name for t in d.program.inputs}
         self.ceiling = math.inf
         self.costed: dict[tuple[Form, ...], list[Costed]] = {}
         self.enumerated = 0
@@ -170,32 +163,21 @@ class _Search:
             if dtypes != {self.d.program.dtype} or plan.targets[0] in self.broadcast:
                 return None
             element = DTYPE_BYTES[self.d.program.dtype]
-            us = cost.library_us(plan.kernels[0], self.sizes, element, self.target)
-            return Costed(plan, (None,), us, us)
+            return Costed(plan, (None,), cost.library_us(plan.kernels[0], self.sizes, element, self.target))
         sizes = dict(self.sizes)
         schedules: list[KernelSchedule] = []
-        total = busy = first = 0.0
+        total = 0.0
         element_bytes = self.element_bytes(plan)
         for i, kernel in enumerate(plan.kernels):
             m = cost.model(kernel, element_bytes)
             best = best_schedule(m, sizes, self.target)
             if best is None:
                 return None
-            us, busy_us, schedule = best
-            if not i and self.target.overlaps and place(kernel).reads_late(element_bytes.keys() - self.given):
-                first = us
-            total, busy = total + us + (cost.GAP_US if i else 0.0), busy + busy_us
-            schedules.append(schedule)
+            total += best[0] + (cost.GAP_US if i else 0.0)
+            schedules.append(best[1])
             if kernel.split is not None:
-                sizes[split_axis(kernel.split)] = schedule.split
-        return Costed(plan, tuple(schedules), total, busy, first)
-
-    @staticmethod
-    def joined_us(us: float, steps: Sequence[Costed], c: Costed) -> float:
-        """The time of some plans and one behind them. us: that of `steps`."""
-        if not steps:
-            return c.us
-        return us + cost.GAP_US + c.us - float(cost.hidden_us(us, sum(s.busy_us for s in steps), c.first_us))
+                sizes[split_axis(kernel.split)] = best[1].split
+        return Costed(plan, tuple(schedules), total)
 
     def kernels_for(self, targets: tuple[Form, ...]) -> list[Costed]:
         """Plans for these classes in one kernel, cheapest first.
@@ -292,7 +274,7 @@ class _Search:
                 continue
             rest = (required - frozenset(c.plan.targets)) | needed
             here = c.us + (cost.GAP_US if rest else 0.0)
-            remaining = budget - here + (c.first_us if rest else 0.0)  # so much of the rest may be hidden
+            remaining = budget - here
             if remaining < (self.least_us(rest, remaining) if rest else 0.0):
                 self.space.cuts["cost above the best times the slack"] += 1
                 continue
@@ -303,7 +285,7 @@ class _Search:
             for us, steps in self.solve(rest, left, remaining):
                 made = {f for s in steps for f in s.plan.targets}
                 if made.isdisjoint(c.plan.targets):
-                    best.append((self.joined_us(us, steps, c), (*steps, c)))
+                    best.append((here + us, (*steps, c)))
             best = self.shortlist(best)
             if best and self.prune:
                 budget = min(budget, self.space.bounds.slack * best[0][0])
@@ -454,7 +436,7 @@ class _Search:
             scratch = {t.name: f"{t.name}#{n}" for t in plan.scratch}
             for t in plan.scratch:
                 name_buffer(scratch[t.name], t.name.strip("@"), t.dims, t.dtype)
-            us = self.joined_us(us, steps[:n], step)
+            us += step.us + (cost.GAP_US if kernels else 0.0)
             for kernel, schedule in zip(plan.kernels, step.schedules, strict=True):
                 name = f"k{len(kernels)}"
 
@@ -481,8 +463,7 @@ class _Search:
         graph = MuGraph(
             program.name, dims, program.dtype, program.inputs, program.outputs, tuple(buffers), tuple(kernels)
         )
-        schedule = let_late_start(graph, Schedule(schedules)) if self.target.overlaps else Schedule(schedules)
-        return Candidate(graph, schedule, us, tuple(s.plan.shape for s in steps))
+        return Candidate(graph, Schedule(schedules), us, tuple(s.plan.shape for s in steps))
 
     def output_stores(self, s: Store) -> list[Store]:
         """The stores of a class that is an output, once for each output that is this class, in its memory order."""

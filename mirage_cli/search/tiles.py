@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.placement import late_kernels
-from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, Schedule, next_power_of_two
+from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, next_power_of_two
 from mirage_cli.search.cost import Array, Batch, Model, estimate, whole_block
 from mirage_cli.target import Target
 
@@ -108,12 +105,12 @@ def choices(
     return Choices(batch, tuple(options), orders, order)
 
 
-def best_schedule(m: Model, sizes: Mapping[str, int], target: Target) -> tuple[float, float, KernelSchedule] | None:
-    """The coarse tiles with the least predicted time, with `us` and `busy_us`, or None where no blocks fit."""
+def best_schedule(m: Model, sizes: Mapping[str, int], target: Target) -> tuple[float, KernelSchedule] | None:
+    """The coarse tiles with the least predicted time, or None where no blocks fit."""
     found = choices(m, sizes, target, [default_order(m)], coarse=True)
-    e = estimate(m, found.batch, sizes, target)
-    best = int(e.us.argmin())
-    return (float(e.us[best]), float(e.busy_us[best]), found.schedule(best)) if np.isfinite(e.us[best]) else None
+    us = estimate(m, found.batch, sizes, target).us
+    best = int(us.argmin())
+    return (float(us[best]), found.schedule(best)) if np.isfinite(us[best]) else None
 
 
 def default_order(m: Model) -> tuple[str, ...]:
@@ -135,13 +132,3 @@ def default_order(m: Model) -> tuple[str, ...]:
                     order.remove(x)
                     order.insert(min(map(order.index, columns), default=len(order)), x)
     return tuple(order)
-
-
-def let_late_start(graph: MuGraph, schedule: Schedule) -> Schedule:
-    """The schedule, with every kernel in front of one that needs it late letting that start early."""
-    late = late_kernels(graph)
-    kernels = dict(schedule.kernels)
-    for front, behind in pairwise(graph.kernels):
-        if behind.name in late and front.name in kernels:
-            kernels[front.name] = replace(kernels[front.name], early=True)
-    return Schedule(kernels)

@@ -13,11 +13,10 @@ import numpy as np
 
 from mirage_cli.codegen.access import SPECIALIZED_WARPS, descriptors, specialized, streamed
 from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
-from mirage_cli.ir.placement import late_kernels
 from mirage_cli.ir.program import DTYPE_BYTES
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.search import cost
-from mirage_cli.search.tiles import choices, default_order, let_late_start
+from mirage_cli.search.tiles import choices, default_order
 from mirage_cli.target import Target
 
 WARPS = (1, 2, 4, 8, 16)
@@ -60,7 +59,6 @@ def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule
         for variant in (s, *swapped):
             schedule = complete(graph, by_name, target, {dearest: variant})
             if schedule is not None:
-                schedule = let_late_start(graph, schedule) if target.overlaps else schedule
                 found.setdefault(str(schedule), schedule)
         if len(found) >= count:
             break
@@ -170,23 +168,14 @@ def _same_sizes_us(
     without: Collection[str],
 ) -> cost.Array:
     element = {name: DTYPE_BYTES[t.dtype] for name, t in graph.tensors().items()}
-    late = late_kernels(graph) if "late" not in without else frozenset[str]()
-    us = busy_us = np.zeros(len(schedules))
-    early = np.zeros(len(schedules), dtype=bool)  # where the kernel in front lets this one start
+    total = np.zeros(len(schedules))
     for k in graph.kernels:
         if k.kind == "library":
-            here = busy = np.full(len(schedules), cost.library_us(k, sizes, element[k.stores[0].buffer], target))
-            early = early & False
+            total += cost.library_us(k, sizes, element[k.stores[0].buffer], target)
         else:
-            own = [s.kernels[k.name] for s in schedules]
-            e = cost.estimate(by_name[k.name], cost.Batch.of(by_name[k.name], own, sizes), sizes, target, without)
-            here, busy = e.us, e.busy_us
-            if k.name in late:
-                starts = early & np.array([s.overlap for s in own])
-                us = us - np.where(starts, cost.hidden_us(us, busy_us, here), 0.0)
-            early = np.array([s.early for s in own])
-        us, busy_us = us + here, busy_us + busy
-    return us
+            batch = cost.Batch.of(by_name[k.name], [s.kernels[k.name] for s in schedules], sizes)
+            total += cost.estimate(by_name[k.name], batch, sizes, target, without).us
+    return total
 
 
 def neighbours(graph: MuGraph, schedule: Schedule, target: Target) -> list[tuple[float, Schedule]]:
