@@ -472,7 +472,8 @@ def test_an_exported_kernel_imports_torch_and_triton_alone_and_is_right(found: M
     text = path.read_text(encoding="utf-8")
     assert text == found("export", "tiny.yaml").out
     imported = {line.split()[1] for line in text.splitlines() if line.startswith(("import ", "from "))}
-    assert imported - set(sys.stdlib_module_names) - {"__future__"} == {"torch", "triton", "triton.language"}
+    elsewhere = {name for name in imported if name.split(".")[0] not in {*sys.stdlib_module_names, "__future__"}}
+    assert elsewhere == {"torch", "triton", "triton.language"}
     spec = importlib.util.spec_from_file_location("exported_tiny", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -796,7 +797,7 @@ main()
 """`mirage`, interrupted in the middle of its imports."""
 
 
-@pytest.mark.parametrize("module", ["typer", "rich.console", "mirage_cli.spec", "torch"])
+@pytest.mark.parametrize("module", ["typer", "rich.console", "mirage_cli.spec", "numpy"])
 def test_an_interrupt_during_the_imports_is_exit_code_130(tmp_path: Path, module: str) -> None:
     write_specs(tmp_path)
     command = [sys.executable, "-c", AT_ONCE.format(module=module), "search", "tiny.yaml"]
