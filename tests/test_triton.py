@@ -516,6 +516,40 @@ def test_stores(name: str, tile: int, group: int) -> None:
         check(graph, schedule(graph, order=" ".join(o), default=tile, group=group))
 
 
+TWO_READERS = """
+mugraph two_readers {dtype}
+dims m=33 k=48 n=40
+input X {short}[m, k]
+input W {short}[k, n]
+buffer A {short}[m, n]
+buffer M f32[m]
+output D f32[m, n]
+
+kernel k0 generated m:grid k:{role} n:tile
+  X = load X[m, k]
+  W = load W[k, n]
+  A[m, n] = dot(X, W; k)
+  M[m] = max(A; n)
+  store A[m, n] = A
+  store M[m] = M
+
+kernel k1 generated m:grid n:tile
+  A = load A[m, n]
+  M = load M[m]
+  D[m, n] = sub(A, M)
+  store D[m, n] = D
+"""
+
+
+@pytest.mark.parametrize("role", ["tile", "loop"])
+@pytest.mark.parametrize(("dtype", "short"), [("float16", "f16"), ("bfloat16", "bf16")])
+def test_kernels_agree_about_a_value_that_is_stored_in_a_narrower_type(dtype: str, short: str, role: str) -> None:
+    """The maximum is that of what the second kernel reads: an exponent of the difference is never above one."""
+    graph = parse_mugraph(TWO_READERS.format(dtype=dtype, short=short, role=role))
+    (d,) = run(graph, schedule(graph), draw(graph))
+    assert d.amax(dim=1).eq(0.0).all()
+
+
 def test_an_instance_stores_what_others_compute_too_only_once() -> None:
     header, roles, body = STORES["what lacks a grid dimension"]
     graph = kernel(header, roles, body)

@@ -55,6 +55,7 @@ class _Emitter(Expressions):
         super().__init__(graph, kernel, schedule, sizes)
         self.limits = {x: limits(kernel, x) for x in self.placement.loops}
         self.release = False
+        self.narrowed = self.narrowed_values()
         self.waited = self.releasing = self.released = False
         self.awaited = self.awaited_buffers() if schedule.overlap else frozenset[str]()
         self.descriptors = descriptors(graph, kernel, schedule, sizes)
@@ -240,6 +241,29 @@ class _Emitter(Expressions):
             self.load(step)
         else:
             self.line(f"{self.name(step.out)} = {self.value(step)}", f"[{', '.join(self.axes(step.dims))}]")
+            self.round(step.out)
+
+    def round(self, value: str) -> None:
+        """What later kernels read of a value is what this one goes on with too, as PyTorch does.
+
+        Else they would disagree about it: a maximum of the one taken from an exponent of the other, say.
+        """
+        if value in self.narrowed:
+            name = self.name(value)
+            self.line(f"{name} = {self.cast(name, 'float32', self.narrowed[value])}.to(tl.float32)", "as it is stored")
+
+    def narrowed_values(self) -> dict[str, str]:
+        """Values that are stored in a narrower type for later kernels to read, with that type."""
+        names = [k.name for k in self.graph.kernels]
+        later = self.graph.kernels[names.index(self.kernel.name) + 1 :]
+        read = {x.buffer for k in later for x in k.loads}
+        stored = {s.value: self.tensors[s.buffer].dtype for s in self.kernel.stores if s.buffer in read}
+        used = {v for e in self.kernel.body for v in e.values}
+        return {
+            v: dtype
+            for v, dtype in stored.items()
+            if v in used and self.type_of(v) == "float32" and dtype in ("float16", "bfloat16")
+        }
 
     # -- loops
 
@@ -260,6 +284,7 @@ class _Emitter(Expressions):
         for name in accumulators:
             if name in self.deferred:
                 self.line(f"{self.name(name)} = {self.across(self.eqns[name], self.name(name))}")
+            self.round(name)
             self.clean[name] = frozenset()
 
     def iteration(self, loop: Loop) -> None:
