@@ -35,8 +35,9 @@ TARGET = find_target("h100")
 LIMIT_S = 60.0
 SHRINK_S = 150.0
 PLANS = 3
-INSTANCES = 1500
-"""Program instances of a source that the interpreter is asked to run, where there is one with fewer."""
+INSTANCES = 400
+"""Program instances of a source that the interpreter is asked to run, where there is one with fewer: each takes 5 ms
+or more, for each distribution."""
 
 
 @pytest.fixture(scope="module")
