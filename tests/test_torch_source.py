@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from math import inf, prod
 
@@ -14,6 +15,7 @@ from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.derived import DERIVED, derived_equation, lower
 from mirage_cli.ir.ops import OPS, Op
 from mirage_cli.ir.program import Builder, Program, Tensor
+from mirage_cli.spec import parse_spec
 from mirage_cli.verify.numeric import reference64
 
 SIZES = {"b": 2, "h": 3, "q": 4, "s": 5, "d": 6, "e": 7}
@@ -254,3 +256,58 @@ def test_the_text_takes_sizes_from_the_tensors() -> None:
     y = scope["reference"](*inputs)  # type: ignore[operator]
     np.testing.assert_allclose(y.numpy(), numpy_outputs(p, [x.numpy() for x in inputs])[0], rtol=1e-9, atol=1e-9)
     assert prod(y.shape) == 9 * 3 * 2 * 7
+
+
+MIXED = """
+name: mixed
+dims: {q: 17, d: 16, e: 8}
+dtype: float16
+inputs:
+  X: [q, d]
+  W: [d, e]
+  B: {dims: [e], dtype: float32}
+  V: {dims: [d, e], dtype: float32}
+program: |
+  small = rsqrt(square(X) + 1)
+  P = dot(X, W, d)
+  Y = P + B
+  largest = max(B, e)
+  T = X * largest
+  Z = dot(X, V, d)
+  M = maximum(V, 0.5) * index(e)
+  N = X * index(d)
+  C = where(index(e) < 3, W, V)
+  K = where(B > 0.25, 0.5, P)
+outputs: {small: [q, d], P: [q, e], Y: [q, e], T: [q, d], Z: [q, e], M: [d, e], N: [q, d], C: [d, e], K: [q, e]}
+"""
+
+
+def by_hand(X: torch.Tensor, W: torch.Tensor, B: torch.Tensor, V: torch.Tensor) -> list[torch.Tensor]:
+    """What a PyTorch user writes for that."""
+    e, d = torch.arange(8), torch.arange(16)
+    p = X @ W
+    return [torch.rsqrt(X.square() + 1), p, p + B, X.to(B.dtype) * B.max(), X.to(V.dtype) @ V,
+            torch.maximum(V, torch.tensor(0.5, dtype=V.dtype)) * e, X * d, torch.where(e < 3, W, V),
+            torch.where(B > 0.25, 0.5, p)]  # fmt: skip
+
+
+def test_float32_is_what_float32_inputs_reach_and_nothing_else() -> None:
+    """As in PyTorch and in `Program.exact`: the square of 1000 is too much for float16, also beside a float32 input."""
+    p = parse_spec(MIXED).at()
+    inputs = [torch.from_numpy(x) for x in inputs_of(p)]
+    check(p, inputs_of(p))
+    inputs = [x.to(getattr(torch, t.dtype)) for t, x in zip(p.inputs, inputs, strict=True)]
+    inputs[0][0, 0] = 1000.0
+    outputs = run(p, inputs)
+    assert outputs[0][0, 0] == 0
+    for t, y, right in zip(p.outputs, outputs, by_hand(*inputs), strict=True):
+        assert y.dtype == right.dtype == (torch.float32 if t.name in "YTZMC" else torch.float16), t.name
+        assert y.dtype == torch.float16 or t.name in p.exact()
+        assert torch.equal(y, right), t.name
+
+
+def test_float16_and_bfloat16_have_float32_in_common() -> None:
+    p = program({"X": "qd", "W": "d"}, lambda b: b.emit("mul", "X", "W", out="O"), {"O": "qd"})
+    x, w = torch.randn(4, 6).half(), torch.randn(6).bfloat16()
+    p = replace(p, inputs=(p.inputs[0], replace(p.inputs[1], dtype="bfloat16")))
+    assert torch.equal(run(p, [x, w])[0], x.float() * w.float())

@@ -243,6 +243,18 @@ def test_product_types(name: str, dtype: str) -> None:
         check(graph, schedule(graph, default=tile))
 
 
+def test_bfloat16_is_rounded_to_nearest_down_to_its_smallest_numbers() -> None:
+    """exp(-100) is far below bfloat16's smallest number, 9.2e-41, and exp(-88) is between two of them."""
+    graph = kernel("m=64; X:f32[m]; Y[m]; bfloat16", "m:grid", "Y[m] = add(X, 0)")
+    small = torch.exp(-torch.linspace(80.0, 104.0, 48))
+    others = torch.tensor([0.0, -0.0, -1e-44, 1.00390625, 1.01171875, -1.999999, 3.4e38, -3.4e38, 1e-39, -6e-39])
+    x = torch.cat([small, others, torch.tensor([math.nan, math.inf, -math.inf, 1.0, -1e-41, 1.1754942e-38])])
+    (y,) = run(graph, schedule(graph), {"X": x})
+    right = x.bfloat16()
+    assert torch.equal(y.isnan(), right.isnan())
+    assert torch.equal(y.nan_to_num(), right.nan_to_num())
+
+
 @pytest.mark.parametrize(
     "name", ["batch", "batch inside", "two batch axes", "two row axes", "row axes apart", "two column axes"]
 )

@@ -56,12 +56,15 @@ MATRIX_TYPE = tl.constexpr(tl.float32 if triton.knobs.runtime.interpret else tl.
 
 @triton.jit
 def to_bfloat16(x):
-    """x rounded to nearest. Triton's interpreter would cut bits off: there they are rounded beforehand."""
+    """x rounded to nearest. Triton's interpreter would cut bits off, and lose numbers below 1e-38: there it is done
+    on the bits."""
     if INTERPRETED:
         bits = x.to(tl.int32, bitcast=True)
-        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)).to(tl.float32, bitcast=True)
-        x = tl.where(x == x, rounded, x)
-    return x.to(tl.bfloat16)
+        bits = tl.where(x == x, (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16, 0x7FC0)
+        rounded = bits.to(tl.int16).to(tl.bfloat16, bitcast=True)
+    else:
+        rounded = x.to(tl.bfloat16)
+    return rounded
 '''.strip()
 """What modules with bfloat16 kernels start with."""
 MAX_PRODUCT = 1 << 17

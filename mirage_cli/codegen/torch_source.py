@@ -1,15 +1,18 @@
 """A program as the function that a PyTorch user would write: the eager baseline, and in float64 the reference.
 
 The text computes in the dtype of its floating-point inputs and takes sizes from their shapes wherever an input has the
-axis, so one function serves as baseline (float16 inputs), as reference (float64 inputs) and at other sizes.
+axis, so one function serves as baseline (float16 inputs), as reference (float64 inputs) and at other sizes. Where some
+inputs are float32 and others of a smaller type, what float32 inputs reach is float32, as PyTorch promotes (and as
+`Program.exact` has it for kernels), and nothing else is.
 """
 
 from __future__ import annotations
 
 import keyword
+import re
 import string
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from mirage_cli.ir.derived import DERIVED
@@ -31,13 +34,14 @@ def torch_source(program: Program, name: str = "reference") -> str:
 class _Value:
     """What a name of the program is in the text. layout: its axes in the order of the torch tensor's.
 
-    scalar: a Python number, not a tensor.
+    scalar: a Python number, not a tensor. wide: float32, in a program with floating-point inputs of a smaller type.
     """
 
     text: str
     layout: Dims
     type: Type
     scalar: bool = False
+    wide: bool = False
 
 
 class _Writer:
@@ -46,9 +50,17 @@ class _Writer:
     def __init__(self, program: Program, name: str) -> None:
         self.program = program
         self.function = name
-        reserved = {"torch", "dtype", "device", name}
+        reserved = {"torch", "dtype", "wide", "device", name}
         self.names = {n: f"{n}_" if n in reserved or keyword.iskeyword(n) else n for n in program.values()}
-        self.values = {t.name: _Value(self.names[t.name], t.dims, tensor_type(t)) for t in program.inputs}
+        floating = [t for t in program.inputs if tensor_type(t) == "float"]
+        self.wide = [t for t in floating if t.dtype == "float32"]
+        self.narrow = [t for t in floating if t.dtype != "float32"]
+        if len({t.dtype for t in self.narrow}) > 1:  # float16 and bfloat16 have float32 alone in common
+            self.wide, self.narrow = floating, []
+        mixed = self.wide if self.narrow else []
+        self.values = {
+            t.name: _Value(self.names[t.name], t.dims, tensor_type(t), wide=t in mixed) for t in program.inputs
+        }
         self.statements: list[str] = []
 
     def text(self) -> str:
@@ -61,18 +73,18 @@ class _Writer:
         return "\n    ".join([header, *body]) + "\n"
 
     def preamble(self, results: Iterable[str]) -> list[str]:
-        """Statements that name the dtype and bring the inputs to it, as far as the text needs them."""
-        floating = [t for t in self.program.inputs if tensor_type(t) == "float"]
-        names = [self.names[t.name] for t in floating]
-        mixed = len({t.dtype for t in floating}) > 1
-        used = mixed or any("dtype" in line for line in (*self.statements, *results))
-        if not used:
-            return []
-        if not floating:
-            return ["dtype = torch.float64  # no floating-point input says otherwise"]
+        """Statements that name the dtypes, and bring to one what has none to itself, as far as the text needs them."""
+        lines = [*self.statements, *results]
+        used = [n for n in ("dtype", "wide") if any(re.search(rf"\b{n}[),]", line) for line in lines)]
+        if not self.narrow and not self.wide:
+            return ["dtype = torch.float64  # no floating-point input says otherwise"] if used else []
+        names = [self.names[t.name] for t in self.narrow or self.wide]
+        if len({t.dtype for t in self.narrow or self.wide}) == 1:
+            found = {"dtype": f"dtype = {names[0]}.dtype"}
+            if self.narrow and self.wide:
+                found["wide"] = f"wide = torch.promote_types({names[0]}.dtype, {self.names[self.wide[0].name]}.dtype)"
+            return [found[n] for n in used]
         dtype = f"{names[0]}.dtype"
-        if not mixed:
-            return [f"dtype = {dtype}"]
         for n in names[1:]:
             dtype = f"torch.promote_types({dtype}, {n}.dtype)"
         return [f"dtype = {dtype}", f"{', '.join(names)} = {', '.join(f'{n}.to(dtype)' for n in names)}"]
@@ -106,12 +118,16 @@ class _Writer:
     def assign(self, e: Eqn, text: str, layout: Dims, scalar: bool = False) -> _Value:
         name = self.names[e.out]
         self.statements.append(f"{name} = {_bare(text)}")
-        return _Value(name, layout, e.type, scalar)
+        return _Value(name, layout, e.type, scalar, e.type == "float" and self.in_wide(e))
+
+    def in_wide(self, e: Eqn) -> bool:
+        """Whether an equation computes in float32 where other floating-point inputs are of a smaller type."""
+        return any(self.values[v].wide for v in e.values)
 
     def rename(self, e: Eqn) -> _Value:
         x = self.operand(e.args[0], e.type)
         names = dict(zip(e.axes[::2], e.axes[1::2], strict=True))
-        return _Value(x.text, tuple(names.get(d, d) for d in x.layout), e.type, x.scalar)
+        return replace(x, layout=tuple(names.get(d, d) for d in x.layout))
 
     def leaf(self, e: Eqn, row: Op) -> _Value:
         size = self.size(e.axes[0])
@@ -121,11 +137,12 @@ class _Writer:
     def elementwise(self, e: Eqn, row: Op) -> _Value:
         """Arguments aligned to one of them that has every axis, where there is one."""
         want: Type = "float" if e.type == "float" else "int"
+        wide = self.in_wide(e)
         args: list[_Value] = []
         for i, a in enumerate(e.args):
             is_condition = row.result == "branches" and i == 0
             keep = row.result == "bool" or is_condition
-            args.append(self.operand(a, self.type_of(a) if keep else want))
+            args.append(self.operand(a, self.type_of(a) if keep else want, wide))
         layout = next((a.layout for a in args if set(a.layout) == set(e.dims)), e.dims)
         infix = not row.torch.startswith("torch.")
         if infix and all(a.scalar for a in args):
@@ -135,7 +152,7 @@ class _Writer:
         for i, a in enumerate(args):
             always_number = row.domain[min(i, len(row.domain) - 1)]
             inline = infix or (branches and i > 0) or always_number[0] == always_number[1]
-            texts.append(a.text if a.scalar and inline else self.aligned(a, layout, want))
+            texts.append(a.text if a.scalar and inline else self.aligned(a, layout, want, wide))
         return self.assign(e, row.torch.format(*texts), layout)
 
     def derived(self, e: Eqn) -> tuple[str, Dims]:
@@ -160,7 +177,7 @@ class _Writer:
 
     def contraction(self, e: Eqn, row: Op) -> tuple[str, Dims]:
         """A matmul where the axes are those of one, over any batch axes; otherwise an einsum."""
-        a, b = (self.operand(x, "float") for x in e.args)
+        a, b = (self.operand(x, "float", self.in_wide(e)) for x in e.args)
         if a.scalar or b.scalar:
             x = b if a.scalar else a
             return f"({a.text} * {b.text}).sum(dim={_places(x.layout, e.axes)})", _without(x.layout, e.axes)
@@ -186,25 +203,27 @@ class _Writer:
             return self.values[arg].type
         return "int" if isinstance(arg, Fraction) and arg.denominator == 1 else "float"
 
-    def operand(self, arg: str | Number, want: Type) -> _Value:
-        """The argument with the type that the operator computes in: torch would promote integers to float32."""
+    def operand(self, arg: str | Number, want: Type, wide: bool = False) -> _Value:
+        """The argument with the type that the operator computes in: torch would promote integers to float32, multiply
+        no matrices of two types, and let a float32 without axes pass for float16."""
         if not isinstance(arg, str):
             return _Value(_number(arg, want), (), want, scalar=True)
         value = self.values[arg]
-        if value.scalar or value.type == want or want != "float":
+        have = value.type if value.type != "float" or not wide or value.wide else "smaller"
+        if value.scalar or have == want or want != "float":
             return value
-        return _Value(f"{value.text}.to(dtype)", value.layout, want)
+        return _Value(f"{value.text}.to({'wide' if wide else 'dtype'})", value.layout, want, wide=wide)
 
-    def tensor(self, value: _Value, want: Type) -> str:
+    def tensor(self, value: _Value, want: Type, wide: bool = False) -> str:
         if not value.scalar:
             return value.text
-        dtype = "torch.int64" if want == "int" else "dtype"
+        dtype = "torch.int64" if want == "int" else "wide" if wide else "dtype"
         return f"torch.full((), {value.text}, dtype={dtype}, device={self.device()})"
 
-    def aligned(self, value: _Value, layout: Dims, want: Type) -> str:
+    def aligned(self, value: _Value, layout: Dims, want: Type, wide: bool) -> str:
         """The value so that it broadcasts against tensors of this layout."""
         have = tuple(d for d in layout if d in value.layout)
-        text = _permuted(self.tensor(value, want), value.layout, have)
+        text = _permuted(self.tensor(value, want, wide), value.layout, have)
         if have == layout[len(layout) - len(have) :]:
             return text
         tail = layout[layout.index(have[0]) :]
