@@ -76,7 +76,7 @@ gpu: ## Run the tests that need a GPU, and the benchmark into results/
 
 study: $(STAMP) ## Compare the cost model with what the H200 measured, into results/
 	$(BIN)/python -m mirage_cli.study --drawn tests/data/h200_sample.json.gz \
-		--tuned tests/data/h200_measurements.json.gz results/h200/cost_model.md
+		--tuned tests/data/h200_tuned.json.gz results/h200/cost_model.md
 
 ablation: $(STAMP) ## Switch off pruning, algebra and workers in turn, into results/
 	$(BIN)/python -m tests.ablation results/ablation.md
