@@ -12,7 +12,7 @@ becomes a random function. This generalises the pair of fields of Mirage (OSDI '
     max, min over axes        one associative, commutative operation x ∘ y = (x + c)(y + c) − c with random c, so that
                               maxima of tiles agree with the maximum, and every element has its say
     maximum, minimum, relu    symmetric random functions
-    comparisons               exact between integers near the sizes; else random functions of both sides
+    comparisons               exact between integers near the sizes and -1, 0, 1; else random functions of both sides
     sigmoid, gelu, ...        random functions of their arguments
     infinity, 0 / 0           flags beside the residues
 
@@ -54,6 +54,7 @@ from mirage_cli.verify.residues import (
     joint_shape,
     joint_taint,
     mix,
+    ordered,
     power,
     powers,
     seen_by_functions,
@@ -358,16 +359,18 @@ class Field:
     # -- order
 
     def extremum(self, name: Literal["maximum", "minimum"], x: Value, y: Value) -> Value:
-        """A symmetric random function; exact between small integers and where one side is infinite."""
+        """A symmetric random function; exact between small integers (`ordered`) and where one side is infinite."""
         dims = union(x.dims, y.dims)
+        pick = np.maximum if name == "maximum" else np.minimum
         if x.kind == y.kind == "int" and not (x.large or y.large):
-            pick = np.maximum if name == "maximum" else np.minimum
             data = pick(aligned(x.data, x.dims, dims), aligned(y.data, y.dims, dims))
             return Value(dims, "int", data, taint=joint_taint((x, y), dims))
+        a, b, known = self._ordered(x, y, dims)
         x, y = seen_by_functions(x), seen_by_functions(y)
         with np.errstate(over="ignore"):
             mixed = self._hash(name, (x,), dims) + self._hash(name, (y,), dims)
         data = np.broadcast_to(self._residues(mixed), (LEVELS, *joint_shape(dims, x, y)))
+        data = np.where(known, pick(a, b) % columns(data), data)
         taint = joint_taint((x, y), dims)
         f, g = joint_flags(x, dims), joint_flags(y, dims)
         loses = MINUS_INF if name == "maximum" else PLUS_INF
@@ -376,6 +379,13 @@ class Field:
         flags = np.where(f == loses, g, np.where(g == loses, f, np.where(f == FINITE, g, f)))
         flags = np.where((f == UNDEFINED) | (g == UNDEFINED), UNDEFINED, flags)
         return finish(dims, data, both_valid(x, y), flags, taint)
+
+    @staticmethod
+    def _ordered(x: Value, y: Value, dims: tuple[str, ...]) -> tuple[Array, Array, Array]:
+        """Both as integers in each level, and where both are known to be them."""
+        (a, this), (b, that) = ordered(x), ordered(y)
+        known = aligned(this, x.dims, dims, 1) & aligned(that, y.dims, dims, 1)
+        return aligned(a, x.dims, dims, 1), aligned(b, y.dims, dims, 1), known
 
     def compare(self, name: str, x: Value, y: Value) -> Value:
         """A mask. `lt` and `eq` are random functions unless exact; the others follow from them."""
@@ -388,15 +398,18 @@ class Field:
             data = a == b if base == "eq" else a < b
             taint = whole(joint_taint((x, y), dims))
         else:
+            a, b, known = (part[0] for part in self._ordered(x, y, dims))
             x, y = seen_by_functions(x), seen_by_functions(y)
             taint = joint_taint((x, y), dims)
             taint = None if taint is None else np.broadcast_to(taint[:1], taint.shape)  # a mask sees the first residue
             guesses = self._hash("lt", (x, y), dims)[0]
-            self.fewest_guesses = min(self.fewest_guesses, np.unique(guesses).size)
+            if not known.all():
+                self.fewest_guesses = min(self.fewest_guesses, np.unique(guesses[~known]).size)
             if base == "eq":
                 data = mix(self._hash("eq", (x,), dims)[0] ^ self._hash("eq", (y,), dims)[0]) & np.uint64(1) == 0
             else:
                 data = guesses & np.uint64(1) == 1
+            data = np.where(known, a == b if base == "eq" else a < b, data)
             if x.flags is not None or y.flags is not None:
                 f, g = (
                     aligned(np.zeros(v.shape, np.int8) if v.flags is None else v.flags, v.dims, dims) for v in (x, y)

@@ -179,6 +179,21 @@ def seen_by_functions(x: Value) -> Value:
     return replace(x, data=x.data[at], taint=None if x.taint is None else x.taint[at])
 
 
+def ordered(x: Value) -> tuple[Array, Array]:
+    """Integers in each level, and where x is known to be them, so that they may be compared as such.
+
+    An index is known. Of residues -1, 0 and 1 are, as are the constants: what terms that cancel leave is not to differ
+    from the number that it is. A large integer is not, wherever it comes to lie.
+    """
+    if x.kind != "field":
+        data = np.broadcast_to(x.data.astype(np.int64), (LEVELS, *x.shape))
+        return data, np.broadcast_to(not x.large, data.shape)
+    data = seen_by_functions(x).data
+    data = np.where(data == columns(data) - 1, -1, data)
+    known = data <= 1
+    return data, known if x.flags is None else known & (x.flags == FINITE)
+
+
 def joint_shape(dims: tuple[str, ...], *values: Value) -> tuple[int, ...]:
     sizes: dict[str, int] = {}
     for v in values:
