@@ -46,6 +46,7 @@ from mirage_cli.verify.residues import (
     aligned,
     as_field,
     axis_flags,
+    both_ordered,
     both_valid,
     columns,
     discrete_logs,
@@ -54,13 +55,13 @@ from mirage_cli.verify.residues import (
     joint_shape,
     joint_taint,
     mix,
-    ordered,
     power,
     powers,
     seen_by_functions,
     taint_over,
     union,
     whole,
+    zero_in,
 )
 
 
@@ -210,7 +211,7 @@ class Field:
             no_square = self._no_square(x.data, data if abs(c) == Fraction(1, 2) else None, c)
             taint = no_square if taint is None else taint | no_square
         flags = x.flags
-        zero = self._zero(x) & (True if flags is None else flags == FINITE)
+        zero = zero_in(x) & (True if flags is None else flags == FINITE)
         if c <= 0 or flags is not None:
             old = np.zeros(x.shape, np.int8) if flags is None else flags
             if c < 0:
@@ -237,10 +238,6 @@ class Field:
         p = columns(x)
         square = root * root % p
         return square != x if c > 0 else (square * x % p != 1) & (x != 0)
-
-    @staticmethod
-    def _zero(x: Value) -> Array:
-        return (x.data[list(x.valid)] == 0).any(axis=0)
 
     def finite(self, m: Value) -> Value:
         """m where it is not -infinity, else 0."""
@@ -299,7 +296,7 @@ class Field:
             data, valid, taint = y.data, y.valid, y.taint
         old = np.zeros(x.shape, np.int8) if x.flags is None else x.flags
         flags = np.where(old == MINUS_INF, UNDEFINED, old)
-        flags = np.where((old == FINITE) & self._zero(x), MINUS_INF, flags).astype(np.int8)
+        flags = np.where((old == FINITE) & zero_in(x), MINUS_INF, flags).astype(np.int8)
         return finish(x.dims, data, valid, flags, taint)
 
     def _dlog(self, level: int, y: Array) -> Array:
@@ -365,7 +362,7 @@ class Field:
         if x.kind == y.kind == "int" and not (x.large or y.large):
             data = pick(aligned(x.data, x.dims, dims), aligned(y.data, y.dims, dims))
             return Value(dims, "int", data, taint=joint_taint((x, y), dims))
-        a, b, known = self._ordered(x, y, dims)
+        a, b, known = both_ordered(x, y, dims)
         x, y = seen_by_functions(x), seen_by_functions(y)
         with np.errstate(over="ignore"):
             mixed = self._hash(name, (x,), dims) + self._hash(name, (y,), dims)
@@ -380,13 +377,6 @@ class Field:
         flags = np.where((f == UNDEFINED) | (g == UNDEFINED), UNDEFINED, flags)
         return finish(dims, data, both_valid(x, y), flags, taint)
 
-    @staticmethod
-    def _ordered(x: Value, y: Value, dims: tuple[str, ...]) -> tuple[Array, Array, Array]:
-        """Both as integers in each level, and where both are known to be them."""
-        (a, this), (b, that) = ordered(x), ordered(y)
-        known = aligned(this, x.dims, dims, 1) & aligned(that, y.dims, dims, 1)
-        return aligned(a, x.dims, dims, 1), aligned(b, y.dims, dims, 1), known
-
     def compare(self, name: str, x: Value, y: Value) -> Value:
         """A mask. `lt` and `eq` are random functions unless exact; the others follow from them."""
         if name in ("gt", "le"):
@@ -398,7 +388,7 @@ class Field:
             data = a == b if base == "eq" else a < b
             taint = whole(joint_taint((x, y), dims))
         else:
-            a, b, known = (part[0] for part in self._ordered(x, y, dims))
+            a, b, known = (part[0] for part in both_ordered(x, y, dims))
             x, y = seen_by_functions(x), seen_by_functions(y)
             taint = joint_taint((x, y), dims)
             taint = None if taint is None else np.broadcast_to(taint[:1], taint.shape)  # a mask sees the first residue
@@ -411,9 +401,7 @@ class Field:
                 data = guesses & np.uint64(1) == 1
             data = np.where(known, a == b if base == "eq" else a < b, data)
             if x.flags is not None or y.flags is not None:
-                f, g = (
-                    aligned(np.zeros(v.shape, np.int8) if v.flags is None else v.flags, v.dims, dims) for v in (x, y)
-                )
+                f, g = (joint_flags(v, dims) for v in (x, y))
                 exact = (f != FINITE) | (g != FINITE)
                 data = np.where(exact, f == g if base == "eq" else f < g, data)
         if name in ("ne", "le", "ge"):

@@ -194,6 +194,18 @@ def ordered(x: Value) -> tuple[Array, Array]:
     return data, known if x.flags is None else known & (x.flags == FINITE)
 
 
+def both_ordered(x: Value, y: Value, dims: tuple[str, ...]) -> tuple[Array, Array, Array]:
+    """Two values as integers in each level, with axes `dims`, and where both are known to be them."""
+    (a, this), (b, that) = ordered(x), ordered(y)
+    known = aligned(this, x.dims, dims, 1) & aligned(that, y.dims, dims, 1)
+    return aligned(a, x.dims, dims, 1), aligned(b, y.dims, dims, 1), known
+
+
+def zero_in(x: Value) -> Array:
+    """Elements that are 0 in some valid level."""
+    return (x.data[list(x.valid)] == 0).any(axis=0)
+
+
 def joint_shape(dims: tuple[str, ...], *values: Value) -> tuple[int, ...]:
     sizes: dict[str, int] = {}
     for v in values:
