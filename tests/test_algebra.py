@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from mirage_cli.algebra import canonical
 from mirage_cli.algebra.canonical import Algebra, Atom, Form
 from mirage_cli.algebra.safe import eqn_forms, program_forms
+from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Program
 from mirage_cli.verify.interpret import run_program
 from mirage_cli.verify.semantics import FloatSemantics, Named
@@ -206,6 +208,18 @@ def test_different_programs_have_different_forms(name: str) -> None:
     algebra = Algebra()
     one, other = (form(algebra, text) for text in DIFFERENT[name])
     assert one is not other, str(one)
+
+
+OPAQUE = ("abs", "gelu", "maximum", "minimum", "sigmoid", "tanh")
+
+
+@pytest.mark.parametrize("name", OPAQUE)
+def test_opaque_functions_are_known_of_no_number(name: str) -> None:
+    """The verifier takes them for random functions, which have no value of their own at 0 or -2."""
+    algebra = Algebra()
+    for c in (Fraction(0), Fraction(-2), Fraction(1, 2)):
+        atom = algebra.apply(name, [c] * OPS[name].arity).atom
+        assert atom is not None and atom.kind == "fn"
 
 
 # -- renaming

@@ -18,6 +18,7 @@ from mirage_cli.verify.residues import (
     LEVELS,
     MINUS_INF,
     MODULI,
+    NO_GUESSES,
     UNDEFINED,
     Value,
     as_field,
@@ -184,6 +185,37 @@ def test_large_integers_are_compared_at_random() -> None:
     low = F.compare("lt", F.index("a"), F.const(Fraction(1000))).data
     assert 0 < low.mean() < 1
     assert not F.compare("lt", F.index("a"), F.const(Fraction(0))).data.any()
+
+
+@pytest.mark.parametrize("c", [-1, 0, 1])
+def test_what_cancelling_terms_leave_is_ordered_like_the_number(field: Field, c: int) -> None:
+    F = field
+    x = draw(field)
+    number = F.const(Fraction(c))
+    left = F.add(F.sub(x, x), number)
+    assert left.kind == "field"
+    for other in (F.index("a"), number, F.const(Fraction(0)), F.const(Fraction(33)), draw(field, "b"), left):
+        for name in ("lt", "le", "gt", "ge", "eq", "ne"):
+            assert (F.compare(name, left, other).data == F.compare(name, number, other).data).all()
+            assert (F.compare(name, other, left).data == F.compare(name, other, number).data).all()
+        for name in ("maximum", "minimum"):
+            assert_same(F.extremum(name, left, other), F.extremum(name, number, other))
+    assert F.fewest_guesses < NO_GUESSES
+
+
+def test_comparisons_of_numbers_alone_guess_nothing(field: Field) -> None:
+    F = field
+    x = draw(field, "a", "b")
+    zero = F.sub(x, x)
+    assert F.compare("lt", zero, F.const(Fraction(1))).data.all()
+    assert not F.compare("ne", zero, zero).data.any()
+    assert (F.compare("le", F.index("a"), zero).data == (np.arange(3)[:, None] <= 0)).all()
+    assert F.fewest_guesses == NO_GUESSES
+    mask = F.compare("eq", F.index("a"), F.const(Fraction(0)))
+    half = F.where(mask, zero, x)  # zero where the mask holds: only there the order is known
+    less = F.compare("lt", half, F.const(Fraction(1)))
+    assert less.data[0].all()
+    assert F.fewest_guesses == 2 * SIZES["b"]
 
 
 @pytest.mark.parametrize("name", OPS)

@@ -317,8 +317,6 @@ class Algebra:
         return self.of_atom(self._atom("log", x, dims=x.dims))
 
     def fn(self, name: str, *args: Form) -> Form:
-        if name == "abs" and args[0].number is not None:
-            return self.const(abs(args[0].number))
         return self.of_atom(self._atom("fn", name, *args, dims=frozenset[str]().union(*(a.dims for a in args))))
 
     def sort(self, *args: Form) -> list[Form]:

@@ -12,7 +12,7 @@ becomes a random function. This generalises the pair of fields of Mirage (OSDI '
     max, min over axes        one associative, commutative operation x ∘ y = (x + c)(y + c) − c with random c, so that
                               maxima of tiles agree with the maximum, and every element has its say
     maximum, minimum, relu    symmetric random functions
-    comparisons               exact between integers near the sizes; else random functions of both sides
+    comparisons               exact between integers near the sizes and -1, 0, 1; else random functions of both sides
     sigmoid, gelu, ...        random functions of their arguments
     infinity, 0 / 0           flags beside the residues
 
@@ -46,6 +46,7 @@ from mirage_cli.verify.residues import (
     aligned,
     as_field,
     axis_flags,
+    both_ordered,
     both_valid,
     columns,
     discrete_logs,
@@ -60,6 +61,7 @@ from mirage_cli.verify.residues import (
     taint_over,
     union,
     whole,
+    zero_in,
 )
 
 
@@ -209,7 +211,7 @@ class Field:
             no_square = self._no_square(x.data, data if abs(c) == Fraction(1, 2) else None, c)
             taint = no_square if taint is None else taint | no_square
         flags = x.flags
-        zero = self._zero(x) & (True if flags is None else flags == FINITE)
+        zero = zero_in(x) & (True if flags is None else flags == FINITE)
         if c <= 0 or flags is not None:
             old = np.zeros(x.shape, np.int8) if flags is None else flags
             if c < 0:
@@ -236,10 +238,6 @@ class Field:
         p = columns(x)
         square = root * root % p
         return square != x if c > 0 else (square * x % p != 1) & (x != 0)
-
-    @staticmethod
-    def _zero(x: Value) -> Array:
-        return (x.data[list(x.valid)] == 0).any(axis=0)
 
     def finite(self, m: Value) -> Value:
         """m where it is not -infinity, else 0."""
@@ -298,7 +296,7 @@ class Field:
             data, valid, taint = y.data, y.valid, y.taint
         old = np.zeros(x.shape, np.int8) if x.flags is None else x.flags
         flags = np.where(old == MINUS_INF, UNDEFINED, old)
-        flags = np.where((old == FINITE) & self._zero(x), MINUS_INF, flags).astype(np.int8)
+        flags = np.where((old == FINITE) & zero_in(x), MINUS_INF, flags).astype(np.int8)
         return finish(x.dims, data, valid, flags, taint)
 
     def _dlog(self, level: int, y: Array) -> Array:
@@ -358,16 +356,18 @@ class Field:
     # -- order
 
     def extremum(self, name: Literal["maximum", "minimum"], x: Value, y: Value) -> Value:
-        """A symmetric random function; exact between small integers and where one side is infinite."""
+        """A symmetric random function; exact between small integers (`ordered`) and where one side is infinite."""
         dims = union(x.dims, y.dims)
+        pick = np.maximum if name == "maximum" else np.minimum
         if x.kind == y.kind == "int" and not (x.large or y.large):
-            pick = np.maximum if name == "maximum" else np.minimum
             data = pick(aligned(x.data, x.dims, dims), aligned(y.data, y.dims, dims))
             return Value(dims, "int", data, taint=joint_taint((x, y), dims))
+        a, b, known = both_ordered(x, y, dims)
         x, y = seen_by_functions(x), seen_by_functions(y)
         with np.errstate(over="ignore"):
             mixed = self._hash(name, (x,), dims) + self._hash(name, (y,), dims)
         data = np.broadcast_to(self._residues(mixed), (LEVELS, *joint_shape(dims, x, y)))
+        data = np.where(known, pick(a, b) % columns(data), data)
         taint = joint_taint((x, y), dims)
         f, g = joint_flags(x, dims), joint_flags(y, dims)
         loses = MINUS_INF if name == "maximum" else PLUS_INF
@@ -388,19 +388,20 @@ class Field:
             data = a == b if base == "eq" else a < b
             taint = whole(joint_taint((x, y), dims))
         else:
+            a, b, known = (part[0] for part in both_ordered(x, y, dims))
             x, y = seen_by_functions(x), seen_by_functions(y)
             taint = joint_taint((x, y), dims)
             taint = None if taint is None else np.broadcast_to(taint[:1], taint.shape)  # a mask sees the first residue
             guesses = self._hash("lt", (x, y), dims)[0]
-            self.fewest_guesses = min(self.fewest_guesses, np.unique(guesses).size)
+            if not known.all():
+                self.fewest_guesses = min(self.fewest_guesses, np.unique(guesses[~known]).size)
             if base == "eq":
                 data = mix(self._hash("eq", (x,), dims)[0] ^ self._hash("eq", (y,), dims)[0]) & np.uint64(1) == 0
             else:
                 data = guesses & np.uint64(1) == 1
+            data = np.where(known, a == b if base == "eq" else a < b, data)
             if x.flags is not None or y.flags is not None:
-                f, g = (
-                    aligned(np.zeros(v.shape, np.int8) if v.flags is None else v.flags, v.dims, dims) for v in (x, y)
-                )
+                f, g = (joint_flags(v, dims) for v in (x, y))
                 exact = (f != FINITE) | (g != FINITE)
                 data = np.where(exact, f == g if base == "eq" else f < g, data)
         if name in ("ne", "le", "ge"):

@@ -179,6 +179,33 @@ def seen_by_functions(x: Value) -> Value:
     return replace(x, data=x.data[at], taint=None if x.taint is None else x.taint[at])
 
 
+def ordered(x: Value) -> tuple[Array, Array]:
+    """Integers in each level, and where x is known to be them, so that they may be compared as such.
+
+    An index is known. Of residues -1, 0 and 1 are, as are the constants: what terms that cancel leave is not to differ
+    from the number that it is. A large integer is not, wherever it comes to lie.
+    """
+    if x.kind != "field":
+        data = np.broadcast_to(x.data.astype(np.int64), (LEVELS, *x.shape))
+        return data, np.broadcast_to(not x.large, data.shape)
+    data = seen_by_functions(x).data
+    data = np.where(data == columns(data) - 1, -1, data)
+    known = data <= 1
+    return data, known if x.flags is None else known & (x.flags == FINITE)
+
+
+def both_ordered(x: Value, y: Value, dims: tuple[str, ...]) -> tuple[Array, Array, Array]:
+    """Two values as integers in each level, with axes `dims`, and where both are known to be them."""
+    (a, this), (b, that) = ordered(x), ordered(y)
+    known = aligned(this, x.dims, dims, 1) & aligned(that, y.dims, dims, 1)
+    return aligned(a, x.dims, dims, 1), aligned(b, y.dims, dims, 1), known
+
+
+def zero_in(x: Value) -> Array:
+    """Elements that are 0 in some valid level."""
+    return (x.data[list(x.valid)] == 0).any(axis=0)
+
+
 def joint_shape(dims: tuple[str, ...], *values: Value) -> tuple[int, ...]:
     sizes: dict[str, int] = {}
     for v in values:

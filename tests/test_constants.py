@@ -1,0 +1,96 @@
+"""Values that are constant since their terms cancel: the search makes numbers of them, the program does not.
+
+To the verifier the two must be the same, whatever is done with them, and other numbers must be others.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mirage_cli.ir.derived import lower
+from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.program import Program
+from mirage_cli.spec import parse_spec
+from mirage_cli.structural import Found, Options, search_program
+from mirage_cli.target import find_target
+from mirage_cli.verify.equivalence import check_equivalence
+from mirage_cli.verify.interpret import run_mugraph, run_program
+from mirage_cli.verify.semantics import FloatSemantics, Named
+
+SPEC = """
+name: constant
+dims: {{m: 8, n: 5}}
+dtype: float32
+inputs:
+  X: [m, n]
+program: |
+  A = X - X
+  B = {}
+outputs:
+  B: [m, n]
+"""
+CONSTANTS = ("A", "A + 1", "A - 1", "A - 2", "A + 9", "A + 0.5")
+SYMBOLS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+UNARY = [n for n, row in OPS.items() if row.kind == "elementwise" and row.arity == 1]
+UNDEFINED_AT_ZERO = ("reciprocal", "rsqrt", "log")
+UNDEFINED_BELOW = ("sqrt", "rsqrt", "log")
+
+
+def parsed(expression: str) -> Program:
+    return parse_spec(SPEC.format(expression)).at()
+
+
+def search(program: Program) -> Found:
+    return search_program(program, find_target("h100"), Options(budget_s=20.0))
+
+
+def expressions() -> list[str]:
+    found = ["where(index(m) > 0, A, X)"]
+    for c in CONSTANTS:
+        for name in UNARY:
+            undefined = UNDEFINED_AT_ZERO if c == "A" else UNDEFINED_BELOW if "-" in c else ()
+            if name not in undefined:
+                found.append(f"X - {c}" if name == "neg" else f"{name}({c}) + X")
+        for name in ("maximum", "minimum"):
+            found += [f"{name}({c}, {other}) + X" for other in ("A", "1", "X", "index(m)", f"{c}")]
+        for symbol in SYMBOLS.values():
+            found += [f"where({x} {symbol} {c}, X, 0)" for x in ("A + 1", "index(m)", "X", f"{c}")]
+    return found
+
+
+@pytest.mark.parametrize("expression", expressions())
+def test_cancelled_terms_are_their_number(expression: str) -> None:
+    """Nothing that the search makes is refused, and at full size it is what the program is in float64."""
+    program = parsed(expression)
+    found = search(program)
+    assert found.plans and not found.rejected, found.rejected
+    inputs = {"X": np.random.default_rng(0).normal(size=(8, 5))}
+    values = {"X": Named(("m", "n"), inputs["X"])}
+    want = run_program(lower(program), values, FloatSemantics(program.sizes))["B"]
+    for plan in found.plans:
+        got = run_mugraph(plan.graph, plan.schedule, inputs, FloatSemantics(program.sizes))["B"]
+        assert want.dims == got.dims == ("m", "n")
+        np.testing.assert_allclose(got.data, want.data, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("maximum(A, 1) + X", "minimum(A, 1) + X"),
+        ("maximum(A, A) + X", "maximum(A, A + 1) + X"),
+        ("relu(A - 1) + X", "A - 1 + X"),
+        ("relu(A + 2) + X", "relu(A + 3) + X"),
+        ("abs(A) + X", "abs(A + 1) + X"),
+        ("where(A < 1, X, 0)", "where(A > 1, X, 0)"),
+        ("where(A <= A, X, 0)", "where(A < A, X, 0)"),
+        ("where(index(m) > A, X, 0)", "where(index(m) >= A, X, 0)"),
+        ("where(index(m) < A + 2, X, 0)", "where(index(m) < A + 3, X, 0)"),
+        ("where(X < A, X, 0)", "where(X <= A, X, 0)"),
+        ("where(where(index(m) > 0, X, 0) < 1, X, 0)", "where(where(index(m) > 0, X, 0) > 1, X, 0)"),
+    ],
+)
+def test_other_numbers_are_refused(right: str, wrong: str) -> None:
+    for program, other in ((right, wrong), (wrong, right)):
+        for plan in search(parsed(other)).plans:
+            assert not check_equivalence(lower(parsed(program)), plan.graph, 0).ok
