@@ -65,3 +65,18 @@ def test_what_cancels_is_a_number() -> None:
     (node,) = d.nodes[d.outputs[0]]
     assert not node.children
     assert [len(k.body) for k in search(p, H100).as_written.graph.kernels] == [1]
+
+
+def test_a_search_whose_time_is_over_prices_no_more_plans() -> None:
+    """Time that ends when all expansions of a class are known, and none of them has a price yet, ends it there."""
+    p = a_program("a = softmax(X; k) | O = dot(a, W; k)")
+    asked: list[None] = []
+    asks_at: list[int] = []
+    whole = search(p, H100, deadline=lambda: bool(asked.append(None)))
+    for most in (len(asked) // 4, len(asked) // 2, len(asked) - 1):
+        left = iter(range(most))
+        result = search(p, H100, deadline=lambda left=left: next(left, None) is None)
+        assert result.stopped == "budget"
+        asks_at.append(result.enumerated)
+    assert asks_at == sorted(asks_at)
+    assert asks_at[0] < asks_at[-1] < whole.enumerated

@@ -154,6 +154,16 @@ def test_error_measures() -> None:
     assert Error(1.0, 0.0).over(Error(0.0, 0.0)) == math.inf
 
 
+def test_the_error_where_all_is_zero_does_not_grow_with_the_number_of_elements() -> None:
+    """A layer norm of equal rows: the mean of 33 equal numbers, as a sum over 33, is one unit in the last place off."""
+    y = torch.full((33, 33), -3e-7)
+    found = error(y, torch.zeros(33, 33, dtype=torch.float64))
+    assert found.norm == pytest.approx(3e-7)
+    assert found.row == pytest.approx(3e-7)
+    y[5, 5] = 1e-4
+    assert error(y, torch.zeros(33, 33, dtype=torch.float64)).row == pytest.approx(1e-4)
+
+
 def test_infinities_that_float64_rounds_to_are_right() -> None:
     ref = torch.tensor([1e6, 65504.0, 65519.0, 1.0, math.nan], dtype=torch.float64)
     y = torch.tensor([math.inf, math.inf, math.inf, math.inf, math.nan], dtype=torch.float16)

@@ -211,6 +211,8 @@ class _Search:
             if self.prune and i >= 2 * limit:
                 self.space.cuts["more work from the same leaves"] += len(same) - i
                 break
+            if self.deadline():
+                raise OutOfTimeError
             for c in self.plans_of(e):
                 roles = tuple(k.roles for k in c.plan.kernels)
                 made[roles] += 1

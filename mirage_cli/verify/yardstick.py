@@ -114,7 +114,8 @@ def error(y: torch.Tensor, ref: torch.Tensor) -> Error:
     What `y` has elsewhere is the business of `overflows`. Magnitudes are those of `ref` in float64, also beyond y's
     range: where most of a row overflows, what is left is small by cancellation, and its error is the row's. A row is
     the last axis, or as many last axes as hold 16 elements, so that it has a typical magnitude; a row of zeros is
-    measured by the largest row, and where all is zero, the error is the difference itself.
+    measured by the largest row, and where all is zero, the error is the difference itself, in the norm its root mean
+    square: as if the reference were ones.
     """
     finite = torch.isfinite(ref.to(y.dtype)) & torch.isfinite(y)
     expected = torch.where(torch.isfinite(ref), ref, 0.0)
@@ -129,7 +130,7 @@ def error(y: torch.Tensor, ref: torch.Tensor) -> Error:
     worst, size = (x.abs().reshape(-1, row).amax(dim=1) for x in (wrong, expected))
     largest = float(size.amax()) or 1.0
     rows = worst / torch.where(size > 0, size, largest)
-    return Error(float(wrong.norm()) / (float(expected.norm()) or 1.0), float(rows.amax()))
+    return Error(float(wrong.norm()) / (float(expected.norm()) or math.sqrt(wrong.numel())), float(rows.amax()))
 
 
 def overflows(y: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
