@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from mirage_cli.codegen.access import Descriptor, descriptors, streamed
+from mirage_cli.codegen.blocks import LINE_BYTES
 from mirage_cli.codegen.export import export_source, kernels_source, load_export
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
@@ -239,6 +242,95 @@ def test_what_cannot_be_specialized_stays_as_it_is(name: str) -> None:
     special = choosing(plan, specialize=True)
     assert settled(graph, special) == plan
     assert kernels_source(graph, special) == kernels_source(graph, plan)
+
+
+# -- what is fetched while a kernel waits
+
+FETCHED = {
+    "a product, its first tiles": ("m=40 n=200 k=96; X[m,k] W[k,n]; Y[m,n]", "m:grid n:grid k:loop",
+        "Y[m, n] = dot(X, W; k)", "m=16 n=128 k=32", {"X": 40 * 64, "W": 64 * 200}),
+    "rows shorter than a line": ("m=48 k=24; X[m,k]; Y[m]", "m:grid k:loop", "Y[m] = sum(X; k)", "m=16 k=16",
+        {"X": 48 * 24}),
+    "before any loop": ("m=37 n=100; X[m,n] B[n]; Y[m,n]", "m:grid n:grid", "Y[m, n] = add(X, B)", "m=1 n=64",
+        {"X": 37 * 100, "B": 100}),
+    "before a loop, and in it": ("m=16 n=64 k=64; X[m,k] W[k,n] B[m]; Y[m,n]", "m:grid n:grid k:loop",
+        "A[m, k] = mul(X, B)\nY[m, n] = dot(A, W; k)", "m=16 n=32 k=16", {"X": 16 * 32, "W": 32 * 64, "B": 16}),
+}  # fmt: skip
+"""Kernels, and how many elements of each input two iterations of all instances read, and what comes before them."""
+
+
+def elements_fetched(graph: MuGraph, plan: Schedule) -> dict[str, int]:
+    """How many elements of each input lie in cache lines that were asked for. Nothing else may be asked for."""
+    module = load_export(kernels_source(graph, plan))
+    asked: list[np.ndarray[Any, np.dtype[np.int64]]] = []
+    module.fetch = lambda pointers: asked.append(np.ravel(pointers.handle.data).astype(np.int64))
+    inputs = draw(graph)
+    outputs = [torch.empty([graph.sizes[d] for d in t.dims]).half() for t in graph.outputs]
+    module.launch(list(inputs.values()), outputs, module.make_scratch("cpu"))
+    addresses = np.unique(np.concatenate(asked))
+    lines = np.unique(addresses // LINE_BYTES)
+    found: dict[str, int] = {}
+    for name, x in inputs.items():
+        own = x.data_ptr() + np.arange(x.numel()) * x.element_size()
+        found[name] = int(np.isin(own // LINE_BYTES, lines).sum())
+        addresses = np.setdiff1d(addresses, own)
+    assert not len(addresses), "between elements, or outside of all inputs"
+    return found
+
+
+@pytest.mark.parametrize("name", FETCHED)
+def test_fetches_ask_for_the_lines_that_are_read_first(name: str) -> None:
+    header, roles, body, tiles, least = FETCHED[name]
+    graph = kernel(header, roles, body)
+    plan = choosing(schedule(graph, tiles), overlap=True, fetch=True, ahead=2)
+    assert settled(graph, plan).kernels["k0"].fetch == ("before" in name)
+    found = elements_fetched(graph, plan)
+    assert all(least[t] - LINE_BYTES <= found[t] for t in least), found  # a block's first line may be a part of one
+
+
+@pytest.mark.parametrize("chunks", [1, 3, 4])
+def test_every_chunk_fetches_its_first_tiles(chunks: int) -> None:
+    graph = CASES["split_matmul"].graph.resized({"m": 16, "n": 64, "k": 272})
+    plan = choosing(schedule(graph, "m=16 n=64 k=16", chunks=chunks), overlap=True, fetch=True, ahead=1)
+    assert elements_fetched(graph, plan)["W"] >= chunks * 16 * 64 - LINE_BYTES
+
+
+TWO = """
+mugraph g float16
+dims m=16 k=64 n=64
+input X f16[m, k]
+input W f16[k, n]
+output Y f16[m, n]
+buffer A f16[m, k]
+kernel k0 generated m:grid k:tile
+  X = load X[m, k]
+  A[m, k] = exp(X)
+  store A[m, k] = A
+kernel k1 generated m:grid n:grid k:loop
+  A = load A[m, k]
+  W = load W[k, n]
+  Y[m, n] = dot(A, W; k)
+  store Y[m, n] = Y
+"""
+
+
+def test_what_a_kernel_in_front_writes_is_not_fetched() -> None:
+    graph = parse_mugraph(TWO)
+    plan = choosing(schedule(graph, "m=1"), overlap=True, fetch=True, ahead=2)
+    source = kernels_source(graph, plan)
+    assert re.findall(r"fetch\((\w)_ptr", source) == ["X", "W"]
+    second = source[source.index("def k1") :]
+    assert second.index("fetch(W_ptr") < second.index("wait_for_data()") < second.index("tl.load(A_ptr")
+    inputs = draw(graph)
+    waiting = choosing(plan, fetch=False, ahead=0)
+    assert all(map(torch.equal, run(graph, plan, inputs), run(graph, waiting, inputs)))
+
+
+def test_a_kernel_that_does_not_wait_fetches_nothing() -> None:
+    graph = product_graph("matmul")
+    plan = choosing(schedule(graph), fetch=True, ahead=2)
+    assert settled(graph, plan) == schedule(graph)
+    assert kernels_source(graph, plan) == kernels_source(graph, schedule(graph))
 
 
 # -- what is read once

@@ -214,7 +214,7 @@ def plan_sources(p: Plan) -> dict[str, str]:
 def choosing(schedule: Schedule) -> Schedule:
     """With everything on that a schedule may do or leave."""
     on = dict.fromkeys(CHOICES, True)
-    return Schedule({name: replace(s, **on) for name, s in schedule.kernels.items()})
+    return Schedule({name: replace(s, **on, ahead=2) for name, s in schedule.kernels.items()})
 
 
 def instances(source: str) -> int:

@@ -614,7 +614,8 @@ def test_compiled(arch: int, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: 
     with CompileFarm(arch, workers=2) as farm:
         for name, (graph, tiles, chunks) in COMPILED.items():
             given = schedule(graph, tiles, chunks=chunks)
-            overlapping = Schedule({k: replace(s, overlap=True) for k, s in given.kernels.items()})
+            chosen = {k: replace(s, overlap=True, fetch=True, ahead=2) for k, s in given.kernels.items()}
+            overlapping = Schedule(chosen)
             source = kernels_source(graph, overlapping)
             assert source.count("    wait_for_data()\n") == source.count("    release_next()\n") == len(given.kernels)
             job = Candidate(name, source, timeout_s=60)

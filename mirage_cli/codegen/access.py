@@ -1,4 +1,5 @@
-"""How a kernel's loads reach memory: which go through tensor descriptors, and which read what nobody reads again.
+"""How a kernel's loads reach memory: which go through tensor descriptors, which are fetched into the L2 beforehand, and
+which read what nobody reads again.
 
 It follows from the μGraph and the schedule, so the tuner can tell a choice that changes nothing.
 """
@@ -10,8 +11,9 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
-from mirage_cli.ir.placement import Loop, place
+from mirage_cli.ir.placement import Loop, Straight, place
 from mirage_cli.ir.program import DTYPE_BYTES, Eqn
+from mirage_cli.ir.reach import limits
 from mirage_cli.ir.schedule import KernelSchedule, block_sizes, on_matrix_units
 
 DESCRIPTOR_ALIGNMENT = 16
@@ -149,3 +151,36 @@ def streamed(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Ma
         if len(homes) == 1 and readers.count(x.buffer) == 1 and shared | walked <= set(x.dims) and not ahead:
             found.add(x.out)
     return frozenset(found)
+
+
+def awaited(graph: MuGraph, kernel: Kernel) -> frozenset[str]:
+    """What may only be read when the kernel in front has ended: what kernels in front have written.
+
+    Inputs are there: the first kernel lets others start only when all that came before the launch has ended.
+    """
+    names = [k.name for k in graph.kernels]
+    return frozenset(s.buffer for k in graph.kernels[: names.index(kernel.name)] for s in k.stores)
+
+
+def fetched_ahead(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule) -> dict[Loop | None, tuple[Load, ...]]:
+    """What a kernel that waits for the one in front fetches into the L2 meanwhile: loads before any loop (None), and
+    those of its first loop, if that walks one dimension whole.
+
+    A fetch into the L2 is a hint: what is written there afterwards is what is read. So it may come before the wait,
+    also for inputs that the kernel in front of the launch is still writing.
+    """
+    if not schedule.overlap:
+        return {}
+    late = awaited(graph, kernel)
+    first, *others = place(kernel).segments
+    found: dict[Loop | None, tuple[Load, ...]] = {}
+    if schedule.fetch:
+        found[None] = _inputs(first, late)
+    loop = next((s for s in others if isinstance(s, Loop)), None)
+    if schedule.ahead and loop is not None and len(loop.dims) == 1 and not limits(kernel, loop):
+        found[loop] = _inputs(loop, late)
+    return {where: loads for where, loads in found.items() if loads}
+
+
+def _inputs(segment: Straight | Loop, late: frozenset[str]) -> tuple[Load, ...]:
+    return tuple(x for x in segment.steps if isinstance(x, Load) and x.buffer not in late)

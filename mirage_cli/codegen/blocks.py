@@ -43,6 +43,17 @@ def release_next():
             tl.extra.cuda.gdc_launch_dependents()
 '''.strip()
 """What modules start with whose kernels overlap (programmatic dependent launch, sm_90 and later)."""
+FETCH = '''
+@triton.jit
+def fetch(pointers):
+    """Asks for the cache lines behind these pointers to be in the L2, and does not wait for them."""
+    if not INTERPRETED:
+        addresses = pointers.to(tl.uint64)
+        tl.inline_asm_elementwise("prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [addresses], tl.int32, False, 1)
+'''.strip()
+"""What modules start with whose kernels fetch inputs while they wait for the kernel in front."""
+LINE_BYTES = 128
+"""A cache line (CUDA C++ programming guide)."""
 DESCRIPTORS = '''
 def descriptor(x, shape, strides, box):
     """What reads x in boxes: of a copy, where x starts at no multiple of the 16 bytes that the hardware asks for."""
@@ -77,6 +88,7 @@ HELPERS = {
     "to_bfloat16",
     "wait_for_data",
     "release_next",
+    "fetch",
     "can_overlap",
     "descriptor",
     "TensorDescriptor",
@@ -173,13 +185,19 @@ class Blocks:
         parts = [self.spread(f"in_{d}", [d], want) for d in want if d in set(dims) & self.padded]
         return " & ".join(f"({p})" if len(parts) > 1 else p for p in parts)
 
-    def offsets(self, tensor: Tensor, dims: tuple[str, ...], want: list[str]) -> str:
-        """Row-major offsets of a block; `dims` says what this kernel calls each axis of the tensor."""
+    def offsets(
+        self, tensor: Tensor, dims: tuple[str, ...], want: list[str], at: Mapping[str, str] | None = None
+    ) -> str:
+        """Row-major offsets of a block; `dims` says what this kernel calls each axis of the tensor.
+
+        at: positions along some dimensions, where they are not those of the current block.
+        """
         terms: list[str] = []
         stride = 1
         for axis, d in reversed(list(zip(tensor.dims, dims, strict=True))):
             chunk = self.kernel.split is not None and d == split_axis(self.kernel.split)
-            text = "chunk" if chunk else self.spread(f"i_{d}", [d] if self.block[d] > 1 else [], want)
+            position = (at or {}).get(d, f"i_{d}")
+            text = "chunk" if chunk else self.spread(position, [d] if d in want else [], want)
             if not chunk and self.block[d] == 1 and self.sizes[d] == 1:
                 text = ""
             if text:

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, prod
 
-from mirage_cli.codegen.access import Descriptor, descriptors, specialized, streamed
-from mirage_cli.codegen.blocks import MAX_ELEMENTS, TRITON_TYPE, EmitError
+from mirage_cli.codegen.access import Descriptor, awaited, descriptors, fetched_ahead, specialized, streamed
+from mirage_cli.codegen.blocks import LINE_BYTES, MAX_ELEMENTS, TRITON_TYPE, EmitError
 from mirage_cli.codegen.expressions import LOG2E, Expressions, number_literal
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import IDENTITY, OPS
 from mirage_cli.ir.placement import Loop
-from mirage_cli.ir.program import Eqn
+from mirage_cli.ir.program import DTYPE_BYTES, Eqn
 from mirage_cli.ir.reach import Linear, limits, needed
 from mirage_cli.ir.schedule import MAX_LANES, KernelSchedule, chunk_length, on_matrix_units
 
@@ -25,7 +25,8 @@ class KernelSource:
     """A complete `@triton.jit` function and how to launch it.
 
     args: the buffers behind the pointer parameters, in order. descriptors: the parameters after them.
-    programs: the size of its one-dimensional grid. options: further arguments of the launch.
+    programs: the size of its one-dimensional grid. options: further arguments of the launch. fetches: whether it
+    fetches inputs ahead.
     """
 
     name: str
@@ -34,6 +35,7 @@ class KernelSource:
     descriptors: tuple[Descriptor, ...]
     programs: int
     options: tuple[str, ...]
+    fetches: bool
 
 
 def emit_kernel(
@@ -57,7 +59,8 @@ class _Emitter(Expressions):
         self.release = False
         self.narrowed = self.narrowed_values()
         self.waited = self.releasing = self.released = False
-        self.awaited = self.awaited_buffers() if schedule.overlap else frozenset[str]()
+        self.awaited = awaited(graph, kernel) if schedule.overlap else frozenset[str]()
+        self.ahead = fetched_ahead(graph, kernel, schedule)
         self.descriptors = descriptors(graph, kernel, schedule, sizes)
         self.streamed = streamed(graph, kernel, schedule, sizes)
         self.specialized = specialized(graph, kernel, schedule, sizes)
@@ -88,6 +91,7 @@ class _Emitter(Expressions):
         self.let_next_start()
         pointed = {x.buffer for x in self.kernel.loads if x.out not in self.descriptors}
         pointed |= {s.buffer for s in self.kernel.stores}
+        pointed |= {x.buffer for loads in self.ahead.values() for x in loads}
         args = tuple(b for b in self.buffers if b in pointed)
         parameters = ", ".join([*(f"{b}_ptr" for b in args), *(f"{v}_desc" for v in self.descriptors)])
         constants: list[str] = []
@@ -99,18 +103,11 @@ class _Emitter(Expressions):
         options = f"num_warps={self.schedule.warps}", f"num_stages={self.schedule.stages}"
         if self.schedule.overlap:
             options = *options, "launch_pdl=can_overlap()"
-        return KernelSource(self.kernel.name, source, args, tuple(self.descriptors.values()), programs, options)
+        return KernelSource(
+            self.kernel.name, source, args, tuple(self.descriptors.values()), programs, options, bool(self.ahead)
+        )
 
     # -- beside the kernels in front and behind
-
-    def awaited_buffers(self) -> frozenset[str]:
-        """What may only be read when the kernel in front has ended: what kernels in front have written.
-
-        Inputs are there: the first kernel lets others start only when all that came before the launch has ended.
-        """
-        names = [k.name for k in self.graph.kernels]
-        before = self.graph.kernels[: names.index(self.kernel.name)]
-        return frozenset(s.buffer for k in before for s in k.stores)
 
     def begin(self) -> None:
         """The first kernel of a launch waits at once: what comes before the launch may have made its inputs."""
@@ -127,10 +124,37 @@ class _Emitter(Expressions):
 
     def wait(self) -> None:
         if self.schedule.overlap and not self.waited:
+            self.fetch_ahead()
             self.line("wait_for_data()")
             self.waited = True
             if self.releasing:
                 self.let_next_start()
+
+    def fetch_ahead(self) -> None:
+        for loop, loads in self.ahead.items():
+            if loop is not None:
+                first, last = self.span(loop)
+                most = self.schedule.ahead * self.block[loop.dims[0]]
+                end = f"{most}" if first == "0" else f"{first} + {most}"
+                self.header(loop, first, f"min({last}, {end})")
+            self.depth += loop is not None
+            for x in loads:
+                self.fetch(x)
+            self.depth -= loop is not None
+
+    def fetch(self, x: Load) -> None:
+        """One pointer into each cache line of a load's block."""
+        tensor = self.tensors[x.buffer]
+        line = LINE_BYTES // DTYPE_BYTES[tensor.dtype]
+        inner = x.dims[-1]
+        lines = max(self.block[inner] // line, 1)
+        axes = [d for d in self.axes(x.dims) if d != inner or lines > 1]
+        at = {d: f"tl.minimum(i_{d}, SIZE_{d} - 1)" for d in self.padded & set(x.dims)}
+        at[inner] = f"{self.starts[inner]} + tl.arange(0, {lines}) * {line}" if lines > 1 else self.starts[inner]
+        if inner in self.padded and lines > 1:
+            at[inner] = f"tl.minimum({at[inner]}, SIZE_{inner} - 1)"
+        at = {d: f"({text})" for d, text in at.items()}
+        self.line(f"fetch({x.buffer}_ptr + {self.offsets(tensor, x.dims, axes, at)})", f"[{', '.join(axes)}]")
 
     def let_next_start(self) -> None:
         """Lets the kernel behind start, at once or as soon as this one has waited itself."""
@@ -341,12 +365,7 @@ class _Emitter(Expressions):
     def ranges(self, loop: Loop) -> list[tuple[str, str, frozenset[str]]]:
         """The loops to write: from where, to where, and which masks hold all the way."""
         d = loop.dims[0]
-        first, last = "0", f"SIZE_{d}"
-        if d == self.kernel.split and len(loop.dims) == 1:
-            length = chunk_length(self.sizes[d], self.schedule.split, self.block[d])
-            first, last = f"chunk * {length}", f"chunk * {length} + {length}"
-            if self.sizes[d] != length * self.schedule.split:
-                last = f"min({last}, SIZE_{d})"
+        first, last = self.span(loop)
         found = self.limits[loop]
         if not found:
             return [(first, last, frozenset())]
@@ -374,6 +393,15 @@ class _Emitter(Expressions):
             self.line(f"rest_{d} = max({first}, min({last}, {whole}))", "up to here they hold for whole tiles")
             return [*ranges, (first, f"rest_{d}", true), (f"rest_{d}", last, frozenset())]
         return [*ranges, (first, last, true)]
+
+    def span(self, loop: Loop) -> tuple[str, str]:
+        """From where to where a loop over one dimension goes in this program instance."""
+        d = loop.dims[0]
+        if d != self.kernel.split or len(loop.dims) > 1:
+            return "0", f"SIZE_{d}"
+        length = chunk_length(self.sizes[d], self.schedule.split, self.block[d])
+        first, last = f"chunk * {length}", f"chunk * {length} + {length}"
+        return first, last if self.sizes[d] == length * self.schedule.split else f"min({last}, SIZE_{d})"
 
     @staticmethod
     def aligned(position: str, tile: int) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.program import Eqn
 
-CHOICES = ("overlap", "descriptors", "stream", "specialize", "early")
+CHOICES = ("overlap", "descriptors", "stream", "specialize", "early", "fetch")
 """What a schedule does or leaves."""
 
 
@@ -30,6 +30,8 @@ class KernelSchedule:
     stream: what is read once in the whole μGraph is the first to leave the caches.
     specialize: warps of their own fetch for the loops that multiply on the matrix units (warp specialization).
     early: let the kernel behind start as soon as this one, not only when its loops are done.
+    fetch: bring the inputs that are read before any loop into the L2 while this kernel waits for the one in front.
+    ahead: iterations of the first loop whose inputs are brought into the L2 then.
     """
 
     tiles: tuple[tuple[str, int], ...]
@@ -43,6 +45,8 @@ class KernelSchedule:
     stream: bool = False
     specialize: bool = False
     early: bool = False
+    fetch: bool = False
+    ahead: int = 0
 
     def tile(self, dim: str) -> int:
         return dict(self.tiles)[dim]
@@ -52,7 +56,9 @@ class KernelSchedule:
         split = f" split={self.split}" if self.split > 1 else ""
         group = f" group={self.group}" if self.group > 1 else ""
         choices = "".join(f" {name}" for name in CHOICES if getattr(self, name))
-        return f"{tiles} order={','.join(self.order)} warps={self.warps} stages={self.stages}{split}{group}{choices}"
+        ahead = f" ahead={self.ahead}" if self.ahead else ""
+        numbers = f"warps={self.warps} stages={self.stages}{split}{group}"
+        return f"{tiles} order={','.join(self.order)} {numbers}{choices}{ahead}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from itertools import permutations
 
 import numpy as np
 
-from mirage_cli.codegen.access import SPECIALIZED_WARPS, descriptors, specialized, streamed
+from mirage_cli.codegen.access import SPECIALIZED_WARPS, descriptors, fetched_ahead, specialized, streamed
 from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
 from mirage_cli.ir.program import DTYPE_BYTES
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
@@ -22,6 +22,7 @@ from mirage_cli.target import Target
 WARPS = (1, 2, 4, 8, 16)
 STAGES = (1, 2, 3, 4, 5, 6, 7, 9)
 GROUPS = (1, 4, 8, 16)
+AHEAD = (0, 1, 2, 4, 8)
 SPLIT_LIMIT = 256
 
 
@@ -225,6 +226,8 @@ def settled(graph: MuGraph, schedule: Schedule) -> Schedule:
             continue
         s = replace(s, specialize=specialized(graph, k, s, sizes))
         s = replace(s, early=s.early and overlaps and bool(k.with_role("loop", "split")))
+        ahead = fetched_ahead(graph, k, s)
+        s = replace(s, fetch=None in ahead, ahead=s.ahead if ahead.keys() - {None} else 0)
         s = replace(s, descriptors=bool(descriptors(graph, k, s, sizes)))
         kernels[k.name] = replace(s, stream=bool(streamed(graph, k, s, sizes)))
     return Schedule(kernels)
@@ -241,6 +244,8 @@ def _variations(
     if target.overlaps:
         yield replace(s, overlap=not s.overlap)
         yield replace(s, early=not s.early)
+        yield replace(s, fetch=not s.fetch)
+        yield from (replace(s, ahead=n) for n in AHEAD if n != s.ahead)
     yield replace(s, stream=not s.stream)
     if target.descriptors:
         yield replace(s, descriptors=not s.descriptors)

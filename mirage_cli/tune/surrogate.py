@@ -47,7 +47,7 @@ def features(schedule: Schedule, first_order: Mapping[str, tuple[str, ...]]) -> 
     rows: list[list[float]] = []
     for name, s in sorted(schedule.kernels.items()):
         numbers = [t for _, t in s.tiles] + [s.warps, s.stages, s.split, s.group]
-        choices = [float(getattr(s, choice)) for choice in CHOICES]
+        choices = [*(float(getattr(s, choice)) for choice in CHOICES), math.log2(s.ahead + 1) / 2]
         rows.append([*map(math.log2, numbers), 2.0 * (s.order != first_order[name]), *choices])
     return rows
 
