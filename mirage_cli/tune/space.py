@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import permutations
 
 import numpy as np
@@ -26,21 +27,36 @@ AHEAD = (0, 1, 2, 4, 8)
 SPLIT_LIMIT = 256
 
 
-def models(graph: MuGraph) -> dict[str, cost.Model]:
+@lru_cache(maxsize=64)
+def models(graph: MuGraph) -> Mapping[str, cost.Model]:
     """The cost model's view of every generated kernel."""
     element = {name: DTYPE_BYTES[t.dtype] for name, t in graph.tensors().items()}
     return {k.name: cost.model(k, element) for k in graph.kernels if k.kind == "generated"}
 
 
-def ranked(m: cost.Model, sizes: Mapping[str, int], target: Target, split: int | None = None) -> list[KernelSchedule]:
+def ranked(
+    m: cost.Model, sizes: Mapping[str, int], target: Target, split: int | None = None
+) -> Iterator[KernelSchedule]:
     """All tile sizes, chunks, two depths of stages and, where there are products, both orders of one kernel with
     default warps, best first; those that fit."""
     order = default_order(m)
     orders = [order, order[::-1]] if m.matrix_axes else [order]
     found = choices(m, sizes, target, orders, coarse=False, split=split)
     us = cost.estimate(m, found.batch, sizes, target).us
-    best = np.argsort(us, kind="stable")[: np.isfinite(us).sum()]
-    return list(dict.fromkeys(found.schedule(int(i)) for i in best))
+    seen: set[KernelSchedule] = set()
+    for i in np.argsort(us, kind="stable")[: np.isfinite(us).sum()]:
+        s = found.schedule(int(i))
+        if s not in seen:
+            seen.add(s)
+            yield s
+
+
+@lru_cache(maxsize=1024)
+def _best(
+    m: cost.Model, sizes: tuple[tuple[str, int], ...], target: Target, split: int | None
+) -> KernelSchedule | None:
+    """The first of the ranked schedules."""
+    return next(ranked(m, dict(sizes), target, split), None)
 
 
 def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule]:
@@ -73,7 +89,7 @@ def dearest_kernel(graph: MuGraph, schedule: Schedule, target: Target) -> str:
     return max(by_name, key=lambda n: predicted_us(by_name[n], schedule.kernels[n], sizes, target))
 
 
-def _varied(schedules: list[KernelSchedule]) -> Iterator[KernelSchedule]:
+def _varied(schedules: Iterable[KernelSchedule]) -> Iterator[KernelSchedule]:
     """Those that bring a block size or a number of chunks that none before had, then the others, in order."""
     seen: set[tuple[str, int]] = set()
     others: list[KernelSchedule] = []
@@ -110,10 +126,9 @@ def complete(
         chunks = sizes.get(split_axis(k.split)) if k.split is not None else None
         s = given.get(k.name)
         if s is None:
-            fitting = ranked(m, sizes, target, chunks)
-            if not fitting:
+            s = _best(m, tuple(sizes.items()), target, chunks)
+            if s is None:
                 return None
-            s = fitting[0]
         elif chunks is not None and s.split != chunks:
             s = replace(s, split=chunks)
         if k.split is not None:
@@ -182,7 +197,7 @@ def _same_sizes_us(
 def neighbours(graph: MuGraph, schedule: Schedule, target: Target) -> list[tuple[float, Schedule]]:
     """Schedules that differ in one choice of one kernel, with their predicted times, least first."""
     by_name = models(graph)
-    found: dict[str, tuple[float, Schedule]] = {}
+    found: dict[str, Schedule] = {}
     for name, s in schedule.kernels.items():
         kernel = by_name[name].kernel
         for other in _variations(kernel, by_name[name], s, graph.sizes, target):
@@ -190,47 +205,54 @@ def neighbours(graph: MuGraph, schedule: Schedule, target: Target) -> list[tuple
             if kernel.split is not None and other.split != s.split:  # the merge has another axis to walk: refit it
                 given = {n: k for n, k in given.items() if n == name or by_name[n].kernel.split is None}
                 given = {n: k for n, k in given.items() if not _reads_chunks(by_name[n].kernel, kernel.split)}
-            made = complete(graph, by_name, target, given)
-            made = settled(graph, made) if made is not None else None
-            if made is None or str(made) == str(schedule) or str(made) in found:
-                continue
-            us = total_us(graph, made, target, by_name)
-            if np.isfinite(us):
-                found[str(made)] = (us, made)
-    return sorted(found.values(), key=lambda x: x[0])
+            if (made := complete(graph, by_name, target, given)) is not None:
+                made = settled(graph, made)
+                found[str(made)] = made
+    found.pop(str(schedule), None)
+    return sorted(_priced(graph, found.values(), target, by_name), key=lambda x: x[0])
 
 
 def crossings(graph: MuGraph, schedules: Sequence[Schedule], target: Target) -> list[tuple[float, Schedule]]:
     """Each schedule with each kernel in turn as another of them has it, with predicted times."""
     by_name = models(graph)
-    found: dict[str, tuple[float, Schedule]] = {}
+    found: dict[str, Schedule] = {}
     for a, b in permutations(schedules, 2):
         for name in a.kernels:
-            made = complete(graph, by_name, target, {**a.kernels, name: b.kernels[name]})
-            made = settled(graph, made) if made is not None else None
-            if made is not None and str(made) not in found:
-                us = total_us(graph, made, target, by_name)
-                if np.isfinite(us):
-                    found[str(made)] = (us, made)
-    return list(found.values())
+            if (made := complete(graph, by_name, target, {**a.kernels, name: b.kernels[name]})) is not None:
+                made = settled(graph, made)
+                found[str(made)] = made
+    return _priced(graph, found.values(), target, by_name)
+
+
+def _priced(
+    graph: MuGraph, schedules: Iterable[Schedule], target: Target, by_name: Mapping[str, cost.Model]
+) -> list[tuple[float, Schedule]]:
+    """Those that fit, with their predicted times."""
+    schedules = list(schedules)
+    us = totals_us(graph, schedules, target, by_name)
+    return [(float(x), s) for x, s in zip(us, schedules, strict=True) if np.isfinite(x)]
 
 
 def settled(graph: MuGraph, schedule: Schedule) -> Schedule:
     """The schedule without choices that change nothing of the kernels they are made for."""
     sizes = chunk_sizes(graph, schedule)
-    kernels = dict(schedule.kernels)
-    overlaps = any(s.overlap for s in kernels.values())
-    for k in graph.kernels:
-        s = kernels.get(k.name)
-        if s is None:
-            continue
-        s = replace(s, specialize=specialized(graph, k, s, sizes))
-        s = replace(s, early=s.early and overlaps and bool(k.with_role("loop", "split")))
-        ahead = fetched_ahead(graph, k, s)
-        s = replace(s, fetch=None in ahead, ahead=s.ahead if ahead.keys() - {None} else 0)
+    overlaps = any(s.overlap for s in schedule.kernels.values())
+    kernels = {k.name: k for k in graph.kernels}
+    return Schedule({n: _settled(graph, kernels[n], s, sizes, overlaps) for n, s in schedule.kernels.items()})
+
+
+def _settled(graph: MuGraph, k: Kernel, s: KernelSchedule, sizes: Mapping[str, int], overlaps: bool) -> KernelSchedule:
+    """overlaps: whether any kernel does."""
+    if s.specialize:
+        s = replace(s, specialize=specialized(graph, k, s, sizes), descriptors=True)
+    if s.early:
+        s = replace(s, early=overlaps and bool(k.with_role("loop", "split")))
+    if s.fetch or s.ahead:
+        found = fetched_ahead(graph, k, s)
+        s = replace(s, fetch=None in found, ahead=s.ahead if found.keys() - {None} else 0)
+    if s.descriptors:
         s = replace(s, descriptors=bool(descriptors(graph, k, s, sizes)))
-        kernels[k.name] = replace(s, stream=bool(streamed(graph, k, s, sizes)))
-    return Schedule(kernels)
+    return replace(s, stream=bool(streamed(graph, k, s, sizes))) if s.stream else s
 
 
 def _reads_chunks(kernel: Kernel, dim: str) -> bool:
