@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import cycle
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.schedule import CHOICES, Schedule
+from mirage_cli.ir.schedule import CHOICES, KernelSchedule, Schedule
 
 Array = NDArray[np.float64]
 
@@ -44,12 +45,14 @@ class Point:
 def features(schedule: Schedule, first_order: Mapping[str, tuple[str, ...]]) -> list[list[float]]:
     """The numbers of each kernel's schedule, doublings as steps of 1. first_order: an order of axes for each kernel, to
     tell others from."""
-    rows: list[list[float]] = []
-    for name, s in sorted(schedule.kernels.items()):
-        numbers = [t for _, t in s.tiles] + [s.warps, s.stages, s.split, s.group]
-        choices = [*(float(getattr(s, choice)) for choice in CHOICES), math.log2(s.ahead + 1) / 2]
-        rows.append([*map(math.log2, numbers), 2.0 * (s.order != first_order[name]), *choices])
-    return rows
+    return [[2.0 * (s.order != first_order[n]), *_numbers(s)] for n, s in sorted(schedule.kernels.items())]
+
+
+@lru_cache(maxsize=1 << 16)
+def _numbers(s: KernelSchedule) -> tuple[float, ...]:
+    doublings = [t for _, t in s.tiles] + [s.warps, s.stages, s.split, s.group]
+    choices = [float(getattr(s, choice)) for choice in CHOICES]
+    return *map(math.log2, doublings), *choices, math.log2(s.ahead + 1) / 2
 
 
 def choose(known: Sequence[Point], pool: Sequence[Point], count: int) -> list[int]:
