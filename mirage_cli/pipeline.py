@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
-from math import prod
 from typing import Any
 
 from mirage_cli import __version__
 from mirage_cli.errors import MirageError
 from mirage_cli.ir.derived import lower
+from mirage_cli.ir.masked import product_flops
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
@@ -60,12 +60,9 @@ def key_of(program: Program, target: Target, measured: bool) -> Key:
 
 def floor_of(program: Program, target: Target) -> float:
     """Microseconds below which no kernel is expected: bytes that must move over the measured copy rate, or the
-    program's products over the measured matmul rate. Products under a mask are not counted: they may be skipped."""
+    program's products over the measured matmul rate. Of products under a mask, what it leaves of them is counted."""
     lowered = lower(program)
-    sizes = program.sizes
-    masked = any(e.op == "where" for e in lowered.eqns)
-    dots = [2.0 * prod(sizes[a] for a in {*e.dims, *e.axes}) for e in lowered.eqns if e.op == "dot"]
-    return floor_us(program_bytes(lowered), 0.0 if masked else sum(dots), target)
+    return floor_us(program_bytes(lowered), product_flops(lowered), target)
 
 
 def measured_problem(program: Program, seed: int) -> Any:
