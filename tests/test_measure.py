@@ -7,11 +7,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mirage_cli.codegen.selfcheck import CpuTime
 from mirage_cli.tune.bench import baseline, run_bench
 from mirage_cli.tune.child import Child, ChildDied
 from mirage_cli.tune.compilefarm import CompileFarm, KernelResources
@@ -31,6 +33,7 @@ from mirage_cli.tune.measure import (
     TensorSpec,
     Timing,
 )
+from mirage_cli.tune.worker import Bench
 from mirage_cli.verify.yardstick import DISTRIBUTIONS
 
 ELEMENTS = 4096
@@ -223,6 +226,27 @@ def test_bench_rows(worker: GpuWorker) -> None:
     assert good.method == "host clock"
     assert broken.median_us is None
     failed(broken.failure, FailureKind.COMPILE)
+
+
+def test_the_launch_overhead_is_that_of_the_exported_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured without a GPU it is None; with one, by the file's function and plan, on ordinary inputs."""
+    torch = pytest.importorskip("torch")
+    exported = Candidate("exported", "_planned = 'the plan'\ndef double(x): return 2 * x\n")
+    setting = Bench(torch.device("cpu"), 0.4, tmp_path, lambda _: None)
+    setting.set_problem(DOUBLING)
+    assert setting.launch_overhead_us(exported, "double") is None
+
+    def cpu_time(call: Callable[[], Any], planned: Any, inputs: Any, outputs: Any) -> CpuTime:
+        assert torch.equal(call(), 2 * inputs[0]) and planned == "the plan" and outputs[0].shape == (ELEMENTS,)
+        return CpuTime(7.5, 5.0, 2)
+
+    monkeypatch.setattr("mirage_cli.tune.worker.cpu_time", cpu_time)
+    monkeypatch.setattr(setting, "cuda", True)
+    assert setting.launch_overhead_us(exported, "double") == 2.5
+
+
+def test_a_launch_overhead_that_cannot_be_had_is_none(worker: GpuWorker) -> None:
+    assert worker.launch_overhead_us(GOOD, "no such function") is None
 
 
 def test_overflowing_baseline_is_timed(worker: GpuWorker) -> None:

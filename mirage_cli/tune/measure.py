@@ -227,6 +227,12 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasureOverhead:
+    candidate: Candidate
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
 class MeasureFloor:
     dtype: str
 
@@ -310,6 +316,11 @@ class GpuWorker:
             left = tuple(c for c in left if c.id not in lost) if persist else ()
         return {c.id: results[c.id] for c in candidates if c.id in results}
 
+    def launch_overhead_us(self, exported: Candidate, function: str) -> float | None:
+        """CPU time of a call of an exported file's function beyond its launches; None where it cannot be had."""
+        answer = self._ask(MeasureOverhead(exported, function))
+        return None if isinstance(answer, Failure) else answer
+
     def measure_floor(self, dtype: str = "float16") -> Floor:
         """The ceilings of this device. Raises MeasureError."""
         answer = self._ask(MeasureFloor(dtype))
@@ -317,7 +328,7 @@ class GpuWorker:
             raise MeasureError(f"The device's ceilings cannot be measured: {answer}")
         return answer
 
-    def _ask(self, request: Judge | Time | MeasureFloor) -> Any:
+    def _ask(self, request: Judge | Time | MeasureOverhead | MeasureFloor) -> Any:
         """The answer: for `Time` `Timings` or `_Lost`; otherwise figures or a Failure. Raises MeasureError."""
         child = self._running()
         at = At("", PROBLEM_TIMEOUT_S)

@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from mirage_cli.codegen.selfcheck import cpu_time
 from mirage_cli.tune.measure import (
     SAMPLE_TIMEOUT_S,
     Accuracy,
@@ -37,6 +38,7 @@ from mirage_cli.tune.measure import (
     Floor,
     Judge,
     MeasureFloor,
+    MeasureOverhead,
     Problem,
     SetProblem,
     Time,
@@ -44,6 +46,7 @@ from mirage_cli.tune.measure import (
     Timings,
     WorkerOptions,
 )
+from mirage_cli.tune.modules import load_module
 from mirage_cli.tune.outputs import Tensors, WrongError, poison
 from mirage_cli.tune.setting import Run, Setting, device_properties
 
@@ -119,6 +122,8 @@ class Bench(Setting):
                 return self.judge_all(candidate, standard)
             case Time(candidates, effort, seed):
                 return Timings(self.time(candidates, effort, seed))
+            case MeasureOverhead(candidate, function):
+                return self.launch_overhead_us(candidate, function)
             case MeasureFloor(dtype):
                 return self.measure_floor(getattr(torch, dtype))
             case _:
@@ -258,6 +263,17 @@ class Bench(Setting):
             for _ in range(20):
                 torch.mm(a, a)
             self.synchronize()
+
+    def launch_overhead_us(self, exported: Candidate, function: str) -> float | None:
+        """As the file's own check measures it; None without a GPU, or where the file launches by Triton's own way."""
+        self.report(At(exported.id, exported.timeout_s))
+        if not self.cuda:
+            return None
+        module, inputs = load_module(exported.source, self.directory), self.ordinary
+        outputs = [self.empty(spec) for spec in self.problem.outputs]
+        run = getattr(module, function)
+        with torch.inference_mode():
+            return cpu_time(lambda: run(*inputs), getattr(module, "_planned", None), inputs, outputs).overhead_us
 
     def measure_floor(self, dtype: torch.dtype) -> Floor:
         """The ceilings. For float32 the matmul may use TF32, so that no kernel that does is found to be impossible."""
