@@ -43,8 +43,9 @@ def run(pipeline: Pipeline, program: Program, against: Sequence[str]) -> dict[st
     made = {n: BASELINES[n](program, problem) for n in against}
     contestants = [c for c in made.values() if isinstance(c, Candidate)]
     found = {n: _figures(Row(n), why) for n, why in made.items() if isinstance(why, str)}
-    if best is not None:
-        contestants.insert(0, Candidate("mirage", best.source))
+    exported = Candidate("mirage", best.source) if best else None
+    if exported is not None:
+        contestants.insert(0, exported)
     else:
         found["mirage"] = _figures(Row("mirage"), "no kernel was found")
     if contestants:
@@ -60,6 +61,7 @@ def run(pipeline: Pipeline, program: Program, against: Sequence[str]) -> dict[st
         "mugraph": best.mugraph if best else None,
         "schedule": best.schedule if best else None,
         "floor_us": floor_of(program, pipeline.target),
+        "launch_overhead_us": exported and pipeline.worker().launch_overhead_us(exported, program.name),
         "tuning": best.document.get("tuning") if best else None,
         "search": best.document.get("search") if best else None,
         "errors": [best.document["best"][k] for k in ("error_vs_float64", "eager_error_vs_float64")] if best else None,

@@ -104,6 +104,8 @@ def _gpu() -> Check:
     if target is None:
         reason = "none found" if torch.version.cuda else "torch is a CPU build"
         return Check("GPU", False, reason, f"nothing is measured: {without}")
+    if not torch.cuda.is_available():
+        return Check("GPU", False, "the driver has one, and torch cannot use it", "install a torch for this driver")
     return Check("GPU", True, f"{torch.cuda.get_device_name(0)}, planned for as {target.name} ({target.arch})")
 
 

@@ -14,16 +14,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
-from math import prod
 from typing import Any
 
 from mirage_cli import __version__
 from mirage_cli.errors import MirageError
 from mirage_cli.ir.derived import lower
+from mirage_cli.ir.masked import product_flops
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
-from mirage_cli.ir.text import canonical_text, mugraph_id, parse_mugraph
+from mirage_cli.ir.text import MuGraphTextError, canonical_text, mugraph_id, parse_mugraph
 from mirage_cli.search.cost import floor_us
 from mirage_cli.search.generator import program_bytes
 from mirage_cli.store import Best, Key, Measurement, Store, StoredMuGraph, StoredSearch
@@ -60,12 +60,9 @@ def key_of(program: Program, target: Target, measured: bool) -> Key:
 
 def floor_of(program: Program, target: Target) -> float:
     """Microseconds below which no kernel is expected: bytes that must move over the measured copy rate, or the
-    program's products over the measured matmul rate. Products under a mask are not counted: they may be skipped."""
+    program's products over the measured matmul rate. Of products under a mask, what it leaves of them is counted."""
     lowered = lower(program)
-    sizes = program.sizes
-    masked = any(e.op == "where" for e in lowered.eqns)
-    dots = [2.0 * prod(sizes[a] for a in {*e.dims, *e.axes}) for e in lowered.eqns if e.op == "dot"]
-    return floor_us(program_bytes(lowered), 0.0 if masked else sum(dots), target)
+    return floor_us(program_bytes(lowered), product_flops(lowered), target)
 
 
 def measured_problem(program: Program, seed: int) -> Any:
@@ -94,6 +91,27 @@ def search_stats(found: Found) -> dict[str, Any]:
         "rejected": len(found.rejected),
         "stopped": found.stopped,
         "seconds": round(found.seconds, 3),
+    }
+
+
+def tuning_stats(tuned: Any) -> dict[str, Any]:
+    """The `tuning` object of the JSON document, of a `select.Tuned`.
+
+    found: the fastest that this run has found. stored: what an earlier one had found. Both as timed in the finals.
+    """
+
+    def finalist(t: Any) -> dict[str, Any] | None:
+        return t and {"id": t.mugraph, "time_us": t.timing and t.timing.median_us, "problem": t.failure}
+
+    rejected = tuned.rejected
+    return {
+        "trials": len(tuned.trials),
+        "failures": dict(tuned.failures),
+        "rejected": [{"id": t.mugraph, "schedule": t.schedule.to_json(), "problem": v.problem} for t, v in rejected],
+        "stopped": tuned.stopped,
+        "seconds": round(tuned.seconds, 2),
+        "found": finalist(tuned.found),
+        "stored": finalist(tuned.incumbent),
     }
 
 
@@ -165,24 +183,21 @@ class Pipeline:
         from mirage_cli.tune.measure import Timing
         from mirage_cli.tune.space import bottlenecks
 
-        tuned = self.tune(program, key, found.plans)
+        stored = self.store.best(key)
+        incumbent = self.incumbent(key, stored)
+        tuned = self.tune(program, key, found.plans, incumbent)
         best = tuned.best
         base = self.document(program, found)
         eager = tuned.baselines.get("eager")
         eager_us = eager.median_us if isinstance(eager, Timing) else None
-        base["tuning"] = {
-            "trials": len(tuned.trials),
-            "failures": dict(tuned.failures),
-            "rejected": [
-                {"id": t.mugraph, "schedule": t.schedule.to_json(), "problem": v.problem} for t, v in tuned.rejected
-            ],
-            "stopped": tuned.stopped,
-            "seconds": round(tuned.seconds, 2),
-        }
+        base["tuning"] = tuning_stats(tuned)
         if best is None or best.timing is None or tuned.verdict is None:
             base["best"] = None
             return base
-        graph = next(p.graph for p in found.plans if p.id == best.mugraph)
+        graphs = {p.id: p.graph for p in found.plans}
+        if incumbent is not None:
+            graphs.setdefault(incumbent.mugraph, incumbent.graph)
+        graph = graphs[best.mugraph]
         base["best"] = {
             "id": best.mugraph,
             "kernels": len(graph.kernels),
@@ -207,11 +222,23 @@ class Pipeline:
             }
             for t in tuned.finalists[: self.options.top]
         ]
-        self.keep(program, key, graph, best.schedule, base, best.timing.median_us)
+        self.keep(program, key, graph, best.schedule, base, best.timing.median_us, stored)
         return base
 
-    def tune(self, program: Program, key: Key, plans: Sequence[Plan]) -> Any:
-        """Run the tuner, continuing from the trials that the store already has."""
+    def incumbent(self, key: Key, stored: Best | None) -> Any:
+        """The stored best, to be timed with the finalists; None where there is none that this version can read."""
+        from mirage_cli.tune.select import Incumbent
+
+        texts = {m.id: m.text for m in self.store.mugraphs(key)}
+        if stored is None or stored.mugraph not in texts:
+            return None
+        try:
+            return Incumbent(stored.mugraph, parse_mugraph(texts[stored.mugraph]), Schedule.from_json(stored.schedule))
+        except (MuGraphTextError, KeyError, TypeError):  # written by a version of other operators or choices
+            return None
+
+    def tune(self, program: Program, key: Key, plans: Sequence[Plan], incumbent: Any) -> Any:
+        """Run the tuner, continuing from the trials that the store already has, unless a fresh run is asked for."""
         from mirage_cli.codegen.export import kernels_source
         from mirage_cli.tune.compilefarm import CompileFarm
         from mirage_cli.tune.measure import Timing
@@ -251,6 +278,7 @@ class Pipeline:
             self.options.budget_s,
             known,
             keep,
+            incumbent,
         )
 
     def worker(self) -> Any:
@@ -281,7 +309,7 @@ class Pipeline:
             graph = next(p.graph for p in found.plans if p.id == best["id"])
             schedule = Schedule.from_json(best["schedule"])
             best["bottlenecks"] = bottlenecks(graph, schedule, self.target)
-            self.keep(program, key, graph, schedule, base, None)
+            self.keep(program, key, graph, schedule, base, None, self.store.best(key))
         return base
 
     def check_plans(
@@ -306,7 +334,8 @@ class Pipeline:
                 }
             rows.append(row)
             if len(rows) == 1:  # a run that is killed later leaves this behind
-                self.keep(program, key, p.graph, schedule, {**base, "best": row, "complete": False}, None)
+                unfinished = {**base, "best": row, "complete": False}
+                self.keep(program, key, p.graph, schedule, unfinished, None, self.store.best(key))
         return rows
 
     def row(self, program: Program, p: Plan) -> dict[str, Any]:
@@ -392,7 +421,9 @@ class Pipeline:
         schedule: Schedule,
         document: Mapping[str, Any],
         us: float | None,
+        over: Best | None,
     ) -> None:
+        """Store the result. over: the stored one that it was compared with, and replaces."""
         from mirage_cli.codegen.export import ExportInfo, export_source
 
         best = document["best"]
@@ -411,7 +442,7 @@ class Pipeline:
         status = "measured" if us is not None else "predicted"
         time_us = us if us is not None else best.get("predicted_us")
         result = Best(mugraph_id(graph), status, time_us, schedule.to_json(), source, dict(document))
-        self.store.put_best(key, result, replacing=self.options.fresh or us is None)
+        self.store.put_best(key, result, over=over)
 
 
 # -- what other commands need

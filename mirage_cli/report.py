@@ -96,6 +96,7 @@ def explanation(r: Document) -> list[Table | Text]:
             ("stopped", f"{tuning['stopped']} after {tuning['seconds']} s"),
         ]
         rows += [("rejected for accuracy", f"{x['id']}: {x['problem']}") for x in tuning["rejected"]]
+        rows += [(name, finalist_text(t)) for name in ("found", "stored") if (t := tuning.get(name))]
         parts.append(mapping_table("tuned", rows))
     b = r["best"]
     if b is None:
@@ -116,6 +117,11 @@ def explanation(r: Document) -> list[Table | Text]:
             rows.append((f"{name} waits for", f"{limit}, by the cost model, which expects {predicted:.2f} µs"))
     parts.append(mapping_table("chosen", rows))
     return parts
+
+
+def finalist_text(t: Mapping[str, Any]) -> str:
+    """What became of one contestant of the finals."""
+    return f"{t['id']}, " + (t["problem"] or f"{figure(t['time_us'])} µs")
 
 
 def schedule_text(k: Mapping[str, Any]) -> str:

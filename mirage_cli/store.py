@@ -149,11 +149,15 @@ class Store:
             WHERE key = ? AND mugraph = ? ORDER BY measurements.id"""
         return tuple(_measurement(r) for r in self.rows(sql, key.id, mugraph))
 
-    def put_best(self, key: Key, best: Best, *, replacing: bool = False) -> Best:
-        """Keeps the better of this one and what is stored (or this one, if `replacing`), and returns it."""
+    def put_best(self, key: Key, best: Best, *, over: Best | None = None) -> Best:
+        """Keeps the better of this one and what is stored, and returns it.
+
+        over: what was stored when this one was found, which it replaces whatever their times say: they may have been
+        compared in a better way. What somebody else has stored since is not affected.
+        """
         with self.transaction() as db:
-            old = None if replacing else self.best(key)
-            if old is not None and not best.beats(old):
+            old = self.best(key)
+            if old not in (None, over) and not best.beats(old):
                 return old
             stamped = replace(best, at=_now())
             row = {

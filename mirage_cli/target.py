@@ -23,6 +23,7 @@ import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mirage_cli.device import first_device, torch_has_cuda
 from mirage_cli.errors import TargetError
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -163,8 +164,7 @@ REPRESENTATIVE = {"sm_80": "a100", "sm_89": "rtx4090", "sm_90": "h100", "sm_100"
 def find_target(text: str) -> Target:
     """The GPU that a user means: a name in any spelling ("H200", "NVIDIA RTX 4090"), "sm_90", or "auto".
 
-    "auto" is this machine's first GPU (which needs torch, imported only then), and the default where there is none.
-    Raises TargetError, which lists the names.
+    "auto" is this machine's first GPU, and the default where there is none. Raises TargetError, which lists the names.
     """
     if text.strip().lower() == "auto":
         return local_target() or _named(DEFAULT)
@@ -183,17 +183,13 @@ def names() -> tuple[str, ...]:
 
 
 def local_target() -> Target | None:
-    """This machine's first GPU, or None without one. Imports torch. Raises TargetError for an unknown architecture.
+    """This machine's first GPU, or None without one that torch can use. Raises TargetError for an unknown architecture.
 
     A GPU that has no row takes the figures of its architecture's representative, scaled by multiprocessors.
     """
-    import torch
-
-    if not torch.cuda.is_available():
+    if not torch_has_cuda() or (device := first_device()) is None:
         return None
-    properties = torch.cuda.get_device_properties(0)
-    arch = f"sm_{properties.major}{properties.minor}"
-    return from_device(str(properties.name), arch, int(properties.multi_processor_count), int(properties.L2_cache_size))
+    return from_device(device.name, device.arch, device.sms, device.l2_bytes)
 
 
 def driver_version() -> str | None:

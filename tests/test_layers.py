@@ -17,7 +17,7 @@ LAYERS = (
     ("__init__", "errors", "knobs"),
     ("ir",),
     ("spec", "graph", "expression"),
-    ("target",),
+    ("device", "target"),
     ("algebra",),
     ("search",),
     ("verify",),

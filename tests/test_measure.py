@@ -7,17 +7,18 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mirage_cli.codegen.selfcheck import CpuTime
 from mirage_cli.tune.bench import baseline, run_bench
 from mirage_cli.tune.child import Child, ChildDied
 from mirage_cli.tune.compilefarm import CompileFarm, KernelResources
 from mirage_cli.tune.measure import (
     CAREFUL,
-    DISTRIBUTIONS,
     QUICK,
     Accuracy,
     Candidate,
@@ -32,6 +33,8 @@ from mirage_cli.tune.measure import (
     TensorSpec,
     Timing,
 )
+from mirage_cli.tune.worker import Bench
+from mirage_cli.verify.yardstick import DISTRIBUTIONS
 
 ELEMENTS = 4096
 X = TensorSpec("X", (ELEMENTS,), "float32")
@@ -52,6 +55,7 @@ def candidate(id: str, launch: str, scratch: str = "[]", timeout_s: float = 20.0
 
 
 GOOD = candidate("good", "torch.mul(x, 2, out=y)")
+STANDARD = Standard(4.0, 1)
 
 
 @pytest.fixture(scope="module")
@@ -67,33 +71,44 @@ def failed(result: object, kind: FailureKind) -> Failure:
     return result
 
 
+def right(result: object) -> None:
+    assert isinstance(result, Judged) and result.ok and result.problem is None, result
+
+
+def refused(result: object) -> str:
+    """Why the judgement is against it."""
+    assert isinstance(result, Judged) and not result.ok and result.problem is not None, result
+    return result.problem
+
+
 def test_right_candidate(worker: GpuWorker) -> None:
-    for distribution in DISTRIBUTIONS:
-        assert worker.check(GOOD, distribution) == Accuracy(0.0, 0.0)
+    assert worker.judge(GOOD, STANDARD) == Judged(True, 0.0, 0.0)
 
 
-def test_error_is_measured_not_judged(worker: GpuWorker) -> None:
-    result = worker.check(candidate("near", "torch.mul(x, 2.02, out=y)"))
-    assert isinstance(result, Accuracy)
-    assert math.isclose(result.relative, 0.01, rel_tol=1e-3)
-    assert math.isclose(result.scaled, 0.01, rel_tol=1e-3)
+def test_the_error_is_measured_and_held_to_the_standard(worker: GpuWorker) -> None:
+    near = candidate("near", "torch.mul(x, 2.02, out=y)")
+    result = worker.judge(near, STANDARD)
+    assert isinstance(result, Judged) and math.isclose(result.error, 0.01, rel_tol=1e-3)
+    assert [line.partition(":")[0] for line in refused(result).split("; ")] == [kind.name for kind in DISTRIBUTIONS]
+    right(worker.judge(near, Standard(1e6, 1)))
 
 
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ("y[1:] = 2 * x[1:]", "Y is nan at (0,), not "),
-        ("torch.mul(x, 2, out=y)\nx.zero_()", "writes to its inputs: X"),
-        ("torch.mul(x, 2, out=y)\ny.as_strided((1,), (1,), y.storage_offset() - 1).zero_()", "writes outside output Y"),
-        ("torch.mul(x, 2, out=y)\ns[0] -= 1\nif s[0] < 0: y[5] = float('inf')", "Y is inf at (5,), not "),
+        ("y[1:] = 2 * x[1:]", "normal: output 0 is nan at (0,), where float64 has "),
+        (
+            "s[0] -= 1\ntorch.mul(x, 2, out=y)\nif s[0] < 0: y[5] = float('inf')",
+            "large: output 0 is inf at (5,), where",
+        ),
     ],
-    ids=["unwritten", "input", "outside", "second-run"],
+    ids=["unwritten", "second-run"],
 )
 def test_wrong(worker: GpuWorker, body: str, says: str) -> None:
     scratch = "[torch.ones(1, dtype=torch.int32, device=device)]"
     body = body.replace("s[0]", "s[0][0]")
-    assert says in failed(worker.check(candidate("wrong", body, scratch)), FailureKind.WRONG).message
-    assert isinstance(worker.check(GOOD), Accuracy)
+    assert refused(worker.judge(candidate("wrong", body, scratch), STANDARD)).startswith(says)
+    right(worker.judge(GOOD, STANDARD))
 
 
 @pytest.mark.parametrize(
@@ -106,25 +121,14 @@ def test_wrong(worker: GpuWorker, body: str, says: str) -> None:
     ids=["input", "before", "behind"],
 )
 def test_a_kernel_that_is_judged_writes_its_outputs_alone(worker: GpuWorker, body: str, says: str) -> None:
-    standard = Standard(4.0, 1)
     bad = candidate("stray", f"torch.mul(x, 2, out=y)\n{body}")
-    assert says in failed(worker.judge(bad, standard), FailureKind.WRONG).message
-    judged = worker.judge(GOOD, standard)
-    assert isinstance(judged, Judged) and judged.ok
+    assert says in failed(worker.judge(bad, STANDARD), FailureKind.WRONG).message
+    right(worker.judge(GOOD, STANDARD))
 
 
 def test_workspace_is_poisoned(worker: GpuWorker) -> None:
     lazy = candidate("lazy", "torch.add(2 * x, s[0], out=y)", "[torch.zeros(1, device=device)]")
-    failed(worker.check(lazy), FailureKind.WRONG)
-
-
-def test_infinities_must_agree(worker: GpuWorker) -> None:
-    half = TensorSpec("Y", (ELEMENTS,), "float16")
-    worker.set_problem(Problem((X,), (half,), "def reference(x):\n    return x * 1e6\n"))
-    assert isinstance(worker.check(candidate("right", "y.copy_(x * 1e6)")), Accuracy)
-    clamped = candidate("clamped", "y.copy_((x * 1e6).clamp(-65504, 65504))")
-    failed(worker.check(clamped), FailureKind.WRONG)
-    worker.set_problem(DOUBLING)
+    assert "output 0 is nan at (0,)" in refused(worker.judge(lazy, STANDARD))
 
 
 @pytest.mark.parametrize(
@@ -141,8 +145,8 @@ def test_infinities_must_agree(worker: GpuWorker) -> None:
 )
 def test_failures_are_named_and_survived(worker: GpuWorker, body: str, kind: FailureKind, says: str) -> None:
     bad = candidate("bad", body, timeout_s=1.0)
-    assert says in failed(worker.check(bad), kind).message
-    assert worker.check(GOOD) == Accuracy(0.0, 0.0)
+    assert says in failed(worker.judge(bad, STANDARD), kind).message
+    right(worker.judge(GOOD, STANDARD))
 
 
 def test_one_failure_costs_only_itself(worker: GpuWorker) -> None:
@@ -197,7 +201,7 @@ def test_bad_problem_is_refused() -> None:
         with pytest.raises(MeasureError, match="ZeroDivisionError"):
             w.set_problem(Problem((X,), (Y,), "def reference(x):\n    return x / (1 // 0)\n"))
         w.set_problem(DOUBLING)
-        assert w.check(GOOD) == Accuracy(0.0, 0.0)
+        right(w.judge(GOOD, STANDARD))
 
 
 def test_no_device_is_said() -> None:
@@ -210,7 +214,7 @@ def test_floor_and_device(worker: GpuWorker) -> None:
     assert floor.copy_bytes_per_s > 0
     assert floor.bound_us(floor.copy_bytes_per_s, 0) == 1e6
     assert worker.device.name == "cpu"
-    assert worker.check(GOOD) == Accuracy(0.0, 0.0)
+    right(worker.judge(GOOD, STANDARD))
 
 
 def test_bench_rows(worker: GpuWorker) -> None:
@@ -222,6 +226,27 @@ def test_bench_rows(worker: GpuWorker) -> None:
     assert good.method == "host clock"
     assert broken.median_us is None
     failed(broken.failure, FailureKind.COMPILE)
+
+
+def test_the_launch_overhead_is_that_of_the_exported_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured without a GPU it is None; with one, by the file's function and plan, on ordinary inputs."""
+    torch = pytest.importorskip("torch")
+    exported = Candidate("exported", "_planned = 'the plan'\ndef double(x): return 2 * x\n")
+    setting = Bench(torch.device("cpu"), 0.4, tmp_path, lambda _: None)
+    setting.set_problem(DOUBLING)
+    assert setting.launch_overhead_us(exported, "double") is None
+
+    def cpu_time(call: Callable[[], Any], planned: Any, inputs: Any, outputs: Any) -> CpuTime:
+        assert torch.equal(call(), 2 * inputs[0]) and planned == "the plan" and outputs[0].shape == (ELEMENTS,)
+        return CpuTime(7.5, 5.0, 2)
+
+    monkeypatch.setattr("mirage_cli.tune.worker.cpu_time", cpu_time)
+    monkeypatch.setattr(setting, "cuda", True)
+    assert setting.launch_overhead_us(exported, "double") == 2.5
+
+
+def test_a_launch_overhead_that_cannot_be_had_is_none(worker: GpuWorker) -> None:
+    assert worker.launch_overhead_us(GOOD, "no such function") is None
 
 
 def test_overflowing_baseline_is_timed(worker: GpuWorker) -> None:
@@ -377,9 +402,9 @@ def test_gpu_fault_and_hang_are_named_and_survived(gpu: GpuWorker) -> None:
     good = scaling("good", 1024)
     illegal = Candidate("illegal", ILLEGAL.replace("WARPS", "4"))
     hanging = Candidate("hanging", HANGING.replace("WARPS", "4"), timeout_s=10.0)
-    failed(gpu.check(illegal), FailureKind.FAULT)
-    assert gpu.check(good) == Accuracy(0.0, 0.0)
-    failed(gpu.check(hanging), FailureKind.HANG)
+    failed(gpu.judge(illegal, STANDARD), FailureKind.FAULT)
+    right(gpu.judge(good, STANDARD))
+    failed(gpu.judge(hanging, STANDARD), FailureKind.HANG)
     results = gpu.time([illegal, good, hanging])
     failed(results["illegal"], FailureKind.FAULT)
     failed(results["hanging"], FailureKind.HANG)
@@ -415,7 +440,7 @@ def test_gpu_finds_what_the_farm_compiled(gpu: GpuWorker, triton_cache: Path) ->
     compiled = set(triton_cache.rglob("*.cubin"))
     with GpuWorker() as w:  # started after the cache's place was set
         w.set_problem(Problem(n[:1], n[1:], DOUBLING.reference_source))
-        assert w.check(job) == Accuracy(0.0, 0.0)
+        right(w.judge(job, STANDARD))
     assert set(triton_cache.rglob("*.cubin")) == compiled
 
 

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from math import prod
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from mirage_cli.codegen.export import kernels_source, load_export
 from mirage_cli.codegen.torch_source import torch_source
+from mirage_cli.ir.derived import lower
+from mirage_cli.ir.masked import product_flops
 from mirage_cli.ir.mugraph import Kernel, MuGraph
 from mirage_cli.ir.placement import place
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.reach import idle, limits
 from mirage_cli.ir.schedule import Schedule
+from mirage_cli.pipeline import floor_of
 from mirage_cli.spec import parse_spec
 from mirage_cli.structural import Options, search_program
 from mirage_cli.target import find_target
@@ -121,3 +128,96 @@ def test_whole_tiles_need_no_mask_and_long_rows_go_first() -> None:
     masked = re.compile(r"tl\.where\(\w+, \w+, float\(\"-inf\"\)\)")
     assert not masked.search(loops[0]) and masked.search(loops[1])
     assert "the longest loops first" in body
+
+
+# -- what masks leave of products
+
+H, Q, S, D, E = 3, 24, 20, 5, 7
+LEAVES: dict[str, tuple[str, Callable[[Any, Any, Any], Any]]] = {
+    "everything": ("A", lambda h, q, s: s >= 0),
+    "causal": (MASKS["causal"], lambda h, q, s: q >= s),
+    "strictly causal": ("where(index(s) < index(q), A, -inf)", lambda h, q, s: s < q),
+    "window": (
+        "where(index(q) >= index(s) and index(q) - index(s) < 4, A, -inf)",
+        lambda h, q, s: (q >= s) & (q - s < 4),
+    ),
+    "looking ahead": (MASKS["looking ahead"], lambda h, q, s: s >= q),
+    "shifted": (MASKS["shifted"], lambda h, q, s: s <= q + 7),
+    "added": (MASKS["added"], lambda h, q, s: q >= s),
+    "every second": (MASKS["every second"], lambda h, q, s: 2 * s <= q),
+    "backwards": ("where(3 * index(q) + 2 * index(s) < 50, A, -inf)", lambda h, q, s: 3 * q + 2 * s < 50),
+    "either": (MASKS["either"], lambda h, q, s: (s <= q) | (s < 5)),
+    "the first": ("where(index(s) < 6, A, -inf)", lambda h, q, s: s < 6),
+    "one position": (MASKS["one position"], lambda h, q, s: s == q),
+    "all but one": ("where(index(s) != index(q), A, -inf)", lambda h, q, s: s != q),
+    "the other way": ("where(index(s) > index(q), -inf, A)", lambda h, q, s: s <= q),
+    "a window of each head": (
+        "where(index(q) - index(s) < 4 + 2 * index(h) and index(s) <= index(q), A, -inf)",
+        lambda h, q, s: (q - s < 4 + 2 * h) & (s <= q),
+    ),
+    "lengths in the data": (MASKS["lengths"], lambda h, q, s: s < 0),
+    "lengths and causal": ("where(index(s) < L and index(s) <= index(q), A, -inf)", lambda h, q, s: s < 0),
+}
+
+
+def masked(mask: str) -> Program:
+    """Attention under this mask, at small sizes."""
+    text = SPEC.replace("MASK", mask)
+    if "L" not in mask:
+        text = text.replace("  L: {dims: [h], dtype: int32}\n", "")
+    return parse_spec(text).at({"h": H, "q": Q, "s": S, "d": D, "e": E})
+
+
+@pytest.mark.parametrize("what", LEAVES)
+def test_products_count_with_what_masks_leave_of_them(what: str) -> None:
+    mask, holds = LEAVES[what]
+    left = int(np.broadcast_to(holds(*np.ogrid[:H, :Q, :S]), (H, Q, S)).sum())
+    assert product_flops(lower(masked(mask))) == pytest.approx(2 * left * (D + E))
+
+
+def test_a_mask_that_leaves_a_weight_spares_only_the_product_that_it_hides() -> None:
+    left = int((np.arange(Q)[:, None] >= np.arange(S)).sum())
+    flops = product_flops(lower(masked(MASKS["not to zero weight"])))
+    assert flops == pytest.approx(2 * H * (left * D + Q * S * E))
+
+
+def test_a_product_behind_one_that_is_masked_is_needed_wherever_any_place_needs_it() -> None:
+    """The keys of the first six positions, and no other; under the causal mask, all."""
+    spec = SPEC.replace("A = dot(Q, K, d)", "N = dot(K, R, d)\n  A = dot(Q, N, c)").replace(
+        "  L: {dims: [h], dtype: int32}\n", ""
+    )
+    spec = spec.replace("Q: [h, q, d]", "Q: [h, q, c]\n  R: [d, c]").replace("d: 64,", "d: 64, c: 3,")
+    sizes = {"h": H, "q": Q, "s": S, "d": D, "e": E}
+    for mask, keys, places in (
+        ("index(s) < 6", 6, 6 * Q),
+        ("index(s) <= index(q)", S, sum(min(i + 1, S) for i in range(Q))),
+    ):
+        program = parse_spec(spec.replace("MASK", f"where({mask}, A, -inf)")).at(sizes)
+        assert product_flops(lower(program)) == pytest.approx(2 * H * (keys * D * 3 + places * (3 + E)))
+
+
+@pytest.mark.parametrize(("compared", "needed"), [("X > 0", 0.0), ("A > 0", 1.0), ("index(n) < 2 and A > 0", 0.25)])
+def test_what_a_mask_of_data_compares_is_needed(compared: str, needed: float) -> None:
+    text = f"""\
+name: chosen
+dims: {{m: 4, k: 8, n: 8}}
+inputs:
+  X: [m, n]
+  Y: [m, k]
+  W: [k, n]
+program: |
+  A = dot(Y, W, k)
+  O = X + where({compared}, A, 0)
+outputs:
+  O: [m, n]
+"""
+    assert product_flops(lower(parse_spec(text).at())) == needed * 2 * 4 * 8 * 8
+
+
+def test_the_floor_of_attention_is_the_share_of_its_products_that_the_mask_leaves() -> None:
+    def floor(mask: str) -> float:
+        return floor_of(parse_spec(SPEC.replace("MASK", mask).replace("h: 2", "h: 32")).at(), H200)
+
+    whole = floor("A + 0 * L")
+    assert whole == pytest.approx(2 * 2 * prod((32, 4096, 4096, 64)) / H200.tensor_flops_per_us)
+    assert floor(f"{MASKS['causal']} + 0 * L") == pytest.approx(whole * 4097 / 8192)

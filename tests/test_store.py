@@ -119,7 +119,15 @@ def test_the_better_result_is_kept(path: Path, new: Best, kept: bool) -> None:
     with filled(path) as store:
         winner = store.put_best(KEY, new)
         assert winner.time_us == store.best(KEY).time_us == (new if kept else BEST).time_us  # type: ignore[union-attr]
-        assert store.put_best(KEY, new, replacing=True).time_us == new.time_us
+        assert store.put_best(KEY, new, over=store.best(KEY)).time_us == new.time_us
+
+
+def test_what_a_result_was_not_compared_with_stays_if_it_is_better(path: Path) -> None:
+    with filled(path) as store:
+        compared = store.best(KEY)
+        store.put_best(KEY, replace(BEST, time_us=9.0))  # by another process, in the meantime
+        assert store.put_best(KEY, replace(BEST, time_us=11.0), over=compared).time_us == 9.0
+        assert store.put_best(KEY, replace(BEST, time_us=8.0), over=compared).time_us == 8.0
 
 
 # -- looking around

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+from collections.abc import Mapping
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mirage_cli import knobs
+from mirage_cli import device, knobs
 from mirage_cli.errors import KnobError, TargetError
-from mirage_cli.target import REPRESENTATIVE, TARGETS, Target, driver_version, find_target, from_device
+from mirage_cli.target import REPRESENTATIVE, TARGETS, Target, driver_version, find_target, from_device, local_target
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
@@ -84,3 +88,67 @@ def test_the_driver_names_its_version(tmp_path: Path, monkeypatch: pytest.Monkey
     file.unlink()
     monkeypatch.setenv("PATH", "")
     assert driver_version() is None
+
+
+class Driver:
+    """libcuda with one GPU, in Python. failing: the call that answers with an error."""
+
+    def __init__(self, attributes: Mapping[int, int], failing: str = "") -> None:
+        self.attributes, self.failing = attributes, failing
+
+    def cuInit(self, flags: int) -> int:  # noqa: N802
+        return 100 * (self.failing == "cuInit")
+
+    def cuDeviceGet(self, device: Any, ordinal: int) -> int:  # noqa: N802
+        return 101 * (self.failing == "cuDeviceGet")
+
+    def cuDeviceGetName(self, name: Any, size: int, device: Any) -> int:  # noqa: N802
+        name.value = b"NVIDIA H200"
+        return 0
+
+    def cuDeviceGetAttribute(self, value: Any, attribute: int, device: Any) -> int:  # noqa: N802
+        value._obj.value = self.attributes[attribute]
+        return 1 * (self.failing == "cuDeviceGetAttribute")
+
+
+H200 = {16: 132, 38: 50 << 20, 75: 9, 76: 0}
+BUILDS = {
+    "cuda: Optional[str] = '12.8'\n": True,
+    "cuda = '12.8'\n": True,
+    "cuda: Optional[str] = None\nhip: Optional[str] = '6.4'\n": False,
+}
+
+
+@pytest.mark.parametrize("failing", ["", "cuInit", "cuDeviceGet", "cuDeviceGetAttribute"])
+def test_the_driver_describes_its_first_gpu(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: Driver(H200, failing))
+    monkeypatch.setattr("mirage_cli.target.torch_has_cuda", lambda: True)
+    if failing:
+        assert device.first_device() is None and local_target() is None
+    else:
+        assert device.first_device() == device.Device("NVIDIA H200", "sm_90", 132, 50 << 20)
+        assert local_target() is find_target("h200")
+
+
+def test_without_a_driver_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "LIBRARY", "libno-such-driver.so.1")
+    assert device.first_device() is None
+
+
+@pytest.mark.parametrize("text", BUILDS)
+def test_a_gpu_needs_a_torch_that_was_built_for_it(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: Driver(H200))
+    (tmp_path / "version.py").write_text(text, encoding="utf-8")
+    found = ModuleSpec("torch", None, origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(device, "find_spec", lambda _: found)
+    assert device.torch_has_cuda() == BUILDS[text]
+    assert (local_target() is not None) == BUILDS[text]
+    (tmp_path / "version.py").unlink()
+    assert not device.torch_has_cuda()
+    monkeypatch.setattr(device, "find_spec", lambda _: None)
+    assert not device.torch_has_cuda()
+
+
+def test_what_torch_says_of_itself_is_read_without_it() -> None:
+    torch = pytest.importorskip("torch")
+    assert device.torch_has_cuda() == (torch.version.cuda is not None)

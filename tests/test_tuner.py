@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import re
@@ -23,10 +24,13 @@ from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import CHOICES, KernelSchedule, Schedule
 from mirage_cli.ir.text import canonical_text, parse_mugraph
+from mirage_cli.pipeline import Pipeline, key_of
 from mirage_cli.recorded import Recorded, load, write_recorded
 from mirage_cli.records import Key, Measurement, StoredMuGraph
 from mirage_cli.search import cost
+from mirage_cli.spec import parse_spec
 from mirage_cli.store import Store
+from mirage_cli.structural import Options, search_program
 from mirage_cli.study import figures, predicted_us, ranks, summary
 from mirage_cli.study import main as study
 from mirage_cli.target import Target, find_target
@@ -43,7 +47,7 @@ from mirage_cli.tune.measure import (
     TensorSpec,
     Timing,
 )
-from mirage_cli.tune.select import REFUSALS, ROUND, STARTS, Trial, Tuned, Tuner
+from mirage_cli.tune.select import REFUSALS, ROUND, STARTS, Incumbent, Trial, Tuned, Tuner
 from mirage_cli.tune.space import crossings, first_schedules, models, neighbours, total_us
 from mirage_cli.tune.surrogate import DEVIATION, Point, choose, distinct, predict
 
@@ -443,6 +447,7 @@ def tune(
     farm: Farm | None = None,
     unspeakable: Callable[[str], bool] = lambda _: False,
     target: Target = H200,
+    incumbent: Incumbent | None = None,
     **options: Any,
 ) -> tuple[Tuned, Worker]:
     """What the tuner makes of the gated MLP under these names, with these times.
@@ -462,7 +467,7 @@ def tune(
     worker: Any = Worker(time, schedules, **options)
     compiler: Any = farm or Farm()
     tuner = Tuner(worker, compiler, target, emit, lambda *_: None)
-    return tuner.tune([*named.items()], PROBLEM, 2.0, 4096, budget_s, known), worker
+    return tuner.tune([*named.items()], PROBLEM, 2.0, 4096, budget_s, known, incumbent=incumbent), worker
 
 
 @cache
@@ -556,6 +561,140 @@ def test_the_careful_timing_decides_between_finalists() -> None:
     assert tuned.best is not None and tuned.best.source != quick.source
     assert quick.source in [t.source for t in tuned.finalists]
     assert [t.us for t in tuned.finalists] == sorted(t.us for t in tuned.finalists)
+
+
+# -- what an earlier run has found
+
+STORED = Incumbent(
+    "stored", replace(golden("gated_mlp"), name="stored"), first_schedules(golden("gated_mlp"), H200, 1)[0]
+)
+STORED_SOURCE = f"stored\n{STORED.schedule}"
+
+
+def stored_takes(us: float) -> Time:
+    return lambda graph, s: us if graph == "stored" else bowl(graph, s)
+
+
+def test_a_faster_incumbent_stays_and_is_nothing_that_the_tuning_knows_of() -> None:
+    tuned, worker = tune(stored_takes(1.0), incumbent=STORED)
+    assert tuned.best is not None and tuned.best.mugraph == "stored" and tuned.best.us == 1.0
+    assert tuned.incumbent == tuned.best and tuned.finalists[0] == tuned.best
+    assert worker.timed == plain()[1].timed  # the same rounds as without it
+    assert plain()[0].best is not None and tuned.found is not None
+    assert replace(tuned.found, timing=None) == replace(plain()[0].best, timing=None)
+    assert tuned.found.us == plain()[0].best.us
+
+
+def test_a_slower_incumbent_makes_way() -> None:
+    tuned, _ = tune(stored_takes(30.0), budget_s=-1.0, incumbent=STORED)
+    assert tuned.best is not None and tuned.best == tuned.found and tuned.best.mugraph == "g"
+    assert tuned.incumbent is not None and tuned.incumbent.us == 30.0
+    assert tuned.finalists[-1] == tuned.incumbent
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"wrong": lambda source: source == STORED_SOURCE}, "made up"),
+        ({"unspeakable": lambda source: source == STORED_SOURCE}, "cannot be written: made up"),
+        ({"time": stored_takes(math.inf)}, "failed while it was timed"),
+    ],
+    ids=["wrong", "unspeakable", "faults"],
+)
+def test_an_incumbent_that_fails_makes_way_whatever_it_took(options: Any, problem: str) -> None:
+    tuned, _ = tune(**{"time": stored_takes(1.0), **options}, budget_s=-1.0, incumbent=STORED)
+    assert tuned.best is not None and tuned.best == tuned.found and tuned.best.mugraph == "g"
+    assert tuned.incumbent is not None and (tuned.incumbent.timing, tuned.incumbent.failure) == (None, problem)
+
+
+def test_an_incumbent_that_is_found_again_is_judged_and_timed_once() -> None:
+    again = plain()[0].finalists[1]
+    incumbent = Incumbent("g", replace(golden("gated_mlp"), name="g"), again.schedule)
+    tuned, worker = tune(incumbent=incumbent)
+    assert worker.judged == plain()[1].judged
+    assert [t.source for t in tuned.finalists] == [t.source for t in plain()[0].finalists]
+    assert tuned.incumbent is not None and tuned.incumbent.source == again.source and tuned.found == tuned.best
+
+
+def test_an_incumbent_that_overflows_like_eagers_is_let_pass_where_nothing_right_beats_eager() -> None:
+    slow: Time = lambda graph, s: 20.0 if graph == "stored" else 10.0 * bowl(graph, s)  # noqa: E731
+    tuned, _ = tune(slow, budget_s=-1.0, incumbent=STORED, lenient=lambda source: source == STORED_SOURCE)
+    assert tuned.best is not None and tuned.best == tuned.incumbent and tuned.incumbent.failure is None
+    tuned, _ = tune(stored_takes(1.0), budget_s=-1.0, incumbent=STORED, lenient=lambda source: source == STORED_SOURCE)
+    assert tuned.best is not None and tuned.best == tuned.found
+
+
+SCALED = """\
+name: scaled
+dims: {m: 64, n: 64}
+inputs:
+  X: [m, n]
+program: |
+  O = 2 * X
+outputs:
+  O: [m, n]
+"""
+
+
+def searched(store: Store, us: Callable[[Schedule], float], **options: Any) -> tuple[Any, Worker]:
+    """The document of a search on a GPU whose times are made up."""
+    schedules: dict[str, tuple[str, Schedule]] = {}
+
+    def emit(graph: MuGraph, schedule: Schedule) -> str:
+        source = kernels_source(graph, schedule)
+        schedules[source] = "g", schedule
+        return source
+
+    worker: Any = Worker(lambda _, s: us(s), schedules)
+    farm: Any = Farm()
+    program = parse_spec(SCALED).at()
+    wanted = Options(budget_s=0.0, **options)  # one round
+    with Pipeline(H200, wanted, store, True, lambda _: None) as pipeline:
+        pipeline._tuner = Tuner(worker, farm, H200, emit, lambda *_: None)
+        document = pipeline.finish(program, SCALED, search_program(program, H200, Options()))
+    return json.loads(json.dumps(document)), worker
+
+
+def warps_first(s: Schedule) -> float:
+    return 10.0 + s.kernels["k0"].warps + sum(t for _, t in s.kernels["k0"].tiles) / 1e6
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_search_keeps_the_faster_of_its_own_and_the_stored_kernel_as_timed_side_by_side(
+    fresh: bool, tmp_path: Path
+) -> None:
+    program = parse_spec(SCALED).at()
+    with Store(tmp_path / "mirage.db") as store:
+        first, worker = searched(store, warps_first)
+        key = key_of(program, H200, True)
+        assert first["tuning"]["stored"] is None
+        best, text = first["best"], str(Schedule.from_json(first["best"]["schedule"]))
+        again, second = searched(store, lambda s: 20.0 if str(s) == text else 60.0, seed=1, fresh=fresh)
+        assert again["best"]["schedule"] == best["schedule"] and again["best"]["time_us"] == 20.0
+        assert again["tuning"]["stored"] == {"id": best["id"], "time_us": 20.0, "problem": None}
+        stored = store.best(key)
+        assert stored is not None and stored.document == again and stored.time_us == 20.0
+        assert bool({*worker.timed} & {*second.timed}) == fresh
+
+        last, _ = searched(store, lambda s: 80.0 if str(s) == text else 70.0, seed=2, fresh=fresh)
+        assert last["best"]["schedule"] != best["schedule"] and last["best"]["time_us"] == 70.0
+        assert last["tuning"]["found"] == {"id": last["best"]["id"], "time_us": 70.0, "problem": None}
+        assert last["tuning"]["stored"] == {"id": best["id"], "time_us": 80.0, "problem": None}
+        stored = store.best(key)
+        assert stored is not None and stored.document == last  # though its time is larger than the stored one was
+
+
+def test_a_stored_kernel_that_cannot_be_read_any_more_is_no_contestant(tmp_path: Path) -> None:
+    with Store(tmp_path / "mirage.db") as store:
+        searched(store, warps_first)
+        with store.transaction() as db:
+            db.execute("UPDATE mugraphs SET text = 'of another time'")
+        key = key_of(parse_spec(SCALED).at(), H200, True)
+        pipeline = Pipeline(H200, Options(), store, True, lambda _: None)
+        assert pipeline.incumbent(key, store.best(key)) is None
+
+
+# -- trials of an earlier run
 
 
 def test_known_trials_are_not_repeated() -> None:

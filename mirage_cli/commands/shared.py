@@ -41,7 +41,13 @@ Json = Annotated[bool, typer.Option("--json", help="print one JSON document and 
 Workers = Annotated[int | None, typer.Option(min=1, help="processes to search and compile with [default: the cores]")]
 Budget = Annotated[float, typer.Option(min=0.0, help="seconds for each program, search and tuning together")]
 Seed = Annotated[int, typer.Option(help="seed of every random choice")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="do not answer from the database")]
+Fresh = Annotated[
+    bool,
+    typer.Option(
+        "--fresh",
+        help="search and tune anew, and take nothing from the database but the best kernel to time the new one against",
+    ),
+]
 Top = Annotated[int, typer.Option(min=1, help="how many kernels to report for each program")]
 
 

@@ -7,7 +7,7 @@ comparison that is linear in the loop's position, and what a false one leads to 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import inf, isnan
@@ -17,7 +17,7 @@ import numpy as np
 from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.ops import IDENTITY, OPS
 from mirage_cli.ir.placement import Loop
-from mirage_cli.ir.program import Eqn
+from mirage_cli.ir.program import Arg, Eqn
 
 Leaf = tuple[str, str]
 """("index", d), the position along d, or ("value", v), an integer that does not change in the loop."""
@@ -74,7 +74,7 @@ def idle(loop: Loop, mask: str) -> bool:
     for e in loop.steps:
         if not isinstance(e, Eqn) or e.out in known:
             continue
-        value = _known(e, known)
+        value = known_value(e, known)
         if e.out in accumulators:
             if value != IDENTITY[e.op]:
                 return False
@@ -83,7 +83,7 @@ def idle(loop: Loop, mask: str) -> bool:
     return bool(accumulators)
 
 
-def _known(e: Eqn, known: Mapping[str, float]) -> float | None:
+def known_value(e: Eqn, known: Mapping[str, float]) -> float | None:
     """What an equation gives, where that follows from the values that are known."""
     args = [known.get(a) if isinstance(a, str) else float(a) for a in e.args]
     if e.op == "where":
@@ -134,12 +134,11 @@ class _Reader:
         self.loops = set(kernel.with_role("loop", "split"))
         self.dims = kernel.value_dims()
         self.eqns = {e.out: e for e in kernel.body}
-        self.integers = {e.out for e in kernel.body if e.type == "int"}
         self.loaded = {x.out for x in kernel.loads}
 
     def limit(self, e: Eqn) -> Limit | None:
         """A comparison as a limit of the loop's position, if it is one."""
-        left, right = self.linear(e.args[0]), self.linear(e.args[1])
+        left, right = (linear(a, self.eqns, self.steady) for a in e.args)
         if left is None or right is None:
             return None
         if e.op in ("gt", "ge"):
@@ -153,25 +152,31 @@ class _Reader:
         rest = zero_at_most.plus(Linear(((("index", self.dim), factor),), 0), -1)
         return Limit(e.out, factor < 0, rest.scaled(-factor))
 
-    def linear(self, a: object) -> Linear | None:
-        if not isinstance(a, str):
-            whole = isinstance(a, Fraction) and a.denominator == 1
-            return Linear((), int(a)) if whole and isinstance(a, Fraction) else None
-        e = self.eqns.get(a)
-        if e is None:
-            steady = not set(self.dims[a]) & self.loops
-            return Linear(((("value", a), 1),), 0) if a in self.loaded and steady else None
-        if e.op == "index":
-            known = e.axes[0] == self.dim or e.axes[0] not in self.loops
-            return Linear(((("index", e.axes[0]), 1),), 0) if known else None
-        if a not in self.integers:
-            return None
-        parts = [self.linear(x) for x in e.args]
-        if e.op in ("add", "sub") and parts[0] is not None and parts[1] is not None:
-            return parts[0].plus(parts[1], 1 if e.op == "add" else -1)
-        if e.op == "neg" and parts[0] is not None:
-            return parts[0].scaled(-1)
-        if e.op == "mul" and parts[0] is not None and parts[1] is not None:
-            x, y = parts[0], parts[1]
-            return x.scaled(y.constant) if not y.terms else y.scaled(x.constant) if not x.terms else None
+    def steady(self, leaf: Leaf) -> bool:
+        """Whether it is the loop's position, or stays what it is while the loop goes on."""
+        kind, name = leaf
+        if kind == "index":
+            return name == self.dim or name not in self.loops
+        return name in self.loaded and not set(self.dims[name]) & self.loops
+
+
+def linear(a: Arg, eqns: Mapping[str, Eqn], allowed: Callable[[Leaf], bool]) -> Linear | None:
+    """An integer as a sum of leaves that are allowed; None where it is none."""
+    if not isinstance(a, str):
+        whole = isinstance(a, Fraction) and a.denominator == 1
+        return Linear((), int(a)) if whole and isinstance(a, Fraction) else None
+    e = eqns.get(a)
+    if e is None or e.op == "index":
+        leaf = ("value", a) if e is None else ("index", e.axes[0])
+        return Linear(((leaf, 1),), 0) if allowed(leaf) else None
+    if e.type != "int":
         return None
+    parts = [linear(x, eqns, allowed) for x in e.args]
+    if e.op in ("add", "sub") and parts[0] is not None and parts[1] is not None:
+        return parts[0].plus(parts[1], 1 if e.op == "add" else -1)
+    if e.op == "neg" and parts[0] is not None:
+        return parts[0].scaled(-1)
+    if e.op == "mul" and parts[0] is not None and parts[1] is not None:
+        x, y = parts[0], parts[1]
+        return x.scaled(y.constant) if not y.terms else y.scaled(x.constant) if not x.terms else None
+    return None

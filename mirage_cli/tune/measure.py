@@ -33,9 +33,6 @@ START_TIMEOUT_S = 180.0
 PROBLEM_TIMEOUT_S = 300.0
 SAMPLE_TIMEOUT_S = 10.0
 
-Distribution = Literal["normal", "large", "equal_rows", "outlier", "tiny"]
-DISTRIBUTIONS: tuple[Distribution, ...] = ("normal", "large", "equal_rows", "outlier", "tiny")
-
 
 class MeasureError(MirageError):
     """The measuring process cannot start, or cannot hold the problem. The message says what it printed."""
@@ -100,16 +97,14 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """The worst output's error against float64, over the elements where float64, rounded, is finite.
+    """The worst output's error against float64 on ordinary data, as `verify.yardstick` measures it.
 
-    relative: ‖out - ref‖ / ‖ref‖. scaled: max |out - ref| / max |ref|.
+    relative: ‖out - ref‖ / ‖ref‖. row: the worst row's max |out - ref| / max |ref|. Infinite where an output has an inf
+    or NaN and float64 has none.
     """
 
     relative: float
-    scaled: float
-
-    def worst(self, other: Accuracy) -> Accuracy:
-        return Accuracy(max(self.relative, other.relative), max(self.scaled, other.scaled))
+    row: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +186,6 @@ class SetProblem:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    candidate: Candidate
-    distribution: Distribution
-
-
-@dataclass(frozen=True, slots=True)
 class Standard:
     """What outputs are held to: `verify.yardstick` on all its distributions.
 
@@ -235,6 +224,12 @@ class Time:
 @dataclass(frozen=True, slots=True)
 class Timings:
     results: dict[str, Timing | Failure]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureOverhead:
+    candidate: Candidate
+    function: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,10 +292,6 @@ class GpuWorker:
         self._problem = problem
         self._give_problem(child, problem)
 
-    def check(self, candidate: Candidate, distribution: Distribution = "normal") -> Accuracy | Failure:
-        """Runs it twice on poisoned outputs. Whether the error is small enough is the caller's to say."""
-        return self._ask(Check(candidate, distribution))
-
     def judge(self, candidate: Candidate, standard: Standard) -> Judged | Failure:
         """Judges it on every distribution against float64 and eager PyTorch, outputs poisoned first."""
         return self._ask(Judge(candidate, standard))
@@ -311,8 +302,7 @@ class GpuWorker:
         """Times all candidates in turn, round by round, each round in an order of its own.
 
         When one takes the process down, it is named, and the others are timed again without it; or else, unless this is
-        to `persist`, they have no figures. Check candidates first: one that writes where it should not spoils the
-        inputs of the others.
+        to `persist`, they have no figures. One that writes where it should not spoils the inputs of the others.
         """
         results: dict[str, Timing | Failure] = {}
         left: tuple[Candidate, ...] = tuple(candidates)
@@ -326,6 +316,11 @@ class GpuWorker:
             left = tuple(c for c in left if c.id not in lost) if persist else ()
         return {c.id: results[c.id] for c in candidates if c.id in results}
 
+    def launch_overhead_us(self, exported: Candidate, function: str) -> float | None:
+        """CPU time of a call of an exported file's function beyond its launches; None where it cannot be had."""
+        answer = self._ask(MeasureOverhead(exported, function))
+        return None if isinstance(answer, Failure) else answer
+
     def measure_floor(self, dtype: str = "float16") -> Floor:
         """The ceilings of this device. Raises MeasureError."""
         answer = self._ask(MeasureFloor(dtype))
@@ -333,7 +328,7 @@ class GpuWorker:
             raise MeasureError(f"The device's ceilings cannot be measured: {answer}")
         return answer
 
-    def _ask(self, request: Check | Judge | Time | MeasureFloor) -> Any:
+    def _ask(self, request: Judge | Time | MeasureOverhead | MeasureFloor) -> Any:
         """The answer: for `Time` `Timings` or `_Lost`; otherwise figures or a Failure. Raises MeasureError."""
         child = self._running()
         at = At("", PROBLEM_TIMEOUT_S)

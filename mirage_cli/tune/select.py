@@ -1,9 +1,9 @@
 """The tuner: from μGraphs and a cost model to the one schedule that is fastest and right on this GPU.
 
 Rounds: many schedules timed quickly, then those around the best of which a surrogate model (`tune.surrogate`) expects
-most, until nothing gets better or the time is up, then a careful, interleaved timing of the finalists. Every finalist
-is judged on every distribution of test data: a compiler may get a single schedule wrong, so the judgement is of
-schedules, not of μGraphs.
+most, until nothing gets better or the time is up, then a careful, interleaved timing of the finalists. The best of an
+earlier run is one of them, and stays the best where nothing is faster. Every finalist is judged on every distribution
+of test data: a compiler may get a single schedule wrong, so the judgement is of schedules, not of μGraphs.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.target import Target
 from mirage_cli.tune.bench import baseline
@@ -77,9 +78,23 @@ class Trial:
         return self.timing.median_us if self.timing else float("inf")
 
 
+@dataclass(frozen=True, slots=True)
+class Incumbent:
+    """The best of an earlier run. It is no trial: only the finals know of it."""
+
+    mugraph: str
+    graph: MuGraph
+    schedule: Schedule
+
+
 @dataclass(slots=True)
 class Tuned:
-    """What tuning found: the best trial that is right, all trials, and how the time went."""
+    """What tuning found: the best finalist, all trials, and how the time went.
+
+    finalists: with their careful timings, fastest first; among them the incumbent, if it is right.
+    found: the first of them that is a trial.
+    incumbent: as it came out of the finals, with its timing or why it has none.
+    """
 
     best: Trial | None
     verdict: Judged | None
@@ -90,6 +105,8 @@ class Tuned:
     failures: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     stopped: str = "exhausted"
+    found: Trial | None = None
+    incumbent: Trial | None = None
 
 
 Emit = Callable[[MuGraph, Schedule], str]
@@ -112,14 +129,16 @@ class Tuner:
         budget_s: float,
         known: Sequence[Trial] = (),
         on_trial: Callable[[Trial], None] = lambda _: None,
+        incumbent: Incumbent | None = None,
     ) -> Tuned:
-        """The best schedule of any of these μGraphs.
+        """The best schedule of any of these μGraphs, or the incumbent.
 
         contracted: terms of the program's longest contraction.
         known: trials of an earlier run, which are not repeated.
         """
         run = _Run(self, dict(graphs), problem, tolerance, time.monotonic() + budget_s, on_trial)
         run.contracted = contracted
+        run.incumbent = incumbent
         start = time.monotonic()
         self.worker.set_problem(problem)
         result = run.run(known)
@@ -146,6 +165,7 @@ class _Run:
         self.predictions: dict[str, float] = {}
         self.rng = random.Random(problem.seed)
         self.contracted = 1
+        self.incumbent: Incumbent | None = None
         self.trusted: dict[
             str, bool
         ] = {}  # μGraphs of which a specialized schedule was judged, and whether it is right
@@ -330,23 +350,62 @@ class _Run:
     # -- the end
 
     def finish(self, stopped: str) -> Tuned:
-        """Judge the fastest until enough are right, then time those carefully beside eager PyTorch.
+        """Judge the incumbent, and the fastest until enough are right; then time those carefully beside eager PyTorch.
 
         Where none that is right beats eager, those that overflow in the same places as eager are let pass too.
         """
         rejected: list[tuple[Trial, Judged]] = []
         finalists: list[tuple[Trial, Judged]] = []
         eager: Timing | Failure = Failure(FailureKind.CRASH, "never timed")
+        incumbent = self.emitted_incumbent()
         for lenient in (False, True):
             right, refused = self.judge_leaders(lenient)
+            incumbent = self.join(incumbent, right, refused, lenient)
             rejected += refused
             finalists, eager = self.final_timing(right)
             if finalists and (isinstance(eager, Failure) or finalists[0][0].us <= eager.median_us):
                 break
         best, verdict = finalists[0] if finalists else (None, None)
-        trials = list(self.trials.values())
-        baselines = {"eager": eager}
-        return Tuned(best, verdict, trials, [t for t, _ in finalists], rejected, baselines, self.failures, 0.0, stopped)
+        timed = [t for t, _ in finalists]
+        result = Tuned(best, verdict, [*self.trials.values()], timed, rejected, {"eager": eager}, self.failures)
+        result.stopped = stopped
+        result.found = next((t for t in timed if self.key(t.mugraph, t.schedule) in self.trials), None)
+        result.incumbent = incumbent and self.outcome(incumbent, timed)
+        return result
+
+    def emitted_incumbent(self) -> Trial | None:
+        """The incumbent, written anew as every trial is, or with the reason why it cannot be."""
+        if self.incumbent is None:
+            return None
+        mugraph, schedule = self.incumbent.mugraph, self.incumbent.schedule
+        try:
+            return Trial(mugraph, schedule, self.t.emit(self.incumbent.graph, schedule))
+        except (EmitError, InexpressibleError) as error:
+            return Trial(mugraph, schedule, "", failure=f"cannot be written: {error}")
+
+    def join(
+        self,
+        incumbent: Trial | None,
+        right: list[tuple[Trial, Judged]],
+        refused: list[tuple[Trial, Judged]],
+        lenient: bool,
+    ) -> Trial | None:
+        """Puts the incumbent among the right or the refused, unless it is there already; gives it, with why not."""
+        if incumbent is None or not incumbent.source:
+            return incumbent
+        verdict = next((v for t, v in [*right, *refused] if self.same(t, incumbent)), None)
+        if verdict is None:
+            verdict = self.judge(incumbent, lenient)
+            (right if verdict.ok else refused).append((incumbent, verdict))
+        return replace(incumbent, failure=verdict.problem)
+
+    def outcome(self, incumbent: Trial, timed: Sequence[Trial]) -> Trial:
+        """The incumbent with its careful timing, or why it has none."""
+        own = next((t for t in timed if self.same(t, incumbent)), None)
+        return own or replace(incumbent, failure=incumbent.failure or "failed while it was timed")
+
+    def same(self, a: Trial, b: Trial) -> bool:
+        return self.key(a.mugraph, a.schedule) == self.key(b.mugraph, b.schedule)
 
     def final_timing(
         self, right: Sequence[tuple[Trial, Judged]]

@@ -14,24 +14,13 @@ from mirage_cli.tune.measure import (
     Accuracy,
     At,
     Candidate,
-    Distribution,
     Judged,
     Problem,
     Standard,
     TensorSpec,
 )
 from mirage_cli.tune.modules import load_module
-from mirage_cli.tune.testdata import (
-    GUARD_ELEMENTS,
-    Tensors,
-    WrongError,
-    as_list,
-    draw,
-    guarded_buffer,
-    inside_of,
-    judge,
-    poison,
-)
+from mirage_cli.tune.outputs import GUARD_ELEMENTS, Tensors, WrongError, guarded_buffer, inside_of, poison
 from mirage_cli.verify import yardstick
 
 COLD_L2 = 8
@@ -41,15 +30,6 @@ CPU_MAX_SETS = 8
 
 Run = Callable[[int], Tensors]
 """Runs a candidate on the input set of this number and returns its outputs."""
-
-
-@dataclass
-class Data:
-    """Inputs of one distribution with their float64 outputs; `pristine` is a second copy to compare with."""
-
-    inputs: Tensors
-    pristine: Tensors
-    reference: Tensors
 
 
 @dataclass
@@ -80,9 +60,10 @@ class Setting:
         self.directory = directory
         self.report = report
         self.problem = Problem((), ())
-        self.data: dict[Distribution, Data] = {}
+        self.expected: Tensors = []
         self.cases: dict[int, Case] = {}
         self.sets: list[tuple[Tensors, Tensors]] = []
+        self.ordinary: Tensors = []
         if self.cuda:
             torch.cuda.set_device(device)
             properties = device_properties(device)
@@ -99,32 +80,29 @@ class Setting:
 
     def set_problem(self, problem: Problem) -> bool:
         self.problem = problem
-        self.data.clear()
+        self.expected = []
         self.cases.clear()
         self.sets.clear()
         if self.cuda:
             torch.cuda.empty_cache()
-        self.draw("normal")
+        self.ordinary = self.inputs_of(0, contracted=1)
+        if problem.reference_source is not None:
+            self.expected = self.wide(self.ordinary)
         self.synchronize()
         return True
 
-    def draw(self, distribution: Distribution) -> Data:
-        """The inputs of this distribution and the outputs in float64, made once."""
-        if distribution not in self.data:
-            g = torch.Generator(self.device).manual_seed(self.problem.seed)
-            inputs = [draw(spec, distribution, g) for spec in self.problem.inputs]
-            reference: Tensors = []
-            if self.problem.reference_source is not None:
-                module = load_module(self.problem.reference_source, self.directory)
-                wide = [x.double() if x.is_floating_point() else x for x in inputs]
-                reference = [y.double() for y in as_list(module.reference(*wide))]
-            self.data[distribution] = Data(inputs, [x.clone() for x in inputs], reference)
-        return self.data[distribution]
+    def inputs_of(self, i: int, contracted: int) -> Tensors:
+        """Inputs of the yardstick's distribution number i."""
+        specs = self.problem.inputs
+        shapes, scales = [s.shape for s in specs], [s.scale for s in specs]
+        dtypes: list[torch.dtype] = [getattr(torch, s.dtype) for s in specs]
+        seed = self.problem.seed + i
+        return yardstick.draw(yardstick.DISTRIBUTIONS[i], shapes, dtypes, scales, contracted, self.device, seed)
 
     def input_sets(self) -> list[tuple[Tensors, Tensors]]:
         """Copies of the inputs and room for the outputs, enough to cover `COLD_L2` times the L2."""
         if not self.sets:
-            first = self.draw("normal").inputs
+            first = self.ordinary
             in_bytes = max(sum(x.nbytes for x in first), 1)
             outputs = [self.empty(spec) for spec in self.problem.outputs]
             count = min(math.ceil(COLD_L2 * self.l2_bytes / in_bytes), MAX_SETS if self.cuda else CPU_MAX_SETS)
@@ -145,7 +123,7 @@ class Setting:
         module = load_module(candidate.source, self.directory)
         if candidate.kind == "function":
             fn = module.make(sets[0][0])
-            return lambda i: as_list(fn(*sets[i][0]))
+            return lambda i: list(yardstick.as_tuple(fn(*sets[i][0])))
         scratch = module.make_scratch(self.device)
         for x in scratch:
             if x.is_floating_point():
@@ -157,30 +135,6 @@ class Setting:
             return outputs
 
         return run
-
-    def check(self, candidate: Candidate, distribution: Distribution) -> Accuracy:
-        """The worse of two runs, with outputs poisoned before each and guarded on both sides. Raises WrongError."""
-        self.report(At(candidate.id, candidate.timeout_s))
-        data = self.draw(distribution)
-        if not data.reference:
-            raise ValueError("the problem has no reference to check against")
-        guarded = [guarded_buffer(spec, self.device) for spec in self.problem.outputs]
-        accuracy = Accuracy(0.0, 0.0)
-        with torch.no_grad():
-            inside = [inside_of(y, spec) for y, spec in zip(guarded, self.problem.outputs, strict=True)]
-            run = self.load(candidate, [(data.inputs, inside)])
-            for _ in range(2):
-                for y in guarded:
-                    poison(y)
-                outputs = run(0)
-                self.synchronize()
-                accuracy = accuracy.worst(self.judge(outputs, data))
-        try:
-            self.refuse_stray_writes(data.inputs, data.pristine, guarded)
-        finally:
-            for x, kept in zip(data.inputs, data.pristine, strict=True):
-                x.copy_(kept)
-        return accuracy
 
     def refuse_stray_writes(self, inputs: Tensors, pristine: Tensors, guarded: Tensors) -> None:
         """Raises WrongError where the inputs differ from what they were, or what surrounds an output does."""
@@ -197,12 +151,20 @@ class Setting:
                 if not torch.equal(y[edge].view(torch.uint8), fresh[edge].view(torch.uint8)):
                     raise WrongError(f"writes outside output {spec.name}")
 
-    def judge(self, outputs: Tensors, data: Data) -> Accuracy:
-        return judge(self.problem.outputs, outputs, data.reference)
+    def accuracy(self, calls: Sequence[Tensors]) -> Accuracy:
+        """The worst error of what these calls have returned for ordinary inputs."""
+        worst = yardstick.Error(0.0, 0.0)
+        for outputs in calls:
+            for y, ref in zip(outputs, self.expected, strict=True):
+                overflows = bool(yardstick.overflows(y, ref).any())
+                worst = worst.larger(yardstick.Error(math.inf, math.inf) if overflows else yardstick.error(y, ref))
+        return Accuracy(worst.norm, worst.row)
 
     def judge_all(self, candidate: Candidate, standard: Standard) -> Judged:
         """Every distribution of the yardstick, whose float64 and eager outputs are made once. Raises WrongError."""
         found: list[yardstick.Judgement] = []
+        at: list[tuple[Tensors, Tensors]] = [([], [])]
+        run: Run | None = None
         with torch.no_grad():
             for i, kind in enumerate(yardstick.DISTRIBUTIONS):
                 self.report(At(candidate.id, candidate.timeout_s))
@@ -210,7 +172,9 @@ class Setting:
                 guarded = [poison(guarded_buffer(spec, self.device)) for spec in self.problem.outputs]
                 inside = [inside_of(y, spec) for y, spec in zip(guarded, self.problem.outputs, strict=True)]
                 inputs = [x.clone() for x in case.inputs]
-                outputs = self.load(candidate, [(inputs, inside)])(0)
+                at[0] = inputs, inside
+                run = run or self.load(candidate, at)  # with one workspace for all, as in a real caller
+                outputs = run(0)
                 self.synchronize()
                 self.refuse_stray_writes(inputs, case.inputs, guarded)
                 found.append(
@@ -231,11 +195,7 @@ class Setting:
     def case(self, i: int, contracted: int) -> Case:
         """Inputs of the yardstick's distribution number i, with their outputs in float64 and by eager PyTorch."""
         if i not in self.cases:
-            specs = self.problem.inputs
-            shapes, scales = [s.shape for s in specs], [s.scale for s in specs]
-            dtypes: list[torch.dtype] = [getattr(torch, s.dtype) for s in specs]
-            kind = yardstick.DISTRIBUTIONS[i]
-            inputs = yardstick.draw(kind, shapes, dtypes, scales, contracted, self.device, self.problem.seed + i)
+            inputs = self.inputs_of(i, contracted)
             self.cases[i] = Case(inputs, self.wide(inputs), [y.clone() for y in self.reference(inputs)])
         return self.cases[i]
 
@@ -243,7 +203,7 @@ class Setting:
         """What `reference`, or `stepwise`, its definition operator by operator, makes of the inputs."""
         assert self.problem.reference_source is not None, "a problem that is judged has a reference"
         module = load_module(self.problem.reference_source, self.directory)
-        return as_list(getattr(module, form, module.reference)(*inputs))
+        return list(yardstick.as_tuple(getattr(module, form, module.reference)(*inputs)))
 
     def wide(self, inputs: Tensors) -> Tensors:
         """The outputs in float64."""

@@ -25,12 +25,12 @@ from typing import Any
 
 import torch
 
+from mirage_cli.codegen.selfcheck import cpu_time
 from mirage_cli.tune.measure import (
     SAMPLE_TIMEOUT_S,
     Accuracy,
     At,
     Candidate,
-    Check,
     Device,
     Effort,
     Failure,
@@ -38,6 +38,7 @@ from mirage_cli.tune.measure import (
     Floor,
     Judge,
     MeasureFloor,
+    MeasureOverhead,
     Problem,
     SetProblem,
     Time,
@@ -45,12 +46,9 @@ from mirage_cli.tune.measure import (
     Timings,
     WorkerOptions,
 )
+from mirage_cli.tune.modules import load_module
+from mirage_cli.tune.outputs import Tensors, WrongError, poison
 from mirage_cli.tune.setting import Run, Setting, device_properties
-from mirage_cli.tune.testdata import (
-    Tensors,
-    WrongError,
-    poison,
-)
 
 HOT_LAUNCHES = 200
 MIN_ROUNDS = 5
@@ -120,12 +118,12 @@ class Bench(Setting):
         match request:
             case SetProblem(problem):
                 return self.set_problem(problem)
-            case Check(candidate, distribution):
-                return self.check(candidate, distribution)
             case Judge(candidate, standard):
                 return self.judge_all(candidate, standard)
             case Time(candidates, effort, seed):
                 return Timings(self.time(candidates, effort, seed))
+            case MeasureOverhead(candidate, function):
+                return self.launch_overhead_us(candidate, function)
             case MeasureFloor(dtype):
                 return self.measure_floor(getattr(torch, dtype))
             case _:
@@ -180,18 +178,14 @@ class Bench(Setting):
         order = cycle[: min(effort.launches, affordable)]
         replay, outputs, method = self.record(run, order)
         prepared = Prepared(candidate, run, replay, len(order), min(len(sets), len(order)), method)
-        data = self.draw("normal")
-        if data.reference:
+        if self.expected:
             for y in (y for ys in outputs if candidate.kind == "kernels" for y in ys):
                 poison(y)
             replay()
             self.synchronize()
-            try:
-                prepared.accuracy = self.judge(outputs[0], data).worst(self.judge(outputs[-1], data))
-            except WrongError:
-                if candidate.kind == "kernels":
-                    raise
-                prepared.accuracy = Accuracy(math.inf, math.inf)  # a baseline that overflows is timed all the same
+            prepared.accuracy = self.accuracy([outputs[0], outputs[-1]])
+            if candidate.kind == "kernels" and not math.isfinite(prepared.accuracy.relative):
+                raise WrongError("an output is inf or NaN, or was not written, where float64 is finite")
         if effort.hot:
             launches = min(HOT_LAUNCHES, max(4, len(order)))
             hot, _, _ = self.record(run, [0] * launches)
@@ -270,6 +264,17 @@ class Bench(Setting):
                 torch.mm(a, a)
             self.synchronize()
 
+    def launch_overhead_us(self, exported: Candidate, function: str) -> float | None:
+        """As the file's own check measures it; None without a GPU, or where the file launches by Triton's own way."""
+        self.report(At(exported.id, exported.timeout_s))
+        if not self.cuda:
+            return None
+        module, inputs = load_module(exported.source, self.directory), self.ordinary
+        outputs = [self.empty(spec) for spec in self.problem.outputs]
+        run = getattr(module, function)
+        with torch.inference_mode():
+            return cpu_time(lambda: run(*inputs), getattr(module, "_planned", None), inputs, outputs).overhead_us
+
     def measure_floor(self, dtype: torch.dtype) -> Floor:
         """The ceilings. For float32 the matmul may use TF32, so that no kernel that does is found to be impossible."""
         self.warm_up()
@@ -296,13 +301,13 @@ class Bench(Setting):
     @contextmanager
     def problem_of_nothing(self) -> Generator[None]:
         """For the empty kernel: 64 input sets with nothing in them, on a problem without outputs."""
-        kept = self.problem, self.data, self.sets
-        self.problem, self.data = Problem((), ()), {}
+        kept = self.problem, self.expected, self.sets
+        self.problem, self.expected = Problem((), ()), []
         self.sets = [([torch.zeros(16, device=self.device)], []) for _ in range(64)]
         try:
             yield
         finally:
-            self.problem, self.data, self.sets = kept
+            self.problem, self.expected, self.sets = kept
 
 
 _EMPTY_CALL = "make_scratch = lambda device: []\nlaunch = lambda inputs, outputs, scratch: None\n"

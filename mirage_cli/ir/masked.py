@@ -1,0 +1,171 @@
+"""What masks leave of a program's products.
+
+Where a mask is a comparison that is linear in positions (causal, a window), the places of the program fall into regions
+in each of which every such comparison is true throughout, or false. What is known of values there follows operator by
+operator, as it does for the loops of kernels (`ir.reach`), and what is needed follows backwards from the outputs. A
+comparison of data may come out either way: it is taken to be the way that leaves less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.program import Eqn, Program
+from mirage_cli.ir.reach import Linear, known_value, linear
+
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+MOST_LINES = 1 << 20
+"""So many lines of places are looked at; where there are more, as many that lie evenly among them."""
+
+Truth = tuple[tuple[str, bool], ...]
+"""Which of some comparisons hold, by the names of their results."""
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Places at which the same comparisons hold. share: of all places of the program."""
+
+    truth: Truth
+    share: float
+
+    def seen(self, axes: frozenset[str], conditions: Mapping[str, Condition]) -> Truth:
+        """What a value with these axes alone can tell of it."""
+        return tuple((name, holds) for name, holds in self.truth if conditions[name].axes <= axes)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A comparison: `difference` of the operands, a sum of positions, beside 0."""
+
+    op: str
+    difference: Linear
+
+    @property
+    def axes(self) -> frozenset[str]:
+        return frozenset(name for (_, name), _ in self.difference.terms)
+
+
+def product_flops(program: Program) -> float:
+    """Operations of the lowered program's products, without those that masks make useless."""
+    conditions = dict(_conditions(program))
+    regions = _regions(conditions, program.sizes)
+    return min(_flops(program, conditions, regions, other) for other in (False, True))
+
+
+def _flops(program: Program, conditions: Mapping[str, Condition], regions: list[Region], other: bool) -> float:
+    """other: how all comparisons come out that are no conditions."""
+    sure = [_known(program, dict(r.truth), None) for r in regions]
+    known = [_known(program, dict(r.truth), other) for r in regions]
+    dims = {name: frozenset(v.dims) for name, v in program.values().items()}
+    needed = {t.name: {r.seen(dims[t.name], conditions) for r in regions} for t in program.outputs}
+    total = 0.0
+    for e in reversed(program.eqns):
+        axes = frozenset(e.dims) | {a for a in e.axes if OPS[e.op].kind in ("reduction", "contraction")}
+        places = set[Truth]()
+        for r, settled, values in zip(regions, sure, known, strict=True):
+            if e.out in settled or r.seen(dims[e.out], conditions) not in needed.get(e.out, ()):
+                continue
+            if not _is_zero(e, values):
+                places.add(r.seen(axes, conditions))
+            for name in _used(e, values):
+                needed.setdefault(name, set()).add(r.seen(dims[name], conditions))
+        if e.op == "dot":
+            share = sum(r.share for r in regions if r.seen(axes, conditions) in places)
+            total += 2.0 * prod(program.sizes[a] for a in axes) * share
+    return total
+
+
+def _used(e: Eqn, known: Mapping[str, float]) -> set[str]:
+    """The arguments that matter for the result."""
+    if e.op == "where" and e.args[0] in known:
+        mask, x, y = e.args
+        return {a for a in (mask, x if known[str(mask)] else y) if isinstance(a, str)}
+    if _is_zero(e, known):
+        return {a for a in e.values if known.get(a) == 0.0}
+    return set(e.values)
+
+
+def _is_zero(e: Eqn, known: Mapping[str, float]) -> bool:
+    return e.op == "dot" and any(known.get(a) == 0.0 for a in e.values)
+
+
+def _known(program: Program, truth: Mapping[str, bool], other: bool | None) -> dict[str, float]:
+    """The values that are one known number wherever these comparisons hold and fail.
+
+    other: how all others come out, None where nobody can tell.
+    """
+    known: dict[str, float] = {}
+    for e in program.eqns:
+        value: float | None = None
+        if e.op in COMPARISONS:
+            holds = truth.get(e.out, other)
+            value = None if holds is None else float(holds)
+        elif e.op == "div" and known.get(str(e.args[0])) == 0.0:
+            value = 0.0
+        elif OPS[e.op].kind == "elementwise":
+            value = known_value(e, known)
+        if value is not None:
+            known[e.out] = value
+    return known
+
+
+def _conditions(program: Program) -> Iterator[tuple[str, Condition]]:
+    """Comparisons of integers that positions alone decide."""
+    eqns = {e.out: e for e in program.eqns}
+    for e in program.eqns:
+        if e.op in COMPARISONS:
+            left, right = (linear(a, eqns, lambda leaf: leaf[0] == "index") for a in e.args)
+            if left is not None and right is not None:
+                yield e.out, Condition(e.op, left.plus(right, -1))
+
+
+def _regions(conditions: Mapping[str, Condition], sizes: Mapping[str, int]) -> list[Region]:
+    """All regions that have places.
+
+    Along a line of places, a comparison changes at most twice; what is between two changes of any is counted at once.
+    """
+    axes = sorted({a for c in conditions.values() for a in c.axes}, key=lambda a: (-sizes[a], a))
+    if not axes:
+        return [Region((), 1.0)]
+    along, *across = axes
+    at = dict(zip(across, _lines([sizes[a] for a in across]), strict=True))
+    cuts = [np.zeros(1, np.int64), np.full(1, sizes[along], np.int64)]
+    for c in conditions.values():
+        slope, rest = dict(c.difference.terms).get(("index", along), 0), _sum(c.difference, at)
+        if slope:
+            zero = -rest * (1 if slope > 0 else -1)  # over |slope|: where the difference is 0
+            cuts += [-(-zero // abs(slope)), zero // abs(slope) + 1]
+    ends = np.sort(np.stack(np.broadcast_arrays(*(np.clip(x, 0, sizes[along]) for x in cuts))), axis=0)
+    at |= {along: ends[:-1]}
+    held = [np.broadcast_to(OPS[c.op].ref(_sum(c.difference, at), 0), ends[1:].shape) for c in conditions.values()]
+    which = sum((h.astype(np.int64) << i for i, h in enumerate(held)), start=np.zeros(ends[1:].shape, np.int64))
+    codes, inverse = np.unique(which, return_inverse=True)
+    places = np.bincount(inverse.ravel(), weights=np.diff(ends, axis=0).ravel().astype(float))
+    total = places.sum()
+    return [
+        Region(tuple((name, bool(code >> i & 1)) for i, name in enumerate(conditions)), float(n / total))
+        for code, n in zip(codes.tolist(), places, strict=True)
+        if n
+    ]
+
+
+def _lines(sizes: list[int]) -> list[NDArray[np.int64]]:
+    """Positions across the lines, one array for each axis."""
+    count = prod(sizes)
+    lines = np.arange(count) if count <= MOST_LINES else np.linspace(0, count - 1, MOST_LINES).astype(np.int64)
+    return [np.asarray(x, np.int64) for x in np.unravel_index(lines, sizes)] if sizes else []
+
+
+def _sum(x: Linear, at: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64]:
+    """The sum at these positions; axes without one do not count."""
+    total = np.full(1, x.constant, np.int64)
+    for (_, axis), c in x.terms:
+        if axis in at:
+            total = total + c * at[axis]
+    return total
