@@ -42,13 +42,13 @@ BUSY_WARPS = 5.0
 """Warps of a multiprocessor below which its arithmetic slows down, by the square of their number (fitted)."""
 SIMD = 0.58
 """The part of the float32 rate that arithmetic reaches which is not all multiply-adds (fitted)."""
-CONVERSION = 0.75
+CONVERSION = 1.5
 """Operations that reading an element for an operand that is computed takes. The warps that share its rows each have a
 copy of it: an operand of 16 rows is computed as many times as there are warps (fitted)."""
 OPERAND_BYTES = 2
 """Of an element in shared memory."""
-ACROSS_US = 3e-4
-"""A sum across warps, for each warp and each element of the result (measured: 2.4 us for two of 256 and 16 warps)."""
+ACROSS_US = 8e-4
+"""A sum across warps, for each warp and each element of the result (fitted)."""
 FEW_WARPS = 0.73
 """The part of the matrix units' rate that fewer warps than a warpgroup reach (fitted)."""
 WARPGROUP, WARPGROUP_ROWS = 4, 64
@@ -61,6 +61,16 @@ WASTE = 0.7
 """The power of run over line that such a load uses (fitted; 0 would be no waste, 1 the rest of the line)."""
 IN_FLIGHT = 0.34
 """Of the bytes that arrive within `LATENCY_US`, the part in flight at which memory gives half its rate (fitted)."""
+SHOWN = 0.05
+"""The part of what does not dominate that nothing hides (fitted)."""
+EXPOSED = 0.27
+"""The part more that shows of a block that is alone on its multiprocessor and fetches nothing ahead. It falls with the
+blocks, and with the square of the stages (fitted)."""
+TURNED = 3.0
+"""How many times an element costs what reading it from shared memory does, where a warpgroup has computed it in this
+iteration and a product takes it as its second operand: it is written there, in another layout, first (fitted)."""
+BOXES = 1.4
+"""How many times as fast the L2 serves loops through descriptors: whole boxes, with no help of threads (fitted)."""
 MAX_ACCUMULATORS = 32768
 MAX_RESIDENT = 8
 """Blocks that share a multiprocessor at most."""
@@ -76,6 +86,8 @@ class Product:
     batch: tuple[str, ...]
     accumulates: bool
     """Whether it is added up over its loop and nothing rescales it there: then it can be summed after the loop."""
+    computed: tuple[bool, bool]
+    """Whether its left and its right operand are computed beside it, not loaded."""
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -124,7 +136,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int]) -> Model:
             Work(
                 segment.dims if isinstance(segment, Loop) else (),
                 tuple((x.dims, element_bytes[x.buffer], x.buffer) for s in segment.steps if (x := loads.get(s.out))),
-                tuple(_product(e, dims, e.out in plain) for e in eqns if e.op == "dot"),
+                tuple(_product(e, dims, e.out in plain, {x.out for x in eqns}) for e in eqns if e.op == "dot"),
                 tuple(_operations(e, rows, set(loads)) for e in eqns if e.op != "dot"),
                 limits(kernel, segment) if isinstance(segment, Loop) else (),
             )
@@ -148,7 +160,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int]) -> Model:
     )
 
 
-def _product(e: Eqn, dims: Mapping[str, tuple[str, ...]], accumulates: bool) -> Product:
+def _product(e: Eqn, dims: Mapping[str, tuple[str, ...]], accumulates: bool, beside: set[str]) -> Product:
     left, right = (dims[v] if isinstance(v, str) else () for v in e.args)
     return Product(
         tuple(d for d in left if d not in right and d not in e.axes),
@@ -156,6 +168,7 @@ def _product(e: Eqn, dims: Mapping[str, tuple[str, ...]], accumulates: bool) -> 
         e.axes,
         tuple(d for d in left if d in right and d not in e.axes),
         accumulates,
+        (e.args[0] in beside, e.args[1] in beside),
     )
 
 
@@ -209,11 +222,16 @@ TERMS: Mapping[str, str] = {
     "operands": "warps read their operands of a product from shared memory",
     "launch": "each kernel costs its launch",
     "overlap": "a kernel that starts early hides a part of that",
-    "sum": "a tenth of what does not dominate is not hidden",
+    "sum": "a part of what does not dominate is not hidden",
+    "pauses": "few blocks and stages hide less of it",
+    "stores": "results are stored after the loops, which hides them behind other waves only",
+    "ahead": "only loops that multiply on the matrix units fetch ahead",
     "coalescing": "short runs of neighbouring elements waste what a load fetches",
     "warps": "few warps leave a multiprocessor's schedulers idle, many take longer to meet",
     "sums": "sums across warps in every iteration",
     "copies": "several warps compute the same elements of an operand",
+    "turned": "what a warpgroup has computed goes through shared memory to be a second operand",
+    "descriptors": "blocks come faster from the L2 through descriptors",
     "turns": "a block that is alone on its multiprocessor computes or multiplies",
     "shared memory": "shared memory limits the blocks of a multiprocessor",
     "registers": "registers limit the blocks of a multiprocessor",
@@ -237,7 +255,7 @@ class Estimates:
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Many schedules of one kernel as columns: the block size and the place in the order of every dimension, chunks,
-    warps, stages, and 1 for a kernel that starts early."""
+    warps, stages, and 1 for a kernel that starts early and for one that reads blocks through descriptors."""
 
     block: Mapping[str, Array]
     place: Mapping[str, Array]
@@ -245,6 +263,7 @@ class Batch:
     warps: Array
     stages: Array
     overlap: Array
+    descriptors: Array
 
     @staticmethod
     def of(m: Model, schedules: Sequence[KernelSchedule], sizes: Mapping[str, int]) -> Batch:
@@ -255,7 +274,8 @@ class Batch:
         orders = {order: i for i, order in enumerate(dict.fromkeys(s.order for s in schedules))}
         which = np.array([orders[s.order] for s in schedules])
         place = {d: np.array([float(order.index(d)) for order in orders])[which] for d in block}
-        columns = ([getattr(s, name) for s in schedules] for name in ("split", "warps", "stages", "overlap"))
+        names = "split", "warps", "stages", "overlap", "descriptors"
+        columns = ([getattr(s, name) for s in schedules] for name in names)
         return Batch(block, place, *(np.array(c, dtype=np.float64) for c in columns))
 
 
@@ -282,13 +302,14 @@ def estimate(
     extent = {a: np.ceil(sizes[a] / batch.split) if a == m.split else zero + sizes[a] for a in block}
     tiles = {a: np.ceil(extent[a] / block[a]) for a in block}
     programs = reduce(np.multiply, (tiles[d] for d in m.grid), batch.split if m.split else zero + 1.0)
-    l2, dot_us, simd, latency, shared, in_flight, operands, sums = (zero,) * 8
+    l2, dot_us, simd, latency, shared, in_flight, operands, sums, deepest = (zero,) * 9
     for w in m.segments:
         trips = reduce(np.multiply, (tiles[a] for a in w.loop), zero + 1.0)
         trips = np.maximum(1.0, trips * term("masks", zero + _visited(w, sizes), 1.0))
         loaded = sum((elements(axes) * size for axes, size, _ in w.loads), zero)
         fetched = sum((elements(axes) * size / _used(axes, size, block, sizes) for axes, size, _ in w.loads), zero)
         l2 = l2 + programs * trips * term("coalescing", fetched, loaded)
+        multiplies = zero > 0
         for p in w.dots:
             left, right, depth = elements(p.left), elements(p.right), elements(p.summed)
             space = left * right * depth * elements(p.batch)
@@ -296,15 +317,19 @@ def estimate(
             together = np.where(warps >= WARPGROUP, 1.0, FEW_WARPS)
             rate = np.where(on_units, target.tensor_flops_per_us * together, target.fp32_flops_per_us)
             dot_us = dot_us + 2.0 * programs * trips * space / rate
-            operands = operands + np.where(
-                on_units, programs * trips * depth * _operand_rows(p, batch, left, right), 0.0
-            )
+            multiplies = multiplies | on_units
+            first = _left_is_first(p, batch)
+            rows = _operand_rows(first, warps, left, right)
+            if w.loop and any(p.computed):
+                rows = rows + term("turned", TURNED * _turned_rows(p, first, warps, left, right, depth), 0.0)
+            operands = operands + np.where(on_units, programs * trips * depth * rows, 0.0)
             held = (space <= MAX_LANES * 32 * warps) & p.accumulates
             sums = sums + np.where(on_units | held, 0.0, programs * trips * (space / depth) * warps)
         for axes, operations, rows in w.elementwise:
             copies = np.maximum(1.0, MIN_DOT * warps / elements(rows)) if rows else zero + 1.0
             simd = simd + programs * trips * elements(axes) * operations * term("copies", copies, 1.0)
-        depth = stages if w.loop else zero + 1.0
+        depth = term("ahead", np.where(multiplies, stages, 1.0), stages) if w.loop else zero + 1.0
+        deepest = np.maximum(deepest, depth)
         if w.dots:
             shared = np.maximum(shared, loaded * depth)
         in_flight = np.maximum(in_flight, loaded * np.maximum(1.0, depth - 1))
@@ -334,10 +359,12 @@ def estimate(
     # a block alone computes or multiplies; others fill its pauses
     alone = np.maximum(1.0, np.minimum(programs, slots) / target.sms)
     turns = term("turns", np.minimum(dot_us, simd_us) / alone, 0.0)
+    stored = _stored_bytes(m, sizes, batch.split)
+    boxes = term("descriptors", np.where(batch.descriptors, BOXES, 1.0), 1.0)
     times = np.array(
         [
-            _unique_bytes(m, sizes, batch.split) / term("flight", bandwidth, target.dram_bytes_per_us),
-            l2 / (target.l2_bytes_per_us * spread),
+            (_read_bytes(m, sizes) + stored) / term("flight", bandwidth, target.dram_bytes_per_us),
+            l2 / (target.l2_bytes_per_us * spread * boxes),
             dot_us + np.where(dot_us > simd_us, turns, 0.0),
             simd_us + np.where(dot_us > simd_us, 0.0, turns),
             latency * waves,
@@ -347,7 +374,9 @@ def estimate(
     times = np.array([term(name, t, 0.0) for name, t in zip(LIMITS, times, strict=True)])
     longest = times.max(axis=0)
     us = term("launch", zero + target.launch_us, 0.0) + RAMP_US * (1.0 - term("overlap", batch.overlap, 1.0))
-    us = us + term("sum", 0.9 * longest + 0.1 * times.sum(axis=0), longest)
+    shown = SHOWN + term("pauses", (1.0 - SHOWN) * EXPOSED / (alone * deepest**2), 0.0)
+    us = us + term("sum", longest + shown * (times.sum(axis=0) - longest), longest)
+    us = us + term("stores", stored / (target.dram_bytes_per_us * waves), 0.0)
     unfit = (
         (largest > MAX_BLOCK)
         | (accumulated > MAX_ACCUMULATORS)
@@ -357,21 +386,32 @@ def estimate(
     return Estimates(np.where(unfit, np.inf, us), times.argmax(axis=0), shared)
 
 
-def _operand_rows(p: Product, batch: Batch, left: Array, right: Array) -> Array:
+def _left_is_first(p: Product, batch: Batch) -> NDArray[np.bool_]:
+    """Whether the left operand's own axes stand before the right one's: then they are the rows of the product."""
+    left, right = (
+        reduce(np.minimum, (batch.place[d] for d in side), np.full_like(batch.warps, np.inf))
+        for side in (p.left, p.right)
+    )
+    return left < right
+
+
+def _operand_rows(first: NDArray[np.bool_], warps: Array, left: Array, right: Array) -> Array:
     """Rows and columns that warps read of a product's operands, those that several warps read counted for each.
 
     A warp has 16 rows or more of the result, and what it has of the columns; a warpgroup reads each operand once.
     """
-    places = (
-        reduce(np.minimum, (batch.place[d] for d in side), np.full_like(left, np.inf)) for side in (p.left, p.right)
-    )
-    first = np.less(*places)
     tall, wide = np.where(first, left, right), np.where(first, right, left)
-    down = np.minimum(batch.warps, np.maximum(1.0, np.ceil(tall / MIN_DOT)))
-    across = np.ceil(batch.warps / down)
-    group = (batch.warps >= WARPGROUP) & (tall >= WARPGROUP_ROWS)
-    groups = np.maximum(1.0, np.minimum(batch.warps / WARPGROUP, tall / WARPGROUP_ROWS))
+    down = np.minimum(warps, np.maximum(1.0, np.ceil(tall / MIN_DOT)))
+    across = np.ceil(warps / down)
+    group = (warps >= WARPGROUP) & (tall >= WARPGROUP_ROWS)
+    groups = np.maximum(1.0, np.minimum(warps / WARPGROUP, tall / WARPGROUP_ROWS))
     return tall * np.where(group, 1.0, across) + wide * np.where(group, groups, down)
+
+
+def _turned_rows(p: Product, first: NDArray[np.bool_], warps: Array, left: Array, right: Array, depth: Array) -> Array:
+    """Columns of the second operand, where a warpgroup has computed it: its rows are the axes that are summed here."""
+    second = np.where(first, right * p.computed[1], left * p.computed[0])
+    return np.where((warps >= WARPGROUP) & (depth >= WARPGROUP_ROWS), second, 0.0)
 
 
 def _used(axes: Sequence[str], size: int, block: Mapping[str, Array], sizes: Mapping[str, int]) -> Array | float:
@@ -403,11 +443,16 @@ def _visited(w: Work, sizes: Mapping[str, int]) -> float:
     return float(np.clip(last - first, 0, size).mean()) / size
 
 
-def _unique_bytes(m: Model, sizes: Mapping[str, int], split: Array) -> Array:
-    """Bytes of device memory: each tensor read once, each store written once."""
-    chunk = split_axis(m.split) if m.split else None
+def _read_bytes(m: Model, sizes: Mapping[str, int]) -> float:
+    """Bytes of device memory: each tensor read once."""
     reads = {name: prod(sizes[a] for a in axes) * size for w in m.segments for axes, size, name in w.loads}
-    total = np.zeros_like(split) + sum(reads.values())
+    return sum(reads.values())
+
+
+def _stored_bytes(m: Model, sizes: Mapping[str, int], split: Array) -> Array:
+    """Each store written once."""
+    chunk = split_axis(m.split) if m.split else None
+    total = np.zeros_like(split)
     for axes, size in m.stores:
         total = total + prod(sizes[a] for a in axes if a != chunk) * size * (split if chunk in axes else 1.0)
     return total

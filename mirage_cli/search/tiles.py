@@ -101,6 +101,7 @@ def choices(
         np.tile(warps, repeats),
         np.tile(np.repeat(stages, tiles * len(chunks)), len(orders)),
         np.full(tiles * repeats, float(target.overlaps)),
+        np.zeros(tiles * repeats),
     )
     return Choices(batch, tuple(options), orders, order)
 
