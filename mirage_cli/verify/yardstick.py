@@ -283,8 +283,9 @@ def judge_outputs(
     output's type, or to that of eager's result where it is the coarser. Who fails it is compared with two evaluations
     in float64 too: `rounded(None)`, eager PyTorch with every result and all operands of matrix products rounded to the
     program's type, since eager's own error may be small by luck where outputs have few elements, or by its order of
-    multiplying (it also stands in for eager where that has an inf or NaN and float64 has none); and `rounded(torch.float32)`, the definition operator by operator in float32 from inputs as
-    far off, since eager's fused operators may be exact where no sum is.
+    multiplying (it also stands in for eager where that has an inf or NaN and float64 has none); and
+    `rounded(torch.float32)`, the definition operator by operator in float32 from inputs as far off, since eager's fused
+    operators may be exact where no sum is.
     terms: of the longest sum in the program.
     overflow_like_eager: let an inf or NaN pass in places where eager has one too (a matmul kept in float16, say).
 
