@@ -178,6 +178,41 @@ def test_rounding_every_result_keeps_the_range_and_drops_the_precision() -> None
     assert y.tolist() == [1.0, float(torch.tensor(1e10 / 2**30).half()) * 2**30, math.inf, 0.0]
 
 
+def test_what_sums_round_up_or_down_by_chance_is_off_by_a_few_units() -> None:
+    x = torch.full((1000,), 1.1, dtype=torch.float64)
+    with RoundEveryResult(torch.float32, summing=True):
+        off = x * 1.1
+    units = (off - x * 1.1).abs().amax() / torch.finfo(torch.float32).eps
+    assert len(off.unique()) == 2
+    assert 1 < units <= 2
+
+
+def chain() -> Program:
+    """(A·B)·C, where A·B has one column, with elements that are small by cancellation."""
+    dims = (("m", 64), ("k", 64), ("n", 1), ("p", 48))
+    inputs = tuple(Tensor(x, tuple(d), "bfloat16") for x, d in (("A", "mk"), ("B", "kn"), ("C", "np")))
+    b = Builder(inputs, [n for n, _ in dims])
+    b.emit("dot", b.emit("dot", "A", "B", axes="k"), "C", axes="n", out="O")
+    return Program("chain", dims, "bfloat16", inputs, tuple(b.eqns), (Tensor("O", ("m", "p"), "bfloat16"),))
+
+
+def other_order(inputs: list[torch.Tensor], terms: int = 64, scale: float = 1.0) -> list[torch.Tensor]:
+    """A·(B·C) with the product in brackets in bfloat16, of the first terms only."""
+    a, b, c = (x.float() for x in inputs)
+    return [(scale * a[:, :terms] @ (b @ c).bfloat16().float()[:terms]).bfloat16()]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_product_of_three_may_be_multiplied_in_another_order(seed: int) -> None:
+    """Its operands are rounded where those in the program's order are exact, which cancelling terms make visible."""
+    p = chain()
+    right = judge(p, other_order, eager_of(p), seed=seed)
+    assert right.ok, str(right)
+    for wrong in ({"terms": 63}, {"scale": 1.03}):
+        found = judge(p, lambda x, w=wrong: other_order(x, **w), eager_of(p), seed=seed, distributions=["normal"])
+        assert not found.ok, wrong
+
+
 def test_fresh_memory_is_nan_and_the_setting_is_put_back() -> None:
     with fresh_memory_is_nan():
         assert torch.empty(7).isnan().all()

@@ -14,7 +14,6 @@ import torch
 
 from mirage_cli.verify.yardstick import (
     DISTRIBUTIONS,
-    SUM_BITS,
     RoundEveryResult,
     as_tuple,
     draw,
@@ -47,7 +46,7 @@ def check(
 
         def rounded(dtype: torch.dtype | None, inputs: list[torch.Tensor] = inputs) -> tuple[torch.Tensor, ...]:
             wide = in_float64(inputs, off=dtype)
-            with RoundEveryResult(dtype or precision, SUM_BITS if dtype else 0):
+            with RoundEveryResult(dtype or precision, summing=dtype is not None):
                 return as_tuple((stepwise if dtype else eager)(*wide))
 
         with fresh_memory_is_nan():

@@ -44,7 +44,7 @@ class Case:
         """The outputs in float64 with the result of every operator, or else of every call of eager, rounded."""
         own = next(x.dtype for x in self.inputs if x.is_floating_point())
         wide = yardstick.in_float64(self.inputs, off=dtype)
-        with yardstick.RoundEveryResult(dtype or own, yardstick.SUM_BITS if dtype else 0):
+        with yardstick.RoundEveryResult(dtype or own, summing=dtype is not None):
             return [y.double() for y in setting.reference(wide, "stepwise" if dtype else "reference")]
 
 

@@ -82,7 +82,7 @@ def judge(
 
         def rounded(dtype: torch.dtype | None, inputs: list[torch.Tensor] = inputs) -> Sequence[torch.Tensor]:
             wide = y.in_float64(inputs, off=dtype)
-            with y.RoundEveryResult(dtype or getattr(torch, program.dtype), y.SUM_BITS if dtype else 0):
+            with y.RoundEveryResult(dtype or getattr(torch, program.dtype), summing=dtype is not None):
                 return reference64(program, wide) if dtype else y.as_tuple(eager(*wide))
 
         with y.fresh_memory_is_nan():

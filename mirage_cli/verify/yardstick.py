@@ -151,27 +151,47 @@ def _ratio(part: float, whole: float) -> float:
 
 SUM_BITS = 2
 """A sum of many terms in float32 is off by a few units in the last place, in whatever order they are added."""
+MATRIX_PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.bmm, torch.ops.aten.mv, torch.ops.aten.dot)
 
 
 class RoundEveryResult(TorchDispatchMode):
     """Rounds what each torch operation returns to the precision of `dtype`, and leaves it float64's range.
 
-    What eager PyTorch would make if nothing overflowed: the yardstick where it does overflow. lost_bits: how many bits
-    coarser each result is than the type's last place.
+    What eager PyTorch would make if nothing overflowed: the yardstick where it does overflow. The operands of a matrix
+    product are off by up to half a unit in the last place, at random: with its factors multiplied in another order,
+    they are other products, rounded. So an element's error is as large as that of a sum of its terms' magnitudes
+    (N. Higham, Accuracy and Stability of Numerical Algorithms, section 3.1), however small the element.
+
+    summing: results are off by up to 2**SUM_BITS times as much, and are rounded up or down by chance, the nearer the
+    likelier. Rounded to nearest, equal values would be off by the same, and their differences exact by luck, which is
+    no luck that a sum in another order has (D. S. Parker, Monte Carlo Arithmetic, 1997).
     """
 
-    def __init__(self, dtype: torch.dtype, lost_bits: int = 0) -> None:
+    def __init__(self, dtype: torch.dtype, summing: bool = False) -> None:
         super().__init__()
-        self.bits = 1 - round(math.log2(torch.finfo(dtype).eps)) - lost_bits
+        self.unit = torch.finfo(dtype).eps
+        self.summing = summing
+        chance = 1  # up or down is off by up to a unit, to nearest by half of one
+        self.bits = 1 - round(math.log2(self.unit)) - (SUM_BITS - chance if summing else 0)
+        self.generators: dict[torch.device, torch.Generator] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket in MATRIX_PRODUCTS:
+            args = [x * (1 + self.unit * self.drawn(x)) for x in args]
         result = func(*args, **(kwargs or {}))
         is_number = isinstance(result, torch.Tensor) and result.dtype == torch.float64
         if not is_number or func.is_view:
             return result
         mantissa, exponent = torch.frexp(result)
-        rounded = torch.ldexp(torch.round(mantissa * 2**self.bits), exponent - self.bits)
+        units = mantissa * 2**self.bits
+        rounded = torch.ldexp(torch.round(units + self.drawn(units) if self.summing else units), exponent - self.bits)
         return torch.where(torch.isfinite(result), rounded, result)
+
+    def drawn(self, x: torch.Tensor) -> torch.Tensor:
+        """Random numbers from -1/2 to 1/2, the same in each evaluation."""
+        if x.device not in self.generators:
+            self.generators[x.device] = torch.Generator(device=x.device).manual_seed(0)
+        return torch.rand(x.shape, generator=self.generators[x.device], dtype=x.dtype, device=x.device) - 0.5
 
 
 def in_float64(inputs: Sequence[torch.Tensor], off: torch.dtype | None = None) -> list[torch.Tensor]:
@@ -261,10 +281,11 @@ def judge_outputs(
 
     The yardstick is the larger of eager's error and of what nobody escapes, rounding the result (`unavoidable`) to the
     output's type, or to that of eager's result where it is the coarser. Who fails it is compared with two evaluations
-    in float64 too: `rounded(None)`, eager PyTorch with every result rounded to the program's type, since eager's own
-    error may be small by luck where outputs have few elements (it also stands in for eager where that has an inf or NaN
-    and float64 has none); and `rounded(torch.float32)`, the definition operator by operator in float32 from inputs as
-    far off, since eager's fused operators may be exact where no sum is.
+    in float64 too: `rounded(None)`, eager PyTorch with every result and all operands of matrix products rounded to the
+    program's type, since eager's own error may be small by luck where outputs have few elements, or by its order of
+    multiplying (it also stands in for eager where that has an inf or NaN and float64 has none); and
+    `rounded(torch.float32)`, the definition operator by operator in float32 from inputs as far off, since eager's fused
+    operators may be exact where no sum is.
     terms: of the longest sum in the program.
     overflow_like_eager: let an inf or NaN pass in places where eager has one too (a matmul kept in float16, say).
 
