@@ -61,7 +61,7 @@ SEARCHES = {
 }
 """Without tuning: six programs, in two processes. With it: two programs, whose kernels are compiled and interpreted."""
 
-MOMENTS = [("search", i) for i in range(5)] + [("search and check", 0)]
+MOMENTS = [("search", i) for i in range(8)] + [("search and check", i) for i in range(2)]
 
 
 @dataclass(frozen=True, slots=True)
