@@ -110,6 +110,7 @@ def tuning_stats(tuned: Any) -> dict[str, Any]:
         "rejected": [{"id": t.mugraph, "schedule": t.schedule.to_json(), "problem": v.problem} for t, v in rejected],
         "stopped": tuned.stopped,
         "seconds": round(tuned.seconds, 2),
+        "phases": {name: round(s, 2) for name, s in tuned.phases.items()},
         "found": finalist(tuned.found),
         "stored": finalist(tuned.incumbent),
     }

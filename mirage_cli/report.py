@@ -94,6 +94,7 @@ def explanation(r: Document) -> list[Table | Text]:
             ("schedules tried", tuning["trials"]),
             ("failed", failed),
             ("stopped", f"{tuning['stopped']} after {tuning['seconds']} s"),
+            ("of that", ", ".join(f"{name} {s} s" for name, s in tuning.get("phases", {}).items()) or "-"),
         ]
         rows += [("rejected for accuracy", f"{x['id']}: {x['problem']}") for x in tuning["rejected"]]
         rows += [(name, finalist_text(t)) for name in ("found", "stored") if (t := tuning.get(name))]

@@ -23,6 +23,8 @@ from mirage_cli.verify.equivalence import Verdict, check_equivalence
 
 VERIFIED = 10
 """μGraphs that are verified, at most."""
+VERIFYING = 0.2
+"""The part of the budget that the search leaves to verification."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +85,16 @@ def search_program(
     def out_of_time() -> bool:
         return time.perf_counter() > end or interrupted()
 
+    def time_to_verify() -> bool:
+        return time.perf_counter() > end - VERIFYING * options.budget_s or interrupted()
+
     result = search(
         lowered,
         target,
         bounds=options.bounds,
         prune=options.prune,
         own_algebra_only=options.own_algebra_only,
-        deadline=out_of_time,
+        deadline=time_to_verify,
     )
     plans: list[Plan] = []
     rejected: list[str] = []

@@ -11,7 +11,8 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from mirage_cli.codegen.blocks import EmitError
@@ -94,6 +95,7 @@ class Tuned:
     finalists: with their careful timings, fastest first; among them the incumbent, if it is right.
     found: the first of them that is a trial.
     incumbent: as it came out of the finals, with its timing or why it has none.
+    phases: seconds of each kind of work.
     """
 
     best: Trial | None
@@ -107,6 +109,7 @@ class Tuned:
     stopped: str = "exhausted"
     found: Trial | None = None
     incumbent: Trial | None = None
+    phases: Mapping[str, float] = field(default_factory=dict)
 
 
 Emit = Callable[[MuGraph, Schedule], str]
@@ -143,6 +146,7 @@ class Tuner:
         self.worker.set_problem(problem)
         result = run.run(known)
         result.seconds = time.monotonic() - start
+        result.phases = run.phases
         return result
 
 
@@ -166,6 +170,7 @@ class _Run:
         self.rng = random.Random(problem.seed)
         self.contracted = 1
         self.incumbent: Incumbent | None = None
+        self.phases: dict[str, float] = {}
         self.trusted: dict[
             str, bool
         ] = {}  # μGraphs of which a specialized schedule was judged, and whether it is right
@@ -190,16 +195,28 @@ class _Run:
             if time.monotonic() > self.deadline:
                 stopped = "budget"
                 break
-            pool = self.pool()
-            if not pool:
+            with self.phase("choosing"):
+                promising = self.promising()
+            if not promising:
                 break
-            points = [Point(t.mugraph, t.schedule, self.predicted(t), t.us) for t in self.trials.values()]
-            chosen = choose([p for p in points if p.predicted_us < float("inf")], pool, ROUND)
-            self.round("promising schedules", [(pool[i].graph, pool[i].schedule) for i in chosen])
+            self.round("promising schedules", promising)
             now = self.best_us()
             idle = 0 if now < best * GAIN else idle + 1
             best = now
         return self.finish(stopped)
+
+    @contextmanager
+    def phase(self, name: str) -> Generator[None]:
+        start = time.monotonic()
+        yield
+        self.phases[name] = self.phases.get(name, 0.0) + time.monotonic() - start
+
+    def promising(self) -> list[tuple[str, Schedule]]:
+        """What the surrogate expects most of."""
+        pool = self.pool()
+        points = [Point(t.mugraph, t.schedule, self.predicted(t), t.us) for t in self.trials.values()]
+        chosen = choose([p for p in points if p.predicted_us < float("inf")], pool, ROUND)
+        return [(pool[i].graph, pool[i].schedule) for i in chosen]
 
     def pool(self) -> list[Point]:
         """Schedules one change from the best of each promising μGraph, and some two changes away."""
@@ -275,6 +292,15 @@ class _Run:
 
     def round(self, what: str, pairs: Sequence[tuple[str, Schedule]]) -> None:
         """Emit, compile and quickly time schedules that were not tried before."""
+        with self.phase("compiling"):
+            waiting = self.emitted(pairs)
+            compiled = self.compiled(what, waiting)
+        with self.phase("timing"):
+            self.time(compiled, waiting)
+        self.tell(what)
+
+    def emitted(self, pairs: Sequence[tuple[str, Schedule]]) -> dict[str, Trial]:
+        """Trials with sources, by key."""
         waiting: dict[str, Trial] = {}
         for g, s in pairs:
             key = self.key(g, s)
@@ -285,6 +311,10 @@ class _Run:
             except EmitError as error:
                 self.failures[error.reason] += 1
                 self.trials[key] = Trial(g, s, "", failure=error.reason)
+        return waiting
+
+    def compiled(self, what: str, waiting: Mapping[str, Trial]) -> list[Candidate]:
+        """Those that the compiler takes, and that have the registers and the shared memory they need."""
         candidates = {key: Candidate(key, t.source) for key, t in waiting.items()}
         compiled: list[Candidate] = []
         for key, answer in self.t.farm.compile_all(
@@ -298,9 +328,10 @@ class _Run:
                 self.fail(waiting[key], "shared memory", "needs more shared memory than a block may have")
             else:
                 compiled.append(candidates[key])
-            best = self.best_us()
-            self.t.progress(what, len(self.trials), best if best < float("inf") else None)
-        self.time(compiled, waiting)
+            self.tell(what)
+        return compiled
+
+    def tell(self, what: str) -> None:
         best = self.best_us()
         self.t.progress(what, len(self.trials), best if best < float("inf") else None)
 
@@ -359,10 +390,12 @@ class _Run:
         eager: Timing | Failure = Failure(FailureKind.CRASH, "never timed")
         incumbent = self.emitted_incumbent()
         for lenient in (False, True):
-            right, refused = self.judge_leaders(lenient)
-            incumbent = self.join(incumbent, right, refused, lenient)
+            with self.phase("judging"):
+                right, refused = self.judge_leaders(lenient)
+                incumbent = self.join(incumbent, right, refused, lenient)
             rejected += refused
-            finalists, eager = self.final_timing(right)
+            with self.phase("finals"):
+                finalists, eager = self.final_timing(right)
             if finalists and (isinstance(eager, Failure) or finalists[0][0].us <= eager.median_us):
                 break
         best, verdict = finalists[0] if finalists else (None, None)
