@@ -19,6 +19,7 @@ def main() -> None:
     interrupts = Interrupts()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where the shell ignores them
         signal.signal(signal.SIGINT, interrupts)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the matrices here are small: threads cost more than they save
     from mirage_cli import commands
 
     code = 130

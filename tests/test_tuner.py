@@ -734,7 +734,7 @@ def test_rounds_end_with_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = count(0, 10)
     now = [0.0]
     monkeypatch.setattr("mirage_cli.tune.select.time", SimpleNamespace(monotonic=lambda: now[0]))
-    tuned, worker = tune(budget_s=25.0, clock=lambda: now.__setitem__(0, next(ticks) + 10.0))
+    tuned, worker = tune(budget_s=100.0, clock=lambda: now.__setitem__(0, next(ticks) + 10.0))
     assert tuned.stopped == "budget"
     assert len(worker.timed) == STARTS + 2 * ROUND
 

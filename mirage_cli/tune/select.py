@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.ir.mugraph import MuGraph
@@ -50,6 +51,8 @@ HOPELESS = 1.35
 """A μGraph whose best schedule takes this much longer than the best of all is given up."""
 ROUND = 48
 """Schedules of one further round."""
+BATCH = 16
+"""Schedules that are timed together, while others are compiled."""
 FINALISTS = 5
 REFUSALS = 3
 """A μGraph of which so many schedules were refused is not judged further."""
@@ -60,7 +63,9 @@ UNTRUSTED = (FailureKind.HANG, FailureKind.FAULT, FailureKind.CRASH, FailureKind
 """Failures of a specialized schedule after which no other of the same μGraph is tried."""
 FINAL = Effort(rounds=31, launches=2048, seconds=0.5, hot=True)
 GAIN = 0.99
-PATIENCE = 4
+FINISHING = 0.1
+"""The part of the budget that is left to the judgement of the finalists and their timing."""
+PATIENCE = 3
 """So many rounds in a row that each bring less than `GAIN` end the search."""
 
 
@@ -139,7 +144,8 @@ class Tuner:
         contracted: terms of the program's longest contraction.
         known: trials of an earlier run, which are not repeated.
         """
-        run = _Run(self, dict(graphs), problem, tolerance, time.monotonic() + budget_s, on_trial)
+        deadline = time.monotonic() + budget_s * (1.0 - FINISHING)
+        run = _Run(self, dict(graphs), problem, tolerance, deadline, on_trial)
         run.contracted = contracted
         run.incumbent = incumbent
         start = time.monotonic()
@@ -191,8 +197,10 @@ class _Run:
         stopped = "exhausted"
         best = self.best_us()
         idle = 0
+        took = 0.0  # seconds of the round before
         while idle < PATIENCE:
-            if time.monotonic() > self.deadline:
+            begun = time.monotonic()
+            if begun + took > self.deadline:
                 stopped = "budget"
                 break
             with self.phase("choosing"):
@@ -203,6 +211,7 @@ class _Run:
             now = self.best_us()
             idle = 0 if now < best * GAIN else idle + 1
             best = now
+            took = time.monotonic() - begun
         return self.finish(stopped)
 
     @contextmanager
@@ -292,12 +301,16 @@ class _Run:
 
     def round(self, what: str, pairs: Sequence[tuple[str, Schedule]]) -> None:
         """Emit, compile and quickly time schedules that were not tried before."""
-        with self.phase("compiling"):
-            waiting = self.emitted(pairs)
-            compiled = self.compiled(what, waiting)
-        with self.phase("timing"):
-            self.time(compiled, waiting)
-        self.tell(what)
+        waiting = self.emitted(pairs)
+        compiled = self.compiled(what, waiting)
+        while True:
+            with self.phase("compiling"):  # others are compiled while some are timed
+                batch = list(islice(compiled, BATCH))
+            if not batch:
+                break
+            with self.phase("timing"):
+                self.time(batch, waiting)
+            self.tell(what)
 
     def emitted(self, pairs: Sequence[tuple[str, Schedule]]) -> dict[str, Trial]:
         """Trials with sources, by key."""
@@ -313,10 +326,9 @@ class _Run:
                 self.trials[key] = Trial(g, s, "", failure=error.reason)
         return waiting
 
-    def compiled(self, what: str, waiting: Mapping[str, Trial]) -> list[Candidate]:
+    def compiled(self, what: str, waiting: Mapping[str, Trial]) -> Generator[Candidate]:
         """Those that the compiler takes, and that have the registers and the shared memory they need."""
         candidates = {key: Candidate(key, t.source) for key, t in waiting.items()}
-        compiled: list[Candidate] = []
         for key, answer in self.t.farm.compile_all(
             list(candidates.values()), self.problem.inputs, self.problem.outputs
         ):
@@ -327,9 +339,8 @@ class _Run:
             elif any(k.shared_bytes > self.t.target.smem_per_block_bytes for k in answer):
                 self.fail(waiting[key], "shared memory", "needs more shared memory than a block may have")
             else:
-                compiled.append(candidates[key])
+                yield candidates[key]
             self.tell(what)
-        return compiled
 
     def tell(self, what: str) -> None:
         best = self.best_us()

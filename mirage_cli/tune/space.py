@@ -297,6 +297,8 @@ def _variations(
                 continue
             changed = replace(s, tiles=(*s.tiles[:i], (d, other), *s.tiles[i + 1 :]))
             yield changed
+            if d in kernel.with_role("loop", "split"):  # as many bytes on their way as before
+                yield replace(changed, stages=min(max(-(-s.stages * tile // other), 2), STAGES[-1]))
             warps = s.warps * other // tile  # as many elements for each thread as before
             if warps in WARPS:
                 yield replace(changed, warps=warps)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import cycle
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,8 @@ from numpy.typing import NDArray
 from mirage_cli.ir.schedule import CHOICES, KernelSchedule, Schedule
 
 Array = NDArray[np.float64]
+Rows: TypeAlias = dict[int, list[list[float]]]
+"""The features of schedules, by `id`."""
 
 DEVIATION = 0.25
 """How far the cost model is from the truth, as a deviation of the logarithm, once its mean error is taken off."""
@@ -60,38 +63,45 @@ def choose(known: Sequence[Point], pool: Sequence[Point], count: int) -> list[in
     known = list(known)
     left = list(range(len(pool)))
     chosen: list[int] = []
+    rows: Rows = {}
     for confidence in cycle(CONFIDENCE):
         if not left or len(chosen) >= count:
             break
-        mean, deviation = predict(known, [pool[i] for i in left])
+        mean, deviation = predict(known, [pool[i] for i in left], rows)
         order = np.argsort(mean - confidence * deviation, kind="stable")[: min(AT_ONCE, count - len(chosen))]
         for j in order:
             p = pool[left[j]]
-            known.append(Point(p.graph, p.schedule, p.predicted_us, math.exp(mean[j])))
+            known.append(replace(p, us=math.exp(mean[j])))
             chosen.append(left[j])
         gone = {left[j] for j in order}
         left = [i for i in left if i not in gone]
     return chosen
 
 
-def predict(known: Sequence[Point], pool: Sequence[Point]) -> tuple[Array, Array]:
-    """Mean and deviation of the logarithm of every pool schedule's time."""
+def predict(known: Sequence[Point], pool: Sequence[Point], rows: Rows | None = None) -> tuple[Array, Array]:
+    """Mean and deviation of the logarithm of every pool schedule's time. rows: features that are known, and become so.
+
+    The first known point of a μGraph stays the first from call to call.
+    """
     mean, deviation = np.zeros(len(pool)), np.full(len(pool), DEVIATION)
     for graph in dict.fromkeys(p.graph for p in pool):
         here = [i for i, p in enumerate(pool) if p.graph == graph]
         seen = [p for p in known if p.graph == graph and p.us is not None]
-        m, s = _process(seen, [pool[i] for i in here])
+        m, s = _process(seen, [pool[i] for i in here], {} if rows is None else rows)
         mean[here], deviation[here] = m, s
     return mean, deviation
 
 
-def _process(seen: Sequence[Point], pool: Sequence[Point]) -> tuple[Array, Array]:
+def _process(seen: Sequence[Point], pool: Sequence[Point], rows: Rows) -> tuple[Array, Array]:
     prior = np.log([p.predicted_us for p in pool])
     times = [p.us for p in seen if p.us is not None and math.isfinite(p.us)]
     if not times:
         return prior, np.full(len(pool), DEVIATION)
     order = {name: s.order for name, s in seen[0].schedule.kernels.items()}
-    x, z = ([features(p.schedule, order) for p in points] for points in (seen, pool))
+    for p in (*seen, *pool):
+        if id(p.schedule) not in rows:
+            rows[id(p.schedule)] = features(p.schedule, order)
+    x, z = ([rows[id(p.schedule)] for p in points] for points in (seen, pool))
     worst = 2.0 * max(times)  # what a failure counts as
     y = np.log([p.us if p.us is not None and math.isfinite(p.us) else worst for p in seen])
     error = y - np.log([p.predicted_us for p in seen])
