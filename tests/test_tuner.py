@@ -730,7 +730,7 @@ def test_without_time_there_is_one_round_and_an_answer() -> None:
 
 
 def test_rounds_end_with_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every timing takes ten seconds: the first round with two, and two more with three, fit into 100, with some left."""
+    """Every timing takes ten seconds: the first round, with two, and two more, with three each, fit into 100."""
     ticks = count(0, 10)
     now = [0.0]
     monkeypatch.setattr("mirage_cli.tune.select.time", SimpleNamespace(monotonic=lambda: now[0]))
