@@ -228,7 +228,7 @@ class Pipeline:
 
     def incumbent(self, key: Key, stored: Best | None) -> Any:
         """The stored best, to be timed with the finalists; None where there is none that this version can read."""
-        from mirage_cli.tune.select import Incumbent
+        from mirage_cli.tune.trials import Incumbent
 
         texts = {m.id: m.text for m in self.store.mugraphs(key)}
         if stored is None or stored.mugraph not in texts:
@@ -243,7 +243,8 @@ class Pipeline:
         from mirage_cli.codegen.export import kernels_source
         from mirage_cli.tune.compilefarm import CompileFarm
         from mirage_cli.tune.measure import Timing
-        from mirage_cli.tune.select import Trial, Tuner
+        from mirage_cli.tune.select import Tuner
+        from mirage_cli.tune.trials import Trial
 
         if self._tuner is None:
             self._farm = self._stack.enter_context(CompileFarm(self.target.sm, self.options.workers))
@@ -270,9 +271,8 @@ class Pipeline:
                 ),
             )
 
-        graphs = [(p.id, p.graph) for p in plans]
         return self._tuner.tune(
-            graphs,
+            [(p.id, p.graph) for p in plans],
             measured_problem(program, self.options.seed),
             program.tolerance,
             longest_sum(program),
@@ -280,7 +280,17 @@ class Pipeline:
             known,
             keep,
             incumbent,
+            self.hints(key, plans),
         )
+
+    def hints(self, key: Key, plans: Sequence[Plan]) -> list[tuple[str, Schedule]]:
+        """The schedules that won for these μGraphs at other sizes."""
+        return [
+            (p.id, Schedule.from_json(best.schedule))
+            for dims, best in self.store.bests_elsewhere(key)
+            for p in plans
+            if mugraph_id(p.graph.resized(dict(dims))) == best.mugraph
+        ]
 
     def worker(self) -> Any:
         """The process that owns the GPU."""

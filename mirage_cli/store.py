@@ -176,6 +176,15 @@ class Store:
     def best(self, key: Key) -> Best | None:
         return self._best(key.id)
 
+    def bests_elsewhere(self, key: Key) -> tuple[tuple[tuple[tuple[str, int], ...], Best], ...]:
+        """What was measured as the best for the same program and GPU at other sizes, with these sizes."""
+        sql = """SELECT keys.* FROM keys JOIN results ON results.key = keys.id
+            WHERE program_hash = ? AND dtype = ? AND gpu = ? AND mirage = ? AND dims != ? AND status = 'measured'
+            ORDER BY keys.id"""
+        rows = self.rows(sql, key.program_hash, key.dtype, key.gpu, key.mirage, dims_text(key.dims))
+        others = map(Key.from_row, rows)
+        return tuple((k.dims, best) for k in others if (best := self.best(k)) is not None)
+
     # -- looking around
 
     def list(self) -> tuple[Entry, ...]:

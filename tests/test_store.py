@@ -62,6 +62,20 @@ def test_everything_put_comes_back_after_reopening(path: Path) -> None:
         assert best is not None and replace(best, at="") == BEST
 
 
+def test_what_was_measured_at_other_sizes_is_found(path: Path) -> None:
+    large = replace(KEY, dims=(("m", 2048), ("k", 4096)))
+    others = [replace(large, gpu="NVIDIA H100"), replace(large, dtype="bfloat16"), replace(large, program_hash="beef")]
+    with filled(path) as store:
+        assert store.bests_elsewhere(KEY) == ()
+        for key in others:
+            store.put_best(key, BEST)
+        assert store.bests_elsewhere(large) == ((KEY.dims, store.best(KEY)),)
+        store.put_best(large, replace(BEST, status="predicted"))
+        assert store.bests_elsewhere(KEY) == ()
+        store.put_best(large, BEST)
+        assert store.bests_elsewhere(KEY) == ((large.dims, store.best(large)),)
+
+
 def test_what_was_not_put_is_none(path: Path) -> None:
     with Store(path) as store:
         assert store.spec("cafe") is store.get_search(KEY, 0) is store.best(KEY) is None

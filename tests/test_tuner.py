@@ -47,9 +47,11 @@ from mirage_cli.tune.measure import (
     TensorSpec,
     Timing,
 )
-from mirage_cli.tune.select import REFUSALS, ROUND, STARTS, Incumbent, Trial, Tuned, Tuner
-from mirage_cli.tune.space import crossings, first_schedules, models, neighbours, total_us
+from mirage_cli.tune.select import REFUSALS, ROUND, STARTS, Tuner
+from mirage_cli.tune.space import crossings, first_schedules, fitted, models, neighbours, total_us
 from mirage_cli.tune.surrogate import DEVIATION, Point, choose, distinct, predict
+from mirage_cli.tune.trials import Incumbent, Trial, Tuned
+from tests.mugraphs import CASES
 
 ROOT = Path(__file__).parent
 MEASUREMENTS = ROOT / "data" / "h200_measurements.json.gz"
@@ -458,6 +460,7 @@ def tune(
     unspeakable: Callable[[str], bool] = lambda _: False,
     target: Target = H200,
     incumbent: Incumbent | None = None,
+    hints: Sequence[tuple[str, Schedule]] = (),
     **options: Any,
 ) -> tuple[Tuned, Worker]:
     """What the tuner makes of the gated MLP under these names, with these times.
@@ -477,7 +480,8 @@ def tune(
     worker: Any = Worker(time, schedules, **options)
     compiler: Any = farm or Farm()
     tuner = Tuner(worker, compiler, target, emit, lambda *_: None)
-    return tuner.tune([*named.items()], PROBLEM, 2.0, 4096, budget_s, known, incumbent=incumbent), worker
+    tuned = tuner.tune([*named.items()], PROBLEM, 2.0, 4096, budget_s, known, incumbent=incumbent, hints=hints)
+    return tuned, worker
 
 
 @cache
@@ -727,6 +731,31 @@ def test_without_time_there_is_one_round_and_an_answer() -> None:
     tuned, worker = tune(budget_s=-1.0)
     assert (tuned.stopped, len(worker.timed)) == ("budget", STARTS)
     assert tuned.best is not None and tuned.verdict is not None
+
+
+def test_what_won_at_other_sizes_is_tried_first_at_these() -> None:
+    graph = golden("gated_mlp")  # of 8 rows
+    (s,) = first_schedules(graph.resized({**graph.sizes, "m": 2048}), H200, 1)[0].kernels.values()
+    tiles = {"m": 128, "n": 64, "k": 64}
+    large = Schedule({"k0": replace(s, tiles=tuple((d, tiles[d]) for d, _ in s.tiles), stages=4)})
+    own = fitted(graph, large, H200)
+    assert own is not None
+    assert dict(own.kernels["k0"].tiles) == tiles | {"m": 16}
+    assert (own.kernels["k0"].stages, own.kernels["k0"].order) == (4, s.order)
+    tried, others = (tune(budget_s=0.0, hints=hints)[0].trials for hints in ([("g", large), ("other", large)], []))
+    assert {str(t.schedule) for t in tried} - {str(t.schedule) for t in others} == {str(own)}
+    assert fitted(graph, Schedule({"k1": s}), H200) is None
+
+
+def test_chunks_are_no_more_than_there_are_tiles() -> None:
+    graph = CASES["split_matmul"].graph
+    sizes = graph.sizes | {"k": 4096}
+    large = next(s for s in first_schedules(graph.resized(sizes), H200, 20) if s.kernels["k0"].split > 1)
+    tiles = tuple((d, 16 if d == "k" else t) for d, t in large.kernels["k0"].tiles)
+    large = Schedule({**large.kernels, "k0": replace(large.kernels["k0"], split=64, tiles=tiles)})
+    own = fitted(graph, large, H200)
+    assert own is not None
+    assert own.kernels["k0"].split == graph.sizes["k"] // 16 == 8
 
 
 def test_rounds_end_with_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:

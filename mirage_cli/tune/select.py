@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import islice
 
 from mirage_cli.codegen.blocks import EmitError
@@ -35,8 +35,9 @@ from mirage_cli.tune.measure import (
     Standard,
     Timing,
 )
-from mirage_cli.tune.space import crossings, dearest_kernel, first_schedules, models, neighbours, total_us
+from mirage_cli.tune.space import crossings, dearest_kernel, first_schedules, fitted, models, neighbours, total_us
 from mirage_cli.tune.surrogate import Point, choose, distinct
+from mirage_cli.tune.trials import Incumbent, Trial, Tuned
 
 STARTS = 20
 """Schedules of each of the most promising μGraphs in the first round."""
@@ -69,54 +70,6 @@ PATIENCE = 3
 """So many rounds in a row that each bring less than `GAIN` end the search."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """One schedule of one μGraph with what was measured of it. `timing` is None where it failed before being timed."""
-
-    mugraph: str
-    schedule: Schedule
-    source: str
-    timing: Timing | None = None
-    failure: str | None = None
-
-    @property
-    def us(self) -> float:
-        return self.timing.median_us if self.timing else float("inf")
-
-
-@dataclass(frozen=True, slots=True)
-class Incumbent:
-    """The best of an earlier run. It is no trial: only the finals know of it."""
-
-    mugraph: str
-    graph: MuGraph
-    schedule: Schedule
-
-
-@dataclass(slots=True)
-class Tuned:
-    """What tuning found: the best finalist, all trials, and how the time went.
-
-    finalists: with their careful timings, fastest first; among them the incumbent, if it is right.
-    found: the first of them that is a trial.
-    incumbent: as it came out of the finals, with its timing or why it has none.
-    phases: seconds of each kind of work.
-    """
-
-    best: Trial | None
-    verdict: Judged | None
-    trials: list[Trial]
-    finalists: list[Trial]
-    rejected: list[tuple[Trial, Judged]]
-    baselines: dict[str, Timing | Failure]
-    failures: Counter[str] = field(default_factory=Counter)
-    seconds: float = 0.0
-    stopped: str = "exhausted"
-    found: Trial | None = None
-    incumbent: Trial | None = None
-    phases: Mapping[str, float] = field(default_factory=dict)
-
-
 Emit = Callable[[MuGraph, Schedule], str]
 Progress = Callable[[str, int, float | None], None]
 """Called with what is being tried, how many so far, and the best time so far."""
@@ -138,16 +91,19 @@ class Tuner:
         known: Sequence[Trial] = (),
         on_trial: Callable[[Trial], None] = lambda _: None,
         incumbent: Incumbent | None = None,
+        hints: Sequence[tuple[str, Schedule]] = (),
     ) -> Tuned:
         """The best schedule of any of these μGraphs, or the incumbent.
 
         contracted: terms of the program's longest contraction.
         known: trials of an earlier run, which are not repeated.
+        hints: what won for some of these μGraphs at other sizes.
         """
         deadline = time.monotonic() + budget_s * (1.0 - FINISHING)
         run = _Run(self, dict(graphs), problem, tolerance, deadline, on_trial)
         run.contracted = contracted
         run.incumbent = incumbent
+        run.hints = hints
         start = time.monotonic()
         self.worker.set_problem(problem)
         result = run.run(known)
@@ -176,6 +132,7 @@ class _Run:
         self.rng = random.Random(problem.seed)
         self.contracted = 1
         self.incumbent: Incumbent | None = None
+        self.hints: Sequence[tuple[str, Schedule]] = ()
         self.phases: dict[str, float] = {}
         self.trusted: dict[
             str, bool
@@ -187,13 +144,7 @@ class _Run:
                 self.trials[self.key(trial.mugraph, trial.schedule)] = trial
                 if trial.schedule.specialize and (trial.failure or "").startswith(UNTRUSTED):
                     self.trusted[trial.mugraph] = False
-        counts = [STARTS] * PROMISING + [FEW_STARTS] * len(self.graphs)
-        first = [
-            (g, s)
-            for (g, graph), count in zip(self.graphs.items(), counts, strict=False)
-            for s in first_schedules(graph, self.t.target, count)
-        ]
-        self.round("first schedules", first)
+        self.round("first schedules", self.first())
         stopped = "exhausted"
         best = self.best_us()
         idle = 0
@@ -213,6 +164,16 @@ class _Run:
             best = now
             took = time.monotonic() - begun
         return self.finish(stopped)
+
+    def first(self) -> list[tuple[str, Schedule]]:
+        """What won at other sizes, and the cost model's best."""
+        hints = [(g, fitted(self.graphs[g], s, self.t.target)) for g, s in self.hints if g in self.graphs]
+        counts = [STARTS] * PROMISING + [FEW_STARTS] * len(self.graphs)
+        return [(g, s) for g, s in hints if s is not None] + [
+            (g, s)
+            for (g, graph), count in zip(self.graphs.items(), counts, strict=False)
+            for s in first_schedules(graph, self.t.target, count)
+        ]
 
     @contextmanager
     def phase(self, name: str) -> Generator[None]:

@@ -15,7 +15,7 @@ import numpy as np
 from mirage_cli.codegen.access import SPECIALIZED_WARPS, descriptors, fetched_ahead, specialized, streamed
 from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
 from mirage_cli.ir.program import DTYPE_BYTES
-from mirage_cli.ir.schedule import KernelSchedule, Schedule
+from mirage_cli.ir.schedule import KernelSchedule, Schedule, next_power_of_two
 from mirage_cli.search import cost
 from mirage_cli.search.tiles import choices, default_order
 from mirage_cli.target import Target
@@ -80,6 +80,25 @@ def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule
         if len(found) >= count:
             break
     return list(found.values())[:count]
+
+
+def fitted(graph: MuGraph, schedule: Schedule, target: Target) -> Schedule | None:
+    """A schedule of the same μGraph at other sizes, with blocks and chunks no larger than these sizes have use for."""
+    by_name = models(graph)
+    if schedule.kernels.keys() != by_name.keys():
+        return None
+    sizes = chunk_sizes(graph, schedule)
+    given: dict[str, KernelSchedule] = {}
+    for name, s in schedule.kernels.items():
+        m = by_name[name]
+        least = {d: cost.MIN_DOT if d in m.matrix_axes else 1 for d, _ in s.tiles}
+        tiles = tuple((d, min(t, max(next_power_of_two(sizes[d]), least[d]))) for d, t in s.tiles)
+        s = replace(s, tiles=tiles)
+        if m.split is not None:
+            s = replace(s, split=min(s.split, -(-sizes[m.split] // s.tile(m.split))))
+        given[name] = s
+    made = complete(graph, by_name, target, given)
+    return made if made is not None and np.isfinite(total_us(graph, made, target, by_name)) else None
 
 
 def dearest_kernel(graph: MuGraph, schedule: Schedule, target: Target) -> str:

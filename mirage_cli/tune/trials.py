@@ -1,0 +1,59 @@
+"""What a tuning run tries, and what it finds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.schedule import Schedule
+from mirage_cli.tune.measure import Failure, Judged, Timing
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One schedule of one μGraph with what was measured of it. `timing` is None where it failed before being timed."""
+
+    mugraph: str
+    schedule: Schedule
+    source: str
+    timing: Timing | None = None
+    failure: str | None = None
+
+    @property
+    def us(self) -> float:
+        return self.timing.median_us if self.timing else float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Incumbent:
+    """The best of an earlier run. It is no trial: only the finals know of it."""
+
+    mugraph: str
+    graph: MuGraph
+    schedule: Schedule
+
+
+@dataclass(slots=True)
+class Tuned:
+    """What tuning found: the best finalist, all trials, and how the time went.
+
+    finalists: with their careful timings, fastest first; among them the incumbent, if it is right.
+    found: the first of them that is a trial.
+    incumbent: as it came out of the finals, with its timing or why it has none.
+    phases: seconds of each kind of work.
+    """
+
+    best: Trial | None
+    verdict: Judged | None
+    trials: list[Trial]
+    finalists: list[Trial]
+    rejected: list[tuple[Trial, Judged]]
+    baselines: dict[str, Timing | Failure]
+    failures: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+    stopped: str = "exhausted"
+    found: Trial | None = None
+    incumbent: Trial | None = None
+    phases: Mapping[str, float] = field(default_factory=dict)
