@@ -286,10 +286,10 @@ class Pipeline:
     def hints(self, key: Key, plans: Sequence[Plan]) -> list[tuple[str, Schedule]]:
         """The schedules that won for these μGraphs at other sizes."""
         return [
-            (p.id, Schedule.from_json(best.schedule))
-            for dims, best in self.store.bests_elsewhere(key)
+            (p.id, Schedule.from_json(w.schedule))
+            for w in self.store.winners(key)
             for p in plans
-            if mugraph_id(p.graph.resized(dict(dims))) == best.mugraph
+            if mugraph_id(p.graph.resized(dict(w.dims))) == w.mugraph
         ]
 
     def worker(self) -> Any:

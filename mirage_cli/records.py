@@ -111,6 +111,15 @@ class Best:
 
 
 @dataclass(frozen=True, slots=True)
+class Winner:
+    """The best of some program at some sizes: which μGraph, with which schedule."""
+
+    dims: tuple[tuple[str, int], ...]
+    mugraph: str
+    schedule: Json
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One line of the list of what is stored."""
 

@@ -42,6 +42,7 @@ from mirage_cli.records import (
     Shown,
     StoredMuGraph,
     StoredSearch,
+    Winner,
     digest,
     dims_text,
     dump,
@@ -176,14 +177,18 @@ class Store:
     def best(self, key: Key) -> Best | None:
         return self._best(key.id)
 
-    def bests_elsewhere(self, key: Key) -> tuple[tuple[tuple[tuple[str, int], ...], Best], ...]:
-        """What was measured as the best for the same program and GPU at other sizes, with these sizes."""
-        sql = """SELECT keys.* FROM keys JOIN results ON results.key = keys.id
-            WHERE program_hash = ? AND dtype = ? AND gpu = ? AND mirage = ? AND dims != ? AND status = 'measured'
-            ORDER BY keys.id"""
-        rows = self.rows(sql, key.program_hash, key.dtype, key.gpu, key.mirage, dims_text(key.dims))
-        others = map(Key.from_row, rows)
-        return tuple((k.dims, best) for k in others if (best := self.best(k)) is not None)
+    def winners(self, key: Key) -> tuple[Winner, ...]:
+        """What was measured as the best at other sizes, for programs with the same dimensions, on the same GPU."""
+        sql = """SELECT dims, results.mugraph, json FROM keys JOIN results ON results.key = keys.id
+            JOIN schedules ON schedules.id = results.schedule
+            WHERE dtype = ? AND gpu = ? AND mirage = ? AND keys.id != ? AND status = 'measured' ORDER BY keys.id"""
+        names = [d for d, _ in key.dims]
+        found: list[Winner] = []
+        for r in self.rows(sql, key.dtype, key.gpu, key.mirage, key.id):
+            dims = tuple((d, int(n)) for d, n in json.loads(r["dims"]))
+            if [d for d, _ in dims] == names and dims != key.dims:
+                found.append(Winner(dims, r["mugraph"], json.loads(r["json"])))
+        return tuple(found)
 
     # -- looking around
 

@@ -19,6 +19,7 @@ import pytest
 from mirage_cli import exchange
 from mirage_cli.errors import AmbiguousIdError, ExchangeError, StoreError, UnknownIdError
 from mirage_cli.migrations import APPLICATION_ID, MIGRATIONS
+from mirage_cli.records import Winner
 from mirage_cli.store import Best, Key, Measurement, Store, StoredMuGraph, StoredSearch, default_path
 
 ROOT = Path(__file__).parent.parent
@@ -62,18 +63,18 @@ def test_everything_put_comes_back_after_reopening(path: Path) -> None:
         assert best is not None and replace(best, at="") == BEST
 
 
-def test_what_was_measured_at_other_sizes_is_found(path: Path) -> None:
-    large = replace(KEY, dims=(("m", 2048), ("k", 4096)))
-    others = [replace(large, gpu="NVIDIA H100"), replace(large, dtype="bfloat16"), replace(large, program_hash="beef")]
+def test_what_won_at_other_sizes_is_found(path: Path) -> None:
+    large = replace(KEY, program_hash="beef", dims=(("m", 2048), ("k", 4096)))
+    others = [replace(large, gpu="NVIDIA H100"), replace(large, dtype="bfloat16"), replace(large, dims=(("m", 2048),))]
     with filled(path) as store:
-        assert store.bests_elsewhere(KEY) == ()
         for key in others:
             store.put_best(key, BEST)
-        assert store.bests_elsewhere(large) == ((KEY.dims, store.best(KEY)),)
+        assert store.winners(KEY) == ()
+        assert store.winners(large) == (Winner(KEY.dims, BEST.mugraph, SCHEDULE),)
         store.put_best(large, replace(BEST, status="predicted"))
-        assert store.bests_elsewhere(KEY) == ()
+        assert store.winners(KEY) == ()
         store.put_best(large, BEST)
-        assert store.bests_elsewhere(KEY) == ((large.dims, store.best(large)),)
+        assert store.winners(KEY) == (Winner(large.dims, BEST.mugraph, SCHEDULE),)
 
 
 def test_what_was_not_put_is_none(path: Path) -> None:
