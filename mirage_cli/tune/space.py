@@ -263,7 +263,8 @@ def settled(graph: MuGraph, schedule: Schedule) -> Schedule:
 def _settled(graph: MuGraph, k: Kernel, s: KernelSchedule, sizes: Mapping[str, int], overlaps: bool) -> KernelSchedule:
     """overlaps: whether any kernel does."""
     if s.specialize:
-        s = replace(s, specialize=specialized(graph, k, s, sizes), descriptors=True)
+        special = specialized(graph, k, s, sizes)
+        s = replace(s, specialize=special, descriptors=s.descriptors or special)
     if s.early:
         s = replace(s, early=overlaps and bool(k.with_role("loop", "split")))
     if s.fetch or s.ahead:
