@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import random
 from collections.abc import Callable, Iterable
@@ -271,6 +272,27 @@ def test_blocks_of_several_axes_reach_the_matrix_units(name: str, small: int) ->
         plan = schedule(graph, tiles, " ".join(order[::-1] if reverse else order))
         assert "tl.dot(" in kernels_source(graph, plan)
         check(graph, plan)
+
+
+@pytest.mark.parametrize("name", ["split_matmul", "causal_attention", "window", "two axes"])
+def test_bounds_of_loops_are_integers_to_the_interpreter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tensors are none up to Triton 3.6, with numpy from 2.4 on."""
+    interpreter = importlib.import_module("triton.runtime.interpreter")
+    patch = interpreter._patch_lang_tensor
+
+    def refuse(_: Any) -> int:
+        raise TypeError("a tensor is no integer")
+
+    def without_index(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", refuse)
+
+    monkeypatch.setattr(interpreter, "_patch_lang_tensor", without_index)
+    graph = parse_mugraph(SPLIT_TWO.format(k=65, l=16)) if name == "two axes" else CASES[name].graph
+    graph = graph.resized({d: min(n, 70) for d, n in graph.dims})
+    plan = schedule(graph, chunks=3)
+    assert "bound(" in kernels_source(graph, plan)
+    run(graph, plan, draw(graph))
 
 
 SPLIT_TWO = """

@@ -78,6 +78,17 @@ def to_bfloat16(x):
     return rounded
 '''.strip()
 """What modules with bfloat16 kernels start with."""
+BOUND = '''
+@triton.jit
+def bound(x):
+    """x, as a bound of a loop. Triton's interpreter keeps a number as an array of one element, and up to Triton 3.6 a
+    range would have numpy make an integer of it, which numpy refuses from 2.4 on."""
+    if INTERPRETED:
+        return tl.full((), x, tl.int64).handle.data.item()
+    else:
+        return x
+'''.strip()
+"""What modules start with whose loops have bounds that are computed."""
 MAX_PRODUCT = 1 << 17
 """Elements of the broadcast product that stands in for tl.dot where an axis is too small for it."""
 MAX_ELEMENTS = 1 << 17
@@ -89,6 +100,7 @@ HELPERS = {
     "wait_for_data",
     "release_next",
     "fetch",
+    "bound",
     "can_overlap",
     "descriptor",
     "TensorDescriptor",

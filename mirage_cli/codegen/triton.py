@@ -435,6 +435,7 @@ class _Emitter(Expressions):
         kind, hints = ("tl.range", ", warp_specialize=True") if self.specialized else ("range", "")
         if len(dims) == 1:
             (d,) = dims
+            first, last = self.bound(first), self.bound(last)
             self.line(f"for s_{d} in {kind}({first}, {last}, {self.block[d]}{hints}):")
             self.depth += 1
             self.positions(d, f"s_{d}", True)
@@ -448,7 +449,7 @@ class _Emitter(Expressions):
             rest = f"min(SIZE_{split} - chunk * {length}, {length})"
             self.line(f"t_{split} = ({rest} + {self.block[split] - 1}) // {self.block[split]}", "tiles of this chunk")
             count = f"t_{split} * {prod(trips[1:])}"
-        self.line(f"for step in {kind}(0, {count}{hints}):", f"tiles of {', '.join(dims)} together")
+        self.line(f"for step in {kind}(0, {self.bound(count)}{hints}):", f"tiles of {', '.join(dims)} together")
         self.depth += 1
         for i, d in enumerate(dims):
             inner = prod(trips[i + 1 :])
@@ -457,6 +458,12 @@ class _Emitter(Expressions):
                 start = f"chunk * {chunk_length(self.sizes[d], self.schedule.split, self.block[d])} + {start}"
             self.positions(d, start, True)
         self.depth -= 1
+
+    @staticmethod
+    def bound(text: str) -> str:
+        """A bound of a loop, which is a constant or for `bound` (blocks.py)."""
+        constant = text.isdecimal() or (text.isidentifier() and text.startswith("SIZE_"))
+        return text if constant else f"bound({text})"
 
     def advance(self, e: Eqn) -> None:
         """Move a running maximum and note by what factor exp(-maximum) changes."""

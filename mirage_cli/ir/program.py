@@ -93,6 +93,17 @@ class Program:
         """The same equations at other sizes; numbers that the spec computed from sizes stay as they were."""
         return replace(self, dims=tuple((name, sizes.get(name, size)) for name, size in self.dims))
 
+    def only(self, names: Iterable[str]) -> Program:
+        """The same inputs, and of the outputs and equations those that these outputs need."""
+        wanted = set(names)
+        outputs = tuple(t for t in self.outputs if t.name in wanted)
+        eqns: list[Eqn] = []
+        for e in reversed(self.eqns):
+            if e.out in wanted:
+                eqns.append(e)
+                wanted |= set(e.values)
+        return replace(self, eqns=tuple(reversed(eqns)), outputs=outputs)
+
     def values(self) -> dict[str, Tensor | Eqn]:
         """Every value by name: inputs first, then results in order."""
         return {t.name: t for t in self.inputs} | {e.out: e for e in self.eqns}

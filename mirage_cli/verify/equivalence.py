@@ -97,7 +97,8 @@ class _Series:
         since = draw = 0
         while since < idle:
             since, draw = since + 1, draw + 1
-            if not any(self.needs(name) for name in _told(self.program, self.seed, draw)):
+            needed = frozenset(t.name for t in self.program.outputs if self.needs(t.name))
+            if not _told(self.program, needed, self.seed, draw):
                 continue
             run = _draw(self.program, self.seed, draw)
             useful = {name for name, x in run.want.items() if self.telling(name, x)}
@@ -185,10 +186,17 @@ def _draw(program: Program, seed: int, draw: int) -> _Draw:
 
 
 @lru_cache(maxsize=1 << 14)
-def _told(program: Program, seed: int, draw: int) -> frozenset[str]:
-    """The outputs with an element that is without doubt. Where roots meet, it takes hundreds of draws to find one with
-    the output that is still needed, for every μGraph the same: so these sets are kept longer than draws."""
-    return frozenset(name for name, x in _draw(program, seed, draw).want.items() if _sure(x).any())
+def _told(program: Program, needed: frozenset[str], seed: int, draw: int) -> bool:
+    """Whether one of these outputs has an element that is without doubt. Where roots meet, it takes hundreds of draws
+    to find one with the output that is still needed, for every μGraph the same: so the answers are kept longer than
+    draws, and nothing else is computed."""
+    run = _draw(_only(program, needed), seed, draw)
+    return any(_sure(x).any() for x in run.want.values())
+
+
+@lru_cache(maxsize=256)
+def _only(program: Program, needed: frozenset[str]) -> Program:
+    return program if len(needed) == len(program.outputs) else program.only(needed)
 
 
 def _sure(x: Value) -> np.ndarray:

@@ -154,19 +154,19 @@ def power(x: Array, exponents: tuple[int, ...]) -> Array:
     """x ** exponents[level], by squaring, four bits of the exponents at a time."""
     p = columns(x)
     places = range(max(-(-e.bit_length() // 4) for e in exponents))
-    digits = [[e >> 4 * i & 15 for e in exponents] for i in reversed(places)]
-    table = [np.ones_like(x), x]
-    while len(table) <= max(map(max, digits), default=0):
-        table.append(table[-1] * x % p)
+    digits = np.array([[e >> 4 * i & 15 for e in exponents] for i in reversed(places)])
+    table, square = np.stack([np.ones_like(x), x]), x
+    while len(table) <= digits.max(initial=0):
+        square = square * square % p
+        table = np.concatenate([table, table * square % p])
     result = table[0]
     for place, chosen in enumerate(digits):
+        factor = table[chosen, range(LEVELS)]
         if place:
             result = result * result % p
             for _ in range(3):
                 np.remainder(np.multiply(result, result, out=result), p, out=result)
-        if any(chosen):
-            factor = np.stack([table[d][level] for level, d in enumerate(chosen)])
-            result = result * factor % p if place else factor
+        result = result * factor % p if place else factor
     return result
 
 
