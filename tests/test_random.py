@@ -106,6 +106,16 @@ program: |
   D = layer_norm(C, n)
 outputs: {D: [n]}
 """,
+    "a function of what needs no exponential": """
+name: one
+dims: {h: 7, k: 5}
+dtype: float32
+inputs: {X: [h, k]}
+program: |
+  A = sum(softmax(softmax(X, k), k), k)
+  F = tanh(rsqrt(A + 1))
+outputs: {F: [h]}
+""",
 }
 """Smallest specs whose right kernels were refused."""
 

@@ -15,7 +15,7 @@ from math import prod
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program
-from mirage_cli.verify.residues import MODULI, Valid
+from mirage_cli.verify.residues import MODULI, Levels
 
 ASSUMPTIONS = {
     "exp": "powers of ω behave as independent where exponents differ",
@@ -168,7 +168,7 @@ class _Walk:
         return Degree(top, bottom)
 
 
-def claim(program: Program, graph: MuGraph, levels: Sequence[Iterable[Valid]]) -> Claim:
+def claim(program: Program, graph: MuGraph, levels: Sequence[Iterable[Levels]]) -> Claim:
     """The bound of one test that compared each output in these residues, some elements in these, others in those.
 
     A difference of degree D that is not zero vanishes at a random point modulo p with probability at most D / p

@@ -22,7 +22,7 @@ from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.verify.degree import Claim, claim
 from mirage_cli.verify.interpret import run_mugraph, run_program
 from mirage_cli.verify.proof import proved
-from mirage_cli.verify.residues import LEVELS, NO_GUESSES, UNDEFINED, Valid, Value, aligned, compared_levels, same
+from mirage_cli.verify.residues import LEVELS, NO_GUESSES, UNDEFINED, Levels, Value, aligned, compared_levels, same
 from mirage_cli.verify.semantics import FieldSemantics, ScheduleFailure
 from mirage_cli.verify.verdict import Verdict, accepted, refused
 
@@ -90,7 +90,7 @@ class _Series:
         self.told: Counter[str] = Counter()
         self.bits: Counter[str] = Counter()
         self.missing = {t.name: np.ones([sizes[d] for d in t.dims], dtype=bool) for t in program.outputs}
-        self.levels: dict[str, set[Valid]] = {t.name: set() for t in program.outputs}
+        self.levels: dict[str, set[Levels]] = {t.name: set() for t in program.outputs}
 
     def run(self, idle: int) -> Verdict | Claim | None:
         """A refusal, or what the test claims, or None after so many draws in a row that brought nothing."""

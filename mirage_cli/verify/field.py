@@ -33,13 +33,17 @@ import numpy as np
 from mirage_cli.ir.ops import Number, Type
 from mirage_cli.verify.residues import (
     ALL,
+    ALL_BORROWED,
+    BORROWED,
     FINITE,
     GENERATOR,
     LEVELS,
     MINUS_INF,
     MODULI,
     NO_GUESSES,
+    OWN,
     PLUS_INF,
+    SPENT,
     UNDEFINED,
     Array,
     Value,
@@ -142,7 +146,7 @@ class Field:
         x, y = as_field(x), as_field(y)
         valid = both_valid(x, y)
         if not any(valid):
-            return self.fn(op.__name__, x, y)
+            return self._borrowed(op.__name__, x, y)
         data = op(aligned(x.data, x.dims, dims, 1), aligned(y.data, y.dims, dims, 1))
         data = np.remainder(data, columns(data))
         flags = None
@@ -165,7 +169,7 @@ class Field:
         x, y = as_field(x), as_field(y)
         valid = both_valid(x, y)
         if not any(valid):
-            return self.fn("mul", x, y)
+            return self._borrowed("mul", x, y)
         data = aligned(x.data, x.dims, dims, 1) * aligned(y.data, y.dims, dims, 1)
         data = np.remainder(data, columns(data))
         flags = None
@@ -198,9 +202,9 @@ class Field:
             return self.fn(f"pow {c}", x)
         twos = (c.denominator & -c.denominator).bit_length() - 1
         odd = c.denominator >> twos
-        valid = tuple(v and math.gcd(odd, p - 1) == 1 for v, p in zip(x.valid, MODULI, strict=True))
+        valid = tuple(v if math.gcd(odd, p - 1) == 1 else SPENT for v, p in zip(x.valid, MODULI, strict=True))
         if not any(valid):
-            return self.fn(f"pow {c}", x)
+            return self._borrowed(f"pow {c}", x)
         exponents = tuple(
             c.numerator * pow((p + 1) // 4, twos, p - 1) * (pow(odd, -1, p - 1) if v else 1) % (p - 1)
             for v, p in zip(valid, MODULI, strict=True)
@@ -250,7 +254,7 @@ class Field:
     def exp(self, x: Value) -> Value:
         """ω ** x, one level up; a random function where x has no level to spend."""
         x = as_field(x)
-        valid = (*x.valid[1:], False)
+        valid = (*x.valid[1:], SPENT)
         if any(valid):
             data = np.zeros_like(x.data)
             for i, tables in enumerate(self._tables()):
@@ -260,7 +264,7 @@ class Field:
                     data[i] = low * (tables[2][e >> 16 & 255] * tables[3][e >> 24] % p) % p
             taint = None if x.taint is None else np.concatenate([x.taint[1:], np.zeros_like(x.taint[:1])])
         else:
-            y = self.fn("exp", replace(x, flags=None))
+            y = self._borrowed("exp", replace(x, flags=None))
             data, valid, taint = y.data, y.valid, y.taint
         flags = None
         if x.flags is not None:
@@ -280,7 +284,7 @@ class Field:
     def log(self, x: Value) -> Value:
         """The discrete logarithm, one level down: half that of x². Of a non-square it is that of -x, and tainted."""
         x = as_field(x)
-        valid = (False, *x.valid[:-1])
+        valid = (SPENT, *x.valid[:-1])
         if any(valid):
             data = np.zeros_like(x.data)
             for i in range(LEVELS - 1):
@@ -292,7 +296,7 @@ class Field:
             negative = negative if x.taint is None else negative | x.taint
             taint = np.concatenate([np.zeros_like(negative[:1]), negative[:-1]])
         else:
-            y = self.fn("log", replace(x, flags=None))
+            y = self._borrowed("log", replace(x, flags=None))
             data, valid, taint = y.data, y.valid, y.taint
         old = np.zeros(x.shape, np.int8) if x.flags is None else x.flags
         flags = np.where(old == MINUS_INF, UNDEFINED, old)
@@ -315,11 +319,16 @@ class Field:
 
     def fn(self, name: str, *args: Value) -> Value:
         """A random function, the same for equal names and arguments: in each residue a function of that residue, and
-        of the first valid one where it is spent."""
+        of the first one that is left where it is spent."""
         dims = union(*(x.dims for x in args))
         seen = tuple(seen_by_functions(x) for x in args)
         data = self._residues(self._hash(name, seen, dims))
-        return finish(dims, data, ALL, self._undefined(args, dims), joint_taint(seen, dims))
+        valid = tuple(v if v == OWN else BORROWED for v in both_valid(*args))
+        return finish(dims, data, valid, self._undefined(args, dims), joint_taint(seen, dims))
+
+    def _borrowed(self, name: str, *args: Value) -> Value:
+        """A random function in the place of an operator whose meaning has no residue left."""
+        return replace(self.fn(name, *args), valid=ALL_BORROWED)
 
     @staticmethod
     def _residues(state: Array) -> Array:
@@ -375,7 +384,8 @@ class Field:
         data = np.where(g == loses, aligned(x.data, x.dims, dims, 1), data)
         flags = np.where(f == loses, g, np.where(g == loses, f, np.where(f == FINITE, g, f)))
         flags = np.where((f == UNDEFINED) | (g == UNDEFINED), UNDEFINED, flags)
-        return finish(dims, data, both_valid(x, y), flags, taint)
+        valid = both_valid(x, y)
+        return finish(dims, data, valid if any(valid) else ALL_BORROWED, flags, taint)
 
     def compare(self, name: str, x: Value, y: Value) -> Value:
         """A mask. `lt` and `eq` are random functions unless exact; the others follow from them."""
@@ -383,6 +393,7 @@ class Field:
             x, y = y, x
         dims = union(x.dims, y.dims)
         base = "eq" if name in ("eq", "ne") else "lt"
+        valid = ALL if both_valid(x, y)[0] == OWN else ALL_BORROWED  # a mask sees the first residue
         if "field" not in (x.kind, y.kind) and not (x.large or y.large):
             a, b = aligned(x.data, x.dims, dims), aligned(y.data, y.dims, dims)
             data = a == b if base == "eq" else a < b
@@ -391,7 +402,7 @@ class Field:
             a, b, known = (part[0] for part in both_ordered(x, y, dims))
             x, y = seen_by_functions(x), seen_by_functions(y)
             taint = joint_taint((x, y), dims)
-            taint = None if taint is None else np.broadcast_to(taint[:1], taint.shape)  # a mask sees the first residue
+            taint = None if taint is None else np.broadcast_to(taint[:1], taint.shape)
             guesses = self._hash("lt", (x, y), dims)[0]
             if not known.all():
                 self.fewest_guesses = min(self.fewest_guesses, np.unique(guesses[~known]).size)
@@ -406,7 +417,7 @@ class Field:
                 data = np.where(exact, f == g if base == "eq" else f < g, data)
         if name in ("ne", "le", "ge"):
             data = ~data
-        return Value(dims, "bool", np.broadcast_to(data, joint_shape(dims, x, y)), taint=taint)
+        return Value(dims, "bool", np.broadcast_to(data, joint_shape(dims, x, y)), valid, taint=taint)
 
     def where(self, mask: Value, x: Value, y: Value) -> Value:
         dims = union(mask.dims, x.dims, y.dims)
@@ -417,11 +428,11 @@ class Field:
             taint = hidden if taint is None else taint | hidden
         if x.kind == y.kind != "field":
             data = np.where(m, aligned(x.data, x.dims, dims), aligned(y.data, y.dims, dims))
-            return Value(dims, x.kind, data, taint=taint, large=x.large or y.large)
+            return Value(dims, x.kind, data, both_valid(mask, x, y), taint=taint, large=x.large or y.large)
         x, y = as_field(x), as_field(y)
-        valid = both_valid(x, y)
+        valid = both_valid(mask, x, y)
         if not any(valid):
-            return self.fn("where", mask, x, y)
+            return self._borrowed("where", mask, x, y)
         data = np.where(m, aligned(x.data, x.dims, dims, 1), aligned(y.data, y.dims, dims, 1))
         flags = None
         if x.flags is not None or y.flags is not None:

@@ -19,8 +19,13 @@ FINITE, PLUS_INF, MINUS_INF, UNDEFINED = 0, 1, -1, 2
 """Flags of an element. A flagged element has the residues 0."""
 
 Array = NDArray[Any]
-Valid = tuple[bool, ...]
-ALL: Valid = (True,) * LEVELS
+SPENT, BORROWED, OWN = 0, 1, 2
+"""What a residue of a value is. Another way to the same value may spend others, so that what is borrowed there is
+another number: own residues are compared, and borrowed ones only where none is left."""
+Valid = tuple[int, ...]
+Levels = tuple[bool, ...]
+ALL: Valid = (OWN,) * LEVELS
+ALL_BORROWED: Valid = (BORROWED,) * LEVELS
 
 _COLUMNS = [np.array(MODULI, dtype=np.int64).reshape((LEVELS,) + (1,) * n) for n in range(16)]
 _INT64 = np.iinfo(np.int64)
@@ -39,7 +44,8 @@ class Value:
     """An array over named axes.
 
     kind: "field" has data int64[level, *dims]; "int" (exact) and "bool" have data [*dims].
-    valid: which levels mean anything.
+    valid: for each level, whether it means anything: SPENT, no; BORROWED, a random function of another level, as its
+        own was spent; OWN.
     flags: int8[*dims], None where all are finite.
     taint: bool[level, *dims], elements that went through a root that does not exist; None for none.
     sign: +1 or -1 for a constant of that sign, else 0 (unknown).
@@ -113,7 +119,7 @@ def taint_over(taint: Array | None, at: tuple[int, ...]) -> Array | None:
 def logical(op: Callable[[Array, Array], Array], x: Value, y: Value) -> Value:
     dims = union(x.dims, y.dims)
     data = op(aligned(x.data, x.dims, dims), aligned(y.data, y.dims, dims))
-    return Value(dims, "bool", data, taint=joint_taint((x, y), dims))
+    return Value(dims, "bool", data, both_valid(x, y), taint=joint_taint((x, y), dims))
 
 
 def finish(
@@ -143,11 +149,18 @@ def as_field(x: Value) -> Value:
         return x
     data = np.remainder(x.data.astype(np.int64)[None], _COLUMNS[x.data.ndim])
     flags = (x.data == _INT64.max).astype(np.int8) - (x.data == _INT64.min).astype(np.int8) if x.kind == "int" else None
-    return finish(x.dims, data, ALL, flags, x.taint, x.sign)
+    return finish(x.dims, data, x.valid, flags, x.taint, x.sign)
 
 
-def both_valid(x: Value, y: Value) -> Valid:
-    return tuple(a and b for a, b in zip(x.valid, y.valid, strict=True))
+def both_valid(*values: Value) -> Valid:
+    """What residues made of those of these values are, level by level."""
+    first, *others = {x.valid for x in values}
+    return tuple(map(min, first, *others)) if others else first
+
+
+def best_levels(valid: Valid) -> list[int]:
+    """The levels that are its own, if there are any, else the borrowed ones."""
+    return [i for i, v in enumerate(valid) if v and v == max(valid)]
 
 
 def power(x: Array, exponents: tuple[int, ...]) -> Array:
@@ -171,11 +184,12 @@ def power(x: Array, exponents: tuple[int, ...]) -> Array:
 
 
 def seen_by_functions(x: Value) -> Value:
-    """x with its first valid residue, and that one's taint, in the place of each spent one."""
+    """x with the first of its best residues, and that one's taint, in the place of each spent one."""
     x = as_field(x)
     if all(x.valid) or not any(x.valid):
         return x
-    at = [i if v else x.valid.index(True) for i, v in enumerate(x.valid)]
+    first = best_levels(x.valid)[0]
+    at = [i if v else first for i, v in enumerate(x.valid)]
     return replace(x, data=x.data[at], taint=None if x.taint is None else x.taint[at])
 
 
@@ -203,7 +217,7 @@ def both_ordered(x: Value, y: Value, dims: tuple[str, ...]) -> tuple[Array, Arra
 
 def zero_in(x: Value) -> Array:
     """Elements that are 0 in some valid level."""
-    return (x.data[list(x.valid)] == 0).any(axis=0)
+    return (x.data[[i for i, v in enumerate(x.valid) if v]] == 0).any(axis=0)
 
 
 def joint_shape(dims: tuple[str, ...], *values: Value) -> tuple[int, ...]:
@@ -264,15 +278,15 @@ def discrete_logs(level: int, y: Array) -> Array:
 def same(x: Value, y: Value) -> tuple[Array, Array]:
     """Where two values with equal axes agree, and where the comparison is beyond doubt.
 
-    Compares the levels that both have, without those that are tainted on either side; an element with no level left is
-    in doubt. Undefined elements equal only undefined ones.
+    Compares the best levels that both have, without those that are tainted on either side; an element with no level
+    left is in doubt. Undefined elements equal only undefined ones.
     """
     if x.kind == y.kind != "field":
         agree = x.data == aligned(y.data, y.dims, x.dims)
         taint = joint_taint((x, y), x.dims)
         return np.asarray(agree), np.ones(x.shape, dtype=bool) if taint is None else np.asarray(~taint.all(axis=0))
     x, y = as_field(x), as_field(y)
-    levels = [i for i, v in enumerate(both_valid(x, y)) if v]
+    levels = best_levels(both_valid(x, y))
     equal = x.data[levels] == aligned(y.data, y.dims, x.dims, 1)[levels]
     sure = np.ones(x.shape, dtype=bool)
     taint = joint_taint((x, y), x.dims)
@@ -285,12 +299,13 @@ def same(x: Value, y: Value) -> tuple[Array, Array]:
     return np.asarray(agree), np.asarray(sure)
 
 
-def compared_levels(x: Value, y: Value, where: Array) -> set[Valid]:
+def compared_levels(x: Value, y: Value, where: Array) -> set[Levels]:
     """The sets of levels in which these elements of two values with equal axes are compared, by `same`."""
     if x.kind == y.kind != "field":
-        return {ALL} if where.any() else set()
+        return {(True,) * LEVELS} if where.any() else set()
     x, y = as_field(x), as_field(y)
-    valid = np.array(both_valid(x, y)).reshape((LEVELS,) + (1,) * where.ndim)
+    best = best_levels(both_valid(x, y))
+    valid = np.isin(range(LEVELS), best).reshape((LEVELS,) + (1,) * where.ndim)
     taint = joint_taint((x, y), x.dims)
     kept = np.broadcast_to(valid if taint is None else valid & ~taint, (LEVELS, *where.shape))
     return {tuple(bool(v) for v in column) for column in np.unique(kept[:, where], axis=1).T}

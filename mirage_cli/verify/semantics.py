@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mirage_cli.ir.ops import OPS, Number, Type
 from mirage_cli.verify.field import Field
-from mirage_cli.verify.residues import ALL, FINITE, LEVELS, UNDEFINED, Value, aligned, as_field, same
+from mirage_cli.verify.residues import ALL, FINITE, LEVELS, UNDEFINED, Value, aligned, as_field, both_valid, same
 
 Array = NDArray[Any]
 Window = dict[str, tuple[int, int]]
@@ -157,8 +157,7 @@ class FieldMemory:
             old.data[inner] = spread.data
             old.flags[at] = FINITE if spread.flags is None else spread.flags
             old.taint[inner] = False if spread.taint is None else spread.taint
-            valid = tuple(a and b for a, b in zip(old.valid, value.valid, strict=True))
-            self.value = replace(old, valid=valid)
+            self.value = replace(old, valid=both_valid(old, value))
         self.written[at] = True
 
     def _poison(self, like: Value) -> Value:
