@@ -32,6 +32,9 @@ from mirage_cli.target import Target, driver_version
 from mirage_cli.verify.equivalence import Verdict
 from mirage_cli.verify.numeric import longest_sum
 
+TUNING = 0.25
+"""The part of the budget that tuning has however long the search took."""
+
 # -- results
 
 
@@ -186,7 +189,8 @@ class Pipeline:
 
         stored = self.store.best(key)
         incumbent = self.incumbent(key, stored)
-        tuned = self.tune(program, key, found.plans, incumbent)
+        left_s = max(self.options.budget_s - found.seconds, TUNING * self.options.budget_s)
+        tuned = self.tune(program, key, found.plans, incumbent, left_s)
         best = tuned.best
         base = self.document(program, found)
         eager = tuned.baselines.get("eager")
@@ -238,7 +242,7 @@ class Pipeline:
         except (MuGraphTextError, KeyError, TypeError):  # written by a version of other operators or choices
             return None
 
-    def tune(self, program: Program, key: Key, plans: Sequence[Plan], incumbent: Any) -> Any:
+    def tune(self, program: Program, key: Key, plans: Sequence[Plan], incumbent: Any, budget_s: float) -> Any:
         """Run the tuner, continuing from the trials that the store already has, unless a fresh run is asked for."""
         from mirage_cli.codegen.export import kernels_source
         from mirage_cli.tune.compilefarm import CompileFarm
@@ -276,7 +280,7 @@ class Pipeline:
             measured_problem(program, self.options.seed),
             program.tolerance,
             longest_sum(program),
-            self.options.budget_s,
+            budget_s,
             known,
             keep,
             incumbent,

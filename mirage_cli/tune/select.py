@@ -52,7 +52,7 @@ HOPELESS = 1.35
 """A μGraph whose best schedule takes this much longer than the best of all is given up."""
 ROUND = 48
 """Schedules of one further round."""
-BATCH = 16
+BATCH = 24
 """Schedules that are timed together, while others are compiled."""
 FINALISTS = 5
 REFUSALS = 3

@@ -63,6 +63,7 @@ class Setting:
         self.expected: Tensors = []
         self.cases: dict[int, Case] = {}
         self.sets: list[tuple[Tensors, Tensors]] = []
+        self.busy_until = -math.inf  # the end of the last timing
         self.ordinary: Tensors = []
         if self.cuda:
             torch.cuda.set_device(device)
