@@ -26,6 +26,7 @@ from mirage_cli.search import cost
 from mirage_cli.search.expand import Bounds, Expansion, Space, axes_of, sort_axes
 from mirage_cli.search.roles import Plan, plans
 from mirage_cli.search.tiles import best_schedule
+from mirage_cli.search.twice import summed_twice
 from mirage_cli.target import Target
 
 MAX_TOGETHER = 5
@@ -406,7 +407,8 @@ class _Search:
         return Expansion((f,), tuple(chosen.items()), tuple(sorted(leaves, key=lambda g: g.key)))  # type: ignore[arg-type]
 
     def assemble(self, steps: tuple[Costed, ...]) -> Candidate | None:
-        """The μGraph of these plans in order; None where one of them reads what only a later one writes."""
+        """The μGraph of these plans in order; None where one of them reads what only a later one writes, or where it
+        would be less exact than the program."""
         d, program = self.d, self.d.program
         names: dict[str, str] = {}
         taken = {t.name for t in (*program.inputs, *program.outputs)}
@@ -465,6 +467,8 @@ class _Search:
         graph = MuGraph(
             program.name, dims, program.dtype, program.inputs, program.outputs, tuple(buffers), tuple(kernels)
         )
+        if summed_twice(graph):
+            return None
         return Candidate(graph, Schedule(schedules), us, tuple(s.plan.shape for s in steps))
 
     def output_stores(self, s: Store) -> list[Store]:
