@@ -323,9 +323,10 @@ class _Run:
 
     def time_specialized(self, g: str, candidates: Sequence[Candidate], waiting: dict[str, Trial]) -> None:
         """Where one hangs or faults, or the fastest of the first that were timed is wrong, none of them counts."""
-        timings = dict(self.t.worker.time(candidates, QUICK, persist=False))
+        trusted = self.trusted.get(g, True)
+        timings = dict(self.t.worker.time(candidates, QUICK, persist=False)) if trusted else {}
         fine = {key: x.median_us for key, x in timings.items() if isinstance(x, Timing)}
-        trusted = not any(isinstance(x, Failure) and x.kind in UNTRUSTED for x in timings.values())
+        trusted &= not any(isinstance(x, Failure) and x.kind in UNTRUSTED for x in timings.values())
         if trusted and fine and g not in self.trusted:
             trusted = self.judge(waiting[min(fine, key=lambda key: fine[key])], lenient=True).ok
         if fine or not trusted:
