@@ -35,7 +35,7 @@ TARGET = find_target("h100")
 LIMIT_S = 60.0
 SHRINK_S = 150.0
 PLANS = 3
-INSTANCES = 400
+INSTANCES = 150
 """Program instances of a source that the interpreter is asked to run, where there is one with fewer: each takes 5 ms
 or more, for each distribution."""
 
