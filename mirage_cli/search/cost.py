@@ -38,7 +38,7 @@ STEP_US = 0.085
 """The least time of one loop iteration of one warp: barriers and address arithmetic (fitted)."""
 WARP_STEP_US = 0.12
 """What each doubling of the warps adds to it (fitted)."""
-BUSY_WARPS = 4.0
+BUSY_WARPS = 5.0
 """Warps of a multiprocessor below which its arithmetic slows down, by the square of their number (fitted)."""
 SIMD = 0.58
 """The part of the float32 rate that arithmetic reaches which is not all multiply-adds (fitted)."""
@@ -73,7 +73,7 @@ takes turns with the kernel in front (fitted on tuned schedules; in a first kern
 that differ in nothing else show up to 1)."""
 SHOWN = 0.05
 """The part of what does not dominate that nothing hides (fitted)."""
-EXPOSED = 0.2
+EXPOSED = 0.15
 """The part more that shows of a block that is alone on its multiprocessor and fetches nothing ahead. It falls with the
 blocks, and with the square of the stages (fitted)."""
 TURNED = 3.0
