@@ -57,19 +57,29 @@ SAMPLES = 17
 """Positions along an axis that stand for all."""
 RUN_BYTES = 128
 """A line of the caches. Loads of shorter runs of neighbouring elements waste some of what they fetch."""
-WASTE = 0.7
+WASTE = 0.6
 """The power of run over line that such a load uses (fitted; 0 would be no waste, 1 the rest of the line)."""
-IN_FLIGHT = 0.34
-"""Of the bytes that arrive within `LATENCY_US`, the part in flight at which memory gives half its rate (fitted)."""
+PORT = 1.7
+"""How many times its share of the L2's rate a multiprocessor takes where others are idle (fitted)."""
+EARLY_US = 0.4
+"""Microseconds that a kernel gains which lets the one behind start at once: that one's blocks are in place when its own
+end, in the next call too (fitted on tuned schedules)."""
+FETCHED_US = 0.55
+"""Microseconds that a kernel gains whose first loads find their lines in the L2, or on their way there (fitted on tuned
+schedules; pairs that differ in nothing else: 0.3 to 0.7)."""
+TRAFFIC = 0.35
+"""What fetching into the L2 before the wait costs, as a part of the time that its bytes take at the memory's rate: it
+takes turns with the kernel in front (fitted on tuned schedules; in a first kernel, which has nothing to wait for, pairs
+that differ in nothing else show up to 1)."""
 SHOWN = 0.05
 """The part of what does not dominate that nothing hides (fitted)."""
-EXPOSED = 0.27
+EXPOSED = 0.15
 """The part more that shows of a block that is alone on its multiprocessor and fetches nothing ahead. It falls with the
 blocks, and with the square of the stages (fitted)."""
 TURNED = 3.0
 """How many times an element costs what reading it from shared memory does, where a warpgroup has computed it in this
 iteration and a product takes it as its second operand: it is written there, in another layout, first (fitted)."""
-BOXES = 1.4
+BOXES = 1.6
 """How many times as fast the L2 serves loops through descriptors: whole boxes, with no help of threads (fitted)."""
 MAX_ACCUMULATORS = 32768
 MAX_RESIDENT = 8
@@ -238,7 +248,11 @@ TERMS: Mapping[str, str] = {
     "waves": "the last wave of blocks leaves multiprocessors idle",
     "masks": "a loop does not visit what masks empty",
     "spread": "few blocks leave multiprocessors idle",
-    "flight": "memory's rate needs bytes in flight",
+    "short": "a loop of few iterations waits once and has no use for more stages",
+    "port": "a multiprocessor takes more than its share of the L2's rate where others are idle",
+    "early": "a kernel that lets the one behind start at once hides that one's beginning",
+    "fetched": "inputs that are fetched into the L2 before the wait arrive sooner",
+    "traffic": "fetching into the L2 before the wait takes memory's time",
 }
 """What the model consists of. `mirage_cli.study` switches off one at a time and compares with measurements."""
 
@@ -255,7 +269,8 @@ class Estimates:
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Many schedules of one kernel as columns: the block size and the place in the order of every dimension, chunks,
-    warps, stages, and 1 for a kernel that starts early and for one that reads blocks through descriptors."""
+    warps, stages, 1 for a kernel that starts early, that reads blocks through descriptors, that lets the kernel behind
+    start at once, and that fetches before it waits, and the iterations of its first loop that it fetches then."""
 
     block: Mapping[str, Array]
     place: Mapping[str, Array]
@@ -264,6 +279,9 @@ class Batch:
     stages: Array
     overlap: Array
     descriptors: Array
+    early: Array
+    fetch: Array
+    ahead: Array
 
     @staticmethod
     def of(m: Model, schedules: Sequence[KernelSchedule], sizes: Mapping[str, int]) -> Batch:
@@ -274,7 +292,7 @@ class Batch:
         orders = {order: i for i, order in enumerate(dict.fromkeys(s.order for s in schedules))}
         which = np.array([orders[s.order] for s in schedules])
         place = {d: np.array([float(order.index(d)) for order in orders])[which] for d in block}
-        names = "split", "warps", "stages", "overlap", "descriptors"
+        names = "split", "warps", "stages", "overlap", "descriptors", "early", "fetch", "ahead"
         columns = ([getattr(s, name) for s in schedules] for name in names)
         return Batch(block, place, *(np.array(c, dtype=np.float64) for c in columns))
 
@@ -302,12 +320,17 @@ def estimate(
     extent = {a: np.ceil(sizes[a] / batch.split) if a == m.split else zero + sizes[a] for a in block}
     tiles = {a: np.ceil(extent[a] / block[a]) for a in block}
     programs = reduce(np.multiply, (tiles[d] for d in m.grid), batch.split if m.split else zero + 1.0)
-    l2, dot_us, simd, latency, shared, in_flight, operands, sums, deepest = (zero,) * 9
-    for w in m.segments:
+    l2, dot_us, simd, latency, shared, operands, sums, deepest, ahead_bytes = (zero,) * 9
+    looped = False
+    for i, w in enumerate(m.segments):
         trips = reduce(np.multiply, (tiles[a] for a in w.loop), zero + 1.0)
         trips = np.maximum(1.0, trips * term("masks", zero + _visited(w, sizes), 1.0))
         loaded = sum((elements(axes) * size for axes, size, _ in w.loads), zero)
         fetched = sum((elements(axes) * size / _used(axes, size, block, sizes) for axes, size, _ in w.loads), zero)
+        if w.loop and not looped:  # the first loop
+            ahead_bytes, looped = ahead_bytes + np.minimum(batch.ahead, trips) * loaded, True
+        elif i == 0:
+            ahead_bytes = ahead_bytes + batch.fetch * loaded
         l2 = l2 + programs * trips * term("coalescing", fetched, loaded)
         multiplies = zero > 0
         for p in w.dots:
@@ -329,13 +352,15 @@ def estimate(
             copies = np.maximum(1.0, MIN_DOT * warps / elements(rows)) if rows else zero + 1.0
             simd = simd + programs * trips * elements(axes) * operations * term("copies", copies, 1.0)
         depth = term("ahead", np.where(multiplies, stages, 1.0), stages) if w.loop else zero + 1.0
-        deepest = np.maximum(deepest, depth)
+        deepest = np.maximum(deepest, term("short", np.minimum(depth, trips), depth))
         if w.dots:
             shared = np.maximum(shared, loaded * depth)
-        in_flight = np.maximum(in_flight, loaded * np.maximum(1.0, depth - 1))
         if w.loop:
             step = STEP_US + term("warps", WARP_STEP_US * np.log2(warps), 0.0)
-            latency = latency + LATENCY_US + trips * np.maximum(step, LATENCY_US / np.maximum(1.0, depth - 1))
+            fetching = np.maximum(1.0, depth - 1)
+            once = term("short", np.minimum(fetching, trips), 0.0)  # iterations whose data the first wait brings
+            stalls = (trips - once) * np.maximum(0.0, LATENCY_US / fetching - step)
+            latency = latency + LATENCY_US + (trips - term("short", zero + 1.0, 0.0)) * step + stalls
         else:
             latency = latency + (LATENCY_US if w.loads else 0.1)
     product = reduce(np.maximum, (elements(v) for v in m.products), zero)
@@ -349,8 +374,6 @@ def estimate(
     balance = np.minimum(np.where(programs > slots, waves * slots / programs, 1.0), 2.0)
     spread = term("spread", np.minimum(1.0, programs / target.sms), 1.0)
     uneven = balance / spread  # how much longer the multiprocessor with most to do takes than the mean
-    flight = np.minimum(programs, slots) * np.maximum(in_flight, 1024.0)
-    bandwidth = target.dram_bytes_per_us * flight / (flight + target.dram_bytes_per_us * LATENCY_US * IN_FLIGHT)
     at_once = np.minimum(np.ceil(programs / target.sms), resident)
     awake = term("warps", np.minimum(1.0, at_once * warps / BUSY_WARPS) ** 2, 1.0)
     dot_us = dot_us * uneven
@@ -359,12 +382,13 @@ def estimate(
     # a block alone computes or multiplies; others fill its pauses
     alone = np.maximum(1.0, np.minimum(programs, slots) / target.sms)
     turns = term("turns", np.minimum(dot_us, simd_us) / alone, 0.0)
+    ports = term("port", np.minimum(1.0, PORT * spread), spread)
     stored = _stored_bytes(m, sizes, batch.split)
     boxes = term("descriptors", np.where(batch.descriptors, BOXES, 1.0), 1.0)
     times = np.array(
         [
-            (_read_bytes(m, sizes) + stored) / term("flight", bandwidth, target.dram_bytes_per_us),
-            l2 / (target.l2_bytes_per_us * spread * boxes),
+            (_read_bytes(m, sizes) + stored) / target.dram_bytes_per_us,
+            l2 / (target.l2_bytes_per_us * ports * boxes),
             dot_us + np.where(dot_us > simd_us, turns, 0.0),
             simd_us + np.where(dot_us > simd_us, 0.0, turns),
             latency * waves,
@@ -377,6 +401,11 @@ def estimate(
     shown = SHOWN + term("pauses", (1.0 - SHOWN) * EXPOSED / (alone * deepest**2), 0.0)
     us = us + term("sum", longest + shown * (times.sum(axis=0) - longest), longest)
     us = us + term("stores", stored / (target.dram_bytes_per_us * waves), 0.0)
+    us = us - term("early", EARLY_US * batch.early, 0.0)
+    ahead_bytes = ahead_bytes * batch.overlap
+    us = us - term("fetched", np.where(ahead_bytes > 0, FETCHED_US, 0.0), 0.0)
+    traffic = TRAFFIC * ahead_bytes * programs / target.dram_bytes_per_us
+    us = us + term("traffic", traffic, 0.0)
     unfit = (
         (largest > MAX_BLOCK)
         | (accumulated > MAX_ACCUMULATORS)
