@@ -35,7 +35,7 @@ TARGET = find_target("h100")
 LIMIT_S = 60.0
 SHRINK_S = 150.0
 PLANS = 3
-INSTANCES = 150
+INSTANCES = 64
 """Program instances of a source that the interpreter is asked to run, where there is one with fewer: each takes 5 ms
 or more, for each distribution."""
 
@@ -203,8 +203,10 @@ def _outcome(text: str, judge: Judge, plans: int) -> Outcome:
     if took > LIMIT_S / 2 + 5:
         return Outcome(f"search: took {took:.0f} s with a budget of {LIMIT_S / 2:.0f} s")
     judged = 0
-    for p in found.plans[:plans]:
+    for place, p in enumerate(found.plans[:plans]):
         sources = plan_sources(p)
+        if place and "reduced choosing schedule" in sources:  # which is the other with more
+            sources.pop("reduced schedule", None)
         if not sources:
             return Outcome(f"no schedule: {p.id} cannot be emitted\n{p.graph}")
         for label, source in sources.items():
