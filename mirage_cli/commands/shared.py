@@ -45,7 +45,8 @@ Fresh = Annotated[
     bool,
     typer.Option(
         "--fresh",
-        help="search and tune anew, and take nothing from the database but the best kernel to time the new one against",
+        help="search and tune anew: of the database, only what won at other sizes and the best kernel, to time the new "
+        "one against, are used",
     ),
 ]
 Top = Annotated[int, typer.Option(min=1, help="how many kernels to report for each program")]
