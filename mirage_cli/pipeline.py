@@ -19,13 +19,12 @@ from typing import Any
 from mirage_cli import __version__
 from mirage_cli.errors import MirageError
 from mirage_cli.ir.derived import lower
-from mirage_cli.ir.masked import product_flops
+from mirage_cli.ir.masked import product_flops, program_bytes
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import MuGraphTextError, canonical_text, mugraph_id, parse_mugraph
 from mirage_cli.search.cost import floor_us
-from mirage_cli.search.generator import program_bytes
 from mirage_cli.store import Best, Key, Measurement, Store, StoredMuGraph, StoredSearch
 from mirage_cli.structural import Found, Options, Plan
 from mirage_cli.target import Target, driver_version

@@ -472,9 +472,8 @@ class Algebra:
 
 def _nonnegative(atom: Atom) -> bool:
     """Whether an atom cannot be negative, so that fractional powers distribute over it."""
-    if atom.kind in ("exp", "shifted_exp", "size", "number"):
-        return True
-    return atom.kind == "sum" and all(_nonnegative(a) or k % 2 == 0 for a, k in atom.args[1])
+    squares = atom.kind == "sum" and all(_nonnegative(a) or k % 2 == 0 for a, k in atom.args[1])
+    return squares or atom.kind in ("exp", "shifted_exp", "size", "number")
 
 
 def _exact_power(c: Fraction, e: Fraction) -> Fraction | None:
@@ -494,8 +493,7 @@ def _components(mono: Mono, bound: frozenset[str]) -> list[Mono]:
     for atom, e in mono:
         axes, members = set(atom.dims & bound), [(atom, e)]
         for group in [g for g in groups if g[0] & axes]:
-            axes |= group[0]
-            members = group[1] + members
+            axes, members = axes | group[0], group[1] + members
             groups.remove(group)
         groups.append((axes, members))
     return [tuple(sorted(members, key=lambda f: f[0].key)) for _, members in groups]

@@ -1,4 +1,4 @@
-"""What masks leave of a program's products.
+"""What any implementation of a program must move, and what it must multiply: what masks leave of its products.
 
 Where a mask is a comparison that is linear in positions (causal, a window), the places of the program fall into regions
 in each of which every such comparison is true throughout, or false. What is known of values there follows operator by
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import Eqn, Program
+from mirage_cli.ir.program import DTYPE_BYTES, Eqn, Program
 from mirage_cli.ir.reach import Linear, known_value, linear
 
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
@@ -49,6 +49,14 @@ class Condition:
     @property
     def axes(self) -> frozenset[str]:
         return frozenset(name for (_, name), _ in self.difference.terms)
+
+
+def program_bytes(program: Program) -> int:
+    """Bytes that any implementation must move: every input that is used and every output, once."""
+    sizes = program.sizes
+    used = {v for e in program.eqns for v in e.values}
+    tensors = [t for t in program.inputs if t.name in used] + list(program.outputs)
+    return sum(prod(sizes[a] for a in t.dims) * DTYPE_BYTES[t.dtype] for t in tensors)
 
 
 def product_flops(program: Program) -> float:

@@ -2,8 +2,7 @@
 
 It orders candidates; it does not have to be right in microseconds. The largest of six times counts: device memory,
 L2, shared memory, matrix units, other arithmetic, and the latency of the iterations that one program instance walks in
-sequence. Constants that are said to be fitted are those that order the measured schedules of `results/` best.
-`results/` holds the comparison with measurements that justifies each term.
+sequence. Fitted constants are those that order the measured schedules of `results/` best; the comparison is there.
 """
 
 from __future__ import annotations
@@ -474,8 +473,7 @@ def _visited(w: Work, sizes: Mapping[str, int]) -> float:
 
 def _read_bytes(m: Model, sizes: Mapping[str, int]) -> float:
     """Bytes of device memory: each tensor read once."""
-    reads = {name: prod(sizes[a] for a in axes) * size for w in m.segments for axes, size, name in w.loads}
-    return sum(reads.values())
+    return sum({name: prod(sizes[a] for a in axes) * size for w in m.segments for axes, size, name in w.loads}.values())
 
 
 def _stored_bytes(m: Model, sizes: Mapping[str, int], split: Array) -> Array:

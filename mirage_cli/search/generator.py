@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import count
 from math import prod
 
 from mirage_cli.algebra.canonical import Form
@@ -420,10 +421,7 @@ class _Search:
         buffers: list[Tensor] = []
 
         def name_buffer(key: str, wanted: str, dims: tuple[str, ...], dtype: str) -> None:
-            name, n = wanted, 0
-            while name in taken:
-                n += 1
-                name = f"{wanted}_{n}"
+            name = next(x for n in count() if (x := f"{wanted}_{n}" if n else wanted) not in taken)
             taken.add(name)
             names[key] = name
             buffers.append(Tensor(name, dims, dtype))
@@ -500,11 +498,3 @@ class _Search:
             called = dict(zip(sort_axes(self.d, set(order)), x.dims, strict=True)) if order else {}
             found.append(replace(x, dims=tuple(called[a] for a in order)) if order else x)
         return tuple(found)
-
-
-def program_bytes(program: Program) -> int:
-    """Bytes that any implementation must move: every input that is used and every output, once."""
-    sizes = program.sizes
-    used = {v for e in program.eqns for v in e.values}
-    tensors = [t for t in program.inputs if t.name in used] + list(program.outputs)
-    return sum(prod(sizes[a] for a in t.dims) * DTYPE_BYTES[t.dtype] for t in tensors)

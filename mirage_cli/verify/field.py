@@ -59,6 +59,7 @@ from mirage_cli.verify.residues import (
     joint_shape,
     joint_taint,
     mix,
+    no_square,
     power,
     powers,
     seen_by_functions,
@@ -212,8 +213,8 @@ class Field:
         data = power(x.data, exponents)
         taint = x.taint
         if twos:
-            no_square = self._no_square(x.data, data if abs(c) == Fraction(1, 2) else None, c)
-            taint = no_square if taint is None else taint | no_square
+            negative = no_square(x.data, data if abs(c) == Fraction(1, 2) else None, c)
+            taint = negative if taint is None else taint | negative
         flags = x.flags
         zero = zero_in(x) & (True if flags is None else flags == FINITE)
         if c <= 0 or flags is not None:
@@ -230,18 +231,6 @@ class Field:
             flags = flags.astype(np.int8)
         data = np.where(zero, 1 if c == 0 else 0, data)
         return finish(x.dims, data, valid, flags, taint, x.sign if c.numerator % 2 else abs(x.sign))
-
-    @staticmethod
-    def _no_square(x: Array, root: Array | None = None, c: Fraction = Fraction(1, 2)) -> Array:
-        """Elements of x that are no square, the field's negative numbers: -1 is none, and the product of two is one.
-
-        root: x ** c for c = 1/2 or -1/2, where it is at hand: of a square it squares back, of another to the negative.
-        """
-        if root is None:
-            return power(x, tuple((p - 1) // 2 for p in MODULI)) > 1
-        p = columns(x)
-        square = root * root % p
-        return square != x if c > 0 else (square * x % p != 1) & (x != 0)
 
     def finite(self, m: Value) -> Value:
         """m where it is not -infinity, else 0."""
@@ -292,7 +281,7 @@ class Field:
                     n = MODULI[i + 1]
                     square = x.data[i] * x.data[i] % MODULI[i]
                     data[i + 1] = self._dlog(i, square) * ((n + 1) // 2) % n
-            negative = self._no_square(x.data)
+            negative = no_square(x.data)
             negative = negative if x.taint is None else negative | x.taint
             taint = np.concatenate([np.zeros_like(negative[:1]), negative[:-1]])
         else:

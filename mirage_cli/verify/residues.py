@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any, Literal
 
 import numpy as np
@@ -181,6 +182,18 @@ def power(x: Array, exponents: tuple[int, ...]) -> Array:
                 np.remainder(np.multiply(result, result, out=result), p, out=result)
         result = result * factor % p if place else factor
     return result
+
+
+def no_square(x: Array, root: Array | None = None, c: Fraction | None = None) -> Array:
+    """Elements of x that are no square, the field's negative numbers: -1 is none, and the product of two is one.
+
+    root: x ** c for c = 1/2 or -1/2, where it is at hand: of a square it squares back, of another to the negative.
+    """
+    if root is None or c is None:
+        return power(x, tuple((p - 1) // 2 for p in MODULI)) > 1
+    p = columns(x)
+    square = root * root % p
+    return square != x if c > 0 else (square * x % p != 1) & (x != 0)
 
 
 def seen_by_functions(x: Value) -> Value:
