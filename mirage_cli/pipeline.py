@@ -82,42 +82,6 @@ def measured_problem(program: Program, seed: int) -> Any:
     return Problem(tuple(spec(t) for t in program.inputs), tuple(spec(t) for t in program.outputs), source, seed)
 
 
-def search_stats(found: Found) -> dict[str, Any]:
-    """The `search` object of the JSON document."""
-    return {
-        "classes": found.classes,
-        "nodes": found.nodes,
-        "enumerated": found.enumerated,
-        "pruned": dict(sorted(found.pruned.items())),
-        "verified": len(found.plans),
-        "rejected": len(found.rejected),
-        "stopped": found.stopped,
-        "seconds": round(found.seconds, 3),
-    }
-
-
-def tuning_stats(tuned: Any) -> dict[str, Any]:
-    """The `tuning` object of the JSON document, of a `select.Tuned`.
-
-    found: the fastest that this run has found. stored: what an earlier one had found. Both as timed in the finals.
-    """
-
-    def finalist(t: Any) -> dict[str, Any] | None:
-        return t and {"id": t.mugraph, "time_us": t.timing and t.timing.median_us, "problem": t.failure}
-
-    rejected = tuned.rejected
-    return {
-        "trials": len(tuned.trials),
-        "failures": dict(tuned.failures),
-        "rejected": [{"id": t.mugraph, "schedule": t.schedule.to_json(), "problem": v.problem} for t, v in rejected],
-        "stopped": tuned.stopped,
-        "seconds": round(tuned.seconds, 2),
-        "phases": {name: round(s, 2) for name, s in tuned.phases.items()},
-        "found": finalist(tuned.found),
-        "stored": finalist(tuned.incumbent),
-    }
-
-
 Progress = Callable[[str], None]
 
 
@@ -174,9 +138,7 @@ class Pipeline:
         )
         self.store.put_search(
             key,
-            StoredSearch(
-                self.options.seed, [p.id for p in found.plans], search_stats(found), found.stopped, found.seconds
-            ),
+            StoredSearch(self.options.seed, [p.id for p in found.plans], found.stats, found.stopped, found.seconds),
         )
         return self.measured(program, key, found) if self.measures else self.predicted(program, key, found)
 
@@ -194,7 +156,7 @@ class Pipeline:
         base = self.document(program, found)
         eager = tuned.baselines.get("eager")
         eager_us = eager.median_us if isinstance(eager, Timing) else None
-        base["tuning"] = tuning_stats(tuned)
+        base["tuning"] = tuned.stats
         if best is None or best.timing is None or tuned.verdict is None:
             base["best"] = None
             return base
@@ -244,14 +206,12 @@ class Pipeline:
     def tune(self, program: Program, key: Key, plans: Sequence[Plan], incumbent: Any, budget_s: float) -> Any:
         """Run the tuner, continuing from the trials that the store already has, unless a fresh run is asked for."""
         from mirage_cli.codegen.export import kernels_source
-        from mirage_cli.tune.compilefarm import CompileFarm
         from mirage_cli.tune.measure import Timing
         from mirage_cli.tune.select import Tuner
         from mirage_cli.tune.trials import Trial
 
         if self._tuner is None:
-            self._farm = self._stack.enter_context(CompileFarm(self.target.sm, self.options.workers))
-            self._tuner = Tuner(self.worker(), self._farm, self.target, kernels_source, self.tell)
+            self._tuner = Tuner(self.worker(), self.farm(), self.target, kernels_source, self.tell)
         known: list[Trial] = []
         for p in plans if not self.options.fresh else ():
             for m in self.store.measurements(key, p.id):
@@ -294,6 +254,20 @@ class Pipeline:
             for p in plans
             if mugraph_id(p.graph.resized(dict(w.dims))) == w.mugraph
         ]
+
+    def prepare(self) -> None:
+        """Starts the processes that tuning needs: their seconds of imports pass while the search is at work."""
+        if self.measures:
+            self.worker().start()
+            self.farm().start()
+
+    def farm(self) -> Any:
+        """The processes that compile."""
+        from mirage_cli.tune.compilefarm import CompileFarm
+
+        if self._farm is None:
+            self._farm = self._stack.enter_context(CompileFarm(self.target.sm, self.options.workers))
+        return self._farm
 
     def worker(self) -> Any:
         """The process that owns the GPU."""
@@ -371,14 +345,11 @@ class Pipeline:
         the interpreter at reduced sizes; or the reason why there is none."""
         from mirage_cli.codegen.blocks import EmitError
         from mirage_cli.codegen.export import kernels_source
-        from mirage_cli.tune.compilefarm import CompileFarm
         from mirage_cli.tune.interpreted import Interpreter, reduced_schedule, reduced_sizes
         from mirage_cli.tune.measure import Candidate as Contestant
         from mirage_cli.tune.measure import Failure
         from mirage_cli.tune.space import first_schedules
 
-        if self._farm is None:
-            self._farm = self._stack.enter_context(CompileFarm(self.target.sm, self.options.workers))
         if self._interpreter is None:
             self._interpreter = self._stack.enter_context(Interpreter())
             self._interpreter.start()
@@ -391,7 +362,7 @@ class Pipeline:
             except EmitError as error:
                 reason = error.reason
                 continue
-            ((_, answer),) = self._farm.compile_all([Contestant(p.id, source)], problem.inputs, problem.outputs)
+            ((_, answer),) = self.farm().compile_all([Contestant(p.id, source)], problem.inputs, problem.outputs)
             if isinstance(answer, Failure):
                 reason = str(answer.kind)
                 continue
@@ -418,7 +389,7 @@ class Pipeline:
             "dims": program.sizes,
             "dtype": program.dtype,
             "seed": self.options.seed,
-            "search": search_stats(found),
+            "search": found.stats,
             "best": None,
             "top": [],
             "complete": True,

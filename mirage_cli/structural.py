@@ -70,6 +70,20 @@ class Found:
     stopped: str
     seconds: float
 
+    @property
+    def stats(self) -> dict[str, Any]:
+        """The `search` object of the JSON document."""
+        return {
+            "classes": self.classes,
+            "nodes": self.nodes,
+            "enumerated": self.enumerated,
+            "pruned": dict(sorted(self.pruned.items())),
+            "verified": len(self.plans),
+            "rejected": len(self.rejected),
+            "stopped": self.stopped,
+            "seconds": round(self.seconds, 3),
+        }
+
 
 def search_program(
     program: Program, target: Target, options: Options, interrupted: Callable[[], bool] = lambda: False

@@ -8,7 +8,7 @@ import random
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import count, pairwise
@@ -47,7 +47,7 @@ from mirage_cli.tune.measure import (
     TensorSpec,
     Timing,
 )
-from mirage_cli.tune.select import BATCH, REFUSALS, ROUND, STARTS, Tuner
+from mirage_cli.tune.select import GUESSES, PATIENCE, REFUSALS, STARTS, Tuner
 from mirage_cli.tune.space import crossings, first_schedules, fitted, models, neighbours, total_us
 from mirage_cli.tune.surrogate import DEVIATION, Point, choose, distinct, predict
 from mirage_cli.tune.trials import Incumbent, Trial, Tuned
@@ -376,6 +376,7 @@ PROBLEM = Problem(
     (TensorSpec("X", (8, 4096), "float16"),), (TensorSpec("O", (8, 14336), "float16"),), "reference = 0\n"
 )
 EAGER_US = 50.0
+TOGETHER = 8
 Time = Callable[[str, Schedule], float]
 
 
@@ -394,10 +395,28 @@ class Farm:
     def __init__(self, refuse: Callable[[str], Any] = lambda _: None) -> None:
         self.refuse = refuse
 
-    def compile_all(self, candidates: Sequence[Candidate], *_: Any) -> Iterator[tuple[str, Any]]:
+        self.waiting: list[Candidate] = []
+
+    def give(self, candidates: Sequence[Candidate], *_: Any) -> None:
+        self.waiting += candidates
+
+    @property
+    def pending(self) -> int:
+        return len(self.waiting)
+
+    def take(self) -> list[tuple[str, Any]]:
+        """A few, as where few processes compile."""
+        done, self.waiting = self.waiting[:TOGETHER], self.waiting[TOGETHER:]
         fine = (KernelResources("k0", 1024, 64, 0, 4, ""),)
-        for c in candidates:
-            yield c.id, self.refuse(c.source) or fine
+        return [(c.id, self.refuse(c.source) or fine) for c in done]
+
+    def forget(self) -> list[str]:
+        ids = [c.id for c in self.waiting]
+        self.waiting.clear()
+        return ids
+
+    def drop(self) -> None:
+        self.waiting.clear()
 
 
 @dataclass
@@ -546,7 +565,7 @@ def test_where_one_specialized_schedule_fails_no_other_of_its_graph_is_tried(opt
     tuned, worker = tune(**{"time": specialized_is_faster, **options}, target=SPECIALIZING)
     assert tuned.best is not None and not tuned.best.schedule.specialize
     assert tuned.best.us == min(t.us for t in tuned.trials) <= 10.0 * 1.05
-    assert 1 <= sum("specialize" in source for source in worker.timed) <= BATCH
+    assert 1 <= sum("specialize" in source for source in worker.timed) <= TOGETHER
     known = [replace(t, source="") for t in tuned.trials]
     again, second = tune(**{"time": specialized_is_faster, **options}, known=known, target=SPECIALIZING)
     assert again.best is not None and not again.best.schedule.specialize
@@ -727,9 +746,9 @@ def test_known_trials_of_other_graphs_are_left_alone() -> None:
     assert tuned.best is not None and tuned.best.mugraph == "g"
 
 
-def test_without_time_there_is_one_round_and_an_answer() -> None:
+def test_without_time_there_is_an_answer() -> None:
     tuned, worker = tune(budget_s=-1.0)
-    assert (tuned.stopped, len(worker.timed)) == ("budget", STARTS)
+    assert (tuned.stopped, len(worker.timed)) == ("budget", TOGETHER)
     assert tuned.best is not None and tuned.verdict is not None
 
 
@@ -758,14 +777,20 @@ def test_chunks_are_no_more_than_there_are_tiles() -> None:
     assert own.kernels["k0"].split == graph.sizes["k"] // 16 == 8
 
 
-def test_rounds_end_with_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every timing takes ten seconds: the first round, and two more, with two timings each, fit into 60."""
-    ticks = count(0, 10)
+def test_the_budget_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every timing takes ten seconds. Five fit into 54, which leaves the rest of 60 to the finals."""
+    ticks = count(10, 10)
     now = [0.0]
     monkeypatch.setattr("mirage_cli.tune.select.time", SimpleNamespace(monotonic=lambda: now[0]))
-    tuned, worker = tune(budget_s=60.0, clock=lambda: now.__setitem__(0, next(ticks) + 10.0))
+    tuned, worker = tune(budget_s=60.0, clock=lambda: now.__setitem__(0, next(ticks)))
     assert tuned.stopped == "budget"
-    assert len(worker.timed) == STARTS + 2 * ROUND
+    assert len(worker.timed) == 6 * TOGETHER
+
+
+def test_guesses_that_bring_nothing_end_the_search() -> None:
+    tuned, worker = tune(lambda graph, s: 10.0)
+    assert tuned.stopped == "exhausted"
+    assert 0 <= len(worker.timed) - STARTS - PATIENCE < GUESSES + TOGETHER
 
 
 def test_what_cannot_be_emitted_or_compiled_or_run_is_counted_and_not_timed() -> None:

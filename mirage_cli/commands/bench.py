@@ -75,6 +75,8 @@ def bench(
     ):
         programs = programs or stored_programs(store, overrides(dim), dtype)
         todo = [p for p, _ in programs if not pipeline.has_kernel(p)]
+        if todo:
+            pipeline.prepare()
         found = search_all(todo, gpu, wanted)
         for program, text in programs:
             if not pipeline.has_kernel(program):

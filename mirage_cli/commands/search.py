@@ -87,6 +87,8 @@ def search(
     ):
         known = {i: d for i, (p, _) in enumerate(programs) if (d := pipeline.stored(p)) is not None}
         todo = [i for i in range(len(programs)) if i not in known]
+        if todo:
+            pipeline.prepare()
         found = search_all([programs[i][0] for i in todo], chosen, wanted)
         try:
             for i, (program, text) in enumerate(programs):
@@ -148,6 +150,7 @@ def tune(
         status(as_json) as tell,
         Pipeline(gpu, wanted, store, True, tell, command_line()) as pipeline,
     ):
+        pipeline.prepare()
         try:
             for program, text in programs:
                 found = stored_search(store, program)

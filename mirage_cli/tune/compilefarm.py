@@ -39,6 +39,10 @@ class KernelResources:
     cache_key: str
 
 
+Compiled = tuple[KernelResources, ...] | Failure
+"""What becomes of a candidate: the kernels that it launches, or why it has none."""
+
+
 @dataclass(frozen=True, slots=True)
 class CompileRequest:
     candidate: Candidate
@@ -64,6 +68,7 @@ class CompileFarm:
         self.workers = workers or os.cpu_count() or 1
         self._directory = tempfile.TemporaryDirectory(prefix="mirage-")
         self._children: list[_Busy] = []
+        self._waiting: deque[CompileRequest] = deque()
 
     def __enter__(self) -> CompileFarm:
         return self
@@ -87,30 +92,62 @@ class CompileFarm:
         candidates: Sequence[Candidate],
         inputs: tuple[TensorSpec, ...],
         outputs: tuple[TensorSpec, ...],
-    ) -> Iterator[tuple[str, tuple[KernelResources, ...] | Failure]]:
-        """Yields each candidate's id and kernels as they are done. A candidate may take its `timeout_s`.
-
-        A caller that stops early ends the processes that are still at work.
-        """
-        waiting = deque(candidates)
-        self.start(len(waiting))
+    ) -> Iterator[tuple[str, Compiled]]:
+        """Yields each candidate's id and kernels as they are done. A caller that stops early drops the others."""
+        self.give(candidates, inputs, outputs)
         try:
-            left = len(waiting)
-            while left:
-                for b in self._children:
-                    if b.job is None and b.deadline == 0.0 and waiting:
-                        self._give(b, CompileRequest(waiting.popleft(), inputs, outputs))
-                for b, answer in self._answers():
-                    job, b.job, b.deadline = b.job, None, 0.0
-                    if isinstance(answer, Failure) and answer.fatal:
-                        b.child.kill()
-                        self._children[self._children.index(b)] = self._spawn()
-                    if job is not None:
-                        left -= 1
-                        yield job.id, answer
+            while self.pending:
+                yield from self.take()
         finally:
-            if any(b.job is not None for b in self._children):
-                self._kill_all()
+            self.drop()
+
+    def give(
+        self,
+        candidates: Sequence[Candidate],
+        inputs: tuple[TensorSpec, ...],
+        outputs: tuple[TensorSpec, ...],
+    ) -> None:
+        """Has these compiled after those given before. Each may take its `timeout_s`."""
+        self._waiting += [CompileRequest(c, inputs, outputs) for c in candidates]
+        self.start(self.pending)
+        self._hand_out()
+
+    @property
+    def pending(self) -> int:
+        """Candidates that were given and not taken."""
+        return len(self._waiting) + sum(b.job is not None for b in self._children)
+
+    def take(self) -> list[tuple[str, Compiled]]:
+        """Ids and kernels of what is done by now; waits for the first of them. Nothing where nothing is pending."""
+        done: list[tuple[str, Compiled]] = []
+        while self.pending and not done:
+            for b, answer in self._answers():
+                job, b.job, b.deadline = b.job, None, 0.0
+                if isinstance(answer, Failure) and answer.fatal:
+                    b.child.kill()
+                    self._children[self._children.index(b)] = self._spawn()
+                if job is not None:
+                    done.append((job.id, answer))
+            self._hand_out()
+        return done
+
+    def forget(self) -> list[str]:
+        """Drops what no process has begun with, and says what that is."""
+        ids = [r.candidate.id for r in self._waiting]
+        self._waiting.clear()
+        return ids
+
+    def drop(self) -> None:
+        """Drops everything, and ends the processes that are at work."""
+        self._waiting.clear()
+        for b in [b for b in self._children if b.job is not None]:
+            b.child.kill()
+            self._children.remove(b)
+
+    def _hand_out(self) -> None:
+        for b in self._children:
+            if b.job is None and b.deadline == 0.0 and self._waiting:
+                self._give(b, self._waiting.popleft())
 
     def _spawn(self) -> _Busy:
         """A process that is starting: it has no job, and a deadline for its first message."""
@@ -124,11 +161,11 @@ class CompileFarm:
         with contextlib.suppress(ChildDied):  # the next receive reports it
             b.child.send(request)
 
-    def _answers(self) -> list[tuple[_Busy, tuple[KernelResources, ...] | Failure]]:
+    def _answers(self) -> list[tuple[_Busy, Compiled]]:
         """Waits for at least one process to answer, die or run out of time. A process that has started answers ()."""
         busy = [b for b in self._children if b.deadline]
         ready = wait([b.child.connection for b in busy], max(min(b.deadline for b in busy) - time.monotonic(), 0))
-        answers: list[tuple[_Busy, tuple[KernelResources, ...] | Failure]] = []
+        answers: list[tuple[_Busy, Compiled]] = []
         for b in busy:
             if b.child.connection in ready:
                 try:

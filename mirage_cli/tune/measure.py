@@ -279,6 +279,11 @@ class GpuWorker:
         self._drop()
         self._directory.cleanup()
 
+    def start(self) -> None:
+        """Starts the process, so that its seconds of imports pass while other work is done."""
+        if self._child is None:
+            self._child = Child("mirage_cli.tune.worker", (self._options, Path(self._directory.name)))
+
     @property
     def device(self) -> Device:
         """Raises MeasureError."""
@@ -352,10 +357,11 @@ class GpuWorker:
         return answer
 
     def _running(self, problem: bool = True) -> Child:
-        if self._child is not None:
-            return self._child
-        child = Child("mirage_cli.tune.worker", (self._options, Path(self._directory.name)))
-        self._child = child
+        self.start()
+        child = self._child
+        assert child is not None
+        if self._device is not None:
+            return child
         try:
             self._device = child.receive(START_TIMEOUT_S)
         except (TimeoutError, ChildDied) as e:
@@ -378,7 +384,7 @@ class GpuWorker:
     def _drop(self) -> None:
         if self._child is not None:
             self._child.kill()
-            self._child = None
+            self._child = self._device = None
 
 
 @dataclass(frozen=True, slots=True)

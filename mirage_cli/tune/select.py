@@ -1,20 +1,21 @@
 """The tuner: from μGraphs and a cost model to the one schedule that is fastest and right on this GPU.
 
-Rounds: many schedules timed quickly, then those around the best of which a surrogate model (`tune.surrogate`) expects
-most, until nothing gets better or the time is up, then a careful, interleaved timing of the finalists. The best of an
+A stream: schedules are compiled in parallel, and timed quickly as they come. The first are the cost model's; whenever
+few are left on their way, a surrogate model (`tune.surrogate`) names those around the best of which it expects most,
+until nothing gets better or the time is up. Then comes a careful, interleaved timing of the finalists. The best of an
 earlier run is one of them, and stays the best where nothing is faster. Every finalist is judged on every distribution
 of test data: a compiler may get a single schedule wrong, so the judgement is of schedules, not of μGraphs.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import islice
 
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.ir.mugraph import MuGraph
@@ -40,7 +41,7 @@ from mirage_cli.tune.surrogate import Point, choose, distinct
 from mirage_cli.tune.trials import Incumbent, Trial, Tuned
 
 STARTS = 20
-"""Schedules of each of the most promising μGraphs in the first round."""
+"""The first schedules of each of the most promising μGraphs."""
 FEW_STARTS = 6
 """Of each of the others."""
 PROMISING = 4
@@ -50,10 +51,11 @@ FARTHER = 3
 """Of those, how many are looked around two changes away."""
 HOPELESS = 1.35
 """A μGraph whose best schedule takes this much longer than the best of all is given up."""
-ROUND = 48
-"""Schedules of one further round."""
-BATCH = 24
-"""Schedules that are timed together, while others are compiled."""
+GUESSES = 24
+"""Schedules that the surrogate names at once, whenever fewer than that are on their way."""
+PATIENCE = 96
+"""So many of them in a row that bring less than `GAIN` end the search."""
+GAIN = 0.99
 FINALISTS = 5
 REFUSALS = 3
 """A μGraph of which so many schedules were refused is not judged further."""
@@ -63,11 +65,8 @@ SPECIALIZED_TIMEOUT_S = 8.0
 UNTRUSTED = (FailureKind.HANG, FailureKind.FAULT, FailureKind.CRASH, FailureKind.WRONG)
 """Failures of a specialized schedule after which no other of the same μGraph is tried."""
 FINAL = Effort(rounds=31, launches=2048, seconds=0.5, hot=True)
-GAIN = 0.99
 FINISHING = 0.1
 """The part of the budget that is left to the judgement of the finalists and their timing."""
-PATIENCE = 3
-"""So many rounds in a row that each bring less than `GAIN` end the search."""
 
 
 Emit = Callable[[MuGraph, Schedule], str]
@@ -125,6 +124,9 @@ class _Run:
         self.t, self.graphs, self.problem, self.tolerance = tuner, graphs, problem, tolerance
         self.deadline, self.on_trial = deadline, on_trial
         self.trials: dict[str, Trial] = {}
+        self.waiting: dict[str, Trial] = {}  # what is being compiled, or was and is not yet timed
+        self.guessed: set[str] = set()  # what the surrogate has named
+        self.record_us, self.idle = math.inf, 0  # the last gain, and the guesses since
         self.failures: Counter[str] = Counter()
         self.eager = baseline("eager", problem)
         self.near: dict[str, list[tuple[float, Schedule]]] = {}
@@ -144,26 +146,34 @@ class _Run:
                 self.trials[self.key(trial.mugraph, trial.schedule)] = trial
                 if trial.schedule.specialize and (trial.failure or "").startswith(UNTRUSTED):
                     self.trusted[trial.mugraph] = False
-        self.round("first schedules", self.first())
-        stopped = "exhausted"
-        best = self.best_us()
-        idle = 0
-        took = 0.0  # seconds of the round before
-        while idle < PATIENCE:
-            begun = time.monotonic()
-            if begun + took > self.deadline:
-                stopped = "budget"
-                break
-            with self.phase("choosing"):
-                promising = self.promising()
-            if not promising:
-                break
-            self.round("promising schedules", promising)
-            now = self.best_us()
-            idle = 0 if now < best * GAIN else idle + 1
-            best = now
-            took = time.monotonic() - begun
+        try:
+            stopped = self.explore()
+        finally:
+            self.t.farm.drop()
         return self.finish(stopped)
+
+    def explore(self) -> str:
+        """Times schedules until the best seems found; says what ended it."""
+        self.ask(self.first())
+        stopped = ""
+        while self.t.farm.pending:
+            with self.phase("compiling"):
+                ready = self.compiled()
+            with self.phase("timing"):
+                self.time(ready)
+            self.tell()
+            if not stopped and time.monotonic() > self.deadline and self.leaders(1):
+                stopped = "budget"
+                for key in self.t.farm.forget():
+                    del self.waiting[key]
+            while not stopped and len(self.waiting) < GUESSES and self.idle < PATIENCE:
+                with self.phase("choosing"):
+                    promising = self.promising()
+                    self.guessed |= {self.key(*pair) for pair in promising}
+                    self.ask(promising)
+                if not promising:
+                    break
+        return stopped or "exhausted"
 
     def first(self) -> list[tuple[str, Schedule]]:
         """What won at other sizes, and the cost model's best."""
@@ -185,7 +195,7 @@ class _Run:
         """What the surrogate expects most of."""
         pool = self.pool()
         points = [Point(t.mugraph, t.schedule, self.predicted(t), t.us) for t in self.trials.values()]
-        chosen = choose([p for p in points if p.predicted_us < float("inf")], pool, ROUND)
+        chosen = choose([p for p in points if p.predicted_us < float("inf")], pool, GUESSES)
         return [(pool[i].graph, pool[i].schedule) for i in chosen]
 
     def pool(self) -> list[Point]:
@@ -208,7 +218,8 @@ class _Run:
                     for _, s in self.rng.sample(near, min(FARTHER, len(near))):
                         points += [Point(g, s, us) for us, s in self.around(g, s)]
         points = [p for p in points if not self.distrusted(p.graph, p.schedule)]
-        return distinct(points, {(t.mugraph, str(t.schedule)) for t in self.trials.values()})
+        taken = (*self.trials.values(), *self.waiting.values())
+        return distinct(points, {(t.mugraph, str(t.schedule)) for t in taken})
 
     def distrusted(self, g: str, schedule: Schedule) -> bool:
         return schedule.specialize and not self.trusted.get(g, True)
@@ -260,82 +271,79 @@ class _Run:
     def leaders(self, count: int) -> list[Trial]:
         return sorted((t for t in self.trials.values() if t.timing), key=lambda t: t.us)[:count]
 
-    def round(self, what: str, pairs: Sequence[tuple[str, Schedule]]) -> None:
-        """Emit, compile and quickly time schedules that were not tried before."""
-        waiting = self.emitted(pairs)
-        compiled = self.compiled(what, waiting)
-        while True:
-            with self.phase("compiling"):  # others are compiled while some are timed
-                batch = list(islice(compiled, BATCH))
-            if not batch:
-                break
-            with self.phase("timing"):
-                self.time(batch, waiting)
-            self.tell(what)
-
-    def emitted(self, pairs: Sequence[tuple[str, Schedule]]) -> dict[str, Trial]:
-        """Trials with sources, by key."""
-        waiting: dict[str, Trial] = {}
+    def ask(self, pairs: Sequence[tuple[str, Schedule]]) -> None:
+        """Has these compiled, unless they were tried before or cannot be written."""
+        sources: dict[str, str] = {}
         for g, s in pairs:
             key = self.key(g, s)
-            if key in self.trials or key in waiting:
+            if key in self.trials or key in self.waiting:
                 continue
             try:
-                waiting[key] = Trial(g, s, self.t.emit(self.graphs[g], s))
+                sources[key] = self.t.emit(self.graphs[g], s)
+                self.waiting[key] = Trial(g, s, sources[key])
             except EmitError as error:
                 self.failures[error.reason] += 1
                 self.trials[key] = Trial(g, s, "", failure=error.reason)
-        return waiting
+                self.idle += key in self.guessed
+        jobs = [Candidate(key, source) for key, source in sources.items()]
+        self.t.farm.give(jobs, self.problem.inputs, self.problem.outputs)
 
-    def compiled(self, what: str, waiting: Mapping[str, Trial]) -> Generator[Candidate]:
-        """Those that the compiler takes, and that have the registers and the shared memory they need."""
-        candidates = {key: Candidate(key, t.source) for key, t in waiting.items()}
-        for key, answer in self.t.farm.compile_all(
-            list(candidates.values()), self.problem.inputs, self.problem.outputs
-        ):
+    def compiled(self) -> list[Trial]:
+        """Of what the compilers have done, what has the registers and the shared memory that it needs."""
+        fine: list[Trial] = []
+        for key, answer in self.t.farm.take():
+            trial = self.waiting[key]
             if isinstance(answer, Failure):
-                self.fail(waiting[key], str(answer.kind), str(answer))
+                self.fail(trial, str(answer.kind), str(answer))
             elif any(k.spill_bytes > SPILL_LIMIT_BYTES for k in answer):
-                self.fail(waiting[key], "spills registers", "spills registers")
+                self.fail(trial, "spills registers", "spills registers")
             elif any(k.shared_bytes > self.t.target.smem_per_block_bytes for k in answer):
-                self.fail(waiting[key], "shared memory", "needs more shared memory than a block may have")
+                self.fail(trial, "shared memory", "needs more shared memory than a block may have")
             else:
-                yield candidates[key]
-            self.tell(what)
+                fine.append(trial)
+        return fine
 
-    def tell(self, what: str) -> None:
+    def tell(self) -> None:
         best = self.best_us()
+        what = "promising schedules" if self.guessed else "first schedules"
         self.t.progress(what, len(self.trials), best if best < float("inf") else None)
 
-    def time(self, compiled: Sequence[Candidate], waiting: dict[str, Trial]) -> None:
+    def time(self, trials: Sequence[Trial]) -> None:
         """Those that are specialized by themselves, the schedules of a μGraph together."""
-        ordered = sorted(compiled, key=lambda c: c.id)
-        plain = [c for c in ordered if not waiting[c.id].schedule.specialize]
-        for key, timing in self.t.worker.time(plain, QUICK).items() if plain else ():
-            self.timed(waiting[key], timing)
-        risky: dict[str, list[Candidate]] = {}
-        for c in ordered:
-            if waiting[c.id].schedule.specialize:
-                shorter = replace(c, timeout_s=SPECIALIZED_TIMEOUT_S)
-                risky.setdefault(waiting[c.id].mugraph, []).append(shorter)
-        for g, candidates in risky.items():
-            self.time_specialized(g, candidates, waiting)
+        plain = [t for t in trials if not t.schedule.specialize]
+        for t, timing in self.timings(plain) if plain else ():
+            self.timed(t, timing)
+        risky: dict[str, list[Trial]] = {}
+        for t in trials:
+            if t.schedule.specialize:
+                risky.setdefault(t.mugraph, []).append(t)
+        for g, some in risky.items():
+            self.time_specialized(g, some)
 
-    def time_specialized(self, g: str, candidates: Sequence[Candidate], waiting: dict[str, Trial]) -> None:
+    def time_specialized(self, g: str, trials: Sequence[Trial]) -> None:
         """Where one hangs or faults, or the fastest of the first that were timed is wrong, none of them counts."""
         trusted = self.trusted.get(g, True)
-        timings = dict(self.t.worker.time(candidates, QUICK, persist=False)) if trusted else {}
-        fine = {key: x.median_us for key, x in timings.items() if isinstance(x, Timing)}
-        trusted &= not any(isinstance(x, Failure) and x.kind in UNTRUSTED for x in timings.values())
+        timings = self.timings(trials, SPECIALIZED_TIMEOUT_S) if trusted else []
+        fine = [(x.median_us, t) for t, x in timings if isinstance(x, Timing)]
+        trusted &= not any(isinstance(x, Failure) and x.kind in UNTRUSTED for _, x in timings)
         if trusted and fine and g not in self.trusted:
-            trusted = self.judge(waiting[min(fine, key=lambda key: fine[key])], lenient=True).ok
+            trusted = self.judge(min(fine, key=lambda f: f[0])[1], lenient=True).ok
         if fine or not trusted:
             self.trusted[g] = trusted
-        for c in candidates:
-            timing = timings.get(c.id)
-            if timing is None or (isinstance(timing, Timing) and not trusted):
-                timing = Failure(FailureKind.WRONG, "specialized as one that hung, faulted or was wrong")
-            self.timed(waiting[c.id], timing)
+        distrusted = Failure(FailureKind.WRONG, "specialized as one that hung, faulted or was wrong")
+        known = {self.key(t.mugraph, t.schedule): x for t, x in timings}
+        for t in trials:
+            timing = known.get(self.key(t.mugraph, t.schedule), distrusted)
+            self.timed(t, timing if trusted or isinstance(timing, Failure) else distrusted)
+
+    def timings(self, trials: Sequence[Trial], timeout_s: float | None = None) -> list[tuple[Trial, Timing | Failure]]:
+        """Quick timings. With a timeout, one that takes the process down leaves the others without."""
+        jobs = {f"{i}": t for i, t in enumerate(trials)}
+        candidates = [Candidate(i, t.source) for i, t in jobs.items()]
+        if timeout_s is not None:
+            candidates = [replace(c, timeout_s=timeout_s) for c in candidates]
+        found = self.t.worker.time(candidates, QUICK, persist=timeout_s is None)
+        return [(jobs[i], timing) for i, timing in found.items()]
 
     def timed(self, t: Trial, timing: Timing | Failure) -> None:
         if isinstance(timing, Failure):
@@ -348,7 +356,12 @@ class _Run:
         self.keep(Trial(trial.mugraph, trial.schedule, trial.source, failure=message))
 
     def keep(self, trial: Trial) -> None:
-        self.trials[self.key(trial.mugraph, trial.schedule)] = trial
+        key = self.key(trial.mugraph, trial.schedule)
+        self.trials[key] = trial
+        self.waiting.pop(key, None)
+        self.idle += key in self.guessed
+        if trial.us < GAIN * self.record_us:
+            self.record_us, self.idle = trial.us, 0
         self.on_trial(trial)
 
     # -- the end

@@ -56,13 +56,14 @@ WARM_UP_S = 0.2
 COOL_S = 1.0
 """Without work for so long, the GPU is warmed up again."""
 REPLAY_S = 0.5
-"""No replay should take longer, or it makes fewer calls than there are input sets."""
+"""No replay should take longer, nor than its part of the effort's seconds, or it makes fewer calls."""
 
 
 def main(connection: Connection[Any, Any], options: WorkerOptions, directory: Path) -> None:
     """Answers requests until the pipe closes. Every failure of a candidate becomes a `Failure`, here and only here."""
     bench = Bench(torch.device(options.device), options.memory_fraction, directory, connection.send)
     connection.send(bench.describe())
+    gc.freeze()  # a collection after every timing need not look through what the imports brought
     while True:
         request = connection.recv()
         try:
@@ -177,7 +178,7 @@ class Bench(Setting):
         sets = self.input_sets()
         run = self.load(candidate, sets)
         self.host_seconds(run)  # compiles
-        affordable = max(4, int(REPLAY_S / self.host_seconds(run)))
+        affordable = max(4, int(min(REPLAY_S, effort.seconds / MIN_ROUNDS) / self.host_seconds(run)))
         cycle = list(range(len(sets))) * (2 if len(sets) <= 64 else 1)
         order = cycle[: min(effort.launches, affordable)]
         replay, outputs, method = self.record(run, order)
