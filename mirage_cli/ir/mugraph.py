@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from mirage_cli.ir.program import Eqn, Tensor
@@ -45,7 +46,7 @@ class Store:
     dims: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, for what is cached
 class Kernel:
     """One kernel launch. Values are local to the kernel; only buffers cross from kernel to kernel."""
 
@@ -67,7 +68,7 @@ class Kernel:
         """The same kernel with other roles for its dimensions, in their order."""
         return replace(self, roles=tuple((d, r) for (d, _), r in zip(self.roles, roles, strict=True)))
 
-    @property
+    @cached_property
     def split(self) -> str | None:
         """The split dimension, if any; there is at most one."""
         return next(iter(self.with_role("split")), None)

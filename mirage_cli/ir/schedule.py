@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -15,7 +16,7 @@ CHOICES = ("overlap", "descriptors", "stream", "specialize", "early", "fetch")
 """What a schedule does or leaves."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, for what is cached
 class KernelSchedule:
     """How one generated kernel is cut and compiled.
 
@@ -52,6 +53,11 @@ class KernelSchedule:
         return dict(self.tiles)[dim]
 
     def __str__(self) -> str:
+        return self.text
+
+    @cached_property
+    def text(self) -> str:
+        """One line, without choices that are at their defaults."""
         tiles = " ".join(f"{d}={t}" for d, t in self.tiles)
         split = f" split={self.split}" if self.split > 1 else ""
         group = f" group={self.group}" if self.group > 1 else ""

@@ -47,8 +47,10 @@ FEW_STARTS = 6
 PROMISING = 4
 BEAM = 6
 """Schedules of each μGraph around which further ones are looked for."""
-FARTHER = 3
-"""Of those, how many are looked around two changes away."""
+LEADING = 3
+"""Of those, the ones from which schedules two changes away are drawn."""
+FARTHER = 18
+"""Schedules one change away that are looked around in turn, of all μGraphs together."""
 HOPELESS = 1.35
 """A μGraph whose best schedule takes this much longer than the best of all is given up."""
 GUESSES = 24
@@ -205,6 +207,7 @@ class _Run:
         for t in self.leaders(len(self.trials)):
             best.setdefault(t.mugraph, []).append(t)
         points: list[Point] = []
+        farther: list[tuple[str, Schedule]] = []
         for g, trials in best.items():
             if trials[0].us > limit:
                 continue
@@ -214,9 +217,10 @@ class _Run:
             for i, t in enumerate(self.centres(g, trials)):
                 near = self.around(g, t.schedule)
                 points += [Point(g, s, us) for us, s in near]
-                if i < FARTHER:
-                    for _, s in self.rng.sample(near, min(FARTHER, len(near))):
-                        points += [Point(g, s, us) for us, s in self.around(g, s)]
+                if i < LEADING:
+                    farther += [(g, s) for _, s in near]
+        for g, s in self.rng.sample(farther, min(FARTHER, len(farther))):
+            points += [Point(g, s, us) for us, s in self.around(g, s)]
         points = [p for p in points if not self.distrusted(p.graph, p.schedule)]
         taken = (*self.trials.values(), *self.waiting.values())
         return distinct(points, {(t.mugraph, str(t.schedule)) for t in taken})
