@@ -28,7 +28,7 @@ from mirage_cli.pipeline import Pipeline, key_of
 from mirage_cli.recorded import Recorded, load, write_recorded
 from mirage_cli.records import Key, Measurement, StoredMuGraph
 from mirage_cli.search import cost
-from mirage_cli.spec import parse_spec
+from mirage_cli.spec import load_spec, parse_spec
 from mirage_cli.store import Store
 from mirage_cli.structural import Options, search_program
 from mirage_cli.study import figures, predicted_us, ranks, summary
@@ -347,6 +347,19 @@ def test_neighbours_change_one_kernel_or_the_number_of_chunks() -> None:
     for _, s in neighbours(graph, start, H200):
         changed = [k for k in s.kernels if s.kernels[k] != start.kernels[k]]
         assert len(changed) == 1 or s.kernels["k0"].split != start.kernels["k0"].split, str(s)
+
+
+def test_neighbours_start_all_kernels_ahead_of_time_together() -> None:
+    program = load_spec(ROOT.parent / "search_specs" / "rmsnorm_linear.yaml").at({"m": 2})
+    plans = search_program(program, H200, Options()).plans
+    graph = next(p.graph for p in plans if [k.kind for k in p.graph.kernels] == ["generated"] * 2)
+    start = first_schedules(graph, H200, 1)[0]
+    near = [s for _, s in neighbours(graph, start, H200)]
+    both = [s for s in near if all(s.kernels[k] != start.kernels[k] for k in s.kernels)]
+    assert {s.kernels["k1"].ahead for s in both} >= {1, 2, 4, 8}
+    for s in both:
+        assert s.kernels["k0"].fetch and s.kernels["k1"].early, str(s)
+        assert {s.kernels[k].tiles for k in s.kernels} == {start.kernels[k].tiles for k in start.kernels}
 
 
 def test_crossings_combine_the_kernels_of_two_schedules() -> None:

@@ -214,9 +214,17 @@ def _same_sizes_us(
 
 
 def neighbours(graph: MuGraph, schedule: Schedule, target: Target) -> list[tuple[float, Schedule]]:
-    """Schedules that differ in one choice of one kernel, with their predicted times, least first."""
+    """Schedules that differ in one choice of one kernel, with their predicted times, least first.
+
+    Among them those in which every kernel starts, and fetches, ahead of time: it is of use to one where the one in
+    front lets it.
+    """
     by_name = models(graph)
     found: dict[str, Schedule] = {}
+    for n in AHEAD if target.overlaps else ():
+        early = {k: replace(s, overlap=True, early=True, fetch=True, ahead=n) for k, s in schedule.kernels.items()}
+        made = settled(graph, Schedule(early))
+        found[str(made)] = made
     for name, s in schedule.kernels.items():
         kernel = by_name[name].kernel
         for other in _variations(kernel, by_name[name], s, graph.sizes, target):
