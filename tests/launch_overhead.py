@@ -122,7 +122,12 @@ class StubGpu:
 def load_with_stubs(program: Program, graph: MuGraph) -> ModuleType:
     """The exported file, which takes the CPU for a GPU. Its kernels are stubs that compute nothing."""
     source = export_source(program, graph, schedule_of(graph))
-    for cuda, cpu in (('"cuda"', '"cpu"'), (".is_cuda", ".is_cpu"), ("_empty_strided_cuda", "_empty_strided_cpu")):
+    for cuda, cpu in (
+        ('"cuda"', '"cpu"'),
+        (".is_cuda", ".is_cpu"),
+        ("_empty_strided_cuda", "_empty_strided_cpu"),
+        ("from torch._C import _cuda_getDevice", "_cuda_getDevice = lambda: 0"),
+    ):
         assert cuda in source
         source = source.replace(cuda, cpu)
     module: Any = load_export(source)

@@ -355,6 +355,44 @@ def test_weights_that_could_be_trained_cost_nothing_where_no_gradient_is_recorde
         assert module._is_plain((x, w))
 
 
+def test_inputs_like_those_of_the_call_before_are_known_at_once_and_no_others(no_gpu: StubDriver) -> None:
+    program, graph = chain(2)
+    module: Any = load_with_stubs(program, graph)
+    x, w = inputs_of(program)
+    module.stubbed(x, w)
+    ((alike, trained),) = module._KNOWN.values()
+    assert alike(torch.ones_like(x), torch.ones_like(w))
+    assert not trained
+    others = {
+        "X should have the dtype": (x.float(), w),
+        "X should have the shape": (x[:8], w),
+        "W should be contiguous": (x, w.t().contiguous().t()),
+        "W should be a tensor": (x, 3),
+    }
+    for text, inputs in others.items():
+        assert not alike(*inputs), text
+        with pytest.raises((TypeError, ValueError), match=text):
+            module.stubbed(*inputs)
+
+
+def test_known_inputs_are_not_plain_while_a_gradient_is_recorded(
+    no_gpu: StubDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, graph = chain(2)
+    module: Any = load_with_stubs(program, graph)
+    x, w = inputs_of(program)
+    w = torch.nn.Parameter(w)
+    with torch.no_grad():
+        module.stubbed(x, w)
+        monkeypatch.setattr(module, "_is_plain", lambda _: pytest.fail("not known"))
+        module.stubbed(x, w)
+    monkeypatch.setattr(module, "_is_plain", lambda _: False)
+    operators: list[Any] = []
+    monkeypatch.setattr(module, "_check", operators.append)
+    module.stubbed(x, w)
+    assert len(operators) == 1
+
+
 @pytest.mark.parametrize(("kernels", "library"), [(1, False), (2, True)])
 def test_overhead_without_a_gpu(kernels: int, library: bool, no_gpu: StubDriver) -> None:
     """The bound is far above what is usual, for machines that are busy with other things."""

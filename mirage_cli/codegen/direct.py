@@ -40,25 +40,29 @@ class PlannedLaunch:
 
     def __call__(self, device: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """device: the index of the current one, which holds the tensors."""
-        tensors = [*inputs, *outputs]
-        addresses = [x.data_ptr() for x in tensors]
-        if functools.reduce(operator.or_, addresses) % ALIGNMENT_BYTES or launches_are_watched():
-            self.launch(inputs, outputs, self.make_scratch(inputs[0].device))
-            return
+        addresses = [x.data_ptr() for x in inputs]
+        addresses += [x.data_ptr() for x in outputs]
         plan = self.plans.get(device)
-        if plan is None:
+        joined = 0
+        for a in addresses:
+            joined |= a
+        if joined % ALIGNMENT_BYTES or launches_are_watched():
+            self.launch(inputs, outputs, self.make_scratch(inputs[0].device))
+        elif plan is None:
             self.record(device, inputs, outputs)
-            return
-        if plan.needs_tensors:
+        elif plan.needs_tensors:
             scratch = self.make_scratch(inputs[0].device)
-            tensors += scratch
             addresses += [x.data_ptr() for x in scratch]
-        elif plan.scratch_bytes:
-            scratch = self.empty((plan.scratch_bytes,), (1,), torch.uint8)
-            start = scratch.data_ptr()
-            addresses += [start + offset for offset in plan.scratch_offsets]
-        for run, args in plan.launches(plan.current_stream(device), addresses, tensors):
-            run(*args)
+            for run, args in plan.launches(plan.current_stream(device), addresses, [*inputs, *outputs, *scratch]):
+                run(*args)
+        else:
+            if plan.scratch_bytes:
+                scratch = self.empty((plan.scratch_bytes,), (1,), torch.uint8)
+                start = scratch.data_ptr()
+                addresses += [start + offset for offset in plan.scratch_offsets]
+            stream = plan.current_stream(device)
+            for run, grid, function, metadata, pick in plan.steps:
+                run(grid, 1, 1, stream, function, metadata, None, None, None, *pick(addresses))
 
     def record(self, device: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Launches in Triton's own way, and plans to do the same again if that can be."""
