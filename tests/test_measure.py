@@ -228,6 +228,17 @@ def test_bench_rows(worker: GpuWorker) -> None:
     failed(broken.failure, FailureKind.COMPILE)
 
 
+def test_data_drawn_anew_are_others(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    setting = Bench(torch.device("cpu"), 0.4, tmp_path, lambda _: None)
+    setting.set_problem(DOUBLING)
+    for i in range(len(DISTRIBUTIONS)):
+        (known,), (anew,) = setting.inputs_of(i, 1), setting.inputs_of(i, 1, anew=True)
+        assert not torch.equal(known, anew)
+    right(setting.judge_all(GOOD, STANDARD, anew=True))
+    assert not setting.cases
+
+
 def test_the_launch_overhead_is_that_of_the_exported_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Measured without a GPU it is None; with one, by the file's function and plan, on ordinary inputs."""
     torch = pytest.importorskip("torch")

@@ -445,6 +445,7 @@ class Worker:
     careful: Time | None = None
     wrong: Callable[[str], bool] = lambda _: False
     lenient: Callable[[str], bool] = lambda _: False
+    lucky: Callable[[str], bool] = lambda _: False
     clock: Callable[[], object] = lambda: None
     timed: list[str] = field(default_factory=list)
     judged: list[tuple[str, bool]] = field(default_factory=list)
@@ -475,10 +476,11 @@ class Worker:
         time = self.quick if effort == QUICK else self.careful or self.quick
         return time(*self.schedules[source])
 
-    def judge(self, candidate: Candidate, standard: Standard) -> Judged:
+    def judge(self, candidate: Candidate, standard: Standard, anew: bool = False) -> Judged:
         source = candidate.source
         self.judged.append((source, standard.overflow_like_eager))
         ok = not self.wrong(source) and (standard.overflow_like_eager or not self.lenient(source))
+        ok &= not (anew and self.lucky(source))
         return Judged(ok, 1e-3, 1e-3, None if ok else "made up")
 
 
@@ -607,6 +609,17 @@ def test_the_careful_timing_decides_between_finalists() -> None:
     assert tuned.best is not None and tuned.best.source != quick.source
     assert quick.source in [t.source for t in tuned.finalists]
     assert [t.us for t in tuned.finalists] == sorted(t.us for t in tuned.finalists)
+
+
+def test_the_winner_is_right_on_data_by_which_it_was_not_chosen() -> None:
+    quick = plain()[0].finalists[0]
+    tuned, _ = tune(lucky=lambda source: source == quick.source)
+    assert tuned.best is not None
+    assert tuned.best.source == tuned.finalists[0].source == plain()[0].finalists[1].source
+    assert quick.source in [t.source for t, _ in tuned.rejected]
+    tuned, _ = tune(lucky=lambda source: True)
+    assert tuned.best is None
+    assert not tuned.finalists
 
 
 # -- what an earlier run has found

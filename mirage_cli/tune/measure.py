@@ -212,6 +212,7 @@ class Judged:
 class Judge:
     candidate: Candidate
     standard: Standard
+    anew: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,9 +298,12 @@ class GpuWorker:
         self._problem = problem
         self._give_problem(child, problem)
 
-    def judge(self, candidate: Candidate, standard: Standard) -> Judged | Failure:
-        """Judges it on every distribution against float64 and eager PyTorch, outputs poisoned first."""
-        return self._ask(Judge(candidate, standard))
+    def judge(self, candidate: Candidate, standard: Standard, anew: bool = False) -> Judged | Failure:
+        """Judges it on every distribution against float64 and eager PyTorch, outputs poisoned first.
+
+        anew: on other data of these distributions than all calls without it.
+        """
+        return self._ask(Judge(candidate, standard, anew))
 
     def time(
         self, candidates: Sequence[Candidate], effort: Effort = QUICK, seed: int = 0, persist: bool = True

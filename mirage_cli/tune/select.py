@@ -4,7 +4,8 @@ A stream: schedules are compiled in parallel, and timed quickly as they come. Th
 few are left on their way, a surrogate model (`tune.surrogate`) names those around the best of which it expects most,
 until nothing gets better or the time is up. Then comes a careful, interleaved timing of the finalists. The best of an
 earlier run is one of them, and stays the best where nothing is faster. Every finalist is judged on every distribution
-of test data: a compiler may get a single schedule wrong, so the judgement is of schedules, not of μGraphs.
+of test data: a compiler may get a single schedule wrong, so the judgement is of schedules, not of μGraphs. The fastest
+is judged again on data drawn anew: of many candidates one may pass by luck.
 """
 
 from __future__ import annotations
@@ -371,7 +372,8 @@ class _Run:
     # -- the end
 
     def finish(self, stopped: str) -> Tuned:
-        """Judge the incumbent, and the fastest until enough are right; then time those carefully beside eager PyTorch.
+        """Judge the incumbent, and the fastest until enough are right; then time those carefully beside eager PyTorch,
+        and judge the fastest anew.
 
         Where none that is right beats eager, those that overflow in the same places as eager are let pass too.
         """
@@ -386,6 +388,9 @@ class _Run:
             rejected += refused
             with self.phase("finals"):
                 finalists, eager = self.final_timing(right)
+            with self.phase("judging"):
+                finalists, refused = self.right_anew(finalists, lenient)
+            rejected += refused
             if finalists and (isinstance(eager, Failure) or finalists[0][0].us <= eager.median_us):
                 break
         best, verdict = finalists[0] if finalists else (None, None)
@@ -393,7 +398,7 @@ class _Run:
         result = Tuned(best, verdict, [*self.trials.values()], timed, rejected, {"eager": eager}, self.failures)
         result.stopped = stopped
         result.found = next((t for t in timed if self.key(t.mugraph, t.schedule) in self.trials), None)
-        result.incumbent = incumbent and self.outcome(incumbent, timed)
+        result.incumbent = incumbent and self.outcome(incumbent, timed, rejected)
         return result
 
     def emitted_incumbent(self) -> Trial | None:
@@ -422,10 +427,12 @@ class _Run:
             (right if verdict.ok else refused).append((incumbent, verdict))
         return replace(incumbent, failure=verdict.problem)
 
-    def outcome(self, incumbent: Trial, timed: Sequence[Trial]) -> Trial:
+    def outcome(self, incumbent: Trial, timed: Sequence[Trial], rejected: Sequence[tuple[Trial, Judged]]) -> Trial:
         """The incumbent with its careful timing, or why it has none."""
-        own = next((t for t in timed if self.same(t, incumbent)), None)
-        return own or replace(incumbent, failure=incumbent.failure or "failed while it was timed")
+        if own := next((t for t in timed if self.same(t, incumbent)), None):
+            return own
+        problem = next((v.problem for t, v in rejected if self.same(t, incumbent)), incumbent.failure)
+        return replace(incumbent, failure=problem or "failed while it was timed")
 
     def same(self, a: Trial, b: Trial) -> bool:
         return self.key(a.mugraph, a.schedule) == self.key(b.mugraph, b.schedule)
@@ -443,6 +450,18 @@ class _Run:
                 finalists.append((Trial(trial.mugraph, trial.schedule, trial.source, timing), verdict))
         finalists.sort(key=lambda f: f[0].us)
         return finalists, timings[self.eager.id]
+
+    def right_anew(
+        self, finalists: list[tuple[Trial, Judged]], lenient: bool
+    ) -> tuple[list[tuple[Trial, Judged]], list[tuple[Trial, Judged]]]:
+        """The finalists from the first on that is right on data by which none was chosen; and those in front of it."""
+        refused: list[tuple[Trial, Judged]] = []
+        for n, (trial, _) in enumerate(finalists):
+            verdict = self.judge(trial, lenient, anew=True)
+            if verdict.ok:
+                return finalists[n:], refused
+            refused.append((trial, verdict))
+        return [], refused
 
     def judge_leaders(self, lenient: bool) -> tuple[list[tuple[Trial, Judged]], list[tuple[Trial, Judged]]]:
         """The fastest that are right, and those that are not. lenient: all may overflow where eager PyTorch does."""
@@ -467,10 +486,10 @@ class _Run:
                 break
         return right, rejected
 
-    def judge(self, trial: Trial, lenient: bool) -> Judged:
+    def judge(self, trial: Trial, lenient: bool, anew: bool = False) -> Judged:
         """Every distribution against float64 and eager."""
         standard = Standard(self.tolerance, self.contracted, lenient)
-        judged = self.t.worker.judge(Candidate("judged", trial.source, timeout_s=60.0), standard)
+        judged = self.t.worker.judge(Candidate("judged", trial.source, timeout_s=60.0), standard, anew)
         if isinstance(judged, Failure):
             return Judged(False, float("inf"), 0.0, str(judged))
         return judged

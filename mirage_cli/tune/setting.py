@@ -92,12 +92,12 @@ class Setting:
         self.synchronize()
         return True
 
-    def inputs_of(self, i: int, contracted: int) -> Tensors:
-        """Inputs of the yardstick's distribution number i."""
+    def inputs_of(self, i: int, contracted: int, anew: bool = False) -> Tensors:
+        """Inputs of the yardstick's distribution number i. anew: others than else."""
         specs = self.problem.inputs
         shapes, scales = [s.shape for s in specs], [s.scale for s in specs]
         dtypes: list[torch.dtype] = [getattr(torch, s.dtype) for s in specs]
-        seed = self.problem.seed + i
+        seed = self.problem.seed + i + len(yardstick.DISTRIBUTIONS) * anew
         return yardstick.draw(yardstick.DISTRIBUTIONS[i], shapes, dtypes, scales, contracted, self.device, seed)
 
     def input_sets(self) -> list[tuple[Tensors, Tensors]]:
@@ -161,15 +161,16 @@ class Setting:
                 worst = worst.larger(yardstick.Error(math.inf, math.inf) if overflows else yardstick.error(y, ref))
         return Accuracy(worst.norm, worst.row)
 
-    def judge_all(self, candidate: Candidate, standard: Standard) -> Judged:
-        """Every distribution of the yardstick, whose float64 and eager outputs are made once. Raises WrongError."""
+    def judge_all(self, candidate: Candidate, standard: Standard, anew: bool) -> Judged:
+        """Every distribution of the yardstick, whose float64 and eager outputs are made once, or, for data drawn anew,
+        each time. Raises WrongError."""
         found: list[yardstick.Judgement] = []
         at: list[tuple[Tensors, Tensors]] = [([], [])]
         run: Run | None = None
         with torch.no_grad():
             for i, kind in enumerate(yardstick.DISTRIBUTIONS):
                 self.report(At(candidate.id, candidate.timeout_s))
-                case = self.case(i, standard.contracted)
+                case = self.case(i, standard.contracted, anew)
                 guarded = [poison(guarded_buffer(spec, self.device)) for spec in self.problem.outputs]
                 inside = [inside_of(y, spec) for y, spec in zip(guarded, self.problem.outputs, strict=True)]
                 inputs = [x.clone() for x in case.inputs]
@@ -193,12 +194,15 @@ class Setting:
         problems = [f"{j.distribution}: {j.problem}" for j in found if j.problem]
         return Judged(not problems, found[0].error.norm, found[0].eager_error.norm, "; ".join(problems) or None)
 
-    def case(self, i: int, contracted: int) -> Case:
+    def case(self, i: int, contracted: int, anew: bool) -> Case:
         """Inputs of the yardstick's distribution number i, with their outputs in float64 and by eager PyTorch."""
-        if i not in self.cases:
-            inputs = self.inputs_of(i, contracted)
-            self.cases[i] = Case(inputs, self.wide(inputs), [y.clone() for y in self.reference(inputs)])
-        return self.cases[i]
+        if i in self.cases and not anew:
+            return self.cases[i]
+        inputs = self.inputs_of(i, contracted, anew)
+        case = Case(inputs, self.wide(inputs), [y.clone() for y in self.reference(inputs)])
+        if not anew:
+            self.cases[i] = case
+        return case
 
     def reference(self, inputs: Tensors, form: str = "reference") -> Tensors:
         """What `reference`, or `stepwise`, its definition operator by operator, makes of the inputs."""

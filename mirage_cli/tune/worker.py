@@ -121,8 +121,8 @@ class Bench(Setting):
         match request:
             case SetProblem(problem):
                 return self.set_problem(problem)
-            case Judge(candidate, standard):
-                return self.judge_all(candidate, standard)
+            case Judge(candidate, standard, anew):
+                return self.judge_all(candidate, standard, anew)
             case Time(candidates, effort, seed):
                 return Timings(self.time(candidates, effort, seed))
             case MeasureOverhead(candidate, function):
