@@ -251,7 +251,8 @@ def _schedule(schedule: Schedule) -> str:
 
 
 class _Classes:
-    """Axes that must have equal sizes, since one is loaded, stored or renamed as the other."""
+    """Axes that must have equal sizes, since one is loaded, stored or renamed as the other; or since they have, and
+    nothing else says which axis of the program another one stands for."""
 
     def __init__(self) -> None:
         self.parent: dict[str, str] = {}
@@ -278,11 +279,16 @@ def _classes(program: Program, graph: MuGraph) -> _Classes:
         for x in (*k.loads, *k.stores):
             for a, b in zip(x.dims, tensors[x.buffer].dims, strict=True):
                 classes.join(a, b)
+    known = {classes.find(d) for d in program.order}
+    for made_up in [d for d in graph.sizes if classes.find(d) not in known]:  # positions alone: only its size ties it
+        for d, n in program.dims:
+            if n == graph.sizes[made_up]:
+                classes.join(made_up, d)
     return classes
 
 
 def same_axes(program: Program, graph: MuGraph) -> Callable[[str], str]:
-    """A name for all axes that are one, since something is loaded, stored or renamed with one for the other."""
+    """A name for all axes that are one (`_Classes`)."""
     return _classes(program, graph).find
 
 
