@@ -46,6 +46,12 @@ PROGRAMS: dict[str, Program] = {
     "two layers": program(
         "m=8 k=4096 n=4096 r=16", "X[m,k] W[k,n] Z[n,r]", "a = dot(X, W; k) | b = gelu(a) | O = dot(b, Z; n)"
     ),
+    "shared factor beside a function of the summed axis": program(
+        "k=256 h=4", "X[k,h]", "A = dot(X, X; h) | B = sum(A; k) | S = sigmoid(A) | C = mul(B, S) | O = add(B, C)"
+    ),
+    "contraction of an axis made up": program(
+        "d=4 k=8 m=4", "X[d,k,m] V[d,k,m]", "B = dot(X, V; k, d) | O = rename(B; m, d)"
+    ),
     "constant": program("m=4", "X[m]", "a = sub(X, X) | O = add(a, 2)"),
 } | {name: case.program for name, case in CASES.items()}
 

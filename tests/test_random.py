@@ -132,8 +132,52 @@ program: |
   F = softmax(where(index(k) >= index(h), A, -inf), h)
 outputs: {D: [], E: [], F: [h, k]}
 """,
+    "a shared factor of sums beside a function of the summed axis": """
+name: capture
+dims: {k: 7}
+dtype: float32
+inputs: {A: [k]}
+program: |
+  B = sum(A, k)
+  C = B / A
+  D = B + C
+outputs: {D: [k]}
+""",
+    "a sum of two contractions over an axis of its factor": """
+name: capture
+dims: {k: 3, h: 7}
+dtype: float32
+inputs: {V: [k, h], D: [k]}
+program: |
+  A = logsumexp(V, h)
+  B = dot(A, V, k)
+  F = D * B
+outputs: {F: [k, h]}
+""",
+    "a contraction over an axis that a rename takes and another": """
+name: renamed
+dims: {d: 3, k: 2, m: 3}
+dtype: float32
+inputs: {X: [d, k, m], V: [d, k, m]}
+program: |
+  B = dot(X, V, k, d)
+  D = rename(B, m=d)
+outputs: {D: [d]}
+""",
+    "an axis with positions alone": """
+name: positions
+dims: {m: 5, k: 5}
+dtype: float32
+inputs: {X: [k]}
+program: |
+  A = where(index(k) < index(m), X, -1)
+  C = dot(A, A, m)
+  D = rename(C, k=m)
+outputs: {D: [m]}
+""",
 }
-"""Smallest specs with right kernels that were refused, or with plans that were less exact than float32 need be."""
+"""Smallest specs with right kernels that were refused, with kernels that were no plan for them, or with plans that were
+less exact than float32 need be."""
 
 
 @pytest.mark.parametrize("name", FAILED)

@@ -89,6 +89,11 @@ class Decomposition:
     own: dict[Form, str]
     cuts: Counter[str] = field(default_factory=Counter)
 
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The program's axes and those made up to avoid capture."""
+        return (*self.program.order, *self.algebra.aliases)
+
     def is_input(self, form: Form) -> bool:
         return form.atom is not None and form.atom.kind == "input"
 
@@ -333,7 +338,7 @@ def _partitions(d: Decomposition, mono: Mono, bound: frozenset[str]) -> Iterator
                 continue
             sides = [d.algebra.sum(d.algebra.of_mono(s), bound & _dims(s) - axes) for s in (left, right)]
             a, b = sorted(sides, key=lambda f: f.key)
-            yield a, b, tuple(x for x in d.program.order if x in axes) or tuple(sorted(axes))
+            yield a, b, tuple(x for x in d.axes if x in axes)
 
 
 def _dims(mono: Iterable[tuple[Atom, Fraction]]) -> frozenset[str]:
@@ -435,13 +440,15 @@ def _common_factors(d: Decomposition, form: Form) -> list[Node]:
 
 
 def _common_under_sum(d: Decomposition, form: Form) -> list[Node]:
-    """Σ f·a + Σ f·b = Σ f·(a + b), where a and b may be Σs over further axes."""
+    """Σ f·a + g·Σ f·b = Σ f·(a + g·b), where a and b may be Σs over further axes, and g lacks the axes of the Σ."""
     candidates: dict[tuple[Atom, Fraction], list[int]] = {}
     for i, (mono, _) in enumerate(form.terms):
         sums = [a for a, e in mono if a.kind == "sum" and e == 1]
         if len(sums) == 1:
+            beside = _dims(f for f in mono if f[0] is not sums[0])
             for factor in sums[0].args[1]:
-                candidates.setdefault(factor, []).append(i)
+                if not beside & factor[0].dims & frozenset(sums[0].args[0]):
+                    candidates.setdefault(factor, []).append(i)
     nodes: list[Node] = []
     for factor, where in sorted(candidates.items(), key=lambda f: f[0][0].key):
         if len(where) < 2:

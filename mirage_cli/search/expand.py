@@ -298,13 +298,8 @@ def axes_of(d: Decomposition, f: Form) -> tuple[str, ...]:
 
 
 def sort_axes(d: Decomposition, dims: frozenset[str] | set[str]) -> tuple[str, ...]:
-    order = {a: i for i, a in enumerate(all_axes(d))}
+    order = {a: i for i, a in enumerate(d.axes)}
     return tuple(sorted(dims, key=lambda a: order[a]))
-
-
-def all_axes(d: Decomposition) -> tuple[str, ...]:
-    """The program's axes and those made up to avoid capture."""
-    return (*d.program.order, *d.algebra.aliases)
 
 
 def equations(d: Decomposition, e: Expansion) -> Written:
@@ -314,7 +309,7 @@ def equations(d: Decomposition, e: Expansion) -> Written:
     value: dict[Form, str] = {}
     loads: list[tuple[str, Form, tuple[str, ...]]] = []
     eqns: list[Eqn] = []
-    order = all_axes(d)
+    order = d.axes
     for f in e.leaves:
         atom = f.atom
         base = atom.args[0] if d.is_input(f) and atom is not None else value_name(d, f, known)

@@ -18,7 +18,7 @@ from mirage_cli.ir.mugraph import Kernel, Load, Role, Store, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError, place
 from mirage_cli.ir.program import Eqn, Tensor, equation
-from mirage_cli.search.expand import Expansion, Written, all_axes, equations, sort_axes
+from mirage_cli.search.expand import Expansion, Written, equations, sort_axes
 
 TILE_LIMIT = 16384
 """A dimension longer than this is not held whole in one block."""
@@ -96,7 +96,7 @@ def plans(d: Decomposition, e: Expansion, sizes: Mapping[str, int]) -> Iterator[
         kernel = base.with_role_of(looped)
         try:
             if split:
-                first, second, scratch = split_kernel(kernel, split[0], all_axes(d))
+                first, second, scratch = split_kernel(kernel, split[0], d.axes)
                 yield Plan(e.targets, e.leaves, (first, second), scratch, faithful)
             else:
                 place(kernel)

@@ -10,7 +10,6 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
 
@@ -20,10 +19,11 @@ from mirage_cli.ir.placement import InexpressibleError, place
 from mirage_cli.ir.program import Eqn, Program, Tensor, equation, tensor_type
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.verify.degree import Claim, claim
-from mirage_cli.verify.interpret import run_mugraph, run_program
+from mirage_cli.verify.draws import Draw, blocks, run_draw, told
+from mirage_cli.verify.interpret import run_mugraph
 from mirage_cli.verify.proof import proved
 from mirage_cli.verify.residues import LEVELS, NO_GUESSES, UNDEFINED, Levels, Value, aligned, compared_levels, same
-from mirage_cli.verify.semantics import FieldSemantics, ScheduleFailure
+from mirage_cli.verify.semantics import ScheduleFailure
 from mirage_cli.verify.verdict import Verdict, accepted, refused
 
 REDRAWS = 48
@@ -81,7 +81,7 @@ class _Series:
 
     told: in how many draws the program told something about an output. missing: its elements that no comparison has
     settled yet. levels: the residues in which elements were compared. bits: the random bits behind the comparisons in
-    the program, in draws that settled something.
+    the program, in draws that settled something, one of each block: `counted` is the last that gave an output any.
     """
 
     def __init__(self, program: Program, graph: MuGraph, sizes: dict[str, int], schedule: Schedule, seed: int) -> None:
@@ -89,47 +89,49 @@ class _Series:
         self.seed, self.where = seed, f"seed {seed}, {_sizes(self.program)}, {_schedule(schedule)}".removesuffix(", ")
         self.told: Counter[str] = Counter()
         self.bits: Counter[str] = Counter()
+        self.counted: dict[str, range] = {}
         self.missing = {t.name: np.ones([sizes[d] for d in t.dims], dtype=bool) for t in program.outputs}
         self.levels: dict[str, set[Levels]] = {t.name: set() for t in program.outputs}
 
     def run(self, idle: int) -> Verdict | Claim | None:
         """A refusal, or what the test claims, or None after so many draws in a row that brought nothing."""
-        since = draw = 0
-        while since < idle:
-            since, draw = since + 1, draw + 1
+        since = 0
+        for block in blocks(self.program):
+            if since >= idle:
+                return None
+            since += len(block)
             needed = frozenset(t.name for t in self.program.outputs if self.needs(t.name))
-            if not _told(self.program, needed, self.seed, draw):
-                continue
-            run = _draw(self.program, self.seed, draw)
-            useful = {name for name, x in run.want.items() if self.telling(name, x)}
-            self.told.update(useful)
-            if not useful:
-                continue
-            settled = self.compare(run, doubtful=False)
-            if isinstance(settled, Verdict):
-                return settled
-            for name in settled & useful:
-                self.bits[name] += run.guesses
-                since = 0
-            if not any(self.needs(t.name) for t in self.program.outputs):
-                return self.claim(0.0 if run.guesses == NO_GUESSES else 2.0 ** -min(self.bits.values()))
+            certain = told(self.program, needed, self.seed, block)
+            for n, draw in enumerate(block):
+                useful = {name for name in needed if self.useful(name, certain[name][n], block)}
+                self.told.update(useful)
+                if not useful:
+                    continue
+                run = run_draw(self.program, self.seed, block, draw)
+                settled = self.compare(run, doubtful=False)
+                if isinstance(settled, Verdict):
+                    return settled
+                for name in settled & useful:
+                    if self.counted.get(name) != block:
+                        self.counted[name] = block
+                        self.bits[name] += run.guesses
+                    since = 0
+                if not any(self.needs(t.name) for t in self.program.outputs):
+                    return self.claim(0.0 if run.guesses == NO_GUESSES else 2.0 ** -min(self.bits.values()))
         return None
 
     def needs(self, name: str) -> bool:
         return bool(self.missing[name].any()) or self.bits[name] < MASK_BITS
 
-    def telling(self, name: str, x: Value) -> bool:
-        """Whether what the program makes of a draw says something that is still needed."""
-        if not self.needs(name):
-            return False
-        dims = next(t.dims for t in self.program.outputs if t.name == name)
-        sure = _sure(x)
-        fresh = np.broadcast_to(aligned(sure, x.dims, dims), self.missing[name].shape) & self.missing[name]
-        return bool((fresh if self.missing[name].any() else sure).any())
+    def useful(self, name: str, certain: np.ndarray, block: range) -> bool:
+        """Whether a draw with these elements without doubt says something that is still needed."""
+        if self.missing[name].any():
+            return bool((certain & self.missing[name]).any())
+        return self.needs(name) and self.counted.get(name) != block and bool(certain.any())
 
     def doubtful(self) -> Verdict | Claim:
         """One draw in which elements beyond roots of non-squares count too."""
-        settled = self.compare(_draw(self.program, self.seed, 0), doubtful=True)
+        settled = self.compare(run_draw(self.program, self.seed, range(1), 0), doubtful=True)
         if isinstance(settled, Verdict):
             return settled
         if len(settled) < len(self.program.outputs):
@@ -142,7 +144,7 @@ class _Series:
         found = claim(self.program, self.graph, [self.levels[t.name] for t in self.program.outputs])
         return replace(found, bound=min(1.0, found.bound + miss), at=self.where)
 
-    def compare(self, run: _Draw, *, doubtful: bool) -> Verdict | set[str]:
+    def compare(self, run: Draw, *, doubtful: bool) -> Verdict | set[str]:
         """A refusal; or the outputs of which some element was compared."""
         try:
             found = run_mugraph(self.graph, self.schedule, run.inputs, run.semantics, self.seed)
@@ -164,45 +166,6 @@ class _Series:
             self.levels[t.name] |= compared_levels(want, got, sure & ~undefined & self.missing[t.name])
             self.missing[t.name] &= ~(sure | undefined)
         return settled
-
-
-class _Draw:
-    """One random input, and what the program makes of it.
-
-    guesses: random bits behind the comparison of the program that had the fewest.
-    """
-
-    def __init__(self, program: Program, seed: int, draw: int) -> None:
-        self.semantics = FieldSemantics(seed * 4099 + draw, program.sizes)
-        self.inputs = {t.name: self.semantics.field.draw(t.dims, tensor_type(t)) for t in program.inputs}
-        self.want = run_program(program, self.inputs, self.semantics)
-        self.guesses = self.semantics.field.fewest_guesses
-
-
-@lru_cache(maxsize=256)
-def _draw(program: Program, seed: int, draw: int) -> _Draw:
-    """The same for every μGraph that is tested at these sizes: functions in it are hashes and keep nothing."""
-    return _Draw(program, seed, draw)
-
-
-@lru_cache(maxsize=1 << 14)
-def _told(program: Program, needed: frozenset[str], seed: int, draw: int) -> bool:
-    """Whether one of these outputs has an element that is without doubt. Where roots meet, it takes hundreds of draws
-    to find one with the output that is still needed, for every μGraph the same: so the answers are kept longer than
-    draws, and nothing else is computed."""
-    run = _draw(_only(program, needed), seed, draw)
-    return any(_sure(x).any() for x in run.want.values())
-
-
-@lru_cache(maxsize=256)
-def _only(program: Program, needed: frozenset[str]) -> Program:
-    return program if len(needed) == len(program.outputs) else program.only(needed)
-
-
-def _sure(x: Value) -> np.ndarray:
-    """The elements that are without taint in some residue, or undefined: then anything is right."""
-    _, sure = same(x, x)
-    return sure if x.flags is None else sure | (x.flags == UNDEFINED)
 
 
 def _spread(t: Tensor, x: Value, shape: tuple[int, ...]) -> Value:
@@ -251,7 +214,8 @@ def _schedule(schedule: Schedule) -> str:
 
 
 class _Classes:
-    """Axes that must have equal sizes, since one is loaded, stored or renamed as the other."""
+    """Axes that must have equal sizes, since one is loaded, stored or renamed as the other; or since they have, and
+    nothing else says which axis of the program another one stands for."""
 
     def __init__(self) -> None:
         self.parent: dict[str, str] = {}
@@ -278,11 +242,16 @@ def _classes(program: Program, graph: MuGraph) -> _Classes:
         for x in (*k.loads, *k.stores):
             for a, b in zip(x.dims, tensors[x.buffer].dims, strict=True):
                 classes.join(a, b)
+    known = {classes.find(d) for d in program.order}
+    for made_up in [d for d in graph.sizes if classes.find(d) not in known]:  # positions alone: only its size ties it
+        for d, n in program.dims:
+            if n == graph.sizes[made_up]:
+                classes.join(made_up, d)
     return classes
 
 
 def same_axes(program: Program, graph: MuGraph) -> Callable[[str], str]:
-    """A name for all axes that are one, since something is loaded, stored or renamed with one for the other."""
+    """A name for all axes that are one (`_Classes`)."""
     return _classes(program, graph).find
 
 

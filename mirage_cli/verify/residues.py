@@ -257,16 +257,17 @@ def powers(base: int, count: int, p: int) -> Array:
 
 
 @functools.cache
-def _steps(level: int) -> tuple[Array, Array, Array, Array]:
-    """Baby steps sorted, their exponents, a sieve of their low bits, and the giant steps."""
+def _steps(level: int) -> tuple[Array, Array, Array, Array, Array]:
+    """Baby steps sorted, their exponents, sieves of their low and of their high bits, and the giant steps."""
     p, n = MODULI[level], MODULI[level + 1]
     steps = powers(GENERATOR, BABY_STEPS, p)
     order = np.argsort(steps)
-    sieve = np.zeros(1 << FILTER_BITS, dtype=bool)
-    sieve[steps & (1 << FILTER_BITS) - 1] = True
+    low, high = (np.zeros(1 << FILTER_BITS, dtype=bool) for _ in range(2))
+    low[steps & (1 << FILTER_BITS) - 1] = True
+    high[steps >> (32 - FILTER_BITS)] = True
     giants = -(-n // BABY_STEPS)
     giant = powers(pow(GENERATOR, -BABY_STEPS, p), 1 << (giants - 1).bit_length(), p)[:giants]
-    return steps[order], order, sieve, giant
+    return steps[order], order, low, high, giant
 
 
 def discrete_logs(level: int, y: Array) -> Array:
@@ -275,12 +276,14 @@ def discrete_logs(level: int, y: Array) -> Array:
     y: int64[n], squares modulo MODULI[level] other than 0.
     """
     p, n = MODULI[level], MODULI[level + 1]
-    baby, exponents, sieve, giant = _steps(level)
+    baby, exponents, low, high, giant = _steps(level)
     logs = np.full(y.size, -1, dtype=np.int64)
     for start in range(0, y.size, 256):  # 256 rows of giant steps fit in a few megabytes
         reached = y[start : start + 256, None] * giant % p
-        rows, steps = np.nonzero(sieve[reached & (1 << FILTER_BITS) - 1])
+        rows, steps = np.nonzero(low[reached & (1 << FILTER_BITS) - 1])
         found = reached[rows, steps]
+        likely = high[found >> (32 - FILTER_BITS)]
+        rows, steps, found = rows[likely], steps[likely], found[likely]
         at = np.minimum(np.searchsorted(baby, found), baby.size - 1)
         hit = baby[at] == found
         logs[start + rows[hit]] = (steps[hit] * BABY_STEPS + exponents[at[hit]]) % n

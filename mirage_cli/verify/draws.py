@@ -1,0 +1,119 @@
+"""Draws: random inputs of a program at small sizes, what it makes of them, and which draws say something at all.
+
+Where roots meet, one draw in hundreds has squares under all of them. So many draws are looked through at once, along an
+axis of their own, and only what says something about an output is then run by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+
+from mirage_cli.ir.program import Program, tensor_type
+from mirage_cli.verify.field import Field
+from mirage_cli.verify.interpret import run_program
+from mirage_cli.verify.residues import (
+    MODULI,
+    UNDEFINED,
+    Array,
+    Value,
+    aligned,
+    as_field,
+    no_square,
+    same,
+)
+from mirage_cli.verify.semantics import FieldSemantics
+
+DRAW = "#"
+"""The axis of draws, which no program can name."""
+
+AT_ONCE = 64
+"""Draws that are looked through at once, at most."""
+
+SPACE = 1 << 14
+"""Elements of any one value of them, at most."""
+
+
+def blocks(program: Program) -> Iterator[range]:
+    """Draws from 1 on, in blocks that share their random functions: one, then twice as many as before."""
+    sizes = program.sizes
+    largest = max((prod(sizes[d] for d in {*e.dims, *e.axes}) for e in program.eqns if e.op != "rename"), default=1)
+    start, count = 1, 1
+    while True:
+        yield range(start, start + count)
+        start, count = start + count, max(1, min(2 * count, AT_ONCE, SPACE // largest))
+
+
+class Draw:
+    """One random input, and what the program makes of it.
+
+    guesses: random bits behind the comparison of the program that had the fewest.
+    """
+
+    def __init__(self, program: Program, seed: int, block: range, draw: int) -> None:
+        self.semantics = FieldSemantics(seed * 4099 + block.start, program.sizes)
+        self.inputs = {n: _at(x, draw - block.start) for n, x in _inputs(program, seed, block).items()}
+        self.want = run_program(program, self.inputs, self.semantics)
+        self.guesses = self.semantics.field.fewest_guesses
+
+
+@lru_cache(maxsize=256)
+def run_draw(program: Program, seed: int, block: range, draw: int) -> Draw:
+    """The same for every μGraph that is tested at these sizes: functions in it are hashes and keep nothing."""
+    return Draw(program, seed, block, draw)
+
+
+@lru_cache(maxsize=1 << 12)
+def told(program: Program, needed: frozenset[str], seed: int, block: range) -> Mapping[str, Array]:
+    """For each of these outputs, which elements are without doubt in each draw of the block: bool[draw, *its axes].
+
+    The answers are the same for every μGraph, so they are kept longer than draws, and nothing else is computed.
+    """
+    small = program if len(needed) == len(program.outputs) else program.only(needed)
+    if len(block) == 1:
+        want = run_draw(small, seed, block, block.start).want
+    else:
+        semantics = FieldSemantics(seed * 4099 + block.start, program.sizes)
+        semantics.field = _Sketch(semantics.field.seed, program.sizes)
+        want = run_program(small, _inputs(program, seed, block), semantics)
+    sizes = program.sizes
+    return {
+        t.name: np.broadcast_to(
+            aligned(sure(want[t.name]), want[t.name].dims, (DRAW, *t.dims)), (len(block), *(sizes[d] for d in t.dims))
+        )
+        for t in small.outputs
+    }
+
+
+def sure(x: Value) -> Array:
+    """The elements that are without taint in some residue, or undefined: then anything is right."""
+    _, certain = same(x, x)
+    return certain if x.flags is None else certain | (x.flags == UNDEFINED)
+
+
+def _inputs(program: Program, seed: int, block: range) -> dict[str, Value]:
+    """Every input, with the draws of the block as its first axis."""
+    field = Field(seed * 4099 + block.start, program.sizes)
+    shapes = {DRAW: len(block), **program.sizes}
+    return {t.name: field.draw((DRAW, *t.dims), tensor_type(t), shapes) for t in program.inputs}
+
+
+def _at(x: Value, place: int) -> Value:
+    """One draw of an input."""
+    return replace(x, dims=x.dims[1:], data=x.data[:, place] if x.kind == "field" else x.data[place])
+
+
+class _Sketch(Field):
+    """The same but for elements in doubt, which are any numbers: logarithms are what takes time."""
+
+    def log(self, x: Value) -> Value:
+        x = as_field(x)
+        doubt = no_square(x.data) if x.taint is None else no_square(x.data) | x.taint
+        y = super().log(replace(x, data=np.where(doubt, 1, x.data), taint=doubt))
+        if y.taint is None:
+            return y
+        return replace(y, data=np.where(y.taint, 1 + x.data % (MODULI[-1] - 1), y.data))
