@@ -20,7 +20,7 @@ from mirage_cli.ir.mugraph import Kernel, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import Loop, place
 from mirage_cli.ir.program import Eqn
-from mirage_cli.ir.reach import Limit, limits
+from mirage_cli.ir.reach import Limit, limits, visited
 from mirage_cli.ir.schedule import MAX_LANES, MIN_DOT, KernelSchedule, next_power_of_two
 from mirage_cli.search.roles import MAX_BLOCK
 from mirage_cli.target import Target
@@ -52,8 +52,6 @@ FEW_WARPS = 0.73
 """The part of the matrix units' rate that fewer warps than a warpgroup reach (fitted)."""
 WARPGROUP, WARPGROUP_ROWS = 4, 64
 """Warps that multiply together straight from shared memory, and the rows of a block that this takes (sm_90)."""
-SAMPLES = 17
-"""Positions along an axis that stand for all."""
 RUN_BYTES = 128
 """A line of the caches. Loads of shorter runs of neighbouring elements waste some of what they fetch."""
 WASTE = 0.6
@@ -323,7 +321,7 @@ def estimate(
     looped = False
     for i, w in enumerate(m.segments):
         trips = reduce(np.multiply, (tiles[a] for a in w.loop), zero + 1.0)
-        trips = np.maximum(1.0, trips * term("masks", zero + _visited(w, sizes), 1.0))
+        trips = np.maximum(1.0, trips * term("masks", zero + visited(w.limits, w.loop, sizes), 1.0))
         loaded = sum((elements(axes) * size for axes, size, _ in w.loads), zero)
         fetched = sum((elements(axes) * size / _used(axes, size, block, sizes) for axes, size, _ in w.loads), zero)
         if w.loop and not looped:  # the first loop
@@ -450,25 +448,6 @@ def _used(axes: Sequence[str], size: int, block: Mapping[str, Array], sizes: Map
         run = np.where(whole, run * block[a], run)
         whole = whole & (block[a] >= sizes[a])
     return np.minimum(1.0, run / RUN_BYTES) ** WASTE if axes else 1.0
-
-
-def _visited(w: Work, sizes: Mapping[str, int]) -> float:
-    """The part of a loop that its limits leave, in the mean over the positions that they depend on.
-
-    A limit that depends on data counts as none.
-    """
-    known = [x for x in w.limits if all(kind == "index" for (kind, _), _ in x.limit.terms)]
-    if not known:
-        return 1.0
-    size = sizes[w.loop[0]]
-    axes = sorted({d for x in known for (_, d), _ in x.limit.terms})
-    grid = np.meshgrid(*(np.linspace(0, sizes[d] - 1, SAMPLES) for d in axes), indexing="ij")
-    at = dict(zip(axes, grid, strict=True))
-    first, last = np.zeros_like(grid[0]) if grid else np.zeros(()), np.full(np.shape(grid[0]) if grid else (), size)
-    for x in known:
-        position = x.limit.constant + sum(c * at[d] for (_, d), c in x.limit.terms)
-        first, last = (np.maximum(first, position), last) if x.lower else (first, np.minimum(last, position + 1))
-    return float(np.clip(last - first, 0, size).mean()) / size
 
 
 def _read_bytes(m: Model, sizes: Mapping[str, int]) -> float:
