@@ -60,8 +60,8 @@ class Target:
 
     @property
     def smem_bytes_per_us(self) -> float:
-        """128 bytes a clock and multiprocessor, of which products were seen to use 0.4 (fitted on [H200])."""
-        return 0.4 * 128 * self.sms * self.clock_mhz
+        """128 bytes a clock and multiprocessor, of which products were seen to use 0.56 (fitted on [H200])."""
+        return 0.56 * 128 * self.sms * self.clock_mhz
 
     @property
     def sm(self) -> int:

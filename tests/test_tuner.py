@@ -195,8 +195,8 @@ def mean_of(counts: Sequence[float]) -> float:
 
 
 def test_the_surrogate_finds_a_schedule_near_the_best_with_fewer_measurements() -> None:
-    """Measured: 4.1 with the surrogate, 4.3 in the cost model's order, 12.7 in random order. Where the cost model's
-    first round does not find one, the surrogate needs 0.70 of the measurements that its order alone needs."""
+    """Measured: 4.2 with the surrogate, 4.5 in the cost model's order, 13.2 in random order. Where the cost model's
+    first round does not find one, the surrogate needs 0.73 of the measurements that its order alone needs."""
     problems = [recorded_points(p) for p in recorded()]
     by_model = [needed(points) for points in problems]
     by_surrogate = [needed(surrogate_order(points)) for points in problems]
@@ -232,7 +232,7 @@ def test_the_cost_model_orders_schedules_drawn_at_random() -> None:
         assert correlation >= 0.8, spec
     _, loss = summary(found)
     assert loss <= 1.15
-    assert sum(f.place < 10 for f in found) >= 20
+    assert all(f.place < 10 for f in found)
 
 
 def test_the_study_predicts_what_the_tuner_predicts() -> None:
@@ -242,6 +242,27 @@ def test_the_study_predicts_what_the_tuner_predicts() -> None:
             m = p.measured[i]
             graph = p.graphs[m.graph]
             assert us[i] == pytest.approx(total_us(graph, m.schedule, H200, models(graph)))
+
+
+def with_overlap(schedule: Schedule, kernel: str, overlap: bool) -> Schedule:
+    one = replace(schedule.kernels[kernel], overlap=overlap, fetch=False, ahead=0)
+    return Schedule({**schedule.kernels, kernel: one})
+
+
+def test_starting_early_gains_nothing_behind_the_library() -> None:
+    gains: dict[str, set[bool]] = {"library": set(), "generated": set()}
+    for p in recorded()[::4]:
+        for graph in p.graphs.values():
+            plain = next(m.schedule for m in p.measured if p.graphs[m.graph] is graph)
+            for i, k in enumerate(graph.kernels):
+                if k.name in plain.kernels:
+                    late_us, early_us = (
+                        total_us(graph, with_overlap(plain, k.name, overlap), H200, models(graph))
+                        for overlap in (False, True)
+                    )
+                    if math.isfinite(late_us):
+                        gains[graph.kernels[i - 1].kind].add(early_us < late_us)
+    assert gains == {"library": {False}, "generated": {True}}
 
 
 @pytest.mark.parametrize("term", cost.TERMS)

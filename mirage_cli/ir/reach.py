@@ -7,7 +7,7 @@ comparison that is linear in the loop's position, and what a false one leads to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import inf, isnan
@@ -21,6 +21,8 @@ from mirage_cli.ir.program import Arg, Eqn
 
 Leaf = tuple[str, str]
 """("index", d), the position along d, or ("value", v), an integer that does not change in the loop."""
+SAMPLES = 17
+"""Positions along an axis that stand for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,25 @@ def limits(kernel: Kernel, loop: Loop) -> tuple[Limit, ...]:
             if limit is not None and idle(loop, e.out):
                 found.append(limit)
     return tuple(found)
+
+
+def visited(found: Sequence[Limit], loop: Sequence[str], sizes: Mapping[str, int]) -> float:
+    """The part of a loop that its limits leave, in the mean over the positions that they depend on.
+
+    A limit that depends on data counts as none.
+    """
+    known = [x for x in found if all(kind == "index" for (kind, _), _ in x.limit.terms)]
+    if not known:
+        return 1.0
+    size = sizes[loop[0]]
+    axes = sorted({d for x in known for (_, d), _ in x.limit.terms})
+    grid = np.meshgrid(*(np.linspace(0, sizes[d] - 1, SAMPLES) for d in axes), indexing="ij")
+    at = dict(zip(axes, grid, strict=True))
+    first, last = np.zeros_like(grid[0]) if grid else np.zeros(()), np.full(np.shape(grid[0]) if grid else (), size)
+    for x in known:
+        position = x.limit.constant + sum(c * at[d] for (_, d), c in x.limit.terms)
+        first, last = (np.maximum(first, position), last) if x.lower else (first, np.minimum(last, position + 1))
+    return float(np.clip(last - first, 0, size).mean()) / size
 
 
 def idle(loop: Loop, mask: str) -> bool:

@@ -20,7 +20,7 @@ from mirage_cli.ir.mugraph import Kernel, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import Loop, place
 from mirage_cli.ir.program import Eqn
-from mirage_cli.ir.reach import Limit, limits
+from mirage_cli.ir.reach import Limit, limits, visited
 from mirage_cli.ir.schedule import MAX_LANES, MIN_DOT, KernelSchedule, next_power_of_two
 from mirage_cli.search.roles import MAX_BLOCK
 from mirage_cli.target import Target
@@ -31,15 +31,17 @@ GAP_US = 1.2
 """Between two dependent kernels of one CUDA graph: the drain of one and the ramp of the next (H200, measured)."""
 LATENCY_US = 0.7
 """From issuing a load of device memory to using it (H200, measured)."""
-RAMP_US = 0.3
-"""What a kernel takes to fill the GPU and to drain, unless it starts before the one in front has ended (fitted)."""
+RAMP_US = 0.6
+"""What a kernel takes to fill the GPU and to drain, unless it starts before the one in front has ended (pairs that
+differ in nothing else: 0.4 to 0.6 of a kernel behind itself, 0.8 to 1.2 behind another)."""
 STEP_US = 0.085
 """The least time of one loop iteration of one warp: barriers and address arithmetic (fitted)."""
-WARP_STEP_US = 0.12
+WARP_STEP_US = 0.11
 """What each doubling of the warps adds to it (fitted)."""
-BUSY_WARPS = 5.0
-"""Warps of a multiprocessor below which its arithmetic slows down, by the square of their number (fitted)."""
-SIMD = 0.58
+BUSY_WARPS = 4.5
+"""Warps of a multiprocessor below which its reads of operands slow down, by their number, and its arithmetic, by the
+square of it (fitted)."""
+SIMD = 0.55
 """The part of the float32 rate that arithmetic reaches which is not all multiply-adds (fitted)."""
 CONVERSION = 1.5
 """Operations that reading an element for an operand that is computed takes. The warps that share its rows each have a
@@ -48,12 +50,11 @@ OPERAND_BYTES = 2
 """Of an element in shared memory."""
 ACROSS_US = 8e-4
 """A sum across warps, for each warp and each element of the result (fitted)."""
-FEW_WARPS = 0.73
-"""The part of the matrix units' rate that fewer warps than a warpgroup reach (fitted)."""
+FEW_WARPS = 0.4
+"""The part of the matrix units' rate that is reached without a warpgroup, or by one with fewer rows than it takes
+(fitted)."""
 WARPGROUP, WARPGROUP_ROWS = 4, 64
 """Warps that multiply together straight from shared memory, and the rows of a block that this takes (sm_90)."""
-SAMPLES = 17
-"""Positions along an axis that stand for all."""
 RUN_BYTES = 128
 """A line of the caches. Loads of shorter runs of neighbouring elements waste some of what they fetch."""
 WASTE = 0.6
@@ -75,11 +76,15 @@ SHOWN = 0.05
 EXPOSED = 0.15
 """The part more that shows of a block that is alone on its multiprocessor and fetches nothing ahead. It falls with the
 blocks, and with the square of the stages (fitted)."""
-TURNED = 3.0
+TURNED = 6.0
 """How many times an element costs what reading it from shared memory does, where a warpgroup has computed it in this
 iteration and a product takes it as its second operand: it is written there, in another layout, first (fitted)."""
 BOXES = 1.6
 """How many times as fast the L2 serves loops through descriptors: whole boxes, with no help of threads (fitted)."""
+LIBRARY_US = 4.2
+"""What a product by the library takes beside its launch and its bytes or operations (fitted on tuned μGraphs)."""
+LIBRARY_MEMORY = 0.95
+"""The part of the memory's rate that it reaches (fitted on tuned μGraphs)."""
 MAX_ACCUMULATORS = 32768
 MAX_RESIDENT = 8
 """Blocks that share a multiprocessor at most."""
@@ -323,7 +328,7 @@ def estimate(
     looped = False
     for i, w in enumerate(m.segments):
         trips = reduce(np.multiply, (tiles[a] for a in w.loop), zero + 1.0)
-        trips = np.maximum(1.0, trips * term("masks", zero + _visited(w, sizes), 1.0))
+        trips = np.maximum(1.0, trips * term("masks", zero + visited(w.limits, w.loop, sizes), 1.0))
         loaded = sum((elements(axes) * size for axes, size, _ in w.loads), zero)
         fetched = sum((elements(axes) * size / _used(axes, size, block, sizes) for axes, size, _ in w.loads), zero)
         if w.loop and not looped:  # the first loop
@@ -336,11 +341,11 @@ def estimate(
             left, right, depth = elements(p.left), elements(p.right), elements(p.summed)
             space = left * right * depth * elements(p.batch)
             on_units = np.minimum(np.minimum(left, right), depth) >= MIN_DOT
-            together = np.where(warps >= WARPGROUP, 1.0, FEW_WARPS)
+            first = _left_is_first(p, batch)
+            together = np.where(_in_warpgroups(warps, np.where(first, left, right)), 1.0, FEW_WARPS)
             rate = np.where(on_units, target.tensor_flops_per_us * together, target.fp32_flops_per_us)
             dot_us = dot_us + 2.0 * programs * trips * space / rate
             multiplies = multiplies | on_units
-            first = _left_is_first(p, batch)
             rows = _operand_rows(first, warps, left, right)
             if w.loop and any(p.computed):
                 rows = rows + term("turned", TURNED * _turned_rows(p, first, warps, left, right, depth), 0.0)
@@ -374,9 +379,9 @@ def estimate(
     spread = term("spread", np.minimum(1.0, programs / target.sms), 1.0)
     uneven = balance / spread  # how much longer the multiprocessor with most to do takes than the mean
     at_once = np.minimum(np.ceil(programs / target.sms), resident)
-    awake = term("warps", np.minimum(1.0, at_once * warps / BUSY_WARPS) ** 2, 1.0)
+    awake = term("warps", np.minimum(1.0, at_once * warps / BUSY_WARPS), 1.0)
     dot_us = dot_us * uneven
-    simd_us = simd / (target.fp32_flops_per_us * SIMD * awake) * uneven
+    simd_us = simd / (target.fp32_flops_per_us * SIMD * awake**2) * uneven
     simd_us = simd_us + term("sums", ACROSS_US * sums / target.sms * uneven, 0.0)
     # a block alone computes or multiplies; others fill its pauses
     alone = np.maximum(1.0, np.minimum(programs, slots) / target.sms)
@@ -391,7 +396,7 @@ def estimate(
             dot_us + np.where(dot_us > simd_us, turns, 0.0),
             simd_us + np.where(dot_us > simd_us, 0.0, turns),
             latency * waves,
-            operands * OPERAND_BYTES / target.smem_bytes_per_us * uneven,
+            operands * OPERAND_BYTES / (target.smem_bytes_per_us * awake) * uneven,
         ]
     )
     times = np.array([term(name, t, 0.0) for name, t in zip(LIMITS, times, strict=True)])
@@ -423,6 +428,10 @@ def _left_is_first(p: Product, batch: Batch) -> NDArray[np.bool_]:
     return left < right
 
 
+def _in_warpgroups(warps: Array, rows: Array) -> NDArray[np.bool_]:
+    return (warps >= WARPGROUP) & (rows >= WARPGROUP_ROWS)
+
+
 def _operand_rows(first: NDArray[np.bool_], warps: Array, left: Array, right: Array) -> Array:
     """Rows and columns that warps read of a product's operands, those that several warps read counted for each.
 
@@ -431,7 +440,7 @@ def _operand_rows(first: NDArray[np.bool_], warps: Array, left: Array, right: Ar
     tall, wide = np.where(first, left, right), np.where(first, right, left)
     down = np.minimum(warps, np.maximum(1.0, np.ceil(tall / MIN_DOT)))
     across = np.ceil(warps / down)
-    group = (warps >= WARPGROUP) & (tall >= WARPGROUP_ROWS)
+    group = _in_warpgroups(warps, tall)
     groups = np.maximum(1.0, np.minimum(warps / WARPGROUP, tall / WARPGROUP_ROWS))
     return tall * np.where(group, 1.0, across) + wide * np.where(group, groups, down)
 
@@ -439,7 +448,7 @@ def _operand_rows(first: NDArray[np.bool_], warps: Array, left: Array, right: Ar
 def _turned_rows(p: Product, first: NDArray[np.bool_], warps: Array, left: Array, right: Array, depth: Array) -> Array:
     """Columns of the second operand, where a warpgroup has computed it: its rows are the axes that are summed here."""
     second = np.where(first, right * p.computed[1], left * p.computed[0])
-    return np.where((warps >= WARPGROUP) & (depth >= WARPGROUP_ROWS), second, 0.0)
+    return np.where(_in_warpgroups(warps, depth), second, 0.0)
 
 
 def _used(axes: Sequence[str], size: int, block: Mapping[str, Array], sizes: Mapping[str, int]) -> Array | float:
@@ -450,25 +459,6 @@ def _used(axes: Sequence[str], size: int, block: Mapping[str, Array], sizes: Map
         run = np.where(whole, run * block[a], run)
         whole = whole & (block[a] >= sizes[a])
     return np.minimum(1.0, run / RUN_BYTES) ** WASTE if axes else 1.0
-
-
-def _visited(w: Work, sizes: Mapping[str, int]) -> float:
-    """The part of a loop that its limits leave, in the mean over the positions that they depend on.
-
-    A limit that depends on data counts as none.
-    """
-    known = [x for x in w.limits if all(kind == "index" for (kind, _), _ in x.limit.terms)]
-    if not known:
-        return 1.0
-    size = sizes[w.loop[0]]
-    axes = sorted({d for x in known for (_, d), _ in x.limit.terms})
-    grid = np.meshgrid(*(np.linspace(0, sizes[d] - 1, SAMPLES) for d in axes), indexing="ij")
-    at = dict(zip(axes, grid, strict=True))
-    first, last = np.zeros_like(grid[0]) if grid else np.zeros(()), np.full(np.shape(grid[0]) if grid else (), size)
-    for x in known:
-        position = x.limit.constant + sum(c * at[d] for (_, d), c in x.limit.terms)
-        first, last = (np.maximum(first, position), last) if x.lower else (first, np.minimum(last, position + 1))
-    return float(np.clip(last - first, 0, size).mean()) / size
 
 
 def _read_bytes(m: Model, sizes: Mapping[str, int]) -> float:
@@ -486,12 +476,13 @@ def _stored_bytes(m: Model, sizes: Mapping[str, int], split: Array) -> Array:
 
 
 def library_us(kernel: Kernel, sizes: Mapping[str, int], element: int, target: Target) -> float:
-    """Predicted time of a matrix product by the vendor's library."""
+    """Predicted time of a matrix product by the vendor's library, in microseconds. element: bytes of one."""
     e = kernel.body[0]
     tensors = [x.dims for x in kernel.loads] + [e.dims]
     moved = sum(prod(sizes[a] for a in axes) * element for axes in tensors)
     flops = 2.0 * prod(sizes[a] for a in {*e.dims, *e.axes})
-    return target.launch_us + 3.0 + max(moved / (0.8 * target.dram_bytes_per_us), flops / target.tensor_flops_per_us)
+    moving_us = moved / (LIBRARY_MEMORY * target.dram_bytes_per_us)
+    return target.launch_us + LIBRARY_US + max(moving_us, flops / target.tensor_flops_per_us)
 
 
 def floor_us(moved_bytes: float, flops: float, target: Target) -> float:

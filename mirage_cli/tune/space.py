@@ -184,7 +184,11 @@ def totals_us(
     by_name: Mapping[str, cost.Model],
     without: Collection[str] = (),
 ) -> cost.Array:
-    """The cost model's times of a whole μGraph under many schedules. without: of `cost.TERMS`."""
+    """The cost model's times of a whole μGraph under many schedules, in microseconds. without: of `cost.TERMS`.
+
+    A kernel that starts early gains nothing behind the library's, which let none start; the last of a call is in front
+    of the first of the next (pairs of schedules that differ in nothing else: 0.5 us lost to 0.1 us gained).
+    """
     total = np.zeros(len(schedules))
     alike: dict[tuple[tuple[str, int], ...], list[int]] = {}  # by sizes, those of the chunk axes among them
     for i, s in enumerate(schedules):
@@ -204,11 +208,13 @@ def _same_sizes_us(
 ) -> cost.Array:
     element = {name: DTYPE_BYTES[t.dtype] for name, t in graph.tensors().items()}
     total = np.zeros(len(schedules))
-    for k in graph.kernels:
+    for i, k in enumerate(graph.kernels):
         if k.kind == "library":
             total += cost.library_us(k, sizes, element[k.stores[0].buffer], target)
         else:
             batch = cost.Batch.of(by_name[k.name], [s.kernels[k.name] for s in schedules], sizes)
+            if graph.kernels[i - 1].kind == "library":
+                batch = replace(batch, overlap=np.zeros(len(schedules)))
             total += cost.estimate(by_name[k.name], batch, sizes, target, without).us
     return total
 
