@@ -264,7 +264,7 @@ def test_a_few_values_that_happen_to_need_few_bits_do_not_set_the_standard(seed:
 
 
 def test_the_interpreter_adds_halves() -> None:
-    """257 equal numbers in a block of 512 are exact to a few units in the last place; one after another, they are not."""
+    """The sum of 257 equal numbers is exact to a few units in the last place; added one after another, it is not."""
     x = np.where(np.arange(512) < 257, np.float32(1.1), np.float32(0))[:, None] * np.ones(4, np.float32)
     exact = 257 * float(np.float32(1.1))
     for axis, keep in ((0, False), (0, True), (None, False), (None, True)):
