@@ -182,12 +182,13 @@ outputs: {F: [d]}
 """,
     "the mean of equal rows": """
 name: rows
-dims: {k: 3, d: 257}
+dims: {h: 257, k: 3, d: 257}
 dtype: float32
 inputs: {X: [k, d]}
 program: |
-  Y = layer_norm(X, d, eps=0.001)
-outputs: {Y: [d, k]}
+  A = rename(X, d=h)
+  B = layer_norm(A, h, eps=0.001)
+outputs: {B: [h, k]}
 """,
     "a norm of squared means": """
 name: means
