@@ -146,6 +146,21 @@ def test_a_safe_softmax_stays_safe(text: str) -> None:
     assert "exp" not in kinds
 
 
+def test_an_exponential_that_is_summed_and_squared_is_one() -> None:
+    """Otherwise the square of a difference would not be known as one, and be multiplied out."""
+    algebra = Algebra()
+    text = "a = exp(X) | c = mean(a; k) | d = sub(a, c) | e = square(d) | f = sum(e; k) | g = square(a) | O = sum(g; k)"
+    forms = program_forms(algebra, program(DIMS, INPUTS, text, "O a d e f g"))
+    assert forms["e"] is algebra.pow(forms["d"], Fraction(2))
+    assert forms["g"] is algebra.pow(forms["a"], Fraction(2))
+
+
+def test_multiples_that_are_summed_over_other_axes_have_their_own_maximum() -> None:
+    algebra = Algebra()
+    text = "a = softmax(X; k) | c = mul(X, 2) | d = softmax(c; m) | O = mul(a, d)"
+    assert "exp" not in {a.kind for a in atoms_of(form(algebra, text))}
+
+
 def atoms_of(x: Form) -> Iterator[Atom]:
     """Every atom in a form, at any depth."""
     todo = [a for mono, _ in x.terms for a, _ in mono]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.derived import derived_equation
 from mirage_cli.ir.program import Builder, Program, Tensor
+from mirage_cli.tune.interpreted import halved_sum
 from mirage_cli.verify.numeric import NumericVerdict, draw_inputs, judge, reference64
 from mirage_cli.verify.yardstick import DISTRIBUTIONS, Error, RoundEveryResult, error, fresh_memory_is_nan, overflows
 
@@ -211,6 +213,65 @@ def test_a_product_of_three_may_be_multiplied_in_another_order(seed: int) -> Non
     for wrong in ({"terms": 63}, {"scale": 1.03}):
         found = judge(p, lambda x, w=wrong: other_order(x, **w), eager_of(p), seed=seed, distributions=["normal"])
         assert not found.ok, wrong
+
+
+def norm(dtype: str) -> Program:
+    inputs = (Tensor("X", ("h", "s"), dtype),)
+    b = Builder(inputs, ["h", "s"])
+    b.append(derived_equation("O", "layer_norm", ("X",), ("s",), b))
+    return Program("norm", DIMS, dtype, inputs, tuple(b.eqns), (Tensor("O", ("h", "s"), dtype),))
+
+
+def by_squares(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """A layer norm by E[x²] - E[x]²."""
+    x = inputs[0].float()
+    mean = x.mean(-1, keepdim=True)
+    variance = x.square().mean(-1, keepdim=True) - mean.square()
+    return [((x - mean) * (variance + 1e-5).rsqrt()).to(inputs[0].dtype)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_variance_as_a_difference_of_squares_is_refused_on_a_large_mean_alone(seed: int) -> None:
+    p = norm("float32")
+    found = judge(p, by_squares, eager_of(p), seed=seed)
+    assert {j.distribution for j in found.detail if j.problem} == {"large mean"}, str(found)
+
+
+def difference() -> Program:
+    """X·S - min X·S, with S the sum of X: in bfloat16 a difference of few values that are off by half a unit."""
+    inputs = (Tensor("X", ("p", "r"), "bfloat16"),)
+    b = Builder(inputs, ["p", "r"])
+    product = b.emit("mul", "X", b.emit("sum", "X", axes="pr"))
+    b.emit("sub", product, b.emit("min", product, axes="r"), out="O")
+    return Program(
+        "few", (("p", 3), ("r", 7)), "bfloat16", inputs, tuple(b.eqns), (Tensor("O", ("p", "r"), "bfloat16"),)
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_few_values_that_happen_to_need_few_bits_do_not_set_the_standard(seed: int) -> None:
+    """The sum is not rounded here, as it is in eager; so the products are other ones, rounded."""
+
+    def run(inputs: list[torch.Tensor], scale: float = 1.0) -> list[torch.Tensor]:
+        x = inputs[0].float()
+        product = (x * x.sum()).bfloat16().float()
+        return [(scale * product - product.amin(-1, keepdim=True)).bfloat16()]
+
+    p = difference()
+    found = judge(p, run, eager_of(p), seed=seed)
+    assert found.ok, str(found)
+    assert not judge(p, lambda x: run(x, 1.1), eager_of(p), seed=seed).ok
+
+
+def test_the_interpreter_adds_halves() -> None:
+    """The sum of 257 equal numbers is exact to a few units in the last place; added one after another, it is not."""
+    x = np.where(np.arange(512) < 257, np.float32(1.1), np.float32(0))[:, None] * np.ones(4, np.float32)
+    exact = 257 * float(np.float32(1.1))
+    for axis, keep in ((0, False), (0, True), (None, False), (None, True)):
+        found = halved_sum(x, axis, keep)
+        assert np.shape(found) == np.shape(np.sum(x, axis=axis, keepdims=keep))
+        assert found.dtype == np.float32
+        assert np.allclose(found, exact * (1 if axis == 0 else 4), rtol=2e-7, atol=0)
 
 
 def test_fresh_memory_is_nan_and_the_setting_is_put_back() -> None:

@@ -471,7 +471,7 @@ class FloatField:
         return OPS[name].ref(*args)
 
     def finite(self, m: Array) -> Array:
-        return np.where(np.isneginf(m), 0, m)
+        return np.where(np.isinf(m), 0, m)
 
     def extremum(self, name: str, x: Array, y: Array) -> Array:
         return {"maximum": np.fmax, "minimum": np.fmin}[name](x, y)

@@ -175,6 +175,75 @@ program: |
   D = rename(C, k=m)
 outputs: {D: [m]}
 """,
+    "a logsumexp of what float16 has not": """
+name: overflow
+dims: {d: 1, k: 1, n: 33}
+dtype: float16
+inputs: {X: [d, k, n]}
+program: |
+  A = dot(X, X, k)
+  B = logsumexp(A, d)
+  D = X / B
+outputs: {D: [d, k, n]}
+""",
+    "a square with an exponential in it": """
+name: square
+dims: {k: 33, d: 2}
+dtype: float32
+inputs: {X: {dims: [k, d], scale: 0.1}, W: {dims: [k], scale: 0.1}}
+program: |
+  A = dot(X, W, k)
+  C = exp2(A)
+  D = layer_norm(C, d, eps=0.001)
+outputs: {D: [d]}
+""",
+    "few products that are rounded by chance": """
+name: few
+dims: {h: 3, m: 7}
+dtype: bfloat16
+inputs: {W: [h, m]}
+program: |
+  A = sum(W, h, m)
+  C = A * W
+  D = min(C, m)
+  E = D - C
+outputs: {E: [h, m]}
+""",
+    "one mean that all of an output rests on": """
+name: mean
+dims: {n: 1, h: 7, d: 100}
+dtype: float32
+inputs: {X: [h, n], W: {dims: [d, n], scale: 0.5}}
+program: |
+  A = abs(X)
+  B = softmax(where(index(d) >= index(n), W, -inf), n)
+  C = sqrt(B)
+  D = dot(C, A, n)
+  E = min(D, h)
+  F = layer_norm(E, d)
+outputs: {F: [d]}
+""",
+    "the mean of equal rows": """
+name: rows
+dims: {h: 257, k: 3, d: 257}
+dtype: float32
+inputs: {X: [k, d]}
+program: |
+  A = rename(X, d=h)
+  B = layer_norm(A, h, eps=0.001)
+outputs: {B: [h, k]}
+""",
+    "a norm of squared means": """
+name: means
+dims: {n: 257, m: 3}
+dtype: float32
+inputs: {X: [m, n]}
+program: |
+  A = mean(X, n)
+  B = A ** 2
+  C = layer_norm(B, m)
+outputs: {C: [m]}
+""",
 }
 """Smallest specs with right kernels that were refused, with kernels that were no plan for them, or with plans that were
 less exact than float32 need be."""

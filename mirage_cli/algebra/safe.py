@@ -32,29 +32,62 @@ def make_safe(algebra: Algebra, forms: Mapping[str, Form]) -> dict[str, Form]:
     Where the exponentials' common factor cancels (a softmax, however it was written), so does exp(max a), and what is
     left never overflows; log(exp(max a)·x) becomes max a + log(x). This is the degree rule: exp(max a) stays exactly
     where an output has a degree other than 0.
+
+    exp(k·a) is the power of that, also where it is itself under a Σ: so that (exp(a) - b)² stays a square. Multiplied
+    out, its terms cancel, and float32 does not have what they leave.
     """
     shifts: dict[Form, frozenset[str]] = {}
-    for atom in list(algebra.atoms.values()):
+    here = _atoms(forms.values())
+    for atom in [a for a in algebra.atoms.values() if a in here]:
         if atom.kind == "sum":
             for factor, _ in atom.args[1]:
                 if factor.kind == "exp":
                     axes = factor.dims & set(atom.args[0])
                     shifts[factor.args[0]] = shifts.get(factor.args[0], axes) & axes or axes
 
-    def shift_of(atom: Atom) -> tuple[Form, frozenset[str]] | None:
+    def shift_of(atom: Atom) -> tuple[Form, frozenset[str], Fraction] | None:
+        """The a with the axes of its Σ and the largest k; an exponent that has a Σ over other axes goes by that."""
         x = atom.args[0] if atom.kind == "exp" else algebra.zero
-        return next(((y, axes) for y, axes in shifts.items() if axes and algebra.depending(x, axes) is y), None)
+        found = [
+            (y, axes, k)
+            for y, axes in shifts.items()
+            if axes and (k := _multiple(algebra, algebra.depending(x, axes), y))
+        ]
+        own = next((axes for _, axes, k in found if k == 1), None)
+        return max((f for f in found if f[1] == (own or f[1])), key=lambda f: f[2], default=None)
 
     def shifted(atom: Atom, safe: Callable[[Form], Form]) -> Form:
         found = shift_of(atom)
         assert found is not None
-        inner, axes = found
+        inner, axes, k = found
         moving = safe(inner)
-        top = algebra.extremum("max", moving, axes & moving.dims)
-        rest = safe(algebra.sub(atom.args[0], inner))
-        return algebra.mul(algebra.shifted_exp(moving, axes), algebra.exp(algebra.add(top, rest)))
+        top = algebra.scale(algebra.extremum("max", moving, axes & moving.dims), k)
+        rest = safe(algebra.sub(atom.args[0], algebra.scale(inner, k)))
+        powered = algebra.pow(algebra.shifted_exp(moving, axes), k)
+        return algebra.mul(powered, algebra.exp(algebra.add(top, rest)))
 
     return _rewritten(algebra, forms, lambda atom: shift_of(atom) is not None, shifted)
+
+
+def _atoms(forms: Iterable[Form]) -> set[Atom]:
+    """Every atom in some forms, at any depth."""
+    found: set[Atom] = set()
+    todo = [a for f in forms for mono, _ in f.terms for a, _ in mono]
+    while todo:
+        atom = todo.pop()
+        if atom not in found:
+            found.add(atom)
+            todo += [a for f in atom.args if isinstance(f, Form) for mono, _ in f.terms for a, _ in mono]
+            todo += [a for a, _ in atom.args[1]] if atom.kind == "sum" else []
+    return found
+
+
+def _multiple(algebra: Algebra, x: Form, y: Form) -> Fraction | None:
+    """The whole positive k for which x is k·y."""
+    if not x.terms or not y.terms:
+        return None
+    k = x.terms[0][1] / y.terms[0][1]
+    return k if k > 0 and k.denominator == 1 and algebra.scale(y, k) is x else None
 
 
 def drop_shifts(algebra: Algebra, forms: Mapping[str, Form], outputs: Iterable[str]) -> dict[str, Form]:

@@ -44,9 +44,11 @@ def check(
     for seed, kind in enumerate(DISTRIBUTIONS):
         inputs = draw(kind, shapes, dtypes, scales, contracted, device, seed)
 
-        def rounded(dtype: torch.dtype | None, inputs: list[torch.Tensor] = inputs) -> tuple[torch.Tensor, ...]:
-            wide = in_float64(inputs, off=dtype)
-            with RoundEveryResult(dtype or precision, summing=dtype is not None):
+        def rounded(
+            dtype: torch.dtype | None, chance: int, inputs: list[torch.Tensor] = inputs
+        ) -> tuple[torch.Tensor, ...]:
+            wide = in_float64(inputs, dtype, chance)
+            with RoundEveryResult(dtype or precision, dtype is not None, chance):
                 return as_tuple((stepwise if dtype else eager)(*wide))
 
         with fresh_memory_is_nan():

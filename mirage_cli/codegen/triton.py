@@ -469,7 +469,7 @@ class _Emitter(Expressions):
         """Move a running maximum and note by what factor exp(-maximum) changes."""
         m = self.name(e.out)
         self.line(f"{m}_next = tl.maximum({m}, {self.value(e)})", "running maximum")
-        self.line(f'{m}_shift = tl.where({m}_next == float("-inf"), 0.0, {m}_next) * {LOG2E!r}')
+        self.line(f'{m}_shift = tl.where(tl.abs({m}_next) == float("inf"), 0.0, {m}_next) * {LOG2E!r}')
         self.line(f"{m}_scale = tl.exp2({m} * {LOG2E!r} - {m}_shift)")
         self.line(f"{m} = {m}_next")
 

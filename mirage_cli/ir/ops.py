@@ -118,12 +118,13 @@ _ROWS = [
     # -- exponentials
     _unary("exp", "e ** x", np.exp, "tl.exp({0})", "torch.exp({0})", flops=4.0,
            meaning=(lambda F, x: F.exp(x), lambda A, x: A.exp(x))),
-    # The shift of a softmax: exp(x - m), where m = -inf (a row that is masked out whole) counts as no shift.
-    Op("exp_sub", "elementwise", 2, "exp(x - m), without NaN where both are -inf",
-       lambda x, m: np.exp(x - np.where(np.isneginf(m), 0.0, m)),
+    # The shift of a softmax: exp(x - m), where an infinite m counts as no shift: -inf is that of a row that is masked
+    # out whole, inf of one that has overflowed, whose logsumexp is inf and no NaN, as in PyTorch.
+    Op("exp_sub", "elementwise", 2, "exp(x - m), without NaN where both are the same infinity",
+       lambda x, m: np.exp(x - np.where(np.isinf(m), 0.0, m)),
        lambda F, x, m: F.exp(F.sub(x, F.finite(m))), lambda A, x, m: A.exp(A.add(x, A.scale(m, Fraction(-1)))),
-       'tl.exp({0} - tl.where({1} == float("-inf"), 0.0, {1}))',
-       "torch.exp({0} - torch.where({1} == -torch.inf, 0.0, {1}))", flops=6.0, domain=TWO_ANY),
+       'tl.exp({0} - tl.where(tl.abs({1}) == float("inf"), 0.0, {1}))',
+       "torch.exp({0} - torch.where(torch.isinf({1}), 0.0, {1}))", flops=6.0, domain=TWO_ANY),
     _unary("exp2", "2 ** x", np.exp2, "tl.exp2({0})", "torch.exp2({0})", flops=3.0,
            meaning=(lambda F, x: F.exp(F.mul(x, F.const(LN2))), lambda A, x: A.exp(A.scale(x, LN2)))),
     _unary("log", "natural logarithm", np.log, "tl.log({0})", "torch.log({0})", flops=4.0, domain=((0.5, 4),),

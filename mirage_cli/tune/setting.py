@@ -40,11 +40,11 @@ class Case:
     expected: Tensors
     eager: Tensors
 
-    def rounded(self, setting: Setting, dtype: torch.dtype | None) -> Tensors:
+    def rounded(self, setting: Setting, dtype: torch.dtype | None, seed: int) -> Tensors:
         """The outputs in float64 with the result of every operator, or else of every call of eager, rounded."""
         own = next(x.dtype for x in self.inputs if x.is_floating_point())
-        wide = yardstick.in_float64(self.inputs, off=dtype)
-        with yardstick.RoundEveryResult(dtype or own, summing=dtype is not None):
+        wide = yardstick.in_float64(self.inputs, dtype, seed)
+        with yardstick.RoundEveryResult(dtype or own, dtype is not None, seed):
             return [y.double() for y in setting.reference(wide, "stepwise" if dtype else "reference")]
 
 
@@ -185,7 +185,7 @@ class Setting:
                         outputs,
                         case.expected,
                         case.eager,
-                        lambda dtype, case=case: case.rounded(self, dtype),
+                        lambda dtype, chance, case=case: case.rounded(self, dtype, chance),
                         standard.tolerance,
                         standard.overflow_like_eager,
                         standard.contracted,

@@ -80,9 +80,11 @@ def judge(
         inputs = draw_inputs(program, kind.name, where, seed + i)
         expected = reference(inputs) if reference else reference64(program, inputs)
 
-        def rounded(dtype: torch.dtype | None, inputs: list[torch.Tensor] = inputs) -> Sequence[torch.Tensor]:
-            wide = y.in_float64(inputs, off=dtype)
-            with y.RoundEveryResult(dtype or getattr(torch, program.dtype), summing=dtype is not None):
+        def rounded(
+            dtype: torch.dtype | None, chance: int, inputs: list[torch.Tensor] = inputs
+        ) -> Sequence[torch.Tensor]:
+            wide = y.in_float64(inputs, dtype, chance)
+            with y.RoundEveryResult(dtype or getattr(torch, program.dtype), dtype is not None, chance):
                 return reference64(program, wide) if dtype else y.as_tuple(eager(*wide))
 
         with y.fresh_memory_is_nan():
