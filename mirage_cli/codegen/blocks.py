@@ -89,6 +89,35 @@ def bound(x):
         return x
 '''.strip()
 """What modules start with whose loops have bounds that are computed."""
+EXTREMA = '''
+@triton.jit
+def larger(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def smaller(a, b):
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def largest(x, axis: tl.constexpr):
+    """The maximum along an axis, NaN where there is one, as in PyTorch; tl.max leaves NaNs out."""
+    if INTERPRETED:  # which would call `larger` for every element
+        return tl.where(tl.sum((x != x).to(tl.int32), axis) > 0, float("nan"), tl.max(x, axis))
+    else:
+        return tl.reduce(x, axis, larger)
+
+
+@triton.jit
+def least(x, axis: tl.constexpr):
+    """The minimum along an axis, NaN where there is one."""
+    if INTERPRETED:
+        return tl.where(tl.sum((x != x).to(tl.int32), axis) > 0, float("nan"), tl.min(x, axis))
+    else:
+        return tl.reduce(x, axis, smaller)
+'''.strip()
+"""What modules start with that have maxima or minima of floating-point numbers along an axis."""
 MAX_PRODUCT = 1 << 17
 """Elements of the broadcast product that stands in for tl.dot where an axis is too small for it."""
 MAX_ELEMENTS = 1 << 17
@@ -101,6 +130,10 @@ HELPERS = {
     "release_next",
     "fetch",
     "bound",
+    "larger",
+    "smaller",
+    "largest",
+    "least",
     "can_overlap",
     "descriptor",
     "TensorDescriptor",
@@ -136,6 +169,7 @@ class Blocks:
         self.lines: list[str] = []
         self.depth = 1
         self.exact = graph.exact()[kernel.name]
+        self.single = "float32" in {graph.dtype, *(t.dtype for t in (*graph.inputs, *graph.outputs))}
         self.clean: dict[str, frozenset[str]] = {}  # padded dimensions along which a value is known to be zero
         self.names: dict[str, str] = {}
         self.starts: dict[str, str] = {}  # where the current block along a dimension starts

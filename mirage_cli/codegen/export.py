@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 
 from mirage_cli.codegen.access import Descriptor
-from mirage_cli.codegen.blocks import BFLOAT16, BOUND, DESCRIPTORS, FETCH, HELPERS, INTERPRETED, OVERLAP
+from mirage_cli.codegen.blocks import BFLOAT16, BOUND, DESCRIPTORS, EXTREMA, FETCH, HELPERS, INTERPRETED, OVERLAP
 from mirage_cli.codegen.carried import CHECKS, PLANS, PLANS_WITH_MAPS, carried
 from mirage_cli.codegen.exported_text import PUBLIC, SELF_CHECK
 from mirage_cli.codegen.library import buffers_of, library_kernel
@@ -127,6 +127,7 @@ class _Parts:
         helpers = [OVERLAP] * self.overlap
         helpers += [FETCH] * any(k.fetches for k in self.kernels.values())
         helpers += [BOUND] * any("bound(" in k for k in kernels)
+        helpers += [EXTREMA] * any("largest(" in k or "least(" in k for k in kernels)
         helpers += [BFLOAT16] * any("MATRIX_TYPE" in k or "to_bfloat16" in k for k in kernels)
         if self.descriptors:
             kernels = [DESCRIPTORS, *kernels]

@@ -84,13 +84,18 @@ class Expressions(Blocks):
         return text if self.axes(self.dims[a]) == want else f"tl.broadcast_to({text}, {self.shape(want)})"
 
     def shifted_exp(self, e: Eqn, want: list[str]) -> str:
-        """exp(x - m) for a running maximum: one multiply-add and one exp2. What m is rounded to on the way cancels."""
+        """exp(x - m) for a running maximum: one multiply-add and one exp2. What m is rounded to on the way cancels, but
+        in float32 where it meets an exp that was shifted after the loop: there x - m comes first."""
         x, m = (str(a) for a in e.args)
         self.clean[e.out] = frozenset()
         shift = self.spread(f"{self.name(m)}_shift", self.axes(self.dims[m]), want)
-        text = f"tl.exp2({self.argument(x, want, e, False)} * {LOG2E!r} - {shift})"
+        text = self.exp_of_difference(self.argument(x, want, e, False), shift)
         have = {d for v in e.values for d in self.axes(self.dims[v])}
         return text if have == set(want) else f"tl.broadcast_to({text}, {self.shape(want)})"
+
+    def exp_of_difference(self, x: str, shift: str) -> str:
+        """exp(x - m), where `shift` holds m, or, if it is to be one multiply-add, m log2 e."""
+        return f"tl.exp2(({x} - {shift}) * {LOG2E!r})" if self.single else f"tl.exp2({x} * {LOG2E!r} - {shift})"
 
     def constant(self, e: Eqn) -> str:
         """An equation of numbers alone, worked out here."""
@@ -131,6 +136,8 @@ class Expressions(Blocks):
         """A block with all axes that the equation computes over, reduced over those that it reduces."""
         axes = self.axes(self.space(e))
         reduce = OPS["sum" if e.op == "dot" else e.op].triton
+        if e.type == "int" and e.op in ("max", "min"):
+            reduce = f"tl.{e.op}({{0}}, axis={{1}})"
         for i in reversed([i for i, d in enumerate(axes) if d in e.axes]):
             text = reduce.format(text, i)
         return text
@@ -227,15 +234,15 @@ def _power(x: str, exponent: Number) -> str:
     if not isinstance(exponent, Fraction):
         raise EmitError("an infinite exponent")
     if exponent < 0 and exponent != Fraction(-1, 2):
-        return f"(1.0 / {_power(x, -exponent)})"
+        return f"tl.div_rn(1.0, {_power(x, -exponent)})"
     if exponent.denominator == 1 and exponent <= 16:
         return "(" + " * ".join([x] * int(exponent)) + ")" if exponent else f"({x} * 0.0 + 1.0)"
     if exponent == Fraction(1, 2):
-        return f"tl.sqrt({x})"
+        return f"tl.sqrt_rn({x})"
     if exponent == Fraction(-1, 2):
         return f"tl.rsqrt({x})"
     if exponent.denominator == 2:
-        return f"({_power(x, exponent - Fraction(1, 2))} * tl.sqrt({x}))"
+        return f"({_power(x, exponent - Fraction(1, 2))} * tl.sqrt_rn({x}))"
     if exponent.denominator == 1:
         size = f"tl.exp2({float(exponent)!r} * tl.log2(tl.abs({x})))"
         return f"tl.where({x} < 0.0, -{size}, {size})" if exponent % 2 else size

@@ -103,6 +103,8 @@ class _Emitter(Expressions):
         options = f"num_warps={self.schedule.warps}", f"num_stages={self.schedule.stages}"
         if self.schedule.overlap:
             options = *options, "launch_pdl=can_overlap()"
+        if self.single:  # a * b - a * b is 0, and not what a * b is rounded by
+            options = *options, "enable_fp_fusion=False"
         return KernelSource(
             self.kernel.name, source, args, tuple(self.descriptors.values()), programs, options, bool(self.ahead)
         )
@@ -468,9 +470,11 @@ class _Emitter(Expressions):
     def advance(self, e: Eqn) -> None:
         """Move a running maximum and note by what factor exp(-maximum) changes."""
         m = self.name(e.out)
-        self.line(f"{m}_next = tl.maximum({m}, {self.value(e)})", "running maximum")
-        self.line(f'{m}_shift = tl.where(tl.abs({m}_next) == float("inf"), 0.0, {m}_next) * {LOG2E!r}')
-        self.line(f"{m}_scale = tl.exp2({m} * {LOG2E!r} - {m}_shift)")
+        nan = "propagate_nan=tl.PropagateNan.ALL"
+        self.line(f"{m}_next = tl.maximum({m}, {self.value(e)}, {nan})", "running maximum")
+        finite = f'tl.where(tl.abs({m}_next) == float("inf"), 0.0, {m}_next)'
+        self.line(f"{m}_shift = {finite}" + ("" if self.single else f" * {LOG2E!r}"))
+        self.line(f"{m}_scale = {self.exp_of_difference(m, f'{m}_shift')}")
         self.line(f"{m} = {m}_next")
 
     def accumulate(self, e: Eqn, degrees: tuple[tuple[str, int], ...]) -> None:
@@ -488,5 +492,6 @@ class _Emitter(Expressions):
             self.line(text, f"[{', '.join(axes)}]")
             return
         block = self.reduction(e, deferred)
-        step = f"{acc} += {block}" if e.op == "sum" else f"{acc} = tl.{e.op}imum({acc}, {block})"
+        nan = "propagate_nan=tl.PropagateNan.ALL"
+        step = f"{acc} += {block}" if e.op == "sum" else f"{acc} = tl.{e.op}imum({acc}, {block}, {nan})"
         self.line(step, f"[{', '.join(axes)}]")
