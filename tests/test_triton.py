@@ -502,6 +502,17 @@ def test_extremes_keep_nan() -> None:
     check(graph, schedule(graph, "k=4"), inputs={"X": x, "Z": z})
 
 
+@pytest.mark.parametrize("role", ["tile", "loop"])
+def test_extremes_along_an_axis_keep_nan(role: str) -> None:
+    text = "m=3 k=40; X[m,k]; Y[m] Z[m]; float32"
+    graph = kernel(text, f"m:grid k:{role}", "Y[m] = max(X; k)\nZ[m] = min(X; k)")
+    x = torch.randn(3, 40)
+    x[1, 17], x[2, 39] = math.nan, math.inf
+    y, z = run(graph, schedule(graph, "m=1 k=16" if role == "loop" else "m=1"), {"X": x})
+    assert torch.equal(y.isnan(), torch.tensor([False, True, False])) and y[2] == math.inf
+    assert torch.equal(z.isnan(), y.isnan()) and z[0] == x[0].min() and z[2] == x[2].min()
+
+
 def test_numbers_alone() -> None:
     body = "a[] = mul(2, 3)\nb[] = exp(1)\nc[] = add(a, b)\nd[] = size(k)\ne[] = div(c, d)\nY[k] = mul(X, e)"
     graph = kernel("k=40; X[k]; Y[k]; float32", "k:grid", body)
