@@ -180,6 +180,14 @@ def test_rounding_every_result_keeps_the_range_and_drops_the_precision() -> None
     assert y.tolist() == [1.0, float(torch.tensor(1e10 / 2**30).half()) * 2**30, math.inf, 0.0]
 
 
+def test_what_fused_operations_return_is_rounded_too() -> None:
+    x = torch.randn(4, 64, dtype=torch.float64)
+    with RoundEveryResult(torch.float16):
+        y = torch.nn.functional.layer_norm(x, (64,))
+    assert torch.equal(y, y.half().double())
+    assert 1e-5 < (y - torch.nn.functional.layer_norm(x, (64,))).abs().amax() < 4e-3
+
+
 def test_what_sums_round_up_or_down_by_chance_is_off_by_a_few_units() -> None:
     x = torch.full((1000,), 1.1, dtype=torch.float64)
     with RoundEveryResult(torch.float32, summing=True):

@@ -12,6 +12,10 @@ from mirage_cli.ir.reach import kept
 from mirage_cli.ir.schedule import on_matrix_units
 
 LOG2E = math.log2(math.e)
+NAN_TOO = "propagate_nan=tl.PropagateNan.ALL"
+"""What has `tl.maximum` and `tl.minimum` return NaN where an argument is."""
+NEARLY = {"div": "({0} / {1})", "sqrt": "tl.sqrt({0})"}
+"""Operators that are a unit of float32 off, which no smaller type shows, for a part of the time."""
 
 
 class Expressions(Blocks):
@@ -70,10 +74,18 @@ class Expressions(Blocks):
         if e.op == "pow":
             exponent = e.args[1]
             assert not isinstance(exponent, str)
-            return _power(args[0], exponent)
-        text = row.triton.format(*args)
+            return _power(args[0], exponent, self.single)
+        exact = self.single or (e.op == "div" and self.is_odd_number(e.args[1]))
+        text = (row.triton if exact else NEARLY.get(e.op, row.triton)).format(*args)
         have = {d for v in e.values for d in self.axes(self.dims[v])}
         return text if have == set(want) else f"tl.broadcast_to({text}, {self.shape(want)})"
+
+    def is_odd_number(self, a: str | Number) -> bool:
+        """Whether this is a number, and no power of two: means of equal values are to be that value."""
+        if isinstance(a, str):
+            e = self.eqns.get(a)
+            a = Fraction(self.sizes[e.axes[0]]) if e is not None and e.op == "size" else 1
+        return math.isfinite(a) and math.frexp(a)[0] not in (0.5, -0.5)
 
     def branch(self, e: Eqn, a: str | Number, want: list[str]) -> str:
         """An equation that comes to one of its arguments."""
@@ -136,11 +148,21 @@ class Expressions(Blocks):
         """A block with all axes that the equation computes over, reduced over those that it reduces."""
         axes = self.axes(self.space(e))
         reduce = OPS["sum" if e.op == "dot" else e.op].triton
-        if e.type == "int" and e.op in ("max", "min"):
+        if e.op in ("max", "min") and not self.shows_nan(e):
             reduce = f"tl.{e.op}({{0}}, axis={{1}})"
         for i in reversed([i for i, d in enumerate(axes) if d in e.axes]):
             text = reduce.format(text, i)
         return text
+
+    def shows_nan(self, e: Eqn) -> bool:
+        """Whether a maximum or minimum is to be NaN where an argument is. One that only shifts exponents need not be:
+        their sum is."""
+        if e.type == "int":
+            return False
+        uses = [x for x in self.kernel.body if e.out in x.values]
+        shift = bool(uses) and all(x.op == "exp_sub" and x.args[1] == e.out for x in uses)
+        outputs = {t.name for t in self.graph.outputs}
+        return not shift or any(x.value == e.out and x.buffer in outputs for x in self.kernel.stores)
 
     def space(self, e: Eqn) -> set[str]:
         """The dimensions of a reduction's argument, or of a product before it is summed."""
@@ -229,20 +251,24 @@ def number_literal(x: Number, whole: bool) -> str:
     return repr(float(x)) if x >= 0 else f"({float(x)!r})"
 
 
-def _power(x: str, exponent: Number) -> str:
-    """x ** exponent: products for small integers, roots for halves, else through the logarithm."""
+def _power(x: str, exponent: Number, exact: bool) -> str:
+    """x ** exponent: products for small integers, roots for halves, else through the logarithm.
+
+    exact: with quotients and roots that are rounded correctly."""
     if not isinstance(exponent, Fraction):
         raise EmitError("an infinite exponent")
+    sqrt = "tl.sqrt_rn" if exact else "tl.sqrt"
     if exponent < 0 and exponent != Fraction(-1, 2):
-        return f"tl.div_rn(1.0, {_power(x, -exponent)})"
+        inverse = _power(x, -exponent, exact)
+        return f"tl.div_rn(1.0, {inverse})" if exact else f"(1.0 / {inverse})"
     if exponent.denominator == 1 and exponent <= 16:
         return "(" + " * ".join([x] * int(exponent)) + ")" if exponent else f"({x} * 0.0 + 1.0)"
     if exponent == Fraction(1, 2):
-        return f"tl.sqrt_rn({x})"
+        return f"{sqrt}({x})"
     if exponent == Fraction(-1, 2):
         return f"tl.rsqrt({x})"
     if exponent.denominator == 2:
-        return f"({_power(x, exponent - Fraction(1, 2))} * tl.sqrt_rn({x}))"
+        return f"({_power(x, exponent - Fraction(1, 2), exact)} * {sqrt}({x}))"
     if exponent.denominator == 1:
         size = f"tl.exp2({float(exponent)!r} * tl.log2(tl.abs({x})))"
         return f"tl.where({x} < 0.0, -{size}, {size})" if exponent % 2 else size

@@ -8,7 +8,7 @@ from math import ceil, prod
 
 from mirage_cli.codegen.access import Descriptor, awaited, descriptors, fetched_ahead, specialized, streamed
 from mirage_cli.codegen.blocks import LINE_BYTES, MAX_ELEMENTS, TRITON_TYPE, EmitError
-from mirage_cli.codegen.expressions import LOG2E, Expressions, number_literal
+from mirage_cli.codegen.expressions import LOG2E, NAN_TOO, Expressions, number_literal
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import IDENTITY, OPS
 from mirage_cli.ir.placement import Loop
@@ -470,8 +470,8 @@ class _Emitter(Expressions):
     def advance(self, e: Eqn) -> None:
         """Move a running maximum and note by what factor exp(-maximum) changes."""
         m = self.name(e.out)
-        nan = "propagate_nan=tl.PropagateNan.ALL"
-        self.line(f"{m}_next = tl.maximum({m}, {self.value(e)}, {nan})", "running maximum")
+        nan = f", {NAN_TOO}" if self.shows_nan(e) else ""
+        self.line(f"{m}_next = tl.maximum({m}, {self.value(e)}{nan})", "running maximum")
         finite = f'tl.where(tl.abs({m}_next) == float("inf"), 0.0, {m}_next)'
         self.line(f"{m}_shift = {finite}" + ("" if self.single else f" * {LOG2E!r}"))
         self.line(f"{m}_scale = {self.exp_of_difference(m, f'{m}_shift')}")
@@ -492,6 +492,6 @@ class _Emitter(Expressions):
             self.line(text, f"[{', '.join(axes)}]")
             return
         block = self.reduction(e, deferred)
-        nan = "propagate_nan=tl.PropagateNan.ALL"
-        step = f"{acc} += {block}" if e.op == "sum" else f"{acc} = tl.{e.op}imum({acc}, {block}, {nan})"
+        nan = f", {NAN_TOO}" if self.shows_nan(e) else ""
+        step = f"{acc} += {block}" if e.op == "sum" else f"{acc} = tl.{e.op}imum({acc}, {block}{nan})"
         self.line(step, f"[{', '.join(axes)}]")

@@ -185,8 +185,15 @@ class RoundEveryResult(TorchDispatchMode):
         if func.overloadpacket in MATRIX_PRODUCTS:
             args = [x * (1 + self.unit * self.drawn(x)) for x in args]
         result = func(*args, **(kwargs or {}))
-        is_number = isinstance(result, torch.Tensor) and result.dtype == torch.float64
-        if not is_number or func.is_view:
+        if func.is_view:
+            return result
+        if isinstance(result, tuple | list):  # of a fused operation, with what its gradient would need
+            return type(result)(self.rounded(x) for x in result)
+        return self.rounded(result)
+
+    def rounded(self, result: Any) -> Any:
+        """A tensor of float64, rounded; anything else as it is."""
+        if not (isinstance(result, torch.Tensor) and result.dtype == torch.float64):
             return result
         mantissa, exponent = torch.frexp(result)
         units = mantissa * 2**self.bits
