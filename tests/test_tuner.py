@@ -787,6 +787,15 @@ def test_known_trials_are_not_repeated() -> None:
     assert again.best.source
 
 
+def test_where_all_first_schedules_are_known_the_search_goes_on_from_them() -> None:
+    first, _ = tune(budget_s=-1.0)
+    while len(first.trials) < STARTS:
+        first, _ = tune(budget_s=-1.0, known=[replace(t, source="") for t in first.trials])
+    again, worker = tune(known=[replace(t, source="") for t in first.trials])
+    assert len(worker.timed) > GUESSES
+    assert again.best is not None and again.best.us < min(t.us for t in first.trials)
+
+
 def test_known_trials_of_other_graphs_are_left_alone() -> None:
     other = Trial("other", Schedule({"k0": kernel()}), "", Timing((1.0,), 1, 1, "made up"))
     tuned, _ = tune(known=[other])

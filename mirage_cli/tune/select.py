@@ -139,9 +139,7 @@ class _Run:
         self.incumbent: Incumbent | None = None
         self.hints: Sequence[tuple[str, Schedule]] = ()
         self.phases: dict[str, float] = {}
-        self.trusted: dict[
-            str, bool
-        ] = {}  # μGraphs of which a specialized schedule was judged, and whether it is right
+        self.trusted: dict[str, bool] = {}  # by μGraph: whether the specialized schedule that was judged is right
 
     def run(self, known: Sequence[Trial]) -> Tuned:
         for trial in known:
@@ -159,7 +157,16 @@ class _Run:
         """Times schedules until the best seems found; says what ended it."""
         self.ask(self.first())
         stopped = ""
-        while self.t.farm.pending:
+        while True:
+            while not stopped and len(self.waiting) < GUESSES and self.idle < PATIENCE:
+                with self.phase("choosing"):
+                    promising = self.promising()
+                    self.guessed |= {self.key(*pair) for pair in promising}
+                    self.ask(promising)
+                if not promising:
+                    break
+            if not self.t.farm.pending:
+                return stopped or "exhausted"
             with self.phase("compiling"):
                 ready = self.compiled()
             with self.phase("timing"):
@@ -169,14 +176,6 @@ class _Run:
                 stopped = "budget"
                 for key in self.t.farm.forget():
                     del self.waiting[key]
-            while not stopped and len(self.waiting) < GUESSES and self.idle < PATIENCE:
-                with self.phase("choosing"):
-                    promising = self.promising()
-                    self.guessed |= {self.key(*pair) for pair in promising}
-                    self.ask(promising)
-                if not promising:
-                    break
-        return stopped or "exhausted"
 
     def first(self) -> list[tuple[str, Schedule]]:
         """What won at other sizes, and the cost model's best."""
