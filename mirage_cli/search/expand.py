@@ -58,6 +58,12 @@ class Expansion:
         )
 
     @cached_property
+    def operands(self) -> frozenset[Form]:
+        """The leaves that products take as they lie in memory: no thread has to touch these on their way."""
+        taken = (a for _, n in self.chosen for s in n.steps if s.op == "dot" for a in s.args)
+        return frozenset(a for a in taken if isinstance(a, Form) and a in self.leaves)
+
+    @cached_property
     def depth(self) -> int:
         """The longest chain of reductions that depend on each other: how many passes over the data at most."""
         depth: dict[Form, int] = {}

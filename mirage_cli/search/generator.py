@@ -116,10 +116,9 @@ def search(
             candidates.setdefault(candidate.id, candidate)
     candidates.setdefault(as_written.id, as_written)
     ordered = tuple(sorted(candidates.values(), key=lambda c: (c.predicted_us, c.id)))
-    pruned = d.cuts + run.space.cuts
-    nodes = sum(len(n) for n in d.nodes.values())
+    nodes, pruned = sum(len(n) for n in d.nodes.values()), dict(d.cuts + run.space.cuts)
     seconds = time.perf_counter() - start
-    return SearchResult(ordered, as_written, len(d.nodes), nodes, run.enumerated, dict(pruned), stopped, seconds)
+    return SearchResult(ordered, as_written, len(d.nodes), nodes, run.enumerated, pruned, stopped, seconds)
 
 
 class _Search:
@@ -184,17 +183,18 @@ class _Search:
     def kernels_for(self, targets: tuple[Form, ...]) -> list[Costed]:
         """Plans for these classes in one kernel, cheapest first.
 
-        Of the expansions with the same leaves and the same longest chain of reductions, those that do the least work
-        are priced.
+        Of the expansions with the same leaves, longest chain of reductions and operands that products find in memory,
+        those that do the least work are priced.
         """
         if targets not in self.costed:
-            by_leaves: dict[tuple[tuple[Form, ...], int, bool], list[tuple[float, Expansion]]] = {}
+            by_leaves: dict[tuple[tuple[Form, ...], object], list[tuple[float, Expansion]]] = {}
             for e in self.space.expansions(targets):
                 if self.deadline():
                     raise OutOfTimeError
-                by_leaves.setdefault((e.leaves, e.depth, e.faithful(self.d.names)), []).append((self.work(e), e))
+                kind = e.depth, e.operands, e.faithful(self.d.names)
+                by_leaves.setdefault((e.leaves, kind), []).append((self.work(e), e))
             found: list[Costed] = []
-            for (leaves, *_), same in by_leaves.items():
+            for (leaves, _), same in by_leaves.items():
                 if self.prune and self.traffic_us((*targets, *leaves)) > self.ceiling:
                     self.space.cuts["more memory traffic than the program as written"] += len(same)
                     continue
