@@ -16,16 +16,16 @@ from itertools import count
 from math import prod
 
 from mirage_cli.algebra.canonical import Form
-from mirage_cli.algebra.decompose import Decomposition, Node, decompose
+from mirage_cli.algebra.decompose import Decomposition, decompose
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import DTYPE_BYTES, Program, Tensor
 from mirage_cli.ir.schedule import KernelSchedule, Schedule, next_power_of_two
 from mirage_cli.ir.text import mugraph_id
-from mirage_cli.search import cost
+from mirage_cli.search import cost, greedy
 from mirage_cli.search.expand import Bounds, Expansion, Space, axes_of, sort_axes
-from mirage_cli.search.roles import Plan, plans
+from mirage_cli.search.roles import Costed, Plan, plans
 from mirage_cli.search.tiles import best_schedule
 from mirage_cli.search.twice import summed_twice
 from mirage_cli.target import Target
@@ -68,15 +68,6 @@ class SearchResult:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Costed:
-    """A plan with its schedule and predicted time."""
-
-    plan: Plan
-    schedules: tuple[KernelSchedule | None, ...]
-    us: float
-
-
 class OutOfTimeError(Exception):
     """The budget is spent, or the user interrupted."""
 
@@ -98,20 +89,24 @@ def search(
     start = time.perf_counter()
     d = decompose(program, own_algebra_only=own_algebra_only)
     run = _Search(d, target, bounds or Bounds(), prune, deadline)
-    as_written = run.as_written()
+    written = greedy.as_written(run)
+    as_written = run.assemble(tuple(written.values()))
+    assert as_written is not None, "the program's own operators are in order"
+    fused = written
     stopped = "exhausted"
     found: list[tuple[float, tuple[Costed, ...]]] = []
     try:
-        run.ceiling = run.space.bounds.slack * as_written.predicted_us if prune else math.inf
+        fused = greedy.fused(run, written)
+        run.ceiling = run.space.bounds.slack * greedy.predicted_us(fused) if prune else math.inf
         found = run.solve(frozenset(d.outputs), run.space.bounds.kernels, run.ceiling)
     except OutOfTimeError:
         stopped = "budget"
-        found = run.best_effort()
+        found = run.whole
     except KeyboardInterrupt:
         stopped = "interrupted"
-        found = run.best_effort()
+        found = run.whole
     candidates: dict[str, Candidate] = {}
-    for _, steps in found:
+    for steps in (*(p[1] for p in found), tuple(fused.values())):
         if candidate := run.assemble(steps):
             candidates.setdefault(candidate.id, candidate)
     candidates.setdefault(as_written.id, as_written)
@@ -132,6 +127,7 @@ class _Search:
         self.precise = {d.forms[v] for v in d.program.exact() | d.program.internals}
         self.broadcast = {f for t, f in zip(d.program.outputs, d.outputs, strict=True) if frozenset(t.dims) != f.dims}
         self.memo: dict[tuple[frozenset[Form], int], tuple[float, list[tuple[float, tuple[Costed, ...]]]]] = {}
+        self.whole: list[tuple[float, tuple[Costed, ...]]] = []  # kernel graphs so far
         self.ceiling = math.inf
         self.costed: dict[tuple[Form, ...], list[Costed]] = {}
         self.enumerated = 0
@@ -291,6 +287,8 @@ class _Search:
                 if made.isdisjoint(c.plan.targets):
                     best.append((here + us, (*steps, c)))
             best = self.shortlist(best)
+            if required == frozenset(self.d.outputs):
+                self.whole = best
             if best and self.prune:
                 budget = min(budget, self.space.bounds.slack * best[0][0])
         self.memo[key] = (asked, best)
@@ -347,65 +345,7 @@ class _Search:
         whole = [together] if 2 < len(together) <= MAX_TOGETHER and together[0] is first else []
         return [(first,), *((first, f) for f in near), *whole]
 
-    def best_effort(self) -> list[tuple[float, tuple[Costed, ...]]]:
-        """Whole graphs found before the search was stopped."""
-        whole = frozenset(self.d.outputs)
-        return [p for (required, _), (_, found) in self.memo.items() if required == whole for p in found]
-
     # -- μGraphs
-
-    def as_written(self) -> Candidate:
-        """The program as its user wrote it: one library or trivial kernel per operator (masks and constants, which
-        PyTorch users write inline too, go into the kernel that reads them)."""
-        steps: dict[Form, Costed] = {}
-
-        def make(f: Form) -> None:
-            if f in steps or (self.d.is_input(f) and f not in self.d.outputs):
-                return
-            e = self.single(f)
-            for leaf in e.leaves:
-                if leaf is not f:
-                    make(leaf)
-            found = self.plans_of(e)
-            if not found:
-                raise InexpressibleError("an operator of the program fits no kernel")
-            library = [c for c in found if c.plan.kernels[0].kind == "library"]
-            steps[f] = min(library or found, key=lambda c: (len(c.plan.kernels), c.us))
-
-        for f in self.d.outputs:
-            make(f)
-        candidate = self.assemble(tuple(steps.values()))
-        assert candidate is not None, "the program's own operators are in order"
-        return candidate
-
-    def single(self, f: Form) -> Expansion:
-        """One operator of the program, with what cannot be in memory (masks, positions, numbers) folded in."""
-        chosen: dict[Form, object] = {}
-        leaves: set[Form] = set()
-
-        def in_memory(c: Form) -> bool:
-            return self.d.is_input(c) or (self.space.types[c] == "float" and bool(c.dims))
-
-        def renamed(n: Node) -> list[Form]:
-            return [a for s in n.steps if s.op == "rename" for a in s.args if isinstance(a, Form)]
-
-        def add(g: Form, path: frozenset[Form]) -> bool:
-            """Choose how to make a class without what is being made with it. False where there is no way."""
-            if g in chosen:
-                return True
-            options = self.space.options(g)
-            wanted = [n for n in options if n.origin == "program" and all(map(in_memory, renamed(n)))]
-            for node in (*wanted, *(n for n in options if not renamed(n))):
-                inline = [c for c in node.children if not (in_memory(c) and (c is not g or self.d.is_input(c)))]
-                if not any(c in path or c is g for c in inline) and all(add(c, path | {g}) for c in inline):
-                    leaves.update(c for c in node.children if c not in inline)
-                    chosen[g] = node
-                    return True
-            return False
-
-        if not add(f, frozenset()):
-            raise InexpressibleError("an operator of the program needs its own result")
-        return Expansion((f,), tuple(chosen.items()), tuple(sorted(leaves, key=lambda g: g.key)))  # type: ignore[arg-type]
 
     def assemble(self, steps: tuple[Costed, ...]) -> Candidate | None:
         """The μGraph of these plans in order; None where one of them reads what only a later one writes, or where it
@@ -429,6 +369,7 @@ class _Search:
         kernels: list[Kernel] = []
         schedules: dict[str, KernelSchedule] = {}
         written: set[str] = set()
+        chunks: dict[str, int] = {}
         us = 0.0
         for n, step in enumerate(steps):
             plan = step.plan
@@ -457,6 +398,8 @@ class _Search:
                 written |= {s.buffer for s in stores}
                 kernel = replace(kernel, name=name, loads=self.reorder(loads), stores=tuple(stores))
                 if schedule is not None:
+                    if kernel.split is not None:  # partial results of one axis share the axis of chunks
+                        schedule = replace(schedule, split=chunks.setdefault(kernel.split, schedule.split))
                     kernel, schedules[name] = self.broadcasting(kernel, schedule)
                 if any(a in kernel.with_role("loop", "split") for s in kernel.stores for a in self.repeated(kernel, s)):
                     return None

@@ -18,6 +18,7 @@ from mirage_cli.ir.mugraph import Kernel, Load, Role, Store, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError, place
 from mirage_cli.ir.program import Eqn, Tensor, equation
+from mirage_cli.ir.schedule import KernelSchedule
 from mirage_cli.search.expand import Expansion, Written, equations, sort_axes
 
 TILE_LIMIT = 16384
@@ -46,6 +47,15 @@ class Plan:
         """What tells structures apart: the kernels' kinds, roles, and the axes of what they read and write; and
         whether the operands of products are the program's own."""
         return self.faithful, *(shape_of(k) for k in self.kernels)
+
+
+@dataclass(frozen=True, slots=True)
+class Costed:
+    """A plan with its schedule and predicted time."""
+
+    plan: Plan
+    schedules: tuple[KernelSchedule | None, ...]
+    us: float
 
 
 def shape_of(k: Kernel) -> tuple[object, ...]:

@@ -1,0 +1,65 @@
+"""What there is of a program when there is no time to search: its operators, fused where that is predicted to pay."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirage_cli.codegen.export import kernels_source
+from mirage_cli.ir.derived import lower
+from mirage_cli.ir.program import Program
+from mirage_cli.search.generator import SearchResult, search
+from mirage_cli.spec import parse_spec
+from mirage_cli.target import find_target
+from mirage_cli.verify.equivalence import check_equivalence
+
+H100 = find_target("h100")
+BLOCK = """
+name: block
+dims: {{b: 2, t: {t}, s: {t}, d: {d}, h: 2, e: 16}}
+dtype: bfloat16
+inputs: {{X: [b, t, d], Wq: [d, h, e], Wk: [d, h, e], Wv: [d, h, e], Wo: [h, e, d], G: [d]}}
+program: |
+  N = rms_norm(X, d) * G
+  Q = dot(N, Wq, d)
+  K = rename(dot(N, Wk, d), t=s)
+  V = rename(dot(N, Wv, d), t=s)
+  A = dot(softmax(where(index(s) <= index(t), dot(Q, K, e) / 4, -inf), s), V, s)
+  O = dot(A, Wo, h, e) + X
+  F = silu(O) * sigmoid(X)
+outputs: {{O: [b, t, d], F: [b, t, d]}}
+"""
+TWO_SPLITS = """
+name: sums
+dims: {m: 4, n: 3, k: 65536}
+dtype: float16
+inputs: {X: [m, k], Y: [n, k], Z: [k]}
+program: |
+  A = sum(exp(X), k)
+  B = dot(exp(Y), Z, k)
+outputs: {A: [m], B: [n]}
+"""
+
+
+def without_time(text: str) -> tuple[Program, SearchResult]:
+    program = lower(parse_spec(text).at())
+    return program, search(program, H100, deadline=lambda: True)
+
+
+@pytest.mark.parametrize(("t", "d"), [(24, 32), (512, 1024)])
+def test_a_program_is_fused_without_time_to_search(t: int, d: int) -> None:
+    program, result = without_time(BLOCK.format(t=t, d=d))
+    assert result.stopped == "budget"
+    best = result.candidates[0]
+    assert len(best.graph.kernels) <= 6 < 20 < len(result.as_written.graph.kernels)
+    assert best.predicted_us < 0.5 * result.as_written.predicted_us
+    assert check_equivalence(program, best.graph, 0).ok
+    assert kernels_source(best.graph, best.schedule)
+
+
+def test_kernels_that_split_one_axis_have_one_number_of_chunks() -> None:
+    _, result = without_time(TWO_SPLITS)
+    best = result.candidates[0]
+    splits = {s.split for k in best.graph.kernels if k.split == "k" for s in [best.schedule.kernels[k.name]]}
+    assert sum(k.split == "k" for k in best.graph.kernels) == 2
+    assert len(splits) == 1
+    assert kernels_source(best.graph, best.schedule)
