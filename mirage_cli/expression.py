@@ -165,6 +165,8 @@ class ProgramReader:
                 return self.chain(e, op, self.each(self.mask, e.values, depth), out)
             case ast.Call():
                 return self.call(e, out, depth)
+            case ast.BinOp(op=ast.BitAnd() | ast.BitOr()):
+                raise self.fail(e, "masks are joined by `and` and `or`, not by & and |")
             case _:
                 raise self.fail(e, "this is not an expression of the spec language")
 
