@@ -375,6 +375,16 @@ def test_inputs_like_those_of_the_call_before_are_known_at_once_and_no_others(no
             module.stubbed(*inputs)
 
 
+def test_a_pytorch_that_knows_inputs_in_another_way_is_done_without(
+    no_gpu: StubDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module: Any = load_with_stubs(*chain(2))
+    monkeypatch.setattr(module, "TensorGuards", lambda *tensors: None)
+    for _ in range(2):
+        assert module.stubbed(*inputs_of(chain(2)[0])).shape == (16, 48)
+    assert not module._KNOWN
+
+
 def test_known_inputs_are_not_plain_while_a_gradient_is_recorded(
     no_gpu: StubDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,12 +41,21 @@ def _call(inputs):
             return _launch(device, inputs)
     if _is_plain(inputs):
         result = _run(*inputs)
-        if TensorGuards is not None and not _INTERPRETED:
-            guards = TensorGuards(*inputs, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-            _KNOWN[inputs[0].get_device()] = guards.check, any(x.requires_grad for x in inputs)
+        _remember(inputs)
         return result
     _check(inputs)
     return torch.ops.mirage.@operator@(*inputs)
+
+
+def _remember(inputs):
+    """Has inputs like these known at once from now on, if this PyTorch has what tells them."""
+    if TensorGuards is None or _INTERPRETED:
+        return
+    try:
+        guards = TensorGuards(*inputs, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    except TypeError:  # it is another PyTorch's
+        return
+    _KNOWN[inputs[0].get_device()] = guards.check, any(x.requires_grad for x in inputs)
 
 
 def _is_plain(inputs):
