@@ -105,8 +105,10 @@ def search(
     except KeyboardInterrupt:
         stopped = "interrupted"
         found = run.whole
+    if not found or greedy.predicted_us(fused) < found[0][0]:
+        found = [(greedy.predicted_us(fused), tuple(fused.values())), *found]
     candidates: dict[str, Candidate] = {}
-    for steps in (*(p[1] for p in found), tuple(fused.values())):
+    for _, steps in found:
         if candidate := run.assemble(steps):
             candidates.setdefault(candidate.id, candidate)
     candidates.setdefault(as_written.id, as_written)
