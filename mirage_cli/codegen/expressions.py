@@ -75,13 +75,13 @@ class Expressions(Blocks):
             exponent = e.args[1]
             assert not isinstance(exponent, str)
             return _power(args[0], exponent, self.single)
-        exact = self.single or (e.op == "div" and self.is_odd_number(e.args[1]))
+        exact = self.single or (e.op == "div" and self.divides_inexactly(e.args[1]))
         text = (row.triton if exact else NEARLY.get(e.op, row.triton)).format(*args)
         have = {d for v in e.values for d in self.axes(self.dims[v])}
         return text if have == set(want) else f"tl.broadcast_to({text}, {self.shape(want)})"
 
-    def is_odd_number(self, a: str | Number) -> bool:
-        """Whether this is a number, and no power of two: means of equal values are to be that value."""
+    def divides_inexactly(self, a: str | Number) -> bool:
+        """Whether this is a number that is no power of two: means of equal values are to be that value."""
         if isinstance(a, str):
             e = self.eqns.get(a)
             a = Fraction(self.sizes[e.axes[0]]) if e is not None and e.op == "size" else 1

@@ -30,9 +30,6 @@ from mirage_cli.search.tiles import best_schedule
 from mirage_cli.search.twice import summed_twice
 from mirage_cli.target import Target
 
-MAX_TOGETHER = 5
-"""Outputs up to this number may all come from one kernel; otherwise a kernel computes one class or two."""
-
 REPEATED = 64
 """Elements of a block along an axis that an output only repeats itself along."""
 
@@ -97,6 +94,8 @@ def search(
     found: list[tuple[float, tuple[Costed, ...]]] = []
     try:
         fused = greedy.fused(run, written)
+        if run.assemble(tuple(fused.values())) is None:  # less exact than the program
+            fused = written
         run.ceiling = run.space.bounds.slack * greedy.predicted_us(fused) if prune else math.inf
         found = run.solve(frozenset(d.outputs), run.space.bounds.kernels, run.ceiling)
     except OutOfTimeError:
@@ -194,7 +193,7 @@ class _Search:
             found: list[Costed] = []
             for (leaves, _), same in by_leaves.items():
                 if self.prune and self.traffic_us((*targets, *leaves)) > self.ceiling:
-                    self.space.cuts["more memory traffic than the program as written"] += len(same)
+                    self.space.cuts["more memory traffic than the greedy plan has time for"] += len(same)
                     continue
                 found += self.least_work(same)
             found.sort(key=lambda c: c.us)
@@ -344,7 +343,7 @@ class _Search:
         near = [f for f in others if f.dims == first.dims or {f, first} <= set(self.d.outputs)]
         self.space.cuts["targets of different shape"] += len(others) - len(near)
         together = tuple(f for f in (first, *near) if f in self.d.outputs)
-        whole = [together] if 2 < len(together) <= MAX_TOGETHER and together[0] is first else []
+        whole = [together] if 2 < len(together) <= greedy.MAX_TOGETHER and together[0] is first else []
         return [(first,), *((first, f) for f in near), *whole]
 
     # -- μGraphs

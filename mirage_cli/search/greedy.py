@@ -18,7 +18,7 @@ from mirage_cli.search.expand import Expansion, Space
 from mirage_cli.search.roles import Costed
 
 MAX_TOGETHER = 5
-"""Classes that one kernel may compute for others to read."""
+"""Classes that one kernel may put into memory, at most; of the exhaustive search only outputs, beyond two."""
 
 Kernels = dict[tuple[Form, ...], Costed]
 """The kernels of a plan, by the classes that they put into memory."""
@@ -77,7 +77,9 @@ def fused(planner: Planner, written: Kernels) -> Kernels:
 
     while _without_one(kernels, planner.d.outputs, kernel) or _with_two_in_one(kernels, planner.d.outputs, kernel):
         pass
-    return {c.plan.targets: c for c in ordered(kernels.values()) or ()}
+    in_order = ordered(kernels.values())
+    assert in_order is not None, "every step keeps an order"
+    return {c.plan.targets: c for c in in_order}
 
 
 Make = Callable[[tuple[Form, ...], frozenset[Form]], Costed | None]
