@@ -49,9 +49,11 @@ EQUAL = {
     "dot is mul and sum": ("O = dot(X, W; k)", "a = mul(X, W) | O = sum(a; k)"),
     "bias distributed": ("a = add(X, Y) | O = dot(a, W; k)", "a = dot(X, W; k) | c = dot(Y, W; k) | O = add(a, c)"),
     "factored": ("a = mul(X, G) | c = mul(Y, G) | O = add(a, c)", "a = add(X, Y) | O = mul(G, a)"),
-    "binomial": (
-        "a = add(X, Y) | O = square(a)",
-        "a = square(X) | c = mul(X, Y) | d = mul(c, 2) | e = square(Y) | f = add(a, d) | O = add(f, e)",
+    "a square of a sum": ("a = add(X, Y) | O = square(a)", "a = add(X, Y) | c = add(Y, X) | O = mul(a, c)"),
+    "a root of a sum times itself": ("a = add(X, Y) | c = sqrt(a) | O = mul(c, c)", "O = add(Y, X)"),
+    "a root of a sum over itself": (
+        "a = add(X, Y) | c = sqrt(a) | d = rsqrt(a) | O = mul(c, d)",
+        "c = mul(X, 0) | a = add(c, 1) | O = square(a)",
     ),
     "difference of squares": (
         "a = add(X, Y) | c = sub(X, Y) | O = mul(a, c)",
@@ -144,6 +146,16 @@ def test_a_safe_softmax_stays_safe(text: str) -> None:
     kinds = {a.kind for a in atoms_of(form(algebra, text))}
     assert "shifted_exp" in kinds
     assert "exp" not in kinds
+
+
+@pytest.mark.parametrize("power", ["O = square(a)", "O = mul(a, a)", "O = pow(a, 4)"])
+@pytest.mark.parametrize("sum_", ["a = add(X, Y)", "a = sub(X, Y)", "c = sum(X; k) | d = dot(X, W; k) | a = add(c, d)"])
+def test_powers_of_sums_are_not_multiplied_out(sum_: str, power: str) -> None:
+    """Where the terms all but cancel, those of the square leave rounding errors."""
+    algebra = Algebra()
+    found = form(algebra, f"{sum_} | {power}")
+    assert found.single is not None
+    assert [(a.kind, e % 2) for a, e in found.single[0]] == [("poly", 0)]
 
 
 def test_an_exponential_that_is_summed_and_squared_is_one() -> None:

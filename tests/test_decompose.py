@@ -118,7 +118,7 @@ SIZES = {
     "rms": (14, 16, {"scaling of the larger operand": 3, "outer product": 6}),
     "attention": (11, 11, {"outer product": 1}),
     "causal": (14, 13, {"outer product": 1}),
-    "layer norm": (17, 14, {"cancellation": 9}),
+    "layer norm": (17, 15, {"cancellation": 5}),
     "two layers": (6, 3, {}),
     "gram": (3, 1, {}),
     "nested": (12, 12, {"outer product": 1}),

@@ -244,6 +244,19 @@ program: |
   C = layer_norm(B, m)
 outputs: {C: [m]}
 """,
+    "a norm of a sum of products": """
+name: sums
+dims: {h: 100, m: 1, k: 33}
+dtype: float32
+inputs: {X: [k, m], W: [h, k]}
+program: |
+  A = W + 0.5
+  C = dot(X, A, k)
+  D = rms_norm(C, m)
+  E = dot(D, A, h)
+  F = exp(-abs(D))
+outputs: {E: [m, k], F: [h, m]}
+""",
 }
 """Smallest specs with right kernels that were refused, with kernels that were no plan for them, or with plans that were
 less exact than float32 need be."""

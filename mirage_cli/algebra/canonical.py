@@ -208,6 +208,8 @@ class Algebra:
         return self.add(x, self.scale(y, MINUS_ONE))
 
     def mul(self, x: Form, y: Form) -> Form:
+        if x is y and len(x.terms) > 1:
+            return self._pow_sum(x, Fraction(2))
         if len(x.terms) * len(y.terms) > MAX_TERMS:
             x, y = (z if len(z.terms) == 1 else self.of_atom(self._atom("poly", z, dims=z.dims)) for z in (x, y))
         return self.add(*(self._mul_mono(m, c, n, d) for m, c in x.terms for n, d in y.terms))
@@ -216,8 +218,8 @@ class Algebra:
         factors = dict(m)
         for atom, e in n:
             factors[atom] = factors.get(atom, Fraction(0)) + e
-        roots = [a for a, e in m if a.kind == "poly" and e.denominator > 1 and factors[a].denominator == 1]
-        if whole := [self._pow_sum(a.args[0], factors.pop(a)) for a in roots]:  # √x·√x is x, multiplied out
+        merged = [a for a, e in m if a.kind == "poly" and factors[a] != e]
+        if whole := [self.pow(a.args[0], factors.pop(a)) for a in merged if factors[a].denominator == 1]:  # √x·√x is x
             return functools.reduce(self.mul, whole, self._mul_mono(self._sorted(factors), c, (), d))
         exponents = [self.scale(a.args[0], factors.pop(a)) for a in list(factors) if a.kind == "exp"]
         product = self._form({self._sorted(factors): c * d})
@@ -250,11 +252,12 @@ class Algebra:
         return self._pow_sum(x, e)
 
     def _pow_sum(self, x: Form, e: Fraction) -> Form:
-        """A power of a form that does not distribute: multiplied out where short, else an atom with an exponent."""
+        """A power of a form that does not distribute, as an atom with an exponent.
+
+        Squares too: where the terms of x all but cancel, those of its square leave rounding errors.
+        """
         if e == 1 and len(x.terms) <= MAX_TERMS:
             return x
-        if e.denominator == 1 and e > 1 and len(x.terms) > 1 and len(x.terms) ** e.numerator <= MAX_TERMS:
-            return self.mul(x, self._pow_sum(x, e - 1))
         if len(x.terms) > 1 and e.denominator == 1 and e < 0:
             lead = next(c for m, c in x.terms if m)  # not the constant: x + 1e-6 is not to become 1e6 x + 1
             monic = self.scale(x, 1 / lead)
