@@ -333,6 +333,31 @@ def test_a_kernel_that_does_not_wait_fetches_nothing() -> None:
     assert kernels_source(graph, plan) == kernels_source(graph, schedule(graph))
 
 
+# -- when the kernel behind may start
+
+LEADING = {
+    "a loop": ("m=16 n=64 k=16", 1, {}, "bound(chunk * 256 + 256) - s_k, 16"),
+    "a chunk": ("m=16 n=64 k=16", 2, {}, "bound(chunk * 128 + 128) - s_k, 16"),
+    "all iterations": ("m=16 n=64 k=128", 2, {}, None),
+    "at once": ("m=16 n=64 k=16", 1, {"early": True}, None),
+}
+
+
+@pytest.mark.parametrize("name", LEADING)
+def test_a_kernel_lets_the_next_start_in_its_last_iterations(name: str) -> None:
+    tiles, chunks, choice, want = LEADING[name]
+    graph = CASES["split_matmul"].graph.resized({"m": 16, "n": 64, "k": 256})
+    plan = choosing(schedule(graph, tiles, chunks=chunks), overlap=True, lead=1, **choice)
+    source = kernels_source(graph, plan)
+    found = re.findall(r"^        release_before\((.*)\)$", source, re.MULTILINE)
+    assert found == ([want] if want else [])
+    assert settled(graph, plan).kernels["k0"].lead == len(found)
+    first = source[source.index("def k0") : source.index("def k1")]
+    assert first.index("wait_for_data()") < first.index("tl.load(")
+    inputs = draw(graph)
+    assert all(map(torch.equal, run(graph, plan, inputs), run(graph, choosing(plan, lead=0), inputs)))
+
+
 # -- what is read once
 
 STREAMED = {

@@ -89,10 +89,11 @@ def test_the_division_of_rmsnorm_is_behind_the_matmul_in_one_kernel(graphs: dict
 
 def test_lora_is_one_kernel_with_both_products_of_x(graphs: dict[str, list[MuGraph]]) -> None:
     """X·W + (X·A)·B in one kernel that reads X once. Another adds A·B to W there: as fast as long as they are small."""
-    (kernel,) = best("lora", graphs).kernels
-    assert [e.op for e in kernel.body] == ["dot", "dot", "dot", "add"]
+    assert len(best("lora", graphs).kernels) == 1
     alone = [g.kernels[0] for g in plans("lora", graphs) if len(g.kernels) == 1]
-    assert ["dot", "add", "dot"] in [[e.op for e in k.body] for k in alone]
+    bodies = [[e.op for e in k.body] for k in alone]
+    assert bodies.index(["dot", "add", "dot"]) < 2
+    assert bodies.index(["dot", "dot", "dot", "add"]) < 2
     both = [k for k in alone if len(dots(k)) == 3 and k.body[-1].op == "add"]
     assert both
     for kernel in both:

@@ -22,7 +22,7 @@ import pytest
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.program import Program
-from mirage_cli.ir.schedule import CHOICES, Schedule
+from mirage_cli.ir.schedule import CHOICES, COUNTS, Schedule
 from mirage_cli.spec import parse_spec
 from mirage_cli.structural import Options, Plan, search_program
 from mirage_cli.target import find_target
@@ -434,7 +434,7 @@ def plan_sources(p: Plan) -> dict[str, str]:
 def choosing(schedule: Schedule) -> Schedule:
     """With everything on that a schedule may do or leave."""
     on = dict.fromkeys(CHOICES, True)
-    return Schedule({name: replace(s, **on, ahead=2) for name, s in schedule.kernels.items()})
+    return Schedule({name: replace(s, **on, **dict.fromkeys(COUNTS, 2)) for name, s in schedule.kernels.items()})
 
 
 def instances(source: str) -> int:

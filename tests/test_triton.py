@@ -22,6 +22,7 @@ from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.tune.compilefarm import CompileFarm, KernelResources
 from mirage_cli.tune.measure import Candidate, TensorSpec
+from mirage_cli.tune.space import settled
 from mirage_cli.verify.numeric import reference64
 from tests.mugraphs import CASES
 
@@ -647,10 +648,12 @@ def test_compiled(arch: int, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: 
     with CompileFarm(arch, workers=2) as farm:
         for name, (graph, tiles, chunks) in COMPILED.items():
             given = schedule(graph, tiles, chunks=chunks)
-            chosen = {k: replace(s, overlap=True, fetch=True, ahead=2) for k, s in given.kernels.items()}
+            chosen = {k: replace(s, overlap=True, fetch=True, ahead=2, lead=1) for k, s in given.kernels.items()}
             overlapping = Schedule(chosen)
             source = kernels_source(graph, overlapping)
             assert source.count("    wait_for_data()\n") == source.count("    release_next()\n") == len(given.kernels)
+            leads = sum(s.lead for s in settled(graph, overlapping).kernels.values())
+            assert source.count("        release_before(") == leads
             job = Candidate(name, source, timeout_s=60)
             ((_, kernels),) = farm.compile_all([job], specs(graph, graph.inputs), specs(graph, graph.outputs))
             assert isinstance(kernels, tuple), f"{name}: {kernels}\n{source}"

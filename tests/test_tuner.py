@@ -22,7 +22,7 @@ import pytest
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.schedule import CHOICES, KernelSchedule, Schedule
+from mirage_cli.ir.schedule import CHOICES, COUNTS, KernelSchedule, Schedule
 from mirage_cli.ir.text import canonical_text, parse_mugraph
 from mirage_cli.pipeline import Pipeline, key_of
 from mirage_cli.recorded import Recorded, load, write_recorded
@@ -347,7 +347,7 @@ def test_the_first_of_the_first_schedules_is_the_best_that_is_predicted(name: st
 def test_neighbours_differ_in_what_they_say(name: str) -> None:
     graph = golden(name)
     choices = [c for c in CHOICES if c != "specialize"]  # not on this GPU
-    names = ("tiles", "order", "warps", "stages", *choices, "ahead")
+    names = ("tiles", "order", "warps", "stages", *choices, *COUNTS)
     changed: Counter[str] = Counter()
     for start in first_schedules(graph, H200, 6):
         near = neighbours(graph, start, H200)

@@ -162,6 +162,17 @@ def awaited(graph: MuGraph, kernel: Kernel) -> frozenset[str]:
     return frozenset(s.buffer for k in graph.kernels[: names.index(kernel.name)] for s in k.stores)
 
 
+def leading(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> Loop | None:
+    """The loop in whose last iterations a kernel lets the one behind start: its last, if that walks one dimension."""
+    loop = next(reversed(place(kernel).loops), None)
+    if loop is None or not schedule.lead or schedule.early or len(loop.dims) != 1:
+        return None
+    d = loop.dims[0]
+    chunks = schedule.split if d == kernel.split else 1
+    tiles = sizes[d] / chunks / block_sizes(kernel, schedule, sizes)[d]
+    return loop if schedule.lead < tiles and not specialized(graph, kernel, schedule, sizes) else None
+
+
 def fetched_ahead(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule) -> dict[Loop | None, tuple[Load, ...]]:
     """What a kernel that waits for the one in front fetches into the L2 meanwhile: loads before any loop (None), and
     those of its first loop, if that walks one dimension whole.

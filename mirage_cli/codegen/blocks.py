@@ -43,6 +43,22 @@ def release_next():
             tl.extra.cuda.gdc_launch_dependents()
 '''.strip()
 """What modules start with whose kernels overlap (programmatic dependent launch, sm_90 and later)."""
+RELEASE_BEFORE = '''
+@triton.jit
+def release_before(left, most):
+    """Lets the next kernel start if no more than `most` of a loop is left; once is as good as several times."""
+    if not INTERPRETED:
+        if tl.target_info.cuda_capability_geq(9, 0):
+            tl.inline_asm_elementwise(
+                "{.reg .pred p; setp.le.s32 p, $1, $2; @p griddepcontrol.launch_dependents; mov.u32 $0, 0;}",
+                "=r,r,r",
+                [left, most],
+                tl.int32,
+                False,
+                1,
+            )
+'''.strip()
+"""What modules start with whose kernels let the next one start in the last iterations of a loop."""
 FETCH = '''
 @triton.jit
 def fetch(pointers):
@@ -128,6 +144,7 @@ HELPERS = {
     "to_bfloat16",
     "wait_for_data",
     "release_next",
+    "release_before",
     "fetch",
     "bound",
     "larger",

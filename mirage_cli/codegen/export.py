@@ -22,7 +22,17 @@ from pathlib import Path
 from types import ModuleType
 
 from mirage_cli.codegen.access import Descriptor
-from mirage_cli.codegen.blocks import BFLOAT16, BOUND, DESCRIPTORS, EXTREMA, FETCH, HELPERS, INTERPRETED, OVERLAP
+from mirage_cli.codegen.blocks import (
+    BFLOAT16,
+    BOUND,
+    DESCRIPTORS,
+    EXTREMA,
+    FETCH,
+    HELPERS,
+    INTERPRETED,
+    OVERLAP,
+    RELEASE_BEFORE,
+)
 from mirage_cli.codegen.carried import CHECKS, PLANS, PLANS_WITH_MAPS, carried
 from mirage_cli.codegen.exported_text import PUBLIC, SELF_CHECK
 from mirage_cli.codegen.library import buffers_of, library_kernel
@@ -125,6 +135,7 @@ class _Parts:
     def blocks(self) -> list[str]:
         kernels = [self.kernel(k) for k in self.graph.kernels]
         helpers = [OVERLAP] * self.overlap
+        helpers += [RELEASE_BEFORE] * any("release_before(" in k for k in kernels)
         helpers += [FETCH] * any(k.fetches for k in self.kernels.values())
         helpers += [BOUND] * any("bound(" in k for k in kernels)
         helpers += [EXTREMA] * any("largest(" in k or "least(" in k for k in kernels)

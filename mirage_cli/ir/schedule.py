@@ -13,6 +13,7 @@ from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.program import Eqn
 
 CHOICES = ("overlap", "descriptors", "stream", "specialize", "early", "fetch")
+COUNTS = ("ahead", "lead")
 """What a schedule does or leaves."""
 
 
@@ -31,6 +32,7 @@ class KernelSchedule:
     stream: what is read once in the whole μGraph is the first to leave the caches.
     specialize: warps of their own fetch for the loops that multiply on the matrix units (warp specialization).
     early: let the kernel behind start as soon as this one, not only when its loops are done.
+    lead: iterations of its last loop that are left when it lets the kernel behind start (0: when its loops are done).
     fetch: bring the inputs that are read before any loop into the L2 while this kernel waits for the one in front.
     ahead: iterations of the first loop whose inputs are brought into the L2 then.
     """
@@ -48,6 +50,7 @@ class KernelSchedule:
     early: bool = False
     fetch: bool = False
     ahead: int = 0
+    lead: int = 0
 
     def tile(self, dim: str) -> int:
         return dict(self.tiles)[dim]
@@ -62,9 +65,9 @@ class KernelSchedule:
         split = f" split={self.split}" if self.split > 1 else ""
         group = f" group={self.group}" if self.group > 1 else ""
         choices = "".join(f" {name}" for name in CHOICES if getattr(self, name))
-        ahead = f" ahead={self.ahead}" if self.ahead else ""
+        counts = "".join(f" {name}={n}" for name in COUNTS if (n := getattr(self, name)))
         numbers = f"warps={self.warps} stages={self.stages}{split}{group}"
-        return f"{tiles} order={','.join(self.order)} {numbers}{choices}{ahead}"
+        return f"{tiles} order={','.join(self.order)} {numbers}{choices}{counts}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ sequence. Fitted constants are those that order the measured schedules of `resul
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import prod
@@ -34,6 +34,11 @@ LATENCY_US = 0.7
 RAMP_US = 0.6
 """What a kernel takes to fill the GPU and to drain, unless it starts before the one in front has ended (pairs that
 differ in nothing else: 0.4 to 0.6 of a kernel behind itself, 0.8 to 1.2 behind another)."""
+COPY_BYTES = 4
+"""The least that an asynchronous copy moves (PTX ISA, cp.async)."""
+LATE_US = 0.6
+"""What an iteration of a loop waits for a load that is not fetched ahead (one program on the H200: 17 us more in 32
+iterations)."""
 STEP_US = 0.085
 """The least time of one loop iteration of one warp: barriers and address arithmetic (fitted)."""
 WARP_STEP_US = 0.11
@@ -250,11 +255,12 @@ TERMS: Mapping[str, str] = {
     "shared memory": "shared memory limits the blocks of a multiprocessor",
     "registers": "registers limit the blocks of a multiprocessor",
     "waves": "the last wave of blocks leaves multiprocessors idle",
+    "late": "a load of less than 4 bytes a thread is not fetched ahead",
     "masks": "a loop does not visit what masks empty",
     "spread": "few blocks leave multiprocessors idle",
     "short": "a loop of few iterations waits once and has no use for more stages",
     "port": "a multiprocessor takes more than its share of the L2's rate where others are idle",
-    "early": "a kernel that lets the one behind start at once hides that one's beginning",
+    "early": "a kernel that lets the one behind start at once, or in its last iterations, hides that one's beginning",
     "fetched": "inputs that are fetched into the L2 before the wait arrive sooner",
     "traffic": "fetching into the L2 before the wait takes memory's time",
 }
@@ -274,7 +280,8 @@ class Estimates:
 class Batch:
     """Many schedules of one kernel as columns: the block size and the place in the order of every dimension, chunks,
     warps, stages, 1 for a kernel that starts early, that reads blocks through descriptors, that lets the kernel behind
-    start at once, and that fetches before it waits, and the iterations of its first loop that it fetches then."""
+    start at once, and that fetches before it waits, the iterations of its first loop that it fetches then, and those of
+    its last loop that are left when it lets the kernel behind start."""
 
     block: Mapping[str, Array]
     place: Mapping[str, Array]
@@ -286,6 +293,7 @@ class Batch:
     early: Array
     fetch: Array
     ahead: Array
+    lead: Array
 
     @staticmethod
     def of(m: Model, schedules: Sequence[KernelSchedule], sizes: Mapping[str, int]) -> Batch:
@@ -296,7 +304,7 @@ class Batch:
         orders = {order: i for i, order in enumerate(dict.fromkeys(s.order for s in schedules))}
         which = np.array([orders[s.order] for s in schedules])
         place = {d: np.array([float(order.index(d)) for order in orders])[which] for d in block}
-        names = "split", "warps", "stages", "overlap", "descriptors", "early", "fetch", "ahead"
+        names = "split", "warps", "stages", "overlap", "descriptors", "early", "fetch", "ahead", "lead"
         columns = ([getattr(s, name) for s in schedules] for name in names)
         return Batch(block, place, *(np.array(c, dtype=np.float64) for c in columns))
 
@@ -359,12 +367,14 @@ def estimate(
         deepest = np.maximum(deepest, term("short", np.minimum(depth, trips), depth))
         if w.dots:
             shared = np.maximum(shared, loaded * depth)
+        late = term("late", multiplies * _comes_late(w, elements, 32 * warps), 0.0) if w.loop else zero
         if w.loop:
             step = STEP_US + term("warps", WARP_STEP_US * np.log2(warps), 0.0)
             fetching = np.maximum(1.0, depth - 1)
             once = term("short", np.minimum(fetching, trips), 0.0)  # iterations whose data the first wait brings
             stalls = (trips - once) * np.maximum(0.0, LATENCY_US / fetching - step)
             latency = latency + LATENCY_US + (trips - term("short", zero + 1.0, 0.0)) * step + stalls
+            latency = latency + LATE_US * late * trips
         else:
             latency = latency + (LATENCY_US if w.loads else 0.1)
     product = reduce(np.maximum, (elements(v) for v in m.products), zero)
@@ -405,7 +415,7 @@ def estimate(
     shown = SHOWN + term("pauses", (1.0 - SHOWN) * EXPOSED / (alone * deepest**2), 0.0)
     us = us + term("sum", longest + shown * (times.sum(axis=0) - longest), longest)
     us = us + term("stores", stored / (target.dram_bytes_per_us * waves), 0.0)
-    us = us - term("early", EARLY_US * batch.early, 0.0)
+    us = us - term("early", EARLY_US * np.maximum(batch.early, batch.lead > 0), 0.0)
     ahead_bytes = ahead_bytes * batch.overlap
     us = us - term("fetched", np.where(ahead_bytes > 0, FETCHED_US, 0.0), 0.0)
     traffic = TRAFFIC * ahead_bytes * programs / target.dram_bytes_per_us
@@ -417,6 +427,18 @@ def estimate(
         | (registers > 300)
     )
     return Estimates(np.where(unfit, np.inf, us), times.argmax(axis=0), shared)
+
+
+def _comes_late(w: Work, elements: Callable[[Iterable[str]], Array], threads: Array) -> Array:
+    """1 where a loop waits for some load in every iteration: threads have less of its block than an asynchronous copy
+    takes. A block with fewer elements than threads is laid out as a larger one with its axes, if there is one."""
+    axes = [a for a, _, _ in w.loads if a]
+    small = [elements(a) * size < COPY_BYTES * threads for a, size, _ in w.loads if a]
+    late = np.zeros_like(threads, dtype=bool)
+    for i, a in enumerate(axes):
+        larger = [~small[j] for j, b in enumerate(axes) if set(a) < set(b)]
+        late |= small[i] & ((elements(a) >= threads) | ~reduce(np.logical_or, larger, late & False))
+    return late.astype(np.float64)
 
 
 def _left_is_first(p: Product, batch: Batch) -> NDArray[np.bool_]:

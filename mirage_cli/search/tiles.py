@@ -27,7 +27,8 @@ def _options(m: Model, d: str, size: int, coarse: bool) -> list[int]:
     if d in m.batch_axes:
         return [1]
     if d in m.matrix_axes:
-        choices = [16, 32, 64, 128] if coarse else [16, 32, 64, 128, 256]
+        walked = d in m.kernel.with_role("loop", "split")
+        choices = [16, 32, 64, 128, 256][walked : 5 if walked else 4] if coarse else [16, 32, 64, 128, 256]
         fitting = [t for t in choices if t <= max(top, MIN_DOT)]
         single = [1] if d in m.grid and (size < MIN_DOT or (not coarse and top <= 256)) else []
         return single + fitting
@@ -88,8 +89,9 @@ def choices(
         most = np.maximum(1, sizes[m.split] // block[m.split])
         wanted = (1.0, 2.0) if coarse else (0.5, 1.0, 2.0, 4.0)
         chunks = [np.minimum(most, np.maximum(2, np.round(target.sms * w / programs))) for w in wanted]
-    # so many warps that a thread has about 32 elements of the largest accumulator or block
-    largest = reduce(np.maximum, (elements(v) for v in (*m.accumulators, *m.values)), one)
+    # so many warps that a thread has about 32 elements of the largest accumulator or value that is computed
+    computed = [*m.accumulators, *m.products, *(axes for w in m.segments for axes, _, _ in w.elementwise)]
+    largest = reduce(np.maximum, (elements(v) for v in computed), one)
     warps = np.where(largest >= 16384, 8.0, np.where(largest >= 1024, 4.0, 1.0))
     stages = DEPTHS if m.kernel.with_role("loop", "split") else DEPTHS[:1]
     repeats = len(chunks) * len(stages) * len(orders)
@@ -101,7 +103,7 @@ def choices(
         np.tile(warps, repeats),
         np.tile(np.repeat(stages, tiles * len(chunks)), len(orders)),
         np.full(tiles * repeats, float(target.overlaps)),
-        *(np.zeros(tiles * repeats) for _ in range(4)),
+        *(np.zeros(tiles * repeats) for _ in range(5)),
     )
     return Choices(batch, tuple(options), orders, order)
 

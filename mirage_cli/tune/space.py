@@ -12,7 +12,7 @@ from itertools import permutations
 
 import numpy as np
 
-from mirage_cli.codegen.access import SPECIALIZED_WARPS, descriptors, fetched_ahead, specialized, streamed
+from mirage_cli.codegen.access import SPECIALIZED_WARPS, descriptors, fetched_ahead, leading, specialized, streamed
 from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
 from mirage_cli.ir.program import DTYPE_BYTES
 from mirage_cli.ir.schedule import KernelSchedule, Schedule, next_power_of_two
@@ -24,6 +24,7 @@ WARPS = (1, 2, 4, 8, 16)
 STAGES = (1, 2, 3, 4, 5, 6, 7, 9)
 GROUPS = (1, 4, 8, 16)
 AHEAD = (0, 1, 2, 4, 8)
+LEADS = (0, 1, 2, 4, 8)
 SPLIT_LIMIT = 256
 
 
@@ -279,8 +280,10 @@ def _settled(graph: MuGraph, k: Kernel, s: KernelSchedule, sizes: Mapping[str, i
     if s.specialize:
         special = specialized(graph, k, s, sizes)
         s = replace(s, specialize=special, descriptors=s.descriptors or special)
-    if s.early:
-        s = replace(s, early=overlaps and bool(k.with_role("loop", "split")))
+    if s.early or s.lead:
+        early = s.early and overlaps and bool(k.with_role("loop", "split"))
+        lead = s.lead if overlaps and leading(graph, k, s, sizes) is not None else 0
+        s = replace(s, early=early, lead=lead)
     if s.fetch or s.ahead:
         found = fetched_ahead(graph, k, s)
         s = replace(s, fetch=None in found, ahead=s.ahead if found.keys() - {None} else 0)
@@ -302,6 +305,8 @@ def _variations(
         yield replace(s, early=not s.early)
         yield replace(s, fetch=not s.fetch)
         yield from (replace(s, ahead=n) for n in AHEAD if n != s.ahead)
+        yield from (replace(s, lead=n, early=False) for n in LEADS if n != s.lead)
+        yield from (replace(s, overlap=True, lead=n, early=False, ahead=a) for n in LEADS[2:4] for a in AHEAD[1:3])
     yield replace(s, stream=not s.stream)
     if target.descriptors:
         yield replace(s, descriptors=not s.descriptors)

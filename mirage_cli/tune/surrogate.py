@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.schedule import CHOICES, KernelSchedule, Schedule
+from mirage_cli.ir.schedule import CHOICES, COUNTS, KernelSchedule, Schedule
 
 Array = NDArray[np.float64]
 Rows: TypeAlias = dict[int, list[list[float]]]
@@ -55,7 +55,7 @@ def features(schedule: Schedule, first_order: Mapping[str, tuple[str, ...]]) -> 
 def _numbers(s: KernelSchedule) -> tuple[float, ...]:
     doublings = [t for _, t in s.tiles] + [s.warps, s.stages, s.split, s.group]
     choices = [float(getattr(s, choice)) for choice in CHOICES]
-    return *map(math.log2, doublings), *choices, math.log2(s.ahead + 1) / 2
+    return *map(math.log2, doublings), *choices, *(math.log2(getattr(s, name) + 1) / 2 for name in COUNTS)
 
 
 def choose(known: Sequence[Point], pool: Sequence[Point], count: int) -> list[int]:
