@@ -75,10 +75,19 @@ class Expressions(Blocks):
             exponent = e.args[1]
             assert not isinstance(exponent, str)
             return _power(args[0], exponent, self.single)
+        if e.op == "add" and any(map(self.fresh_product, e.values)) and len(e.values) == 2:
+            return f"tl.fma({args[0]}, 1.0, {args[1]})"  # a + b would make the load the product's first addend
         exact = self.single or (e.op == "div" and self.divides_inexactly(e.args[1]))
         text = (row.triton if exact else NEARLY.get(e.op, row.triton)).format(*args)
         have = {d for v in e.values for d in self.axes(self.dims[v])}
         return text if have == set(want) else f"tl.broadcast_to({text}, {self.shape(want)})"
+
+    def fresh_product(self, v: str) -> bool:
+        """Whether this is a product that is not added up over a loop. What is added to it would be loaded before it
+        starts, and not fetched ahead."""
+        e = self.eqns.get(v)
+        accumulated = {name for loop in self.placement.loops for name, _ in loop.accumulators}
+        return e is not None and e.op == "dot" and v not in accumulated
 
     def divides_inexactly(self, a: str | Number) -> bool:
         """Whether this is a number that is no power of two: means of equal values are to be that value."""

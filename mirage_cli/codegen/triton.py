@@ -326,7 +326,7 @@ class _Emitter(Loops):
     def iteration(self, loop: Loop) -> None:
         accumulators = dict(loop.accumulators)
         need = needed(loop, self.true)
-        for step in loop.steps:
+        for step in self.wide_products_last(loop):
             if step.out in accumulators:
                 assert isinstance(step, Eqn)
                 if step.out in loop.running:
@@ -337,6 +337,14 @@ class _Emitter(Loops):
                 self.step(step)
         for s in loop.stores:
             self.store(s)
+
+    def wide_products_last(self, loop: Loop) -> list[Load | Eqn]:
+        """The steps of an iteration, products that nothing here waits for last, the larger the later: by the last of
+        several that share an operand, Triton decides how warps stand for all of them."""
+        used = {v for s in loop.steps if isinstance(s, Eqn) for v in s.values} | {s.value for s in loop.stores}
+        last = [s for s in loop.steps if isinstance(s, Eqn) and s.op == "dot" and s.out not in used]
+        last.sort(key=lambda e: self.count(self.axes(e.dims)))
+        return [*(s for s in loop.steps if s not in last), *last]
 
     def deferrable(self, e: Eqn) -> bool:
         """Whether an accumulator that nothing rescales keeps the axes it reduces until after the loop.
