@@ -25,7 +25,7 @@ from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.pipeline import measured_problem, versions
 from mirage_cli.recorded import Measured, Recorded, write_recorded
-from mirage_cli.search import cost
+from mirage_cli.search import work
 from mirage_cli.search.tiles import default_order, tile_options
 from mirage_cli.spec import load_spec
 from mirage_cli.structural import Options, search_program
@@ -61,7 +61,7 @@ def sample(graph: MuGraph, target: Target, count: int, rng: random.Random) -> li
     return [s for us, s in found.values() if us <= HOPELESS * best][:count]
 
 
-def drawn(m: cost.Model, tiles: dict[str, int], target: Target, rng: random.Random) -> KernelSchedule:
+def drawn(m: work.Model, tiles: dict[str, int], target: Target, rng: random.Random) -> KernelSchedule:
     """One kernel's schedule with these tiles."""
     order = default_order(m)
     return KernelSchedule(

@@ -17,7 +17,7 @@ from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import DTYPE_BYTES
 from mirage_cli.ir.schedule import Schedule
-from mirage_cli.search import cost
+from mirage_cli.search import cost, work
 from mirage_cli.target import find_target
 from tests.test_triton import kernel, schedule
 
@@ -60,7 +60,7 @@ def test_loads_of_less_than_4_bytes_a_thread_are_not_fetched_ahead(tmp_path: Pat
     cases = [(1, 32), (1, 64), (2, 64), (2, 128), (4, 64), (4, 128), (4, 256), (8, 128), (8, 256)]
     plans = [with_warps(schedule(graph, f"m=16 n=64 k={k}", "m k n"), w) for w, k in cases]
     target = find_target("h200")
-    m = cost.model(graph.kernels[0], {n: DTYPE_BYTES[t.dtype] for n, t in graph.tensors().items()})
+    m = work.model(graph.kernels[0], {n: DTYPE_BYTES[t.dtype] for n, t in graph.tensors().items()})
     batch = cost.Batch.of(m, [p.kernels["k0"] for p in plans], graph.sizes)
     late = cost.estimate(m, batch, graph.sizes, target).us > cost.estimate(m, batch, graph.sizes, target, {"late"}).us
     assert late.tolist() == ["= tt.load" in x for x in loops(graph, plans, tmp_path)]

@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 
 from mirage_cli.codegen.blocks import MAX_PRODUCT, TRITON_TYPE, Blocks, EmitError
-from mirage_cli.ir.ops import IDENTITY, OPS, Number
+from mirage_cli.ir.ops import IDENTITY, OPS, Number, exact_inverse
 from mirage_cli.ir.program import Eqn
 from mirage_cli.ir.reach import kept
 from mirage_cli.ir.schedule import on_matrix_units
@@ -77,8 +77,12 @@ class Expressions(Blocks):
             return _power(args[0], exponent, self.single)
         if e.op == "add" and any(map(self.fresh_product, e.values)) and len(e.values) == 2:
             return f"tl.fma({args[0]}, 1.0, {args[1]})"  # a + b would make the load the product's first addend
-        exact = self.single or (e.op == "div" and self.divides_inexactly(e.args[1]))
+        divisor = self.number(e.args[1]) if e.op == "div" else None
+        inverse = None if divisor is None else exact_inverse(divisor)
+        exact = self.single or divisor is not None  # means of equal values are to be that value
         text = (row.triton if exact else NEARLY.get(e.op, row.triton)).format(*args)
+        if inverse is not None:
+            text = f"({args[0]} * {inverse!r})"
         have = {d for v in e.values for d in self.axes(self.dims[v])}
         return text if have == set(want) else f"tl.broadcast_to({text}, {self.shape(want)})"
 
@@ -89,12 +93,12 @@ class Expressions(Blocks):
         accumulated = {name for loop in self.placement.loops for name, _ in loop.accumulators}
         return e is not None and e.op == "dot" and v not in accumulated
 
-    def divides_inexactly(self, a: str | Number) -> bool:
-        """Whether this is a number that is no power of two: means of equal values are to be that value."""
-        if isinstance(a, str):
-            e = self.eqns.get(a)
-            a = Fraction(self.sizes[e.axes[0]]) if e is not None and e.op == "size" else 1
-        return math.isfinite(a) and math.frexp(a)[0] not in (0.5, -0.5)
+    def number(self, a: str | Number) -> Number | None:
+        """The number that an argument is, also where it is the size of an axis."""
+        e = self.eqns.get(a) if isinstance(a, str) else None
+        if e is not None and e.op == "size":
+            return Fraction(self.sizes[e.axes[0]])
+        return None if isinstance(a, str) else a
 
     def branch(self, e: Eqn, a: str | Number, want: list[str]) -> str:
         """An equation that comes to one of its arguments."""

@@ -65,6 +65,12 @@ def _fn(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     return (lambda F, *x: F.fn(name, *x)), (lambda A, *x: A.fn(name, *x))
 
 
+def exact_inverse(x: Number) -> float | None:
+    """1 / x for a power of two, by which multiplying is dividing by x."""
+    mantissa, exponent = math.frexp(x)
+    return 1 / float(x) if abs(mantissa) == 0.5 and abs(exponent) < 100 else None
+
+
 def _unary(
     name: str,
     doc: str,

@@ -17,12 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_cli.ir.mugraph import Kernel, split_axis
-from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.placement import Loop, place
-from mirage_cli.ir.program import Eqn
-from mirage_cli.ir.reach import Limit, limits, visited
+from mirage_cli.ir.reach import visited
 from mirage_cli.ir.schedule import MAX_LANES, MIN_DOT, KernelSchedule, next_power_of_two
 from mirage_cli.search.roles import MAX_BLOCK
+from mirage_cli.search.work import Model, Product, Work
 from mirage_cli.target import Target
 
 Array = NDArray[np.float64]
@@ -48,9 +46,6 @@ BUSY_WARPS = 4.5
 square of it (fitted)."""
 SIMD = 0.55
 """The part of the float32 rate that arithmetic reaches which is not all multiply-adds (fitted)."""
-CONVERSION = 1.5
-"""Operations that reading an element for an operand that is computed takes. The warps that share its rows each have a
-copy of it: an operand of 16 rows is computed as many times as there are warps (fitted)."""
 OPERAND_BYTES = 2
 """Of an element in shared memory."""
 ACROSS_US = 8e-4
@@ -93,140 +88,6 @@ LIBRARY_MEMORY = 0.95
 MAX_ACCUMULATORS = 32768
 MAX_RESIDENT = 8
 """Blocks that share a multiprocessor at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """The axes of one product: those of its left operand alone, of its right alone, summed, and shared by both."""
-
-    left: tuple[str, ...]
-    right: tuple[str, ...]
-    summed: tuple[str, ...]
-    batch: tuple[str, ...]
-    accumulates: bool
-    """Whether it is added up over its loop and nothing rescales it there: then it can be summed after the loop."""
-    computed: tuple[bool, bool]
-    """Whether its left and its right operand are computed beside it, not loaded."""
-
-    @property
-    def axes(self) -> tuple[str, ...]:
-        return *self.left, *self.right, *self.summed, *self.batch
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What one segment does in each of its iterations, as lists of axes (the block sizes come with the tiles)."""
-
-    loop: tuple[str, ...]
-    loads: tuple[tuple[tuple[str, ...], int, str], ...]  # axes, bytes of an element, buffer
-    dots: tuple[Product, ...]
-    elementwise: tuple[tuple[tuple[str, ...], float, tuple[str, ...]], ...]  # axes, operations, rows of the operand
-    limits: tuple[Limit, ...] = ()  # of the loop's position, where masks leave the rest of it nothing to do
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """A kernel as the cost model sees it: worked out once, evaluated for many tiles."""
-
-    kernel: Kernel
-    grid: tuple[str, ...]
-    whole: tuple[str, ...]
-    split: str | None
-    segments: tuple[Work, ...]
-    stores: tuple[tuple[tuple[str, ...], int], ...]
-    accumulators: tuple[tuple[str, ...], ...]
-    products: tuple[tuple[str, ...], ...]
-    values: tuple[tuple[str, ...], ...]
-    matrix_axes: frozenset[str]
-    batch_axes: frozenset[str]
-
-
-def model(kernel: Kernel, element_bytes: Mapping[str, int]) -> Model:
-    """The model of a generated kernel; `element_bytes` of each buffer it touches. Raises InexpressibleError."""
-    placement = place(kernel)
-    dims = kernel.value_dims()
-    segments: list[Work] = []
-    loads = {x.out: x for x in kernel.loads}
-    plain = {n for loop in placement.loops for n, degrees in loop.accumulators if not degrees}
-    for segment in placement.segments:
-        eqns = [s for s in segment.steps if isinstance(s, Eqn)]
-        rows = _computed_operands(eqns, dims, set(loads))
-        segments.append(
-            Work(
-                segment.dims if isinstance(segment, Loop) else (),
-                tuple((x.dims, element_bytes[x.buffer], x.buffer) for s in segment.steps if (x := loads.get(s.out))),
-                tuple(_product(e, dims, e.out in plain, {x.out for x in eqns}) for e in eqns if e.op == "dot"),
-                tuple(_operations(e, rows, set(loads)) for e in eqns if e.op != "dot"),
-                limits(kernel, segment) if isinstance(segment, Loop) else (),
-            )
-        )
-    held = {n for loop in placement.loops for n, _ in loop.accumulators}
-    accumulators = tuple(dims[n] for loop in placement.loops for n, _ in loop.accumulators)
-    products = tuple(e.dims for e in kernel.body if e.op == "dot" and e.out not in held)
-    matrix, batch = _dot_axes(kernel, dims)
-    return Model(
-        kernel,
-        kernel.with_role("grid"),
-        kernel.with_role("tile"),
-        kernel.split,
-        tuple(s for s in segments if s.loads or s.dots or s.elementwise),
-        tuple((s.dims, element_bytes[s.buffer]) for s in kernel.stores),
-        accumulators,
-        products,
-        tuple(set(dims.values()) | {tuple({*e.dims, *e.axes}) for e in kernel.body if OPS[e.op].kind == "reduction"}),
-        matrix,
-        batch,
-    )
-
-
-def _product(e: Eqn, dims: Mapping[str, tuple[str, ...]], accumulates: bool, beside: set[str]) -> Product:
-    left, right = (dims[v] if isinstance(v, str) else () for v in e.args)
-    return Product(
-        tuple(d for d in left if d not in right and d not in e.axes),
-        tuple(d for d in right if d not in left and d not in e.axes),
-        e.axes,
-        tuple(d for d in left if d in right and d not in e.axes),
-        accumulates,
-        (e.args[0] in beside, e.args[1] in beside),
-    )
-
-
-def _computed_operands(
-    eqns: Sequence[Eqn], dims: Mapping[str, tuple[str, ...]], loads: set[str]
-) -> dict[frozenset[str], tuple[str, ...]]:
-    """The axes of products' operands that are computed, each with those of its axes that the product keeps."""
-    return {
-        frozenset(dims[v]): tuple(d for d in dims[v] if d not in e.axes)
-        for e in eqns
-        if e.op == "dot"
-        for v in e.values
-        if v not in loads
-    }
-
-
-def _operations(
-    e: Eqn, rows: Mapping[frozenset[str], tuple[str, ...]], loads: set[str]
-) -> tuple[tuple[str, ...], float, tuple[str, ...]]:
-    """The axes over which an equation computes, operations for an element, and the rows of the operand it is in."""
-    space = _space(e)
-    operand = rows.get(frozenset(space), ())
-    return space, OPS[e.op].flops + CONVERSION * bool(operand and loads & set(e.values)), operand
-
-
-def _space(e: Eqn) -> tuple[str, ...]:
-    return tuple({*e.dims, *e.axes}) if OPS[e.op].kind == "reduction" else e.dims
-
-
-def _dot_axes(kernel: Kernel, dims: Mapping[str, tuple[str, ...]]) -> tuple[frozenset[str], frozenset[str]]:
-    """Axes that are M, N or K of some dot, and axes that are batch axes of every dot that has them."""
-    matrix: set[str] = set()
-    batch: set[str] = set()
-    for e in kernel.body:
-        if e.op == "dot":
-            a, b = (set(dims[v]) if isinstance(v, str) else set[str]() for v in e.args)
-            matrix |= (a ^ b) | set(e.axes)
-            batch |= (a & b) - set(e.axes)
-    return frozenset(matrix), frozenset(batch - matrix)
 
 
 LIMITS = ("memory", "L2", "matrix units", "arithmetic", "latency", "operands")

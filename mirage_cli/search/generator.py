@@ -23,7 +23,7 @@ from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import DTYPE_BYTES, Program, Tensor
 from mirage_cli.ir.schedule import KernelSchedule, Schedule, next_power_of_two
 from mirage_cli.ir.text import mugraph_id
-from mirage_cli.search import cost, greedy
+from mirage_cli.search import cost, greedy, work
 from mirage_cli.search.expand import Bounds, Expansion, Space, axes_of, sort_axes
 from mirage_cli.search.roles import Costed, Plan, plans
 from mirage_cli.search.tiles import best_schedule
@@ -167,7 +167,7 @@ class _Search:
         total = 0.0
         element_bytes = self.element_bytes(plan)
         for i, kernel in enumerate(plan.kernels):
-            m = cost.model(kernel, element_bytes)
+            m = work.model(kernel, element_bytes)
             best = best_schedule(m, sizes, self.target)
             if best is None:
                 return None

@@ -1,6 +1,6 @@
 """The schedule space: what the tuner may try for each kernel of a μGraph, ranked by the cost model.
 
-`first_schedules` starts a search, `neighbours` continues one; both know kernels only through `search.cost.Model`.
+`first_schedules` starts a search, `neighbours` continues one; both know kernels only through `search.work.Model`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mirage_cli.codegen.access import SPECIALIZED_WARPS, descriptors, fetched_ah
 from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
 from mirage_cli.ir.program import DTYPE_BYTES
 from mirage_cli.ir.schedule import KernelSchedule, Schedule, next_power_of_two
-from mirage_cli.search import cost
+from mirage_cli.search import cost, work
 from mirage_cli.search.tiles import choices, default_order
 from mirage_cli.target import Target
 
@@ -29,14 +29,14 @@ SPLIT_LIMIT = 256
 
 
 @lru_cache(maxsize=64)
-def models(graph: MuGraph) -> Mapping[str, cost.Model]:
+def models(graph: MuGraph) -> Mapping[str, work.Model]:
     """The cost model's view of every generated kernel."""
     element = {name: DTYPE_BYTES[t.dtype] for name, t in graph.tensors().items()}
-    return {k.name: cost.model(k, element) for k in graph.kernels if k.kind == "generated"}
+    return {k.name: work.model(k, element) for k in graph.kernels if k.kind == "generated"}
 
 
 def ranked(
-    m: cost.Model, sizes: Mapping[str, int], target: Target, split: int | None = None
+    m: work.Model, sizes: Mapping[str, int], target: Target, split: int | None = None
 ) -> Iterator[KernelSchedule]:
     """All tile sizes, chunks, two depths of stages and, where there are products, both orders of one kernel with
     default warps, best first; those that fit."""
@@ -54,7 +54,7 @@ def ranked(
 
 @lru_cache(maxsize=1024)
 def _best(
-    m: cost.Model, sizes: tuple[tuple[str, int], ...], target: Target, split: int | None
+    m: work.Model, sizes: tuple[tuple[str, int], ...], target: Target, split: int | None
 ) -> KernelSchedule | None:
     """The first of the ranked schedules."""
     return next(ranked(m, dict(sizes), target, split), None)
@@ -123,12 +123,12 @@ def _varied(schedules: Iterable[KernelSchedule]) -> Iterator[KernelSchedule]:
     yield from others
 
 
-def predicted_us(m: cost.Model, s: KernelSchedule, sizes: Mapping[str, int], target: Target) -> float:
+def predicted_us(m: work.Model, s: KernelSchedule, sizes: Mapping[str, int], target: Target) -> float:
     return float(cost.estimate(m, cost.Batch.of(m, [s], sizes), sizes, target).us[0])
 
 
 def complete(
-    graph: MuGraph, by_name: Mapping[str, cost.Model], target: Target, given: Mapping[str, KernelSchedule]
+    graph: MuGraph, by_name: Mapping[str, work.Model], target: Target, given: Mapping[str, KernelSchedule]
 ) -> Schedule | None:
     """A schedule for every kernel: those given, and the cost model's best for the others. None where none fits.
 
@@ -173,7 +173,7 @@ def bottlenecks(graph: MuGraph, schedule: Schedule, target: Target) -> dict[str,
     return found
 
 
-def total_us(graph: MuGraph, schedule: Schedule, target: Target, by_name: Mapping[str, cost.Model]) -> float:
+def total_us(graph: MuGraph, schedule: Schedule, target: Target, by_name: Mapping[str, work.Model]) -> float:
     """The cost model's time of a whole μGraph."""
     return float(totals_us(graph, [schedule], target, by_name)[0])
 
@@ -182,7 +182,7 @@ def totals_us(
     graph: MuGraph,
     schedules: Sequence[Schedule],
     target: Target,
-    by_name: Mapping[str, cost.Model],
+    by_name: Mapping[str, work.Model],
     without: Collection[str] = (),
 ) -> cost.Array:
     """The cost model's times of a whole μGraph under many schedules, in microseconds. without: of `cost.TERMS`.
@@ -204,7 +204,7 @@ def _same_sizes_us(
     schedules: Sequence[Schedule],
     sizes: Mapping[str, int],
     target: Target,
-    by_name: Mapping[str, cost.Model],
+    by_name: Mapping[str, work.Model],
     without: Collection[str],
 ) -> cost.Array:
     element = {name: DTYPE_BYTES[t.dtype] for name, t in graph.tensors().items()}
@@ -259,7 +259,7 @@ def crossings(graph: MuGraph, schedules: Sequence[Schedule], target: Target) -> 
 
 
 def _priced(
-    graph: MuGraph, schedules: Iterable[Schedule], target: Target, by_name: Mapping[str, cost.Model]
+    graph: MuGraph, schedules: Iterable[Schedule], target: Target, by_name: Mapping[str, work.Model]
 ) -> list[tuple[float, Schedule]]:
     """Those that fit, with their predicted times."""
     schedules = list(schedules)
@@ -297,7 +297,7 @@ def _reads_chunks(kernel: Kernel, dim: str) -> bool:
 
 
 def _variations(
-    kernel: Kernel, m: cost.Model, s: KernelSchedule, sizes: Mapping[str, int], target: Target
+    kernel: Kernel, m: work.Model, s: KernelSchedule, sizes: Mapping[str, int], target: Target
 ) -> Iterator[KernelSchedule]:
     """One choice changed at a time."""
     if target.overlaps:
