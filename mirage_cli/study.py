@@ -40,7 +40,7 @@ def predicted_us(p: Recorded, target: Target, without: frozenset[str] = frozense
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one problem: schedules that were timed and can be predicted, and how well their order is.
+    """Of one problem: what was timed and can be predicted, schedules or μGraphs, and how well it is ordered.
 
     correlation: Spearman's, of predicted and measured times. loss: the measured time of the predicted best over the
     best measured; loss10: of the best among the ten that are predicted best. place: of the best measured in the
@@ -59,7 +59,21 @@ def figures(p: Recorded, target: Target, without: frozenset[str] = frozenset()) 
     predicted = predicted_us(p, target, without)
     us = np.array([m.us or np.inf for m in p.measured])
     kept = np.isfinite(us) & np.isfinite(predicted)
-    us, predicted = us[kept], predicted[kept]
+    return _figures(us[kept], predicted[kept])
+
+
+def of_candidates(p: Recorded, target: Target) -> Figures:
+    """Of μGraphs, each with the least that was measured and the least that is predicted of its schedules."""
+    predicted = predicted_us(p, target)
+    least: dict[str, tuple[float, float]] = {}
+    for m, x in zip(p.measured, predicted, strict=True):
+        us, before = least.get(m.graph, (np.inf, np.inf))
+        least[m.graph] = min(us, m.us or np.inf), min(before, float(x))
+    us, best = np.array([x for x in least.values() if np.isfinite(x).all()]).T
+    return _figures(us, best)
+
+
+def _figures(us: Array, predicted: Array) -> Figures:
     order = predicted.argsort(kind="stable")
     return Figures(
         len(us),
@@ -96,6 +110,12 @@ Most are near the best, many no further apart than two measurements of one sched
 to be slow is rare among them: a term whose removal seems to gain a little here may be what keeps slow ones away.""",
 }
 
+CANDIDATES = """\
+## Candidates as tuned
+
+The μGraphs of the section above, each as its fastest schedule, predicted by the least that the model has for any of
+those that were timed: which candidate to take."""
+
 
 def page(sets: Mapping[str, Sequence[Recorded]], command: str) -> str:
     """In Markdown. sets: problems by the name of their section; all were measured on one GPU."""
@@ -105,8 +125,9 @@ def page(sets: Mapping[str, Sequence[Recorded]], command: str) -> str:
         "",
         f"`{command}`: torch {versions['torch']}, triton {versions['triton']}, driver {versions['driver']}.",
         "",
-        "Rank correlation: Spearman's, of predicted and measured times over all schedules of all μGraphs of a size.",
-        "Loss: the measured time of the schedule that is predicted best, over the least measured; of ten: that of the",
+        "Rank correlation: Spearman's, of predicted and measured times over all schedules of all μGraphs of a size, or",
+        "over its μGraphs in the section on candidates.",
+        "Loss: the measured time of what is predicted best, over the least measured; of ten: that of the",
         "best among the ten that are predicted best. Place: of the least measured in the predicted order, from 0.",
         "Offset: the median of measured over predicted time.",
         "",
@@ -114,22 +135,25 @@ def page(sets: Mapping[str, Sequence[Recorded]], command: str) -> str:
     for name, problems in sets.items():
         target = find_target(versions["gpu"])
         whole = [figures(p, target) for p in problems]
-        lines += [SECTIONS[name], "", *_sizes(problems, whole), *_terms(problems, target, whole)]
+        lines += [SECTIONS[name], "", *_sizes(problems, whole, "schedules"), *_terms(problems, target, whole)]
+        if name == "tuned":
+            of_each = [of_candidates(p, target) for p in problems]
+            lines += [CANDIDATES, "", *_sizes(problems, of_each, "μGraphs")]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _sizes(problems: Sequence[Recorded], whole: Sequence[Figures]) -> list[str]:
+def _sizes(problems: Sequence[Recorded], whole: Sequence[Figures], what: str) -> list[str]:
     correlation, loss = summary(whole)
     specs = {
         p.spec: [f.correlation for q, f in zip(problems, whole, strict=True) if q.spec == p.spec] for p in problems
     }
     means = ", ".join(f"{spec} {statistics.fmean(c):.2f}" for spec, c in specs.items())
     lines = [
-        f"{sum(f.count for f in whole)} schedules. **Mean rank correlation {correlation:.3f}, geometric mean loss "
+        f"{sum(f.count for f in whole)} {what}. **Mean rank correlation {correlation:.3f}, geometric mean loss "
         f"{loss:.3f}**; the least measured is among the ten predicted best at {sum(f.place < 10 for f in whole)} of "
         f"{len(whole)} sizes. Mean rank correlation of each spec: {means}.",
         "",
-        "| spec | sizes | schedules | rank correlation | loss | loss of ten | place | offset |",
+        f"| spec | sizes | {what} | rank correlation | loss | loss of ten | place | offset |",
         "|---|---|---:|---:|---:|---:|---:|---:|",
     ]
     lines += [

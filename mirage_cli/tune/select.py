@@ -68,7 +68,7 @@ SPECIALIZED_TIMEOUT_S = 8.0
 UNTRUSTED = (FailureKind.HANG, FailureKind.FAULT, FailureKind.CRASH, FailureKind.WRONG)
 """Failures of a specialized schedule after which no other of the same μGraph is tried."""
 FINAL = Effort(rounds=31, launches=2048, seconds=0.5, hot=True)
-FINISHING = 0.1
+FINISHING = 0.15
 """The part of the budget that is left to the judgement of the finalists and their timing."""
 
 
