@@ -6,6 +6,7 @@ import math
 from fractions import Fraction
 
 from mirage_cli.codegen.blocks import MAX_PRODUCT, TRITON_TYPE, Blocks, EmitError
+from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.ops import IDENTITY, OPS, Number, exact_inverse
 from mirage_cli.ir.program import Eqn
 from mirage_cli.ir.reach import kept
@@ -75,7 +76,7 @@ class Expressions(Blocks):
             exponent = e.args[1]
             assert not isinstance(exponent, str)
             return _power(args[0], exponent, self.single)
-        if e.op == "add" and any(map(self.fresh_product, e.values)) and len(e.values) == 2:
+        if self.adds_to_fresh_product(e):
             return f"tl.fma({args[0]}, 1.0, {args[1]})"  # a + b would make the load the product's first addend
         divisor = self.number(e.args[1]) if e.op == "div" else None
         inverse = None if divisor is None else exact_inverse(divisor)
@@ -86,12 +87,17 @@ class Expressions(Blocks):
         have = {d for v in e.values for d in self.axes(self.dims[v])}
         return text if have == set(want) else f"tl.broadcast_to({text}, {self.shape(want)})"
 
-    def fresh_product(self, v: str) -> bool:
-        """Whether this is a product that is not added up over a loop. What is added to it would be loaded before it
-        starts, and not fetched ahead."""
-        e = self.eqns.get(v)
-        accumulated = {name for loop in self.placement.loops for name, _ in loop.accumulators}
-        return e is not None and e.op == "dot" and v not in accumulated
+    def adds_to_fresh_product(self, e: Eqn) -> bool:
+        """Whether this adds what a loop loads to a product of the same iteration. As the first addend of that it would
+        be loaded before it starts, and not fetched ahead."""
+        if e.op != "add" or len(e.values) < 2:
+            return False
+        for loop in self.placement.loops:
+            fresh = {s.out for s in loop.steps if isinstance(s, Eqn) and s.op == "dot"} - dict(loop.accumulators).keys()
+            loaded = {s.out for s in loop.steps if isinstance(s, Load)}
+            if any(v in fresh and w in loaded for v, w in (e.values, e.values[::-1])):
+                return True
+        return False
 
     def number(self, a: str | Number) -> Number | None:
         """The number that an argument is, also where it is the size of an axis."""
