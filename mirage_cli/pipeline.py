@@ -342,10 +342,10 @@ class Pipeline:
 
     def check_offline(self, program: Program, p: Plan, lenient: bool) -> Any:
         """(schedule, judgement) of the first schedule that compiles for the target without spilling and is right in
-        the interpreter at reduced sizes; or the reason why there is none."""
+        the interpreter at reduced sizes, and at its own where that takes seconds; or the reason why there is none."""
         from mirage_cli.codegen.blocks import EmitError
         from mirage_cli.codegen.export import kernels_source
-        from mirage_cli.tune.interpreted import Interpreter, reduced_schedule, reduced_sizes
+        from mirage_cli.tune.interpreted import Interpreter, reduced_schedule, reduced_sizes, soon_done
         from mirage_cli.tune.measure import Candidate as Contestant
         from mirage_cli.tune.measure import Failure
         from mirage_cli.tune.space import first_schedules
@@ -375,6 +375,10 @@ class Pipeline:
             judged = self._interpreter.judge(
                 small, kernels_source(graph, reduced_schedule(graph, schedule)), 0, lenient
             )
+            if judged.ok and soon_done(p.graph, schedule):
+                judged = self._interpreter.judge(program, source, 0, lenient)
+                if not judged.ok:  # whatever the schedule
+                    return f"wrong in the interpreter: {judged.problem}"
             if judged.ok:
                 return schedule, judged
             reason = f"wrong in the interpreter: {judged.problem}"

@@ -13,10 +13,12 @@ import torch
 from mirage_cli.codegen.export import export_source, load_export
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.program import Program
-from mirage_cli.spec import load_spec
+from mirage_cli.pipeline import Pipeline
+from mirage_cli.spec import load_spec, parse_spec
+from mirage_cli.store import Store
 from mirage_cli.structural import Options, Plan, search_program
 from mirage_cli.target import find_target
-from mirage_cli.tune.interpreted import reduced_schedule, reduced_sizes
+from mirage_cli.tune.interpreted import Interpreter, Judged, reduced_schedule, reduced_sizes
 from mirage_cli.verify.numeric import NumericVerdict, draw_inputs, judge
 
 SPECS = Path(__file__).parent.parent / "search_specs"
@@ -94,3 +96,28 @@ def test_the_data_overflow_what_is_written() -> None:
     Q, K, V = draw_inputs(small, "huge", torch.device("cpu"), 0)
     E = torch.exp((Q @ K).float())
     assert not torch.isfinite(E / E.sum(-1, keepdim=True) @ V.float()).all()
+
+
+@pytest.mark.parametrize("m", [100, 4096])
+def test_without_a_gpu_small_programs_are_judged_at_their_own_sizes_too(
+    m: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is exact enough at reduced sizes need not be at larger ones: their sums may take a factor out of range."""
+    text = f"name: scaled\ndims: {{m: {m}, k: 64}}\ndtype: float16\ninputs: {{X: [m, k]}}\n"
+    program = parse_spec(text + "program: |\n  Y = X / sum(abs(X), k)\noutputs: {Y: [m, k]}\n").at()
+    judged: list[dict[str, int]] = []
+
+    def refuse_at_own_sizes(_: Interpreter, p: Program, *__: object) -> Judged:
+        judged.append(p.sizes)
+        return Judged(p.sizes != program.sizes, 1e-4, 1e-4, "less exact")
+
+    monkeypatch.setattr(Interpreter, "start", lambda _: None)
+    monkeypatch.setattr(Interpreter, "judge", refuse_at_own_sizes)
+    with (
+        Store(tmp_path / "mirage.db") as store,
+        Pipeline(H200, Options(), store, False, lambda _: None) as pipeline,
+    ):
+        outcome = pipeline.check_offline(program, plans_of(program)[0], False)
+    own = [program.sizes] if m < 4096 else []
+    assert judged == [reduced_sizes(program), *own]
+    assert isinstance(outcome, str) == bool(own)

@@ -30,6 +30,9 @@ FEW = 24
 FEW_OF_ALL = 240
 """The same of all kernels together, where they are so many that it is less for each."""
 
+OWN_INSTANCES, OWN_ELEMENTS = 100, 1 << 21
+"""Program instances, and elements of the space of one equation, up to which a graph is judged at its own sizes too."""
+
 
 @dataclass(frozen=True, slots=True)
 class Judged:
@@ -104,6 +107,17 @@ def reduced_schedule(graph: MuGraph, schedule: Schedule) -> Schedule:
             tiles[grid[blocks.index(max(blocks))]] *= 2
         kernels[k.name] = replace(s, tiles=tuple(tiles.items()), split=split)
     return Schedule(kernels)
+
+
+def soon_done(graph: MuGraph, schedule: Schedule) -> bool:
+    """Whether the interpreter takes seconds for the graph as it is, not minutes: by its instances and its elements."""
+    instances = 0
+    for name, s in schedule.kernels.items():
+        kernel = next(k for k in graph.kernels if k.name == name)
+        instances += s.split * prod(ceil(graph.sizes[d] / s.tile(d)) for d in kernel.with_role("grid"))
+    spaces = [{*e.dims, *e.axes} for k in graph.kernels for e in k.body]
+    elements = max((prod(graph.sizes.get(d, 1) for d in space) for space in spaces), default=0)
+    return instances <= OWN_INSTANCES and elements <= OWN_ELEMENTS
 
 
 class Interpreter:
