@@ -311,7 +311,7 @@ class _Emitter(Loops):
             self.true = true
             self.header(loop, first, last)
             self.depth += 1
-            if loop is self.leading and last == ranges[-1][1]:
+            if loop == self.leading and last == ranges[-1][1]:
                 self.let_next_start_in(loop, last)
             self.iteration(loop)
             self.depth -= 1

@@ -111,12 +111,11 @@ def reduced_schedule(graph: MuGraph, schedule: Schedule) -> Schedule:
 
 def soon_done(graph: MuGraph, schedule: Schedule) -> bool:
     """Whether the interpreter takes seconds for the graph as it is, not minutes: by its instances and its elements."""
-    instances = 0
-    for name, s in schedule.kernels.items():
-        kernel = next(k for k in graph.kernels if k.name == name)
-        instances += s.split * prod(ceil(graph.sizes[d] / s.tile(d)) for d in kernel.with_role("grid"))
+    cut = [(k, s) for k in graph.kernels if (s := schedule.kernels.get(k.name)) is not None]
+    sizes = graph.sizes | {split_axis(k.split): s.split for k, s in cut if k.split is not None}
+    instances = sum(s.split * prod(ceil(sizes[d] / s.tile(d)) for d in k.with_role("grid")) for k, s in cut)
     spaces = [{*e.dims, *e.axes} for k in graph.kernels for e in k.body]
-    elements = max((prod(graph.sizes.get(d, 1) for d in space) for space in spaces), default=0)
+    elements = max((prod(sizes.get(d, 1) for d in space) for space in spaces), default=0)
     return instances <= OWN_INSTANCES and elements <= OWN_ELEMENTS
 
 
