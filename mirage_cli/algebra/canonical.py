@@ -252,10 +252,7 @@ class Algebra:
         return self._pow_sum(x, e)
 
     def _pow_sum(self, x: Form, e: Fraction) -> Form:
-        """A power of a form that does not distribute, as an atom with an exponent.
-
-        Squares too: where the terms of x all but cancel, those of its square leave rounding errors.
-        """
+        """An atom with an exponent. Squares too: where terms of x all but cancel, those of x² leave rounding errors."""
         if e == 1 and len(x.terms) <= MAX_TERMS:
             return x
         if len(x.terms) > 1 and e.denominator == 1 and e < 0:

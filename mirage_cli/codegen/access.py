@@ -14,7 +14,7 @@ from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.placement import Loop, Straight, place
 from mirage_cli.ir.program import DTYPE_BYTES, Eqn
 from mirage_cli.ir.reach import limits
-from mirage_cli.ir.schedule import KernelSchedule, block_sizes, on_matrix_units
+from mirage_cli.ir.schedule import KernelSchedule, block_sizes, chunk_length, on_matrix_units
 
 DESCRIPTOR_ALIGNMENT = 16
 """Bytes: of the start of a tensor, of its strides, and the least of a box's innermost axis (CUDA driver API,
@@ -168,8 +168,8 @@ def leading(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Map
     if loop is None or not schedule.lead or schedule.early or len(loop.dims) != 1:
         return None
     d = loop.dims[0]
-    chunks = schedule.split if d == kernel.split else 1
-    tiles = sizes[d] / chunks / block_sizes(kernel, schedule, sizes)[d]
+    chunks, tile = schedule.split if d == kernel.split else 1, block_sizes(kernel, schedule, sizes)[d]
+    tiles = chunk_length(sizes[d], chunks, tile) // tile
     return loop if schedule.lead < tiles and not specialized(graph, kernel, schedule, sizes) else None
 
 

@@ -29,7 +29,9 @@ def _options(m: Model, d: str, size: int, coarse: bool) -> list[int]:
         return [1]
     if d in m.matrix_axes:
         walked = d in m.kernel.with_role("loop", "split")
-        choices = [16, 32, 64, 128, 256][walked : 5 if walked else 4] if coarse else [16, 32, 64, 128, 256]
+        choices = [16, 32, 64, 128, 256]
+        if coarse:
+            choices = choices[1:] if walked else choices[:-1]
         fitting = [t for t in choices if t <= max(top, MIN_DOT)]
         single = [1] if d in m.grid and (size < MIN_DOT or (not coarse and top <= 256)) else []
         return single + fitting

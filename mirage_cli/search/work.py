@@ -27,7 +27,7 @@ class Product:
     accumulates: bool
     """Whether it is added up over its loop and nothing rescales it there: then it can be summed after the loop."""
     computed: tuple[bool, bool]
-    """Whether its left and its right operand are computed beside it, not loaded."""
+    """Whether its left and its right operand go through registers: computed beside it, or loaded and computed with."""
 
     @property
     def axes(self) -> tuple[str, ...]:
