@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from mirage_cli.codegen.access import Descriptor, descriptors, streamed
+from mirage_cli.codegen.access import Descriptor, awaited, descriptors, streamed
 from mirage_cli.codegen.blocks import LINE_BYTES
 from mirage_cli.codegen.export import export_source, kernels_source, load_export
 from mirage_cli.ir.mugraph import MuGraph
@@ -356,6 +356,69 @@ def test_a_kernel_lets_the_next_start_in_its_last_iterations(name: str) -> None:
     assert first.index("wait_for_data()") < first.index("tl.load(")
     inputs = draw(graph)
     assert all(map(torch.equal, run(graph, plan, inputs), run(graph, choosing(plan, lead=0), inputs)))
+
+
+CHAIN = """
+mugraph chain float16
+dims m=16 k=64
+input X f16[m, k]
+input G f16[k]
+output Y f16[m, k]
+buffer A f16[m, k]
+buffer B f16[m, k]
+kernel k0 generated m:grid k:tile
+  X = load X[m, k]
+  A[m, k] = exp(X)
+  store A[m, k] = A
+kernel k1 generated m:grid k:tile
+  G = load G[k]
+  H[k] = exp(G)
+  A = load A[m, k]
+  B[m, k] = mul(A, H)
+  store B[m, k] = B
+kernel k2 generated m:grid k:tile
+  G = load G[k]
+  H[k] = abs(G)
+  B = load B[m, k]
+  Y[m, k] = mul(B, H)
+  store Y[m, k] = Y
+"""
+
+
+@pytest.mark.parametrize("relaying", ["", "k0", "k1", "k0 k1"])
+def test_behind_relays_alone_inputs_are_read_after_the_wait(relaying: str) -> None:
+    """A kernel that relays starts the one behind while what makes the inputs may still run."""
+    graph = parse_mugraph(CHAIN)
+    plain = choosing(schedule(graph, "m=1"), overlap=True)
+    plan = Schedule({n: replace(s, relay=n in relaying.split()) for n, s in plain.kernels.items()})
+    source = kernels_source(graph, plan)
+    texts = [source[source.index(f"def {n}(") :].split("\n\n")[0] for n in plan.kernels]
+    orders = [re.findall(r"wait_for_data|release_next|(?<=tl\.load\()\w", t) for t in texts]
+    wait, release = "wait_for_data", "release_next"
+    assert orders[0] == ([release, wait, "X"] if "k0" in relaying else [wait, release, "X"])
+    assert (
+        orders[1]
+        == {
+            "": ["G", wait, release, "A"],
+            "k0": [wait, release, "G", "A"],
+            "k1": [release, "G", wait, "A"],
+            "k0 k1": [release, wait, "G", "A"],
+        }[relaying]
+    )
+    assert orders[2] == ([wait, release, "G", "B"] if relaying == "k0 k1" else ["G", wait, release, "B"])
+    inputs = draw(graph)
+    assert all(map(torch.equal, run(graph, plan, inputs), run(graph, plain, inputs)))
+
+
+def test_the_last_kernel_and_one_that_does_not_wait_relay_nothing() -> None:
+    graph = parse_mugraph(CHAIN)
+    plan = choosing(schedule(graph, "m=1"), overlap=True, relay=True, lead=1, early=True)
+    made = settled(graph, plan).kernels
+    assert [s.relay for s in made.values()] == [True, True, False]
+    assert not any(s.early or s.lead for s in made.values())
+    waiting = Schedule({**plan.kernels, "k0": replace(plan.kernels["k0"], overlap=False)})
+    assert not settled(graph, waiting).kernels["k0"].relay
+    assert [t.name for t in graph.inputs if t.name in awaited(graph, graph.kernels[1], waiting)] == []
 
 
 # -- what is read once

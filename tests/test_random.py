@@ -432,9 +432,9 @@ def plan_sources(p: Plan) -> dict[str, str]:
 
 
 def choosing(schedule: Schedule) -> Schedule:
-    """With everything on that a schedule may do or leave."""
-    on = dict.fromkeys(CHOICES, True)
-    return Schedule({name: replace(s, **on, **dict.fromkeys(COUNTS, 2)) for name, s in schedule.kernels.items()})
+    """With everything on that a schedule may do or leave; every other kernel relays, which leaves `early` no part."""
+    on = dict.fromkeys(CHOICES, True) | dict.fromkeys(COUNTS, 2)
+    return Schedule({n: replace(s, **on | {"relay": i % 2 == 1}) for i, (n, s) in enumerate(schedule.kernels.items())})
 
 
 def instances(source: str) -> int:

@@ -358,8 +358,9 @@ def test_neighbours_differ_in_what_they_say(name: str) -> None:
         for _, s in near:
             pairs = [(s.kernels[k], start.kernels[k]) for k in s.kernels]
             changed.update(n for a, b in pairs for n in names if getattr(a, n) != getattr(b, n))
-    pipelined = {"stream", "fetch"} if name == "gated_mlp" else set[str]()  # no load but those of products in a loop
-    assert set(changed) == set(names) - pipelined
+    # gated_mlp: one kernel, with no load but those of products in a loop
+    idle = {"stream", "fetch", "relay"} if name == "gated_mlp" else set[str]()
+    assert set(changed) == set(names) - idle
 
 
 def test_neighbours_change_one_kernel_or_the_number_of_chunks() -> None:

@@ -14,7 +14,7 @@ from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.placement import Loop, Straight, place
 from mirage_cli.ir.program import DTYPE_BYTES, Eqn
 from mirage_cli.ir.reach import limits
-from mirage_cli.ir.schedule import KernelSchedule, block_sizes, chunk_length, on_matrix_units
+from mirage_cli.ir.schedule import KernelSchedule, Schedule, block_sizes, chunk_length, on_matrix_units
 
 DESCRIPTOR_ALIGNMENT = 16
 """Bytes: of the start of a tensor, of its strides, and the least of a box's innermost axis (CUDA driver API,
@@ -153,19 +153,33 @@ def streamed(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Ma
     return frozenset(found)
 
 
-def awaited(graph: MuGraph, kernel: Kernel) -> frozenset[str]:
-    """What may only be read when the kernel in front has ended: what kernels in front have written.
+def relays(schedule: KernelSchedule | None) -> bool:
+    """Whether a kernel (None: the library's) lets the one behind start before all in front of itself has ended."""
+    return schedule is not None and schedule.relay and schedule.overlap
 
-    Inputs are there: the first kernel lets others start only when all that came before the launch has ended.
+
+def awaited(graph: MuGraph, kernel: Kernel, schedule: Schedule) -> frozenset[str]:
+    """What may only be read when the kernel in front has ended: what kernels in front have written, and the inputs.
+
+    The inputs are there if one of those kernels lets none start before it has waited itself: what came before the
+    launch has ended by then.
     """
-    names = [k.name for k in graph.kernels]
-    return frozenset(s.buffer for k in graph.kernels[: names.index(kernel.name)] for s in k.stores)
+    relayed = all(relays(schedule.kernels.get(k.name)) for k in _in_front(graph, kernel))
+    return _written_in_front(graph, kernel) | {t.name for t in graph.inputs if relayed}
+
+
+def _in_front(graph: MuGraph, kernel: Kernel) -> tuple[Kernel, ...]:
+    return graph.kernels[: [k.name for k in graph.kernels].index(kernel.name)]
+
+
+def _written_in_front(graph: MuGraph, kernel: Kernel) -> frozenset[str]:
+    return frozenset(s.buffer for k in _in_front(graph, kernel) for s in k.stores)
 
 
 def leading(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> Loop | None:
     """The loop in whose last iterations a kernel lets the one behind start: its last, if that walks one dimension."""
     loop = next(reversed(place(kernel).loops), None)
-    if loop is None or not schedule.lead or schedule.early or len(loop.dims) != 1:
+    if loop is None or not schedule.lead or schedule.early or schedule.relay or len(loop.dims) != 1:
         return None
     d = loop.dims[0]
     chunks, tile = schedule.split if d == kernel.split else 1, block_sizes(kernel, schedule, sizes)[d]
@@ -182,7 +196,7 @@ def fetched_ahead(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule) -> d
     """
     if not schedule.overlap:
         return {}
-    late = awaited(graph, kernel)
+    late = _written_in_front(graph, kernel)
     first, *others = place(kernel).segments
     found: dict[Loop | None, tuple[Load, ...]] = {}
     if schedule.fetch:

@@ -108,9 +108,7 @@ class _Parts:
         self.sizes = launch_sizes(graph, schedule)
         self.overlap = any(s.overlap for s in schedule.kernels.values())
         self.kernels: dict[str, KernelSource] = {
-            k.name: emit_kernel(graph, k, schedule.kernels[k.name], self.sizes, self.overlap)
-            for k in graph.kernels
-            if k.kind == "generated"
+            k.name: emit_kernel(graph, k, schedule, self.sizes) for k in graph.kernels if k.kind == "generated"
         }
         self.descriptors = any(k.descriptors for k in self.kernels.values())
         self.taken = {"torch", "triton", "tl", "inputs", "outputs", "scratch", "make_scratch", "launch"}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, prod
 
-from mirage_cli.codegen.access import Descriptor, awaited, descriptors, fetched_ahead, leading, streamed
+from mirage_cli.codegen.access import Descriptor, awaited, descriptors, fetched_ahead, leading, relays, streamed
 from mirage_cli.codegen.blocks import LINE_BYTES, MAX_ELEMENTS, TRITON_TYPE, EmitError
 from mirage_cli.codegen.expressions import LOG2E, NAN_TOO, number_literal
 from mirage_cli.codegen.loops import Loops
@@ -15,7 +15,7 @@ from mirage_cli.ir.ops import IDENTITY, OPS
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import DTYPE_BYTES, Eqn
 from mirage_cli.ir.reach import needed
-from mirage_cli.ir.schedule import MAX_LANES, KernelSchedule, on_matrix_units
+from mirage_cli.ir.schedule import MAX_LANES, Schedule, on_matrix_units
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,31 +36,25 @@ class KernelSource:
     fetches: bool
 
 
-def emit_kernel(
-    graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int], release: bool = False
-) -> KernelSource:
-    """The kernel at this schedule. `sizes` holds every axis, those of chunks included. Raises EmitError.
-
-    release: let the kernel behind this one start before this one has ended, where that one waits by itself.
-    """
-    emitter = _Emitter(graph, kernel, schedule, sizes)
-    emitter.release = release
-    return emitter.emit()
+def emit_kernel(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> KernelSource:
+    """The kernel at this schedule. `sizes` holds every axis, those of chunks included. Raises EmitError."""
+    return _Emitter(graph, kernel, schedule, sizes).emit()
 
 
 class _Emitter(Loops):
     """Writes a kernel segment by segment."""
 
-    def __init__(self, graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> None:
-        super().__init__(graph, kernel, schedule, sizes)
-        self.release = False
+    def __init__(self, graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> None:
+        own = schedule.kernels[kernel.name]
+        super().__init__(graph, kernel, own, sizes)
+        self.release = any(s.overlap for s in schedule.kernels.values())  # there is a kernel that waits by itself
         self.narrowed = self.narrowed_values()
         self.waited = self.releasing = self.released = False
-        self.awaited = awaited(graph, kernel) if schedule.overlap else frozenset[str]()
-        self.ahead = fetched_ahead(graph, kernel, schedule)
-        self.descriptors = descriptors(graph, kernel, schedule, sizes)
-        self.streamed = streamed(graph, kernel, schedule, sizes)
-        self.leading = leading(graph, kernel, schedule, sizes)
+        self.awaited = awaited(graph, kernel, schedule) if own.overlap else frozenset[str]()
+        self.ahead = fetched_ahead(graph, kernel, own)
+        self.descriptors = descriptors(graph, kernel, own, sizes)
+        self.streamed = streamed(graph, kernel, own, sizes)
+        self.leading = leading(graph, kernel, own, sizes)
 
     # -- the kernel
 
@@ -110,6 +104,9 @@ class _Emitter(Loops):
 
     def begin(self) -> None:
         """The first kernel of a launch waits at once: what comes before the launch may have made its inputs."""
+        if relays(self.schedule):
+            self.line("release_next()")
+            self.released = True
         if self.graph.kernels[0].name == self.kernel.name:
             self.wait()
         if self.schedule.early:
@@ -164,7 +161,7 @@ class _Emitter(Loops):
 
     def let_next_start_in(self, loop: Loop, last: str) -> None:
         """Lets the kernel behind start in the last iterations of a loop over one dimension, which goes up to `last`."""
-        if self.releases:
+        if self.releases and not self.released:
             (d,) = loop.dims
             self.line(f"release_before({self.bound(last)} - s_{d}, {self.schedule.lead * self.block[d]})")
 

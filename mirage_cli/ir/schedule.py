@@ -12,7 +12,7 @@ from typing import Any
 from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.program import Eqn
 
-CHOICES = ("overlap", "descriptors", "stream", "specialize", "early", "fetch")
+CHOICES = ("overlap", "descriptors", "stream", "specialize", "early", "fetch", "relay")
 COUNTS = ("ahead", "lead")
 """What a schedule does or leaves."""
 
@@ -31,10 +31,11 @@ class KernelSchedule:
     descriptors: read blocks in loops through tensor descriptors (TMA) where the hardware takes their shape.
     stream: what is read once in the whole μGraph is the first to leave the caches.
     specialize: warps of their own fetch for the loops that multiply on the matrix units (warp specialization).
-    early: let the kernel behind start as soon as this one, not only when its loops are done.
+    early: let the kernel behind start as soon as this one has waited, not only when its loops are done.
     lead: iterations of its last loop that are left when it lets the kernel behind start (0: when its loops are done).
     fetch: bring the inputs that are read before any loop into the L2 while this kernel waits for the one in front.
     ahead: iterations of the first loop whose inputs are brought into the L2 then.
+    relay: let the kernel behind start at once, before this one has waited for the kernel in front.
     """
 
     tiles: tuple[tuple[str, int], ...]
@@ -51,6 +52,7 @@ class KernelSchedule:
     fetch: bool = False
     ahead: int = 0
     lead: int = 0
+    relay: bool = False
 
     def tile(self, dim: str) -> int:
         return dict(self.tiles)[dim]

@@ -141,8 +141,8 @@ class Estimates:
 class Batch:
     """Many schedules of one kernel as columns: the block size and the place in the order of every dimension, chunks,
     warps, stages, 1 for a kernel that starts early, that reads blocks through descriptors, that lets the kernel behind
-    start at once, and that fetches before it waits, the iterations of its first loop that it fetches then, and those of
-    its last loop that are left when it lets the kernel behind start."""
+    start before or after it has waited itself, and that fetches before it waits, the iterations of its first loop that
+    it fetches then, and those of its last loop that are left when it lets the kernel behind start."""
 
     block: Mapping[str, Array]
     place: Mapping[str, Array]
@@ -151,6 +151,7 @@ class Batch:
     stages: Array
     overlap: Array
     descriptors: Array
+    relay: Array
     early: Array
     fetch: Array
     ahead: Array
@@ -165,7 +166,7 @@ class Batch:
         orders = {order: i for i, order in enumerate(dict.fromkeys(s.order for s in schedules))}
         which = np.array([orders[s.order] for s in schedules])
         place = {d: np.array([float(order.index(d)) for order in orders])[which] for d in block}
-        names = "split", "warps", "stages", "overlap", "descriptors", "early", "fetch", "ahead", "lead"
+        names = "split", "warps", "stages", "overlap", "descriptors", "relay", "early", "fetch", "ahead", "lead"
         columns = ([getattr(s, name) for s in schedules] for name in names)
         return Batch(block, place, *(np.array(c, dtype=np.float64) for c in columns))
 
@@ -276,7 +277,7 @@ def estimate(
     shown = SHOWN + term("pauses", (1.0 - SHOWN) * EXPOSED / (alone * deepest**2), 0.0)
     us = us + term("sum", longest + shown * (times.sum(axis=0) - longest), longest)
     us = us + term("stores", stored / (target.dram_bytes_per_us * waves), 0.0)
-    us = us - term("early", EARLY_US * np.maximum(batch.early, batch.lead > 0), 0.0)
+    us = us - term("early", EARLY_US * np.maximum(np.maximum(batch.relay, batch.early), batch.lead > 0), 0.0)
     ahead_bytes = ahead_bytes * batch.overlap
     us = us - term("fetched", np.where(ahead_bytes > 0, FETCHED_US, 0.0), 0.0)
     traffic = TRAFFIC * ahead_bytes * programs / target.dram_bytes_per_us

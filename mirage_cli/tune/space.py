@@ -280,8 +280,10 @@ def _settled(graph: MuGraph, k: Kernel, s: KernelSchedule, sizes: Mapping[str, i
     if s.specialize:
         special = specialized(graph, k, s, sizes)
         s = replace(s, specialize=special, descriptors=s.descriptors or special)
+    if s.relay:  # the last of a call would let calls pile up
+        s = replace(s, relay=s.overlap and k.name != graph.kernels[-1].name)
     if s.early or s.lead:
-        early = s.early and overlaps and bool(k.with_role("loop", "split"))
+        early = s.early and overlaps and not s.relay and bool(k.with_role("loop", "split"))
         lead = s.lead if overlaps and leading(graph, k, s, sizes) is not None else 0
         s = replace(s, early=early, lead=lead)
     if s.fetch or s.ahead:
@@ -302,11 +304,13 @@ def _variations(
     """One choice changed at a time."""
     if target.overlaps:
         yield replace(s, overlap=not s.overlap)
+        yield replace(s, relay=not s.relay)
         yield replace(s, early=not s.early)
         yield replace(s, fetch=not s.fetch)
         yield from (replace(s, ahead=n) for n in AHEAD if n != s.ahead)
-        yield from (replace(s, lead=n, early=False) for n in LEADS if n != s.lead)
-        yield from (replace(s, overlap=True, lead=n, early=False, ahead=a) for n in LEADS[2:4] for a in AHEAD[1:3])
+        later = replace(s, relay=False, early=False)
+        yield from (replace(later, lead=n) for n in LEADS if n != s.lead)
+        yield from (replace(later, overlap=True, lead=n, ahead=a) for n in LEADS[2:4] for a in AHEAD[1:3])
     yield replace(s, stream=not s.stream)
     if target.descriptors:
         yield replace(s, descriptors=not s.descriptors)
