@@ -127,6 +127,8 @@ def load_with_stubs(program: Program, graph: MuGraph) -> ModuleType:
         (".is_cuda", ".is_cpu"),
         ("_empty_strided_cuda", "_empty_strided_cpu"),
         ("from torch._C import _cuda_getDevice", "_cuda_getDevice = lambda: 0"),
+        ("from torch._C import _cuda_cudaCachingAllocator_raw_alloc as _allocate", "_allocate = lambda *_: 1 << 21"),
+        ("from torch._C import _cuda_cudaCachingAllocator_raw_delete as _free", "_free = lambda _: None"),
     ):
         assert cuda in source
         source = source.replace(cuda, cpu)

@@ -18,6 +18,7 @@ import triton
 from mirage_cli.codegen.direct import (
     CONVENTION,
     RECORDING,
+    Memory,
     PlannedLaunch,
     RecordedCall,
     RecordedKernel,
@@ -46,9 +47,13 @@ class Address:
     """A tensor on a GPU, as far as a launch looks at it."""
 
     device = "gpu"
+    dtype = torch.uint8
 
     def __init__(self, address: int, nbytes: int = 8) -> None:
-        self.address, self.nbytes = address, nbytes
+        self.address, self.nbytes, self.shape = address, nbytes, (nbytes,)
+
+    def stride(self) -> tuple[int]:
+        return (1,)
 
     def data_ptr(self) -> int:
         return self.address
@@ -58,6 +63,9 @@ class Address:
 
     def get_device(self) -> int:
         return 0
+
+
+NO_SCRATCH = Memory(Address, lambda *_: 0, lambda _: None)
 
 
 @pytest.fixture
@@ -82,8 +90,11 @@ class OneKernel:
         self.kernel = StubKernel([], kind)
         self.recorded = RecordedKernel(self.kernel)
         self.scratch_bytes = scratch_bytes
-        self.allocated: list[tuple[Any, ...]] = []
-        self.planned = PlannedLaunch(self.launch, self.make_scratch, self.empty)
+        self.allocated: list[tuple[int, int]] = []
+        self.freed: list[int] = []
+        self.planned = PlannedLaunch(
+            self.launch, self.make_scratch, Memory(self.empty, self.allocate, self.freed.append)
+        )
 
     def launch(self, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Sequence[Any]) -> None:
         self.recorded[(5,)](*inputs, *outputs, *scratch, num_warps=4)
@@ -92,9 +103,12 @@ class OneKernel:
         assert device == "gpu"
         return [Address(1 << 20, n) for n in self.scratch_bytes]
 
-    def empty(self, *layout: Any) -> Address:
-        self.allocated.append(layout)
-        return Address(1 << 21)
+    def empty(self, shape: tuple[int], *_: object) -> Address:
+        return Address(1 << 20, *shape)
+
+    def allocate(self, nbytes: int, stream: int) -> int:
+        self.allocated.append((nbytes, stream))
+        return 1 << 21
 
     def __call__(self, *addresses: int, device: int = 0) -> None:
         """The last address is the output's."""
@@ -155,9 +169,37 @@ def test_scratch_is_one_allocation(driver: StubDriver) -> None:
     one = OneKernel(8, 256, 257)
     for _ in range(2):
         one(16, 32)
-    assert one.allocated == [((256 + 256 + 512,), (1,), torch.uint8)]
     start = 1 << 21
+    assert (one.allocated, one.freed) == ([(256 + 256 + 512, driver.stream)], [start])
     assert one.started == [(16, 32, start, start + 256, start + 512)]
+
+
+def test_scratch_is_given_back_where_a_launch_fails(driver: StubDriver) -> None:
+    one = OneKernel(8)
+    one(16, 32)
+    (plan,) = one.planned.plans.values()
+    plan.steps = [(lambda *_: pytest.fail("launched"), *plan.steps[0][1:])]
+    with pytest.raises(pytest.fail.Exception, match="launched"):
+        one(16, 32)
+    assert one.freed == [1 << 21]
+
+
+def test_scratch_that_pytorch_is_to_fill_is_a_tensor(driver: StubDriver) -> None:
+    """Where what a kernel does not write is to be NaN."""
+    one = OneKernel(8, 8)
+    one(16, 32)
+    with fresh_memory_is_nan():
+        one(16, 32)
+    start = 1 << 20
+    assert (one.dispatched, one.started, one.allocated) == (1, [(16, 32, start, start + 256)], [])
+
+
+def test_a_pytorch_without_such_memory_launches_in_tritons_own_way(driver: StubDriver) -> None:
+    one = OneKernel(8)
+    one.planned.memory = Memory(one.empty, None, None)
+    for _ in range(2):
+        one(16, 32)
+    assert (one.dispatched, one.planned.plans) == (2, {})
 
 
 def test_a_kernel_with_a_single_argument(driver: StubDriver) -> None:
@@ -223,7 +265,7 @@ def test_this_triton_is_known() -> None:
 def test_arguments_that_are_no_tensors_of_the_call_go_through_triton(other: object, driver: StubDriver) -> None:
     kernel = StubKernel([])
     recorded = RecordedKernel(kernel)
-    planned = PlannedLaunch(lambda xs, ys, _: recorded[(1,)](*xs, *ys, other), lambda _: [], Address)
+    planned = PlannedLaunch(lambda xs, ys, _: recorded[(1,)](*xs, *ys, other), lambda _: [], NO_SCRATCH)
     for _ in range(2):
         planned(0, [Address(0)], [Address(16)])
     assert len(kernel.dispatched) == 2

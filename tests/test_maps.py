@@ -13,7 +13,7 @@ import triton
 from triton.backends.nvidia import driver as nvidia
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from mirage_cli.codegen.direct import PlannedLaunch
+from mirage_cli.codegen.direct import Memory, PlannedLaunch
 from mirage_cli.codegen.export import export_source, load_export
 from mirage_cli.codegen.maps import KEPT_MAPS, RecordedBoxKernel
 from tests.launch_overhead import StubCompiled, StubDriver, StubKernel, chain, schedule_of
@@ -74,7 +74,9 @@ class Boxes:
 
         self.kernel = StubKernel([], compiled)
         self.recorded = RecordedBoxKernel(self.kernel)
-        self.planned = PlannedLaunch(self.launch, lambda _: [], torch.empty_strided)
+        self.planned = PlannedLaunch(
+            self.launch, lambda _: [], Memory(torch.empty_strided, lambda *_: 0, lambda _: None)
+        )
 
     def launch(self, inputs: list[Any], outputs: list[Any], scratch: list[Any]) -> None:
         (x, w), (y,) = inputs, outputs

@@ -8,7 +8,7 @@ import inspect
 import operator
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -22,6 +22,18 @@ ALIGNMENT_BYTES = 16  # Triton compiles differently for addresses that are multi
 SCRATCH_BYTES = 256  # where each scratch buffer starts in memory that they share: at a multiple of it
 
 
+class Memory(NamedTuple):
+    """What a call allocates with, on the current device.
+
+    empty(shape, strides, dtype): a tensor. allocate(bytes, stream), free(address): memory that PyTorch makes no tensor
+    of, in a third of the time; None where this PyTorch has no such thing.
+    """
+
+    empty: Callable[..., Any]
+    allocate: Callable[[int, int], int] | None
+    free: Callable[[int], None] | None
+
+
 class PlannedLaunch:
     """`launch`, on scratch memory of its own, by a plan: what it started when it was first called on a device.
 
@@ -31,18 +43,15 @@ class PlannedLaunch:
     known here. Shapes and dtypes are not looked at: a file's are always the same.
     """
 
-    def __init__(
-        self, launch: Callable[..., None], make_scratch: Callable[..., Any], empty: Callable[..., Any]
-    ) -> None:
-        """empty(shape, strides, dtype): a tensor on the current device."""
-        self.launch, self.make_scratch, self.empty = launch, make_scratch, empty
+    def __init__(self, launch: Callable[..., None], make_scratch: Callable[..., Any], memory: Memory) -> None:
+        self.launch, self.make_scratch, self.memory = launch, make_scratch, memory
         self.plans: dict[int, Plan] = {}
 
     def __call__(self, device: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """device: the index of the current one, which holds the tensors."""
-        addresses = [x.data_ptr() for x in inputs]
-        addresses += [x.data_ptr() for x in outputs]
         plan = self.plans.get(device)
+        tensors = *inputs, *outputs
+        addresses = [x.data_ptr() for x in tensors]
         joined = 0
         for a in addresses:
             joined |= a
@@ -51,18 +60,9 @@ class PlannedLaunch:
         elif plan is None:
             self.record(device, inputs, outputs)
         elif plan.needs_tensors:
-            scratch = self.make_scratch(inputs[0].device)
-            addresses += [x.data_ptr() for x in scratch]
-            for run, args in plan.launches(plan.current_stream(device), addresses, [*inputs, *outputs, *scratch]):
-                run(*args)
+            plan.start_with_tensors(device, addresses, tensors)
         else:
-            if plan.scratch_bytes:
-                scratch = self.empty((plan.scratch_bytes,), (1,), torch.uint8)
-                start = scratch.data_ptr()
-                addresses += [start + offset for offset in plan.scratch_offsets]
-            stream = plan.current_stream(device)
-            for run, grid, function, metadata, pick in plan.steps:
-                run(grid, 1, 1, stream, function, metadata, None, None, None, *pick(addresses))
+            plan.start(device, addresses)
 
     def record(self, device: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Launches in Triton's own way, and plans to do the same again if that can be."""
@@ -74,22 +74,53 @@ class PlannedLaunch:
         finally:
             RECORDING.noted = None
         with contextlib.suppress(UnknownLaunchError):
-            self.plans[device] = Plan(noted, [*inputs, *outputs], scratch)
+            self.plans[device] = Plan(noted, [*inputs, *outputs], scratch, self.memory)
 
 
 class Plan:
     """The launches of one call. Tensors are known by their position among inputs, outputs and scratch."""
 
-    def __init__(self, noted: Sequence[Any], tensors: Sequence[Any], scratch: Sequence[Any]) -> None:
+    def __init__(self, noted: Sequence[Any], tensors: Sequence[Any], scratch: Sequence[Any], memory: Memory) -> None:
         """Raises UnknownLaunchError."""
+        if memory.allocate is None or memory.free is None:
+            raise UnknownLaunchError
+        self.empty, self.allocate, self.free = memory.empty, memory.allocate, memory.free
         positions = {id(x): i for i, x in enumerate([*tensors, *scratch])}
         self.steps = [kernel.step(started, grid, args, positions) for kernel, started, grid, args in noted]
         self.needs_tensors = any(grid is None for _, grid, *_ in self.steps)
+        self.scratch = [(tuple(x.shape), x.stride(), x.dtype) for x in scratch]
         sizes = [-(-x.nbytes // SCRATCH_BYTES) * SCRATCH_BYTES for x in scratch]
         self.scratch_bytes = sum(sizes)
         self.scratch_offsets = [sum(sizes[:i]) for i in range(len(sizes))]
         driver: Any = triton.runtime.driver.active
         self.current_stream: Callable[[int], int] = driver.get_current_stream
+
+    def start(self, device: int, addresses: list[int]) -> None:
+        """addresses: of inputs and outputs."""
+        stream = self.current_stream(device)
+        if not self.scratch_bytes:
+            self.start_kernels(stream, addresses)
+        elif torch.are_deterministic_algorithms_enabled():  # PyTorch is to fill fresh memory
+            filled = self.empty((self.scratch_bytes,), (1,), torch.uint8)
+            self.start_kernels(stream, addresses, filled.data_ptr())
+        else:
+            scratch = self.allocate(self.scratch_bytes, stream)
+            try:
+                self.start_kernels(stream, addresses, scratch)
+            finally:  # it is given to what comes next on the stream, as a tensor's memory is
+                self.free(scratch)
+
+    def start_kernels(self, stream: int, addresses: list[int], scratch: int = 0) -> None:
+        addresses += [scratch + offset for offset in self.scratch_offsets]
+        for run, grid, function, metadata, pick in self.steps:
+            run(grid, 1, 1, stream, function, metadata, None, None, None, *pick(addresses))
+
+    def start_with_tensors(self, device: int, addresses: list[int], tensors: Sequence[Any]) -> None:
+        """As `start`, where libraries are called too, which take tensors."""
+        scratch = [self.empty(*layout) for layout in self.scratch]
+        addresses += [x.data_ptr() for x in scratch]
+        for run, args in self.launches(self.current_stream(device), addresses, (*tensors, *scratch)):
+            run(*args)
 
     def launches(self, stream: int, addresses: Sequence[int], tensors: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
         """What is to be called, and with which arguments. tensors: without scratch, unless it `needs_tensors`."""

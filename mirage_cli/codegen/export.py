@@ -242,7 +242,8 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
     front = "\n\n".join(text)
     blocks += [_fill(PUBLIC, mapping)]
     if planned:
-        blocks += [plans.body, f"{parts.recorded()}\n_planned = PlannedLaunch(launch, make_scratch, _empty)"]
+        memory = "Memory(_empty, _allocate, _free)"
+        blocks += [plans.body, f"{parts.recorded()}\n_planned = PlannedLaunch(launch, make_scratch, {memory})"]
     return "\n\n\n".join([front, *blocks, _fill(SELF_CHECK, mapping | selfcheck)]) + "\n"
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 PUBLIC = '''
 try:  # what the code that torch.compile makes allocates with, in half the time, and by which it knows its inputs
+    from torch._C import _cuda_cudaCachingAllocator_raw_alloc as _allocate
+    from torch._C import _cuda_cudaCachingAllocator_raw_delete as _free
     from torch._C import _cuda_getDevice
     from torch._C._dynamo.guards import TensorGuards, _empty_strided_cuda
 except ImportError:
-    _cuda_getDevice = TensorGuards = _empty_strided_cuda = None
+    _allocate = _free = _cuda_getDevice = TensorGuards = _empty_strided_cuda = None
 
 _INPUTS = @inputs@
 _OUTPUTS = @outputs@  # strides, shape, dtype
