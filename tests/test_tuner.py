@@ -379,8 +379,10 @@ def test_neighbours_start_all_kernels_ahead_of_time_together() -> None:
     near = [s for _, s in neighbours(graph, start, H200)]
     both = [s for s in near if all(s.kernels[k] != start.kernels[k] for k in s.kernels)]
     assert {s.kernels["k1"].ahead for s in both} >= {1, 2, 4, 8}
+    relayed = {(s.kernels["k1"].lead, s.kernels["k1"].ahead) for s in both if s.kernels["k0"].relay}
+    assert relayed == {(2, 1), (2, 2), (4, 1), (4, 2)}
     for s in both:
-        assert s.kernels["k0"].fetch and s.kernels["k1"].early, str(s)
+        assert s.kernels["k0"].fetch and s.kernels["k0"].relay != s.kernels["k1"].early, str(s)
         assert {s.kernels[k].tiles for k in s.kernels} == {start.kernels[k].tiles for k in start.kernels}
 
 

@@ -119,8 +119,13 @@ class Plan:
         """As `start`, where libraries are called too, which take tensors."""
         scratch = [self.empty(*layout) for layout in self.scratch]
         addresses += [x.data_ptr() for x in scratch]
-        for run, args in self.launches(self.current_stream(device), addresses, (*tensors, *scratch)):
-            run(*args)
+        tensors = *tensors, *scratch
+        stream = self.current_stream(device)
+        for run, grid, function, metadata, pick in self.steps:
+            if grid is None:
+                run(*pick(tensors))
+            else:
+                run(grid, 1, 1, stream, function, metadata, None, None, None, *pick(addresses))
 
     def launches(self, stream: int, addresses: Sequence[int], tensors: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
         """What is to be called, and with which arguments. tensors: without scratch, unless it `needs_tensors`."""

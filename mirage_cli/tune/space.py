@@ -26,6 +26,11 @@ GROUPS = (1, 4, 8, 16)
 AHEAD = (0, 1, 2, 4, 8)
 LEADS = (0, 1, 2, 4, 8)
 SPLIT_LIMIT = 256
+TOGETHER = (
+    *({"early": True, "ahead": n} for n in AHEAD),
+    *({"relay": True, "early": False, "lead": lead, "ahead": n} for lead in LEADS[2:4] for n in AHEAD[1:3]),
+)
+"""How all kernels of a μGraph may be ahead of time at once: one that is, is of use to one behind it that is too."""
 
 
 @lru_cache(maxsize=64)
@@ -223,14 +228,13 @@ def _same_sizes_us(
 def neighbours(graph: MuGraph, schedule: Schedule, target: Target) -> list[tuple[float, Schedule]]:
     """Schedules that differ in one choice of one kernel, with their predicted times, least first.
 
-    Among them those in which every kernel starts, and fetches, ahead of time: it is of use to one where the one in
-    front lets it.
+    Among them those in which all kernels are ahead of time.
     """
     by_name = models(graph)
     found: dict[str, Schedule] = {}
-    for n in AHEAD if target.overlaps else ():
-        early = {k: replace(s, overlap=True, early=True, fetch=True, ahead=n) for k, s in schedule.kernels.items()}
-        made = settled(graph, Schedule(early))
+    for changes in TOGETHER if target.overlaps else ():
+        kernels = {k: replace(s, overlap=True, fetch=True, **changes) for k, s in schedule.kernels.items()}
+        made = settled(graph, Schedule(kernels))
         found[str(made)] = made
     for name, s in schedule.kernels.items():
         kernel = by_name[name].kernel
