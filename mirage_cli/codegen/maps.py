@@ -35,16 +35,14 @@ class ExpandedArguments:
     def __init__(self, pick: Callable[..., Any], descriptors: Sequence[Any], expand: Sequence[Any]) -> None:
         """descriptors: for each argument, None if it is none. expand: for each descriptor, what takes it apart."""
         self.pick = pick
-        each = iter(expand)
-        self.maps = [None if d is None else TensorMaps(d, next(each)) for d in descriptors]
+        boxes = [(i, d) for i, d in enumerate(descriptors) if d is not None]
+        self.maps = {i: TensorMaps(d, apart) for (i, d), apart in zip(boxes, expand, strict=True)}
+        self.last_first = [*self.maps.items()][::-1]
 
     def __call__(self, addresses: Sequence[int]) -> list[Any]:
-        args: list[Any] = []
-        for address, maps in zip(self.pick(addresses), self.maps, strict=True):
-            if maps is None:
-                args.append(address)
-            else:
-                args += maps[address]
+        args = [*self.pick(addresses)]
+        for i, maps in self.last_first:
+            args[i : i + 1] = maps[args[i]]
         return args
 
 

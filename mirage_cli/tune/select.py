@@ -56,8 +56,8 @@ HOPELESS = 1.35
 """A μGraph whose best schedule takes this much longer than the best of all is given up."""
 GUESSES = 24
 """Schedules that the surrogate names at once, whenever fewer than that are on their way."""
-PATIENCE = 96
-"""So many of them in a row that bring less than `GAIN` end the search."""
+PATIENCE = 80
+"""So many of them in a row that bring less than `GAIN` end the search; what is on its way then is dropped."""
 GAIN = 0.99
 FINALISTS = 5
 REFUSALS = 3
@@ -158,7 +158,7 @@ class _Run:
         self.ask(self.first())
         stopped = ""
         while True:
-            while not stopped and len(self.waiting) < GUESSES and self.idle < PATIENCE:
+            while not stopped and len(self.waiting) < GUESSES:
                 with self.phase("choosing"):
                     promising = self.promising()
                     self.guessed |= {self.key(*pair) for pair in promising}
@@ -172,9 +172,10 @@ class _Run:
             with self.phase("timing"):
                 self.time(ready)
             self.tell()
-            if not stopped and time.monotonic() > self.deadline and self.leaders(1):
-                stopped = "budget"
-                for key in self.t.farm.forget():
+            if not stopped:
+                late = time.monotonic() > self.deadline and self.leaders(1)
+                stopped = "budget" if late else "exhausted" if self.idle >= PATIENCE else ""
+                for key in self.t.farm.forget() if stopped else ():
                     del self.waiting[key]
 
     def first(self) -> list[tuple[str, Schedule]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import numpy as np
 
@@ -244,7 +244,7 @@ def neighbours(graph: MuGraph, schedule: Schedule, target: Target) -> list[tuple
                 given = {n: k for n, k in given.items() if n == name or by_name[n].kernel.split is None}
                 given = {n: k for n, k in given.items() if not _reads_chunks(by_name[n].kernel, kernel.split)}
             if (made := complete(graph, by_name, target, given)) is not None:
-                made = settled(graph, made)
+                made = settled(graph, made, schedule)
                 found[str(made)] = made
     found.pop(str(schedule), None)
     return sorted(_priced(graph, found.values(), target, by_name), key=lambda x: x[0])
@@ -271,12 +271,26 @@ def _priced(
     return [(float(x), s) for x, s in zip(us, schedules, strict=True) if np.isfinite(x)]
 
 
-def settled(graph: MuGraph, schedule: Schedule) -> Schedule:
-    """The schedule without choices that change nothing of the kernels they are made for."""
-    sizes = chunk_sizes(graph, schedule)
-    overlaps = any(s.overlap for s in schedule.kernels.values())
+def settled(graph: MuGraph, schedule: Schedule, near: Schedule | None = None) -> Schedule:
+    """The schedule without choices that change nothing of the kernels they are made for.
+
+    near: one that is settled. It only saves time, where the two share kernels' schedules.
+    """
+    sizes, overlaps = chunk_sizes(graph, schedule), _overlaps(schedule)
     kernels = {k.name: k for k in graph.kernels}
-    return Schedule({n: _settled(graph, kernels[n], s, sizes, overlaps) for n, s in schedule.kernels.items()})
+    done: Mapping[str, KernelSchedule] = {}
+    if near is not None and (sizes, overlaps) == (chunk_sizes(graph, near), _overlaps(near)):
+        done = near.kernels
+    return Schedule(
+        {
+            n: s if s is done.get(n) else _settled(graph, kernels[n], s, sizes, overlaps)
+            for n, s in schedule.kernels.items()
+        }
+    )
+
+
+def _overlaps(schedule: Schedule) -> bool:
+    return any(s.overlap for s in schedule.kernels.values())
 
 
 def _settled(graph: MuGraph, k: Kernel, s: KernelSchedule, sizes: Mapping[str, int], overlaps: bool) -> KernelSchedule:
@@ -284,8 +298,9 @@ def _settled(graph: MuGraph, k: Kernel, s: KernelSchedule, sizes: Mapping[str, i
     if s.specialize:
         special = specialized(graph, k, s, sizes)
         s = replace(s, specialize=special, descriptors=s.descriptors or special)
-    if s.relay:  # the last of a call would let calls pile up
-        s = replace(s, relay=s.overlap and k.name != graph.kernels[-1].name)
+    if s.relay:  # a library's kernel starts behind the end alone; the last of a call would let calls pile up
+        behind = [b.kind for a, b in pairwise(graph.kernels) if a.name == k.name]
+        s = replace(s, relay=s.overlap and behind == ["generated"])
     if s.early or s.lead:
         early = s.early and overlaps and not s.relay and bool(k.with_role("loop", "split"))
         lead = s.lead if overlaps and leading(graph, k, s, sizes) is not None else 0
