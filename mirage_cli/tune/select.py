@@ -158,7 +158,7 @@ class _Run:
         self.ask(self.first())
         stopped = ""
         while True:
-            while not stopped and len(self.waiting) < GUESSES:
+            while not stopped and len(self.waiting) < GUESSES and self.idle < PATIENCE:
                 with self.phase("choosing"):
                     promising = self.promising()
                     self.guessed |= {self.key(*pair) for pair in promising}
