@@ -350,7 +350,7 @@ def test_neighbours_differ_in_what_they_say(name: str) -> None:
     names = ("tiles", "order", "warps", "stages", *choices, *COUNTS)
     changed: Counter[str] = Counter()
     for start in first_schedules(graph, H200, 6):
-        near = neighbours(graph, start, H200)
+        near = neighbours(graph, [start], H200)[0]
         texts = [str(s) for _, s in near]
         assert len(set(texts)) == len(texts) >= 8
         assert str(start) not in texts
@@ -367,7 +367,7 @@ def test_neighbours_differ_in_what_they_say(name: str) -> None:
 def test_neighbours_change_one_kernel_or_the_number_of_chunks() -> None:
     graph = golden("gqa_decode")
     start = first_schedules(graph, H200, 1)[0]
-    for _, s in neighbours(graph, start, H200):
+    for _, s in neighbours(graph, [start], H200)[0]:
         changed = [k for k in s.kernels if s.kernels[k] != start.kernels[k]]
         assert len(changed) == 1 or s.kernels["k0"].split != start.kernels["k0"].split, str(s)
 
@@ -377,7 +377,7 @@ def test_neighbours_start_all_kernels_ahead_of_time_together() -> None:
     plans = search_program(program, H200, Options()).plans
     graph = next(p.graph for p in plans if [k.kind for k in p.graph.kernels] == ["generated"] * 2)
     start = first_schedules(graph, H200, 1)[0]
-    near = [s for _, s in neighbours(graph, start, H200)]
+    near = [s for _, s in neighbours(graph, [start], H200)[0]]
     both = [s for s in near if all(s.kernels[k] != start.kernels[k] for k in s.kernels)]
     assert {s.kernels["k1"].ahead for s in both} >= {1, 2, 4, 8}
     relayed = {(s.kernels["k1"].lead, s.kernels["k1"].ahead) for s in both if s.kernels["k0"].relay}
@@ -402,7 +402,7 @@ def test_crossings_combine_the_kernels_of_two_schedules() -> None:
 def test_what_the_space_proposes_becomes_source(name: str) -> None:
     graph = golden(name)
     first = first_schedules(graph, H200, STARTS)
-    near = [s for _, s in neighbours(graph, first[0], H200)]
+    near = [s for _, s in neighbours(graph, first[:1], H200)[0]]
     crossed = [s for _, s in crossings(graph, first[:3], H200)]
     for schedules in (first, near, crossed):
         assert emitted(graph, schedules) >= 0.8 * len(schedules)

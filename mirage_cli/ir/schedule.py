@@ -71,6 +71,13 @@ class KernelSchedule:
         numbers = f"warps={self.warps} stages={self.stages}{split}{group}"
         return f"{tiles} order={','.join(self.order)} {numbers}{choices}{counts}"
 
+    @cached_property
+    def doublings(self) -> tuple[float, ...]:
+        """All numbers but the order, on a scale on which a doubling is a step of 1: sizes, choices, and counts."""
+        sizes = [t for _, t in self.tiles] + [self.warps, self.stages, self.split, self.group]
+        choices = [float(getattr(self, name)) for name in CHOICES]
+        return *map(math.log2, sizes), *choices, *(math.log2(getattr(self, name) + 1) / 2 for name in COUNTS)
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:

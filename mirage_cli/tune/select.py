@@ -37,7 +37,7 @@ from mirage_cli.tune.measure import (
     Standard,
     Timing,
 )
-from mirage_cli.tune.space import crossings, dearest_kernel, first_schedules, fitted, models, neighbours, total_us
+from mirage_cli.tune.space import crossings, dearest_kernel, first_schedules, fitted, models, neighbours, totals_us
 from mirage_cli.tune.surrogate import Point, choose, distinct
 from mirage_cli.tune.trials import Incumbent, Trial, Tuned
 
@@ -132,7 +132,7 @@ class _Run:
         self.record_us, self.idle = math.inf, 0  # the last gain, and the guesses since
         self.failures: Counter[str] = Counter()
         self.eager = baseline("eager", problem)
-        self.near: dict[str, list[tuple[float, Schedule]]] = {}
+        self.near: dict[str, list[Point]] = {}
         self.predictions: dict[str, float] = {}
         self.rng = random.Random(problem.seed)
         self.contracted = 1
@@ -197,8 +197,7 @@ class _Run:
     def promising(self) -> list[tuple[str, Schedule]]:
         """What the surrogate expects most of."""
         pool = self.pool()
-        points = [Point(t.mugraph, t.schedule, self.predicted(t), t.us) for t in self.trials.values()]
-        chosen = choose([p for p in points if p.predicted_us < float("inf")], pool, GUESSES)
+        chosen = choose([p for p in self.tried() if p.predicted_us < float("inf")], pool, GUESSES)
         return [(pool[i].graph, pool[i].schedule) for i in chosen]
 
     def pool(self) -> list[Point]:
@@ -215,13 +214,13 @@ class _Run:
             if len(trials[0].schedule.kernels) > 1:
                 crossed = crossings(self.graphs[g], [t.schedule for t in self.varied(trials)], self.t.target)
                 points += [Point(g, s, us) for us, s in crossed]
-            for i, t in enumerate(self.centres(g, trials)):
-                near = self.around(g, t.schedule)
-                points += [Point(g, s, us) for us, s in near]
-                if i < LEADING:
-                    farther += [(g, s) for _, s in near]
+            near = self.around(g, [t.schedule for t in self.centres(g, trials)])
+            points += [p for some in near for p in some]
+            farther += [(g, p.schedule) for some in near[:LEADING] for p in some]
+        drawn: dict[str, list[Schedule]] = {}
         for g, s in self.rng.sample(farther, min(FARTHER, len(farther))):
-            points += [Point(g, s, us) for us, s in self.around(g, s)]
+            drawn.setdefault(g, []).append(s)
+        points += [p for g, schedules in drawn.items() for some in self.around(g, schedules) for p in some]
         points = [p for p in points if not self.distrusted(p.graph, p.schedule)]
         taken = (*self.trials.values(), *self.waiting.values())
         return distinct(points, {(t.mugraph, str(t.schedule)) for t in taken})
@@ -254,18 +253,23 @@ class _Run:
                 found.append(t)
         return found
 
-    def around(self, g: str, schedule: Schedule) -> list[tuple[float, Schedule]]:
-        key = self.key(g, schedule)
-        if key not in self.near:
-            self.near[key] = neighbours(self.graphs[g], schedule, self.t.target)
-        return self.near[key]
+    def around(self, g: str, schedules: Sequence[Schedule]) -> list[list[Point]]:
+        """For each of these the schedules one change away."""
+        new = {key: s for s in schedules if (key := self.key(g, s)) not in self.near}
+        for key, near in zip(new, neighbours(self.graphs[g], [*new.values()], self.t.target), strict=True):
+            self.near[key] = [Point(g, s, us) for us, s in near]
+        return [self.near[self.key(g, s)] for s in schedules]
 
-    def predicted(self, t: Trial) -> float:
-        key = self.key(t.mugraph, t.schedule)
-        if key not in self.predictions:
-            graph = self.graphs[t.mugraph]
-            self.predictions[key] = total_us(graph, t.schedule, self.t.target, models(graph))
-        return self.predictions[key]
+    def tried(self) -> list[Point]:
+        """The trials, with what the cost model predicts."""
+        new: dict[str, list[Schedule]] = {}
+        for key, t in self.trials.items():
+            if key not in self.predictions:
+                new.setdefault(t.mugraph, []).append(t.schedule)
+        for g, schedules in new.items():
+            us = totals_us(self.graphs[g], schedules, self.t.target, models(self.graphs[g]))
+            self.predictions |= {self.key(g, s): float(x) for s, x in zip(schedules, us, strict=True)}
+        return [Point(t.mugraph, t.schedule, self.predictions[key], t.us) for key, t in self.trials.items()]
 
     def key(self, mugraph: str, schedule: Schedule) -> str:
         return f"{mugraph}\n{schedule}"

@@ -225,12 +225,21 @@ def _same_sizes_us(
     return total
 
 
-def neighbours(graph: MuGraph, schedule: Schedule, target: Target) -> list[tuple[float, Schedule]]:
-    """Schedules that differ in one choice of one kernel, with their predicted times, least first.
+def neighbours(graph: MuGraph, schedules: Sequence[Schedule], target: Target) -> list[list[tuple[float, Schedule]]]:
+    """For each schedule those that differ in one choice of one kernel, with their predicted times, least first.
 
-    Among them those in which all kernels are ahead of time.
+    Among them those in which all kernels are ahead of time. The model prices many at once in hardly more time than one.
     """
     by_name = models(graph)
+    each = [_neighbours(graph, s, target, by_name) for s in schedules]
+    us = totals_us(graph, [s for near in each for s in near], target, by_name)
+    parts = np.split(us, np.cumsum([len(near) for near in each])[:-1])
+    return [sorted(_that_fit(some, near), key=lambda x: x[0]) for some, near in zip(parts, each, strict=False)]
+
+
+def _neighbours(
+    graph: MuGraph, schedule: Schedule, target: Target, by_name: Mapping[str, work.Model]
+) -> list[Schedule]:
     found: dict[str, Schedule] = {}
     for changes in TOGETHER if target.overlaps else ():
         kernels = {k: replace(s, overlap=True, fetch=True, **changes) for k, s in schedule.kernels.items()}
@@ -247,7 +256,7 @@ def neighbours(graph: MuGraph, schedule: Schedule, target: Target) -> list[tuple
                 made = settled(graph, made, schedule)
                 found[str(made)] = made
     found.pop(str(schedule), None)
-    return sorted(_priced(graph, found.values(), target, by_name), key=lambda x: x[0])
+    return [*found.values()]
 
 
 def crossings(graph: MuGraph, schedules: Sequence[Schedule], target: Target) -> list[tuple[float, Schedule]]:
@@ -259,15 +268,11 @@ def crossings(graph: MuGraph, schedules: Sequence[Schedule], target: Target) -> 
             if (made := complete(graph, by_name, target, {**a.kernels, name: b.kernels[name]})) is not None:
                 made = settled(graph, made)
                 found[str(made)] = made
-    return _priced(graph, found.values(), target, by_name)
+    return _that_fit(totals_us(graph, [*found.values()], target, by_name), found.values())
 
 
-def _priced(
-    graph: MuGraph, schedules: Iterable[Schedule], target: Target, by_name: Mapping[str, work.Model]
-) -> list[tuple[float, Schedule]]:
-    """Those that fit, with their predicted times."""
-    schedules = list(schedules)
-    us = totals_us(graph, schedules, target, by_name)
+def _that_fit(us: cost.Array, schedules: Iterable[Schedule]) -> list[tuple[float, Schedule]]:
+    """With their predicted times, which are infinite for those that do not."""
     return [(float(x), s) for x, s in zip(us, schedules, strict=True) if np.isfinite(x)]
 
 

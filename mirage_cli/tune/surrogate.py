@@ -11,14 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import cycle
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.schedule import CHOICES, COUNTS, KernelSchedule, Schedule
+from mirage_cli.ir.schedule import Schedule
 
 Array = NDArray[np.float64]
 Rows: TypeAlias = dict[int, list[list[float]]]
@@ -48,14 +47,7 @@ class Point:
 def features(schedule: Schedule, first_order: Mapping[str, tuple[str, ...]]) -> list[list[float]]:
     """The numbers of each kernel's schedule, doublings as steps of 1. first_order: an order of axes for each kernel, to
     tell others from."""
-    return [[2.0 * (s.order != first_order[n]), *_numbers(s)] for n, s in sorted(schedule.kernels.items())]
-
-
-@lru_cache(maxsize=1 << 16)
-def _numbers(s: KernelSchedule) -> tuple[float, ...]:
-    doublings = [t for _, t in s.tiles] + [s.warps, s.stages, s.split, s.group]
-    choices = [float(getattr(s, choice)) for choice in CHOICES]
-    return *map(math.log2, doublings), *choices, *(math.log2(getattr(s, name) + 1) / 2 for name in COUNTS)
+    return [[2.0 * (s.order != first_order[n]), *s.doublings] for n, s in sorted(schedule.kernels.items())]
 
 
 def choose(known: Sequence[Point], pool: Sequence[Point], count: int) -> list[int]:
