@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import triton
 
 from mirage_cli.codegen.access import Descriptor, awaited, descriptors, streamed
 from mirage_cli.codegen.blocks import LINE_BYTES
@@ -391,9 +393,7 @@ def test_behind_relays_alone_inputs_are_read_after_the_wait(relaying: str) -> No
     graph = parse_mugraph(CHAIN)
     plain = choosing(schedule(graph, "m=1"), overlap=True)
     plan = Schedule({n: replace(s, relay=n in relaying.split()) for n, s in plain.kernels.items()})
-    source = kernels_source(graph, plan)
-    texts = [source[source.index(f"def {n}(") :].split("\n\n")[0] for n in plan.kernels]
-    orders = [re.findall(r"wait_for_data|release_next|(?<=tl\.load\()\w", t) for t in texts]
+    orders = orders_of(graph, plan)
     wait, release = "wait_for_data", "release_next"
     assert orders[0] == ([release, wait, "X"] if "k0" in relaying else [wait, release, "X"])
     assert (
@@ -410,15 +410,125 @@ def test_behind_relays_alone_inputs_are_read_after_the_wait(relaying: str) -> No
     assert all(map(torch.equal, run(graph, plan, inputs), run(graph, plain, inputs)))
 
 
+def orders_of(graph: MuGraph, plan: Schedule) -> list[list[str]]:
+    """What each generated kernel waits for, releases and loads, in its order."""
+    source = kernels_source(graph, plan)
+    generated = [k.name for k in graph.kernels if k.kind == "generated"]
+    texts = [source[source.index(f"def {n}(") :].split("\n\n")[0] for n in generated]
+    return [re.findall(r"wait_for_data|release_next|(?<=tl\.load\()\w", t) for t in texts]
+
+
 def test_the_last_kernel_and_one_that_does_not_wait_relay_nothing() -> None:
     graph = parse_mugraph(CHAIN)
     plan = choosing(schedule(graph, "m=1"), overlap=True, relay=True, lead=1, early=True)
     made = settled(graph, plan).kernels
     assert [s.relay for s in made.values()] == [True, True, False]
     assert not any(s.early or s.lead for s in made.values())
+    assert [x.index("wait_for_data") < x.index("release_next") for x in orders_of(graph, plan)] == [False, False, True]
     waiting = Schedule({**plan.kernels, "k0": replace(plan.kernels["k0"], overlap=False)})
     assert not settled(graph, waiting).kernels["k0"].relay
     assert [t.name for t in graph.inputs if t.name in awaited(graph, graph.kernels[1], waiting)] == []
+
+
+def test_in_front_of_the_library_nothing_is_relayed() -> None:
+    graph = parse_mugraph(TWO)
+    library = replace(graph.kernels[1], kind="library", roles=())
+    graph = replace(graph, kernels=(graph.kernels[0], library))
+    plan = Schedule({"k0": replace(schedule(parse_mugraph(TWO), "m=1").kernels["k0"], overlap=True, relay=True)})
+    assert not settled(graph, plan).kernels["k0"].relay
+    assert orders_of(graph, plan) == [["wait_for_data", "release_next", "X"]]
+
+
+# -- calls that follow each other
+
+STEP = """
+mugraph step float16
+dims m=16 k=64 n=64
+input X f16[m, k]
+input W f16[k, n]
+output Y f16[m, n]
+buffer A f16[m, k]
+kernel k0 generated m:grid k:tile
+  X = load X[m, k]
+  A[m, k] = tanh(X)
+  store A[m, k] = A
+kernel k1 generated m:tile n:grid k:loop
+  A = load A[m, k]
+  W = load W[k, n]
+  Y[m, n] = dot(A, W; k)
+  store Y[m, n] = Y
+"""
+AHEAD_OF_TIME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "overlap": ({}, {}),
+    "early": ({"early": True, "fetch": True}, {"early": True, "ahead": 2}),
+    "lead": ({"fetch": True}, {"lead": 2, "ahead": 1}),
+    "relay": ({"relay": True, "fetch": True}, {"lead": 2, "ahead": 2}),
+}
+
+
+def steps(graph: MuGraph, plan: Schedule, device: str, count: int) -> Callable[[bool], list[torch.Tensor]]:
+    """A chain of calls on one scratch memory: each takes the result of the one before, and weights of its own.
+
+    The function that makes them is told whether each is to have ended before the next begins, and gives all results.
+    """
+    module: Any = load_export(kernels_source(graph, plan))
+    m, k = graph.sizes["m"], graph.sizes["k"]
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(m, k, generator=g).half().to(device)
+    weights = [(2 * torch.randn(k, k, generator=g) / k**0.5).half().to(device) for _ in range(count)]
+    results = [torch.full_like(x, math.nan) for _ in range(count)]
+    scratch = module.make_scratch(device)
+
+    def run(alone: bool) -> list[torch.Tensor]:
+        for given, w, y in zip([x, *results], weights, results, strict=False):
+            module.launch([given, w], [y], scratch)
+            if alone and device == "cuda":
+                torch.cuda.synchronize()
+        return results
+
+    return run
+
+
+def step_plan(graph: MuGraph, name: str, tiles: str) -> Schedule:
+    plan = choosing(schedule(graph, tiles), overlap=True)
+    return Schedule({k: replace(plan.kernels[k], **c) for k, c in zip(plan.kernels, AHEAD_OF_TIME[name], strict=True)})
+
+
+@pytest.mark.parametrize("name", AHEAD_OF_TIME)
+def test_calls_that_follow_each_other(name: str) -> None:
+    """The CPU runs one kernel after another: this is about the text of the next test, and what it compares."""
+    graph = parse_mugraph(STEP)
+    plan = step_plan(graph, name, "m=1 n=16 k=16")
+    assert settled(graph, plan).kernels["k0"].relay == (name == "relay")
+    run = steps(graph, plan, "cpu", 3)
+    alone = [y.clone() for y in run(True)]
+    assert all(map(torch.equal, alone, run(False)))
+    g = torch.Generator().manual_seed(0)
+    expected = torch.randn(16, 64, generator=g).half()
+    for y in alone:
+        w = (2 * torch.randn(64, 64, generator=g) / 8).half()
+        expected = (expected.float().tanh().half().float() @ w.float()).half()
+        assert torch.allclose(y.float(), expected.float(), atol=5e-2, rtol=5e-2)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", AHEAD_OF_TIME)
+def test_gpu_calls_that_overlap_each_other(name: str) -> None:
+    """Every call reads what the one before wrote, and all write the same scratch: one that reads too soon is wrong."""
+    if not torch.cuda.is_available() or triton.knobs.runtime.interpret:
+        pytest.skip("no GPU, or kernels are interpreted")
+    graph = parse_mugraph(STEP).resized({"m": 16, "k": 2048, "n": 2048})
+    run = steps(graph, step_plan(graph, name, "m=1 n=32 k=128"), "cuda", 24)
+    alone = [y.clone() for y in run(True)]
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        results = run(False)
+    for _ in range(50):
+        for y in results:
+            y.fill_(math.nan)
+        captured.replay()
+        torch.cuda.synchronize()
+        assert all(map(torch.equal, results, alone))
 
 
 # -- what is read once

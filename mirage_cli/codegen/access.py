@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil, prod
 
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
@@ -153,9 +154,14 @@ def streamed(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Ma
     return frozenset(found)
 
 
-def relays(schedule: KernelSchedule | None) -> bool:
-    """Whether a kernel (None: the library's) lets the one behind start before all in front of itself has ended."""
-    return schedule is not None and schedule.relay and schedule.overlap
+def relays(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule | None) -> bool:
+    """Whether a kernel lets the one behind start before it has waited itself. schedule: None for the library's.
+
+    The last kernel never does: whatever follows a call may then count on all before the call having ended once it
+    starts, as it may with kernels that wait before they release. A kernel of the library starts after the end alone.
+    """
+    behind = [b.kind for a, b in pairwise(graph.kernels) if a.name == kernel.name]
+    return schedule is not None and schedule.relay and schedule.overlap and behind == ["generated"]
 
 
 def awaited(graph: MuGraph, kernel: Kernel, schedule: Schedule) -> frozenset[str]:
@@ -164,7 +170,7 @@ def awaited(graph: MuGraph, kernel: Kernel, schedule: Schedule) -> frozenset[str
     The inputs are there if one of those kernels lets none start before it has waited itself: what came before the
     launch has ended by then.
     """
-    relayed = all(relays(schedule.kernels.get(k.name)) for k in _in_front(graph, kernel))
+    relayed = all(relays(graph, k, schedule.kernels.get(k.name)) for k in _in_front(graph, kernel))
     return _written_in_front(graph, kernel) | {t.name for t in graph.inputs if relayed}
 
 
@@ -179,12 +185,13 @@ def _written_in_front(graph: MuGraph, kernel: Kernel) -> frozenset[str]:
 def leading(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> Loop | None:
     """The loop in whose last iterations a kernel lets the one behind start: its last, if that walks one dimension."""
     loop = next(reversed(place(kernel).loops), None)
-    if loop is None or not schedule.lead or schedule.early or schedule.relay or len(loop.dims) != 1:
+    if loop is None or not schedule.lead or schedule.early or len(loop.dims) != 1:
         return None
     d = loop.dims[0]
     chunks, tile = schedule.split if d == kernel.split else 1, block_sizes(kernel, schedule, sizes)[d]
     tiles = chunk_length(sizes[d], chunks, tile) // tile
-    return loop if schedule.lead < tiles and not specialized(graph, kernel, schedule, sizes) else None
+    fits = schedule.lead < tiles and not specialized(graph, kernel, schedule, sizes)
+    return loop if fits and not relays(graph, kernel, schedule) else None
 
 
 def fetched_ahead(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule) -> dict[Loop | None, tuple[Load, ...]]:

@@ -104,7 +104,7 @@ class _Emitter(Loops):
 
     def begin(self) -> None:
         """The first kernel of a launch waits at once: what comes before the launch may have made its inputs."""
-        if relays(self.schedule):
+        if relays(self.graph, self.kernel, self.schedule):
             self.line("release_next()")
             self.released = True
         if self.graph.kernels[0].name == self.kernel.name:
@@ -161,7 +161,7 @@ class _Emitter(Loops):
 
     def let_next_start_in(self, loop: Loop, last: str) -> None:
         """Lets the kernel behind start in the last iterations of a loop over one dimension, which goes up to `last`."""
-        if self.releases and not self.released:
+        if self.releases:
             (d,) = loop.dims
             self.line(f"release_before({self.bound(last)} - s_{d}, {self.schedule.lead * self.block[d]})")
 

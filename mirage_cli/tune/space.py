@@ -8,11 +8,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import pairwise, permutations
+from itertools import permutations
 
 import numpy as np
 
-from mirage_cli.codegen.access import SPECIALIZED_WARPS, descriptors, fetched_ahead, leading, specialized, streamed
+from mirage_cli.codegen.access import (
+    SPECIALIZED_WARPS,
+    descriptors,
+    fetched_ahead,
+    leading,
+    relays,
+    specialized,
+    streamed,
+)
 from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
 from mirage_cli.ir.program import DTYPE_BYTES
 from mirage_cli.ir.schedule import KernelSchedule, Schedule, next_power_of_two
@@ -303,9 +311,8 @@ def _settled(graph: MuGraph, k: Kernel, s: KernelSchedule, sizes: Mapping[str, i
     if s.specialize:
         special = specialized(graph, k, s, sizes)
         s = replace(s, specialize=special, descriptors=s.descriptors or special)
-    if s.relay:  # a library's kernel starts behind the end alone; the last of a call would let calls pile up
-        behind = [b.kind for a, b in pairwise(graph.kernels) if a.name == k.name]
-        s = replace(s, relay=s.overlap and behind == ["generated"])
+    if s.relay:
+        s = replace(s, relay=relays(graph, k, s))
     if s.early or s.lead:
         early = s.early and overlaps and not s.relay and bool(k.with_role("loop", "split"))
         lead = s.lead if overlaps and leading(graph, k, s, sizes) is not None else 0
