@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from mirage_cli.codegen.selfcheck import CpuTime
 from mirage_cli.tune.bench import baseline, run_bench
@@ -69,6 +70,29 @@ def failed(result: object, kind: FailureKind) -> Failure:
     assert isinstance(result, Failure), result
     assert result.kind is kind, result
     return result
+
+
+TOO_SOON = """
+torch.mul(s[0], 2, out=y)
+s[0].copy_(x)
+"""
+
+
+def test_what_a_call_finds_of_the_one_before_is_seen(worker: GpuWorker) -> None:
+    """It is right wherever the call before had the same input, as when it is run twice by itself."""
+    stale = candidate("stale", TOO_SOON.strip(), f"[torch.zeros({ELEMENTS})]")
+    found = worker.time([GOOD, stale], QUICK)
+    assert isinstance(found["good"], Timing)
+    assert "the outputs depend on the call before" in failed(found["stale"], FailureKind.WRONG).message
+
+
+def test_input_sets_that_follow_each_other_differ(tmp_path: Path) -> None:
+    setting = Bench(torch.device("cpu"), 0.5, tmp_path, lambda _: None)
+    setting.set_problem(DOUBLING)
+    sets = [inputs[0] for inputs, _ in setting.input_sets()]
+    assert len(sets) >= 3
+    assert torch.equal(sets[0], sets[2]) and not torch.equal(sets[0], sets[1])
+    assert [torch.equal(x, 2 * y.double()) for (x,), y in zip(setting.expected, sets, strict=False)] == [True, True]
 
 
 def right(result: object) -> None:

@@ -25,6 +25,8 @@ from mirage_cli.verify import yardstick
 
 COLD_L2 = 8
 MAX_SETS = 4096
+TRACES = 2.0
+"""How many times as large the error of a call behind others may be as by itself, where its outputs differ."""
 CPU_L2_BYTES = 1 << 20
 CPU_MAX_SETS = 8
 
@@ -60,11 +62,11 @@ class Setting:
         self.directory = directory
         self.report = report
         self.problem = Problem((), ())
-        self.expected: Tensors = []
+        self.drawn: list[Tensors] = []  # two draws of ordinary data, which the input sets hold in turn
+        self.expected: list[Tensors] = []  # of each of them, where there is a reference
         self.cases: dict[int, Case] = {}
         self.sets: list[tuple[Tensors, Tensors]] = []
         self.busy_until = -math.inf  # the end of the last timing
-        self.ordinary: Tensors = []
         if self.cuda:
             torch.cuda.set_device(device)
             properties = device_properties(device)
@@ -86,9 +88,9 @@ class Setting:
         self.sets.clear()
         if self.cuda:
             torch.cuda.empty_cache()
-        self.ordinary = self.inputs_of(0, contracted=1)
+        self.drawn = [self.inputs_of(0, contracted=1, anew=anew) for anew in (False, True)]
         if problem.reference_source is not None:
-            self.expected = self.wide(self.ordinary)
+            self.expected = [self.wide(inputs) for inputs in self.drawn]
         self.synchronize()
         return True
 
@@ -101,19 +103,21 @@ class Setting:
         return yardstick.draw(yardstick.DISTRIBUTIONS[i], shapes, dtypes, scales, contracted, self.device, seed)
 
     def input_sets(self) -> list[tuple[Tensors, Tensors]]:
-        """Copies of the inputs and room for the outputs, enough to cover `COLD_L2` times the L2."""
+        """Copies of both draws in turn and room for the outputs, enough to cover `COLD_L2` times the L2.
+
+        What a call finds left of the one before is of other data, and shows in its outputs.
+        """
         if not self.sets:
-            first = self.ordinary
-            in_bytes = max(sum(x.nbytes for x in first), 1)
+            in_bytes = max(sum(x.nbytes for x in self.drawn[0]), 1)
             outputs = [self.empty(spec) for spec in self.problem.outputs]
             count = min(math.ceil(COLD_L2 * self.l2_bytes / in_bytes), MAX_SETS if self.cuda else CPU_MAX_SETS)
             if self.cuda:
                 torch.cuda.empty_cache()
                 room = self.memory_fraction * torch.cuda.mem_get_info(self.device)[0]
                 count = min(count, int(room // (in_bytes + sum(y.nbytes for y in outputs))))
-            self.sets = [(first, outputs)]
-            for _ in range(max(count, 1) - 1):
-                self.sets.append(([x.clone() for x in first], [torch.empty_like(y) for y in outputs]))
+            self.sets = [(self.drawn[0], outputs)]
+            for i in range(1, max(count, 1)):
+                self.sets.append(([x.clone() for x in self.drawn[i % 2]], [torch.empty_like(y) for y in outputs]))
         return self.sets
 
     def empty(self, spec: TensorSpec) -> torch.Tensor:
@@ -137,6 +141,18 @@ class Setting:
 
         return run
 
+    def refuse_traces_of_calls_before(self, run: Run, i: int, outputs: Tensors) -> None:
+        """Raises WrongError where a call behind others has left these outputs, and by itself leaves other ones: it read
+        too soon. Orders of addition that differ may round otherwise, and no worse."""
+        among = [y.clone() for y in outputs]
+        self.synchronize()
+        alone = run(i)
+        self.synchronize()
+        if all(map(torch.equal, among, alone)):
+            return
+        if self.accuracy([(i, among)]).relative > TRACES * self.accuracy([(i, alone)]).relative:
+            raise WrongError("the outputs depend on the call before")
+
     def refuse_stray_writes(self, inputs: Tensors, pristine: Tensors, guarded: Tensors) -> None:
         """Raises WrongError where the inputs differ from what they were, or what surrounds an output does."""
         changed = [
@@ -152,11 +168,11 @@ class Setting:
                 if not torch.equal(y[edge].view(torch.uint8), fresh[edge].view(torch.uint8)):
                     raise WrongError(f"writes outside output {spec.name}")
 
-    def accuracy(self, calls: Sequence[Tensors]) -> Accuracy:
-        """The worst error of what these calls have returned for ordinary inputs."""
+    def accuracy(self, calls: Sequence[tuple[int, Tensors]]) -> Accuracy:
+        """The worst error of what these calls have returned, each for the input set of this number."""
         worst = yardstick.Error(0.0, 0.0)
-        for outputs in calls:
-            for y, ref in zip(outputs, self.expected, strict=True):
+        for i, outputs in calls:
+            for y, ref in zip(outputs, self.expected[i % 2], strict=True):
                 overflows = bool(yardstick.overflows(y, ref).any())
                 worst = worst.larger(yardstick.Error(math.inf, math.inf) if overflows else yardstick.error(y, ref))
         return Accuracy(worst.norm, worst.row)

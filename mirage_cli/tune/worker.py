@@ -188,9 +188,11 @@ class Bench(Setting):
                 poison(y)
             replay()
             self.synchronize()
-            prepared.accuracy = self.accuracy([outputs[0], outputs[-1]])
+            prepared.accuracy = self.accuracy([(order[0], outputs[0]), (order[-1], outputs[-1])])
             if candidate.kind == "kernels" and not math.isfinite(prepared.accuracy.relative):
                 raise WrongError("an output is inf or NaN, or was not written, where float64 is finite")
+            if candidate.kind == "kernels":
+                self.refuse_traces_of_calls_before(run, order[-1], outputs[-1])
         if effort.hot:
             launches = min(HOT_LAUNCHES, max(4, len(order)))
             hot, _, _ = self.record(run, [0] * launches)
@@ -274,7 +276,7 @@ class Bench(Setting):
         self.report(At(exported.id, exported.timeout_s))
         if not self.cuda:
             return None
-        module, inputs = load_module(exported.source, self.directory), self.ordinary
+        module, inputs = load_module(exported.source, self.directory), self.drawn[0]
         outputs = [self.empty(spec) for spec in self.problem.outputs]
         run = getattr(module, function)
         with torch.inference_mode():
