@@ -59,10 +59,8 @@ class PlannedLaunch:
             self.launch(inputs, outputs, self.make_scratch(inputs[0].device))
         elif plan is None:
             self.record(device, inputs, outputs)
-        elif plan.needs_tensors:
-            plan.start_with_tensors(device, addresses, tensors)
         else:
-            plan.start(device, addresses)
+            plan.start(device, tensors, addresses)
 
     def record(self, device: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Launches in Triton's own way, and plans to do the same again if that can be."""
@@ -95,32 +93,28 @@ class Plan:
         driver: Any = triton.runtime.driver.active
         self.current_stream: Callable[[int], int] = driver.get_current_stream
 
-    def start(self, device: int, addresses: list[int]) -> None:
-        """addresses: of inputs and outputs."""
+    def start(self, device: int, tensors: Sequence[Any], addresses: Sequence[int]) -> None:
+        """tensors: inputs and outputs, which are at these addresses."""
         stream = self.current_stream(device)
-        if not self.scratch_bytes:
-            self.start_kernels(stream, addresses)
+        if self.needs_tensors:
+            scratch = [self.empty(*layout) for layout in self.scratch]
+            self.start_all(stream, [*addresses, *(x.data_ptr() for x in scratch)], (*tensors, *scratch))
+        elif not self.scratch_bytes:
+            self.start_all(stream, addresses)
         elif torch.are_deterministic_algorithms_enabled():  # PyTorch is to fill fresh memory
             filled = self.empty((self.scratch_bytes,), (1,), torch.uint8)
-            self.start_kernels(stream, addresses, filled.data_ptr())
+            self.start_all(stream, self.with_scratch(addresses, filled.data_ptr()))
         else:
-            scratch = self.allocate(self.scratch_bytes, stream)
+            start = self.allocate(self.scratch_bytes, stream)
             try:
-                self.start_kernels(stream, addresses, scratch)
+                self.start_all(stream, self.with_scratch(addresses, start))
             finally:  # it is given to what comes next on the stream, as a tensor's memory is
-                self.free(scratch)
+                self.free(start)
 
-    def start_kernels(self, stream: int, addresses: list[int], scratch: int = 0) -> None:
-        addresses += [scratch + offset for offset in self.scratch_offsets]
-        for run, grid, function, metadata, pick in self.steps:
-            run(grid, 1, 1, stream, function, metadata, None, None, None, *pick(addresses))
+    def with_scratch(self, addresses: Sequence[int], start: int) -> list[int]:
+        return [*addresses, *(start + offset for offset in self.scratch_offsets)]
 
-    def start_with_tensors(self, device: int, addresses: list[int], tensors: Sequence[Any]) -> None:
-        """As `start`, where libraries are called too, which take tensors."""
-        scratch = [self.empty(*layout) for layout in self.scratch]
-        addresses += [x.data_ptr() for x in scratch]
-        tensors = *tensors, *scratch
-        stream = self.current_stream(device)
+    def start_all(self, stream: int, addresses: Sequence[int], tensors: Sequence[Any] = ()) -> None:
         for run, grid, function, metadata, pick in self.steps:
             if grid is None:
                 run(*pick(tensors))
@@ -200,10 +194,7 @@ def launches_are_watched() -> bool:
     library: Any = triton
     knobs = library.knobs.runtime
     before, after = knobs.launch_enter_hook, knobs.launch_exit_hook
-    try:
-        return bool(before.calls or after.calls)  # of chains, as Triton has them if nobody has put others there
-    except AttributeError:
-        return bool(getattr(before, "calls", before) or getattr(after, "calls", after))
+    return bool(getattr(before, "calls", before) or getattr(after, "calls", after))
 
 
 @functools.cache

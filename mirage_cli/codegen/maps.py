@@ -36,12 +36,12 @@ class ExpandedArguments:
         """descriptors: for each argument, None if it is none. expand: for each descriptor, what takes it apart."""
         self.pick = pick
         boxes = [(i, d) for i, d in enumerate(descriptors) if d is not None]
-        self.maps = {i: TensorMaps(d, apart) for (i, d), apart in zip(boxes, expand, strict=True)}
-        self.last_first = [*self.maps.items()][::-1]
+        maps = [(i, TensorMaps(d, apart)) for (i, d), apart in zip(boxes, expand, strict=True)]
+        self.maps = maps[::-1]  # the last first: what stands for one is longer than it
 
     def __call__(self, addresses: Sequence[int]) -> list[Any]:
         args = [*self.pick(addresses)]
-        for i, maps in self.last_first:
+        for i, maps in self.maps:
             args[i : i + 1] = maps[args[i]]
         return args
 

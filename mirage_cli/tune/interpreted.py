@@ -17,6 +17,7 @@ from mirage_cli.ir.mugraph import MuGraph, split_axis
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, Schedule
 from mirage_cli.tune.child import Child, ChildDied
+from mirage_cli.tune.space import chunk_sizes
 
 TIMEOUT_S = 120.0
 REDUCED = (7, 33, 20, 48)
@@ -112,7 +113,7 @@ def reduced_schedule(graph: MuGraph, schedule: Schedule) -> Schedule:
 def soon_done(graph: MuGraph, schedule: Schedule) -> bool:
     """Whether the interpreter takes seconds for the graph as it is, not minutes: by its instances and its elements."""
     cut = [(k, s) for k in graph.kernels if (s := schedule.kernels.get(k.name)) is not None]
-    sizes = graph.sizes | {split_axis(k.split): s.split for k, s in cut if k.split is not None}
+    sizes = chunk_sizes(graph, schedule)
     instances = sum(s.split * prod(ceil(sizes[d] / s.tile(d)) for d in k.with_role("grid")) for k, s in cut)
     spaces = [{*e.dims, *e.axes} for k in graph.kernels for e in k.body]
     elements = max((prod(sizes.get(d, 1) for d in space) for space in spaces), default=0)

@@ -62,7 +62,7 @@ class Setting:
         self.directory = directory
         self.report = report
         self.problem = Problem((), ())
-        self.drawn: list[Tensors] = []  # two draws of ordinary data, which the input sets hold in turn
+        self.drawn: list[Tensors] = []  # draws of ordinary data, which the input sets hold in turn
         self.expected: list[Tensors] = []  # of each of them, where there is a reference
         self.cases: dict[int, Case] = {}
         self.sets: list[tuple[Tensors, Tensors]] = []
@@ -103,7 +103,7 @@ class Setting:
         return yardstick.draw(yardstick.DISTRIBUTIONS[i], shapes, dtypes, scales, contracted, self.device, seed)
 
     def input_sets(self) -> list[tuple[Tensors, Tensors]]:
-        """Copies of both draws in turn and room for the outputs, enough to cover `COLD_L2` times the L2.
+        """Copies of the draws in turn and room for the outputs, enough to cover `COLD_L2` times the L2.
 
         What a call finds left of the one before is of other data, and shows in its outputs.
         """
@@ -117,7 +117,8 @@ class Setting:
                 count = min(count, int(room // (in_bytes + sum(y.nbytes for y in outputs))))
             self.sets = [(self.drawn[0], outputs)]
             for i in range(1, max(count, 1)):
-                self.sets.append(([x.clone() for x in self.drawn[i % 2]], [torch.empty_like(y) for y in outputs]))
+                data = self.drawn[i % len(self.drawn)]
+                self.sets.append(([x.clone() for x in data], [torch.empty_like(y) for y in outputs]))
         return self.sets
 
     def empty(self, spec: TensorSpec) -> torch.Tensor:
@@ -172,7 +173,7 @@ class Setting:
         """The worst error of what these calls have returned, each for the input set of this number."""
         worst = yardstick.Error(0.0, 0.0)
         for i, outputs in calls:
-            for y, ref in zip(outputs, self.expected[i % 2], strict=True):
+            for y, ref in zip(outputs, self.expected[i % len(self.expected)], strict=True):
                 overflows = bool(yardstick.overflows(y, ref).any())
                 worst = worst.larger(yardstick.Error(math.inf, math.inf) if overflows else yardstick.error(y, ref))
         return Accuracy(worst.norm, worst.row)
