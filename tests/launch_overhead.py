@@ -8,11 +8,13 @@ asked for.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import torch
 import triton
+from triton.backends.nvidia import driver as nvidia
 from triton.compiler.compiler import CompiledKernel
 
 from mirage_cli.codegen.export import export_source, load_export
@@ -107,6 +109,15 @@ class StubKernel:
             return self.kind(self.calls)
 
         return run
+
+
+def c_launcher(launch: Callable[..., Any]) -> Any:
+    """What this Triton starts a kernel by, up to where C takes over: that is `launch`."""
+    run: Any = object.__new__(nvidia.CudaLauncher)
+    sizes = ("num_ctas", "global_scratch_size", "global_scratch_align", "profile_scratch_size", "profile_scratch_align")
+    vars(run).update(dict.fromkeys(sizes, 0), launch_cooperative_grid=False, launch_pdl=True)
+    vars(run).update(arg_annotations=["*fp16"], kernel_signature=b"k", launch=launch)
+    return run
 
 
 class StubGpu:

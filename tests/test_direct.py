@@ -22,7 +22,10 @@ from mirage_cli.codegen.direct import (
     PlannedLaunch,
     RecordedCall,
     RecordedKernel,
+    Step,
+    starter,
     starts_as_known,
+    way_into_c,
 )
 from mirage_cli.codegen.export import export_source, load_export
 from mirage_cli.codegen.selfcheck import CpuTime, bare_launches, cpu_time
@@ -34,6 +37,7 @@ from tests.launch_overhead import (
     StubDriver,
     StubGpu,
     StubKernel,
+    c_launcher,
     chain,
     inputs_of,
     kernel_names,
@@ -178,7 +182,7 @@ def test_scratch_is_given_back_where_a_launch_fails(driver: StubDriver) -> None:
     one = OneKernel(8)
     one(16, 32)
     (plan,) = one.planned.plans.values()
-    plan.steps = [(lambda *_: pytest.fail("launched"), *plan.steps[0][1:])]
+    plan.starts = [(lambda *_: pytest.fail("launched"), plan.steps[0].pick)]
     with pytest.raises(pytest.fail.Exception, match="launched"):
         one(16, 32)
     assert one.freed == [1 << 21]
@@ -292,6 +296,50 @@ def test_libraries_are_called_with_tensors_in_their_turn(driver: StubDriver) -> 
     assert [c if isinstance(c, list) else c[9:] for c in calls[2:5]] == [[32, buffer], (16, 32, buffer), [buffer, 48]]
     assert calls[5:] == calls[2:5]
     assert one.allocated == []
+
+
+def test_pytorch_makes_tensors_of_what_libraries_see_alone(driver: StubDriver) -> None:
+    one = OneKernel(8, 16, 300)
+    calls: list[Any] = []
+    library = RecordedCall(lambda *tensors: calls.append([x.address for x in tensors]))
+
+    def launch(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Sequence[Any]) -> None:
+        one.launch(inputs, [], scratch)
+        library(scratch[1], *outputs)
+
+    one.kernel.calls = calls
+    one.planned.launch = launch
+    one(16, 32)
+    calls.clear()
+    one(16, 32)
+    own, tensor = 1 << 21, 1 << 20
+    assert [c if isinstance(c, list) else c[9:] for c in calls] == [(16, own, tensor, own + 256), [tensor, 32]]
+    assert (one.allocated, one.freed) == ([(256 + 512, driver.stream)], [own])
+    bare = bare_launches(one.planned, [Address(a) for a in (16, 32, 48, 64, 80)])
+    calls.clear()
+    for start in bare:
+        start()
+    assert [c if isinstance(c, list) else c[9:] for c in calls] == [(16, 48, 64, 80), [64, 32]]
+
+
+def test_c_is_called_as_triton_calls_it() -> None:
+    calls: list[Any] = []
+    run = c_launcher(lambda *args: calls.append(args))
+    assert way_into_c(type(run)) is not None
+    assert way_into_c(OtherCompiled) is way_into_c(int) is None
+    start = starter(Step(run, 5, 3, (4, 1, 0), tuple))
+    start(7, (16, 32))
+    run(5, 1, 1, 7, 3, (4, 1, 0), None, None, None, 16, 32)
+    by_plan, by_triton = calls
+    assert by_plan == by_triton
+
+
+def test_triton_allocates_what_kernels_ask_it_for() -> None:
+    run = c_launcher(pytest.fail)
+    run.global_scratch_size = 8
+    start = starter(Step(run, 5, 3, (4, 1, 0), tuple))
+    with pytest.raises(RuntimeError, match="allocat"):
+        start(7, (16, 32))
 
 
 def test_what_fails_is_not_planned(driver: StubDriver) -> None:

@@ -16,7 +16,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from mirage_cli.codegen.direct import Memory, PlannedLaunch
 from mirage_cli.codegen.export import export_source, load_export
 from mirage_cli.codegen.maps import KEPT_MAPS, RecordedBoxKernel
-from tests.launch_overhead import StubCompiled, StubDriver, StubKernel, chain, schedule_of
+from tests.launch_overhead import StubCompiled, StubDriver, StubKernel, c_launcher, chain, schedule_of
 
 MAP = {"swizzle": 3, "elem_size": 2, "elem_type": 6, "block_size": [16, 16], "fp4_padded": False}
 SHAPE, STRIDES, BOX = [64, 32], [32, 1], [16, 16]
@@ -44,13 +44,8 @@ def encoder(monkeypatch: pytest.MonkeyPatch) -> Encoder:
 
 def launcher(calls: list[Any], metadata: list[Any] | None) -> Any:
     """Triton's launcher for X and Y by pointers and X and W by descriptors, up to where C takes over."""
-    run: Any = object.__new__(nvidia.CudaLauncher)
-    sizes = ("num_ctas", "global_scratch_size", "global_scratch_align", "profile_scratch_size", "profile_scratch_align")
-    vars(run).update(dict.fromkeys(sizes, 0), launch_cooperative_grid=False, launch_pdl=True)
-    vars(run).update(arg_annotations=[], kernel_signature=b"")
     signature = {"X": "*fp16", "X_desc": "tensordesc<fp16[16, 16]>", "Y": "*fp16", "W_desc": "tensordesc<fp16[16, 16]>"}
-    run.launch = nvidia.wrap_handle_tensordesc(lambda *args: calls.append(flat(args)), signature, metadata)
-    return run
+    return c_launcher(nvidia.wrap_handle_tensordesc(lambda *args: calls.append(flat(args)), signature, metadata))
 
 
 def flat(args: tuple[Any, ...]) -> list[Any]:

@@ -18,6 +18,14 @@ CONVENTION = (
     "self.run(grid[0],grid[1],grid[2],stream,self.function,self.packed_metadata,launch_metadata,"
     "knobs.runtime.launch_enter_hook,knobs.runtime.launch_exit_hook,*args)"
 )
+# How what it runs then calls C (`CudaLauncher.__call__`), by version.
+INTO_C = {
+    "3.6": "self.launch(gridX,gridY,gridZ,stream,function,self.launch_cooperative_grid,self.launch_pdl,"
+    "global_scratch,profile_scratch,*args)",
+    "3.7": "self.launch(gridX,gridY,gridZ,stream,function,self.launch_cooperative_grid,self.launch_pdl,"
+    "kernel_metadata,launch_metadata,launch_enter_hook,launch_exit_hook,global_scratch,profile_scratch,"
+    "self.arg_annotations,self.kernel_signature,args)",
+}
 ALIGNMENT_BYTES = 16  # Triton compiles differently for addresses that are multiples of it and for others
 SCRATCH_BYTES = 256  # where each scratch buffer starts in memory that they share: at a multiple of it
 
@@ -75,59 +83,87 @@ class PlannedLaunch:
             self.plans[device] = Plan(noted, [*inputs, *outputs], scratch, self.memory)
 
 
+class Step(NamedTuple):
+    """One launch of a plan.
+
+    run: what Triton starts a compiled kernel by, or a function of a library, whose grid is None. pick: takes the
+    launch's arguments out of a call's values.
+    """
+
+    run: Callable[..., Any]
+    grid: int | None
+    function: Any
+    metadata: Any
+    pick: Callable[[Sequence[Any]], Sequence[Any]]
+
+
 class Plan:
-    """The launches of one call. Tensors are known by their position among inputs, outputs and scratch."""
+    """The launches of one call.
+
+    They take their arguments from the call's values: the addresses of inputs, outputs, shared and own scratch, then
+    the tensors themselves but for the own scratch, which no library sees and of which PyTorch makes none.
+    """
 
     def __init__(self, noted: Sequence[Any], tensors: Sequence[Any], scratch: Sequence[Any], memory: Memory) -> None:
-        """Raises UnknownLaunchError."""
+        """tensors: inputs and outputs. Raises UnknownLaunchError."""
         if memory.allocate is None or memory.free is None:
             raise UnknownLaunchError
         self.empty, self.allocate, self.free = memory.empty, memory.allocate, memory.free
-        positions = {id(x): i for i, x in enumerate([*tensors, *scratch])}
-        self.steps = [kernel.step(started, grid, args, positions) for kernel, started, grid, args in noted]
-        self.needs_tensors = any(grid is None for _, grid, *_ in self.steps)
-        self.scratch = [(tuple(x.shape), x.stride(), x.dtype) for x in scratch]
-        sizes = [-(-x.nbytes // SCRATCH_BYTES) * SCRATCH_BYTES for x in scratch]
-        self.scratch_bytes = sum(sizes)
-        self.scratch_offsets = [sum(sizes[:i]) for i in range(len(sizes))]
+        in_libraries = {id(x) for _, _, grid, args in noted if grid is None for x in args}
+        self.needs_tensors = bool(in_libraries)
+        own_last = sorted(range(len(scratch)), key=lambda i: id(scratch[i]) not in in_libraries)
+        self.order = [*range(len(tensors)), *(len(tensors) + i for i in own_last)]
+        shared = [scratch[i] for i in own_last if id(scratch[i]) in in_libraries]
+        own = [scratch[i] for i in own_last[len(shared) :]]
+        addresses = {id(x): i for i, x in enumerate([*tensors, *shared, *own])}
+        themselves = {id(x): len(addresses) + i for i, x in enumerate([*tensors, *shared])}
+        self.steps: list[Step] = [
+            kernel.step(started, grid, args, themselves if grid is None else addresses)
+            for kernel, started, grid, args in noted
+        ]
+        self.starts = [(starter(step), step.pick) for step in self.steps]
+        self.shared = [(tuple(x.shape), x.stride(), x.dtype) for x in shared]
+        sizes = [-(-x.nbytes // SCRATCH_BYTES) * SCRATCH_BYTES for x in own]
+        self.own_bytes = sum(sizes)
+        self.own_offsets = [sum(sizes[:i]) for i in range(len(sizes))]
         driver: Any = triton.runtime.driver.active
         self.current_stream: Callable[[int], int] = driver.get_current_stream
 
     def start(self, device: int, tensors: Sequence[Any], addresses: Sequence[int]) -> None:
         """tensors: inputs and outputs, which are at these addresses."""
         stream = self.current_stream(device)
-        if self.needs_tensors:
-            scratch = [self.empty(*layout) for layout in self.scratch]
-            self.start_all(stream, [*addresses, *(x.data_ptr() for x in scratch)], (*tensors, *scratch))
-        elif not self.scratch_bytes:
-            self.start_all(stream, addresses)
+        if self.shared:
+            tensors = *tensors, *(self.empty(*layout) for layout in self.shared)
+            addresses = [x.data_ptr() for x in tensors]
+        if not self.own_bytes:
+            self.start_all(stream, addresses, tensors)
         elif torch.are_deterministic_algorithms_enabled():  # PyTorch is to fill fresh memory
-            filled = self.empty((self.scratch_bytes,), (1,), torch.uint8)
-            self.start_all(stream, self.with_scratch(addresses, filled.data_ptr()))
+            filled = self.empty((self.own_bytes,), (1,), torch.uint8)
+            self.start_all(stream, self.with_own(addresses, filled.data_ptr()), tensors)
         else:
-            start = self.allocate(self.scratch_bytes, stream)
+            start = self.allocate(self.own_bytes, stream)
             try:
-                self.start_all(stream, self.with_scratch(addresses, start))
+                self.start_all(stream, self.with_own(addresses, start), tensors)
             finally:  # it is given to what comes next on the stream, as a tensor's memory is
                 self.free(start)
 
-    def with_scratch(self, addresses: Sequence[int], start: int) -> list[int]:
-        return [*addresses, *(start + offset for offset in self.scratch_offsets)]
+    def with_own(self, addresses: Sequence[int], start: int) -> list[int]:
+        return [*addresses, *(start + offset for offset in self.own_offsets)]
 
-    def start_all(self, stream: int, addresses: Sequence[int], tensors: Sequence[Any] = ()) -> None:
+    def start_all(self, stream: int, addresses: Sequence[int], tensors: Sequence[Any]) -> None:
+        values = [*addresses, *tensors] if self.needs_tensors else addresses
+        for start, pick in self.starts:
+            start(stream, pick(values))
+
+    def launches(self, stream: int, tensors: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+        """What Triton would call, and with which arguments. tensors: inputs, outputs and scratch."""
+        ordered = [tensors[i] for i in self.order]
+        values = [*(x.data_ptr() for x in ordered), *ordered]
         for run, grid, function, metadata, pick in self.steps:
             if grid is None:
-                run(*pick(tensors))
+                yield run, pick(values)
             else:
-                run(grid, 1, 1, stream, function, metadata, None, None, None, *pick(addresses))
-
-    def launches(self, stream: int, addresses: Sequence[int], tensors: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-        """What is to be called, and with which arguments. tensors: without scratch, unless it `needs_tensors`."""
-        for run, grid, function, metadata, pick in self.steps:
-            if grid is None:
-                yield run, pick(tensors)
-            else:
-                yield run, (grid, 1, 1, stream, function, metadata, None, None, None, *pick(addresses))
+                yield run, (grid, 1, 1, stream, function, metadata, None, None, None, *pick(values))
 
 
 class Recording(threading.local):
@@ -159,11 +195,11 @@ class RecordedKernel:
     def launch(self, grid: tuple[int], *args: Any, **options: Any) -> None:
         RECORDING.note(self, self.kernel[grid](*args, **options), grid, args)
 
-    def step(self, compiled: Any, grid: tuple[int], args: Sequence[Any], positions: Mapping[int, int]) -> Any:
-        """This launch as a plan holds it. positions: of each tensor, by its id. Raises UnknownLaunchError."""
+    def step(self, compiled: Any, grid: tuple[int], args: Sequence[Any], positions: Mapping[int, int]) -> Step:
+        """This launch. positions: among a call's values, by a tensor's id. Raises UnknownLaunchError."""
         if not starts_as_known(type(compiled)):
             raise UnknownLaunchError
-        return compiled.run, grid[0], compiled.function, compiled.packed_metadata, picker(args, positions)
+        return Step(compiled.run, grid[0], compiled.function, compiled.packed_metadata, picker(args, positions))
 
 
 class RecordedCall:
@@ -176,17 +212,34 @@ class RecordedCall:
         self.function(*tensors)
         RECORDING.note(self, None, None, tensors)
 
-    def step(self, _started: None, _grid: None, tensors: Sequence[Any], positions: Mapping[int, int]) -> Any:
-        return self.function, None, None, None, picker(tensors, positions)
+    def step(self, _started: None, _grid: None, tensors: Sequence[Any], positions: Mapping[int, int]) -> Step:
+        return Step(self.function, None, None, None, picker(tensors, positions))
 
 
 def picker(args: Sequence[Any], positions: Mapping[int, int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """What takes these arguments out of a list of all tensors, or of their addresses."""
+    """What takes these arguments out of a call's values."""
     try:
         places = [positions[id(a)] for a in args]
     except KeyError:
         raise UnknownLaunchError from None
-    return operator.itemgetter(*places) if len(places) > 1 else lambda tensors: [tensors[i] for i in places]
+    return operator.itemgetter(*places) if len(places) > 1 else lambda values: [values[i] for i in places]
+
+
+def starter(step: Step) -> Callable[[int, Sequence[Any]], Any]:
+    """What makes a launch, given the stream and the arguments: as `step.run` does, without what it does in Python."""
+    run: Any = step.run
+    grid, function, metadata = step.grid, step.function, step.metadata
+    if grid is None:
+        return lambda _, args: run(*args)
+    way = way_into_c(type(run))
+    if way is None or run.global_scratch_size or run.profile_scratch_size:
+        return lambda stream, args: run(grid, 1, 1, stream, function, metadata, None, None, None, *args)
+    launch, *flags = run.launch, run.launch_cooperative_grid, run.launch_pdl
+    if way == "3.6":
+        rest = (*flags, None, None, metadata, None, None, None)
+        return lambda stream, args: launch(grid, 1, 1, stream, function, *rest, *args)
+    rest = (*flags, metadata, None, None, None, None, None, run.arg_annotations, run.kernel_signature)
+    return lambda stream, args: launch(grid, 1, 1, stream, function, *rest, args)
 
 
 def launches_are_watched() -> bool:
@@ -195,6 +248,16 @@ def launches_are_watched() -> bool:
     knobs = library.knobs.runtime
     before, after = knobs.launch_enter_hook, knobs.launch_exit_hook
     return bool(getattr(before, "calls", before) or getattr(after, "calls", after))
+
+
+@functools.cache
+def way_into_c(kind: Any) -> str | None:
+    """The version of Triton that calls C as launchers of this type do, if that is known."""
+    try:
+        text = "".join(inspect.getsource(kind.__call__).split())
+    except (AttributeError, OSError, TypeError):
+        return None
+    return next((version for version, call in INTO_C.items() if call in text), None)
 
 
 @functools.cache

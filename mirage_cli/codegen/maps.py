@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from mirage_cli.codegen.direct import RecordedKernel, UnknownLaunchError
+from mirage_cli.codegen.direct import RecordedKernel, Step, UnknownLaunchError
 
 # What stands for a descriptor in a launch by Triton 3.6 and 3.7 (`wrap_handle_tensordesc`), without blanks.
 EXPANSION = ".extend(make_tensordesc_arg(arg,tensordesc_meta[tensordesc_idx]))"
@@ -22,11 +22,11 @@ class RecordedBoxKernel(RecordedKernel):
     For each, Triton makes a map for the hardware at every launch. Plans make it once for each address.
     """
 
-    def step(self, compiled: Any, grid: tuple[int], args: Sequence[Any], positions: Mapping[int, int]) -> Any:
-        run, *others, pick = super().step(compiled, grid, [getattr(a, "base", a) for a in args], positions)
-        bare, expand = without_expansion(run)
+    def step(self, compiled: Any, grid: tuple[int], args: Sequence[Any], positions: Mapping[int, int]) -> Step:
+        step = super().step(compiled, grid, [getattr(a, "base", a) for a in args], positions)
+        bare, expand = without_expansion(step.run)
         descriptors = [a if hasattr(a, "base") else None for a in args]
-        return bare, *others, ExpandedArguments(pick, descriptors, expand)
+        return step._replace(run=bare, pick=ExpandedArguments(step.pick, descriptors, expand))
 
 
 class ExpandedArguments:

@@ -175,5 +175,5 @@ def bare_launches(planned: Any, tensors: Sequence[Any]) -> list[Callable[[], Any
     plan = planned.plans.get(device)
     if plan is None:
         return []
-    launches = plan.launches(plan.current_stream(device), [x.data_ptr() for x in tensors], tensors)
+    launches = plan.launches(plan.current_stream(device), tensors)
     return [functools.partial(run, *args) for run, args in launches]

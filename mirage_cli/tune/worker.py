@@ -63,7 +63,6 @@ def main(connection: Connection[Any, Any], options: WorkerOptions, directory: Pa
     """Answers requests until the pipe closes. Every failure of a candidate becomes a `Failure`, here and only here."""
     bench = Bench(torch.device(options.device), options.memory_fraction, directory, connection.send)
     connection.send(bench.describe())
-    gc.freeze()  # a collection after every timing need not look through what the imports brought
     while True:
         request = connection.recv()
         try:
@@ -169,6 +168,7 @@ class Bench(Setting):
         self.busy_until = time.perf_counter()
         ready.clear()
         gc.collect()
+        gc.freeze()  # modules, above all: looking through them again would soon take longer than the next trials do
         if self.cuda:
             torch.cuda.empty_cache()
         return results
