@@ -94,7 +94,7 @@ class Pipeline:
         self.target, self.options, self.store, self.progress, self.command = target, options, store, progress, command
         self.measures = has_gpu and options.tune
         self._stack = ExitStack()
-        self._tuner: Any = None
+        self._means: Any = None
         self._interpreter: Any = None
         self._farm: Any = None
         self._worker: Any = None
@@ -206,12 +206,11 @@ class Pipeline:
     def tune(self, program: Program, key: Key, plans: Sequence[Plan], incumbent: Any, budget_s: float) -> Any:
         """Run the tuner, continuing from the trials that the store already has, unless a fresh run is asked for."""
         from mirage_cli.codegen.export import kernels_source
+        from mirage_cli.tune.explore import Means
         from mirage_cli.tune.measure import Timing
-        from mirage_cli.tune.select import Tuner
+        from mirage_cli.tune.select import tune
         from mirage_cli.tune.trials import Trial
 
-        if self._tuner is None:
-            self._tuner = Tuner(self.worker(), self.farm(), self.target, kernels_source, self.tell)
         known: list[Trial] = []
         for p in plans if not self.options.fresh else ():
             for m in self.store.measurements(key, p.id):
@@ -234,7 +233,9 @@ class Pipeline:
                 ),
             )
 
-        return self._tuner.tune(
+        self._means = self._means or Means(self.worker(), self.farm(), self.target, kernels_source, self.tell)
+        return tune(
+            self._means,
             [(p.id, p.graph) for p in plans],
             measured_problem(program, self.options.seed),
             program.tolerance,

@@ -31,8 +31,8 @@ from mirage_cli.spec import load_spec
 from mirage_cli.structural import Options, search_program
 from mirage_cli.target import Target, driver_version, find_target
 from mirage_cli.tune.compilefarm import CompileFarm, KernelResources
+from mirage_cli.tune.explore import SPILL_LIMIT_BYTES
 from mirage_cli.tune.measure import QUICK, Candidate, Failure, GpuWorker
-from mirage_cli.tune.select import SPILL_LIMIT_BYTES
 from mirage_cli.tune.space import GROUPS, STAGES, WARPS, complete, models, total_us
 
 SPECS = Path(__file__).parents[1] / "search_specs"

@@ -34,7 +34,10 @@ from mirage_cli.structural import Options, search_program
 from mirage_cli.study import figures, predicted_us, ranks, summary
 from mirage_cli.study import main as study
 from mirage_cli.target import Target, find_target
+from mirage_cli.tune import select
 from mirage_cli.tune.compilefarm import KernelResources
+from mirage_cli.tune.explore import PATIENCE, STARTS, Means
+from mirage_cli.tune.finals import AGAIN, FINAL, FINALISTS, REFUSALS
 from mirage_cli.tune.measure import (
     QUICK,
     Candidate,
@@ -47,7 +50,6 @@ from mirage_cli.tune.measure import (
     TensorSpec,
     Timing,
 )
-from mirage_cli.tune.select import PATIENCE, REFUSALS, STARTS, Tuner
 from mirage_cli.tune.space import crossings, first_schedules, fitted, models, neighbours, settled, total_us
 from mirage_cli.tune.surrogate import DEVIATION, Point, choose, distinct, predict
 from mirage_cli.tune.trials import Incumbent, Trial, Tuned
@@ -461,12 +463,13 @@ class Farm:
 class Worker:
     """A source is a μGraph's name and a schedule; its time is made up. Keeps what it was asked.
 
-    careful: the time of the last timing, where it is another. wrong, lenient: sources that are judged wrong, and those
-    that are right only where overflow like eager PyTorch's passes.
+    again, careful: the times of the second and the last timing, where they are others. wrong, lenient: sources that are
+    judged wrong, and those that are right only where overflow like eager PyTorch's passes.
     """
 
     quick: Time
     schedules: dict[str, tuple[str, Schedule]]
+    again: Time | None = None
     careful: Time | None = None
     wrong: Callable[[str], bool] = lambda _: False
     lenient: Callable[[str], bool] = lambda _: False
@@ -498,7 +501,7 @@ class Worker:
         return [(source, lenient) for source, lenient in self.judged if "specialize" not in source]
 
     def us(self, source: str, effort: Effort) -> float:
-        time = self.quick if effort == QUICK else self.careful or self.quick
+        time = {QUICK: self.quick, AGAIN: self.again, FINAL: self.careful}[effort] or self.quick
         return time(*self.schedules[source])
 
     def judge(self, candidate: Candidate, standard: Standard, anew: bool = False) -> Judged:
@@ -538,8 +541,8 @@ def tune(
 
     worker: Any = Worker(time, schedules, **options)
     compiler: Any = farm or Farm()
-    tuner = Tuner(worker, compiler, target, emit, lambda *_: None)
-    tuned = tuner.tune([*named.items()], PROBLEM, 2.0, 4096, budget_s, known, incumbent=incumbent, hints=hints)
+    means = Means(worker, compiler, target, emit, lambda *_: None)
+    tuned = select.tune(means, [*named.items()], PROBLEM, 2.0, 4096, budget_s, known, incumbent=incumbent, hints=hints)
     return tuned, worker
 
 
@@ -634,6 +637,20 @@ def test_the_careful_timing_decides_between_finalists() -> None:
     assert tuned.best is not None and tuned.best.source != quick.source
     assert quick.source in [t.source for t in tuned.finalists]
     assert [t.us for t in tuned.finalists] == sorted(t.us for t in tuned.finalists)
+
+
+def test_what_was_fast_because_the_gpu_was_cool_does_not_win() -> None:
+    def cool(graph: str, s: Schedule) -> float:
+        return bowl(graph, s) * (0.9 if graph == "early" else 1.0)
+
+    def side_by_side(graph: str, s: Schedule) -> float:
+        return bowl(graph, s) * (1.1 if graph == "early" else 1.0)
+
+    tuned, _ = tune(cool, graphs=("early", "late"), again=side_by_side, careful=side_by_side)
+    assert tuned.best is not None and tuned.best.mugraph == "late"
+    early = [t for t in tuned.trials if t.mugraph == "early"]
+    again = [t for t in early if t.us == pytest.approx(side_by_side("early", t.schedule))]
+    assert len(again) > FINALISTS, "all of those were faster at first"
 
 
 def test_the_winner_is_right_on_data_by_which_it_was_not_chosen() -> None:
@@ -734,7 +751,7 @@ def searched(store: Store, us: Callable[[Schedule], float], **options: Any) -> t
     program = parse_spec(SCALED).at()
     wanted = Options(budget_s=0.0, **options)  # one round
     with Pipeline(H200, wanted, store, True, lambda _: None) as pipeline:
-        pipeline._tuner = Tuner(worker, farm, H200, emit, lambda *_: None)
+        pipeline._means = Means(worker, farm, H200, emit, lambda *_: None)
         document = pipeline.finish(program, SCALED, search_program(program, H200, Options()))
     return json.loads(json.dumps(document)), worker
 
@@ -841,7 +858,8 @@ def test_the_budget_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every timing takes ten seconds. Five fit into 54, which leaves the rest of 60 to the finals."""
     ticks = count(10, 10)
     now = [0.0]
-    monkeypatch.setattr("mirage_cli.tune.select.time", SimpleNamespace(monotonic=lambda: now[0]))
+    for module in ("select", "explore"):
+        monkeypatch.setattr(f"mirage_cli.tune.{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
     tuned, worker = tune(budget_s=60.0, clock=lambda: now.__setitem__(0, next(ticks)))
     assert tuned.stopped == "budget"
     assert len(worker.timed) == 6 * TOGETHER

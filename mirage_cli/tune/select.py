@@ -1,499 +1,53 @@
-"""The tuner: from μGraphs and a cost model to the one schedule that is fastest and right on this GPU.
-
-A stream: schedules are compiled in parallel, and timed quickly as they come. The first are the cost model's; whenever
-few are left on their way, a surrogate model (`tune.surrogate`) names those around the best of which it expects most,
-until nothing gets better or the time is up. Then comes a careful, interleaved timing of the finalists. The best of an
-earlier run is one of them, and stays the best where nothing is faster. Every finalist is judged on every distribution
-of test data: a compiler may get a single schedule wrong, so the judgement is of schedules, not of μGraphs. The fastest
-is judged again on data drawn anew: of many candidates one may pass by luck.
-"""
+"""The tuner: from μGraphs and a cost model to the one schedule that is fastest and right on this GPU."""
 
 from __future__ import annotations
 
-import math
-import random
 import time
-from collections import Counter
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 
-from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.schedule import Schedule
-from mirage_cli.target import Target
-from mirage_cli.tune.bench import baseline
-from mirage_cli.tune.compilefarm import CompileFarm
-from mirage_cli.tune.measure import (
-    QUICK,
-    Candidate,
-    Effort,
-    Failure,
-    FailureKind,
-    GpuWorker,
-    Judged,
-    Problem,
-    Standard,
-    Timing,
-)
-from mirage_cli.tune.space import crossings, dearest_kernel, first_schedules, fitted, models, neighbours, totals_us
-from mirage_cli.tune.surrogate import Point, choose, distinct
+from mirage_cli.tune.explore import Explorer, Means, Task
+from mirage_cli.tune.finals import Finals
+from mirage_cli.tune.measure import Problem
 from mirage_cli.tune.trials import Incumbent, Trial, Tuned
 
-STARTS = 20
-"""The first schedules of each of the most promising μGraphs."""
-FEW_STARTS = 6
-"""Of each of the others."""
-PROMISING = 4
-BEAM = 6
-"""Schedules of each μGraph around which further ones are looked for."""
-LEADING = 3
-"""Of those, the ones from which schedules two changes away are drawn."""
-FARTHER = 18
-"""Schedules one change away that are looked around in turn, of all μGraphs together."""
-HOPELESS = 1.35
-"""A μGraph whose best schedule takes this much longer than the best of all is given up."""
-GUESSES = 24
-"""Schedules that the surrogate names at once, whenever fewer than that are on their way."""
-PATIENCE = 80
-"""So many of them in a row that bring less than `GAIN` end the search; what is on its way then is dropped."""
-GAIN = 0.99
-FINALISTS = 5
-REFUSALS = 3
-"""A μGraph of which so many schedules were refused is not judged further."""
-SPILL_LIMIT_BYTES = 128
-SPECIALIZED_TIMEOUT_S = 8.0
-"""What a step of a specialized schedule may take: some that Triton compiles never end."""
-UNTRUSTED = (FailureKind.HANG, FailureKind.FAULT, FailureKind.CRASH, FailureKind.WRONG)
-"""Failures of a specialized schedule after which no other of the same μGraph is tried."""
-FINAL = Effort(rounds=31, launches=2048, seconds=0.5, hot=True)
 FINISHING = 0.15
 """The part of the budget that is left to the judgement of the finalists and their timing."""
 
 
-Emit = Callable[[MuGraph, Schedule], str]
-Progress = Callable[[str, int, float | None], None]
-"""Called with what is being tried, how many so far, and the best time so far."""
+def tune(
+    means: Means,
+    graphs: Sequence[tuple[str, MuGraph]],
+    problem: Problem,
+    tolerance: float,
+    contracted: int,
+    budget_s: float,
+    known: Sequence[Trial] = (),
+    on_trial: Callable[[Trial], None] = lambda _: None,
+    incumbent: Incumbent | None = None,
+    hints: Sequence[tuple[str, Schedule]] = (),
+) -> Tuned:
+    """The best schedule of any of these μGraphs, or the incumbent.
 
-
-class Tuner:
-    """Tunes μGraphs on one GPU. The worker and the compile farm outlive a problem and serve many."""
-
-    def __init__(self, worker: GpuWorker, farm: CompileFarm, target: Target, emit: Emit, progress: Progress) -> None:
-        self.worker, self.farm, self.target, self.emit, self.progress = worker, farm, target, emit, progress
-
-    def tune(
-        self,
-        graphs: Sequence[tuple[str, MuGraph]],
-        problem: Problem,
-        tolerance: float,
-        contracted: int,
-        budget_s: float,
-        known: Sequence[Trial] = (),
-        on_trial: Callable[[Trial], None] = lambda _: None,
-        incumbent: Incumbent | None = None,
-        hints: Sequence[tuple[str, Schedule]] = (),
-    ) -> Tuned:
-        """The best schedule of any of these μGraphs, or the incumbent.
-
-        contracted: terms of the program's longest contraction.
-        known: trials of an earlier run, which are not repeated.
-        hints: what won for some of these μGraphs at other sizes.
-        """
-        deadline = time.monotonic() + budget_s * (1.0 - FINISHING)
-        run = _Run(self, dict(graphs), problem, tolerance, deadline, on_trial)
-        run.contracted = contracted
-        run.incumbent = incumbent
-        run.hints = hints
-        start = time.monotonic()
-        self.worker.set_problem(problem)
-        result = run.run(known)
-        result.seconds = time.monotonic() - start
-        result.phases = run.phases
-        return result
-
-
-class _Run:
-    def __init__(
-        self,
-        tuner: Tuner,
-        graphs: dict[str, MuGraph],
-        problem: Problem,
-        tolerance: float,
-        deadline: float,
-        on_trial: Callable[[Trial], None],
-    ) -> None:
-        self.t, self.graphs, self.problem, self.tolerance = tuner, graphs, problem, tolerance
-        self.deadline, self.on_trial = deadline, on_trial
-        self.trials: dict[str, Trial] = {}
-        self.waiting: dict[str, Trial] = {}  # what is being compiled, or was and is not yet timed
-        self.guessed: set[str] = set()  # what the surrogate has named
-        self.record_us, self.idle = math.inf, 0  # the last gain, and the guesses since
-        self.failures: Counter[str] = Counter()
-        self.eager = baseline("eager", problem)
-        self.near: dict[str, list[Point]] = {}
-        self.predictions: dict[str, float] = {}
-        self.rng = random.Random(problem.seed)
-        self.contracted = 1
-        self.incumbent: Incumbent | None = None
-        self.hints: Sequence[tuple[str, Schedule]] = ()
-        self.phases: dict[str, float] = {}
-        self.trusted: dict[str, bool] = {}  # by μGraph: whether the specialized schedule that was judged is right
-
-    def run(self, known: Sequence[Trial]) -> Tuned:
-        for trial in known:
-            if trial.mugraph in self.graphs:
-                self.trials[self.key(trial.mugraph, trial.schedule)] = trial
-                if trial.schedule.specialize and (trial.failure or "").startswith(UNTRUSTED):
-                    self.trusted[trial.mugraph] = False
-        try:
-            stopped = self.explore()
-        finally:
-            self.t.farm.drop()
-        return self.finish(stopped)
-
-    def explore(self) -> str:
-        """Times schedules until the best seems found; says what ended it."""
-        self.ask(self.first())
-        stopped = ""
-        while True:
-            while not stopped and len(self.waiting) < GUESSES and self.idle < PATIENCE:
-                with self.phase("choosing"):
-                    promising = self.promising()
-                    self.guessed |= {self.key(*pair) for pair in promising}
-                    self.ask(promising)
-                if not promising:
-                    break
-            if not self.t.farm.pending:
-                return stopped or "exhausted"
-            with self.phase("compiling"):
-                ready = self.compiled()
-            with self.phase("timing"):
-                self.time(ready)
-            self.tell()
-            if not stopped:
-                late = time.monotonic() > self.deadline and self.leaders(1)
-                stopped = "budget" if late else "exhausted" if self.idle >= PATIENCE else ""
-                for key in self.t.farm.forget() if stopped else ():
-                    del self.waiting[key]
-
-    def first(self) -> list[tuple[str, Schedule]]:
-        """What won at other sizes, and the cost model's best."""
-        hints = [(g, fitted(self.graphs[g], s, self.t.target)) for g, s in self.hints if g in self.graphs]
-        counts = [STARTS] * PROMISING + [FEW_STARTS] * len(self.graphs)
-        return [(g, s) for g, s in hints if s is not None] + [
-            (g, s)
-            for (g, graph), count in zip(self.graphs.items(), counts, strict=False)
-            for s in first_schedules(graph, self.t.target, count)
-        ]
-
-    @contextmanager
-    def phase(self, name: str) -> Generator[None]:
-        start = time.monotonic()
-        yield
-        self.phases[name] = self.phases.get(name, 0.0) + time.monotonic() - start
-
-    def promising(self) -> list[tuple[str, Schedule]]:
-        """What the surrogate expects most of."""
-        pool = self.pool()
-        chosen = choose([p for p in self.tried() if p.predicted_us < float("inf")], pool, GUESSES)
-        return [(pool[i].graph, pool[i].schedule) for i in chosen]
-
-    def pool(self) -> list[Point]:
-        """Schedules one change from the best of each promising μGraph, and some two changes away."""
-        limit = HOPELESS * self.best_us()
-        best: dict[str, list[Trial]] = {}
-        for t in self.leaders(len(self.trials)):
-            best.setdefault(t.mugraph, []).append(t)
-        points: list[Point] = []
-        farther: list[tuple[str, Schedule]] = []
-        for g, trials in best.items():
-            if trials[0].us > limit:
-                continue
-            if len(trials[0].schedule.kernels) > 1:
-                crossed = crossings(self.graphs[g], [t.schedule for t in self.varied(trials)], self.t.target)
-                points += [Point(g, s, us) for us, s in crossed]
-            near = self.around(g, [t.schedule for t in self.centres(g, trials)])
-            points += [p for some in near for p in some]
-            farther += [(g, p.schedule) for some in near[:LEADING] for p in some]
-        drawn: dict[str, list[Schedule]] = {}
-        for g, s in self.rng.sample(farther, min(FARTHER, len(farther))):
-            drawn.setdefault(g, []).append(s)
-        points += [p for g, schedules in drawn.items() for some in self.around(g, schedules) for p in some]
-        points = [p for p in points if not self.distrusted(p.graph, p.schedule)]
-        taken = (*self.trials.values(), *self.waiting.values())
-        return distinct(points, {(t.mugraph, str(t.schedule)) for t in taken})
-
-    def distrusted(self, g: str, schedule: Schedule) -> bool:
-        return schedule.specialize and not self.trusted.get(g, True)
-
-    def centres(self, g: str, trials: Sequence[Trial]) -> list[Trial]:
-        """The best trials, then the best with other block sizes of the dearest kernel: a gain may need two changes."""
-        best = list(trials[:BEAM])
-        if not trials[0].schedule.kernels:
-            return best
-        kernel = dearest_kernel(self.graphs[g], trials[0].schedule, self.t.target)
-        seen = {t.schedule.kernels[kernel].tiles for t in best}
-        others: list[Trial] = []
-        for t in trials[BEAM:]:
-            tiles = t.schedule.kernels[kernel].tiles
-            if len(others) < BEAM and tiles not in seen:
-                seen.add(tiles)
-                others.append(t)
-        return best + others
-
-    @staticmethod
-    def varied(trials: Sequence[Trial]) -> list[Trial]:
-        """The best trials no two of which have a kernel in common."""
-        found: list[Trial] = []
-        for t in trials:
-            own = set(map(str, t.schedule.kernels.values()))
-            if len(found) < BEAM and not any(own & set(map(str, f.schedule.kernels.values())) for f in found):
-                found.append(t)
-        return found
-
-    def around(self, g: str, schedules: Sequence[Schedule]) -> list[list[Point]]:
-        """For each of these the schedules one change away."""
-        new = {key: s for s in schedules if (key := self.key(g, s)) not in self.near}
-        for key, near in zip(new, neighbours(self.graphs[g], [*new.values()], self.t.target), strict=True):
-            self.near[key] = [Point(g, s, us) for us, s in near]
-        return [self.near[self.key(g, s)] for s in schedules]
-
-    def tried(self) -> list[Point]:
-        """The trials, with what the cost model predicts."""
-        new: dict[str, list[Schedule]] = {}
-        for key, t in self.trials.items():
-            if key not in self.predictions:
-                new.setdefault(t.mugraph, []).append(t.schedule)
-        for g, schedules in new.items():
-            us = totals_us(self.graphs[g], schedules, self.t.target, models(self.graphs[g]))
-            self.predictions |= {self.key(g, s): float(x) for s, x in zip(schedules, us, strict=True)}
-        return [Point(t.mugraph, t.schedule, self.predictions[key], t.us) for key, t in self.trials.items()]
-
-    def key(self, mugraph: str, schedule: Schedule) -> str:
-        return f"{mugraph}\n{schedule}"
-
-    def best_us(self) -> float:
-        return min((t.us for t in self.trials.values()), default=float("inf"))
-
-    def leaders(self, count: int) -> list[Trial]:
-        return sorted((t for t in self.trials.values() if t.timing), key=lambda t: t.us)[:count]
-
-    def ask(self, pairs: Sequence[tuple[str, Schedule]]) -> None:
-        """Has these compiled, unless they were tried before or cannot be written."""
-        sources: dict[str, str] = {}
-        for g, s in pairs:
-            key = self.key(g, s)
-            if key in self.trials or key in self.waiting:
-                continue
-            try:
-                sources[key] = self.t.emit(self.graphs[g], s)
-                self.waiting[key] = Trial(g, s, sources[key])
-            except EmitError as error:
-                self.failures[error.reason] += 1
-                self.trials[key] = Trial(g, s, "", failure=error.reason)
-                self.idle += key in self.guessed
-        jobs = [Candidate(key, source) for key, source in sources.items()]
-        self.t.farm.give(jobs, self.problem.inputs, self.problem.outputs)
-
-    def compiled(self) -> list[Trial]:
-        """Of what the compilers have done, what has the registers and the shared memory that it needs."""
-        fine: list[Trial] = []
-        for key, answer in self.t.farm.take():
-            trial = self.waiting[key]
-            if isinstance(answer, Failure):
-                self.fail(trial, str(answer.kind), str(answer))
-            elif any(k.spill_bytes > SPILL_LIMIT_BYTES for k in answer):
-                self.fail(trial, "spills registers", "spills registers")
-            elif any(k.shared_bytes > self.t.target.smem_per_block_bytes for k in answer):
-                self.fail(trial, "shared memory", "needs more shared memory than a block may have")
-            else:
-                fine.append(trial)
-        return fine
-
-    def tell(self) -> None:
-        best = self.best_us()
-        what = "promising schedules" if self.guessed else "first schedules"
-        self.t.progress(what, len(self.trials), best if best < float("inf") else None)
-
-    def time(self, trials: Sequence[Trial]) -> None:
-        """Those that are specialized by themselves, the schedules of a μGraph together."""
-        plain = [t for t in trials if not t.schedule.specialize]
-        for t, timing in self.timings(plain) if plain else ():
-            self.timed(t, timing)
-        risky: dict[str, list[Trial]] = {}
-        for t in trials:
-            if t.schedule.specialize:
-                risky.setdefault(t.mugraph, []).append(t)
-        for g, some in risky.items():
-            self.time_specialized(g, some)
-
-    def time_specialized(self, g: str, trials: Sequence[Trial]) -> None:
-        """Where one hangs or faults, or the fastest of the first that were timed is wrong, none of them counts."""
-        trusted = self.trusted.get(g, True)
-        timings = self.timings(trials, SPECIALIZED_TIMEOUT_S) if trusted else []
-        fine = [(x.median_us, t) for t, x in timings if isinstance(x, Timing)]
-        trusted &= not any(isinstance(x, Failure) and x.kind in UNTRUSTED for _, x in timings)
-        if trusted and fine and g not in self.trusted:
-            trusted = self.judge(min(fine, key=lambda f: f[0])[1], lenient=True).ok
-        if fine or not trusted:
-            self.trusted[g] = trusted
-        distrusted = Failure(FailureKind.WRONG, "specialized as one that hung, faulted or was wrong")
-        known = {self.key(t.mugraph, t.schedule): x for t, x in timings}
-        for t in trials:
-            timing = known.get(self.key(t.mugraph, t.schedule), distrusted)
-            self.timed(t, timing if trusted or isinstance(timing, Failure) else distrusted)
-
-    def timings(self, trials: Sequence[Trial], timeout_s: float | None = None) -> list[tuple[Trial, Timing | Failure]]:
-        """Quick timings. With a timeout, one that takes the process down leaves the others without."""
-        jobs = {f"{i}": t for i, t in enumerate(trials)}
-        candidates = [Candidate(i, t.source) for i, t in jobs.items()]
-        if timeout_s is not None:
-            candidates = [replace(c, timeout_s=timeout_s) for c in candidates]
-        found = self.t.worker.time(candidates, QUICK, persist=timeout_s is None)
-        return [(jobs[i], timing) for i, timing in found.items()]
-
-    def timed(self, t: Trial, timing: Timing | Failure) -> None:
-        if isinstance(timing, Failure):
-            self.fail(t, str(timing.kind), str(timing))
-        else:
-            self.keep(Trial(t.mugraph, t.schedule, t.source, timing))
-
-    def fail(self, trial: Trial, reason: str, message: str) -> None:
-        self.failures[reason] += 1
-        self.keep(Trial(trial.mugraph, trial.schedule, trial.source, failure=message))
-
-    def keep(self, trial: Trial) -> None:
-        key = self.key(trial.mugraph, trial.schedule)
-        self.trials[key] = trial
-        self.waiting.pop(key, None)
-        self.idle += key in self.guessed
-        if trial.us < GAIN * self.record_us:
-            self.record_us, self.idle = trial.us, 0
-        self.on_trial(trial)
-
-    # -- the end
-
-    def finish(self, stopped: str) -> Tuned:
-        """Judge the incumbent, and the fastest until enough are right; then time those carefully beside eager PyTorch,
-        and judge the fastest anew.
-
-        Where none that is right beats eager, those that overflow in the same places as eager are let pass too.
-        """
-        rejected: list[tuple[Trial, Judged]] = []
-        finalists: list[tuple[Trial, Judged]] = []
-        eager: Timing | Failure = Failure(FailureKind.CRASH, "never timed")
-        incumbent = self.emitted_incumbent()
-        for lenient in (False, True):
-            with self.phase("judging"):
-                right, refused = self.judge_leaders(lenient)
-                incumbent = self.join(incumbent, right, refused, lenient)
-            rejected += refused
-            with self.phase("finals"):
-                finalists, eager = self.final_timing(right)
-            with self.phase("judging"):
-                finalists, refused = self.right_anew(finalists, lenient)
-            rejected += refused
-            if finalists and (isinstance(eager, Failure) or finalists[0][0].us <= eager.median_us):
-                break
-        best, verdict = finalists[0] if finalists else (None, None)
-        timed = [t for t, _ in finalists]
-        result = Tuned(best, verdict, [*self.trials.values()], timed, rejected, {"eager": eager}, self.failures)
-        result.stopped = stopped
-        result.found = next((t for t in timed if self.key(t.mugraph, t.schedule) in self.trials), None)
-        result.incumbent = incumbent and self.outcome(incumbent, timed, rejected)
-        return result
-
-    def emitted_incumbent(self) -> Trial | None:
-        """The incumbent, written anew as every trial is, or with the reason why it cannot be."""
-        if self.incumbent is None:
-            return None
-        mugraph, schedule = self.incumbent.mugraph, self.incumbent.schedule
-        try:
-            return Trial(mugraph, schedule, self.t.emit(self.incumbent.graph, schedule))
-        except (EmitError, InexpressibleError) as error:
-            return Trial(mugraph, schedule, "", failure=f"cannot be written: {error}")
-
-    def join(
-        self,
-        incumbent: Trial | None,
-        right: list[tuple[Trial, Judged]],
-        refused: list[tuple[Trial, Judged]],
-        lenient: bool,
-    ) -> Trial | None:
-        """Puts the incumbent among the right or the refused, unless it is there already; gives it, with why not."""
-        if incumbent is None or not incumbent.source:
-            return incumbent
-        verdict = next((v for t, v in [*right, *refused] if self.same(t, incumbent)), None)
-        if verdict is None:
-            verdict = self.judge(incumbent, lenient)
-            (right if verdict.ok else refused).append((incumbent, verdict))
-        return replace(incumbent, failure=verdict.problem)
-
-    def outcome(self, incumbent: Trial, timed: Sequence[Trial], rejected: Sequence[tuple[Trial, Judged]]) -> Trial:
-        """The incumbent with its careful timing, or why it has none."""
-        if own := next((t for t in timed if self.same(t, incumbent)), None):
-            return own
-        problem = next((v.problem for t, v in rejected if self.same(t, incumbent)), incumbent.failure)
-        return replace(incumbent, failure=problem or "failed while it was timed")
-
-    def same(self, a: Trial, b: Trial) -> bool:
-        return self.key(a.mugraph, a.schedule) == self.key(b.mugraph, b.schedule)
-
-    def final_timing(
-        self, right: Sequence[tuple[Trial, Judged]]
-    ) -> tuple[list[tuple[Trial, Judged]], Timing | Failure]:
-        """The finalists with careful timings, fastest first, and eager PyTorch's, all interleaved."""
-        contestants = [Candidate(f"{i}", t.source) for i, (t, _) in enumerate(right)]
-        timings = dict(self.t.worker.time([*contestants, self.eager], FINAL))
-        finalists: list[tuple[Trial, Judged]] = []
-        for i, (trial, verdict) in enumerate(right):
-            timing = timings[f"{i}"]
-            if isinstance(timing, Timing):
-                finalists.append((Trial(trial.mugraph, trial.schedule, trial.source, timing), verdict))
-        finalists.sort(key=lambda f: f[0].us)
-        return finalists, timings[self.eager.id]
-
-    def right_anew(
-        self, finalists: list[tuple[Trial, Judged]], lenient: bool
-    ) -> tuple[list[tuple[Trial, Judged]], list[tuple[Trial, Judged]]]:
-        """The finalists from the first on that is right on data by which none was chosen; and those in front of it."""
-        refused: list[tuple[Trial, Judged]] = []
-        for n, (trial, _) in enumerate(finalists):
-            verdict = self.judge(trial, lenient, anew=True)
-            if verdict.ok:
-                return finalists[n:], refused
-            refused.append((trial, verdict))
-        return [], refused
-
-    def judge_leaders(self, lenient: bool) -> tuple[list[tuple[Trial, Judged]], list[tuple[Trial, Judged]]]:
-        """The fastest that are right, and those that are not. lenient: all may overflow where eager PyTorch does."""
-        right: list[tuple[Trial, Judged]] = []
-        rejected: list[tuple[Trial, Judged]] = []
-        refused: Counter[str] = Counter()
-        for trial in self.leaders(len(self.trials)):
-            if self.distrusted(trial.mugraph, trial.schedule):
-                continue
-            if refused[trial.mugraph] >= REFUSALS:
-                continue  # what this μGraph computes is inaccurate, whatever the schedule
-            if not trial.source:
-                source = self.t.emit(self.graphs[trial.mugraph], trial.schedule)
-                trial = Trial(trial.mugraph, trial.schedule, source, trial.timing)
-            verdict = self.judge(trial, lenient)
-            (right if verdict.ok else rejected).append((trial, verdict))
-            if not verdict.ok and trial.schedule.specialize:
-                self.trusted[trial.mugraph] = False
-            else:
-                refused[trial.mugraph] += not verdict.ok
-            if len(right) == FINALISTS:
-                break
-        return right, rejected
-
-    def judge(self, trial: Trial, lenient: bool, anew: bool = False) -> Judged:
-        """Every distribution against float64 and eager."""
-        standard = Standard(self.tolerance, self.contracted, lenient)
-        judged = self.t.worker.judge(Candidate("judged", trial.source, timeout_s=60.0), standard, anew)
-        if isinstance(judged, Failure):
-            return Judged(False, float("inf"), 0.0, str(judged))
-        return judged
+    contracted: terms of the program's longest contraction.
+    known: trials of an earlier run, which are not repeated.
+    hints: what won for some of these μGraphs at other sizes.
+    """
+    task = Task(
+        dict(graphs),
+        problem,
+        tolerance,
+        contracted,
+        time.monotonic() + budget_s * (1.0 - FINISHING),
+        known,
+        hints,
+        on_trial,
+    )
+    start = time.monotonic()
+    means.worker.set_problem(problem)
+    explorer = Explorer(means, task)
+    result = Finals(explorer, incumbent).decide(explorer.run())
+    result.seconds = time.monotonic() - start
+    result.phases = explorer.phases
+    return result

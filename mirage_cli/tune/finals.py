@@ -1,0 +1,174 @@
+"""The second part of tuning: of all that was timed quickly, the one schedule that is fastest and right.
+
+The contenders are timed again, side by side: their quick timings were seconds apart, and a GPU that has become hot is
+slower. The fastest are judged on every distribution of test data (a compiler may get a single schedule wrong, so the
+judgement is of schedules, not of μGraphs) until there are enough finalists, which are timed with care, interleaved with
+eager PyTorch. The best of an earlier run is one of them, and stays the best where nothing is faster. The winner is
+judged again on data drawn anew: of many candidates one may pass by luck.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mirage_cli.codegen.blocks import EmitError
+from mirage_cli.ir.placement import InexpressibleError
+from mirage_cli.tune.bench import baseline
+from mirage_cli.tune.explore import Explorer
+from mirage_cli.tune.measure import Candidate, Effort, Failure, FailureKind, Judged, Timing
+from mirage_cli.tune.trials import Incumbent, Trial, Tuned
+
+CONTENDERS = 16
+"""Trials that are timed again: half are the fastest, the others the best of each μGraph, as far as there are any."""
+NEAR = 1.2
+"""How much longer than the fastest they may have taken. (The clock of an H200 that is hot falls by up to a third.)"""
+AGAIN = Effort(rounds=9, launches=64, seconds=0.09, hot=False)
+FINALISTS = 5
+REFUSALS = 3
+"""A μGraph of which so many schedules were refused is not judged further."""
+FINAL = Effort(rounds=31, launches=2048, seconds=0.5, hot=True)
+
+
+class Finals:
+    """What becomes of one run's trials."""
+
+    def __init__(self, explored: Explorer, incumbent: Incumbent | None) -> None:
+        self.x, self.incumbent = explored, incumbent
+        self.eager = baseline("eager", explored.task.problem)
+
+    def decide(self, stopped: str) -> Tuned:
+        """The best, or the incumbent. stopped: what ended the first part.
+
+        Where none that is right beats eager, those that overflow in the same places as eager are let pass too.
+        """
+        rejected: list[tuple[Trial, Judged]] = []
+        finalists: list[tuple[Trial, Judged]] = []
+        eager: Timing | Failure = Failure(FailureKind.CRASH, "never timed")
+        incumbent = self.emitted_incumbent()
+        with self.x.phase("finals"):
+            contenders = self.contenders()
+        for lenient in (False, True):
+            with self.x.phase("judging"):
+                right, refused = self.judge_fastest(contenders, lenient)
+                incumbent = self.join(incumbent, right, refused, lenient)
+            rejected += refused
+            with self.x.phase("finals"):
+                finalists, eager = self.final_timing(right)
+            with self.x.phase("judging"):
+                finalists, refused = self.right_anew(finalists, lenient)
+            rejected += refused
+            if finalists and (isinstance(eager, Failure) or finalists[0][0].us <= eager.median_us):
+                break
+        best, verdict = finalists[0] if finalists else (None, None)
+        timed = [t for t, _ in finalists]
+        result = Tuned(best, verdict, [*self.x.trials.values()], timed, rejected, {"eager": eager}, self.x.failures)
+        result.stopped = stopped
+        result.found = next((t for t in timed if self.key(t) in self.x.trials), None)
+        result.incumbent = incumbent and self.outcome(incumbent, timed, rejected)
+        return result
+
+    def contenders(self) -> list[Trial]:
+        """All that was timed, the fastest first: those that were timed again, then the others."""
+        ranked = self.x.leaders(len(self.x.trials))
+        near = [t for t in ranked if t.us <= NEAR * ranked[0].us and not t.schedule.specialize]
+        of_each_graph = sorted({t.mugraph: t for t in reversed(near)}.values(), key=lambda t: t.us)
+        some = {self.key(t): t for t in (*near[: CONTENDERS // 2], *of_each_graph, *near)}
+        again = dict(list(some.items())[:CONTENDERS])
+        if again:
+            for t, timing in self.x.timings([self.written(t) for t in again.values()], effort=AGAIN):
+                self.x.timed(t, timing)
+        return sorted(self.x.leaders(len(self.x.trials)), key=lambda t: self.key(t) not in again)
+
+    def written(self, trial: Trial) -> Trial:
+        """With its source, which trials of an earlier run are without."""
+        return replace(trial, source=trial.source or self.x.t.emit(self.x.graphs[trial.mugraph], trial.schedule))
+
+    def emitted_incumbent(self) -> Trial | None:
+        """The incumbent, written anew as every trial is, or with the reason why it cannot be."""
+        if self.incumbent is None:
+            return None
+        mugraph, schedule = self.incumbent.mugraph, self.incumbent.schedule
+        try:
+            return Trial(mugraph, schedule, self.x.t.emit(self.incumbent.graph, schedule))
+        except (EmitError, InexpressibleError) as error:
+            return Trial(mugraph, schedule, "", failure=f"cannot be written: {error}")
+
+    def join(
+        self,
+        incumbent: Trial | None,
+        right: list[tuple[Trial, Judged]],
+        refused: list[tuple[Trial, Judged]],
+        lenient: bool,
+    ) -> Trial | None:
+        """Puts the incumbent among the right or the refused, unless it is there already; gives it, with why not."""
+        if incumbent is None or not incumbent.source:
+            return incumbent
+        verdict = next((v for t, v in [*right, *refused] if self.same(t, incumbent)), None)
+        if verdict is None:
+            verdict = self.x.judge(incumbent, lenient)
+            (right if verdict.ok else refused).append((incumbent, verdict))
+        return replace(incumbent, failure=verdict.problem)
+
+    def outcome(self, incumbent: Trial, timed: Sequence[Trial], rejected: Sequence[tuple[Trial, Judged]]) -> Trial:
+        """The incumbent with its careful timing, or why it has none."""
+        if own := next((t for t in timed if self.same(t, incumbent)), None):
+            return own
+        problem = next((v.problem for t, v in rejected if self.same(t, incumbent)), incumbent.failure)
+        return replace(incumbent, failure=problem or "failed while it was timed")
+
+    def same(self, a: Trial, b: Trial) -> bool:
+        return self.key(a) == self.key(b)
+
+    def key(self, t: Trial) -> str:
+        return self.x.key(t.mugraph, t.schedule)
+
+    def final_timing(
+        self, right: Sequence[tuple[Trial, Judged]]
+    ) -> tuple[list[tuple[Trial, Judged]], Timing | Failure]:
+        """The finalists with careful timings, fastest first, and eager PyTorch's, all interleaved."""
+        contestants = [Candidate(f"{i}", t.source) for i, (t, _) in enumerate(right)]
+        timings = dict(self.x.t.worker.time([*contestants, self.eager], FINAL))
+        finalists: list[tuple[Trial, Judged]] = []
+        for i, (trial, verdict) in enumerate(right):
+            timing = timings[f"{i}"]
+            if isinstance(timing, Timing):
+                finalists.append((Trial(trial.mugraph, trial.schedule, trial.source, timing), verdict))
+        finalists.sort(key=lambda f: f[0].us)
+        return finalists, timings[self.eager.id]
+
+    def right_anew(
+        self, finalists: list[tuple[Trial, Judged]], lenient: bool
+    ) -> tuple[list[tuple[Trial, Judged]], list[tuple[Trial, Judged]]]:
+        """The finalists from the first on that is right on data by which none was chosen; and those in front of it."""
+        refused: list[tuple[Trial, Judged]] = []
+        for n, (trial, _) in enumerate(finalists):
+            verdict = self.x.judge(trial, lenient, anew=True)
+            if verdict.ok:
+                return finalists[n:], refused
+            refused.append((trial, verdict))
+        return [], refused
+
+    def judge_fastest(
+        self, contenders: Sequence[Trial], lenient: bool
+    ) -> tuple[list[tuple[Trial, Judged]], list[tuple[Trial, Judged]]]:
+        """The fastest that are right, and those that are not. lenient: all may overflow where eager PyTorch does."""
+        right: list[tuple[Trial, Judged]] = []
+        rejected: list[tuple[Trial, Judged]] = []
+        refused: Counter[str] = Counter()
+        for trial in contenders:
+            if self.x.distrusted(trial.mugraph, trial.schedule):
+                continue
+            if refused[trial.mugraph] >= REFUSALS:
+                continue  # what this μGraph computes is inaccurate, whatever the schedule
+            trial = self.written(trial)
+            verdict = self.x.judge(trial, lenient)
+            (right if verdict.ok else rejected).append((trial, verdict))
+            if not verdict.ok and trial.schedule.specialize:
+                self.x.trusted[trial.mugraph] = False
+            else:
+                refused[trial.mugraph] += not verdict.ok
+            if len(right) == FINALISTS:
+                break
+        return right, rejected
