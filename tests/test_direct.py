@@ -17,13 +17,14 @@ import triton
 
 from mirage_cli.codegen.direct import (
     CONVENTION,
+    KEPT_STREAMS,
     RECORDING,
     Memory,
     PlannedLaunch,
     RecordedCall,
     RecordedKernel,
     Step,
-    starter,
+    bound,
     starts_as_known,
     way_into_c,
 )
@@ -169,6 +170,17 @@ def test_one_tensor_given_twice_may_be_two_the_next_time(driver: StubDriver) -> 
     assert one.started == [(48, 64, 80)]
 
 
+def test_calls_are_on_the_current_stream_however_many_there_are(driver: StubDriver) -> None:
+    one = OneKernel()
+    one(16, 32)
+    streams = [*range(1, KEPT_STREAMS + 3), 1]
+    for stream in streams:
+        driver.stream = stream
+        one(16, 32)
+    assert [c[3] for c in one.kernel.calls or ()] == streams
+    assert len(one.planned.plans[0].bound) <= KEPT_STREAMS
+
+
 def test_scratch_is_one_allocation(driver: StubDriver) -> None:
     one = OneKernel(8, 256, 257)
     for _ in range(2):
@@ -182,7 +194,7 @@ def test_scratch_is_given_back_where_a_launch_fails(driver: StubDriver) -> None:
     one = OneKernel(8)
     one(16, 32)
     (plan,) = one.planned.plans.values()
-    plan.starts = [(lambda *_: pytest.fail("launched"), plan.steps[0].pick)]
+    plan.bound[driver.stream] = [(lambda *_: pytest.fail("launched"), plan.steps[0].pick)]
     with pytest.raises(pytest.fail.Exception, match="launched"):
         one(16, 32)
     assert one.freed == [1 << 21]
@@ -327,8 +339,8 @@ def test_c_is_called_as_triton_calls_it() -> None:
     run = c_launcher(lambda *args: calls.append(args))
     assert way_into_c(type(run)) is not None
     assert way_into_c(OtherCompiled) is way_into_c(int) is None
-    start = starter(Step(run, 5, 3, (4, 1, 0), tuple))
-    start(7, (16, 32))
+    start, pick = bound(Step(run, 5, 3, (4, 1, 0), tuple), 7)
+    start(*pick([16, 32]))
     run(5, 1, 1, 7, 3, (4, 1, 0), None, None, None, 16, 32)
     by_plan, by_triton = calls
     assert by_plan == by_triton
@@ -337,9 +349,9 @@ def test_c_is_called_as_triton_calls_it() -> None:
 def test_triton_allocates_what_kernels_ask_it_for() -> None:
     run = c_launcher(pytest.fail)
     run.global_scratch_size = 8
-    start = starter(Step(run, 5, 3, (4, 1, 0), tuple))
+    start, pick = bound(Step(run, 5, 3, (4, 1, 0), tuple), 7)
     with pytest.raises(RuntimeError, match="allocat"):
-        start(7, (16, 32))
+        start(*pick([16, 32]))
 
 
 def test_what_fails_is_not_planned(driver: StubDriver) -> None:

@@ -27,6 +27,7 @@ INTO_C = {
     "self.arg_annotations,self.kernel_signature,args)",
 }
 ALIGNMENT_BYTES = 16  # Triton compiles differently for addresses that are multiples of it and for others
+KEPT_STREAMS = 64  # of one plan
 SCRATCH_BYTES = 256  # where each scratch buffer starts in memory that they share: at a multiple of it
 
 
@@ -121,7 +122,7 @@ class Plan:
             kernel.step(started, grid, args, themselves if grid is None else addresses)
             for kernel, started, grid, args in noted
         ]
-        self.starts = [(starter(step), step.pick) for step in self.steps]
+        self.bound: dict[int, list[tuple[Callable[..., Any], Callable[..., Sequence[Any]]]]] = {}  # by stream
         self.shared = [(tuple(x.shape), x.stride(), x.dtype) for x in shared]
         sizes = [-(-x.nbytes // SCRATCH_BYTES) * SCRATCH_BYTES for x in own]
         self.own_bytes = sum(sizes)
@@ -133,8 +134,9 @@ class Plan:
         """tensors: inputs and outputs, which are at these addresses."""
         stream = self.current_stream(device)
         if self.shared:
-            tensors = *tensors, *(self.empty(*layout) for layout in self.shared)
-            addresses = [x.data_ptr() for x in tensors]
+            made = [self.empty(*layout) for layout in self.shared]
+            tensors = *tensors, *made
+            addresses = [*addresses, *[x.data_ptr() for x in made]]
         if not self.own_bytes:
             self.start_all(stream, addresses, tensors)
         elif torch.are_deterministic_algorithms_enabled():  # PyTorch is to fill fresh memory
@@ -148,12 +150,19 @@ class Plan:
                 self.free(start)
 
     def with_own(self, addresses: Sequence[int], start: int) -> list[int]:
-        return [*addresses, *(start + offset for offset in self.own_offsets)]
+        return [*addresses, *[start + offset for offset in self.own_offsets]]
 
     def start_all(self, stream: int, addresses: Sequence[int], tensors: Sequence[Any]) -> None:
         values = [*addresses, *tensors] if self.needs_tensors else addresses
-        for start, pick in self.starts:
-            start(stream, pick(values))
+        for start, pick in self.bound.get(stream) or self.bind(stream):
+            start(*pick(values))
+
+    def bind(self, stream: int) -> list[tuple[Callable[..., Any], Callable[..., Sequence[Any]]]]:
+        """What starts each launch on this stream, and what picks its arguments."""
+        if len(self.bound) >= KEPT_STREAMS:
+            self.bound.clear()
+        self.bound[stream] = made = [bound(step, stream) for step in self.steps]
+        return made
 
     def launches(self, stream: int, tensors: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
         """What Triton would call, and with which arguments. tensors: inputs, outputs and scratch."""
@@ -225,21 +234,20 @@ def picker(args: Sequence[Any], positions: Mapping[int, int]) -> Callable[[Seque
     return operator.itemgetter(*places) if len(places) > 1 else lambda values: [values[i] for i in places]
 
 
-def starter(step: Step) -> Callable[[int, Sequence[Any]], Any]:
-    """What makes a launch, given the stream and the arguments: as `step.run` does, without what it does in Python."""
+def bound(step: Step, stream: int) -> tuple[Callable[..., Any], Callable[..., Sequence[Any]]]:
+    """What makes a launch on this stream as `step.run` does, without its detours in Python; what picks its arguments."""
     run: Any = step.run
-    grid, function, metadata = step.grid, step.function, step.metadata
+    grid, function, metadata, pick = step.grid, step.function, step.metadata, step.pick
     if grid is None:
-        return lambda _, args: run(*args)
+        return run, pick
     way = way_into_c(type(run))
     if way is None or run.global_scratch_size or run.profile_scratch_size:
-        return lambda stream, args: run(grid, 1, 1, stream, function, metadata, None, None, None, *args)
-    launch, *flags = run.launch, run.launch_cooperative_grid, run.launch_pdl
+        return functools.partial(run, grid, 1, 1, stream, function, metadata, None, None, None), pick
+    start = functools.partial(run.launch, grid, 1, 1, stream, function, run.launch_cooperative_grid, run.launch_pdl)
     if way == "3.6":
-        rest = (*flags, None, None, metadata, None, None, None)
-        return lambda stream, args: launch(grid, 1, 1, stream, function, *rest, *args)
-    rest = (*flags, metadata, None, None, None, None, None, run.arg_annotations, run.kernel_signature)
-    return lambda stream, args: launch(grid, 1, 1, stream, function, *rest, args)
+        return functools.partial(start, None, None, metadata, None, None, None), pick
+    more = metadata, None, None, None, None, None, run.arg_annotations, run.kernel_signature
+    return functools.partial(start, *more), lambda values: (pick(values),)
 
 
 def launches_are_watched() -> bool:
