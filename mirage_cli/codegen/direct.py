@@ -235,7 +235,7 @@ def picker(args: Sequence[Any], positions: Mapping[int, int]) -> Callable[[Seque
 
 
 def bound(step: Step, stream: int) -> tuple[Callable[..., Any], Callable[..., Sequence[Any]]]:
-    """What makes a launch on this stream as `step.run` does, without its detours in Python; what picks its arguments."""
+    """What makes a launch on this stream as `step.run` does, with less Python; what picks its arguments."""
     run: Any = step.run
     grid, function, metadata, pick = step.grid, step.function, step.metadata, step.pick
     if grid is None:
