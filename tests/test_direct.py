@@ -24,7 +24,7 @@ from mirage_cli.codegen.direct import (
     RecordedCall,
     RecordedKernel,
     Step,
-    bound,
+    on_stream,
     starts_as_known,
     way_into_c,
 )
@@ -339,7 +339,7 @@ def test_c_is_called_as_triton_calls_it() -> None:
     run = c_launcher(lambda *args: calls.append(args))
     assert way_into_c(type(run)) is not None
     assert way_into_c(OtherCompiled) is way_into_c(int) is None
-    start, pick = bound(Step(run, 5, 3, (4, 1, 0), tuple), 7)
+    start, pick = on_stream(Step(run, 5, 3, (4, 1, 0), tuple), 7)
     start(*pick([16, 32]))
     run(5, 1, 1, 7, 3, (4, 1, 0), None, None, None, 16, 32)
     by_plan, by_triton = calls
@@ -349,7 +349,7 @@ def test_c_is_called_as_triton_calls_it() -> None:
 def test_triton_allocates_what_kernels_ask_it_for() -> None:
     run = c_launcher(pytest.fail)
     run.global_scratch_size = 8
-    start, pick = bound(Step(run, 5, 3, (4, 1, 0), tuple), 7)
+    start, pick = on_stream(Step(run, 5, 3, (4, 1, 0), tuple), 7)
     with pytest.raises(RuntimeError, match="allocat"):
         start(*pick([16, 32]))
 

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 import torch
 
+from mirage_cli.codegen.blocks import HELPERS
+from mirage_cli.codegen.carried import PLANS_WITH_MAPS, carried
 from mirage_cli.codegen.export import (
     ExportInfo,
     ExportNameError,
@@ -289,6 +291,11 @@ def test_a_spec_may_be_called_as_something_within_the_self_check(tmp_path: Path)
     path.write_text(export_source(program, graph, schedule_of(graph)), encoding="utf-8")
     done = run_file(path, TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_nothing_of_the_plans_hides_what_kernels_call() -> None:
+    """They are functions of one file."""
+    assert not carried(PLANS_WITH_MAPS).names & HELPERS
 
 
 def test_launch_runs_on_meta_tensors_as_the_tuner_calls_it() -> None:

@@ -161,7 +161,7 @@ class Plan:
         """What starts each launch on this stream, and what picks its arguments."""
         if len(self.bound) >= KEPT_STREAMS:
             self.bound.clear()
-        self.bound[stream] = made = [bound(step, stream) for step in self.steps]
+        self.bound[stream] = made = [on_stream(step, stream) for step in self.steps]
         return made
 
     def launches(self, stream: int, tensors: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
@@ -234,7 +234,7 @@ def picker(args: Sequence[Any], positions: Mapping[int, int]) -> Callable[[Seque
     return operator.itemgetter(*places) if len(places) > 1 else lambda values: [values[i] for i in places]
 
 
-def bound(step: Step, stream: int) -> tuple[Callable[..., Any], Callable[..., Sequence[Any]]]:
+def on_stream(step: Step, stream: int) -> tuple[Callable[..., Any], Callable[..., Sequence[Any]]]:
     """What makes a launch on this stream as `step.run` does, with less Python; what picks its arguments."""
     run: Any = step.run
     grid, function, metadata, pick = step.grid, step.function, step.metadata, step.pick

@@ -69,6 +69,8 @@ from mirage_cli.verify.residues import (
     zero_in,
 )
 
+_BYTE_PLACES = np.array([0, 8, 16, 24]).reshape(1, 4, 1)
+
 
 class Field:
     """The interpreter `F` that the `field` column of OPS speaks to.
@@ -87,7 +89,7 @@ class Field:
         self.omega = tuple(pow(GENERATOR, r, p) for r, p in zip(self._turns, MODULI[:-1], strict=True))
         self._shifts = {name: np.array([rng.integers(1, p) for p in MODULI]) for name in ("max", "min")}
         self.fewest_guesses = NO_GUESSES  # random bits behind the comparison that had the fewest
-        self._exp_tables: list[list[Array]] | None = None
+        self._exp_tables: Array | None = None
         self._logs: list[dict[int, int]] = [{0: 0} for _ in MODULI]
         self._names: dict[str, int] = {}
 
@@ -246,11 +248,12 @@ class Field:
         valid = (*x.valid[1:], SPENT)
         if any(valid):
             data = np.zeros_like(x.data)
-            for i, tables in enumerate(self._tables()):
-                if valid[i]:
-                    e, p = x.data[i + 1], MODULI[i]
-                    low = tables[0][e & 255] * tables[1][e >> 8 & 255] % p
-                    data[i] = low * (tables[2][e >> 16 & 255] * tables[3][e >> 24] % p) % p
+            on = np.flatnonzero(valid)
+            p = np.array(MODULI)[on, None]
+            digits = x.data[on + 1].reshape(len(on), 1, -1) >> _BYTE_PLACES & 255
+            factors = self._tables()[on[:, None, None], _BYTE_PLACES // 8, digits]
+            pairs = factors[:, ::2] * factors[:, 1::2] % p[:, None]
+            data[on] = (pairs[:, 0] * pairs[:, 1] % p).reshape(len(on), *x.shape)
             taint = None if x.taint is None else np.concatenate([x.taint[1:], np.zeros_like(x.taint[:1])])
         else:
             y = self._borrowed("exp", replace(x, flags=None))
@@ -261,13 +264,11 @@ class Field:
             flags = np.where(x.flags == MINUS_INF, FINITE, x.flags)
         return finish(x.dims, data, valid, flags, taint)
 
-    def _tables(self) -> list[list[Array]]:
+    def _tables(self) -> Array:
         """ω ** (d · 256**k) for each level, each k and each byte d."""
         if self._exp_tables is None:
-            self._exp_tables = [
-                [powers(pow(w, 256**k, p), 256, p) for k in range(4)]
-                for w, p in zip(self.omega, MODULI[:-1], strict=True)
-            ]
+            moduli = zip(self.omega, MODULI[:-1], strict=True)
+            self._exp_tables = np.array([[powers(pow(w, 256**k, p), 256, p) for k in range(4)] for w, p in moduli])
         return self._exp_tables
 
     def log(self, x: Value) -> Value:

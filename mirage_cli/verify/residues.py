@@ -30,6 +30,8 @@ ALL_BORROWED: Valid = (BORROWED,) * LEVELS
 
 _COLUMNS = [np.array(MODULI, dtype=np.int64).reshape((LEVELS,) + (1,) * n) for n in range(16)]
 _INT64 = np.iinfo(np.int64)
+FEW = 8
+"""Elements of an array up to which Python takes powers faster, number by number, than numpy does."""
 NO_GUESSES = 1 << 30
 """Where nothing was compared at random."""
 
@@ -134,7 +136,8 @@ def finish(
     if flags is not None:
         data = np.where(flags == FINITE, data, 0)
     if taint is not None:
-        taint = np.broadcast_to(taint, data.shape) if taint.any() else None
+        taint = np.broadcast_to(taint, data.shape) if taint.shape != data.shape else taint
+        taint = taint if taint.any() else None
     return Value(dims, "field", data, valid, flags, taint, sign)
 
 
@@ -165,7 +168,10 @@ def best_levels(valid: Valid) -> list[int]:
 
 
 def power(x: Array, exponents: tuple[int, ...]) -> Array:
-    """x ** exponents[level], by squaring, four bits of the exponents at a time."""
+    """x ** exponents[level]; of many elements by squaring, four bits of the exponents at a time."""
+    if x[0].size <= FEW:
+        rows = zip(x.reshape(LEVELS, -1).tolist(), exponents, MODULI, strict=True)
+        return np.array([[pow(v, e, p) for v in row] for row, e, p in rows], dtype=np.int64).reshape(x.shape)
     p = columns(x)
     places = range(max(-(-e.bit_length() // 4) for e in exponents))
     digits = np.array([[e >> 4 * i & 15 for e in exponents] for i in reversed(places)])
