@@ -817,6 +817,14 @@ def test_where_all_first_schedules_are_known_the_search_goes_on_from_them() -> N
     assert again.best is not None and again.best.us < min(t.us for t in first.trials)
 
 
+def test_a_known_trial_that_cannot_be_written_any_more_is_passed_over() -> None:
+    known = [replace(t, source="") for t in plain()[0].trials]
+    best = plain()[0].best
+    assert best is not None
+    tuned, _ = tune(known=known, unspeakable=lambda source: source == best.source)
+    assert tuned.best is not None and tuned.best.source and tuned.best.source != best.source
+
+
 def test_known_trials_of_other_graphs_are_left_alone() -> None:
     other = Trial("other", Schedule({"k0": kernel()}), "", Timing((1.0,), 1, 1, "made up"))
     tuned, _ = tune(known=[other])

@@ -75,15 +75,20 @@ class Finals:
         near = [t for t in ranked if t.us <= NEAR * ranked[0].us and not t.schedule.specialize]
         of_each_graph = sorted({t.mugraph: t for t in reversed(near)}.values(), key=lambda t: t.us)
         some = {self.key(t): t for t in (*near[: CONTENDERS // 2], *of_each_graph, *near)}
-        again = dict(list(some.items())[:CONTENDERS])
-        if again:
-            for t, timing in self.x.timings([self.written(t) for t in again.values()], effort=AGAIN):
-                self.x.timed(t, timing)
-        return sorted(self.x.leaders(len(self.x.trials)), key=lambda t: self.key(t) not in again)
+        again = [w for t in list(some.values())[:CONTENDERS] if (w := self.written(t))]
+        for t, timing in self.x.timings(again, effort=AGAIN) if again else ():
+            self.x.timed(t, timing)
+        first = {self.key(t) for t in again}
+        return sorted(self.x.leaders(len(self.x.trials)), key=lambda t: self.key(t) not in first)
 
-    def written(self, trial: Trial) -> Trial:
-        """With its source, which trials of an earlier run are without."""
-        return replace(trial, source=trial.source or self.x.t.emit(self.x.graphs[trial.mugraph], trial.schedule))
+    def written(self, trial: Trial) -> Trial | None:
+        """With its source, which trials of an earlier run are without; None where it cannot be written any more."""
+        if trial.source:
+            return trial
+        try:
+            return replace(trial, source=self.x.t.emit(self.x.graphs[trial.mugraph], trial.schedule))
+        except (EmitError, InexpressibleError):
+            return None
 
     def emitted_incumbent(self) -> Trial | None:
         """The incumbent, written anew as every trial is, or with the reason why it cannot be."""
@@ -163,6 +168,8 @@ class Finals:
             if refused[trial.mugraph] >= REFUSALS:
                 continue  # what this μGraph computes is inaccurate, whatever the schedule
             trial = self.written(trial)
+            if trial is None:
+                continue
             verdict = self.x.judge(trial, lenient)
             (right if verdict.ok else rejected).append((trial, verdict))
             if not verdict.ok and trial.schedule.specialize:
