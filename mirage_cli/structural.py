@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,6 +25,9 @@ VERIFIED = 10
 """μGraphs that are verified, at most."""
 VERIFYING = 0.2
 """The part of the budget that the search leaves to verification."""
+SLOW_S = 1.0
+"""Seconds of verification after which other processes take part, where there may be any: they take about as long to
+start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +116,17 @@ def search_program(
     plans: list[Plan] = []
     rejected: list[str] = []
     stopped = result.stopped
-    for c in distinct(result.candidates, result.as_written):
-        if plans and out_of_time() and c is not result.as_written:
-            stopped = "budget"
-            continue
-        verdict = check_equivalence(lowered, c.graph, options.seed)
-        if verdict.ok:
-            plans.append(Plan(c.id, c.graph, c.schedule, c.predicted_us, verdict))
-        else:
-            rejected.append(f"{c.id}: {verdict}")
+    chosen = distinct(result.candidates, result.as_written)
+    with Verifier(lowered, [c.graph for c in chosen], options) as verifier:
+        for i, c in enumerate(chosen):
+            if plans and out_of_time() and c is not result.as_written:
+                stopped = "budget"
+                continue
+            verdict = verifier.verdict(i)
+            if verdict.ok:
+                plans.append(Plan(c.id, c.graph, c.schedule, c.predicted_us, verdict))
+            else:
+                rejected.append(f"{c.id}: {verdict}")
     seconds = time.perf_counter() - start
     return Found(
         tuple(plans),
@@ -134,6 +139,38 @@ def search_program(
         stopped,
         seconds,
     )
+
+
+class Verifier:
+    """Verdicts on μGraphs, asked for in their order: worked out one by one, or, where that is slow, side by side."""
+
+    def __init__(self, program: Program, graphs: Sequence[MuGraph], options: Options) -> None:
+        self.program, self.graphs, self.options = program, graphs, options
+        self.spent_s = 0.0
+        self.pool: ProcessPoolExecutor | None = None
+        self.futures: dict[int, Future[Verdict]] = {}
+
+    def __enter__(self) -> Verifier:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.pool is not None:
+            self.pool.shutdown(wait=False, cancel_futures=True)
+
+    def verdict(self, i: int) -> Verdict:
+        if i in self.futures:
+            return self.futures[i].result()
+        start = time.perf_counter()
+        found = check_equivalence(self.program, self.graphs[i], self.options.seed)
+        self.spent_s += time.perf_counter() - start
+        left = range(i + 1, len(self.graphs))
+        if self.spent_s > SLOW_S and min(len(left), self.options.workers) > 1:
+            context = multiprocessing.get_context("spawn")
+            workers = min(len(left), self.options.workers)
+            self.pool = ProcessPoolExecutor(workers, context, initializer=_become_searcher, initargs=(None,))
+            tasks = {n: (self.program, self.graphs[n], self.options.seed) for n in left}
+            self.futures = {n: self.pool.submit(check_equivalence, *task) for n, task in tasks.items()}
+        return found
 
 
 def distinct(candidates: Sequence[Candidate], as_written: Candidate) -> list[Candidate]:
@@ -161,7 +198,8 @@ def search_all(programs: Sequence[Program], target: Target, options: Options) ->
     stop = context.Event()
     workers = min(options.workers, len(programs))
     with ProcessPoolExecutor(workers, context, initializer=_become_searcher, initargs=(stop,)) as pool:
-        futures = [pool.submit(_search_in_worker, p, target, options) for p in programs]
+        each = replace(options, workers=options.workers // workers)
+        futures = [pool.submit(_search_in_worker, p, target, each) for p in programs]
         for f in futures:
             try:
                 yield f.result()

@@ -5,13 +5,16 @@ Also the data on which a kernel that does not subtract a maximum overflows.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from mirage_cli import structural
 from mirage_cli.codegen.export import export_source, load_export
 from mirage_cli.codegen.torch_source import torch_source
+from mirage_cli.ir.derived import lower
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline import Pipeline
 from mirage_cli.spec import load_spec, parse_spec
@@ -19,6 +22,7 @@ from mirage_cli.store import Store
 from mirage_cli.structural import Options, Plan, search_program
 from mirage_cli.target import find_target
 from mirage_cli.tune.interpreted import Interpreter, Judged, reduced_schedule, reduced_sizes
+from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.numeric import NumericVerdict, draw_inputs, judge
 
 SPECS = Path(__file__).parent.parent / "search_specs"
@@ -52,6 +56,22 @@ def exported_verdict(program: Program, plan: Plan, variant: int, **options: obje
 
     settings = {"eager": names["reference"], "device": "cpu", "seed": variant} | options
     return judge(small, run, **settings)  # type: ignore[arg-type]
+
+
+def test_verification_side_by_side_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a refusal: of the second of the plans, where the first was no trouble."""
+    program = load_spec(SPECS / "rmsnorm_linear.yaml").at({"m": 2})
+    alone = search_program(program, H200, Options())
+    monkeypatch.setattr(structural, "SLOW_S", 0.0)
+    lowered, (first, *others) = lower(program), [p.graph for p in alone.plans]
+    wrong = replace(others[0], kernels=others[0].kernels[:-1])
+    with structural.Verifier(lowered, [first, wrong, *others], Options(workers=2)) as verifier:
+        verdicts = [verifier.verdict(i) for i in range(len(others) + 2)]
+        assert len(verifier.futures) == len(others) + 1
+    assert [v for v in verdicts if v.ok] == [p.verdict for p in alone.plans]
+    assert verdicts[1] == check_equivalence(lowered, wrong, 0)
+    beside = search_program(program, H200, Options(workers=2))
+    assert replace(beside, seconds=0.0) == replace(alone, seconds=0.0)
 
 
 @pytest.mark.parametrize("name", INSTANCES)
