@@ -53,14 +53,11 @@ GUESSES = 24
 PATIENCE = 120
 """So many of them in a row that bring less than `GAIN` end the search; what is on its way then is dropped."""
 GAIN = 0.99
-
-
 SPILL_LIMIT_BYTES = 128
 SPECIALIZED_TIMEOUT_S = 8.0
 """What a step of a specialized schedule may take: some that Triton compiles never end."""
 UNTRUSTED = (FailureKind.HANG, FailureKind.FAULT, FailureKind.CRASH, FailureKind.WRONG)
 """Failures of a specialized schedule after which no other of the same μGraph is tried."""
-
 
 Emit = Callable[[MuGraph, Schedule], str]
 Progress = Callable[[str, int, float | None], None]
@@ -102,7 +99,7 @@ class Explorer:
     """One run of the first part, with the trials it has made."""
 
     def __init__(self, means: Means, task: Task) -> None:
-        self.t, self.task, self.graphs = means, task, task.graphs
+        self.means, self.task, self.graphs = means, task, task.graphs
         self.trials: dict[str, Trial] = {}
         self.waiting: dict[str, Trial] = {}  # what is being compiled, or was and is not yet timed
         self.guessed: set[str] = set()  # what the surrogate has named
@@ -124,7 +121,7 @@ class Explorer:
         try:
             return self.explore()
         finally:
-            self.t.farm.drop()
+            self.means.farm.drop()
 
     def explore(self) -> str:
         self.ask(self.first())
@@ -137,7 +134,7 @@ class Explorer:
                     self.ask(promising)
                 if not promising:
                     break
-            if not self.t.farm.pending:
+            if not self.means.farm.pending:
                 return stopped or "exhausted"
             with self.phase("compiling"):
                 ready = self.compiled()
@@ -147,17 +144,17 @@ class Explorer:
             if not stopped:
                 late = time.monotonic() > self.task.deadline and self.leaders(1)
                 stopped = "budget" if late else "exhausted" if self.idle >= PATIENCE else ""
-                for key in self.t.farm.forget() if stopped else ():
+                for key in self.means.farm.forget() if stopped else ():
                     del self.waiting[key]
 
     def first(self) -> list[tuple[str, Schedule]]:
         """What won at other sizes, and the cost model's best."""
-        hints = [(g, fitted(self.graphs[g], s, self.t.target)) for g, s in self.task.hints if g in self.graphs]
+        hints = [(g, fitted(self.graphs[g], s, self.means.target)) for g, s in self.task.hints if g in self.graphs]
         counts = [STARTS] * PROMISING + [FEW_STARTS] * len(self.graphs)
         return [(g, s) for g, s in hints if s is not None] + [
             (g, s)
             for (g, graph), count in zip(self.graphs.items(), counts, strict=False)
-            for s in first_schedules(graph, self.t.target, count)
+            for s in first_schedules(graph, self.means.target, count)
         ]
 
     @contextmanager
@@ -184,7 +181,7 @@ class Explorer:
             if trials[0].us > limit:
                 continue
             if len(trials[0].schedule.kernels) > 1:
-                crossed = crossings(self.graphs[g], [t.schedule for t in self.varied(trials)], self.t.target)
+                crossed = crossings(self.graphs[g], [t.schedule for t in self.varied(trials)], self.means.target)
                 points += [Point(g, s, us) for us, s in crossed]
             near = self.around(g, [t.schedule for t in self.centres(g, trials)])
             points += [p for some in near for p in some]
@@ -205,7 +202,7 @@ class Explorer:
         best = list(trials[:BEAM])
         if not trials[0].schedule.kernels:
             return best
-        kernel = dearest_kernel(self.graphs[g], trials[0].schedule, self.t.target)
+        kernel = dearest_kernel(self.graphs[g], trials[0].schedule, self.means.target)
         seen = {t.schedule.kernels[kernel].tiles for t in best}
         others: list[Trial] = []
         for t in trials[BEAM:]:
@@ -228,7 +225,7 @@ class Explorer:
     def around(self, g: str, schedules: Sequence[Schedule]) -> list[list[Point]]:
         """For each of these the schedules one change away."""
         new = {key: s for s in schedules if (key := self.key(g, s)) not in self.near}
-        for key, near in zip(new, neighbours(self.graphs[g], [*new.values()], self.t.target), strict=True):
+        for key, near in zip(new, neighbours(self.graphs[g], [*new.values()], self.means.target), strict=True):
             self.near[key] = [Point(g, s, us) for us, s in near]
         return [self.near[self.key(g, s)] for s in schedules]
 
@@ -239,7 +236,7 @@ class Explorer:
             if key not in self.predictions:
                 new.setdefault(t.mugraph, []).append(t.schedule)
         for g, schedules in new.items():
-            us = totals_us(self.graphs[g], schedules, self.t.target, models(self.graphs[g]))
+            us = totals_us(self.graphs[g], schedules, self.means.target, models(self.graphs[g]))
             self.predictions |= {self.key(g, s): float(x) for s, x in zip(schedules, us, strict=True)}
         return [Point(t.mugraph, t.schedule, self.predictions[key], t.us) for key, t in self.trials.items()]
 
@@ -260,25 +257,25 @@ class Explorer:
             if key in self.trials or key in self.waiting:
                 continue
             try:
-                sources[key] = self.t.emit(self.graphs[g], s)
+                sources[key] = self.means.emit(self.graphs[g], s)
                 self.waiting[key] = Trial(g, s, sources[key])
             except EmitError as error:
                 self.failures[error.reason] += 1
                 self.trials[key] = Trial(g, s, "", failure=error.reason)
                 self.idle += key in self.guessed
         jobs = [Candidate(key, source) for key, source in sources.items()]
-        self.t.farm.give(jobs, self.task.problem.inputs, self.task.problem.outputs)
+        self.means.farm.give(jobs, self.task.problem.inputs, self.task.problem.outputs)
 
     def compiled(self) -> list[Trial]:
         """Of what the compilers have done, what has the registers and the shared memory that it needs."""
         fine: list[Trial] = []
-        for key, answer in self.t.farm.take():
+        for key, answer in self.means.farm.take():
             trial = self.waiting[key]
             if isinstance(answer, Failure):
                 self.fail(trial, str(answer.kind), str(answer))
             elif any(k.spill_bytes > SPILL_LIMIT_BYTES for k in answer):
                 self.fail(trial, "spills registers", "spills registers")
-            elif any(k.shared_bytes > self.t.target.smem_per_block_bytes for k in answer):
+            elif any(k.shared_bytes > self.means.target.smem_per_block_bytes for k in answer):
                 self.fail(trial, "shared memory", "needs more shared memory than a block may have")
             else:
                 fine.append(trial)
@@ -287,7 +284,7 @@ class Explorer:
     def tell(self) -> None:
         best = self.best_us()
         what = "promising schedules" if self.guessed else "first schedules"
-        self.t.progress(what, len(self.trials), best if best < float("inf") else None)
+        self.means.progress(what, len(self.trials), best if best < float("inf") else None)
 
     def time(self, trials: Sequence[Trial]) -> None:
         """Those that are specialized by themselves, the schedules of a μGraph together."""
@@ -325,7 +322,7 @@ class Explorer:
         candidates = [Candidate(i, t.source) for i, t in jobs.items()]
         if timeout_s is not None:
             candidates = [replace(c, timeout_s=timeout_s) for c in candidates]
-        found = self.t.worker.time(candidates, effort, persist=timeout_s is None)
+        found = self.means.worker.time(candidates, effort, persist=timeout_s is None)
         return [(jobs[i], timing) for i, timing in found.items()]
 
     def timed(self, t: Trial, timing: Timing | Failure) -> None:
@@ -350,7 +347,7 @@ class Explorer:
     def judge(self, trial: Trial, lenient: bool, anew: bool = False) -> Judged:
         """Every distribution against float64 and eager."""
         standard = Standard(self.task.tolerance, self.task.contracted, lenient)
-        judged = self.t.worker.judge(Candidate("judged", trial.source, timeout_s=60.0), standard, anew)
+        judged = self.means.worker.judge(Candidate("judged", trial.source, timeout_s=60.0), standard, anew)
         if isinstance(judged, Failure):
             return Judged(False, float("inf"), 0.0, str(judged))
         return judged

@@ -35,7 +35,7 @@ class Finals:
     """What becomes of one run's trials."""
 
     def __init__(self, explored: Explorer, incumbent: Incumbent | None) -> None:
-        self.x, self.incumbent = explored, incumbent
+        self.explored, self.incumbent = explored, incumbent
         self.eager = baseline("eager", explored.task.problem)
 
     def decide(self, stopped: str) -> Tuned:
@@ -47,46 +47,48 @@ class Finals:
         finalists: list[tuple[Trial, Judged]] = []
         eager: Timing | Failure = Failure(FailureKind.CRASH, "never timed")
         incumbent = self.emitted_incumbent()
-        with self.x.phase("finals"):
+        with self.explored.phase("finals"):
             contenders = self.contenders()
         for lenient in (False, True):
-            with self.x.phase("judging"):
+            with self.explored.phase("judging"):
                 right, refused = self.judge_fastest(contenders, lenient)
                 incumbent = self.join(incumbent, right, refused, lenient)
             rejected += refused
-            with self.x.phase("finals"):
+            with self.explored.phase("finals"):
                 finalists, eager = self.final_timing(right)
-            with self.x.phase("judging"):
+            with self.explored.phase("judging"):
                 finalists, refused = self.right_anew(finalists, lenient)
             rejected += refused
             if finalists and (isinstance(eager, Failure) or finalists[0][0].us <= eager.median_us):
                 break
         best, verdict = finalists[0] if finalists else (None, None)
         timed = [t for t, _ in finalists]
-        result = Tuned(best, verdict, [*self.x.trials.values()], timed, rejected, {"eager": eager}, self.x.failures)
+        result = Tuned(
+            best, verdict, [*self.explored.trials.values()], timed, rejected, {"eager": eager}, self.explored.failures
+        )
         result.stopped = stopped
-        result.found = next((t for t in timed if self.key(t) in self.x.trials), None)
+        result.found = next((t for t in timed if self.key(t) in self.explored.trials), None)
         result.incumbent = incumbent and self.outcome(incumbent, timed, rejected)
         return result
 
     def contenders(self) -> list[Trial]:
         """All that was timed, the fastest first: those that were timed again, then the others."""
-        ranked = self.x.leaders(len(self.x.trials))
+        ranked = self.explored.leaders(len(self.explored.trials))
         near = [t for t in ranked if t.us <= NEAR * ranked[0].us and not t.schedule.specialize]
         of_each_graph = sorted({t.mugraph: t for t in reversed(near)}.values(), key=lambda t: t.us)
         some = {self.key(t): t for t in (*near[: CONTENDERS // 2], *of_each_graph, *near)}
         again = [w for t in list(some.values())[:CONTENDERS] if (w := self.written(t))]
-        for t, timing in self.x.timings(again, effort=AGAIN) if again else ():
-            self.x.timed(t, timing)
+        for t, timing in self.explored.timings(again, effort=AGAIN) if again else ():
+            self.explored.timed(t, timing)
         first = {self.key(t) for t in again}
-        return sorted(self.x.leaders(len(self.x.trials)), key=lambda t: self.key(t) not in first)
+        return sorted(self.explored.leaders(len(self.explored.trials)), key=lambda t: self.key(t) not in first)
 
     def written(self, trial: Trial) -> Trial | None:
         """With its source, which trials of an earlier run are without; None where it cannot be written any more."""
         if trial.source:
             return trial
         try:
-            return replace(trial, source=self.x.t.emit(self.x.graphs[trial.mugraph], trial.schedule))
+            return replace(trial, source=self.explored.means.emit(self.explored.graphs[trial.mugraph], trial.schedule))
         except (EmitError, InexpressibleError):
             return None
 
@@ -96,7 +98,7 @@ class Finals:
             return None
         mugraph, schedule = self.incumbent.mugraph, self.incumbent.schedule
         try:
-            return Trial(mugraph, schedule, self.x.t.emit(self.incumbent.graph, schedule))
+            return Trial(mugraph, schedule, self.explored.means.emit(self.incumbent.graph, schedule))
         except (EmitError, InexpressibleError) as error:
             return Trial(mugraph, schedule, "", failure=f"cannot be written: {error}")
 
@@ -112,7 +114,7 @@ class Finals:
             return incumbent
         verdict = next((v for t, v in [*right, *refused] if self.same(t, incumbent)), None)
         if verdict is None:
-            verdict = self.x.judge(incumbent, lenient)
+            verdict = self.explored.judge(incumbent, lenient)
             (right if verdict.ok else refused).append((incumbent, verdict))
         return replace(incumbent, failure=verdict.problem)
 
@@ -127,14 +129,14 @@ class Finals:
         return self.key(a) == self.key(b)
 
     def key(self, t: Trial) -> str:
-        return self.x.key(t.mugraph, t.schedule)
+        return self.explored.key(t.mugraph, t.schedule)
 
     def final_timing(
         self, right: Sequence[tuple[Trial, Judged]]
     ) -> tuple[list[tuple[Trial, Judged]], Timing | Failure]:
         """The finalists with careful timings, fastest first, and eager PyTorch's, all interleaved."""
         contestants = [Candidate(f"{i}", t.source) for i, (t, _) in enumerate(right)]
-        timings = dict(self.x.t.worker.time([*contestants, self.eager], FINAL))
+        timings = dict(self.explored.means.worker.time([*contestants, self.eager], FINAL))
         finalists: list[tuple[Trial, Judged]] = []
         for i, (trial, verdict) in enumerate(right):
             timing = timings[f"{i}"]
@@ -149,7 +151,7 @@ class Finals:
         """The finalists from the first on that is right on data by which none was chosen; and those in front of it."""
         refused: list[tuple[Trial, Judged]] = []
         for n, (trial, _) in enumerate(finalists):
-            verdict = self.x.judge(trial, lenient, anew=True)
+            verdict = self.explored.judge(trial, lenient, anew=True)
             if verdict.ok:
                 return finalists[n:], refused
             refused.append((trial, verdict))
@@ -163,17 +165,17 @@ class Finals:
         rejected: list[tuple[Trial, Judged]] = []
         refused: Counter[str] = Counter()
         for trial in contenders:
-            if self.x.distrusted(trial.mugraph, trial.schedule):
+            if self.explored.distrusted(trial.mugraph, trial.schedule):
                 continue
             if refused[trial.mugraph] >= REFUSALS:
                 continue  # what this μGraph computes is inaccurate, whatever the schedule
             trial = self.written(trial)
             if trial is None:
                 continue
-            verdict = self.x.judge(trial, lenient)
+            verdict = self.explored.judge(trial, lenient)
             (right if verdict.ok else rejected).append((trial, verdict))
             if not verdict.ok and trial.schedule.specialize:
-                self.x.trusted[trial.mugraph] = False
+                self.explored.trusted[trial.mugraph] = False
             else:
                 refused[trial.mugraph] += not verdict.ok
             if len(right) == FINALISTS:
