@@ -200,6 +200,29 @@ def test_one_failure_costs_only_itself(worker: GpuWorker) -> None:
         assert timing.spread_us >= 0
 
 
+def test_the_caller_goes_on_while_the_process_is_at_work(worker: GpuWorker, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    wait = f"while not os.path.exists({str(told)!r}): time.sleep(0.01)\ntorch.mul(x, 2, out=y)"
+    found = worker.time([candidate("waits", wait)], QUICK, meanwhile=told.touch)
+    assert isinstance(found["waits"], Timing)
+
+
+def test_what_the_caller_does_meanwhile_is_done_once(worker: GpuWorker) -> None:
+    done: list[str] = []
+    found = worker.time([candidate("crash", "os._exit(3)"), GOOD], QUICK, meanwhile=lambda: done.append("it"))
+    failed(found["crash"], FailureKind.CRASH)
+    assert isinstance(found["good"], Timing) and done == ["it"]
+
+
+def test_no_answer_is_taken_for_that_of_another_question(worker: GpuWorker) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        worker.time([candidate("other", "torch.mul(x, 2, out=y)")], QUICK, meanwhile=interrupt)
+    assert [*worker.time([GOOD], QUICK)] == ["good"]
+
+
 def test_contestants_are_interleaved(worker: GpuWorker, tmp_path: Path) -> None:
     log = tmp_path / "log"
     noting = [

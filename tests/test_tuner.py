@@ -483,10 +483,15 @@ class Worker:
         self.problems.append(problem)
 
     def time(
-        self, candidates: Sequence[Candidate], effort: Effort, persist: bool = True
+        self,
+        candidates: Sequence[Candidate],
+        effort: Effort,
+        persist: bool = True,
+        meanwhile: Callable[[], object] = lambda: None,
     ) -> Mapping[str, Timing | Failure]:
         if persist:
             self.clock()
+        meanwhile()
         found: dict[str, Timing | Failure] = {}
         for c in candidates:
             if effort == QUICK:

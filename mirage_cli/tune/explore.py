@@ -104,6 +104,7 @@ class Explorer:
         self.waiting: dict[str, Trial] = {}  # what is being compiled, or was and is not yet timed
         self.guessed: set[str] = set()  # what the surrogate has named
         self.record_us, self.idle = math.inf, 0  # the last gain, and the guesses since
+        self.stopped = ""  # what has ended the exploration
         self.failures: Counter[str] = Counter()
         self.near: dict[str, list[Point]] = {}
         self.predictions: dict[str, float] = {}
@@ -125,27 +126,31 @@ class Explorer:
 
     def explore(self) -> str:
         self.ask(self.first())
-        stopped = ""
         while True:
-            while not stopped and len(self.waiting) < GUESSES and self.idle < PATIENCE:
-                with self.phase("choosing"):
-                    promising = self.promising()
-                    self.guessed |= {self.key(*pair) for pair in promising}
-                    self.ask(promising)
-                if not promising:
-                    break
             if not self.means.farm.pending:
-                return stopped or "exhausted"
+                self.refill()
+            if not self.means.farm.pending:
+                return self.stopped or "exhausted"
             with self.phase("compiling"):
                 ready = self.compiled()
             with self.phase("timing"):
                 self.time(ready)
             self.tell()
-            if not stopped:
+            if not self.stopped:
                 late = time.monotonic() > self.task.deadline and self.leaders(1)
-                stopped = "budget" if late else "exhausted" if self.idle >= PATIENCE else ""
-                for key in self.means.farm.forget() if stopped else ():
+                self.stopped = "budget" if late else "exhausted" if self.idle >= PATIENCE else ""
+                for key in self.means.farm.forget() if self.stopped else ():
                     del self.waiting[key]
+
+    def refill(self) -> None:
+        """Names more schedules where few are left on their way."""
+        while not self.stopped and len(self.waiting) < GUESSES and self.idle < PATIENCE:
+            with self.phase("choosing"):
+                promising = self.promising()
+                self.guessed |= {self.key(*pair) for pair in promising}
+                self.ask(promising)
+            if not promising:
+                break
 
     def first(self) -> list[tuple[str, Schedule]]:
         """What won at other sizes, and the cost model's best."""
@@ -287,9 +292,12 @@ class Explorer:
         self.means.progress(what, len(self.trials), best if best < float("inf") else None)
 
     def time(self, trials: Sequence[Trial]) -> None:
-        """Those that are specialized by themselves, the schedules of a μGraph together."""
+        """Those that are specialized by themselves, the schedules of a μGraph together.
+
+        While the others are at work on the GPU, more are named, on what is known by then.
+        """
         plain = [t for t in trials if not t.schedule.specialize]
-        for t, timing in self.timings(plain) if plain else ():
+        for t, timing in self.timings(plain, meanwhile=self.refill) if plain else ():
             self.timed(t, timing)
         risky: dict[str, list[Trial]] = {}
         for t in trials:
@@ -315,14 +323,18 @@ class Explorer:
             self.timed(t, timing if trusted or isinstance(timing, Failure) else distrusted)
 
     def timings(
-        self, trials: Sequence[Trial], timeout_s: float | None = None, effort: Effort = QUICK
+        self,
+        trials: Sequence[Trial],
+        timeout_s: float | None = None,
+        effort: Effort = QUICK,
+        meanwhile: Callable[[], object] = lambda: None,
     ) -> list[tuple[Trial, Timing | Failure]]:
         """Timings side by side. With a timeout, one that takes the process down leaves the others without."""
         jobs = {f"{i}": t for i, t in enumerate(trials)}
         candidates = [Candidate(i, t.source) for i, t in jobs.items()]
         if timeout_s is not None:
             candidates = [replace(c, timeout_s=timeout_s) for c in candidates]
-        found = self.means.worker.time(candidates, effort, persist=timeout_s is None)
+        found = self.means.worker.time(candidates, effort, persist=timeout_s is None, meanwhile=meanwhile)
         return [(jobs[i], timing) for i, timing in found.items()]
 
     def timed(self, t: Trial, timing: Timing | Failure) -> None:

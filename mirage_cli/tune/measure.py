@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 import statistics
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -257,6 +257,10 @@ class WorkerOptions:
     memory_fraction: float = 0.4
 
 
+def _nothing() -> None:
+    pass
+
+
 class GpuWorker:
     """Asks a process of its own. Use as a context manager; from one thread at a time."""
 
@@ -306,17 +310,24 @@ class GpuWorker:
         return self._ask(Judge(candidate, standard, anew))
 
     def time(
-        self, candidates: Sequence[Candidate], effort: Effort = QUICK, seed: int = 0, persist: bool = True
+        self,
+        candidates: Sequence[Candidate],
+        effort: Effort = QUICK,
+        seed: int = 0,
+        persist: bool = True,
+        meanwhile: Callable[[], object] = _nothing,
     ) -> Mapping[str, Timing | Failure]:
         """Times all candidates in turn, round by round, each round in an order of its own.
 
+        meanwhile: what the caller does while the process is at work.
         When one takes the process down, it is named, and the others are timed again without it; or else, unless this is
         to `persist`, they have no figures. One that writes where it should not spoils the inputs of the others.
         """
         results: dict[str, Timing | Failure] = {}
         left: tuple[Candidate, ...] = tuple(candidates)
         while left:
-            answer: Timings | _Lost = self._ask(Time(left, effort, seed))
+            answer: Timings | _Lost = self._ask(Time(left, effort, seed), meanwhile)
+            meanwhile = _nothing
             if isinstance(answer, Timings):
                 results |= answer.results
                 break
@@ -337,12 +348,15 @@ class GpuWorker:
             raise MeasureError(f"The device's ceilings cannot be measured: {answer}")
         return answer
 
-    def _ask(self, request: Judge | Time | MeasureOverhead | MeasureFloor) -> Any:
+    def _ask(
+        self, request: Judge | Time | MeasureOverhead | MeasureFloor, meanwhile: Callable[[], object] = _nothing
+    ) -> Any:
         """The answer: for `Time` `Timings` or `_Lost`; otherwise figures or a Failure. Raises MeasureError."""
         child = self._running()
         at = At("", PROBLEM_TIMEOUT_S)
         try:
             child.send(request)
+            meanwhile()
             while isinstance(answer := child.receive(at.timeout_s), At):
                 at = answer
         except TimeoutError as e:

@@ -43,7 +43,7 @@ class Tuned:
     finalists: with their careful timings, fastest first; among them the incumbent, if it is right.
     found: the first of them that is a trial.
     incumbent: as it came out of the finals, with its timing or why it has none.
-    phases: seconds of each kind of work.
+    phases: seconds of each kind of work; schedules are chosen while others are timed.
     """
 
     best: Trial | None
