@@ -118,14 +118,16 @@ class Explorer:
                     self.trusted[trial.mugraph] = False
 
     def run(self) -> str:
-        """Times schedules until the best seems found; says what ended it."""
+        """Times schedules until the best seems found; says what ended it. Raises MeasureError."""
         try:
+            self.ask(self.first())
+            with self.phase("starting"):  # while the first are being compiled
+                self.means.worker.set_problem(self.task.problem)
             return self.explore()
         finally:
             self.means.farm.drop()
 
     def explore(self) -> str:
-        self.ask(self.first())
         while True:
             if not self.means.farm.pending:
                 self.refill()

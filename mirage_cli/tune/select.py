@@ -45,7 +45,6 @@ def tune(
         on_trial,
     )
     start = time.monotonic()
-    means.worker.set_problem(problem)
     explorer = Explorer(means, task)
     result = Finals(explorer, incumbent).decide(explorer.run())
     result.seconds = time.monotonic() - start
