@@ -9,8 +9,9 @@ the rest, one program at a time.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -142,6 +143,10 @@ class Pipeline:
         )
         return self.measured(program, key, found) if self.measures else self.predicted(program, key, found)
 
+    def left_s(self, found: Found) -> float:
+        """Seconds of the budget for what comes after the search."""
+        return max(self.options.budget_s - found.seconds, TUNING * self.options.budget_s)
+
     # -- with a GPU
 
     def measured(self, program: Program, key: Key, found: Found) -> dict[str, Any]:
@@ -150,8 +155,7 @@ class Pipeline:
 
         stored = self.store.best(key)
         incumbent = self.incumbent(key, stored)
-        left_s = max(self.options.budget_s - found.seconds, TUNING * self.options.budget_s)
-        tuned = self.tune(program, key, found.plans, incumbent, left_s)
+        tuned = self.tune(program, key, found.plans, incumbent, self.left_s(found))
         best = tuned.best
         base = self.document(program, found)
         eager = tuned.baselines.get("eager")
@@ -289,9 +293,10 @@ class Pipeline:
 
         base = self.document(program, found)
         failures: Counter[str] = Counter()
-        base["top"] = self.check_plans(program, key, found, base, failures, lenient=False)
+        end = time.monotonic() + self.left_s(found)
+        base["top"] = self.check_plans(program, key, found, base, failures, end, lenient=False)
         if not base["top"]:
-            base["top"] = self.check_plans(program, key, found, base, failures, lenient=True)
+            base["top"] = self.check_plans(program, key, found, base, failures, end, lenient=True)
         base["dropped"] = dict(failures)
         if base["top"]:
             base["best"] = best = base["top"][0]
@@ -302,12 +307,23 @@ class Pipeline:
         return base
 
     def check_plans(
-        self, program: Program, key: Key, found: Found, base: Mapping[str, Any], failures: Counter[str], lenient: bool
+        self,
+        program: Program,
+        key: Key,
+        found: Found,
+        base: dict[str, Any],
+        failures: Counter[str],
+        end: float,
+        lenient: bool,
     ) -> list[dict[str, Any]]:
-        """Rows of the first plans that pass. lenient: they may overflow where eager PyTorch does."""
+        """Rows of the first plans that pass, until the `end` if there is one. lenient: they may overflow where eager
+        PyTorch does."""
         rows: list[dict[str, Any]] = []
         for p in found.plans:
             if len(rows) >= self.options.top:
+                break
+            if rows and self.options.tune and time.monotonic() > end:
+                base["search"]["stopped"] = "budget"
                 break
             schedule, row = p.schedule, self.row(program, p)
             if self.options.tune:
@@ -344,28 +360,17 @@ class Pipeline:
     def check_offline(self, program: Program, p: Plan, lenient: bool) -> Any:
         """(schedule, judgement) of the first schedule that compiles for the target without spilling and is right in
         the interpreter at reduced sizes, and at its own where that takes seconds; or the reason why there is none."""
-        from mirage_cli.codegen.blocks import EmitError
         from mirage_cli.codegen.export import kernels_source
         from mirage_cli.tune.interpreted import Interpreter, reduced_schedule, reduced_sizes, soon_done
-        from mirage_cli.tune.measure import Candidate as Contestant
-        from mirage_cli.tune.measure import Failure
-        from mirage_cli.tune.space import first_schedules
 
         if self._interpreter is None:
             self._interpreter = self._stack.enter_context(Interpreter())
             self._interpreter.start()
         problem = measured_problem(program, self.options.seed)
         reason = "no schedule fits"
-        for schedule in [p.schedule, *first_schedules(p.graph, self.target, 4)]:
-            self.progress(f"compiling {p.id} for {self.target.arch}")
-            try:
-                source = kernels_source(p.graph, schedule)
-            except EmitError as error:
-                reason = error.reason
-                continue
-            ((_, answer),) = self.farm().compile_all([Contestant(p.id, source)], problem.inputs, problem.outputs)
-            if isinstance(answer, Failure):
-                reason = str(answer.kind)
+        for schedule, source, answer in self.compiled_offline(p, problem):
+            if isinstance(answer, str):
+                reason = answer
                 continue
             if any(k.spill_bytes > 256 or k.shared_bytes > self.target.smem_per_block_bytes for k in answer):
                 reason = "spills registers or shared memory"
@@ -384,6 +389,28 @@ class Pipeline:
                 return schedule, judged
             reason = f"wrong in the interpreter: {judged.problem}"
         return reason
+
+    def compiled_offline(self, p: Plan, problem: Any) -> Iterator[tuple[Schedule, str, Any]]:
+        """The plan's schedule and, if more are asked for, others, each with its source and the kernels that it compiles
+        to for the target, or why there are none. Those others are compiled side by side."""
+        from mirage_cli.codegen.blocks import EmitError
+        from mirage_cli.codegen.export import kernels_source
+        from mirage_cli.tune.measure import Candidate as Contestant
+        from mirage_cli.tune.measure import Failure
+        from mirage_cli.tune.space import first_schedules
+
+        for some in (lambda: [p.schedule], lambda: first_schedules(p.graph, self.target, 4)):
+            self.progress(f"compiling {p.id} for {self.target.arch}")
+            written: dict[str, tuple[Schedule, str]] = {}
+            for i, schedule in enumerate(some()):
+                try:
+                    written[f"{i}"] = schedule, kernels_source(p.graph, schedule)
+                except EmitError as error:
+                    yield schedule, "", error.reason
+            jobs = [Contestant(i, source) for i, (_, source) in written.items()]
+            answers = dict(self.farm().compile_all(jobs, problem.inputs, problem.outputs))
+            for i, pair in written.items():
+                yield *pair, str(a.kind) if isinstance(a := answers[i], Failure) else a
 
     # -- both
 

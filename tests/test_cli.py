@@ -6,6 +6,7 @@ Most tests run `main` in this process; those of signals, of files that cannot be
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -18,7 +19,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import UnionType
+from types import SimpleNamespace, UnionType
 from typing import Any
 
 import pytest
@@ -289,6 +290,19 @@ def test_a_second_search_answers_from_the_database(mirage: Mirage, monkeypatch: 
     assert again.code == 0 and again.document == first.document and searched == ["tiny"]
     fresh = mirage("search", "tiny.yaml", "--no-tune", "--json", "--fresh")
     assert without_seconds(fresh.document) == without_seconds(first.document) and searched == ["tiny", "tiny"]
+
+
+def test_plans_are_compiled_and_interpreted_while_there_is_time(
+    mirage: Mirage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = "search", "tiny.yaml", "--json", "--workers", 1
+    (at_leisure,) = mirage(*search, "--fresh").document["results"]
+    assert len(at_leisure["top"]) > 1 and at_leisure["search"]["stopped"] == "exhausted"
+    clock = SimpleNamespace(monotonic=itertools.count(0, 1000).__next__)
+    monkeypatch.setattr("mirage_cli.pipeline.time", clock)
+    (late,) = mirage(*search, "--fresh").document["results"]
+    assert late["search"]["stopped"] == "budget"
+    assert [r["id"] for r in late["top"]] == [at_leisure["best"]["id"]]
 
 
 def test_a_search_reports_as_many_kernels_as_it_is_asked_for(mirage: Mirage) -> None:
