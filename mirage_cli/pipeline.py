@@ -210,7 +210,7 @@ class Pipeline:
     def tune(self, program: Program, key: Key, plans: Sequence[Plan], incumbent: Any, budget_s: float) -> Any:
         """Run the tuner, continuing from the trials that the store already has, unless a fresh run is asked for."""
         from mirage_cli.codegen.export import kernels_source
-        from mirage_cli.tune.explore import Means
+        from mirage_cli.tune.explore import Means, Task
         from mirage_cli.tune.measure import Timing
         from mirage_cli.tune.select import tune
         from mirage_cli.tune.trials import Trial
@@ -238,18 +238,17 @@ class Pipeline:
             )
 
         self._means = self._means or Means(self.worker(), self.farm(), self.target, kernels_source, self.tell)
-        return tune(
-            self._means,
-            [(p.id, p.graph) for p in plans],
+        task = Task(
+            {p.id: p.graph for p in plans},
             measured_problem(program, self.options.seed),
             program.tolerance,
             longest_sum(program),
             budget_s,
             known,
             keep,
-            incumbent,
             self.hints(key, plans),
         )
+        return tune(self._means, task, incumbent)
 
     def hints(self, key: Key, plans: Sequence[Plan]) -> list[tuple[str, Schedule]]:
         """The schedules that won for these μGraphs at other sizes."""
@@ -399,10 +398,10 @@ class Pipeline:
         from mirage_cli.tune.measure import Failure
         from mirage_cli.tune.space import first_schedules
 
-        for some in (lambda: [p.schedule], lambda: first_schedules(p.graph, self.target, 4)):
+        for others in (False, True):
             self.progress(f"compiling {p.id} for {self.target.arch}")
             written: dict[str, tuple[Schedule, str]] = {}
-            for i, schedule in enumerate(some()):
+            for i, schedule in enumerate(first_schedules(p.graph, self.target, 4) if others else [p.schedule]):
                 try:
                     written[f"{i}"] = schedule, kernels_source(p.graph, schedule)
                 except EmitError as error:

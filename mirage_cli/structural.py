@@ -164,9 +164,9 @@ class Verifier:
         found = check_equivalence(self.program, self.graphs[i], self.options.seed)
         self.spent_s += time.perf_counter() - start
         left = range(i + 1, len(self.graphs))
-        if self.spent_s > SLOW_S and min(len(left), self.options.workers) > 1:
+        workers = min(len(left), self.options.workers)
+        if self.spent_s > SLOW_S and workers > 1:
             context = multiprocessing.get_context("spawn")
-            workers = min(len(left), self.options.workers)
             self.pool = ProcessPoolExecutor(workers, context, initializer=_become_searcher, initargs=(None,))
             tasks = {n: (self.program, self.graphs[n], self.options.seed) for n in left}
             self.futures = {n: self.pool.submit(check_equivalence, *task) for n, task in tasks.items()}

@@ -19,6 +19,7 @@ from mirage_cli.codegen.direct import (
     CONVENTION,
     KEPT_STREAMS,
     RECORDING,
+    Bound,
     Memory,
     PlannedLaunch,
     RecordedCall,
@@ -194,7 +195,7 @@ def test_scratch_is_given_back_where_a_launch_fails(driver: StubDriver) -> None:
     one = OneKernel(8)
     one(16, 32)
     (plan,) = one.planned.plans.values()
-    plan.bound[driver.stream] = [(lambda *_: pytest.fail("launched"), plan.steps[0].pick)]
+    plan.bound[driver.stream] = [Bound(lambda *_: pytest.fail("launched"), plan.steps[0].pick)]
     with pytest.raises(pytest.fail.Exception, match="launched"):
         one(16, 32)
     assert one.freed == [1 << 21]

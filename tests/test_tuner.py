@@ -36,7 +36,7 @@ from mirage_cli.study import main as study
 from mirage_cli.target import Target, find_target
 from mirage_cli.tune import select
 from mirage_cli.tune.compilefarm import KernelResources
-from mirage_cli.tune.explore import PATIENCE, STARTS, Means
+from mirage_cli.tune.explore import PATIENCE, STARTS, Means, Task
 from mirage_cli.tune.finals import AGAIN, FINAL, FINALISTS, REFUSALS
 from mirage_cli.tune.measure import (
     QUICK,
@@ -547,7 +547,8 @@ def tune(
     worker: Any = Worker(time, schedules, **options)
     compiler: Any = farm or Farm()
     means = Means(worker, compiler, target, emit, lambda *_: None)
-    tuned = select.tune(means, [*named.items()], PROBLEM, 2.0, 4096, budget_s, known, incumbent=incumbent, hints=hints)
+    task = Task(named, PROBLEM, 2.0, 4096, budget_s, known, hints=hints)
+    tuned = select.tune(means, task, incumbent)
     return tuned, worker
 
 

@@ -98,6 +98,13 @@ class Step(NamedTuple):
     pick: Callable[[Sequence[Any]], Sequence[Any]]
 
 
+class Bound(NamedTuple):
+    """A launch on one stream: `start(*pick(values))` makes it for a call's values."""
+
+    start: Callable[..., Any]
+    pick: Callable[[Sequence[Any]], Sequence[Any]]
+
+
 class Plan:
     """The launches of one call.
 
@@ -122,7 +129,7 @@ class Plan:
             kernel.step(started, grid, args, themselves if grid is None else addresses)
             for kernel, started, grid, args in noted
         ]
-        self.bound: dict[int, list[tuple[Callable[..., Any], Callable[..., Sequence[Any]]]]] = {}  # by stream
+        self.bound: dict[int, list[Bound]] = {}  # by stream
         self.shared = [(tuple(x.shape), x.stride(), x.dtype) for x in shared]
         sizes = [-(-x.nbytes // SCRATCH_BYTES) * SCRATCH_BYTES for x in own]
         self.own_bytes = sum(sizes)
@@ -157,8 +164,8 @@ class Plan:
         for start, pick in self.bound.get(stream) or self.bind(stream):
             start(*pick(values))
 
-    def bind(self, stream: int) -> list[tuple[Callable[..., Any], Callable[..., Sequence[Any]]]]:
-        """What starts each launch on this stream, and what picks its arguments."""
+    def bind(self, stream: int) -> list[Bound]:
+        """The launches on this stream."""
         if len(self.bound) >= KEPT_STREAMS:
             self.bound.clear()
         self.bound[stream] = made = [on_stream(step, stream) for step in self.steps]
@@ -234,20 +241,20 @@ def picker(args: Sequence[Any], positions: Mapping[int, int]) -> Callable[[Seque
     return operator.itemgetter(*places) if len(places) > 1 else lambda values: [values[i] for i in places]
 
 
-def on_stream(step: Step, stream: int) -> tuple[Callable[..., Any], Callable[..., Sequence[Any]]]:
-    """What makes a launch on this stream as `step.run` does, with less Python; what picks its arguments."""
+def on_stream(step: Step, stream: int) -> Bound:
+    """What makes a launch on this stream as `step.run` does, with less Python."""
     run: Any = step.run
     grid, function, metadata, pick = step.grid, step.function, step.metadata, step.pick
     if grid is None:
-        return run, pick
+        return Bound(run, pick)
     way = way_into_c(type(run))
     if way is None or run.global_scratch_size or run.profile_scratch_size:
-        return functools.partial(run, grid, 1, 1, stream, function, metadata, None, None, None), pick
+        return Bound(functools.partial(run, grid, 1, 1, stream, function, metadata, None, None, None), pick)
     start = functools.partial(run.launch, grid, 1, 1, stream, function, run.launch_cooperative_grid, run.launch_pdl)
     if way == "3.6":
-        return functools.partial(start, None, None, metadata, None, None, None), pick
+        return Bound(functools.partial(start, None, None, metadata, None, None, None), pick)
     more = metadata, None, None, None, None, None, run.arg_annotations, run.kernel_signature
-    return functools.partial(start, *more), lambda values: (pick(values),)
+    return Bound(functools.partial(start, *more), lambda values: (pick(values),))
 
 
 def launches_are_watched() -> bool:

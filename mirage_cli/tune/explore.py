@@ -53,6 +53,8 @@ GUESSES = 24
 PATIENCE = 120
 """So many of them in a row that bring less than `GAIN` end the search; what is on its way then is dropped."""
 GAIN = 0.99
+FINISHING = 0.15
+"""The part of the budget that is left to the finals."""
 SPILL_LIMIT_BYTES = 128
 SPECIALIZED_TIMEOUT_S = 8.0
 """What a step of a specialized schedule may take: some that Triton compiles never end."""
@@ -80,19 +82,19 @@ class Means:
 class Task:
     """What is to be tuned.
 
-    graphs: by id. contracted: terms of the program's longest contraction. known: trials of an earlier run, which are
-    not repeated. hints: what won for some of these μGraphs at other sizes. deadline: when exploring has to end, by
-    `time.monotonic`.
+    graphs: by id. contracted: terms of the program's longest contraction. budget_s: for all of it. known: trials of an
+    earlier run, which are not repeated. on_trial: is told each new one. hints: what won for some of these μGraphs at
+    other sizes.
     """
 
     graphs: Mapping[str, MuGraph]
     problem: Problem
     tolerance: float
     contracted: int
-    deadline: float
-    known: Sequence[Trial]
-    hints: Sequence[tuple[str, Schedule]]
-    on_trial: Callable[[Trial], None]
+    budget_s: float
+    known: Sequence[Trial] = ()
+    on_trial: Callable[[Trial], None] = lambda _: None
+    hints: Sequence[tuple[str, Schedule]] = ()
 
 
 class Explorer:
@@ -100,6 +102,7 @@ class Explorer:
 
     def __init__(self, means: Means, task: Task) -> None:
         self.means, self.task, self.graphs = means, task, task.graphs
+        self.deadline = time.monotonic() + task.budget_s * (1.0 - FINISHING)
         self.trials: dict[str, Trial] = {}
         self.waiting: dict[str, Trial] = {}  # what is being compiled, or was and is not yet timed
         self.guessed: set[str] = set()  # what the surrogate has named
@@ -117,29 +120,30 @@ class Explorer:
                 if trial.schedule.specialize and (trial.failure or "").startswith(UNTRUSTED):
                     self.trusted[trial.mugraph] = False
 
-    def run(self) -> str:
-        """Times schedules until the best seems found; says what ended it. Raises MeasureError."""
+    def run(self) -> None:
+        """Times schedules until the best seems found, or the time is up. Raises MeasureError."""
         try:
             self.ask(self.first())
             with self.phase("starting"):  # while the first are being compiled
                 self.means.worker.set_problem(self.task.problem)
-            return self.explore()
+            self.explore()
         finally:
             self.means.farm.drop()
 
-    def explore(self) -> str:
+    def explore(self) -> None:
         while True:
             if not self.means.farm.pending:
                 self.refill()
             if not self.means.farm.pending:
-                return self.stopped or "exhausted"
+                self.stopped = self.stopped or "exhausted"
+                return
             with self.phase("compiling"):
                 ready = self.compiled()
             with self.phase("timing"):
                 self.time(ready)
             self.tell()
             if not self.stopped:
-                late = time.monotonic() > self.task.deadline and self.leaders(1)
+                late = time.monotonic() > self.deadline and self.leaders(1)
                 self.stopped = "budget" if late else "exhausted" if self.idle >= PATIENCE else ""
                 for key in self.means.farm.forget() if self.stopped else ():
                     del self.waiting[key]

@@ -38,8 +38,8 @@ class Finals:
         self.explored, self.incumbent = explored, incumbent
         self.eager = baseline("eager", explored.task.problem)
 
-    def decide(self, stopped: str) -> Tuned:
-        """The best, or the incumbent. stopped: what ended the first part.
+    def decide(self) -> Tuned:
+        """The best, or the incumbent.
 
         Where none that is right beats eager, those that overflow in the same places as eager are let pass too.
         """
@@ -66,7 +66,7 @@ class Finals:
         result = Tuned(
             best, verdict, [*self.explored.trials.values()], timed, rejected, {"eager": eager}, self.explored.failures
         )
-        result.stopped = stopped
+        result.stopped = self.explored.stopped
         result.found = next((t for t in timed if self.key(t) in self.explored.trials), None)
         result.incumbent = incumbent and self.outcome(incumbent, timed, rejected)
         return result
