@@ -264,7 +264,7 @@ def elements_fetched(graph: MuGraph, plan: Schedule) -> dict[str, int]:
     """How many elements of each input lie in cache lines that were asked for. Nothing else may be asked for."""
     module = load_export(kernels_source(graph, plan))
     asked: list[np.ndarray[Any, np.dtype[np.int64]]] = []
-    module.fetch = lambda pointers: asked.append(np.ravel(pointers.handle.data).astype(np.int64))
+    module.fetch = lambda pointers, read: asked.append(np.ravel(pointers.handle.data).astype(np.int64))
     inputs = draw(graph)
     outputs = [torch.empty([graph.sizes[d] for d in t.dims]).half() for t in graph.outputs]
     module.launch(list(inputs.values()), outputs, module.make_scratch("cpu"))
@@ -386,7 +386,7 @@ kernel k2 generated m:grid k:tile
 """
 
 
-@pytest.mark.parametrize("relaying", ["", "k0", "k1", "k0 k1"])
+@pytest.mark.parametrize("relaying", ["", "k0", "k1", "k2", "k0 k1", "k0 k2", "k1 k2", "k0 k1 k2"])
 def test_behind_relays_alone_inputs_are_read_after_the_wait(relaying: str) -> None:
     """A kernel that relays starts the one behind while what makes the inputs may still run."""
     graph = parse_mugraph(CHAIN)
@@ -402,9 +402,12 @@ def test_behind_relays_alone_inputs_are_read_after_the_wait(relaying: str) -> No
             "k0": [wait, release, "G", "A"],
             "k1": [release, "G", wait, "A"],
             "k0 k1": [release, wait, "G", "A"],
-        }[relaying]
+        }[relaying.removesuffix("k2").strip()]
     )
-    assert orders[2] == ([wait, release, "G", "B"] if relaying == "k0 k1" else ["G", wait, release, "B"])
+    if relaying.startswith("k0 k1"):  # the last then holds what the others do not
+        assert orders[2] == [wait, release, "G", "B"]
+    else:
+        assert orders[2] == ([release, "G", wait, "B"] if "k2" in relaying else ["G", wait, release, "B"])
     inputs = draw(graph)
     assert all(map(torch.equal, run(graph, plan, inputs), run(graph, plain, inputs)))
 
@@ -417,7 +420,8 @@ def orders_of(graph: MuGraph, plan: Schedule) -> list[list[str]]:
     return [re.findall(r"wait_for_data|release_next|(?<=tl\.load\()\w", t) for t in texts]
 
 
-def test_the_last_kernel_and_one_that_does_not_wait_relay_nothing() -> None:
+def test_one_kernel_of_a_call_relays_nothing() -> None:
+    """What follows a call may count on all before it having ended once it starts."""
     graph = parse_mugraph(CHAIN)
     plan = choosing(schedule(graph, "m=1"), overlap=True, relay=True, lead=1, early=True)
     made = settled(graph, plan).kernels
@@ -425,7 +429,12 @@ def test_the_last_kernel_and_one_that_does_not_wait_relay_nothing() -> None:
     assert not any(s.early or s.lead for s in made.values())
     assert [x.index("wait_for_data") < x.index("release_next") for x in orders_of(graph, plan)] == [False, False, True]
     waiting = Schedule({**plan.kernels, "k0": replace(plan.kernels["k0"], overlap=False)})
-    assert not settled(graph, waiting).kernels["k0"].relay
+    near = settled(graph, waiting)
+    assert [s.relay for s in near.kernels.values()] == [False, True, True]
+    other = Schedule({**near.kernels, "k0": plan.kernels["k0"]})
+    assert [s.relay for s in settled(graph, other, near).kernels.values()] == [True, True, False]
+    alone = product_graph("matmul")
+    assert not settled(alone, choosing(schedule(alone), overlap=True, relay=True)).kernels["k0"].relay
     assert [t.name for t in graph.inputs if t.name in awaited(graph, graph.kernels[1], waiting)] == []
 
 
@@ -446,6 +455,7 @@ AHEAD_OF_TIME: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "early": ({"early": True, "fetch": True}, {"early": True, "ahead": 2}),
     "lead": ({"fetch": True}, {"lead": 2, "ahead": 1}),
     "relay": ({"relay": True, "fetch": True}, {"lead": 2, "ahead": 2}),
+    "relay of the last": ({"early": True, "fetch": True}, {"relay": True, "ahead": 2}),
 }
 
 
@@ -484,7 +494,7 @@ def test_calls_that_follow_each_other(name: str) -> None:
     """The CPU runs one kernel after another: this is about the text of the next test, and what it compares."""
     graph = parse_mugraph(STEP)
     plan = step_plan(graph, name, "m=16 n=16 k=16")
-    assert settled(graph, plan).kernels["k0"].relay == (name == "relay")
+    assert [s.relay for s in settled(graph, plan).kernels.values()] == [name == "relay", name == "relay of the last"]
     run = steps(graph, plan, "cpu", 3)
     alone = [y.clone() for y in run(True)]
     assert all(map(torch.equal, alone, run(False)))

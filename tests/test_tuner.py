@@ -371,7 +371,8 @@ def test_neighbours_change_one_kernel_or_the_number_of_chunks() -> None:
     start = first_schedules(graph, H200, 1)[0]
     for _, s in neighbours(graph, [start], H200)[0]:
         changed = [k for k in s.kernels if s.kernels[k] != start.kernels[k]]
-        assert len(changed) == 1 or s.kernels["k0"].split != start.kernels["k0"].split, str(s)
+        both = s.kernels["k1"].relay or s.kernels["k0"].split != start.kernels["k0"].split
+        assert len(changed) == 1 or both, str(s)
 
 
 def test_neighbours_start_all_kernels_ahead_of_time_together() -> None:
@@ -384,8 +385,11 @@ def test_neighbours_start_all_kernels_ahead_of_time_together() -> None:
     assert {s.kernels["k1"].ahead for s in both} >= {1, 2, 4, 8}
     relayed = {(s.kernels["k1"].lead, s.kernels["k1"].ahead) for s in both if s.kernels["k0"].relay}
     assert relayed == {(2, 1), (2, 2), (4, 1), (4, 2)}
+    by_last = {s.kernels["k1"].ahead for s in both if s.kernels["k1"].relay}
+    assert by_last == {0, 1, 2}
     for s in both:
-        assert s.kernels["k0"].fetch and s.kernels["k0"].relay != s.kernels["k1"].early, str(s)
+        first, last = s.kernels["k0"], s.kernels["k1"]
+        assert first.fetch and first.relay + last.early + last.relay == 1, str(s)
         assert {s.kernels[k].tiles for k in s.kernels} == {start.kernels[k].tiles for k in start.kernels}
 
 

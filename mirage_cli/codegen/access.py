@@ -154,14 +154,22 @@ def streamed(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Ma
     return frozenset(found)
 
 
-def relays(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule | None) -> bool:
-    """Whether a kernel lets the one behind start before it has waited itself. schedule: None for the library's.
+def relays(graph: MuGraph, kernel: Kernel, schedule: Schedule) -> bool:
+    """Whether a kernel lets the one behind start before it has waited itself.
 
-    The last kernel never does: whatever follows a call may then count on all before the call having ended once it
-    starts, as it may with kernels that wait before they release. A kernel of the library starts after the end alone.
+    The last kernel of a call does so only behind one that waits before it releases: whatever follows may then count on
+    all before the call having ended once it starts. A kernel of the library starts after the end alone.
     """
+    own = schedule.kernels.get(kernel.name)
+    if own is None or not (own.relay and own.overlap):
+        return False
     behind = [b.kind for a, b in pairwise(graph.kernels) if a.name == kernel.name]
-    return schedule is not None and schedule.relay and schedule.overlap and behind == ["generated"]
+    return behind == ["generated"] if behind else _held(graph, kernel, schedule)
+
+
+def _held(graph: MuGraph, kernel: Kernel, schedule: Schedule) -> bool:
+    """Whether all before the call has ended once a kernel starts: one in front of it does not relay."""
+    return not all(relays(graph, k, schedule) for k in _in_front(graph, kernel))
 
 
 def awaited(graph: MuGraph, kernel: Kernel, schedule: Schedule) -> frozenset[str]:
@@ -170,8 +178,8 @@ def awaited(graph: MuGraph, kernel: Kernel, schedule: Schedule) -> frozenset[str
     The inputs are there if one of those kernels lets none start before it has waited itself: what came before the
     launch has ended by then.
     """
-    relayed = all(relays(graph, k, schedule.kernels.get(k.name)) for k in _in_front(graph, kernel))
-    return _written_in_front(graph, kernel) | {t.name for t in graph.inputs if relayed}
+    held = _held(graph, kernel, schedule)
+    return _written_in_front(graph, kernel) | {t.name for t in graph.inputs if not held}
 
 
 def _in_front(graph: MuGraph, kernel: Kernel) -> tuple[Kernel, ...]:
@@ -183,7 +191,8 @@ def _written_in_front(graph: MuGraph, kernel: Kernel) -> frozenset[str]:
 
 
 def leading(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> Loop | None:
-    """The loop in whose last iterations a kernel lets the one behind start: its last, if that walks one dimension."""
+    """The loop in whose last iterations a kernel that does not relay lets the one behind start: its last, if that walks
+    one dimension."""
     loop = next(reversed(place(kernel).loops), None)
     if loop is None or not schedule.lead or schedule.early or len(loop.dims) != 1:
         return None
@@ -191,7 +200,7 @@ def leading(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Map
     chunks, tile = schedule.split if d == kernel.split else 1, block_sizes(kernel, schedule, sizes)[d]
     tiles = chunk_length(sizes[d], chunks, tile) // tile
     fits = schedule.lead < tiles and not specialized(graph, kernel, schedule, sizes)
-    return loop if fits and not relays(graph, kernel, schedule) else None
+    return loop if fits else None
 
 
 def fetched_ahead(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule) -> dict[Loop | None, tuple[Load, ...]]:

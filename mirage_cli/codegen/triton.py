@@ -54,7 +54,8 @@ class _Emitter(Loops):
         self.ahead = fetched_ahead(graph, kernel, own)
         self.descriptors = descriptors(graph, kernel, own, sizes)
         self.streamed = streamed(graph, kernel, own, sizes)
-        self.leading = leading(graph, kernel, own, sizes)
+        self.relays = relays(graph, kernel, schedule)
+        self.leading = None if self.relays else leading(graph, kernel, own, sizes)
 
     # -- the kernel
 
@@ -104,7 +105,7 @@ class _Emitter(Loops):
 
     def begin(self) -> None:
         """The first kernel of a launch waits at once: what comes before the launch may have made its inputs."""
-        if relays(self.graph, self.kernel, self.schedule):
+        if self.relays:
             self.line("release_next()")
             self.released = True
         if self.graph.kernels[0].name == self.kernel.name:
@@ -135,10 +136,10 @@ class _Emitter(Loops):
                 self.header(loop, first, f"min({last}, {end})")
             self.depth += loop is not None
             for x in loads:
-                self.fetch(x)
+                self.fetch(x, read=loop is None)
             self.depth -= loop is not None
 
-    def fetch(self, x: Load) -> None:
+    def fetch(self, x: Load, read: bool) -> None:
         """One pointer into each cache line of a load's block."""
         tensor = self.tensors[x.buffer]
         line = LINE_BYTES // DTYPE_BYTES[tensor.dtype]
@@ -150,7 +151,8 @@ class _Emitter(Loops):
         if inner in self.padded and lines > 1:
             at[inner] = f"tl.minimum({at[inner]}, SIZE_{inner} - 1)"
         at = {d: f"({text})" for d, text in at.items()}
-        self.line(f"fetch({x.buffer}_ptr + {self.offsets(tensor, x.dims, axes, at)})", f"[{', '.join(axes)}]")
+        pointers = f"{x.buffer}_ptr + {self.offsets(tensor, x.dims, axes, at)}"
+        self.line(f"fetch({pointers}, read={read})", f"[{', '.join(axes)}]")
 
     def let_next_start(self) -> None:
         """Lets the kernel behind start, at once or as soon as this one has waited itself."""

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +40,8 @@ TOGETHER = (
     *({"relay": True, "early": False, "lead": lead, "ahead": n} for lead in LEADS[2:4] for n in AHEAD[1:3]),
 )
 """How all kernels of a μGraph may be ahead of time at once: one that is, is of use to one behind it that is too."""
+HELD = tuple({"relay": False, "early": not lead, "lead": lead, "ahead": n} for lead in (0, 4) for n in AHEAD[:3])
+"""The same where the last kernel relays, which it does behind one that does not."""
 
 
 @lru_cache(maxsize=64)
@@ -249,9 +252,7 @@ def _neighbours(
     graph: MuGraph, schedule: Schedule, target: Target, by_name: Mapping[str, work.Model]
 ) -> list[Schedule]:
     found: dict[str, Schedule] = {}
-    for changes in TOGETHER if target.overlaps else ():
-        kernels = {k: replace(s, overlap=True, fetch=True, **changes) for k, s in schedule.kernels.items()}
-        made = settled(graph, Schedule(kernels))
+    for made in _ahead_of_time(graph, schedule) if target.overlaps else ():
         found[str(made)] = made
     for name, s in schedule.kernels.items():
         kernel = by_name[name].kernel
@@ -265,6 +266,22 @@ def _neighbours(
                 found[str(made)] = made
     found.pop(str(schedule), None)
     return [*found.values()]
+
+
+def _ahead_of_time(graph: MuGraph, schedule: Schedule) -> Iterator[Schedule]:
+    """All kernels start ahead of time, in one of the ways that have to do with several."""
+
+    def with_all(changes: Mapping[str, Any], of_last: Mapping[str, Any]) -> Schedule:
+        last = graph.kernels[-1].name
+        kernels = schedule.kernels.items()
+        ways = {k: {"overlap": True, "fetch": True, **changes, **(of_last if k == last else {})} for k, _ in kernels}
+        return settled(graph, Schedule({k: replace(s, **ways[k]) for k, s in kernels}))
+
+    for changes in TOGETHER:
+        yield with_all(changes, {})
+    if len(schedule.kernels) > 1:
+        for changes in HELD:
+            yield with_all(changes, {"relay": True, "early": False, "lead": 0})
 
 
 def crossings(graph: MuGraph, schedules: Sequence[Schedule], target: Target) -> list[tuple[float, Schedule]]:
@@ -296,7 +313,7 @@ def settled(graph: MuGraph, schedule: Schedule, near: Schedule | None = None) ->
         done = near.kernels
     return Schedule(
         {
-            n: s if s is done.get(n) else _settled(graph, kernels[n], s, sizes, overlaps)
+            n: s if s is done.get(n) and not s.relay else _settled(graph, kernels[n], schedule, sizes, overlaps)
             for n, s in schedule.kernels.items()
         }
     )
@@ -306,16 +323,17 @@ def _overlaps(schedule: Schedule) -> bool:
     return any(s.overlap for s in schedule.kernels.values())
 
 
-def _settled(graph: MuGraph, k: Kernel, s: KernelSchedule, sizes: Mapping[str, int], overlaps: bool) -> KernelSchedule:
+def _settled(graph: MuGraph, k: Kernel, schedule: Schedule, sizes: Mapping[str, int], overlaps: bool) -> KernelSchedule:
     """overlaps: whether any kernel does."""
+    s = schedule.kernels[k.name]
     if s.specialize:
         special = specialized(graph, k, s, sizes)
         s = replace(s, specialize=special, descriptors=s.descriptors or special)
     if s.relay:
-        s = replace(s, relay=relays(graph, k, s))
+        s = replace(s, relay=relays(graph, k, schedule))
     if s.early or s.lead:
         early = s.early and overlaps and not s.relay and bool(k.with_role("loop", "split"))
-        lead = s.lead if overlaps and leading(graph, k, s, sizes) is not None else 0
+        lead = s.lead if overlaps and not s.relay and leading(graph, k, s, sizes) is not None else 0
         s = replace(s, early=early, lead=lead)
     if s.fetch or s.ahead:
         found = fetched_ahead(graph, k, s)
