@@ -207,7 +207,7 @@ def fetched_ahead(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule) -> d
     """What a kernel that waits for the one in front fetches into the L2 meanwhile: loads before any loop (None), and
     those of its first loop, if that walks one dimension whole.
 
-    A fetch into the L2 is a hint: what is written there afterwards is what is read. So it may come before the wait,
+    What is fetched is forgotten, and what is written there afterwards is what is read. So it may come before the wait,
     also for inputs that the kernel in front of the launch is still writing.
     """
     if not schedule.overlap:

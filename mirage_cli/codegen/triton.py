@@ -136,7 +136,7 @@ class _Emitter(Loops):
                 self.header(loop, first, f"min({last}, {end})")
             self.depth += loop is not None
             for x in loads:
-                self.fetch(x, read=loop is None)
+                self.fetch(x, read=self.schedule.read and loop is None)
             self.depth -= loop is not None
 
     def fetch(self, x: Load, read: bool) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.program import Eqn
 
-CHOICES = ("overlap", "descriptors", "stream", "specialize", "early", "fetch", "relay")
+CHOICES = ("overlap", "descriptors", "stream", "specialize", "early", "fetch", "relay", "read")
 COUNTS = ("ahead", "lead")
 """What a schedule does or leaves."""
 
@@ -36,6 +36,9 @@ class KernelSchedule:
     fetch: bring the inputs that are read before any loop into the L2 while this kernel waits for the one in front.
     ahead: iterations of the first loop whose inputs are brought into the L2 then.
     relay: let the kernel behind start at once, before this one has waited for the kernel in front.
+    read: fetch by reads that are forgotten, not by prefetches: nearer, but other reads have to wait for them.
+
+    Recorded measurements hold the fields in this order: new ones come last.
     """
 
     tiles: tuple[tuple[str, int], ...]
@@ -53,6 +56,7 @@ class KernelSchedule:
     ahead: int = 0
     lead: int = 0
     relay: bool = False
+    read: bool = False
 
     def tile(self, dim: str) -> int:
         return dict(self.tiles)[dim]

@@ -335,9 +335,10 @@ def _settled(graph: MuGraph, k: Kernel, schedule: Schedule, sizes: Mapping[str, 
         early = s.early and overlaps and not s.relay and bool(k.with_role("loop", "split"))
         lead = s.lead if overlaps and not s.relay and leading(graph, k, s, sizes) is not None else 0
         s = replace(s, early=early, lead=lead)
-    if s.fetch or s.ahead:
+    if s.fetch or s.read or s.ahead:
         found = fetched_ahead(graph, k, s)
-        s = replace(s, fetch=None in found, ahead=s.ahead if found.keys() - {None} else 0)
+        fetch = None in found
+        s = replace(s, fetch=fetch, read=s.read and fetch, ahead=s.ahead if found.keys() - {None} else 0)
     if s.descriptors:
         s = replace(s, descriptors=bool(descriptors(graph, k, s, sizes)))
     return replace(s, stream=bool(streamed(graph, k, s, sizes))) if s.stream else s
@@ -356,6 +357,7 @@ def _variations(
         yield replace(s, relay=not s.relay)
         yield replace(s, early=not s.early)
         yield replace(s, fetch=not s.fetch)
+        yield replace(s, fetch=True, read=not s.read)
         yield from (replace(s, ahead=n) for n in AHEAD if n != s.ahead)
         later = replace(s, relay=False, early=False)
         yield from (replace(later, lead=n) for n in LEADS if n != s.lead)
