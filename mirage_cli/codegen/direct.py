@@ -28,6 +28,8 @@ INTO_C = {
 }
 ALIGNMENT_BYTES = 16  # Triton compiles differently for addresses that are multiples of it and for others
 KEPT_STREAMS = 64  # of one plan
+LIBRARY: Any = triton
+RUNTIME = LIBRARY.knobs.runtime
 SCRATCH_BYTES = 256  # where each scratch buffer starts in memory that they share: at a multiple of it
 
 
@@ -58,7 +60,6 @@ class PlannedLaunch:
 
     def __call__(self, device: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """device: the index of the current one, which holds the tensors."""
-        plan = self.plans.get(device)
         tensors = *inputs, *outputs
         addresses = [x.data_ptr() for x in tensors]
         joined = 0
@@ -66,10 +67,10 @@ class PlannedLaunch:
             joined |= a
         if joined % ALIGNMENT_BYTES or launches_are_watched():
             self.launch(inputs, outputs, self.make_scratch(inputs[0].device))
-        elif plan is None:
-            self.record(device, inputs, outputs)
-        else:
+        elif (plan := self.plans.get(device)) is not None:
             plan.start(device, tensors, addresses)
+        else:
+            self.record(device, inputs, outputs)
 
     def record(self, device: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Launches in Triton's own way, and plans to do the same again if that can be."""
@@ -137,32 +138,28 @@ class Plan:
         driver: Any = triton.runtime.driver.active
         self.current_stream: Callable[[int], int] = driver.get_current_stream
 
-    def start(self, device: int, tensors: Sequence[Any], addresses: Sequence[int]) -> None:
-        """tensors: inputs and outputs, which are at these addresses."""
+    def start(self, device: int, tensors: Sequence[Any], addresses: list[int]) -> None:
+        """tensors: inputs and outputs, which are at these addresses. The list is the plan's from now on."""
         stream = self.current_stream(device)
         if self.shared:
             made = [self.empty(*layout) for layout in self.shared]
             tensors = *tensors, *made
-            addresses = [*addresses, *[x.data_ptr() for x in made]]
-        if not self.own_bytes:
-            self.start_all(stream, addresses, tensors)
-        elif torch.are_deterministic_algorithms_enabled():  # PyTorch is to fill fresh memory
-            filled = self.empty((self.own_bytes,), (1,), torch.uint8)
-            self.start_all(stream, self.with_own(addresses, filled.data_ptr()), tensors)
-        else:
-            start = self.allocate(self.own_bytes, stream)
-            try:
-                self.start_all(stream, self.with_own(addresses, start), tensors)
-            finally:  # it is given to what comes next on the stream, as a tensor's memory is
-                self.free(start)
-
-    def with_own(self, addresses: Sequence[int], start: int) -> list[int]:
-        return [*addresses, *[start + offset for offset in self.own_offsets]]
-
-    def start_all(self, stream: int, addresses: Sequence[int], tensors: Sequence[Any]) -> None:
+            addresses += [x.data_ptr() for x in made]
+        own = filled = None
+        if self.own_bytes:
+            if torch.are_deterministic_algorithms_enabled():  # PyTorch is to fill fresh memory
+                filled = self.empty((self.own_bytes,), (1,), torch.uint8)
+                first = filled.data_ptr()
+            else:
+                own = first = self.allocate(self.own_bytes, stream)
+            addresses += [first + offset for offset in self.own_offsets]
         values = [*addresses, *tensors] if self.needs_tensors else addresses
-        for start, pick in self.bound.get(stream) or self.bind(stream):
-            start(*pick(values))
+        try:
+            for start, pick in self.bound.get(stream) or self.bind(stream):
+                start(*pick(values))
+        finally:
+            if own is not None:
+                self.free(own)  # it is given to what comes next on the stream, as a tensor's memory is
 
     def bind(self, stream: int) -> list[Bound]:
         """The launches on this stream."""
@@ -259,9 +256,7 @@ def on_stream(step: Step, stream: int) -> Bound:
 
 def launches_are_watched() -> bool:
     """Whether somebody has set hooks that Triton calls around every launch."""
-    library: Any = triton
-    knobs = library.knobs.runtime
-    before, after = knobs.launch_enter_hook, knobs.launch_exit_hook
+    before, after = RUNTIME.launch_enter_hook, RUNTIME.launch_exit_hook
     return bool(getattr(before, "calls", before) or getattr(after, "calls", after))
 
 

@@ -113,9 +113,9 @@ def _run(*inputs):
 
 def _launch(device, inputs):
     if _empty_strided_cuda is None or torch.are_deterministic_algorithms_enabled():
-        outputs = [_empty(shape, strides, dtype) for strides, shape, dtype in _OUTPUTS]
+        outputs = _empty_outputs(inputs[0].device)  # which PyTorch is to fill where it computes deterministically
     else:
-        outputs = [_empty_strided_cuda(shape, strides, dtype) for strides, shape, dtype in _OUTPUTS]
+@fresh@
     @launch@
     return @result@
 
