@@ -266,7 +266,7 @@ def elements_fetched(graph: MuGraph, plan: Schedule) -> dict[str, int]:
     asked: list[np.ndarray[Any, np.dtype[np.int64]]] = []
     module.fetch = lambda pointers, read: asked.append(np.ravel(pointers.handle.data).astype(np.int64))
     inputs = draw(graph)
-    outputs = [torch.empty([graph.sizes[d] for d in t.dims]).half() for t in graph.outputs]
+    outputs = [torch.empty([graph.sizes[d] for d in t.dims], dtype=getattr(torch, t.dtype)) for t in graph.outputs]
     with np.errstate(all="ignore"):  # lanes past the end of a dimension may hold anything
         module.launch(list(inputs.values()), outputs, module.make_scratch("cpu"))
     addresses = np.unique(np.concatenate(asked))

@@ -29,6 +29,7 @@ from mirage_cli.target import find_target
 from mirage_cli.tune.interpreted import Interpreter, reduced_schedule
 from mirage_cli.tune.space import first_schedules
 from tests.random_programs import random_spec, shrink
+from tests.test_access import elements_fetched
 
 PROGRAMS = int(os.environ.get("MIRAGE_RANDOM_PROGRAMS", "30"))
 TARGET = find_target("h100")
@@ -325,6 +326,17 @@ def test_gpu_programs_that_failed(name: str) -> None:
 @pytest.mark.parametrize("name", [*FAILED, *FAILED_ON_GPU])
 def test_programs_that_failed(name: str, interpreter: Interpreter) -> None:
     assert problem((FAILED | FAILED_ON_GPU)[name], interpreter) is None
+
+
+@pytest.mark.parametrize("seed", range(PROGRAMS, PROGRAMS + 12))
+def test_what_random_programs_fetch_ahead_is_theirs(seed: int) -> None:
+    """A read of anything else could be a fault."""
+    program = parse_spec(random_spec(seed)).at()
+    for p in search_program(program, TARGET, Options(budget_s=SEARCH_S)).plans[:PLANS]:
+        schedule = choosing(reduced_schedule(p.graph, p.schedule))
+        source = emitted(p, schedule)
+        if source and "    fetch(" in source and instances(source) <= INSTANCES:
+            elements_fetched(p.graph, schedule)  # which looks at every address
 
 
 def test_specs_do_not_depend_on_the_run() -> None:
