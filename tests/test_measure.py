@@ -294,9 +294,9 @@ def test_the_launch_overhead_is_that_of_the_exported_function(tmp_path: Path, mo
     setting.set_problem(DOUBLING)
     assert setting.launch_overhead_us(exported, "double") is None
 
-    def cpu_time(call: Callable[[], Any], planned: Any, inputs: Any, outputs: Any) -> CpuTime:
-        assert torch.equal(call(), 2 * inputs[0]) and planned == "the plan" and outputs[0].shape == (ELEMENTS,)
-        return CpuTime(7.5, 5.0, 2)
+    def cpu_time(call: Callable[[], Any], planned: Any, device: int) -> CpuTime:
+        assert torch.equal(call(), 2 * setting.drawn[0][0]) and (planned, device) == ("the plan", -1)
+        return CpuTime(7.5, 2.5, 2)
 
     monkeypatch.setattr("mirage_cli.tune.worker.cpu_time", cpu_time)
     monkeypatch.setattr(setting, "cuda", True)

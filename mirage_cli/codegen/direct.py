@@ -7,7 +7,7 @@ import functools
 import inspect
 import operator
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -121,7 +121,6 @@ class Plan:
         in_libraries = {id(x) for _, _, grid, args in noted if grid is None for x in args}
         self.needs_tensors = bool(in_libraries)
         own_last = sorted(range(len(scratch)), key=lambda i: id(scratch[i]) not in in_libraries)
-        self.order = [*range(len(tensors)), *(len(tensors) + i for i in own_last)]
         shared = [scratch[i] for i in own_last if id(scratch[i]) in in_libraries]
         own = [scratch[i] for i in own_last[len(shared) :]]
         addresses = {id(x): i for i, x in enumerate([*tensors, *shared, *own])}
@@ -167,16 +166,6 @@ class Plan:
             self.bound.clear()
         self.bound[stream] = made = [on_stream(step, stream) for step in self.steps]
         return made
-
-    def launches(self, stream: int, tensors: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-        """What Triton would call, and with which arguments. tensors: inputs, outputs and scratch."""
-        ordered = [tensors[i] for i in self.order]
-        values = [*(x.data_ptr() for x in ordered), *ordered]
-        for run, grid, function, metadata, pick in self.steps:
-            if grid is None:
-                yield run, pick(values)
-            else:
-                yield run, (grid, 1, 1, stream, function, metadata, None, None, None, *pick(values))
 
 
 class Recording(threading.local):

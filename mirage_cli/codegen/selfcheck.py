@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,60 +120,61 @@ BATCH = 50  # calls; the GPU's queue holds about 1,000 launches, and a CPU that 
 class CpuTime:
     """CPU time of one call, µs: medians over batches of calls.
 
-    call_us: all of the call. launches_us: its `launches` alone, of Triton kernels and of libraries: the `run` of what
-    Triton compiled, called with addresses and stream known beforehand, and calls of libraries with tensors known
-    beforehand. None where the file launches by Triton's own way, or calls libraries alone.
+    call_us: all of the call. overhead_us: of a call whose launches, of Triton kernels and of libraries, do nothing.
+    (Not the difference from the launches alone: what a launch takes depends on how busy the GPU is.) None where the
+    file launches by Triton's own way, or calls libraries alone. launches: how many there are, if overhead_us is known.
     """
 
     call_us: float
-    launches_us: float | None
+    overhead_us: float | None
     launches: int
-
-    @property
-    def overhead_us(self) -> float | None:
-        """What the call takes beyond its launches."""
-        return None if self.launches_us is None else self.call_us - self.launches_us
 
     def __str__(self) -> str:
         figures = f"{self.call_us:.2f} µs a call"
-        if self.launches_us is not None:
-            bare = f"{self.launches} bare launches {self.launches_us:.2f} µs"
-            figures = f"overhead {self.overhead_us:.2f} µs: {figures}, its {bare}"
+        if self.overhead_us is not None:
+            figures = f"overhead {self.overhead_us:.2f} µs a call without its {self.launches} launches, {figures}"
         return f"{'CPU':<11} {figures}, medians of {BATCHES} batches of {BATCH} calls"
 
 
-def cpu_time(call: Callable[[], Any], planned: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> CpuTime:
-    """Times `call()` and the launches in it, in turn. The GPU is idle before each batch, and never waited for within.
+def cpu_time(call: Callable[[], Any], planned: Any, device: int) -> CpuTime:
+    """Times `call()` as it is and without launches, in turn. The GPU is idle before each batch, and never waited for.
 
-    planned: the `PlannedLaunch` by which `call()` launches for the inputs, or None. outputs: what the launches alone
-    write to.
+    planned: the `PlannedLaunch` by which `call()` launches on this device, the current one; or None.
     """
     call()  # plans what is not planned yet
-    scratch = planned.make_scratch(inputs[0].device) if planned else []
-    bare = bare_launches(planned, [*inputs, *outputs, *scratch]) if planned else []
-
-    def launches() -> None:
-        for start in bare:
-            start()
-
+    plan = planned.plans.get(device) if planned else None
     call_us: list[float] = []
-    launches_us: list[float] = []
+    overhead_us: list[float] = []
     for _ in range(BATCHES):
-        for run, samples in ((call, call_us), (launches, launches_us)):
-            torch.cuda.synchronize()
-            began_ns = time.perf_counter_ns()
-            for _ in range(BATCH):
-                run()
-            samples.append((time.perf_counter_ns() - began_ns) / 1e3 / BATCH)
+        call_us.append(batch_us(call))
+        if plan is not None:
+            with launching_nothing(plan, device):
+                overhead_us.append(batch_us(call))
     torch.cuda.synchronize()
-    return CpuTime(statistics.median(call_us), statistics.median(launches_us) if bare else None, len(bare))
+    overhead = statistics.median(overhead_us) if overhead_us else None
+    return CpuTime(statistics.median(call_us), overhead, len(plan.steps) if plan else 0)
 
 
-def bare_launches(planned: Any, tensors: Sequence[Any]) -> list[Callable[[], Any]]:
-    """Each launch of the plan for these inputs, outputs and scratch; none where there is no plan."""
-    device = tensors[0].get_device()
-    plan = planned.plans.get(device)
-    if plan is None:
-        return []
-    launches = plan.launches(plan.current_stream(device), tensors)
-    return [functools.partial(run, *args) for run, args in launches]
+def batch_us(call: Callable[[], Any]) -> float:
+    """CPU time of one call among many."""
+    torch.cuda.synchronize()
+    began_ns = time.perf_counter_ns()
+    for _ in range(BATCH):
+        call()
+    return (time.perf_counter_ns() - began_ns) / 1e3 / BATCH
+
+
+@contextlib.contextmanager
+def launching_nothing(plan: Any, device: int) -> Generator[None]:
+    """The plan's launches on the current stream do nothing meanwhile."""
+    stream = plan.current_stream(device)
+    bound = plan.bound.get(stream) or plan.bind(stream)
+    plan.bound[stream] = [launch._replace(start=nothing) for launch in bound]
+    try:
+        yield
+    finally:
+        plan.bound[stream] = bound
+
+
+def nothing(*_: Any) -> None:
+    """What takes the place of a launch."""
