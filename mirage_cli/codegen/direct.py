@@ -147,7 +147,7 @@ class Plan:
         own = filled = None
         if self.own_bytes:
             if torch.are_deterministic_algorithms_enabled():  # PyTorch is to fill fresh memory
-                filled = self.empty((self.own_bytes,), (1,), torch.uint8)
+                filled = self.empty((self.own_bytes,), (1,), torch.uint8)  # kept until all is launched
                 first = filled.data_ptr()
             else:
                 own = first = self.allocate(self.own_bytes, stream)
