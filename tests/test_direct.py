@@ -508,8 +508,8 @@ def test_overhead_without_a_gpu(kernels: int, library: bool, no_gpu: StubDriver)
     assert time.launches == kernels
     assert time.overhead_us is not None
     assert 0.5 < time.overhead_us < 50
-    figures = f"overhead {time.overhead_us:.2f} µs a call without its {kernels} launches, {time.call_us:.2f} µs a call"
-    assert figures in str(time)
+    overhead = f"overhead {time.overhead_us:.2f} µs: a call without its {kernels} launches"
+    assert f"{overhead}; {time.call_us:.2f} µs a call with them" in str(time)
 
 
 def test_the_overhead_is_of_calls_without_launches(no_gpu: StubDriver) -> None:
@@ -747,7 +747,7 @@ def test_gpu_python_file_says_the_overhead(source: str, tmp_path: Path) -> None:
     path.write_text(source, encoding="utf-8")
     done = subprocess.run([sys.executable, "-I", path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    line = r"^CPU +overhead \d+\.\d\d µs a call without its 2 launches, \d+\.\d\d µs a call"
+    line = r"^CPU +overhead \d+\.\d\d µs: a call without its 2 launches; \d+\.\d\d µs a call with them"
     assert re.search(line, done.stdout, re.MULTILINE), done.stdout
 
 
