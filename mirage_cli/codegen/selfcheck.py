@@ -132,9 +132,8 @@ class CpuTime:
     def __str__(self) -> str:
         figures = f"{self.call_us:.2f} µs a call"
         if self.overhead_us is not None:
-            figures = (
-                f"overhead {self.overhead_us:.2f} µs: a call without its {self.launches} launches; {figures} with them"
-            )
+            without = f"a call without its {self.launches} launches"
+            figures = f"overhead {self.overhead_us:.2f} µs: {without}; {figures} with them"
         return f"{'CPU':<11} {figures}, medians of {BATCHES} batches of {BATCH} calls"
 
 
