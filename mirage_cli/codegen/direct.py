@@ -120,9 +120,8 @@ class Plan:
         self.empty, self.allocate, self.free = memory.empty, memory.allocate, memory.free
         in_libraries = {id(x) for _, _, grid, args in noted if grid is None for x in args}
         self.needs_tensors = bool(in_libraries)
-        own_last = sorted(range(len(scratch)), key=lambda i: id(scratch[i]) not in in_libraries)
-        shared = [scratch[i] for i in own_last if id(scratch[i]) in in_libraries]
-        own = [scratch[i] for i in own_last[len(shared) :]]
+        shared = [x for x in scratch if id(x) in in_libraries]
+        own = [x for x in scratch if id(x) not in in_libraries]
         addresses = {id(x): i for i, x in enumerate([*tensors, *shared, *own])}
         themselves = {id(x): len(addresses) + i for i, x in enumerate([*tensors, *shared])}
         self.steps: list[Step] = [

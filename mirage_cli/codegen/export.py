@@ -220,11 +220,6 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
             [f'"mirage::{name}_{digest}"', "_run", "mutates_args=()", f'schema="{_schema(program)}"'],
             ")",
         ),
-        "fresh": _wrapped(
-            "        outputs = [",
-            [f"_empty_strided_cuda({parts.shape(t)}, {parts.strides(t)}, torch.{t.dtype})" for t in program.outputs],
-            "]",
-        ),
         "launch": "_planned(device, inputs, outputs)" if planned else f"launch(inputs, outputs, {fresh})",
         "result": "outputs[0]" if len(program.outputs) == 1 else "tuple(outputs)",
     }

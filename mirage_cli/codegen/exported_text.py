@@ -113,9 +113,9 @@ def _run(*inputs):
 
 def _launch(device, inputs):
     if _empty_strided_cuda is None or torch.are_deterministic_algorithms_enabled():
-        outputs = _empty_outputs(inputs[0].device)  # which PyTorch is to fill where it computes deterministically
+        outputs = [_empty(shape, strides, dtype) for strides, shape, dtype in _OUTPUTS]
     else:
-@fresh@
+        outputs = [_empty_strided_cuda(shape, strides, dtype) for strides, shape, dtype in _OUTPUTS]
     @launch@
     return @result@
 

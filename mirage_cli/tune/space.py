@@ -271,17 +271,16 @@ def _neighbours(
 def _ahead_of_time(graph: MuGraph, schedule: Schedule) -> Iterator[Schedule]:
     """All kernels start ahead of time, in one of the ways that have to do with several."""
 
-    def with_all(changes: Mapping[str, Any], of_last: Mapping[str, Any]) -> Schedule:
-        last = graph.kernels[-1].name
-        kernels = schedule.kernels.items()
-        ways = {k: {"overlap": True, "fetch": True, **changes, **(of_last if k == last else {})} for k, _ in kernels}
-        return settled(graph, Schedule({k: replace(s, **ways[k]) for k, s in kernels}))
+    def with_all(changes: Mapping[str, Any]) -> dict[str, KernelSchedule]:
+        return {k: replace(s, overlap=True, fetch=True, **changes) for k, s in schedule.kernels.items()}
 
     for changes in TOGETHER:
-        yield with_all(changes, {})
-    if len(schedule.kernels) > 1:
-        for changes in HELD:
-            yield with_all(changes, {"relay": True, "early": False, "lead": 0})
+        yield settled(graph, Schedule(with_all(changes)))
+    last = graph.kernels[-1].name
+    for changes in HELD if last in schedule.kernels and len(graph.kernels) > 1 else ():
+        kernels = with_all(changes)
+        kernels[last] = replace(kernels[last], relay=True, early=False, lead=0)
+        yield settled(graph, Schedule(kernels))
 
 
 def crossings(graph: MuGraph, schedules: Sequence[Schedule], target: Target) -> list[tuple[float, Schedule]]:
