@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -293,9 +293,7 @@ class Pipeline:
         base = self.document(program, found)
         failures: Counter[str] = Counter()
         end = time.monotonic() + self.left_s(found)
-        base["top"] = self.check_plans(program, key, found, base, failures, end, lenient=False)
-        if not base["top"]:
-            base["top"] = self.check_plans(program, key, found, base, failures, end, lenient=True)
+        base["top"] = self.check_plans(program, key, found, base, failures, end)
         base["dropped"] = dict(failures)
         if base["top"]:
             base["best"] = best = base["top"][0]
@@ -306,27 +304,21 @@ class Pipeline:
         return base
 
     def check_plans(
-        self,
-        program: Program,
-        key: Key,
-        found: Found,
-        base: dict[str, Any],
-        failures: Counter[str],
-        end: float,
-        lenient: bool,
+        self, program: Program, key: Key, found: Found, base: dict[str, Any], failures: Counter[str], end: float
     ) -> list[dict[str, Any]]:
-        """Rows of the first plans that pass, until the `end` if there is one. lenient: they may overflow where eager
-        PyTorch does."""
+        """Rows of the first plans that pass, until the `end` if there is one. Plans that overflow where eager PyTorch
+        does pass only if no other has."""
         rows: list[dict[str, Any]] = []
+        overflowing: list[dict[str, Any]] = []
         for p in found.plans:
             if len(rows) >= self.options.top:
                 break
-            if rows and self.options.tune and time.monotonic() > end:
+            if (rows or overflowing) and self.options.tune and time.monotonic() > end:
                 base["search"]["stopped"] = "budget"
                 break
-            schedule, row = p.schedule, self.row(program, p)
+            schedule, row, passed = p.schedule, self.row(program, p), rows
             if self.options.tune:
-                outcome = self.check_offline(program, p, lenient)
+                outcome = self.check_offline(program, p)
                 if isinstance(outcome, str):
                     failures[outcome] += 1
                     continue
@@ -336,11 +328,12 @@ class Pipeline:
                     "eager_error_vs_float64": judged.eager_error,
                     "schedule": schedule.to_json(),
                 }
-            rows.append(row)
-            if len(rows) == 1:  # a run that is killed later leaves this behind
+                passed = overflowing if judged.excused else rows
+            passed.append(row)
+            if len(passed) == 1 and (passed is rows or not rows):  # a run that is killed later leaves this behind
                 unfinished = {**base, "best": row, "complete": False}
                 self.keep(program, key, p.graph, schedule, unfinished, None, self.store.best(key))
-        return rows
+        return rows or overflowing[: self.options.top]
 
     def row(self, program: Program, p: Plan) -> dict[str, Any]:
         return {
@@ -356,42 +349,44 @@ class Pipeline:
             "schedule": p.schedule.to_json(),
         }
 
-    def check_offline(self, program: Program, p: Plan, lenient: bool) -> Any:
+    def check_offline(self, program: Program, p: Plan) -> Any:
         """(schedule, judgement) of the first schedule that compiles for the target without spilling and is right in
-        the interpreter at reduced sizes, and at its own where that takes seconds; or the reason why there is none."""
+        the interpreter, but where eager PyTorch overflows too, at reduced sizes, and with sums as long as its own where
+        that takes seconds; or the reason why there is none."""
         from mirage_cli.codegen.export import kernels_source
-        from mirage_cli.tune.interpreted import Interpreter, reduced_schedule, reduced_sizes, soon_done
+        from mirage_cli.tune.interpreted import Interpreter, Judged, longer_sizes, reduced_schedule, reduced_sizes
 
-        if self._interpreter is None:
-            self._interpreter = self._stack.enter_context(Interpreter())
-            self._interpreter.start()
+        interpreter = self._interpreter = self._interpreter or self._stack.enter_context(Interpreter())
+        interpreter.start()
+
+        def interpret(graph: MuGraph, schedule: Schedule) -> Judged:
+            return interpreter.judge(program.resized(graph.sizes), kernels_source(graph, schedule), 0, True)
+
         problem = measured_problem(program, self.options.seed)
         reason = "no schedule fits"
-        for schedule, source, answer in self.compiled_offline(p, problem):
+        for schedule, answer in self.compiled_offline(p, problem):
             if isinstance(answer, str):
                 reason = answer
                 continue
             if any(k.spill_bytes > 256 or k.shared_bytes > self.target.smem_per_block_bytes for k in answer):
                 reason = "spills registers or shared memory"
                 continue
-            small = program.resized(reduced_sizes(program))
-            graph = p.graph.resized(reduced_sizes(program))
-            self.progress(f"interpreting {p.id} at reduced sizes")
-            judged = self._interpreter.judge(
-                small, kernels_source(graph, reduced_schedule(graph, schedule)), 0, lenient
-            )
-            if judged.ok and soon_done(p.graph, schedule):
-                judged = self._interpreter.judge(program, source, 0, lenient)
+            self.progress(f"interpreting {p.id}")
+            small = p.graph.resized(reduced_sizes(program))
+            judged = interpret(small, reduced_schedule(small, schedule))
+            if judged.ok and (sizes := longer_sizes(program, p.graph, schedule)) is not None:
+                before, judged = judged, interpret(p.graph.resized(sizes), schedule)
                 if not judged.ok:  # whatever the schedule
                     return f"wrong in the interpreter: {judged.problem}"
+                judged = replace(judged, excused=judged.excused + before.excused)
             if judged.ok:
                 return schedule, judged
             reason = f"wrong in the interpreter: {judged.problem}"
         return reason
 
-    def compiled_offline(self, p: Plan, problem: Any) -> Iterator[tuple[Schedule, str, Any]]:
-        """The plan's schedule and, if more are asked for, others, each with its source and the kernels that it compiles
-        to for the target, or why there are none. Those others are compiled side by side."""
+    def compiled_offline(self, p: Plan, problem: Any) -> Iterator[tuple[Schedule, Any]]:
+        """The plan's schedule and, if more are asked for, others, each with the kernels that it compiles to for the
+        target, or why there are none. Those others are compiled side by side."""
         from mirage_cli.codegen.blocks import EmitError
         from mirage_cli.codegen.export import kernels_source
         from mirage_cli.tune.measure import Candidate as Contestant
@@ -400,16 +395,16 @@ class Pipeline:
 
         for others in (False, True):
             self.progress(f"compiling {p.id} for {self.target.arch}")
-            written: dict[str, tuple[Schedule, str]] = {}
-            for i, schedule in enumerate(first_schedules(p.graph, self.target, 4) if others else [p.schedule]):
+            schedules = first_schedules(p.graph, self.target, 4) if others else [p.schedule]
+            jobs: list[Contestant] = []
+            for i, schedule in enumerate(schedules):
                 try:
-                    written[f"{i}"] = schedule, kernels_source(p.graph, schedule)
+                    jobs.append(Contestant(f"{i}", kernels_source(p.graph, schedule)))
                 except EmitError as error:
-                    yield schedule, "", error.reason
-            jobs = [Contestant(i, source) for i, (_, source) in written.items()]
+                    yield schedule, error.reason
             answers = dict(self.farm().compile_all(jobs, problem.inputs, problem.outputs))
-            for i, pair in written.items():
-                yield *pair, str(a.kind) if isinstance(a := answers[i], Failure) else a
+            for job in jobs:
+                yield schedules[int(job.id)], str(a.kind) if isinstance(a := answers[job.id], Failure) else a
 
     # -- both
 

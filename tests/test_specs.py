@@ -5,6 +5,7 @@ Also the data on which a kernel that does not subtract a maximum overflows.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -118,26 +119,80 @@ def test_the_data_overflow_what_is_written() -> None:
     assert not torch.isfinite(E / E.sum(-1, keepdim=True) @ V.float()).all()
 
 
-@pytest.mark.parametrize("m", [100, 4096])
-def test_without_a_gpu_small_programs_are_judged_at_their_own_sizes_too(
-    m: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is exact enough at reduced sizes need not be at larger ones: their sums may take a factor out of range."""
-    text = f"name: scaled\ndims: {{m: {m}, k: 64}}\ndtype: float16\ninputs: {{X: [m, k]}}\n"
-    program = parse_spec(text + "program: |\n  Y = X / sum(abs(X), k)\noutputs: {Y: [m, k]}\n").at()
-    judged: list[dict[str, int]] = []
+def scaled(m: int, k: int) -> Program:
+    text = f"name: scaled\ndims: {{m: {m}, k: {k}}}\ndtype: float16\ninputs: {{X: [m, k]}}\n"
+    return parse_spec(text + "program: |\n  Y = X / sum(abs(X), k)\noutputs: {Y: [m, k]}\n").at()
 
-    def refuse_at_own_sizes(_: Interpreter, p: Program, *__: object) -> Judged:
-        judged.append(p.sizes)
-        return Judged(p.sizes != program.sizes, 1e-4, 1e-4, "less exact")
 
+Judge = Callable[..., Judged]
+
+
+@pytest.fixture
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Judge], Pipeline]]:
+    """A pipeline without a GPU, in which everything compiles, and that judges plans like this."""
     monkeypatch.setattr(Interpreter, "start", lambda _: None)
-    monkeypatch.setattr(Interpreter, "judge", refuse_at_own_sizes)
+    monkeypatch.setattr(Pipeline, "compiled_offline", lambda _, p, __: [(p.schedule, ())])
     with (
         Store(tmp_path / "mirage.db") as store,
         Pipeline(H200, Options(), store, False, lambda _: None) as pipeline,
     ):
-        outcome = pipeline.check_offline(program, plans_of(program)[0], False)
-    own = [program.sizes] if m < 4096 else []
-    assert judged == [reduced_sizes(program), *own]
-    assert isinstance(outcome, str) == bool(own)
+
+        def judging(judge: Judge) -> Pipeline:
+            monkeypatch.setattr(Interpreter, "judge", judge)
+            return pipeline
+
+        yield judging
+
+
+@pytest.mark.parametrize(("m", "k"), [(100, 64), (4096, 64), (4097, 64), (64, 1 << 16)])
+def test_without_a_gpu_plans_are_judged_with_sums_as_long_as_their_own(
+    m: int, k: int, offline: Callable[[Judge], Pipeline]
+) -> None:
+    """What is exact enough at reduced sizes need not be at larger ones: their sums may take a factor out of range."""
+    program = scaled(m, k)
+    judged: list[dict[str, int]] = []
+
+    def refuse_long_sums(_: Interpreter, p: Program, *__: object) -> Judged:
+        judged.append(p.sizes)
+        return Judged(p.sizes["k"] < k, 1e-4, 1e-4, "less exact")
+
+    plan = plans_of(program)[0]
+    outcome = offline(refuse_long_sums).check_offline(program, plan)
+    assert isinstance(outcome, str)
+    assert "less exact" in outcome
+    tile = max(s.tile("m") for s in plan.schedule.kernels.values())
+    assert judged == [reduced_sizes(program), {"m": min(m, tile + m % tile), "k": k}]
+
+
+def test_sums_that_would_take_the_interpreter_minutes_are_judged_at_reduced_sizes(
+    offline: Callable[[Judge], Pipeline],
+) -> None:
+    program = scaled(64, 1 << 24)
+    judged: list[dict[str, int]] = []
+
+    def accept(_: Interpreter, p: Program, *__: object) -> Judged:
+        judged.append(p.sizes)
+        return Judged(True, 1e-4, 1e-4)
+
+    outcome = offline(accept).check_offline(program, plans_of(program)[0])
+    assert not isinstance(outcome, str)
+    assert judged == [reduced_sizes(program)]
+
+
+@pytest.mark.parametrize("all_overflow", [False, True])
+def test_without_a_gpu_plans_that_overflow_like_eager_pass_only_if_no_other_does(
+    all_overflow: bool, offline: Callable[[Judge], Pipeline]
+) -> None:
+    program = scaled(64, 64)
+    found = search_program(program, H200, Options())
+    first, *others = [p.id for p in found.plans]
+    judged: list[dict[str, int]] = []
+
+    def overflow(_: Interpreter, p: Program, *__: object) -> Judged:
+        """Of the first plan at reduced sizes, or of all at longer ones."""
+        judged.append(p.sizes)
+        return Judged(True, 1e-4, 1e-4, excused=int(len(judged) == 1 or (all_overflow and p.sizes["k"] == 64)))
+
+    document = offline(overflow).finish(program, "", found)
+    assert [row["id"] for row in document["top"]] == ([first, *others] if all_overflow else others)[: Options().top]
+    assert document["best"]["id"] == document["top"][0]["id"]
