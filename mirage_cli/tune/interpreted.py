@@ -123,26 +123,24 @@ def reduced_schedule(graph: MuGraph, schedule: Schedule) -> Schedule:
     return Schedule(kernels)
 
 
-def longer_sizes(program: Program, graph: MuGraph, schedule: Schedule) -> dict[str, int] | None:
-    """The program's own sizes of axes that something is summed over, and a block of the others, with what is left over
-    behind the last: sums are as long as the schedule's own kernels have them, and take as much out of a type's range.
-    None where the interpreter would take minutes.
-    """
+def lengthened(program: Program, graph: MuGraph, schedule: Schedule) -> tuple[MuGraph, Schedule] | None:
+    """With sums as long as the program's own, which take as much out of a type's range, and one small block of each
+    axis that nothing is summed over. None where the interpreter would take minutes."""
     root = _same_axes(program)
     summed = {root[d] for e in lower(program).eqns if OPS[e.op].kind in ("reduction", "contraction") for d in e.axes}
-    block = dict.fromkeys(root.values(), 1)
+    free = {d for d in root if root[d] not in summed}
+    small = {
+        n: replace(s, tiles=tuple((d, min(t, MIN_DOT) if d in free else t) for d, t in s.tiles))
+        for n, s in schedule.kernels.items()
+    }
+    block = {root[d]: 1 for d in free}
     for k in graph.kernels:
-        if (s := schedule.kernels.get(k.name)) is not None:
-            whole = tuple((d, graph.sizes[d]) for d in k.with_role("tile") if d in root)  # not the axis of chunks
-            for d, n in (*s.tiles, *whole):
-                block[root[d]] = max(block[root[d]], n)
-
-    def shortened(d: str, size: int) -> int:
-        n = block[root[d]]
-        return size if root[d] in summed else min(size, n + size % n)
-
-    sizes = {d: shortened(d, size) for d, size in program.sizes.items()}
-    return sizes if _soon_done(graph.resized(sizes), schedule) else None
+        if k.name in small:
+            for d, t in (*small[k.name].tiles, *((d, MIN_DOT) for d in k.with_role("tile"))):
+                if d in free:
+                    block[root[d]] = max(block[root[d]], t)
+    short = graph.resized({d: min(program.sizes[d], block[root[d]]) for d in free})
+    return (short, Schedule(small)) if _soon_done(short, Schedule(small)) else None
 
 
 def _soon_done(graph: MuGraph, schedule: Schedule) -> bool:
