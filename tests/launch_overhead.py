@@ -8,7 +8,7 @@ asked for.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -130,23 +130,32 @@ class StubGpu:
     )
 
 
-def load_with_stubs(program: Program, graph: MuGraph) -> ModuleType:
+CPU_FOR_GPU: Mapping[str, str] = {
+    '"cuda"': '"cpu"',
+    ".is_cuda": ".is_cpu",
+    "_empty_strided_cuda": "_empty_strided_cpu",
+    "from torch._C import _cuda_getDevice": "_cuda_getDevice = lambda: 0",
+    "from torch._C import _cuda_cudaCachingAllocator_raw_alloc as _allocate": "_allocate = lambda *_: 1 << 21",
+    "from torch._C import _cuda_cudaCachingAllocator_raw_delete as _free": "_free = lambda _: None",
+}
+"""What an exported file says, and what it would say of a CPU."""
+
+
+def load_with_stubs(
+    program: Program,
+    graph: MuGraph,
+    make: Callable[[], StubKernel] = StubKernel,
+    replaced: Mapping[str, str] = CPU_FOR_GPU,
+) -> ModuleType:
     """The exported file, which takes the CPU for a GPU. Its kernels are stubs that compute nothing."""
     source = export_source(program, graph, schedule_of(graph))
-    for cuda, cpu in (
-        ('"cuda"', '"cpu"'),
-        (".is_cuda", ".is_cpu"),
-        ("_empty_strided_cuda", "_empty_strided_cpu"),
-        ("from torch._C import _cuda_getDevice", "_cuda_getDevice = lambda: 0"),
-        ("from torch._C import _cuda_cudaCachingAllocator_raw_alloc as _allocate", "_allocate = lambda *_: 1 << 21"),
-        ("from torch._C import _cuda_cudaCachingAllocator_raw_delete as _free", "_free = lambda _: None"),
-    ):
+    for cuda, cpu in replaced.items():
         assert cuda in source
         source = source.replace(cuda, cpu)
     module: Any = load_export(source)
     module._INTERPRETED = False
     for name in kernel_names(module):
-        getattr(module, name).kernel = StubKernel()
+        getattr(module, name).kernel = make()
     return module
 
 
@@ -165,7 +174,7 @@ def measure(program: Program, graph: MuGraph) -> CpuTime:
     module: Any = load_with_stubs(program, graph)
     inputs = inputs_of(program)
     run = getattr(module, program.name)
-    return cpu_time(lambda: run(*inputs), module._planned, 0)
+    return cpu_time(lambda: run(*inputs), module._PLANS, 0)
 
 
 def main() -> None:

@@ -18,12 +18,7 @@ import triton
 from mirage_cli.codegen.direct import (
     CONVENTION,
     KEPT_STREAMS,
-    RECORDING,
-    Bound,
     Memory,
-    PlannedLaunch,
-    RecordedCall,
-    RecordedKernel,
     Step,
     on_stream,
     starts_as_known,
@@ -31,10 +26,13 @@ from mirage_cli.codegen.direct import (
 )
 from mirage_cli.codegen.export import export_source, load_export
 from mirage_cli.codegen.selfcheck import BATCH, BATCHES, CpuTime, cpu_time
+from mirage_cli.ir.program import Program
+from mirage_cli.ir.text import parse_mugraph, print_mugraph
 from mirage_cli.tune.compilefarm import CompileFarm
 from mirage_cli.tune.measure import Candidate, Failure, TensorSpec
 from mirage_cli.verify.yardstick import fresh_memory_is_nan
 from tests.launch_overhead import (
+    CPU_FOR_GPU,
     StubCompiled,
     StubDriver,
     StubGpu,
@@ -49,207 +47,208 @@ from tests.launch_overhead import (
 )
 
 
-class Address:
-    """A tensor on a GPU, as far as a launch looks at it."""
-
-    device = "gpu"
-    dtype = torch.uint8
-
-    def __init__(self, address: int, nbytes: int = 8) -> None:
-        self.address, self.nbytes, self.shape = address, nbytes, (nbytes,)
-
-    def stride(self) -> tuple[int]:
-        return (1,)
-
-    def data_ptr(self) -> int:
-        return self.address
-
-    def detach(self) -> Address:
-        return Address(self.address)
-
-    def get_device(self) -> int:
-        return 0
-
-
-NO_SCRATCH = Memory(Address, lambda *_: 0, lambda _: None)
-
-
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> StubDriver:
+    """A GPU, as far as an exported file asks torch and Triton for one."""
     stub = StubDriver()
     monkeypatch.setattr(triton.runtime, "driver", SimpleNamespace(active=stub))
+    for where, name, answer in StubGpu.answers:
+        monkeypatch.setattr(where, name, answer)
     return stub
 
 
-@pytest.fixture
-def no_gpu(driver: StubDriver, monkeypatch: pytest.MonkeyPatch) -> StubDriver:
-    """What files loaded with stubs ask torch for."""
-    for where, name, answer in StubGpu.answers:
-        monkeypatch.setattr(where, name, answer)
-    return driver
+SCRATCH = 1 << 21  # where the stubs' scratch memory starts
 
 
-class OneKernel:
-    """A planned launch of one stub kernel, with scratch buffers of these sizes behind inputs and outputs."""
+class Calls:
+    """An exported file of stubs, and what its calls do."""
 
-    def __init__(self, *scratch_bytes: int, kind: Any = StubCompiled) -> None:
-        self.kernel = StubKernel([], kind)
-        self.recorded = RecordedKernel(self.kernel)
-        self.scratch_bytes = scratch_bytes
+    def __init__(self, kernels: int, library: bool = False, kind: Any = StubCompiled, **sizes: int) -> None:
+        self.program, self.graph = (g.resized(g.sizes | sizes) for g in chain(kernels, library))
+        self.started: list[tuple[Any, ...]] = []  # by plans, of all kernels
+        self.module: Any = load_with_stubs(self.program, self.graph, lambda: StubKernel(self.started, kind))
+        self.kernels = [getattr(self.module, name).kernel for name in kernel_names(self.module)]
         self.allocated: list[tuple[int, int]] = []
         self.freed: list[int] = []
-        self.planned = PlannedLaunch(
-            self.launch, self.make_scratch, Memory(self.empty, self.allocate, self.freed.append)
-        )
-
-    def launch(self, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Sequence[Any]) -> None:
-        self.recorded[(5,)](*inputs, *outputs, *scratch, num_warps=4)
-
-    def make_scratch(self, device: str) -> list[Address]:
-        assert device == "gpu"
-        return [Address(1 << 20, n) for n in self.scratch_bytes]
-
-    def empty(self, shape: tuple[int], *_: object) -> Address:
-        return Address(1 << 20, *shape)
+        self.module._FRESH = Memory(self.module._FRESH.empty, self.allocate, self.freed.append)
+        self.inputs = inputs_of(self.program)
 
     def allocate(self, nbytes: int, stream: int) -> int:
         self.allocated.append((nbytes, stream))
-        return 1 << 21
+        return SCRATCH
 
-    def __call__(self, *addresses: int, device: int = 0) -> None:
-        """The last address is the output's."""
-        *inputs, y = map(Address, addresses)
-        self.planned(device, inputs, [y])
+    def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return self.module.stubbed(*(inputs or self.inputs))
 
     @property
-    def dispatched(self) -> int:
-        return len(self.kernel.dispatched)
+    def dispatched(self) -> list[int]:
+        """How often each kernel went through Triton's dispatch."""
+        return [len(k.dispatched) for k in self.kernels]
 
     @property
-    def started(self) -> list[tuple[Any, ...]]:
-        """The arguments of the launches that did not go through Triton's dispatch."""
-        return [c[9:] for c in self.kernel.calls or ()]
+    def addresses(self) -> list[list[int]]:
+        """What plans started the kernels with."""
+        return [[*c[9:]] for c in self.started]
+
+
+def addresses_of(tensors: Sequence[torch.Tensor]) -> list[int]:
+    return [x.data_ptr() for x in tensors]
+
+
+def odd(x: torch.Tensor) -> torch.Tensor:
+    """Such a tensor at an address that is aligned to two bytes alone."""
+    return torch.zeros(x.numel() + 1, dtype=x.dtype)[1:].view(x.shape)
 
 
 def test_the_second_call_starts_what_the_first_compiled(driver: StubDriver) -> None:
-    one = OneKernel()
-    one(32, 48)
-    ((grid, args, options),) = one.kernel.dispatched
-    assert (grid, [x.address for x in args], options) == ((5,), [32, 48], {"num_warps": 4})
-    assert one.kernel.calls == []
+    calls = Calls(2)
+    calls()
+    (grid, args, options), ((last_grid, last_args, _),) = calls.kernels[0].dispatched[0], calls.kernels[1].dispatched
+    assert addresses_of(args[:2]) == addresses_of(calls.inputs)
+    assert (last_args[0] is args[2], grid, last_grid) == (True, (3,), (3,))
+    assert options["num_warps"] == 4
+    assert calls.started == calls.allocated == []
     driver.stream = 9
-    one(48, 64)
-    assert one.dispatched == 1
-    assert one.kernel.calls == [(5, 1, 1, 9, 3, (4, 1, 0), None, None, None, 48, 64)]
-    assert one.allocated == []
+    others = [torch.zeros_like(x) for x in calls.inputs]
+    y = calls(*others)
+    how = 3, 1, 1, 9, 3, (4, 1, 0), None, None, None
+    assert calls.started == [(*how, *addresses_of(others), SCRATCH), (*how, SCRATCH, y.data_ptr())]
+    assert calls.dispatched == [1, 1]
 
 
 def test_addresses_that_are_not_aligned_go_through_triton(driver: StubDriver) -> None:
-    one = OneKernel()
+    calls = Calls(1)
+    x, w = calls.inputs
     for _ in range(2):
-        one(8, 16)
-    assert one.planned.plans == {}
-    for addresses in ((16, 32), (2, 16), (16, 8), (2, 8), (32, 48)):
-        one(*addresses)
-    assert one.dispatched == 6
-    assert one.started == [(32, 48)]
+        calls(odd(x), w)
+    assert calls.module._PLANS == {}
+    for inputs in ((x, w), (odd(x), w), (x, odd(w)), (odd(x), odd(w))):
+        calls(*inputs)
+    assert calls.dispatched == [6]
+    y = calls(x, w)
+    assert calls.dispatched == [6]
+    assert calls.addresses == [addresses_of([x, w, y])]
 
 
 def test_each_device_is_planned_for_itself(driver: StubDriver) -> None:
-    one = OneKernel()
+    calls = Calls(1)
     for device in (0, 1, 0, 1):
-        one(16, 32 + device * 16, device=device)
-    assert one.dispatched == 2
-    assert one.started == [(16, 32), (16, 48)]
+        calls.module._launch(device, calls.inputs)
+    assert calls.dispatched == [2]
+    assert len(calls.started) == 2
+    assert {device: plan.device for device, plan in calls.module._PLANS.items()} == {0: 0, 1: 1}
 
 
 def test_one_tensor_given_twice_may_be_two_the_next_time(driver: StubDriver) -> None:
-    one = OneKernel()
-    x = Address(16)
-    one.planned(0, [x, x], [Address(32)])
-    one(48, 64, 80)
-    assert one.started == [(48, 64, 80)]
+    calls = Calls(1, m=64, n=64)
+    x, w = calls.inputs
+    calls(x, x)
+    y = calls(w, x)
+    assert calls.addresses == [addresses_of([w, x, y])]
 
 
 def test_calls_are_on_the_current_stream_however_many_there_are(driver: StubDriver) -> None:
-    one = OneKernel()
-    one(16, 32)
+    calls = Calls(1)
+    calls()
     streams = [*range(1, KEPT_STREAMS + 3), 1]
     for stream in streams:
         driver.stream = stream
-        one(16, 32)
-    assert [c[3] for c in one.kernel.calls or ()] == streams
-    assert len(one.planned.plans[0].bound) <= KEPT_STREAMS
+        calls()
+    assert [c[3] for c in calls.started] == streams
+    assert len(calls.module._PLANS[0].bound) <= KEPT_STREAMS
 
 
 def test_scratch_is_one_allocation(driver: StubDriver) -> None:
-    one = OneKernel(8, 256, 257)
+    calls = Calls(4, n=20)
     for _ in range(2):
-        one(16, 32)
-    start = 1 << 21
-    assert (one.allocated, one.freed) == ([(256 + 256 + 512, driver.stream)], [start])
-    assert one.started == [(16, 32, start, start + 256, start + 512)]
+        y = calls()
+    buffers = [SCRATCH, SCRATCH + 768, SCRATCH + 2 * 768]  # 640 bytes each, and then at a multiple of 256
+    assert (calls.allocated, calls.freed) == ([(3 * 768, driver.stream)], [SCRATCH])
+    x, w = addresses_of(calls.inputs)
+    assert calls.addresses == [[x, w, buffers[0]], buffers[:2], buffers[1:], [buffers[2], y.data_ptr()]]
 
 
 def test_scratch_is_given_back_where_a_launch_fails(driver: StubDriver) -> None:
-    one = OneKernel(8)
-    one(16, 32)
-    (plan,) = one.planned.plans.values()
-    plan.bound[driver.stream] = [Bound(lambda *_: pytest.fail("launched"), plan.steps[0].pick)]
+    calls = Calls(2)
+    calls()
+    calls.module._PLANS[0].bound[driver.stream] = [lambda *_: pytest.fail("launched")] * 2
     with pytest.raises(pytest.fail.Exception, match="launched"):
-        one(16, 32)
-    assert one.freed == [1 << 21]
+        calls()
+    assert calls.freed == [SCRATCH]
 
 
-def test_scratch_that_pytorch_is_to_fill_is_a_tensor(driver: StubDriver) -> None:
-    """Where what a kernel does not write is to be NaN."""
-    one = OneKernel(8, 8)
-    one(16, 32)
+def test_memory_that_pytorch_is_to_fill_is_a_tensor(driver: StubDriver) -> None:
+    """Where what a kernel does not write is to be NaN: here the stubs write nothing."""
+    calls = Calls(3)
+    calls()
+    filled: list[torch.Tensor] = []
+    memory = calls.module._FILLED
+
+    def allocate(nbytes: int, stream: int) -> int:
+        address = memory.allocate(nbytes, stream)
+        filled.append(allocated[address].view(torch.float16))
+        return address
+
+    allocated = memory.free.__self__
+    calls.module._FILLED = memory._replace(allocate=allocate)
     with fresh_memory_is_nan():
-        one(16, 32)
-    start = 1 << 20
-    assert (one.dispatched, one.started, one.allocated) == (1, [(16, 32, start, start + 256)], [])
+        assert calls().isnan().all()
+        assert calls.module._by_triton(calls.inputs).isnan().all()
+    (scratch,) = filled
+    assert scratch.isnan().all()
+    assert [a for c in calls.addresses[:2] for a in c[-1:]] == [scratch.data_ptr(), scratch.data_ptr() + 16 * 48 * 2]
+    assert calls.allocated == []
+    assert allocated == {}
 
 
-def test_a_pytorch_without_such_memory_launches_in_tritons_own_way(driver: StubDriver) -> None:
-    one = OneKernel(8)
-    one.planned.memory = Memory(one.empty, None, None)
-    for _ in range(2):
-        one(16, 32)
-    assert (one.dispatched, one.planned.plans) == (2, {})
-
-
-def test_a_kernel_with_a_single_argument(driver: StubDriver) -> None:
-    one = OneKernel()
-    one.planned.launch = lambda _, outputs, scratch: one.launch([], outputs, scratch)
-    one(16, 32)
-    one(16, 48)
-    assert one.started == [(48,)]
+def test_a_pytorch_without_such_memory_makes_tensors(driver: StubDriver) -> None:
+    program, graph = chain(2)
+    started: list[tuple[Any, ...]] = []
+    missing = CPU_FOR_GPU | {"from torch._C import _cuda_getDevice": "raise ImportError"}
+    module: Any = load_with_stubs(program, graph, lambda: StubKernel(started), missing)
+    assert module._FRESH is module._FILLED
+    x, w = inputs_of(program)
+    for _ in range(3):
+        y = module.stubbed(x, w)
+    (first, second) = started[-2:]
+    assert first[9:11] == (x.data_ptr(), w.data_ptr())
+    assert (first[11], second[10]) == (second[9], y.data_ptr())
 
 
 @pytest.mark.parametrize("hook", ["launch_enter_hook", "launch_exit_hook"])
 def test_launch_hooks_are_called_by_triton_itself(
     hook: str, driver: StubDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = OneKernel()
+    calls = Calls(1)
     runtime = triton.knobs.runtime
-    one(0, 16)
+    calls()
     profiler: Callable[..., None] = lambda *_: None  # noqa: E731
     getattr(runtime, hook).add(profiler)
     try:
-        one(0, 16)
+        calls()
     finally:
         getattr(runtime, hook).remove(profiler)
-    assert one.dispatched == 2
+    assert calls.dispatched == [2]
     with monkeypatch.context() as patched:
         patched.setattr(runtime, hook, profiler)
-        one(0, 16)
-        assert one.dispatched == 3
+        calls()
+        assert calls.dispatched == [3]
         patched.setattr(runtime, hook, None)
-        one(0, 16)
-    one(0, 16)
-    assert one.dispatched == 3
-    assert len(one.started) == 2
+        calls()
+    calls()
+    assert calls.dispatched == [3]
+    assert len(calls.started) == 2
+
+
+def test_what_is_watched_is_not_planned(driver: StubDriver) -> None:
+    calls = Calls(1)
+    profiler: Callable[..., None] = lambda *_: None  # noqa: E731
+    triton.knobs.runtime.launch_enter_hook.add(profiler)
+    try:
+        calls()
+    finally:
+        triton.knobs.runtime.launch_enter_hook.remove(profiler)
+    assert calls.module._PLANS == {}
 
 
 class OtherCompiled:
@@ -264,11 +263,11 @@ class OtherCompiled:
 
 @pytest.mark.parametrize("kind", [OtherCompiled, lambda _: None, lambda _: 5])
 def test_another_triton_launches_in_its_own_way(kind: object, driver: StubDriver) -> None:
-    one = OneKernel(kind=kind)
+    calls = Calls(1, kind=kind)
     for _ in range(3):
-        one(0, 16)
-    assert one.dispatched == 3
-    assert one.planned.plans == {}
+        calls()
+    assert calls.dispatched == [3]
+    assert calls.module._PLANS == {}
 
 
 def test_this_triton_is_known() -> None:
@@ -278,56 +277,23 @@ def test_this_triton_is_known() -> None:
     assert " " not in CONVENTION
 
 
-@pytest.mark.parametrize("other", [3, None, Address(16), SimpleNamespace(base=Address(16))])
-def test_arguments_that_are_no_tensors_of_the_call_go_through_triton(other: object, driver: StubDriver) -> None:
-    kernel = StubKernel([])
-    recorded = RecordedKernel(kernel)
-    planned = PlannedLaunch(lambda xs, ys, _: recorded[(1,)](*xs, *ys, other), lambda _: [], NO_SCRATCH)
-    for _ in range(2):
-        planned(0, [Address(0)], [Address(16)])
-    assert len(kernel.dispatched) == 2
-    assert planned.plans == {}
-
-
 def test_libraries_are_called_with_tensors_in_their_turn(driver: StubDriver) -> None:
-    one = OneKernel(8)
-    calls: list[Any] = []
-    library = RecordedCall(lambda *tensors: calls.append([x.address for x in tensors]))
-
-    def launch(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Sequence[Any]) -> None:
-        library(inputs[1], scratch[0])
-        one.launch(inputs, [], scratch)
-        library(scratch[0], *outputs)
-
-    one.kernel.calls = calls
-    one.planned.launch = launch
+    """PyTorch makes tensors of what they see alone."""
+    calls = Calls(3, library=True)
+    done: list[Any] = calls.started
+    calls.module.k0 = lambda *tensors: done.append(tensors)
+    calls.module._KERNELS = (calls.module.k0, *calls.module._KERNELS[1:])
+    x, w = calls.inputs
     for _ in range(3):
-        one(16, 32, 48)
-    buffer = 1 << 20
-    assert one.dispatched == 1
-    assert calls[:2] == [[32, buffer], [buffer, 48]]
-    assert [c if isinstance(c, list) else c[9:] for c in calls[2:5]] == [[32, buffer], (16, 32, buffer), [buffer, 48]]
-    assert calls[5:] == calls[2:5]
-    assert one.allocated == []
-
-
-def test_pytorch_makes_tensors_of_what_libraries_see_alone(driver: StubDriver) -> None:
-    one = OneKernel(8, 16, 300)
-    calls: list[Any] = []
-    library = RecordedCall(lambda *tensors: calls.append([x.address for x in tensors]))
-
-    def launch(inputs: Sequence[Any], outputs: Sequence[Any], scratch: Sequence[Any]) -> None:
-        one.launch(inputs, [], scratch)
-        library(scratch[1], *outputs)
-
-    one.kernel.calls = calls
-    one.planned.launch = launch
-    one(16, 32)
-    calls.clear()
-    one(16, 32)
-    own, tensor = 1 << 21, 1 << 20
-    assert [c if isinstance(c, list) else c[9:] for c in calls] == [(16, own, tensor, own + 256), [tensor, 32]]
-    assert (one.allocated, one.freed) == ([(256 + 512, driver.stream)], [own])
+        done.clear()
+        y = calls()
+        product, *launches = done
+        assert [*product[:2]] == [x, w]
+        buffer = product[2]
+        assert (buffer.shape, buffer.dtype) == ((16, 48), torch.float16)
+    assert [[*c[9:]] for c in launches] == [[buffer.data_ptr(), SCRATCH], [SCRATCH, y.data_ptr()]]
+    assert calls.dispatched == [1, 1]
+    assert calls.allocated == [(1536, driver.stream)] * 2
 
 
 def test_c_is_called_as_triton_calls_it() -> None:
@@ -335,73 +301,92 @@ def test_c_is_called_as_triton_calls_it() -> None:
     run = c_launcher(lambda *args: calls.append(args))
     assert way_into_c(type(run)) is not None
     assert way_into_c(OtherCompiled) is way_into_c(int) is None
-    start, pick = on_stream(Step(run, 5, 3, (4, 1, 0), tuple), 7)
-    start(*pick([16, 32]))
+    on_stream(Step(run, 5, 3, (4, 1, 0), None), 7)(16, 32)
+    on_stream(Step(run, 5, 3, (4, 1, 0), lambda args: [x // 2 for x in args]), 7)(32, 64)
     run(5, 1, 1, 7, 3, (4, 1, 0), None, None, None, 16, 32)
-    by_plan, by_triton = calls
-    assert by_plan == by_triton
+    by_plan, expanded, by_triton = [[*c[:-1], [*c[-1]]] if isinstance(c[-1], list | tuple) else [*c] for c in calls]
+    assert by_plan == expanded == by_triton
 
 
 def test_triton_allocates_what_kernels_ask_it_for() -> None:
     run = c_launcher(pytest.fail)
     run.global_scratch_size = 8
-    start, pick = on_stream(Step(run, 5, 3, (4, 1, 0), tuple), 7)
     with pytest.raises(RuntimeError, match="allocat"):
-        start(*pick([16, 32]))
+        on_stream(Step(run, 5, 3, (4, 1, 0), None), 7)(16, 32)
 
 
-def test_what_fails_is_not_planned(driver: StubDriver) -> None:
-    one = OneKernel()
+def test_what_fails_is_not_planned(driver: StubDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Calls(1)
 
     def fail(*_: object) -> None:
         raise RuntimeError("out of memory")
 
-    one.planned.launch = fail
+    monkeypatch.setattr(calls.module, "launch", fail)
     with pytest.raises(RuntimeError, match="out of memory"):
-        one(16, 32)
-    assert one.planned.plans == {}
-    assert RECORDING.noted is None
+        calls()
+    assert calls.module._PLANS == {}
+    assert calls.module.RECORDING.noted is None
 
 
 def test_threads_share_the_plan(driver: StubDriver) -> None:
-    one = OneKernel()
+    calls = Calls(1)
     barrier = threading.Barrier(8)
 
     def work() -> None:
         barrier.wait()
         for _ in range(50):
-            one(16, 32)
+            calls()
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for t in threads:
         t.start()
     for t in threads:
         t.join()
-    assert 1 <= one.dispatched <= 8
-    assert one.dispatched + len(one.started) == 400
-    assert set(one.started) == {(16, 32)}
+    (dispatched,) = calls.dispatched
+    assert 1 <= dispatched <= 8
+    assert dispatched + len(calls.started) == 400
+    assert {(*c[:2],) for c in calls.addresses} == {(*addresses_of(calls.inputs),)}
 
 
-def test_threads_do_not_note_the_launches_of_others(driver: StubDriver) -> None:
-    one = OneKernel()
+def test_threads_do_not_note_the_launches_of_others(driver: StubDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Calls(1)
+    launch = calls.module.launch
+    grids: list[Any] = []
 
     def launch_with_another(*tensors: Any) -> None:
-        other = threading.Thread(target=one.launch, args=([Address(160)], [Address(176)], []))
+        launch(*tensors)
+        other = threading.Thread(target=calls.module.k0.launch, args=((99,), *tensors[0]))
         other.start()
         other.join()
-        one.launch(*tensors)
+        grids.extend(grid for grid, _, _ in calls.kernels[0].dispatched)
 
-    one.planned.launch = launch_with_another
-    one(16, 32)
-    one(48, 64)
-    assert one.dispatched == 2
-    assert one.started == [(48, 64)]
+    monkeypatch.setattr(calls.module, "launch", launch_with_another)
+    calls()
+    assert grids == [(3,), (99,)]
+    calls()
+    assert [c[0] for c in calls.started] == [3]
+
+
+@pytest.mark.parametrize(
+    "name", ["_start", "_plan", "torch", "plan", "stream", "empty", "joined", "X_at", "_call", "k0"]
+)
+def test_inputs_may_have_names_that_the_file_needs(name: str, driver: StubDriver) -> None:
+    _, graph = chain(2)
+    graph = parse_mugraph(re.sub(r"\bW\b", name, print_mugraph(graph)))
+    body = tuple(e for k in graph.kernels for e in k.body)
+    program = Program("stubbed", graph.dims, graph.dtype, graph.inputs, body, graph.outputs)
+    started: list[tuple[Any, ...]] = []
+    module: Any = load_with_stubs(program, graph, lambda: StubKernel(started))
+    x, w = inputs_of(program)
+    for _ in range(3):
+        y = module.stubbed(x, w)
+    assert [c[9:] for c in started[-2:]] == [(x.data_ptr(), w.data_ptr(), SCRATCH), (SCRATCH, y.data_ptr())]
 
 
 # The exported file
 
 
-def test_calls_of_an_exported_function_take_the_direct_way(no_gpu: StubDriver) -> None:
+def test_calls_of_an_exported_function_take_the_direct_way(driver: StubDriver) -> None:
     program, graph = chain(3)
     module: Any = load_with_stubs(program, graph)
     kernels = [getattr(module, name) for name in kernel_names(module)]
@@ -417,32 +402,7 @@ def test_calls_of_an_exported_function_take_the_direct_way(no_gpu: StubDriver) -
         module.stubbed(torch.zeros(64, 16, dtype=torch.float16).mT, w)
 
 
-def test_fresh_memory_is_filled_where_pytorch_shall_do_so(no_gpu: StubDriver) -> None:
-    """The self-check would see what a kernel forgets to write: here the stubs write nothing."""
-    module: Any = load_with_stubs(*chain(2))
-    x, w = inputs_of(chain(2)[0])
-    with fresh_memory_is_nan():
-        for _ in range(2):
-            assert module.stubbed(x, w).isnan().all()
-    assert len(module.k0.kernel.dispatched) == 1
-
-
-def test_a_library_kernel_is_planned_with_the_others(no_gpu: StubDriver) -> None:
-    program, graph = chain(2, library=True)
-    module: Any = load_with_stubs(program, graph)
-    x, w = (torch.ones_like(t) for t in inputs_of(program))
-    products: list[Any] = []
-    module.k0.function = lambda *tensors: products.append(tensors)
-    for _ in range(3):
-        module.stubbed(x, w)
-    assert kernel_names(module) == ["k1"]
-    assert len(module.k1.kernel.dispatched) == 1
-    assert [(a.data_ptr(), b.data_ptr(), c.shape) for a, b, c in products] == [
-        (x.data_ptr(), w.data_ptr(), (16, 48))
-    ] * 3
-
-
-def test_weights_that_could_be_trained_cost_nothing_where_no_gradient_is_recorded(no_gpu: StubDriver) -> None:
+def test_weights_that_could_be_trained_cost_nothing_where_no_gradient_is_recorded(driver: StubDriver) -> None:
     program, graph = chain(1)
     module: Any = load_with_stubs(program, graph)
     x, w = torch.zeros(16, 64, dtype=torch.float16), torch.nn.Parameter(torch.zeros(64, 48, dtype=torch.float16))
@@ -453,12 +413,12 @@ def test_weights_that_could_be_trained_cost_nothing_where_no_gradient_is_recorde
         assert module._is_plain((x, w))
 
 
-def test_inputs_like_those_of_the_call_before_are_known_at_once_and_no_others(no_gpu: StubDriver) -> None:
+def test_inputs_like_those_of_the_call_before_are_known_at_once_and_no_others(driver: StubDriver) -> None:
     program, graph = chain(2)
     module: Any = load_with_stubs(program, graph)
     x, w = inputs_of(program)
     module.stubbed(x, w)
-    ((alike, trained),) = module._KNOWN.values()
+    alike, trained = module._PLANS[0].known
     assert alike(torch.ones_like(x), torch.ones_like(w))
     assert not trained
     others = {
@@ -474,17 +434,18 @@ def test_inputs_like_those_of_the_call_before_are_known_at_once_and_no_others(no
 
 
 def test_a_pytorch_that_knows_inputs_in_another_way_is_done_without(
-    no_gpu: StubDriver, monkeypatch: pytest.MonkeyPatch
+    driver: StubDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module: Any = load_with_stubs(*chain(2))
     monkeypatch.setattr(module, "TensorGuards", lambda *tensors: None)
     for _ in range(2):
         assert module.stubbed(*inputs_of(chain(2)[0])).shape == (16, 48)
-    assert not module._KNOWN
+    assert [len(k.kernel.dispatched) for k in (module.k0, module.k1)] == [1, 1]
+    assert not module._PLANS[0].known[0](*inputs_of(chain(2)[0]))
 
 
 def test_known_inputs_are_not_plain_while_a_gradient_is_recorded(
-    no_gpu: StubDriver, monkeypatch: pytest.MonkeyPatch
+    driver: StubDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program, graph = chain(2)
     module: Any = load_with_stubs(program, graph)
@@ -502,7 +463,7 @@ def test_known_inputs_are_not_plain_while_a_gradient_is_recorded(
 
 
 @pytest.mark.parametrize(("kernels", "library"), [(1, False), (2, True)])
-def test_overhead_without_a_gpu(kernels: int, library: bool, no_gpu: StubDriver) -> None:
+def test_overhead_without_a_gpu(kernels: int, library: bool, driver: StubDriver) -> None:
     """The bound is far above what is usual, for machines that are busy with other things."""
     time = measure(*chain(kernels, library))
     assert time.launches == kernels
@@ -512,34 +473,34 @@ def test_overhead_without_a_gpu(kernels: int, library: bool, no_gpu: StubDriver)
     assert f"{overhead}; {time.call_us:.2f} µs a call with them" in str(time)
 
 
-def test_the_overhead_is_of_calls_without_launches(no_gpu: StubDriver) -> None:
+def test_the_overhead_is_of_calls_without_launches(driver: StubDriver) -> None:
     module: Any = load_with_stubs(*chain(2))
     calls: list[tuple[Any, ...]] = []
     for k in (module.k0, module.k1):
         k.kernel = StubKernel(calls)
     inputs = inputs_of(chain(2)[0])
-    time = cpu_time(lambda: module.stubbed(*inputs), module._planned, 0)
+    time = cpu_time(lambda: module.stubbed(*inputs), module._PLANS, 0)
     assert time.launches == 2
     assert len(calls) == 2 * BATCHES * BATCH  # the first call went by Triton's own way
     module.stubbed(*inputs)
     assert len(calls) == 2 * BATCHES * BATCH + 2
 
 
-def test_where_triton_launches_in_its_own_way_the_overhead_is_not_known(no_gpu: StubDriver) -> None:
-    one = OneKernel(kind=OtherCompiled)
-    time = cpu_time(lambda: one(0, 16), one.planned, 0)
+def test_where_triton_launches_in_its_own_way_the_overhead_is_not_known(driver: StubDriver) -> None:
+    calls = Calls(1, kind=OtherCompiled)
+    time = cpu_time(calls, calls.module._PLANS, 0)
     assert (time.overhead_us, time.launches) == (None, 0)
     assert "overhead" not in str(time)
 
 
-def test_a_file_of_library_calls_alone_has_no_plan(no_gpu: StubDriver) -> None:
+def test_a_file_of_library_calls_alone_has_no_plan(driver: StubDriver) -> None:
     program, graph = chain(1, library=True)
     source = export_source(program, graph, schedule_of(graph))
     assert "class Plan" not in source and "import triton" not in source
     module: Any = load_export(source.replace('"cuda"', '"cpu"').replace("_strided_cuda", "_strided_cpu"))
     x, w = (torch.randn(t.shape).half() for t in inputs_of(program))
     assert torch.equal(module._run(x, w), x @ w)
-    time = cpu_time(lambda: module._run(x, w), None, 0)
+    time = cpu_time(lambda: module._run(x, w), module._PLANS, 0)
     assert time.overhead_us is None
 
 
@@ -611,7 +572,7 @@ def test_gpu_direct_launches_at_every_alignment(exported: Any) -> None:
             expect(exported.stubbed(x, w), x, w)
             aligned = on_gpu(seed)[1]
             expect(exported.stubbed(x, aligned), x, aligned)
-    assert [len(plan.steps) for plan in exported._planned.plans.values()] == [2]
+    assert [len(plan.steps) for plan in exported._PLANS.values()] == [2]
 
 
 @pytest.mark.gpu
@@ -632,7 +593,7 @@ def test_gpu_a_library_kernel_among_others() -> None:
     for seed in range(4):
         x, w = on_gpu(seed)
         expect(module.stubbed(x, w), x, w)
-    assert [plan.needs_tensors for plan in module._planned.plans.values()] == [True]
+    assert [len(plan.steps) for plan in module._PLANS.values()] == [2]
     replay = module.stubbed_graph(x, w)
     x.copy_(on_gpu(9)[0])
     expect(replay(), x, w)
@@ -758,7 +719,7 @@ def test_gpu_overhead(exported: Any) -> None:
     times: list[CpuTime] = []
     with torch.inference_mode():
         for _ in range(3):
-            times.append(cpu_time(lambda: exported.stubbed(x, w), exported._planned, x.get_device()))
+            times.append(cpu_time(lambda: exported.stubbed(x, w), exported._PLANS, x.get_device()))
             print(times[-1])
     overheads = [t.overhead_us for t in times if t.launches == 2 and t.overhead_us is not None]
     assert len(overheads) == 3

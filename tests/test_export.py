@@ -138,7 +138,7 @@ def test_python_file_checks_itself(name: str, tmp_path: Path) -> None:
     without_gpu = run_file(path, TRITON_INTERPRET="0", CUDA_VISIBLE_DEVICES="")
     assert without_gpu.returncode == 1
     assert "set TRITON_INTERPRET=1" in without_gpu.stderr
-    path.write_text(source.replace("        launch(inputs, outputs, make_scratch", "        print(make_scratch"))
+    path.write_text(source.replace("    launch(inputs, outputs, make_scratch", "    print(make_scratch"))
     wrong = run_file(path, TRITON_INTERPRET="1")
     assert wrong.returncode == 1
     assert "nan at" in wrong.stdout
@@ -272,7 +272,7 @@ def test_several_threads(two_outputs: Loaded) -> None:
     assert all(torch.equal(r, expected) for r in results)
 
 
-@pytest.mark.parametrize("name", ["torch", "launch", "lambda", "k0", "picker"])
+@pytest.mark.parametrize("name", ["torch", "launch", "lambda", "k0", "on_stream"])
 def test_a_spec_name_that_the_file_needs_is_refused(name: str) -> None:
     graph = parse_mugraph(ALL["gram"].text.replace("mugraph gram", f"mugraph {name}"))
     b = Builder(graph.inputs, [n for n, _ in graph.dims])

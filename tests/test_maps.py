@@ -13,7 +13,7 @@ import triton
 from triton.backends.nvidia import driver as nvidia
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from mirage_cli.codegen.direct import Memory, PlannedLaunch
+from mirage_cli.codegen.direct import Plan, first_call
 from mirage_cli.codegen.export import export_source, load_export
 from mirage_cli.codegen.maps import KEPT_MAPS, RecordedBoxKernel
 from tests.launch_overhead import StubCompiled, StubDriver, StubKernel, c_launcher, chain, schedule_of
@@ -69,12 +69,9 @@ class Boxes:
 
         self.kernel = StubKernel([], compiled)
         self.recorded = RecordedBoxKernel(self.kernel)
-        self.planned = PlannedLaunch(
-            self.launch, lambda _: [], Memory(torch.empty_strided, lambda *_: 0, lambda _: None)
-        )
+        self.plans: dict[int, Plan] = {}
 
-    def launch(self, inputs: list[Any], outputs: list[Any], scratch: list[Any]) -> None:
-        (x, w), (y,) = inputs, outputs
+    def first(self, x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> None:
         self.recorded[(5,)](x, descriptor(x), y, descriptor(w))
 
     def by_triton(self, x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> list[Any]:
@@ -85,7 +82,11 @@ class Boxes:
         return self.calls.pop()
 
     def __call__(self, x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> None:
-        self.planned(0, [x, w], [y])
+        if 0 not in self.plans:
+            first_call(self.plans, 0, [self.recorded], [x, w], lambda: self.first(x, w, y))
+            return
+        (start,) = self.plans[0].bind(7)
+        start(*(t.data_ptr() for t in (x, x, y, w)))
 
 
 def descriptor(x: torch.Tensor) -> TensorDescriptor:
@@ -115,8 +116,8 @@ def test_a_map_is_made_once_for_each_address(encoder: Encoder) -> None:
     for a in (x, w, x, z, w, x):
         boxes(a, w, y)
     assert [m[0] for m in encoder.made] == [t.data_ptr() for t in (w, w, x, z)]
-    (step,) = boxes.planned.plans[0].steps
-    assert {i: len(m) for i, m in step[-1].maps} == {1: 3, 3: 1}
+    (step,) = boxes.plans[0].steps
+    assert {i: len(m) for i, m in step.expand.maps} == {1: 3, 3: 1}
 
 
 def test_maps_are_kept_up_to_a_number(encoder: Encoder) -> None:
@@ -124,8 +125,8 @@ def test_maps_are_kept_up_to_a_number(encoder: Encoder) -> None:
     many = tensors(KEPT_MAPS + 7)
     for x in many:
         boxes(x, many[0], many[1])
-    (step,) = boxes.planned.plans[0].steps
-    assert len(dict(step[-1].maps)[1]) == 6  # the first call made none here
+    (step,) = boxes.plans[0].steps
+    assert len(dict(step.expand.maps)[1]) == 6  # the first call made none here
 
 
 def test_memory_is_not_kept(encoder: Encoder) -> None:
@@ -133,8 +134,8 @@ def test_memory_is_not_kept(encoder: Encoder) -> None:
     x, w, y = tensors(3)
     for _ in range(2):
         boxes(x, w, y)
-    (step,) = boxes.planned.plans[0].steps
-    assert [m.descriptor.base for _, m in step[-1].maps] == [None, None]
+    (step,) = boxes.plans[0].steps
+    assert [m.descriptor.base for _, m in step.expand.maps] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -146,15 +147,7 @@ def test_an_unknown_launcher_is_left_to_triton(other: Callable[[Any], Any], enco
     for _ in range(2):
         boxes(*tensors(3))
     assert len(boxes.kernel.dispatched) == 2
-    assert boxes.planned.plans == {}
-
-
-def test_a_copy_behind_a_descriptor_is_left_to_triton(encoder: Encoder) -> None:
-    boxes = Boxes([MAP, MAP])
-    boxes.planned.launch = lambda inputs, outputs, _: boxes.launch([inputs[0], inputs[1].clone()], outputs, [])
-    for _ in range(2):
-        boxes(*tensors(3))
-    assert boxes.planned.plans == {}
+    assert boxes.plans == {}
 
 
 def test_files_carry_this_only_where_kernels_have_descriptors() -> None:
@@ -192,7 +185,7 @@ def test_gpu_descriptors_at_many_addresses(exported: Any) -> None:
     for y, (x, w) in zip(results, data * 2, strict=True):
         expect(y, x, w)
     if torch.cuda.get_device_capability()[0] >= 9:
-        assert len(exported._planned.plans) == 1
+        assert len(exported._PLANS) == 1
 
 
 @pytest.mark.gpu

@@ -289,13 +289,13 @@ def test_data_drawn_anew_are_others(tmp_path: Path) -> None:
 def test_the_launch_overhead_is_that_of_the_exported_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Measured without a GPU it is None; with one, by the file's function and plan, on ordinary inputs."""
     torch = pytest.importorskip("torch")
-    exported = Candidate("exported", "_planned = 'the plan'\ndef double(x): return 2 * x\n")
+    exported = Candidate("exported", "_PLANS = 'the plans'\ndef double(x): return 2 * x\n")
     setting = Bench(torch.device("cpu"), 0.4, tmp_path, lambda _: None)
     setting.set_problem(DOUBLING)
     assert setting.launch_overhead_us(exported, "double") is None
 
-    def cpu_time(call: Callable[[], Any], planned: Any, device: int) -> CpuTime:
-        assert torch.equal(call(), 2 * setting.drawn[0][0]) and (planned, device) == ("the plan", -1)
+    def cpu_time(call: Callable[[], Any], plans: Any, device: int) -> CpuTime:
+        assert torch.equal(call(), 2 * setting.drawn[0][0]) and (plans, device) == ("the plans", -1)
         return CpuTime(7.5, 2.5, 2)
 
     monkeypatch.setattr("mirage_cli.tune.worker.cpu_time", cpu_time)

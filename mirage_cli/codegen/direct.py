@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -30,151 +29,94 @@ ALIGNMENT_BYTES = 16  # Triton compiles differently for addresses that are multi
 KEPT_STREAMS = 64  # of one plan
 LIBRARY: Any = triton
 RUNTIME = LIBRARY.knobs.runtime
-SCRATCH_BYTES = 256  # where each scratch buffer starts in memory that they share: at a multiple of it
 
 
 class Memory(NamedTuple):
     """What a call allocates with, on the current device.
 
     empty(shape, strides, dtype): a tensor. allocate(bytes, stream), free(address): memory that PyTorch makes no tensor
-    of, in a third of the time; None where this PyTorch has no such thing.
+    of, in a third of the time.
     """
 
     empty: Callable[..., Any]
-    allocate: Callable[[int, int], int] | None
-    free: Callable[[int], None] | None
+    allocate: Callable[[int, int], int]
+    free: Callable[[int], None]
 
 
-class PlannedLaunch:
-    """`launch`, on scratch memory of its own, by a plan: what it started when it was first called on a device.
+def memory_of_tensors() -> Memory:
+    """Slower, and filled where PyTorch is to fill fresh memory."""
+    allocated: dict[int, Any] = {}
 
-    A call by the plan starts what Triton compiled then, on the current stream, with the addresses of its own tensors:
-    the same kernels for a fraction of the CPU time. Triton's own way remains for all else: addresses that are aligned
-    to less than 16 bytes, launch hooks (a profiler's, say), and a Triton that starts kernels in another way than is
-    known here. Shapes and dtypes are not looked at: a file's are always the same.
-    """
+    def empty(shape: Sequence[int], strides: Sequence[int], dtype: Any) -> Any:
+        return torch.empty_strided(shape, strides, dtype=dtype, device="cuda")
 
-    def __init__(self, launch: Callable[..., None], make_scratch: Callable[..., Any], memory: Memory) -> None:
-        self.launch, self.make_scratch, self.memory = launch, make_scratch, memory
-        self.plans: dict[int, Plan] = {}
+    def allocate(nbytes: int, _stream: int) -> int:
+        memory = empty((nbytes,), (1,), torch.uint8)
+        allocated[memory.data_ptr()] = memory
+        return memory.data_ptr()
 
-    def __call__(self, device: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """device: the index of the current one, which holds the tensors."""
-        tensors = *inputs, *outputs
-        addresses = [x.data_ptr() for x in tensors]
-        joined = 0
-        for a in addresses:
-            joined |= a
-        if joined % ALIGNMENT_BYTES or launches_are_watched():
-            self.launch(inputs, outputs, self.make_scratch(inputs[0].device))
-        elif (plan := self.plans.get(device)) is not None:
-            plan.start(device, tensors, addresses)
-        else:
-            self.record(device, inputs, outputs)
-
-    def record(self, device: int, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """Launches in Triton's own way, and plans to do the same again if that can be."""
-        inputs = [x.detach() for x in inputs]  # objects that differ, even where one tensor is given twice
-        scratch = self.make_scratch(inputs[0].device)
-        RECORDING.noted = noted = []
-        try:
-            self.launch(inputs, outputs, scratch)
-        finally:
-            RECORDING.noted = None
-        with contextlib.suppress(UnknownLaunchError):
-            self.plans[device] = Plan(noted, [*inputs, *outputs], scratch, self.memory)
+    return Memory(empty, allocate, allocated.__delitem__)
 
 
 class Step(NamedTuple):
-    """One launch of a plan.
-
-    run: what Triton starts a compiled kernel by, or a function of a library, whose grid is None. pick: takes the
-    launch's arguments out of a call's values.
-    """
+    """A kernel that Triton has compiled. run: what Triton starts it by. expand: its arguments, of addresses."""
 
     run: Callable[..., Any]
-    grid: int | None
+    grid: int
     function: Any
     metadata: Any
-    pick: Callable[[Sequence[Any]], Sequence[Any]]
-
-
-class Bound(NamedTuple):
-    """A launch on one stream: `start(*pick(values))` makes it for a call's values."""
-
-    start: Callable[..., Any]
-    pick: Callable[[Sequence[Any]], Sequence[Any]]
+    expand: Callable[[Sequence[int]], Sequence[Any]] | None
 
 
 class Plan:
-    """The launches of one call.
+    """The launches of a call, as Triton made them when there was one on this device for the first time.
 
-    They take their arguments from the call's values: the addresses of inputs, outputs, shared and own scratch, then
-    the tensors themselves but for the own scratch, which no library sees and of which PyTorch makes none.
+    known: what says whether inputs are like those of an earlier call but for their data, and whether any of those may
+    be trained. steps: in order; libraries' functions among them, which take tensors.
     """
 
-    def __init__(self, noted: Sequence[Any], tensors: Sequence[Any], scratch: Sequence[Any], memory: Memory) -> None:
-        """tensors: inputs and outputs. Raises UnknownLaunchError."""
-        if memory.allocate is None or memory.free is None:
-            raise UnknownLaunchError
-        self.empty, self.allocate, self.free = memory.empty, memory.allocate, memory.free
-        in_libraries = {id(x) for _, _, grid, args in noted if grid is None for x in args}
-        self.needs_tensors = bool(in_libraries)
-        shared = [x for x in scratch if id(x) in in_libraries]
-        own = [x for x in scratch if id(x) not in in_libraries]
-        addresses = {id(x): i for i, x in enumerate([*tensors, *shared, *own])}
-        themselves = {id(x): len(addresses) + i for i, x in enumerate([*tensors, *shared])}
-        self.steps: list[Step] = [
-            kernel.step(started, grid, args, themselves if grid is None else addresses)
-            for kernel, started, grid, args in noted
-        ]
-        self.bound: dict[int, list[Bound]] = {}  # by stream
-        self.shared = [(tuple(x.shape), x.stride(), x.dtype) for x in shared]
-        sizes = [-(-x.nbytes // SCRATCH_BYTES) * SCRATCH_BYTES for x in own]
-        self.own_bytes = sum(sizes)
-        self.own_offsets = [sum(sizes[:i]) for i in range(len(sizes))]
+    def __init__(self, device: int, kernels: Sequence[Any], noted: Mapping[Any, Sequence[Any]]) -> None:
+        """kernels: of the call, in order. noted: of Triton's, what started them. Raises UnknownLaunchError."""
+        self.device = device
+        self.known: tuple[Callable[..., bool], bool] = (lambda *_: False), False
+        self.steps = [k.step(*noted[k]) if isinstance(k, RecordedKernel) else k for k in kernels]
+        self.bound: dict[int, list[Callable[..., Any]]] = {}  # by stream
         driver: Any = triton.runtime.driver.active
         self.current_stream: Callable[[int], int] = driver.get_current_stream
 
-    def start(self, device: int, tensors: Sequence[Any], addresses: list[int]) -> None:
-        """tensors: inputs and outputs, which are at these addresses. The list is the plan's from now on."""
-        stream = self.current_stream(device)
-        if self.shared:
-            made = [self.empty(*layout) for layout in self.shared]
-            tensors = *tensors, *made
-            addresses += [x.data_ptr() for x in made]
-        own = filled = None
-        if self.own_bytes:
-            if torch.are_deterministic_algorithms_enabled():  # PyTorch is to fill fresh memory
-                filled = self.empty((self.own_bytes,), (1,), torch.uint8)  # kept until all is launched
-                first = filled.data_ptr()
-            else:
-                own = first = self.allocate(self.own_bytes, stream)
-            addresses += [first + offset for offset in self.own_offsets]
-        values = [*addresses, *tensors] if self.needs_tensors else addresses
-        try:
-            for start, pick in self.bound.get(stream) or self.bind(stream):
-                start(*pick(values))
-        finally:
-            if own is not None:
-                self.free(own)  # it is given to what comes next on the stream, as a tensor's memory is
-
-    def bind(self, stream: int) -> list[Bound]:
-        """The launches on this stream."""
+    def bind(self, stream: int) -> list[Callable[..., Any]]:
+        """What makes each of the launches on this stream: of addresses, or of tensors where a library is called."""
         if len(self.bound) >= KEPT_STREAMS:
             self.bound.clear()
-        self.bound[stream] = made = [on_stream(step, stream) for step in self.steps]
+        self.bound[stream] = made = [on_stream(x, stream) if isinstance(x, Step) else x for x in self.steps]
         return made
 
 
+def first_call(
+    plans: dict[int, Plan], device: int, kernels: Sequence[Any], inputs: Sequence[Any], call: Callable[[], Any]
+) -> Any:
+    """The result of `call()`, in which Triton itself launches. What it starts is planned for this device if it can be.
+
+    It cannot where the same launches might not do next time: for addresses that are less aligned, for hooks (a
+    profiler's, say), and with a Triton that starts kernels in another way than is known here. Shapes and dtypes are
+    not looked at: a file's are always the same.
+    """
+    usual = not any(x.data_ptr() % ALIGNMENT_BYTES for x in inputs) and not launches_are_watched()
+    RECORDING.noted = noted = {}
+    try:
+        result = call()
+    finally:
+        RECORDING.noted = None
+    if usual:
+        with contextlib.suppress(UnknownLaunchError):
+            plans[device] = Plan(device, kernels, noted)
+    return result
+
+
 class Recording(threading.local):
-    """What is started in this thread, while it is to be noted: kernel, what it started, grid and arguments."""
+    """What starts in this thread while it is to be noted: by kernel, what Triton compiled, the grid and arguments."""
 
-    noted: list[tuple[Any, Any, Any, Sequence[Any]]] | None = None
-
-    def note(self, kernel: Any, started: Any, grid: Any, args: Sequence[Any]) -> None:
-        if self.noted is not None:
-            self.noted.append((kernel, started, grid, args))
+    noted: dict[Any, Sequence[Any]] | None = None
 
 
 RECORDING = Recording()
@@ -194,52 +136,32 @@ class RecordedKernel:
         return functools.partial(self.launch, grid)
 
     def launch(self, grid: tuple[int], *args: Any, **options: Any) -> None:
-        RECORDING.note(self, self.kernel[grid](*args, **options), grid, args)
+        compiled = self.kernel[grid](*args, **options)
+        if RECORDING.noted is not None:
+            RECORDING.noted[self] = compiled, grid, args
 
-    def step(self, compiled: Any, grid: tuple[int], args: Sequence[Any], positions: Mapping[int, int]) -> Step:
-        """This launch. positions: among a call's values, by a tensor's id. Raises UnknownLaunchError."""
+    def step(self, compiled: Any, grid: tuple[int], _args: Sequence[Any]) -> Step:
+        """This launch. Raises UnknownLaunchError."""
         if not starts_as_known(type(compiled)):
             raise UnknownLaunchError
-        return Step(compiled.run, grid[0], compiled.function, compiled.packed_metadata, picker(args, positions))
+        return Step(compiled.run, grid[0], compiled.function, compiled.packed_metadata, None)
 
 
-class RecordedCall:
-    """A function that calls a library with tensors. Plans hold it with a grid of None, and give it tensors."""
-
-    def __init__(self, function: Callable[..., None]) -> None:
-        self.function = function
-
-    def __call__(self, *tensors: Any) -> None:
-        self.function(*tensors)
-        RECORDING.note(self, None, None, tensors)
-
-    def step(self, _started: None, _grid: None, tensors: Sequence[Any], positions: Mapping[int, int]) -> Step:
-        return Step(self.function, None, None, None, picker(tensors, positions))
-
-
-def picker(args: Sequence[Any], positions: Mapping[int, int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """What takes these arguments out of a call's values."""
-    try:
-        places = [positions[id(a)] for a in args]
-    except KeyError:
-        raise UnknownLaunchError from None
-    return operator.itemgetter(*places) if len(places) > 1 else lambda values: [values[i] for i in places]
-
-
-def on_stream(step: Step, stream: int) -> Bound:
+def on_stream(step: Step, stream: int) -> Callable[..., Any]:
     """What makes a launch on this stream as `step.run` does, with less Python."""
     run: Any = step.run
-    grid, function, metadata, pick = step.grid, step.function, step.metadata, step.pick
-    if grid is None:
-        return Bound(run, pick)
+    grid, function, metadata, expand = step.grid, step.function, step.metadata, step.expand
     way = way_into_c(type(run))
     if way is None or run.global_scratch_size or run.profile_scratch_size:
-        return Bound(functools.partial(run, grid, 1, 1, stream, function, metadata, None, None, None), pick)
-    start = functools.partial(run.launch, grid, 1, 1, stream, function, run.launch_cooperative_grid, run.launch_pdl)
-    if way == "3.6":
-        return Bound(functools.partial(start, None, None, metadata, None, None, None), pick)
-    more = metadata, None, None, None, None, None, run.arg_annotations, run.kernel_signature
-    return Bound(functools.partial(start, *more), lambda values: (pick(values),))
+        start = functools.partial(run, grid, 1, 1, stream, function, metadata, None, None, None)
+    else:
+        start = functools.partial(run.launch, grid, 1, 1, stream, function, run.launch_cooperative_grid, run.launch_pdl)
+        if way == "3.7":  # which takes the arguments as one
+            more = metadata, None, None, None, None, None, run.arg_annotations, run.kernel_signature
+            start = functools.partial(start, *more)
+            return (lambda *args: start(args)) if expand is None else lambda *args: start(expand(args))
+        start = functools.partial(start, None, None, metadata, None, None, None)
+    return start if expand is None else lambda *args: start(*expand(args))
 
 
 def launches_are_watched() -> bool:

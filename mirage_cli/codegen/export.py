@@ -15,9 +15,8 @@ import shutil
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import prod
 from pathlib import Path
 from types import ModuleType
 
@@ -34,18 +33,18 @@ from mirage_cli.codegen.blocks import (
     RELEASE_BEFORE,
 )
 from mirage_cli.codegen.carried import CHECKS, PLANS, PLANS_WITH_MAPS, carried
-from mirage_cli.codegen.exported_text import PUBLIC, SELF_CHECK
+from mirage_cli.codegen.exported_text import AT_ONCE, KNOWN_LATER, PLANNED, PUBLIC, RESERVED, SELF_CHECK
 from mirage_cli.codegen.library import buffers_of, library_kernel
+from mirage_cli.codegen.start_text import USED, start_body
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.codegen.triton import KernelSource, emit_kernel
+from mirage_cli.codegen.writing import WIDTH, filled, layout_text, table_text, tuple_text, unpacked, wrapped
 from mirage_cli.errors import MirageError
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
 from mirage_cli.ir.program import Program, Tensor
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import mugraph_id, print_mugraph
-
-WIDTH = 120
 
 
 class ExportNameError(MirageError):
@@ -113,7 +112,8 @@ class _Parts:
         self.descriptors = any(k.descriptors for k in self.kernels.values())
         self.taken = {"torch", "triton", "tl", "inputs", "outputs", "scratch", "make_scratch", "launch"}
         self.taken |= HELPERS | {k.name for k in graph.kernels}
-        self.names = {n: f"{n}_" if n in self.taken or keyword.iskeyword(n) else n for n in graph.tensors()}
+        taken = self.taken | USED | RESERVED
+        self.names = {n: f"{n}_" if n in taken or keyword.iskeyword(n) else n for n in graph.tensors()}
 
     def imports(self) -> list[str]:
         """What the module takes from Triton."""
@@ -122,13 +122,9 @@ class _Parts:
         boxes = ["from triton.tools.tensor_descriptor import TensorDescriptor"] * self.descriptors
         return ["import triton", "import triton.language as tl", *boxes]
 
-    def shape(self, t: Tensor) -> str:
-        return _tuple(str(self.sizes[d]) for d in t.dims)
-
-    def strides(self, t: Tensor) -> str:
-        """Of a tensor that is contiguous. `torch.empty_strided` takes less CPU time than `torch.empty`."""
-        sizes = [self.sizes[d] for d in t.dims]
-        return _tuple(str(prod(sizes[i + 1 :])) for i in range(len(sizes)))
+    def layout(self, t: Tensor) -> tuple[str, str]:
+        """Shape and strides."""
+        return layout_text(t, self.sizes)
 
     def blocks(self) -> list[str]:
         kernels = [self.kernel(k) for k in self.graph.kernels]
@@ -150,18 +146,15 @@ class _Parts:
         return library_kernel(self.graph, k, self.sizes, self.names)
 
     def recorded(self) -> str:
-        """What makes every kernel one whose launches can be planned."""
-        lines: list[str] = []
-        for k in self.graph.kernels:
-            source = self.kernels.get(k.name)
-            boxes = "Box" if source is not None and source.descriptors else ""
-            lines.append(f"{k.name} = {'RecordedCall' if source is None else f'Recorded{boxes}Kernel'}({k.name})")
-        return "\n".join(lines)
+        """What makes every kernel of Triton's one whose launches can be planned."""
+        return "\n".join(
+            f"{name} = Recorded{'Box' * bool(k.descriptors)}Kernel({name})" for name, k in self.kernels.items()
+        )
 
     def scratch(self) -> str:
-        layouts = [(f"{self.shape(t)}, {self.strides(t)}, dtype=torch.{t.dtype}", t) for t in self.graph.buffers]
-        buffers = [f"        torch.empty_strided({layout}, device=device),  # {t}" for layout, t in layouts]
-        result = ["    return [", *buffers, "    ]"] if buffers else ["    return []"]
+        layouts = [(", ".join(self.layout(t)), t) for t in self.graph.buffers]
+        made = [f"        torch.empty_strided({x}, dtype=torch.{t.dtype}, device=device),  # {t}" for x, t in layouts]
+        result = ["    return [", *made, "    ]"] if made else ["    return []"]
         doc = '    """Intermediates in device memory; their content before a launch does not matter."""'
         return "\n".join(["def make_scratch(device):", doc, *result])
 
@@ -173,13 +166,13 @@ class _Parts:
             ("scratch", self.graph.buffers),
         ):
             if tensors:
-                lines.append(_unpacked([self.names[t.name] for t in tensors], source))
+                lines.append(unpacked([self.names[t.name] for t in tensors], source))
         for k in self.graph.kernels:
             if k.name in self.kernels:
                 ks = self.kernels[k.name]
                 boxes = [self.descriptor(d) for d in ks.descriptors]
                 args = [*(self.names[a] for a in ks.args), *boxes, *ks.options]
-                lines.append(_wrapped(f"    {ks.name}[({ks.programs},)](", args, ")"))
+                lines.append(wrapped(f"    {ks.name}[({ks.programs},)](", args, ")"))
             else:
                 lines.append(f"    {k.name}({', '.join(self.names[b] for b in buffers_of(k))})")
         return "\n".join(lines)
@@ -205,22 +198,24 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
     blocks = parts.blocks()
     digest = hashlib.sha256("\n".join([name, *map(str, program.inputs), *blocks]).encode()).hexdigest()[:12]
     imports = "\n".join([plans.standard, "", "import torch", *parts.imports()])
-    fresh = "make_scratch(inputs[0].device)"
     comment = "\n".join(f"# {x}".rstrip() for x in print_mugraph(graph).splitlines())
+    parameters = [f"{t.name}_" if t.name in RESERVED else t.name for t in program.inputs]
     mapping = {
         "name": name,
         "operator": f"{name}_{digest}",
-        "parameters": ", ".join(t.name for t in program.inputs),
-        "call": _tuple(t.name for t in program.inputs),
+        "call": tuple_text(parameters),
         "doc": _interface(program),
-        "inputs": _table(f'("{t.name}", {parts.shape(t)}, torch.{t.dtype}),' for t in program.inputs),
-        "outputs": _table(f"({parts.strides(t)}, {parts.shape(t)}, torch.{t.dtype})," for t in program.outputs),
-        "register": _wrapped(
+        "inputs": table_text(f'("{t.name}", {parts.layout(t)[0]}, torch.{t.dtype}),' for t in program.inputs),
+        "outputs": table_text(f"({', '.join(parts.layout(t)[::-1])}, torch.{t.dtype})," for t in program.outputs),
+        "register": wrapped(
             "    _operator = torch.library.custom_op(",
             [f'"mirage::{name}_{digest}"', "_run", "mutates_args=()", f'schema="{_schema(program)}"'],
             ")",
         ),
-        "launch": "_planned(device, inputs, outputs)" if planned else f"launch(inputs, outputs, {fresh})",
+        "at_once": AT_ONCE if planned else "",
+        "plain": KNOWN_LATER if planned else "        return _run(*inputs)",
+        "parameters": ", ".join(parameters),
+        "launch": "_launch(device, inputs)" if planned else "_by_triton(inputs)",
         "result": "outputs[0]" if len(program.outputs) == 1 else "tuple(outputs)",
     }
     precision = f"torch.{program.dtype}"
@@ -228,10 +223,10 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         "eager": textwrap.indent(torch_source(program, "eager").strip(), "    "),
         "stepwise": textwrap.indent(torch_source(lower(program), "stepwise").strip(), "    "),
         "checks": textwrap.indent(carried(CHECKS).inside_function(), "    "),
-        "cpu": "_planned" if planned else "None",
-        "scales": _tuple(repr(float(t.scale)) for t in program.inputs),
+        "cpu": "_PLANS",
+        "scales": tuple_text(repr(float(t.scale)) for t in program.inputs),
         "contracted": str(longest_sum(program)),
-        "check": _wrapped(
+        "check": wrapped(
             "        results = check(",
             f"run eager stepwise shapes dtypes scales contracted {precision} {program.tolerance:g} device".split(),
             ")",
@@ -240,11 +235,16 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
     text = [_header(program, graph, schedule, info or ExportInfo()), "from __future__ import annotations", imports]
     text.append(comment)
     front = "\n\n".join(text)
-    blocks += [_fill(PUBLIC, mapping)]
+    blocks += [filled(PUBLIC, mapping)]
     if planned:
-        memory = "Memory(_empty, _allocate, _free)"
-        blocks += [plans.body, f"{parts.recorded()}\n_planned = PlannedLaunch(launch, make_scratch, {memory})"]
-    return "\n\n\n".join([front, *blocks, _fill(SELF_CHECK, mapping | selfcheck)]) + "\n"
+        mapping |= {
+            "recorded": parts.recorded(),
+            "kernels": tuple_text(k.name for k in graph.kernels),
+            "names": ", ".join(parts.names[t.name] for t in graph.inputs),
+            "start": start_body(graph, parts.sizes, parts.kernels, parts.names),
+        }
+        blocks += [plans.body, filled(PLANNED, mapping)]
+    return "\n\n\n".join([front, *blocks, filled(SELF_CHECK, mapping | selfcheck)]) + "\n"
 
 
 def _header(program: Program, graph: MuGraph, schedule: Schedule, info: ExportInfo) -> str:
@@ -294,41 +294,6 @@ def _schema(program: Program) -> str:
     arguments = ", ".join(f"Tensor x{i}" for i in range(len(program.inputs)))
     n = len(program.outputs)
     return f"({arguments}) -> " + ("Tensor" if n == 1 else f"({', '.join(['Tensor'] * n)})")
-
-
-# -- writing Python
-
-
-def _tuple(items: Iterable[str]) -> str:
-    texts = list(items)
-    return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
-
-
-def _table(rows: Iterable[str]) -> str:
-    texts = list(rows)
-    return f"({texts[0]})" if len(texts) == 1 else "\n".join(["(", *(f"    {r}" for r in texts), ")"])
-
-
-def _unpacked(names: Sequence[str], source: str) -> str:
-    line = f"    {', '.join(names)} = {source}" if len(names) > 1 else f"    ({names[0]},) = {source}"
-    return line if len(line) <= WIDTH else "\n".join(["    (", *(f"        {n}," for n in names), f"    ) = {source}"])
-
-
-def _wrapped(start: str, items: Sequence[str], end: str) -> str:
-    """`start item, item end`, over several lines where one is too short."""
-    line = start + ", ".join(items) + end
-    if len(line) <= WIDTH:
-        return line
-    indent = " " * (len(start) - len(start.lstrip()) + 4)
-    inner = f"{indent}{', '.join(items)}"
-    lines = [inner] if len(inner) <= WIDTH else [f"{indent}{x}," for x in items]
-    return "\n".join([start, *lines, f"{indent[4:]}{end}"])
-
-
-def _fill(template: str, values: Mapping[str, str]) -> str:
-    for key, value in values.items():
-        template = template.replace(f"@{key}@", value)
-    return template.strip("\n")
 
 
 # -- loading

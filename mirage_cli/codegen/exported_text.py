@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-PUBLIC = '''
-try:  # what the code that torch.compile makes allocates with, in half the time, and by which it knows its inputs
-    from torch._C import _cuda_cudaCachingAllocator_raw_alloc as _allocate
-    from torch._C import _cuda_cudaCachingAllocator_raw_delete as _free
-    from torch._C import _cuda_getDevice
-    from torch._C._dynamo.guards import TensorGuards, _empty_strided_cuda
-except ImportError:
-    _allocate = _free = _cuda_getDevice = TensorGuards = _empty_strided_cuda = None
+import re
 
+PUBLIC = '''
 _INPUTS = @inputs@
 _OUTPUTS = @outputs@  # strides, shape, dtype
 _INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
 _INTERPRETER_LOCK = threading.Lock()
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_KNOWN = {}  # by device: what says whether inputs are like an earlier call's but for data; whether any may be trained
-_UNKNOWN = (lambda *_: False), False
+_PLANS = {}  # by device
 _is_compiling = torch.compiler.is_compiling
 
 
 def @name@(@parameters@):
-    """@doc@"""
+    """@doc@"""@at_once@
     return _call(@call@)
 
 
@@ -35,29 +28,11 @@ def @name@_graph(@parameters@):
 
 
 def _call(inputs):
-    """Runs what needs no more than that at once. All else is checked, and then runs as a torch operator."""
-    if not _is_compiling() and _KNOWN:
-        device = _cuda_getDevice()
-        alike, trained = _KNOWN.get(device, _UNKNOWN)
-        if alike(*inputs) and not (trained and torch.is_grad_enabled()):
-            return _launch(device, inputs)
+    """Runs plain inputs. All else is checked, and then runs as a torch operator."""
     if _is_plain(inputs):
-        result = _run(*inputs)
-        _remember(inputs)
-        return result
+@plain@
     _check(inputs)
     return torch.ops.mirage.@operator@(*inputs)
-
-
-def _remember(inputs):
-    """Has inputs like these known at once from now on, if this PyTorch has what tells them."""
-    if TensorGuards is None or _INTERPRETED:
-        return
-    try:
-        guards = TensorGuards(*inputs, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-    except TypeError:  # it is another PyTorch's
-        return
-    _KNOWN[inputs[0].get_device()] = guards.check, any(x.requires_grad for x in inputs)
 
 
 def _is_plain(inputs):
@@ -99,32 +74,21 @@ def _check(inputs):
 
 def _run(*inputs):
     if _INTERPRETED:  # Triton's interpreter serves one thread at a time
-        device = inputs[0].device
-        outputs = _empty_outputs(device)
         with _INTERPRETER_LOCK:
-            launch(inputs, outputs, make_scratch(device))
-        return @result@
+            return _by_triton(inputs)
     device = inputs[0].get_device()
     if device == torch.cuda.current_device():
-        return _launch(device, inputs)
+        return @launch@
     with torch.cuda.device(device):
-        return _launch(device, inputs)
+        return @launch@
 
 
-def _launch(device, inputs):
-    if _empty_strided_cuda is None or torch.are_deterministic_algorithms_enabled():
-        outputs = [_empty(shape, strides, dtype) for strides, shape, dtype in _OUTPUTS]
-    else:
-        outputs = [_empty_strided_cuda(shape, strides, dtype) for strides, shape, dtype in _OUTPUTS]
-    @launch@
+def _by_triton(inputs):
+    """All kernels, launched as Triton does it."""
+    device = inputs[0].device
+    outputs = _empty_outputs(device)
+    launch(inputs, outputs, make_scratch(device))
     return @result@
-
-
-def _empty(shape, strides, dtype):
-    """Memory on the current device, which PyTorch is to fill where all it computes shall be deterministic."""
-    if _empty_strided_cuda is None or torch.are_deterministic_algorithms_enabled():
-        return torch.empty_strided(shape, strides, dtype=dtype, device="cuda")
-    return _empty_strided_cuda(shape, strides, dtype)
 
 
 def _empty_outputs(device):
@@ -163,6 +127,61 @@ if not hasattr(torch.ops.mirage, "@operator@"):  # the same file may be loaded t
 @register@
     _operator.register_fake(_fake)
 '''
+
+AT_ONCE = """
+    if not _is_compiling() and _PLANS:
+        _plan = _PLANS.get(_cuda_getDevice())
+        if _plan is not None:
+            _alike, _trained = _plan.known
+            if _alike(@parameters@) and not (_trained and torch.is_grad_enabled()):
+                return _start(_plan, @parameters@)"""
+
+KNOWN_LATER = """        result = _run(*inputs)
+        _remember(inputs)
+        return result"""
+
+PLANNED = '''
+@recorded@
+_KERNELS = @kernels@
+_FILLED = memory_of_tensors()
+_is_deterministic = torch.are_deterministic_algorithms_enabled
+try:  # what the code that torch.compile makes allocates with, in half the time, and by which it knows its inputs
+    from torch._C import _cuda_cudaCachingAllocator_raw_alloc as _allocate
+    from torch._C import _cuda_cudaCachingAllocator_raw_delete as _free
+    from torch._C import _cuda_getDevice
+    from torch._C._dynamo.guards import TensorGuards, _empty_strided_cuda
+
+    _FRESH = Memory(_empty_strided_cuda, _allocate, _free)
+except ImportError:
+    TensorGuards, _cuda_getDevice, _FRESH = None, torch.cuda.current_device, _FILLED
+
+
+def _remember(inputs):
+    """Has inputs like these known at once from now on, if this PyTorch has what tells them."""
+    plan = _PLANS.get(inputs[0].get_device())
+    if TensorGuards is None or plan is None:
+        return
+    try:
+        guards = TensorGuards(*inputs, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    except TypeError:  # it is another PyTorch's
+        return
+    plan.known = guards.check, any(x.requires_grad for x in inputs)
+
+
+def _launch(device, inputs):
+    plan = _PLANS.get(device)
+    if plan is not None:
+        return _start(plan, *inputs)
+    return first_call(_PLANS, device, _KERNELS, inputs, lambda: _by_triton(inputs))
+
+
+def _start(plan, @names@):
+    """What `launch` does, by the plan: it starts what Triton has compiled, on the current stream."""
+@start@
+'''
+
+RESERVED = frozenset({"torch", *re.findall(r"\b_\w+", PUBLIC + AT_ONCE + PLANNED)})
+"""Names that no parameter of a function may have."""
 
 SELF_CHECK = '''
 def _check_this_file():

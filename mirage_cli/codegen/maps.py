@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,25 +22,23 @@ class RecordedBoxKernel(RecordedKernel):
     For each, Triton makes a map for the hardware at every launch. Plans make it once for each address.
     """
 
-    def step(self, compiled: Any, grid: tuple[int], args: Sequence[Any], positions: Mapping[int, int]) -> Step:
-        step = super().step(compiled, grid, [getattr(a, "base", a) for a in args], positions)
+    def step(self, compiled: Any, grid: tuple[int], args: Sequence[Any]) -> Step:
+        step = super().step(compiled, grid, args)
         bare, expand = without_expansion(step.run)
-        descriptors = [a if hasattr(a, "base") else None for a in args]
-        return step._replace(run=bare, pick=ExpandedArguments(step.pick, descriptors, expand))
+        return step._replace(run=bare, expand=Expansion(args, expand))
 
 
-class ExpandedArguments:
-    """A kernel's arguments at given addresses, each descriptor taken apart: its map, shape and strides."""
+class Expansion:
+    """Makes a launch's arguments of addresses: of each descriptor its map, shape and strides."""
 
-    def __init__(self, pick: Callable[..., Any], descriptors: Sequence[Any], expand: Sequence[Any]) -> None:
-        """descriptors: for each argument, None if it is none. expand: for each descriptor, what takes it apart."""
-        self.pick = pick
-        boxes = [(i, d) for i, d in enumerate(descriptors) if d is not None]
+    def __init__(self, args: Sequence[Any], expand: Sequence[Any]) -> None:
+        """args: of a launch. expand: for each descriptor, what takes it apart."""
+        boxes = [(i, a) for i, a in enumerate(args) if hasattr(a, "base")]
         maps = [(i, TensorMaps(d, apart)) for (i, d), apart in zip(boxes, expand, strict=True)]
         self.maps = maps[::-1]  # the last first: what stands for one is longer than it
 
     def __call__(self, addresses: Sequence[int]) -> list[Any]:
-        args = [*self.pick(addresses)]
+        args: list[Any] = [*addresses]
         for i, maps in self.maps:
             args[i : i + 1] = maps[args[i]]
         return args

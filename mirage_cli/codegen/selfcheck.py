@@ -6,7 +6,7 @@ import contextlib
 import math
 import statistics
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,10 +121,8 @@ class CpuTime:
     """CPU time of one call, µs: medians over batches of calls.
 
     call_us: all of the call. overhead_us: of a call whose launches, of Triton kernels and of libraries, do nothing.
-    (Not the difference from the launches alone: what a launch takes depends on how busy the GPU is.) Its batches
-    follow each other, as calls do where the CPU's time counts: behind a wait for the GPU, 50 calls take about twice as
-    long. None where the file launches by Triton's own way, or calls libraries alone. launches: how many there are, if
-    overhead_us is known.
+    (Not the difference from the launches alone: what a launch takes depends on how busy the GPU is.) None where the
+    file launches by Triton's own way, or calls libraries alone. launches: how many there are, if overhead_us is known.
     """
 
     call_us: float
@@ -139,13 +137,13 @@ class CpuTime:
         return f"{'CPU':<11} {figures}, medians of {BATCHES} batches of {BATCH} calls"
 
 
-def cpu_time(call: Callable[[], Any], planned: Any, device: int) -> CpuTime:
+def cpu_time(call: Callable[[], Any], plans: Mapping[int, Any], device: int) -> CpuTime:
     """Times `call()` without launches, then as it is. The GPU is idle before each batch, and not waited for in one.
 
-    planned: the `PlannedLaunch` by which `call()` launches on this device, the current one; or None.
+    plans: by which `call()` launches, by device. device: the current one.
     """
     call()  # plans what is not planned yet
-    plan = planned.plans.get(device) if planned else None
+    plan = plans.get(device)
     overhead_us = None
     if plan is not None:
         with launching_nothing(plan, device):
@@ -169,7 +167,7 @@ def launching_nothing(plan: Any, device: int) -> Generator[None]:
     """The plan's launches on the current stream do nothing meanwhile."""
     stream = plan.current_stream(device)
     bound = plan.bound.get(stream) or plan.bind(stream)
-    plan.bound[stream] = [launch._replace(start=nothing) for launch in bound]
+    plan.bound[stream] = [nothing for _ in bound]
     try:
         yield
     finally:

@@ -1,0 +1,48 @@
+"""Pieces of Python text, in lines that are not too long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+
+from mirage_cli.ir.program import Tensor
+
+WIDTH = 120
+
+
+def layout_text(t: Tensor, sizes: Mapping[str, int]) -> tuple[str, str]:
+    """Shape and strides of a tensor that is contiguous. Memory with strides takes less CPU time than without."""
+    shape = [sizes[d] for d in t.dims]
+    return tuple_text(map(str, shape)), tuple_text(str(prod(shape[i + 1 :])) for i in range(len(shape)))
+
+
+def tuple_text(items: Iterable[str]) -> str:
+    texts = list(items)
+    return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
+
+
+def table_text(rows: Iterable[str]) -> str:
+    texts = list(rows)
+    return f"({texts[0]})" if len(texts) == 1 else "\n".join(["(", *(f"    {r}" for r in texts), ")"])
+
+
+def unpacked(names: Sequence[str], source: str) -> str:
+    line = f"    {', '.join(names)} = {source}" if len(names) > 1 else f"    ({names[0]},) = {source}"
+    return line if len(line) <= WIDTH else "\n".join(["    (", *(f"        {n}," for n in names), f"    ) = {source}"])
+
+
+def wrapped(start: str, items: Sequence[str], end: str) -> str:
+    """`start item, item end`, over several lines where one is too short."""
+    line = start + ", ".join(items) + end
+    if len(line) <= WIDTH:
+        return line
+    indent = " " * (len(start) - len(start.lstrip()) + 4)
+    inner = f"{indent}{', '.join(items)}"
+    lines = [inner] if len(inner) <= WIDTH else [f"{indent}{x}," for x in items]
+    return "\n".join([start, *lines, f"{indent[4:]}{end}"])
+
+
+def filled(template: str, values: Mapping[str, str]) -> str:
+    for key, value in values.items():
+        template = template.replace(f"@{key}@", value)
+    return template.strip("\n")
