@@ -25,7 +25,9 @@ from mirage_cli.codegen.direct import (
     way_into_c,
 )
 from mirage_cli.codegen.export import export_source, load_export
+from mirage_cli.codegen.exported_text import RESERVED
 from mirage_cli.codegen.selfcheck import BATCH, BATCHES, CpuTime, cpu_time
+from mirage_cli.codegen.start_text import USED
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.text import parse_mugraph, print_mugraph
 from mirage_cli.tune.compilefarm import CompileFarm
@@ -368,7 +370,7 @@ def test_threads_do_not_note_the_launches_of_others(driver: StubDriver, monkeypa
 
 
 @pytest.mark.parametrize(
-    "name", ["_start", "_plan", "torch", "plan", "stream", "empty", "joined", "X_at", "_call", "k0"]
+    "name", ["_FRESH", "_plan", "_call", "torch", "plan", "stream", "empty", "joined", "X_at", "k0", "launch"]
 )
 def test_inputs_may_have_names_that_the_file_needs(name: str, driver: StubDriver) -> None:
     _, graph = chain(2)
@@ -379,8 +381,20 @@ def test_inputs_may_have_names_that_the_file_needs(name: str, driver: StubDriver
     module: Any = load_with_stubs(program, graph, lambda: StubKernel(started))
     x, w = inputs_of(program)
     for _ in range(3):
-        y = module.stubbed(x, w)
+        y = module.stubbed(X=x, **{f"{name}_" if name in RESERVED else name: w})
     assert [c[9:] for c in started[-2:]] == [(x.data_ptr(), w.data_ptr(), SCRATCH), (SCRATCH, y.data_ptr())]
+
+
+@pytest.mark.parametrize("library", [False, True])
+def test_all_names_that_the_functions_use_are_known(library: bool, driver: StubDriver) -> None:
+    module: Any = load_with_stubs(*chain(3, library))
+    code = module._start.__code__
+    tensors = {"X", "W", "Y", "B0", "B1", "X_at", "W_at", "Y_at", "B0_at", "B1_at"}
+    used = {n for n in code.co_names if n in vars(module)} | {*code.co_varnames}
+    unused = {"joined", "ALIGNMENT_BYTES"} if library else set()  # the library alone reads the inputs
+    assert used - tensors - {"k0", "k1", "k2"} == USED - unused
+    code = module.stubbed.__code__
+    assert {n for n in code.co_names if n in vars(module)} | {*code.co_varnames} - {"X", "W"} == RESERVED - {"_capture"}
 
 
 # The exported file

@@ -112,7 +112,7 @@ class _Parts:
         self.descriptors = any(k.descriptors for k in self.kernels.values())
         self.taken = {"torch", "triton", "tl", "inputs", "outputs", "scratch", "make_scratch", "launch"}
         self.taken |= HELPERS | {k.name for k in graph.kernels}
-        taken = self.taken | USED | RESERVED
+        taken = self.taken | USED
         self.names = {n: f"{n}_" if n in taken or keyword.iskeyword(n) else n for n in graph.tensors()}
 
     def imports(self) -> list[str]:

@@ -11,7 +11,7 @@ _INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "
 _INTERPRETER_LOCK = threading.Lock()
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _PLANS = {}  # by device
-_is_compiling = torch.compiler.is_compiling
+_is_compiling, _is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
 
 
 def @name@(@parameters@):
@@ -133,7 +133,7 @@ AT_ONCE = """
         _plan = _PLANS.get(_cuda_getDevice())
         if _plan is not None:
             _alike, _trained = _plan.known
-            if _alike(@parameters@) and not (_trained and torch.is_grad_enabled()):
+            if _alike(@parameters@) and not (_trained and _is_grad_enabled()):
                 return _start(_plan, @parameters@)"""
 
 KNOWN_LATER = """        result = _run(*inputs)
@@ -180,8 +180,8 @@ def _start(plan, @names@):
 @start@
 '''
 
-RESERVED = frozenset({"torch", *re.findall(r"\b_\w+", PUBLIC + AT_ONCE + PLANNED)})
-"""Names that no parameter of a function may have."""
+RESERVED = frozenset({"_call", "_capture", *re.findall(r"\b_\w+", AT_ONCE)})
+"""What the public functions use: no parameter of theirs is called so."""
 
 SELF_CHECK = '''
 def _check_this_file():

@@ -15,8 +15,11 @@ from mirage_cli.ir.program import DTYPE_BYTES, Tensor
 
 SCRATCH_BYTES = 256  # where each scratch buffer starts in memory that they share: at a multiple of it
 NAMES_A_LINE = 8
-USED = frozenset({"plan", "stream", "empty", "allocate", "free", "joined", "ALIGNMENT_BYTES", "launches_are_watched"})
-"""Names that the function uses besides tensors, kernels and what starts with _."""
+USED = frozenset(
+    {"plan", "stream", "empty", "allocate", "free", "joined", "torch", "ALIGNMENT_BYTES", "launches_are_watched"}
+    | {"_by_triton", "_is_deterministic", "_FILLED", "_FRESH"}
+)
+"""Names that the function uses besides those of tensors and kernels."""
 
 
 def start_body(
