@@ -354,7 +354,7 @@ class Pipeline:
         the interpreter, but where eager PyTorch overflows too, at reduced sizes, and with sums as long as its own where
         that takes seconds; or the reason why there is none."""
         from mirage_cli.codegen.export import kernels_source
-        from mirage_cli.tune.interpreted import Interpreter, Judged, lengthened, reduced_schedule, reduced_sizes
+        from mirage_cli.tune.interpreted import Interpreter, Judged, own_sums, reduced_schedule, reduced_sizes
 
         interpreter = self._interpreter = self._interpreter or self._stack.enter_context(Interpreter())
         interpreter.start()
@@ -374,7 +374,7 @@ class Pipeline:
             self.progress(f"interpreting {p.id}")
             small = p.graph.resized(reduced_sizes(program))
             judged = interpret(small, reduced_schedule(small, schedule))
-            if judged.ok and (long := lengthened(program, p.graph, schedule)) is not None:
+            if judged.ok and (long := own_sums(program, p.graph, schedule)) is not None:
                 before, judged = judged, interpret(*long)
                 if not judged.ok:  # whatever the schedule
                     return f"wrong in the interpreter: {judged.problem}"

@@ -144,11 +144,12 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         yield judging
 
 
-@pytest.mark.parametrize(("m", "k"), [(100, 64), (4096, 64), (4097, 64), (64, 1 << 16)])
+@pytest.mark.parametrize(("m", "k"), [(100, 64), (64, 1 << 14), (4096, 64), (4097, 64), (64, 1 << 16)])
 def test_without_a_gpu_plans_are_judged_with_sums_as_long_as_their_own(
     m: int, k: int, offline: Callable[[Judge], Pipeline]
 ) -> None:
-    """What is exact enough at reduced sizes need not be at larger ones: their sums may take a factor out of range."""
+    """What is exact enough at reduced sizes need not be at larger ones: their sums may take a factor out of range.
+    Where the interpreter has time for it, the text is the very one that is exported."""
     program = scaled(m, k)
     judged: list[dict[str, int]] = []
 
@@ -161,7 +162,7 @@ def test_without_a_gpu_plans_are_judged_with_sums_as_long_as_their_own(
     assert isinstance(outcome, str)
     assert "less exact" in outcome
     tile = max(s.tile("m") for s in plan.schedule.kernels.values())
-    assert judged == [reduced_sizes(program), {"m": min(m, tile, 16), "k": k}]
+    assert judged == [reduced_sizes(program), {"m": m if m < 1000 and k < 1 << 16 else min(m, tile, 16), "k": k}]
 
 
 def test_sums_that_would_take_the_interpreter_minutes_are_judged_at_reduced_sizes(

@@ -123,9 +123,12 @@ def reduced_schedule(graph: MuGraph, schedule: Schedule) -> Schedule:
     return Schedule(kernels)
 
 
-def lengthened(program: Program, graph: MuGraph, schedule: Schedule) -> tuple[MuGraph, Schedule] | None:
-    """With sums as long as the program's own, which take as much out of a type's range, and one small block of each
-    axis that nothing is summed over. None where the interpreter would take minutes."""
+def own_sums(program: Program, graph: MuGraph, schedule: Schedule) -> tuple[MuGraph, Schedule] | None:
+    """Sums as long as the program's own, which take as much out of a type's range: the μGraph as it is or, where the
+    interpreter would take minutes for that, with one small block of each axis that nothing is summed over. None where
+    it would even then."""
+    if _soon_done(graph, schedule):
+        return graph, schedule
     root = _same_axes(program)
     summed = {root[d] for e in lower(program).eqns if OPS[e.op].kind in ("reduction", "contraction") for d in e.axes}
     free = {d for d in root if root[d] not in summed}
