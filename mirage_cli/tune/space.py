@@ -33,11 +33,11 @@ WARPS = (1, 2, 4, 8, 16)
 STAGES = (1, 2, 3, 4, 5, 6, 7, 9)
 GROUPS = (1, 4, 8, 16)
 AHEAD = (0, 1, 2, 4, 8)
-LEADS = (0, 1, 2, 4, 8)
+LEADS = (0, 1, 2, 3, 4, 5, 6, 8)
 SPLIT_LIMIT = 256
 TOGETHER = (
     *({"early": True, "ahead": n} for n in AHEAD),
-    *({"relay": True, "early": False, "lead": lead, "ahead": n} for lead in LEADS[2:4] for n in AHEAD[1:3]),
+    *({"relay": True, "early": False, "lead": lead, "ahead": n} for lead in (2, 4) for n in AHEAD[1:3]),
 )
 """How all kernels of a μGraph may be ahead of time at once: one that is, is of use to one behind it that is too."""
 HELD = tuple({"relay": False, "early": not lead, "lead": lead, "ahead": n} for lead in (0, 4) for n in AHEAD[:3])
@@ -360,7 +360,7 @@ def _variations(
         yield from (replace(s, ahead=n) for n in AHEAD if n != s.ahead)
         later = replace(s, relay=False, early=False)
         yield from (replace(later, lead=n) for n in LEADS if n != s.lead)
-        yield from (replace(later, overlap=True, lead=n, ahead=a) for n in LEADS[2:4] for a in AHEAD[1:3])
+        yield from (replace(later, overlap=True, lead=n, ahead=a) for n in (2, 4) for a in AHEAD[1:3])
     yield replace(s, stream=not s.stream)
     if target.descriptors:
         yield replace(s, descriptors=not s.descriptors)
