@@ -280,11 +280,16 @@ def test_this_triton_is_known() -> None:
 
 
 def test_libraries_are_called_with_tensors_in_their_turn(driver: StubDriver) -> None:
-    """PyTorch makes tensors of what they see alone."""
+    """They make their results; PyTorch makes no tensors of anything else between kernels."""
     calls = Calls(3, library=True)
     done: list[Any] = calls.started
-    calls.module.k0 = lambda *tensors: done.append(tensors)
-    calls.module._KERNELS = (calls.module.k0, *calls.module._KERNELS[1:])
+
+    def multiply(x: torch.Tensor, w: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        done.append((x, w, torch.empty(16, 48, dtype=torch.float16) if out is None else out))
+        return done[-1][2]
+
+    calls.module.k0 = multiply
+    calls.module._KERNELS = (multiply, *calls.module._KERNELS[1:])
     x, w = calls.inputs
     for _ in range(3):
         done.clear()
@@ -296,6 +301,20 @@ def test_libraries_are_called_with_tensors_in_their_turn(driver: StubDriver) -> 
     assert [[*c[9:]] for c in launches] == [[buffer.data_ptr(), SCRATCH], [SCRATCH, y.data_ptr()]]
     assert calls.dispatched == [1, 1]
     assert calls.allocated == [(1536, driver.stream)] * 2
+
+
+def test_libraries_compute_in_their_own_types_under_autocast(driver: StubDriver) -> None:
+    calls = Calls(2, library=True)
+    x, w = (torch.randn(t.shape, dtype=t.dtype) for t in calls.inputs)
+    calls(x, w)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.mm(x, w).dtype == torch.bfloat16
+        calls(x, w)
+    assert len(calls.kernels[0].dispatched) == 2
+    for _, (product, _), _ in calls.kernels[0].dispatched:
+        assert torch.equal(product, x @ w)
+    calls(x, w)
+    assert len(calls.kernels[0].dispatched) == 2
 
 
 def test_c_is_called_as_triton_calls_it() -> None:
@@ -495,9 +514,9 @@ def test_the_overhead_is_of_calls_without_launches(driver: StubDriver) -> None:
     inputs = inputs_of(chain(2)[0])
     time = cpu_time(lambda: module.stubbed(*inputs), module._PLANS, 0)
     assert time.launches == 2
-    assert len(calls) == 2 * BATCHES * BATCH  # the first call went by Triton's own way
+    assert len(calls) == 2 * (BATCHES * BATCH + 1)  # one call shows what launches return; the first was Triton's own
     module.stubbed(*inputs)
-    assert len(calls) == 2 * BATCHES * BATCH + 2
+    assert len(calls) == 2 * (BATCHES * BATCH + 2)
 
 
 def test_where_triton_launches_in_its_own_way_the_overhead_is_not_known(driver: StubDriver) -> None:

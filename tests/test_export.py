@@ -25,6 +25,7 @@ from mirage_cli.codegen.export import (
     launch_sizes,
     load_export,
 )
+from mirage_cli.codegen.library import makes_result
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Builder, Program
@@ -361,3 +362,13 @@ def test_library_kernels(x: str, w: str, y: str, axes: str, call: str, out: str)
     f = function(program, source)
     verdict = judge(program, lambda xs: as_list(f(*xs)), eager_of(program), overflow_like_eager=True)
     assert verdict.ok, str(verdict)
+    inputs = [torch.randn([program.sizes[d] for d in t.dims]).half() for t in program.inputs]
+    if makes_result(graph, graph.kernels[0]):
+        made = load_export(source).k0(*inputs)
+        assert torch.equal(made, f(*inputs))
+        assert made.is_contiguous()
+    else:
+        assert call != "torch.mm(X, W, out=Y)" or out == "f32"
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        under = f(*inputs)
+    assert torch.equal(under, f(*inputs))

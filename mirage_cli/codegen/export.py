@@ -33,7 +33,15 @@ from mirage_cli.codegen.blocks import (
     RELEASE_BEFORE,
 )
 from mirage_cli.codegen.carried import CHECKS, PLANS, PLANS_WITH_MAPS, carried
-from mirage_cli.codegen.exported_text import AT_ONCE, KNOWN_LATER, PLANNED, PUBLIC, RESERVED, SELF_CHECK
+from mirage_cli.codegen.exported_text import (
+    AT_ONCE,
+    KNOWN_LATER,
+    PLANNED,
+    PUBLIC,
+    RESERVED,
+    SELF_CHECK,
+    WITHOUT_AUTOCAST,
+)
 from mirage_cli.codegen.library import buffers_of, library_kernel
 from mirage_cli.codegen.start_text import USED, start_body
 from mirage_cli.codegen.torch_source import torch_source
@@ -109,6 +117,7 @@ class _Parts:
         self.kernels: dict[str, KernelSource] = {
             k.name: emit_kernel(graph, k, schedule, self.sizes) for k in graph.kernels if k.kind == "generated"
         }
+        self.libraries = len(self.kernels) < len(graph.kernels)
         self.descriptors = any(k.descriptors for k in self.kernels.values())
         self.taken = {"torch", "triton", "tl", "inputs", "outputs", "scratch", "make_scratch", "launch"}
         self.taken |= HELPERS | {k.name for k in graph.kernels}
@@ -215,6 +224,7 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         "at_once": AT_ONCE if planned else "",
         "plain": KNOWN_LATER if planned else "        return _run(*inputs)",
         "parameters": ", ".join(parameters),
+        "launched": f"{WITHOUT_AUTOCAST * parts.libraries}launch(inputs, outputs, make_scratch(device))",
         "launch": "_launch(device, inputs)" if planned else "_by_triton(inputs)",
         "result": "outputs[0]" if len(program.outputs) == 1 else "tuple(outputs)",
     }

@@ -87,7 +87,7 @@ def _by_triton(inputs):
     """All kernels, launched as Triton does it."""
     device = inputs[0].device
     outputs = _empty_outputs(device)
-    launch(inputs, outputs, make_scratch(device))
+    @launched@
     return @result@
 
 
@@ -127,6 +127,9 @@ if not hasattr(torch.ops.mirage, "@operator@"):  # the same file may be loaded t
 @register@
     _operator.register_fake(_fake)
 '''
+
+WITHOUT_AUTOCAST = """with torch.autocast(device.type, enabled=False):  # libraries keep to the types of their operands
+        """
 
 AT_ONCE = """
     if not _is_compiling() and _PLANS:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from mirage_cli.codegen.torch_source import axis_letters
-from mirage_cli.ir.mugraph import Kernel, MuGraph
+from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store
 from mirage_cli.ir.program import DTYPE_BYTES
 
 Dims = tuple[str, ...]
@@ -19,8 +20,20 @@ def buffers_of(kernel: Kernel) -> list[str]:
 
 def library_kernel(graph: MuGraph, kernel: Kernel, sizes: Mapping[str, int], names: Mapping[str, str]) -> str:
     """The function that runs this kernel. names: what each tensor of the μGraph is called in the text."""
-    parameters = ", ".join(names[b] for b in buffers_of(kernel))
-    return f"def {kernel.name}({parameters}):\n    {library_call(graph, kernel, sizes, names)}"
+    *operands, out = (names[b] for b in buffers_of(kernel))
+    call = library_call(graph, kernel, sizes, names)
+    if makes_result(graph, kernel):
+        return f"def {kernel.name}({', '.join(operands)}, {out}=None):\n    return {call}"
+    return f"def {kernel.name}({', '.join(operands)}, {out}):\n    {call}"
+
+
+def makes_result(graph: MuGraph, kernel: Kernel) -> bool:
+    """Whether the function returns its result where it is given no tensor for it: PyTorch makes one in less time."""
+    p = _product(graph, kernel)
+    if p.groups is None or len(set(p.dtypes)) > 1:
+        return False
+    batch, rows, columns, _ = p.groups
+    return len(batch) <= 1 == len(rows) == len(columns) and p.store.dims == (*batch, *rows, *columns)
 
 
 def library_call(graph: MuGraph, kernel: Kernel, sizes: Mapping[str, int], names: Mapping[str, str]) -> str:
@@ -29,19 +42,15 @@ def library_call(graph: MuGraph, kernel: Kernel, sizes: Mapping[str, int], names
     A product whose batch, row, column and summed axes each lie side by side in memory is a `torch.mm` or `torch.bmm`
     of views that writes the result in place. Any other is an einsum, copied.
     """
-    (product,), (store,) = kernel.body, kernel.stores
-    loads = {x.out: x for x in kernel.loads}
-    a, b = (loads[x] for x in product.values)
-    tensors = graph.tensors()
-    dtypes = [tensors[x.buffer].dtype for x in (a, b, store)]
-    groups = _groups(a.dims, b.dims, store.dims, product.axes)
+    p = _product(graph, kernel)
+    a, b, store, dtypes = p.a, p.b, p.store, p.dtypes
     out = names[store.buffer]
-    if groups is None:
+    if p.groups is None:
         letters = axis_letters((*a.dims, *b.dims))
         spell = ["".join(letters[d] for d in dims) for dims in (a.dims, b.dims, store.dims)]
         left, right = _converted([names[a.buffer], names[b.buffer]], dtypes)
         return f'{out}.copy_(torch.einsum("{spell[0]},{spell[1]}->{spell[2]}", {left}, {right}))'
-    batch, rows, columns, summed = groups
+    batch, rows, columns, summed = p.groups
     function = "torch.bmm" if batch else "torch.mm"
     left = _matrix(names[a.buffer], a.dims, (batch, rows, summed), sizes)
     right = _matrix(names[b.buffer], b.dims, (batch, summed, columns), sizes)
@@ -49,6 +58,25 @@ def library_call(graph: MuGraph, kernel: Kernel, sizes: Mapping[str, int], names
         return f"{function}({left}, {right}, out={_matrix(out, store.dims, (batch, rows, columns), sizes)})"
     left, right = _converted([left, right], dtypes)
     return f"{_matrix(out, store.dims, (batch, rows, columns), sizes)}.copy_({function}({left}, {right}))"
+
+
+class _Product(NamedTuple):
+    """dtypes: of the operands and of the result. groups: batch, row, column and summed axes, if they lie so."""
+
+    a: Load
+    b: Load
+    store: Store
+    dtypes: tuple[str, ...]
+    groups: tuple[Dims, Dims, Dims, Dims] | None
+
+
+def _product(graph: MuGraph, kernel: Kernel) -> _Product:
+    (product,), (store,) = kernel.body, kernel.stores
+    loads = {x.out: x for x in kernel.loads}
+    a, b = (loads[x] for x in product.values)
+    tensors = graph.tensors()
+    dtypes = tuple(tensors[x.buffer].dtype for x in (a, b, store))
+    return _Product(a, b, store, dtypes, _groups(a.dims, b.dims, store.dims, product.axes))
 
 
 def _converted(texts: Sequence[str], dtypes: Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from mirage_cli.codegen.library import buffers_of
+from mirage_cli.codegen.library import buffers_of, makes_result
 from mirage_cli.codegen.triton import KernelSource
 from mirage_cli.codegen.writing import layout_text, wrapped
 from mirage_cli.ir.mugraph import MuGraph
@@ -32,6 +32,7 @@ def start_body(
     arguments = {k.name: _pointers(kernels[k.name]) if k.name in kernels else buffers_of(k) for k in graph.kernels}
     at = _addresses([b for name in kernels for b in arguments[name]], names)
     by_library = {b for name, buffers in arguments.items() if name not in kernels for b in buffers}
+    made = {k.name: k.stores[0].buffer for k in graph.kernels if k.name not in kernels and makes_result(graph, k)}
     tensors = [*graph.outputs, *(t for t in graph.buffers if t.name in by_library)]
     own = [t for t in graph.buffers if t.name not in by_library]
     addressed = [t.name for t in graph.inputs if t.name in at]
@@ -39,19 +40,27 @@ def start_body(
     for i in range(0, len(addressed), NAMES_A_LINE):
         some = " | ".join(at[x] for x in addressed[i : i + NAMES_A_LINE])
         lines.append(f"joined {'|=' if i else '='} {some}")
-    lines.append(f"if {'joined % ALIGNMENT_BYTES or ' * bool(addressed)}launches_are_watched():")
+    autocast = 'torch.is_autocast_enabled("cuda") or ' * (len(kernels) < len(arguments))
+    lines.append(f"if {'joined % ALIGNMENT_BYTES or ' * bool(addressed)}{autocast}launches_are_watched():")
     comma = "," * (len(graph.inputs) == 1)
     lines.append(wrapped("    return _by_triton((", [names[t.name] for t in graph.inputs], f"{comma}))"))
     lines.append("empty, allocate, free = _FILLED if _is_deterministic() else _FRESH")
     lines.append("stream = plan.current_stream(plan.device)")
     for t in tensors:
+        if t.name in made.values():
+            continue
         lines.append(f"{names[t.name]} = empty({', '.join(layout_text(t, sizes))}, torch.{t.dtype})")
         if t.name in at:
             lines.append(f"{at[t.name]} = {names[t.name]}.data_ptr()")
     called = ", ".join(arguments) + "," * (len(arguments) == 1)
     launches = [f"{called} = plan.bound.get(stream) or plan.bind(stream)"]
     for name, buffers in arguments.items():
-        launches.append(wrapped(f"{name}(", [(at if name in kernels else names)[b] for b in buffers], ")"))
+        if name in made:
+            *operands, out = buffers
+            launches.append(wrapped(f"{names[out]} = {name}(", [names[b] for b in operands], ")"))
+            launches += [f"{at[out]} = {names[out]}.data_ptr()"] * (out in at)
+        else:
+            launches.append(wrapped(f"{name}(", [(at if name in kernels else names)[b] for b in buffers], ")"))
     if own:
         lines += _scratch(own, sizes, at)
         given_back = f"    free({at[own[0].name]})  # to what comes next on the stream, as a tensor's memory is"
