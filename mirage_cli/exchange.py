@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlite_utils.db import Database
-
 from mirage_cli import __version__
 from mirage_cli.errors import ExchangeError, StoreError
 from mirage_cli.records import Best, Key, Row, digest, dump
+from mirage_cli.sqlite import Database
 from mirage_cli.store import OTHER_PATH, Store, explanation
 
 FORMAT = 1

@@ -27,8 +27,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 
-from sqlite_utils.db import Database
-
 from mirage_cli import knobs
 from mirage_cli.errors import AmbiguousIdError, StoreError, UnknownIdError
 from mirage_cli.migrations import APPLICATION_ID, MIGRATIONS
@@ -47,6 +45,7 @@ from mirage_cli.records import (
     dims_text,
     dump,
 )
+from mirage_cli.sqlite import Database
 
 BUSY_TIMEOUT_S = 30.0
 """How long to wait for another process's transaction. Ours take milliseconds."""

@@ -23,7 +23,7 @@ LAYERS = (
     ("verify",),
     ("codegen",),
     ("tune",),
-    ("exchange", "migrations", "records", "store"),
+    ("exchange", "migrations", "records", "sqlite", "store"),
     ("recorded", "structural"),
     ("doctor", "judge", "pipeline"),
     ("sdpa",),
@@ -97,3 +97,15 @@ def test_light_layers_import_no_torch(layer: str) -> None:
     names = [f"mirage_cli.{name}" for name in MODULES if name.partition(".")[0] == layer]
     code = f"import sys, {', '.join(names)}; sys.exit(any(m in sys.modules for m in ('torch', 'triton')))"
     assert subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["import mirage_cli.store; assert 'pandas' not in sys.modules; import pandas", "import pandas, mirage_cli.store"],
+)
+def test_the_database_does_without_pandas_and_leaves_it_to_others(code: str, tmp_path: Path) -> None:
+    """sqlite-utils would import it where it is installed."""
+    (tmp_path / "pandas.py").write_text("print('imported')\n", encoding="utf-8")
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "imported\n"
