@@ -105,7 +105,7 @@ def test_light_layers_import_no_torch(layer: str) -> None:
 )
 def test_the_database_does_without_pandas_and_leaves_it_to_others(code: str, tmp_path: Path) -> None:
     """sqlite-utils would import it where it is installed."""
-    (tmp_path / "pandas.py").write_text("print('imported')\n", encoding="utf-8")
+    (tmp_path / "pandas.py").write_text("print('imported')\ndef __getattr__(name): return type(name, (), {})\n")
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "imported\n"
