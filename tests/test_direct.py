@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -301,6 +302,46 @@ def test_libraries_are_called_with_tensors_in_their_turn(driver: StubDriver) -> 
     assert [[*c[9:]] for c in launches] == [[buffer.data_ptr(), SCRATCH], [SCRATCH, y.data_ptr()]]
     assert calls.dispatched == [1, 1]
     assert calls.allocated == [(1536, driver.stream)] * 2
+
+
+def test_a_library_may_make_the_output(driver: StubDriver) -> None:
+    """X squared by Triton, then multiplied by W."""
+    text = """
+        mugraph stubbed float16
+        dims m=16 k=64 n=48
+        input X f16[m, k]
+        input W f16[k, n]
+        output Y f16[m, n]
+        buffer B f16[m, k]
+        kernel k0 generated m:tile k:grid
+          X = load X[m, k]
+          B[m, k] = mul(X, X)
+          store B[m, k] = B
+        kernel k1 library
+          B = load B[m, k]
+          W = load W[k, n]
+          Y[m, n] = dot(B, W; k)
+          store Y[m, n] = Y
+    """
+    graph = parse_mugraph(textwrap.dedent(text))
+    program = Program(
+        "stubbed", graph.dims, graph.dtype, graph.inputs, tuple(e for k in graph.kernels for e in k.body), graph.outputs
+    )
+    started: list[tuple[Any, ...]] = []
+    module: Any = load_with_stubs(program, graph, lambda: StubKernel(started))
+    x, w = (torch.randn(t.shape, dtype=t.dtype) for t in inputs_of(program))
+    buffers: list[torch.Tensor] = []
+
+    def multiply(b: torch.Tensor, w: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        buffers.append(b.normal_())  # as if k0 had written it
+        return torch.mm(b, w, out=out)
+
+    module.k1 = multiply
+    module._KERNELS = (module.k0, multiply)
+    for _ in range(3):
+        y = module.stubbed(x, w)
+        assert torch.equal(y, buffers[-1] @ w)
+    assert [c[9:] for c in started] == [(x.data_ptr(), b.data_ptr()) for b in buffers[1:]]
 
 
 def test_libraries_compute_in_their_own_types_under_autocast(driver: StubDriver) -> None:

@@ -58,7 +58,8 @@ def start_body(
         if name in made:
             *operands, out = buffers
             launches.append(wrapped(f"{names[out]} = {name}(", [names[b] for b in operands], ")"))
-            launches += [f"{at[out]} = {names[out]}.data_ptr()"] * (out in at)
+            if out in at:
+                launches.append(f"{at[out]} = {names[out]}.data_ptr()")
         else:
             launches.append(wrapped(f"{name}(", [(at if name in kernels else names)[b] for b in buffers], ")"))
     if own:
