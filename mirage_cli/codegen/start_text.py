@@ -11,7 +11,7 @@ from mirage_cli.codegen.library import buffers_of, makes_result
 from mirage_cli.codegen.triton import KernelSource
 from mirage_cli.codegen.writing import layout_text, wrapped
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.program import DTYPE_BYTES, Tensor
+from mirage_cli.ir.program import DTYPE_BYTES
 
 SCRATCH_BYTES = 256  # where each scratch buffer starts in memory that they share: at a multiple of it
 NAMES_A_LINE = 8
@@ -29,46 +29,87 @@ def start_body(
 
     kernels: Triton's, which take addresses; libraries' take tensors. names: of the tensors in the text.
     """
-    arguments = {k.name: _pointers(kernels[k.name]) if k.name in kernels else buffers_of(k) for k in graph.kernels}
-    at = _addresses([b for name in kernels for b in arguments[name]], names)
-    by_library = {b for name, buffers in arguments.items() if name not in kernels for b in buffers}
-    made = {k.name: k.stores[0].buffer for k in graph.kernels if k.name not in kernels and makes_result(graph, k)}
-    tensors = [*graph.outputs, *(t for t in graph.buffers if t.name in by_library)]
-    own = [t for t in graph.buffers if t.name not in by_library]
-    addressed = [t.name for t in graph.inputs if t.name in at]
-    lines = [f"{at[x]} = {names[x]}.data_ptr()" for x in addressed]
-    for i in range(0, len(addressed), NAMES_A_LINE):
-        some = " | ".join(at[x] for x in addressed[i : i + NAMES_A_LINE])
-        lines.append(f"joined {'|=' if i else '='} {some}")
-    autocast = 'torch.is_autocast_enabled("cuda") or ' * (len(kernels) < len(arguments))
-    lines.append(f"if {'joined % ALIGNMENT_BYTES or ' * bool(addressed)}{autocast}launches_are_watched():")
-    comma = "," * (len(graph.inputs) == 1)
-    lines.append(wrapped("    return _by_triton((", [names[t.name] for t in graph.inputs], f"{comma}))"))
-    lines.append("empty, allocate, free = _FILLED if _is_deterministic() else _FRESH")
-    lines.append("stream = plan.current_stream(plan.device)")
-    for t in tensors:
-        if t.name in made.values():
-            continue
-        lines.append(f"{names[t.name]} = empty({', '.join(layout_text(t, sizes))}, torch.{t.dtype})")
-        if t.name in at:
-            lines.append(f"{at[t.name]} = {names[t.name]}.data_ptr()")
-    called = ", ".join(arguments) + "," * (len(arguments) == 1)
-    launches = [f"{called} = plan.bound.get(stream) or plan.bind(stream)"]
-    for name, buffers in arguments.items():
-        if name in made:
-            *operands, out = buffers
-            launches.append(wrapped(f"{names[out]} = {name}(", [names[b] for b in operands], ")"))
-            if out in at:
-                launches.append(f"{at[out]} = {names[out]}.data_ptr()")
-        else:
-            launches.append(wrapped(f"{name}(", [(at if name in kernels else names)[b] for b in buffers], ")"))
-    if own:
-        lines += _scratch(own, sizes, at)
-        given_back = f"    free({at[own[0].name]})  # to what comes next on the stream, as a tensor's memory is"
-        launches = ["try:", textwrap.indent("\n".join(launches), "    "), "finally:", given_back]
+    start = _Start(graph, sizes, kernels, names)
     outputs = ", ".join(names[t.name] for t in graph.outputs)
     result = outputs if len(graph.outputs) == 1 else f"({outputs})"
-    return textwrap.indent("\n".join([*lines, *launches, f"return {result}"]), "    ")
+    lines = [*start.checks(), *start.tensors(), *start.launches(), f"return {result}"]
+    return textwrap.indent("\n".join(lines), "    ")
+
+
+class _Start:
+    """The parts of the function.
+
+    arguments: by kernel, the buffers it is given, by address or as tensors. at: what addresses are called. made: by
+    library kernel, the result that it makes. own: buffers that no library sees.
+    """
+
+    def __init__(
+        self, graph: MuGraph, sizes: Mapping[str, int], kernels: Mapping[str, KernelSource], names: Mapping[str, str]
+    ) -> None:
+        self.graph, self.sizes, self.kernels, self.names = graph, sizes, kernels, names
+        libraries = [k for k in graph.kernels if k.name not in kernels]
+        self.arguments = {
+            k.name: _pointers(kernels[k.name]) if k.name in kernels else buffers_of(k) for k in graph.kernels
+        }
+        self.at = _addresses([b for name in kernels for b in self.arguments[name]], names)
+        self.made = {k.name: k.stores[0].buffer for k in libraries if makes_result(graph, k)}
+        self.seen_by_libraries = {b for k in libraries for b in self.arguments[k.name]}
+        self.own = [t for t in graph.buffers if t.name not in self.seen_by_libraries]
+
+    def checks(self) -> list[str]:
+        """Addresses of inputs, and what leaves a call to Triton itself."""
+        inputs = [t.name for t in self.graph.inputs]
+        addressed = [x for x in inputs if x in self.at]
+        lines = [self.address(x) for x in addressed]
+        for i in range(0, len(addressed), NAMES_A_LINE):
+            some = " | ".join(self.at[x] for x in addressed[i : i + NAMES_A_LINE])
+            lines.append(f"joined {'|=' if i else '='} {some}")
+        conditions = ["joined % ALIGNMENT_BYTES"] * bool(addressed)
+        conditions += ['torch.is_autocast_enabled("cuda")'] * bool(self.seen_by_libraries)
+        lines.append(f"if {' or '.join([*conditions, 'launches_are_watched()'])}:")
+        comma = "," * (len(inputs) == 1)
+        return [*lines, wrapped("    return _by_triton((", [self.names[x] for x in inputs], f"{comma}))")]
+
+    def tensors(self) -> list[str]:
+        """Outputs, and what libraries see of buffers, but for what libraries make."""
+        lines = ["empty, allocate, free = _FILLED if _is_deterministic() else _FRESH"]
+        lines.append("stream = plan.current_stream(plan.device)")
+        for t in (*self.graph.outputs, *(t for t in self.graph.buffers if t not in self.own)):
+            if t.name not in self.made.values():
+                layout = ", ".join(layout_text(t, self.sizes))
+                lines.append(f"{self.names[t.name]} = empty({layout}, torch.{t.dtype})")
+                lines += [self.address(t.name)] if t.name in self.at else []
+        return lines
+
+    def launches(self) -> list[str]:
+        """All kernels, on scratch memory of their own."""
+        called = ", ".join(self.arguments) + "," * (len(self.arguments) == 1)
+        lines = [f"{called} = plan.bound.get(stream) or plan.bind(stream)"]
+        for name, buffers in self.arguments.items():
+            passed = [(self.at if name in self.kernels else self.names)[b] for b in buffers]
+            if name not in self.made:
+                lines.append(wrapped(f"{name}(", passed, ")"))
+                continue
+            *operands, result = passed
+            lines.append(wrapped(f"{result} = {name}(", operands, ")"))
+            lines += [self.address(self.made[name])] if self.made[name] in self.at else []
+        if not self.own:
+            return lines
+        given_back = (
+            f"    free({self.at[self.own[0].name]})  # to what comes next on the stream, as a tensor's memory is"
+        )
+        return [*self.scratch(), "try:", textwrap.indent("\n".join(lines), "    "), "finally:", given_back]
+
+    def scratch(self) -> list[str]:
+        """One allocation for all buffers of its own."""
+        needed = [prod(self.sizes[d] for d in t.dims) * DTYPE_BYTES[t.dtype] for t in self.own]
+        starts = [0, *itertools.accumulate(-(-n // SCRATCH_BYTES) * SCRATCH_BYTES for n in needed)]
+        first, *others = (self.at[t.name] for t in self.own)
+        lines = [f"{first} = allocate({starts[-1]}, stream)"]
+        return lines + [f"{x} = {first} + {start}" for x, start in zip(others, starts[1:], strict=False)]
+
+    def address(self, tensor: str) -> str:
+        return f"{self.at[tensor]} = {self.names[tensor]}.data_ptr()"
 
 
 def _pointers(kernel: KernelSource) -> list[str]:
@@ -85,12 +126,3 @@ def _addresses(tensors: Sequence[str], names: Mapping[str, str]) -> dict[str, st
         made[t] = next(s for s in spellings if s not in used)
         used.add(made[t])
     return made
-
-
-def _scratch(buffers: Sequence[Tensor], sizes: Mapping[str, int], at: Mapping[str, str]) -> list[str]:
-    """One allocation for all of them."""
-    needed = [prod(sizes[d] for d in t.dims) * DTYPE_BYTES[t.dtype] for t in buffers]
-    starts = [0, *itertools.accumulate(-(-n // SCRATCH_BYTES) * SCRATCH_BYTES for n in needed)]
-    first, *others = (at[t.name] for t in buffers)
-    lines = [f"{first} = allocate({starts[-1]}, stream)"]
-    return lines + [f"{x} = {first} + {start}" for x, start in zip(others, starts[1:], strict=False)]
