@@ -33,9 +33,11 @@ FEW = 24
 FEW_OF_ALL = 240
 """The same of all kernels together, where they are so many that it is less for each."""
 
-SOON_STEPS, SOON_ELEMENTS, SOON_PRODUCTS = 400, 1 << 23, 1 << 26
-"""Iterations of all program instances, elements of the space of one equation, and of one contraction, up to which the
-interpreter takes seconds."""
+FEW_STEPS, MANY_STEPS = 64, 400
+"""Iterations of all program instances, of which the interpreter takes about 20 to 60 a second with seven distributions:
+up to the first a μGraph is judged as it is, up to the second in parts."""
+SOON_ELEMENTS, SOON_PRODUCTS = 1 << 23, 1 << 26
+"""Elements of the space of one equation, and of one contraction, up to which that holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ def own_sums(program: Program, graph: MuGraph, schedule: Schedule) -> tuple[MuGr
     """Sums as long as the program's own, which take as much out of a type's range: the μGraph as it is or, where the
     interpreter would take minutes for that, with one small block of each axis that nothing is summed over. None where
     it would even then."""
-    if _soon_done(graph, schedule):
+    if _soon_done(graph, schedule, FEW_STEPS):
         return graph, schedule
     root = _same_axes(program)
     summed = {root[d] for e in lower(program).eqns if OPS[e.op].kind in ("reduction", "contraction") for d in e.axes}
@@ -143,17 +145,17 @@ def own_sums(program: Program, graph: MuGraph, schedule: Schedule) -> tuple[MuGr
                 if d in free:
                     block[root[d]] = max(block[root[d]], t)
     short = graph.resized({d: min(program.sizes[d], block[root[d]]) for d in free})
-    return (short, Schedule(small)) if _soon_done(short, Schedule(small)) else None
+    return (short, Schedule(small)) if _soon_done(short, Schedule(small), MANY_STEPS) else None
 
 
-def _soon_done(graph: MuGraph, schedule: Schedule) -> bool:
+def _soon_done(graph: MuGraph, schedule: Schedule, most_steps: int) -> bool:
     """Whether the interpreter takes seconds for a graph."""
     sizes = chunk_sizes(graph, schedule)
     steps = 0
     for k in graph.kernels:
         if (s := schedule.kernels.get(k.name)) is not None:
             steps += prod(ceil(sizes[d] / s.tile(d)) for d in k.with_role("grid", "split", "loop"))
-    return steps <= SOON_STEPS and all(
+    return steps <= most_steps and all(
         prod(sizes.get(d, 1) for d in {*e.dims, *e.axes}) <= (SOON_PRODUCTS if e.op == "dot" else SOON_ELEMENTS)
         for k in graph.kernels
         for e in k.body
