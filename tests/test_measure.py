@@ -323,6 +323,20 @@ def test_child_says_why_it_died() -> None:
     child.kill()
 
 
+def test_child_that_takes_its_time_to_end_says_why_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = Child("no_such_module")
+    process: Any = child._process
+
+    def still_running(timeout: float) -> int:
+        raise subprocess.TimeoutExpired("child", timeout)
+
+    with monkeypatch.context() as m:
+        m.setattr(process, "wait", still_running)
+        with pytest.raises(ChildDied, match=r"closed its pipe: [\s\S]*ModuleNotFoundError"):
+            child.receive(60)
+    child.kill()
+
+
 def test_child_ends_with_its_parent(tmp_path: Path) -> None:
     """Even one that does not look at its pipe, after a parent that was killed."""
     (tmp_path / "stuck.py").write_text("import time\ndef main(connection): time.sleep(600)\n")

@@ -85,11 +85,11 @@ class Child:
     def _obituary(self) -> str:
         try:
             code = self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            return "the process closed its pipe"
-        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        except subprocess.TimeoutExpired:  # it takes its time to end, and has printed why
+            how = "closed its pipe"
         tail = self.log_tail()
-        return f"the process was {how}" + (f": {tail}" if tail else "")
+        return f"the process {how}" + (f": {tail}" if tail else "")
 
 
 def run_child(entry: str, descriptor: int, parent: int) -> None:
