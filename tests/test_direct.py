@@ -567,15 +567,16 @@ def test_where_triton_launches_in_its_own_way_the_overhead_is_not_known(driver: 
     assert "overhead" not in str(time)
 
 
-def test_a_file_of_library_calls_alone_has_no_plan(driver: StubDriver) -> None:
+def test_library_calls_alone_are_planned_too(driver: StubDriver) -> None:
     program, graph = chain(1, library=True)
-    source = export_source(program, graph, schedule_of(graph))
-    assert "class Plan" not in source and "import triton" not in source
-    module: Any = load_export(source.replace('"cuda"', '"cpu"').replace("_strided_cuda", "_strided_cpu"))
+    module: Any = load_with_stubs(program, graph)
     x, w = (torch.randn(t.shape).half() for t in inputs_of(program))
-    assert torch.equal(module._run(x, w), x @ w)
-    time = cpu_time(lambda: module._run(x, w), module._PLANS, 0)
-    assert time.overhead_us is None
+    for _ in range(3):
+        assert torch.equal(module.stubbed(x, w), x @ w)
+    assert module._PLANS[0].known[0](x, w)
+    time = cpu_time(lambda: module.stubbed(x, w), module._PLANS, 0)
+    assert time.launches == 1
+    assert time.overhead_us is not None
 
 
 def test_a_cuda_graph_is_of_inputs_that_are_right_and_on_a_gpu() -> None:

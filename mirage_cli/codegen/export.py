@@ -34,8 +34,6 @@ from mirage_cli.codegen.blocks import (
 )
 from mirage_cli.codegen.carried import CHECKS, PLANS, PLANS_WITH_MAPS, carried
 from mirage_cli.codegen.exported_text import (
-    AT_ONCE,
-    KNOWN_LATER,
     PLANNED,
     PUBLIC,
     RESERVED,
@@ -199,14 +197,13 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
 
     parts = _Parts(graph, schedule)
     name = program.name
-    planned = bool(parts.kernels)
-    plans = carried(PLANS_WITH_MAPS if parts.descriptors else PLANS if planned else (), also=("os", "sys", "threading"))
+    plans = carried(PLANS_WITH_MAPS if parts.descriptors else PLANS, also=("os", "sys", "threading"))
     taken = parts.taken | plans.names | {"annotations"}
     if name in taken or f"{name}_graph" in taken or keyword.iskeyword(name):
         raise ExportNameError(name)
     blocks = parts.blocks()
     digest = hashlib.sha256("\n".join([name, *map(str, program.inputs), *blocks]).encode()).hexdigest()[:12]
-    imports = "\n".join([plans.standard, "", "import torch", *parts.imports()])
+    imports = "\n".join([plans.standard, "", "import torch", *(parts.imports() or ["import triton"])])
     comment = "\n".join(f"# {x}".rstrip() for x in print_mugraph(graph).splitlines())
     parameters = [f"{t.name}_" if t.name in RESERVED else t.name for t in program.inputs]
     mapping = {
@@ -221,11 +218,8 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
             [f'"mirage::{name}_{digest}"', "_run", "mutates_args=()", f'schema="{_schema(program)}"'],
             ")",
         ),
-        "at_once": AT_ONCE if planned else "",
-        "plain": KNOWN_LATER if planned else "        return _run(*inputs)",
         "parameters": ", ".join(parameters),
-        "launched": f"{WITHOUT_AUTOCAST * parts.libraries}launch(inputs, outputs, make_scratch(device))",
-        "launch": "_launch(device, inputs)" if planned else "_by_triton(inputs)",
+        "autocast": WITHOUT_AUTOCAST * parts.libraries,
         "result": "outputs[0]" if len(program.outputs) == 1 else "tuple(outputs)",
     }
     precision = f"torch.{program.dtype}"
@@ -246,14 +240,13 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
     text.append(comment)
     front = "\n\n".join(text)
     blocks += [filled(PUBLIC, mapping)]
-    if planned:
-        mapping |= {
-            "recorded": parts.recorded(),
-            "kernels": tuple_text(k.name for k in graph.kernels),
-            "names": ", ".join(parts.names[t.name] for t in graph.inputs),
-            "start": start_body(graph, parts.sizes, parts.kernels, parts.names),
-        }
-        blocks += [plans.body, filled(PLANNED, mapping)]
+    mapping |= {
+        "recorded": parts.recorded(),
+        "kernels": tuple_text(k.name for k in graph.kernels),
+        "names": ", ".join(parts.names[t.name] for t in graph.inputs),
+        "start": start_body(graph, parts.sizes, parts.kernels, parts.names),
+    }
+    blocks += [plans.body, filled(PLANNED, mapping)]
     return "\n\n\n".join([front, *blocks, filled(SELF_CHECK, mapping | selfcheck)]) + "\n"
 
 

@@ -15,7 +15,13 @@ _is_compiling, _is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_ena
 
 
 def @name@(@parameters@):
-    """@doc@"""@at_once@
+    """@doc@"""
+    if not _is_compiling() and _PLANS:
+        _plan = _PLANS.get(_cuda_getDevice())
+        if _plan is not None:
+            _alike, _trained = _plan.known
+            if _alike(@parameters@) and not (_trained and _is_grad_enabled()):
+                return _start(_plan, @parameters@)
     return _call(@call@)
 
 
@@ -30,7 +36,9 @@ def @name@_graph(@parameters@):
 def _call(inputs):
     """Runs plain inputs. All else is checked, and then runs as a torch operator."""
     if _is_plain(inputs):
-@plain@
+        result = _run(*inputs)
+        _remember(inputs)
+        return result
     _check(inputs)
     return torch.ops.mirage.@operator@(*inputs)
 
@@ -78,16 +86,16 @@ def _run(*inputs):
             return _by_triton(inputs)
     device = inputs[0].get_device()
     if device == torch.cuda.current_device():
-        return @launch@
+        return _launch(device, inputs)
     with torch.cuda.device(device):
-        return @launch@
+        return _launch(device, inputs)
 
 
 def _by_triton(inputs):
     """All kernels, launched as Triton does it."""
-    device = inputs[0].device
+    device = inputs[0].device@autocast@
     outputs = _empty_outputs(device)
-    @launched@
+    launch(inputs, outputs, make_scratch(device))
     return @result@
 
 
@@ -128,20 +136,10 @@ if not hasattr(torch.ops.mirage, "@operator@"):  # the same file may be loaded t
     _operator.register_fake(_fake)
 '''
 
-WITHOUT_AUTOCAST = """with torch.autocast(device.type, enabled=False):  # libraries keep to the types of their operands
-        """
-
-AT_ONCE = """
-    if not _is_compiling() and _PLANS:
-        _plan = _PLANS.get(_cuda_getDevice())
-        if _plan is not None:
-            _alike, _trained = _plan.known
-            if _alike(@parameters@) and not (_trained and _is_grad_enabled()):
-                return _start(_plan, @parameters@)"""
-
-KNOWN_LATER = """        result = _run(*inputs)
-        _remember(inputs)
-        return result"""
+WITHOUT_AUTOCAST = """
+    if torch.is_autocast_enabled(device.type):  # libraries keep to the types of their operands
+        with torch.autocast(device.type, enabled=False):
+            return _by_triton(inputs)"""
 
 PLANNED = '''
 @recorded@
@@ -183,7 +181,9 @@ def _start(plan, @names@):
 @start@
 '''
 
-RESERVED = frozenset({"_call", "_capture", *re.findall(r"\b_\w+", AT_ONCE)})
+RESERVED = frozenset(re.findall(r"\b_\w+", PUBLIC[PUBLIC.index("def @name@(") : PUBLIC.index("def _call(")])) - {
+    "_graph"
+}
 """What the public functions use: no parameter of theirs is called so."""
 
 SELF_CHECK = '''

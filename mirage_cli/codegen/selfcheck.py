@@ -122,7 +122,7 @@ class CpuTime:
 
     call_us: all of the call. overhead_us: of a call whose launches, of Triton kernels and of libraries, do nothing.
     (Not the difference from the launches alone: what a launch takes depends on how busy the GPU is.) None where the
-    file launches by Triton's own way, or calls libraries alone. launches: how many there are, if overhead_us is known.
+    file launches by Triton's own way. launches: how many there are, if overhead_us is known.
     """
 
     call_us: float
