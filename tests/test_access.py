@@ -260,15 +260,24 @@ FETCHED = {
 """Kernels, and how many elements of each input two iterations of all instances read, and what comes before them."""
 
 
-def elements_fetched(graph: MuGraph, plan: Schedule) -> dict[str, int]:
-    """How many elements of each input lie in cache lines that were asked for. Nothing else may be asked for."""
+Addresses = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def asked_for(graph: MuGraph, plan: Schedule) -> tuple[dict[str, torch.Tensor], list[Addresses]]:
+    """The inputs of a call, and the addresses of each fetch."""
     module = load_export(kernels_source(graph, plan))
-    asked: list[np.ndarray[Any, np.dtype[np.int64]]] = []
+    asked: list[Addresses] = []
     module.fetch = lambda pointers, read: asked.append(np.ravel(pointers.handle.data).astype(np.int64))
     inputs = draw(graph)
     outputs = [torch.empty([graph.sizes[d] for d in t.dims], dtype=getattr(torch, t.dtype)) for t in graph.outputs]
     with np.errstate(all="ignore"):  # lanes past the end of a dimension may hold anything
         module.launch(list(inputs.values()), outputs, module.make_scratch("cpu"))
+    return inputs, asked
+
+
+def elements_fetched(graph: MuGraph, plan: Schedule) -> dict[str, int]:
+    """How many elements of each input lie in cache lines that were asked for. Nothing else may be asked for."""
+    inputs, asked = asked_for(graph, plan)
     addresses = np.unique(np.concatenate(asked))
     lines = np.unique(addresses // LINE_BYTES)
     found: dict[str, int] = {}
@@ -314,6 +323,51 @@ def test_every_chunk_fetches_its_first_tiles(chunks: int) -> None:
     graph = CASES["split_matmul"].graph.resized({"m": 16, "n": 64, "k": 272})
     plan = choosing(schedule(graph, "m=16 n=64 k=16", chunks=chunks), overlap=True, fetch=True, ahead=1)
     assert elements_fetched(graph, plan)["W"] >= chunks * 16 * 64 - LINE_BYTES
+
+
+VALUES_FIRST = kernel(
+    "q=16 s=80 d=64 e=128; V[s,e] Q[q,d] K[s,d]; O[q,e]",
+    "q:grid s:loop d:tile e:tile",
+    "S[q, s] = dot(Q, K; d)\nO[q, e] = dot(S, V; s)",
+)
+"""Tiles of 16 positions of s: 2 KB of K, which is used first, and 4 KB of V. Rows are one cache line and two."""
+SHARES = {2: (16, 4), 3: (16, 0), 4: (8, 2), 8: (4, 1), 100: (0, 0)}
+"""Of how many positions of a tile K and V are fetched, where one part in so many is."""
+
+
+@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("warps", [1, 4])
+def test_a_share_of_a_tile_is_what_is_needed_first(share: int, warps: int) -> None:
+    plan = choosing(schedule(VALUES_FIRST, "q=16 s=16"), overlap=True, ahead=4, share=share, warps=warps)
+    if not any(SHARES[share]):
+        assert settled(VALUES_FIRST, plan) == choosing(plan, ahead=0, share=0)
+        return
+    assert settled(VALUES_FIRST, plan) == plan
+    inputs, asked = asked_for(VALUES_FIRST, plan)
+    addresses = np.concatenate(asked)
+    for name, positions in zip("KV", SHARES[share], strict=True):
+        x = inputs[name]
+        offsets = (addresses - x.data_ptr()) // x.element_size()
+        offsets = offsets[(offsets >= 0) & (offsets < x.numel())]
+        expected = [16 * tile + i for tile in range(4) for i in range(positions)]
+        assert sorted({*(offsets // x.shape[1]).tolist()}) == expected
+        assert len(offsets) == len(expected) * x.shape[1] // 64, "each line once"
+
+
+@pytest.mark.parametrize(("share", "together"), [(0, 1), (2, 1), (4, 1), (8, 2), (16, 4), (32, 8), (64, 8)])
+def test_few_lines_are_fetched_for_several_iterations_together(share: int, together: int) -> None:
+    """A tile has 128 lines, and a warp 32 threads, of which several would fetch the same where there are fewer."""
+    graph = kernel("n=64 k=4096; W[k,n]; Y[n]", "n:grid k:loop", "Y[n] = sum(W; k)")
+    plan = choosing(schedule(graph, "n=64 k=128"), overlap=True, ahead=8, share=share, warps=1)
+    assert f"for s_k in range(0, bound(min(SIZE_k, 1024)), {128 * together}):" in kernels_source(graph, plan)
+
+
+def test_iterations_that_are_not_there_are_not_asked_for() -> None:
+    """Four together, of three tiles, the last of which is a part of one."""
+    graph = kernel("m=16 n=64 k=40; X[m,k] W[k,n]; Y[m,n]", "m:grid n:grid k:loop", "Y[m, n] = dot(X, W; k)")
+    plan = choosing(schedule(graph, "m=16 n=64 k=16"), overlap=True, ahead=4, share=2)
+    assert ", 64):" in kernels_source(graph, plan)
+    assert elements_fetched(graph, plan)["W"]
 
 
 TWO = """

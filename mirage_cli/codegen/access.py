@@ -6,7 +6,7 @@ It follows from the μGraph and the schedule, so the tuner can tell a choice tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, prod
@@ -203,7 +203,17 @@ def leading(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Map
     return loop if fits else None
 
 
-def fetched_ahead(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule) -> dict[Loop | None, tuple[Load, ...]]:
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """What of a load's block is fetched into the L2: all of it, or the first `part` positions along a loop."""
+
+    load: Load
+    part: int | None = None
+
+
+def fetched_ahead(
+    graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]
+) -> dict[Loop | None, tuple[Fetch, ...]]:
     """What a kernel that waits for the one in front fetches into the L2 meanwhile: loads before any loop (None), and
     those of its first loop, if that walks one dimension whole.
 
@@ -214,13 +224,34 @@ def fetched_ahead(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule) -> d
         return {}
     late = _written_in_front(graph, kernel)
     first, *others = place(kernel).segments
-    found: dict[Loop | None, tuple[Load, ...]] = {}
+    found: dict[Loop | None, tuple[Fetch, ...]] = {}
     if schedule.fetch:
-        found[None] = _inputs(first, late)
+        found[None] = tuple(Fetch(x) for x in _inputs(first, late))
     loop = next((s for s in others if isinstance(s, Loop)), None)
     if schedule.ahead and loop is not None and len(loop.dims) == 1 and not limits(kernel, loop):
-        found[loop] = _inputs(loop, late)
+        element = {name: DTYPE_BYTES[t.dtype] for name, t in graph.tensors().items()}
+        found[loop] = _shared(loop, _inputs(loop, late), block_sizes(kernel, schedule, sizes), element, schedule.share)
     return {where: loads for where, loads in found.items() if loads}
+
+
+def _shared(
+    loop: Loop, loads: Sequence[Load], block: Mapping[str, int], element: Mapping[str, int], share: int
+) -> tuple[Fetch, ...]:
+    """One part in `share` of the loads of an iteration, by bytes: those whose values are used first."""
+    if share < 2:
+        return tuple(Fetch(x) for x in loads)
+    used = {v: i for i, e in reversed([*enumerate(loop.steps)]) if isinstance(e, Eqn) for v in e.values}
+    size = {x: prod(block[d] for d in x.dims) * element[x.buffer] for x in loads}
+    left = sum(size.values()) // share
+    (d,) = loop.dims
+    found: list[Fetch] = []
+    for x in sorted(loads, key=lambda x: used.get(x.out, len(loop.steps))):
+        whole = size[x] <= left
+        part = block[d] if whole else 1 << (block[d] * left // size[x]).bit_length() >> 1
+        if part and (whole or d in x.dims):
+            found.append(Fetch(x, None if whole else part))
+            left -= size[x] * part // block[d]
+    return tuple(found)
 
 
 def _inputs(segment: Straight | Loop, late: frozenset[str]) -> tuple[Load, ...]:

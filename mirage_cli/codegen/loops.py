@@ -91,14 +91,15 @@ class Loops(Expressions):
         start = f"t_{d} * {self.block[d]}" if last else f"t_{d}"
         return [start, f"{start} + {last}" if last else start]
 
-    def header(self, loop: Loop, first: str, last: str) -> None:
-        """The loop over the tiles of its dimensions together; over one alone, from `first` up to `last`."""
+    def header(self, loop: Loop, first: str, last: str, together: int = 1) -> None:
+        """The loop over the tiles of its dimensions together; over one alone, from `first` up to `last`, `together`
+        tiles an iteration."""
         split, dims = self.kernel.split, loop.dims
         kind, hints = ("tl.range", ", warp_specialize=True") if self.specialized else ("range", "")
         if len(dims) == 1:
             (d,) = dims
             first, last = self.bound(first), self.bound(last)
-            self.line(f"for s_{d} in {kind}({first}, {last}, {self.block[d]}{hints}):")
+            self.line(f"for s_{d} in {kind}({first}, {last}, {self.block[d] * together}{hints}):")
             self.depth += 1
             self.positions(d, f"s_{d}", True)
             self.depth -= 1

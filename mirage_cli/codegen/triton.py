@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
-from mirage_cli.codegen.access import Descriptor, awaited, descriptors, fetched_ahead, leading, relays, streamed
+from mirage_cli.codegen.access import Descriptor, Fetch, awaited, descriptors, fetched_ahead, leading, relays, streamed
 from mirage_cli.codegen.blocks import LINE_BYTES, MAX_ELEMENTS, TRITON_TYPE, EmitError
 from mirage_cli.codegen.expressions import LOG2E, NAN_TOO, number_literal
 from mirage_cli.codegen.loops import Loops
@@ -51,7 +51,7 @@ class _Emitter(Loops):
         self.narrowed = self.narrowed_values()
         self.waited = self.releasing = self.released = False
         self.awaited = awaited(graph, kernel, schedule) if own.overlap else frozenset[str]()
-        self.ahead = fetched_ahead(graph, kernel, own)
+        self.ahead = fetched_ahead(graph, kernel, own, sizes)
         self.descriptors = descriptors(graph, kernel, own, sizes)
         self.streamed = streamed(graph, kernel, own, sizes)
         self.relays = relays(graph, kernel, schedule)
@@ -83,7 +83,7 @@ class _Emitter(Loops):
         self.let_next_start()
         pointed = {x.buffer for x in self.kernel.loads if x.out not in self.descriptors}
         pointed |= {s.buffer for s in self.kernel.stores}
-        pointed |= {x.buffer for loads in self.ahead.values() for x in loads}
+        pointed |= {x.load.buffer for found in self.ahead.values() for x in found}
         args = tuple(b for b in self.buffers if b in pointed)
         parameters = ", ".join([*(f"{b}_ptr" for b in args), *(f"{v}_desc" for v in self.descriptors)])
         constants: list[str] = []
@@ -128,31 +128,65 @@ class _Emitter(Loops):
                 self.let_next_start()
 
     def fetch_ahead(self) -> None:
-        for loop, loads in self.ahead.items():
-            if loop is not None:
-                first, last = self.span(loop)
-                most = self.schedule.ahead * self.block[loop.dims[0]]
-                end = f"{most}" if first == "0" else f"{first} + {most}"
-                self.header(loop, first, f"min({last}, {end})")
-            self.depth += loop is not None
-            for x in loads:
-                self.fetch(x, read=self.schedule.read and loop is None)
-            self.depth -= loop is not None
+        for loop, found in self.ahead.items():
+            if loop is None:
+                for x in found:
+                    self.fetch(x, self.schedule.read)
+                continue
+            (d,) = loop.dims
+            tiles = self.fetched_together(d, found)
+            first, last = self.span(loop)
+            most = self.schedule.ahead * self.block[d]
+            end = f"{most}" if first == "0" else f"{first} + {most}"
+            self.header(loop, first, f"min({last}, {end})", tiles)
+            self.depth += 1
+            for x in found:
+                self.fetch(x, False, d, tiles)
+            self.depth -= 1
 
-    def fetch(self, x: Load, read: bool) -> None:
-        """One pointer into each cache line of a load's block."""
-        tensor = self.tensors[x.buffer]
-        line = LINE_BYTES // DTYPE_BYTES[tensor.dtype]
-        inner = x.dims[-1]
-        lines = max(self.block[inner] // line, 1)
-        axes = [d for d in self.axes(x.dims) if d != inner or lines > 1]
-        at = {d: f"tl.minimum(i_{d}, SIZE_{d} - 1)" for d in self.padded & set(x.dims)}
-        at[inner] = f"{self.starts[inner]} + tl.arange(0, {lines}) * {line}" if lines > 1 else self.starts[inner]
-        if inner in self.padded and lines > 1:
-            at[inner] = f"tl.minimum({at[inner]}, SIZE_{inner} - 1)"
-        at = {d: f"({text})" for d, text in at.items()}
-        pointers = f"{x.buffer}_ptr + {self.offsets(tensor, x.dims, axes, at)}"
-        self.line(f"fetch({pointers}, read={read})", f"[{', '.join(axes)}]")
+    def fetched_together(self, d: str, found: Sequence[Fetch]) -> int:
+        """Of how many iterations there are pointers in one block: if it has fewer than there are threads, several of
+        them fetch the same."""
+        most = max(prod(self.pointers(x, d).values()) for x in found)
+        tiles = 1
+        while 2 * tiles * most <= 32 * self.schedule.warps and self.schedule.ahead % (2 * tiles) == 0:
+            tiles *= 2
+        return tiles
+
+    def pointers(self, x: Fetch, loop: str | None) -> dict[str, int]:
+        """How many pointers there are along each dimension of a load, one into each cache line, in an iteration."""
+        count = {d: self.block[d] for d in x.load.dims}
+        if loop is not None and x.part is not None:
+            count[loop] = x.part
+        inner = x.load.dims[-1]
+        return count | {inner: max(count[inner] // self.line_of(x), 1)}
+
+    def line_of(self, x: Fetch) -> int:
+        """Elements of a cache line."""
+        return LINE_BYTES // DTYPE_BYTES[self.tensors[x.load.buffer].dtype]
+
+    def fetch(self, x: Fetch, read: bool, loop: str | None = None, tiles: int = 1) -> None:
+        """One pointer into each cache line of a load's block. tiles: iterations of the loop along `loop` together."""
+        dims, count = x.load.dims, self.pointers(x, loop)
+        inner = dims[-1]
+        at: dict[str, str] = {}
+        for d in {inner, loop or inner} & set(dims):
+            step, together = self.line_of(x) if d == inner else 1, tiles if d == loop else 1
+            at[d] = self.starts[d] + (".to(tl.int64)" if d != inner and self.huge() else "")
+            n, lanes = count[d], f"tl.arange(0, {count[d] * together})"
+            if n > 1 and together > 1 and n * step < self.block[d]:  # the first of each tile
+                at[d] += f" + {lanes} // {n} * {self.block[d]}"
+                lanes = f"{lanes} % {n}"
+            elif n == 1:
+                step = self.block[d]
+            count[d] = n * together
+            if count[d] > 1:
+                at[d] += f" + {lanes}" + (f" * {step}" if step > 1 else "")
+        clamped = self.padded | ({loop} if tiles > 1 else set())
+        at |= {d: f"tl.minimum({at.get(d, f'i_{d}')}, SIZE_{d} - 1)" for d in dims if d in clamped}
+        axes = [d for d in self.order if d in dims and count[d] > 1]
+        offsets = self.offsets(self.tensors[x.load.buffer], dims, axes, {d: f"({text})" for d, text in at.items()})
+        self.line(f"fetch({x.load.buffer}_ptr + {offsets}, read={read})", f"[{', '.join(axes)}]")
 
     def let_next_start(self) -> None:
         """Lets the kernel behind start, at once or as soon as this one has waited itself."""

@@ -13,7 +13,7 @@ from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.program import Eqn
 
 CHOICES = ("overlap", "descriptors", "stream", "specialize", "early", "fetch", "relay", "read")
-COUNTS = ("ahead", "lead")
+COUNTS = ("ahead", "lead", "share")
 """What a schedule does or leaves."""
 
 
@@ -37,6 +37,7 @@ class KernelSchedule:
     ahead: iterations of the first loop whose inputs are brought into the L2 then.
     relay: let the kernel behind start at once, before this one has waited for the kernel in front.
     read: fetch by reads that are forgotten, not by prefetches: nearer, but other reads have to wait for them.
+    share: of what `ahead` has fetched of each iteration, only one part in so many, what is needed first (0: all).
 
     Recorded measurements hold the fields in this order: new ones come last.
     """
@@ -57,6 +58,7 @@ class KernelSchedule:
     lead: int = 0
     relay: bool = False
     read: bool = False
+    share: int = 0
 
     def tile(self, dim: str) -> int:
         return dict(self.tiles)[dim]

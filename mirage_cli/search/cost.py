@@ -156,6 +156,7 @@ class Batch:
     fetch: Array
     ahead: Array
     lead: Array
+    share: Array
 
     @staticmethod
     def of(m: Model, schedules: Sequence[KernelSchedule], sizes: Mapping[str, int]) -> Batch:
@@ -166,7 +167,8 @@ class Batch:
         orders = {order: i for i, order in enumerate(dict.fromkeys(s.order for s in schedules))}
         which = np.array([orders[s.order] for s in schedules])
         place = {d: np.array([float(order.index(d)) for order in orders])[which] for d in block}
-        names = "split", "warps", "stages", "overlap", "descriptors", "relay", "early", "fetch", "ahead", "lead"
+        names = "split", "warps", "stages", "overlap", "descriptors", "relay", "early"
+        names = *names, "fetch", "ahead", "lead", "share"
         columns = ([getattr(s, name) for s in schedules] for name in names)
         return Batch(block, place, *(np.array(c, dtype=np.float64) for c in columns))
 
@@ -202,7 +204,8 @@ def estimate(
         loaded = sum((elements(axes) * size for axes, size, _ in w.loads), zero)
         fetched = sum((elements(axes) * size / _used(axes, size, block, sizes) for axes, size, _ in w.loads), zero)
         if w.loop and not looped:  # the first loop
-            ahead_bytes, looped = ahead_bytes + np.minimum(batch.ahead, trips) * loaded, True
+            ahead = np.minimum(batch.ahead, trips) / np.maximum(batch.share, 1.0)
+            ahead_bytes, looped = ahead_bytes + ahead * loaded, True
         elif i == 0:
             ahead_bytes = ahead_bytes + batch.fetch * loaded
         l2 = l2 + programs * trips * term("coalescing", fetched, loaded)

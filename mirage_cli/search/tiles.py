@@ -106,7 +106,7 @@ def choices(
         np.tile(warps, repeats),
         np.tile(np.repeat(stages, tiles * len(chunks)), len(orders)),
         np.full(tiles * repeats, float(target.overlaps)),
-        *(np.zeros(tiles * repeats) for _ in range(6)),
+        *(np.zeros(tiles * repeats) for _ in range(7)),
     )
     return Choices(batch, tuple(options), orders, order)
 

@@ -33,6 +33,8 @@ WARPS = (1, 2, 4, 8, 16)
 STAGES = (1, 2, 3, 4, 5, 6, 7, 9)
 GROUPS = (1, 4, 8, 16)
 AHEAD = (0, 1, 2, 4, 8)
+SHARED = ((2, 2), (4, 2), (4, 4), (6, 4), (8, 4), (8, 8))
+"""Iterations of which a share is fetched ahead, and which."""
 LEADS = (0, 1, 2, 3, 4, 5, 6, 8)
 SPLIT_LIMIT = 256
 TOGETHER = (
@@ -335,9 +337,11 @@ def _settled(graph: MuGraph, k: Kernel, schedule: Schedule, sizes: Mapping[str, 
         lead = s.lead if overlaps and not s.relay and leading(graph, k, s, sizes) is not None else 0
         s = replace(s, early=early, lead=lead)
     if s.fetch or s.read or s.ahead:
-        found = fetched_ahead(graph, k, s)
-        fetch = None in found
-        s = replace(s, fetch=fetch, read=s.read and fetch, ahead=s.ahead if found.keys() - {None} else 0)
+        found = fetched_ahead(graph, k, s, sizes)
+        fetch, ahead = None in found, s.ahead if found.keys() - {None} else 0
+        s = replace(s, fetch=fetch, read=s.read and fetch, ahead=ahead)
+    if s.share:
+        s = replace(s, share=s.share if s.ahead else 0)
     if s.descriptors:
         s = replace(s, descriptors=bool(descriptors(graph, k, s, sizes)))
     return replace(s, stream=bool(streamed(graph, k, s, sizes))) if s.stream else s
@@ -358,6 +362,7 @@ def _variations(
         yield replace(s, fetch=not s.fetch)
         yield replace(s, fetch=True, read=not s.read)
         yield from (replace(s, ahead=n) for n in AHEAD if n != s.ahead)
+        yield from (replace(s, ahead=n, share=part) for n, part in ((s.ahead, 0), *SHARED))
         later = replace(s, relay=False, early=False)
         yield from (replace(later, lead=n) for n in LEADS if n != s.lead)
         yield from (replace(later, overlap=True, lead=n, ahead=a) for n in (2, 4) for a in AHEAD[1:3])
