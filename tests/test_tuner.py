@@ -827,6 +827,28 @@ def test_where_all_first_schedules_are_known_the_search_goes_on_from_them() -> N
     assert again.best is not None and again.best.us < min(t.us for t in first.trials)
 
 
+def test_behind_an_earlier_run_what_is_near_the_best_is_timed_with_care(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quick timings cannot tell the last two changes apart, each of which is worth 0.4 %."""
+    trials = plain()[0].trials
+    monkeypatch.setattr("mirage_cli.tune.explore.PATIENCE", 0)  # which leaves all to the finals
+
+    def away(s: Schedule) -> float:
+        return math.log(bowl("g", s) / 10.0, 1.05)
+
+    def quick(_: str, s: Schedule) -> float:
+        return 10.0 * 1.05 ** max(away(s) - 2.0, 0.0)
+
+    def exact(graph: str, s: Schedule) -> float:
+        return quick(graph, s) * 1.004 ** min(away(s), 2.0)
+
+    two = next(t for t in trials if away(t.schedule) == pytest.approx(2.0))
+    known = replace(two, source="", timing=Timing((10.0,), 1, 1, "made up"))
+    first, _ = tune(quick, again=exact, careful=exact)
+    second, _ = tune(quick, again=exact, careful=exact, known=[known])
+    assert first.best is not None and first.best.us > 10.04
+    assert second.best is not None and second.best.us == pytest.approx(10.0)
+
+
 def test_a_known_trial_that_cannot_be_written_any_more_is_passed_over() -> None:
     known = [replace(t, source="") for t in plain()[0].trials]
     best = plain()[0].best

@@ -277,6 +277,14 @@ class Explorer:
         jobs = [Candidate(key, source) for key, source in sources.items()]
         self.means.farm.give(jobs, self.task.problem.inputs, self.task.problem.outputs)
 
+    def build(self, pairs: Sequence[tuple[str, Schedule]]) -> list[Trial]:
+        """Those that were not tried before, and can be written and compiled."""
+        self.ask(pairs)
+        fine: list[Trial] = []
+        while self.means.farm.pending:
+            fine += self.compiled()
+        return fine
+
     def compiled(self) -> list[Trial]:
         """Of what the compilers have done, what has the registers and the shared memory that it needs."""
         fine: list[Trial] = []

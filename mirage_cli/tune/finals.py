@@ -1,14 +1,17 @@
 """The second part of tuning: of all that was timed quickly, the one schedule that is fastest and right.
 
 The contenders are timed again, side by side: their quick timings were seconds apart, and a GPU that has become hot is
-slower. The fastest are judged on every distribution of test data (a compiler may get a single schedule wrong, so the
-judgement is of schedules, not of μGraphs) until there are enough finalists, which are timed with care, interleaved with
-eager PyTorch. The best of an earlier run is one of them, and stays the best where nothing is faster. The winner is
-judged again on data drawn anew: of many candidates one may pass by luck.
+slower. Behind an earlier run, which has found most of what quick timings can tell apart, so is all that is one change
+away from the best, for as long as that finds something faster. The fastest are judged on every distribution of test
+data (a compiler may get a single schedule wrong, so the judgement is of schedules, not of μGraphs) until there are
+enough finalists, which are timed with care, interleaved with eager PyTorch. The best of an earlier run is one of them,
+and stays the best where nothing is faster. The winner is judged again on data drawn anew: of many candidates one may
+pass by luck.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,6 +28,8 @@ CONTENDERS = 16
 NEAR = 1.2
 """How much longer than the fastest they may have taken. (The clock of an H200 that is hot falls by up to a third.)"""
 AGAIN = Effort(rounds=9, launches=64, seconds=0.09, hot=False)
+CLOSE = 1.02
+"""How much longer than the best a schedule one change away may have taken when it was timed quickly."""
 FINALISTS = 5
 REFUSALS = 3
 """A μGraph of which so many schedules were refused is not judged further."""
@@ -78,10 +83,32 @@ class Finals:
         of_each_graph = sorted({t.mugraph: t for t in reversed(near)}.values(), key=lambda t: t.us)
         some = {self.key(t): t for t in (*near[: CONTENDERS // 2], *of_each_graph, *near)}
         again = [w for t in list(some.values())[:CONTENDERS] if (w := self.written(t))]
-        for t, timing in self.explored.timings(again, effort=AGAIN) if again else ():
-            self.explored.timed(t, timing)
+        again = self.timed_again(again)
+        if self.explored.task.known:
+            again = self.with_closer(again)
         first = {self.key(t) for t in again}
         return sorted(self.explored.leaders(len(self.explored.trials)), key=lambda t: self.key(t) not in first)
+
+    def timed_again(self, trials: Sequence[Trial]) -> list[Trial]:
+        """Those that did not fail, with their new timings."""
+        for t, timing in self.explored.timings(trials, effort=AGAIN) if trials else ():
+            self.explored.timed(t, timing)
+        return [own for t in trials if (own := self.explored.trials[self.key(t)]).timing]
+
+    def with_closer(self, again: list[Trial]) -> list[Trial]:
+        """And what is one change away from the best of these, in turn for the best of those, until none is faster."""
+        while again and time.monotonic() < self.explored.deadline:
+            best = min(again, key=lambda t: t.us)
+            seen = {self.key(t) for t in again}
+            points = [p for near in self.explored.around(best.mugraph, [best.schedule]) for p in near]
+            pairs = [(p.graph, p.schedule) for p in points if not p.schedule.specialize]
+            known = [t for pair in pairs if (t := self.explored.trials.get(self.explored.key(*pair)))]
+            close = [w for t in known if t.us <= CLOSE * best.us and self.key(t) not in seen and (w := self.written(t))]
+            new = self.timed_again([best, *close, *self.explored.build(pairs)])
+            again = [t for t in again if not self.same(t, best)] + new
+            if not new or self.same(min(new, key=lambda t: t.us), best):
+                break
+        return again
 
     def written(self, trial: Trial) -> Trial | None:
         """With its source, which trials of an earlier run are without; None where it cannot be written any more."""
