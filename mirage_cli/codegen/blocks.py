@@ -77,7 +77,8 @@ for the multiprocessors on its side), but other reads of the multiprocessor have
 nothing waiting, and is dropped where there are many. One H200: 128 blocks that read 64 KB each take 5.1 us from memory,
 3.2 behind prefetches by the same blocks, and 2.2 behind reads of a byte in each line; with 192 KB 7.8, 6.8 and 3.9. A
 product of 16x256x4096 whose inputs are read takes 2.26 us, and 2.47 where they are prefetched; but decoding at batch 8,
-with a tile of a loop fetched by each block, 20.1 us by reads and 19.3 by prefetches. So reads are a choice of the
+with a tile of a loop fetched by each block, 20.1 us by reads and 19.3 by prefetches: with reads its loop ends 1.3 us
+sooner, and the merge of the call in front, on the same multiprocessors, as much later. So reads are a choice of the
 schedule, and the tiles of loops are always prefetched.
 """
 LINE_BYTES = 128
