@@ -75,10 +75,15 @@ def mono_text(mono: Mono) -> str:
 class Form:
     """A sum of coefficients times monomials, in the order of their keys. Interned: compare with `is`."""
 
-    __slots__ = ("dims", "key", "terms")
+    __slots__ = ("atom", "dims", "key", "terms")
 
     def __init__(self, terms: tuple[tuple[Mono, Fraction], ...], dims: frozenset[str], key: str) -> None:
         self.terms, self.dims, self.key = terms, dims, key
+        self.atom: Atom | None = None
+        """The atom, if the form is just one."""
+        if len(terms) == 1 and len(terms[0][0]) == 1:
+            (((atom, power),), c) = terms[0]
+            self.atom = atom if c == power == 1 else None
 
     @property
     def single(self) -> tuple[Mono, Fraction] | None:
@@ -91,15 +96,6 @@ class Form:
         if not self.terms:
             return Fraction(0)
         return self.terms[0][1] if len(self.terms) == 1 and not self.terms[0][0] else None
-
-    @property
-    def atom(self) -> Atom | None:
-        """The atom, if the form is just one."""
-        if len(self.terms) == 1:
-            (mono, c) = self.terms[0]
-            if c == 1 and len(mono) == 1 and mono[0][1] == 1:
-                return mono[0][0]
-        return None
 
     def __str__(self) -> str:
         return " + ".join((f"{c}·" if c != 1 else "") + mono_text(m) for m, c in self.terms) or "0"

@@ -25,7 +25,7 @@ from mirage_cli.ir.schedule import KernelSchedule, Schedule, next_power_of_two
 from mirage_cli.ir.text import mugraph_id
 from mirage_cli.search import cost, greedy, work
 from mirage_cli.search.expand import Bounds, Expansion, Space, axes_of, sort_axes
-from mirage_cli.search.roles import Costed, Plan, plans
+from mirage_cli.search.roles import Costed, Plan, nameless, plans
 from mirage_cli.search.tiles import best_schedule
 from mirage_cli.search.twice import summed_twice
 from mirage_cli.target import Target
@@ -131,6 +131,7 @@ class _Search:
         self.whole: list[tuple[float, tuple[Costed, ...]]] = []  # kernel graphs so far
         self.ceiling = math.inf
         self.costed: dict[tuple[Form, ...], list[Costed]] = {}
+        self.priced: dict[object, tuple[float, KernelSchedule] | None] = {}  # by kernel, whatever its names
         self.enumerated = 0
 
     # -- kernels
@@ -167,8 +168,10 @@ class _Search:
         total = 0.0
         element_bytes = self.element_bytes(plan)
         for i, kernel in enumerate(plan.kernels):
-            m = work.model(kernel, element_bytes)
-            best = best_schedule(m, sizes, self.target)
+            alike = nameless(kernel, element_bytes), tuple(sizes.items())[len(self.sizes) :]
+            if alike not in self.priced:
+                self.priced[alike] = best_schedule(work.model(kernel, element_bytes), sizes, self.target)
+            best = self.priced[alike]
             if best is None:
                 return None
             total += best[0] + (cost.GAP_US if i else 0.0)

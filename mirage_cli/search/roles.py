@@ -63,6 +63,22 @@ def shape_of(k: Kernel) -> tuple[object, ...]:
     return k.kind, k.roles, tuple(sorted(x.dims for x in k.loads)), tuple(sorted(s.dims for s in k.stores))
 
 
+def nameless(k: Kernel, element_bytes: Mapping[str, int]) -> tuple[object, ...]:
+    """What a kernel's price follows from: all of it but the names of its buffers and values."""
+    names: dict[str, str] = {}
+
+    def name(text: str) -> str:
+        return names.setdefault(text, f"%{len(names)}")
+
+    def buffer(x: Load | Store) -> tuple[str, int]:
+        return name(f"buffer {x.buffer}"), element_bytes[x.buffer]
+
+    loads = tuple((name(x.out), *buffer(x), x.dims) for x in k.loads)
+    args = (tuple(name(a) if isinstance(a, str) else a for a in e.args) for e in k.body)
+    body = tuple((e.op, a, e.axes, name(e.out), e.dims, e.type) for e, a in zip(k.body, args, strict=True))
+    return k.roles, loads, body, tuple((name(s.value), *buffer(s), s.dims) for s in k.stores)
+
+
 def buffer_of(d: Decomposition, f: Form) -> str:
     """The name of the buffer that holds a class: an input's own, else the class's key behind `@`."""
     atom = f.atom

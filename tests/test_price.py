@@ -1,0 +1,97 @@
+"""Kernels that differ in nothing that their price follows from are priced once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mirage_cli.ir.derived import lower
+from mirage_cli.ir.mugraph import Kernel
+from mirage_cli.ir.program import DTYPE_BYTES
+from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.search import generator
+from mirage_cli.search.roles import nameless
+from mirage_cli.search.tiles import best_schedule
+from mirage_cli.search.work import Model
+from mirage_cli.spec import parse_spec
+from mirage_cli.target import find_target
+
+TEXT = """
+mugraph g float16
+dims m=64 k=64
+input A f16[m, k]
+input B f16[m, k]
+input C f32[m, k]
+output Y f16[m]
+kernel k0 generated m:grid k:loop
+  X = load A[m, k]
+  Z = load B[m, k]
+  E[m, k] = mul(X, Z)
+  F[m, k] = mul(E, 2)
+  Y[m] = sum(F; k)
+  store Y[m] = Y
+"""
+ALIKE = {
+    "other values": (("X", "U"), ("Z", "V"), ("E[", "W["), ("(E,", "(W,")),
+    "names that change places": (("X = load A", "X = load B"), ("Z = load B", "Z = load A")),
+}
+OTHERS = {
+    "one input for both": (("Z = load B", "Z = load A"),),
+    "wider elements": (("Z = load B", "Z = load C"),),
+    "another operator": (("mul(X, Z)", "add(X, Z)"),),
+    "one value for both": (("mul(X, Z)", "mul(X, X)"),),
+    "another number": (("mul(E, 2)", "mul(E, 3)"),),
+    "another role": (("k:loop", "k:tile"),),
+}
+
+
+def kernel(*changes: tuple[str, str]) -> tuple[Kernel, dict[str, int]]:
+    head, body = TEXT.split("kernel k0")
+    for old, new in changes:
+        assert old in body
+        body = body.replace(old, new)
+    graph = parse_mugraph(f"{head}kernel k0{body}")
+    return graph.kernels[0], {name: DTYPE_BYTES[t.dtype] for name, t in graph.tensors().items()}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_names_of_buffers_and_values_do_not_count(name: str) -> None:
+    assert nameless(*kernel(*ALIKE[name])) == nameless(*kernel())
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_all_else_does(name: str) -> None:
+    assert nameless(*kernel(*OTHERS[name])) != nameless(*kernel())
+
+
+TWICE = """
+name: norms
+dims: {m: 64, k: 256}
+dtype: float16
+inputs: {X: [m, k], Y: [m, k]}
+program: |
+  A = rms_norm(X, k)
+  B = rms_norm(Y, k)
+outputs: {A: [m, k], B: [m, k]}
+"""
+
+
+def test_what_is_done_twice_is_priced_once_and_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    priced: list[str] = []
+
+    def noting(m: Model, *rest: Any) -> Any:
+        priced.append(m.kernel.name)
+        return best_schedule(m, *rest)
+
+    def found() -> tuple[list[tuple[str, float]], int]:
+        priced.clear()
+        result = generator.search(lower(parse_spec(TWICE).at()), find_target("h200"))
+        return [(c.id, c.predicted_us) for c in result.candidates], len(priced)
+
+    monkeypatch.setattr(generator, "best_schedule", noting)
+    candidates, calls = found()
+    monkeypatch.setattr(generator, "nameless", lambda *_: object())
+    same, more = found()
+    assert candidates == same
+    assert calls < 0.8 * more
