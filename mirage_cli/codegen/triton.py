@@ -173,20 +173,24 @@ class _Emitter(Loops):
         for d in {inner, loop or inner} & set(dims):
             step, together = self.line_of(x) if d == inner else 1, tiles if d == loop else 1
             at[d] = self.starts[d] + (".to(tl.int64)" if d != inner and self.huge() else "")
-            n, lanes = count[d], f"tl.arange(0, {count[d] * together})"
-            if n > 1 and together > 1 and n * step < self.block[d]:  # the first of each tile
-                at[d] += f" + {lanes} // {n} * {self.block[d]}"
-                lanes = f"{lanes} % {n}"
-            elif n == 1:
-                step = self.block[d]
-            count[d] = n * together
-            if count[d] > 1:
-                at[d] += f" + {lanes}" + (f" * {step}" if step > 1 else "")
+            if count[d] * together > 1:
+                at[d] += f" + {self.first_of_each(self.block[d], count[d], step, together)}"
+            count[d] *= together
         clamped = self.padded | ({loop} if tiles > 1 else set())
         at |= {d: f"tl.minimum({at.get(d, f'i_{d}')}, SIZE_{d} - 1)" for d in dims if d in clamped}
         axes = [d for d in self.order if d in dims and count[d] > 1]
         offsets = self.offsets(self.tensors[x.load.buffer], dims, axes, {d: f"({text})" for d, text in at.items()})
         self.line(f"fetch({x.load.buffer}_ptr + {offsets}, read={read})", f"[{', '.join(axes)}]")
+
+    @staticmethod
+    def first_of_each(block: int, count: int, step: int, blocks: int) -> str:
+        """The first `count` positions, `step` apart, of each of so many blocks in a row."""
+        lanes = f"tl.arange(0, {count * blocks})"
+        if count == 1:
+            step = block
+        elif blocks > 1 and count * step < block:
+            lanes = f"{lanes} // {count} * {block} + {lanes} % {count}"
+        return f"{lanes} * {step}" if step > 1 else lanes
 
     def let_next_start(self) -> None:
         """Lets the kernel behind start, at once or as soon as this one has waited itself."""
