@@ -30,6 +30,8 @@ NEAR = 1.2
 AGAIN = Effort(rounds=9, launches=64, seconds=0.09, hot=False)
 CLOSE = 1.02
 """How much longer than the best a schedule one change away may have taken when it was timed quickly."""
+STEPS = 3
+"""Changes from the best, one after the other, for which the second timing goes on."""
 FINALISTS = 5
 REFUSALS = 3
 """A μGraph of which so many schedules were refused is not judged further."""
@@ -97,7 +99,9 @@ class Finals:
 
     def with_closer(self, again: list[Trial]) -> list[Trial]:
         """And what is one change away from the best of these, in turn for the best of those, until none is faster."""
-        while again and time.monotonic() < self.explored.deadline:
+        for _ in range(STEPS):
+            if not again or time.monotonic() > self.explored.deadline:
+                break
             best = min(again, key=lambda t: t.us)
             seen = {self.key(t) for t in again}
             points = [p for near in self.explored.around(best.mugraph, [best.schedule]) for p in near]
