@@ -2,8 +2,8 @@
 
 The contenders are timed again, side by side: their quick timings were seconds apart, and a GPU that has become hot is
 slower. Behind an earlier run, which has found most of what quick timings can tell apart, so is all that is one change
-away from the best, for as long as that finds something faster. The fastest are judged on every distribution of test
-data (a compiler may get a single schedule wrong, so the judgement is of schedules, not of μGraphs) until there are
+away from the best, up to three times if that finds something faster. The fastest are judged on every distribution of
+test data (a compiler may get a single schedule wrong, so the judgement is of schedules, not of μGraphs) until there are
 enough finalists, which are timed with care, interleaved with eager PyTorch. The best of an earlier run is one of them,
 and stays the best where nothing is faster. The winner is judged again on data drawn anew: of many candidates one may
 pass by luck.
