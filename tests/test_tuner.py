@@ -251,6 +251,17 @@ def with_overlap(schedule: Schedule, kernel: str, overlap: bool) -> Schedule:
     return Schedule({**schedule.kernels, kernel: one})
 
 
+def test_a_share_of_four_tiles_is_as_much_traffic_as_one_tile() -> None:
+    graph = golden("gated_mlp")
+    base = replace(first_schedules(graph, H200, 1)[0].kernels["k0"], overlap=True)
+
+    def us(ahead: int, share: int) -> float:
+        plan = Schedule({"k0": replace(base, ahead=ahead, share=share)})
+        return total_us(graph, plan, H200, models(graph))
+
+    assert us(1, 0) == us(4, 4) < us(4, 2) < us(4, 0)
+
+
 def test_starting_early_gains_nothing_behind_the_library() -> None:
     gains: dict[str, set[bool]] = {"library": set(), "generated": set()}
     for p in recorded()[::4]:
