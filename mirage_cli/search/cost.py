@@ -8,7 +8,7 @@ sequence. Fitted constants are those that order the measured schedules of `resul
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import reduce
 from math import prod
 from typing import Any
@@ -142,7 +142,8 @@ class Batch:
     """Many schedules of one kernel as columns: the block size and the place in the order of every dimension, chunks,
     warps, stages, 1 for a kernel that starts early, that reads blocks through descriptors, that lets the kernel behind
     start before or after it has waited itself, and that fetches before it waits, the iterations of its first loop that
-    it fetches then, and those of its last loop that are left when it lets the kernel behind start."""
+    it fetches then, those of its last loop that are left when it lets the kernel behind start, and of how many parts of
+    the former it fetches one. All but the first two are called as in the schedule."""
 
     block: Mapping[str, Array]
     place: Mapping[str, Array]
@@ -167,9 +168,7 @@ class Batch:
         orders = {order: i for i, order in enumerate(dict.fromkeys(s.order for s in schedules))}
         which = np.array([orders[s.order] for s in schedules])
         place = {d: np.array([float(order.index(d)) for order in orders])[which] for d in block}
-        names = "split", "warps", "stages", "overlap", "descriptors", "relay", "early"
-        names = *names, "fetch", "ahead", "lead", "share"
-        columns = ([getattr(s, name) for s in schedules] for name in names)
+        columns = ([getattr(s, f.name) for s in schedules] for f in fields(Batch)[2:])
         return Batch(block, place, *(np.array(c, dtype=np.float64) for c in columns))
 
 

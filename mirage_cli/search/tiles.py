@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import reduce
 
 import numpy as np
@@ -106,7 +106,7 @@ def choices(
         np.tile(warps, repeats),
         np.tile(np.repeat(stages, tiles * len(chunks)), len(orders)),
         np.full(tiles * repeats, float(target.overlaps)),
-        *(np.zeros(tiles * repeats) for _ in range(7)),
+        *(np.zeros(tiles * repeats) for _ in fields(Batch)[6:]),
     )
     return Choices(batch, tuple(options), orders, order)
 
