@@ -203,8 +203,10 @@ def estimate(
         loaded = sum((elements(axes) * size for axes, size, _ in w.loads), zero)
         fetched = sum((elements(axes) * size / _used(axes, size, block, sizes) for axes, size, _ in w.loads), zero)
         if w.loop and not looped:  # the first loop
-            ahead = np.minimum(batch.ahead, trips) / np.maximum(batch.share, 1.0)
-            ahead_bytes, looped = ahead_bytes + ahead * loaded, True
+            looped = True
+            if batch.ahead.any():
+                ahead = np.minimum(batch.ahead, trips) / np.maximum(batch.share, 1.0)
+                ahead_bytes = ahead_bytes + ahead * _least_shared(m, w, tiles, batch, elements)
         elif i == 0:
             ahead_bytes = ahead_bytes + batch.fetch * loaded
         l2 = l2 + programs * trips * term("coalescing", fetched, loaded)
@@ -291,6 +293,17 @@ def estimate(
         | (registers > 300)
     )
     return Estimates(np.where(unfit, np.inf, us), times.argmax(axis=0), shared)
+
+
+def _least_shared(
+    m: Model, w: Work, tiles: Mapping[str, Array], batch: Batch, elements: Callable[[Iterable[str]], Array]
+) -> Array:
+    """Bytes that an iteration loads of what the fewest program instances read alike."""
+    along = {d: tiles[d] for d in m.grid} | ({m.split: batch.split} if m.split else {})
+    readers = [reduce(np.multiply, (n for d, n in along.items() if d not in a), np.array(1.0)) for a, _, _ in w.loads]
+    least = reduce(np.minimum, readers, np.array(np.inf))
+    own = zip(w.loads, readers, strict=True)
+    return sum((np.where(n == least, elements(axes) * size, 0.0) for (axes, size, _), n in own), np.array(0.0))
 
 
 def _comes_late(w: Work, elements: Callable[[Iterable[str]], Array], threads: Array) -> Array:
