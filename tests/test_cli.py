@@ -642,6 +642,36 @@ def test_an_exported_kernel_is_judged_in_the_interpreter(found: Mirage, tmp_path
     assert wrong.code == 1 and wrong.err == "" and wrong.out.strip() and not wrong.out.startswith("compared")
 
 
+UNSAFE = """
+name: unsafe
+dims: {m: 16, k: 64}
+inputs:
+  X: [m, k]
+program: |
+  E = exp(X)
+  O = E / sum(E, k)
+outputs:
+  O: [m, k]
+"""
+UNSAFE_KERNEL = """
+def make_scratch(device):
+    return []
+
+def launch(inputs, outputs, scratch):
+    E = inputs[0].exp()
+    outputs[0].copy_(E / E.sum(-1, keepdim=True))
+"""
+
+
+def test_what_overflows_where_eager_does_passes_and_is_said(mirage: Mirage, tmp_path: Path) -> None:
+    (tmp_path / "unsafe.yaml").write_text(UNSAFE, encoding="utf-8")
+    (tmp_path / "alike.py").write_text(UNSAFE_KERNEL, encoding="utf-8")
+    (tmp_path / "worse.py").write_text(UNSAFE_KERNEL.replace(".exp()", ".mul(2).exp().sqrt()"), encoding="utf-8")
+    run = mirage("verify", "unsafe.yaml", "alike.py")
+    assert run.code == 0 and re.search(r"; \d+ places overflow, as in eager PyTorch$", run.out.strip())
+    assert mirage("verify", "unsafe.yaml", "worse.py").code == 1
+
+
 def test_a_stored_mugraph_is_judged_by_its_id(found: Mirage) -> None:
     best = found("search", "tiny.yaml", "--json").document["results"][0]["best"]["id"]
     assert found("verify", "tiny.yaml", best[:8]).out.startswith("proved: equal canonical forms; ")

@@ -13,7 +13,15 @@ from mirage_cli.ir.derived import derived_equation
 from mirage_cli.ir.program import Builder, Program, Tensor
 from mirage_cli.tune.interpreted import halved_sum
 from mirage_cli.verify.numeric import NumericVerdict, draw_inputs, judge, reference64
-from mirage_cli.verify.yardstick import DISTRIBUTIONS, Error, RoundEveryResult, error, fresh_memory_is_nan, overflows
+from mirage_cli.verify.yardstick import (
+    DISTRIBUTIONS,
+    Error,
+    RoundEveryResult,
+    error,
+    fresh_memory_is_nan,
+    judge_outputs,
+    overflows,
+)
 
 DIMS = (("h", 2), ("q", 17), ("s", 33), ("d", 16), ("e", 8))
 
@@ -114,6 +122,16 @@ def test_eager_that_overflows_is_no_excuse_unless_it_is_asked_for() -> None:
     assert lenient.worst.excused
     good = judge(p, kernel(attention()), eager, distributions=["normal", "large", "huge"])
     assert good.ok, str(good)
+
+
+def test_places_that_are_excused_are_counted_in_all_outputs() -> None:
+    """Also where another output has the larger error."""
+    exact = [torch.ones(4, dtype=torch.float64)] * 2
+    eager = [torch.ones(4).half(), torch.full((4,), math.inf).half()]
+    verdict = judge_outputs("normal", [eager[0] * 1.001, eager[1]], exact, eager, lambda *_: exact, 4, True)
+    assert verdict.problem is None
+    assert verdict.error.norm > 0
+    assert verdict.excused == 4
 
 
 def test_other_shapes_are_an_error() -> None:
