@@ -40,6 +40,14 @@ PROGRAMS: dict[str, Program] = {
         "A = dot(Q, K; d) | I = index(q) | J = index(s) | C = ge(I, J) | M = where(C, A, -inf) | P = softmax(M; s) "
         "| O = dot(P, V; s)",
     ),
+    "two attentions": program(
+        HEADS,
+        "Q[h,q,d] R[h,q,d] K[h,d,s] L[h,d,s] V[h,s,e] G[h]",
+        "a = dot(Q, K; d) | A = softmax(a; s) | b = dot(R, L; d) | B = softmax(b; s) | C = mul(G, B) | D = sub(A, C) "
+        "| O = dot(D, V; s)",
+    ),
+    "a difference of inputs": program("m=8 k=4096 n=4096", "X[m,k] R[m,k] W[k,n]", "D = sub(X, R) | O = dot(D, W; k)"),
+    "centred": program("m=8 k=4096 n=4096", "X[m,k] W[k,n]", "a = layer_norm(X; k) | O = dot(a, W; k)"),
     "layer norm": program(
         MATRICES, "X[m,k] G[k] B[k] W[k,n]", "a = layer_norm(X; k) | b = mul(a, G) | c = add(b, B) | O = dot(c, W; k)"
     ),
@@ -156,6 +164,20 @@ def test_a_division_moves_over_a_contraction() -> None:
     found = ways("attention")
     assert any(w.startswith("dot(") and "then" not in w for w in found)
     assert any("then div(" in w for w in found)
+
+
+def test_a_difference_of_sums_is_multiplied_out() -> None:
+    """(A - g·B)·V = A·V - g·B·V, where both products have softmaxes of their own."""
+    found = ways("two attentions")
+    assert {w.partition("(")[0] for w in found} == {"dot", "sub"}
+    assert not any("then" in w for w in found)
+
+
+@pytest.mark.parametrize("name", ["a difference of inputs", "centred"])
+def test_other_differences_stay_as_the_program_takes_them(name: str) -> None:
+    """Inputs may be near each other, and rows far from 0, where the products hold nothing of what is left of them."""
+    assert not any("sub(" in w for w in ways(name))
+    assert decompose(PROGRAMS[name]).cuts["cancellation"]
 
 
 def test_a_graph_prints_each_class_with_its_ways() -> None:

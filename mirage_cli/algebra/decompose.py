@@ -48,7 +48,7 @@ class Node:
     """Equations whose last result is the form of the class that has this node."""
 
     steps: tuple[Step, ...]
-    origin: str  # "program" or "algebra"
+    origin: str  # "program", also where it is the program's own difference, multiplied out; or "algebra"
 
     @cached_property
     def children(self) -> tuple[Form, ...]:
@@ -156,9 +156,9 @@ def decompose(program: Program, *, own_algebra_only: bool = False) -> Decomposit
             continue
         nodes = own.get(form, [])
         if not own_algebra_only and len(todo) < MAX_CLASSES:
-            nodes = nodes + _algebra_nodes(d, form, bool(nodes))
+            nodes = nodes + _algebra_nodes(d, form, nodes)
         elif not nodes:
-            nodes = _algebra_nodes(d, form, False)[:1]
+            nodes = _algebra_nodes(d, form, [])[:1]
         unique: dict[object, Node] = {}
         for n in nodes:
             unique.setdefault(n.key, n)
@@ -208,17 +208,17 @@ class _Steps:
         self.steps.append(Step(op, args, axes))
         return len(self.steps) - 1
 
-    def node(self) -> Node:
-        return Node(tuple(self.steps), "algebra")
+    def node(self, origin: str = "algebra") -> Node:
+        return Node(tuple(self.steps), origin)
 
 
-def _algebra_nodes(d: Decomposition, form: Form, has_own: bool) -> list[Node]:
+def _algebra_nodes(d: Decomposition, form: Form, own: Sequence[Node]) -> list[Node]:
     if form.number is not None or len(form.terms) == 0:
         steps = _Steps()
         steps.add("mul", form.number or Fraction(0), ONE)
         return [steps.node()]
     if len(form.terms) > 1:
-        return _sum_nodes(d, form, has_own)
+        return _sum_nodes(d, form, own)
     mono, c = form.terms[0]
     nodes: list[Node] = []
     if form.atom is not None and form.atom.kind != "sum":
@@ -375,20 +375,50 @@ def _scales_larger(
 # -- sums of terms
 
 
-def _sum_nodes(d: Decomposition, form: Form, has_own: bool) -> list[Node]:
+def _sum_nodes(d: Decomposition, form: Form, own: Sequence[Node]) -> list[Node]:
     """Adding terms, and taking out a factor that several terms share, also from under their Σs."""
-    signs = {c > 0 for _, c in form.terms}
-    if len(signs) > 1:  # as the user took the difference, or a multiple of it: other terms may cancel to nothing
-        multiple = None if has_own else _multiple_of_own(d, form)
-        if has_own or multiple:
-            d.cuts["cancellation"] += 1
-            return [multiple] if multiple else []
     steps = _Steps()
     _chain(d, steps, None, form.terms)
     nodes = [steps.node()]
+    if _is_difference(form):  # as the user took it, or a multiple of it: other terms may cancel to nothing
+        multiple = None if own else _multiple_of_own(d, form)
+        if own and _of_products(d, own):
+            return [steps.node("program")]
+        if own or multiple:
+            d.cuts["cancellation"] += 1
+            return [multiple] if multiple else []
     nodes += _common_factors(d, form)
     nodes += _common_under_sum(d, form)
     return nodes
+
+
+def _is_difference(form: Form) -> bool:
+    return len({c > 0 for _, c in form.terms}) > 1
+
+
+def _of_products(d: Decomposition, own: Sequence[Node]) -> bool:
+    """Whether the program multiplies a difference of values that hold sums, each scaled along other axes than the
+    product's, by another factor: Σ (a - g·b)·v = Σ a·v - g·Σ b·v.
+
+    What sums were rounded to is in the difference already, and with it an error of the size of theirs, not of what they
+    leave. (It is not of inputs, which may be near each other; nor of squares: Σ (x - m)² is small where Σ x² is not.)
+    """
+    for step in (n.steps[0] for n in own if n.steps[0].op == "dot"):
+        operands = [a for a in step.args if isinstance(a, Form)]
+        differences = [a for a in operands if _is_difference(a)]
+        if len(operands) == 2 and len(differences) == 1 and sum(len(a.terms) == 1 for a in operands) == 1:
+            return all(_scaled_sum(d, dict(mono), frozenset(step.axes)) for mono, _ in differences[0].terms)
+    return False
+
+
+def _scaled_sum(d: Decomposition, mono: dict[Atom, Fraction], axes: frozenset[str]) -> bool:
+    """Whether a term is a value of the program that holds a Σ, times factors without these axes."""
+    for own in d.own:
+        factors = dict(own.terms[0][0]) if len(own.terms) == 1 else {}
+        held = factors.items() <= mono.items() and not any(a.dims & axes for a in mono.keys() - factors.keys())
+        if held and axes <= own.dims and any(a.kind == "sum" for a in factors):
+            return True
+    return False
 
 
 def _multiple_of_own(d: Decomposition, form: Form) -> Node | None:

@@ -28,7 +28,7 @@ class Bounds:
 
     kernels: int = 5
     equations: int = 40
-    reductions: int = 7
+    reductions: int = 9
     expansions: int = 600
     intermediates: int = 3
     alternatives: int = 2
