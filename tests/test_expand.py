@@ -41,6 +41,18 @@ def test_no_candidate_is_refused(text: str, outputs: str) -> None:
         assert verdict.ok, f"{verdict}\n{c.graph}"
 
 
+def test_a_difference_of_two_attentions_stores_no_scores() -> None:
+    p = program(
+        "h=2 q=64 s=512 d=64 e=64",
+        "Q[h,q,d] R[h,q,d] K[h,s,d] L[h,s,d] V[h,s,e] G[h]",
+        "a = dot(Q, K; d) | A = softmax(a; s) | b = dot(R, L; d) | B = softmax(b; s) | C = mul(G, B) | D = sub(A, C) "
+        "| O = dot(D, V; s)",
+    )
+    best = search(p, H100).candidates[0].graph
+    assert not any({"q", "s"} <= {*t.dims} for t in best.buffers)
+    assert check_equivalence(p, best, 0).ok
+
+
 def test_what_eager_keeps_in_float32_somewhere_is_stored_in_float32() -> None:
     """square(X) is the user's, in float16, and the norm's own, which may be beyond float16's range."""
     p = a_program("a = square(X) | b = add(a, 1) | c = rsqrt(b) | O = rms_norm(X; k)", "c O")
