@@ -48,7 +48,7 @@ class Node:
     """Equations whose last result is the form of the class that has this node."""
 
     steps: tuple[Step, ...]
-    origin: str  # "program", also where it is the program's own difference, multiplied out; or "algebra"
+    origin: str  # "program", also of its own difference, multiplied out; or "algebra"
 
     @cached_property
     def children(self) -> tuple[Form, ...]:
@@ -379,17 +379,14 @@ def _sum_nodes(d: Decomposition, form: Form, own: Sequence[Node]) -> list[Node]:
     """Adding terms, and taking out a factor that several terms share, also from under their Σs."""
     steps = _Steps()
     _chain(d, steps, None, form.terms)
-    nodes = [steps.node()]
     if _is_difference(form):  # as the user took it, or a multiple of it: other terms may cancel to nothing
-        multiple = None if own else _multiple_of_own(d, form)
-        if own and _of_products(d, own):
+        if _of_products(d, own):
             return [steps.node("program")]
+        multiple = None if own else _multiple_of_own(d, form)
         if own or multiple:
             d.cuts["cancellation"] += 1
             return [multiple] if multiple else []
-    nodes += _common_factors(d, form)
-    nodes += _common_under_sum(d, form)
-    return nodes
+    return [steps.node(), *_common_factors(d, form), *_common_under_sum(d, form)]
 
 
 def _is_difference(form: Form) -> bool:
@@ -404,19 +401,18 @@ def _of_products(d: Decomposition, own: Sequence[Node]) -> bool:
     leave. (It is not of inputs, which may be near each other; nor of squares: Σ (x - m)² is small where Σ x² is not.)
     """
     for step in (n.steps[0] for n in own if n.steps[0].op == "dot"):
-        operands = [a for a in step.args if isinstance(a, Form)]
-        differences = [a for a in operands if _is_difference(a)]
-        if len(operands) == 2 and len(differences) == 1 and sum(len(a.terms) == 1 for a in operands) == 1:
-            return all(_scaled_sum(d, dict(mono), frozenset(step.axes)) for mono, _ in differences[0].terms)
+        *factors, difference = sorted((a for a in step.args if isinstance(a, Form)), key=lambda f: len(f.terms))
+        if _is_difference(difference) and all(len(f.terms) == 1 for f in factors):
+            return all(_scaled_sum(d, dict(mono), frozenset(step.axes)) for mono, _ in difference.terms)
     return False
 
 
 def _scaled_sum(d: Decomposition, mono: dict[Atom, Fraction], axes: frozenset[str]) -> bool:
     """Whether a term is a value of the program that holds a Σ, times factors without these axes."""
-    for own in d.own:
-        factors = dict(own.terms[0][0]) if len(own.terms) == 1 else {}
+    for own in (f for f in d.own if len(f.terms) == 1 and axes <= f.dims):
+        factors = dict(own.terms[0][0])
         held = factors.items() <= mono.items() and not any(a.dims & axes for a in mono.keys() - factors.keys())
-        if held and axes <= own.dims and any(a.kind == "sum" for a in factors):
+        if held and any(a.kind == "sum" for a in factors):
             return True
     return False
 
