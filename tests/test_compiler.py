@@ -15,10 +15,10 @@ import numpy as np
 
 from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.program import DTYPE_BYTES
 from mirage_cli.ir.schedule import Schedule
-from mirage_cli.search import cost, work
+from mirage_cli.search import cost
 from mirage_cli.target import find_target
+from mirage_cli.tune.space import models
 from tests.test_triton import kernel, schedule
 
 COMPILE = """
@@ -36,13 +36,16 @@ for source, types, warps, stages in json.load(sys.stdin):
 """
 
 
+POINTERS = {"float16": "*fp16", "float32": "*fp32"}
+
+
 def with_warps(plan: Schedule, warps: int, stages: int = 4) -> Schedule:
     return Schedule({n: replace(k, warps=warps, stages=stages) for n, k in plan.kernels.items()})
 
 
 def loops(graph: MuGraph, plans: Sequence[Schedule], cache: Path) -> list[str]:
     """The last loop of the kernel at each schedule in Triton's GPU dialect, below the layouts that it names."""
-    types = {f"{t.name}_ptr": "*fp16" for t in (*graph.inputs, *graph.outputs)}
+    types = {f"{t.name}_ptr": POINTERS[t.dtype] for t in (*graph.inputs, *graph.outputs)}
     jobs = [(kernels_source(graph, p), types, p.kernels["k0"].warps, p.kernels["k0"].stages) for p in plans]
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(cache)}
     command = [sys.executable, "-c", COMPILE]
@@ -60,7 +63,7 @@ def test_loads_of_less_than_4_bytes_a_thread_are_not_fetched_ahead(tmp_path: Pat
     cases = [(1, 32), (1, 64), (2, 64), (2, 128), (4, 64), (4, 128), (4, 256), (8, 128), (8, 256)]
     plans = [with_warps(schedule(graph, f"m=16 n=64 k={k}", "m k n"), w) for w, k in cases]
     target = find_target("h200")
-    m = work.model(graph.kernels[0], {n: DTYPE_BYTES[t.dtype] for n, t in graph.tensors().items()})
+    m = models(graph)["k0"]
     batch = cost.Batch.of(m, [p.kernels["k0"] for p in plans], graph.sizes)
     late = cost.estimate(m, batch, graph.sizes, target).us > cost.estimate(m, batch, graph.sizes, target, {"late"}).us
     assert late.tolist() == ["= tt.load" in x for x in loops(graph, plans, tmp_path)]
@@ -85,3 +88,13 @@ def test_warps_stand_along_the_longer_side_of_the_widest_product(tmp_path: Path)
     graph = kernel("m=16 k=1024 n=64 r=16; X[m,k] W[k,n] A[k,r]; Y[m,n] Z[m,r]", "m:grid n:grid k:loop r:tile", body)
     (text,) = loops(graph, [with_warps(schedule(graph, "m=16 n=64 k=128", "m k n r"), 4)], tmp_path)
     assert re.findall(r"warpsPerCTA = (\[\d, \d\]), instrShape", text) == ["[1, 4]"]
+
+
+def test_products_of_float32_run_on_the_matrix_units_where_the_schedule_says_so(tmp_path: Path) -> None:
+    header = "m=64 k=1024 n=64; X[m,k] W[k,n]; Y[m,n]; float32"
+    graph = kernel(header, "m:grid k:loop n:grid", "Y[m, n] = dot(X, W; k)")
+    by_arithmetic = with_warps(schedule(graph, "m=64 n=64 k=32", "m k n"), 4)
+    on_units = Schedule({"k0": replace(by_arithmetic.kernels["k0"], tf32x3=True)})
+    texts = loops(graph, [by_arithmetic, on_units], tmp_path)
+    assert ["mma" in text for text in texts] == [False, True]
+    assert [len(re.findall(r"= \w+\.(?:warp_group_)?dot ", text)) for text in texts] == [1, 3]

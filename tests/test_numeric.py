@@ -7,11 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.derived import derived_equation
 from mirage_cli.ir.program import Builder, Program, Tensor
-from mirage_cli.tune.interpreted import halved_sum
+from mirage_cli.tune.interpreted import halved_sum, product_of_tf32x3, to_tf32
 from mirage_cli.verify.numeric import NumericVerdict, draw_inputs, judge, reference64
 from mirage_cli.verify.yardstick import (
     DISTRIBUTIONS,
@@ -304,3 +305,23 @@ def test_fresh_memory_is_nan_and_the_setting_is_put_back() -> None:
     with fresh_memory_is_nan():
         assert torch.empty(7).isnan().all()
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_three_products_of_tf32_are_nearly_float32s() -> None:
+    rng = np.random.default_rng(3)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((48, 512), (512, 40)))
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+
+    def error(y: NDArray[np.float32]) -> float:
+        return float(np.linalg.norm(y - exact) / np.linalg.norm(exact))
+
+    assert error(product_of_tf32x3(a, b)) < 2 * error(a @ b) < 1e-6
+    assert error(to_tf32(a) @ to_tf32(b)) > 1e-4
+    assert (to_tf32(a) == a).mean() < 0.01 and (to_tf32(to_tf32(a)) == to_tf32(a)).all()
+    whole = np.arange(-2048, 2048, dtype=np.float32)
+    assert (to_tf32(whole) == whole).all()  # 11 bits
+    assert to_tf32(np.float32([2049.0, -2049.0, 4097.0])).tolist() == [2050.0, -2050.0, 4096.0]
+    a[0, 0], a[1, 0], a[2, 0] = np.inf, -np.inf, np.nan
+    with np.errstate(invalid="ignore"):
+        plain = a @ b
+    np.testing.assert_allclose(product_of_tf32x3(a, b), plain, rtol=1e-3, atol=1e-4)

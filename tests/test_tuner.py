@@ -373,8 +373,21 @@ def test_neighbours_differ_in_what_they_say(name: str) -> None:
             pairs = [(s.kernels[k], start.kernels[k]) for k in s.kernels]
             changed.update(n for a, b in pairs for n in names if getattr(a, n) != getattr(b, n))
     # gated_mlp: one kernel, with no load but those of products in a loop
-    idle = {"stream", "fetch", "read", "relay"} if name == "gated_mlp" else set[str]()
+    idle = {"tf32x3"} | ({"stream", "fetch", "read", "relay"} if name == "gated_mlp" else set[str]())
     assert set(changed) == set(names) - idle
+
+
+def test_products_of_float32_run_on_the_matrix_units_or_not() -> None:
+    program = load_spec(ROOT.parent / "search_specs" / "gated_mlp.yaml").at({"m": 64}, "float32")
+    plan = next(p for p in search_program(program, H200, Options()).plans if len(p.graph.kernels) == 1)
+    start = first_schedules(plan.graph, H200, 1)[0]
+    assert plan.schedule.kernels["k0"].tf32x3 and start.kernels["k0"].tf32x3
+    either = [s for _, s in neighbours(plan.graph, [start], H200)[0] if not s.kernels["k0"].tf32x3]
+    assert len(either) == 1
+    by_arithmetic = total_us(plan.graph, either[0], H200, models(plan.graph))
+    assert by_arithmetic > 2 * total_us(plan.graph, start, H200, models(plan.graph))
+    asked = [re.findall(r'input_precision="(\w+)"', kernels_source(plan.graph, s)) for s in (start, *either)]
+    assert [set(found) for found in asked] == [{"tf32x3"}, {"ieee"}]
 
 
 def test_neighbours_change_one_kernel_or_the_number_of_chunks() -> None:
@@ -478,14 +491,16 @@ class Farm:
 class Worker:
     """A source is a μGraph's name and a schedule; its time is made up. Keeps what it was asked.
 
-    again, careful: the times of the second and the last timing, where they are others. wrong, lenient: sources that are
-    judged wrong, and those that are right only where overflow like eager PyTorch's passes.
+    again, careful: the times of the second and the last timing, where they are others. samples: of the last, by its
+    time and source. wrong, lenient: sources that are judged wrong, and those that are right only where overflow like
+    eager PyTorch's passes.
     """
 
     quick: Time
     schedules: dict[str, tuple[str, Schedule]]
     again: Time | None = None
     careful: Time | None = None
+    samples: Callable[[float, str], tuple[float, ...]] = lambda us, _: (us,)
     wrong: Callable[[str], bool] = lambda _: False
     lenient: Callable[[str], bool] = lambda _: False
     lucky: Callable[[str], bool] = lambda _: False
@@ -512,7 +527,8 @@ class Worker:
             if effort == QUICK:
                 self.timed.append(c.source)
             us = EAGER_US if c.id == "eager" else self.us(c.source, effort)
-            found[c.id] = Timing((us,), 1, 1, "made up") if us < math.inf else Failure(FailureKind.FAULT, "made up")
+            samples = self.samples(us, c.source) if effort == FINAL else (us,)
+            found[c.id] = Timing(samples, 1, 1, "made up") if us < math.inf else Failure(FailureKind.FAULT, "made up")
         return found
 
     @property
@@ -658,6 +674,25 @@ def test_the_careful_timing_decides_between_finalists() -> None:
     assert tuned.best is not None and tuned.best.source != quick.source
     assert quick.source in [t.source for t in tuned.finalists]
     assert [t.us for t in tuned.finalists] == sorted(t.us for t in tuned.finalists)
+
+
+def test_the_mean_counts_what_a_median_does_not_see() -> None:
+    steady, two_speeds = (Timing(samples, 1, 1, "") for samples in ((10.1,) * 20, (10.0,) * 15 + (12.0,) * 5))
+    assert two_speeds.median_us < steady.median_us
+    assert two_speeds.mean_us == pytest.approx(10 + 2 * 3 / 16) and steady.mean_us == pytest.approx(10.1)
+    assert Timing((1.0, 3.0), 1, 1, "").mean_us == 2.0
+
+
+def test_a_finalist_that_is_slow_in_a_fifth_of_its_samples_does_not_win() -> None:
+    quick = plain()[0].finalists[0]
+
+    def samples(us: float, source: str) -> tuple[float, ...]:
+        return (us,) * 15 + (us * 1.2,) * 5 if source == quick.source else (us,) * 20
+
+    tuned, _ = tune(samples=samples)
+    assert tuned.best is not None and tuned.best.source == plain()[0].finalists[1].source
+    (same,) = (t for t in tuned.finalists if t.source == quick.source)
+    assert same.us <= tuned.best.us
 
 
 def test_what_was_fast_because_the_gpu_was_cool_does_not_win() -> None:

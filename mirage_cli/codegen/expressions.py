@@ -215,7 +215,7 @@ class Expressions(Blocks):
         right = self.operand(b, [batch, middle, columns], e.axes, dtype)
         flat = ([batch] if batch else []) + [rows, columns]
         plain = all(len(g) == 1 for g in flat) and [g[0] for g in flat] == result
-        precision = ', input_precision="ieee"' if dtype == "float32" else ""
+        precision = f', input_precision="{"tf32x3" if self.schedule.tf32x3 else "ieee"}"' if dtype == "float32" else ""
         if plain:
             return f"tl.dot({left}, {right}{f', {accumulator}' if accumulator else ''}{precision})"
         text = f"tl.dot({left}, {right}{precision})"

@@ -13,7 +13,7 @@ from the roles (`ir.placement`). A library kernel is one `dot` of two tensors in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -117,18 +117,29 @@ class MuGraph:
 
     def exact(self) -> dict[str, frozenset[str]]:
         """For each kernel, the values that float32 inputs reach; in a smaller type they would lose what eager keeps."""
-        buffers = {t.name for t in self.inputs if t.dtype == "float32"}
-        kept = {t.name for t in self.buffers if t.dtype == "float32"}
-        found: dict[str, frozenset[str]] = {}
-        for k in self.kernels:
-            values = {x.out for x in k.loads if x.buffer in buffers}
-            for e in k.body:
-                if values & set(e.values):
-                    values.add(e.out)
-            buffers |= {s.buffer for s in k.stores if s.value in values} & kept
-            found[k.name] = frozenset(values)
-        return found
+        inputs, buffers = ({t.name for t in some if t.dtype == "float32"} for some in (self.inputs, self.buffers))
+        return dict(zip((k.name for k in self.kernels), reached(self.kernels, inputs, buffers), strict=True))
+
+    def single(self) -> dict[str, frozenset[str]]:
+        """For each kernel, the values whose products are of float32."""
+        if self.dtype == "float32":
+            return {k.name: frozenset(k.value_dims()) for k in self.kernels}
+        return self.exact()
 
     def resized(self, sizes: Mapping[str, int]) -> MuGraph:
         """The same structure at other sizes."""
         return replace(self, dims=tuple((name, sizes.get(name, size)) for name, size in self.dims))
+
+
+def reached(kernels: Sequence[Kernel], inputs: Collection[str], buffers: Collection[str]) -> list[frozenset[str]]:
+    """For each kernel the values that these inputs reach, also through these buffers."""
+    read = set(inputs)
+    found: list[frozenset[str]] = []
+    for k in kernels:
+        values = {x.out for x in k.loads if x.buffer in read}
+        for e in k.body:
+            if values & set(e.values):
+                values.add(e.out)
+        read |= {s.buffer for s in k.stores if s.value in values} & set(buffers)
+        found.append(frozenset(values))
+    return found

@@ -12,7 +12,7 @@ from typing import Any
 from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.program import Eqn
 
-CHOICES = ("overlap", "descriptors", "stream", "specialize", "early", "fetch", "relay", "read")
+CHOICES = ("overlap", "descriptors", "stream", "specialize", "early", "fetch", "relay", "read", "tf32x3")
 COUNTS = ("ahead", "lead", "share")
 """What a schedule does or leaves."""
 
@@ -38,6 +38,8 @@ class KernelSchedule:
     relay: let the kernel behind start at once, before this one has waited for the kernel in front.
     read: fetch by reads that are forgotten, not by prefetches: nearer, but other reads have to wait for them.
     share: of what `ahead` has fetched of each iteration, only one part in so many, what is needed first (0: all).
+    tf32x3: products of float32 on the matrix units, as three products of TF32: the operands' first 11 bits and the next
+        11, but for the product of the latter (3xTF32).
 
     Recorded measurements hold the fields in this order: new ones come last.
     """
@@ -59,6 +61,7 @@ class KernelSchedule:
     relay: bool = False
     read: bool = False
     share: int = 0
+    tf32x3: bool = False
 
     def tile(self, dim: str) -> int:
         return dict(self.tiles)[dim]

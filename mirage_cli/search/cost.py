@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_cli.ir.mugraph import Kernel, split_axis
+from mirage_cli.ir.program import DTYPE_BYTES
 from mirage_cli.ir.reach import visited
 from mirage_cli.ir.schedule import MAX_LANES, MIN_DOT, KernelSchedule, next_power_of_two
 from mirage_cli.search.roles import MAX_BLOCK
@@ -53,6 +54,9 @@ ACROSS_US = 8e-4
 FEW_WARPS = 0.4
 """The part of the matrix units' rate that is reached without a warpgroup, or by one with fewer rows than it takes
 (fitted)."""
+IEEE = 0.4
+"""The part of the float32 rate that Triton's products of float32 reach without the matrix units (two programs on the
+H200: 0.3 and 0.55)."""
 WARPGROUP, WARPGROUP_ROWS = 4, 64
 """Warps that multiply together straight from shared memory, and the rows of a block that this takes (sm_90)."""
 RUN_BYTES = 128
@@ -85,6 +89,8 @@ LIBRARY_US = 4.2
 """What a product by the library takes beside its launch and its bytes or operations (fitted on tuned μGraphs)."""
 LIBRARY_MEMORY = 0.95
 """The part of the memory's rate that it reaches (fitted on tuned μGraphs)."""
+LIBRARY_SINGLE = 0.75
+"""The part of the float32 rate that it reaches with float32 (one product on the H200)."""
 MAX_ACCUMULATORS = 32768
 MAX_RESIDENT = 8
 """Blocks that share a multiprocessor at most."""
@@ -142,8 +148,9 @@ class Batch:
     """Many schedules of one kernel as columns: the block size and the place in the order of every dimension, chunks,
     warps, stages, 1 for a kernel that starts early, that reads blocks through descriptors, that lets the kernel behind
     start before or after it has waited itself, and that fetches before it waits, the iterations of its first loop that
-    it fetches then, those of its last loop that are left when it lets the kernel behind start, and of how many parts of
-    the former it fetches one. All but the first two are called as in the schedule."""
+    it fetches then, those of its last loop that are left when it lets the kernel behind start, of how many parts of the
+    former it fetches one, and 1 for products of float32 on the matrix units. All but the first two are called as in the
+    schedule."""
 
     block: Mapping[str, Array]
     place: Mapping[str, Array]
@@ -158,6 +165,7 @@ class Batch:
     ahead: Array
     lead: Array
     share: Array
+    tf32x3: Array
 
     @staticmethod
     def of(m: Model, schedules: Sequence[KernelSchedule], sizes: Mapping[str, int]) -> Batch:
@@ -217,7 +225,10 @@ def estimate(
             on_units = np.minimum(np.minimum(left, right), depth) >= MIN_DOT
             first = _left_is_first(p, batch)
             together = np.where(_in_warpgroups(warps, np.where(first, left, right)), 1.0, FEW_WARPS)
-            rate = np.where(on_units, target.tensor_flops_per_us * together, target.fp32_flops_per_us)
+            units = target.tensor_flops_per_us * together
+            if p.single:
+                units = np.where(batch.tf32x3, target.tf32_flops_per_us / 3 * together, IEEE * target.fp32_flops_per_us)
+            rate = np.where(on_units, units, target.fp32_flops_per_us)
             dot_us = dot_us + 2.0 * programs * trips * space / rate
             multiplies = multiplies | on_units
             rows = _operand_rows(first, warps, left, right)
@@ -381,9 +392,12 @@ def library_us(kernel: Kernel, sizes: Mapping[str, int], element: int, target: T
     moved = sum(prod(sizes[a] for a in axes) * element for axes in tensors)
     flops = 2.0 * prod(sizes[a] for a in {*e.dims, *e.axes})
     moving_us = moved / (LIBRARY_MEMORY * target.dram_bytes_per_us)
-    return target.launch_us + LIBRARY_US + max(moving_us, flops / target.tensor_flops_per_us)
+    rate = (
+        LIBRARY_SINGLE * target.fp32_flops_per_us if element == DTYPE_BYTES["float32"] else target.tensor_flops_per_us
+    )
+    return target.launch_us + LIBRARY_US + max(moving_us, flops / rate)
 
 
-def floor_us(moved_bytes: float, flops: float, target: Target) -> float:
+def floor_us(moved_bytes: float, flops: float, target: Target, dtype: str) -> float:
     """No kernel is faster than this: bytes over measured bandwidth, operations over the measured matmul rate."""
-    return max(moved_bytes / target.dram_bytes_per_us, flops / target.tensor_flops_per_us)
+    return max(moved_bytes / target.dram_bytes_per_us, flops / target.matrix_flops_per_us(dtype))

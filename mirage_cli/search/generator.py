@@ -17,7 +17,7 @@ from math import prod
 
 from mirage_cli.algebra.canonical import Form
 from mirage_cli.algebra.decompose import Decomposition, decompose
-from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
+from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, reached, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import DTYPE_BYTES, Program, Tensor
@@ -155,6 +155,14 @@ class _Search:
         found = {t.name: DTYPE_BYTES[t.dtype] for t in (*self.d.program.inputs, *plan.scratch)}
         return found | {"@" + f.key: DTYPE_BYTES[self.dtype_of(f)] for f in (*plan.targets, *plan.leaves)}
 
+    def single(self, plan: Plan) -> list[frozenset[str]]:
+        """For each kernel, the values whose products are of float32 (`MuGraph.single`)."""
+        if self.d.program.dtype == "float32":
+            return [frozenset(k.value_dims()) for k in plan.kernels]
+        inputs = {t.name for t in self.d.program.inputs if t.dtype == "float32"}
+        inputs |= {"@" + f.key for f in plan.leaves if f in self.precise and self.dtype_of(f) == "float32"}
+        return reached(plan.kernels, inputs, {t.name for t in plan.scratch if t.dtype == "float32"})
+
     def price(self, plan: Plan) -> Costed | None:
         """The plan at its best coarse tiles, or None where no tiles fit."""
         if plan.kernels[0].kind == "library":
@@ -167,10 +175,11 @@ class _Search:
         schedules: list[KernelSchedule] = []
         total = 0.0
         element_bytes = self.element_bytes(plan)
-        for i, kernel in enumerate(plan.kernels):
-            alike = nameless(kernel, element_bytes), tuple(sizes.items())[len(self.sizes) :]
+        for i, (kernel, single) in enumerate(zip(plan.kernels, self.single(plan), strict=True)):
+            products = tuple(bool(single & set(e.values)) for e in kernel.body if e.op == "dot")
+            alike = nameless(kernel, element_bytes), products, tuple(sizes.items())[len(self.sizes) :]
             if alike not in self.priced:
-                self.priced[alike] = best_schedule(work.model(kernel, element_bytes), sizes, self.target)
+                self.priced[alike] = best_schedule(work.model(kernel, element_bytes, single), sizes, self.target)
             best = self.priced[alike]
             if best is None:
                 return None

@@ -61,6 +61,7 @@ class Choices:
             int(b.stages[i]),
             int(b.split[i]),
             overlap=bool(b.overlap[i]),
+            tf32x3=bool(b.tf32x3[i]),
         )
 
 
@@ -106,7 +107,7 @@ def choices(
         np.tile(warps, repeats),
         np.tile(np.repeat(stages, tiles * len(chunks)), len(orders)),
         np.full(tiles * repeats, float(target.overlaps)),
-        *(np.zeros(tiles * repeats) for _ in fields(Batch)[6:]),
+        *(np.full(tiles * repeats, float(m.single and f.name == "tf32x3")) for f in fields(Batch)[6:]),
     )
     return Choices(batch, tuple(options), orders, order)
 

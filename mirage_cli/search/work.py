@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage_cli.ir.mugraph import Kernel
@@ -28,6 +28,8 @@ class Product:
     """Whether it is added up over its loop and nothing rescales it there: then it can be summed after the loop."""
     computed: tuple[bool, bool]
     """Whether its left and its right operand go through registers: computed beside it, or loaded and computed with."""
+    single: bool
+    """Whether its operands are float32."""
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -61,9 +63,17 @@ class Model:
     matrix_axes: frozenset[str]
     batch_axes: frozenset[str]
 
+    @property
+    def single(self) -> bool:
+        """Whether any product is of float32."""
+        return any(p.single for w in self.segments for p in w.dots)
 
-def model(kernel: Kernel, element_bytes: Mapping[str, int]) -> Model:
-    """The model of a generated kernel; `element_bytes` of each buffer it touches. Raises InexpressibleError."""
+
+def model(kernel: Kernel, element_bytes: Mapping[str, int], single: Collection[str]) -> Model:
+    """The model of a generated kernel. Raises InexpressibleError.
+
+    element_bytes: of each buffer it touches. single: the values whose products are of float32.
+    """
     placement = place(kernel)
     dims = kernel.value_dims()
     segments: list[Work] = []
@@ -76,7 +86,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int]) -> Model:
             Work(
                 segment.dims if isinstance(segment, Loop) else (),
                 tuple((x.dims, element_bytes[x.buffer], x.buffer) for s in segment.steps if (x := loads.get(s.out))),
-                tuple(_product(e, dims, e.out in plain, _in_registers(eqns)) for e in eqns if e.op == "dot"),
+                tuple(_product(e, dims, e.out in plain, _in_registers(eqns), single) for e in eqns if e.op == "dot"),
                 tuple(_operations(e, rows, set(loads)) for e in eqns if e.op != "dot"),
                 limits(kernel, segment) if isinstance(segment, Loop) else (),
             )
@@ -105,7 +115,9 @@ def _in_registers(eqns: Sequence[Eqn]) -> set[str]:
     return {e.out for e in eqns} | {v for e in eqns if e.op != "dot" for v in e.values}
 
 
-def _product(e: Eqn, dims: Mapping[str, tuple[str, ...]], accumulates: bool, beside: set[str]) -> Product:
+def _product(
+    e: Eqn, dims: Mapping[str, tuple[str, ...]], accumulates: bool, beside: set[str], single: Collection[str]
+) -> Product:
     left, right = (dims[v] if isinstance(v, str) else () for v in e.args)
     return Product(
         tuple(d for d in left if d not in right and d not in e.axes),
@@ -114,6 +126,7 @@ def _product(e: Eqn, dims: Mapping[str, tuple[str, ...]], accumulates: bool, bes
         tuple(d for d in left if d in right and d not in e.axes),
         accumulates,
         (e.args[0] in beside, e.args[1] in beside),
+        any(v in single for v in e.values),
     )
 
 

@@ -165,16 +165,17 @@ class Finals:
     def final_timing(
         self, right: Sequence[tuple[Trial, Judged]]
     ) -> tuple[list[tuple[Trial, Judged]], Timing | Failure]:
-        """The finalists with careful timings, fastest first, and eager PyTorch's, all interleaved."""
+        """The finalists with careful timings, the least mean first, and eager PyTorch's, all interleaved."""
         contestants = [Candidate(f"{i}", t.source) for i, (t, _) in enumerate(right)]
         timings = dict(self.explored.means.worker.time([*contestants, self.eager], FINAL))
-        finalists: list[tuple[Trial, Judged]] = []
+        timed: list[tuple[float, Trial, Judged]] = []
         for i, (trial, verdict) in enumerate(right):
             timing = timings[f"{i}"]
             if isinstance(timing, Timing):
-                finalists.append((Trial(trial.mugraph, trial.schedule, trial.source, timing), verdict))
-        finalists.sort(key=lambda f: f[0].us)
-        return finalists, timings[self.eager.id]
+                own = Trial(trial.mugraph, trial.schedule, trial.source, timing)
+                timed.append((timing.mean_us, own, verdict))
+        timed.sort(key=lambda t: t[0])
+        return [(trial, verdict) for _, trial, verdict in timed], timings[self.eager.id]
 
     def right_anew(
         self, finalists: list[tuple[Trial, Judged]], lenient: bool

@@ -24,7 +24,7 @@ from mirage_cli.codegen.access import (
 )
 from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
 from mirage_cli.ir.program import DTYPE_BYTES
-from mirage_cli.ir.schedule import KernelSchedule, Schedule, next_power_of_two
+from mirage_cli.ir.schedule import KernelSchedule, Schedule, block_sizes, next_power_of_two, on_matrix_units
 from mirage_cli.search import cost, work
 from mirage_cli.search.tiles import choices, default_order
 from mirage_cli.target import Target
@@ -50,7 +50,8 @@ HELD = tuple({"relay": False, "early": not lead, "lead": lead, "ahead": n} for l
 def models(graph: MuGraph) -> Mapping[str, work.Model]:
     """The cost model's view of every generated kernel."""
     element = {name: DTYPE_BYTES[t.dtype] for name, t in graph.tensors().items()}
-    return {k.name: work.model(k, element) for k in graph.kernels if k.kind == "generated"}
+    single = graph.single()
+    return {k.name: work.model(k, element, single[k.name]) for k in graph.kernels if k.kind == "generated"}
 
 
 def ranked(
@@ -342,9 +343,18 @@ def _settled(graph: MuGraph, k: Kernel, schedule: Schedule, sizes: Mapping[str, 
         s = replace(s, fetch=fetch, read=s.read and fetch, ahead=ahead)
     if s.share:
         s = replace(s, share=s.share if s.ahead else 0)
+    if s.tf32x3:
+        s = replace(s, tf32x3=_single(graph, k, s, sizes))
     if s.descriptors:
         s = replace(s, descriptors=bool(descriptors(graph, k, s, sizes)))
     return replace(s, stream=bool(streamed(graph, k, s, sizes))) if s.stream else s
+
+
+def _single(graph: MuGraph, k: Kernel, s: KernelSchedule, sizes: Mapping[str, int]) -> bool:
+    """Whether products of float32 are large enough for the matrix units."""
+    single, dims, block = graph.single()[k.name], k.value_dims(), block_sizes(k, s, sizes)
+    products = (e for e in k.body if e.op == "dot" and single & set(e.values))
+    return any(on_matrix_units(e, dims, block) for e in products)
 
 
 def _reads_chunks(kernel: Kernel, dim: str) -> bool:
@@ -367,6 +377,8 @@ def _variations(
         yield from (replace(later, lead=n) for n in LEADS if n != s.lead)
         yield from (replace(later, overlap=True, lead=n, ahead=a) for n in (2, 4) for a in AHEAD[1:3])
     yield replace(s, stream=not s.stream)
+    if m.single:
+        yield replace(s, tf32x3=not s.tf32x3)
     if target.descriptors:
         yield replace(s, descriptors=not s.descriptors)
     if target.specializes:
