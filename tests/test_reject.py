@@ -16,6 +16,7 @@ from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.verify import interpret
 from mirage_cli.verify.equivalence import (
     DOUBTFUL,
+    IN_FLOAT64,
     Verdict,
     check_equivalence,
     same_axes,
@@ -62,6 +63,51 @@ def test_signs_that_no_draw_could_check_are_owned_up_to() -> None:
     assert DOUBTFUL in check_equivalence(many.program, many.graph, 0).assumes
     for name in ("roots", "rmsnorm_linear"):
         assert DOUBTFUL not in check_equivalence(CASES[name].program, CASES[name].graph, 0).assumes
+
+
+SQUARED_ROOTS = """
+mugraph squared_roots float32
+dims m=32 k=64 n=48
+input X f32[m, k, n]
+input W f32[m]
+output Y f32[m]
+kernel k0 generated m:grid k:loop n:loop
+  X = load X[m, k, n]
+  W = load W[m]
+  A[m, k, n] = abs(X)
+  B[m, k, n] = add(A, 1)
+  C[m, k, n] = pow(B, -1/2)
+  D[m] = sum(C; k, n)
+  Y[m] = mul(D, W)
+  store Y[m] = Y
+"""
+
+
+def squared_roots(w: Write) -> None:
+    w.abs("A", "X")
+    w.sqrt("R", "A")
+    w.square("S", "R")
+    w.add("B", "S", 1)
+    w.rsqrt("C", "B")
+    w.mul("P", "C", "W")
+    w.sum("Y", "P", over="k n")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_squared_roots_that_no_draw_could_check_are_compared_in_float64(seed: int) -> None:
+    """In fields the square of a root of a non-square is another number; the algebra proves that it is the same."""
+    right = case(SQUARED_ROOTS, squared_roots)
+    verdict = check_equivalence(right.program, right.graph, seed)
+    assert verdict.ok and verdict.proved and IN_FLOAT64 in verdict.assumes
+    assert verdict.bound == 1 and "no bound on a false accept" in verdict.claim
+
+
+@pytest.mark.parametrize(
+    "edit", [("add(A, 1)", "add(A, 1000001/1000000)"), ("-1/2", "-1/3"), ("abs(X)", "gelu(X)"), ("load W", "load X")]
+)
+def test_wrong_algebra_below_squared_roots_is_refused(edit: tuple[str, str]) -> None:
+    right = case(SQUARED_ROOTS, squared_roots)
+    assert not check_equivalence(right.program, parse_mugraph(SQUARED_ROOTS.replace(*edit)), 0).ok
 
 
 ROOT = """
@@ -335,6 +381,15 @@ def test_wrong_executions_are_refused(name: str, monkeypatch: pytest.MonkeyPatch
     assert "hole" not in name or verdict.detail.startswith("hole: nothing writes Y[")
     assert "stores" not in name or verdict.detail.startswith("overlapping store: Y[")
     assert verdict.counterexample is not None and "seed 0, sizes " in verdict.counterexample
+
+
+@pytest.mark.parametrize("fault", [without_last_tile, whole_tiles_alone, full_last_tile])
+def test_wrong_executions_are_refused_in_float64_too(fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = case(SQUARED_ROOTS.replace("m:grid", "m:tile"), squared_roots)
+    monkeypatch.setattr("mirage_cli.verify.interpret.tiles", fault)
+    verdict = check_equivalence(right.program, right.graph, 0, tests=1)
+    assert not verdict.ok and verdict.counterexample is not None
+    assert "computes another Y" in verdict.detail and "in float64, seed 0" in verdict.counterexample
 
 
 # -- mutations

@@ -125,7 +125,8 @@ class _Search:
         self.space = Space(d, bounds)
         sizes = d.program.sizes
         self.sizes = sizes | {new: sizes[old] for new, old in d.algebra.aliases.items()}
-        self.precise = {d.forms[v] for v in d.program.exact() | d.program.internals}
+        self.exact = {d.forms[v] for v in d.program.exact()}
+        self.precise = self.exact | {d.forms[v] for v in d.program.internals}
         self.broadcast = {f for t, f in zip(d.program.outputs, d.outputs, strict=True) if frozenset(t.dims) != f.dims}
         self.memo: dict[tuple[frozenset[Form], int], tuple[float, list[tuple[float, tuple[Costed, ...]]]]] = {}
         self.whole: list[tuple[float, tuple[Costed, ...]]] = []  # kernel graphs so far
@@ -160,7 +161,7 @@ class _Search:
         if self.d.program.dtype == "float32":
             return [frozenset(k.value_dims()) for k in plan.kernels]
         inputs = {t.name for t in self.d.program.inputs if t.dtype == "float32"}
-        inputs |= {"@" + f.key for f in plan.leaves if f in self.precise and self.dtype_of(f) == "float32"}
+        inputs |= {"@" + f.key for f in plan.leaves if f in self.exact and self.dtype_of(f) == "float32"}
         return reached(plan.kernels, inputs, {t.name for t in plan.scratch if t.dtype == "float32"})
 
     def price(self, plan: Plan) -> Costed | None:

@@ -13,6 +13,8 @@ from mirage_cli.verify.degree import Claim, outside
 
 Net = Literal["structure", "field"]
 
+NO_BOUND = "no bound on a false accept"
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -74,7 +76,8 @@ def accepted(program: Program, graph: MuGraph, passed: Sequence[Claim], proved: 
     dtypes = sorted({program.dtype, *(t.dtype for t in graph.tensors().values() if t.dtype != "int32")})
     rounding = f"rounding in {', '.join(dtypes)} (judged on the kernel, in floating point)"
     rest = f", assuming {', '.join(assumes)}" if assumes else ""
-    detail = f"tested over finite fields: false accept below {bound:.1e}{rest}"
+    below = f"false accept below {bound:.1e}" if bound < 1 else NO_BOUND
+    detail = f"tested over finite fields: {below}{rest}"
     return Verdict(
         True,
         "field",
@@ -108,4 +111,4 @@ def _parts(graph: MuGraph) -> str:
 
 def _below(bound: float) -> str:
     """The smallest power of two that is above the bound."""
-    return "no bound on a false accept" if bound >= 1 else f"false accept below 2^-{max(0, ceil(-log2(bound)) - 1)}"
+    return NO_BOUND if bound >= 1 else f"false accept below 2^-{max(0, ceil(-log2(bound)) - 1)}"
