@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from mirage_cli.pipeline import Pipeline, floor_of, key_of, measured_problem, ve
 from mirage_cli.sdpa import sdpa_source
 from mirage_cli.target import driver_version
 from mirage_cli.tune.bench import Row, baseline, run_bench
-from mirage_cli.tune.measure import Candidate, Problem
+from mirage_cli.tune.measure import Candidate, GpuWorker, MeasureError, Problem
 
 
 def _attention(backend: str) -> Callable[[Program, Problem], Candidate | str]:
@@ -36,8 +37,27 @@ BASELINES: Mapping[str, Callable[[Program, Problem], Candidate | str]] = {
 """What a program may be compared with: a contestant, or why there is none."""
 
 
+@cache
+def ceilings(worker: GpuWorker, dtype: str) -> dict[str, float] | None:
+    """What this process measures of its GPU: a large copy in TB/s, a large matmul in TFLOP/s, and an empty kernel of a
+    CUDA graph in µs. GPUs of one name differ by some percent; the target's figures are of one of them.
+
+    None where it cannot: there may be no memory for it.
+    """
+    try:
+        floor = worker.measure_floor(dtype)
+    except MeasureError:
+        return None
+    return {
+        "copy_tb_per_s": floor.copy_bytes_per_s / 1e12,
+        "matmul_tflop_per_s": floor.matmul_flops_per_s / 1e12,
+        "empty_us": floor.empty_us,
+    }
+
+
 def run(pipeline: Pipeline, program: Program, against: Sequence[str]) -> dict[str, Any]:
     """Time the stored best kernel and the baselines, interleaved, on cold inputs."""
+    reached = ceilings(pipeline.worker(), program.dtype)
     best = pipeline.store.best(key_of(program, pipeline.target, True))
     problem = measured_problem(program, pipeline.options.seed)
     made = {n: BASELINES[n](program, problem) for n in against}
@@ -61,6 +81,7 @@ def run(pipeline: Pipeline, program: Program, against: Sequence[str]) -> dict[st
         "mugraph": best.mugraph if best else None,
         "schedule": best.schedule if best else None,
         "floor_us": floor_of(program, pipeline.target),
+        "ceilings": reached,
         "launch_overhead_us": exported and pipeline.worker().launch_overhead_us(exported, program.name),
         "tuning": best.document.get("tuning") if best else None,
         "search": best.document.get("search") if best else None,

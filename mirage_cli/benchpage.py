@@ -39,6 +39,7 @@ def page(rows: Sequence[Row], command: str, chart_name: str) -> str:
         "one drains, also across calls; it waits for it before it uses anything that it reads, and before it writes.",
         "`floor` is the larger of bytes over the copy rate and operations over the matmul rate, both measured. All",
         "samples are in the JSON file beside this page.",
+        *ceilings(rows),
         "",
         f"![speedups]({chart_name})",
         "",
@@ -70,6 +71,16 @@ def page(rows: Sequence[Row], command: str, chart_name: str) -> str:
         text = "<br>".join(f"{k}: {schedule_text(s)}" for k, s in r["schedule"].items()) or "library calls"
         lines.append(f"| {r['spec']} | {sizes_text(r['dims'])} | `{r['mugraph']}` | {cost} | {text} |")
     return "\n".join(lines) + "\n"
+
+
+def ceilings(rows: Sequence[Row]) -> list[str]:
+    """What the GPU reached in this process, by element type; nothing of earlier versions' rows."""
+    by_type = {r["dtype"]: c for r in rows if (c := r.get("ceilings"))}
+    return [
+        f"This GPU, in the same process: a copy {c['copy_tb_per_s']:.2f} TB/s, a {dtype} matmul "
+        f"{c['matmul_tflop_per_s']:.0f} TFLOP/s, an empty kernel {c['empty_us']:.2f} µs."
+        for dtype, c in by_type.items()
+    ]
 
 
 def figure(c: Row | None) -> str:

@@ -159,6 +159,7 @@ def test_a_baseline_that_does_not_apply_is_reported_and_the_others_are_timed(pip
     for r in rows:
         assert list(r["contestants"]) == ["mirage", "eager", "sdpa"] and r["mugraph"] is None
         assert r["launch_overhead_us"] is None
+        assert r["ceilings"] == rows[0]["ceilings"] and min(r["ceilings"].values()) > 0
         assert r["contestants"]["eager"]["median_us"] > 0 and r["contestants"]["eager"]["failure"] is None
     sdpa, none = (r["contestants"]["sdpa"] for r in rows)
     assert sdpa["median_us"] > 0 and sdpa["failure"] is None and sdpa["accuracy"]["relative"] < 1e-2
