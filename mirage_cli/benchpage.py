@@ -77,8 +77,8 @@ def ceilings(rows: Sequence[Row]) -> list[str]:
     """What the GPU reached in this process, by element type; nothing of earlier versions' rows."""
     by_type = {r["dtype"]: c for r in rows if (c := r.get("ceilings"))}
     return [
-        f"This GPU, in the same process: a copy {c['copy_tb_per_s']:.2f} TB/s, a {dtype} matmul "
-        f"{c['matmul_tflop_per_s']:.0f} TFLOP/s, an empty kernel {c['empty_us']:.2f} µs."
+        f"This GPU, at the start of the same process: a copy {c['copy_tb_per_s']:.2f} TB/s, a {dtype} matmul "
+        f"{c['matmul_tflop_per_s']:.0f} TFLOP/s (less when it is hot), an empty kernel {c['empty_us']:.2f} µs."
         for dtype, c in by_type.items()
     ]
 
