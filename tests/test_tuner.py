@@ -559,14 +559,15 @@ def tune(
     target: Target = H200,
     incumbent: Incumbent | None = None,
     hints: Sequence[tuple[str, Schedule]] = (),
+    of: MuGraph | None = None,
     **options: Any,
 ) -> tuple[Tuned, Worker]:
-    """What the tuner makes of the gated MLP under these names, with these times.
+    """What the tuner makes of the gated MLP, or `of` another, under these names, with these times.
 
     unspeakable: sources that cannot be emitted.
     """
     schedules: dict[str, tuple[str, Schedule]] = {}
-    named = {name: replace(golden("gated_mlp"), name=name) for name in graphs}
+    named = {name: replace(of or golden("gated_mlp"), name=name) for name in graphs}
 
     def emit(graph: MuGraph, schedule: Schedule) -> str:
         source = f"{graph.name}\n{schedule}"
@@ -618,6 +619,22 @@ def test_a_graph_that_is_refused_time_and_again_makes_room_for_others() -> None:
     tuned, worker = tune(time, graphs=("wrong", "right"), wrong=lambda source: source.startswith("wrong"))
     assert tuned.best is not None and tuned.best.mugraph == "right"
     assert sum(source.startswith("wrong") for source, _ in worker.finally_judged) == REFUSALS
+
+
+def test_where_the_matrix_units_are_too_inexact_for_float32_its_arithmetic_is_used() -> None:
+    text = canonical_text(golden("gated_mlp"))
+    single = parse_mugraph(text.replace("f16", "f32").replace("float16", "float32"))
+
+    def time(graph: str, s: Schedule) -> float:
+        return bowl(graph, s) * (1.0 if s.tf32x3 else 3.0)
+
+    plain, _ = tune(time, of=single)
+    assert plain.best is not None and plain.best.schedule.tf32x3
+    tuned, worker = tune(time, of=single, wrong=lambda source: "tf32x3" in source)
+    assert tuned.best is not None and not tuned.best.schedule.tf32x3
+    assert tuned.best.schedule == plain.best.schedule.by_arithmetic() and tuned.best.us < 1.1 * 3 * plain.best.us
+    refused = [source for source, _ in worker.finally_judged if "tf32x3" in source]
+    assert len(refused) == REFUSALS
 
 
 SPECIALIZING = replace(H200, arch="sm_100")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -110,6 +110,15 @@ class Schedule:
     def specialize(self) -> bool:
         """Whether any kernel is specialized."""
         return any(k.specialize for k in self.kernels.values())
+
+    @property
+    def tf32x3(self) -> bool:
+        """Whether any kernel multiplies float32 on the matrix units."""
+        return any(k.tf32x3 for k in self.kernels.values())
+
+    def by_arithmetic(self) -> Schedule:
+        """The same with all products of float32 by float32 arithmetic."""
+        return Schedule({name: replace(k, tf32x3=False) for name, k in self.kernels.items()})
 
     def __str__(self) -> str:
         return "\n".join(f"{name}: {k}" for name, k in self.kernels.items())

@@ -12,7 +12,7 @@ pass by luck.
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -192,15 +192,21 @@ class Finals:
     def judge_fastest(
         self, contenders: Sequence[Trial], lenient: bool
     ) -> tuple[list[tuple[Trial, Judged]], list[tuple[Trial, Judged]]]:
-        """The fastest that are right, and those that are not. lenient: all may overflow where eager PyTorch does."""
+        """The fastest that are right, and those that are not. lenient: all may overflow where eager PyTorch does.
+
+        What is refused with float32 multiplied on the matrix units is judged with float32 arithmetic next.
+        """
         right: list[tuple[Trial, Judged]] = []
         rejected: list[tuple[Trial, Judged]] = []
-        refused: Counter[str] = Counter()
-        for trial in contenders:
+        refused: Counter[tuple[str, bool]] = Counter()
+        waiting = deque(contenders)
+        while waiting and len(right) < FINALISTS:
+            trial = waiting.popleft()
+            kind = trial.mugraph, trial.schedule.tf32x3
             if self.explored.distrusted(trial.mugraph, trial.schedule):
                 continue
-            if refused[trial.mugraph] >= REFUSALS:
-                continue  # what this μGraph computes is inaccurate, whatever the schedule
+            if refused[kind] >= REFUSALS:
+                continue  # what this μGraph computes is inaccurate, whatever else the schedule is
             trial = self.written(trial)
             if trial is None:
                 continue
@@ -209,7 +215,7 @@ class Finals:
             if not verdict.ok and trial.schedule.specialize:
                 self.explored.trusted[trial.mugraph] = False
             else:
-                refused[trial.mugraph] += not verdict.ok
-            if len(right) == FINALISTS:
-                break
+                refused[kind] += not verdict.ok
+            if not verdict.ok and trial.schedule.tf32x3:
+                waiting.appendleft(Trial(trial.mugraph, trial.schedule.by_arithmetic(), ""))
         return right, rejected
