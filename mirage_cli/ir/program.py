@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from mirage_cli.ir.ops import OPS, Number, Type, result_type
@@ -41,6 +41,7 @@ class Eqn:
     axes: the reduced axes (`sum`, `max`, `min`, `dot`, and derived operators), the axis (`index`, `size`), or old and
         new names alternating (`rename`).
     dims, type: of the result; `equation` computes both.
+    values: the arguments that are values, not numbers.
     """
 
     out: str
@@ -49,11 +50,10 @@ class Eqn:
     axes: tuple[str, ...]
     dims: tuple[str, ...]
     type: Type
+    values: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
-    @property
-    def values(self) -> tuple[str, ...]:
-        """The arguments that are values, not numbers."""
-        return tuple(a for a in self.args if isinstance(a, str))
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", tuple(a for a in self.args if isinstance(a, str)))
 
     def __str__(self) -> str:
         inside = ", ".join(number_text(a) if not isinstance(a, str) else a for a in self.args)

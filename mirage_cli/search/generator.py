@@ -132,6 +132,8 @@ class _Search:
         self.whole: list[tuple[float, tuple[Costed, ...]]] = []  # kernel graphs so far
         self.ceiling = math.inf
         self.costed: dict[tuple[Form, ...], list[Costed]] = {}
+        self.weighed: dict[Form, int] = {}
+        self.bounds: dict[frozenset[Form], float] = {}
         self.priced: dict[object, tuple[float, KernelSchedule] | None] = {}  # by kernel, whatever its names
         self.enumerated = 0
 
@@ -247,8 +249,13 @@ class _Search:
 
     def traffic_us(self, forms: tuple[Form, ...]) -> float:
         """The least time to move these classes through device memory once."""
-        moved = sum(prod(self.sizes[a] for a in f.dims) * DTYPE_BYTES[self.dtype_of(f)] for f in set(forms))
-        return moved / self.target.dram_bytes_per_us
+        return sum(map(self.bytes_of, set(forms))) / self.target.dram_bytes_per_us
+
+    def bytes_of(self, f: Form) -> int:
+        """Of a class in device memory."""
+        if f not in self.weighed:
+            self.weighed[f] = prod(self.sizes[a] for a in f.dims) * DTYPE_BYTES[self.dtype_of(f)]
+        return self.weighed[f]
 
     def plans_of(self, e: Expansion) -> list[Costed]:
         found: list[Costed] = []
@@ -335,6 +342,8 @@ class _Search:
         """
         if not self.prune:
             return 0.0
+        if required in self.bounds:
+            return self.bounds[required]
         traffic = self.target.launch_us + self.traffic_us(tuple(required))
         if traffic > enough:
             return traffic
@@ -344,7 +353,8 @@ class _Search:
             if all(f.dims != g.dims for g in apart) and (f not in self.d.outputs or not apart):
                 apart.append(f)
                 total += us + cost.GAP_US
-        return max(traffic, total)
+        self.bounds[required] = bound = max(traffic, total)
+        return bound
 
     def cheapest_us(self, f: Form) -> float:
         found = self.kernels_for((f,))
