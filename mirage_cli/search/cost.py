@@ -56,6 +56,9 @@ FEW_WARPS = 0.4
 (fitted)."""
 TF32X3 = 0.7
 """The part of a third of TF32's rate that three products of it reach (fitted on 550 schedules of two programs)."""
+PARTS = 2.2
+"""Registers that an element of their operands takes, whose two parts are worked out there (fitted on 42 schedules of
+three programs, compiled for sm_90)."""
 IEEE = 0.4
 """The part of the float32 rate that Triton's products of float32 reach without the matrix units (two programs on the
 H200: 0.3 and 0.55)."""
@@ -205,7 +208,7 @@ def estimate(
     extent = {a: np.ceil(sizes[a] / batch.split) if a == m.split else zero + sizes[a] for a in block}
     tiles = {a: np.ceil(extent[a] / block[a]) for a in block}
     programs = reduce(np.multiply, (tiles[d] for d in m.grid), batch.split if m.split else zero + 1.0)
-    l2, dot_us, simd, latency, shared, operands, sums, deepest, ahead_bytes = (zero,) * 9
+    l2, dot_us, simd, latency, shared, operands, sums, deepest, ahead_bytes, thirds = (zero,) * 10
     looped = False
     for i, w in enumerate(m.segments):
         trips = reduce(np.multiply, (tiles[a] for a in w.loop), zero + 1.0)
@@ -229,8 +232,9 @@ def estimate(
             together = np.where(_in_warpgroups(warps, np.where(first, left, right)), 1.0, FEW_WARPS)
             units = target.tensor_flops_per_us * together
             if p.single:
-                thirds = TF32X3 * target.tf32_flops_per_us / 3 * together
-                units = np.where(batch.tf32x3, thirds, IEEE * target.fp32_flops_per_us)
+                on_thirds = TF32X3 * target.tf32_flops_per_us / 3 * together
+                units = np.where(batch.tf32x3, on_thirds, IEEE * target.fp32_flops_per_us)
+                thirds = np.maximum(thirds, batch.tf32x3 * on_units * (left + right) * depth)
             rate = np.where(on_units, units, target.fp32_flops_per_us)
             dot_us = dot_us + 2.0 * programs * trips * space / rate
             multiplies = multiplies | on_units
@@ -258,7 +262,8 @@ def estimate(
         else:
             latency = latency + (LATENCY_US if w.loads else 0.1)
     product = reduce(np.maximum, (elements(v) for v in m.products), zero)
-    registers = 60 + (accumulated + product + 0.15 * (largest - np.minimum(largest, product))) / (32 * warps)
+    in_registers = accumulated + product + 0.15 * (largest - np.minimum(largest, product)) + PARTS * thirds
+    registers = 60 + in_registers / (32 * warps)
     by_shared = target.smem_per_sm_bytes // np.maximum(shared, 1.0)
     by_registers = target.regs_per_sm // (np.minimum(registers, 255) * 32 * warps)
     resident = np.minimum(term("shared memory", by_shared, MAX_RESIDENT), term("registers", by_registers, MAX_RESIDENT))
