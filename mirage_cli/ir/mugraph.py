@@ -116,23 +116,23 @@ class MuGraph:
         return {t.name: t for t in (*self.inputs, *self.buffers, *self.outputs)}
 
     def exact(self) -> dict[str, frozenset[str]]:
-        """For each kernel, the values that float32 inputs reach; in a smaller type they would lose what eager keeps."""
+        """For each kernel, the values whose products are of float32 (`exact_values`)."""
         inputs, buffers = ({t.name for t in some if t.dtype == "float32"} for some in (self.inputs, self.buffers))
-        return dict(zip((k.name for k in self.kernels), reached(self.kernels, inputs, buffers), strict=True))
-
-    def single(self) -> dict[str, frozenset[str]]:
-        """For each kernel, the values whose products are of float32."""
-        if self.dtype == "float32":
-            return {k.name: frozenset(k.value_dims()) for k in self.kernels}
-        return self.exact()
+        found = exact_values(self.kernels, self.dtype, inputs, buffers)
+        return dict(zip((k.name for k in self.kernels), found, strict=True))
 
     def resized(self, sizes: Mapping[str, int]) -> MuGraph:
         """The same structure at other sizes."""
         return replace(self, dims=tuple((name, sizes.get(name, size)) for name, size in self.dims))
 
 
-def reached(kernels: Sequence[Kernel], inputs: Collection[str], buffers: Collection[str]) -> list[frozenset[str]]:
-    """For each kernel the values that these inputs reach, also through these buffers."""
+def exact_values(
+    kernels: Sequence[Kernel], dtype: str, inputs: Collection[str], buffers: Collection[str]
+) -> list[frozenset[str]]:
+    """For each kernel, the values whose products are of float32: all in a program of that type; in others what float32
+    inputs reach, also through float32 buffers, since a smaller type would lose what eager keeps."""
+    if dtype == "float32":
+        return [frozenset(k.value_dims()) for k in kernels]
     read = set(inputs)
     found: list[frozenset[str]] = []
     for k in kernels:

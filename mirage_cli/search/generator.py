@@ -17,7 +17,7 @@ from math import prod
 
 from mirage_cli.algebra.canonical import Form
 from mirage_cli.algebra.decompose import Decomposition, decompose
-from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, reached, split_axis
+from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, exact_values, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import DTYPE_BYTES, Program, Tensor
@@ -133,7 +133,7 @@ class _Search:
         self.ceiling = math.inf
         self.costed: dict[tuple[Form, ...], list[Costed]] = {}
         self.weighed: dict[Form, int] = {}
-        self.bounds: dict[frozenset[Form], float] = {}
+        self.least: dict[frozenset[Form], float] = {}
         self.priced: dict[object, tuple[float, KernelSchedule] | None] = {}  # by kernel, whatever its names
         self.enumerated = 0
 
@@ -158,13 +158,12 @@ class _Search:
         found = {t.name: DTYPE_BYTES[t.dtype] for t in (*self.d.program.inputs, *plan.scratch)}
         return found | {"@" + f.key: DTYPE_BYTES[self.dtype_of(f)] for f in (*plan.targets, *plan.leaves)}
 
-    def single(self, plan: Plan) -> list[frozenset[str]]:
-        """For each kernel, the values whose products are of float32 (`MuGraph.single`)."""
-        if self.d.program.dtype == "float32":
-            return [frozenset(k.value_dims()) for k in plan.kernels]
+    def exact_values(self, plan: Plan) -> list[frozenset[str]]:
+        """For each kernel, the values whose products are of float32."""
         inputs = {t.name for t in self.d.program.inputs if t.dtype == "float32"}
         inputs |= {"@" + f.key for f in plan.leaves if f in self.exact and self.dtype_of(f) == "float32"}
-        return reached(plan.kernels, inputs, {t.name for t in plan.scratch if t.dtype == "float32"})
+        buffers = {t.name for t in plan.scratch if t.dtype == "float32"}
+        return exact_values(plan.kernels, self.d.program.dtype, inputs, buffers)
 
     def price(self, plan: Plan) -> Costed | None:
         """The plan at its best coarse tiles, or None where no tiles fit."""
@@ -178,11 +177,11 @@ class _Search:
         schedules: list[KernelSchedule] = []
         total = 0.0
         element_bytes = self.element_bytes(plan)
-        for i, (kernel, single) in enumerate(zip(plan.kernels, self.single(plan), strict=True)):
-            products = tuple(bool(single & set(e.values)) for e in kernel.body if e.op == "dot")
+        for i, (kernel, exact) in enumerate(zip(plan.kernels, self.exact_values(plan), strict=True)):
+            products = tuple(bool(exact & set(e.values)) for e in kernel.body if e.op == "dot")
             alike = nameless(kernel, element_bytes), products, tuple(sizes.items())[len(self.sizes) :]
             if alike not in self.priced:
-                self.priced[alike] = best_schedule(work.model(kernel, element_bytes, single), sizes, self.target)
+                self.priced[alike] = best_schedule(work.model(kernel, element_bytes, exact), sizes, self.target)
             best = self.priced[alike]
             if best is None:
                 return None
@@ -342,8 +341,8 @@ class _Search:
         """
         if not self.prune:
             return 0.0
-        if required in self.bounds:
-            return self.bounds[required]
+        if required in self.least:
+            return self.least[required]
         traffic = self.target.launch_us + self.traffic_us(tuple(required))
         if traffic > enough:
             return traffic
@@ -353,8 +352,8 @@ class _Search:
             if all(f.dims != g.dims for g in apart) and (f not in self.d.outputs or not apart):
                 apart.append(f)
                 total += us + cost.GAP_US
-        self.bounds[required] = bound = max(traffic, total)
-        return bound
+        self.least[required] = max(traffic, total)
+        return self.least[required]
 
     def cheapest_us(self, f: Form) -> float:
         found = self.kernels_for((f,))

@@ -69,10 +69,10 @@ class Model:
         return any(p.single for w in self.segments for p in w.dots)
 
 
-def model(kernel: Kernel, element_bytes: Mapping[str, int], single: Collection[str]) -> Model:
+def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[str]) -> Model:
     """The model of a generated kernel. Raises InexpressibleError.
 
-    element_bytes: of each buffer it touches. single: the values whose products are of float32.
+    element_bytes: of each buffer it touches. exact: the values whose products are of float32.
     """
     placement = place(kernel)
     dims = kernel.value_dims()
@@ -86,7 +86,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], single: Collection[s
             Work(
                 segment.dims if isinstance(segment, Loop) else (),
                 tuple((x.dims, element_bytes[x.buffer], x.buffer) for s in segment.steps if (x := loads.get(s.out))),
-                tuple(_product(e, dims, e.out in plain, _in_registers(eqns), single) for e in eqns if e.op == "dot"),
+                tuple(_product(e, dims, e.out in plain, _in_registers(eqns), exact) for e in eqns if e.op == "dot"),
                 tuple(_operations(e, rows, set(loads)) for e in eqns if e.op != "dot"),
                 limits(kernel, segment) if isinstance(segment, Loop) else (),
             )
@@ -116,7 +116,7 @@ def _in_registers(eqns: Sequence[Eqn]) -> set[str]:
 
 
 def _product(
-    e: Eqn, dims: Mapping[str, tuple[str, ...]], accumulates: bool, beside: set[str], single: Collection[str]
+    e: Eqn, dims: Mapping[str, tuple[str, ...]], accumulates: bool, beside: set[str], exact: Collection[str]
 ) -> Product:
     left, right = (dims[v] if isinstance(v, str) else () for v in e.args)
     return Product(
@@ -126,7 +126,7 @@ def _product(
         tuple(d for d in left if d in right and d not in e.axes),
         accumulates,
         (e.args[0] in beside, e.args[1] in beside),
-        any(v in single for v in e.values),
+        any(v in exact for v in e.values),
     )
 
 

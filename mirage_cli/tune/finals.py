@@ -168,14 +168,13 @@ class Finals:
         """The finalists with careful timings, the least mean first, and eager PyTorch's, all interleaved."""
         contestants = [Candidate(f"{i}", t.source) for i, (t, _) in enumerate(right)]
         timings = dict(self.explored.means.worker.time([*contestants, self.eager], FINAL))
-        timed: list[tuple[float, Trial, Judged]] = []
+        finalists: list[tuple[Trial, Judged]] = []
         for i, (trial, verdict) in enumerate(right):
             timing = timings[f"{i}"]
             if isinstance(timing, Timing):
-                own = Trial(trial.mugraph, trial.schedule, trial.source, timing)
-                timed.append((timing.mean_us, own, verdict))
-        timed.sort(key=lambda t: t[0])
-        return [(trial, verdict) for _, trial, verdict in timed], timings[self.eager.id]
+                finalists.append((Trial(trial.mugraph, trial.schedule, trial.source, timing), verdict))
+        finalists.sort(key=lambda f: f[0].mean_us)
+        return finalists, timings[self.eager.id]
 
     def right_anew(
         self, finalists: list[tuple[Trial, Judged]], lenient: bool

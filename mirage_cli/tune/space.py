@@ -50,8 +50,8 @@ HELD = tuple({"relay": False, "early": not lead, "lead": lead, "ahead": n} for l
 def models(graph: MuGraph) -> Mapping[str, work.Model]:
     """The cost model's view of every generated kernel."""
     element = {name: DTYPE_BYTES[t.dtype] for name, t in graph.tensors().items()}
-    single = graph.single()
-    return {k.name: work.model(k, element, single[k.name]) for k in graph.kernels if k.kind == "generated"}
+    exact = graph.exact()
+    return {k.name: work.model(k, element, exact[k.name]) for k in graph.kernels if k.kind == "generated"}
 
 
 def ranked(
@@ -352,8 +352,8 @@ def _settled(graph: MuGraph, k: Kernel, schedule: Schedule, sizes: Mapping[str, 
 
 def _single(graph: MuGraph, k: Kernel, s: KernelSchedule, sizes: Mapping[str, int]) -> bool:
     """Whether products of float32 are large enough for the matrix units."""
-    single, dims, block = graph.single()[k.name], k.value_dims(), block_sizes(k, s, sizes)
-    products = (e for e in k.body if e.op == "dot" and single & set(e.values))
+    exact, dims, block = graph.exact()[k.name], k.value_dims(), block_sizes(k, s, sizes)
+    products = (e for e in k.body if e.op == "dot" and exact & set(e.values))
     return any(on_matrix_units(e, dims, block) for e in products)
 
 

@@ -26,6 +26,10 @@ class Trial:
     def us(self) -> float:
         return self.timing.median_us if self.timing else float("inf")
 
+    @property
+    def mean_us(self) -> float:
+        return self.timing.mean_us if self.timing else float("inf")
+
 
 @dataclass(frozen=True, slots=True)
 class Incumbent:
