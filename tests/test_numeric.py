@@ -17,11 +17,12 @@ from mirage_cli.verify.numeric import NumericVerdict, draw_inputs, judge, refere
 from mirage_cli.verify.yardstick import (
     DISTRIBUTIONS,
     Error,
+    Judgement,
     RoundEveryResult,
+    beyond_rounding,
     error,
     fresh_memory_is_nan,
     judge_outputs,
-    overflows,
 )
 
 DIMS = (("h", 2), ("q", 17), ("s", 33), ("d", 16), ("e", 8))
@@ -188,8 +189,61 @@ def test_the_error_where_all_is_zero_does_not_grow_with_the_number_of_elements()
 def test_infinities_that_float64_rounds_to_are_right() -> None:
     ref = torch.tensor([1e6, 65504.0, 65519.0, 1.0, math.nan], dtype=torch.float64)
     y = torch.tensor([math.inf, math.inf, math.inf, math.inf, math.nan], dtype=torch.float16)
-    assert overflows(y, ref).tolist() == [False, False, False, True, False]
-    assert overflows(torch.full_like(y, math.nan), ref).tolist() == [False, True, True, True, False]
+    assert beyond_rounding(y, ref, 1e-3).tolist() == [False, False, False, True, False]
+    assert beyond_rounding(torch.full_like(y, math.nan), ref, 1e-3).tolist() == [False, True, True, True, False]
+
+
+ROW = torch.tensor([[1e8, -56824.0, 3.0, *[-2e5] * 13]], dtype=torch.float64)
+"""A row of which float16 holds a few elements only: the third is known to no better than a unit of the first."""
+
+
+def verdict(y: torch.Tensor, ref: torch.Tensor, **rest: bool) -> Judgement:
+    return judge_outputs("huge", [y], [ref], [ref.half()], lambda *_: [ref], 4, rest.get("overflow_like_eager", False))
+
+
+def test_an_infinity_is_right_where_the_allowed_error_passes_the_types_range() -> None:
+    y = ROW.half()
+    y[0, 1] = -math.inf  # 8,680 from the end, of which 4 half units of 1e8 are 195,000
+    assert verdict(y, ROW).problem is None
+    exact = torch.full((1, 16), -56824.0, dtype=torch.float64)  # a row that is known to half a unit of 32
+    y = exact.half()
+    y[0, 1] = -math.inf
+    assert verdict(y, exact).problem == "output 0 is -inf at (0, 1), where float64 has -56824"
+
+
+def test_an_infinity_of_the_wrong_sign_is_refused() -> None:
+    y = ROW.half()
+    y[0, 0] = -math.inf
+    assert (verdict(y, ROW / 1000).problem or "").startswith("output 0 is ")
+    small = torch.full((1, 16), 7e4, dtype=torch.float64)
+    assert (
+        verdict(-small.half(), small).problem
+        == "output 0 is -inf at (0, 0) and 15 more places, where float64 has 70000"
+    )
+
+
+def test_a_number_far_from_a_reference_that_is_out_of_range_is_refused() -> None:
+    ref = torch.full((1, 16), 7e4, dtype=torch.float64)
+    y = ref.half()
+    y[0, 5] = 0.0
+    assert "error" in (verdict(y, ref).problem or "")
+    y[0, 5] = 65504.0
+    assert verdict(y, ref).problem is None
+
+
+def test_a_nan_is_never_within_rounding() -> None:
+    y = ROW.half()
+    y[0, 2] = math.nan
+    assert verdict(y, ROW).problem == "output 0 is nan at (0, 2), where float64 has 3"
+
+
+def test_infinities_of_eager_are_no_measure_of_rounding() -> None:
+    """Where eager overflows at ones, a kernel that is off by one percent is no better for it."""
+    ref = torch.ones(1, 16, dtype=torch.float64)
+    eager = ref.half()
+    eager[0, 3] = math.inf
+    off = judge_outputs("normal", [(1.01 * ref).half()], [ref], [eager], lambda *_: [ref], 4, True)
+    assert "error" in (off.problem or "")
 
 
 def test_rounding_every_result_keeps_the_range_and_drops_the_precision() -> None:

@@ -174,8 +174,8 @@ class Setting:
         worst = yardstick.Error(0.0, 0.0)
         for i, outputs in calls:
             for y, ref in zip(outputs, self.expected[i % len(self.expected)], strict=True):
-                overflows = bool(yardstick.overflows(y, ref).any())
-                worst = worst.larger(yardstick.Error(math.inf, math.inf) if overflows else yardstick.error(y, ref))
+                lost = bool(yardstick.beyond_rounding(y, ref, 1.0).any())
+                worst = worst.larger(yardstick.Error(math.inf, math.inf) if lost else yardstick.error(y, ref))
         return Accuracy(worst.norm, worst.row)
 
     def judge_all(self, candidate: Candidate, standard: Standard, anew: bool) -> Judged:

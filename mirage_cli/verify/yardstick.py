@@ -109,41 +109,64 @@ class Error:
         return max(_ratio(self.norm, other.norm), _ratio(self.row, other.row))
 
 
-def error(y: torch.Tensor, ref: torch.Tensor) -> Error:
-    """The error of `y` against the float64 `ref`, over the elements where both, in y's type, are finite.
+def error(y: torch.Tensor, ref: torch.Tensor, apart: torch.Tensor | None = None) -> Error:
+    """The error of `y` against the float64 `ref`, where the latter is finite, in the closed range of y's type.
 
-    What `y` has elsewhere is the business of `overflows`. Magnitudes are those of `ref` in float64, also beyond y's
-    range: where most of a row overflows, what is left is small by cancellation, and its error is the row's. A row is
-    the last axis, or as many last axes as hold 16 elements, so that it has a typical magnitude; a row of zeros is
-    measured by the largest row, and where all is zero, the error is the difference itself, in the norm its root mean
-    square: as if the reference were ones.
+    |clip(y) - clip(ref)|, with clip to the largest number of the type: an infinity stands for all that lies beyond it.
+    So an infinity is right where `ref` itself is out of range, or within rounding of it, and a number is as wrong there
+    as it is far from the end. A NaN is infinitely wrong where `ref` rounds to a number, and nothing where it does not.
+
+    Magnitudes are those of `ref` in float64, also beyond y's range: where most of a row overflows, what is left is
+    small by cancellation, and its error is the row's. A row is the last axis, or as many last axes as hold 16 elements,
+    so that it has a typical magnitude; a row of zeros is measured by the largest row, and where all is zero, the error
+    is the difference itself, in the norm its root mean square: as if the reference were ones.
+
+    apart: places that do not count.
     """
-    finite = torch.isfinite(ref.to(y.dtype)) & torch.isfinite(y)
-    expected = torch.where(torch.isfinite(ref), ref, 0.0)
-    wrong = torch.where(finite, y.double() - ref, 0.0)
+    wrong = distances(y, ref)
+    if apart is not None:
+        wrong = torch.where(apart, 0.0, wrong)
     if not wrong.numel():
         return Error(0.0, 0.0)
+    expected = torch.where(torch.isfinite(ref), ref, 0.0)
+    worst, size = in_rows(wrong).amax(dim=1), row_sizes(ref)
+    return Error(
+        float(wrong.norm()) / (float(expected.norm()) or math.sqrt(wrong.numel())), float((worst / size).amax())
+    )
+
+
+def distances(y: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
+    """How far each element is off, as `error` counts it; of no negative value, and 0 where `ref` is not finite."""
+    if not y.dtype.is_floating_point:
+        return torch.where(torch.isfinite(ref), (y.double() - ref).abs(), 0.0)
+    most = torch.finfo(y.dtype).max
+    off = (y.double().clamp(-most, most) - ref.clamp(-most, most)).abs()
+    off = torch.where(y.isnan(), torch.where(torch.isfinite(ref.to(y.dtype)), math.inf, 0.0), off)
+    return torch.where(torch.isfinite(ref), off, 0.0)
+
+
+def in_rows(x: torch.Tensor) -> torch.Tensor:
+    """The elements as `[row, element of it]`."""
     row = 1
-    for n in reversed(ref.shape):
+    for n in reversed(x.shape):
         row *= n
         if row >= ROW_ELEMENTS:
             break
-    worst, size = (x.abs().reshape(-1, row).amax(dim=1) for x in (wrong, expected))
-    largest = float(size.amax()) or 1.0
-    rows = worst / torch.where(size > 0, size, largest)
-    return Error(float(wrong.norm()) / (float(expected.norm()) or math.sqrt(wrong.numel())), float(rows.amax()))
+    return x.reshape(-1, row)
 
 
-def overflows(y: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
-    """Where `y` has an inf or NaN and float64, rounded to y's type, has none.
+def row_sizes(ref: torch.Tensor) -> torch.Tensor:
+    """The largest magnitude of each row; of rows of zeros that of the largest row, and 1 where all is zero."""
+    size = in_rows(torch.where(torch.isfinite(ref), ref.abs(), 0.0)).amax(dim=1)
+    return torch.where(size > 0, size, float(size.amax()) or 1.0)
 
-    In the last hundredth of the type's range an inf is a matter of rounding, and let pass; a NaN never is.
-    """
-    if not y.dtype.is_floating_point:
+
+def beyond_rounding(y: torch.Tensor, ref: torch.Tensor, row_error: float) -> torch.Tensor:
+    """Where `y` is a NaN or an infinity that an error of `row_error`, as a part of its row, does not explain."""
+    if not (y.dtype.is_floating_point and y.numel()):
         return torch.zeros_like(ref, dtype=torch.bool)
-    finite = torch.isfinite(ref.to(y.dtype))
-    near_the_end = ref.abs() > 0.99 * torch.finfo(y.dtype).max
-    return (y.isnan() & finite) | (y.isinf() & finite & ~near_the_end)
+    far = in_rows(distances(y, ref)) > row_error * row_sizes(ref)[:, None]
+    return far.reshape(ref.shape) & ~torch.isfinite(y)
 
 
 def _ratio(part: float, whole: float) -> float:
@@ -250,7 +273,7 @@ def fresh_memory_is_nan() -> Generator[None]:
 class Judgement:
     """What became of one distribution, in its worst output. `allowed` already holds the tolerance.
 
-    overflow: where the output has an inf or NaN that float64 lacks, in words; None where nowhere.
+    overflow: where the output has a NaN, or an inf that the allowed error does not explain, in words; or None.
     excused: how many more such places of all outputs were let pass, because eager has an inf or NaN there too.
     """
 
@@ -290,7 +313,8 @@ def judge_outputs(
     overflow_like_eager: bool,
     terms: int = 1,
 ) -> Judgement:
-    """Outputs pass with an error of at most `tolerance` times the yardstick, and no inf or NaN that float64 lacks.
+    """Outputs pass with an error of at most `tolerance` times the yardstick. In short, a kernel is right when what it
+    returns is within what rounding in the program's own types can give, infinities included.
 
     The yardstick is the larger of eager's error and of what nobody escapes, rounding the result (`unavoidable`) to the
     output's type, or to that of eager's result where it is the coarser. Who fails it is compared with two evaluations
@@ -311,21 +335,28 @@ def judge_outputs(
     found: list[Judgement] = []
     for i, (y, ref) in enumerate(zip(outputs, reference, strict=True)):
         e = eager[i].to(y.dtype)
-        bad, eager_bad = overflows(y, ref), overflows(e, ref)
-        theirs = error(e, ref)
-        if bool(eager_bad.any()):  # where it is finite, it counts all the same
-            theirs = theirs.larger(error(evaluated(None, 0)[i].to(y.dtype), ref))
-        excused = bad & eager_bad if overflow_like_eager else torch.zeros_like(bad)
-        mine, yardstick = error(y, ref), theirs.larger(unavoidable(coarser(y.dtype, eager[i].dtype), ref, terms))
+        theirs = numbers_error(e, ref)
+        if bool(beyond_rounding(e, ref, 0.0).any()):  # where it is finite, it counts all the same
+            theirs = theirs.larger(numbers_error(evaluated(None, 0)[i].to(y.dtype), ref))
+        apart = (
+            ~torch.isfinite(y) & ~torch.isfinite(e) if overflow_like_eager else torch.zeros_like(y, dtype=torch.bool)
+        )
+        mine, yardstick = error(y, ref, apart), theirs.larger(unavoidable(coarser(y.dtype, eager[i].dtype), ref, terms))
         for seed in range(DRAWS):
             if mine.over(yardstick) <= tolerance:
                 break
-            yardstick = yardstick.larger(error(evaluated(None, seed)[i].to(y.dtype), ref))
-            yardstick = yardstick.larger(error(evaluated(torch.float32, seed)[i].to(y.dtype), ref))
+            yardstick = yardstick.larger(numbers_error(evaluated(None, seed)[i].to(y.dtype), ref))
+            yardstick = yardstick.larger(numbers_error(evaluated(torch.float32, seed)[i].to(y.dtype), ref))
         allowed = Error(tolerance * yardstick.norm, tolerance * yardstick.row)
-        overflow = _first(i, y, ref, bad & ~excused)
-        found.append(Judgement(name, mine, theirs, allowed, overflow, int(excused.sum())))
+        bad = beyond_rounding(y, ref, allowed.row)
+        overflow = _first(i, y, ref, bad & ~apart)
+        found.append(Judgement(name, mine, theirs, allowed, overflow, int((bad & apart).sum())))
     return replace(max(found, key=lambda j: j.score), excused=sum(j.excused for j in found))
+
+
+def numbers_error(y: torch.Tensor, ref: torch.Tensor) -> Error:
+    """The error of what is a number in `y`: an infinity of eager PyTorch's is no measure of rounding."""
+    return error(y, ref, ~torch.isfinite(y) if y.dtype.is_floating_point else None)
 
 
 def coarser(a: torch.dtype, b: torch.dtype) -> torch.dtype:
