@@ -37,6 +37,19 @@ BASELINES: Mapping[str, Callable[[Program, Problem], Candidate | str]] = {
 """What a program may be compared with: a contestant, or why there is none."""
 
 
+FIGURES = (
+    "median_us",
+    "spread_us",
+    "context",
+    "chain_us",
+    "chain_spread_us",
+    "alone_us",
+    "alone_spread_us",
+    "hot_us",
+    "accuracy",
+)
+
+
 @cache
 def ceilings(worker: GpuWorker, dtype: str) -> dict[str, float] | None:
     """What this process measures of its GPU: a large copy in TB/s, a large matmul in TFLOP/s, and an empty kernel of a
@@ -91,13 +104,20 @@ def run(pipeline: Pipeline, program: Program, against: Sequence[str]) -> dict[st
 
 
 def _figures(r: Row, failure: str | None) -> dict[str, Any]:
+    """`median_us` and `spread_us` are those of the context."""
+    t = r.timing
+    if t is None:
+        figures: dict[str, Any] = dict.fromkeys(FIGURES)
+        return {**figures, "samples_us": [], "alone_samples_us": [], "method": "", "failure": failure}
+    figures = t.to_json()
     return {
-        "median_us": r.median_us,
-        "spread_us": r.spread_us,
-        "hot_us": r.hot_us,
-        "samples_us": list(r.samples_us),
-        "method": r.method,
-        "accuracy": asdict(r.accuracy) if r.accuracy else None,
+        "median_us": figures.pop("time_us"),
+        **figures,
+        "hot_us": t.hot_us,
+        "samples_us": list(t.samples_us),
+        "alone_samples_us": list(t.alone_samples_us),
+        "method": t.method,
+        "accuracy": asdict(t.accuracy) if t.accuracy else None,
         "failure": failure,
     }
 

@@ -43,6 +43,7 @@ COLUMNS: Mapping[str, Mapping[str, Any]] = {
     "measurements": {
         "mugraph": str, "kernel": str | None, "schedule": JSON, "samples_us": JSON, "median_us": int | float | None,
         "spread_us": int | float | None, "cold": int, "method": str, "accuracy": JSON, "failure": str | None, "at": str,
+        "alone_samples_us": JSON,
     },
     "results": {
         "mugraph": str, "status": str, "time_us": int | float | None, "schedule": JSON, "kernel": str,
@@ -50,6 +51,8 @@ COLUMNS: Mapping[str, Mapping[str, Any]] = {
     },
 }  # fmt: skip
 """Every table of a bundle with its columns, but for the key's id. Schedules stand where the tables name them."""
+SINCE: Mapping[tuple[str, str], object] = {("measurements", "alone_samples_us"): []}
+"""Columns that files of earlier versions lack, and what they mean by that."""
 
 
 @dataclass(slots=True)
@@ -173,6 +176,7 @@ def read(path: Path) -> Iterator[Bundle]:
                 if number == 1:
                     _check_header(path, b)
                     continue
+                _complete(b)
                 if (problem := _problem(b)) is not None:
                     raise ExchangeError(path, number, problem)
                 yield b
@@ -188,6 +192,15 @@ def _check_header(path: Path, header: Any) -> None:
         raise ExchangeError(path, 1, "this is no file of `mirage cache export`")
     if form > FORMAT:
         raise ExchangeError(path, 1, f"a newer mirage wrote it: its format is {form}, and this one knows {FORMAT}")
+
+
+def _complete(b: Any) -> None:
+    """Adds the columns that an earlier version did not know."""
+    for (table, column), value in SINCE.items():
+        rows = b.get(table) if isinstance(b, dict) else None
+        for row in rows if isinstance(rows, list) else ():
+            if isinstance(row, dict):
+                row.setdefault(column, value)
 
 
 def _problem(b: Any) -> str | None:

@@ -40,5 +40,10 @@ MIGRATIONS: tuple[tuple[int, str, tuple[str, ...]], ...] = (
                 kernel TEXT NOT NULL, document TEXT NOT NULL, at TEXT NOT NULL)""",
         ),
     ),
+    (
+        2,
+        "timings of calls that stand alone",
+        ("ALTER TABLE measurements ADD COLUMN alone_samples_us TEXT NOT NULL DEFAULT '[]'",),
+    ),
 )
 """Number, purpose, and statements. Applied in order, each once; never edited after a release."""

@@ -124,6 +124,7 @@ class Pipeline:
             return False
         in_time = document["search"]["stopped"] == "exhausted" or was["budget_s"] >= o.budget_s
         same = was["seed"] == o.seed and was["top"] == o.top and was["tune"] >= o.tune
+        same &= not self.measures or was.get("context") == o.context
         return document["complete"] and document["search"]["stopped"] != "interrupted" and in_time and same
 
     def finish(self, program: Program, text: str, found: Found) -> dict[str, Any]:
@@ -172,11 +173,11 @@ class Pipeline:
             "id": best.mugraph,
             "kernels": len(graph.kernels),
             "status": "measured",
-            "time_us": best.timing.median_us,
-            "spread_us": best.timing.spread_us,
+            **best.timing.to_json(),
             "hot_us": best.timing.hot_us,
             "floor_us": floor_of(program, self.target),
             "eager_us": eager_us,
+            "eager": eager.to_json() if isinstance(eager, Timing) else None,
             "error_vs_float64": tuned.verdict.error,
             "eager_error_vs_float64": tuned.verdict.eager_error,
             "schedule": best.schedule.to_json(),
@@ -187,7 +188,7 @@ class Pipeline:
             {
                 "id": t.mugraph,
                 "time_us": t.us,
-                "spread_us": t.timing.spread_us if t.timing else None,
+                **(t.timing.to_json() if t.timing else {"spread_us": None}),
                 "schedule": t.schedule.to_json(),
             }
             for t in tuned.finalists[: self.options.top]
@@ -216,24 +217,28 @@ class Pipeline:
         from mirage_cli.tune.trials import Trial
 
         known: list[Trial] = []
+        context = self.context
         for p in plans if not self.options.fresh else ():
             for m in self.store.measurements(key, p.id):
-                timing = Timing(m.samples_us, 0, 0, m.method) if m.samples_us else None
+                if m.samples_us and not m.alone_samples_us and context != "chain":
+                    continue  # of a run that asked for the chain alone
+                timing = Timing(m.samples_us, 0, 0, m.method, None, None, m.alone_samples_us, context)
+                timing = timing if m.samples_us else None
                 known.append(Trial(p.id, Schedule.from_json(m.schedule), "", timing, m.failure))
 
         def keep(trial: Trial) -> None:
             t = trial.timing
-            samples = t.samples_us if t else ()
             self.store.put_measurement(
                 key,
                 Measurement(
                     trial.mugraph,
                     trial.schedule.to_json(),
-                    samples,
+                    t.samples_us if t else (),
                     t.median_us if t else None,
                     t.spread_us if t else None,
                     method=t.method if t else "",
                     failure=trial.failure,
+                    alone_samples_us=t.alone_samples_us if t else (),
                 ),
             )
 
@@ -278,8 +283,13 @@ class Pipeline:
         from mirage_cli.tune.measure import GpuWorker
 
         if self._worker is None:
-            self._worker = self._stack.enter_context(GpuWorker())
+            self._worker = self._stack.enter_context(GpuWorker(context=self.context))
         return self._worker
+
+    @property
+    def context(self) -> Any:
+        """In which calls are timed (`tune.measure.Context`)."""
+        return self.options.context
 
     def tell(self, what: str, count: int, best: float | None) -> None:
         self.progress(f"{what}: {count} schedules" + (f", best {best:.2f} µs" if best is not None else ""))
@@ -422,7 +432,9 @@ class Pipeline:
             "best": None,
             "top": [],
             "complete": True,
-            "asked": {k: v for k, v in asdict(self.options).items() if k in ("seed", "top", "budget_s", "tune")},
+            "asked": {
+                k: v for k, v in asdict(self.options).items() if k in ("seed", "top", "budget_s", "tune", "context")
+            },
             "as_written": found.as_written,
             "rejections": list(found.rejected),
         }

@@ -57,7 +57,8 @@ def read_store(path: Path) -> list[Recorded]:
                 times: dict[str, list[tuple[Schedule, float | None, str | None]]] = {}
                 for m in store.measurements(entry.key, g):
                     schedule = Schedule.from_json(m.schedule)
-                    times.setdefault(str(schedule), []).append((schedule, m.median_us, m.failure))
+                    chain_us = statistics.median(m.samples_us) if m.samples_us else None
+                    times.setdefault(str(schedule), []).append((schedule, chain_us, m.failure))
                 for rows in times.values():
                     us = [t for _, t, _ in rows if t is not None]
                     measured.append(Measured(g, rows[0][0], statistics.median(us) if us else None, rows[-1][2]))

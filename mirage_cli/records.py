@@ -75,6 +75,9 @@ class Measurement:
     """One timing of a μGraph (or, where `kernel` names it, of one of its kernels) with one schedule, or its failure.
 
     mugraph: an id; a baseline is measured under its own name, such as "eager".
+    samples_us: of calls that follow each other. alone_samples_us: of calls behind a kernel that knows nothing of
+        overlap, in the same rounds; empty where these were not asked for. median_us, spread_us: in the context that
+        was asked for.
     cold: inputs came from device memory, not from the L2. method: how it was timed. `at` is the store's to set.
     """
 
@@ -89,6 +92,7 @@ class Measurement:
     accuracy: Json = None
     failure: str | None = None
     at: str = ""
+    alone_samples_us: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

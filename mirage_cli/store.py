@@ -137,6 +137,7 @@ class Store:
                 "key": _put_key(db, key),
                 "schedule": _put_schedule(db, measurement.schedule),
                 "samples_us": dump(measurement.samples_us),
+                "alone_samples_us": dump(measurement.alone_samples_us),
                 "accuracy": dump(measurement.accuracy),
                 "at": _now(),
             }
@@ -400,6 +401,7 @@ def _measurement(row: Row) -> Measurement:
         **{n: row[n] for n in names},
         schedule=json.loads(row["schedule_json"]),
         samples_us=tuple(json.loads(row["samples_us"])),
+        alone_samples_us=tuple(json.loads(row["alone_samples_us"])),
         cold=bool(row["cold"]),
         accuracy=json.loads(row["accuracy"]),
     )

@@ -32,7 +32,8 @@ start."""
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a user may set. budget_s: for the search and the tuning of one program together."""
+    """What a user may set. budget_s: for the search and the tuning of one program together. context: in which calls
+    are timed (`tune.measure.Context`)."""
 
     workers: int = 1
     top: int = 5
@@ -40,6 +41,7 @@ class Options:
     seed: int = 0
     fresh: bool = False
     tune: bool = True
+    context: str = "both"
     prune: bool = True
     own_algebra_only: bool = False
     bounds: Bounds = field(default_factory=Bounds)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,33 @@ def test_what_a_call_finds_of_the_one_before_is_seen(worker: GpuWorker) -> None:
     found = worker.time([GOOD, stale], QUICK)
     assert isinstance(found["good"], Timing)
     assert "the outputs depend on the call before" in failed(found["stale"], FailureKind.WRONG).message
+
+
+def test_a_call_that_goes_by_what_its_input_held_before_is_seen(worker: GpuWorker) -> None:
+    """It is right as long as the tensor at each address holds what it held when it was first seen."""
+    source = "seen = globals().setdefault('seen', {})\ntorch.mul(seen.setdefault(x.data_ptr(), x.clone()), 2, out=y)"
+    found = worker.time([GOOD, candidate("early", source)], Effort(rounds=5, launches=8, seconds=0.1, hot=True))
+    assert isinstance(found["good"], Timing)
+    assert "reads X before the kernel in front has written it" in failed(found["early"], FailureKind.WRONG).message
+
+
+def test_a_call_is_timed_in_a_chain_and_alone(worker: GpuWorker) -> None:
+    slow = worker.time([candidate("slow", "torch.mul(x, 2, out=y)\ntime.sleep(0.01)")])["slow"]
+    assert isinstance(slow, Timing) and slow.context == "both"
+    assert len(slow.alone_samples_us) == len(slow.samples_us) == QUICK.rounds
+    assert slow.alone_us is not None and min(slow.chain_us, slow.alone_us) > 10_000
+    with GpuWorker("cpu", context="chain") as w:
+        w.set_problem(DOUBLING)
+        chain = w.time([GOOD])["good"]
+    assert isinstance(chain, Timing) and chain.alone_us is None and chain.median_us == chain.chain_us
+
+
+def test_a_timing_counts_in_its_context() -> None:
+    timing = Timing((1.0, 4.0, 2.0), 1, 1, "", alone_samples_us=(4.0, 4.0, 8.0))
+    assert (timing.median_us, timing.chain_us, timing.alone_us) == (2.0, 2.0, 4.0)
+    alone, both = replace(timing, context="alone"), replace(timing, context="both")
+    assert (alone.median_us, both.figures_us) == (4.0, (2.0, 4.0, 4.0))
+    assert both.to_json()["time_us"] == 4.0 and both.to_json()["chain_us"] == 2.0
 
 
 def test_input_sets_that_follow_each_other_differ(tmp_path: Path) -> None:
@@ -229,7 +257,9 @@ def test_contestants_are_interleaved(worker: GpuWorker, tmp_path: Path) -> None:
         candidate(id, f"torch.mul(x, 2, out=y)\nwith open({str(log)!r}, 'a') as f: f.write({id!r})") for id in "abc"
     ]
     worker.time(noting, Effort(rounds=6, launches=1, seconds=10.0, hot=False), seed=3)
-    rounds = [log.read_text()[-18:][i : i + 3] for i in range(0, 18, 3)]
+    calls = log.read_text()[-36:]  # each in a chain and alone
+    assert calls[::2] == calls[1::2]
+    rounds = [calls[::2][i : i + 3] for i in range(0, 18, 3)]
     assert all(sorted(r) == ["a", "b", "c"] for r in rounds)
     assert len(set(rounds)) > 1
 
@@ -268,10 +298,9 @@ def test_bench_rows(worker: GpuWorker) -> None:
     contestants = [baseline("eager", DOUBLING), GOOD, candidate("broken", "undefined")]
     eager, good, broken = run_bench(worker, DOUBLING, contestants, QUICK)
     assert (eager.name, good.name, broken.name) == ("eager", "good", "broken")
-    assert eager.accuracy == Accuracy(0.0, 0.0)
-    assert good.median_us is not None
-    assert good.method == "host clock"
-    assert broken.median_us is None
+    assert eager.timing is not None and eager.timing.accuracy == Accuracy(0.0, 0.0)
+    assert good.timing is not None and good.timing.method == "host clock"
+    assert broken.timing is None
     failed(broken.failure, FailureKind.COMPILE)
 
 
@@ -311,8 +340,7 @@ def test_overflowing_baseline_is_timed(worker: GpuWorker) -> None:
     half = TensorSpec("X", (ELEMENTS,), "float16")
     problem = Problem((half,), (half,), "def reference(x):\n    return (x * 1e6) / 1e6\n")
     (row,) = run_bench(worker, problem, [baseline("eager", problem)], QUICK)
-    assert row.accuracy == Accuracy(math.inf, math.inf)
-    assert row.median_us is not None
+    assert row.timing is not None and row.timing.accuracy == Accuracy(math.inf, math.inf)
     worker.set_problem(DOUBLING)
 
 
@@ -520,5 +548,5 @@ def test_gpu_baselines(gpu: GpuWorker) -> None:
     eager, compiled = run_bench(gpu, problem, [baseline("eager", problem), baseline("compile", problem)])
     for row in (eager, compiled):
         assert row.failure is None
-        assert row.method == "CUDA graph"
-        assert row.accuracy == Accuracy(0.0, 0.0)
+        assert row.timing is not None and row.timing.method == "CUDA graph"
+        assert row.timing.accuracy == Accuracy(0.0, 0.0)

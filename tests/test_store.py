@@ -356,7 +356,8 @@ def content(path: Path) -> dict[str, list[tuple[object, ...]]]:
         ]
         found = {t: sorted(map(repr, raw.execute(f"SELECT * FROM {t}"))) for t in tables if t != "measurements"}
         columns = (
-            "key, mugraph, kernel, schedule, samples_us, median_us, spread_us, cold, method, accuracy, failure, at"
+            "key, mugraph, kernel, schedule, samples_us, alone_samples_us, median_us, spread_us, cold, method, "
+            "accuracy, failure, at"
         )
         found["measurements"] = sorted(map(repr, raw.execute(f"SELECT {columns} FROM measurements")))
     raw.close()

@@ -528,7 +528,8 @@ class Worker:
                 self.timed.append(c.source)
             us = EAGER_US if c.id == "eager" else self.us(c.source, effort)
             samples = self.samples(us, c.source) if effort == FINAL else (us,)
-            found[c.id] = Timing(samples, 1, 1, "made up") if us < math.inf else Failure(FailureKind.FAULT, "made up")
+            timing = Timing(samples, 1, 1, "made up", alone_samples_us=samples, context="both")
+            found[c.id] = timing if us < math.inf else Failure(FailureKind.FAULT, "made up")
         return found
 
     @property

@@ -11,6 +11,8 @@ import typer
 
 from mirage_cli.commands.shared import (
     Budget,
+    Context,
+    Contexts,
     Database,
     Dims,
     Dtype,
@@ -48,6 +50,7 @@ def bench(
     workers: Workers = None,
     budget: Budget = 60.0,
     seed: Seed = 0,
+    context: Context = Contexts.both,
     dim: Dims = None,
     dtype: Dtype = None,
     target: TargetName = "auto",
@@ -66,7 +69,7 @@ def bench(
         raise BaselineError(unknown, BASELINES)
     before = read_rows(check) if check else None
     gpu = local_gpu(target, "measure")
-    wanted = options(workers, budget_s=budget, seed=seed)
+    wanted = options(workers, budget_s=budget, seed=seed, context=context.value)
     rows: list[Any] = []
     with (
         open_store(db) as store,

@@ -13,6 +13,8 @@ import typer
 from mirage_cli.commands.found import verdict_of
 from mirage_cli.commands.shared import (
     Budget,
+    Context,
+    Contexts,
     Database,
     Dims,
     Dtype,
@@ -45,6 +47,7 @@ def search(
     budget: Budget = 60.0,
     seed: Seed = 0,
     fresh: Fresh = False,
+    context: Context = Contexts.both,
     no_tune: Annotated[
         bool, typer.Option("--no-tune", help="search and verify only: compile and time nothing")
     ] = False,
@@ -75,6 +78,7 @@ def search(
         seed=seed,
         fresh=fresh or ablation,
         tune=not no_tune,
+        context=context.value,
         prune=not no_prune,
         own_algebra_only=no_decompose,
     )
@@ -131,6 +135,7 @@ def tune(
     top: Top = 5,
     budget: Budget = 60.0,
     seed: Seed = 0,
+    context: Context = Contexts.both,
     dim: Dims = None,
     dtype: Dtype = None,
     target: TargetName = "auto",
@@ -144,7 +149,7 @@ def tune(
     gpu = local_gpu(target, "tune")
     results: list[Any] = []
     interrupted = False
-    wanted = options(workers, top=top, budget_s=budget, seed=seed)
+    wanted = options(workers, top=top, budget_s=budget, seed=seed, context=context.value)
     with (
         open_store(db) as store,
         status(as_json) as tell,

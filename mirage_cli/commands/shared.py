@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,6 +48,23 @@ Fresh = Annotated[
         "--fresh",
         help="search and tune anew: of the database, only what won at other sizes and the best kernel, to time the new "
         "one against, are used",
+    ),
+]
+
+
+class Contexts(StrEnum):
+    """The values of --context."""
+
+    both = "both"
+    chain = "chain"
+    alone = "alone"
+
+
+Context = Annotated[
+    Contexts,
+    typer.Option(
+        help="how calls are timed: in a chain of each other, alone (behind a kernel that knows nothing of overlap), or "
+        "both (the geometric mean)"
     ),
 ]
 Top = Annotated[int, typer.Option(min=1, help="how many kernels to report for each program")]

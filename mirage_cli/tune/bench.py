@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mirage_cli.tune.measure import CAREFUL, Accuracy, Candidate, Effort, Failure, GpuWorker, Problem
+from mirage_cli.tune.measure import CAREFUL, Candidate, Effort, Failure, GpuWorker, Problem, Timing
 
 Baseline = Literal["eager", "compile"]
 COMPILE_TIMEOUT_S = 300.0
@@ -31,15 +31,10 @@ def make(inputs):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One contestant. A figure that could not be had is None, and `failure` says why."""
+    """One contestant: its timing, or why there is none."""
 
     name: str
-    median_us: float | None = None
-    spread_us: float | None = None
-    hot_us: float | None = None
-    samples_us: tuple[float, ...] = ()
-    method: str = ""
-    accuracy: Accuracy | None = None
+    timing: Timing | None = None
     failure: Failure | None = None
 
 
@@ -62,18 +57,5 @@ def run_bench(
     worker.set_problem(problem)
     rows: list[Row] = []
     for name, timing in worker.time(contestants, effort, seed).items():
-        if isinstance(timing, Failure):
-            rows.append(Row(name, failure=timing))
-        else:
-            rows.append(
-                Row(
-                    name,
-                    timing.median_us,
-                    timing.spread_us,
-                    timing.hot_us,
-                    timing.samples_us,
-                    timing.method,
-                    timing.accuracy,
-                )
-            )
+        rows.append(Row(name, failure=timing) if isinstance(timing, Failure) else Row(name, timing))
     return tuple(rows)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from mirage_cli.errors import MirageError
 from mirage_cli.tune.child import Child, ChildDied
@@ -125,12 +125,32 @@ QUICK = Effort(rounds=5, launches=64, seconds=0.05, hot=False)
 CAREFUL = Effort(rounds=51, launches=4096, seconds=1.0, hot=True)
 
 
+Context = Literal["chain", "alone", "both"]
+"""Beside what a call is timed, and ranked.
+
+chain: calls of the same function follow each other, so each may start while the one before drains.
+alone: a small kernel that knows nothing of overlap stands before each call; its own time is subtracted.
+both: the geometric mean of the two.
+"""
+CONTEXTS: tuple[Context, ...] = get_args(Context)
+
+
+def spread(samples_us: Sequence[float]) -> float:
+    """The interquartile range."""
+    if len(samples_us) < 2:
+        return math.inf
+    low, _, high = statistics.quantiles(samples_us, n=4, method="inclusive")
+    return high - low
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
     """Microseconds a call. A sample is one replay over `sets` input sets, `launches` calls in all.
 
-    samples_us: in the order of the rounds. hot_us: the median with one input set, None where not asked.
+    samples_us: in a chain, in the order of the rounds. hot_us: the median with one input set, None where not asked.
     method: how it was timed, and why not otherwise. accuracy: of what the timed calls left in the outputs.
+    alone_samples_us: in the same rounds; empty where only the chain was asked for.
+    context: whose figures count.
     """
 
     samples_us: tuple[float, ...]
@@ -139,25 +159,60 @@ class Timing:
     method: str
     hot_us: float | None = None
     accuracy: Accuracy | None = None
+    alone_samples_us: tuple[float, ...] = ()
+    context: Context = "chain"
+
+    @property
+    def figures_us(self) -> tuple[float, ...]:
+        """What counts of each round."""
+        match self.context:
+            case "chain":
+                return self.samples_us
+            case "alone":
+                return self.alone_samples_us
+            case "both":
+                return tuple(map(_geometric_mean, self.samples_us, self.alone_samples_us))
 
     @property
     def median_us(self) -> float:
-        return statistics.median(self.samples_us)
+        return statistics.median(self.figures_us)
 
     @property
     def mean_us(self) -> float:
-        """Of the samples without the slowest and the fastest tenth. A kernel that is slow in a fifth of them, where its
+        """Of the figures without the slowest and the fastest tenth. A kernel that is slow in a fifth of them, where its
         blocks landed badly say, has the median of one that never is."""
-        cut = len(self.samples_us) // 10
-        return statistics.fmean(sorted(self.samples_us)[cut : len(self.samples_us) - cut])
+        figures = sorted(self.figures_us)
+        cut = len(figures) // 10
+        return statistics.fmean(figures[cut : len(figures) - cut])
 
     @property
     def spread_us(self) -> float:
-        """The interquartile range of the samples."""
-        if len(self.samples_us) < 2:
-            return math.inf
-        low, _, high = statistics.quantiles(self.samples_us, n=4, method="inclusive")
-        return high - low
+        return spread(self.figures_us)
+
+    @property
+    def chain_us(self) -> float:
+        return statistics.median(self.samples_us)
+
+    @property
+    def alone_us(self) -> float | None:
+        return statistics.median(self.alone_samples_us) if self.alone_samples_us else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Medians and spreads: `time_us` and `spread_us` of what counts in the context."""
+        alone = self.alone_samples_us
+        return {
+            "context": self.context,
+            "time_us": self.median_us,
+            "spread_us": self.spread_us,
+            "chain_us": self.chain_us,
+            "chain_spread_us": spread(self.samples_us),
+            "alone_us": self.alone_us,
+            "alone_spread_us": spread(alone) if alone else None,
+        }
+
+
+def _geometric_mean(a: float, b: float) -> float:
+    return math.sqrt(a * b)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,10 +313,12 @@ class WorkerOptions:
     """device: "cuda", "cuda:1", or "cpu", where times mean little but the protocol is the same.
 
     memory_fraction: share of the free device memory that rotated inputs and outputs may take.
+    context: in which all candidates are timed.
     """
 
     device: str = "cuda"
     memory_fraction: float = 0.4
+    context: Context = "both"
 
 
 def _nothing() -> None:
@@ -271,8 +328,8 @@ def _nothing() -> None:
 class GpuWorker:
     """Asks a process of its own. Use as a context manager; from one thread at a time."""
 
-    def __init__(self, device: str = "cuda", memory_fraction: float = 0.4) -> None:
-        self._options = WorkerOptions(device, memory_fraction)
+    def __init__(self, device: str = "cuda", memory_fraction: float = 0.4, context: Context = "both") -> None:
+        self._options = WorkerOptions(device, memory_fraction, context)
         self._directory = tempfile.TemporaryDirectory(prefix="mirage-")
         self._child: Child | None = None
         self._device: Device | None = None

@@ -4,6 +4,10 @@ Timing, the same for every contestant: calls over rotated input sets are capture
 a buffer of `COLD_L2` times the L2 is read, which leaves no input in the cache and keeps the GPU busy while the replay
 is queued; events around the replay give one sample. A full cycle of sets covers `COLD_L2` times the L2 as well, so
 inputs are cold within a replay (2 times the L2 was measured not to be cold on an H200).
+
+A call is timed in two contexts. In a chain, calls follow each other, and overlap where their kernels are launched to.
+Alone, a small kernel of torch, which knows nothing of overlap, stands before each call; the time of as many such
+kernels in a chain of their own, taken in the same round, is subtracted.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ from mirage_cli.tune.measure import (
     Accuracy,
     At,
     Candidate,
+    Context,
     Device,
     Effort,
     Failure,
@@ -48,20 +53,24 @@ from mirage_cli.tune.measure import (
 )
 from mirage_cli.tune.modules import load_module
 from mirage_cli.tune.outputs import Tensors, WrongError, poison
-from mirage_cli.tune.setting import Run, Setting, device_properties
+from mirage_cli.tune.setting import TRACES, Run, Setting, device_properties
 
 HOT_LAUNCHES = 200
 MIN_ROUNDS = 5
 WARM_UP_S = 0.2
 COOL_S = 1.0
 """Without work for so long, the GPU is warmed up again."""
+SPACER_BYTES = 1 << 18
+"""What the kernel before each call that is timed alone reads and writes."""
+LEAST_US = 1e-3
+"""Of a call that is timed alone: where it takes next to nothing, noise may leave less than the kernel before it."""
 REPLAY_S = 0.5
 """No replay should take longer, nor than its part of the effort's seconds, or it makes fewer calls."""
 
 
 def main(connection: Connection[Any, Any], options: WorkerOptions, directory: Path) -> None:
     """Answers requests until the pipe closes. Every failure of a candidate becomes a `Failure`, here and only here."""
-    bench = Bench(torch.device(options.device), options.memory_fraction, directory, connection.send)
+    bench = Bench(torch.device(options.device), options.memory_fraction, directory, connection.send, options.context)
     connection.send(bench.describe())
     while True:
         request = connection.recv()
@@ -78,27 +87,50 @@ def main(connection: Connection[Any, Any], options: WorkerOptions, directory: Pa
 class Prepared:
     """A candidate ready to be timed: `replay` makes `launches` calls over the first `sets` input sets.
 
+    spaced: the same calls with a kernel before each; None where only the chain is asked for.
     run: held because the captured calls write to the scratch that it owns.
     """
 
     candidate: Candidate
     run: Run
     replay: Callable[[], None]
+    spaced: Callable[[], None] | None
     launches: int
     sets: int
     method: str
     accuracy: Accuracy | None = None
     samples_us: list[float] = field(default_factory=list[float])
+    alone_samples_us: list[float] = field(default_factory=list[float])
     hot_us: float | None = None
 
-    def timing(self) -> Timing:
+    def timing(self, context: Context) -> Timing:
         return Timing(
-            tuple(self.samples_us), self.launches, self.sets, self.method, hot_us=self.hot_us, accuracy=self.accuracy
+            tuple(self.samples_us),
+            self.launches,
+            self.sets,
+            self.method,
+            self.hot_us,
+            self.accuracy,
+            tuple(self.alone_samples_us),
+            context,
         )
 
 
 class Bench(Setting):
     """The state of the process, which answers requests."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        memory_fraction: float,
+        directory: Path,
+        report: Callable[[At], None],
+        context: Context = "both",
+    ) -> None:
+        super().__init__(device, memory_fraction, directory, report)
+        self.context = context
+        self.buffer = torch.zeros(SPACER_BYTES // 4, device=self.device)
+        self.spacers: dict[int, Callable[[], None]] = {}  # chains of that many of the kernels before calls
 
     def describe(self) -> Device:
         triton_version = version("triton") if find_spec("triton") else "none"
@@ -164,7 +196,7 @@ class Bench(Setting):
                     if failure.fatal:
                         raise
             self.run_rounds(ready, effort, random.Random(seed))
-        results |= {p.candidate.id: p.timing() for p in ready}
+        results |= {p.candidate.id: p.timing(self.context) for p in ready}
         self.busy_until = time.perf_counter()
         ready.clear()
         gc.collect()
@@ -182,7 +214,8 @@ class Bench(Setting):
         cycle = list(range(len(sets))) * (2 if len(sets) <= 64 else 1)
         order = cycle[: min(effort.launches, affordable)]
         replay, outputs, method = self.record(run, order)
-        prepared = Prepared(candidate, run, replay, len(order), min(len(sets), len(order)), method)
+        spaced = self.record(self.behind_a_spacer(run), order)[0] if self.context != "chain" else None
+        prepared = Prepared(candidate, run, replay, spaced, len(order), min(len(sets), len(order)), method)
         if self.expected:
             for y in (y for ys in outputs if candidate.kind == "kernels" for y in ys):
                 poison(y)
@@ -193,12 +226,55 @@ class Bench(Setting):
                 raise WrongError("an output is inf or NaN, or was not written, where float64 is finite")
             if candidate.kind == "kernels":
                 self.refuse_traces_of_calls_before(run, order[-1], outputs[-1])
+            if candidate.kind == "kernels" and effort.hot and len(sets) > 1:
+                self.refuse_early_reads(run)
         if effort.hot:
             launches = min(HOT_LAUNCHES, max(4, len(order)))
             hot, _, _ = self.record(run, [0] * launches)
             times = [self.sample(hot, cold=False) for _ in range(6)]
             prepared.hot_us = statistics.median(times[1:]) / launches
         return prepared
+
+    def refuse_early_reads(self, run: Run) -> None:
+        """Raises WrongError where a call reads an input before the kernel right in front of it has written that.
+
+        The last input set holds its own data before each replay; kernels of torch then write another draw over it, each
+        input last in turn, and the call must return what that draw gives.
+        """
+        last = len(self.sets) - 1
+        inputs, own, other = self.sets[last][0], self.drawn[last % 2], self.drawn[1 - last % 2]
+
+        def write(data: Tensors, first: int = 0) -> None:
+            for i in range(first, first + len(inputs)):
+                torch.maximum(data[i % len(inputs)], data[i % len(inputs)], out=inputs[i % len(inputs)])
+
+        rounding = [torch.finfo(y.dtype).eps for y in run(last) if y.dtype.is_floating_point]
+        limit = max(TRACES * self.accuracy([(last, run(last))]).relative, *rounding, 0.0)
+        for first in range(len(inputs)):
+            replay, _, _ = self.record(lambda _, first=first: (write(other, first), run(last))[1], [last])
+            write(own)
+            self.synchronize()
+            replay()
+            self.synchronize()
+            if self.accuracy([(last + 1, self.sets[last][1])]).relative > limit:
+                name = self.problem.inputs[first - 1].name
+                raise WrongError(f"reads {name} before the kernel in front has written it")
+        write(own)
+        self.synchronize()
+
+    def spacer(self, _: int = 0) -> Tensors:
+        """The kernel that stands before a call which is timed alone."""
+        self.buffer.add_(1.0)
+        return []
+
+    def behind_a_spacer(self, run: Run) -> Run:
+        return lambda i: [*self.spacer(), *run(i)]
+
+    def spacers_us(self, count: int) -> float:
+        """A sample of a chain of them."""
+        if count not in self.spacers:
+            self.spacers[count] = self.record(self.spacer, range(count))[0]
+        return self.sample(self.spacers[count])
 
     def host_seconds(self, run: Run) -> float:
         start = time.perf_counter()
@@ -236,14 +312,18 @@ class Bench(Setting):
         first_s: list[float] = []
         for p in ready:
             self.report(At(p.candidate.id, SAMPLE_TIMEOUT_S))
-            first_s.append(self.sample(p.replay) * 1e-6)
+            first_s.append((self.sample(p.replay) + (self.sample(p.spaced) if p.spaced else 0.0)) * 1e-6)
         affordable = int(effort.seconds * len(ready) / max(sum(first_s), 1e-9))
         order = list(ready)
         for _ in range(max(MIN_ROUNDS, min(effort.rounds, affordable))):
             rng.shuffle(order)
+            spacers_us = {n: self.spacers_us(n) for n in sorted({p.launches for p in order if p.spaced})}
             for p in order:
                 self.report(At(p.candidate.id, SAMPLE_TIMEOUT_S))
                 p.samples_us.append(self.sample(p.replay) / p.launches)
+                if p.spaced:
+                    alone_us = self.sample(p.spaced) - spacers_us[p.launches]
+                    p.alone_samples_us.append(max(alone_us / p.launches, LEAST_US))
 
     def sample(self, replay: Callable[[], None], cold: bool = True) -> float:
         """Microseconds from before the first call to after the last."""
