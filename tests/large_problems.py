@@ -80,8 +80,7 @@ inputs:
   G: [c, y, x]
   B: [c, y, x]
 program: |
-  D = X - mean(X, c, y, x)
-  O = D * rsqrt(mean(square(D), c, y, x) + 0.00001) * G + B
+  O = layer_norm(X, c, y, x) * G + B
 outputs:
   O: [b, c, y, x]
 """,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -75,7 +76,10 @@ class Searchers:
 
     def __exit__(self, *_: object) -> None:
         self.pool.shutdown(wait=False, cancel_futures=True)
-        for child in [*self.children]:
+        for child in [*self.children]:  # a thread that waits for its answer is told that it died
+            os.kill(child.pid, signal.SIGKILL)
+        self.pool.shutdown()
+        for child in self.children:
             child.kill()
 
     def submit(self, program: Program) -> Future[Found]:
