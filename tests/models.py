@@ -2,7 +2,7 @@
 
 `python -m tests.models PAGE [--json FILE] [--seed 0] [--first 0] [--count 100] [--budget 15] [--part i/n]`: which are
 right, faster than eager PyTorch, and how far the chosen plan is from the fastest that was timed. With `--part`, runs
-share the programs (one run for each GPU, chosen by CUDA_VISIBLE_DEVICES); `python -m tests.models PAGE --merge FILE...`
+share the programs (one run for each GPU, chosen by CUDA_VISIBLE_DEVICES) and the cores; `python -m tests.models PAGE --merge FILE...`
 makes one page of their rows. The exit code is 1 where a kernel is wrong, missing, or slower than eager PyTorch.
 """
 
@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         i, n = given.part
         texts = [*model_specs(given.seed, given.count, given.first)][i - 1 :: n]
-        document = run_rows([job(t, given.small) for t in texts], Means.of(given), given)
+        document = run_rows([job(t, given.small) for t in texts], Means.of(given, n), given)
     document["rows"].sort(key=lambda row: row["name"].rsplit("_", 1)[1])
     given.page.write_text(page(document), encoding="utf-8")
     print(page(document).split("\nTimes in")[0])

@@ -31,7 +31,7 @@ from mirage_cli.structural import Found, Options, search_program
 from mirage_cli.target import Target, driver_version, find_target, local_target
 from mirage_cli.tune.child import Child, ChildDied
 from mirage_cli.tune.interpreted import reduced_sizes
-from mirage_cli.tune.measure import Candidate, Failure, Standard, Timing
+from mirage_cli.tune.measure import Candidate, Failure, MeasureError, Standard, Timing
 from mirage_cli.tune.trials import Trial, Tuned
 from mirage_cli.verify.numeric import longest_sum
 
@@ -149,24 +149,26 @@ class Means:
     searchers: int
 
     @classmethod
-    def of(cls, given: argparse.Namespace) -> Means:
+    def of(cls, given: argparse.Namespace, runs: int = 1) -> Means:
+        """runs: how many share the cores."""
+        cores = len(os.sched_getaffinity(0)) // runs
         measures = given.target == "auto"
         target = local_target() if measures else find_target(given.target)
         if target is None or (measures and driver_version() is None):
             raise SystemExit("this machine has no GPU: plan for one with --target h200")
-        options = Options(workers=given.workers, budget_s=given.budget, seed=given.seed)
-        return cls(target, options, measures, given.searchers)
+        searchers = given.searchers or (2 if cores > 4 else 1)
+        workers = given.workers or max(cores - searchers, 1)
+        return cls(target, Options(workers=workers, budget_s=given.budget, seed=given.seed), measures, searchers)
 
 
 def add_arguments(parser: argparse.ArgumentParser, budget: float) -> None:
-    cores = len(os.sched_getaffinity(0))
     parser.add_argument("page", type=Path)
     parser.add_argument("--json", type=Path, help="the rows, written as they come (default: beside the page)")
     parser.add_argument("--budget", type=float, default=budget, help="seconds of search and tuning for each program")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target", default="auto", help="plan for this GPU instead of measuring on this machine's")
-    parser.add_argument("--workers", type=int, default=max(cores - 2, 1), help="processes that compile")
-    parser.add_argument("--searchers", type=int, default=2 if cores > 4 else 1, help="programs searched at a time")
+    parser.add_argument("--workers", type=int, help="processes that compile")
+    parser.add_argument("--searchers", type=int, help="programs searched at a time, ahead of tuning")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no program after this long")
     parser.add_argument("--small", action="store_true", help="reduced sizes, to try out the run itself")
     parser.add_argument(
@@ -233,8 +235,12 @@ def one(j: Job, future: Future[Found], pipeline: Tuning) -> Row:
     row = result(document, pipeline.tuned if pipeline.measures else None)
     row["seconds"] = {"search": found.seconds, "tune": took, "all": found.seconds + took}
     row["rejected_by_verifier"] = list(found.rejected)
-    if pipeline.measures and row["state"] == "right" and (problem := pipeline.checked(j.program)) is not None:
-        row |= {"state": "wrong", "problem": problem}
+    if pipeline.measures and row["state"] == "right":
+        try:
+            problem = pipeline.checked(j.program)
+        except MeasureError as error:  # its figures stay
+            return row | {"state": "failed", "problem": f"while the winner was checked: {error}"}
+        row |= {"state": "wrong", "problem": problem} if problem is not None else {}
     return row
 
 
