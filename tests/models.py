@@ -3,7 +3,8 @@
 `python -m tests.models PAGE [--json FILE] [--seed 0] [--first 0] [--count 100] [--budget 15] [--part i/n]`: which are
 right, faster than eager PyTorch, and how far the chosen plan is from the fastest that was timed. With `--part`, runs
 share the programs and the cores (one run for each GPU, chosen by CUDA_VISIBLE_DEVICES), and
-`python -m tests.models PAGE --merge FILE...` makes one page of their rows. The exit code is 1 where a kernel is wrong, missing, or slower than eager PyTorch.
+`python -m tests.models PAGE --merge FILE...` makes one page of their rows. The exit code is 1 where a kernel is wrong,
+missing, or slower than eager PyTorch.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def test_a_search_that_raises_or_dies_leaves_the_others_alone() -> None:
 
 def test_a_run_without_a_gpu_leaves_rows_and_a_page(tmp_path: Path) -> None:
     page, rows = tmp_path / "page.md", tmp_path / "rows.json"
-    options = ("--target", "h200", "--small", "--budget", "2", "--workers", "1", "--json", str(rows))
+    options = ("--target", "h200", "--small", "--budget", "60", "--workers", "1", "--json", str(rows))
     assert large_problems.main([str(page), *options, "--only", "output_projection"]) == 0
     (row,) = json.loads(rows.read_text(encoding="utf-8"))["rows"]
     assert row["state"] == "right" and row["seconds"]["all"] > 0 and row["dims"]["k"] == 7
