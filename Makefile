@@ -14,7 +14,7 @@ STAMP  := $(VENV)/.installed
 PYTEST := PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BIN)/python -m pytest -p xdist -p pytest_timeout -n 2 --timeout 300
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint check format gpu study ablation random mutations clean
+.PHONY: help venv demo test lint check format gpu models study ablation random mutations clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,16 +63,27 @@ format: $(STAMP) ## Format the code, and mend what lint can mend
 	$(BIN)/ruff format .
 
 # On a machine with a GPU and perhaps no network: where the imports work as it is, nothing is installed.
+define ON_GPU
+set -e; \
+if $(PYTHON) -c 'import pytest, rich, sqlite_utils, torch, triton, typer, yaml' 2>/dev/null; \
+then python=$(PYTHON); else $(MAKE) venv; python=$(BIN)/python; fi; \
+set -x; \
+gpu=$$($$python -c 'from mirage_cli.target import find_target; print(find_target("auto").name)'); \
+mkdir -p results/$$gpu;
+endef
+
 gpu: ## Run the tests that need a GPU, and the benchmark into results/
-	@set -e; \
-	if $(PYTHON) -c 'import pytest, rich, sqlite_utils, torch, triton, typer, yaml' 2>/dev/null; \
-	then python=$(PYTHON); else $(MAKE) venv; python=$(BIN)/python; fi; \
-	set -x; \
+	@$(ON_GPU) \
 	$$python -m pytest -m gpu; \
-	gpu=$$($$python -c 'from mirage_cli.target import find_target; print(find_target("auto").name)'); \
-	mkdir -p results/$$gpu; \
 	$$python -m mirage_cli bench search_specs/*.yaml --against eager,compile,sdpa \
 		--json results/$$gpu/bench.json --markdown results/$$gpu/README.md
+
+models: ## Search and tune 100 model-like programs and the large problems on this GPU, into results/ (an hour)
+	@$(ON_GPU) \
+	failed=; \
+	$$python -m tests.models results/$$gpu/models.md || failed=1; \
+	$$python -m tests.large_problems results/$$gpu/large_problems.md || failed=1; \
+	test -z "$$failed"
 
 study: $(STAMP) ## Compare the cost model with what the H200 measured, into results/
 	$(BIN)/python -m mirage_cli.study --drawn tests/data/h200_sample.json.gz \
