@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from mirage_cli import structural
-from mirage_cli.codegen.export import export_source, load_export
+from mirage_cli.codegen.export import export_source, kernels_source, load_export
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.program import Program
@@ -197,3 +197,42 @@ def test_without_a_gpu_plans_that_overflow_like_eager_pass_only_if_no_other_does
     document = offline(overflow).finish(program, "", found)
     assert [row["id"] for row in document["top"]] == ([first, *others] if all_overflow else others)[: Options().top]
     assert document["best"]["id"] == document["top"][0]["id"]
+
+
+EXPONENTIALS = """
+name: exponentials
+dims: {{m: 8, k: 40}}
+dtype: {dtype}
+inputs:
+  X: [m, k]
+program: |
+  E = exp(X)
+  Z = {other}
+outputs:
+  E: [m, k]
+  Z: {dims}
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(
+    ("other", "dims"),
+    [
+        ("sum(E, k)", "[m]"),
+        ("mean(E, k)", "[m]"),
+        ("softmax(X, k)", "[m, k]"),
+        ("logsumexp(X, k)", "[m]"),
+        ("E / sum(E, k)", "[m, k]"),
+    ],
+)
+def test_an_exponential_that_is_an_output_is_computed_as_written(dtype: str, other: str, dims: str) -> None:
+    """With its maximum subtracted, a row of 90, 1 and 0 would be inf · 0. What is scaled by it stays safe."""
+    program = parse_spec(EXPONENTIALS.format(dtype=dtype, other=other, dims=dims)).at()
+    found = search_program(program, H200, Options())
+    assert found.plans and not found.rejected
+    graphs = {p.id: p for p in found.plans}
+    assert found.as_written in graphs
+    with Interpreter() as interpreter:
+        plan = found.plans[0]
+        judged = interpreter.judge(program, kernels_source(plan.graph, plan.schedule), 0)
+        assert judged.ok, judged.problem

@@ -11,7 +11,7 @@ The equations of the program itself are nodes too, so the program as written is 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -19,7 +19,7 @@ from itertools import combinations
 from math import prod
 
 from mirage_cli.algebra.canonical import ONE, Algebra, Atom, Form, Mono
-from mirage_cli.algebra.safe import overflowing, program_forms
+from mirage_cli.algebra.safe import grows_with_exponentials, overflowing, plain_forms, program_forms
 from mirage_cli.ir.ops import OPS, Number, Type
 from mirage_cli.ir.program import Program
 
@@ -76,7 +76,8 @@ def _ordered(s: Step) -> tuple[str, tuple[Source, ...], tuple[str, ...]]:
 class Decomposition:
     """The AND-OR graph. `nodes` has a class for every form; inputs have no nodes.
 
-    forms: of the program's values. names: what the program calls a form, and own: where that is the value as the
+    forms: of each of the program's values; two where its exponentials are safe and, for the sake of an output that is
+    as large as they are, as written. names: what the program calls a form, and own: where that is the value as the
     program computes it. cuts: how many nodes were left out, by reason.
     """
 
@@ -84,7 +85,7 @@ class Decomposition:
     program: Program
     outputs: tuple[Form, ...]
     nodes: dict[Form, tuple[Node, ...]]
-    forms: dict[str, Form]
+    forms: Mapping[str, tuple[Form, ...]]
     names: dict[Form, str]
     own: dict[Form, str]
     cuts: Counter[str] = field(default_factory=Counter)
@@ -143,12 +144,19 @@ def decompose(program: Program, *, own_algebra_only: bool = False) -> Decomposit
     for name, form in raw.items():
         strip = tuple((a, -e) for a, e in overflowing(form) if a not in unsafe_outputs)
         safe[name] = algebra.mul(form, algebra.of_mono(strip)) if strip else form
-    d = Decomposition(algebra, program, tuple(safe[t.name] for t in program.outputs), {}, safe, {}, {})
-    for name, form in safe.items():
-        d.names.setdefault(form, name)
-        if raw[name] is form:
-            d.own.setdefault(form, name)
-    own = _program_nodes(d, safe)
+    plain = plain_forms(algebra, program)
+    as_written = {t.name for t in program.outputs if grows_with_exponentials(plain[t.name], raw[t.name])}
+    outputs = tuple((plain if t.name in as_written else safe)[t.name] for t in program.outputs)
+    versions = (safe, plain) if as_written else (safe,)
+    d = Decomposition(algebra, program, outputs, {}, {n: tuple(v[n] for v in versions) for n in safe}, {}, {})
+    own: dict[Form, list[Node]] = {}
+    for forms in versions:
+        for name, form in forms.items():
+            d.names.setdefault(form, name)
+            if form in (raw[name], plain[name]):
+                d.own.setdefault(form, name)
+        for form, nodes in _program_nodes(d, forms).items():
+            own.setdefault(form, []).extend(nodes)
     todo = list(dict.fromkeys(d.outputs))
     for form in todo:
         if d.is_input(form):

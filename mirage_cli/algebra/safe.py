@@ -15,11 +15,23 @@ from mirage_cli.ir.program import Arg, Eqn, Program
 
 def program_forms(algebra: Algebra, program: Program) -> dict[str, Form]:
     """The form of every value of a lowered program, exponentials made safe (see `make_safe`)."""
+    return drop_shifts(algebra, make_safe(algebra, plain_forms(algebra, program)), [t.name for t in program.outputs])
+
+
+def plain_forms(algebra: Algebra, program: Program) -> dict[str, Form]:
+    """The form of every value of a lowered program, exponentials as they are written."""
     algebra.axes |= set(program.order)
-    forms: dict[str, Form] = {t.name: algebra.input(t.name, t.dims) for t in program.inputs}
-    for e in program.eqns:
-        forms[e.out] = algebra.apply(e.op, [_operand(a, forms) for a in e.args], e.axes)
-    return drop_shifts(algebra, make_safe(algebra, forms), [t.name for t in program.outputs])
+    return eqn_forms(algebra, program.eqns, {t.name: algebra.input(t.name, t.dims) for t in program.inputs})
+
+
+def grows_with_exponentials(plain: Form, safe: Form) -> bool:
+    """Whether the safe form of a value still has some exp(max a) that its plain form lacks.
+
+    Such a value is as large as the exponentials themselves. To subtract their maximum gains nothing, and loses much:
+    exp(max a) overflows where exp(a - max a) is 0, and their product is a NaN.
+    """
+    written = _atoms([plain])
+    return any(a.kind == "exp" and _is_maximum(a.args[0]) and a not in written for a in _atoms([safe]))
 
 
 def _operand(a: Arg, forms: Mapping[str, Form]) -> Form | Number:

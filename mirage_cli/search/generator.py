@@ -125,8 +125,8 @@ class _Search:
         self.space = Space(d, bounds)
         sizes = d.program.sizes
         self.sizes = sizes | {new: sizes[old] for new, old in d.algebra.aliases.items()}
-        self.exact = {d.forms[v] for v in d.program.exact()}
-        self.precise = self.exact | {d.forms[v] for v in d.program.internals}
+        self.exact = {f for v in d.program.exact() for f in d.forms[v]}
+        self.precise = self.exact | {f for v in d.program.internals for f in d.forms[v]}
         self.broadcast = {f for t, f in zip(d.program.outputs, d.outputs, strict=True) if frozenset(t.dims) != f.dims}
         self.memo: dict[tuple[frozenset[Form], int], tuple[float, list[tuple[float, tuple[Costed, ...]]]]] = {}
         self.whole: list[tuple[float, tuple[Costed, ...]]] = []  # kernel graphs so far
