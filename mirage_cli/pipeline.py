@@ -30,7 +30,7 @@ from mirage_cli.store import Best, Key, Measurement, Store, StoredMuGraph, Store
 from mirage_cli.structural import Found, Options, Plan
 from mirage_cli.target import Target, driver_version
 from mirage_cli.verify.equivalence import Verdict
-from mirage_cli.verify.numeric import longest_sum
+from mirage_cli.verify.numeric import independent_axis, longest_sum
 
 TUNING = 0.25
 """The part of the budget that tuning has however long the search took."""
@@ -80,7 +80,8 @@ def measured_problem(program: Program, seed: int) -> Any:
 
     forms = [torch_source(program), torch_source(lower(program), "stepwise")]
     source = "\n\n\n".join(["import torch", *forms])
-    return Problem(tuple(spec(t) for t in program.inputs), tuple(spec(t) for t in program.outputs), source, seed)
+    tensors = tuple(spec(t) for t in program.inputs), tuple(spec(t) for t in program.outputs)
+    return Problem(*tensors, source, seed, independent_axis(program))
 
 
 Progress = Callable[[str], None]

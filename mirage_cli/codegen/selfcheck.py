@@ -14,6 +14,8 @@ import torch
 
 from mirage_cli.verify.yardstick import (
     DISTRIBUTIONS,
+    Cut,
+    Piece,
     RoundEveryResult,
     as_tuple,
     draw,
@@ -36,6 +38,7 @@ def check(
     precision: torch.dtype,
     tolerance: float,
     device: torch.device,
+    cut: Cut | None,
 ) -> Iterator[tuple[bool, str]]:
     """For each distribution: whether it passes, and a line with the errors against float64.
 
@@ -44,18 +47,20 @@ def check(
     for seed, kind in enumerate(DISTRIBUTIONS):
         inputs = draw(kind, shapes, dtypes, scales, contracted, device, seed)
 
+        def exact(piece: Piece, inputs: list[torch.Tensor] = inputs) -> tuple[torch.Tensor, ...]:
+            return as_tuple(eager(*in_float64(piece.inputs(inputs))))
+
         def rounded(
-            dtype: torch.dtype | None, chance: int, inputs: list[torch.Tensor] = inputs
+            piece: Piece, dtype: torch.dtype | None, chance: int, inputs: list[torch.Tensor] = inputs
         ) -> tuple[torch.Tensor, ...]:
-            wide = in_float64(inputs, dtype, chance)
+            wide = in_float64(piece.inputs(inputs), dtype, chance)
             with RoundEveryResult(dtype or precision, dtype is not None, chance):
                 return as_tuple((stepwise if dtype else eager)(*wide))
 
         with fresh_memory_is_nan():
             outputs = as_tuple(run(*inputs))
-        exact = as_tuple(eager(*in_float64(inputs)))
         theirs = as_tuple(eager(*inputs))
-        verdict = judge_outputs(kind.name, outputs, exact, theirs, rounded, tolerance, True, contracted)
+        verdict = judge_outputs(kind.name, outputs, exact, theirs, rounded, tolerance, True, contracted, cut)
         figures = f"error {verdict.error.norm:.2e}, eager's {verdict.eager_error.norm:.2e}"
         overflow = f", but {verdict.excused} overflow as in eager" if verdict.excused else ""
         line = f"{kind.name:<11} {figures}  {verdict.problem or 'passes'}{overflow}  ({kind.doc})"
