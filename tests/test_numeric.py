@@ -374,6 +374,15 @@ def test_a_nan_is_right_only_where_float64_has_no_number() -> None:
     assert one_output([math.nan, *row], [math.nan, *row]).problem is None
 
 
+def test_an_output_without_axes_is_judged() -> None:
+    ref = torch.tensor(3.0, dtype=torch.float64)
+    for value, right in ((3.0, True), (math.inf, False), (math.nan, False)):
+        y, eager = torch.tensor(value).half(), torch.tensor(3.0).half()
+        found = judge_outputs("normal", [y], lambda _: [ref], [eager], lambda *_: [ref], 4, False)
+        assert (found.problem is None) == right
+        assert math.isfinite(error_of(y, 0, lambda _: [ref], [Piece()]).norm) == right
+
+
 def test_only_what_rounding_does_not_explain_is_excused() -> None:
     row = [1.0] * 13
     y = [math.inf, math.inf, math.inf, *row]

@@ -179,7 +179,7 @@ class Measured:
         else:
             size = torch.where(torch.isfinite(ref), ref.abs(), 0.0).reshape(*ref.shape[: self.row_axis], -1).amax(-1)
         size = torch.where(size > 0, size, self.largest or 1.0)
-        return size.reshape(*size.shape, *(1,) * (ref.dim() - size.dim()))
+        return size.reshape((*size.shape, *(1,) * (ref.dim() - size.dim())))
 
     @property
     def error(self) -> Error:
