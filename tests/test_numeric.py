@@ -454,6 +454,8 @@ def test_judging_in_pieces_finds_the_same_errors(name: str, monkeypatch: pytest.
     whole, apart = (error_of(y, 0, exact, some) for some in ([Piece()], pieces))
     assert apart.norm == pytest.approx(whole.norm, rel=1e-9)
     assert apart.row == pytest.approx(whole.row, rel=1e-9)
+    assert judge(p, kernel(p), eager).ok
+    assert not judge(p, kernel(p, 1.03), eager).ok
     last = tuple(n - 1 for n in y.shape)
     for value in (math.inf, math.nan, 1e3):
         wrong = y.clone()

@@ -75,6 +75,8 @@ def judge(
     where = torch.device(device)
     allowed = program.tolerance if tolerance is None else tolerance
     terms = longest_sum(program)
+    fields = independent_axis(program) if reference is None else None
+    cut = y.Cut(*fields) if fields else None
     found: list[Judgement] = []
     for i, kind in enumerate(y.DISTRIBUTIONS):
         if distributions is not None and kind.name not in distributions:
@@ -94,7 +96,9 @@ def judge(
         with y.fresh_memory_is_nan():
             outputs = run([x.clone() for x in inputs])
         theirs = y.as_tuple(eager(*inputs))
-        found.append(y.judge_outputs(kind.name, outputs, exact, theirs, rounded, allowed, overflow_like_eager, terms))
+        found.append(
+            y.judge_outputs(kind.name, outputs, exact, theirs, rounded, allowed, overflow_like_eager, terms, cut)
+        )
     worst = max(found, key=lambda j: j.score)
     ok = all(j.problem is None for j in found)
     return NumericVerdict(ok, worst, found[0].error.norm, found[0].eager_error.norm, allowed, tuple(found))
