@@ -67,7 +67,7 @@ def losses(results: Sequence[Document]) -> list[str]:
 
 
 def lost_text(lost: Document, best: Document | None) -> str:
-    us, best_us = time_of(lost), best and time_of(best)
+    us, best_us = time_of(lost), time_of(best) if best else None
     faster = f" ({best_us / us:.2f} times as fast as the best)" if best_us and us else ""
     kernels = f"{lost['kernels']} kernel{'s' * (lost['kernels'] != 1)}"
     return f"{lost['id'][:8]}, {kernels}, {figure(us)} µs{faster}: {lost['problem']}"

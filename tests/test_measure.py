@@ -37,7 +37,8 @@ from mirage_cli.tune.measure import (
 )
 from mirage_cli.tune.worker import Bench
 from mirage_cli.verify import yardstick
-from mirage_cli.verify.yardstick import DISTRIBUTIONS, Piece
+from mirage_cli.verify.testdata import DISTRIBUTIONS
+from mirage_cli.verify.yardstick import Piece
 
 ELEMENTS = 4096
 X = TensorSpec("X", (ELEMENTS,), "float32")

@@ -13,10 +13,10 @@ from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.derived import derived_equation
 from mirage_cli.ir.program import Builder, Program, Tensor
 from mirage_cli.tune.interpreted import halved_sum, product_of_tf32x3, to_tf32
-from mirage_cli.verify import yardstick
+from mirage_cli.verify import testdata, yardstick
 from mirage_cli.verify.numeric import NumericVerdict, draw_inputs, independent_axis, judge, reference64
+from mirage_cli.verify.testdata import DISTRIBUTIONS
 from mirage_cli.verify.yardstick import (
-    DISTRIBUTIONS,
     Cut,
     Error,
     Judgement,
@@ -500,7 +500,7 @@ def test_an_axis_to_judge_along_is_mixed_by_nothing() -> None:
 
 
 def test_large_data_are_drawn_in_pieces_of_whole_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(yardstick, "DRAWN_ELEMENTS", 64)
+    monkeypatch.setattr(testdata, "DRAWN_ELEMENTS", 64)
     for kind in DISTRIBUTIONS:
         q, _, _ = draw_inputs(attention(), kind.name, torch.device("cpu"), 0)
         assert torch.isfinite(q).all() and len(q.unique()) > 10

@@ -1,4 +1,4 @@
-"""What `python FILE` does in an exported kernel. Exported files carry this text, behind that of `verify.yardstick`."""
+"""What `python FILE` does in an exported kernel. Exported files carry this text, behind that of what it imports."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 
+from mirage_cli.verify.testdata import DISTRIBUTIONS, draw
 from mirage_cli.verify.yardstick import (
-    DISTRIBUTIONS,
     Cut,
     Piece,
     RoundEveryResult,
     as_tuple,
-    draw,
     fresh_memory_is_nan,
     in_float64,
     judge_outputs,

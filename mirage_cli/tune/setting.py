@@ -21,7 +21,7 @@ from mirage_cli.tune.measure import (
 )
 from mirage_cli.tune.modules import load_module
 from mirage_cli.tune.outputs import GUARD_ELEMENTS, Tensors, WrongError, guarded_buffer, inside_of, poison
-from mirage_cli.verify import yardstick
+from mirage_cli.verify import testdata, yardstick
 
 COLD_L2 = 8
 MAX_SETS = 4096
@@ -116,8 +116,8 @@ class Setting:
         specs = self.problem.inputs
         shapes, scales = [s.shape for s in specs], [s.scale for s in specs]
         dtypes: list[torch.dtype] = [getattr(torch, s.dtype) for s in specs]
-        seed = self.problem.seed + i + len(yardstick.DISTRIBUTIONS) * anew
-        return yardstick.draw(yardstick.DISTRIBUTIONS[i], shapes, dtypes, scales, contracted, self.device, seed)
+        seed = self.problem.seed + i + len(testdata.DISTRIBUTIONS) * anew
+        return testdata.draw(testdata.DISTRIBUTIONS[i], shapes, dtypes, scales, contracted, self.device, seed)
 
     def input_sets(self) -> list[tuple[Tensors, Tensors]]:
         """Copies of the draws in turn and room for the outputs, enough to cover `COLD_L2` times the L2.
@@ -204,7 +204,7 @@ class Setting:
         at: list[tuple[Tensors, Tensors]] = [([], [])]
         run: Run | None = None
         with torch.no_grad():
-            for i, kind in enumerate(yardstick.DISTRIBUTIONS):
+            for i, kind in enumerate(testdata.DISTRIBUTIONS):
                 self.report(At(candidate.id, candidate.timeout_s))
                 case = self.case(i, standard.contracted, anew)
                 guarded = [poison(guarded_buffer(spec, self.device)) for spec in self.problem.outputs]

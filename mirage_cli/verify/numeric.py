@@ -71,6 +71,7 @@ def judge(
     import torch
 
     from mirage_cli.verify import yardstick as y
+    from mirage_cli.verify.testdata import DISTRIBUTIONS
 
     where = torch.device(device)
     allowed = program.tolerance if tolerance is None else tolerance
@@ -78,7 +79,7 @@ def judge(
     fields = independent_axis(program) if reference is None else None
     cut = y.Cut(*fields) if fields else None
     found: list[Judgement] = []
-    for i, kind in enumerate(y.DISTRIBUTIONS):
+    for i, kind in enumerate(DISTRIBUTIONS):
         if distributions is not None and kind.name not in distributions:
             continue
         inputs = draw_inputs(program, kind.name, where, seed + i)
@@ -108,13 +109,13 @@ def draw_inputs(program: Program, distribution: str, device: torch.device, seed:
     """The program's inputs from the distribution of this name."""
     import torch
 
-    from mirage_cli.verify import yardstick as y
+    from mirage_cli.verify.testdata import DISTRIBUTIONS, draw
 
-    kind = next(k for k in y.DISTRIBUTIONS if k.name == distribution)
+    kind = next(k for k in DISTRIBUTIONS if k.name == distribution)
     sizes = program.sizes
     shapes = [tuple(sizes[d] for d in t.dims) for t in program.inputs]
     dtypes: list[torch.dtype] = [getattr(torch, t.dtype) for t in program.inputs]
-    return y.draw(kind, shapes, dtypes, [t.scale for t in program.inputs], longest_sum(program), device, seed)
+    return draw(kind, shapes, dtypes, [t.scale for t in program.inputs], longest_sum(program), device, seed)
 
 
 def longest_sum(program: Program) -> int:
