@@ -30,7 +30,7 @@ from mirage_cli.store import Best, Key, Measurement, Store, StoredMuGraph, Store
 from mirage_cli.structural import Found, Options, Plan
 from mirage_cli.target import Target, driver_version
 from mirage_cli.verify.equivalence import Verdict
-from mirage_cli.verify.numeric import longest_sum
+from mirage_cli.verify.numeric import independent_axis, longest_sum
 
 TUNING = 0.25
 """The part of the budget that tuning has however long the search took."""
@@ -80,8 +80,16 @@ def measured_problem(program: Program, seed: int) -> Any:
 
     forms = [torch_source(program), torch_source(lower(program), "stepwise")]
     source = "\n\n\n".join(["import torch", *forms])
-    return Problem(tuple(spec(t) for t in program.inputs), tuple(spec(t) for t in program.outputs), source, seed)
+    tensors = tuple(spec(t) for t in program.inputs), tuple(spec(t) for t in program.outputs)
+    return Problem(*tensors, source, seed, independent_axis(program))
 
+
+def lost_row(graph: MuGraph, id: str, us: float | None, problem: str | None) -> dict[str, Any]:
+    """An element of `lost`: a plan that was faster than the best, and why it was refused."""
+    return {"id": id, "kernels": len(graph.kernels), "time_us": us, "problem": problem}
+
+
+WRONG = "wrong in the interpreter"
 
 Progress = Callable[[str], None]
 
@@ -162,15 +170,17 @@ class Pipeline:
         eager = tuned.baselines.get("eager")
         eager_us = eager.median_us if isinstance(eager, Timing) else None
         base["tuning"] = tuned.stats
-        if best is None or best.timing is None or tuned.verdict is None:
-            base["best"] = None
-            return base
         graphs = {p.id: p.graph for p in found.plans}
         if incumbent is not None:
             graphs.setdefault(incumbent.mugraph, incumbent.graph)
+        base["lost"] = [lost_row(graphs[t.mugraph], t.mugraph, t.us, v.problem) for t, v in tuned.lost]
+        if best is None or best.timing is None or tuned.verdict is None:
+            base["best"] = None
+            return base
         graph = graphs[best.mugraph]
         base["best"] = {
             "id": best.mugraph,
+            "as_written": best.mugraph == found.as_written,
             "kernels": len(graph.kernels),
             "status": "measured",
             **best.timing.to_json(),
@@ -307,6 +317,8 @@ class Pipeline:
         base["dropped"] = dict(failures)
         if base["top"]:
             base["best"] = best = base["top"][0]
+            best["as_written"] = best["id"] == found.as_written
+            base["lost"] = [x for x in base["lost"] if x["predicted_us"] < best["predicted_us"]]
             graph = next(p.graph for p in found.plans if p.id == best["id"])
             schedule = Schedule.from_json(best["schedule"])
             best["bottlenecks"] = bottlenecks(graph, schedule, self.target)
@@ -331,6 +343,8 @@ class Pipeline:
                 outcome = self.check_offline(program, p)
                 if isinstance(outcome, str):
                     failures[outcome] += 1
+                    if outcome.startswith(WRONG):
+                        base["lost"].append(lost_row(p.graph, p.id, None, outcome) | {"predicted_us": p.predicted_us})
                     continue
                 schedule, judged = outcome
                 row |= {
@@ -387,11 +401,11 @@ class Pipeline:
             if judged.ok and (long := own_sums(program, p.graph, schedule)) is not None:
                 before, judged = judged, interpret(*long)
                 if not judged.ok and not schedule.tf32x3:  # whatever else the schedule is
-                    return f"wrong in the interpreter: {judged.problem}"
+                    return f"{WRONG}: {judged.problem}"
                 judged = replace(judged, excused=judged.excused + before.excused)
             if judged.ok:
                 return schedule, judged
-            reason = f"wrong in the interpreter: {judged.problem}"
+            reason = f"{WRONG}: {judged.problem}"
         return reason
 
     def compiled_offline(self, p: Plan, problem: Any) -> Iterator[tuple[Schedule, Any]]:
@@ -431,6 +445,7 @@ class Pipeline:
             "search": found.stats,
             "best": None,
             "top": [],
+            "lost": [],
             "complete": True,
             "asked": {
                 k: v for k, v in asdict(self.options).items() if k in ("seed", "top", "budget_s", "tune", "context")

@@ -48,8 +48,29 @@ def _group_table(rows: Sequence[Document]) -> Table:
             table.add_row(dims, "none", "", "", "", "", "", r["search"]["stopped"])
             continue
         us = [figure(x) for x in (time_of(b), b["floor_us"], b["eager_us"])]
-        table.add_row(dims, b["id"][:8], str(b["kernels"]), *us, error_text(b), b["status"])
+        table.add_row(dims, b["id"][:8], str(b["kernels"]), *us, error_text(b), status_text(r))
     return table
+
+
+def status_text(r: Document) -> str:
+    """`measured` or `predicted`, and whether it is the program as it was written."""
+    return r["best"]["status"] + (", as written" if r["best"]["id"] == r.get("as_written") else "")
+
+
+def losses(results: Sequence[Document]) -> list[str]:
+    """A line for each result than which something faster was refused."""
+    return [
+        f"{r['spec']} {sizes_text(r['dims'])}: refused, though faster: {lost_text(r['lost'][0], r['best'])}"
+        for r in results
+        if r.get("lost")
+    ]
+
+
+def lost_text(lost: Document, best: Document | None) -> str:
+    us, best_us = time_of(lost), time_of(best) if best else None
+    faster = f" ({best_us / us:.2f} times as fast as the best)" if best_us and us else ""
+    kernels = f"{lost['kernels']} kernel{'s' * (lost['kernels'] != 1)}"
+    return f"{lost['id'][:8]}, {kernels}, {figure(us)} µs{faster}: {lost['problem']}"
 
 
 def time_of(best: Document) -> float | None:
@@ -100,13 +121,15 @@ def explanation(r: Document) -> list[Table | Text]:
         rows += [(name, finalist_text(t)) for name in ("found", "stored") if (t := tuning.get(name))]
         parts.append(mapping_table("tuned", rows))
     b = r["best"]
+    if r.get("lost"):
+        parts.append(mapping_table("refused, though faster", ((x["id"], lost_text(x, b)) for x in r["lost"])))
     if b is None:
         parts.append(Text("No kernel was found."))
         return parts
     us = time_of(b)
     rows = [
         ("μGraph", f"{b['id']}, {b['kernels']} kernels"),
-        ("time", f"{figure(us)} µs, {b['status']}"),
+        ("time", f"{figure(us)} µs, {status_text(r)}"),
         ("floor", f"{figure(b['floor_us'])} µs" + (f", {b['floor_us'] / us:.0%} of it reached" if us else "")),
         ("eager PyTorch", f"{figure(b['eager_us'])} µs"),
         ("error against float64", f"{b['error_vs_float64']} (eager's {b['eager_error_vs_float64']})"),

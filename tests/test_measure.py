@@ -36,7 +36,9 @@ from mirage_cli.tune.measure import (
     Timing,
 )
 from mirage_cli.tune.worker import Bench
-from mirage_cli.verify.yardstick import DISTRIBUTIONS
+from mirage_cli.verify import yardstick
+from mirage_cli.verify.testdata import DISTRIBUTIONS
+from mirage_cli.verify.yardstick import Piece
 
 ELEMENTS = 4096
 X = TensorSpec("X", (ELEMENTS,), "float32")
@@ -120,7 +122,25 @@ def test_input_sets_that_follow_each_other_differ(tmp_path: Path) -> None:
     sets = [inputs[0] for inputs, _ in setting.input_sets()]
     assert len(sets) >= 3
     assert torch.equal(sets[0], sets[2]) and not torch.equal(sets[0], sets[1])
-    assert [torch.equal(x, 2 * y.double()) for (x,), y in zip(setting.expected, sets, strict=False)] == [True, True]
+    for case, x in zip(setting.expected, sets, strict=False):
+        assert torch.equal(*case.exact(Piece()), 2 * x.double())
+
+
+def test_a_large_problem_is_judged_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of its float64 values no more than a piece is made at a time, and every piece counts."""
+    monkeypatch.setattr(yardstick, "PIECE_BYTES", 1000)
+    setting = Bench(torch.device("cpu"), 0.5, tmp_path, lambda _: None)
+    setting.set_problem(replace(DOUBLING, cut=((0,), (0,), ELEMENTS, 1)))
+    largest: list[int] = []
+    wide = setting.wide
+    monkeypatch.setattr(setting, "wide", lambda xs: (largest.append(xs[0].shape[0]), wide(xs))[1])
+    assert setting.judge_all(GOOD, STANDARD, anew=False).ok
+    assert max(largest) == 1000 and not setting.cases
+    last = candidate("last", "torch.mul(x, 2, out=y)\ny[-1] = float('inf')")
+    assert f"inf at ({ELEMENTS - 1}," in str(setting.judge_all(last, STANDARD, anew=False).problem)
+    (inputs, _), *_ = setting.input_sets()
+    assert setting.accuracy([(0, [2 * inputs[0]])]).relative < 1e-3
+    assert setting.accuracy([(0, [torch.full_like(inputs[0], math.inf)])]).relative == math.inf
 
 
 def right(result: object) -> None:

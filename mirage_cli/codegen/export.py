@@ -193,7 +193,7 @@ class _Parts:
 
 def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: ExportInfo | None = None) -> str:
     """The text of the file of contract section "Exported kernels". Raises ExportNameError."""
-    from mirage_cli.verify.numeric import longest_sum
+    from mirage_cli.verify.numeric import independent_axis, longest_sum
 
     parts = _Parts(graph, schedule)
     name = program.name
@@ -230,9 +230,10 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         "cpu": "_PLANS",
         "scales": tuple_text(repr(float(t.scale)) for t in program.inputs),
         "contracted": str(longest_sum(program)),
+        "cut": "None" if (cut := independent_axis(program)) is None else f"Cut{cut}",
         "check": wrapped(
             "        results = check(",
-            f"run eager stepwise shapes dtypes scales contracted {precision} {program.tolerance:g} device".split(),
+            f"run eager stepwise shapes dtypes scales contracted {precision} {program.tolerance:g} device cut".split(),
             ")",
         ),
     }

@@ -203,6 +203,7 @@ def _check_this_file():
     device = torch.device("cuda" if gpu else "cpu")
     shapes, dtypes = [shape for _, shape, _ in _INPUTS], [dtype for _, _, dtype in _INPUTS]
     scales, contracted = @scales@, @contracted@
+    cut = @cut@
     passed = True
     with torch.inference_mode():
 @check@

@@ -1,4 +1,4 @@
-"""What `python FILE` does in an exported kernel. Exported files carry this text, behind that of `verify.yardstick`."""
+"""What `python FILE` does in an exported kernel. Exported files carry this text, behind that of what it imports."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 
+from mirage_cli.verify.testdata import DISTRIBUTIONS, draw
 from mirage_cli.verify.yardstick import (
-    DISTRIBUTIONS,
+    Cut,
+    Piece,
     RoundEveryResult,
     as_tuple,
-    draw,
     fresh_memory_is_nan,
     in_float64,
     judge_outputs,
@@ -36,6 +37,7 @@ def check(
     precision: torch.dtype,
     tolerance: float,
     device: torch.device,
+    cut: Cut | None,
 ) -> Iterator[tuple[bool, str]]:
     """For each distribution: whether it passes, and a line with the errors against float64.
 
@@ -44,18 +46,20 @@ def check(
     for seed, kind in enumerate(DISTRIBUTIONS):
         inputs = draw(kind, shapes, dtypes, scales, contracted, device, seed)
 
+        def exact(piece: Piece, inputs: list[torch.Tensor] = inputs) -> tuple[torch.Tensor, ...]:
+            return as_tuple(eager(*in_float64(piece.inputs(inputs))))
+
         def rounded(
-            dtype: torch.dtype | None, chance: int, inputs: list[torch.Tensor] = inputs
+            piece: Piece, dtype: torch.dtype | None, chance: int, inputs: list[torch.Tensor] = inputs
         ) -> tuple[torch.Tensor, ...]:
-            wide = in_float64(inputs, dtype, chance)
+            wide = in_float64(piece.inputs(inputs), dtype, chance)
             with RoundEveryResult(dtype or precision, dtype is not None, chance):
                 return as_tuple((stepwise if dtype else eager)(*wide))
 
         with fresh_memory_is_nan():
             outputs = as_tuple(run(*inputs))
-        exact = as_tuple(eager(*in_float64(inputs)))
         theirs = as_tuple(eager(*inputs))
-        verdict = judge_outputs(kind.name, outputs, exact, theirs, rounded, tolerance, True, contracted)
+        verdict = judge_outputs(kind.name, outputs, exact, theirs, rounded, tolerance, True, contracted, cut)
         figures = f"error {verdict.error.norm:.2e}, eager's {verdict.eager_error.norm:.2e}"
         overflow = f", but {verdict.excused} overflow as in eager" if verdict.excused else ""
         line = f"{kind.name:<11} {figures}  {verdict.problem or 'passes'}{overflow}  ({kind.doc})"

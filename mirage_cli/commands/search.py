@@ -180,13 +180,15 @@ def with_claims(store: Any, result: Mapping[str, Any]) -> dict[str, Any]:
 
 def finish(results: Sequence[Any], target: Any, as_json: bool, interrupted: bool) -> None:
     """Print results and choose the exit code."""
-    from mirage_cli.report import results_tables
+    from mirage_cli.report import losses, results_tables
 
     if as_json:
         emit_json(results, target)
     else:
         for table in results_tables(results):
             out.print(table)
+        for line in losses(results):
+            out.print(line, soft_wrap=True, markup=False)
     if interrupted:
         raise typer.Exit(130)
     if not any(better(r) for r in results):

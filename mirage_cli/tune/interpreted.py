@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import ceil, prod
+from math import ceil, isfinite, prod
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ SOON_ELEMENTS, SOON_PRODUCTS = 1 << 23, 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """ok, the errors on ordinary data, and what went wrong otherwise.
+    """ok, the errors on ordinary data (None where that of the kernel is infinite), and what went wrong otherwise.
 
     excused: how many places were let pass because eager PyTorch overflows there too.
     """
@@ -289,4 +289,5 @@ def _judge(program: Program, source: str, seed: int, overflow_like_eager: bool) 
     except Exception as error:  # the border of the process: whatever the generated text raises is its failure
         return Judged(False, None, None, f"in the interpreter: {type(error).__name__}: {error}")
     excused = sum(j.excused for j in verdict.detail)
-    return Judged(verdict.ok, verdict.error, verdict.eager_error, None if verdict.ok else str(verdict), excused)
+    error = verdict.error if isfinite(verdict.error) else None
+    return Judged(verdict.ok, error, verdict.eager_error, None if verdict.ok else str(verdict), excused)

@@ -77,12 +77,14 @@ class Problem:
 
     reference_source: module text with `reference(*inputs)` in torch, returning the output or a tuple; it is run in
         float64. None where outputs are not judged.
+    cut: the fields of the `yardstick.Cut` along which they are judged; None where they are judged whole.
     """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     reference_source: str | None = None
     seed: int = 0
+    cut: tuple[tuple[int | None, ...], tuple[int, ...], int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from mirage_cli.tune.measure import (
 )
 from mirage_cli.tune.modules import load_module
 from mirage_cli.tune.outputs import GUARD_ELEMENTS, Tensors, WrongError, guarded_buffer, inside_of, poison
-from mirage_cli.verify import yardstick
+from mirage_cli.verify import testdata, yardstick
 
 COLD_L2 = 8
 MAX_SETS = 4096
@@ -36,18 +36,29 @@ Run = Callable[[int], Tensors]
 
 @dataclass
 class Case:
-    """One distribution's inputs, with the outputs in float64 and by eager PyTorch."""
+    """One distribution's inputs, with the outputs by eager PyTorch, where these are asked for, and in float64.
 
+    whole: the float64 outputs, held where they are made in one piece.
+    """
+
+    setting: Setting
     inputs: Tensors
-    expected: Tensors
     eager: Tensors
+    whole: Tensors | None = None
 
-    def rounded(self, setting: Setting, dtype: torch.dtype | None, seed: int) -> Tensors:
-        """The outputs in float64 with the result of every operator, or else of every call of eager, rounded."""
+    def exact(self, piece: yardstick.Piece) -> Tensors:
+        """The outputs in float64 of a piece of the inputs."""
+        if piece.cut is not None:
+            return self.setting.wide(piece.inputs(self.inputs))
+        self.whole = self.whole or self.setting.wide(self.inputs)
+        return self.whole
+
+    def rounded(self, piece: yardstick.Piece, dtype: torch.dtype | None, seed: int) -> Tensors:
+        """The same with the result of every operator, or else of every call of eager, rounded."""
         own = next(x.dtype for x in self.inputs if x.is_floating_point())
-        wide = yardstick.in_float64(self.inputs, dtype, seed)
+        wide = yardstick.in_float64(piece.inputs(self.inputs), dtype, seed)
         with yardstick.RoundEveryResult(dtype or own, dtype is not None, seed):
-            return [y.double() for y in setting.reference(wide, "stepwise" if dtype else "reference")]
+            return [y.double() for y in self.setting.reference(wide, "stepwise" if dtype else "reference")]
 
 
 class Setting:
@@ -63,7 +74,9 @@ class Setting:
         self.report = report
         self.problem = Problem((), ())
         self.drawn: list[Tensors] = []  # draws of ordinary data, which the input sets hold in turn
-        self.expected: list[Tensors] = []  # of each of them, where there is a reference
+        self.cut: yardstick.Cut | None = None
+        self.pieces = yardstick.pieces_of(None)
+        self.expected: list[Case] = []  # of each of them, where there is a reference
         self.cases: dict[int, Case] = {}
         self.sets: list[tuple[Tensors, Tensors]] = []
         self.busy_until = -math.inf  # the end of the last timing
@@ -83,6 +96,8 @@ class Setting:
 
     def set_problem(self, problem: Problem) -> bool:
         self.problem = problem
+        self.cut = yardstick.Cut(*problem.cut) if problem.cut else None
+        self.pieces = yardstick.pieces_of(self.cut)
         self.expected = []
         self.cases.clear()
         self.sets.clear()
@@ -90,7 +105,9 @@ class Setting:
             torch.cuda.empty_cache()
         self.drawn = [self.inputs_of(0, contracted=1, anew=anew) for anew in (False, True)]
         if problem.reference_source is not None:
-            self.expected = [self.wide(inputs) for inputs in self.drawn]
+            self.expected = [Case(self, inputs, []) for inputs in self.drawn]
+            for case in self.expected:
+                case.exact(self.pieces[0])
         self.synchronize()
         return True
 
@@ -99,8 +116,8 @@ class Setting:
         specs = self.problem.inputs
         shapes, scales = [s.shape for s in specs], [s.scale for s in specs]
         dtypes: list[torch.dtype] = [getattr(torch, s.dtype) for s in specs]
-        seed = self.problem.seed + i + len(yardstick.DISTRIBUTIONS) * anew
-        return yardstick.draw(yardstick.DISTRIBUTIONS[i], shapes, dtypes, scales, contracted, self.device, seed)
+        seed = self.problem.seed + i + len(testdata.DISTRIBUTIONS) * anew
+        return testdata.draw(testdata.DISTRIBUTIONS[i], shapes, dtypes, scales, contracted, self.device, seed)
 
     def input_sets(self) -> list[tuple[Tensors, Tensors]]:
         """Copies of the draws in turn and room for the outputs, enough to cover `COLD_L2` times the L2.
@@ -170,22 +187,24 @@ class Setting:
                     raise WrongError(f"writes outside output {spec.name}")
 
     def accuracy(self, calls: Sequence[tuple[int, Tensors]]) -> Accuracy:
-        """The worst error of what these calls have returned, each for the input set of this number."""
+        """The worst error of what these calls have returned, each for the input set of this number.
+
+        It is infinite where an infinity is further off than the largest value of its row: no rounding takes that much.
+        """
         worst = yardstick.Error(0.0, 0.0)
         for i, outputs in calls:
-            for y, ref in zip(outputs, self.expected[i % len(self.expected)], strict=True):
-                lost = bool(yardstick.beyond_rounding(y, ref, 1.0).any())
-                worst = worst.larger(yardstick.Error(math.inf, math.inf) if lost else yardstick.error(y, ref))
+            case = self.expected[i % len(self.expected)]
+            for n, y in enumerate(outputs):
+                worst = worst.larger(yardstick.error_of(y, n, case.exact, self.pieces))
         return Accuracy(worst.norm, worst.row)
 
     def judge_all(self, candidate: Candidate, standard: Standard, anew: bool) -> Judged:
-        """Every distribution of the yardstick, whose float64 and eager outputs are made once, or, for data drawn anew,
-        each time. Raises WrongError."""
+        """Every distribution of the yardstick. Raises WrongError."""
         found: list[yardstick.Judgement] = []
         at: list[tuple[Tensors, Tensors]] = [([], [])]
         run: Run | None = None
         with torch.no_grad():
-            for i, kind in enumerate(yardstick.DISTRIBUTIONS):
+            for i, kind in enumerate(testdata.DISTRIBUTIONS):
                 self.report(At(candidate.id, candidate.timeout_s))
                 case = self.case(i, standard.contracted, anew)
                 guarded = [poison(guarded_buffer(spec, self.device)) for spec in self.problem.outputs]
@@ -200,24 +219,26 @@ class Setting:
                     yardstick.judge_outputs(
                         kind.name,
                         outputs,
-                        case.expected,
+                        case.exact,
                         case.eager,
-                        lambda dtype, chance, case=case: case.rounded(self, dtype, chance),
+                        case.rounded,
                         standard.tolerance,
                         standard.overflow_like_eager,
                         standard.contracted,
+                        self.cut,
                     )
                 )
         problems = [f"{j.distribution}: {j.problem}" for j in found if j.problem]
         return Judged(not problems, found[0].error.norm, found[0].eager_error.norm, "; ".join(problems) or None)
 
     def case(self, i: int, contracted: int, anew: bool) -> Case:
-        """Inputs of the yardstick's distribution number i, with their outputs in float64 and by eager PyTorch."""
+        """Inputs of the yardstick's distribution number i, with their outputs. It is held for the next candidate unless
+        it is so large that it is judged in pieces."""
         if i in self.cases and not anew:
             return self.cases[i]
         inputs = self.inputs_of(i, contracted, anew)
-        case = Case(inputs, self.wide(inputs), [y.clone() for y in self.reference(inputs)])
-        if not anew:
+        case = Case(self, inputs, [y.clone() for y in self.reference(inputs)])
+        if not anew and len(self.pieces) == 1:
             self.cases[i] = case
         return case
 

@@ -64,6 +64,18 @@ class Tuned:
     phases: Mapping[str, float] = field(default_factory=dict)
 
     @property
+    def lost(self) -> list[tuple[Trial, Judged]]:
+        """What was refused and took less than the best, by more than its spread: the fastest of each μGraph, the
+        fastest first."""
+        kept = [(t.mugraph, t.schedule) for t in self.finalists]
+        most_us = self.best.us - self.best.timing.spread_us if self.best and self.best.timing else float("inf")
+        fastest: dict[str, tuple[Trial, Judged]] = {}
+        for t, verdict in sorted(self.rejected, key=lambda r: r[0].us):
+            if t.us < most_us and (t.mugraph, t.schedule) not in kept:
+                fastest.setdefault(t.mugraph, (t, verdict))
+        return list(fastest.values())
+
+    @property
     def stats(self) -> dict[str, Any]:
         """The `tuning` object of the JSON document; `found` and `stored` as timed in the finals."""
 

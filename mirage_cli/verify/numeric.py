@@ -1,7 +1,8 @@
 """The floating-point net: a generated kernel against a float64 evaluation, beside eager PyTorch, on awkward inputs.
 
-A kernel passes a distribution when its error is at most `tolerance` times the larger of eager's error and of the
-rounding that nobody escapes, and when it has no inf or NaN where float64, rounded to the output's type, has none.
+A kernel is right when what it returns is within what rounding in the program's own types can give, infinities included:
+its error is at most `tolerance` times the larger of eager's error and of the rounding that nobody escapes, where an
+infinity stands for every number beyond its type, and a NaN is right only where float64 has no number.
 Error is measured twice, and both must pass: the norm of the difference over the norm of the result, and the worst row's
 largest difference over that row's largest value, which sees one wrong row among thousands. Comparison with eager on the
 same inputs takes care of data that make a program ill-conditioned for everyone. Where eager itself overflows, the
@@ -10,6 +11,7 @@ float64 evaluation with every operation rounded to the type's precision stands i
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -69,21 +71,26 @@ def judge(
     import torch
 
     from mirage_cli.verify import yardstick as y
+    from mirage_cli.verify.testdata import DISTRIBUTIONS
 
     where = torch.device(device)
     allowed = program.tolerance if tolerance is None else tolerance
     terms = longest_sum(program)
+    fields = independent_axis(program) if reference is None else None
+    cut = y.Cut(*fields) if fields else None
     found: list[Judgement] = []
-    for i, kind in enumerate(y.DISTRIBUTIONS):
+    for i, kind in enumerate(DISTRIBUTIONS):
         if distributions is not None and kind.name not in distributions:
             continue
         inputs = draw_inputs(program, kind.name, where, seed + i)
-        expected = reference(inputs) if reference else reference64(program, inputs)
+
+        def exact(piece: y.Piece, inputs: list[torch.Tensor] = inputs) -> Sequence[torch.Tensor]:
+            return (reference or functools.partial(reference64, program))(piece.inputs(inputs))
 
         def rounded(
-            dtype: torch.dtype | None, chance: int, inputs: list[torch.Tensor] = inputs
+            piece: y.Piece, dtype: torch.dtype | None, chance: int, inputs: list[torch.Tensor] = inputs
         ) -> Sequence[torch.Tensor]:
-            wide = y.in_float64(inputs, dtype, chance)
+            wide = y.in_float64(piece.inputs(inputs), dtype, chance)
             with y.RoundEveryResult(dtype or getattr(torch, program.dtype), dtype is not None, chance):
                 return reference64(program, wide) if dtype else y.as_tuple(eager(*wide))
 
@@ -91,7 +98,7 @@ def judge(
             outputs = run([x.clone() for x in inputs])
         theirs = y.as_tuple(eager(*inputs))
         found.append(
-            y.judge_outputs(kind.name, outputs, expected, theirs, rounded, allowed, overflow_like_eager, terms)
+            y.judge_outputs(kind.name, outputs, exact, theirs, rounded, allowed, overflow_like_eager, terms, cut)
         )
     worst = max(found, key=lambda j: j.score)
     ok = all(j.problem is None for j in found)
@@ -102,13 +109,13 @@ def draw_inputs(program: Program, distribution: str, device: torch.device, seed:
     """The program's inputs from the distribution of this name."""
     import torch
 
-    from mirage_cli.verify import yardstick as y
+    from mirage_cli.verify.testdata import DISTRIBUTIONS, draw
 
-    kind = next(k for k in y.DISTRIBUTIONS if k.name == distribution)
+    kind = next(k for k in DISTRIBUTIONS if k.name == distribution)
     sizes = program.sizes
     shapes = [tuple(sizes[d] for d in t.dims) for t in program.inputs]
     dtypes: list[torch.dtype] = [getattr(torch, t.dtype) for t in program.inputs]
-    return y.draw(kind, shapes, dtypes, [t.scale for t in program.inputs], longest_sum(program), device, seed)
+    return draw(kind, shapes, dtypes, [t.scale for t in program.inputs], longest_sum(program), device, seed)
 
 
 def longest_sum(program: Program) -> int:
@@ -116,6 +123,36 @@ def longest_sum(program: Program) -> int:
     sizes = program.sizes
     terms = [math.prod(sizes[d] for d in e.axes) for e in lower(program).eqns if e.op in ("dot", "sum")]
     return max(terms, default=1)
+
+
+CutFields = tuple[tuple[int | None, ...], tuple[int, ...], int, int]
+"""The fields of a `yardstick.Cut`, which needs torch."""
+FINE_BYTES = 1 << 28
+"""A position of an axis that takes more is no small piece."""
+
+
+def independent_axis(program: Program) -> CutFields | None:
+    """The axis to cut a judgement along: no equation mixes its positions, names them or counts them. None where no
+    axis is so. Of several, one whose positions are small, that cuts no row, and without which the least is computed."""
+    from mirage_cli.verify.yardstick import row_axis
+
+    lowered, sizes = lower(program), program.sizes
+    mixed = {d for e in lowered.eqns for d in e.axes}
+    elements = [(v.dims, 8 * math.prod(sizes[d] for d in v.dims)) for v in lowered.values().values()]
+    ranked: list[tuple[tuple[bool, bool, int, int], str]] = []
+    for axis in program.order:
+        if axis in mixed or not all(axis in t.dims for t in program.outputs):
+            continue
+        at = [n // max(1, sizes[axis]) for dims, n in elements if axis in dims]
+        position_bytes = sum(at) + 8 * max(at)  # what rounds the largest value holds several of its size
+        shared = sum(n for dims, n in elements if axis not in dims)
+        cuts_rows = any(t.dims.index(axis) >= row_axis([sizes[d] for d in t.dims]) for t in program.outputs)
+        ranked.append(((position_bytes > FINE_BYTES, cuts_rows, shared, position_bytes), axis))
+    if not ranked or not program.outputs:
+        return None
+    (*_, position_bytes), axis = min(ranked)
+    inputs = tuple(t.dims.index(axis) if axis in t.dims else None for t in program.inputs)
+    return inputs, tuple(t.dims.index(axis) for t in program.outputs), sizes[axis], position_bytes
 
 
 def reference64(program: Program, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:

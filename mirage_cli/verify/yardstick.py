@@ -1,4 +1,4 @@
-"""Test data and the measure of error. It needs torch alone, because exported kernels carry this text with them."""
+"""The measure of error, and what is allowed. It needs torch alone: exported kernels carry this text with them."""
 
 from __future__ import annotations
 
@@ -6,88 +6,12 @@ import contextlib
 import functools
 import math
 import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-
-# -- test data
-
-LARGEST = {torch.float16: 65504.0}  # other types: their range is not what limits them
-
-
-@dataclass(frozen=True)
-class Distribution:
-    """One kind of test data. `change(x, scale, contracted)` turns unit normal float64 values into it.
-
-    scale: the deviation that the spec asks for. contracted: terms in the longest contraction of the program.
-    first_only: the first floating-point input alone is changed, the others are normal.
-    """
-
-    name: str
-    doc: str
-    change: Callable[[torch.Tensor, float, int], torch.Tensor]
-    first_only: bool = False
-
-
-def products_up_to(peak: float, contracted: int, x: torch.Tensor) -> torch.Tensor:
-    """Values whose contraction with others like them hardly ever goes beyond `peak`.
-
-    The largest of n normal values is about sqrt(2 ln n) deviations; n is taken from the rows that x has.
-    """
-    rows = max(1.0, x.numel() / contracted)
-    deviations = max(4.5, math.sqrt(4 * math.log(rows)) + 0.8)
-    return x * math.sqrt(peak / (deviations * math.sqrt(contracted)))
-
-
-def equal_rows(x: torch.Tensor) -> torch.Tensor:
-    return x[..., :1].expand(x.shape).clone() if x.dim() else x
-
-
-def one_outlier(x: torch.Tensor) -> torch.Tensor:
-    """One activation of 10000: its product with one normal value is still within float16."""
-    x = x.clone()
-    x.view(-1)[x.numel() // 2] = 1e4
-    return x
-
-
-DISTRIBUTIONS = (
-    Distribution("normal", "normal, with the deviation of the spec", lambda x, scale, _: x * scale),
-    Distribution("large", "products up to ±500: exp overflows float32", lambda x, _, k: products_up_to(500, k, x)),
-    Distribution("huge", "products up to ±60000, float16's end", lambda x, _, k: products_up_to(60000, k, x)),
-    Distribution("equal rows", "every row holds one value", lambda x, scale, _: equal_rows(x) * scale),
-    Distribution("outlier", "one value of 10000 in the first input", lambda x, scale, _: one_outlier(x * scale), True),
-    Distribution("tiny", "deviation 1e-6: float16's subnormals", lambda x, _, __: x * 1e-6),
-    Distribution("large mean", "mean 100, deviation 1, times the spec's", lambda x, scale, _: (x + 100) * scale),
-)
-
-
-def draw(
-    kind: Distribution,
-    shapes: Sequence[tuple[int, ...]],
-    dtypes: Sequence[torch.dtype],
-    scales: Sequence[float],
-    contracted: int,
-    device: torch.device,
-    seed: int,
-) -> list[torch.Tensor]:
-    """Inputs of one distribution. Integers are below the longest axis of all, whatever the distribution."""
-    g = torch.Generator(device=device).manual_seed(seed)
-    longest = max([2, *(n for shape in shapes for n in shape)])
-    inputs: list[torch.Tensor] = []
-    changed = False
-    for shape, dtype, scale in zip(shapes, dtypes, scales, strict=True):
-        if not dtype.is_floating_point:
-            inputs.append(torch.randint(0, longest, shape, generator=g, device=device, dtype=dtype))
-            continue
-        x = torch.randn(shape, generator=g, device=device, dtype=torch.float64)
-        x = x * scale if changed and kind.first_only else kind.change(x, scale, contracted)
-        changed = True
-        inputs.append(x.clamp(-LARGEST.get(dtype, math.inf), LARGEST.get(dtype, math.inf)).to(dtype))
-    return inputs
-
 
 # -- error
 
@@ -109,68 +33,116 @@ class Error:
         return max(_ratio(self.norm, other.norm), _ratio(self.row, other.row))
 
 
-def error(y: torch.Tensor, ref: torch.Tensor, apart: torch.Tensor | None = None) -> Error:
-    """The error of `y` against the float64 `ref`, where the latter is finite, in the closed range of y's type.
+def distance(y: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
+    """How far the float64 `ref` is from what `y` stands for: a number for itself, an infinity for every number from the
+    largest of its type on. A NaN stands for none, and is infinitely far. 0 where `ref` is no number itself."""
+    wide = y.double()
+    if y.dtype.is_floating_point:
+        largest = torch.finfo(y.dtype).max
+        wide = torch.where(y.isinf(), torch.where(y > 0, ref.clamp(min=largest), ref.clamp(max=-largest)), wide)
+    return torch.where(torch.isfinite(ref), (wide - ref).abs().nan_to_num(math.inf, math.inf), 0.0)
 
-    |clip(y) - clip(ref)|, with clip to the largest number of the type: an infinity stands for all that lies beyond it.
-    So an infinity is right where `ref` itself is out of range, or within rounding of it, and a number is as wrong there
-    as it is far from the end. A NaN is infinitely wrong where `ref` rounds to a number, and nothing where it does not.
+
+def both_finite(y: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
+    """Where neither `y` nor `ref`, in y's type, is infinite: there eager PyTorch shows what rounding does."""
+    return torch.isfinite(ref.to(y.dtype)) & torch.isfinite(y)
+
+
+class Measured:
+    """The error of one output, which may come in pieces along an axis.
 
     Magnitudes are those of `ref` in float64, also beyond y's range: where most of a row overflows, what is left is
     small by cancellation, and its error is the row's. A row is the last axis, or as many last axes as hold 16 elements,
     so that it has a typical magnitude; a row of zeros is measured by the largest row, and where all is zero, the error
     is the difference itself, in the norm its root mean square: as if the reference were ones.
 
-    apart: places that do not count.
+    shape: of the whole output. along: the axis that pieces are cut along.
     """
-    wrong = distances(y, ref)
-    if apart is not None:
-        wrong = torch.where(apart, 0.0, wrong)
-    if not wrong.numel():
-        return Error(0.0, 0.0)
-    expected = torch.where(torch.isfinite(ref), ref, 0.0)
-    worst, size = in_rows(wrong).amax(dim=1), row_sizes(ref)
-    return Error(
-        float(wrong.norm()) / (float(expected.norm()) or math.sqrt(wrong.numel())), float((worst / size).amax())
-    )
+
+    def __init__(self, shape: Sequence[int], along: int = 0) -> None:
+        self.row_axis = row_axis(shape)
+        self.in_rows = along >= self.row_axis
+        self.count, self.wrong, self.expected, self.largest = 0, 0.0, 0.0, 0.0
+        self.ratio = self.of_zero_rows = 0.0
+        self.rows: tuple[torch.Tensor, torch.Tensor] | None = None  # those that further pieces add to
+
+    def add(self, y: torch.Tensor, ref: torch.Tensor, among: torch.Tensor | None = None) -> Measured:
+        """One more piece. among: the places that count."""
+        if not ref.numel():
+            return self
+        wrong, expected = distance(y, ref), torch.where(torch.isfinite(ref), ref.abs(), 0.0)
+        if among is not None:
+            wrong = torch.where(among, wrong, 0.0)
+        self.count += ref.numel()
+        self.wrong = math.hypot(self.wrong, norm_of(wrong))
+        self.expected = math.hypot(self.expected, norm_of(expected))
+        worst, size = (x.reshape(*x.shape[: self.row_axis], -1).amax(dim=-1) for x in (wrong, expected))
+        self.largest = max(self.largest, float(size.amax()))
+        if not self.in_rows:
+            self._add_rows(worst, size)
+        elif self.rows is None:
+            self.rows = worst, size
+        else:
+            self.rows = torch.maximum(self.rows[0], worst), torch.maximum(self.rows[1], size)
+        return self
+
+    def _add_rows(self, worst: torch.Tensor, size: torch.Tensor) -> None:
+        self.ratio = max(self.ratio, float(torch.where(size > 0, worst / size, 0.0).amax()))
+        self.of_zero_rows = max(self.of_zero_rows, float(torch.where(size > 0, 0.0, worst).amax()))
+
+    def row_sizes(self, ref: torch.Tensor) -> torch.Tensor:
+        """What each element of a piece is measured by, after all pieces were added."""
+        if self.rows is not None:
+            size = self.rows[1]
+        else:
+            size = torch.where(torch.isfinite(ref), ref.abs(), 0.0).reshape(*ref.shape[: self.row_axis], -1).amax(-1)
+        size = torch.where(size > 0, size, self.largest or 1.0)
+        return size.reshape((*size.shape, *(1,) * (ref.dim() - size.dim())))
+
+    @property
+    def error(self) -> Error:
+        """Of all pieces."""
+        if self.rows is not None:
+            self._add_rows(*self.rows)
+        row = max(self.ratio, self.of_zero_rows / (self.largest or 1.0))
+        return Error(self.wrong / (self.expected or math.sqrt(self.count) or 1.0), row)
 
 
-def distances(y: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
-    """How far each element is off, as `error` counts it; of no negative value, and 0 where `ref` is not finite."""
+def row_axis(shape: Sequence[int]) -> int:
+    """The first of the axes that are a row."""
+    elements = 1
+    for axis in reversed(range(len(shape))):
+        elements *= shape[axis]
+        if elements >= ROW_ELEMENTS:
+            return axis
+    return 0
+
+
+def norm_of(x: torch.Tensor) -> float:
+    """The Euclidean norm, also where squares are beyond float64."""
+    norm = float(x.norm())
+    if math.isfinite(norm):
+        return norm
+    largest = float(x.abs().amax())
+    return largest * float((x / largest).norm()) if math.isfinite(largest) else largest
+
+
+def error(y: torch.Tensor, ref: torch.Tensor, among: torch.Tensor | None = None) -> Error:
+    """The error of `y` against the float64 `ref`. among: the places that count."""
+    return Measured(ref.shape).add(y, ref, among).error
+
+
+def overflows(y: torch.Tensor, ref: torch.Tensor, allowed: torch.Tensor | float) -> torch.Tensor:
+    """Where `y` is an infinity further from `ref` than allowed, or a NaN where `ref` is a number."""
     if not y.dtype.is_floating_point:
-        return torch.where(torch.isfinite(ref), (y.double() - ref).abs(), 0.0)
-    most = torch.finfo(y.dtype).max
-    off = (y.double().clamp(-most, most) - ref.clamp(-most, most)).abs()
-    off = torch.where(y.isnan(), torch.where(torch.isfinite(ref.to(y.dtype)), math.inf, 0.0), off)
-    return torch.where(torch.isfinite(ref), off, 0.0)
-
-
-def in_rows(x: torch.Tensor) -> torch.Tensor:
-    """The elements as `[row, element of it]`."""
-    row = 1
-    for n in reversed(x.shape):
-        row *= n
-        if row >= ROW_ELEMENTS:
-            break
-    return x.reshape(-1, row)
-
-
-def row_sizes(ref: torch.Tensor) -> torch.Tensor:
-    """The largest magnitude of each row; of rows of zeros that of the largest row, and 1 where all is zero."""
-    size = in_rows(torch.where(torch.isfinite(ref), ref.abs(), 0.0)).amax(dim=1)
-    return torch.where(size > 0, size, float(size.amax()) or 1.0)
-
-
-def beyond_rounding(y: torch.Tensor, ref: torch.Tensor, row_error: float) -> torch.Tensor:
-    """Where `y` is a NaN or an infinity that an error of `row_error`, as a part of its row, does not explain."""
-    if not (y.dtype.is_floating_point and y.numel()):
         return torch.zeros_like(ref, dtype=torch.bool)
-    far = in_rows(distances(y, ref)) > row_error * row_sizes(ref)[:, None]
-    return far.reshape(ref.shape) & ~torch.isfinite(y)
+    return (y.isinf() & (distance(y, ref) > allowed)) | (y.isnan() & torch.isfinite(ref))
 
 
 def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole > 0 else (0.0 if part == 0 else math.inf)
+    if part == 0 or not math.isfinite(part):
+        return part
+    return part / whole if whole > 0 else math.inf
 
 
 DRAWS = 8
@@ -266,14 +238,87 @@ def fresh_memory_is_nan() -> Generator[None]:
         memory.fill_uninitialized_memory = was_filled
 
 
+# -- pieces
+
+PIECE_BYTES = 1 << 29
+"""About what the float64 values of one piece take."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """An axis at whose positions a program computes independently of one another, so that it can be judged in pieces.
+
+    inputs, outputs: where each has the axis; None where an input lacks it. length: of the axis. position_bytes: what a
+    float64 evaluation holds for one position.
+    """
+
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int, ...]
+    length: int
+    position_bytes: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some positions of a cut; without one, all of the problem."""
+
+    cut: Cut | None = None
+    start: int = 0
+    length: int = 0
+
+    def inputs(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Of all the inputs, what belongs to this piece."""
+        axes = self.cut.inputs if self.cut else (None,) * len(tensors)
+        return [self.of(x, axis) for x, axis in zip(tensors, axes, strict=True)]
+
+    def output(self, y: torch.Tensor, i: int) -> torch.Tensor:
+        """Of output number i, what belongs to this piece."""
+        return self.of(y, self.cut.outputs[i] if self.cut else None)
+
+    def of(self, x: torch.Tensor, axis: int | None) -> torch.Tensor:
+        return x if axis is None else x.narrow(axis, self.start, self.length)
+
+
+def pieces_of(cut: Cut | None) -> list[Piece]:
+    """Pieces of about `PIECE_BYTES`; one, the whole, where all is no more or there is no cut."""
+    if cut is None or (step := max(1, PIECE_BYTES // cut.position_bytes)) >= cut.length:
+        return [Piece()]
+    return [Piece(cut, at, min(step, cut.length - at)) for at in range(0, cut.length, step)]
+
+
 # -- judgement
+
+Exact = Callable[[Piece], Sequence[torch.Tensor]]
+"""The outputs in float64 for a piece of the inputs."""
+Rounded = Callable[[Piece, torch.dtype | None, int], Sequence[torch.Tensor]]
+"""The same with rounding (None: eager's, to the program's type; else the definition's, to this type), and a seed."""
+
+
+def measured(y: torch.Tensor, i: int, pieces: Sequence[Piece]) -> Measured:
+    """For the pieces of `y`, which is output number i."""
+    cut = pieces[0].cut
+    return Measured(y.shape, cut.outputs[i] if cut else 0)
+
+
+def error_of(y: torch.Tensor, i: int, exact: Exact, pieces: Sequence[Piece]) -> Error:
+    """The error of output number i; infinite where an infinity is further off than the largest value of its row, which
+    no rounding explains."""
+    mine = measured(y, i, pieces)
+    for piece in pieces:
+        mine.add(piece.output(y, i), exact(piece)[i])
+    if not bool(torch.isfinite(y).all()):
+        for piece in pieces:
+            ref = exact(piece)[i]
+            if bool(overflows(piece.output(y, i), ref, mine.row_sizes(ref)).any()):
+                return Error(math.inf, math.inf)
+    return mine.error
 
 
 @dataclass(frozen=True)
 class Judgement:
     """What became of one distribution, in its worst output. `allowed` already holds the tolerance.
 
-    overflow: where the output has a NaN, or an inf that the allowed error does not explain, in words; or None.
+    overflow: where the output has an inf or NaN that float64 lacks, in words; None where nowhere.
     excused: how many more such places of all outputs were let pass, because eager has an inf or NaN there too.
     """
 
@@ -306,57 +351,123 @@ def as_tuple(result: Any) -> tuple[torch.Tensor, ...]:
 def judge_outputs(
     name: str,
     outputs: Sequence[torch.Tensor],
-    reference: Sequence[torch.Tensor],
+    exact: Exact,
     eager: Sequence[torch.Tensor],
-    rounded: Callable[[torch.dtype | None, int], Sequence[torch.Tensor]],
+    rounded: Rounded,
     tolerance: float,
     overflow_like_eager: bool,
     terms: int = 1,
+    cut: Cut | None = None,
 ) -> Judgement:
-    """Outputs pass with an error of at most `tolerance` times the yardstick. In short, a kernel is right when what it
-    returns is within what rounding in the program's own types can give, infinities included.
+    """Outputs pass that are within what rounding in the program's own types can give, infinities included: with an
+    error of at most `tolerance` times the yardstick, where an infinity stands for all that lies beyond its type.
 
     The yardstick is the larger of eager's error and of what nobody escapes, rounding the result (`unavoidable`) to the
     output's type, or to that of eager's result where it is the coarser. Who fails it is compared with two evaluations
-    in float64 too, each with up to `DRAWS` seeds: `rounded(None, seed)`, eager PyTorch with every result and all
+    in float64 too, each with up to `DRAWS` seeds: `rounded(.., None, seed)`, eager PyTorch with every result and all
     operands of matrix products rounded to the program's type, since eager's own error may be small by luck where
     outputs have few elements, or by its order of multiplying (with seed 0 it also stands in for eager where that has an
-    inf or NaN and float64 has none); and `rounded(torch.float32, seed)`, the definition operator by operator in float32
-    from inputs as far off, since eager's fused operators may be exact where no sum is.
+    inf or NaN and float64 has none); and `rounded(.., torch.float32, seed)`, the definition operator by operator in
+    float32 from inputs as far off, since eager's fused operators may be exact where no sum is.
     terms: of the longest sum in the program.
     overflow_like_eager: let an inf or NaN pass in places where eager has one too (a matmul kept in float16, say).
+    cut: along which exact and rounded outputs are made, so that few of them are held at a time.
 
-    Raises ValueError for outputs of another number or shape than the reference's.
+    Raises ValueError for outputs of another number or shape than eager's.
     """
-    if [y.shape for y in outputs] != [ref.shape for ref in reference]:
-        shapes, expected = ([tuple(x.shape) for x in group] for group in (outputs, reference))
+    if [y.shape for y in outputs] != [e.shape for e in eager]:
+        shapes, expected = ([tuple(x.shape) for x in group] for group in (outputs, eager))
         raise ValueError(f"the outputs have the shapes {shapes}, not {expected}")
-    evaluated = functools.cache(rounded)
+    pieces = pieces_of(cut)
+    if len(pieces) == 1:
+        exact, rounded = functools.cache(exact), functools.cache(rounded)
     found: list[Judgement] = []
-    for i, (y, ref) in enumerate(zip(outputs, reference, strict=True)):
-        e = eager[i].to(y.dtype)
-        theirs = numbers_error(e, ref)
-        if bool(beyond_rounding(e, ref, 0.0).any()):  # where it is finite, it counts all the same
-            theirs = theirs.larger(numbers_error(evaluated(None, 0)[i].to(y.dtype), ref))
-        apart = (
-            ~torch.isfinite(y) & ~torch.isfinite(e) if overflow_like_eager else torch.zeros_like(y, dtype=torch.bool)
-        )
-        mine, yardstick = error(y, ref, apart), theirs.larger(unavoidable(coarser(y.dtype, eager[i].dtype), ref, terms))
-        for seed in range(DRAWS):
-            if mine.over(yardstick) <= tolerance:
-                break
-            yardstick = yardstick.larger(numbers_error(evaluated(None, seed)[i].to(y.dtype), ref))
-            yardstick = yardstick.larger(numbers_error(evaluated(torch.float32, seed)[i].to(y.dtype), ref))
-        allowed = Error(tolerance * yardstick.norm, tolerance * yardstick.row)
-        bad = beyond_rounding(y, ref, allowed.row)
-        overflow = _first(i, y, ref, bad & ~apart)
-        found.append(Judgement(name, mine, theirs, allowed, overflow, int((bad & apart).sum())))
+    for i, y in enumerate(outputs):
+        judged = _Output(i, y, eager[i], exact, rounded, pieces, overflow_like_eager)
+        found.append(judged.judgement(name, tolerance, terms))
     return replace(max(found, key=lambda j: j.score), excused=sum(j.excused for j in found))
 
 
-def numbers_error(y: torch.Tensor, ref: torch.Tensor) -> Error:
-    """The error of what is a number in `y`: an infinity of eager PyTorch's is no measure of rounding."""
-    return error(y, ref, ~torch.isfinite(y) if y.dtype.is_floating_point else None)
+class _Output:
+    """One output under judgement."""
+
+    def __init__(
+        self,
+        i: int,
+        y: torch.Tensor,
+        eager: torch.Tensor,
+        exact: Exact,
+        rounded: Rounded,
+        pieces: Sequence[Piece],
+        overflow_like_eager: bool,
+    ) -> None:
+        self.i, self.y, self.eager = i, y, eager
+        self.exact, self.rounded, self.pieces = exact, rounded, pieces
+        self.overflow_like_eager = overflow_like_eager
+
+    def judgement(self, name: str, tolerance: float, terms: int) -> Judgement:
+        mine, theirs, at_least = (measured(self.y, self.i, self.pieces) for _ in range(3))
+        result, eager_overflows = coarser(self.y.dtype, self.eager.dtype), False
+        for y, e, ref in self.parts():
+            counted = both_finite(e, ref)
+            eager_overflows |= not bool((counted | ~torch.isfinite(ref.to(y.dtype))).all())
+            mine.add(y, ref, ~self.excusable(y, e))
+            theirs.add(e, ref, counted)
+            at_least.add(ref.to(result), ref)
+        eagers = theirs.error
+        if eager_overflows:  # where it is finite, it counts all the same
+            eagers = eagers.larger(self.rounding(None, 0))
+        yardstick = eagers.larger(unavoidable(result, at_least.error, terms))
+        for seed in range(DRAWS):
+            if mine.error.over(yardstick) <= tolerance:
+                break
+            yardstick = yardstick.larger(self.rounding(None, seed)).larger(self.rounding(torch.float32, seed))
+        allowed = Error(tolerance * yardstick.norm, tolerance * yardstick.row)
+        overflow, excused = self.overflow(mine, allowed)
+        return Judgement(name, mine.error, eagers, allowed, overflow, excused)
+
+    def parts(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """For each piece: the output, eager's in its type, and float64's."""
+        for piece in self.pieces:
+            ref = self.exact(piece)[self.i]
+            y, e = (piece.output(x, self.i) for x in (self.y, self.eager))
+            yield y, e.to(y.dtype), ref
+
+    def rounding(self, dtype: torch.dtype | None, seed: int) -> Error:
+        """The error of an evaluation with rounding."""
+        found = measured(self.y, self.i, self.pieces)
+        for piece in self.pieces:
+            ref = self.exact(piece)[self.i]
+            x = self.rounded(piece, dtype, seed)[self.i].to(self.y.dtype)
+            found.add(x, ref, both_finite(x, ref))
+        return found.error
+
+    def excusable(self, y: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
+        if not self.overflow_like_eager:
+            return torch.zeros_like(y, dtype=torch.bool)
+        return ~torch.isfinite(y) & ~torch.isfinite(e)
+
+    def overflow(self, mine: Measured, allowed: Error) -> tuple[str | None, int]:
+        """The first place that overflows beyond rounding, in words, and how many such places are excused."""
+        if bool(torch.isfinite(self.y).all()):
+            return None, 0
+        first, count, excused = "", 0, 0
+        for piece, (y, e, ref) in zip(self.pieces, self.parts(), strict=True):
+            bad, excusable = overflows(y, ref, allowed.row * mine.row_sizes(ref)), self.excusable(y, e)
+            excused += int((bad & excusable).sum())
+            bad &= ~excusable
+            if not first and bool(bad.any()):
+                first = self.in_words(piece, y, ref, bad)
+            count += int(bad.sum())
+        more = f" and {count - 1} more places" if count > 1 else ""
+        return (first.format(more=more) if first else None), excused
+
+    def in_words(self, piece: Piece, y: torch.Tensor, ref: torch.Tensor, bad: torch.Tensor) -> str:
+        at = [int(i) for i in bad.nonzero()[0]]
+        value, expected = y[tuple(at)].item(), ref[tuple(at)].item()
+        if piece.cut:
+            at[piece.cut.outputs[self.i]] += piece.start
+        return f"output {self.i} is {value} at {tuple(at)}{{more}}, where float64 has {expected:g}"
 
 
 def coarser(a: torch.dtype, b: torch.dtype) -> torch.dtype:
@@ -366,17 +477,8 @@ def coarser(a: torch.dtype, b: torch.dtype) -> torch.dtype:
     return max(a, b, key=lambda t: torch.finfo(t).eps)
 
 
-def _first(output: int, y: torch.Tensor, ref: torch.Tensor, bad: torch.Tensor) -> str | None:
-    """The first bad place, in words; None where there is none."""
-    if not (count := int(bad.sum())):
-        return None
-    at = tuple(int(i) for i in bad.nonzero()[0])
-    more = f" and {count - 1} more places" if count > 1 else ""
-    return f"output {output} is {y[at].item()} at {at}{more}, where float64 has {ref[at].item():g}"
-
-
-def unavoidable(dtype: torch.dtype, ref: torch.Tensor, terms: int) -> Error:
-    """The error of the exact result rounded to the type, and at least half a unit in the last place.
+def unavoidable(dtype: torch.dtype, of_result: Error, terms: int) -> Error:
+    """The error of the exact result rounded to the type, `of_result`, and at least half a unit in the last place.
 
     Where sums are accumulated in the result's own precision, their order is a matter of chance: as many times that as
     the root of the number of terms, and at least four times.
@@ -384,4 +486,4 @@ def unavoidable(dtype: torch.dtype, ref: torch.Tensor, terms: int) -> Error:
     if not dtype.is_floating_point:
         return Error(0.0, 0.0)
     unit = torch.finfo(dtype).eps / 2 * (max(4.0, math.sqrt(terms)) if torch.finfo(dtype).bits >= 32 else 1)
-    return error(ref.to(dtype), ref).larger(Error(unit, unit))
+    return of_result.larger(Error(unit, unit))

@@ -1,0 +1,88 @@
+"""Test data of the floating-point judgement. It needs torch alone: exported kernels carry this text with them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+LARGEST = {torch.float16: 65504.0}  # other types: their range is not what limits them
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """One kind of test data. `change(x, scale, contracted)` turns unit normal float64 values into it.
+
+    scale: the deviation that the spec asks for. contracted: terms in the longest contraction of the program.
+    elements: of the whole input, of which x may be some rows.
+    outlier: the value of one element of the first floating-point input.
+    """
+
+    name: str
+    doc: str
+    change: Callable[[torch.Tensor, float, int, int], torch.Tensor]
+    outlier: float | None = None
+
+
+def products_up_to(peak: float, contracted: int, elements: int, x: torch.Tensor) -> torch.Tensor:
+    """Values whose contraction with others like them hardly ever goes beyond `peak`.
+
+    The largest of n normal values is about sqrt(2 ln n) deviations; n is taken from the rows that the input has.
+    """
+    rows = max(1.0, elements / contracted)
+    deviations = max(4.5, math.sqrt(4 * math.log(rows)) + 0.8)
+    return x * math.sqrt(peak / (deviations * math.sqrt(contracted)))
+
+
+def equal_rows(x: torch.Tensor) -> torch.Tensor:
+    return x[..., :1].expand(x.shape).clone() if x.dim() else x
+
+
+DISTRIBUTIONS = (
+    Distribution("normal", "normal, with the deviation of the spec", lambda x, scale, *_: x * scale),
+    Distribution(
+        "large", "products up to ±500: exp overflows float32", lambda x, _, k, n: products_up_to(500, k, n, x)
+    ),
+    Distribution("huge", "products up to ±60000, float16's end", lambda x, _, k, n: products_up_to(60000, k, n, x)),
+    Distribution("equal rows", "every row holds one value", lambda x, scale, *_: equal_rows(x) * scale),
+    # one activation of 10000: its product with one normal value is still within float16
+    Distribution("outlier", "one value of 10000 in the first input", lambda x, scale, *_: x * scale, outlier=1e4),
+    Distribution("tiny", "deviation 1e-6: float16's subnormals", lambda x, *_: x * 1e-6),
+    Distribution("large mean", "mean 100, deviation 1, times the spec's", lambda x, scale, *_: (x + 100) * scale),
+)
+
+DRAWN_ELEMENTS = 1 << 24
+"""About how many are drawn at a time, in float64."""
+
+
+def draw(
+    kind: Distribution,
+    shapes: Sequence[tuple[int, ...]],
+    dtypes: Sequence[torch.dtype],
+    scales: Sequence[float],
+    contracted: int,
+    device: torch.device,
+    seed: int,
+) -> list[torch.Tensor]:
+    """Inputs of one distribution. Integers are below the longest axis of all, whatever the distribution."""
+    g = torch.Generator(device=device).manual_seed(seed)
+    longest = max([2, *(n for shape in shapes for n in shape)])
+    inputs: list[torch.Tensor] = []
+    outlier = kind.outlier
+    for shape, dtype, scale in zip(shapes, dtypes, scales, strict=True):
+        if not dtype.is_floating_point:
+            inputs.append(torch.randint(0, longest, shape, generator=g, device=device, dtype=dtype))
+            continue
+        x = torch.empty(shape, device=device, dtype=dtype)
+        most = LARGEST.get(dtype, math.inf)
+        rows = x.view(-1, x.shape[-1]) if x.numel() and x.dim() > 1 else x.view(1, -1)
+        for some in rows.split(max(1, DRAWN_ELEMENTS // max(1, rows.shape[-1]))):
+            drawn = torch.randn(some.shape, generator=g, device=device, dtype=torch.float64)
+            some.copy_(kind.change(drawn, scale, contracted, x.numel()).clamp(-most, most))
+        if outlier is not None:
+            x.view(-1)[x.numel() // 2] = outlier
+            outlier = None
+        inputs.append(x)
+    return inputs
