@@ -84,9 +84,10 @@ def search(
     deadline: asked now and then; true ends the search with what it has.
     """
     start = time.perf_counter()
-    d = decompose(program, own_algebra_only=own_algebra_only)
-    run = _Search(d, target, bounds or Bounds(), prune, deadline)
-    written = greedy.as_written(run)
+    d = decompose(program, own_algebra_only=own_algebra_only, deadline=deadline)
+    run = _Search(d, target, bounds or Bounds(), prune, lambda: False)
+    written = greedy.as_written(run)  # however little time there is
+    run.deadline = deadline
     as_written = run.assemble(tuple(written.values()))
     assert as_written is not None, "the program's own operators are in order"
     fused = written
@@ -258,6 +259,8 @@ class _Search:
 
     def plans_of(self, e: Expansion) -> list[Costed]:
         found: list[Costed] = []
+        if self.deadline():
+            raise OutOfTimeError
         for plan in plans(self.d, e, self.sizes):
             self.enumerated += 1
             if isinstance(plan, InexpressibleError):
