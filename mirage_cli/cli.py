@@ -42,7 +42,7 @@ def main() -> None:
 
 
 class Interrupts:
-    """What Ctrl-C and SIGTERM do: while nothing has begun, the process ends; from then on, they are a KeyboardInterrupt.
+    """What Ctrl-C and SIGTERM do: before anything has begun, they end the process; then, they raise KeyboardInterrupt.
 
     seen: whether there was one. An import that is interrupted may lose the exception, or make another of it.
     """

@@ -1,4 +1,4 @@
-"""What fails in one program's search costs the others nothing: exceptions, killed processes, and budgets that are over."""
+"""What fails in one program's search costs the others nothing: exceptions, killed processes, spent budgets."""
 
 from __future__ import annotations
 
