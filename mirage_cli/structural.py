@@ -35,7 +35,7 @@ SLOW_S = 1.0
 start."""
 TUNING = 0.25
 """The part of the budget that the search leaves to tuning, where there is any."""
-GRACE_S = 1.0
+GRACE_S = 1.5
 """Seconds that a worker process has, once interrupted, to hand over what it has found."""
 
 
@@ -137,6 +137,7 @@ def search_program(
         prune=options.prune,
         own_algebra_only=options.own_algebra_only,
         deadline=time_to_verify,
+        end=out_of_time,
     )
     plans: list[Plan] = []
     rejected: list[str] = []
