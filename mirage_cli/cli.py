@@ -19,6 +19,7 @@ def main() -> None:
     interrupts = Interrupts()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where the shell ignores them
         signal.signal(signal.SIGINT, interrupts)
+    signal.signal(signal.SIGTERM, interrupts)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the matrices here are small: threads cost more than they save
     from mirage_cli import commands
 
@@ -33,13 +34,15 @@ def main() -> None:
             raise
     if interrupts.seen or code == 130:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # once more changes nothing
-        sys.stderr.write("interrupted\n")
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if not interrupts.seen:
+            sys.stderr.write("interrupted\n")
         sys.exit(130)
     sys.exit(code)
 
 
 class Interrupts:
-    """What Ctrl-C does: it ends the process while nothing has begun, and is a KeyboardInterrupt from then on.
+    """What Ctrl-C and SIGTERM do: before anything has begun, they end the process; then, they raise KeyboardInterrupt.
 
     seen: whether there was one. An import that is interrupted may lose the exception, or make another of it.
     """
@@ -51,6 +54,8 @@ class Interrupts:
         if not self.begun:
             os.write(2, b"interrupted\n")
             os._exit(130)
+        if not self.seen:
+            os.write(2, b"interrupted: keeping what was found\n")
         self.seen = True
         raise KeyboardInterrupt
 

@@ -27,13 +27,10 @@ from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import MuGraphTextError, canonical_text, mugraph_id, parse_mugraph
 from mirage_cli.search.cost import floor_us
 from mirage_cli.store import Best, Key, Measurement, Store, StoredMuGraph, StoredSearch
-from mirage_cli.structural import Found, Options, Plan
+from mirage_cli.structural import Failed, Found, Options, Plan
 from mirage_cli.target import Target, driver_version
 from mirage_cli.verify.equivalence import Verdict
 from mirage_cli.verify.numeric import independent_axis, longest_sum
-
-TUNING = 0.25
-"""The part of the budget that tuning has however long the search took."""
 
 # -- results
 
@@ -150,11 +147,17 @@ class Pipeline:
             key,
             StoredSearch(self.options.seed, [p.id for p in found.plans], found.stats, found.stopped, found.seconds),
         )
-        return self.measured(program, key, found) if self.measures else self.predicted(program, key, found)
+        measures = self.measures and found.stopped != "interrupted"
+        return self.measured(program, key, found) if measures else self.predicted(program, key, found)
+
+    def failed(self, program: Program, failure: Failed) -> dict[str, Any]:
+        """The element of `results` of a program that has none."""
+        about = {"spec": program.name, "dims": program.sizes, "dtype": program.dtype, "seed": self.options.seed}
+        return {**about, "error": failure.problem, "best": None, "top": []}
 
     def left_s(self, found: Found) -> float:
         """Seconds of the budget for what comes after the search."""
-        return max(self.options.budget_s - found.seconds, TUNING * self.options.budget_s)
+        return max(self.options.budget_s - found.seconds, 0.0)
 
     # -- with a GPU
 
@@ -329,17 +332,18 @@ class Pipeline:
         self, program: Program, key: Key, found: Found, base: dict[str, Any], failures: Counter[str], end: float
     ) -> list[dict[str, Any]]:
         """Rows of the first plans that pass, until the `end` if there is one. Plans that overflow where eager PyTorch
-        does pass only if no other has."""
+        does pass only if no other has. Behind an interrupt, none is checked."""
+        checks = self.options.tune and found.stopped != "interrupted"
         rows: list[dict[str, Any]] = []
         overflowing: list[dict[str, Any]] = []
         for p in found.plans:
             if len(rows) >= self.options.top:
                 break
-            if (rows or overflowing) and self.options.tune and time.monotonic() > end:
+            if (rows or overflowing) and checks and time.monotonic() > end:
                 base["search"]["stopped"] = "budget"
                 break
             schedule, row, passed = p.schedule, self.row(program, p), rows
-            if self.options.tune:
+            if checks:
                 outcome = self.check_offline(program, p)
                 if isinstance(outcome, str):
                     failures[outcome] += 1

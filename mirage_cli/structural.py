@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+from mirage_cli.errors import MirageError
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
@@ -28,6 +33,10 @@ VERIFYING = 0.2
 SLOW_S = 1.0
 """Seconds of verification after which other processes take part, where there may be any: they take about as long to
 start."""
+TUNING = 0.25
+"""The part of the budget that the search leaves to tuning, where there is any."""
+GRACE_S = 1.5
+"""Seconds that a worker process has, once interrupted, to hand over what it has found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +99,21 @@ class Found:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A program whose search, tuning or prediction failed, and why, in one line."""
+
+    problem: str
+
+    @staticmethod
+    def of(error: Exception) -> Failed:
+        """An error that is no user's own is a bug: its kind and place are said."""
+        if isinstance(error, MirageError):
+            return Failed(str(error))
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        return Failed(f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})")
+
+
 def search_program(
     program: Program, target: Target, options: Options, interrupted: Callable[[], bool] = lambda: False
 ) -> Found:
@@ -99,13 +123,14 @@ def search_program(
     """
     start = time.perf_counter()
     lowered = lower(program)
-    end = start + options.budget_s
+    budget_s = options.budget_s * (1 - TUNING if options.tune else 1)
+    end = start + budget_s
 
     def out_of_time() -> bool:
         return time.perf_counter() > end or interrupted()
 
     def time_to_verify() -> bool:
-        return time.perf_counter() > end - VERIFYING * options.budget_s or interrupted()
+        return time.perf_counter() > end - VERIFYING * budget_s or interrupted()
 
     result = search(
         lowered,
@@ -114,6 +139,7 @@ def search_program(
         prune=options.prune,
         own_algebra_only=options.own_algebra_only,
         deadline=time_to_verify,
+        end=out_of_time,
     )
     plans: list[Plan] = []
     rejected: list[str] = []
@@ -121,8 +147,8 @@ def search_program(
     chosen = distinct(result.candidates, result.as_written)
     with Verifier(lowered, [c.graph for c in chosen], options) as verifier:
         for i, c in enumerate(chosen):
-            if plans and out_of_time() and c is not result.as_written:
-                stopped = "budget"
+            if plans and c is not result.as_written and (result.stopped == "interrupted" or out_of_time()):
+                stopped = "interrupted" if result.stopped == "interrupted" else "budget"
                 continue
             verdict = verifier.verdict(i)
             if verdict.ok:
@@ -161,13 +187,14 @@ class Verifier:
 
     def verdict(self, i: int) -> Verdict:
         if i in self.futures:
-            return self.futures[i].result()
+            with contextlib.suppress(BrokenProcessPool):  # a process was killed: what is left is verified here
+                return self.futures[i].result()
         start = time.perf_counter()
         found = check_equivalence(self.program, self.graphs[i], self.options.seed)
         self.spent_s += time.perf_counter() - start
         left = range(i + 1, len(self.graphs))
         workers = min(len(left), self.options.workers)
-        if self.spent_s > SLOW_S and workers > 1:
+        if self.pool is None and self.spent_s > SLOW_S and workers > 1:
             context = multiprocessing.get_context("spawn")
             self.pool = ProcessPoolExecutor(workers, context, initializer=_become_searcher, initargs=(None,))
             tasks = {n: (self.program, self.graphs[n], self.options.seed) for n in left}
@@ -189,30 +216,88 @@ def distinct(candidates: Sequence[Candidate], as_written: Candidate) -> list[Can
     return chosen if as_written in chosen else [*chosen, as_written]
 
 
-def search_all(programs: Sequence[Program], target: Target, options: Options) -> Iterator[Found]:
+def search_all(programs: Sequence[Program], target: Target, options: Options) -> Iterator[Found | Failed]:
     """Search every program, in order, in worker processes where there are several. Interrupted, it gives what the
     search at hand has found so far, as the last."""
     if options.workers <= 1 or len(programs) <= 1:
         for p in programs:
-            yield search_program(p, target, options)
+            yield search_or_fail(p, target, options)
         return
-    context = multiprocessing.get_context("spawn")
-    stop = context.Event()
-    workers = min(options.workers, len(programs))
-    with ProcessPoolExecutor(workers, context, initializer=_become_searcher, initargs=(stop,)) as pool:
-        each = replace(options, workers=options.workers // workers)
-        futures = [pool.submit(_search_in_worker, p, target, each) for p in programs]
-        for f in futures:
+    with _Searchers(programs, target, options) as searchers:
+        for i in range(len(programs)):
+            yield searchers.result(i)
+
+
+def search_or_fail(
+    program: Program, target: Target, options: Options, interrupted: Callable[[], bool] = lambda: False
+) -> Found | Failed:
+    """`search_program`, where a failure of one program must not cost the others their results."""
+    try:
+        return search_program(program, target, options, interrupted)
+    except Exception as error:
+        return Failed.of(error)
+
+
+class _Searchers:
+    """The worker processes that search several programs side by side.
+
+    A pool is lost with any of its processes. What it had not finished is then searched one program at a time, each in
+    a process of its own: what kills a process is most often that memory is short.
+    """
+
+    def __init__(self, programs: Sequence[Program], target: Target, options: Options) -> None:
+        self.programs, self.target, self.options = programs, target, options
+        self.context = multiprocessing.get_context("spawn")
+        self.stop = self.context.Event()
+        self.others = multiprocessing.active_children()
+        workers = min(options.workers, len(programs))
+        self.pool = self.new_pool(workers)
+        self.futures = [self.submit(p, options.workers // workers) for p in programs]
+
+    def __enter__(self) -> _Searchers:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.stop.set()
+        if self.stop.is_set():
+            self.kill()
+        self.pool.shutdown(wait=not self.stop.is_set(), cancel_futures=True)
+
+    def new_pool(self, workers: int) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(workers, self.context, initializer=_become_searcher, initargs=(self.stop,))
+
+    def submit(self, program: Program, workers: int) -> Future[Found | Failed]:
+        try:
+            return self.pool.submit(_search_in_worker, program, self.target, replace(self.options, workers=workers))
+        except BrokenProcessPool as error:
+            lost: Future[Found | Failed] = Future()
+            lost.set_exception(error)
+            return lost
+
+    def result(self, i: int) -> Found | Failed:
+        """Of one program. Raises KeyboardInterrupt where its search does not end within GRACE_S of one."""
+        try:
             try:
-                yield f.result()
-            except KeyboardInterrupt:
-                stop.set()
-                pool.shutdown(wait=False, cancel_futures=True)
-                yield f.result()
-                return
-            except GeneratorExit:
-                stop.set()
-                raise
+                return self.futures[i].result()
+            except BrokenProcessPool:
+                self.pool.shutdown(wait=False)
+                self.pool = self.new_pool(1)
+                self.futures[i] = self.submit(self.programs[i], self.options.workers)
+                return self.futures[i].result()
+        except BrokenProcessPool:
+            return Failed("the process that searched it was killed, and killed again when it was searched alone")
+        except KeyboardInterrupt:
+            self.stop.set()
+            with contextlib.suppress(TimeoutError, BrokenProcessPool):
+                if isinstance(found := self.futures[i].result(GRACE_S), Found):
+                    return found
+            raise
+
+    def kill(self) -> None:
+        for child in multiprocessing.active_children():
+            if child not in self.others:
+                child.kill()
 
 
 _stop: Any = None
@@ -229,6 +314,6 @@ def _become_searcher(stop: Any) -> None:
     threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
-def _search_in_worker(program: Program, target: Target, options: Options) -> Found:
-    found = search_program(program, target, options, _stop.is_set)
-    return replace(found, stopped="interrupted") if _stop.is_set() else found
+def _search_in_worker(program: Program, target: Target, options: Options) -> Found | Failed:
+    found = search_or_fail(program, target, options, _stop.is_set)
+    return replace(found, stopped="interrupted") if isinstance(found, Found) and _stop.is_set() else found

@@ -100,7 +100,9 @@ def workers(programs: Sequence[Program], counts: Iterable[int]) -> list[str]:
         states = 0
         for _ in range(REPEATS):
             start = time.perf_counter()
-            states = sum(f.enumerated for f in search_all(programs, TARGET, replace(FULL, workers=n)))
+            states = sum(
+                f.enumerated for f in search_all(programs, TARGET, replace(FULL, workers=n)) if isinstance(f, Found)
+            )
             times.append(time.perf_counter() - start)
         rows.append([n, f"{states:,}", f"{min(times):.2f}"])
     return table(["workers", "states", "s"], rows)

@@ -11,7 +11,7 @@ The equations of the program itself are nodes too, so the program as written is 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -135,8 +135,11 @@ def type_of(form: Form, program: Program) -> Type:
     return "int" if whole and form.terms else "float"
 
 
-def decompose(program: Program, *, own_algebra_only: bool = False) -> Decomposition:
-    """The decomposition graph of a lowered program; with `own_algebra_only`, just the program's own equations."""
+def decompose(
+    program: Program, *, own_algebra_only: bool = False, deadline: Callable[[], bool] = lambda: False
+) -> Decomposition:
+    """The decomposition graph of a lowered program; with `own_algebra_only`, just the program's own equations, as for
+    what is left to decompose at the deadline."""
     algebra = Algebra()
     raw = program_forms(algebra, program)
     unsafe_outputs = {f for t in program.outputs for f, _ in overflowing(raw[t.name])}
@@ -163,7 +166,7 @@ def decompose(program: Program, *, own_algebra_only: bool = False) -> Decomposit
             d.nodes[form] = ()
             continue
         nodes = own.get(form, [])
-        if not own_algebra_only and len(todo) < MAX_CLASSES:
+        if not own_algebra_only and len(todo) < MAX_CLASSES and not deadline():
             nodes = nodes + _algebra_nodes(d, form, nodes)
         elif not nodes:
             nodes = _algebra_nodes(d, form, [])[:1]

@@ -61,7 +61,7 @@ def bench(
     from mirage_cli.benchmark import BASELINES, read_rows, regressions, run
     from mirage_cli.pipeline import Pipeline
     from mirage_cli.report import bench_table, remarks
-    from mirage_cli.structural import search_all
+    from mirage_cli.structural import Failed, search_all
 
     programs = read(specs or (), dim, dtype)
     names = list(dict.fromkeys(n.strip() for n in against.split(",") if n.strip()))
@@ -83,7 +83,10 @@ def bench(
         found = search_all(todo, gpu, wanted)
         for program, text in programs:
             if not pipeline.has_kernel(program):
-                pipeline.finish(program, text, next(found))
+                searched = next(found)
+                if isinstance(searched, Failed):
+                    raise MirageError(f"{program.name}: {searched.problem}")
+                pipeline.finish(program, text, searched)
             tell(f"timing {program.name}")
             rows.append(run(pipeline, program, names))
             if json_file:

@@ -29,6 +29,7 @@ from mirage_cli.commands.shared import (
     choose_target,
     command_line,
     emit_json,
+    err,
     local_gpu,
     open_store,
     options,
@@ -66,7 +67,7 @@ def search(
     What an ablation finds is printed, with what it took, and not kept.
     """
     from mirage_cli.pipeline import Pipeline
-    from mirage_cli.structural import search_all
+    from mirage_cli.structural import Failed, search_all
 
     programs = read(specs, dim, dtype)
     chosen, here = choose_target(target)
@@ -99,8 +100,8 @@ def search(
                 if i not in known:
                     tell(f"searching {program.name}")
                     searched = next(found)
-                    interrupted = searched.stopped == "interrupted"
-                    known[i] = pipeline.finish(program, text, searched)
+                    interrupted = not isinstance(searched, Failed) and searched.stopped == "interrupted"
+                    known[i] = finished(pipeline, program, text, searched)
                 results.append(with_claims(store, known[i]))
                 if interrupted:
                     break
@@ -108,8 +109,21 @@ def search(
             interrupted = True
     if ablation and not as_json:
         for r in results:
-            out.print(effort(r))
+            if "error" not in r:
+                out.print(effort(r))
     finish(results, chosen, as_json, interrupted)
+
+
+def finished(pipeline: Any, program: Any, text: str, searched: Any) -> dict[str, Any]:
+    """The result of one program, or what kept it from having one: the others' results do not depend on it."""
+    from mirage_cli.structural import Failed
+
+    if isinstance(searched, Failed):
+        return pipeline.failed(program, searched)
+    try:
+        return pipeline.finish(program, text, searched)
+    except Exception as error:
+        return pipeline.failed(program, Failed.of(error))
 
 
 @contextmanager
@@ -161,7 +175,7 @@ def tune(
                 found = stored_search(store, program)
                 if found is None:
                     raise NothingStoredError(program.name, program.sizes)
-                results.append(with_claims(store, pipeline.finish(program, text, found)))
+                results.append(with_claims(store, finished(pipeline, program, text, found)))
         except KeyboardInterrupt:
             interrupted = True
     finish(results, gpu, as_json, interrupted)
@@ -179,19 +193,25 @@ def with_claims(store: Any, result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def finish(results: Sequence[Any], target: Any, as_json: bool, interrupted: bool) -> None:
-    """Print results and choose the exit code."""
-    from mirage_cli.report import losses, results_tables
+    """Print results, and what was lost or failed, and choose the exit code."""
+    from mirage_cli.report import losses, results_tables, sizes_text
 
+    failed = [r for r in results if "error" in r]
+    found = [r for r in results if "error" not in r]
     if as_json:
         emit_json(results, target)
     else:
-        for table in results_tables(results):
+        for table in results_tables(found):
             out.print(table)
-        for line in losses(results):
+        for line in losses(found):
             out.print(line, soft_wrap=True, markup=False)
+    for r in failed:
+        err.print(f"error: {r['spec']} {sizes_text(r['dims'])}: {r['error']}", style="red")
     if interrupted:
         raise typer.Exit(130)
-    if not any(better(r) for r in results):
+    if failed:
+        raise typer.Exit(1)
+    if not any(better(r) for r in found):
         raise typer.Exit(3)
 
 

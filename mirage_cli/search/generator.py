@@ -77,23 +77,27 @@ def search(
     prune: bool = True,
     own_algebra_only: bool = False,
     deadline: Callable[[], bool] = lambda: False,
+    end: Callable[[], bool] = lambda: False,
 ) -> SearchResult:
     """All μGraphs of a lowered program within the bounds, the best of them in order.
 
     prune: cut what costs more than the best times the slack; off for ablations.
     deadline: asked now and then; true ends the search with what it has.
+    end: asked before that, as the program is decomposed and its operators are fused; true leaves them as written.
     """
     start = time.perf_counter()
-    d = decompose(program, own_algebra_only=own_algebra_only)
-    run = _Search(d, target, bounds or Bounds(), prune, deadline)
-    written = greedy.as_written(run)
+    d = decompose(program, own_algebra_only=own_algebra_only, deadline=end)
+    run = _Search(d, target, bounds or Bounds(), prune, lambda: False)
+    written = greedy.as_written(run)  # however little time there is
     as_written = run.assemble(tuple(written.values()))
     assert as_written is not None, "the program's own operators are in order"
     fused = written
     stopped = "exhausted"
     found: list[tuple[float, tuple[Costed, ...]]] = []
     try:
+        run.deadline = end
         fused = greedy.fused(run, written)
+        run.deadline = deadline
         if run.assemble(tuple(fused.values())) is None:  # less exact than the program
             fused = written
         run.ceiling = run.space.bounds.slack * greedy.predicted_us(fused) if prune else math.inf
@@ -258,6 +262,8 @@ class _Search:
 
     def plans_of(self, e: Expansion) -> list[Costed]:
         found: list[Costed] = []
+        if self.deadline():
+            raise OutOfTimeError
         for plan in plans(self.d, e, self.sizes):
             self.enumerated += 1
             if isinstance(plan, InexpressibleError):

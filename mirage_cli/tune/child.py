@@ -45,7 +45,8 @@ class Child:
             env={**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": _python_path(), **(env or {})},
         )
         theirs.close()
-        self.send(arguments)
+        with contextlib.suppress(ChildDied):  # the next receive reports it
+            self.send(arguments)
 
     @property
     def pid(self) -> int:

@@ -18,9 +18,11 @@ from pathlib import Path
 from types import TracebackType
 
 from mirage_cli.tune.child import Child, ChildDied
-from mirage_cli.tune.measure import Candidate, Failure, FailureKind, TensorSpec
+from mirage_cli.tune.measure import Candidate, Failure, FailureKind, MeasureError, TensorSpec
 
 START_TIMEOUT_S = 180.0
+STARTS = 3
+"""Processes in a row that may end before they have started: those are replaced, one more is an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ class CompileFarm:
         self._directory = tempfile.TemporaryDirectory(prefix="mirage-")
         self._children: list[_Busy] = []
         self._waiting: deque[CompileRequest] = deque()
+        self._unstarted = 0
 
     def __enter__(self) -> CompileFarm:
         return self
@@ -170,6 +173,7 @@ class CompileFarm:
             if b.child.connection in ready:
                 try:
                     answer = b.child.receive(0)
+                    self._unstarted = 0
                     answers.append((b, () if answer == "ready" else answer))
                 except ChildDied as e:
                     answers.append((b, self._lost(b, FailureKind.CRASH, str(e))))
@@ -178,9 +182,10 @@ class CompileFarm:
         return answers
 
     def _lost(self, b: _Busy, kind: FailureKind, message: str) -> Failure:
-        """Raises RuntimeError where it is the process that does not start, not a candidate that fails."""
-        if b.job is None:
-            raise RuntimeError(f"a compiling process does not start: {message}")
+        """Raises MeasureError where processes do not start, and it is not a candidate that fails."""
+        self._unstarted += b.job is None
+        if self._unstarted > STARTS:
+            raise MeasureError(f"The compiling processes do not start: {message}")
         return Failure(kind, message, fatal=True)
 
     def _kill_all(self) -> None:

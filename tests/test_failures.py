@@ -1,0 +1,120 @@
+"""What fails in one program's search costs the others nothing: exceptions, killed processes, spent budgets."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirage_cli import structural
+from mirage_cli.spec import parse_spec
+from mirage_cli.structural import Failed, Found, Options, search_all, search_program
+from mirage_cli.target import find_target
+from mirage_cli.tune.child import Child
+from mirage_cli.tune.compilefarm import CompileFarm
+from mirage_cli.tune.measure import MeasureError
+
+H200 = find_target("h200")
+SPEC = """name: {name}
+dims: {{m: 16, k: 64}}
+inputs:
+  X: [m, k]
+program: |
+  O = softmax(X * {number}, k)
+outputs:
+  O: [m, k]
+"""
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from mirage_cli import structural
+
+real = structural.search_program
+
+def search_program(program, *rest):
+    mark = Path(sys.argv[0]).parent / "killed"
+    if program.name == "second" and (KILLS == "always" or not mark.exists()):
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(program, *rest)
+
+structural.search_program = search_program
+if __name__ == "__main__":
+    from mirage_cli.cli import main
+    main()
+"""
+"""`mirage`, whose worker processes run this file too, and are killed as they search the second program."""
+
+
+def write_specs(folder: Path) -> list[str]:
+    names = ["first", "second", "third"]
+    for i, name in enumerate(names):
+        (folder / f"{name}.yaml").write_text(SPEC.format(name=name, number=i + 2))
+    return [f"{n}.yaml" for n in names]
+
+
+@pytest.mark.parametrize(("kills", "code"), [("once", 3), ("always", 1)])
+def test_a_killed_search_process_costs_at_most_its_own_program(tmp_path: Path, kills: str, code: int) -> None:
+    specs = write_specs(tmp_path)
+    (tmp_path / "run.py").write_text(KILLED.replace("KILLS", repr(kills)))
+    env = os.environ | {"MIRAGE_DB": str(tmp_path / "mirage.db")}
+    options = ["--no-tune", "--json", "--workers", "2", "--target", "h200"]
+    command = [sys.executable, str(tmp_path / "run.py"), "search", *specs, *options]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+    results = json.loads(done.stdout)["results"]
+    assert "Traceback" not in done.stderr
+    assert [r["spec"] for r in results] == ["first", "second", "third"]
+    assert results[0]["best"] and results[2]["best"]
+    if kills == "always":
+        assert done.returncode == code and "was killed" in results[1]["error"] and "error: second" in done.stderr
+    else:
+        assert done.returncode in (0, code) and results[1]["best"] and "error" not in results[1]
+
+
+def test_a_search_that_raises_is_a_result_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    real: Callable[..., Found] = structural.search_program
+
+    def failing(program: Any, *rest: Any) -> Found:
+        if program.name == "second":
+            raise ZeroDivisionError("by nothing")
+        return real(program, *rest)
+
+    monkeypatch.setattr(structural, "search_program", failing)
+    programs = [parse_spec(SPEC.format(name=n, number=2)).programs()[0] for n in ("first", "second", "third")]
+    first, second, third = search_all(programs, H200, Options(tune=False))
+    assert isinstance(first, Found) and isinstance(third, Found)
+    assert isinstance(second, Failed) and second.problem.startswith("ZeroDivisionError: by nothing (test_failures.py:")
+
+
+def test_a_budget_of_nothing_gives_the_program_as_written() -> None:
+    program = parse_spec(SPEC.format(name="first", number=2)).programs()[0]
+    found = search_program(program, H200, Options(budget_s=0.0, tune=False))
+    assert found.stopped == "budget" and found.as_written in [p.id for p in found.plans]
+
+
+def test_a_compiling_process_killed_as_it_starts_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    from mirage_cli.tune.measure import Candidate, Failure
+
+    with CompileFarm(90, 1) as farm:
+        farm.start()
+        os.kill(farm._children[0].child.pid, signal.SIGKILL)  # pyright: ignore[reportPrivateUsage]
+        ((name, answer),) = farm.compile_all([Candidate("c", "no python")], (), ())
+        assert name == "c" and isinstance(answer, Failure) and not answer.fatal
+
+    real = Child.__init__
+
+    def dying(self: Child, *arguments: Any) -> None:
+        real(self, *arguments)
+        os.kill(self.pid, signal.SIGKILL)
+
+    monkeypatch.setattr(Child, "__init__", dying)
+    with CompileFarm(90, 1) as farm, pytest.raises(MeasureError, match="do not start"):
+        list(farm.compile_all([Candidate("c", "no python")], (), ()))
