@@ -236,3 +236,50 @@ def test_an_exponential_that_is_an_output_is_computed_as_written(dtype: str, oth
         plan = found.plans[0]
         judged = interpreter.judge(program, kernels_source(plan.graph, plan.schedule), 0)
         assert judged.ok, judged.problem
+
+
+SEVERAL_AXES = """
+name: several
+dims: {{b: 3, h: 5, g: 2, e: 24, k: 40}}
+dtype: {dtype}
+inputs:
+  T: [b, h, g, e]
+  W: {{dims: [h, g, e, k], scale: 0.05}}
+program: |
+  {program}
+outputs:
+  O: {dims}
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(
+    ("text", "dims"),
+    [
+        ("O = dot(T, W, h, g, e)", "[b, k]"),
+        ("O = layer_norm(T, h, g, e) * sum(W, k)", "[b, h, g, e]"),
+        ("O = mean(T * T, b, h, g, e) * sum(W, h, g, e)", "[k]"),
+    ],
+)
+def test_several_axes_are_reduced_together(dtype: str, text: str, dims: str) -> None:
+    """One of them in blocks, the others walked one by one where blocks of all would be too large."""
+    program = parse_spec(SEVERAL_AXES.format(dtype=dtype, program=text, dims=dims)).at()
+    found = search_program(program, H200, Options())
+    assert not found.rejected and found.as_written in {p.id for p in found.plans}
+    with Interpreter() as interpreter:
+        for plan in found.plans[:2]:
+            judged = interpreter.judge(program, kernels_source(plan.graph, plan.schedule), 0)
+            assert judged.ok, judged.problem
+
+
+def test_a_product_over_heads_walks_them_where_they_do_not_fit_a_block() -> None:
+    """An attention's output projection: 20 heads of 128, padded to 32, would be more than registers hold."""
+    program = parse_spec(
+        "name: projection\ndims: {m: 64, h: 20, d: 128, n: 4096}\ndtype: float32\n"
+        "inputs: {T: [m, h, d], W: {dims: [h, d, n], scale: 0.02}}\n"
+        "program: |\n  O = dot(T, W, h, d)\noutputs: {O: [m, n]}\n"
+    ).at()
+    found = search_program(program, H200, Options())
+    (kernel, *_) = found.plans[0].graph.kernels
+    assert {"h", "d"} <= set(kernel.with_role("loop", "split"))
+    assert found.plans[0].schedule.kernels[kernel.name].tile("h") == 1

@@ -94,6 +94,7 @@ def plans(d: Decomposition, e: Expansion, sizes: Mapping[str, int]) -> Iterator[
         return
     base = _kernel(d, e, written)
     reduced = reduced_axes(base.body)
+    together = {a for q in base.body if q.op == "dot" and len(q.axes) > 1 for a in q.axes}
     faithful = e.faithful(d.names)
     spaces = {
         *base.value_dims().values(),
@@ -105,7 +106,7 @@ def plans(d: Decomposition, e: Expansion, sizes: Mapping[str, int]) -> Iterator[
             choices.append([role])
             continue
         roles: list[Role] = ["tile"] if sizes[dim] <= TILE_LIMIT else []
-        if sizes[dim] > 16 or not roles:
+        if sizes[dim] > 16 or not roles or (dim in together and sizes[dim] > 1):
             roles.append("loop")
         if sizes[dim] >= SPLIT_MINIMUM:
             roles.append("split")

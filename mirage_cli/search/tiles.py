@@ -34,11 +34,16 @@ def _options(m: Model, d: str, size: int, coarse: bool) -> list[int]:
             choices = choices[1:] if walked else choices[:-1]
         fitting = [t for t in choices if t <= max(top, MIN_DOT)]
         single = [1] if d in m.grid and (size < MIN_DOT or (not coarse and top <= 256)) else []
+        if walked and any(d in p.summed and len(p.summed) > 1 for w in m.segments for p in w.dots):
+            single = [1]  # walked one by one: the product sums over blocks of the others
+            fitting = fitting if size > MIN_DOT else []
         return single + fitting
     if d in m.grid:
         choices = [1, 4, 64, 512] if coarse else [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
     else:
         choices = [64, 512, 2048] if coarse else [32, 64, 128, 256, 512, 1024, 2048, 4096]
+        if len(m.kernel.with_role("loop", "split")) > 1:
+            choices = [1, 8, *choices]  # blocks are of all these axes together
     return [t for t in choices if t <= top] or [top]
 
 
