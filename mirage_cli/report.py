@@ -153,12 +153,13 @@ def schedule_text(k: Mapping[str, Any]) -> str:
 
 
 def remarks(rows: Sequence[Document]) -> list[str]:
-    """A line for each contestant without figures, which says why."""
+    """A line for each contestant without figures, and for each call of a library, which says why."""
     return [
-        f"{r['spec']} {sizes_text(r['dims'])}: {name}: {c['failure']}"
+        f"{r['spec']} {sizes_text(r['dims'])}: {name}: {why}"
         for r in rows
-        for name, c in r["contestants"].items()
-        if c["failure"]
+        for contestant, c in r["contestants"].items()
+        for name, why in {contestant: c["failure"], **c.get("failures", {})}.items()
+        if why
     ]
 
 
@@ -180,7 +181,10 @@ def bench_time(c: Document | None, context: str) -> tuple[float, float] | None:
 
 def bench_figure(c: Document | None, context: str) -> str:
     found = bench_time(c, context)
-    return "-" if found is None else f"{found[0]:.2f} ± {found[1]:.2f}"
+    if c is None or found is None:
+        return "-"
+    which = f" ({c['which']})" if c.get("which") else ""
+    return f"{found[0]:.2f} ± {found[1]:.2f}{which}"
 
 
 def bench_table(rows: Sequence[Document]) -> Table:
