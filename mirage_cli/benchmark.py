@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from mirage_cli.errors import EarlierBenchError
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline import Pipeline, floor_of, key_of, measured_problem, versions
-from mirage_cli.sdpa import sdpa_source
+from mirage_cli.sdpa import attention_sources, sdpa_source
 from mirage_cli.target import driver_version
 from mirage_cli.tune.bench import Row, baseline, run_bench
 from mirage_cli.tune.measure import Candidate, GpuWorker, MeasureError, Problem
@@ -35,6 +36,42 @@ BASELINES: Mapping[str, Callable[[Program, Problem], Candidate | str]] = {
     "cudnn": _attention("cudnn"),
 }
 """What a program may be compared with: a contestant, or why there is none."""
+
+
+LIBRARY = "library"
+"""The fastest right one of `library`, in the row's context."""
+AGAINST = (*BASELINES, LIBRARY)
+WRONG = 0.05
+"""A library's call that is further than this from float64, relatively, computes something else."""
+
+
+def library(program: Program, problem: Problem) -> dict[str, Candidate]:
+    """What this machine's libraries offer for a program, by what it is called."""
+    found = {name: baseline(name, problem) for name in ("eager", "compile")}
+    sources = attention_sources(program)
+    found |= {n: Candidate(n, source, kind="function", timeout_s=60.0) for n, source in sources.items()}
+    return {n: replace(c, id=f"{LIBRARY}: {n}") for n, c in found.items()}
+
+
+def fastest(tried: Mapping[str, Row]) -> dict[str, Any]:
+    """The figures of the fastest that is right, with `which` it is, and `failures` of the others."""
+    failures: dict[str, str] = {}
+    right: dict[str, Row] = {}
+    for name, r in tried.items():
+        if r.timing is None:
+            failures[name] = str(r.failure)
+        elif r.timing.accuracy and not r.timing.accuracy.relative <= WRONG:
+            failures[name] = f"wrong: relative error {r.timing.accuracy.relative:.2g}"
+        else:
+            right[name] = r
+    if not right:
+        return {**_figures(Row(LIBRARY), "none ran"), "which": None, "failures": failures}
+    which = min(right, key=lambda name: _median_us(right[name]))
+    return {**_figures(right[which], None), "which": which, "failures": failures}
+
+
+def _median_us(r: Row) -> float:
+    return r.timing.median_us if r.timing else inf
 
 
 FIGURES = (
@@ -73,8 +110,9 @@ def run(pipeline: Pipeline, program: Program, against: Sequence[str]) -> dict[st
     reached = ceilings(pipeline.worker(), program.dtype)
     best = pipeline.store.best(key_of(program, pipeline.target, True))
     problem = measured_problem(program, pipeline.options.seed)
-    made = {n: BASELINES[n](program, problem) for n in against}
-    contestants = [c for c in made.values() if isinstance(c, Candidate)]
+    made = {n: BASELINES[n](program, problem) for n in against if n != LIBRARY}
+    tried = library(program, problem) if LIBRARY in against else {}
+    contestants = [c for c in (*made.values(), *tried.values()) if isinstance(c, Candidate)]
     found = {n: _figures(Row(n), why) for n, why in made.items() if isinstance(why, str)}
     exported = Candidate("mirage", best.source) if best else None
     if exported is not None:
@@ -84,6 +122,9 @@ def run(pipeline: Pipeline, program: Program, against: Sequence[str]) -> dict[st
     if contestants:
         rows = run_bench(pipeline.worker(), problem, contestants, seed=pipeline.options.seed)
         found |= {r.name: _figures(r, str(r.failure) if r.failure else None) for r in rows}
+        if tried:
+            by_id = {r.name: r for r in rows}
+            found[LIBRARY] = fastest({n: by_id[c.id] for n, c in tried.items()})
     return {
         "spec": program.name,
         "dims": program.sizes,

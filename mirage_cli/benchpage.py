@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from mirage_cli.report import schedule_text, sizes_text
+from mirage_cli.report import bench_contexts, bench_figure, bench_time, schedule_text, sizes_text
 
 Row = Mapping[str, Any]
 
 BAR, LABEL, HEIGHT = 420, 380, 22
+ALONE = """\
+`chain` is that. `alone` is the same call behind a small elementwise kernel of PyTorch, which overlaps with nothing; the
+kernel's own time is subtracted, and nothing of the call can run while another call drains."""
 COLOUR = {"eager": "#9aa5b1", "compile": "#4c78a8", "sdpa": "#72b7b2", "cudnn": "#54a24b"}
 
 
@@ -24,7 +27,9 @@ def write(path: Path, rows: Sequence[Row], command: str) -> None:
 
 
 def page(rows: Sequence[Row], command: str, chart_name: str) -> str:
-    names = baselines(rows)
+    names, contexts = baselines(rows), bench_contexts(rows)
+    columns = [(context, n) for context in contexts for n in (*names, "mirage")]
+    titles = [f"{n}, {context}" if "alone" in contexts else n for context, n in columns]
     first = rows[0]
     versions = ", ".join(f"{k} {v}" for k, v in first["versions"].items())
     method = next((c["method"] for r in rows for c in r["contestants"].values() if c["method"]), "")
@@ -37,23 +42,27 @@ def page(rows: Sequence[Row], command: str, chart_name: str) -> str:
         "8 times the L2 cache together, all contestants interleaved in one process. Calls follow each other in the",
         "graph: a kernel that is launched to overlap with the one before may start, and fetch into the L2, while that",
         "one drains, also across calls; it waits for it before it uses anything that it reads, and before it writes.",
+        *(ALONE.splitlines() if "alone" in contexts else ()),
         "`floor` is the larger of bytes over the copy rate and operations over the matmul rate, both measured. All",
         "samples are in the JSON file beside this page.",
         *ceilings(rows),
         "",
         f"![speedups]({chart_name})",
         "",
-        "| spec | sizes | " + " | ".join(f"{n}" for n in names) + " | mirage | floor | error / eager's |",
-        "|---|---|" + "---:|" * (len(names) + 3),
+        "| spec | sizes | " + " | ".join(titles) + " | floor | error / eager's |",
+        "|---|---|" + "---:|" * (len(titles) + 2),
     ]
     for r in rows:
-        cells = [figure(r["contestants"].get(n)) for n in (*names, "mirage")]
+        cells = [bench_figure(r["contestants"].get(n), context) for context, n in columns]
         mine, eager = r["errors"] or (None, None)
         error = f"{mine / eager:.2f}" if mine is not None and eager else "-"
         lines.append(
             f"| {r['spec']} | {sizes_text(r['dims'])} | " + " | ".join(cells) + f" | {r['floor_us']:.2f} | {error} |"
         )
-    lines += ["", "Geometric means of the speedups, where both ran: " + ", ".join(means(rows)) + ".", ""]
+    for context in contexts:
+        where = f", {context}" if "alone" in contexts else ""
+        lines += ["", f"Geometric means of the speedups, where both ran{where}: {', '.join(means(rows, context))}."]
+    lines.append("")
     failures = [
         f"- {r['spec']} {sizes_text(r['dims'])}: {n}: {c['failure']}".splitlines()[0]
         for r in rows
@@ -83,24 +92,20 @@ def ceilings(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def figure(c: Row | None) -> str:
-    return "-" if c is None or c["median_us"] is None else f"{c['median_us']:.2f} ± {c['spread_us']:.2f}"
-
-
 def baselines(rows: Sequence[Row]) -> list[str]:
     return [n for n in dict.fromkeys(n for r in rows for n in r["contestants"]) if n != "mirage"]
 
 
-def speedup(r: Row, name: str) -> float | None:
+def speedup(r: Row, name: str, context: str) -> float | None:
     """How many times as long as the kernel the baseline takes; None where one of them did not run."""
-    mine, theirs = r["contestants"]["mirage"]["median_us"], (r["contestants"].get(name) or {}).get("median_us")
-    return theirs / mine if mine and theirs else None
+    mine, theirs = (bench_time(r["contestants"].get(n), context) for n in ("mirage", name))
+    return theirs[0] / mine[0] if mine and theirs else None
 
 
-def means(rows: Sequence[Row]) -> list[str]:
+def means(rows: Sequence[Row], context: str) -> list[str]:
     found: list[str] = []
     for n in baselines(rows):
-        ratios = [x for r in rows if (x := speedup(r, n))]
+        ratios = [x for r in rows if (x := speedup(r, n, context))]
         if ratios:
             mean = exp(sum(map(log, ratios)) / len(ratios))
             found.append(f"{mean:.2f} over {n} ({len(ratios)} sizes)")
@@ -108,8 +113,11 @@ def means(rows: Sequence[Row]) -> list[str]:
 
 
 def chart(rows: Sequence[Row]) -> str:
-    """Bars of time over the kernel's, one for each baseline, on a logarithmic scale from 0.5 to 32."""
-    names = baselines(rows)
+    """Bars of time over the kernel's, one for each baseline, on a logarithmic scale from 0.5 to 32.
+
+    They are those of calls alone, where these were timed.
+    """
+    names, context = baselines(rows), bench_contexts(rows)[-1]
     low, high = log(0.5), log(32.0)
 
     def x(ratio: float) -> float:
@@ -121,7 +129,7 @@ def chart(rows: Sequence[Row]) -> str:
         label = escape(f"{r['spec']} {sizes_text(r['dims'])}")
         parts.append(f'<text x="{LABEL - 8}" y="{y + 12}" text-anchor="end">{label}</text>')
         for i, n in enumerate(names):
-            ratio = speedup(r, n)
+            ratio = speedup(r, n, context)
             if ratio is None:
                 continue
             top, thick = y + i * (HEIGHT - 4) / len(names), (HEIGHT - 4) / len(names) - 1

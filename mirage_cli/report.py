@@ -153,28 +153,55 @@ def schedule_text(k: Mapping[str, Any]) -> str:
 
 
 def remarks(rows: Sequence[Document]) -> list[str]:
-    """A line for each contestant without figures, which says why."""
+    """A line for each contestant without figures, and for each call of a library, which says why."""
     return [
-        f"{r['spec']} {sizes_text(r['dims'])}: {name}: {c['failure']}"
+        f"{r['spec']} {sizes_text(r['dims'])}: {name}: {why}"
         for r in rows
-        for name, c in r["contestants"].items()
-        if c["failure"]
+        for contestant, c in r["contestants"].items()
+        for name, why in {contestant: c["failure"], **c.get("failures", {})}.items()
+        if why
     ]
 
 
+def bench_contexts(rows: Sequence[Document]) -> tuple[str, ...]:
+    """The contexts that a benchmark's rows have figures of; earlier versions timed the chain alone."""
+    both = any(c.get("alone_us") is not None for r in rows for c in r["contestants"].values())
+    return ("chain", "alone") if both else ("chain",)
+
+
+def bench_time(c: Document | None, context: str) -> tuple[float, float] | None:
+    """A contestant's median and interquartile range in a context; an earlier version's only figures are the chain's."""
+    if c is None or c["median_us"] is None:
+        return None
+    if context == "chain" and "chain_us" not in c:
+        return c["median_us"], c["spread_us"]
+    us = c.get(f"{context}_us")
+    return None if us is None else (us, c[f"{context}_spread_us"])
+
+
+def bench_figure(c: Document | None, context: str) -> str:
+    found = bench_time(c, context)
+    if c is None or found is None:
+        return "-"
+    which = f" ({c['which']})" if c.get("which") else ""
+    return f"{found[0]:.2f} ± {found[1]:.2f}{which}"
+
+
 def bench_table(rows: Sequence[Document]) -> Table:
-    """Contestants side by side: medians of cold calls, with their interquartile range. `remarks` says what is amiss."""
+    """Contestants side by side in each context: medians of cold calls, with their interquartile range. `remarks` says
+    what is amiss."""
     names = list(dict.fromkeys(name for r in rows for name in r["contestants"]))
-    table = Table(title="cold, median µs ± interquartile range", title_justify="left")
-    for name in ("spec", "dims", "floor", *names):
-        table.add_column(name, justify="left" if name in ("spec", "dims") else "right")
+    contexts = bench_contexts(rows)
+    columns = [(context, name) for context in contexts for name in names]
+    title = "cold, median µs ± interquartile range"
+    if "alone" in contexts:
+        title += "; chain: calls follow each other; alone: behind a small kernel, its time subtracted"
+    table = Table(title=title, title_justify="left")
+    for name in ("spec", "dims", "floor"):
+        table.add_column(name, justify="right" if name == "floor" else "left")
+    for context, name in columns:
+        table.add_column(f"{name}\n{context}" if "alone" in contexts else name, justify="right")
     for r in rows:
-        cells: list[str] = []
-        for name in names:
-            c = r["contestants"].get(name)
-            if c is None or c["median_us"] is None:
-                cells.append("-")
-            else:
-                cells.append(f"{c['median_us']:.2f} ± {c['spread_us']:.2f}")
+        cells = [bench_figure(r["contestants"].get(name), context) for context, name in columns]
         table.add_row(r["spec"], sizes_text(r["dims"]), figure(r["floor_us"]), *cells)
     return table

@@ -7,6 +7,7 @@ operators, whatever its axes and values are called. Q, K and V may be computed; 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from math import inf, prod
 
 from mirage_cli.codegen.torch_source import torch_source
@@ -15,13 +16,61 @@ from mirage_cli.ir.program import Arg, Eqn, Program, Tensor, live_eqns
 
 Dims = tuple[str, ...]
 At = Callable[[Arg], Eqn]
+_SDPA = "attend = torch.nn.functional.scaled_dot_product_attention"
+
+
+def _always(backend: str) -> str:
+    chosen = f"torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.{backend})"
+    return f"{_SDPA}\n\n\ndef backend():\n    return {chosen}"
+
+
 BACKENDS = {
-    "sdpa": "from contextlib import nullcontext as backend",
-    "cudnn": "def backend():\n    return torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.CUDNN_ATTENTION)",
+    "sdpa": f"from contextlib import nullcontext as backend\n\n{_SDPA}",
+    "cudnn": _always("CUDNN_ATTENTION"),
+    "flash": _always("FLASH_ATTENTION"),
+    "efficient": _always("EFFICIENT_ATTENTION"),
+    "math": _always("MATH"),
+    "flex": """\
+from contextlib import nullcontext as backend
+from functools import cache
+
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+compiled = torch.compile(flex_attention, dynamic=False)
+
+
+@cache
+def causal(queries, keys, device):
+    return create_block_mask(lambda b, h, i, j: i >= j, None, None, queries, keys, device=device)
+
+
+def attend(q, k, v, is_causal, scale, enable_gqa):
+    mask = causal(q.shape[-2], k.shape[-2], q.device) if is_causal else None
+    return compiled(q, k, v, block_mask=mask, scale=scale, enable_gqa=enable_gqa)""",
 }
-"""What chooses the implementation: PyTorch itself, or always cuDNN's."""
+"""What computes attention: the implementation that PyTorch chooses, always a certain one, or FlexAttention compiled."""
+MOST_SHARING = 64
+"""Query heads that may share a head of keys. An axis that is longer counts positions."""
 NOTHING = Eqn("", "", (), (), (), "float")
 """The equation of an input or a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Q, K, V; the axes (batch, rows, keys, inner, outer); the scale; the query's axis of a causal mask, or ()."""
+
+    values: Dims
+    axes: tuple[Dims, Dims, Dims, Dims, Dims]
+    scale: float
+    positions: Dims
+
+    @property
+    def heads(self) -> tuple[Dims, ...]:
+        """The choices of axes of Q that can be heads which share keys; all other rows count as positions."""
+        rows = self.axes[1]
+        if self.positions:
+            return (_without(rows, self.positions),)
+        return (), *(rows[:n] for n in range(1, len(rows) + 1))
 
 
 def sdpa_source(program: Program, backend: str = "sdpa") -> str | None:
@@ -29,6 +78,25 @@ def sdpa_source(program: Program, backend: str = "sdpa") -> str | None:
 
     backend: of BACKENDS.
     """
+    found = find_attention(program)
+    return _source(program, found, found.heads[0], backend) if found else None
+
+
+def attention_sources(program: Program) -> dict[str, str]:
+    """The same for every backend and, without a mask, every choice of heads. Empty where there is no attention."""
+    found = find_attention(program)
+    if found is None:
+        return {}
+    sizes = program.sizes
+    choices = [h for h in found.heads if found.positions or prod(sizes[d] for d in h) <= MOST_SHARING]
+    return {
+        f"{backend}, {','.join(heads)} as heads" if heads else backend: _source(program, found, heads, backend)
+        for heads in choices
+        for backend in BACKENDS
+    }
+
+
+def find_attention(program: Program) -> Attention | None:
     lowered = lower(program)
     eqns = {e.out: e for e in lowered.eqns}
     dims = {name: x.dims for name, x in lowered.values().items()}
@@ -48,7 +116,7 @@ def sdpa_source(program: Program, backend: str = "sdpa") -> str | None:
             outer = _without(dims[v], batch, keys)
             named = {*keys} <= {*dims[k]} & {*dims[v]} and {*batch} <= {*dims[q]} & {*dims[v]}
             if named and not {*keys, *outer} & {*rows} and (not mask or (mask[0] in rows and mask[1:] == keys)):
-                return _source(program, (q, k, v), (batch, rows, keys, inner, outer), scale, mask[:1], backend)
+                return Attention((q, k, v), (batch, rows, keys, inner, outer), scale, mask[:1])
     return None
 
 
@@ -87,19 +155,12 @@ def _scores(x: Arg, at: At) -> tuple[Eqn, float, Dims]:
     return e, scale, mask
 
 
-def _source(
-    program: Program,
-    values: Dims,
-    axes: tuple[Dims, Dims, Dims, Dims, Dims],
-    scale: float,
-    positions: Dims,
-    backend: str,
-) -> str:
-    """Where a mask compares positions along one axis of the queries, the others are heads that share keys."""
-    batch, rows, keys, inner, outer = axes
+def _source(program: Program, found: Attention, shared: Dims, backend: str) -> str:
+    """shared: the axes of the queries that are heads which share keys."""
+    batch, rows, keys, inner, outer = found.axes
     lead, heads = (batch[:1], batch[1:]) if len(batch) > 1 else ((), batch)
-    sharing = heads + _without(rows, positions) if positions else heads
-    groups = (lead, sharing, positions or rows, inner), (lead, heads, keys, inner), (lead, heads, keys, outer)
+    sharing, positions, values = heads + shared, _without(rows, shared), found.values
+    groups = (lead, sharing, positions, inner), (lead, heads, keys, inner), (lead, heads, keys, outer)
     inputs = {t.name: t.dims for t in program.inputs}
     tensors = tuple(Tensor(v, inputs.get(v, sum(g, ())), program.dtype) for v, g in zip(values, groups, strict=True))
     eqns = tuple(live_eqns(program.eqns, values))
@@ -110,10 +171,10 @@ def _source(
         shape = tuple(prod(sizes[d] for d in dims) for dims in g)
         lines.append(f"{name} = {name}.permute{_places(t.dims, sum(g, ()))}.reshape{shape}")
         lines.append(f"{name} = {name} if {name}.stride(-1) == 1 else {name}.contiguous()")
-    options = f"is_causal={bool(positions)}, scale={scale!r}, enable_gqa={sharing != heads}"
-    result = (*lead, *sharing, *(positions or rows), *outer)
+    options = f"is_causal={bool(found.positions)}, scale={found.scale!r}, enable_gqa={sharing != heads}"
+    result = (*lead, *sharing, *positions, *outer)
     lines.append("with backend():")
-    lines.append(f"    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, {options})")
+    lines.append(f"    out = attend(q, k, v, {options})")
     lines.append(f"out = out.reshape{tuple(sizes[d] for d in result)}")
     lines.append(f"return out.permute{_places(result, program.outputs[0].dims)}.contiguous()")
     body = "\n        ".join(["def attention(*inputs):", *lines])

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from math import nan
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from mirage_cli.benchmark import read_rows, regressions, run
+from mirage_cli import benchmark
+from mirage_cli.benchmark import fastest, read_rows, regressions, run
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.errors import EarlierBenchError
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline import Pipeline
-from mirage_cli.report import bench_table, remarks
-from mirage_cli.sdpa import sdpa_source
+from mirage_cli.report import bench_figure, bench_table, remarks
+from mirage_cli.sdpa import attention_sources, sdpa_source
 from mirage_cli.spec import load_spec, parse_spec
 from mirage_cli.store import Store
 from mirage_cli.structural import Options
 from mirage_cli.target import find_target
 from mirage_cli.tune import bench
-from mirage_cli.tune.measure import QUICK, GpuWorker
+from mirage_cli.tune.bench import Row
+from mirage_cli.tune.measure import QUICK, Accuracy, Candidate, Failure, FailureKind, GpuWorker, Problem, Timing
 
 SPECS = Path(__file__).parent.parent / "search_specs"
 SMALL = {"q": 12, "s": 20, "m": 3, "d": 8, "e": 8, "h": 2}
@@ -124,6 +127,33 @@ outputs: {R: [out, pos, w, y]}
     assert source is not None and "is_causal=True, scale=1.0, enable_gqa=True" in source
 
 
+def test_every_way_to_call_a_library_for_attention_computes_the_program() -> None:
+    grouped = parse_spec("""\
+name: grouped
+dims: {b: 2, h: 2, g: 3, q: 5, s: 7, d: 4}
+inputs: {Q: [b, h, g, q, d], K: [b, h, s, d], V: [b, h, s, d]}
+program: O = dot(softmax(dot(Q, K, d), s), V, s)
+outputs: {O: [b, h, g, q, d]}
+""").at()
+    found = attention_sources(grouped)
+    assert {"math", "math, g as heads", "math, g,q as heads", "flex, g as heads"} <= set(found)
+    assert "enable_gqa=False" in found["math"] and "enable_gqa=True" in found["math, g as heads"]
+    for name, source in found.items():
+        if name.startswith(("sdpa", "math")):
+            assert_same(grouped, source)
+
+
+def test_the_library_is_the_fastest_that_is_right_and_the_others_are_remarks() -> None:
+    def timed(us: float, error: float) -> Row:
+        return Row("", Timing((us,), 1, 1, "", accuracy=Accuracy(error, error)))
+
+    failed = Row("", failure=Failure(FailureKind.COMPILE, "no kernel"))
+    found = fastest({"slow": timed(9.0, 0.0), "fast": timed(5.0, 1e-3), "wrong": timed(1.0, nan), "none": failed})
+    assert (found["which"], found["median_us"], found["failure"]) == ("fast", 5.0, None)
+    assert found["failures"] == {"wrong": "wrong: relative error nan", "none": "compile: no kernel"}
+    assert fastest({"none": failed})["failure"] == "none ran"
+
+
 @pytest.mark.parametrize("what", ARE_NOT)
 def test_what_is_no_attention_is_not_found(what: str) -> None:
     assert sdpa_source(attention(ARE_NOT[what])) is None
@@ -171,6 +201,23 @@ def test_a_baseline_that_does_not_apply_is_reported_and_the_others_are_timed(pip
         "sdpa: does not apply: the program is no attention",
     ]
     assert bench_table(rows).row_count == 2
+
+
+def test_the_row_of_the_library_names_what_won(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    offered = benchmark.library
+
+    def few(program: Program, problem: Problem) -> dict[str, Candidate]:
+        return {n: c for n, c in offered(program, problem).items() if n in ("eager", "math")} | {
+            "broken": Candidate("library: broken", "1 / 0", kind="function")
+        }
+
+    monkeypatch.setattr(benchmark, "library", few)
+    r = run(pipeline, attention("O = dot(softmax(dot(Q, K, d), s), V, s)"), ["eager", "library"])
+    found = r["contestants"]["library"]
+    assert list(r["contestants"]) == ["mirage", "eager", "library"] and json.loads(json.dumps(r)) == r
+    assert found["which"] in ("eager", "math") and found["median_us"] > 0 and "broken" in found["failures"]
+    assert any("broken: compile: " in line for line in remarks([r]))
+    assert f"({found['which']})" in bench_figure(found, "chain")
 
 
 # -- an earlier run

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from mirage_cli import benchpage
+from mirage_cli.report import bench_table
 
 RESULTS = Path(__file__).parent.parent / "results"
 
@@ -45,6 +46,29 @@ def test_the_page_has_every_figure() -> None:
     assert "a copy 4.27 TB/s, a float16 matmul 651 TFLOP/s (less when it is hot), an empty kernel 0.74 µs." in text
     assert "compile: it fails" in text and "mirage: no kernel was found" in text
     assert "12 s, 45 schedules" in text and "split=2" in text
+
+
+def in_both(chain: float, alone: float) -> dict[str, Any]:
+    figures = {"chain_us": chain, "chain_spread_us": 0.25, "alone_us": alone, "alone_spread_us": 0.5}
+    return contestant((chain * alone) ** 0.5) | figures
+
+
+def test_the_page_and_the_table_have_both_contexts() -> None:
+    row = ROW | {"contestants": {"mirage": in_both(2.0, 4.0), "eager": in_both(8.0, 10.0)}}
+    text = benchpage.page([row, WITHOUT], "mirage bench x.yaml", "x.svg")
+    assert "| spec | sizes | eager, chain | mirage, chain | eager, alone | mirage, alone | floor |" in text
+    assert "| m=8 | 8.00 ± 0.25 | 2.00 ± 0.25 | 10.00 ± 0.50 | 4.00 ± 0.50 | 1.50 | 0.50 |" in text
+    assert "where both ran, chain: 4.00 over eager (1 sizes)." in text
+    assert "where both ran, alone: 2.50 over eager (1 sizes)." in text
+    assert "`alone` is the same call behind a small elementwise kernel" in text
+    assert "eager: 2.50 times" in benchpage.chart([row])
+    headers = [c.header for c in bench_table([row]).columns]
+    assert headers[3:] == ["mirage\nchain", "eager\nchain", "mirage\nalone", "eager\nalone"]
+
+
+def test_rows_of_earlier_versions_have_a_page_without_the_other_context() -> None:
+    text = benchpage.page([ROW], "mirage bench x.yaml", "x.svg")
+    assert "| eager | compile | mirage | floor |" in text and "alone" not in text
 
 
 def test_the_chart_is_well_formed_and_has_a_bar_for_each_baseline_that_ran(tmp_path: Path) -> None:
