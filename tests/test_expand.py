@@ -6,6 +6,7 @@ import pytest
 
 from mirage_cli.algebra.decompose import decompose
 from mirage_cli.ir.program import Program
+from mirage_cli.search.expand import Bounds, Space
 from mirage_cli.search.generator import search
 from mirage_cli.target import find_target
 from mirage_cli.verify.equivalence import check_equivalence
@@ -92,3 +93,12 @@ def test_a_search_whose_time_is_over_prices_no_more_plans() -> None:
         asks_at.append(result.enumerated)
     assert asks_at == sorted(asks_at)
     assert asks_at[0] < asks_at[-1] < whole.enumerated
+
+
+@pytest.mark.parametrize(("dtype", "cut"), [("float16", True), ("float32", False)])
+def test_operands_keep_the_coefficient_that_the_program_gives_them(dtype: str, cut: bool) -> None:
+    text = "t = dot(A, B; b) | u = mul(t, 0.2) | v = dot(u, C; c) | O = mul(v, 0.2)"
+    d = decompose(program("a=8 b=8 c=8 d=8", "A[a,b] B[b,c] C[c,d]", text, dtype=dtype))
+    space = Space(d, Bounds())
+    assert space.expansions(tuple(d.outputs))
+    assert (space.cuts["operands without the program's coefficient"] > 0) is cut

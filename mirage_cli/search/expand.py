@@ -74,15 +74,25 @@ class Expansion:
 
 def node_degree(d: Decomposition, node: Node) -> Fraction:
     """The largest degree in the inputs of an operand of the node's products."""
-    found = Fraction(0)
+    return max((degree(a) for a in factors(d, node)), default=Fraction(0))
+
+
+def factors(d: Decomposition, node: Node) -> list[Form]:
+    """The operands of the node's products."""
+    found: list[Form] = []
     results: list[Form] = []
     for s in node.steps:
         args = [results[a] if isinstance(a, int) else a for a in s.args]
         if s.op == "dot":
-            found = max(found, *(degree(a) for a in args if isinstance(a, Form)))
+            found += [a for a in args if isinstance(a, Form)]
         if s is not node.steps[-1]:
             results.append(d.algebra.apply(s.op, args, s.axes))
     return found
+
+
+def coefficient(form: Form) -> tuple[tuple[Mono, ...], Fraction]:
+    """A form up to its coefficients, and the largest of them."""
+    return tuple(m for m, _ in form.terms), max((abs(c) for _, c in form.terms), default=Fraction(0))
 
 
 def degree(form: Form) -> Fraction:
@@ -138,6 +148,12 @@ class Space:
         ]
         self.most = max((node_degree(decomposition, n) + 1 for n in products), default=None)
         """The degree in the inputs beyond which operands may leave float16's range where the program's own do not."""
+        self.coefficients: dict[tuple[Mono, ...], Fraction] = {}
+        """The largest coefficient of the program's own operands: c·x may be within float16's range where x is not."""
+        if decomposition.program.dtype != "float32":
+            for shape, c in (coefficient(f) for n in products for f in factors(decomposition, n)):
+                self.coefficients[shape] = max(c, self.coefficients.get(shape, c))
+        self.enlarged: dict[int, bool] = {}  # of nodes, as `degrees`
         self.degrees: dict[int, Fraction] = {}  # of nodes, which live as long as the graph does
         self.rank: dict[Form, int] = {}
         self.leaf: dict[Form, bool] = {}
@@ -198,7 +214,17 @@ class Space:
         within = [e for e in found.values() if self.most is None or self.operand_degree(e) <= self.most]
         if len(within) < len(found):
             self.cuts["operands of a higher degree"] += len(found) - len(within)
-        return within
+        kept = [e for e in within if not any(self.enlarges(n) for _, n in e.chosen)]
+        if len(kept) < len(within):
+            self.cuts["operands without the program's coefficient"] += len(within) - len(kept)
+        return kept
+
+    def enlarges(self, node: Node) -> bool:
+        """Whether a product takes an operand of the program's without its small coefficient, other than an input."""
+        if id(node) not in self.enlarged:
+            taken = (coefficient(f) for f in factors(self.d, node) if not self.d.is_input(f))
+            self.enlarged[id(node)] = any(c > self.coefficients.get(shape, c) for shape, c in taken)
+        return self.enlarged[id(node)]
 
     def operand_degree(self, e: Expansion) -> Fraction:
         """The largest degree of a product's operand in the inputs: 2 for X∘G, 0 for a row over its norm."""

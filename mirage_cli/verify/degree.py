@@ -173,7 +173,8 @@ def claim(program: Program, graph: MuGraph, levels: Sequence[Iterable[Levels]]) 
 
     A difference of degree D that is not zero vanishes at a random point modulo p with probability at most D / p
     (Schwartz 1980, Zippel 1979); residues modulo different primes are independent. Where exponentials occur one residue
-    alone is counted, and the degree of the exponents, which are residues modulo a smaller prime, is added.
+    alone is counted, and the degree of the exponents, which are residues modulo a smaller prime, is added. A test that
+    compared nothing of an output bounds nothing.
     """
     walk = _Walk(program.sizes)
     env = {t.name: Degree(1, {}) for t in program.inputs}
@@ -189,6 +190,8 @@ def claim(program: Program, graph: MuGraph, levels: Sequence[Iterable[Levels]]) 
     exponent = max(walk.exponent, other.exponent)
     bound = 0.0
     for t, compared in zip(program.outputs, levels, strict=True):
+        if not compared:
+            bound = 1.0
         a, b = env[t.name], memory[t.name]
         degree = max(a.top + b.below, b.top + a.below, 1)
         for valid in compared:

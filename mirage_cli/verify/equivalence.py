@@ -36,6 +36,10 @@ LEAST_REDRAWS = 512
 ENOUGH = 8
 """Draws that tell something about an output, after which a μGraph that was never without doubt in it is refused."""
 
+UNDEFINED_DRAWS = 8
+"""Draws in which an element has no value in the program, a row that is masked out whole, say, after which it is let be.
+"""
+
 MASK_BITS = 24
 """Random bits behind every comparison in one test: tests of programs that compare are repeated until they are met."""
 
@@ -82,7 +86,11 @@ def _test(program: Program, graph: MuGraph, seed: int, proof: Callable[[], bool]
         outcome = s.run(idle)
         if outcome is not None:
             return outcome
-    if any(s.told[t.name] >= ENOUGH and not s.levels[t.name] for s in series for t in program.outputs):
+    if any(
+        s.told[t.name] >= ENOUGH and not s.levels[t.name] and s.missing(t.name).any()
+        for s in series
+        for t in program.outputs
+    ):
         return _refusal("roots and logarithms are never of squares where the program's are", f"seed {seed}")
     outcome = series[0].doubtful()
     return series[0].in_float64() if isinstance(outcome, Verdict) and proof() else outcome
@@ -91,9 +99,10 @@ def _test(program: Program, graph: MuGraph, seed: int, proof: Callable[[], bool]
 class _Series:
     """Draws at one choice of sizes and schedule.
 
-    told: in how many draws the program told something about an output. missing: its elements that no comparison has
-    settled yet. levels: the residues in which elements were compared. bits: the random bits behind the comparisons in
-    the program, in draws that settled something, one of each block: `counted` is the last that gave an output any.
+    told: in how many draws the program told something about an output. unseen: its elements that were never compared.
+    undefined: in how many draws each had no value. levels: the residues in which elements were compared. bits: the
+    random bits behind the comparisons in the program, in draws that settled something, one of each block: `counted` is
+    the last that gave an output any.
     """
 
     def __init__(self, program: Program, graph: MuGraph, sizes: dict[str, int], schedule: Schedule, seed: int) -> None:
@@ -102,7 +111,8 @@ class _Series:
         self.told: Counter[str] = Counter()
         self.bits: Counter[str] = Counter()
         self.counted: dict[str, range] = {}
-        self.missing = {t.name: np.ones([sizes[d] for d in t.dims], dtype=bool) for t in program.outputs}
+        self.unseen = {t.name: np.ones([sizes[d] for d in t.dims], dtype=bool) for t in program.outputs}
+        self.undefined = {name: np.zeros(x.shape, dtype=np.int64) for name, x in self.unseen.items()}
         self.levels: dict[str, set[Levels]] = {t.name: set() for t in program.outputs}
 
     def run(self, idle: int) -> Verdict | Claim | None:
@@ -132,13 +142,18 @@ class _Series:
                     return self.claim(0.0 if run.guesses == NO_GUESSES else 2.0 ** -min(self.bits.values()))
         return None
 
+    def missing(self, name: str) -> np.ndarray:
+        """The elements of an output that a comparison may still settle."""
+        return self.unseen[name] & (self.undefined[name] < UNDEFINED_DRAWS)
+
     def needs(self, name: str) -> bool:
-        return bool(self.missing[name].any()) or self.bits[name] < MASK_BITS
+        return bool(self.missing(name).any()) or not self.levels[name] or self.bits[name] < MASK_BITS
 
     def useful(self, name: str, certain: np.ndarray, block: range) -> bool:
         """Whether a draw with these elements without doubt says something that is still needed."""
-        if self.missing[name].any():
-            return bool((certain & self.missing[name]).any())
+        missing = self.missing(name)
+        if missing.any():
+            return bool((certain & missing).any())
         return self.needs(name) and self.counted.get(name) != block and bool(certain.any())
 
     def doubtful(self) -> Verdict | Claim:
@@ -204,8 +219,9 @@ class _Series:
                 return _mismatch(t, at, _element(want, at), _element(got, at), self.where)
             if (sure & ~undefined).any():
                 settled.add(t.name)
-            self.levels[t.name] |= compared_levels(want, got, sure & ~undefined & self.missing[t.name])
-            self.missing[t.name] &= ~(sure | undefined)
+            self.levels[t.name] |= compared_levels(want, got, sure & ~undefined & self.unseen[t.name])
+            self.unseen[t.name] &= ~sure | undefined
+            self.undefined[t.name] += undefined
         return settled
 
 

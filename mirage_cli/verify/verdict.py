@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, log2, prod
+from sys import float_info
 from typing import Any, Literal
 
 from mirage_cli.ir.mugraph import MuGraph
@@ -69,7 +70,7 @@ class Verdict:
 
 def accepted(program: Program, graph: MuGraph, passed: Sequence[Claim], proved: bool) -> Verdict:
     """The verdict on a μGraph that has passed these tests. proved: its canonical form is the program's."""
-    bound = prod(c.bound for c in passed)
+    bound = max(prod(c.bound for c in passed), float_info.min)  # below it a product is lost, not 0
     assumes = tuple(dict.fromkeys(a for c in passed for a in c.assumes))
     eqns = (*program.eqns, *(e for k in graph.kernels for e in k.body))
     doubts = [a for a in assumes if not any(a in x for x in outside(eqns))]

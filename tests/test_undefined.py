@@ -1,0 +1,91 @@
+"""Rows that are masked out whole have no value, and a test that met nothing else has proved nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from mirage_cli.verify.degree import claim
+from mirage_cli.verify.equivalence import check_equivalence
+from mirage_cli.verify.verdict import NO_BOUND, accepted
+from tests.mugraphs import Case, Write, case
+
+DOCUMENTS = """
+mugraph documents float16
+dims q=16 s=32
+input A f16[q, s]
+input U i32[q]
+input T i32[s]
+output P f16[q, s]
+kernel k0 generated q:grid s:tile
+  A = load A[q, s]
+  U = load U[q]
+  T = load T[s]
+  C[q, s] = eq(U, T)
+  B[q, s] = where(C, A, -inf)
+  M[q] = max(B; s)
+  E[q, s] = exp_sub(B, M)
+  L[q] = sum(E; s)
+  P[q, s] = div(E, L)
+  store P[q, s] = P
+"""
+
+
+def documents(w: Write) -> None:
+    w.eq("C", "U", "T")
+    w.where("B", "C", "A", -inf)
+    w.exp("E", "B")
+    w.sum("L", "E", over="s")
+    w.div("P", "E", "L")
+
+
+def nothing(w: Write) -> None:
+    """The same, with a mask that holds nowhere."""
+    w.ne("C", "U", "U")
+    w.where("B", "C", "A", -inf)
+    w.exp("E", "B")
+    w.sum("L", "E", over="s")
+    w.div("P", "E", "L")
+
+
+@pytest.fixture(scope="module")
+def right() -> Case:
+    return case(DOCUMENTS, documents)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_masks_of_integers_are_compared_where_they_hold(right: Case, seed: int) -> None:
+    verdict = check_equivalence(right.program, right.graph, seed)
+    assert verdict.ok, verdict
+    assert 0 < verdict.bound < 2.0**-20
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "edit", [("eq(U, T)", "le(U, T)"), ("div(E, L)", "mul(E, L)"), ("where(C, A, -inf)", "where(C, A, 0)")]
+)
+def test_wrong_masks_of_integers_are_refused(right: Case, edit: tuple[str, str], seed: int) -> None:
+    assert edit[0] in DOCUMENTS
+    wrong = case(DOCUMENTS.replace(*edit), documents)
+    assert not check_equivalence(right.program, wrong.graph, seed).ok
+
+
+def test_what_was_undefined_in_every_draw_is_not_claimed() -> None:
+    text = DOCUMENTS.replace("C[q, s] = eq(U, T)", "C[q] = ne(U, U)").replace("  T = load T[s]\n", "")
+    masked = case(text, nothing)
+    verdict = check_equivalence(masked.program, masked.graph, 0)
+    assert not verdict.ok
+    assert "undefined in every draw" in verdict.detail
+
+
+def test_a_test_that_compared_nothing_bounds_nothing(right: Case) -> None:
+    empty = claim(right.program, right.graph, [set()])
+    assert empty.bound == 1
+    assert NO_BOUND in accepted(right.program, right.graph, [empty], proved=False).claim
+
+
+def test_a_bound_is_never_zero(right: Case) -> None:
+    claims = [replace(claim(right.program, right.graph, [set()]), bound=1e-300)] * 3
+    assert accepted(right.program, right.graph, claims, proved=False).bound > 0
