@@ -17,7 +17,8 @@ from mirage_cli.codegen.export import export_source, kernels_source, load_export
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline import Pipeline
+from mirage_cli.pipeline import Pipeline, floor_of
+from mirage_cli.search.generator import search
 from mirage_cli.spec import load_spec, parse_spec
 from mirage_cli.store import Store
 from mirage_cli.structural import Options, Plan, search_program
@@ -283,3 +284,37 @@ def test_a_product_over_heads_walks_them_where_they_do_not_fit_a_block() -> None
     (kernel, *_) = found.plans[0].graph.kernels
     assert {"h", "d"} <= set(kernel.with_role("loop", "split"))
     assert found.plans[0].schedule.kernels[kernel.name].tile("h") == 1
+
+
+MEAN = """
+name: whole
+dims: {{m: {m}, n: {n}}}
+dtype: float32
+inputs: {{X: [m, n]}}
+program: |
+  O = mean(X, {axes})
+outputs: {{O: {dims}}}
+"""
+
+
+@pytest.mark.parametrize(("axes", "dims"), [("m, n", "[]"), ("n", "[m]")])
+def test_a_mean_may_be_split_over_program_instances(axes: str, dims: str) -> None:
+    """Its division by the size of the split axis is the merge kernel's: a number, not what a chunk depends on."""
+    program = parse_spec(MEAN.format(m=131, n=257, axes=axes, dims=dims)).at()
+    lowered = lower(program)
+    split = [c for c in search(lowered, H200, prune=False).candidates if any(k.split for k in c.graph.kernels)]
+    assert split
+    with Interpreter() as interpreter:
+        for c in split[:1]:
+            verdict = check_equivalence(lowered, c.graph, 0)
+            assert verdict.ok, verdict
+            judged = interpreter.judge(program, kernels_source(c.graph, c.schedule), 0)
+            assert judged.ok, judged.problem
+
+
+def test_a_mean_of_a_whole_tensor_comes_near_the_floor() -> None:
+    """4 GiB that one program instance would read in 55 ms."""
+    program = parse_spec(MEAN.format(m=32768, n=32768, axes="m, n", dims="[]")).at()
+    best = search(lower(program), H200).candidates[0]
+    assert any(k.split for k in best.graph.kernels)
+    assert best.predicted_us < 1.25 * floor_of(program, H200)

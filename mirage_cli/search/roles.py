@@ -183,7 +183,7 @@ def split_kernel(kernel: Kernel, dim: str, order: tuple[str, ...]) -> tuple[Kern
     first_body = _ancestors(kernel.body, set(degrees))
     rest = _ancestors(kernel.body, {s.value for s in kernel.stores}, stop=set(degrees))
     dims_of = kernel.value_dims()
-    if any(dim in (*e.dims, *e.axes) for e in rest):
+    if any(dim in (*e.dims, *e.axes) for e in rest if e.op != "size"):  # which is a number, the same in every kernel
         raise InexpressibleError("a split needs a second pass")
     chunk = split_axis(dim)
     used = [n for n in degrees if n in {v for e in rest for v in e.values} | {s.value for s in kernel.stores}]
