@@ -128,7 +128,7 @@ class Bench(Setting):
         context: Context = "both",
     ) -> None:
         super().__init__(device, memory_fraction, directory, report)
-        self.context = context
+        self.context: Context = context
         self.buffer = torch.zeros(SPACER_BYTES // 4, device=self.device)
         self.spacers: dict[int, Callable[[], None]] = {}  # chains of that many of the kernels before calls
 
