@@ -35,6 +35,8 @@ COMPARE: Mapping[type[ast.cmpop], str] = {
     ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne",
 }  # fmt: skip
 INTERNAL = {"exp_sub", "size", "add", "sub", "mul", "div", "pow", *COMPARE.values(), "and", "or"}
+CONSTANTS: Mapping[str, str] = {"inf": "infinity", "__debug__": "a constant of Python"}
+"""What nothing else can be called."""
 FUNCTIONS = sorted({name for name in OPS if name not in INTERNAL} | set(DERIVED))
 """Every function of the language."""
 
@@ -111,8 +113,8 @@ class ProgramReader:
                 raise self.fail(s, f"{name} is an input and cannot be assigned")
             if name in self.assigned:
                 raise self.fail(s, f"{name} is assigned twice")
-            if name in self.sizes or name == "inf":
-                raise self.fail(s, f"{name} is the name of {'a dimension' if name in self.sizes else 'infinity'}")
+            if name in self.sizes or name in CONSTANTS:
+                raise self.fail(s, f"{name} is the name of {CONSTANTS.get(name, 'a dimension')}")
             if name in FUNCTIONS:
                 raise self.fail(s, f"{name} is the name of a function")
             value = self.value(s.value, name, 0)

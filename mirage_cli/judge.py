@@ -11,6 +11,7 @@ from mirage_cli.errors import NotAKernelError, OtherInterfaceError
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.spec import KERNEL_INTERFACE
 from mirage_cli.target import Target
 from mirage_cli.verify.equivalence import check_equivalence
 
@@ -90,7 +91,7 @@ def kernel_program(programs: Sequence[Program], text: str) -> Program:
     except (ValueError, RecursionError, MemoryError) as error:
         raise NotAKernelError(f"neither a μGraph nor Python: {error}") from None
     functions = {f.name for f in tree.body if isinstance(f, ast.FunctionDef)}
-    if missing := [f"`{name}`" for name in ("launch", "make_scratch") if name not in functions]:
+    if missing := [f"`{name}`" for name in KERNEL_INTERFACE if name not in functions]:
         raise NotAKernelError(f"no kernel to judge: this Python file defines no {' and no '.join(missing)}")
     tables = {
         s.targets[0].id: s.value for s in tree.body if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name)

@@ -18,7 +18,7 @@ from pathlib import Path
 import yaml
 
 from mirage_cli.errors import Diagnostic, MirageError, SpecError
-from mirage_cli.expression import Place, ProgramReader, closest
+from mirage_cli.expression import CONSTANTS, Place, ProgramReader, closest
 from mirage_cli.ir.program import Program, Tensor
 
 MAX_BYTES = 1 << 20
@@ -30,6 +30,8 @@ MAX_LINE = 400
 NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 FLOATS = ("float16", "bfloat16", "float32")
+KERNEL_INTERFACE = ("launch", "make_scratch")
+"""Functions that every kernel's file defines besides the spec's own (`judge`, and the tuner, call them)."""
 KEYS = ("name", "description", "source", "dims", "instances", "dtype", "inputs", "program", "outputs", "tolerance")
 REQUIRED = ("name", "dims", "inputs", "program", "outputs")
 
@@ -61,7 +63,7 @@ class Spec:
 
 def is_identifier(name: str) -> bool:
     """Whether a program can speak of an axis or a tensor of this name."""
-    return IDENTIFIER.match(name) is not None and not keyword.iskeyword(name) and name != "inf"
+    return IDENTIFIER.match(name) is not None and not keyword.iskeyword(name) and name not in CONSTANTS
 
 
 class SpecFileError(MirageError):
@@ -310,6 +312,8 @@ class _Reader:
             self.at(node, "a name is made of a-z, 0-9 and _, and starts with a letter")
         elif keyword.iskeyword(value):
             self.at(node, f"{value} cannot be the name of a function: it is a word of Python")
+        elif value in KERNEL_INTERFACE:
+            self.at(node, f"{value} cannot be the name of a spec: every exported file has a function {value} besides")
         return value
 
     def dtype(self, node: yaml.Node | None) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import dis
 import os
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import pytest
@@ -19,12 +21,12 @@ from mirage_cli.codegen.blocks import HELPERS
 from mirage_cli.codegen.carried import PLANS_WITH_MAPS, carried
 from mirage_cli.codegen.export import (
     ExportInfo,
-    ExportNameError,
     export_source,
     kernels_source,
     launch_sizes,
     load_export,
 )
+from mirage_cli.codegen.globals import without_global
 from mirage_cli.codegen.library import makes_result
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.mugraph import MuGraph
@@ -273,30 +275,104 @@ def test_several_threads(two_outputs: Loaded) -> None:
     assert all(torch.equal(r, expected) for r in results)
 
 
-@pytest.mark.parametrize("name", ["torch", "launch", "lambda", "k0", "on_stream"])
-def test_a_spec_name_that_the_file_needs_is_refused(name: str) -> None:
-    graph = parse_mugraph(ALL["gram"].text.replace("mugraph gram", f"mugraph {name}"))
+def gram(name: str) -> tuple[Program, MuGraph]:
+    graph = parse_mugraph(ALL["gram"].text.replace("mugraph gram", f"mugraph {name}")).resized(
+        {"i": 6, "j": 6, "k": 19}
+    )
     b = Builder(graph.inputs, [n for n, _ in graph.dims])
     b.emit("dot", "X", b.emit("rename", "X", axes=("i", "j")), axes="k", out="Y")
-    program = Program(name, graph.dims, graph.dtype, graph.inputs, tuple(b.eqns), graph.outputs)
-    with pytest.raises(ExportNameError, match=f"a spec called {name} cannot be exported"):
-        export_source(program, graph, schedule_of(graph))
+    return Program(name, graph.dims, graph.dtype, graph.inputs, tuple(b.eqns), graph.outputs), graph
 
 
-def test_a_spec_may_be_called_as_something_within_the_self_check(tmp_path: Path) -> None:
-    graph = parse_mugraph(ALL["gram"].text.replace("mugraph gram", "mugraph check")).resized({"i": 6, "j": 6})
+BUILTINS = ["sum", "max", "print", "int", "range", "enumerate", "isinstance", "zip", "type", "float", "getattr"]
+BUILTINS += ["hasattr", "property", "tuple", "super", "globals", "bool", "len"]
+OWN = ["torch", "triton", "tl", "k0", "functools", "sys", "on_stream", "larger", "check", "annotations", "f_graph"]
+
+
+@pytest.mark.parametrize("name", BUILTINS + OWN)
+def test_a_spec_may_have_any_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Python's own, or one that the file needs itself, or that is something within the self-check."""
+    program, graph = gram(name)
+    module = load_export(export_source(program, graph, schedule_of(graph)))
+    f, (x,) = getattr(module, name), inputs_of(program)
+    torch.testing.assert_close(f(X=x), x @ x.mT)
+    assert f.__name__ == name and getattr(module, f"{name}_graph").__name__ == f"{name}_graph"
+    assert module._check_this_file(), capsys.readouterr().out
+
+
+def test_torch_compile_finds_a_function_with_the_name_of_a_builtin() -> None:
+    program, graph = gram("sum")
+    module = load_export(export_source(program, graph, schedule_of(graph)))
+    (x,) = inputs_of(program)
+    compiled = torch.compile(lambda x: module.sum(x) + sum([1, 2]), backend="eager", fullgraph=True)
+    assert torch.equal(compiled(x), module.sum(x) + 3)
+
+
+ACCESSES = ("LOAD_NAME", "STORE_NAME", "LOAD_GLOBAL", "STORE_GLOBAL")
+
+
+def names_used(code: CodeType) -> Counter[str]:
+    """How often code and what is in it loads or stores each name that is none of a function's own."""
+    found = Counter(str(i.argval) for i in dis.get_instructions(code) if i.opname in ACCESSES)
+    return sum((names_used(c) for c in code.co_consts if isinstance(c, CodeType)), found)
+
+
+def test_every_global_of_a_file_leaves_its_name_to_the_spec() -> None:
+    _, source = export(ALL["library_first"])
+    used = names_used(compile(source, "file", "exec"))
+    hidden, count = Counter[str](), 0
+    for name in used:
+        changed = without_global(source, name) if name.isidentifier() else source
+        if changed != source:
+            renamed = names_used(compile(changed, "file", "exec"))
+            (new,) = set(renamed) - set(used)
+            assert renamed[new] == used[name] - renamed[name], name
+            hidden[name], count = renamed[name], count + 1
+    assert count > 60 and {"torch", "k0", "launch", "os", "Plan", "_start"} <= set(hidden)
+    assert +hidden == Counter(larger=1, launch=1)  # a method and a field
+
+
+def test_parameters_and_attributes_keep_a_name_that_a_global_leaves() -> None:
+    before = "import torch\ndef f(torch): return torch\nclass C:\n    torch = 1\n    def g(self): return torch.nan\n"
+    after = without_global(before, "torch")
+    assert after == before.replace("import torch", "import torch as torch_").replace("torch.nan", "torch_.nan")
+    assert without_global(before, "nan") == before
+
+
+AWKWARD = [("torch", "torch_"), ("tl", "tl_"), ("plan", "plan_"), ("i_m_", "i_m"), ("max", "max_"), ("X_ptr", "X")]
+
+
+@pytest.mark.parametrize(("x", "y"), AWKWARD)
+def test_tensors_may_be_called_as_the_text_calls_others(x: str, y: str) -> None:
+    text = f"""
+mugraph twice float16
+dims m=4 m_=6
+input {x} f16[m, m_]
+input {y} f16[m, m_]
+output O f16[m, m_]
+kernel k0 generated m:grid m_:tile
+  {x} = load {x}[m, m_]
+  {y} = load {y}[m, m_]
+  t0[m, m_] = mul({x}, 2)
+  O[m, m_] = add(t0, {y})
+  store O[m, m_] = O
+"""
+    graph = parse_mugraph(text)
     b = Builder(graph.inputs, [n for n, _ in graph.dims])
-    b.emit("dot", "X", b.emit("rename", "X", axes=("i", "j")), axes="k", out="Y")
-    program = Program("check", graph.dims, graph.dtype, graph.inputs, tuple(b.eqns), graph.outputs)
-    path = tmp_path / "check.py"
-    path.write_text(export_source(program, graph, schedule_of(graph)), encoding="utf-8")
-    done = run_file(path, TRITON_INTERPRET="1")
-    assert done.returncode == 0, done.stdout + done.stderr
+    b.emit("add", b.emit("mul", x, 2), y, out="O")
+    program = Program("twice", graph.dims, graph.dtype, graph.inputs, tuple(b.eqns), graph.outputs)
+    f = function(program, export_source(program, graph, schedule_of(graph)))
+    first, second = inputs_of(program)
+    second = second + 1
+    expected = eager_of(program)(first, second)
+    assert torch.equal(expected, first * 2 + second)
+    assert torch.equal(f(first, second), expected) and torch.equal(f(**{y: second, x: first}), expected)
 
 
 def test_nothing_of_the_plans_hides_what_kernels_call() -> None:
     """They are names of one file; modules are the same for both."""
-    assert not carried(PLANS_WITH_MAPS).names & HELPERS - sys.stdlib_module_names
+    functions = {x.name for x in ast.parse(carried(PLANS_WITH_MAPS).body).body if isinstance(x, ast.FunctionDef)}
+    assert functions and not functions & HELPERS
 
 
 def test_launch_runs_on_meta_tensors_as_the_tuner_calls_it() -> None:

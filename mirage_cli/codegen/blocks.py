@@ -8,10 +8,10 @@ unless it knows.
 
 from __future__ import annotations
 
-import keyword
 from collections.abc import Iterable, Mapping
 from math import prod
 
+from mirage_cli.codegen.writing import spelled
 from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
 from mirage_cli.ir.placement import place
 from mirage_cli.ir.program import Tensor
@@ -175,6 +175,11 @@ OWN_PREFIXES = ("i_", "in_", "s_", "t_", "first_", "rows_", "begin_", "end_", "w
 OWN_SUFFIXES = ("_ptr", "_desc", "_next", "_scale", "_shift")
 
 
+def _is_own(name: str) -> bool:
+    """Whether the text of a kernel gives this name a meaning of its own."""
+    return name in RESERVED or name.startswith(OWN_PREFIXES) or name.endswith(OWN_SUFFIXES)
+
+
 class EmitError(Exception):
     """This schedule cannot be written in Triton. `reason` is a short constant, for counting."""
 
@@ -201,7 +206,7 @@ class Blocks:
         self.exact = graph.exact()[kernel.name]
         self.single = "float32" in {graph.dtype, *(t.dtype for t in (*graph.inputs, *graph.outputs))}
         self.clean: dict[str, frozenset[str]] = {}  # padded dimensions along which a value is known to be zero
-        self.names: dict[str, str] = {}
+        self.names = spelled(self.dims, _is_own, "v_")
         self.starts: dict[str, str] = {}  # where the current block along a dimension starts
         self.deferred: set[str] = set()  # accumulators that are reduced across lanes only after their loop
         self.buffers = tuple(dict.fromkeys([x.buffer for x in kernel.loads] + [s.buffer for s in kernel.stores]))
@@ -211,13 +216,6 @@ class Blocks:
 
     def name(self, value: str) -> str:
         """The Python name of a value: its own, unless that is taken."""
-        if value not in self.names:
-            bad = keyword.iskeyword(value) or value in RESERVED
-            bad = bad or value.startswith(OWN_PREFIXES) or value.endswith(OWN_SUFFIXES)
-            name = value + "_" if bad else value
-            while bad and name in self.dims:
-                name += "_"
-            self.names[value] = name
         return self.names[value]
 
     def axes(self, dims: Iterable[str]) -> list[str]:

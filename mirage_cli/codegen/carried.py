@@ -19,13 +19,12 @@ class Carried:
     """Some modules as one text.
 
     standard: lines that import from the standard library. torch: those that import single names from torch, which
-    itself is there, as triton is. body: the definitions. names: those of the modules and functions in it.
+    itself is there, as triton is. body: the definitions.
     """
 
     standard: str
     torch: str
     body: str
-    names: frozenset[str]
 
     def inside_function(self) -> str:
         """The text as it stands in a function: no two blank lines."""
@@ -34,7 +33,7 @@ class Carried:
 
 def carried(modules: Sequence[str], also: Iterable[str] = ()) -> Carried:
     """modules: their paths in this package. also: modules of the standard library that are imported besides."""
-    plain, functions = set(also), set[str]()
+    plain = set(also)
     names: dict[str, set[str]] = {}
     bodies: list[str] = []
     for path in modules:
@@ -42,9 +41,7 @@ def carried(modules: Sequence[str], also: Iterable[str] = ()) -> Carried:
         statements = ast.parse(source).body
         end = 0
         for x in statements:
-            if isinstance(x, ast.FunctionDef):
-                functions.add(x.name)
-            elif isinstance(x, ast.Import):
+            if isinstance(x, ast.Import):
                 plain |= {a.name for a in x.names}
             elif (
                 isinstance(x, ast.ImportFrom)
@@ -59,4 +56,4 @@ def carried(modules: Sequence[str], also: Iterable[str] = ()) -> Carried:
     standard = [f"import {m}" for m in sorted(plain - {"torch", "triton"})]
     standard += [line for m, line in lines.items() if not m.startswith("torch")]
     torch = [line for m, line in lines.items() if m.startswith("torch")]
-    return Carried("\n".join(standard), "\n".join(torch), "\n\n\n".join(bodies), frozenset(plain | functions))
+    return Carried("\n".join(standard), "\n".join(torch), "\n\n\n".join(bodies))

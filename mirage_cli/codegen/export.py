@@ -7,10 +7,10 @@ CPU time, the public functions with their checks, the torch operator, and the se
 from __future__ import annotations
 
 import atexit
+import builtins
 import functools
 import hashlib
 import importlib.util
-import keyword
 import shutil
 import sys
 import tempfile
@@ -34,30 +34,24 @@ from mirage_cli.codegen.blocks import (
 )
 from mirage_cli.codegen.carried import CHECKS, PLANS, PLANS_WITH_MAPS, carried
 from mirage_cli.codegen.exported_text import (
+    BUILTIN,
     PLANNED,
     PUBLIC,
     RESERVED,
     SELF_CHECK,
     WITHOUT_AUTOCAST,
 )
+from mirage_cli.codegen.globals import without_global
 from mirage_cli.codegen.library import buffers_of, library_kernel
 from mirage_cli.codegen.start_text import USED, start_body
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.codegen.triton import KernelSource, emit_kernel
-from mirage_cli.codegen.writing import WIDTH, filled, layout_text, table_text, tuple_text, unpacked, wrapped
-from mirage_cli.errors import MirageError
+from mirage_cli.codegen.writing import WIDTH, filled, layout_text, spelled, table_text, tuple_text, unpacked, wrapped
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
 from mirage_cli.ir.program import Program, Tensor
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import mugraph_id, print_mugraph
-
-
-class ExportNameError(MirageError):
-    """The spec's name is one that the file itself needs, so it cannot name its function."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"a spec called {name} cannot be exported: the file needs that name itself. Rename the spec.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +111,9 @@ class _Parts:
         }
         self.libraries = len(self.kernels) < len(graph.kernels)
         self.descriptors = any(k.descriptors for k in self.kernels.values())
-        self.taken = {"torch", "triton", "tl", "inputs", "outputs", "scratch", "make_scratch", "launch"}
-        self.taken |= HELPERS | {k.name for k in graph.kernels}
-        taken = self.taken | USED
-        self.names = {n: f"{n}_" if n in taken or keyword.iskeyword(n) else n for n in graph.tensors()}
+        taken = {"torch", "triton", "tl", "inputs", "outputs", "scratch", "make_scratch", "launch"}
+        taken |= HELPERS | USED | {k.name for k in graph.kernels}
+        self.names = spelled(graph.tensors(), taken.__contains__)
 
     def imports(self) -> list[str]:
         """What the module takes from Triton."""
@@ -190,24 +183,27 @@ class _Parts:
 
 # -- the exported file
 
+THE_FUNCTION, THE_GRAPH = "ƒ", "ƒ_graph"
+"""Stand for the public functions until the file's own globals have left their names to them. No tensor is called so."""
+
 
 def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: ExportInfo | None = None) -> str:
-    """The text of the file of contract section "Exported kernels". Raises ExportNameError."""
+    """The text of the file of contract section "Exported kernels"."""
     from mirage_cli.verify.numeric import independent_axis, longest_sum
 
     parts = _Parts(graph, schedule)
     name = program.name
+    builtin = hasattr(builtins, name)
     plans = carried(PLANS_WITH_MAPS if parts.descriptors else PLANS, also=("os", "sys", "threading"))
-    taken = parts.taken | plans.names | {"annotations"}
-    if name in taken or f"{name}_graph" in taken or keyword.iskeyword(name):
-        raise ExportNameError(name)
     blocks = parts.blocks()
     digest = hashlib.sha256("\n".join([name, *map(str, program.inputs), *blocks]).encode()).hexdigest()[:12]
     imports = "\n".join([plans.standard, "", "import torch", *(parts.imports() or ["import triton"])])
     comment = "\n".join(f"# {x}".rstrip() for x in print_mugraph(graph).splitlines())
-    parameters = [f"{t.name}_" if t.name in RESERVED else t.name for t in program.inputs]
+    parameters = [*spelled((t.name for t in program.inputs), RESERVED.__contains__).values()]
     mapping = {
         "name": name,
+        "function": f"_{name}" if builtin else THE_FUNCTION,
+        "graph": THE_GRAPH,
         "operator": f"{name}_{digest}",
         "call": tuple_text(parameters),
         "doc": _interface(program),
@@ -237,10 +233,8 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
             ")",
         ),
     }
-    text = [_header(program, graph, schedule, info or ExportInfo()), "from __future__ import annotations", imports]
-    text.append(comment)
-    front = "\n\n".join(text)
-    blocks += [filled(PUBLIC, mapping)]
+    front = "\n\n".join(["from __future__ import annotations", imports, comment])
+    blocks += [filled(PUBLIC, mapping), *([filled(BUILTIN, mapping)] if builtin else [])]
     mapping |= {
         "recorded": parts.recorded(),
         "kernels": tuple_text(k.name for k in graph.kernels),
@@ -248,7 +242,10 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         "start": start_body(graph, parts.sizes, parts.kernels, parts.names),
     }
     blocks += [plans.body, filled(PLANNED, mapping)]
-    return "\n\n\n".join([front, *blocks, filled(SELF_CHECK, mapping | selfcheck)]) + "\n"
+    body = "\n\n\n".join([front, *blocks, filled(SELF_CHECK, mapping | selfcheck)]) + "\n"
+    for public, placeholder in ((f"{name}_graph", THE_GRAPH), (name, THE_FUNCTION)):
+        body = without_global(body, public).replace(placeholder, public)
+    return "\n\n".join([_header(program, graph, schedule, info or ExportInfo()), body])
 
 
 def _header(program: Program, graph: MuGraph, schedule: Schedule, info: ExportInfo) -> str:

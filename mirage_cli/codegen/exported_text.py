@@ -14,7 +14,7 @@ _PLANS = {}  # by device
 _is_compiling, _is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
 
 
-def @name@(@parameters@):
+def @function@(@parameters@):
     """@doc@"""
     if not _is_compiling() and _PLANS:
         _plan = _PLANS.get(_cuda_getDevice())
@@ -25,7 +25,7 @@ def @name@(@parameters@):
     return _call(@call@)
 
 
-def @name@_graph(@parameters@):
+def @graph@(@parameters@):
     """One call for these very tensors as a CUDA graph: `replay()` computes anew from what they hold by then.
 
     replay() returns the same output each time, written over, on the current stream. `replay.inputs` are the tensors.
@@ -136,6 +136,18 @@ if not hasattr(torch.ops.mirage, "@operator@"):  # the same file may be loaded t
     _operator.register_fake(_fake)
 '''
 
+BUILTIN = '''
+_@name@.__name__ = _@name@.__qualname__ = "@name@"
+
+
+def __getattr__(name):
+    """`@name@` is the function above for those who import it, and Python's own to what stands in this file."""
+    if name == "@name@":
+        return _@name@
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+'''
+"""What follows the public functions where the spec's name is that of a builtin."""
+
 WITHOUT_AUTOCAST = """
     if torch.is_autocast_enabled(device.type):  # libraries keep to the types of their operands
         with torch.autocast(device.type, enabled=False):
@@ -181,7 +193,7 @@ def _start(plan, @names@):
 @start@
 '''
 
-RESERVED = frozenset(re.findall(r"\b_\w+", PUBLIC[PUBLIC.index("def @name@(") : PUBLIC.index("def _call(")])) - {
+RESERVED = frozenset(re.findall(r"\b_\w+", PUBLIC[PUBLIC.index("def @function@(") : PUBLIC.index("def _call(")])) - {
     "_graph"
 }
 """What the public functions use: no parameter of theirs is called so."""
@@ -196,7 +208,7 @@ def _check_this_file():
 
 @checks@
 
-    run = globals()["@name@"]  # something above may have the same name
+    run = globals()["@function@"]  # something above may have the same name
     gpu = torch.cuda.is_available() and not _INTERPRETED
     if not gpu and not _INTERPRETED:
         sys.exit("no GPU here: set TRITON_INTERPRET=1 to check the kernel on the CPU")

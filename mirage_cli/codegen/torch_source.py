@@ -8,13 +8,13 @@ inputs are float32 and others of a smaller type, what float32 inputs reach is fl
 
 from __future__ import annotations
 
-import keyword
 import re
 import string
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from mirage_cli.codegen.writing import spelled
 from mirage_cli.ir.derived import DERIVED
 from mirage_cli.ir.ops import OPS, Number, Op, Type
 from mirage_cli.ir.program import Eqn, Program, tensor_type
@@ -51,7 +51,7 @@ class _Writer:
         self.program = program
         self.function = name
         reserved = {"torch", "dtype", "wide", "device", name}
-        self.names = {n: f"{n}_" if n in reserved or keyword.iskeyword(n) else n for n in program.values()}
+        self.names = spelled(program.values(), reserved.__contains__)
         floating = [t for t in program.inputs if tensor_type(t) == "float"]
         self.wide = [t for t in floating if t.dtype == "float32"]
         self.narrow = [t for t in floating if t.dtype != "float32"]

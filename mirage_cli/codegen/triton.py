@@ -60,10 +60,8 @@ class _Emitter(Loops):
     # -- the kernel
 
     def emit(self) -> KernelSource:
-        for v, dims in self.dims.items():
-            if self.count(self.axes(dims)) > MAX_ELEMENTS:
-                raise EmitError("block too large")
-            self.name(v)
+        if any(self.count(self.axes(dims)) > MAX_ELEMENTS for dims in self.dims.values()):
+            raise EmitError("block too large")
         programs = self.prologue()
         self.begin()
         last = max((i for i, x in enumerate(self.placement.segments) if isinstance(x, Loop)), default=-1)

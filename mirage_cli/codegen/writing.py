@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import keyword
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 
 from mirage_cli.ir.program import Tensor
@@ -24,6 +25,24 @@ def tuple_text(items: Iterable[str]) -> str:
 def table_text(rows: Iterable[str]) -> str:
     texts = list(rows)
     return f"({texts[0]})" if len(texts) == 1 else "\n".join(["(", *(f"    {r}" for r in texts), ")"])
+
+
+def spelled(names: Iterable[str], is_taken: Callable[[str], bool], prefix: str = "") -> dict[str, str]:
+    """What each of these names is called in a text: itself, unless it is a keyword or taken.
+
+    Such a name gets the prefix, and underscores behind it until it is no other's.
+    """
+    found = {n: n for n in names}
+    used = set(found)
+    for n in found:
+        if not is_taken(n) and not keyword.iskeyword(n):
+            continue
+        spelling = f"{prefix}{n}_"
+        while spelling in used or is_taken(spelling):
+            spelling += "_"
+        used.add(spelling)
+        found[n] = spelling
+    return found
 
 
 def unpacked(names: Sequence[str], source: str) -> str:
