@@ -20,6 +20,7 @@ from typing import Any
 
 from mirage_cli import __version__
 from mirage_cli.errors import ExchangeError, StoreError
+from mirage_cli.files import replacing
 from mirage_cli.records import Best, Key, Row, digest, dump
 from mirage_cli.sqlite import Database
 from mirage_cli.store import OTHER_PATH, Store, explanation
@@ -106,7 +107,7 @@ def write(store: Store, path: Path, ids: Sequence[str] = ()) -> int:
     count = 0
     with store.snapshot():
         found = bundles(store, ids)
-        with path.open("w", encoding="utf-8") as file:
+        with replacing(path) as file:
             file.write(dump({"mirage_cache": FORMAT, "mirage": __version__}) + "\n")
             for b in found:
                 file.write(dump(b) + "\n")

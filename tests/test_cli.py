@@ -383,7 +383,6 @@ BAD_INPUT = {
     "a folder as spec": (["search", "."], "error: .: Is a directory"),
     "unknown target": (["search", "tiny.yaml", "--target", "b999"], "no GPU is known as 'b999'; known are auto, a100"),
     "unknown dimension": (["search", "tiny.yaml", "--dim", "z=4"], "tiny.yaml:2:7: error: no dimension is called z"),
-    "no size": (["search", "tiny.yaml", "--dim", "m=0"], "--dim takes NAME=SIZE with a positive size, not 'm=0'"),
     "unknown dtype": (["search", "tiny.yaml", "--dtype", "float12"], "one of float16, bfloat16, float32, not float12"),
     "nothing stored": (["export", "tiny.yaml"], "nothing is stored for tiny at {'m': 4, 'k': 32, 'n': 16}"),
     "nothing to show": (["show", "tiny.yaml"], "run `mirage search` on the spec first"),
@@ -408,8 +407,10 @@ BAD_INPUT = {
         "there is no GPU on this machine to measure on",
     ),
     "unknown baseline": (["bench", "--against", "eager,cublas"], "cublas; known are eager, compile, sdpa"),
-    "no earlier run": (["bench", "--check", "none.json"], "none.json: No such file or directory"),
-    "another document": (["bench", "--check", "tiny.yaml"], "tiny.yaml: not JSON"),
+    "a device as spec": (["search", "/dev/zero"], "/dev/zero: this is no regular file"),
+    "a FIFO as spec": (["search", "fifo"], "fifo: this is no regular file"),
+    "a FIFO to verify": (["verify", "tiny.yaml", "fifo"], "fifo: this is no regular file"),
+    "a path of bytes": (["search", "\udcff.yaml"], "No such file or directory"),
     "unknown target to verify for": (["verify", "tiny.yaml", "tiny.yaml", "--target", "b999"], "no GPU is known as"),
     "unknown id to verify": (["verify", "tiny.yaml", "0123456789ab"], "nothing is stored under 0123456789ab"),
     "no GPU to bench on": (["bench", "tiny.yaml"], "there is no GPU on this machine to measure on; `mirage doctor`"),
@@ -419,6 +420,7 @@ BAD_INPUT = {
 @pytest.mark.parametrize("what", BAD_INPUT)
 def test_bad_input_is_a_message_and_exit_code_1(what: str, mirage: Mirage) -> None:
     args, message = BAD_INPUT[what]
+    os.mkfifo("fifo")
     run = mirage(*args)
     assert run.code == 1 and run.out == ""
     assert run.err.startswith("error: ") and message in run.err
@@ -431,6 +433,12 @@ BAD_COMMAND_LINES = {
     "no number": (["search", "tiny.yaml", "--workers", "x"], "Invalid value for '--workers'"),
     "no workers": (["search", "tiny.yaml", "--workers", "0"], "Invalid value for '--workers'"),
     "no file": (["verify", "tiny.yaml"], "Missing argument"),
+    "no seed": (["search", "tiny.yaml", "--seed", "-5"], "Invalid value for '--seed'"),
+    "a seed too large": (["search", "tiny.yaml", "--seed", "9" * 20], "Invalid value for '--seed'"),
+    "no size": (["search", "tiny.yaml", "--dim", "m=0"], "NAME=SIZE with a positive size, not 'm=0'"),
+    "no digit": (["search", "tiny.yaml", "--dim", "m=²"], "NAME=SIZE with a positive size, not 'm=²'"),
+    "no dimension": (["search", "tiny.yaml", "--dim", "foo"], "NAME=SIZE with a positive size, not 'foo'"),
+    "a size of many digits": (["search", "tiny.yaml", "--dim", "m=" + "9" * 5000], "NAME=SIZE with a positive size"),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ import typer
 from rich.console import Console
 
 from mirage_cli import __version__
-from mirage_cli.errors import NothingStoredError, OtherGpuError, UsageError
+from mirage_cli.errors import NothingStoredError, OtherGpuError
 
 app = typer.Typer(
     help="Search for the fastest verified Triton kernel of a tensor program.",
@@ -30,6 +31,11 @@ WIDTH = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 200
 out = Console(soft_wrap=True, markup=False, emoji=False, highlight=False, width=WIDTH)
 err = Console(soft_wrap=True, markup=False, emoji=False, highlight=False, stderr=True)
 
+MAX_SEED = (1 << 63) - 1
+"""What the database's integers hold."""
+MAX_DIGITS = 18
+"""Of a size; the spec says which sizes are too large."""
+
 Specs = Annotated[list[Path], typer.Argument(help="spec files (YAML)", metavar="SPEC...")]
 OneSpec = Annotated[Path, typer.Argument(help="a spec file (YAML)", metavar="SPEC")]
 Dims = Annotated[list[str] | None, typer.Option("--dim", help="size to use, NAME=SIZE; may be repeated")]
@@ -41,7 +47,7 @@ Database = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document and nothing else")]
 Workers = Annotated[int | None, typer.Option(min=1, help="processes to search and compile with [default: the cores]")]
 Budget = Annotated[float, typer.Option(min=0.0, help="seconds for each program, search and tuning together")]
-Seed = Annotated[int, typer.Option(help="seed of every random choice")]
+Seed = Annotated[int, typer.Option(min=0, max=MAX_SEED, help="seed of every random choice")]
 Fresh = Annotated[
     bool,
     typer.Option(
@@ -83,12 +89,12 @@ def root(
 
 
 def overrides(dims: Sequence[str] | None) -> dict[str, int]:
-    """`--dim` options as a mapping. Raises UsageError."""
+    """`--dim` options as a mapping. Raises typer.BadParameter."""
     found: dict[str, int] = {}
     for text in dims or ():
         name, _, size = text.partition("=")
-        if not name or not size.isdigit() or int(size) < 1:
-            raise UsageError(f"--dim takes NAME=SIZE with a positive size, not {text!r}")
+        if not name or not re.fullmatch(f"[0-9]{{1,{MAX_DIGITS}}}", size) or int(size) < 1:
+            raise typer.BadParameter(f"--dim takes NAME=SIZE with a positive size, not {text!r}")
         found[name] = int(size)
     return found
 
@@ -157,7 +163,12 @@ def options(workers: int | None, **rest: Any) -> Any:
 
 
 def command_line() -> str:
-    return "mirage " + " ".join(sys.argv[1:])
+    return shown("mirage " + " ".join(sys.argv[1:]))
+
+
+def shown(text: str) -> str:
+    """A text that every file can hold: bytes of a path that are not UTF-8 are spelled out."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def best_of(store: Any, path: Path, dims: Sequence[str] | None, dtype: str | None, target: str) -> tuple[Any, Any]:
