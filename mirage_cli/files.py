@@ -18,7 +18,8 @@ PIPES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 class FileTooLargeError(OSError):
     """A file of more bytes than are read."""
 
-    def __init__(self, path: Path, most_bytes: int) -> None:
+    def __init__(self, path: Path, most_bytes: int, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
         super().__init__(errno.EFBIG, f"at most {most_bytes >> 20} MiB are read, and this file has more", str(path))
 
 
@@ -29,14 +30,15 @@ def read_bytes(path: Path, most_bytes: int) -> bytes:
     """
     piped = str(path).startswith(PIPES)
     with os.fdopen(os.open(path, os.O_RDONLY | (0 if piped else os.O_NONBLOCK)), "rb") as file:
-        mode = os.fstat(file.fileno()).st_mode
+        about = os.fstat(file.fileno())
+        mode = about.st_mode
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         if not stat.S_ISREG(mode) and not (piped and stat.S_ISFIFO(mode)):
             raise OSError(errno.EINVAL, "this is no regular file", str(path))
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
-        raise FileTooLargeError(path, most_bytes)
+        raise FileTooLargeError(path, most_bytes, max(about.st_size, len(data)))
     return data
 
 

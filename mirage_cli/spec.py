@@ -76,8 +76,8 @@ def load_spec(path: Path | str) -> Spec:
     path = Path(path)
     try:
         data = read_bytes(path, MAX_BYTES)
-    except FileTooLargeError:
-        raise SpecFileError(f"{path}: a spec is at most 1 MiB, and this file has more") from None
+    except FileTooLargeError as error:
+        raise SpecFileError(f"{path}: a spec is at most 1 MiB, and this file has {error.size_bytes} bytes") from None
     except (OSError, ValueError) as error:
         raise SpecFileError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     try:

@@ -565,6 +565,41 @@ def test_what_was_found_for_another_gpu_is_named_by_its_target(found: Mirage) ->
         assert run.code == 1 and "nothing is stored for tiny" in run.err
 
 
+def test_of_several_gpus_and_sizes_it_is_said_which_one_was_taken(found: Mirage, tmp_path: Path) -> None:
+    assert found("search", "tiny.yaml", "--no-tune", "--target", "a100").code == 0
+    run = found("export", "tiny.yaml")
+    assert "\nGPU       h100\n" in run.out
+    assert run.err == "tiny: taking the kernel for h100; also stored: a100 (choose with --target)\n"
+    run = found("export", "tiny.yaml", "--db", "other.db")
+    assert run.code == 1
+    assert found("search", "tiny.yaml", "--no-tune", "--target", "a100", "--db", "other.db").code == 0
+    run = found("explain", "tiny.yaml", "--db", "other.db")
+    assert run.code == 0 and run.err == "tiny: taking the kernel for a100 (--target names another)\n"
+    found("search", "increment.yaml", "--no-tune")
+    run = found("show", "increment.yaml")
+    assert "dims m=16" in run.out and run.err == "increment: taking m=16; also stored: m=32 (choose with --dim)\n"
+    assert found("show", "increment.yaml", "--dim", "m=32").err == ""
+
+
+def test_this_machines_gpu_comes_before_another_that_was_measured(
+    found: Mirage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert found("search", "tiny.yaml", "--no-tune", "--target", "a100").code == 0
+    monkeypatch.setattr(target, "driver_version", lambda: "570.86")
+    monkeypatch.setattr(target, "local_target", lambda: target.find_target("a100"))
+    assert "\nGPU       a100\n" in found("export", "tiny.yaml").out
+
+
+def test_what_was_not_checked_or_is_for_another_gpu_is_marked(found: Mirage) -> None:
+    run = found("search", "tiny.yaml", "--no-tune", "--fresh", "--dim", "m=8")
+    assert "predicted for h100 (no GPU here)" in run.out and "predicted, numbers unchecked" in run.out
+    assert "\nnumbers   never compared with float64" in found("export", "tiny.yaml", "--dim", "m=8").out
+    assert "\nnumbers " not in found("export", "tiny.yaml").out
+    checked = found("search", "tiny.yaml", "--json").document["results"][0]["best"]["numerically_checked"]
+    unchecked = found("search", "tiny.yaml", "--no-tune", "--dim", "m=8", "--json").document["results"][0]["best"]
+    assert checked is True and unchecked["numerically_checked"] is False
+
+
 def test_what_was_searched_and_chosen_is_explained(found: Mirage) -> None:
     r = found("search", "tiny.yaml", "--json").document["results"][0]
     run = found("explain", "tiny.yaml")

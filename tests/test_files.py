@@ -15,9 +15,14 @@ def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "kernel.py"
     path.write_text("before", encoding="utf-8")
     path.chmod(0o640)
-    with pytest.raises(OSError, match="No space left on device.*kernel.py"), replacing(path) as file:
-        file.write("half")
-        raise OSError(28, "No space left on device")
+
+    def half() -> None:
+        with replacing(path) as file:
+            file.write("half")
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match=r"No space left on device.*kernel\.py"):
+        half()
     assert path.read_text(encoding="utf-8") == "before" and os.listdir(tmp_path) == ["kernel.py"]
     write_text(path, "after")
     assert path.read_text(encoding="utf-8") == "after" and path.stat().st_mode & 0o777 == 0o640

@@ -172,19 +172,58 @@ def shown(text: str) -> str:
 
 
 def best_of(store: Any, path: Path, dims: Sequence[str] | None, dtype: str | None, target: str) -> tuple[Any, Any]:
-    """(program, entry) of the best stored kernel for a spec: measured before predicted, the first size that has one.
+    """(program, entry) of the best stored kernel for a spec: of the first size that has one, measured before predicted.
 
-    For the GPU that `target` names, or for any where it is "auto".
+    For the GPU that `target` names. Where it is "auto": for this machine's, or, where that has none, for another. What
+    else there was to choose from is said on stderr.
     """
     from mirage_cli.pipeline import program_hash
     from mirage_cli.target import find_target
 
     programs = read([path], dims, dtype)
-    gpu = None if target == "auto" else find_target(target).name
-    entries = [e for e in store.list() if gpu in (None, e.key.gpu.removesuffix(" (predicted)"))]
-    for program, _ in programs:
-        mine = [e for e in entries if e.key.program_hash == program_hash(program) and e.best is not None]
-        if mine:
-            return program, min(mine, key=lambda e: (e.best.status != "measured", e.best.time_us or 0.0))
-    program = programs[0][0]
-    raise NothingStoredError(program.name, program.sizes)
+    named = None if target == "auto" else find_target(target).name
+    entries = [e for e in store.list() if e.best is not None and named in (None, gpu_of(e))]
+    stored = {
+        i: mine
+        for i, (p, _) in enumerate(programs)
+        if (mine := [e for e in entries if e.key.program_hash == program_hash(p)])
+    }
+    if not stored:
+        program = programs[0][0]
+        raise NothingStoredError(program.name, program.sizes)
+    first, *others = stored
+    program = programs[first][0]
+    if others:
+        tell_choice(
+            program, changed(program, programs, first), [changed(program, programs, i) for i in others], "--dim"
+        )
+    planned, here = choose_target(target)
+    chosen = min(
+        stored[first],
+        key=lambda e: (
+            here and gpu_of(e) != planned.name,
+            e.best.status != "measured",
+            gpu_of(e) != planned.name,
+            e.best.time_us or 0.0,
+        ),
+    )
+    rest = sorted({gpu_of(e) for e in stored[first]} - {gpu_of(chosen)})
+    if named is None and (rest or gpu_of(chosen) != planned.name):
+        tell_choice(program, f"the kernel for {gpu_of(chosen)}", rest, "--target")
+    return program, chosen
+
+
+def gpu_of(entry: Any) -> str:
+    """The GPU that a stored result was measured on, or planned for."""
+    return entry.key.gpu.removesuffix(" (predicted)")
+
+
+def changed(program: Any, programs: Sequence[tuple[Any, str]], i: int) -> str:
+    """The sizes of a program that are not the same in all of them."""
+    sizes = programs[i][0].sizes
+    return " ".join(f"{d}={n}" for d, n in sizes.items() if any(p.sizes.get(d) != n for p, _ in programs))
+
+
+def tell_choice(program: Any, taken: str, others: Sequence[str], option: str) -> None:
+    rest = f"; also stored: {', '.join(others)} (choose with {option})" if others else f" ({option} names another)"
+    err.print(f"{program.name}: taking {taken}{rest}", style="yellow")
