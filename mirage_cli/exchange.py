@@ -225,6 +225,8 @@ def _problem(b: Any) -> str | None:
         isinstance(d, list) and len(d) == 2 and isinstance(d[0], str) and isinstance(d[1], int) for d in dims
     ):
         return "key: dims is no list of names with sizes"
+    if any(not isinstance(r[c], dict) for r in b["results"] for c in ("schedule", "document")):
+        return "results: a schedule or a document is no object"
     if any(k["id"] != digest(k["source"]) for k in b["kernels"]):
         return "kernels: an id is not that of its source"
     if missing := {r["kernel"] for r in b["results"]} - {k["id"] for k in b["kernels"]}:

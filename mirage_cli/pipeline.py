@@ -116,7 +116,7 @@ class Pipeline:
         if self.options.fresh:
             return None
         best = self.store.best(key_of(program, self.target, self.measures))
-        return best.document if best is not None and self.answers(best.document) else None
+        return best.document if best is not None and best.document and self.answers(best.document) else None
 
     def has_kernel(self, program: Program) -> bool:
         """Whether there is a kernel, whatever was asked when it was found."""

@@ -805,6 +805,41 @@ def test_the_cache_is_taken_elsewhere_and_merged(found: Mirage, tmp_path: Path) 
     assert not (tmp_path / "untouched.db").exists()
 
 
+@pytest.mark.parametrize("text", ["{", "null ]", "[1]", "3"])
+def test_a_damaged_result_is_named_and_the_others_stay(found: Mirage, tmp_path: Path, text: str) -> None:
+    assert found("search", "tiny.yaml", "--no-tune", "--dim", "m=8").code == 0
+    damaged = found("cache", "list", "--json").document[0]["id"]
+    with sqlite3.connect(tmp_path / "mirage.db") as connection:
+        connection.execute("UPDATE results SET document = ? WHERE key = ?", (text, damaged))
+    connection.close()
+    warning = f"warning: the result of {damaged} is damaged and left out: "
+    listed = found("cache", "list", "--json")
+    assert listed.code == 0 and [r["best"] is None for r in listed.document] == [True, False]
+    assert listed.err.startswith(warning) and f"`mirage cache remove {damaged}`" in listed.err
+    assert found("export", "tiny.yaml", "--dim", "m=8").code == 0
+    for command in ("export", "show", "explain"):
+        run = found(command, "tiny.yaml")
+        assert run.code == 1 and warning in run.err and "nothing is stored for tiny" in run.err
+    assert found("search", "tiny.yaml", "--no-tune").code == 0
+    assert found("export", "tiny.yaml").err == ""
+
+
+def test_a_document_of_other_keys_is_a_message(found: Mirage, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "mirage.db") as connection:
+        connection.execute("UPDATE results SET document = '{}'")
+    connection.close()
+    run = found("explain", "tiny.yaml")
+    assert run.code == 1 and "is damaged: KeyError" in run.err and "`mirage cache remove " in run.err
+
+
+def test_escape_sequences_of_a_name_are_printed_harmless(found: Mirage, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "mirage.db") as connection:
+        connection.execute("UPDATE specs SET name = ?", ("\x1b]0;title\x07\x9b31mred",))
+    connection.close()
+    run = found("cache", "list")
+    assert run.code == 0 and "␛]0;title" in run.out and not {"\x1b", "\x07", "\x9b"} & set(run.out)
+
+
 def test_an_empty_cache_is_an_empty_list(mirage: Mirage) -> None:
     assert mirage("cache", "list", "--json").document == []
 

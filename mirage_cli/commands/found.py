@@ -113,7 +113,12 @@ def explain(
     with open_store(db) as store:
         _, entry = best_of(store, spec, dim, dtype, target)
         verdict = verdict_of(store, entry.best.mugraph)
-    for part in explanation(entry.best.document):
+    try:
+        parts = explanation(entry.best.document)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        remedy = f"`mirage cache remove {entry.key.id}` removes it"
+        raise MirageError(f"the result of {entry.key.id} is damaged: {error!r}; {remedy}") from None
+    for part in parts:
         out.print(part)
     if verdict is not None:
         rows = [("claim", verdict.claim), *(("outside the theorem", x) for x in verdict.outside)]

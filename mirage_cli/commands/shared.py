@@ -6,14 +6,15 @@ import json
 import os
 import re
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from mirage_cli import __version__
 from mirage_cli.errors import NothingStoredError, OtherGpuError
@@ -28,8 +29,20 @@ app = typer.Typer(
 
 # Text is printed as it is: nothing in it is markup or an emoji, no path is broken. Tables have room in files and pipes.
 WIDTH = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 200
-out = Console(soft_wrap=True, markup=False, emoji=False, highlight=False, width=WIDTH)
-err = Console(soft_wrap=True, markup=False, emoji=False, highlight=False, stderr=True)
+PICTURES = dict.fromkeys(range(0x7F, 0xA0), 0xFFFD) | {c: 0x2400 + c for c in range(32) if c not in b"\t\n"}
+"""Control characters, and what is printed for them: names from a file or a database may have any."""
+
+
+class HarmlessConsole(Console):
+    """One whose texts cannot tell the terminal anything: only the styles can."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for s in super().render(renderable, options):
+            yield s if s.control else Segment(s.text.translate(PICTURES), s.style)
+
+
+out = HarmlessConsole(soft_wrap=True, markup=False, emoji=False, highlight=False, width=WIDTH)
+err = HarmlessConsole(soft_wrap=True, markup=False, emoji=False, highlight=False, stderr=True)
 
 MAX_SEED = (1 << 63) - 1
 """What the database's integers hold."""
@@ -115,7 +128,7 @@ def read(paths: Sequence[Path], dims: Sequence[str] | None, dtype: str | None) -
 def open_store(db: Path | None) -> Any:
     from mirage_cli.store import Store, default_path
 
-    return Store(db or default_path())
+    return Store(db or default_path(), warn=lambda text: err.print(f"warning: {text}", style="yellow"))
 
 
 def choose_target(name: str) -> tuple[Any, bool]:
@@ -183,20 +196,15 @@ def best_of(store: Any, path: Path, dims: Sequence[str] | None, dtype: str | Non
     programs = read([path], dims, dtype)
     named = None if target == "auto" else find_target(target).name
     entries = [e for e in store.list() if e.best is not None and named in (None, gpu_of(e))]
-    stored = {
-        i: mine
-        for i, (p, _) in enumerate(programs)
-        if (mine := [e for e in entries if e.key.program_hash == program_hash(p)])
-    }
+    hashes = [program_hash(p) for p, _ in programs]
+    stored = {i: mine for i, h in enumerate(hashes) if (mine := [e for e in entries if e.key.program_hash == h])}
     if not stored:
         program = programs[0][0]
         raise NothingStoredError(program.name, program.sizes)
     first, *others = stored
     program = programs[first][0]
     if others:
-        tell_choice(
-            program, changed(program, programs, first), [changed(program, programs, i) for i in others], "--dim"
-        )
+        tell_choice(program, changed(programs, first), [changed(programs, i) for i in others], "--dim")
     planned, here = choose_target(target)
     chosen = min(
         stored[first],
@@ -218,7 +226,7 @@ def gpu_of(entry: Any) -> str:
     return entry.key.gpu.removesuffix(" (predicted)")
 
 
-def changed(program: Any, programs: Sequence[tuple[Any, str]], i: int) -> str:
+def changed(programs: Sequence[tuple[Any, str]], i: int) -> str:
     """The sizes of a program that are not the same in all of them."""
     sizes = programs[i][0].sizes
     return " ".join(f"{d}={n}" for d, n in sizes.items() if any(p.sizes.get(d) != n for p, _ in programs))
