@@ -275,7 +275,7 @@ class Store:
             JOIN kernels ON kernels.key = results.key AND kernels.id = results.kernel WHERE results.key = ?"""
         return next(iter(self._readable(self.rows(sql, key), _best, f"the result of {key}", key)), None)
 
-    def _readable(self, rows: Iterable[Row], read: Callable[[Row], T], what: str, id: str) -> list[T]:
+    def _readable(self, rows: Iterable[Row], read: Callable[[Row], T], what: str, id: str) -> Sequence[T]:
         """Those of the rows that can be read."""
         found: list[T] = []
         for r in rows:
