@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mirage_cli.errors import EarlierBenchError
+from mirage_cli.files import read_bytes
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline import Pipeline, floor_of, key_of, measured_problem, versions
 from mirage_cli.sdpa import attention_sources, sdpa_source
@@ -41,6 +42,8 @@ BASELINES: Mapping[str, Callable[[Program, Problem], Candidate | str]] = {
 LIBRARY = "library"
 """The fastest right one of `library`, in the row's context."""
 AGAINST = (*BASELINES, LIBRARY)
+MAX_BYTES = 1 << 28
+"""Of an earlier run's file: one row with its samples has some ten thousand."""
 WRONG = 0.05
 """A library's call that is further than this from float64, relatively, computes something else."""
 
@@ -166,16 +169,20 @@ def _figures(r: Row, failure: str | None) -> dict[str, Any]:
 # -- with an earlier run
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of an earlier run's file. Raises EarlierBenchError."""
+def read_rows(path: Path, gpu: str) -> list[dict[str, Any]]:
+    """The rows of an earlier run's file, all of this GPU. Raises EarlierBenchError."""
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
+        rows = json.loads(read_bytes(path, MAX_BYTES).decode("utf-8"))
     except OSError as error:
         raise EarlierBenchError(path, error.strerror or str(error)) from None
     except (ValueError, RecursionError) as error:
         raise EarlierBenchError(path, f"not JSON: {error}") from None
     if not isinstance(rows, list) or not all(_is_row(r) for r in rows):
         raise EarlierBenchError(path, "this is no file of `mirage bench --json`")
+    if not rows:
+        raise EarlierBenchError(path, "this file has no rows to compare with")
+    if others := sorted({str(r.get("gpu")) for r in rows} - {gpu}):
+        raise EarlierBenchError(path, f"this file is of {', '.join(others)}, and the GPU here is {gpu}")
     return rows
 
 
@@ -187,13 +194,46 @@ def _is_row(r: Any) -> bool:
 
 
 def regressions(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Kernels that are slower than before by more than 5 % and both spreads."""
-    old = {(r["spec"], json.dumps(r["dims"]), r["dtype"]): r["contestants"].get("mirage") for r in before}
+    """A line for each row that is worse than before: `slower` by more than 5 % and both spreads, `wrong`, `failed`, or
+    `missing`, where only one of the runs has it."""
+    old, new = ({_identity(r): r["contestants"].get("mirage") for r in rows} for rows in (before, after))
     lines: list[str] = []
-    for r in after:
-        was, now = old.get((r["spec"], json.dumps(r["dims"]), r["dtype"])), r["contestants"].get("mirage")
-        if was and now and now["median_us"] and was["median_us"]:
-            limit = 1.05 * was["median_us"] + was["spread_us"] + now["spread_us"]
-            if now["median_us"] > limit:
-                lines.append(f"{r['spec']} {r['dims']}: {now['median_us']:.2f} µs, was {was['median_us']:.2f} µs")
+    for which in {**old, **new}:
+        spec, dims, dtype = which
+        problem = _worse(old[which], new[which]) if which in old and which in new else None
+        if which not in old:
+            problem = "missing: the earlier run has no such row"
+        elif which not in new:
+            problem = "missing: only the earlier run has it"
+        if problem:
+            lines.append(f"{spec} {dtype} {json.loads(dims)}: {problem}")
     return lines
+
+
+def asked_for(rows: Sequence[Mapping[str, Any]], specs: set[str], dims: Mapping[str, int], dtype: str | None) -> Any:
+    """The rows of an earlier run that a run of these specs (all, where none is named) repeats."""
+    return [
+        r
+        for r in rows
+        if (not specs or r["spec"] in specs)
+        and dtype in (None, r["dtype"])
+        and all(r["dims"].get(d) == n for d, n in dims.items())
+    ]
+
+
+def _identity(r: Mapping[str, Any]) -> tuple[str, str, str]:
+    return str(r["spec"]), json.dumps(r["dims"]), str(r["dtype"])
+
+
+def _worse(was: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> str | None:
+    """How a kernel's figures are worse than before."""
+    if now is None or not now["median_us"]:
+        return f"failed: {(now or {}).get('failure') or 'no time was measured'}"
+    accuracy = now.get("accuracy")
+    if accuracy is not None and not accuracy["relative"] <= WRONG:
+        return f"wrong: relative error {accuracy['relative']:.2g}"
+    if was is None or not was["median_us"]:
+        return None
+    if now["median_us"] > 1.05 * was["median_us"] + was["spread_us"] + now["spread_us"]:
+        return f"slower: {now['median_us']:.2f} µs, was {was['median_us']:.2f} µs"
+    return None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
+from mirage_cli.files import write_text
 from mirage_cli.report import bench_contexts, bench_figure, bench_time, schedule_text, sizes_text
 
 Row = Mapping[str, Any]
@@ -22,8 +23,8 @@ COLOUR = {"eager": "#9aa5b1", "compile": "#4c78a8", "sdpa": "#72b7b2", "cudnn": 
 def write(path: Path, rows: Sequence[Row], command: str) -> None:
     """The page at `path`, the chart beside it with the suffix .svg."""
     chart_path = path.with_suffix(".svg")
-    path.write_text(page(rows, command, chart_path.name), encoding="utf-8")
-    chart_path.write_text(chart(rows), encoding="utf-8")
+    write_text(path, page(rows, command, chart_path.name))
+    write_text(chart_path, chart(rows))
 
 
 def page(rows: Sequence[Row], command: str, chart_name: str) -> str:

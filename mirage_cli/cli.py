@@ -1,7 +1,8 @@
 """The entry of the command line: `main` runs a command and ends the process with its exit code.
 
 Results go to stdout, progress and warnings to stderr. Exit codes: 0 done, 1 the input or the machine is at fault,
-2 wrong command line, 3 found nothing better than the baseline, 130 interrupted.
+2 wrong command line, 3 found nothing better than the baseline, 4 `bench --check` found a regression,
+130 interrupted.
 
 The commands are in `commands`, which takes a moment to import; an interrupt is answered from the first one on.
 """
@@ -16,6 +17,7 @@ from types import ModuleType
 
 def main() -> None:
     """Run the command line; errors of the input or the machine end in a message and exit code 1."""
+    _open_streams()
     interrupts = Interrupts()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where the shell ignores them
         signal.signal(signal.SIGINT, interrupts)
@@ -39,6 +41,17 @@ def main() -> None:
             sys.stderr.write("interrupted\n")
         sys.exit(130)
     sys.exit(code)
+
+
+def _open_streams() -> None:
+    """Opens the null device in the place of each standard stream that is closed: the next file would be it."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(descriptor, "w" if descriptor else "r", encoding="utf-8"))  # noqa: SIM115
 
 
 class Interrupts:

@@ -97,10 +97,6 @@ class OtherInterfaceError(MirageError):
         super().__init__(f"this kernel is made for {made_for}\n    and the spec asks for {' or '.join(wanted)}")
 
 
-class UsageError(MirageError):
-    """An option's value that cannot be read."""
-
-
 class EmptyStoreError(MirageError):
     """A command about everything stored, where nothing fits."""
 

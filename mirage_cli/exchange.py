@@ -20,6 +20,7 @@ from typing import Any
 
 from mirage_cli import __version__
 from mirage_cli.errors import ExchangeError, StoreError
+from mirage_cli.files import replacing
 from mirage_cli.records import Best, Key, Row, digest, dump
 from mirage_cli.sqlite import Database
 from mirage_cli.store import OTHER_PATH, Store, explanation
@@ -106,7 +107,7 @@ def write(store: Store, path: Path, ids: Sequence[str] = ()) -> int:
     count = 0
     with store.snapshot():
         found = bundles(store, ids)
-        with path.open("w", encoding="utf-8") as file:
+        with replacing(path) as file:
             file.write(dump({"mirage_cache": FORMAT, "mirage": __version__}) + "\n")
             for b in found:
                 file.write(dump(b) + "\n")
@@ -224,6 +225,8 @@ def _problem(b: Any) -> str | None:
         isinstance(d, list) and len(d) == 2 and isinstance(d[0], str) and isinstance(d[1], int) for d in dims
     ):
         return "key: dims is no list of names with sizes"
+    if any(not isinstance(r[c], dict) for r in b["results"] for c in ("schedule", "document")):
+        return "results: a schedule or a document is no object"
     if any(k["id"] != digest(k["source"]) for k in b["kernels"]):
         return "kernels: an id is not that of its source"
     if missing := {r["kernel"] for r in b["results"]} - {k["id"] for k in b["kernels"]}:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import difflib
 import math
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
@@ -27,6 +28,10 @@ Place = Callable[[int, int], tuple[int, int]]
 MAX_DEPTH = 100
 MAX_BITS = 4096
 """Of an exact number's numerator or denominator; larger ones become float64."""
+MAX_NUMBER = Fraction(sys.float_info.max)
+MAX_INTEGER = (1 << 63) - 1
+MAX_EXPONENT = 1 << 20
+"""Of numbers beside tensors."""
 MAX_NEAR, MAX_NAMES = 64, 200
 """Longer names than this are not compared with the valid ones, nor with more of them than this."""
 
@@ -222,6 +227,7 @@ class ProgramReader:
 
     def append(self, e: ast.AST, op: str, args: tuple[Arg, ...], axes: tuple[str, ...], out: str | None) -> str:
         b = self.builder
+        self.check_numbers(e, op, args)
         name = out or self.fresh()
         try:
             if op in DERIVED:
@@ -229,6 +235,17 @@ class ProgramReader:
             return b.append(equation(name, op, args, axes, b.known, b.order))
         except ValueError as error:
             raise self.fail(e, str(error)) from None
+
+    def check_numbers(self, e: ast.AST, op: str, args: tuple[Arg, ...]) -> None:
+        """Whether the numbers beside tensors can be worked with: as float64, as exponents, and beside integers."""
+        numbers = [a for a in args if isinstance(a, Fraction)]
+        if any(abs(a) > MAX_NUMBER for a in numbers):
+            raise self.fail(e, "a number here is beyond float64, whose largest is about 1.8e308")
+        if op == "pow" and any(abs(a) > MAX_EXPONENT for a in numbers):
+            raise self.fail(e, f"an exponent is at most {MAX_EXPONENT}, either way")
+        integers = op in COMPARE.values() and any(isinstance(a, str) and self.type_of(a) == "int" for a in args)
+        if integers and any(abs(a) > MAX_INTEGER for a in numbers):
+            raise self.fail(e, "the number compared with an integer is beyond 64 bits")
 
     def fresh(self) -> str:
         n = len(self.builder.eqns)

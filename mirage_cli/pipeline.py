@@ -116,7 +116,7 @@ class Pipeline:
         if self.options.fresh:
             return None
         best = self.store.best(key_of(program, self.target, self.measures))
-        return best.document if best is not None and self.answers(best.document) else None
+        return best.document if best is not None and best.document and self.answers(best.document) else None
 
     def has_kernel(self, program: Program) -> bool:
         """Whether there is a kernel, whatever was asked when it was found."""
@@ -193,6 +193,7 @@ class Pipeline:
             "eager": eager.to_json() if isinstance(eager, Timing) else None,
             "error_vs_float64": tuned.verdict.error,
             "eager_error_vs_float64": tuned.verdict.eager_error,
+            "numerically_checked": True,
             "schedule": best.schedule.to_json(),
             "bottlenecks": bottlenecks(graph, best.schedule, self.target),
             "method": best.timing.method,
@@ -354,6 +355,7 @@ class Pipeline:
                 row |= {
                     "error_vs_float64": judged.error,
                     "eager_error_vs_float64": judged.eager_error,
+                    "numerically_checked": True,
                     "schedule": schedule.to_json(),
                 }
                 passed = overflowing if judged.excused else rows
@@ -374,6 +376,7 @@ class Pipeline:
             "eager_us": None,
             "error_vs_float64": None,
             "eager_error_vs_float64": None,
+            "numerically_checked": False,
             "schedule": p.schedule.to_json(),
         }
 
@@ -482,6 +485,7 @@ class Pipeline:
             eager_us=best["eager_us"],
             error=best["error_vs_float64"],
             eager_error=best["eager_error_vs_float64"],
+            checked=best["numerically_checked"],
         )
         source = export_source(program, graph, schedule, info)
         status = "measured" if us is not None else "predicted"

@@ -24,18 +24,19 @@ def sizes_text(dims: Mapping[str, int]) -> str:
     return " ".join(f"{d}={n}" for d, n in dims.items())
 
 
-def results_tables(results: Sequence[Document]) -> list[Table]:
-    """A table for each spec and dtype: a line for each size, with its best kernel."""
+def results_tables(results: Sequence[Document], about: str = "") -> list[Table]:
+    """A table for each spec and dtype: a line for each size, with its best kernel. about: of all, for the titles."""
     groups = [list(rows) for _, rows in groupby(results, key=lambda r: (r["spec"], r["dtype"]))]
-    return [_group_table(rows) for rows in groups]
+    return [_group_table(rows, about) for rows in groups]
 
 
-def _group_table(rows: Sequence[Document]) -> Table:
+def _group_table(rows: Sequence[Document], about: str) -> Table:
     fixed = {d: n for d, n in rows[0]["dims"].items() if all(r["dims"][d] == n for r in rows)}
     if len(rows) == 1:
         fixed = {}
     title = f"{rows[0]['spec']} {rows[0]['dtype']} {sizes_text(fixed)}"
-    table = Table(title=title.strip(), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    title = title.strip() + f", {about}" * bool(about)
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("dims")
     table.add_column("μGraph", no_wrap=True)
     for name in ("kernels", "µs", "floor", "eager", "error / eager's"):
@@ -53,8 +54,10 @@ def _group_table(rows: Sequence[Document]) -> Table:
 
 
 def status_text(r: Document) -> str:
-    """`measured` or `predicted`, and whether it is the program as it was written."""
-    return r["best"]["status"] + (", as written" if r["best"]["id"] == r.get("as_written") else "")
+    """`measured` or `predicted`, whether its numbers were never compared with float64, and whether it is the program as
+    it was written."""
+    unchecked = ", numbers unchecked" * (r["best"].get("numerically_checked") is False)
+    return r["best"]["status"] + unchecked + (", as written" if r["best"]["id"] == r.get("as_written") else "")
 
 
 def losses(results: Sequence[Document]) -> list[str]:

@@ -19,6 +19,7 @@ import yaml
 
 from mirage_cli.errors import Diagnostic, MirageError, SpecError
 from mirage_cli.expression import CONSTANTS, Place, ProgramReader, closest
+from mirage_cli.files import FileTooLargeError, read_bytes
 from mirage_cli.ir.program import Program, Tensor
 
 MAX_BYTES = 1 << 20
@@ -74,11 +75,11 @@ def load_spec(path: Path | str) -> Spec:
     """Read a spec file. Raises SpecError with every mistake, or SpecFileError."""
     path = Path(path)
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise SpecFileError(f"{path}: {error.strerror or error}") from None
-    if len(data) > MAX_BYTES:
-        raise SpecFileError(f"{path}: a spec is at most 1 MiB, and this file has {len(data)} bytes")
+        data = read_bytes(path, MAX_BYTES)
+    except FileTooLargeError as error:
+        raise SpecFileError(f"{path}: a spec is at most 1 MiB, and this file has {error.size_bytes} bytes") from None
+    except (OSError, ValueError) as error:
+        raise SpecFileError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     try:
         return parse_spec(data.decode("utf-8"), str(path))
     except UnicodeDecodeError as error:

@@ -20,12 +20,13 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 from mirage_cli import knobs
 from mirage_cli.errors import AmbiguousIdError, StoreError, UnknownIdError
@@ -47,6 +48,7 @@ from mirage_cli.records import (
 )
 from mirage_cli.sqlite import Database
 
+T = TypeVar("T")
 BUSY_TIMEOUT_S = 30.0
 """How long to wait for another process's transaction. Ours take milliseconds."""
 
@@ -54,11 +56,15 @@ BUSY_TIMEOUT_S = 30.0
 class Store:
     """An open database; a context manager. Made where there is none, migrated where it is older. Raises StoreError.
 
-    Use one for each process and thread. called: the path that messages name, where it is another.
+    Use one for each process and thread. called: the path that messages name, where it is another. warn: told once of
+    each row that cannot be read, which is then as if it were not there.
     """
 
-    def __init__(self, path: Path | str, called: Path | None = None) -> None:
+    def __init__(
+        self, path: Path | str, called: Path | None = None, warn: Callable[[str], None] = lambda _: None
+    ) -> None:
         self.path = Path(called or path)
+        self._warn, self._warned = warn, set[str]()
         with self._translated():
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
@@ -115,13 +121,14 @@ class Store:
     def mugraphs(self, key: Key) -> tuple[StoredMuGraph, ...]:
         """Those of this key, by rank."""
         rows = self.rows("SELECT * FROM mugraphs WHERE key = ? ORDER BY rank, id", key.id)
-        return tuple(_mugraph(r) for r in rows)
+        return tuple(g for r in rows for g in self._readable([r], _mugraph, f"the μGraph {r['id']}", r["id"]))
 
     def mugraphs_of(self, program_hash: str, dims: Sequence[tuple[str, int]], dtype: str) -> tuple[StoredMuGraph, ...]:
         """Those of this program at these sizes, found for any GPU by any version, by rank, each once."""
         sql = """SELECT mugraphs.*, min(rank) FROM mugraphs JOIN keys ON keys.id = mugraphs.key
             WHERE program_hash = ? AND dims = ? AND dtype = ? GROUP BY mugraphs.id ORDER BY min(rank), mugraphs.id"""
-        return tuple(_mugraph(r) for r in self.rows(sql, program_hash, dims_text(dims), dtype))
+        rows = self.rows(sql, program_hash, dims_text(dims), dtype)
+        return tuple(g for r in rows for g in self._readable([r], _mugraph, f"the μGraph {r['id']}", r["id"]))
 
     def put_kernel(self, key: Key, mugraph: str, schedule: Json, source: str) -> str:
         """The source made from this μGraph and schedule. Returns its id, the hash of the source."""
@@ -148,7 +155,8 @@ class Store:
         sql = """SELECT measurements.*, json AS schedule_json
             FROM measurements JOIN schedules ON schedules.id = measurements.schedule
             WHERE key = ? AND mugraph = ? ORDER BY measurements.id"""
-        return tuple(_measurement(r) for r in self.rows(sql, key.id, mugraph))
+        rows = self.rows(sql, key.id, mugraph)
+        return tuple(self._readable(rows, _measurement, f"a measurement of {mugraph}", mugraph))
 
     def put_best(self, key: Key, best: Best, *, over: Best | None = None) -> Best:
         """Keeps the better of this one and what is stored, and returns it.
@@ -199,10 +207,12 @@ class Store:
                 (SELECT count(*) FROM measurements WHERE key = keys.id) AS measurements,
                 (SELECT stopped FROM searches WHERE key = keys.id ORDER BY at DESC LIMIT 1) AS stopped
             FROM keys LEFT JOIN specs USING (program_hash) ORDER BY keys.rowid"""
-        return tuple(
-            Entry(Key.from_row(r), r["spec"], r["mugraphs"], r["measurements"], r["stopped"], self._best(r["id"]))
-            for r in self.rows(sql)
-        )
+        found: list[Entry] = []
+        for r in self.rows(sql):
+            for key in self._readable([r], Key.from_row, f"the key {r['id']}", r["id"]):
+                best = self._best(r["id"])
+                found.append(Entry(key, r["spec"], r["mugraphs"], r["measurements"], r["stopped"], best))
+        return tuple(found)
 
     def find(self, id: str) -> str:
         """The whole id of the μGraph or key whose id starts so. Raises UnknownIdError, AmbiguousIdError."""
@@ -263,9 +273,19 @@ class Store:
         sql = """SELECT results.mugraph, status, time_us, json AS schedule, source, document, at
             FROM results JOIN schedules ON schedules.id = results.schedule
             JOIN kernels ON kernels.key = results.key AND kernels.id = results.kernel WHERE results.key = ?"""
-        for r in self.rows(sql, key):
-            return Best(**{**r, "schedule": json.loads(r["schedule"]), "document": json.loads(r["document"])})
-        return None
+        return next(iter(self._readable(self.rows(sql, key), _best, f"the result of {key}", key)), None)
+
+    def _readable(self, rows: Iterable[Row], read: Callable[[Row], T], what: str, id: str) -> Sequence[T]:
+        """Those of the rows that can be read."""
+        found: list[T] = []
+        for r in rows:
+            try:
+                found.append(read(r))
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
+                if what not in self._warned:
+                    self._warned.add(what)
+                    self._warn(f"{what} is damaged and left out: {error}; `mirage cache remove {id}` removes it")
+        return found
 
     def rows(self, sql: str, *args: str | int) -> Sequence[Row]:
         """The answer of a query."""
@@ -388,6 +408,14 @@ def _put_kernel(db: Database, key: Key, mugraph: str, schedule: Json, source: st
     row = {"key": _put_key(db, key), "id": id, "mugraph": mugraph, "schedule": _put_schedule(db, schedule)}
     db.table("kernels").upsert({**row, "source": source}, pk=("key", "id"))
     return id
+
+
+def _best(row: Row) -> Best:
+    """Raises ValueError."""
+    best = Best(**{**row, "schedule": json.loads(row["schedule"]), "document": json.loads(row["document"])})
+    if not isinstance(best.schedule, dict) or not isinstance(best.document, dict | None):
+        raise ValueError("its schedule or its document is no JSON object")
+    return best
 
 
 def _mugraph(row: Row) -> StoredMuGraph:

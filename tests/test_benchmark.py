@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from mirage_cli import benchmark
-from mirage_cli.benchmark import fastest, read_rows, regressions, run
+from mirage_cli.benchmark import asked_for, fastest, read_rows, regressions, run
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.errors import EarlierBenchError
 from mirage_cli.ir.program import Program
@@ -223,30 +223,64 @@ def test_the_row_of_the_library_names_what_won(pipeline: Pipeline, monkeypatch: 
 # -- an earlier run
 
 
-def row(us: float | None, spread: float = 0.1) -> dict[str, Any]:
-    return {
-        "spec": "s",
-        "dims": {"m": 2},
-        "dtype": "float16",
-        "contestants": {"mirage": {"median_us": us, "spread_us": spread}},
-    }
+def row(us: float | None, spread: float = 0.1, error: float = 1e-4, m: int = 2, gpu: str = "h200") -> dict[str, Any]:
+    figures = {"median_us": us, "spread_us": spread, "failure": None if us else "no kernel was found"}
+    accuracy = {"relative": error, "row": error} if us else None
+    mirage = {**figures, "accuracy": accuracy}
+    return {"spec": "s", "dims": {"m": m}, "dtype": "float16", "gpu": gpu, "contestants": {"mirage": mirage}}
 
 
 def test_a_kernel_is_slower_by_more_than_5_percent_and_both_spreads() -> None:
-    assert regressions([row(10.0)], [row(10.6)]) == []
-    assert regressions([row(10.0)], [row(10.8)]) == ["s {'m': 2}: 10.80 µs, was 10.00 µs"]
-    assert regressions([row(10.0)], [row(None)]) == regressions([], [row(99.0)]) == []
+    assert regressions([row(10.0)], [row(10.6)]) == regressions([row(None)], [row(99.0)]) == []
+    assert regressions([row(10.0)], [row(10.8)]) == ["s float16 {'m': 2}: slower: 10.80 µs, was 10.00 µs"]
+
+
+WORSE = {
+    "wrong": (row(9.0, error=0.2), "wrong: relative error 0.2"),
+    "not a number": (row(9.0, error=nan), "wrong: relative error nan"),
+    "failed": (row(None), "failed: no kernel was found"),
+}
+
+
+@pytest.mark.parametrize("what", WORSE)
+def test_a_kernel_that_is_wrong_or_failed_is_worse_than_before_however_fast(what: str) -> None:
+    now, problem = WORSE[what]
+    assert regressions([row(10.0)], [now]) == [f"s float16 {{'m': 2}}: {problem}"]
+
+
+def test_a_row_that_only_one_run_has_is_missing() -> None:
+    assert regressions([row(1.0), row(1.0, m=4)], [row(1.0)]) == [
+        "s float16 {'m': 4}: missing: only the earlier run has it"
+    ]
+    assert regressions([row(1.0)], [row(1.0), row(1.0, m=4)]) == [
+        "s float16 {'m': 4}: missing: the earlier run has no such row"
+    ]
+
+
+def test_of_an_earlier_run_what_is_asked_for_is_compared() -> None:
+    rows = [row(1.0), row(1.0, m=4)]
+    assert asked_for(rows, set(), {}, None) == asked_for(rows, {"s"}, {}, "float16") == rows
+    assert asked_for(rows, {"s"}, {"m": 4}, None) == rows[1:]
+    assert asked_for(rows, {"t"}, {}, None) == asked_for(rows, set(), {}, "float32") == []
+
+
+def test_an_earlier_run_of_another_gpu_or_of_nothing_is_refused(tmp_path: Path) -> None:
+    before = tmp_path / "before.json"
+    for rows, problem in (([], "no rows"), ([row(1.0), row(1.0, gpu="h100")], "of h100, and the GPU here is h200")):
+        before.write_text(json.dumps(rows), encoding="utf-8")
+        with pytest.raises(EarlierBenchError, match=problem):
+            read_rows(before, "h200")
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"spec": "s"}]', "[" * 100_000, '[{"contestants": []}]'])
 def test_a_file_that_is_no_earlier_run_is_an_error(text: str, tmp_path: Path) -> None:
     (tmp_path / "before.json").write_text(text, encoding="utf-8")
     with pytest.raises(EarlierBenchError, match=r"before.json: "):
-        read_rows(tmp_path / "before.json")
+        read_rows(tmp_path / "before.json", "h200")
     with pytest.raises(EarlierBenchError, match="No such file"):
-        read_rows(tmp_path / "none.json")
+        read_rows(tmp_path / "none.json", "h200")
 
 
 def test_the_file_of_an_earlier_run_is_read(tmp_path: Path) -> None:
     (tmp_path / "before.json").write_text(json.dumps([row(1.0), row(None)]), encoding="utf-8")
-    assert read_rows(tmp_path / "before.json") == [row(1.0), row(None)]
+    assert read_rows(tmp_path / "before.json", "h200") == [row(1.0), row(None)]

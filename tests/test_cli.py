@@ -383,7 +383,6 @@ BAD_INPUT = {
     "a folder as spec": (["search", "."], "error: .: Is a directory"),
     "unknown target": (["search", "tiny.yaml", "--target", "b999"], "no GPU is known as 'b999'; known are auto, a100"),
     "unknown dimension": (["search", "tiny.yaml", "--dim", "z=4"], "tiny.yaml:2:7: error: no dimension is called z"),
-    "no size": (["search", "tiny.yaml", "--dim", "m=0"], "--dim takes NAME=SIZE with a positive size, not 'm=0'"),
     "unknown dtype": (["search", "tiny.yaml", "--dtype", "float12"], "one of float16, bfloat16, float32, not float12"),
     "nothing stored": (["export", "tiny.yaml"], "nothing is stored for tiny at {'m': 4, 'k': 32, 'n': 16}"),
     "nothing to show": (["show", "tiny.yaml"], "run `mirage search` on the spec first"),
@@ -408,8 +407,10 @@ BAD_INPUT = {
         "there is no GPU on this machine to measure on",
     ),
     "unknown baseline": (["bench", "--against", "eager,cublas"], "cublas; known are eager, compile, sdpa"),
-    "no earlier run": (["bench", "--check", "none.json"], "none.json: No such file or directory"),
-    "another document": (["bench", "--check", "tiny.yaml"], "tiny.yaml: not JSON"),
+    "a device as spec": (["search", "/dev/zero"], "/dev/zero: this is no regular file"),
+    "a FIFO as spec": (["search", "fifo"], "fifo: this is no regular file"),
+    "a FIFO to verify": (["verify", "tiny.yaml", "fifo"], "fifo: this is no regular file"),
+    "a path of bytes": (["search", "\udcff.yaml"], "No such file or directory"),
     "unknown target to verify for": (["verify", "tiny.yaml", "tiny.yaml", "--target", "b999"], "no GPU is known as"),
     "unknown id to verify": (["verify", "tiny.yaml", "0123456789ab"], "nothing is stored under 0123456789ab"),
     "no GPU to bench on": (["bench", "tiny.yaml"], "there is no GPU on this machine to measure on; `mirage doctor`"),
@@ -419,6 +420,7 @@ BAD_INPUT = {
 @pytest.mark.parametrize("what", BAD_INPUT)
 def test_bad_input_is_a_message_and_exit_code_1(what: str, mirage: Mirage) -> None:
     args, message = BAD_INPUT[what]
+    os.mkfifo("fifo")
     run = mirage(*args)
     assert run.code == 1 and run.out == ""
     assert run.err.startswith("error: ") and message in run.err
@@ -431,6 +433,12 @@ BAD_COMMAND_LINES = {
     "no number": (["search", "tiny.yaml", "--workers", "x"], "Invalid value for '--workers'"),
     "no workers": (["search", "tiny.yaml", "--workers", "0"], "Invalid value for '--workers'"),
     "no file": (["verify", "tiny.yaml"], "Missing argument"),
+    "no seed": (["search", "tiny.yaml", "--seed", "-5"], "Invalid value for '--seed'"),
+    "a seed too large": (["search", "tiny.yaml", "--seed", "9" * 20], "Invalid value for '--seed'"),
+    "no size": (["search", "tiny.yaml", "--dim", "m=0"], "NAME=SIZE with a positive size, not 'm=0'"),
+    "no digit": (["search", "tiny.yaml", "--dim", "m=²"], "NAME=SIZE with a positive size, not 'm=²'"),
+    "no dimension": (["search", "tiny.yaml", "--dim", "foo"], "NAME=SIZE with a positive size, not 'foo'"),
+    "a size of many digits": (["search", "tiny.yaml", "--dim", "m=" + "9" * 5000], "NAME=SIZE with a positive size"),
 }
 
 
@@ -555,6 +563,41 @@ def test_what_was_found_for_another_gpu_is_named_by_its_target(found: Mirage) ->
     for command in ("export", "show", "explain"):
         run = found(command, "tiny.yaml", "--target", "l40s")
         assert run.code == 1 and "nothing is stored for tiny" in run.err
+
+
+def test_of_several_gpus_and_sizes_it_is_said_which_one_was_taken(found: Mirage, tmp_path: Path) -> None:
+    assert found("search", "tiny.yaml", "--no-tune", "--target", "a100").code == 0
+    run = found("export", "tiny.yaml")
+    assert "\nGPU       h100\n" in run.out
+    assert run.err == "tiny: taking the kernel for h100; also stored: a100 (choose with --target)\n"
+    run = found("export", "tiny.yaml", "--db", "other.db")
+    assert run.code == 1
+    assert found("search", "tiny.yaml", "--no-tune", "--target", "a100", "--db", "other.db").code == 0
+    run = found("explain", "tiny.yaml", "--db", "other.db")
+    assert run.code == 0 and run.err == "tiny: taking the kernel for a100 (--target names another)\n"
+    found("search", "increment.yaml", "--no-tune")
+    run = found("show", "increment.yaml")
+    assert "dims m=16" in run.out and run.err == "increment: taking m=16; also stored: m=32 (choose with --dim)\n"
+    assert found("show", "increment.yaml", "--dim", "m=32").err == ""
+
+
+def test_this_machines_gpu_comes_before_another_that_was_measured(
+    found: Mirage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert found("search", "tiny.yaml", "--no-tune", "--target", "a100").code == 0
+    monkeypatch.setattr(target, "driver_version", lambda: "570.86")
+    monkeypatch.setattr(target, "local_target", lambda: target.find_target("a100"))
+    assert "\nGPU       a100\n" in found("export", "tiny.yaml").out
+
+
+def test_what_was_not_checked_or_is_for_another_gpu_is_marked(found: Mirage) -> None:
+    run = found("search", "tiny.yaml", "--no-tune", "--fresh", "--dim", "m=8")
+    assert "predicted for h100 (no GPU here)" in run.out and "predicted, numbers unchecked" in run.out
+    assert "\nnumbers   never compared with float64" in found("export", "tiny.yaml", "--dim", "m=8").out
+    assert "\nnumbers " not in found("export", "tiny.yaml").out
+    checked = found("search", "tiny.yaml", "--json").document["results"][0]["best"]["numerically_checked"]
+    unchecked = found("search", "tiny.yaml", "--no-tune", "--dim", "m=8", "--json").document["results"][0]["best"]
+    assert checked is True and unchecked["numerically_checked"] is False
 
 
 def test_what_was_searched_and_chosen_is_explained(found: Mirage) -> None:
@@ -760,6 +803,41 @@ def test_the_cache_is_taken_elsewhere_and_merged(found: Mirage, tmp_path: Path) 
     run = found("cache", "import", "bad.jsonl", "--db", "untouched.db")
     assert run.code == 1 and run.err == "error: bad.jsonl:1: this is no file of `mirage cache export`\n"
     assert not (tmp_path / "untouched.db").exists()
+
+
+@pytest.mark.parametrize("text", ["{", "null ]", "[1]", "3"])
+def test_a_damaged_result_is_named_and_the_others_stay(found: Mirage, tmp_path: Path, text: str) -> None:
+    assert found("search", "tiny.yaml", "--no-tune", "--dim", "m=8").code == 0
+    damaged = found("cache", "list", "--json").document[0]["id"]
+    with sqlite3.connect(tmp_path / "mirage.db") as connection:
+        connection.execute("UPDATE results SET document = ? WHERE key = ?", (text, damaged))
+    connection.close()
+    warning = f"warning: the result of {damaged} is damaged and left out: "
+    listed = found("cache", "list", "--json")
+    assert listed.code == 0 and [r["best"] is None for r in listed.document] == [True, False]
+    assert listed.err.startswith(warning) and f"`mirage cache remove {damaged}`" in listed.err
+    assert found("export", "tiny.yaml", "--dim", "m=8").code == 0
+    for command in ("export", "show", "explain"):
+        run = found(command, "tiny.yaml")
+        assert run.code == 1 and warning in run.err and "nothing is stored for tiny" in run.err
+    assert found("search", "tiny.yaml", "--no-tune").code == 0
+    assert found("export", "tiny.yaml").err == ""
+
+
+def test_a_document_of_other_keys_is_a_message(found: Mirage, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "mirage.db") as connection:
+        connection.execute("UPDATE results SET document = '{}'")
+    connection.close()
+    run = found("explain", "tiny.yaml")
+    assert run.code == 1 and "is damaged: KeyError" in run.err and "`mirage cache remove " in run.err
+
+
+def test_escape_sequences_of_a_name_are_printed_harmless(found: Mirage, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "mirage.db") as connection:
+        connection.execute("UPDATE specs SET name = ?", ("\x1b]0;title\x07\x9b31mred",))
+    connection.close()
+    run = found("cache", "list")
+    assert run.code == 0 and "␛]0;title" in run.out and not {"\x1b", "\x07", "\x9b"} & set(run.out)
 
 
 def test_an_empty_cache_is_an_empty_list(mirage: Mirage) -> None:

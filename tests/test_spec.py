@@ -467,3 +467,20 @@ def test_an_input_that_is_not_used_is_a_warning_and_no_mistake() -> None:
     spec = parse_spec(written("O = X", "O[m,k]", "X[m,k] Y[m]"))
     assert [(d.severity, d.message) for d in spec.warnings] == [("warning", "the input Y is never used")]
     assert [t.name for t in spec.at().inputs] == ["X", "Y"]
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("X * 10 ** 400", "beyond float64"),
+        ("X + 10 ** 400 / 3", "beyond float64"),
+        ("X ** (10 ** 30)", "an exponent is at most"),
+        ("where(index(m) > 2 ** 70, X, 0)", "beyond 64 bits"),
+        ("X * 10 ** 10 ** 10", "has no result"),
+    ],
+)
+def test_a_number_that_no_kernel_can_hold_is_a_mistake_with_its_place(program: str, message: str) -> None:
+    text = f"name: n\ndims: {{m: 4}}\ninputs: {{X: [m]}}\nprogram: |\n  O = {program}\noutputs: {{O: [m]}}\n"
+    with pytest.raises(SpecError, match=message) as caught:
+        parse_spec(text)
+    assert [d.line for d in caught.value.diagnostics] == [5]

@@ -20,6 +20,8 @@ from typing import Any
 
 from mirage_cli.ir.ops import OPS, Number
 
+MAX_POWER_BITS = 1000
+"""Of a number's power; beyond, the power stays an operator."""
 MAX_TERMS = 32
 """A product of sums with more terms than this is kept as a product."""
 
@@ -237,7 +239,7 @@ class Algebra:
             return x
         if x.single:
             mono, c = x.single
-            if e.denominator == 1 and (c or e > 0):
+            if e.denominator == 1 and (c or e > 0) and _writable(c, e):
                 return self.of_mono(tuple((a, k * e) for a, k in mono), c**e.numerator)
             unknown = [(a, k) for a, k in mono if not _nonnegative(a)]
             if c > 0 and (not unknown or (len(unknown) == 1 and unknown[0][1] == 1)):
@@ -251,8 +253,8 @@ class Algebra:
         """An atom with an exponent. Squares too: where terms of x all but cancel, those of x² leave rounding errors."""
         if e == 1 and len(x.terms) <= MAX_TERMS:
             return x
-        if len(x.terms) > 1 and e.denominator == 1 and e < 0:
-            lead = next(c for m, c in x.terms if m)  # not the constant: x + 1e-6 is not to become 1e6 x + 1
+        lead = next((c for m, c in x.terms if m), ONE)  # not the constant: x + 1e-6 is not to become 1e6 x + 1
+        if len(x.terms) > 1 and e.denominator == 1 and e < 0 and _writable(lead, e):
             monic = self.scale(x, 1 / lead)
             return self.scale(self.of_atom(self._atom("poly", monic, dims=x.dims), e), lead**e.numerator)
         return self.of_atom(self._atom("poly", x, dims=x.dims), e)
@@ -476,11 +478,17 @@ def _exact_power(c: Fraction, e: Fraction) -> Fraction | None:
     """c ** e where that is rational and the exponent is a half."""
     if c == 1:
         return ONE
-    if e.denominator == 2:
+    if e.denominator == 2 and _writable(c, e):
         n, d = math.isqrt(c.numerator), math.isqrt(c.denominator)
         if n * n == c.numerator and d * d == c.denominator:
             return Fraction(n, d) ** e.numerator
     return None
+
+
+def _writable(c: Fraction, e: Fraction) -> bool:
+    """Whether c ** e is a number of moderate length, which float64 can hold too."""
+    bits = max(c.numerator.bit_length(), c.denominator.bit_length())
+    return abs(c) == 1 or bits * abs(e) <= MAX_POWER_BITS
 
 
 def _components(mono: Mono, bound: frozenset[str]) -> list[Mono]:

@@ -60,6 +60,7 @@ class ExportInfo:
 
     target: the GPU measured on, or planned for. versions: of mirage, torch, triton, driver, by name.
     error, eager_error: norm of the difference from float64 over the norm of the result.
+    checked: whether results were ever compared with float64; None where that is not known.
     """
 
     command: str = ""
@@ -71,6 +72,7 @@ class ExportInfo:
     eager_us: float | None = None
     error: float | None = None
     eager_error: float | None = None
+    checked: bool | None = None
 
 
 # -- kernels, scratch and launch
@@ -269,6 +271,7 @@ def _header(program: Program, graph: MuGraph, schedule: Schedule, info: ExportIn
         ("versions", versions),
         ("measured" if info.measured else "predicted", times),
         ("error", f"{error} (norm, against float64)" if error else ""),
+        ("numbers", "never compared with float64; run this file to do so" if info.checked is False else ""),
         ("made by", info.command),
     ]
     lines = [f"{program.name}: {_interface(program)}", ""]

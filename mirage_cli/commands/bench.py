@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mirage_cli.commands.search import finished
 from mirage_cli.commands.shared import (
     Budget,
     Context,
@@ -31,6 +32,10 @@ from mirage_cli.commands.shared import (
     status,
 )
 from mirage_cli.errors import BaselineError, EmptyStoreError, MirageError
+from mirage_cli.files import write_text
+
+REGRESSED = 4
+"""The exit code of `--check` where a row is worse than before."""
 
 
 @app.command()
@@ -46,7 +51,10 @@ def bench(
     markdown: Annotated[
         Path | None, typer.Option("--markdown", help="also write a page with a table, and a chart beside it as SVG")
     ] = None,
-    check: Annotated[Path | None, typer.Option("--check", help="fail where slower than in this earlier file")] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option("--check", help="exit with 4 where a kernel is slower than in this file, wrong or missing"),
+    ] = None,
     workers: Workers = None,
     budget: Budget = 60.0,
     seed: Seed = 0,
@@ -58,19 +66,20 @@ def bench(
 ) -> None:
     """Compare the best kernels with baselines on this GPU: one process, cold inputs, one method, interleaved."""
     from mirage_cli import benchpage
-    from mirage_cli.benchmark import AGAINST, read_rows, regressions, run
+    from mirage_cli.benchmark import AGAINST, asked_for, read_rows, regressions, run
     from mirage_cli.pipeline import Pipeline
-    from mirage_cli.report import bench_table, remarks
-    from mirage_cli.structural import Failed, search_all
+    from mirage_cli.report import bench_table, remarks, sizes_text
+    from mirage_cli.structural import search_all
 
     programs = read(specs or (), dim, dtype)
     names = list(dict.fromkeys(n.strip() for n in against.split(",") if n.strip()))
     if unknown := [n for n in names if n not in AGAINST]:
         raise BaselineError(unknown, AGAINST)
-    before = read_rows(check) if check else None
     gpu = local_gpu(target, "measure")
+    before = read_rows(check, gpu.name) if check else None
     wanted = options(workers, budget_s=budget, seed=seed, context=context.value)
     rows: list[Any] = []
+    failures: list[str] = []
     with (
         open_store(db) as store,
         status(False) as tell,
@@ -84,22 +93,29 @@ def bench(
         for program, text in programs:
             if not pipeline.has_kernel(program):
                 searched = next(found)
-                if isinstance(searched, Failed):
-                    raise MirageError(f"{program.name}: {searched.problem}")
-                pipeline.finish(program, text, searched)
+                result = finished(pipeline, program, text, searched)
+                if "error" in result:
+                    failures.append(f"{program.name} {sizes_text(program.sizes)}: {result['error']}")
+                    continue
             tell(f"timing {program.name}")
             rows.append(run(pipeline, program, names))
             if json_file:
-                json_file.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+                write_text(json_file, json.dumps(rows, indent=1))
             if markdown:
                 benchpage.write(markdown, rows, command_line())
     out.print(bench_table(rows))
     for line in remarks(rows):
         err.print(line)
-    slower = regressions(before, rows) if before is not None else []
-    for line in slower:
-        err.print(line, style="red")
-    if slower:
+    for problem in failures:
+        err.print(f"error: {problem}", style="red")
+    if before is not None:
+        named = {p.name for p, _ in programs} if specs else set[str]()
+        worse = regressions(asked_for(before, named, overrides(dim), dtype), rows)
+        for line in worse:
+            err.print(line, style="red")
+        if worse:
+            raise typer.Exit(REGRESSED)
+    if failures:
         raise typer.Exit(1)
 
 

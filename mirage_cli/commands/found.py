@@ -26,6 +26,9 @@ from mirage_cli.commands.shared import (
     read,
 )
 from mirage_cli.errors import MirageError, UnknownIdError
+from mirage_cli.files import read_bytes, write_text
+
+MAX_KERNEL_BYTES = 1 << 24
 
 
 @app.command()
@@ -54,7 +57,7 @@ def export(
         sys.stdout.write(source)
         return
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(source, encoding="utf-8")
+    write_text(output, source)
     out.print(str(output))
 
 
@@ -110,7 +113,12 @@ def explain(
     with open_store(db) as store:
         _, entry = best_of(store, spec, dim, dtype, target)
         verdict = verdict_of(store, entry.best.mugraph)
-    for part in explanation(entry.best.document):
+    try:
+        parts = explanation(entry.best.document)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        remedy = f"`mirage cache remove {entry.key.id}` removes it"
+        raise MirageError(f"the result of {entry.key.id} is damaged: {error!r}; {remedy}") from None
+    for part in parts:
         out.print(part)
     if verdict is not None:
         rows = [("claim", verdict.claim), *(("outside the theorem", x) for x in verdict.outside)]
@@ -155,8 +163,8 @@ def verify(
             text = "".join(s.mugraph.text for s in store.show(file)[:1])
     else:
         try:
-            text = Path(file).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            text = read_bytes(Path(file), MAX_KERNEL_BYTES).decode("utf-8")
+        except (OSError, ValueError) as error:
             raise MirageError(f"{file}: {error.strerror if isinstance(error, OSError) else error}") from None
     try:
         answer = judge_file(programs, text, seed, gpu)

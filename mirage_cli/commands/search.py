@@ -111,7 +111,7 @@ def search(
         for r in results:
             if "error" not in r:
                 out.print(effort(r))
-    finish(results, chosen, as_json, interrupted)
+    finish(results, chosen, as_json, interrupted, predicted_for(chosen, here, target))
 
 
 def finished(pipeline: Any, program: Any, text: str, searched: Any) -> dict[str, Any]:
@@ -192,7 +192,12 @@ def with_claims(store: Any, result: Mapping[str, Any]) -> dict[str, Any]:
     return {**result, "best": best and claimed(best), "top": [claimed(row) for row in result["top"]]}
 
 
-def finish(results: Sequence[Any], target: Any, as_json: bool, interrupted: bool) -> None:
+def predicted_for(target: Any, here: bool, named: str) -> str:
+    """What a table of predictions says of the GPU that was planned for; nothing where it is this machine's."""
+    return "" if here else f"predicted for {target.name}" + " (no GPU here)" * (named == "auto")
+
+
+def finish(results: Sequence[Any], target: Any, as_json: bool, interrupted: bool, about: str = "") -> None:
     """Print results, and what was lost or failed, and choose the exit code."""
     from mirage_cli.report import losses, results_tables, sizes_text
 
@@ -201,7 +206,7 @@ def finish(results: Sequence[Any], target: Any, as_json: bool, interrupted: bool
     if as_json:
         emit_json(results, target)
     else:
-        for table in results_tables(found):
+        for table in results_tables(found, about):
             out.print(table)
         for line in losses(found):
             out.print(line, soft_wrap=True, markup=False)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from mirage_cli import __version__
-from mirage_cli.errors import NothingStoredError, OtherGpuError, UsageError
+from mirage_cli.errors import NothingStoredError, OtherGpuError
 
 app = typer.Typer(
     help="Search for the fastest verified Triton kernel of a tensor program.",
@@ -27,8 +29,25 @@ app = typer.Typer(
 
 # Text is printed as it is: nothing in it is markup or an emoji, no path is broken. Tables have room in files and pipes.
 WIDTH = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 200
-out = Console(soft_wrap=True, markup=False, emoji=False, highlight=False, width=WIDTH)
-err = Console(soft_wrap=True, markup=False, emoji=False, highlight=False, stderr=True)
+PICTURES = dict.fromkeys(range(0x7F, 0xA0), 0xFFFD) | {c: 0x2400 + c for c in range(32) if c not in b"\t\n"}
+"""Control characters, and what is printed for them: names from a file or a database may have any."""
+
+
+class HarmlessConsole(Console):
+    """One whose texts cannot tell the terminal anything: only the styles can."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for s in super().render(renderable, options):
+            yield s if s.control else Segment(s.text.translate(PICTURES), s.style)
+
+
+out = HarmlessConsole(soft_wrap=True, markup=False, emoji=False, highlight=False, width=WIDTH)
+err = HarmlessConsole(soft_wrap=True, markup=False, emoji=False, highlight=False, stderr=True)
+
+MAX_SEED = (1 << 63) - 1
+"""What the database's integers hold."""
+MAX_DIGITS = 18
+"""Of a size; the spec says which sizes are too large."""
 
 Specs = Annotated[list[Path], typer.Argument(help="spec files (YAML)", metavar="SPEC...")]
 OneSpec = Annotated[Path, typer.Argument(help="a spec file (YAML)", metavar="SPEC")]
@@ -41,7 +60,7 @@ Database = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document and nothing else")]
 Workers = Annotated[int | None, typer.Option(min=1, help="processes to search and compile with [default: the cores]")]
 Budget = Annotated[float, typer.Option(min=0.0, help="seconds for each program, search and tuning together")]
-Seed = Annotated[int, typer.Option(help="seed of every random choice")]
+Seed = Annotated[int, typer.Option(min=0, max=MAX_SEED, help="seed of every random choice")]
 Fresh = Annotated[
     bool,
     typer.Option(
@@ -83,12 +102,12 @@ def root(
 
 
 def overrides(dims: Sequence[str] | None) -> dict[str, int]:
-    """`--dim` options as a mapping. Raises UsageError."""
+    """`--dim` options as a mapping. Raises typer.BadParameter."""
     found: dict[str, int] = {}
     for text in dims or ():
         name, _, size = text.partition("=")
-        if not name or not size.isdigit() or int(size) < 1:
-            raise UsageError(f"--dim takes NAME=SIZE with a positive size, not {text!r}")
+        if not name or not re.fullmatch(f"[0-9]{{1,{MAX_DIGITS}}}", size) or int(size) < 1:
+            raise typer.BadParameter(f"--dim takes NAME=SIZE with a positive size, not {text!r}")
         found[name] = int(size)
     return found
 
@@ -109,7 +128,7 @@ def read(paths: Sequence[Path], dims: Sequence[str] | None, dtype: str | None) -
 def open_store(db: Path | None) -> Any:
     from mirage_cli.store import Store, default_path
 
-    return Store(db or default_path())
+    return Store(db or default_path(), warn=lambda text: err.print(f"warning: {text}", style="yellow"))
 
 
 def choose_target(name: str) -> tuple[Any, bool]:
@@ -157,23 +176,62 @@ def options(workers: int | None, **rest: Any) -> Any:
 
 
 def command_line() -> str:
-    return "mirage " + " ".join(sys.argv[1:])
+    return shown("mirage " + " ".join(sys.argv[1:]))
+
+
+def shown(text: str) -> str:
+    """A text that every file can hold: bytes of a path that are not UTF-8 are spelled out."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def best_of(store: Any, path: Path, dims: Sequence[str] | None, dtype: str | None, target: str) -> tuple[Any, Any]:
-    """(program, entry) of the best stored kernel for a spec: measured before predicted, the first size that has one.
+    """(program, entry) of the best stored kernel for a spec: of the first size that has one, measured before predicted.
 
-    For the GPU that `target` names, or for any where it is "auto".
+    For the GPU that `target` names. Where it is "auto": for this machine's, or, where that has none, for another. What
+    else there was to choose from is said on stderr.
     """
     from mirage_cli.pipeline import program_hash
     from mirage_cli.target import find_target
 
     programs = read([path], dims, dtype)
-    gpu = None if target == "auto" else find_target(target).name
-    entries = [e for e in store.list() if gpu in (None, e.key.gpu.removesuffix(" (predicted)"))]
-    for program, _ in programs:
-        mine = [e for e in entries if e.key.program_hash == program_hash(program) and e.best is not None]
-        if mine:
-            return program, min(mine, key=lambda e: (e.best.status != "measured", e.best.time_us or 0.0))
-    program = programs[0][0]
-    raise NothingStoredError(program.name, program.sizes)
+    named = None if target == "auto" else find_target(target).name
+    entries = [e for e in store.list() if e.best is not None and named in (None, gpu_of(e))]
+    hashes = [program_hash(p) for p, _ in programs]
+    stored = {i: mine for i, h in enumerate(hashes) if (mine := [e for e in entries if e.key.program_hash == h])}
+    if not stored:
+        program = programs[0][0]
+        raise NothingStoredError(program.name, program.sizes)
+    first, *others = stored
+    program = programs[first][0]
+    if others:
+        tell_choice(program, changed(programs, first), [changed(programs, i) for i in others], "--dim")
+    planned, here = choose_target(target)
+    chosen = min(
+        stored[first],
+        key=lambda e: (
+            here and gpu_of(e) != planned.name,
+            e.best.status != "measured",
+            gpu_of(e) != planned.name,
+            e.best.time_us or 0.0,
+        ),
+    )
+    rest = sorted({gpu_of(e) for e in stored[first]} - {gpu_of(chosen)})
+    if named is None and (rest or gpu_of(chosen) != planned.name):
+        tell_choice(program, f"the kernel for {gpu_of(chosen)}", rest, "--target")
+    return program, chosen
+
+
+def gpu_of(entry: Any) -> str:
+    """The GPU that a stored result was measured on, or planned for."""
+    return entry.key.gpu.removesuffix(" (predicted)")
+
+
+def changed(programs: Sequence[tuple[Any, str]], i: int) -> str:
+    """The sizes of a program that are not the same in all of them."""
+    sizes = programs[i][0].sizes
+    return " ".join(f"{d}={n}" for d, n in sizes.items() if any(p.sizes.get(d) != n for p, _ in programs))
+
+
+def tell_choice(program: Any, taken: str, others: Sequence[str], option: str) -> None:
+    rest = f"; also stored: {', '.join(others)} (choose with {option})" if others else f" ({option} names another)"
+    err.print(f"{program.name}: taking {taken}{rest}", style="yellow")

@@ -9,6 +9,7 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil, isfinite, prod
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -163,10 +164,14 @@ def _soon_done(graph: MuGraph, schedule: Schedule, most_steps: int) -> bool:
 
 
 class Interpreter:
-    """A process that judges kernels in the interpreter; replaced when one hangs or dies. A context manager."""
+    """A process that judges kernels in the interpreter; replaced when one hangs or dies. A context manager.
+
+    What the process leaves in its folder for temporary files goes with it: it is killed, and cannot tidy up itself.
+    """
 
     def __init__(self) -> None:
         self._child: Child | None = None
+        self._folder: TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> Interpreter:
         return self
@@ -178,13 +183,16 @@ class Interpreter:
         if self._child is not None:
             self._child.kill()
             self._child = None
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
 
     def start(self) -> None:
         """Starts the process ahead of need, so that its seconds of imports pass while other work is done."""
         if self._child is None:
-            self._child = Child(
-                "mirage_cli.tune.interpreted", (), {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-            )
+            self._folder = TemporaryDirectory(prefix="mirage-", ignore_cleanup_errors=True)
+            env = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "TMPDIR": self._folder.name}
+            self._child = Child("mirage_cli.tune.interpreted", (), env)
 
     def judge(self, program: Program, source: str, seed: int, overflow_like_eager: bool = False) -> Judged:
         """Judge module text with `make_scratch` and `launch` (as `kernels_source` gives) on every distribution.

@@ -1,0 +1,66 @@
+"""Users' files: whole or not at all, and nothing that is no file is waited for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from mirage_cli.files import FileTooLargeError, read_bytes, replacing, write_text
+from mirage_cli.tune.interpreted import Interpreter
+
+
+def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "kernel.py"
+    path.write_text("before", encoding="utf-8")
+    path.chmod(0o640)
+
+    def half() -> None:
+        with replacing(path) as file:
+            file.write("half")
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match=r"No space left on device.*kernel\.py"):
+        half()
+    assert path.read_text(encoding="utf-8") == "before" and os.listdir(tmp_path) == ["kernel.py"]
+    write_text(path, "after")
+    assert path.read_text(encoding="utf-8") == "after" and path.stat().st_mode & 0o777 == 0o640
+    assert os.listdir(tmp_path) == ["kernel.py"]
+
+
+def test_a_link_stays_a_link_and_a_device_a_device(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("real")
+    write_text(tmp_path / "link", "text")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real").read_text(encoding="utf-8") == "text"
+    write_text(Path("/dev/null"), "text")
+    with pytest.raises(OSError, match="No space left on device"):
+        write_text(Path("/dev/full"), "text")
+
+
+def test_only_regular_files_of_some_size_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"12345")
+    assert read_bytes(path, 5) == b"12345"
+    with pytest.raises(FileTooLargeError):
+        read_bytes(path, 4)
+    os.mkfifo(tmp_path / "fifo")
+    for other in (tmp_path / "fifo", Path("/dev/zero")):
+        with pytest.raises(OSError, match="no regular file"):
+            read_bytes(other, 5)
+
+
+def test_a_pipe_of_the_shell_is_read() -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"text")
+    os.close(writing)
+    assert read_bytes(Path(f"/dev/fd/{reading}"), 10) == b"text"
+    os.close(reading)
+
+
+def test_the_interpreter_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with Interpreter() as interpreter:
+        interpreter.start()
+        assert len(os.listdir(tmp_path)) == 1
+    assert os.listdir(tmp_path) == []
