@@ -1,7 +1,8 @@
 """Draws: random inputs of a program at small sizes, what it makes of them, and which draws say something at all.
 
-Where roots meet, one draw in hundreds has squares under all of them. So many draws are looked through at once, along an
-axis of their own, and only what says something about an output is then run by itself.
+Where roots meet, one random input in hundreds has squares under all of them. So the first input of each block is mended
+(`verify.squares`), of the others many are looked through at once, along an axis of their own, and only what says
+something about an output is then run by itself.
 """
 
 from __future__ import annotations
@@ -27,9 +28,7 @@ from mirage_cli.verify.residues import (
     same,
 )
 from mirage_cli.verify.semantics import FieldSemantics
-
-DRAW = "#"
-"""The axis of draws, which no program can name."""
+from mirage_cli.verify.squares import DRAW, mended
 
 AT_ONCE = 64
 """Draws that are looked through at once, at most."""
@@ -95,11 +94,13 @@ def sure(x: Value) -> Array:
     return certain if x.flags is None else certain | (x.flags == UNDEFINED)
 
 
-def _inputs(program: Program, seed: int, block: range) -> dict[str, Value]:
-    """Every input, with the draws of the block as its first axis."""
+@lru_cache(maxsize=64)
+def _inputs(program: Program, seed: int, block: range) -> Mapping[str, Value]:
+    """Every input, with the draws of the block as its first axis. The draw 0 is left as it comes."""
     field = Field(seed * 4099 + block.start, program.sizes)
     shapes = {DRAW: len(block), **program.sizes}
-    return {t.name: field.draw((DRAW, *t.dims), tensor_type(t), shapes) for t in program.inputs}
+    found = {t.name: field.draw((DRAW, *t.dims), tensor_type(t), shapes) for t in program.inputs}
+    return found if len(block) > 1 or not block.start else mended(program, found, seed * 4099 + block.start)
 
 
 def _at(x: Value, place: int) -> Value:
