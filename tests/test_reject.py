@@ -111,7 +111,8 @@ def test_squared_roots_that_no_draw_could_check_are_compared_in_float64(seed: in
 
 
 @pytest.mark.parametrize(
-    "edit", [("add(A, 1)", "add(A, 1000001/1000000)"), ("-1/2", "-1/3"), ("abs(T)", "gelu(T)"), ("sub(X, V)", "add(X, V)")]
+    "edit",
+    [("add(A, 1)", "add(A, 1000001/1000000)"), ("-1/2", "-1/3"), ("abs(T)", "gelu(T)"), ("sub(X, V)", "add(X, V)")],
 )
 def test_wrong_algebra_below_squared_roots_is_refused(edit: tuple[str, str]) -> None:
     right = case(SQUARED_ROOTS, squared_roots)

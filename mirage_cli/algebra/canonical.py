@@ -123,6 +123,7 @@ class Algebra:
         self._forms: dict[tuple[tuple[Mono, Fraction], ...], Form] = {}
         self.atoms: dict[tuple[Any, ...], Atom] = {}
         self._cache: dict[tuple[Any, ...], Form] = {}
+        self._applied: dict[tuple[str, tuple[Form | Number, ...], tuple[str, ...]], Form] = {}
         self.aliases: dict[str, str] = {}
         self.axes: set[str] = set()
         self.zero, self.one = self._form({}), self._form({(): ONE})
@@ -456,6 +457,12 @@ class Algebra:
 
     def apply(self, op: str, args: Iterable[Form | Number], axes: tuple[str, ...] = ()) -> Form:
         """The form of one operator applied to forms and numbers."""
+        key = op, tuple(args), axes
+        if key not in self._applied:
+            self._applied[key] = self._apply(*key)
+        return self._applied[key]
+
+    def _apply(self, op: str, args: tuple[Form | Number, ...], axes: tuple[str, ...]) -> Form:
         row = OPS[op]
         forms: list[Any] = [a if isinstance(a, Form) else self.const(a) for a in args]
         if op == "pow":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import reduce
+from functools import cache, reduce
 from math import prod
 from typing import Any
 
@@ -196,7 +196,8 @@ def estimate(
     block, warps, stages = batch.block, batch.warps, batch.stages
     zero = np.zeros_like(warps)
 
-    def elements(axes: Iterable[str]) -> Array:
+    @cache
+    def elements(axes: tuple[str, ...]) -> Array:
         return reduce(np.multiply, (block[a] for a in axes), zero + 1.0)
 
     def term(name: str, value: Array, otherwise: Array | float) -> Array:

@@ -23,7 +23,8 @@ from mirage_cli.ir.program import Eqn, Tensor, equation
 class Bounds:
     """The limits of a search. A search that reaches one says which, and how often.
 
-    algebras: kernel graphs of one structure, which differ in algebra alone.
+    algebras: kernel graphs of one structure, which differ in algebra alone. readings: sets of classes that kernels for
+    the same targets read, for each number of intermediates among them.
     """
 
     kernels: int = 5
@@ -32,6 +33,7 @@ class Bounds:
     expansions: int = 600
     intermediates: int = 3
     alternatives: int = 2
+    readings: int = 16
     continuations: int = 24
     plans: int = 12
     algebras: int = 1

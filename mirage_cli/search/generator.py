@@ -25,7 +25,7 @@ from mirage_cli.ir.schedule import KernelSchedule, Schedule, next_power_of_two
 from mirage_cli.ir.text import mugraph_id
 from mirage_cli.search import cost, greedy, work
 from mirage_cli.search.expand import Bounds, Expansion, Space, axes_of, sort_axes
-from mirage_cli.search.roles import Costed, Plan, nameless, plans
+from mirage_cli.search.roles import Costed, Plan, Roles, nameless, plans
 from mirage_cli.search.tiles import best_schedule
 from mirage_cli.search.twice import summed_twice
 from mirage_cli.target import Target
@@ -209,34 +209,47 @@ class _Search:
                 kind = e.depth, e.operands, e.faithful(self.d.names)
                 by_leaves.setdefault((e.leaves, kind), []).append((self.work(e), e))
             found: list[Costed] = []
-            for (leaves, _), same in by_leaves.items():
-                if self.prune and self.traffic_us((*targets, *leaves)) > self.ceiling:
+            looked_at: Counter[tuple[int, bool]] = Counter()
+            for same in sorted(by_leaves.values(), key=lambda same: self.least_traffic(targets, same)):
+                e = same[0][1]
+                if self.prune and self.traffic_us((*targets, *e.leaves)) > self.ceiling:
                     self.space.cuts["more memory traffic than the greedy plan has time for"] += len(same)
+                    continue
+                kind = sum(not self.d.is_input(f) for f in e.leaves), e.faithful(self.d.names)
+                looked_at[kind] += 1
+                if self.prune and looked_at[kind] > self.space.bounds.readings:
+                    self.space.cuts["more memory traffic from as many intermediates"] += len(same)
                     continue
                 found += self.least_work(same)
             found.sort(key=lambda c: c.us)
             self.costed[targets] = found
         return self.costed[targets]
 
+    def least_traffic(self, targets: tuple[Form, ...], same: list[tuple[float, Expansion]]) -> tuple[float, float]:
+        """Microseconds of the traffic that these expansions with the same leaves have, and of the least work."""
+        return self.traffic_us((*targets, *same[0][1].leaves)), min(us for us, _ in same)
+
     def least_work(self, same: list[tuple[float, Expansion]]) -> list[Costed]:
         """Plans of expansions with the same leaves, least work first: a few for each choice of roles."""
         same.sort(key=lambda w: w[0])
         limit = self.space.bounds.alternatives
-        made: Counter[tuple[object, ...]] = Counter()
+        made: Counter[Roles] = Counter()
         found: list[Costed] = []
+
+        def enough(roles: Roles) -> bool:
+            cut = self.prune and made[roles] >= limit
+            self.space.cuts["more work from the same leaves"] += cut
+            return cut
+
         for i, (_, e) in enumerate(same):
             if self.prune and i >= 2 * limit:
                 self.space.cuts["more work from the same leaves"] += len(same) - i
                 break
             if self.deadline():
                 raise OutOfTimeError
-            for c in self.plans_of(e):
-                roles = tuple(k.roles for k in c.plan.kernels)
-                made[roles] += 1
-                if not self.prune or made[roles] <= limit:
-                    found.append(c)
-                else:
-                    self.space.cuts["more work from the same leaves"] += 1
+            for c in self.plans_of(e, enough):
+                made[c.plan.roles] += 1
+                found.append(c)
         return found
 
     def work(self, e: Expansion) -> float:
@@ -260,11 +273,12 @@ class _Search:
             self.weighed[f] = prod(self.sizes[a] for a in f.dims) * DTYPE_BYTES[self.dtype_of(f)]
         return self.weighed[f]
 
-    def plans_of(self, e: Expansion) -> list[Costed]:
+    def plans_of(self, e: Expansion, enough: Callable[[Roles], bool] = lambda roles: False) -> list[Costed]:
+        """The plans of an expansion that fit. enough: whether there are enough with these roles."""
         found: list[Costed] = []
         if self.deadline():
             raise OutOfTimeError
-        for plan in plans(self.d, e, self.sizes):
+        for plan in plans(self.d, e, self.sizes, enough):
             self.enumerated += 1
             if isinstance(plan, InexpressibleError):
                 self.space.cuts[plan.reason] += 1
@@ -317,6 +331,8 @@ class _Search:
                 self.whole = best
             if best and self.prune:
                 budget = min(budget, self.space.bounds.slack * best[0][0])
+                if len(best) == self.space.bounds.plans:  # what costs more than the last of them is not kept
+                    budget = min(budget, best[-1][0])
         self.memo[key] = (asked, best)
         return best
 

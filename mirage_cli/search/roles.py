@@ -6,7 +6,7 @@ so it is cut over the grid; holding it whole is a tile size, which the tuner cho
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -29,16 +29,21 @@ SPLIT_MINIMUM = 128
 """A dimension shorter than this is not split over program instances."""
 
 
+Roles = tuple[tuple[str, Role], ...]
+
+
 @dataclass(frozen=True)
 class Plan:
     """Kernels that compute some classes from others in memory: one, or two where a split is merged.
 
     Buffers are called by the key of the class they hold; the assembly of a μGraph names them.
+    roles: of all dimensions, in the kernel before it is split; none of a library's.
     """
 
     targets: tuple[Form, ...]
     leaves: tuple[Form, ...]
     kernels: tuple[Kernel, ...]
+    roles: Roles
     scratch: tuple[Tensor, ...] = ()
     faithful: bool = True
 
@@ -85,8 +90,11 @@ def buffer_of(d: Decomposition, f: Form) -> str:
     return atom.args[0] if atom is not None and d.is_input(f) else "@" + f.key
 
 
-def plans(d: Decomposition, e: Expansion, sizes: Mapping[str, int]) -> Iterator[Plan | InexpressibleError]:
-    """Every choice of roles for an expansion; a choice that gives no kernel is yielded as the reason why."""
+def plans(
+    d: Decomposition, e: Expansion, sizes: Mapping[str, int], enough: Callable[[Roles], bool]
+) -> Iterator[Plan | InexpressibleError]:
+    """Every choice of roles for an expansion that there are not enough of; a choice that gives no kernel is yielded as
+    the reason why."""
     try:
         written = equations(d, e)
     except InexpressibleError as error:
@@ -120,18 +128,21 @@ def plans(d: Decomposition, e: Expansion, sizes: Mapping[str, int]) -> Iterator[
         if any(prod(sizes[a] for a in dims if a in held) > MAX_BLOCK for dims in spaces):
             yield InexpressibleError("blocks too large")
             continue
+        roles_of = tuple((dim, r) for (dim, _), r in zip(base.roles, chosen, strict=True))
+        if enough(roles_of):
+            continue
         kernel = base.with_role_of(looped)
         try:
             if split:
                 first, second, scratch = split_kernel(kernel, split[0], d.axes)
-                yield Plan(e.targets, e.leaves, (first, second), scratch, faithful)
+                yield Plan(e.targets, e.leaves, (first, second), roles_of, scratch, faithful)
             else:
                 place(kernel)
-                yield Plan(e.targets, e.leaves, (kernel,), (), faithful)
+                yield Plan(e.targets, e.leaves, (kernel,), roles_of, (), faithful)
         except InexpressibleError as error:
             yield error
-    if library := library_kernel(d, e, written):
-        yield Plan(e.targets, e.leaves, (library,), (), faithful)
+    if not enough(()) and (library := library_kernel(d, e, written)):
+        yield Plan(e.targets, e.leaves, (library,), (), (), faithful)
 
 
 def reduced_axes(eqns: tuple[Eqn, ...]) -> set[str]:

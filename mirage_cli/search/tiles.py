@@ -32,7 +32,7 @@ def _options(m: Model, d: str, size: int, coarse: bool) -> list[int]:
         choices = [16, 32, 64, 128, 256]
         if coarse:
             choices = choices[1:] if walked else choices[:-1]
-        fitting = [t for t in choices if t <= max(top, MIN_DOT)]
+        fitting = [t for t in choices if t <= top] or [MIN_DOT]
         single = [1] if d in m.grid and (size < MIN_DOT or (not coarse and top <= 256)) else []
         if walked and any(d in p.summed and len(p.summed) > 1 for w in m.segments for p in w.dots):
             single = [1]  # walked one by one: the product sums over blocks of the others
