@@ -518,6 +518,7 @@ class Worker:
         effort: Effort,
         persist: bool = True,
         meanwhile: Callable[[], object] = lambda: None,
+        within_s: float = math.inf,
     ) -> Mapping[str, Timing | Failure]:
         if persist:
             self.clock()
