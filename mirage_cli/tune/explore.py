@@ -56,7 +56,8 @@ GAIN = 0.99
 FINISHING = 0.15
 """The part of the budget that is left to the finals."""
 LARGE_ELEMENTS = 1 << 26
-"""A problem of more is large: drawing its inputs and judging a kernel may take seconds, which are kept for the finals."""
+"""A problem of more is large: drawing its inputs and judging a kernel may take seconds, which the
+finals must have."""
 JUDGEMENTS = 2.2
 """For so many the time is kept: of the winner, and of the winner on data drawn anew."""
 SECURED = 3
@@ -381,7 +382,8 @@ class Explorer:
         meanwhile: Callable[[], object] = lambda: None,
         within_s: float = math.inf,
     ) -> list[tuple[Trial, Timing | Failure]]:
-        """Timings side by side, of as many as fit into the seconds. With a timeout, one that takes the process down leaves the others without."""
+        """Timings side by side, of as many as fit into the seconds. With a timeout, one that takes the
+        process down leaves the others without."""
         jobs = {f"{i}": t for i, t in enumerate(trials)}
         candidates = [Candidate(i, t.source) for i, t in jobs.items()]
         if timeout_s is not None:

@@ -204,7 +204,8 @@ class Setting:
     def accuracy(self, calls: Sequence[tuple[int, Tensors]]) -> Accuracy:
         """The worst error of what these calls have returned, each for the input set of this number.
 
-        Where a problem is judged in pieces, some of them are looked at. It is infinite where an infinity is further off than the largest value of its row: no rounding takes that much.
+        Where a problem is judged in pieces, some of them are looked at. It is infinite where an infinity is further
+        off than the largest value of its row: no rounding takes that much.
         """
         worst = yardstick.Error(0.0, 0.0)
         some = self.pieces[:: max(1, -(-len(self.pieces) // TIMED_PIECES))]
