@@ -17,6 +17,7 @@ from mirage_cli.verify import testdata, yardstick
 from mirage_cli.verify.numeric import NumericVerdict, draw_inputs, independent_axis, judge, reference64
 from mirage_cli.verify.testdata import DISTRIBUTIONS
 from mirage_cli.verify.yardstick import (
+    PIECE_BYTES,
     Cut,
     Error,
     Judgement,
@@ -473,7 +474,7 @@ def test_rows_that_are_cut_are_measured_whole() -> None:
     ref = torch.linspace(1, 100, 40, dtype=torch.float64)
     y = ref.float()
     y[3], y[20] = y[3] + 0.5, math.inf
-    cut = Cut((0,), (0,), 40, 1 << 27)
+    cut = Cut((0,), (0,), 40, PIECE_BYTES // 4)
     pieces = pieces_of(cut)
     assert [piece.length for piece in pieces] == [4] * 10
     exact = lambda piece: [piece.of(ref, 0 if piece.cut else None)]  # noqa: E731

@@ -506,6 +506,7 @@ class Worker:
     lenient: Callable[[str], bool] = lambda _: False
     lucky: Callable[[str], bool] = lambda _: False
     clock: Callable[[], object] = lambda: None
+    judging: Callable[[], object] = lambda: None
     timed: list[str] = field(default_factory=list)
     judged: list[tuple[str, bool]] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
@@ -519,6 +520,7 @@ class Worker:
         effort: Effort,
         persist: bool = True,
         meanwhile: Callable[[], object] = lambda: None,
+        within_s: float = math.inf,
     ) -> Mapping[str, Timing | Failure]:
         if persist:
             self.clock()
@@ -528,7 +530,7 @@ class Worker:
             if effort == QUICK:
                 self.timed.append(c.source)
             us = EAGER_US if c.id == "eager" else self.us(c.source, effort)
-            samples = self.samples(us, c.source) if effort == FINAL else (us,)
+            samples = self.samples(us, c.source) if effort.rounds == FINAL.rounds else (us,)
             timing = Timing(samples, 1, 1, "made up", alone_samples_us=samples, context="both")
             found[c.id] = timing if us < math.inf else Failure(FailureKind.FAULT, "made up")
         return found
@@ -539,12 +541,14 @@ class Worker:
         return [(source, lenient) for source, lenient in self.judged if "specialize" not in source]
 
     def us(self, source: str, effort: Effort) -> float:
-        time = {QUICK: self.quick, AGAIN: self.again, FINAL: self.careful}[effort] or self.quick
+        times = {QUICK.rounds: self.quick, AGAIN.rounds: self.again, FINAL.rounds: self.careful}
+        time = times[effort.rounds] or self.quick
         return time(*self.schedules[source])
 
     def judge(self, candidate: Candidate, standard: Standard, anew: bool = False) -> Judged:
         source = candidate.source
         self.judged.append((source, standard.overflow_like_eager))
+        self.judging()
         ok = not self.wrong(source) and (standard.overflow_like_eager or not self.lenient(source))
         ok &= not (anew and self.lucky(source))
         return Judged(ok, 1e-3, 1e-3, None if ok else "made up")
@@ -968,6 +972,29 @@ def test_the_budget_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     tuned, worker = tune(budget_s=60.0, clock=lambda: now.__setitem__(0, next(ticks)))
     assert tuned.stopped == "budget"
     assert len(worker.timed) == 6 * TOGETHER
+
+
+@pytest.mark.parametrize("wrong", [0, 2])
+def test_judging_a_large_problem_is_part_of_its_budget(monkeypatch: pytest.MonkeyPatch, wrong: int) -> None:
+    """A timing takes one second, a judgement four. The first that is judged tells how much time the finals need."""
+    now = [0.0]
+    for module in ("select", "explore"):
+        monkeypatch.setattr(f"mirage_cli.tune.{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("mirage_cli.tune.explore.LARGE_ELEMENTS", 0)
+    seconds = lambda s: lambda: now.__setitem__(0, now[0] + s)  # noqa: E731
+    refused: list[str] = []
+
+    def is_wrong(source: str) -> bool:
+        if len(refused) < wrong and source not in refused:
+            refused.append(source)
+        return source in refused
+
+    tuned, worker = tune(budget_s=40.0, clock=seconds(1.0), judging=seconds(4.0), wrong=is_wrong)
+    assert tuned.best is not None and tuned.verdict is not None and tuned.verdict.ok
+    assert tuned.best.source not in refused
+    assert tuned.stopped == "budget"
+    assert now[0] <= 1.1 * 40.0
+    assert max(Counter(worker.judged).values()) <= 2  # once on the data that all see, once anew
 
 
 def test_guesses_that_bring_nothing_end_the_search() -> None:

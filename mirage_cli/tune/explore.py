@@ -55,6 +55,13 @@ PATIENCE = 120
 GAIN = 0.99
 FINISHING = 0.15
 """The part of the budget that is left to the finals."""
+LARGE_ELEMENTS = 1 << 26
+"""A problem of more is large: drawing its inputs and judging a kernel may take seconds, which the
+finals must have."""
+JUDGEMENTS = 2.2
+"""For so many the time is kept: of the winner, and of the winner on data drawn anew."""
+SECURED = 3
+"""Schedules of a large problem that are judged before the finals, at most, until one is right."""
 SPILL_LIMIT_BYTES = 128
 SPECIALIZED_TIMEOUT_S = 8.0
 """What a step of a specialized schedule may take: some that Triton compiles never end."""
@@ -102,7 +109,10 @@ class Explorer:
 
     def __init__(self, means: Means, task: Task) -> None:
         self.means, self.task, self.graphs = means, task, task.graphs
-        self.deadline = time.monotonic() + task.budget_s * (1.0 - FINISHING)
+        self.end = time.monotonic() + task.budget_s
+        self.large = task.problem.elements > LARGE_ELEMENTS
+        self.judging_s = 0.0  # what the longest judgement took
+        self.verdicts: dict[tuple[str, bool], Judged] = {}  # by source, and whether it was a lenient one
         self.trials: dict[str, Trial] = {}
         self.waiting: dict[str, Trial] = {}  # what is being compiled, or was and is not yet timed
         self.guessed: set[str] = set()  # what the surrogate has named
@@ -119,6 +129,21 @@ class Explorer:
                 self.trials[self.key(trial.mugraph, trial.schedule)] = trial
                 if trial.schedule.specialize and (trial.failure or "").startswith(UNTRUSTED):
                     self.trusted[trial.mugraph] = False
+
+    @property
+    def left_s(self) -> float:
+        """What is left of the budget, without what judging the winner will take."""
+        return self.end - time.monotonic() - JUDGEMENTS * self.judging_s
+
+    @property
+    def exploring_s(self) -> float:
+        """What is left of it for the first part."""
+        return self.left_s - FINISHING * self.task.budget_s
+
+    @property
+    def late(self) -> bool:
+        """Whether there is something to end with, and no time for more."""
+        return self.exploring_s < 0 and bool(self.leaders(1))
 
     def run(self) -> None:
         """Times schedules until the best seems found, or the time is up. Raises MeasureError."""
@@ -142,11 +167,21 @@ class Explorer:
             with self.phase("timing"):
                 self.time(ready)
             self.tell()
+            if self.large:
+                with self.phase("judging"):
+                    self.secure()
             if not self.stopped:
-                late = time.monotonic() > self.deadline and self.leaders(1)
-                self.stopped = "budget" if late else "exhausted" if self.idle >= PATIENCE else ""
+                self.stopped = "budget" if self.late else "exhausted" if self.idle >= PATIENCE else ""
                 for key in self.means.farm.forget() if self.stopped else ():
                     del self.waiting[key]
+
+    def secure(self) -> None:
+        """Judges the fastest so far, until one is right: there is an answer then, and what a judgement takes is known
+        while there is time to keep for others."""
+        if len(self.verdicts) < SECURED and not any(v.ok for v in self.verdicts.values()):
+            for t in self.leaders(1):
+                if t.source:
+                    self.judge(t, lenient=False)
 
     def refill(self) -> None:
         """Names more schedules where few are left on their way."""
@@ -310,15 +345,18 @@ class Explorer:
 
         While the others are at work on the GPU, more are named, on what is known by then.
         """
-        plain = [t for t in trials if not t.schedule.specialize]
-        for t, timing in self.timings(plain, meanwhile=self.refill) if plain else ():
+        plain = [t for t in trials if not t.schedule.specialize and not self.late]
+        for t, timing in self.timings(plain, meanwhile=self.refill, within_s=self.exploring_s) if plain else ():
             self.timed(t, timing)
         risky: dict[str, list[Trial]] = {}
         for t in trials:
             if t.schedule.specialize:
                 risky.setdefault(t.mugraph, []).append(t)
         for g, some in risky.items():
-            self.time_specialized(g, some)
+            if not self.late:
+                self.time_specialized(g, some)
+        for t in trials:  # what there was no time for
+            self.waiting.pop(self.key(t.mugraph, t.schedule), None)
 
     def time_specialized(self, g: str, trials: Sequence[Trial]) -> None:
         """Where one hangs or faults, or the fastest of the first that were timed is wrong, none of them counts."""
@@ -342,13 +380,17 @@ class Explorer:
         timeout_s: float | None = None,
         effort: Effort = QUICK,
         meanwhile: Callable[[], object] = lambda: None,
+        within_s: float = math.inf,
     ) -> list[tuple[Trial, Timing | Failure]]:
-        """Timings side by side. With a timeout, one that takes the process down leaves the others without."""
+        """Timings side by side, of as many as fit into the seconds. With a timeout, one that takes the
+        process down leaves the others without."""
         jobs = {f"{i}": t for i, t in enumerate(trials)}
         candidates = [Candidate(i, t.source) for i, t in jobs.items()]
         if timeout_s is not None:
             candidates = [replace(c, timeout_s=timeout_s) for c in candidates]
-        found = self.means.worker.time(candidates, effort, persist=timeout_s is None, meanwhile=meanwhile)
+        found = self.means.worker.time(
+            candidates, effort, persist=timeout_s is None, meanwhile=meanwhile, within_s=within_s
+        )
         return [(jobs[i], timing) for i, timing in found.items()]
 
     def timed(self, t: Trial, timing: Timing | Failure) -> None:
@@ -371,7 +413,18 @@ class Explorer:
         self.task.on_trial(trial)
 
     def judge(self, trial: Trial, lenient: bool, anew: bool = False) -> Judged:
-        """Every distribution against float64 and eager."""
+        """Every distribution against float64 and eager; on the data that all see, once."""
+        key = trial.source, lenient
+        if anew or key not in self.verdicts:
+            start = time.monotonic()
+            judged = self.judged(trial, lenient, anew)
+            self.judging_s = max(self.judging_s, time.monotonic() - start)
+            if anew:
+                return judged
+            self.verdicts[key] = judged
+        return self.verdicts[key]
+
+    def judged(self, trial: Trial, lenient: bool, anew: bool) -> Judged:
         standard = Standard(self.task.tolerance, self.task.contracted, lenient)
         judged = self.means.worker.judge(Candidate("judged", trial.source, timeout_s=60.0), standard, anew)
         if isinstance(judged, Failure):

@@ -11,7 +11,6 @@ pass by luck.
 
 from __future__ import annotations
 
-import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,6 +35,9 @@ FINALISTS = 5
 REFUSALS = 3
 """A μGraph of which so many schedules were refused is not judged further."""
 FINAL = Effort(rounds=31, launches=2048, seconds=0.5, hot=True)
+PREPARING = 4.0
+"""Times the seconds of a timing's rounds that all of it takes, where calls are long."""
+LEAST_SECONDS = 0.05
 
 
 class Finals:
@@ -66,7 +68,7 @@ class Finals:
             with self.explored.phase("judging"):
                 finalists, refused = self.right_anew(finalists, lenient)
             rejected += refused
-            if finalists and (isinstance(eager, Failure) or finalists[0][0].us <= eager.median_us):
+            if finalists and (isinstance(eager, Failure) or finalists[0][0].us <= eager.median_us or self.late):
                 break
         best, verdict = finalists[0] if finalists else (None, None)
         timed = [t for t, _ in finalists]
@@ -85,7 +87,7 @@ class Finals:
         of_each_graph = sorted({t.mugraph: t for t in reversed(near)}.values(), key=lambda t: t.us)
         some = {self.key(t): t for t in (*near[: CONTENDERS // 2], *of_each_graph, *near)}
         again = [w for t in list(some.values())[:CONTENDERS] if (w := self.written(t))]
-        again = self.timed_again(again)
+        again = self.timed_again(again) if not self.late else []
         if self.explored.task.known:
             again = self.with_closer(again)
         first = {self.key(t) for t in again}
@@ -93,14 +95,15 @@ class Finals:
 
     def timed_again(self, trials: Sequence[Trial]) -> list[Trial]:
         """Those that did not fail, with their new timings."""
-        for t, timing in self.explored.timings(trials, effort=AGAIN) if trials else ():
+        half_s = self.explored.left_s / 2
+        for t, timing in self.explored.timings(trials, effort=AGAIN, within_s=half_s) if trials else ():
             self.explored.timed(t, timing)
         return [own for t in trials if (own := self.explored.trials[self.key(t)]).timing]
 
     def with_closer(self, again: list[Trial]) -> list[Trial]:
         """And what is one change away from the best of these, in turn for the best of those, until none is faster."""
         for _ in range(STEPS):
-            if not again or time.monotonic() > self.explored.deadline:
+            if not again or self.explored.late:
                 break
             best = min(again, key=lambda t: t.us)
             seen = {self.key(t) for t in again}
@@ -122,6 +125,19 @@ class Finals:
             return replace(trial, source=self.explored.means.emit(self.explored.graphs[trial.mugraph], trial.schedule))
         except (EmitError, InexpressibleError):
             return None
+
+    @property
+    def late(self) -> bool:
+        """Whether the rest of a large problem's time is needed for the winner alone."""
+        return self.explored.large and self.explored.left_s < 0
+
+    @property
+    def effort(self) -> Effort:
+        """The careful timing's. Calls of large problems are long: there it is what time allows."""
+        if not self.explored.large:
+            return FINAL
+        seconds = self.explored.left_s / (PREPARING * (FINALISTS + 1))
+        return replace(FINAL, seconds=min(FINAL.seconds, max(LEAST_SECONDS, seconds)))
 
     def emitted_incumbent(self) -> Trial | None:
         """The incumbent, written anew as every trial is, or with the reason why it cannot be."""
@@ -167,7 +183,7 @@ class Finals:
     ) -> tuple[list[tuple[Trial, Judged]], Timing | Failure]:
         """The finalists with careful timings, the least mean first, and eager PyTorch's, all interleaved."""
         contestants = [Candidate(f"{i}", t.source) for i, (t, _) in enumerate(right)]
-        timings = dict(self.explored.means.worker.time([*contestants, self.eager], FINAL))
+        timings = dict(self.explored.means.worker.time([*contestants, self.eager], self.effort))
         finalists: list[tuple[Trial, Judged]] = []
         for i, (trial, verdict) in enumerate(right):
             timing = timings[f"{i}"]
@@ -199,7 +215,7 @@ class Finals:
         rejected: list[tuple[Trial, Judged]] = []
         refused: Counter[tuple[str, bool]] = Counter()
         waiting = deque(contenders)
-        while waiting and len(right) < FINALISTS:
+        while waiting and len(right) < FINALISTS and not (right and self.late):
             trial = waiting.popleft()
             kind = trial.mugraph, trial.schedule.tf32x3
             if self.explored.distrusted(trial.mugraph, trial.schedule):

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -85,6 +86,11 @@ class Problem:
     reference_source: str | None = None
     seed: int = 0
     cut: tuple[tuple[int | None, ...], tuple[int, ...], int, int] | None = None
+
+    @property
+    def elements(self) -> int:
+        """Of all inputs and outputs."""
+        return sum(math.prod(t.shape) for t in (*self.inputs, *self.outputs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +290,7 @@ class Time:
     candidates: tuple[Candidate, ...]
     effort: Effort
     seed: int
+    within_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,17 +389,20 @@ class GpuWorker:
         seed: int = 0,
         persist: bool = True,
         meanwhile: Callable[[], object] = _nothing,
+        within_s: float = math.inf,
     ) -> Mapping[str, Timing | Failure]:
         """Times all candidates in turn, round by round, each round in an order of its own.
 
         meanwhile: what the caller does while the process is at work.
+        within_s: where all take longer, the last ones are left out, and have no figures; one that can be timed is.
         When one takes the process down, it is named, and the others are timed again without it; or else, unless this is
         to `persist`, they have no figures. One that writes where it should not spoils the inputs of the others.
         """
         results: dict[str, Timing | Failure] = {}
         left: tuple[Candidate, ...] = tuple(candidates)
+        end = time.monotonic() + within_s
         while left:
-            answer: Timings | _Lost = self._ask(Time(left, effort, seed), meanwhile)
+            answer: Timings | _Lost = self._ask(Time(left, effort, seed, end - time.monotonic()), meanwhile)
             meanwhile = _nothing
             if isinstance(answer, Timings):
                 results |= answer.results

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,10 @@ from mirage_cli.verify import testdata, yardstick
 
 COLD_L2 = 8
 MAX_SETS = 4096
+TIMED_PIECES = 2
+"""Of a problem that is judged in pieces, those that a timing looks at: what is wrong elsewhere, the judgement sees."""
+HELD = 0.15
+"""The share of the device's memory that the cases of one problem may take, to be at hand for the next candidate."""
 TRACES = 2.0
 """How many times as large the error of a call behind others may be as by itself, where its outputs differ."""
 CPU_L2_BYTES = 1 << 20
@@ -39,12 +44,18 @@ class Case:
     """One distribution's inputs, with the outputs by eager PyTorch, where these are asked for, and in float64.
 
     whole: the float64 outputs, held where they are made in one piece.
+    known: what no candidate changes of the yardstick on these data.
     """
 
     setting: Setting
     inputs: Tensors
     eager: Tensors
     whole: Tensors | None = None
+    known: yardstick.Known = field(default_factory=yardstick.Known)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(x.nbytes for x in (*self.inputs, *self.eager, *(self.whole or ())))
 
     def exact(self, piece: yardstick.Piece) -> Tensors:
         """The outputs in float64 of a piece of the inputs."""
@@ -78,6 +89,7 @@ class Setting:
         self.pieces = yardstick.pieces_of(None)
         self.expected: list[Case] = []  # of each of them, where there is a reference
         self.cases: dict[int, Case] = {}
+        self.known: dict[int, yardstick.Known] = {}  # also of cases that are too large to be held
         self.sets: list[tuple[Tensors, Tensors]] = []
         self.busy_until = -math.inf  # the end of the last timing
         if self.cuda:
@@ -86,9 +98,11 @@ class Setting:
             self.l2_bytes = int(properties.L2_cache_size)
             self.flush = torch.zeros(COLD_L2 * self.l2_bytes // 4, device=device)
             self.flushed = torch.zeros((), device=device)
+            self.room_bytes = HELD * int(properties.total_memory)
         else:
             torch.set_num_threads(1)
             self.l2_bytes = CPU_L2_BYTES
+            self.room_bytes = HELD * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def synchronize(self) -> None:
         if self.cuda:
@@ -100,6 +114,7 @@ class Setting:
         self.pieces = yardstick.pieces_of(self.cut)
         self.expected = []
         self.cases.clear()
+        self.known.clear()
         self.sets.clear()
         if self.cuda:
             torch.cuda.empty_cache()
@@ -189,13 +204,15 @@ class Setting:
     def accuracy(self, calls: Sequence[tuple[int, Tensors]]) -> Accuracy:
         """The worst error of what these calls have returned, each for the input set of this number.
 
-        It is infinite where an infinity is further off than the largest value of its row: no rounding takes that much.
+        Where a problem is judged in pieces, some of them are looked at. It is infinite where an infinity is further
+        off than the largest value of its row: no rounding takes that much.
         """
         worst = yardstick.Error(0.0, 0.0)
+        some = self.pieces[:: max(1, -(-len(self.pieces) // TIMED_PIECES))]
         for i, outputs in calls:
             case = self.expected[i % len(self.expected)]
             for n, y in enumerate(outputs):
-                worst = worst.larger(yardstick.error_of(y, n, case.exact, self.pieces))
+                worst = worst.larger(yardstick.error_of(y, n, case.exact, some))
         return Accuracy(worst.norm, worst.row)
 
     def judge_all(self, candidate: Candidate, standard: Standard, anew: bool) -> Judged:
@@ -226,20 +243,23 @@ class Setting:
                         standard.overflow_like_eager,
                         standard.contracted,
                         self.cut,
+                        case.known,
                     )
                 )
         problems = [f"{j.distribution}: {j.problem}" for j in found if j.problem]
         return Judged(not problems, found[0].error.norm, found[0].eager_error.norm, "; ".join(problems) or None)
 
     def case(self, i: int, contracted: int, anew: bool) -> Case:
-        """Inputs of the yardstick's distribution number i, with their outputs. It is held for the next candidate unless
-        it is so large that it is judged in pieces."""
+        """Inputs of the yardstick's distribution number i, with their outputs. It is held for the next candidate as
+        long as all that are held take no more than `HELD`; of the others, what the yardstick came to is."""
         if i in self.cases and not anew:
             return self.cases[i]
         inputs = self.inputs_of(i, contracted, anew)
         case = Case(self, inputs, [y.clone() for y in self.reference(inputs)])
-        if not anew and len(self.pieces) == 1:
-            self.cases[i] = case
+        if not anew:
+            case.known = self.known.setdefault(i, case.known)
+            if sum(c.nbytes for c in (case, *self.cases.values())) <= self.room_bytes:
+                self.cases[i] = case
         return case
 
     def reference(self, inputs: Tensors, form: str = "reference") -> Tensors:

@@ -64,6 +64,8 @@ SPACER_BYTES = 1 << 18
 """What the kernel before each call that is timed alone reads and writes."""
 LEAST_US = 1e-3
 """Of a call that is timed alone: where it takes next to nothing, noise may leave less than the kernel before it."""
+LEAST_CALLS = 2
+"""Of one replay, however long a call takes: the second is behind the first."""
 REPLAY_S = 0.5
 """No replay should take longer, nor than its part of the effort's seconds, or it makes fewer calls."""
 
@@ -154,8 +156,8 @@ class Bench(Setting):
                 return self.set_problem(problem)
             case Judge(candidate, standard, anew):
                 return self.judge_all(candidate, standard, anew)
-            case Time(candidates, effort, seed):
-                return Timings(self.time(candidates, effort, seed))
+            case Time(candidates, effort, seed, within_s):
+                return Timings(self.time(candidates, effort, seed, within_s))
             case MeasureOverhead(candidate, function):
                 return self.launch_overhead_us(candidate, function)
             case MeasureFloor(dtype):
@@ -181,13 +183,19 @@ class Bench(Setting):
 
     # Timing
 
-    def time(self, candidates: tuple[Candidate, ...], effort: Effort, seed: int) -> dict[str, Timing | Failure]:
+    def time(
+        self, candidates: tuple[Candidate, ...], effort: Effort, seed: int, within_s: float = math.inf
+    ) -> dict[str, Timing | Failure]:
+        """As `GpuWorker.time` says. Half of the seconds are for the rounds."""
         results: dict[str, Timing | Failure] = {}
+        last_start = time.perf_counter() + within_s / 2
         ready: list[Prepared] = []
         with torch.no_grad():
             if time.perf_counter() - self.busy_until > COOL_S:
                 self.warm_up()
             for c in candidates:
+                if ready and time.perf_counter() > last_start:
+                    break
                 self.report(At(c.id, c.timeout_s))
                 try:
                     ready.append(self.prepare(c, effort))
@@ -210,7 +218,7 @@ class Bench(Setting):
         sets = self.input_sets()
         run = self.load(candidate, sets)
         self.host_seconds(run)  # compiles
-        affordable = max(4, int(min(REPLAY_S, effort.seconds / MIN_ROUNDS) / self.host_seconds(run)))
+        affordable = max(LEAST_CALLS, int(min(REPLAY_S, effort.seconds / MIN_ROUNDS) / self.host_seconds(run)))
         cycle = list(range(len(sets))) * (2 if len(sets) <= 64 else 1)
         order = cycle[: min(effort.launches, affordable)]
         replay, outputs, method = self.record(run, order)

@@ -240,7 +240,7 @@ def fresh_memory_is_nan() -> Generator[None]:
 
 # -- pieces
 
-PIECE_BYTES = 1 << 29
+PIECE_BYTES = 1 << 30
 """About what the float64 values of one piece take."""
 
 
@@ -292,6 +292,10 @@ Exact = Callable[[Piece], Sequence[torch.Tensor]]
 """The outputs in float64 for a piece of the inputs."""
 Rounded = Callable[[Piece, torch.dtype | None, int], Sequence[torch.Tensor]]
 """The same with rounding (None: eager's, to the program's type; else the definition's, to this type), and a seed."""
+
+
+Known = dict[tuple[int, object], "Error"]
+"""By output: the errors of eager and of evaluations with rounding on one draw of inputs, which no candidate changes."""
 
 
 def measured(y: torch.Tensor, i: int, pieces: Sequence[Piece]) -> Measured:
@@ -358,6 +362,7 @@ def judge_outputs(
     overflow_like_eager: bool,
     terms: int = 1,
     cut: Cut | None = None,
+    known: Known | None = None,
 ) -> Judgement:
     """Outputs pass that are within what rounding in the program's own types can give, infinities included: with an
     error of at most `tolerance` times the yardstick, where an infinity stands for all that lies beyond its type.
@@ -372,6 +377,7 @@ def judge_outputs(
     terms: of the longest sum in the program.
     overflow_like_eager: let an inf or NaN pass in places where eager has one too (a matmul kept in float16, say).
     cut: along which exact and rounded outputs are made, so that few of them are held at a time.
+    known: what the yardstick came to for other outputs of the same problem and data; what this one adds is put there.
 
     Raises ValueError for outputs of another number or shape than eager's.
     """
@@ -383,7 +389,7 @@ def judge_outputs(
         exact, rounded = functools.cache(exact), functools.cache(rounded)
     found: list[Judgement] = []
     for i, y in enumerate(outputs):
-        judged = _Output(i, y, eager[i], exact, rounded, pieces, overflow_like_eager)
+        judged = _Output(i, y, eager[i], exact, rounded, pieces, overflow_like_eager, {} if known is None else known)
         found.append(judged.judgement(name, tolerance, terms))
     return replace(max(found, key=lambda j: j.score), excused=sum(j.excused for j in found))
 
@@ -400,24 +406,19 @@ class _Output:
         rounded: Rounded,
         pieces: Sequence[Piece],
         overflow_like_eager: bool,
+        known: Known,
     ) -> None:
-        self.i, self.y, self.eager = i, y, eager
+        self.i, self.y, self.eager, self.known = i, y, eager, known
         self.exact, self.rounded, self.pieces = exact, rounded, pieces
         self.overflow_like_eager = overflow_like_eager
 
     def judgement(self, name: str, tolerance: float, terms: int) -> Judgement:
-        mine, theirs, at_least = (measured(self.y, self.i, self.pieces) for _ in range(3))
-        result, eager_overflows = coarser(self.y.dtype, self.eager.dtype), False
+        mine = measured(self.y, self.i, self.pieces)
         for y, e, ref in self.parts():
-            counted = both_finite(e, ref)
-            eager_overflows |= not bool((counted | ~torch.isfinite(ref.to(y.dtype))).all())
             mine.add(y, ref, ~self.excusable(y, e))
-            theirs.add(e, ref, counted)
-            at_least.add(ref.to(result), ref)
-        eagers = theirs.error
-        if eager_overflows:  # where it is finite, it counts all the same
-            eagers = eagers.larger(self.rounding(None, 0))
-        yardstick = eagers.larger(unavoidable(result, at_least.error, terms))
+        result = coarser(self.y.dtype, self.eager.dtype)
+        eagers = self.once("eager", self.of_eager)
+        yardstick = eagers.larger(unavoidable(result, self.once("rounded", lambda: self.of_rounded(result)), terms))
         for seed in range(DRAWS):
             if mine.error.over(yardstick) <= tolerance:
                 break
@@ -433,8 +434,34 @@ class _Output:
             y, e = (piece.output(x, self.i) for x in (self.y, self.eager))
             yield y, e.to(y.dtype), ref
 
+    def once(self, what: object, compute: Callable[[], Error]) -> Error:
+        """What is the same for every output that is judged on these data."""
+        key = self.i, what
+        if key not in self.known:
+            self.known[key] = compute()
+        return self.known[key]
+
+    def of_eager(self) -> Error:
+        """Eager's error; where it overflows, and float64 does not, at least that of its evaluation with rounding."""
+        theirs, overflows = measured(self.y, self.i, self.pieces), False
+        for y, e, ref in self.parts():
+            counted = both_finite(e, ref)
+            overflows |= not bool((counted | ~torch.isfinite(ref.to(y.dtype))).all())
+            theirs.add(e, ref, counted)
+        return theirs.error.larger(self.rounding(None, 0)) if overflows else theirs.error
+
+    def of_rounded(self, result: torch.dtype) -> Error:
+        """The error of the exact output in this type."""
+        found = measured(self.y, self.i, self.pieces)
+        for _, _, ref in self.parts():
+            found.add(ref.to(result), ref)
+        return found.error
+
     def rounding(self, dtype: torch.dtype | None, seed: int) -> Error:
         """The error of an evaluation with rounding."""
+        return self.once((dtype, seed), lambda: self.evaluated(dtype, seed))
+
+    def evaluated(self, dtype: torch.dtype | None, seed: int) -> Error:
         found = measured(self.y, self.i, self.pieces)
         for piece in self.pieces:
             ref = self.exact(piece)[self.i]
