@@ -40,6 +40,8 @@ def _places(nodes: Iterable[ast.AST], name: str, new: str) -> Iterator[tuple[int
                 yield node.lineno, column, new if node.asname else f"{name} as {new}"
             case ast.FunctionDef() | ast.ClassDef() if node.name == name:
                 yield node.lineno, node.col_offset + len("def " if isinstance(node, ast.FunctionDef) else "class "), new
+            case _:
+                pass
         if isinstance(node, SCOPES):
             yield from _places(_parts(node)[0], name, new)
             yield from _places_inside(node, name, new)
@@ -88,6 +90,8 @@ def _bound(nodes: Iterable[ast.AST]) -> set[str]:
                 found.add(node.name)
             case ast.ExceptHandler(name=str() as name):
                 found.add(name)
+            case _:
+                pass
         inside = _parts(node)[0] if isinstance(node, SCOPES) else ast.iter_child_nodes(node)
         found |= _bound(inside)
     return found

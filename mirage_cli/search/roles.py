@@ -128,7 +128,7 @@ def plans(
         if any(prod(sizes[a] for a in dims if a in held) > MAX_BLOCK for dims in spaces):
             yield InexpressibleError("blocks too large")
             continue
-        roles_of = tuple((dim, r) for (dim, _), r in zip(base.roles, chosen, strict=True))
+        roles_of: Roles = tuple((dim, r) for (dim, _), r in zip(base.roles, chosen, strict=True))
         if enough(roles_of):
             continue
         kernel = base.with_role_of(looped)

@@ -99,10 +99,9 @@ def _first_sure(x: Value, result: Value, rows: Axes) -> Array:
     """
     if result.taint is None:
         return x.data[:, :1]
-    doubt = result.taint[np.flatnonzero(result.valid)].any(axis=0)
     names = {a: rows.get(a, "") for a in result.dims if a != DRAW}
-    doubt = np.moveaxis(doubt, result.dims.index(DRAW), 0)
-    doubt = doubt.any(axis=tuple(i for i, b in enumerate(names.values(), 1) if not b))
+    doubt = np.moveaxis(result.taint[np.flatnonzero(result.valid)], 1 + result.dims.index(DRAW), 1)
+    doubt = np.asarray(doubt.any(axis=(0, *(i for i, b in enumerate(names.values(), 2) if not b))))
     kept = [b for b in names.values() if b]
     first = doubt.argmin(axis=0)  # 0 where all are
     order = [d for d in x.dims if d in kept]
