@@ -24,7 +24,8 @@ class Bounds:
     """The limits of a search. A search that reaches one says which, and how often.
 
     algebras: kernel graphs of one structure, which differ in algebra alone. readings: sets of classes that kernels for
-    the same targets read, for each number of intermediates among them.
+    the same targets read, for each number of intermediates among them. slack: how many times the best's time another
+    may take. narrow: what is tried in its place first.
     """
 
     kernels: int = 5
@@ -32,12 +33,13 @@ class Bounds:
     reductions: int = 9
     expansions: int = 600
     intermediates: int = 3
-    alternatives: int = 2
-    readings: int = 16
+    alternatives: int = 1
+    readings: int = 12
     continuations: int = 24
     plans: int = 12
     algebras: int = 1
     slack: float = 2.0
+    narrow: tuple[float, ...] = (1.1, 1.4)
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,6 @@ def search(
     assert as_written is not None, "the program's own operators are in order"
     fused = written
     stopped = "exhausted"
-    found: list[tuple[float, tuple[Costed, ...]]] = []
     try:
         run.deadline = end
         fused = greedy.fused(run, written)
@@ -101,13 +100,12 @@ def search(
         if run.assemble(tuple(fused.values())) is None:  # less exact than the program
             fused = written
         run.ceiling = run.space.bounds.slack * greedy.predicted_us(fused) if prune else math.inf
-        found = run.solve(frozenset(d.outputs), run.space.bounds.kernels, run.ceiling)
+        run.solve_all()
     except OutOfTimeError:
         stopped = "budget"
-        found = run.whole
     except KeyboardInterrupt:
         stopped = "interrupted"
-        found = run.whole
+    found = run.whole
     if not found or greedy.predicted_us(fused) < found[0][0]:
         found = [(greedy.predicted_us(fused), tuple(fused.values())), *found]
     candidates: dict[str, Candidate] = {}
@@ -134,6 +132,7 @@ class _Search:
         self.broadcast = {f for t, f in zip(d.program.outputs, d.outputs, strict=True) if frozenset(t.dims) != f.dims}
         self.memo: dict[tuple[frozenset[Form], int], tuple[float, list[tuple[float, tuple[Costed, ...]]]]] = {}
         self.whole: list[tuple[float, tuple[Costed, ...]]] = []  # kernel graphs so far
+        self.slack = math.inf
         self.ceiling = math.inf
         self.costed: dict[tuple[Form, ...], list[Costed]] = {}
         self.weighed: dict[Form, int] = {}
@@ -290,6 +289,17 @@ class _Search:
 
     # -- kernel graphs
 
+    def solve_all(self) -> None:
+        """Kernel graphs for all outputs, the best few of them: `whole`.
+
+        What costs little more than the best is looked for first. Mostly that is all that is kept.
+        """
+        bounds, outputs = self.space.bounds, frozenset(self.d.outputs)
+        for self.slack in (*bounds.narrow, bounds.slack) if self.prune else (math.inf,):
+            self.whole = self.solve(outputs, bounds.kernels, self.ceiling)
+            if len(self.whole) == bounds.plans:
+                break
+
     def solve(self, required: frozenset[Form], kernels: int, budget: float) -> list[tuple[float, tuple[Costed, ...]]]:
         """The cheapest ways to have these classes in memory with at most so many kernels, last kernel last.
 
@@ -301,9 +311,11 @@ class _Search:
             self.space.cuts["kernels per graph"] += 1
             return []
         key = (required, kernels)
-        if key in self.memo and self.memo[key][0] >= budget:
+        whole = required == frozenset(self.d.outputs)
+        if key in self.memo and self.memo[key][0] >= budget and not whole:
             return [p for p in self.memo[key][1] if p[0] <= budget]
         asked = budget
+        slack = self.slack if whole else self.space.bounds.slack
         best: list[tuple[float, tuple[Costed, ...]]] = []
         tried: set[tuple[Form, ...]] = set()
         for c in self.continuations(required):
@@ -327,10 +339,10 @@ class _Search:
                 if made.isdisjoint(c.plan.targets):
                     best.append((here + us, (*steps, c)))
             best = self.shortlist(best)
-            if required == frozenset(self.d.outputs):
-                self.whole = best
+            if whole:
+                self.whole = self.shortlist([*self.whole, *best])
             if best and self.prune:
-                budget = min(budget, self.space.bounds.slack * best[0][0])
+                budget = min(budget, slack * best[0][0])
                 if len(best) == self.space.bounds.plans:  # what costs more than the last of them is not kept
                     budget = min(budget, best[-1][0])
         self.memo[key] = (asked, best)
