@@ -96,6 +96,7 @@ def searched(space: Space) -> dict[str, MuGraph]:
         equations=space.equations,
         intermediates=space.stored,
         expansions=ALL,
+        decisions=ALL,
         alternatives=ALL,
         continuations=ALL,
         plans=ALL,

@@ -23,6 +23,7 @@ from mirage_cli.ir.program import Eqn, Tensor, equation
 class Bounds:
     """The limits of a search. A search that reaches one says which, and how often.
 
+    decisions: how to have a class inside a kernel, on the way to its expansions, most of which may lead to none.
     algebras: kernel graphs of one structure, which differ in algebra alone. readings: sets of classes that kernels for
     the same targets read, for each number of intermediates among them. slack: how many times the best's time another
     may take. narrow: what is tried in its place first.
@@ -32,6 +33,7 @@ class Bounds:
     equations: int = 40
     reductions: int = 9
     expansions: int = 600
+    decisions: int = 12000
     intermediates: int = 3
     alternatives: int = 1
     readings: int = 12
@@ -159,6 +161,7 @@ class Space:
                 self.coefficients[shape] = max(c, self.coefficients.get(shape, c))
         self.enlarged: dict[int, bool] = {}  # of nodes, as `degrees`
         self.degrees: dict[int, Fraction] = {}  # of nodes, which live as long as the graph does
+        self.decisions = 0
         self.rank: dict[Form, int] = {}
         self.leaf: dict[Form, bool] = {}
         for f in decomposition.nodes:
@@ -211,6 +214,7 @@ class Space:
         for fused_first in (True, False):
             todo = _Todo(tuple(targets), frozenset(), 0, 0)
             before = self.cuts["expansions of one kernel"]
+            self.decisions = 0
             for e in self._expand(targets, todo, {}, fused_first, self.bounds.expansions):
                 found.setdefault(e.chosen, e)
             if self.cuts["expansions of one kernel"] == before:
@@ -253,7 +257,8 @@ class Space:
         found: list[Expansion] = []
         for i, node in enumerate(options):
             share = (quota - len(found)) // (len(options) - i)
-            if share < 1:
+            self.decisions += 1
+            if share < 1 or self.decisions > self.bounds.decisions:
                 self.cuts["expansions of one kernel"] += 1
                 continue
             if node is None:
