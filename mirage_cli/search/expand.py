@@ -26,7 +26,7 @@ class Bounds:
     decisions: how to have a class inside a kernel, on the way to its expansions, most of which may lead to none.
     algebras: kernel graphs of one structure, which differ in algebra alone. readings: sets of classes that kernels for
     the same targets read, for each number of intermediates among them. slack: how many times the best's time another
-    may take. narrow: what is tried in its place first.
+    may take.
     """
 
     kernels: int = 5
@@ -41,7 +41,6 @@ class Bounds:
     plans: int = 12
     algebras: int = 1
     slack: float = 2.0
-    narrow: tuple[float, ...] = (1.1, 1.4)
 
 
 @dataclass(frozen=True)

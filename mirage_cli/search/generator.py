@@ -100,7 +100,7 @@ def search(
         if run.assemble(tuple(fused.values())) is None:  # less exact than the program
             fused = written
         run.ceiling = run.space.bounds.slack * greedy.predicted_us(fused) if prune else math.inf
-        run.solve_all()
+        run.whole = run.solve(frozenset(d.outputs), run.space.bounds.kernels, run.ceiling)
     except OutOfTimeError:
         stopped = "budget"
     except KeyboardInterrupt:
@@ -132,7 +132,6 @@ class _Search:
         self.broadcast = {f for t, f in zip(d.program.outputs, d.outputs, strict=True) if frozenset(t.dims) != f.dims}
         self.memo: dict[tuple[frozenset[Form], int], tuple[float, list[tuple[float, tuple[Costed, ...]]]]] = {}
         self.whole: list[tuple[float, tuple[Costed, ...]]] = []  # kernel graphs so far
-        self.slack = math.inf
         self.ceiling = math.inf
         self.costed: dict[tuple[Form, ...], list[Costed]] = {}
         self.weighed: dict[Form, int] = {}
@@ -289,17 +288,6 @@ class _Search:
 
     # -- kernel graphs
 
-    def solve_all(self) -> None:
-        """Kernel graphs for all outputs, the best few of them: `whole`.
-
-        What costs little more than the best is looked for first. Mostly that is all that is kept.
-        """
-        bounds, outputs = self.space.bounds, frozenset(self.d.outputs)
-        for self.slack in (*bounds.narrow, bounds.slack) if self.prune else (math.inf,):
-            self.whole = self.solve(outputs, bounds.kernels, self.ceiling)
-            if len(self.whole) == bounds.plans:
-                break
-
     def solve(self, required: frozenset[Form], kernels: int, budget: float) -> list[tuple[float, tuple[Costed, ...]]]:
         """The cheapest ways to have these classes in memory with at most so many kernels, last kernel last.
 
@@ -311,11 +299,9 @@ class _Search:
             self.space.cuts["kernels per graph"] += 1
             return []
         key = (required, kernels)
-        whole = required == frozenset(self.d.outputs)
-        if key in self.memo and self.memo[key][0] >= budget and not whole:
+        if key in self.memo and self.memo[key][0] >= budget:
             return [p for p in self.memo[key][1] if p[0] <= budget]
         asked = budget
-        slack = self.slack if whole else self.space.bounds.slack
         best: list[tuple[float, tuple[Costed, ...]]] = []
         tried: set[tuple[Form, ...]] = set()
         for c in self.continuations(required):
@@ -339,10 +325,10 @@ class _Search:
                 if made.isdisjoint(c.plan.targets):
                     best.append((here + us, (*steps, c)))
             best = self.shortlist(best)
-            if whole:
-                self.whole = self.shortlist([*self.whole, *best])
+            if required == frozenset(self.d.outputs):
+                self.whole = best
             if best and self.prune:
-                budget = min(budget, slack * best[0][0])
+                budget = min(budget, self.space.bounds.slack * best[0][0])
                 if len(best) == self.space.bounds.plans:  # what costs more than the last of them is not kept
                     budget = min(budget, best[-1][0])
         self.memo[key] = (asked, best)
