@@ -5,9 +5,9 @@ Most tests run `main` in this process; those of signals, of files that cannot be
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
+import math
 import os
 import re
 import shutil
@@ -27,6 +27,7 @@ import torch
 
 from mirage_cli import __version__, structural, target
 from mirage_cli.cli import main
+from mirage_cli.codegen.export import load_export
 from mirage_cli.commands import app
 from mirage_cli.commands.bench import stored_programs
 from mirage_cli.commands.shared import local_gpu
@@ -496,14 +497,31 @@ def test_an_exported_kernel_imports_torch_and_triton_alone_and_is_right(found: M
     imported = {line.split()[1] for line in text.splitlines() if line.startswith(("import ", "from "))}
     elsewhere = {name for name in imported if name.split(".")[0] not in {*sys.stdlib_module_names, "__future__"}}
     assert elsewhere == {"torch", "triton", "triton.language"}
-    spec = importlib.util.spec_from_file_location("exported_tiny", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     torch.manual_seed(0)
     x, w = torch.randn(4, 32, dtype=torch.float16), torch.randn(32, 16, dtype=torch.float16) / 8
     expected = torch.nn.functional.silu(x.double() @ w.double())
-    torch.testing.assert_close(module.tiny(x, w).double(), expected, rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close(load_export(path).tiny(x, w).double(), expected, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # NumPy's word where float64 becomes float32
+@pytest.mark.parametrize(
+    ("expression", "computed"),
+    [
+        ("(X * 1.0000001) ** 700", lambda x: (x * 1.0000001) ** 700),
+        ("X ** (1/3) * 3e38 * 1e300", lambda x: x * math.inf),
+    ],
+)
+def test_numbers_beyond_a_type_give_the_right_kernel(
+    expression: str, computed: Callable[[torch.Tensor], torch.Tensor], mirage: Mirage, tmp_path: Path
+) -> None:
+    text = ONE_OPERATOR.replace("X + 1", expression).replace("dims:", "dtype: float32\ndims:")
+    (tmp_path / "numbers.yaml").write_text(text, encoding="utf-8")
+    assert mirage("search", "numbers.yaml", "--no-tune", "--dim", "m=16").code in (0, 3)
+    assert mirage("export", "numbers.yaml", "-o", "numbers.py").code == 0
+    assert mirage("verify", "numbers.yaml", "numbers.py").code == 0
+    x = torch.linspace(0.9, 1.1, 16)
+    made = load_export(tmp_path / "numbers.py").increment(x)
+    torch.testing.assert_close(made.double(), computed(x.double()), rtol=1e-3, atol=0)
 
 
 def test_a_named_kernel_is_exported(found: Mirage) -> None:
@@ -899,6 +917,7 @@ INTERRUPTIBLE = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from mirage_cli.cli import main
+from mirage_cli.codegen.export import load_export
 main()
 """
 """`mirage`, also where the tests run in the background of a shell, which ignores the signal."""
@@ -916,6 +935,7 @@ def interrupted(name, *rest):
     return real(name, *rest)
 builtins.__import__ = interrupted
 from mirage_cli.cli import main
+from mirage_cli.codegen.export import load_export
 main()
 """
 """`mirage`, interrupted in the middle of its imports."""
