@@ -14,7 +14,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "mirage_cli"
 
 LAYERS = (
-    ("__init__", "errors", "knobs"),
+    ("__init__", "errors", "files", "knobs"),
     ("ir",),
     ("spec", "graph", "expression"),
     ("device", "target"),
