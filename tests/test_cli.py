@@ -198,7 +198,9 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
     """A folder whose database has the checked kernels of tiny.yaml, and the search that found them."""
     folder = tmp_path_factory.mktemp("searched")
     write_specs(folder)
-    return folder, spawn(folder, "search", "tiny.yaml", "--json", "--top", "2", "--workers", "2")
+    (folder / "temporary").mkdir()
+    search = "search", "tiny.yaml", "--json", "--top", "2", "--workers", "2"
+    return folder, spawn(folder, *search, TMPDIR=str(folder / "temporary"))
 
 
 @pytest.fixture
@@ -411,6 +413,13 @@ BAD_INPUT = {
     "a device as spec": (["search", "/dev/zero"], "/dev/zero: this is no regular file"),
     "a FIFO as spec": (["search", "fifo"], "fifo: this is no regular file"),
     "a FIFO to verify": (["verify", "tiny.yaml", "fifo"], "fifo: this is no regular file"),
+    "a FIFO to import": (["cache", "import", "fifo"], "fifo: this is no regular file"),
+    "a device to import": (["cache", "import", "/dev/zero"], "/dev/zero: this is no regular file"),
+    "a folder to import": (["cache", "import", "."], ".: Is a directory"),
+    "a FIFO to merge": (["cache", "merge", "fifo"], "the database fifo is not there"),
+    "a FIFO as database": (["cache", "list", "--db", "fifo"], "the database fifo cannot be used (this is no regular"),
+    "a device as database": (["search", "tiny.yaml", "--db", "/dev/zero"], "cannot be used (this is no regular file)"),
+    "a folder as database": (["search", "tiny.yaml", "--db", "."], "cannot be used (Is a directory)"),
     "a path of bytes": (["search", "\udcff.yaml"], "No such file or directory"),
     "unknown target to verify for": (["verify", "tiny.yaml", "tiny.yaml", "--target", "b999"], "no GPU is known as"),
     "unknown id to verify": (["verify", "tiny.yaml", "0123456789ab"], "nothing is stored under 0123456789ab"),
@@ -553,6 +562,10 @@ def test_a_file_that_cannot_be_written_is_a_message(searched: tuple[Path, Run]) 
     run = spawn(folder, "export", "tiny.yaml", "-o", "tiny.yaml/k.py")
     assert run.code == 1 and run.err.startswith("error: tiny.yaml: ")
     assert (folder / "tiny.yaml").read_text(encoding="utf-8") == TINY
+    os.mkfifo(folder / "unread")
+    for args in (["export", "tiny.yaml", "-o", "unread"], ["cache", "export", "unread"]):
+        run = spawn(folder, *args)
+        assert run.code == 1 and run.err == "error: unread: nobody reads this FIFO\n"
 
 
 def test_the_best_mugraph_is_shown_as_text_and_as_json(found: Mirage) -> None:
@@ -992,6 +1005,35 @@ def count(database: Path, table: str) -> int:
             connection.close()
     except sqlite3.OperationalError:
         return 0
+
+
+KERNEL_THAT_FAILS = """\
+def make_scratch(device):
+    return []
+
+
+def launch(inputs, outputs, scratch):
+    raise ValueError("on purpose")
+"""
+
+
+def test_no_command_leaves_a_file_behind(searched: tuple[Path, Run], tmp_path: Path) -> None:
+    """Nor do those that fail or are interrupted."""
+    temporary = searched[0] / "temporary"
+    assert os.listdir(temporary) == []  # after the search
+    write_specs(tmp_path)
+    (tmp_path / "fails.py").write_text(KERNEL_THAT_FAILS, encoding="utf-8")
+    assert spawn(tmp_path, "verify", "tiny.yaml", "fails.py", TMPDIR=str(temporary)).code == 1
+    assert os.listdir(temporary) == []
+    command = [sys.executable, "-m", "mirage_cli", "search", "tiny.yaml", "--workers", "2", "--fresh"]
+    env = environment(tmp_path, TMPDIR=str(temporary))
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 60
+        while not os.listdir(temporary) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.terminate()
+        assert process.communicate(timeout=60)[1] == b"interrupted: keeping what was found\n"
+    assert process.returncode == 130 and os.listdir(temporary) == []
 
 
 def test_a_reader_that_leaves_early_is_no_error(searched: tuple[Path, Run]) -> None:
