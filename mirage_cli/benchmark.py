@@ -17,7 +17,8 @@ from mirage_cli.pipeline import Pipeline, floor_of, key_of, measured_problem, ve
 from mirage_cli.sdpa import attention_sources, sdpa_source
 from mirage_cli.target import driver_version
 from mirage_cli.tune.bench import Row, baseline, run_bench
-from mirage_cli.tune.measure import Candidate, GpuWorker, MeasureError, Problem
+from mirage_cli.tune.measure import Candidate, Failure, GpuWorker, MeasureError, Problem, Standard
+from mirage_cli.verify.numeric import longest_sum
 
 
 def _attention(backend: str) -> Callable[[Program, Problem], Candidate | str]:
@@ -128,6 +129,8 @@ def run(pipeline: Pipeline, program: Program, against: Sequence[str]) -> dict[st
         if tried:
             by_id = {r.name: r for r in rows}
             found[LIBRARY] = fastest({n: by_id[c.id] for n, c in tried.items()})
+    if exported is not None and found["mirage"]["failure"] is None:
+        found["mirage"]["wrong"] = wrong_by_the_yardstick(pipeline.worker(), program, exported)
     return {
         "spec": program.name,
         "dims": program.sizes,
@@ -145,6 +148,12 @@ def run(pipeline: Pipeline, program: Program, against: Sequence[str]) -> dict[st
         "errors": [best.document["best"][k] for k in ("error_vs_float64", "eager_error_vs_float64")] if best else None,
         "contestants": {n: found[n] for n in ("mirage", *against)},
     }
+
+
+def wrong_by_the_yardstick(worker: GpuWorker, program: Program, kernel: Candidate) -> str | None:
+    """Why a kernel is wrong, on every distribution, by the standard of `mirage verify`; None where it is right."""
+    judged = worker.judge(kernel, Standard(program.tolerance, longest_sum(program), overflow_like_eager=True))
+    return str(judged) if isinstance(judged, Failure) else judged.problem
 
 
 def _figures(r: Row, failure: str | None) -> dict[str, Any]:
@@ -169,8 +178,8 @@ def _figures(r: Row, failure: str | None) -> dict[str, Any]:
 # -- with an earlier run
 
 
-def read_rows(path: Path, gpu: str) -> list[dict[str, Any]]:
-    """The rows of an earlier run's file, all of this GPU. Raises EarlierBenchError."""
+def read_rows(path: Path, gpu: str, context: str) -> list[dict[str, Any]]:
+    """The rows of an earlier run's file, all of this GPU, in this context. Raises EarlierBenchError."""
     try:
         rows = json.loads(read_bytes(path, MAX_BYTES).decode("utf-8"))
     except OSError as error:
@@ -183,7 +192,16 @@ def read_rows(path: Path, gpu: str) -> list[dict[str, Any]]:
         raise EarlierBenchError(path, "this file has no rows to compare with")
     if others := sorted({str(r.get("gpu")) for r in rows} - {gpu}):
         raise EarlierBenchError(path, f"this file is of {', '.join(others)}, and the GPU here is {gpu}")
+    if others := sorted({_context(r) for r in rows} - {None, context}):
+        again = f"name it with --context, or make the file anew with --context {context}"
+        raise EarlierBenchError(path, f"this file's times are of the context {', '.join(others)}; {again}")
     return rows
+
+
+def _context(r: Mapping[str, Any]) -> str | None:
+    """That a row's kernel was timed in; an earlier version's only one is the chain. None where it was not timed."""
+    c = r["contestants"].get("mirage")
+    return str(c.get("context", "chain")) if c and c["median_us"] is not None else None
 
 
 def _is_row(r: Any) -> bool:
@@ -229,9 +247,8 @@ def _worse(was: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> str 
     """How a kernel's figures are worse than before."""
     if now is None or not now["median_us"]:
         return f"failed: {(now or {}).get('failure') or 'no time was measured'}"
-    accuracy = now.get("accuracy")
-    if accuracy is not None and not accuracy["relative"] <= WRONG:
-        return f"wrong: relative error {accuracy['relative']:.2g}"
+    if now["wrong"]:
+        return f"wrong: {now['wrong']}"
     if was is None or not was["median_us"]:
         return None
     if now["median_us"] > 1.05 * was["median_us"] + was["spread_us"] + now["spread_us"]:

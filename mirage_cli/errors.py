@@ -111,6 +111,13 @@ class NothingStoredError(MirageError):
         super().__init__(f"nothing is stored for {name} at {sizes}\n    run `mirage search` on the spec first")
 
 
+class NumberError(MirageError):
+    """A program whose numbers make one that float64 does not have, with which no kernel can be written."""
+
+    def __init__(self, result: str) -> None:
+        super().__init__(f"the numbers that make {result} come to one beyond float64 (2.2e-308 to 1.8e308)")
+
+
 class GraphError(MirageError):
     """Python that builds a graph of what is no expression of the spec language."""
 

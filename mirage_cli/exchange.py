@@ -8,6 +8,7 @@ newer is kept, of two results the better, or of equals the newer. Doing it again
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import sqlite3
@@ -20,7 +21,7 @@ from typing import Any
 
 from mirage_cli import __version__
 from mirage_cli.errors import ExchangeError, StoreError
-from mirage_cli.files import replacing
+from mirage_cli.files import open_regular, replacing
 from mirage_cli.records import Best, Key, Row, digest, dump
 from mirage_cli.sqlite import Database
 from mirage_cli.store import OTHER_PATH, Store, explanation
@@ -164,7 +165,7 @@ def read(path: Path) -> Iterator[Bundle]:
     """The bundles of a file of `write`. Raises ExchangeError."""
     number = 0
     try:
-        opened = path.open(encoding="utf-8")
+        opened = io.TextIOWrapper(open_regular(path), encoding="utf-8")
     except OSError as error:
         raise ExchangeError(path, 0, error.strerror or str(error)) from None
     with opened as file:

@@ -156,14 +156,19 @@ def schedule_text(k: Mapping[str, Any]) -> str:
 
 
 def remarks(rows: Sequence[Document]) -> list[str]:
-    """A line for each contestant without figures, and for each call of a library, which says why."""
+    """A line for each contestant without figures, and for each call of a library, which says why; and for each kernel
+    that is wrong."""
     return [
         f"{r['spec']} {sizes_text(r['dims'])}: {name}: {why}"
         for r in rows
         for contestant, c in r["contestants"].items()
-        for name, why in {contestant: c["failure"], **c.get("failures", {})}.items()
+        for name, why in {contestant: c["failure"] or wrong_text(c), **c.get("failures", {})}.items()
         if why
     ]
+
+
+def wrong_text(c: Document) -> str | None:
+    return f"wrong: {c['wrong']}" if c.get("wrong") else None
 
 
 def bench_contexts(rows: Sequence[Document]) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from typing import TypeVar
 
 from mirage_cli import knobs
 from mirage_cli.errors import AmbiguousIdError, StoreError, UnknownIdError
+from mirage_cli.files import check_regular
 from mirage_cli.migrations import APPLICATION_ID, MIGRATIONS
 from mirage_cli.records import (
     Best,
@@ -65,8 +66,15 @@ class Store:
     ) -> None:
         self.path = Path(called or path)
         self._warn, self._warned = warn, set[str]()
-        with self._translated():
+        try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(self.path, f"cannot be made: {error.strerror}", OTHER_PATH) from None
+        try:
+            check_regular(Path(path))
+        except OSError as error:
+            raise StoreError(self.path, f"cannot be used ({error.strerror})", OTHER_PATH) from None
+        with self._translated():
             connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
             self._db = Database(connection, execute_plugins=False)
             try:
@@ -316,13 +324,11 @@ class Store:
 
     @contextmanager
     def _translated(self) -> Generator[None, None, None]:
-        """What SQLite and the file system say of this file, as StoreError. Misuse of SQL is a bug and passes."""
+        """What SQLite says of this file, as StoreError. Misuse of SQL is a bug and passes."""
         try:
             yield
         except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
             raise
-        except OSError as error:
-            raise StoreError(self.path, f"cannot be made: {error.strerror}", OTHER_PATH) from error
         except sqlite3.DatabaseError as error:
             problem, remedy = explanation(str(error))
             raise StoreError(self.path, problem, remedy) from error

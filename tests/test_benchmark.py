@@ -16,7 +16,8 @@ from mirage_cli.benchmark import asked_for, fastest, read_rows, regressions, run
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.errors import EarlierBenchError
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline import Pipeline
+from mirage_cli.pipeline import Pipeline, key_of
+from mirage_cli.records import Best, StoredMuGraph
 from mirage_cli.report import bench_figure, bench_table, remarks
 from mirage_cli.sdpa import attention_sources, sdpa_source
 from mirage_cli.spec import load_spec, parse_spec
@@ -220,13 +221,44 @@ def test_the_row_of_the_library_names_what_won(pipeline: Pipeline, monkeypatch: 
     assert f"({found['which']})" in bench_figure(found, "chain")
 
 
+@pytest.mark.parametrize(("factor", "right"), [(1.0, True), (1.01, False)])
+def test_a_kernel_of_the_database_is_judged_by_the_yardstick(pipeline: Pipeline, factor: float, right: bool) -> None:
+    program = attention("O = dot(dot(Q, K, d), V, s)")
+    source = f"""
+import torch
+
+def make_scratch(device):
+    return []
+
+def launch(inputs, outputs, scratch):
+    Q, K, V = (x.double() for x in inputs)
+    outputs[0].copy_({factor} * (Q @ K.mT @ V))
+"""
+    errors = {"error_vs_float64": None, "eager_error_vs_float64": None}
+    key = key_of(program, pipeline.target, True)
+    pipeline.store.put_mugraphs(key, [StoredMuGraph("0", "mugraph", 0, 1, 1.0, None)])
+    pipeline.store.put_best(key, Best("0", "measured", 1.0, {}, source, {"best": errors}))
+    r = run(pipeline, program, [])
+    found = r["contestants"]["mirage"]
+    assert found["median_us"] > 0 and found["accuracy"]["relative"] < 0.05
+    assert (found["wrong"] is None) == right and len(remarks([r])) == len(regressions([r], [r])) == 1 - right
+    if not right:
+        assert remarks([r])[0].endswith(f"mirage: wrong: {found['wrong']}") and "normal: error " in found["wrong"]
+
+
 # -- an earlier run
 
 
-def row(us: float | None, spread: float = 0.1, error: float = 1e-4, m: int = 2, gpu: str = "h200") -> dict[str, Any]:
-    figures = {"median_us": us, "spread_us": spread, "failure": None if us else "no kernel was found"}
-    accuracy = {"relative": error, "row": error} if us else None
-    mirage = {**figures, "accuracy": accuracy}
+def row(
+    us: float | None,
+    spread: float = 0.1,
+    wrong: str | None = None,
+    m: int = 2,
+    gpu: str = "h200",
+    context: str = "both",
+) -> dict[str, Any]:
+    figures = {"median_us": us, "spread_us": spread, "context": context if us else None}
+    mirage = {**figures, "failure": None if us else "no kernel was found", "wrong": wrong}
     return {"spec": "s", "dims": {"m": m}, "dtype": "float16", "gpu": gpu, "contestants": {"mirage": mirage}}
 
 
@@ -236,8 +268,7 @@ def test_a_kernel_is_slower_by_more_than_5_percent_and_both_spreads() -> None:
 
 
 WORSE = {
-    "wrong": (row(9.0, error=0.2), "wrong: relative error 0.2"),
-    "not a number": (row(9.0, error=nan), "wrong: relative error nan"),
+    "wrong": (row(9.0, wrong="huge: output 0 is inf"), "wrong: huge: output 0 is inf"),
     "failed": (row(None), "failed: no kernel was found"),
 }
 
@@ -269,18 +300,30 @@ def test_an_earlier_run_of_another_gpu_or_of_nothing_is_refused(tmp_path: Path) 
     for rows, problem in (([], "no rows"), ([row(1.0), row(1.0, gpu="h100")], "of h100, and the GPU here is h200")):
         before.write_text(json.dumps(rows), encoding="utf-8")
         with pytest.raises(EarlierBenchError, match=problem):
-            read_rows(before, "h200")
+            read_rows(before, "h200", "both")
+
+
+def test_an_earlier_run_in_another_context_is_refused(tmp_path: Path) -> None:
+    before = tmp_path / "before.json"
+    old = row(1.0)
+    del old["contestants"]["mirage"]["context"]  # as of a version that timed the chain alone
+    for rows, was in (([row(1.0), row(1.0, m=4, context="alone")], "alone"), ([old], "chain")):
+        before.write_text(json.dumps(rows), encoding="utf-8")
+        with pytest.raises(EarlierBenchError, match=f"times are of the context {was}; name it with --context"):
+            read_rows(before, "h200", "both")
+    before.write_text(json.dumps([old, row(None)]), encoding="utf-8")
+    assert read_rows(before, "h200", "chain") == [old, row(None)]
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"spec": "s"}]', "[" * 100_000, '[{"contestants": []}]'])
 def test_a_file_that_is_no_earlier_run_is_an_error(text: str, tmp_path: Path) -> None:
     (tmp_path / "before.json").write_text(text, encoding="utf-8")
     with pytest.raises(EarlierBenchError, match=r"before.json: "):
-        read_rows(tmp_path / "before.json", "h200")
+        read_rows(tmp_path / "before.json", "h200", "both")
     with pytest.raises(EarlierBenchError, match="No such file"):
-        read_rows(tmp_path / "none.json", "h200")
+        read_rows(tmp_path / "none.json", "h200", "both")
 
 
 def test_the_file_of_an_earlier_run_is_read(tmp_path: Path) -> None:
     (tmp_path / "before.json").write_text(json.dumps([row(1.0), row(None)]), encoding="utf-8")
-    assert read_rows(tmp_path / "before.json", "h200") == [row(1.0), row(None)]
+    assert read_rows(tmp_path / "before.json", "h200", "both") == [row(1.0), row(None)]

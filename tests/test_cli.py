@@ -5,9 +5,9 @@ Most tests run `main` in this process; those of signals, of files that cannot be
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
+import math
 import os
 import re
 import shutil
@@ -27,6 +27,7 @@ import torch
 
 from mirage_cli import __version__, structural, target
 from mirage_cli.cli import main
+from mirage_cli.codegen.export import load_export
 from mirage_cli.commands import app
 from mirage_cli.commands.bench import stored_programs
 from mirage_cli.commands.shared import local_gpu
@@ -197,7 +198,9 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
     """A folder whose database has the checked kernels of tiny.yaml, and the search that found them."""
     folder = tmp_path_factory.mktemp("searched")
     write_specs(folder)
-    return folder, spawn(folder, "search", "tiny.yaml", "--json", "--top", "2", "--workers", "2")
+    (folder / "temporary").mkdir()
+    search = "search", "tiny.yaml", "--json", "--top", "2", "--workers", "2"
+    return folder, spawn(folder, *search, TMPDIR=str(folder / "temporary"))
 
 
 @pytest.fixture
@@ -410,6 +413,13 @@ BAD_INPUT = {
     "a device as spec": (["search", "/dev/zero"], "/dev/zero: this is no regular file"),
     "a FIFO as spec": (["search", "fifo"], "fifo: this is no regular file"),
     "a FIFO to verify": (["verify", "tiny.yaml", "fifo"], "fifo: this is no regular file"),
+    "a FIFO to import": (["cache", "import", "fifo"], "fifo: this is no regular file"),
+    "a device to import": (["cache", "import", "/dev/zero"], "/dev/zero: this is no regular file"),
+    "a folder to import": (["cache", "import", "."], ".: Is a directory"),
+    "a FIFO to merge": (["cache", "merge", "fifo"], "the database fifo is not there"),
+    "a FIFO as database": (["cache", "list", "--db", "fifo"], "the database fifo cannot be used (this is no regular"),
+    "a device as database": (["search", "tiny.yaml", "--db", "/dev/zero"], "cannot be used (this is no regular file)"),
+    "a folder as database": (["search", "tiny.yaml", "--db", "."], "cannot be used (Is a directory)"),
     "a path of bytes": (["search", "\udcff.yaml"], "No such file or directory"),
     "unknown target to verify for": (["verify", "tiny.yaml", "tiny.yaml", "--target", "b999"], "no GPU is known as"),
     "unknown id to verify": (["verify", "tiny.yaml", "0123456789ab"], "nothing is stored under 0123456789ab"),
@@ -496,14 +506,31 @@ def test_an_exported_kernel_imports_torch_and_triton_alone_and_is_right(found: M
     imported = {line.split()[1] for line in text.splitlines() if line.startswith(("import ", "from "))}
     elsewhere = {name for name in imported if name.split(".")[0] not in {*sys.stdlib_module_names, "__future__"}}
     assert elsewhere == {"torch", "triton", "triton.language"}
-    spec = importlib.util.spec_from_file_location("exported_tiny", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     torch.manual_seed(0)
     x, w = torch.randn(4, 32, dtype=torch.float16), torch.randn(32, 16, dtype=torch.float16) / 8
     expected = torch.nn.functional.silu(x.double() @ w.double())
-    torch.testing.assert_close(module.tiny(x, w).double(), expected, rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close(load_export(path).tiny(x, w).double(), expected, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # NumPy's word where float64 becomes float32
+@pytest.mark.parametrize(
+    ("expression", "computed"),
+    [
+        ("(X * 1.0000001) ** 700", lambda x: (x * 1.0000001) ** 700),
+        ("X ** (1/3) * 3e38 * 1e300", lambda x: x * math.inf),
+    ],
+)
+def test_numbers_beyond_a_type_give_the_right_kernel(
+    expression: str, computed: Callable[[torch.Tensor], torch.Tensor], mirage: Mirage, tmp_path: Path
+) -> None:
+    text = ONE_OPERATOR.replace("X + 1", expression).replace("dims:", "dtype: float32\ndims:")
+    (tmp_path / "numbers.yaml").write_text(text, encoding="utf-8")
+    assert mirage("search", "numbers.yaml", "--no-tune", "--dim", "m=16").code in (0, 3)
+    assert mirage("export", "numbers.yaml", "-o", "numbers.py").code == 0
+    assert mirage("verify", "numbers.yaml", "numbers.py").code == 0
+    x = torch.linspace(0.9, 1.1, 16)
+    made = load_export(tmp_path / "numbers.py").increment(x)
+    torch.testing.assert_close(made.double(), computed(x.double()), rtol=1e-3, atol=0)
 
 
 def test_a_named_kernel_is_exported(found: Mirage) -> None:
@@ -535,6 +562,10 @@ def test_a_file_that_cannot_be_written_is_a_message(searched: tuple[Path, Run]) 
     run = spawn(folder, "export", "tiny.yaml", "-o", "tiny.yaml/k.py")
     assert run.code == 1 and run.err.startswith("error: tiny.yaml: ")
     assert (folder / "tiny.yaml").read_text(encoding="utf-8") == TINY
+    os.mkfifo(folder / "unread")
+    for args in (["export", "tiny.yaml", "-o", "unread"], ["cache", "export", "unread"]):
+        run = spawn(folder, *args)
+        assert run.code == 1 and run.err == "error: unread: nobody reads this FIFO\n"
 
 
 def test_the_best_mugraph_is_shown_as_text_and_as_json(found: Mirage) -> None:
@@ -899,6 +930,7 @@ INTERRUPTIBLE = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from mirage_cli.cli import main
+from mirage_cli.codegen.export import load_export
 main()
 """
 """`mirage`, also where the tests run in the background of a shell, which ignores the signal."""
@@ -916,6 +948,7 @@ def interrupted(name, *rest):
     return real(name, *rest)
 builtins.__import__ = interrupted
 from mirage_cli.cli import main
+from mirage_cli.codegen.export import load_export
 main()
 """
 """`mirage`, interrupted in the middle of its imports."""
@@ -972,6 +1005,35 @@ def count(database: Path, table: str) -> int:
             connection.close()
     except sqlite3.OperationalError:
         return 0
+
+
+KERNEL_THAT_FAILS = """\
+def make_scratch(device):
+    return []
+
+
+def launch(inputs, outputs, scratch):
+    raise ValueError("on purpose")
+"""
+
+
+def test_no_command_leaves_a_file_behind(searched: tuple[Path, Run], tmp_path: Path) -> None:
+    """Nor do those that fail or are interrupted."""
+    temporary = searched[0] / "temporary"
+    assert os.listdir(temporary) == []  # after the search
+    write_specs(tmp_path)
+    (tmp_path / "fails.py").write_text(KERNEL_THAT_FAILS, encoding="utf-8")
+    assert spawn(tmp_path, "verify", "tiny.yaml", "fails.py", TMPDIR=str(temporary)).code == 1
+    assert os.listdir(temporary) == []
+    command = [sys.executable, "-m", "mirage_cli", "search", "tiny.yaml", "--workers", "2", "--fresh"]
+    env = environment(tmp_path, TMPDIR=str(temporary))
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 60
+        while not os.listdir(temporary) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.terminate()
+        assert process.communicate(timeout=60)[1] == b"interrupted: keeping what was found\n"
+    assert process.returncode == 130 and os.listdir(temporary) == []
 
 
 def test_a_reader_that_leaves_early_is_no_error(searched: tuple[Path, Run]) -> None:

@@ -5,9 +5,13 @@ To the verifier the two must be the same, whatever is done with them, and other 
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
+from mirage_cli.errors import NumberError
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Program
@@ -94,3 +98,14 @@ def test_other_numbers_are_refused(right: str, wrong: str) -> None:
     for program, other in ((right, wrong), (wrong, right)):
         for plan in search(parsed(other)).plans:
             assert not check_equivalence(lower(parsed(program)), plan.graph, 0).ok
+
+
+def test_numbers_are_never_multiplied_beyond_float64() -> None:
+    for expression in ("X * 3e200 * 1e300", "X * 3e-200 * 1e-300", "where(X > 0, X, inf) * 1e300 * 1e300"):
+        program = parsed(expression)
+        found = search(program)
+        assert found.plans and not found.rejected
+        numbers = [a for p in found.plans for k in p.graph.kernels for e in k.body for a in e.args]
+        assert all(x == 0 or math.isfinite(1 / float(x)) for x in numbers if isinstance(x, Fraction))
+    with pytest.raises(NumberError, match="the numbers that make B come to one beyond float64"):
+        search(parsed("(A + 1e300) * 1e300 * X"))

@@ -50,6 +50,17 @@ def test_only_regular_files_of_some_size_are_read(tmp_path: Path) -> None:
             read_bytes(other, 5)
 
 
+def test_nobody_is_waited_for_to_read_a_fifo(tmp_path: Path) -> None:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="nobody reads this FIFO"):
+        write_text(path, "text")
+    reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    write_text(path, "text")
+    assert os.read(reading, 10) == b"text"
+    os.close(reading)
+
+
 def test_a_pipe_of_the_shell_is_read() -> None:
     reading, writing = os.pipe()
     os.write(writing, b"text")

@@ -10,16 +10,18 @@ The equations of the program itself are nodes too, so the program as written is 
 
 from __future__ import annotations
 
+import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from itertools import combinations
-from math import prod
 
 from mirage_cli.algebra.canonical import ONE, Algebra, Atom, Form, Mono
 from mirage_cli.algebra.safe import grows_with_exponentials, overflowing, plain_forms, program_forms
+from mirage_cli.errors import NumberError
 from mirage_cli.ir.ops import OPS, Number, Type
 from mirage_cli.ir.program import Program
 
@@ -139,7 +141,7 @@ def decompose(
     program: Program, *, own_algebra_only: bool = False, deadline: Callable[[], bool] = lambda: False
 ) -> Decomposition:
     """The decomposition graph of a lowered program; with `own_algebra_only`, just the program's own equations, as for
-    what is left to decompose at the deadline."""
+    what is left to decompose at the deadline. Raises NumberError."""
     algebra = Algebra()
     raw = program_forms(algebra, program)
     unsafe_outputs = {f for t in program.outputs for f, _ in overflowing(raw[t.name])}
@@ -172,7 +174,10 @@ def decompose(
             nodes = _algebra_nodes(d, form, [])[:1]
         unique: dict[object, Node] = {}
         for n in nodes:
-            unique.setdefault(n.key, n)
+            if _has_literals(n):
+                unique.setdefault(n.key, n)
+        if not unique:
+            raise NumberError(d.names.get(form, str(form)))
         d.nodes[form] = tuple(unique.values())
         known = set(todo)
         todo += [c for n in d.nodes[form] for c in n.children if c not in known and not known.add(c)]
@@ -205,8 +210,14 @@ def _constant(form: Form) -> Form | Number:
     if form.number is not None:
         return form.number
     if form.single and [a.kind for a, _ in form.single[0]] == ["inf"]:
-        return float("inf") * float(form.single[1])
+        return math.copysign(math.inf, form.single[1].numerator)
     return form
+
+
+def _has_literals(node: Node) -> bool:
+    """Whether float64 has every number of the node: a product of the program's constants may be beyond it."""
+    numbers = [a for s in node.steps for a in s.args if isinstance(a, Fraction)]
+    return all(x == 0 or sys.float_info.min <= abs(x) <= sys.float_info.max for x in numbers)
 
 
 class _Steps:
@@ -369,7 +380,7 @@ def _scales_larger(
     sizes = d.program.sizes | {new: d.program.sizes[old] for new, old in d.algebra.aliases.items()}
 
     def elements(dims: frozenset[str]) -> tuple[int, str]:
-        return prod(sizes[a] for a in dims), ",".join(sorted(dims))
+        return math.prod(sizes[a] for a in dims), ",".join(sorted(dims))
 
     for f in side:
         rest = _dims([g for g in side if g is not f])

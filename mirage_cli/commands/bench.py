@@ -76,7 +76,7 @@ def bench(
     if unknown := [n for n in names if n not in AGAINST]:
         raise BaselineError(unknown, AGAINST)
     gpu = local_gpu(target, "measure")
-    before = read_rows(check, gpu.name) if check else None
+    before = read_rows(check, gpu.name, context.value) if check else None
     wanted = options(workers, budget_s=budget, seed=seed, context=context.value)
     rows: list[Any] = []
     failures: list[str] = []
