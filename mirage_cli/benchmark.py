@@ -192,7 +192,7 @@ def read_rows(path: Path, gpu: str, context: str) -> list[dict[str, Any]]:
         raise EarlierBenchError(path, "this file has no rows to compare with")
     if others := sorted({str(r.get("gpu")) for r in rows} - {gpu}):
         raise EarlierBenchError(path, f"this file is of {', '.join(others)}, and the GPU here is {gpu}")
-    if others := sorted({_context(r) for r in rows} - {None, context}):
+    if others := sorted({c for c in map(_context, rows) if c is not None} - {context}):
         again = f"name it with --context, or make the file anew with --context {context}"
         raise EarlierBenchError(path, f"this file's times are of the context {', '.join(others)}; {again}")
     return rows
