@@ -68,7 +68,7 @@ set -e; \
 if $(PYTHON) -c 'import pytest, rich, sqlite_utils, torch, triton, typer, yaml' 2>/dev/null; \
 then python=$(PYTHON); else $(MAKE) venv; python=$(BIN)/python; fi; \
 set -x; \
-gpu=$$($$python -c 'from mirage_cli.target import find_target; print(find_target("auto").name)'); \
+gpu=$$($$python -c 'from mirage_cli.target.gpus import find_target; print(find_target("auto").name)'); \
 mkdir -p results/$$gpu;
 endef
 
@@ -86,7 +86,7 @@ models: ## Search and tune 100 model-like programs and the large problems on thi
 	test -z "$$failed"
 
 study: $(STAMP) ## Compare the cost model with what the H200 measured, into results/
-	$(BIN)/python -m mirage_cli.study --drawn tests/data/h200_sample.json.gz \
+	$(BIN)/python -m mirage_cli.pipeline.study --drawn tests/data/h200_sample.json.gz \
 		--tuned tests/data/h200_tuned.json.gz results/h200/cost_model.md
 
 ablation: $(STAMP) ## Switch off pruning, algebra and workers in turn, into results/

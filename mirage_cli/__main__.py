@@ -1,6 +1,6 @@
 """`python -m mirage_cli` is `mirage`."""
 
-from mirage_cli.cli import main
+from mirage_cli.cli.main import main
 
 if __name__ == "__main__":
     main()

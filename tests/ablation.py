@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mirage_cli.ir.program import Program
+from mirage_cli.pipeline.searching import Found, Options, search_all, search_program
 from mirage_cli.search.expand import Bounds
-from mirage_cli.spec import load_spec
-from mirage_cli.structural import Found, Options, search_all, search_program
-from mirage_cli.target import find_target
+from mirage_cli.spec.reader import load_spec
+from mirage_cli.target.gpus import find_target
 
 SPECS = Path(__file__).parents[1] / "search_specs"
 TARGET = find_target("h200")

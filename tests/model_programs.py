@@ -14,7 +14,7 @@ from math import prod
 
 from mirage_cli.errors import MirageError
 from mirage_cli.ir.program import Program
-from mirage_cli.spec import parse_spec
+from mirage_cli.spec.reader import parse_spec
 
 OPERATORS = range(3, 13)
 DTYPES = ("float16",) * 9 + ("bfloat16",) * 7 + ("float32",) * 4

@@ -18,7 +18,7 @@ import yaml
 
 from mirage_cli.errors import MirageError
 from mirage_cli.ir.derived import lower
-from mirage_cli.spec import parse_spec
+from mirage_cli.spec.reader import parse_spec
 
 NAMES = [*"ABCDEFG", *(f"A{i}" for i in range(1, 20))]
 SIZES = (1, 3, 7, 16, 33, 64, 100, 257)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from mirage_cli.recorded import read_store, write_recorded
+from mirage_cli.pipeline.recorded import read_store, write_recorded
 
 if __name__ == "__main__":
     database, out = map(Path, sys.argv[1:])

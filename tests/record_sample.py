@@ -23,13 +23,13 @@ from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
-from mirage_cli.pipeline import measured_problem, versions
-from mirage_cli.recorded import Measured, Recorded, write_recorded
+from mirage_cli.pipeline.optimize import measured_problem, versions
+from mirage_cli.pipeline.recorded import Measured, Recorded, write_recorded
+from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.search import work
 from mirage_cli.search.tiles import default_order, tile_options
-from mirage_cli.spec import load_spec
-from mirage_cli.structural import Options, search_program
-from mirage_cli.target import Target, driver_version, find_target
+from mirage_cli.spec.reader import load_spec
+from mirage_cli.target.gpus import Target, driver_version, find_target
 from mirage_cli.tune.compilefarm import CompileFarm, KernelResources
 from mirage_cli.tune.explore import SPILL_LIMIT_BYTES
 from mirage_cli.tune.measure import QUICK, Candidate, Failure, GpuWorker

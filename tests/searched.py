@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline import Pipeline, floor_of, measured_problem, versions
-from mirage_cli.spec import parse_spec
-from mirage_cli.store import Store
-from mirage_cli.structural import Found, Options, search_program
-from mirage_cli.target import Target, driver_version, find_target, local_target
+from mirage_cli.pipeline.optimize import Pipeline, floor_of, measured_problem, versions
+from mirage_cli.pipeline.searching import Found, Options, search_program
+from mirage_cli.spec.reader import parse_spec
+from mirage_cli.store.store import Store
+from mirage_cli.target.gpus import Target, driver_version, find_target, local_target
 from mirage_cli.tune.child import Child, ChildDied
 from mirage_cli.tune.interpreted import reduced_sizes
 from mirage_cli.tune.measure import Candidate, Failure, MeasureError, Standard, Timing

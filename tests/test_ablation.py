@@ -6,8 +6,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from mirage_cli.spec import parse_spec
-from mirage_cli.store import Store
+from mirage_cli.spec.reader import parse_spec
+from mirage_cli.store.store import Store
 from tests.ablation import FULL, VARIANTS, ablations, quickest, workers
 from tests.test_cli import TINY, spawn, write_specs
 

@@ -11,19 +11,18 @@ from typing import Any
 import pytest
 import torch
 
-from mirage_cli import benchmark
-from mirage_cli.benchmark import asked_for, fastest, read_rows, regressions, run
+from mirage_cli.cli.tables import bench_figure, bench_table, remarks
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.errors import EarlierBenchError
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline import Pipeline, key_of
-from mirage_cli.records import Best, StoredMuGraph
-from mirage_cli.report import bench_figure, bench_table, remarks
-from mirage_cli.sdpa import attention_sources, sdpa_source
-from mirage_cli.spec import load_spec, parse_spec
-from mirage_cli.store import Store
-from mirage_cli.structural import Options
-from mirage_cli.target import find_target
+from mirage_cli.pipeline.benchmark import asked_for, fastest, read_rows, regressions, run
+from mirage_cli.pipeline.optimize import Pipeline, benchmark, key_of
+from mirage_cli.pipeline.sdpa import attention_sources, sdpa_source
+from mirage_cli.pipeline.searching import Options
+from mirage_cli.spec.reader import load_spec, parse_spec
+from mirage_cli.store.records import Best, StoredMuGraph
+from mirage_cli.store.store import Store
+from mirage_cli.target.gpus import find_target
 from mirage_cli.tune import bench
 from mirage_cli.tune.bench import Row
 from mirage_cli.tune.measure import QUICK, Accuracy, Candidate, Failure, FailureKind, GpuWorker, Problem, Timing

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mirage_cli import benchpage
-from mirage_cli.report import bench_table
+from mirage_cli.cli import benchpage
+from mirage_cli.cli.tables import bench_table
 
 RESULTS = Path(__file__).parent.parent / "results"
 

@@ -19,7 +19,7 @@ from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Program
 from mirage_cli.search.expand import Bounds
 from mirage_cli.search.generator import search
-from mirage_cli.target import find_target
+from mirage_cli.target.gpus import find_target
 from tests.bruteforce import Space, canonical, everything, text_of, texts, within
 from tests.programs import program
 

@@ -25,15 +25,17 @@ from typing import Any
 import pytest
 import torch
 
-from mirage_cli import __version__, structural, target
-from mirage_cli.cli import main
+from mirage_cli import __version__
+from mirage_cli.cli.bench import stored_programs
+from mirage_cli.cli.commands import app
+from mirage_cli.cli.main import main
+from mirage_cli.cli.shared import local_gpu
 from mirage_cli.codegen.export import load_export
-from mirage_cli.commands import app
-from mirage_cli.commands.bench import stored_programs
-from mirage_cli.commands.shared import local_gpu
 from mirage_cli.errors import EmptyStoreError, OtherGpuError
 from mirage_cli.ir.program import Program
-from mirage_cli.store import Store
+from mirage_cli.pipeline import searching
+from mirage_cli.store.store import Store
+from mirage_cli.target.gpus import gpus as target
 
 TINY = """\
 name: tiny
@@ -281,13 +283,13 @@ def test_sizes_type_and_target_of_the_command_line_are_used(mirage: Mirage) -> N
 
 def test_a_second_search_answers_from_the_database(mirage: Mirage, monkeypatch: pytest.MonkeyPatch) -> None:
     searched: list[str] = []
-    search_program = structural.search_program
+    search_program = searching.search_program
 
     def counted(program: Program, *rest: Any) -> Any:
         searched.append(program.name)
         return search_program(program, *rest)
 
-    monkeypatch.setattr(structural, "search_program", counted)
+    monkeypatch.setattr(searching, "search_program", counted)
     first = mirage("search", "tiny.yaml", "--no-tune", "--json")
     again = mirage("search", "tiny.yaml", "--no-tune", "--json")
     assert again.code == 0 and again.document == first.document and searched == ["tiny"]
@@ -302,7 +304,7 @@ def test_plans_are_compiled_and_interpreted_while_there_is_time(
     (at_leisure,) = mirage(*search, "--fresh").document["results"]
     assert len(at_leisure["top"]) > 1 and at_leisure["search"]["stopped"] == "exhausted"
     clock = SimpleNamespace(monotonic=itertools.count(0, 1000).__next__)
-    monkeypatch.setattr("mirage_cli.pipeline.time", clock)
+    monkeypatch.setattr("mirage_cli.pipeline.optimize.time", clock)
     (late,) = mirage(*search, "--fresh").document["results"]
     assert late["search"]["stopped"] == "budget"
     assert [r["id"] for r in late["top"]] == [at_leisure["best"]["id"]]
@@ -915,7 +917,7 @@ def test_the_version_is_printed(mirage: Mirage) -> None:
 
 def test_the_command_line_starts_without_torch_and_triton(tmp_path: Path) -> None:
     code = (
-        "import sys, mirage_cli.cli\n"
+        "import sys, mirage_cli.cli.main\n"
         "sys.argv = ['mirage', 'search', '--help']\n"
         "try:\n    mirage_cli.cli.main()\n"
         "finally:\n    print(sorted({'torch', 'triton', 'numpy'} & set(sys.modules)), file=sys.stderr)\n"
@@ -929,7 +931,7 @@ def test_the_command_line_starts_without_torch_and_triton(tmp_path: Path) -> Non
 INTERRUPTIBLE = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from mirage_cli.cli import main
+from mirage_cli.cli.main import main
 from mirage_cli.codegen.export import load_export
 main()
 """
@@ -947,14 +949,14 @@ def interrupted(name, *rest):
         os.kill(os.getpid(), signal.SIGINT)
     return real(name, *rest)
 builtins.__import__ = interrupted
-from mirage_cli.cli import main
+from mirage_cli.cli.main import main
 from mirage_cli.codegen.export import load_export
 main()
 """
 """`mirage`, interrupted in the middle of its imports."""
 
 
-@pytest.mark.parametrize("module", ["typer", "rich.console", "mirage_cli.spec", "numpy"])
+@pytest.mark.parametrize("module", ["typer", "rich.console", "mirage_cli.spec.reader", "numpy"])
 def test_an_interrupt_during_the_imports_is_exit_code_130(tmp_path: Path, module: str) -> None:
     write_specs(tmp_path)
     command = [sys.executable, "-c", AT_ONCE.format(module=module), "search", "tiny.yaml"]

@@ -17,7 +17,7 @@ from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.search import cost
-from mirage_cli.target import find_target
+from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.space import models
 from tests.test_triton import kernel, schedule
 

@@ -15,9 +15,9 @@ from mirage_cli.errors import NumberError
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Program
-from mirage_cli.spec import parse_spec
-from mirage_cli.structural import Found, Options, search_program
-from mirage_cli.target import find_target
+from mirage_cli.pipeline.searching import Found, Options, search_program
+from mirage_cli.spec.reader import parse_spec
+from mirage_cli.target.gpus import find_target
 from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.interpret import run_mugraph, run_program
 from mirage_cli.verify.semantics import FloatSemantics, Named

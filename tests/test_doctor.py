@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mirage_cli.doctor import Check, examine
-from mirage_cli.store import Store
+from mirage_cli.cli.machine import Check, examine
+from mirage_cli.store.store import Store
 
 
 def checks(path: Path) -> dict[str, Check]:

@@ -8,7 +8,7 @@ from mirage_cli.algebra.decompose import decompose
 from mirage_cli.ir.program import Program
 from mirage_cli.search.expand import Bounds, Space
 from mirage_cli.search.generator import search
-from mirage_cli.target import find_target
+from mirage_cli.target.gpus import find_target
 from mirage_cli.verify.equivalence import check_equivalence
 from tests.programs import program
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from mirage_cli import structural
-from mirage_cli.spec import parse_spec
-from mirage_cli.structural import Failed, Found, Options, search_all, search_program
-from mirage_cli.target import find_target
+from mirage_cli.pipeline import searching
+from mirage_cli.pipeline.searching import Failed, Found, Options, search_all, search_program
+from mirage_cli.spec.reader import parse_spec
+from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.child import Child
 from mirage_cli.tune.compilefarm import CompileFarm
 from mirage_cli.tune.measure import MeasureError
@@ -34,9 +34,9 @@ outputs:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from mirage_cli import structural
+from mirage_cli.pipeline import searching
 
-real = structural.search_program
+real = searching.search_program
 
 def search_program(program, *rest):
     mark = Path(sys.argv[0]).parent / "killed"
@@ -45,9 +45,9 @@ def search_program(program, *rest):
         os.kill(os.getpid(), signal.SIGKILL)
     return real(program, *rest)
 
-structural.search_program = search_program
+searching.search_program = search_program
 if __name__ == "__main__":
-    from mirage_cli.cli import main
+    from mirage_cli.cli.main import main
     main()
 """
 """`mirage`, whose worker processes run this file too, and are killed as they search the second program."""
@@ -79,14 +79,14 @@ def test_a_killed_search_process_costs_at_most_its_own_program(tmp_path: Path, k
 
 
 def test_a_search_that_raises_is_a_result_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    real: Callable[..., Found] = structural.search_program
+    real: Callable[..., Found] = searching.search_program
 
     def failing(program: Any, *rest: Any) -> Found:
         if program.name == "second":
             raise ZeroDivisionError("by nothing")
         return real(program, *rest)
 
-    monkeypatch.setattr(structural, "search_program", failing)
+    monkeypatch.setattr(searching, "search_program", failing)
     programs = [parse_spec(SPEC.format(name=n, number=2)).programs()[0] for n in ("first", "second", "third")]
     first, second, third = search_all(programs, H200, Options(tune=False))
     assert isinstance(first, Found) and isinstance(third, Found)

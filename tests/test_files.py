@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mirage_cli.files import FileTooLargeError, read_bytes, replacing, write_text
+from mirage_cli.target.files import FileTooLargeError, read_bytes, replacing, write_text
 from mirage_cli.tune.interpreted import Interpreter
 
 

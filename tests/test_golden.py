@@ -13,9 +13,9 @@ import pytest
 from mirage_cli.ir.mugraph import Kernel, MuGraph
 from mirage_cli.ir.placement import Loop, place
 from mirage_cli.ir.text import parse_mugraph, print_mugraph
-from mirage_cli.spec import load_spec
-from mirage_cli.structural import Options, search_program
-from mirage_cli.target import find_target
+from mirage_cli.pipeline.searching import Options, search_program
+from mirage_cli.spec.reader import load_spec
+from mirage_cli.target.gpus import find_target
 
 ROOT = Path(__file__).parent
 H200 = find_target("h200")

@@ -11,13 +11,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mirage_cli import graph
 from mirage_cli.errors import GraphError, SpecError
-from mirage_cli.expression import FUNCTIONS
-from mirage_cli.graph import Graph, Value, dot, exp, index, maximum, rename, rms_norm, silu, softmax, sqrt, sum, where
 from mirage_cli.ir.derived import DERIVED
 from mirage_cli.ir.ops import OPS
-from mirage_cli.spec import load_spec, parse_spec
+from mirage_cli.spec.expression import FUNCTIONS
+from mirage_cli.spec.graph import (
+    Graph,
+    Value,
+    dot,
+    exp,
+    index,
+    maximum,
+    rename,
+    rms_norm,
+    silu,
+    softmax,
+    sqrt,
+    sum,
+    where,
+)
+from mirage_cli.spec import graph, load_spec, parse_spec
 
 SPECS = Path(__file__).parent.parent / "search_specs"
 
@@ -286,5 +299,5 @@ def test_a_graph_without_anything_is_told_so() -> None:
 
 
 def test_graphs_need_no_torch() -> None:
-    code = "import sys; from mirage_cli.graph import dot; sys.exit('torch' in sys.modules)"
+    code = "import sys; from mirage_cli.spec.graph import dot; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=SPECS.parent, timeout=60).returncode == 0

@@ -8,8 +8,8 @@ from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.program import Program
 from mirage_cli.search.generator import SearchResult, search
-from mirage_cli.spec import parse_spec
-from mirage_cli.target import find_target
+from mirage_cli.spec.reader import parse_spec
+from mirage_cli.target.gpus import find_target
 from mirage_cli.verify.equivalence import check_equivalence
 
 H100 = find_target("h100")

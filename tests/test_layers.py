@@ -101,7 +101,10 @@ def test_light_layers_import_no_torch(layer: str) -> None:
 
 @pytest.mark.parametrize(
     "code",
-    ["import mirage_cli.store; assert 'pandas' not in sys.modules; import pandas", "import pandas, mirage_cli.store"],
+    [
+        "import mirage_cli.store.store; assert 'pandas' not in sys.modules; import pandas",
+        "import pandas, mirage_cli.store.store",
+    ],
 )
 def test_the_database_does_without_pandas_and_leaves_it_to_others(code: str, tmp_path: Path) -> None:
     """sqlite-utils would import it where it is installed."""

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
-from mirage_cli.spec import parse_spec
-from mirage_cli.structural import Options, search_program
-from mirage_cli.target import find_target
+from mirage_cli.pipeline.searching import Options, search_program
+from mirage_cli.spec.reader import parse_spec
+from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.child import ChildDied
 from mirage_cli.tune.interpreted import reduced_sizes
 from mirage_cli.tune.measure import Judged, Timing

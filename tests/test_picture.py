@@ -10,9 +10,9 @@ from xml.etree import ElementTree as Xml
 
 import pytest
 
+from mirage_cli.cli.picture import CHAR, Box, html, lay_out, load_text, store_text, svg
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.text import parse_mugraph, print_mugraph
-from mirage_cli.picture import CHAR, Box, html, lay_out, load_text, store_text, svg
 
 GOLDEN = sorted((Path(__file__).parent / "golden").rglob("*.mugraph"))
 SVG = "{http://www.w3.org/2000/svg}"

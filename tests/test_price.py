@@ -14,8 +14,8 @@ from mirage_cli.search import generator
 from mirage_cli.search.roles import nameless
 from mirage_cli.search.tiles import best_schedule
 from mirage_cli.search.work import Model
-from mirage_cli.spec import parse_spec
-from mirage_cli.target import find_target
+from mirage_cli.spec.reader import parse_spec
+from mirage_cli.target.gpus import find_target
 
 TEXT = """
 mugraph g float16

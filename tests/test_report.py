@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.console import Console
 
+from mirage_cli.cli.tables import explanation, losses, status_text
 from mirage_cli.ir.schedule import Schedule
-from mirage_cli.report import explanation, losses, status_text
 from mirage_cli.tune.measure import Judged, Timing
 from mirage_cli.tune.trials import Trial, Tuned
 

@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from mirage_cli import structural
 from mirage_cli.codegen.export import export_source, kernels_source, load_export
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline import Pipeline, floor_of
+from mirage_cli.pipeline.optimize import Pipeline, floor_of
+from mirage_cli.pipeline import searching
+from mirage_cli.pipeline.searching import Options, Plan, search_program
 from mirage_cli.search.generator import search
-from mirage_cli.spec import load_spec, parse_spec
-from mirage_cli.store import Store
-from mirage_cli.structural import Options, Plan, search_program
-from mirage_cli.target import find_target
+from mirage_cli.spec.reader import load_spec, parse_spec
+from mirage_cli.store.store import Store
+from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import Interpreter, Judged, reduced_schedule, reduced_sizes
 from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.numeric import NumericVerdict, draw_inputs, judge
@@ -64,10 +64,10 @@ def test_verification_side_by_side_gives_the_same(monkeypatch: pytest.MonkeyPatc
     """Also a refusal: of the second of the plans, where the first was no trouble."""
     program = load_spec(SPECS / "rmsnorm_linear.yaml").at({"m": 2})
     alone = search_program(program, H200, Options())
-    monkeypatch.setattr(structural, "SLOW_S", 0.0)
+    monkeypatch.setattr(searching, "SLOW_S", 0.0)
     lowered, (first, *others) = lower(program), [p.graph for p in alone.plans]
     wrong = replace(others[0], kernels=others[0].kernels[:-1])
-    with structural.Verifier(lowered, [first, wrong, *others], Options(workers=2)) as verifier:
+    with searching.Verifier(lowered, [first, wrong, *others], Options(workers=2)) as verifier:
         verdicts = [verifier.verdict(i) for i in range(len(others) + 2)]
         assert len(verifier.futures) == len(others) + 1
     assert [v for v in verdicts if v.ok] == [p.verdict for p in alone.plans]

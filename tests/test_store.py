@@ -16,11 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from mirage_cli import exchange
 from mirage_cli.errors import AmbiguousIdError, ExchangeError, StoreError, UnknownIdError
-from mirage_cli.migrations import APPLICATION_ID, MIGRATIONS
-from mirage_cli.records import Winner
-from mirage_cli.store import Best, Key, Measurement, Store, StoredMuGraph, StoredSearch, default_path
+from mirage_cli.store.migrations import APPLICATION_ID, MIGRATIONS
+from mirage_cli.store.records import Winner
+from mirage_cli.store.store import Best, Key, Measurement, Store, StoredMuGraph, StoredSearch, default_path, exchange
 
 ROOT = Path(__file__).parent.parent
 KEY = Key("cafe", (("m", 16), ("k", 4096)), "float16", "NVIDIA H200", "570.1", "2.11.0", "3.6.0", "0.1.0")
@@ -244,7 +243,7 @@ def test_a_transaction_that_fails_leaves_nothing(path: Path) -> None:
 
 
 def test_a_locked_database_is_waited_for_and_then_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirage_cli.store.BUSY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("mirage_cli.store.store.BUSY_TIMEOUT_S", 0.1)
     filled(path).close()
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
@@ -271,7 +270,7 @@ def test_migrations_are_numbered_from_one_and_recorded(path: Path) -> None:
 def test_an_older_database_is_migrated_with_its_content(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(path).close()
     later = (len(MIGRATIONS) + 1, "a note on each key", ("ALTER TABLE keys ADD COLUMN note TEXT NOT NULL DEFAULT ''",))
-    monkeypatch.setattr("mirage_cli.store.MIGRATIONS", (*MIGRATIONS, later))
+    monkeypatch.setattr("mirage_cli.store.store.MIGRATIONS", (*MIGRATIONS, later))
     for _ in range(2):
         with Store(path) as store:
             assert store.mugraphs(KEY) == (FIRST, SECOND)
@@ -284,7 +283,7 @@ def test_a_failing_migration_changes_nothing(path: Path, monkeypatch: pytest.Mon
     filled(path).close()
     bad = (len(MIGRATIONS) + 1, "half done", ("CREATE TABLE half (x)", "CREATE TABLE keys (x)"))
     with monkeypatch.context() as m:
-        m.setattr("mirage_cli.store.MIGRATIONS", (*MIGRATIONS, bad))
+        m.setattr("mirage_cli.store.store.MIGRATIONS", (*MIGRATIONS, bad))
         with pytest.raises(StoreError, match="already exists"):
             Store(path)
     with Store(path) as store:
@@ -443,7 +442,7 @@ def test_a_database_of_an_older_version_is_merged_and_left_as_it_is(
     later = (len(MIGRATIONS) + 1, "a note on each key", ("ALTER TABLE keys ADD COLUMN note TEXT NOT NULL DEFAULT ''",))
     before = path.read_bytes()
     with monkeypatch.context() as m:
-        m.setattr("mirage_cli.store.MIGRATIONS", (*MIGRATIONS, later))
+        m.setattr("mirage_cli.store.store.MIGRATIONS", (*MIGRATIONS, later))
         assert merged(tmp_path / "newer.db", path).mugraphs == 2
     assert path.read_bytes() == before
     with pytest.raises(StoreError, match=r"newer.db was made by a newer mirage"):
@@ -521,5 +520,5 @@ def test_the_default_path_follows_the_environment(tmp_path: Path, monkeypatch: p
 
 
 def test_the_store_needs_neither_torch_nor_triton() -> None:
-    code = "import sys, mirage_cli.store; sys.exit(any(m in sys.modules for m in ('torch', 'triton')))"
+    code = "import sys, mirage_cli.store.store; sys.exit(any(m in sys.modules for m in ('torch', 'triton')))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode == 0

@@ -11,9 +11,18 @@ from typing import Any
 
 import pytest
 
-from mirage_cli import device, knobs
 from mirage_cli.errors import KnobError, TargetError
-from mirage_cli.target import REPRESENTATIVE, TARGETS, Target, driver_version, find_target, from_device, local_target
+from mirage_cli.target.gpus import (
+    REPRESENTATIVE,
+    TARGETS,
+    Target,
+    device,
+    driver_version,
+    find_target,
+    from_device,
+    knobs,
+    local_target,
+)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
@@ -83,7 +92,7 @@ def test_workers_follow_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_driver_names_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "version"
     file.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\nGCC version:\n")
-    monkeypatch.setattr("mirage_cli.target.DRIVER_FILE", file)
+    monkeypatch.setattr("mirage_cli.target.gpus.DRIVER_FILE", file)
     assert driver_version() == "570.86.15"
     file.unlink()
     monkeypatch.setenv("PATH", "")
@@ -122,7 +131,7 @@ BUILDS = {
 @pytest.mark.parametrize("failing", ["", "cuInit", "cuDeviceGet", "cuDeviceGetAttribute"])
 def test_the_driver_describes_its_first_gpu(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda _: Driver(H200, failing))
-    monkeypatch.setattr("mirage_cli.target.torch_has_cuda", lambda: True)
+    monkeypatch.setattr("mirage_cli.target.gpus.torch_has_cuda", lambda: True)
     if failing:
         assert device.first_device() is None and local_target() is None
     else:

@@ -24,16 +24,16 @@ from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import CHOICES, COUNTS, KernelSchedule, Schedule
 from mirage_cli.ir.text import canonical_text, parse_mugraph
-from mirage_cli.pipeline import Pipeline, key_of
-from mirage_cli.recorded import Recorded, load, write_recorded
-from mirage_cli.records import Key, Measurement, StoredMuGraph
+from mirage_cli.pipeline.optimize import Pipeline, key_of
+from mirage_cli.pipeline.recorded import Recorded, load, write_recorded
+from mirage_cli.pipeline.searching import Options, search_program
+from mirage_cli.pipeline.study import figures, predicted_us, ranks, summary
+from mirage_cli.pipeline.study import main as study
 from mirage_cli.search import cost
-from mirage_cli.spec import load_spec, parse_spec
-from mirage_cli.store import Store
-from mirage_cli.structural import Options, search_program
-from mirage_cli.study import figures, predicted_us, ranks, summary
-from mirage_cli.study import main as study
-from mirage_cli.target import Target, find_target
+from mirage_cli.spec.reader import load_spec, parse_spec
+from mirage_cli.store.records import Key, Measurement, StoredMuGraph
+from mirage_cli.store.store import Store
+from mirage_cli.target.gpus import Target, find_target
 from mirage_cli.tune import select
 from mirage_cli.tune.compilefarm import KernelResources
 from mirage_cli.tune.explore import PATIENCE, STARTS, Means, Task

@@ -22,7 +22,7 @@ from mirage_cli.ir.reach import visited
 from mirage_cli.ir.schedule import MAX_LANES, MIN_DOT, KernelSchedule, next_power_of_two
 from mirage_cli.search.roles import MAX_BLOCK
 from mirage_cli.search.work import Model, Product, Work
-from mirage_cli.target import Target
+from mirage_cli.target.gpus import Target
 
 Array = NDArray[np.float64]
 
@@ -136,7 +136,7 @@ TERMS: Mapping[str, str] = {
     "fetched": "inputs that are fetched into the L2 before the wait arrive sooner",
     "traffic": "fetching into the L2 before the wait takes memory's time",
 }
-"""What the model consists of. `mirage_cli.study` switches off one at a time and compares with measurements."""
+"""What the model consists of. `mirage_cli.pipeline.study` switches off one at a time and compares with measurements."""
 
 
 @dataclass(frozen=True, slots=True)

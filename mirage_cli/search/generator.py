@@ -28,7 +28,7 @@ from mirage_cli.search.expand import Bounds, Expansion, Space, axes_of, sort_axe
 from mirage_cli.search.roles import Costed, Plan, Roles, nameless, plans
 from mirage_cli.search.tiles import best_schedule
 from mirage_cli.search.twice import summed_twice
-from mirage_cli.target import Target
+from mirage_cli.target.gpus import Target
 
 REPEATED = 64
 """Elements of a block along an axis that an output only repeats itself along."""

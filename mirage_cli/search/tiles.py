@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, next_power_of_two
 from mirage_cli.search.cost import Array, Batch, estimate, whole_block
 from mirage_cli.search.work import Model
-from mirage_cli.target import Target
+from mirage_cli.target.gpus import Target
 
 DEPTHS = (3.0, 5.0)
 """Stages of loops, before anything was measured."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import Schedule
-from mirage_cli.target import Target
+from mirage_cli.target.gpus import Target
 from mirage_cli.tune.compilefarm import CompileFarm
 from mirage_cli.tune.measure import (
     QUICK,

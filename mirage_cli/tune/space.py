@@ -27,7 +27,7 @@ from mirage_cli.ir.program import DTYPE_BYTES
 from mirage_cli.ir.schedule import KernelSchedule, Schedule, block_sizes, next_power_of_two, on_matrix_units
 from mirage_cli.search import cost, work
 from mirage_cli.search.tiles import choices, default_order
-from mirage_cli.target import Target
+from mirage_cli.target.gpus import Target
 
 WARPS = (1, 2, 4, 8, 16)
 STAGES = (1, 2, 3, 4, 5, 6, 7, 9)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from mirage_cli.files import write_text
-from mirage_cli.report import bench_contexts, bench_figure, bench_time, schedule_text, sizes_text
+from mirage_cli.cli.tables import bench_contexts, bench_figure, bench_time, schedule_text, sizes_text
+from mirage_cli.target.files import write_text
 
 Row = Mapping[str, Any]
 

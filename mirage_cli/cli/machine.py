@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mirage_cli import knobs
 from mirage_cli.errors import MirageError
-from mirage_cli.store import Store, default_path
-from mirage_cli.target import DEFAULT, driver_version, local_target
+from mirage_cli.store.store import Store, default_path
+from mirage_cli.target import knobs
+from mirage_cli.target.gpus import DEFAULT, driver_version, local_target
 
 PYTHON = (3, 11)
 

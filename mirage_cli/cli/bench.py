@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from mirage_cli.commands.search import finished
-from mirage_cli.commands.shared import (
+from mirage_cli.cli.search import finished
+from mirage_cli.cli.shared import (
     Budget,
     Context,
     Contexts,
@@ -32,7 +32,7 @@ from mirage_cli.commands.shared import (
     status,
 )
 from mirage_cli.errors import BaselineError, EmptyStoreError, MirageError
-from mirage_cli.files import write_text
+from mirage_cli.target.files import write_text
 
 REGRESSED = 4
 """The exit code of `--check` where a row is worse than before."""
@@ -65,11 +65,11 @@ def bench(
     db: Database = None,
 ) -> None:
     """Compare the best kernels with baselines on this GPU: one process, cold inputs, one method, interleaved."""
-    from mirage_cli import benchpage
-    from mirage_cli.benchmark import AGAINST, asked_for, read_rows, regressions, run
-    from mirage_cli.pipeline import Pipeline
-    from mirage_cli.report import bench_table, remarks, sizes_text
-    from mirage_cli.structural import search_all
+    from mirage_cli.cli import benchpage
+    from mirage_cli.cli.tables import bench_table, remarks, sizes_text
+    from mirage_cli.pipeline.benchmark import AGAINST, asked_for, read_rows, regressions, run
+    from mirage_cli.pipeline.optimize import Pipeline
+    from mirage_cli.pipeline.searching import search_all
 
     programs = read(specs or (), dim, dtype)
     names = list(dict.fromkeys(n.strip() for n in against.split(",") if n.strip()))
@@ -124,8 +124,8 @@ def stored_programs(store: Any, dims: Mapping[str, int], dtype: str | None) -> l
 
     Raises EmptyStoreError where there is none. A spec that this version cannot read is a warning.
     """
-    from mirage_cli.pipeline import program_hash
-    from mirage_cli.spec import parse_spec
+    from mirage_cli.pipeline.optimize import program_hash
+    from mirage_cli.spec.reader import parse_spec
 
     found: dict[str, tuple[Any, str]] = {}
     for e in store.list():

@@ -23,7 +23,7 @@ from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.search.expand import Bounds
 from mirage_cli.search.generator import Candidate, search
-from mirage_cli.target import Target
+from mirage_cli.target.gpus import Target
 from mirage_cli.verify.equivalence import Verdict, check_equivalence
 
 VERIFIED = 10

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from mirage_cli.errors import EarlierBenchError
-from mirage_cli.files import read_bytes
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline import Pipeline, floor_of, key_of, measured_problem, versions
-from mirage_cli.sdpa import attention_sources, sdpa_source
-from mirage_cli.target import driver_version
+from mirage_cli.pipeline.optimize import Pipeline, floor_of, key_of, measured_problem, versions
+from mirage_cli.pipeline.sdpa import attention_sources, sdpa_source
+from mirage_cli.target.files import read_bytes
+from mirage_cli.target.gpus import driver_version
 from mirage_cli.tune.bench import Row, baseline, run_bench
 from mirage_cli.tune.measure import Candidate, Failure, GpuWorker, MeasureError, Problem, Standard
 from mirage_cli.verify.numeric import longest_sum

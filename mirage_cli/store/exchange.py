@@ -21,10 +21,10 @@ from typing import Any
 
 from mirage_cli import __version__
 from mirage_cli.errors import ExchangeError, StoreError
-from mirage_cli.files import open_regular, replacing
-from mirage_cli.records import Best, Key, Row, digest, dump
-from mirage_cli.sqlite import Database
-from mirage_cli.store import OTHER_PATH, Store, explanation
+from mirage_cli.store.records import Best, Key, Row, digest, dump
+from mirage_cli.store.sqlite import Database
+from mirage_cli.store.store import OTHER_PATH, Store, explanation
+from mirage_cli.target.files import open_regular, replacing
 
 FORMAT = 1
 Bundle = dict[str, Any]

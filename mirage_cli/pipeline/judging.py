@@ -11,8 +11,8 @@ from mirage_cli.errors import NotAKernelError, OtherInterfaceError
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.text import parse_mugraph
-from mirage_cli.spec import KERNEL_INTERFACE
-from mirage_cli.target import Target
+from mirage_cli.spec.reader import KERNEL_INTERFACE
+from mirage_cli.target.gpus import Target
 from mirage_cli.verify.equivalence import check_equivalence
 
 COMPILE_TIMEOUT_S = 120.0

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from mirage_cli.commands.shared import Database, Json, app, open_store, out
+from mirage_cli.cli.shared import Database, Json, app, open_store, out
 
 cache = typer.Typer(help="The database of what was found and measured.", no_args_is_help=True)
 app.add_typer(cache, name="cache")
@@ -20,7 +20,7 @@ def cache_list(db: Database = None, as_json: Json = False) -> None:
     """List what is stored."""
     from rich.table import Column, Table
 
-    from mirage_cli.report import figure
+    from mirage_cli.cli.tables import figure
 
     with open_store(db) as store:
         entries = store.list()
@@ -76,7 +76,7 @@ def cache_merge(
 
     They are only read. Take in what you trust alone: kernels are programs, and `mirage bench` runs them.
     """
-    from mirage_cli.exchange import bundles, copy_of, merge
+    from mirage_cli.store.exchange import bundles, copy_of, merge
 
     with open_store(db) as store:
         for file in files:
@@ -93,7 +93,7 @@ def cache_export(
     db: Database = None,
 ) -> None:
     """Write what is stored, or what is stored under some ids, to a file for `mirage cache import`."""
-    from mirage_cli.exchange import write
+    from mirage_cli.store.exchange import write
 
     with open_store(db) as store:
         out.print(f"{file}: {write(store, file, ids or ())} keys")
@@ -108,7 +108,7 @@ def cache_import(
 
     Take in what you trust alone: kernels are programs, and `mirage bench` runs them.
     """
-    from mirage_cli.exchange import merge, read
+    from mirage_cli.store.exchange import merge, read
 
     found = list(read(file))  # all of it is looked at before any of it is taken in
     with open_store(db) as store:

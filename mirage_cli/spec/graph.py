@@ -1,6 +1,6 @@
 """The same programs as a spec gives, built in Python.
 
-    from mirage_cli.graph import Graph, dot, silu
+    from mirage_cli.spec.graph import Graph, dot, silu
 
     g = Graph("gated", dims={"m": 8, "k": 64, "n": 32})
     X = g.input("X", "m", "k")
@@ -23,9 +23,9 @@ from numbers import Integral, Real
 from typing import Any, TypeAlias
 
 from mirage_cli.errors import GraphError
-from mirage_cli.expression import FUNCTIONS
 from mirage_cli.ir.program import Program
-from mirage_cli.spec import IDENTIFIER, Spec, parse_spec
+from mirage_cli.spec.expression import FUNCTIONS
+from mirage_cli.spec.reader import IDENTIFIER, Spec, parse_spec
 
 Build: TypeAlias = Callable[..., ast.expr]
 Operand: TypeAlias = "Value | Real | int | float | str"  # a string is the name of an axis

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from mirage_cli.commands.found import verdict_of
-from mirage_cli.commands.shared import (
+from mirage_cli.cli.found import verdict_of
+from mirage_cli.cli.shared import (
     Budget,
     Context,
     Contexts,
@@ -66,8 +66,8 @@ def search(
 
     What an ablation finds is printed, with what it took, and not kept.
     """
-    from mirage_cli.pipeline import Pipeline
-    from mirage_cli.structural import Failed, search_all
+    from mirage_cli.pipeline.optimize import Pipeline
+    from mirage_cli.pipeline.searching import Failed, search_all
 
     programs = read(specs, dim, dtype)
     chosen, here = choose_target(target)
@@ -116,7 +116,7 @@ def search(
 
 def finished(pipeline: Any, program: Any, text: str, searched: Any) -> dict[str, Any]:
     """The result of one program, or what kept it from having one: the others' results do not depend on it."""
-    from mirage_cli.structural import Failed
+    from mirage_cli.pipeline.searching import Failed
 
     if isinstance(searched, Failed):
         return pipeline.failed(program, searched)
@@ -135,7 +135,7 @@ def passing_store() -> Generator[Any]:
 
 def effort(r: Mapping[str, Any]) -> str:
     """What a search took."""
-    from mirage_cli.report import sizes_text
+    from mirage_cli.cli.tables import sizes_text
 
     stats = r["search"]
     end = f"{stats['stopped']} after {stats['seconds']:.2f} s"
@@ -157,7 +157,7 @@ def tune(
     as_json: Json = False,
 ) -> None:
     """Time the stored μGraphs of the specs on this machine's GPU: search elsewhere, tune here."""
-    from mirage_cli.pipeline import Pipeline, stored_search
+    from mirage_cli.pipeline.optimize import Pipeline, stored_search
 
     programs = read(specs, dim, dtype)
     gpu = local_gpu(target, "tune")
@@ -199,7 +199,7 @@ def predicted_for(target: Any, here: bool, named: str) -> str:
 
 def finish(results: Sequence[Any], target: Any, as_json: bool, interrupted: bool, about: str = "") -> None:
     """Print results, and what was lost or failed, and choose the exit code."""
-    from mirage_cli.report import losses, results_tables, sizes_text
+    from mirage_cli.cli.tables import losses, results_tables, sizes_text
 
     failed = [r for r in results if "error" in r]
     found = [r for r in results if "error" not in r]

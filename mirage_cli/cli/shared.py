@@ -114,7 +114,7 @@ def overrides(dims: Sequence[str] | None) -> dict[str, int]:
 
 def read(paths: Sequence[Path], dims: Sequence[str] | None, dtype: str | None) -> list[tuple[Any, str]]:
     """The programs of these specs, one for each instance, each with its spec's text. Warnings go to stderr."""
-    from mirage_cli.spec import load_spec
+    from mirage_cli.spec.reader import load_spec
 
     found: list[tuple[Any, str]] = []
     for path in paths:
@@ -126,14 +126,14 @@ def read(paths: Sequence[Path], dims: Sequence[str] | None, dtype: str | None) -
 
 
 def open_store(db: Path | None) -> Any:
-    from mirage_cli.store import Store, default_path
+    from mirage_cli.store.store import Store, default_path
 
     return Store(db or default_path(), warn=lambda text: err.print(f"warning: {text}", style="yellow"))
 
 
 def choose_target(name: str) -> tuple[Any, bool]:
     """The target, and whether this machine's GPU is it."""
-    from mirage_cli.target import driver_version, find_target, local_target
+    from mirage_cli.target.gpus import driver_version, find_target, local_target
 
     local = local_target() if driver_version() is not None else None
     if name == "auto":
@@ -169,8 +169,8 @@ def emit_json(results: Sequence[Any], target: Any) -> None:
 
 
 def options(workers: int | None, **rest: Any) -> Any:
-    from mirage_cli.knobs import WORKERS
-    from mirage_cli.structural import Options
+    from mirage_cli.pipeline.searching import Options
+    from mirage_cli.target.knobs import WORKERS
 
     return Options(workers=workers or WORKERS.value(), **rest)
 
@@ -190,8 +190,8 @@ def best_of(store: Any, path: Path, dims: Sequence[str] | None, dtype: str | Non
     For the GPU that `target` names. Where it is "auto": for this machine's, or, where that has none, for another. What
     else there was to choose from is said on stderr.
     """
-    from mirage_cli.pipeline import program_hash
-    from mirage_cli.target import find_target
+    from mirage_cli.pipeline.optimize import program_hash
+    from mirage_cli.target.gpus import find_target
 
     programs = read([path], dims, dtype)
     named = None if target == "auto" else find_target(target).name

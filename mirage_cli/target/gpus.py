@@ -23,8 +23,8 @@ import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mirage_cli.device import first_device, torch_has_cuda
 from mirage_cli.errors import TargetError
+from mirage_cli.target.device import first_device, torch_has_cuda
 
 KIB, MIB = 1 << 10, 1 << 20
 HBM, GDDR = 0.89, 0.92

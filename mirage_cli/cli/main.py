@@ -23,7 +23,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, interrupts)
     signal.signal(signal.SIGTERM, interrupts)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the matrices here are small: threads cost more than they save
-    from mirage_cli import commands
+    from mirage_cli.cli import commands
 
     code = 130
     try:

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from mirage_cli.commands.shared import Database, Json, app, out
+from mirage_cli.cli.shared import Database, Json, app, out
 
 
 @app.command()
@@ -17,7 +17,7 @@ def doctor(db: Database = None, as_json: Json = False) -> None:
 
     from rich.table import Table
 
-    from mirage_cli.doctor import examine
+    from mirage_cli.cli.machine import examine
 
     checks = examine(db)
     if as_json:

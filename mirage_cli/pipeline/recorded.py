@@ -13,7 +13,7 @@ from typing import Any
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import canonical_text, parse_mugraph
-from mirage_cli.store import Store
+from mirage_cli.store.store import Store
 
 VERSIONS = ("gpu", "driver", "torch", "triton", "mirage")
 """Columns of a key that figures depend on."""

@@ -25,10 +25,10 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import MuGraphTextError, canonical_text, mugraph_id, parse_mugraph
+from mirage_cli.pipeline.searching import Failed, Found, Options, Plan
 from mirage_cli.search.cost import floor_us
-from mirage_cli.store import Best, Key, Measurement, Store, StoredMuGraph, StoredSearch
-from mirage_cli.structural import Failed, Found, Options, Plan
-from mirage_cli.target import Target, driver_version
+from mirage_cli.store.store import Best, Key, Measurement, Store, StoredMuGraph, StoredSearch
+from mirage_cli.target.gpus import Target, driver_version
 from mirage_cli.verify.equivalence import Verdict
 from mirage_cli.verify.numeric import independent_axis, longest_sum
 
@@ -512,7 +512,7 @@ def stored_search(store: Store, program: Program) -> Found | None:
 def export_plan(store: Store, programs: Sequence[Program], id: str, command: str) -> str:
     """The export of one stored μGraph, at its fastest measured schedule or the cost model's. Raises MirageError."""
     from mirage_cli.codegen.export import ExportInfo, export_source
-    from mirage_cli.target import find_target
+    from mirage_cli.target.gpus import find_target
     from mirage_cli.tune.space import first_schedules
 
     for s in store.show(id):

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mirage_cli.commands.shared import (
+from mirage_cli.cli.shared import (
     Database,
     Dims,
     Dtype,
@@ -26,7 +26,7 @@ from mirage_cli.commands.shared import (
     read,
 )
 from mirage_cli.errors import MirageError, UnknownIdError
-from mirage_cli.files import read_bytes, write_text
+from mirage_cli.target.files import read_bytes, write_text
 
 MAX_KERNEL_BYTES = 1 << 24
 
@@ -45,7 +45,7 @@ def export(
     db: Database = None,
 ) -> None:
     """Write the best kernel (or the one named) as one Python file that needs only torch and triton."""
-    from mirage_cli.pipeline import export_plan
+    from mirage_cli.pipeline.optimize import export_plan
 
     with open_store(db) as store:
         if id is None:
@@ -73,8 +73,8 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Print a μGraph as text, with its maps, loops, accumulators and epilogues; or in another form."""
+    from mirage_cli.cli.picture import html, svg
     from mirage_cli.ir.text import canonical_text, parse_mugraph, print_mugraph
-    from mirage_cli.picture import html, svg
 
     if as_svg + as_html + as_json > 1:
         raise typer.BadParameter("--svg, --html and --json are forms of the same: name one")
@@ -108,7 +108,7 @@ def explain(
     spec: OneSpec, dim: Dims = None, dtype: Dtype = None, target: TargetName = "auto", db: Database = None
 ) -> None:
     """Say what was searched, what was cut and why, and what was chosen, against the hardware's floor."""
-    from mirage_cli.report import explanation, mapping_table
+    from mirage_cli.cli.tables import explanation, mapping_table
 
     with open_store(db) as store:
         _, entry = best_of(store, spec, dim, dtype, target)
@@ -153,8 +153,8 @@ def verify(
 
     With --target, a kernel is also compiled for that GPU.
     """
-    from mirage_cli.judge import judge_file
-    from mirage_cli.target import find_target
+    from mirage_cli.pipeline.judging import judge_file
+    from mirage_cli.target.gpus import find_target
 
     gpu = None if target == "auto" else find_target(target)
     programs = [p for p, _ in read([spec], dim, dtype)]

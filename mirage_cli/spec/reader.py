@@ -18,9 +18,9 @@ from pathlib import Path
 import yaml
 
 from mirage_cli.errors import Diagnostic, MirageError, SpecError
-from mirage_cli.expression import CONSTANTS, Place, ProgramReader, closest
-from mirage_cli.files import FileTooLargeError, read_bytes
 from mirage_cli.ir.program import Program, Tensor
+from mirage_cli.spec.expression import CONSTANTS, Place, ProgramReader, closest
+from mirage_cli.target.files import FileTooLargeError, read_bytes
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 20

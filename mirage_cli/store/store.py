@@ -28,11 +28,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from mirage_cli import knobs
 from mirage_cli.errors import AmbiguousIdError, StoreError, UnknownIdError
-from mirage_cli.files import check_regular
-from mirage_cli.migrations import APPLICATION_ID, MIGRATIONS
-from mirage_cli.records import (
+from mirage_cli.store.migrations import APPLICATION_ID, MIGRATIONS
+from mirage_cli.store.records import (
     Best,
     Entry,
     Json,
@@ -47,7 +45,9 @@ from mirage_cli.records import (
     dims_text,
     dump,
 )
-from mirage_cli.sqlite import Database
+from mirage_cli.store.sqlite import Database
+from mirage_cli.target.files import check_regular
+from mirage_cli.target import knobs
 
 T = TypeVar("T")
 BUSY_TIMEOUT_S = 30.0

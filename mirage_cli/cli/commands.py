@@ -1,0 +1,14 @@
+"""The commands, one module for each group. They alone print results and pick exit codes."""
+
+# In the order of `mirage --help`.
+# isort: off
+from mirage_cli.cli import search
+from mirage_cli.cli import bench
+from mirage_cli.cli import found
+from mirage_cli.cli import cache
+from mirage_cli.cli import doctor
+# isort: on
+
+from mirage_cli.cli.shared import app, err
+
+__all__ = ["app", "bench", "cache", "doctor", "err", "found", "search"]

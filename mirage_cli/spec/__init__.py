@@ -1,0 +1,1 @@
+"""What users write, as programs: YAML specs, their expressions, and the same built in Python."""

@@ -1,0 +1,1 @@
+"""What is kept: the SQLite database, its records, and their exchange between databases."""

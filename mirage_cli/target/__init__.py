@@ -1,0 +1,1 @@
+"""The machine: GPUs with their figures, the driver, environment variables, files."""
