@@ -81,19 +81,19 @@ gpu: ## Run the tests that need a GPU, and the benchmark into results/
 models: ## Search and tune 100 model-like programs and the large problems on this GPU, into results/ (an hour)
 	@$(ON_GPU) \
 	failed=; \
-	$$python -m tests.models results/$$gpu/models.md || failed=1; \
-	$$python -m tests.large_problems results/$$gpu/large_problems.md || failed=1; \
+	$$python -m tools.models results/$$gpu/models.md || failed=1; \
+	$$python -m tools.large_problems results/$$gpu/large_problems.md || failed=1; \
 	test -z "$$failed"
 
 study: $(STAMP) ## Compare the cost model with what the H200 measured, into results/
-	$(BIN)/python -m mirage_cli.pipeline.study --drawn tests/data/h200_sample.json.gz \
+	$(BIN)/python -m tools.study --drawn tests/data/h200_sample.json.gz \
 		--tuned tests/data/h200_tuned.json.gz results/h200/cost_model.md
 
 ablation: $(STAMP) ## Switch off pruning, algebra and workers in turn, into results/
-	$(BIN)/python -m tests.ablation results/ablation.md
+	$(BIN)/python -m tools.ablation results/ablation.md
 
 random: $(STAMP) ## Run 2,000 random programs through search, verifier and interpreter, into results/ (hours)
-	$(BIN)/python -m tests.sweep results/random.md
+	$(BIN)/python -m tools.sweep results/random.md
 
 mutations: $(STAMP) ## Give the verifier 1,000 wrong μGraphs instead of 200
 	MIRAGE_MUTATIONS=1000 $(PYTEST) tests/test_reject.py

@@ -1,3 +1,15 @@
 """mirage: a multi-level superoptimizer for tensor programs that writes plain Triton."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """`Graph` and every function of the spec language, which `spec.graph` has; imported when first asked for."""
+    if name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("mirage_cli.spec.graph"), name)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.store.store import Store
-from tests.ablation import FULL, VARIANTS, ablations, quickest, workers
 from tests.test_cli import TINY, spawn, write_specs
+from tools.ablation import FULL, VARIANTS, ablations, quickest, workers
 
 
 def test_an_ablation_is_printed_with_what_it_took_and_takes_no_ones_place(tmp_path: Path) -> None:

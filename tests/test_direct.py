@@ -34,7 +34,7 @@ from mirage_cli.ir.text import parse_mugraph, print_mugraph
 from mirage_cli.tune.compilefarm import CompileFarm
 from mirage_cli.tune.measure import Candidate, Failure, TensorSpec
 from mirage_cli.verify.yardstick import fresh_memory_is_nan
-from tests.launch_overhead import (
+from tools.launch_overhead import (
     CPU_FOR_GPU,
     StubCompiled,
     StubDriver,

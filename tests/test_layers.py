@@ -13,30 +13,18 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "mirage_cli"
 
-LAYERS = (
-    ("__init__", "errors", "files", "knobs"),
-    ("ir",),
-    ("spec", "graph", "expression"),
-    ("device", "target"),
-    ("algebra",),
-    ("search",),
-    ("verify",),
-    ("codegen",),
-    ("tune",),
-    ("exchange", "migrations", "records", "sqlite", "store"),
-    ("recorded", "structural"),
-    ("doctor", "judge", "pipeline"),
-    ("sdpa",),
-    ("benchmark", "picture", "report"),
-    ("benchpage", "study"),
-    ("commands",),
-    ("cli",),
-    ("__main__",),
-)
-"""Each layer may import itself and those before it."""
+PAGE = PACKAGE.parent / "docs" / "architecture.md"
 
-RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
-LIGHT = ("errors", "knobs", "ir", "spec", "target", "algebra", "search", "store", "commands", "cli")
+
+def layers() -> tuple[tuple[str, ...], ...]:
+    """The order that the architecture page states. Each layer may import itself and those before it."""
+    (line,) = [x for x in PAGE.read_text(encoding="utf-8").splitlines() if x.startswith("    errors < ")]
+    middle = [tuple(name.strip() for name in layer.split(",")) for layer in line.split("<")]
+    return ("__init__", *middle[0]), *middle[1:], ("__main__",)
+
+
+RANK = {name: rank for rank, layer in enumerate(layers()) for name in layer}
+LIGHT = ("errors", "ir", "target", "spec", "algebra", "store", "search", "cli")
 """What is imported where seconds count: at the prompt, and in the search's processes."""
 
 

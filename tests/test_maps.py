@@ -16,7 +16,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from mirage_cli.codegen.direct import Plan, first_call
 from mirage_cli.codegen.export import export_source, load_export
 from mirage_cli.codegen.maps import KEPT_MAPS, RecordedBoxKernel
-from tests.launch_overhead import StubCompiled, StubDriver, StubKernel, c_launcher, chain, schedule_of
+from tools.launch_overhead import StubCompiled, StubDriver, StubKernel, c_launcher, chain, schedule_of
 
 MAP = {"swizzle": 3, "elem_size": 2, "elem_type": 6, "block_size": [16, 16], "fp4_padded": False}
 SHAPE, STRIDES, BOX = [64, 32], [32, 1], [16, 16]

@@ -19,9 +19,9 @@ from mirage_cli.tune.child import ChildDied
 from mirage_cli.tune.interpreted import reduced_sizes
 from mirage_cli.tune.measure import Judged, Timing
 from mirage_cli.tune.trials import Trial, Tuned
-from tests import large_problems, models
 from tests.model_programs import OPERATORS, fitting, model_spec, model_specs
-from tests.searched import Row, Searchers, lost, merged, slower_than_eager
+from tools import large_problems, models
+from tools.searched import Row, Searchers, lost, merged, slower_than_eager
 
 H200 = find_target("h200")
 

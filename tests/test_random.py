@@ -3,7 +3,7 @@
 A plan of several kernels keeps intermediates in the program's type, as eager does, and may overflow where eager does.
 
 MIRAGE_RANDOM_PROGRAMS says how many; a failure shows the smallest spec that still fails in the same way.
-`tests.sweep` runs thousands in many processes, also on a GPU.
+`tools.sweep` runs thousands in many processes, also on a GPU.
 """
 
 from __future__ import annotations
@@ -314,7 +314,7 @@ outputs: {E: [n]}
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", FAILED_ON_GPU)
 def test_gpu_programs_that_failed(name: str) -> None:
-    from tests.sweep import GpuJudge
+    from tools.sweep import GpuJudge
 
     judge = GpuJudge()
     try:

@@ -16,8 +16,8 @@ from mirage_cli.codegen.export import export_source, kernels_source, load_export
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline.optimize import Pipeline, floor_of
 from mirage_cli.pipeline import searching
+from mirage_cli.pipeline.optimize import Pipeline, floor_of
 from mirage_cli.pipeline.searching import Options, Plan, search_program
 from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import load_spec, parse_spec

@@ -25,10 +25,7 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import CHOICES, COUNTS, KernelSchedule, Schedule
 from mirage_cli.ir.text import canonical_text, parse_mugraph
 from mirage_cli.pipeline.optimize import Pipeline, key_of
-from mirage_cli.pipeline.recorded import Recorded, load, write_recorded
 from mirage_cli.pipeline.searching import Options, search_program
-from mirage_cli.pipeline.study import figures, predicted_us, ranks, summary
-from mirage_cli.pipeline.study import main as study
 from mirage_cli.search import cost
 from mirage_cli.spec.reader import load_spec, parse_spec
 from mirage_cli.store.records import Key, Measurement, StoredMuGraph
@@ -54,6 +51,9 @@ from mirage_cli.tune.space import crossings, first_schedules, fitted, models, ne
 from mirage_cli.tune.surrogate import DEVIATION, Point, choose, distinct, predict
 from mirage_cli.tune.trials import Incumbent, Trial, Tuned
 from tests.mugraphs import CASES
+from tools.recorded import Recorded, load, write_recorded
+from tools.study import figures, predicted_us, ranks, summary
+from tools.study import main as study
 
 ROOT = Path(__file__).parent
 MEASUREMENTS = ROOT / "data" / "h200_measurements.json.gz"

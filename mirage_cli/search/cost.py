@@ -136,7 +136,7 @@ TERMS: Mapping[str, str] = {
     "fetched": "inputs that are fetched into the L2 before the wait arrive sooner",
     "traffic": "fetching into the L2 before the wait takes memory's time",
 }
-"""What the model consists of. `mirage_cli.pipeline.study` switches off one at a time and compares with measurements."""
+"""What the model consists of. `tools.study` switches off one at a time and compares with measurements."""
 
 
 @dataclass(frozen=True, slots=True)

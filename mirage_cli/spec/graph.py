@@ -1,6 +1,6 @@
 """The same programs as a spec gives, built in Python.
 
-    from mirage_cli.spec.graph import Graph, dot, silu
+    from mirage_cli import Graph, dot, silu
 
     g = Graph("gated", dims={"m": 8, "k": 64, "n": 32})
     X = g.input("X", "m", "k")

@@ -46,8 +46,8 @@ from mirage_cli.store.records import (
     dump,
 )
 from mirage_cli.store.sqlite import Database
-from mirage_cli.target.files import check_regular
 from mirage_cli.target import knobs
+from mirage_cli.target.files import check_regular
 
 T = TypeVar("T")
 BUSY_TIMEOUT_S = 30.0

@@ -1,6 +1,6 @@
 """Times schedules drawn at random, so that the cost model is judged on what no tuner has chosen. It needs a GPU.
 
-`python -m tests.record_sample OUT.json.gz [--count 96] [--plans 4] [--workers N]`: of every spec and instance the best
+`python -m tools.record_sample OUT.json.gz [--count 96] [--plans 4] [--workers N]`: of every spec and instance the best
 plans by the cost model, and of each the same number of schedules, every choice drawn uniformly. Those that the model
 holds to be over `HOPELESS` times slower than the best are left out: a tuner would not come near them.
 """
@@ -24,7 +24,6 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.pipeline.optimize import measured_problem, versions
-from mirage_cli.pipeline.recorded import Measured, Recorded, write_recorded
 from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.search import work
 from mirage_cli.search.tiles import default_order, tile_options
@@ -34,6 +33,7 @@ from mirage_cli.tune.compilefarm import CompileFarm, KernelResources
 from mirage_cli.tune.explore import SPILL_LIMIT_BYTES
 from mirage_cli.tune.measure import QUICK, Candidate, Failure, GpuWorker
 from mirage_cli.tune.space import GROUPS, STAGES, WARPS, complete, models, total_us
+from tools.recorded import Measured, Recorded, write_recorded
 
 SPECS = Path(__file__).parents[1] / "search_specs"
 HOPELESS = 10.0
@@ -105,7 +105,7 @@ def fit(kernels: Iterable[KernelResources], target: Target) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.record_sample", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.record_sample", description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--count", type=int, default=96)
     parser.add_argument("--plans", type=int, default=4)

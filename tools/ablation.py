@@ -1,6 +1,6 @@
 """What pruning, the algebra and several workers are worth: structural search with each of them switched off.
 
-`python -m tests.ablation PAGE` writes the page; `make ablation` writes results/ablation.md. It needs no GPU.
+`python -m tools.ablation PAGE` writes the page; `make ablation` writes results/ablation.md. It needs no GPU.
 """
 
 from __future__ import annotations

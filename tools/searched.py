@@ -1,4 +1,4 @@
-"""Programs through search and tuning, one row each: what `tests.models` and `tests.large_problems` have in common.
+"""Programs through search and tuning, one row each: what `tools.models` and `tools.large_problems` have in common.
 
 Structural search runs ahead in processes of its own, which may die, hang or raise: that is a row, not the end. With a
 GPU each program is tuned on it, and the winner is judged once more, on data that the tuner never saw; without one it
@@ -38,7 +38,7 @@ from mirage_cli.verify.numeric import longest_sum
 Row = dict[str, Any]
 OVERTIME = 4
 """A search that takes so many times its budget is given up."""
-ENTRY = "tests.searched"
+ENTRY = "tools.searched"
 CHECK_SEED = 1_000_003
 """Of the data on which the winner is judged once more."""
 

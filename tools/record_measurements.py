@@ -1,6 +1,6 @@
 """Writes what a tuned database measured as the file that `tests/test_tuner.py` judges the tuner on.
 
-`python -m tests.record_measurements DB OUT.json.gz`
+`python -m tools.record_measurements DB OUT.json.gz`
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from mirage_cli.pipeline.recorded import read_store, write_recorded
+from tools.recorded import read_store, write_recorded
 
 if __name__ == "__main__":
     database, out = map(Path, sys.argv[1:])

@@ -1,6 +1,6 @@
 """Large and plain problems through search and tuning on this machine's GPU, as a page: right, in time, near the floor?
 
-`python -m tests.large_problems PAGE [--json FILE] [--budget 20] [--only NAME...]`. The exit code is 1 where a goal is
+`python -m tools.large_problems PAGE [--json FILE] [--budget 20] [--only NAME...]`. The exit code is 1 where a goal is
 missed.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.searched import (
+from tools.searched import (
     Means,
     Row,
     add_arguments,
@@ -225,7 +225,7 @@ def cells(row: Row, budget_s: float) -> list[object]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.large_problems", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.large_problems", description=__doc__)
     add_arguments(parser, budget=20.0)
     parser.add_argument("--only", nargs="+", choices=[*goals()], help="these problems")
     given = parser.parse_args(arguments)

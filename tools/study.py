@@ -1,8 +1,8 @@
 """How good the cost model is: its predictions beside what was measured, with each of its terms switched off in turn.
 
-`python -m mirage_cli.pipeline.study --drawn SAMPLE --tuned MEASUREMENTS PAGE` writes the page. SAMPLE holds schedules that were
-drawn at random (`tests.record_sample`), MEASUREMENTS those that tuning chose: each a database that `mirage` has tuned
-into, or a file that `mirage_cli.pipeline.recorded` has made of one.
+`python -m tools.study --drawn SAMPLE --tuned MEASUREMENTS PAGE` writes the page. SAMPLE holds schedules that were
+drawn at random (`tools.record_sample`), MEASUREMENTS those that tuning chose: each a database that `mirage` has tuned
+into, or a file that `tools.recorded` has made of one.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_cli.cli.tables import sizes_text
-from mirage_cli.pipeline.recorded import Recorded, load
 from mirage_cli.search import cost
 from mirage_cli.target.gpus import Target, find_target
 from mirage_cli.tune.space import models, totals_us
+from tools.recorded import Recorded, load
 
 Array = NDArray[np.float64]
 LEAST = 0.05
@@ -202,7 +202,7 @@ def _differs(a: Figures, b: Figures) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m mirage_cli.pipeline.study", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.study", description=__doc__)
     for name in SECTIONS:
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help="a database, or a recorded file (.json.gz)")
     parser.add_argument("page", type=Path, help="the Markdown file to write")
@@ -210,9 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     files = {name: path for name in SECTIONS if (path := getattr(given, name))}
     if not files:
         parser.error("give --drawn or --tuned")
-    command = " ".join(
-        ["python -m mirage_cli.pipeline.study", *(f"--{n} {path}" for n, path in files.items()), str(given.page)]
-    )
+    command = " ".join(["python -m tools.study", *(f"--{n} {path}" for n, path in files.items()), str(given.page)])
     given.page.write_text(page({n: load(path) for n, path in files.items()}, command), encoding="utf-8")
 
 

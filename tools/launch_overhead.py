@@ -1,4 +1,4 @@
-"""What a call of an exported function costs on the CPU beyond its launches: `python -m tests.launch_overhead`.
+"""What a call of an exported function costs on the CPU beyond its launches: `python -m tools.launch_overhead`.
 
 It needs no GPU. Stubs stand for Triton's dispatch, what Triton compiles, and the GPU; the rest is the file as users
 get it, on CPU tensors. What a GPU changes: its memory is allocated by another allocator, and the current device is

@@ -1,9 +1,9 @@
 """Model-like programs at real sizes through search and tuning on this machine's GPU, as a page.
 
-`python -m tests.models PAGE [--json FILE] [--seed 0] [--first 0] [--count 100] [--budget 15] [--part i/n]`: which are
+`python -m tools.models PAGE [--json FILE] [--seed 0] [--first 0] [--count 100] [--budget 15] [--part i/n]`: which are
 right, faster than eager PyTorch, and how far the chosen plan is from the fastest that was timed. With `--part`, runs
 share the programs and the cores (one run for each GPU, chosen by CUDA_VISIBLE_DEVICES), and
-`python -m tests.models PAGE --merge FILE...` makes one page of their rows. The exit code is 1 where a kernel is wrong,
+`python -m tools.models PAGE --merge FILE...` makes one page of their rows. The exit code is 1 where a kernel is wrong,
 missing, or slower than eager PyTorch.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.model_programs import model_specs
-from tests.searched import (
+from tools.searched import (
     Means,
     Row,
     add_arguments,
@@ -113,7 +113,7 @@ def share(part: str) -> tuple[int, int]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.models", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.models", description=__doc__)
     add_arguments(parser, budget=15.0)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=100)

@@ -1,6 +1,6 @@
 """Thousands of random programs in many processes, as a page: what failed, how many were fused, how long it took.
 
-`python -m tests.sweep PAGE [--programs 2000] [--first 0] [--workers N] [--gpu]`; `make random` writes
+`python -m tools.sweep PAGE [--programs 2000] [--first 0] [--workers N] [--gpu]`; `make random` writes
 results/random.md. Each program's best plans are judged in Triton's interpreter, with --gpu its best plan on the GPU.
 The exit code is 1 where any program failed.
 """
@@ -111,7 +111,7 @@ def page(found: dict[int, Outcome], command: str, seconds: float, workers: int, 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.sweep", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.sweep", description=__doc__)
     parser.add_argument("page", type=Path)
     parser.add_argument("--programs", type=int, default=2000)
     parser.add_argument("--first", type=int, default=0)
@@ -130,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"seed {seed}: {o.problem.splitlines()[0]}", flush=True)
             if time.monotonic() - begun > given.seconds:
                 break
-    command = "python -m tests.sweep " + " ".join(sys.argv[1:])
+    command = "python -m tools.sweep " + " ".join(sys.argv[1:])
     given.page.write_text(page(found, command, time.monotonic() - begun, given.workers, given.gpu), encoding="utf-8")
     print(given.page.read_text(encoding="utf-8"))
     fused = sum(o.kernels < o.operators for o in found.values()) / len(found)
