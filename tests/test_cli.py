@@ -932,7 +932,6 @@ INTERRUPTIBLE = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from mirage_cli.cli.main import main
-from mirage_cli.codegen.export import load_export
 main()
 """
 """`mirage`, also where the tests run in the background of a shell, which ignores the signal."""
@@ -950,7 +949,6 @@ def interrupted(name, *rest):
     return real(name, *rest)
 builtins.__import__ = interrupted
 from mirage_cli.cli.main import main
-from mirage_cli.codegen.export import load_export
 main()
 """
 """`mirage`, interrupted in the middle of its imports."""

@@ -262,7 +262,7 @@ class _Searchers:
             self.stop.set()
         if self.stop.is_set():
             self.kill()
-        self.pool.shutdown(wait=not self.stop.is_set(), cancel_futures=True)
+        self.pool.shutdown(cancel_futures=True)  # a pool that is not waited for may be half closed as Python ends
 
     def new_pool(self, workers: int) -> ProcessPoolExecutor:
         return ProcessPoolExecutor(workers, self.context, initializer=_become_searcher, initargs=(self.stop,))
@@ -281,7 +281,7 @@ class _Searchers:
             try:
                 return self.futures[i].result()
             except BrokenProcessPool:
-                self.pool.shutdown(wait=False)
+                self.pool.shutdown()
                 self.pool = self.new_pool(1)
                 self.futures[i] = self.submit(self.programs[i], self.options.workers)
                 return self.futures[i].result()
