@@ -15,8 +15,9 @@ from mirage_cli.cli.tables import bench_figure, bench_table, remarks
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.errors import EarlierBenchError
 from mirage_cli.ir.program import Program
+from mirage_cli.pipeline import benchmark
 from mirage_cli.pipeline.benchmark import asked_for, fastest, read_rows, regressions, run
-from mirage_cli.pipeline.optimize import Pipeline, benchmark, key_of
+from mirage_cli.pipeline.optimize import Pipeline, key_of
 from mirage_cli.pipeline.sdpa import attention_sources, sdpa_source
 from mirage_cli.pipeline.searching import Options
 from mirage_cli.spec.reader import load_spec, parse_spec

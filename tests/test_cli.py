@@ -35,7 +35,7 @@ from mirage_cli.errors import EmptyStoreError, OtherGpuError
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline import searching
 from mirage_cli.store.store import Store
-from mirage_cli.target.gpus import gpus as target
+from mirage_cli.target import gpus
 
 TINY = """\
 name: tiny
@@ -166,7 +166,7 @@ def mirage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     write_specs(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MIRAGE_DB", str(tmp_path / "mirage.db"))
-    monkeypatch.setattr(target, "driver_version", lambda: None)
+    monkeypatch.setattr(gpus, "driver_version", lambda: None)
 
     def run(*args: object) -> Run:
         monkeypatch.setattr(sys, "argv", ["mirage", *map(str, args)])
@@ -488,9 +488,9 @@ def test_a_knob_that_cannot_be_read_is_a_message(mirage: Mirage, monkeypatch: py
 
 
 def test_a_gpu_to_measure_on_is_the_one_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    h200 = target.find_target("h200")
-    monkeypatch.setattr(target, "driver_version", lambda: "570.86")
-    monkeypatch.setattr(target, "local_target", lambda: h200)
+    h200 = gpus.find_target("h200")
+    monkeypatch.setattr(gpus, "driver_version", lambda: "570.86")
+    monkeypatch.setattr(gpus, "local_target", lambda: h200)
     assert local_gpu("auto", "measure") is local_gpu("H200", "measure") is h200
     with pytest.raises(OtherGpuError, match="the GPU of this machine is h200, not h100"):
         local_gpu("sm_90", "measure")
@@ -618,8 +618,8 @@ def test_this_machines_gpu_comes_before_another_that_was_measured(
     found: Mirage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert found("search", "tiny.yaml", "--no-tune", "--target", "a100").code == 0
-    monkeypatch.setattr(target, "driver_version", lambda: "570.86")
-    monkeypatch.setattr(target, "local_target", lambda: target.find_target("a100"))
+    monkeypatch.setattr(gpus, "driver_version", lambda: "570.86")
+    monkeypatch.setattr(gpus, "local_target", lambda: gpus.find_target("a100"))
     assert "\nGPU       a100\n" in found("export", "tiny.yaml").out
 
 

@@ -14,7 +14,7 @@ import pytest
 from mirage_cli.errors import GraphError, SpecError
 from mirage_cli.ir.derived import DERIVED
 from mirage_cli.ir.ops import OPS
-from mirage_cli.spec import graph, load_spec, parse_spec
+from mirage_cli.spec import graph
 from mirage_cli.spec.expression import FUNCTIONS
 from mirage_cli.spec.graph import (
     Graph,
@@ -31,6 +31,7 @@ from mirage_cli.spec.graph import (
     sum,
     where,
 )
+from mirage_cli.spec.reader import load_spec, parse_spec
 
 SPECS = Path(__file__).parent.parent / "search_specs"
 

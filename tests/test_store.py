@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 
 from mirage_cli.errors import AmbiguousIdError, ExchangeError, StoreError, UnknownIdError
+from mirage_cli.store import exchange
 from mirage_cli.store.migrations import APPLICATION_ID, MIGRATIONS
 from mirage_cli.store.records import Winner
-from mirage_cli.store.store import Best, Key, Measurement, Store, StoredMuGraph, StoredSearch, default_path, exchange
+from mirage_cli.store.store import Best, Key, Measurement, Store, StoredMuGraph, StoredSearch, default_path
 
 ROOT = Path(__file__).parent.parent
 KEY = Key("cafe", (("m", 16), ("k", 4096)), "float16", "NVIDIA H200", "570.1", "2.11.0", "3.6.0", "0.1.0")

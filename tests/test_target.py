@@ -12,15 +12,14 @@ from typing import Any
 import pytest
 
 from mirage_cli.errors import KnobError, TargetError
+from mirage_cli.target import device, knobs
 from mirage_cli.target.gpus import (
     REPRESENTATIVE,
     TARGETS,
     Target,
-    device,
     driver_version,
     find_target,
     from_device,
-    knobs,
     local_target,
 )
 
