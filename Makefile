@@ -96,7 +96,7 @@ random: $(STAMP) ## Run 2,000 random programs through search, verifier and inter
 	$(BIN)/python -m tools.sweep results/random.md
 
 mutations: $(STAMP) ## Give the verifier 1,000 wrong μGraphs instead of 200
-	MIRAGE_MUTATIONS=1000 $(PYTEST) tests/test_reject.py
+	MIRAGE_MUTATIONS=1000 $(PYTEST) tests/verify/test_reject.py
 
 clean: ## Remove all that the tasks above have made, results apart
 	rm -rf $(VENV) .mirage build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""Writes what a tuned database measured as the file that `tests/test_tuner.py` judges the tuner on.
+"""Writes what a tuned database measured as the file that `tests/tune/test_tuner.py` judges the tuner on.
 
 `python -m tools.record_measurements DB OUT.json.gz`
 """

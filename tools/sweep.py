@@ -25,8 +25,8 @@ from mirage_cli.pipeline.optimize import measured_problem
 from mirage_cli.tune.interpreted import Interpreter
 from mirage_cli.tune.measure import Candidate, Failure, GpuWorker, Judged, Standard
 from mirage_cli.verify.numeric import longest_sum
+from tests.pipeline.test_random import LIMIT_S, PLANS, Judge, Outcome, outcome
 from tests.random_programs import random_spec
-from tests.test_random import LIMIT_S, PLANS, Judge, Outcome, outcome
 
 FUSED = 0.95
 """The part of all programs that should take fewer kernels than they have operators."""

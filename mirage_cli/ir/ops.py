@@ -2,7 +2,7 @@
 
 A row is written in "tagless" style: its `field` and `canon` columns are functions of an interpreter (`F`, the pair of
 finite fields of `verify.field`; `A`, the canonical forms of `algebra.canonical`), so the table depends on neither.
-Every column of every row is run by `tests/test_ops.py`; a new operator is one row and no other file.
+Every column of every row is run by `tests/ir/test_ops.py`; a new operator is one row and no other file.
 """
 
 from __future__ import annotations

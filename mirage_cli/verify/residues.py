@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 MODULI = (3036803039, 1518401519, 759200759, 379600379)
 """The largest chain of four primes p = 2q + 1 with every prime ≡ 3 mod 4 whose products fit in int64 (found by
-descending search; `tests/test_field.py` proves that they are primes)."""
+descending search; `tests/verify/test_field.py` proves that they are primes)."""
 
 LEVELS = len(MODULI)
 FINITE, PLUS_INF, MINUS_INF, UNDEFINED = 0, 1, -1, 2

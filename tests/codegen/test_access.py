@@ -23,8 +23,7 @@ from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.tune.compilefarm import CompileFarm, KernelResources
 from mirage_cli.tune.measure import Candidate
 from mirage_cli.tune.space import chunk_sizes, settled
-from tests.mugraphs import CASES
-from tests.test_triton import (
+from tests.codegen.test_triton import (
     PRODUCT,
     PRODUCTS,
     SPLIT_TWO,
@@ -39,6 +38,7 @@ from tests.test_triton import (
     schedule,
     specs,
 )
+from tests.mugraphs import CASES
 
 
 def choosing(plan: Schedule, **choices: Any) -> Schedule:
@@ -212,7 +212,7 @@ def test_a_specialized_kernel_reads_everything_through_descriptors() -> None:
 
 
 def test_a_specialized_loop_with_a_mask_is_not_taken_apart() -> None:
-    graph = parse_mugraph((Path(__file__).parent / "golden" / "best" / "gqa_prefill.mugraph").read_text())
+    graph = parse_mugraph((Path(__file__).parents[1] / "golden" / "best" / "gqa_prefill.mugraph").read_text())
     (k,) = graph.kernels
     tiles = " ".join(
         f"{d}={64 if d in 'qs' else 1 if d in 'hg' else 128}" for d in k.with_role("grid", "split", "loop")

@@ -12,7 +12,7 @@ from mirage_cli.ir.program import Eqn
 from mirage_cli.ir.text import MuGraphTextError, canonical_text, mugraph_id, parse_mugraph, print_mugraph
 from tests.mugraphs import CASES
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 HEADER = """mugraph g float32
 dims m=8 n=8 j=8 k=64 l=64
 input X f32[m, k]

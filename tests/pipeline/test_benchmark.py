@@ -28,7 +28,7 @@ from mirage_cli.tune import bench
 from mirage_cli.tune.bench import Row
 from mirage_cli.tune.measure import QUICK, Accuracy, Candidate, Failure, FailureKind, GpuWorker, Problem, Timing
 
-SPECS = Path(__file__).parent.parent / "search_specs"
+SPECS = Path(__file__).parents[2] / "search_specs"
 SMALL = {"q": 12, "s": 20, "m": 3, "d": 8, "e": 8, "h": 2}
 
 ATTENTION = """\

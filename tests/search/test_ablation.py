@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.store.store import Store
-from tests.test_cli import TINY, spawn, write_specs
+from tests.cli.test_cli import TINY, spawn, write_specs
 from tools.ablation import FULL, VARIANTS, ablations, quickest, workers
 
 

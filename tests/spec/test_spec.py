@@ -18,7 +18,7 @@ from mirage_cli.spec.expression import FUNCTIONS
 from mirage_cli.spec.reader import MAX_BYTES, Spec, SpecFileError, load_spec, parse_spec
 from mirage_cli.verify.numeric import reference64
 
-ROOT = Path(__file__).parent
+ROOT = Path(__file__).parents[1]
 ERRORS = ROOT / "golden" / "errors"
 SPECS = sorted((ROOT.parent / "search_specs").glob("*.yaml"))
 

@@ -28,8 +28,8 @@ from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import Interpreter, reduced_schedule
 from mirage_cli.tune.space import first_schedules
+from tests.codegen.test_access import elements_fetched
 from tests.random_programs import random_spec, shrink
-from tests.test_access import elements_fetched
 
 PROGRAMS = int(os.environ.get("MIRAGE_RANDOM_PROGRAMS", "30"))
 TARGET = find_target("h100")

@@ -33,7 +33,7 @@ from mirage_cli.spec.graph import (
 )
 from mirage_cli.spec.reader import load_spec, parse_spec
 
-SPECS = Path(__file__).parent.parent / "search_specs"
+SPECS = Path(__file__).parents[2] / "search_specs"
 
 
 def gated_mlp() -> Graph:

@@ -55,7 +55,7 @@ from tools.recorded import Recorded, load, write_recorded
 from tools.study import figures, predicted_us, ranks, summary
 from tools.study import main as study
 
-ROOT = Path(__file__).parent
+ROOT = Path(__file__).parents[1]
 MEASUREMENTS = ROOT / "data" / "h200_measurements.json.gz"
 SAMPLE = ROOT / "data" / "h200_sample.json.gz"
 TUNED = ROOT / "data" / "h200_tuned.json.gz"

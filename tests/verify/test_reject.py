@@ -27,7 +27,7 @@ from mirage_cli.verify.proof import proved
 from mirage_cli.verify.semantics import Slices, Window
 from tests.mugraphs import CASES, Case, Write, case, matmul
 from tests.mutations import mutate
-from tests.test_interpret import agrees_in_float64
+from tests.verify.test_interpret import agrees_in_float64
 
 
 @pytest.mark.parametrize("name", CASES)

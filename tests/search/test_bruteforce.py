@@ -1,6 +1,6 @@
 """Completeness: on tiny spaces the search, with pruning off, finds what brute force finds, and each loss has a reason.
 
-`UPDATE_GOLDEN=1 pytest tests/test_bruteforce.py` writes the losses anew; read the difference before keeping it.
+`UPDATE_GOLDEN=1 pytest tests/search/test_bruteforce.py` writes the losses anew; read the difference before keeping it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mirage_cli.target.gpus import find_target
 from tests.bruteforce import Space, canonical, everything, text_of, texts, within
 from tests.programs import program
 
-LOSSES = Path(__file__).parent / "golden" / "losses"
+LOSSES = Path(__file__).parents[1] / "golden" / "losses"
 ALL = 10**6
 
 SPACES = {

@@ -19,7 +19,7 @@ from mirage_cli.ir.schedule import Schedule
 from mirage_cli.search import cost
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.space import models
-from tests.test_triton import kernel, schedule
+from tests.codegen.test_triton import kernel, schedule
 
 COMPILE = """
 import json, sys

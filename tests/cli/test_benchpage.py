@@ -12,7 +12,7 @@ import pytest
 from mirage_cli.cli import benchpage
 from mirage_cli.cli.tables import bench_table
 
-RESULTS = Path(__file__).parent.parent / "results"
+RESULTS = Path(__file__).parents[2] / "results"
 
 
 def contestant(us: float | None, failure: str | None = None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from mirage_cli.cli.picture import CHAR, Box, html, lay_out, load_text, store_te
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.text import parse_mugraph, print_mugraph
 
-GOLDEN = sorted((Path(__file__).parent / "golden").rglob("*.mugraph"))
+GOLDEN = sorted((Path(__file__).parents[1] / "golden").rglob("*.mugraph"))
 SVG = "{http://www.w3.org/2000/svg}"
 
 

@@ -27,7 +27,7 @@ from mirage_cli.tune.interpreted import Interpreter, Judged, reduced_schedule, r
 from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.numeric import NumericVerdict, draw_inputs, judge
 
-SPECS = Path(__file__).parent.parent / "search_specs"
+SPECS = Path(__file__).parents[2] / "search_specs"
 INSTANCES = {
     f"{path.stem} {' '.join(f'{d}={n}' for d, n in change.items())}".strip(): (path, change)
     for path in sorted(SPECS.glob("*.yaml"))

@@ -22,7 +22,7 @@ from mirage_cli.store.migrations import APPLICATION_ID, MIGRATIONS
 from mirage_cli.store.records import Winner
 from mirage_cli.store.store import Best, Key, Measurement, Store, StoredMuGraph, StoredSearch, default_path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 KEY = Key("cafe", (("m", 16), ("k", 4096)), "float16", "NVIDIA H200", "570.1", "2.11.0", "3.6.0", "0.1.0")
 SCHEDULE = {"k0": {"tiles": [["m", 16]], "order": ["m"], "warps": 4}}
 FIRST = StoredMuGraph("aaaa00000000", "mugraph first\n", 0, 1, 10.5, {"bound": "2^-30"})

@@ -405,7 +405,7 @@ def test_child_ends_with_its_parent(tmp_path: Path) -> None:
         "from mirage_cli.tune.child import Child; import os;"
         "print(Child('stuck').pid, flush=True); os.kill(os.getpid(), 9)"
     )
-    root = str(Path(__file__).parents[1])
+    root = str(Path(__file__).parents[2])
     env = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{tmp_path}"}
     pid = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env).stdout)
     deadline = time.monotonic() + 60

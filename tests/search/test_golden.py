@@ -1,6 +1,6 @@
 """The structures that the search must find by itself, as the text of the best μGraph of real specs.
 
-`UPDATE_GOLDEN=1 pytest tests/test_golden.py` writes the files anew; read the difference before keeping it.
+`UPDATE_GOLDEN=1 pytest tests/search/test_golden.py` writes the files anew; read the difference before keeping it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.spec.reader import load_spec
 from mirage_cli.target.gpus import find_target
 
-ROOT = Path(__file__).parent
+ROOT = Path(__file__).parents[1]
 H200 = find_target("h200")
 
 CASES = {
