@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -12,8 +12,9 @@ from typing import Any
 
 from mirage_cli.errors import EarlierBenchError
 from mirage_cli.ir.program import Program
+from mirage_cli.pipeline.library import LIBRARY, library
 from mirage_cli.pipeline.optimize import Pipeline, floor_of, key_of, measured_problem, versions
-from mirage_cli.pipeline.sdpa import attention_sources, sdpa_source
+from mirage_cli.pipeline.sdpa import sdpa_source
 from mirage_cli.target.files import read_bytes
 from mirage_cli.target.gpus import driver_version
 from mirage_cli.tune.bench import Row, baseline, run_bench
@@ -40,21 +41,12 @@ BASELINES: Mapping[str, Callable[[Program, Problem], Candidate | str]] = {
 """What a program may be compared with: a contestant, or why there is none."""
 
 
-LIBRARY = "library"
-"""The fastest right one of `library`, in the row's context."""
 AGAINST = (*BASELINES, LIBRARY)
+"""The last: the fastest right one of `library`, in the row's context."""
 MAX_BYTES = 1 << 28
 """Of an earlier run's file: one row with its samples has some ten thousand."""
 WRONG = 0.05
 """A library's call that is further than this from float64, relatively, computes something else."""
-
-
-def library(program: Program, problem: Problem) -> dict[str, Candidate]:
-    """What this machine's libraries offer for a program, by what it is called."""
-    found = {name: baseline(name, problem) for name in ("eager", "compile")}
-    sources = attention_sources(program)
-    found |= {n: Candidate(n, source, kind="function", timeout_s=60.0) for n, source in sources.items()}
-    return {n: replace(c, id=f"{LIBRARY}: {n}") for n, c in found.items()}
 
 
 def fastest(tried: Mapping[str, Row]) -> dict[str, Any]:
@@ -116,7 +108,9 @@ def run(pipeline: Pipeline, program: Program, against: Sequence[str]) -> dict[st
     problem = measured_problem(program, pipeline.options.seed)
     made = {n: BASELINES[n](program, problem) for n in against if n != LIBRARY}
     tried = library(program, problem) if LIBRARY in against else {}
-    contestants = [c for c in (*made.values(), *tried.values()) if isinstance(c, Candidate)]
+    same = {c.source: n for n, c in made.items() if isinstance(c, Candidate)}
+    contestants = [c for c in made.values() if isinstance(c, Candidate)]
+    contestants += [c for c in tried.values() if c.source not in same]
     found = {n: _figures(Row(n), why) for n, why in made.items() if isinstance(why, str)}
     exported = Candidate("mirage", best.source) if best else None
     if exported is not None:
@@ -128,7 +122,7 @@ def run(pipeline: Pipeline, program: Program, against: Sequence[str]) -> dict[st
         found |= {r.name: _figures(r, str(r.failure) if r.failure else None) for r in rows}
         if tried:
             by_id = {r.name: r for r in rows}
-            found[LIBRARY] = fastest({n: by_id[c.id] for n, c in tried.items()})
+            found[LIBRARY] = fastest({n: by_id[same.get(c.source, c.id)] for n, c in tried.items()})
     if exported is not None and found["mirage"]["failure"] is None:
         found["mirage"]["wrong"] = wrong_by_the_yardstick(pipeline.worker(), program, exported)
     return {

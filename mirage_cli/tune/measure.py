@@ -12,6 +12,8 @@ The module text of a candidate defines, for `kind="kernels"`:
 and for `kind="function"` (eager PyTorch, a compiled function, a library):
 
     make(inputs) -> fn                       fn(*inputs) returns the output tensor, or a tuple of them
+    pack(inputs) -> inputs                   where there is one: what a library's user prepares once (weights side by
+                                             side, a cache in its layout); `make` and `fn` are given its result
 """
 
 from __future__ import annotations

@@ -160,8 +160,9 @@ class Setting:
         """The candidate as a function of an input set's number. Workspace is one for all sets, as in a real caller."""
         module = load_module(candidate.source, self.directory)
         if candidate.kind == "function":
-            fn = module.make(sets[0][0])
-            return lambda i: list(yardstick.as_tuple(fn(*sets[i][0])))
+            given = [module.pack(inputs) if hasattr(module, "pack") else inputs for inputs, _ in sets]
+            fn = module.make(given[0])
+            return lambda i: list(yardstick.as_tuple(fn(*given[i])))
         scratch = module.make_scratch(self.device)
         for x in scratch:
             if x.is_floating_point():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from math import nan
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,8 +19,9 @@ from mirage_cli.errors import EarlierBenchError
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline import benchmark
 from mirage_cli.pipeline.benchmark import asked_for, fastest, read_rows, regressions, run
+from mirage_cli.pipeline.library import packed_source
 from mirage_cli.pipeline.optimize import Pipeline, key_of
-from mirage_cli.pipeline.sdpa import attention_sources, sdpa_source
+from mirage_cli.pipeline.sdpa import attention_sources, flashinfer_sources, sdpa_source
 from mirage_cli.pipeline.searching import Options
 from mirage_cli.spec.reader import load_spec, parse_spec
 from mirage_cli.store.records import Best, StoredMuGraph
@@ -50,7 +53,7 @@ def attention(program: str, output: str = "[b, h, q, e]") -> Program:
     return parse_spec(text).at()
 
 
-def assert_same(program: Program, source: str | None) -> None:
+def assert_same(program: Program, source: str | None, function: str = "make") -> None:
     """The function of the source computes what eager PyTorch computes, here in float64."""
     assert source is not None
     modules: list[dict[str, Any]] = [{}, {"torch": torch}]
@@ -59,8 +62,9 @@ def assert_same(program: Program, source: str | None) -> None:
     generator = torch.Generator().manual_seed(0)
     shapes = [[program.sizes[d] for d in t.dims] for t in program.inputs]
     inputs = [torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes]
-    result = modules[0]["make"](inputs)(*inputs)
-    assert result.is_contiguous()
+    given = modules[0]["pack"](inputs) if "pack" in modules[0] else inputs
+    result = modules[0]["make"](given)(*given) if function == "make" else modules[0][function](*given)
+    assert isinstance(result, tuple) or result.is_contiguous()
     torch.testing.assert_close(result, modules[1]["reference"](*inputs))
 
 
@@ -163,6 +167,98 @@ def test_what_is_no_attention_is_not_found(what: str) -> None:
 def test_two_outputs_are_no_attention() -> None:
     program = attention("P = softmax(dot(Q, K, d), s)\nO = dot(P, V, s)", "[b, h, q, e]\n  P: [b, h, q, s]")
     assert sdpa_source(program) is None
+
+
+# -- libraries
+
+PACKED = """\
+name: packed
+dims: {m: 3, h: 2, d: 4, n: 5, r: 2}
+inputs:
+  X: [m, h, d]
+  U: [h, d, n]
+  V: [n, d, h]
+  W: [r, h, d]
+  B: [r, n]
+  Z: [m, n]
+program: |
+  PROGRAM
+outputs: OUTPUTS
+"""
+PACK = {
+    "gated": ("O = silu(dot(X, U, h, d)) * dot(V, X, h, d) + Z", "{O: [m, n]}"),
+    "low rank": ("O = dot(X, U, h, d) + dot(dot(X, W, h, d), B, r)", "{O: [m, n]}"),
+    "of a norm, several outputs": (
+        "Y = rms_norm(X, h, d)\n  A = dot(Y, U, h, d)\n  C = dot(Y, W, h, d)",
+        "{C: [r, m], A: [m, n]}",
+    ),
+}
+NOT_PACKED = {
+    "one product": ("O = dot(X, U, h, d) * Z", "{O: [m, n]}"),
+    "different axes": ("O = sum(dot(X, U, h), d) + dot(X, V, h, d)", "{O: [m, n]}"),
+    "weights used twice": ("O = dot(X, U, h, d) * dot(X, V, h, d) + sum(U, h, d) + sum(V, h, d)", "{O: [m, n]}"),
+}
+
+
+@pytest.mark.parametrize("what", PACK)
+def test_products_of_one_value_are_one_with_packed_weights(what: str) -> None:
+    program = parse_spec(PACKED.replace("PROGRAM", PACK[what][0]).replace("OUTPUTS", PACK[what][1])).at()
+    source = packed_source(program)
+    assert_same(program, source, "reference")
+    assert source is not None and source.count(" @ weights") == 1 and "torch.einsum" not in source.split("def back")[0]
+
+
+@pytest.mark.parametrize("what", NOT_PACKED)
+def test_nothing_is_packed_where_no_product_has_a_like(what: str) -> None:
+    program = parse_spec(PACKED.replace("PROGRAM", NOT_PACKED[what][0]).replace("OUTPUTS", NOT_PACKED[what][1])).at()
+    assert packed_source(program) is None
+
+
+class Paged:
+    """What FlashInfer's wrappers compute, from their documentation: attention over a paged cache."""
+
+    def __init__(self, workspace: torch.Tensor, layout: str, use_tensor_cores: bool = False) -> None:
+        assert layout == "NHD"
+
+    def plan(self, *args: Any, causal: bool = False, sm_scale: float = 0.0, **_: Any) -> None:
+        *rows, self.pages, self.indices, last, heads, key_heads, _, page = args
+        self.rows = rows[0] if rows else torch.arange(len(last) + 1)
+        assert (last == page).all()
+        self.shared, self.causal, self.scale = heads // key_heads, causal, sm_scale
+
+    def run(self, q: torch.Tensor, cache: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        out = torch.empty(*q.shape[:2], cache[1].shape[-1], dtype=q.dtype)
+        for b in range(len(self.rows) - 1):
+            pages = self.indices[self.pages[b] : self.pages[b + 1]].long()
+            rows = slice(int(self.rows[b]), int(self.rows[b + 1]))
+            k, v = (x[pages].flatten(0, 1).repeat_interleave(self.shared, 1).transpose(0, 1) for x in cache)
+            scores = self.scale * (q[rows].transpose(0, 1) @ k.mT)
+            if self.causal:
+                scores += torch.full(scores.shape[1:], -torch.inf).triu(1 + scores.shape[2] - scores.shape[1])
+            out[rows] = (scores.softmax(-1) @ v).transpose(0, 1)
+        return out
+
+
+@pytest.mark.parametrize(
+    ("spec", "sizes", "count"),
+    [("gqa_decode", {"b": 2, "s": 32, "g": 3}, 3), ("gqa_prefill", {"q": 32, "s": 32}, 1), ("gqa", {"q": 5}, 3)],
+)
+def test_flashinfer_gets_its_own_layout(
+    spec: str, sizes: dict[str, int], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = load_spec(SPECS / f"{spec}.yaml")
+    program = found.at({d: n for d, n in (SMALL | {"s": 48} | sizes).items() if d in dict(found.dims)})
+    names = ("BatchPrefillWithPagedKVCacheWrapper", "BatchDecodeWithPagedKVCacheWrapper")
+    monkeypatch.setitem(sys.modules, "flashinfer", SimpleNamespace(**dict.fromkeys(names, Paged)))
+    sources = flashinfer_sources(program)
+    assert len(sources) == count
+    for source in sources.values():
+        assert_same(program, source)
+
+
+def test_flashinfer_is_left_out_where_it_takes_no_such_attention() -> None:
+    assert flashinfer_sources(attention("O = dot(softmax(dot(Q, K, d), s), V, s)")) == {}  # 7 keys are no pages
+    assert flashinfer_sources(attention("O = dot(dot(Q, K, d), V, s)")) == {}
 
 
 # -- rows
