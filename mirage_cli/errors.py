@@ -104,6 +104,10 @@ class EmptyStoreError(MirageError):
         super().__init__("no kernel of such a size and type is stored\n    run `mirage search` first, or name specs")
 
 
+class DamagedResultError(MirageError):
+    """A document that should be a result's, and is none. The message says what is amiss."""
+
+
 class NothingStoredError(MirageError):
     """A command that needs an earlier search's result, which is not there."""
 

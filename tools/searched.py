@@ -24,8 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline.optimize import Pipeline, floor_of, measured_problem, versions
+from mirage_cli.pipeline.optimize import finish
+from mirage_cli.pipeline.problem import floor_of, measured_problem, versions
+from mirage_cli.pipeline.results import Result
 from mirage_cli.pipeline.searching import Found, Options, search_program
+from mirage_cli.pipeline.session import Session
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.store.store import Store
 from mirage_cli.target.gpus import Target, driver_version, find_target, local_target
@@ -118,15 +121,16 @@ def main(connection: Any) -> None:
 # -- tuning
 
 
-class Tuning(Pipeline):
-    """The pipeline, which remembers what tuning found."""
+class Remembering(Session):
+    """A session that remembers what tuning found."""
 
     tuned: Tuned | None = None
 
-    def tune(self, *given: Any, **named: Any) -> Any:
-        self.tuned = None
-        self.tuned = super().tune(*given, **named)
-        return self.tuned
+    def __init__(self, target: Target, options: Options, store: Store, measures: bool) -> None:
+        super().__init__(target, options, store, measures, lambda _: None, on_tuned=self.remember)
+
+    def remember(self, tuned: Tuned) -> None:
+        self.tuned = tuned
 
     def checked(self, program: Program) -> str | None:
         """What is wrong with the winner on data that the tuner never saw. What eager PyTorch overflows on too may
@@ -186,26 +190,26 @@ def rows(jobs: Sequence[Job], means: Means, seconds: float = float("inf")) -> It
         Searchers(means.searchers, means.target, searching) as searchers,
     ):
         waiting = [searchers.submit(j.program) for j in jobs]
-        pipeline: Tuning | None = None
+        session: Remembering | None = None
         try:
             for j, future in zip(jobs, waiting, strict=True):
                 if time.monotonic() - begun > seconds:
                     return
-                if pipeline is None:
-                    pipeline = Tuning(means.target, means.options, store, means.measures, lambda _: None)
-                    pipeline.prepare()
+                if session is None:
+                    session = Remembering(means.target, means.options, store, means.measures)
+                    session.prepare()
                 row = about(j, means.target)
                 try:
-                    row |= one(j, future, pipeline)
+                    row |= one(j, future, session)
                 except Exception as error:  # the border of the run: a program that fails is a row
                     row |= {"state": "failed", "problem": last_line(error)}
                     row["traceback"] = "".join(traceback.format_exception(error))
-                    pipeline.__exit__()
-                    pipeline = None
+                    session.__exit__()
+                    session = None
                 yield row
         finally:
-            if pipeline is not None:
-                pipeline.__exit__()
+            if session is not None:
+                session.__exit__()
 
 
 def last_line(error: Exception) -> str:
@@ -226,18 +230,21 @@ def about(j: Job, target: Target) -> Row:
     }
 
 
-def one(j: Job, future: Future[Found], pipeline: Tuning) -> Row:
+def one(j: Job, future: Future[Found], session: Remembering) -> Row:
     """What search and tuning found for one program. It waits for the search to end."""
     found = future.result()
     begun = time.monotonic()
-    document = pipeline.finish(j.program, j.text, found)
+    session.tuned = None
+    finished = finish(session, j.program, j.text, found)
     took = time.monotonic() - begun
-    row = result(document, pipeline.tuned if pipeline.measures else None)
+    if not isinstance(finished, Result):
+        raise RuntimeError(finished.problem)
+    row = result_row(finished, session.tuned if session.measures else None)
     row["seconds"] = {"search": found.seconds, "tune": took, "all": found.seconds + took}
     row["rejected_by_verifier"] = list(found.rejected)
-    if pipeline.measures and row["state"] == "right":
+    if session.measures and row["state"] == "right":
         try:
-            problem = pipeline.checked(j.program)
+            problem = session.checked(j.program)
         except MeasureError as error:  # its figures stay
             return row | {"state": "failed", "problem": f"while the winner was checked: {error}"}
         row |= {"state": "wrong", "problem": problem} if problem is not None else {}
@@ -250,23 +257,24 @@ def one(j: Job, future: Future[Found], pipeline: Tuning) -> Row:
 CONTEXTS = ("chain_us", "alone_us")
 
 
-def result(document: Mapping[str, Any], tuned: Tuned | None) -> Row:
-    """The document's part of a row and, where there was tuning, what was timed and what was refused."""
-    best = document["best"]
+def result_row(found: Result, tuned: Tuned | None) -> Row:
+    """The result's part of a row and, where there was tuning, what was timed and what was refused."""
+    best = found.best
+    times = best.times if best else None
     row: Row = {
         "state": "right" if best else "none",
-        "stopped": {"search": document["search"]["stopped"]},
-        "time_us": best and best["time_us"],
-        "spread_us": best and best.get("spread_us"),
-        "kernels": best and best["kernels"],
-        "as_written": bool(best) and best["id"] == document["as_written"],
-        "predicted_us": best and best.get("predicted_us"),
+        "stopped": {"search": found.search.stopped},
+        "time_us": times and times.time_us,
+        "spread_us": times and times.spread_us,
+        "kernels": best and best.kernels,
+        "as_written": best is not None and best.id == found.as_written,
+        "predicted_us": best and best.predicted_us,
     }
-    row |= {c: best[c] for c in CONTEXTS if best and c in best}
+    row |= {c: getattr(times, c) for c in CONTEXTS if times}
     if tuned is None:
-        return row | ({} if best else {"problem": ", ".join(document.get("dropped", ())) or "no plan"})
+        return row | ({} if best else {"problem": ", ".join(found.dropped) or "no plan"})
     row["stopped"]["tuning"] = tuned.stopped
-    row["tuning"] = document.get("tuning", {}).get("phases")
+    row["tuning"] = found.tuning and dict(found.tuning.phases)
     row["trials"], row["failures"] = len(tuned.trials), dict(tuned.failures)
     eager = tuned.baselines.get("eager")
     if isinstance(eager, Timing):

@@ -21,7 +21,7 @@ from pathlib import Path
 import triton
 
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline.optimize import measured_problem
+from mirage_cli.pipeline.problem import measured_problem
 from mirage_cli.tune.interpreted import Interpreter
 from mirage_cli.tune.measure import Candidate, Failure, GpuWorker, Judged, Standard
 from mirage_cli.verify.numeric import longest_sum

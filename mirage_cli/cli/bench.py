@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from mirage_cli.cli.search import finished
 from mirage_cli.cli.shared import (
     Budget,
     Context,
@@ -66,10 +65,13 @@ def bench(
 ) -> None:
     """Compare the best kernels with baselines on this GPU: one process, cold inputs, one method, interleaved."""
     from mirage_cli.cli import benchpage
-    from mirage_cli.cli.tables import bench_table, remarks, sizes_text
+    from mirage_cli.cli.tables import about_text, bench_table, remarks
     from mirage_cli.pipeline.benchmark import AGAINST, asked_for, read_rows, regressions, run
-    from mirage_cli.pipeline.optimize import Pipeline
+    from mirage_cli.pipeline.kept import has_kernel
+    from mirage_cli.pipeline.optimize import finish
+    from mirage_cli.pipeline.results import Unfinished
     from mirage_cli.pipeline.searching import search_all
+    from mirage_cli.pipeline.session import Session
 
     programs = read(specs or (), dim, dtype)
     names = list(dict.fromkeys(n.strip() for n in against.split(",") if n.strip()))
@@ -83,22 +85,21 @@ def bench(
     with (
         open_store(db) as store,
         status(False) as tell,
-        Pipeline(gpu, wanted, store, True, tell, command_line()) as pipeline,
+        Session(gpu, wanted, store, True, tell, command_line()) as session,
     ):
         programs = programs or stored_programs(store, overrides(dim), dtype)
-        todo = [p for p, _ in programs if not pipeline.has_kernel(p)]
+        todo = [p for p, _ in programs if not has_kernel(session, p)]
         if todo:
-            pipeline.prepare()
+            session.prepare()
         found = search_all(todo, gpu, wanted)
         for program, text in programs:
-            if not pipeline.has_kernel(program):
-                searched = next(found)
-                result = finished(pipeline, program, text, searched)
-                if "error" in result:
-                    failures.append(f"{program.name} {sizes_text(program.sizes)}: {result['error']}")
+            if not has_kernel(session, program):
+                result = finish(session, program, text, next(found))
+                if isinstance(result, Unfinished):
+                    failures.append(f"{about_text(result.about)}: {result.problem}")
                     continue
             tell(f"timing {program.name}")
-            rows.append(run(pipeline, program, names))
+            rows.append(run(session, program, names))
             if json_file:
                 write_text(json_file, json.dumps(rows, indent=1))
             if markdown:
@@ -124,7 +125,7 @@ def stored_programs(store: Any, dims: Mapping[str, int], dtype: str | None) -> l
 
     Raises EmptyStoreError where there is none. A spec that this version cannot read is a warning.
     """
-    from mirage_cli.pipeline.optimize import program_hash
+    from mirage_cli.pipeline.problem import program_hash
     from mirage_cli.spec.reader import parse_spec
 
     found: dict[str, tuple[Any, str]] = {}

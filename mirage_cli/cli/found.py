@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -25,7 +25,7 @@ from mirage_cli.cli.shared import (
     out,
     read,
 )
-from mirage_cli.errors import MirageError, UnknownIdError
+from mirage_cli.errors import DamagedResultError, MirageError, UnknownIdError
 from mirage_cli.target.files import read_bytes, write_text
 
 MAX_KERNEL_BYTES = 1 << 24
@@ -45,7 +45,7 @@ def export(
     db: Database = None,
 ) -> None:
     """Write the best kernel (or the one named) as one Python file that needs only torch and triton."""
-    from mirage_cli.pipeline.optimize import export_plan
+    from mirage_cli.pipeline.kept import export_plan
 
     with open_store(db) as store:
         if id is None:
@@ -109,30 +109,22 @@ def explain(
 ) -> None:
     """Say what was searched, what was cut and why, and what was chosen, against the hardware's floor."""
     from mirage_cli.cli.tables import explanation, mapping_table
+    from mirage_cli.pipeline.kept import verdict_of
+    from mirage_cli.pipeline.results import Result
 
     with open_store(db) as store:
         _, entry = best_of(store, spec, dim, dtype, target)
         verdict = verdict_of(store, entry.best.mugraph)
     try:
-        parts = explanation(entry.best.document)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        parts = explanation(Result.from_json(entry.best.document))
+    except DamagedResultError as error:
         remedy = f"`mirage cache remove {entry.key.id}` removes it"
-        raise MirageError(f"the result of {entry.key.id} is damaged: {error!r}; {remedy}") from None
+        raise MirageError(f"the result of {entry.key.id} is damaged: {error}; {remedy}") from None
     for part in parts:
         out.print(part)
     if verdict is not None:
         rows = [("claim", verdict.claim), *(("outside the theorem", x) for x in verdict.outside)]
         out.print(mapping_table("verified", rows))
-
-
-def verdict_of(store: Any, id: str) -> Any:
-    """What the verifier said when this μGraph was stored; None where it has been removed since."""
-    from mirage_cli.verify.verdict import Verdict
-
-    try:
-        return Verdict.from_json(store.show(id)[0].mugraph.verification)
-    except UnknownIdError:
-        return None
 
 
 @app.command()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mirage_cli.cli.found import verdict_of
 from mirage_cli.cli.shared import (
     Budget,
     Context,
@@ -39,6 +38,10 @@ from mirage_cli.cli.shared import (
 )
 from mirage_cli.errors import NothingStoredError
 
+if TYPE_CHECKING:
+    from mirage_cli.pipeline.results import Result, Unfinished
+    from mirage_cli.target.gpus import Target
+
 
 @app.command()
 def search(
@@ -66,8 +69,8 @@ def search(
 
     What an ablation finds is printed, with what it took, and not kept.
     """
-    from mirage_cli.pipeline.optimize import Pipeline
-    from mirage_cli.pipeline.searching import Failed, search_all
+    from mirage_cli.pipeline.optimize import optimize
+    from mirage_cli.pipeline.session import Session
 
     programs = read(specs, dim, dtype)
     chosen, here = choose_target(target)
@@ -83,47 +86,22 @@ def search(
         prune=not no_prune,
         own_algebra_only=no_decompose,
     )
-    results: list[Any] = []
+    results: list[Result | Unfinished] = []
     interrupted = False
     with (
         passing_store() if ablation else open_store(db) as store,
         status(as_json) as tell,
-        Pipeline(chosen, wanted, store, here, tell, command_line()) as pipeline,
+        Session(chosen, wanted, store, here, tell, command_line()) as session,
     ):
-        known = {i: d for i, (p, _) in enumerate(programs) if (d := pipeline.stored(p)) is not None}
-        todo = [i for i in range(len(programs)) if i not in known]
-        if todo:
-            pipeline.prepare()
-        found = search_all([programs[i][0] for i in todo], chosen, wanted)
         try:
-            for i, (program, text) in enumerate(programs):
-                if i not in known:
-                    tell(f"searching {program.name}")
-                    searched = next(found)
-                    interrupted = not isinstance(searched, Failed) and searched.stopped == "interrupted"
-                    known[i] = finished(pipeline, program, text, searched)
-                results.append(with_claims(store, known[i]))
-                if interrupted:
-                    break
+            for result in optimize(session, programs):
+                results.append(result)  # noqa: PERF402  an interrupt leaves those before it
         except KeyboardInterrupt:
             interrupted = True
     if ablation and not as_json:
-        for r in results:
-            if "error" not in r:
-                out.print(effort(r))
-    finish(results, chosen, as_json, interrupted, predicted_for(chosen, here, target))
-
-
-def finished(pipeline: Any, program: Any, text: str, searched: Any) -> dict[str, Any]:
-    """The result of one program, or what kept it from having one: the others' results do not depend on it."""
-    from mirage_cli.pipeline.searching import Failed
-
-    if isinstance(searched, Failed):
-        return pipeline.failed(program, searched)
-    try:
-        return pipeline.finish(program, text, searched)
-    except Exception as error:
-        return pipeline.failed(program, Failed.of(error))
+        for result in found_of(results):
+            out.print(effort(result))
+    end(results, chosen, as_json, interrupted, predicted_for(chosen, here, target))
 
 
 @contextmanager
@@ -133,13 +111,13 @@ def passing_store() -> Generator[Any]:
         yield store
 
 
-def effort(r: Mapping[str, Any]) -> str:
+def effort(result: Result) -> str:
     """What a search took."""
-    from mirage_cli.cli.tables import sizes_text
+    from mirage_cli.cli.tables import about_text
 
-    stats = r["search"]
-    end = f"{stats['stopped']} after {stats['seconds']:.2f} s"
-    return f"{r['spec']} {sizes_text(r['dims'])}: {stats['enumerated']} kernels looked at, {end}"
+    stats = result.search
+    end = f"{stats.stopped} after {stats.seconds:.2f} s"
+    return f"{about_text(result.about)}: {stats.enumerated} kernels looked at, {end}"
 
 
 @app.command()
@@ -157,52 +135,52 @@ def tune(
     as_json: Json = False,
 ) -> None:
     """Time the stored μGraphs of the specs on this machine's GPU: search elsewhere, tune here."""
-    from mirage_cli.pipeline.optimize import Pipeline, stored_search
+    from mirage_cli.pipeline.kept import stored_search
+    from mirage_cli.pipeline.optimize import finish
+    from mirage_cli.pipeline.session import Session
 
     programs = read(specs, dim, dtype)
     gpu = local_gpu(target, "tune")
-    results: list[Any] = []
+    results: list[Result | Unfinished] = []
     interrupted = False
     wanted = options(workers, top=top, budget_s=budget, seed=seed, context=context.value)
     with (
         open_store(db) as store,
         status(as_json) as tell,
-        Pipeline(gpu, wanted, store, True, tell, command_line()) as pipeline,
+        Session(gpu, wanted, store, True, tell, command_line()) as session,
     ):
-        pipeline.prepare()
+        session.prepare()
         try:
             for program, text in programs:
                 found = stored_search(store, program)
                 if found is None:
                     raise NothingStoredError(program.name, program.sizes)
-                results.append(with_claims(store, finished(pipeline, program, text, found)))
+                results.append(finish(session, program, text, found))
         except KeyboardInterrupt:
             interrupted = True
-    finish(results, gpu, as_json, interrupted)
+    end(results, gpu, as_json, interrupted)
 
 
-def with_claims(store: Any, result: Mapping[str, Any]) -> dict[str, Any]:
-    """A result document that says of each kernel what is known about its being right, as `mirage verify` does."""
+def found_of(results: Sequence[Result | Unfinished]) -> list[Result]:
+    from mirage_cli.pipeline.results import Result
 
-    def claimed(row: Mapping[str, Any]) -> dict[str, Any]:
-        verdict = verdict_of(store, row["id"])
-        return {**row, "claim": verdict and verdict.claim}
-
-    best = result["best"]
-    return {**result, "best": best and claimed(best), "top": [claimed(row) for row in result["top"]]}
+    return [r for r in results if isinstance(r, Result)]
 
 
-def predicted_for(target: Any, here: bool, named: str) -> str:
+def predicted_for(target: Target, here: bool, named: str) -> str:
     """What a table of predictions says of the GPU that was planned for; nothing where it is this machine's."""
     return "" if here else f"predicted for {target.name}" + " (no GPU here)" * (named == "auto")
 
 
-def finish(results: Sequence[Any], target: Any, as_json: bool, interrupted: bool, about: str = "") -> None:
-    """Print results, and what was lost or failed, and choose the exit code."""
-    from mirage_cli.cli.tables import losses, results_tables, sizes_text
+def end(
+    results: Sequence[Result | Unfinished], target: Target, as_json: bool, interrupted: bool, about: str = ""
+) -> None:
+    """Prints results, and what was lost or failed, and picks the exit code."""
+    from mirage_cli.cli.tables import about_text, losses, results_tables
+    from mirage_cli.pipeline.results import Unfinished
 
-    failed = [r for r in results if "error" in r]
-    found = [r for r in results if "error" not in r]
+    found = found_of(results)
+    failed = [r for r in results if isinstance(r, Unfinished)]
     if as_json:
         emit_json(results, target)
     else:
@@ -211,20 +189,10 @@ def finish(results: Sequence[Any], target: Any, as_json: bool, interrupted: bool
         for line in losses(found):
             out.print(line, soft_wrap=True, markup=False)
     for r in failed:
-        err.print(f"error: {r['spec']} {sizes_text(r['dims'])}: {r['error']}", style="red")
+        err.print(f"error: {about_text(r.about)}: {r.problem}", style="red")
     if interrupted:
         raise typer.Exit(130)
     if failed:
         raise typer.Exit(1)
-    if not any(better(r) for r in found):
+    if not any(r.beats_what_was_given for r in found):
         raise typer.Exit(3)
-
-
-def better(r: Any) -> bool:
-    """Whether a result beats what its user started from."""
-    best = r["best"]
-    if best is None:
-        return False
-    if best["time_us"] is not None and best["eager_us"] is not None:
-        return best["time_us"] + best.get("spread_us", 0.0) < best["eager_us"]
-    return best["id"] != r.get("as_written")

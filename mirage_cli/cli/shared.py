@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -18,6 +18,10 @@ from rich.segment import Segment
 
 from mirage_cli import __version__
 from mirage_cli.errors import NothingStoredError, OtherGpuError
+
+if TYPE_CHECKING:
+    from mirage_cli.pipeline.results import Result, Unfinished
+    from mirage_cli.target.gpus import Target
 
 app = typer.Typer(
     help="Search for the fastest verified Triton kernel of a tensor program.",
@@ -161,10 +165,10 @@ def status(quiet: bool) -> Generator[Any]:
         yield lambda text: line.update(text)
 
 
-def emit_json(results: Sequence[Any], target: Any) -> None:
+def emit_json(results: Sequence[Result | Unfinished], target: Target) -> None:
     from dataclasses import asdict
 
-    document = {"mirage": __version__, "target": asdict(target), "results": list(results)}
+    document = {"mirage": __version__, "target": asdict(target), "results": [r.to_json() for r in results]}
     sys.stdout.write(json.dumps(document, indent=1) + "\n")
 
 
@@ -190,7 +194,7 @@ def best_of(store: Any, path: Path, dims: Sequence[str] | None, dtype: str | Non
     For the GPU that `target` names. Where it is "auto": for this machine's, or, where that has none, for another. What
     else there was to choose from is said on stderr.
     """
-    from mirage_cli.pipeline.optimize import program_hash
+    from mirage_cli.pipeline.problem import program_hash
     from mirage_cli.target.gpus import find_target
 
     programs = read([path], dims, dtype)

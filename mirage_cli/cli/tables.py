@@ -1,4 +1,4 @@
-"""What people see: tables, and the text of `explain`. Everything here turns a result document into rich renderables."""
+"""What people see: tables, and the text of `explain`: results, and rows of a benchmark, as rich renderables."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mirage_cli.ir.schedule import Schedule
+from mirage_cli.pipeline.results import About, Finalist, Kernel, Lost, Result, Tuning
 
 Document = Mapping[str, Any]
 
@@ -24,17 +25,22 @@ def sizes_text(dims: Mapping[str, int]) -> str:
     return " ".join(f"{d}={n}" for d, n in dims.items())
 
 
-def results_tables(results: Sequence[Document], about: str = "") -> list[Table]:
+def about_text(about: About) -> str:
+    return f"{about.spec} {sizes_text(about.dims)}"
+
+
+def results_tables(results: Sequence[Result], about: str = "") -> list[Table]:
     """A table for each spec and dtype: a line for each size, with its best kernel. about: of all, for the titles."""
-    groups = [list(rows) for _, rows in groupby(results, key=lambda r: (r["spec"], r["dtype"]))]
+    groups = [list(rows) for _, rows in groupby(results, key=lambda r: (r.about.spec, r.about.dtype))]
     return [_group_table(rows, about) for rows in groups]
 
 
-def _group_table(rows: Sequence[Document], about: str) -> Table:
-    fixed = {d: n for d, n in rows[0]["dims"].items() if all(r["dims"][d] == n for r in rows)}
+def _group_table(rows: Sequence[Result], about: str) -> Table:
+    first = rows[0].about
+    fixed = {d: n for d, n in first.dims.items() if all(r.about.dims[d] == n for r in rows)}
     if len(rows) == 1:
         fixed = {}
-    title = f"{rows[0]['spec']} {rows[0]['dtype']} {sizes_text(fixed)}"
+    title = f"{first.spec} {first.dtype} {sizes_text(fixed)}"
     title = title.strip() + f", {about}" * bool(about)
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("dims")
@@ -43,112 +49,105 @@ def _group_table(rows: Sequence[Document], about: str) -> Table:
         table.add_column(name, justify="right", no_wrap=name != "error / eager's")
     table.add_column("status", no_wrap=True)
     for r in rows:
-        b = r["best"]
-        dims = sizes_text({d: n for d, n in r["dims"].items() if d not in fixed})
+        b = r.best
+        dims = sizes_text({d: n for d, n in r.about.dims.items() if d not in fixed})
         if b is None:
-            table.add_row(dims, "none", "", "", "", "", "", r["search"]["stopped"])
+            table.add_row(dims, "none", "", "", "", "", "", r.search.stopped)
             continue
-        us = [figure(x) for x in (time_of(b), b["floor_us"], b["eager_us"])]
-        table.add_row(dims, b["id"][:8], str(b["kernels"]), *us, error_text(b), status_text(r))
+        us = [figure(x) for x in (b.us, b.floor_us, b.eager_us)]
+        table.add_row(dims, b.id[:8], str(b.kernels), *us, error_text(b), status_text(r, b))
     return table
 
 
-def status_text(r: Document) -> str:
+def status_text(r: Result, kernel: Kernel) -> str:
     """`measured` or `predicted`, and whether it is the program as it was written."""
-    return r["best"]["status"] + (", as written" if r["best"]["id"] == r.get("as_written") else "")
+    return kernel.status + (", as written" if kernel.id == r.as_written else "")
 
 
-def losses(results: Sequence[Document]) -> list[str]:
+def losses(results: Sequence[Result]) -> list[str]:
     """A line for each result than which something faster was refused."""
-    return [
-        f"{r['spec']} {sizes_text(r['dims'])}: refused, though faster: {lost_text(r['lost'][0], r['best'])}"
-        for r in results
-        if r.get("lost")
-    ]
+    return [f"{about_text(r.about)}: refused, though faster: {lost_text(r.lost[0], r.best)}" for r in results if r.lost]
 
 
-def lost_text(lost: Document, best: Document | None) -> str:
-    us, best_us = time_of(lost), time_of(best) if best else None
-    faster = f" ({best_us / us:.2f} times as fast as the best)" if best_us and us else ""
-    kernels = f"{lost['kernels']} kernel{'s' * (lost['kernels'] != 1)}"
-    return f"{lost['id'][:8]}, {kernels}, {figure(us)} µs{faster}: {lost['problem']}"
+def lost_text(lost: Lost, best: Kernel | None) -> str:
+    best_us = best.us if best else None
+    faster = f" ({best_us / lost.us:.2f} times as fast as the best)" if best_us and lost.us else ""
+    kernels = f"{lost.kernels} kernel{'s' * (lost.kernels != 1)}"
+    return f"{lost.id[:8]}, {kernels}, {figure(lost.us)} µs{faster}: {lost.problem}"
 
 
-def time_of(best: Document) -> float | None:
-    """Microseconds: the measured time, or the predicted one where nothing was measured."""
-    return best["time_us"] if best["time_us"] is not None else best.get("predicted_us")
-
-
-def error_text(best: Document) -> str:
+def error_text(kernel: Kernel) -> str:
     """The error against float64, in multiples of eager PyTorch's own unless that is none."""
-    if best.get("numerically_checked") is False:
+    if not kernel.checked:
         return "unchecked"
-    error, eager = best["error_vs_float64"], best["eager_error_vs_float64"]
-    if error is None or eager is None:
+    if kernel.error is None or kernel.eager_error is None:
         return "-"
-    return f"{error / eager:.2f}" if eager else f"{error:.1e}"
+    return f"{kernel.error / kernel.eager_error:.2f}" if kernel.eager_error else f"{kernel.error:.1e}"
 
 
-def mapping_table(title: str, rows: Iterable[tuple[str, Any]]) -> Table:
+def mapping_table(title: str, rows: Iterable[tuple[str, object]]) -> Table:
     table = Table(title=title, title_justify="left", show_header=False)
     for name, value in rows:
         table.add_row(name, str(value))
     return table
 
 
-def explanation(r: Document) -> list[Table | Text]:
+def explanation(r: Result) -> list[Table | Text]:
     """What was searched, what was cut and why, what was chosen, against the floor."""
-    stats = r["search"]
-    parts: list[Table | Text] = [Text(f"{r['spec']} ({sizes_text(r['dims'])}, {r['dtype']})", style="bold")]
-    rows: list[tuple[str, Any]] = [
-        ("classes of equal values", stats["classes"]),
-        ("ways to make one with a last operator", stats.get("nodes", "-")),
-        ("kernels looked at", stats["enumerated"]),
-        ("μGraphs verified / rejected", f"{stats['verified']} / {stats['rejected']}"),
-        ("stopped", f"{stats['stopped']} after {stats['seconds']:.2f} s"),
+    about, stats = r.about, r.search
+    parts: list[Table | Text] = [Text(f"{about.spec} ({sizes_text(about.dims)}, {about.dtype})", style="bold")]
+    rows: list[tuple[str, object]] = [
+        ("classes of equal values", stats.classes),
+        ("ways to make one with a last operator", stats.nodes),
+        ("kernels looked at", stats.enumerated),
+        ("μGraphs verified / rejected", f"{stats.verified} / {stats.rejected}"),
+        ("stopped", f"{stats.stopped} after {stats.seconds:.2f} s"),
     ]
     parts.append(mapping_table("searched", rows))
-    pruned = sorted(stats["pruned"].items(), key=lambda x: -x[1])
+    pruned = sorted(stats.pruned.items(), key=lambda x: -x[1])
     if pruned:
         parts.append(mapping_table("cut, and why", pruned))
-    tuning = r.get("tuning")
-    if tuning:
-        failed = ", ".join(f"{n} × {reason}" for reason, n in tuning["failures"].items()) or "none"
-        rows = [
-            ("schedules tried", tuning["trials"]),
-            ("failed", failed),
-            ("stopped", f"{tuning['stopped']} after {tuning['seconds']} s"),
-            ("of that", ", ".join(f"{name} {s} s" for name, s in tuning.get("phases", {}).items()) or "-"),
-        ]
-        rows += [("rejected for accuracy", f"{x['id']}: {x['problem']}") for x in tuning["rejected"]]
-        rows += [(name, finalist_text(t)) for name in ("found", "stored") if (t := tuning.get(name))]
-        parts.append(mapping_table("tuned", rows))
-    b = r["best"]
-    if r.get("lost"):
-        parts.append(mapping_table("refused, though faster", ((x["id"], lost_text(x, b)) for x in r["lost"])))
-    if b is None:
-        parts.append(Text("No kernel was found."))
-        return parts
-    us = time_of(b)
-    rows = [
-        ("μGraph", f"{b['id']}, {b['kernels']} kernels"),
-        ("time", f"{figure(us)} µs, {status_text(r)}"),
-        ("floor", f"{figure(b['floor_us'])} µs" + (f", {b['floor_us'] / us:.0%} of it reached" if us else "")),
-        ("eager PyTorch", f"{figure(b['eager_us'])} µs"),
-        ("error against float64", f"{b['error_vs_float64']} (eager's {b['eager_error_vs_float64']})"),
-    ]
-    for name, k in b["schedule"].items():
-        rows.append((f"schedule of {name}", schedule_text(k)))
-        if name in b.get("bottlenecks", {}):
-            limit, predicted = b["bottlenecks"][name]
-            rows.append((f"{name} waits for", f"{limit}, by the cost model, which expects {predicted:.2f} µs"))
-    parts.append(mapping_table("chosen", rows))
+    if r.tuning:
+        parts.append(mapping_table("tuned", tuning_rows(r.tuning)))
+    if r.lost:
+        parts.append(mapping_table("refused, though faster", ((x.id, lost_text(x, r.best)) for x in r.lost)))
+    parts.append(mapping_table("chosen", chosen_rows(r, r.best)) if r.best else Text("No kernel was found."))
     return parts
 
 
-def finalist_text(t: Mapping[str, Any]) -> str:
+def tuning_rows(tuning: Tuning) -> list[tuple[str, object]]:
+    failed = ", ".join(f"{n} × {reason}" for reason, n in tuning.failures.items()) or "none"
+    return [
+        ("schedules tried", tuning.trials),
+        ("failed", failed),
+        ("stopped", f"{tuning.stopped} after {tuning.seconds} s"),
+        ("of that", ", ".join(f"{name} {s} s" for name, s in tuning.phases.items()) or "-"),
+        *(("rejected for accuracy", f"{x.id}: {x.problem}") for x in tuning.rejected),
+        *((name, finalist_text(t)) for name, t in (("found", tuning.found), ("stored", tuning.stored)) if t),
+    ]
+
+
+def chosen_rows(r: Result, best: Kernel) -> list[tuple[str, object]]:
+    us, floor_us = best.us, best.floor_us
+    reached = f", {floor_us / us:.0%} of it reached" if us and floor_us is not None else ""
+    rows: list[tuple[str, object]] = [
+        ("μGraph", f"{best.id}, {best.kernels} kernels"),
+        ("time", f"{figure(us)} µs, {status_text(r, best)}"),
+        ("floor", f"{figure(floor_us)} µs{reached}"),
+        ("eager PyTorch", f"{figure(best.eager_us)} µs"),
+        ("error against float64", f"{best.error} (eager's {best.eager_error})"),
+    ]
+    for name, k in best.schedule.kernels.items():
+        rows.append((f"schedule of {name}", k))
+        if name in best.bottlenecks:
+            limit, predicted = best.bottlenecks[name]
+            rows.append((f"{name} waits for", f"{limit}, by the cost model, which expects {predicted:.2f} µs"))
+    return rows
+
+
+def finalist_text(t: Finalist) -> str:
     """What became of one contestant of the finals."""
-    return f"{t['id']}, " + (t["problem"] or f"{figure(t['time_us'])} µs")
+    return f"{t.id}, " + (t.problem or f"{figure(t.time_us)} µs")
 
 
 def schedule_text(k: Mapping[str, Any]) -> str:

@@ -12,9 +12,11 @@ from typing import Any
 
 from mirage_cli.errors import EarlierBenchError
 from mirage_cli.ir.program import Program
+from mirage_cli.pipeline.kept import readable
 from mirage_cli.pipeline.library import LIBRARY, library
-from mirage_cli.pipeline.optimize import Pipeline, floor_of, key_of, measured_problem, versions
+from mirage_cli.pipeline.problem import floor_of, key_of, measured_problem, versions
 from mirage_cli.pipeline.sdpa import sdpa_source
+from mirage_cli.pipeline.session import Session
 from mirage_cli.target.files import read_bytes
 from mirage_cli.target.gpus import driver_version
 from mirage_cli.tune.bench import Row, baseline, run_bench
@@ -101,11 +103,12 @@ def ceilings(worker: GpuWorker, dtype: str) -> dict[str, float] | None:
     }
 
 
-def run(pipeline: Pipeline, program: Program, against: Sequence[str]) -> dict[str, Any]:
+def run(session: Session, program: Program, against: Sequence[str]) -> dict[str, Any]:
     """Time the stored best kernel and the baselines, interleaved, on cold inputs."""
-    reached = ceilings(pipeline.worker(), program.dtype)
-    best = pipeline.store.best(key_of(program, pipeline.target, True))
-    problem = measured_problem(program, pipeline.options.seed)
+    reached = ceilings(session.worker(), program.dtype)
+    best = session.store.best(key_of(program, session.target, True))
+    result = best and readable(best)
+    problem = measured_problem(program, session.options.seed)
     made = {n: BASELINES[n](program, problem) for n in against if n != LIBRARY}
     tried = library(program, problem) if LIBRARY in against else {}
     same = {c.source: n for n, c in made.items() if isinstance(c, Candidate)}
@@ -118,28 +121,28 @@ def run(pipeline: Pipeline, program: Program, against: Sequence[str]) -> dict[st
     else:
         found["mirage"] = _figures(Row("mirage"), "no kernel was found")
     if contestants:
-        rows = run_bench(pipeline.worker(), problem, contestants, seed=pipeline.options.seed)
+        rows = run_bench(session.worker(), problem, contestants, seed=session.options.seed)
         found |= {r.name: _figures(r, str(r.failure) if r.failure else None) for r in rows}
         if tried:
             by_id = {r.name: r for r in rows}
             found[LIBRARY] = fastest({n: by_id[same.get(c.source, c.id)] for n, c in tried.items()})
     if exported is not None and found["mirage"]["failure"] is None:
-        found["mirage"]["wrong"] = wrong_by_the_yardstick(pipeline.worker(), program, exported)
+        found["mirage"]["wrong"] = wrong_by_the_yardstick(session.worker(), program, exported)
     return {
         "spec": program.name,
         "dims": program.sizes,
         "dtype": program.dtype,
-        "gpu": pipeline.target.name,
+        "gpu": session.target.name,
         "driver": driver_version(),
         "versions": versions(),
         "mugraph": best.mugraph if best else None,
         "schedule": best.schedule if best else None,
-        "floor_us": floor_of(program, pipeline.target),
+        "floor_us": floor_of(program, session.target),
         "ceilings": reached,
-        "launch_overhead_us": exported and pipeline.worker().launch_overhead_us(exported, program.name),
-        "tuning": best.document.get("tuning") if best else None,
-        "search": best.document.get("search") if best else None,
-        "errors": [best.document["best"][k] for k in ("error_vs_float64", "eager_error_vs_float64")] if best else None,
+        "launch_overhead_us": exported and session.worker().launch_overhead_us(exported, program.name),
+        "tuning": result and result.tuning and result.tuning.to_json(),
+        "search": result and asdict(result.search),
+        "errors": [result.best.error, result.best.eager_error] if result and result.best else None,
         "contestants": {n: found[n] for n in ("mirage", *against)},
     }
 
@@ -156,7 +159,7 @@ def _figures(r: Row, failure: str | None) -> dict[str, Any]:
     if t is None:
         figures: dict[str, Any] = dict.fromkeys(FIGURES)
         return {**figures, "samples_us": [], "alone_samples_us": [], "method": "", "failure": failure}
-    figures = t.to_json()
+    figures = asdict(t.times)
     return {
         "median_us": figures.pop("time_us"),
         **figures,

@@ -21,9 +21,11 @@ from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
+from mirage_cli.pipeline.results import Searched
 from mirage_cli.search.expand import Bounds
 from mirage_cli.search.generator import Candidate, search
 from mirage_cli.target.gpus import Target
+from mirage_cli.tune.measure import Context
 from mirage_cli.verify.equivalence import Verdict, check_equivalence
 
 VERIFIED = 10
@@ -50,7 +52,7 @@ class Options:
     seed: int = 0
     fresh: bool = False
     tune: bool = True
-    context: str = "both"
+    context: Context = "both"
     prune: bool = True
     own_algebra_only: bool = False
     bounds: Bounds = field(default_factory=Bounds)
@@ -85,18 +87,18 @@ class Found:
     seconds: float
 
     @property
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Searched:
         """The `search` object of the JSON document."""
-        return {
-            "classes": self.classes,
-            "nodes": self.nodes,
-            "enumerated": self.enumerated,
-            "pruned": dict(sorted(self.pruned.items())),
-            "verified": len(self.plans),
-            "rejected": len(self.rejected),
-            "stopped": self.stopped,
-            "seconds": round(self.seconds, 3),
-        }
+        return Searched(
+            classes=self.classes,
+            nodes=self.nodes,
+            enumerated=self.enumerated,
+            pruned=dict(sorted(self.pruned.items())),
+            verified=len(self.plans),
+            rejected=len(self.rejected),
+            stopped=self.stopped,
+            seconds=round(self.seconds, 3),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,6 +154,19 @@ def spread(samples_us: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class Times:
+    """Medians and interquartile ranges of a call in each context. time_us, spread_us: of the context that counts."""
+
+    context: str
+    time_us: float
+    spread_us: float
+    chain_us: float
+    chain_spread_us: float
+    alone_us: float | None = None
+    alone_spread_us: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Timing:
     """Microseconds a call. A sample is one replay over `sets` input sets, `launches` calls in all.
 
@@ -207,18 +220,18 @@ class Timing:
     def alone_us(self) -> float | None:
         return statistics.median(self.alone_samples_us) if self.alone_samples_us else None
 
-    def to_json(self) -> dict[str, Any]:
-        """Medians and spreads: `time_us` and `spread_us` of what counts in the context."""
+    @property
+    def times(self) -> Times:
         alone = self.alone_samples_us
-        return {
-            "context": self.context,
-            "time_us": self.median_us,
-            "spread_us": self.spread_us,
-            "chain_us": self.chain_us,
-            "chain_spread_us": spread(self.samples_us),
-            "alone_us": self.alone_us,
-            "alone_spread_us": spread(alone) if alone else None,
-        }
+        return Times(
+            context=self.context,
+            time_us=self.median_us,
+            spread_us=self.spread_us,
+            chain_us=self.chain_us,
+            chain_spread_us=spread(self.samples_us),
+            alone_us=self.alone_us,
+            alone_spread_us=spread(alone) if alone else None,
+        )
 
 
 def _geometric_mean(a: float, b: float) -> float:

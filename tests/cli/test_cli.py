@@ -304,7 +304,7 @@ def test_plans_are_compiled_and_interpreted_while_there_is_time(
     (at_leisure,) = mirage(*search, "--fresh").document["results"]
     assert len(at_leisure["top"]) > 1 and at_leisure["search"]["stopped"] == "exhausted"
     clock = SimpleNamespace(monotonic=itertools.count(0, 1000).__next__)
-    monkeypatch.setattr("mirage_cli.pipeline.optimize.time", clock)
+    monkeypatch.setattr("mirage_cli.pipeline.predicting.time", clock)
     (late,) = mirage(*search, "--fresh").document["results"]
     assert late["search"]["stopped"] == "budget"
     assert [r["id"] for r in late["top"]] == [at_leisure["best"]["id"]]
@@ -919,7 +919,7 @@ def test_the_command_line_starts_without_torch_and_triton(tmp_path: Path) -> Non
     code = (
         "import sys, mirage_cli.cli.main\n"
         "sys.argv = ['mirage', 'search', '--help']\n"
-        "try:\n    mirage_cli.cli.main()\n"
+        "try:\n    mirage_cli.cli.main.main()\n"
         "finally:\n    print(sorted({'torch', 'triton', 'numpy'} & set(sys.modules)), file=sys.stderr)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

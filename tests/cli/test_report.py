@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from dataclasses import replace
 from io import StringIO
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from mirage_cli.cli.tables import explanation, losses, status_text
-from mirage_cli.ir.schedule import Schedule
-from mirage_cli.tune.measure import Judged, Timing
+from mirage_cli.errors import DamagedResultError
+from mirage_cli.ir.schedule import KernelSchedule, Schedule
+from mirage_cli.pipeline.results import (
+    About,
+    Asked,
+    Finalist,
+    Kernel,
+    Lost,
+    Rejected,
+    Result,
+    Searched,
+    Tuning,
+)
+from mirage_cli.tune.measure import Judged, Times, Timing
 from mirage_cli.tune.trials import Trial, Tuned
 
 
@@ -33,19 +47,24 @@ def test_lost_are_the_fastest_of_each_graph_that_beat_the_best_by_more_than_its_
     assert tuned(best, Trial("f", Schedule({}), "f")).lost == []  # never timed
 
 
-def document(**more: Any) -> Mapping[str, Any]:
-    best = {
-        "id": "aaaaaaaaaaaa", "kernels": 11, "status": "measured", "time_us": 76.4, "floor_us": 50.0, "eager_us": 75.7,
-        "error_vs_float64": 1e-4, "eager_error_vs_float64": 1e-4, "schedule": {},
-    }  # fmt: skip
-    search = {"classes": 1, "enumerated": 1, "pruned": {}, "verified": 1, "rejected": 0, "stopped": "x", "seconds": 1.0}
-    return {"spec": "mlp", "dims": {"m": 8}, "dtype": "float16", "search": search, "best": best, **more}
+SEARCH = {"classes": 1, "enumerated": 1, "pruned": {}, "verified": 1, "rejected": 0, "stopped": "x", "seconds": 1.0}
+BEST = {
+    "id": "aaaaaaaaaaaa", "kernels": 11, "status": "measured", "time_us": 76.4, "floor_us": 50.0, "eager_us": 75.7,
+    "error_vs_float64": 1e-4, "eager_error_vs_float64": 1e-4, "schedule": {},
+}  # fmt: skip
+DOCUMENT = {
+    "spec": "mlp", "dims": {"m": 8}, "dtype": "float16", "seed": 0, "search": SEARCH, "best": BEST, "top": [],
+}  # fmt: skip
+"""What a version wrote that knew one context alone."""
+
+
+def result(**more: Any) -> Result:
+    return Result.from_json({**DOCUMENT, **more})
 
 
 def test_a_line_says_what_was_lost_by_how_much_and_why() -> None:
-    lost = [{"id": "bbbbbbbbbbbb", "kernels": 1, "time_us": 55.6, "problem": "huge: output 0 is -inf"}]
-    r = document(lost=lost)
-    (line,) = losses([r, document(lost=[]), document()])
+    r = result(lost=[{"id": "bbbbbbbbbbbb", "kernels": 1, "time_us": 55.6, "problem": "huge: output 0 is -inf"}])
+    (line,) = losses([r, result(lost=[]), result()])
     assert line == (
         "mlp m=8: refused, though faster: bbbbbbbb, 1 kernel, 55.60 µs (1.37 times as fast as the best): "
         "huge: output 0 is -inf"
@@ -55,9 +74,64 @@ def test_a_line_says_what_was_lost_by_how_much_and_why() -> None:
     for part in explanation(r):
         console.print(part)
     assert "refused, though faster" in printed.getvalue()
-    assert losses([{**r, "best": None}])[0].endswith("bbbbbbbb, 1 kernel, 55.60 µs: huge: output 0 is -inf")
+    assert losses([replace(r, best=None)])[0].endswith("bbbbbbbb, 1 kernel, 55.60 µs: huge: output 0 is -inf")
 
 
 def test_tables_say_that_the_program_as_written_won() -> None:
-    assert status_text(document(as_written="aaaaaaaaaaaa")) == "measured, as written"
-    assert status_text(document(as_written="bbbbbbbbbbbb")) == status_text(document()) == "measured"
+    def status(r: Result) -> str:
+        assert r.best is not None
+        return status_text(r, r.best)
+
+    assert status(result(as_written="aaaaaaaaaaaa")) == "measured, as written"
+    assert status(result(as_written="bbbbbbbbbbbb")) == status(result()) == "measured"
+
+
+# -- results as documents
+
+
+def test_a_result_reads_as_it_was_written() -> None:
+    schedule = KernelSchedule((("m", 16),), ("m",), overlap=True)
+    times = Times("both", 3.0, 0.1, 2.0, 0.2, 4.5, 0.3)
+    best = Kernel(
+        "aaaa", 2, Schedule({"k0": schedule}), 1.5, True, 2.5, times, 1.0, "CUDA graph", times, 1e-3, 2e-3, True,
+        {"k0": ("memory", 2.0)}, "proved",
+    )  # fmt: skip
+    whole = Result(
+        About("mlp", {"m": 8}, "float16", 3),
+        Searched(1, 2, 3, {"nested loop": 4}, 5, 6, "budget", 7.5),
+        Asked(3, 5, 60.0, True, "both"),
+        "aaaa",
+        best,
+        (best, replace(best, times=None, claim=None)),
+        (Lost("bbbb", 1, 2.0, "wrong"), Lost("cccc", 1, None, "wrong", 1.0)),
+        Tuning(9, {"hang": 1}, (Rejected("bbbb", Schedule({}), "wrong"),), "exhausted", 1.0, {"timing": 0.5},
+               Finalist("aaaa", 3.0, None), None),
+        {"spills": 2},
+        False,
+        ("dddd: refused",),
+    )  # fmt: skip
+    text = json.dumps(whole.to_json())
+    assert Result.from_json(json.loads(text)) == whole
+    assert set(json.loads(text)) >= set(DOCUMENT) and set(json.loads(text)["best"]) >= set(BEST)
+
+
+FITTING = [("spec", "x"), ("dims", {"a": 1}), ("dtype", "x"), ("seed", 5)]
+OTHER = [(n, v) for n in DOCUMENT for v in (5, [1], "x", {"a": 1}) if (n, v) not in FITTING]
+
+
+@pytest.mark.parametrize(("name", "value"), OTHER)
+def test_a_document_with_a_value_of_another_kind_is_damaged(name: str, value: Any) -> None:
+    with pytest.raises(DamagedResultError):
+        Result.from_json({**DOCUMENT, name: value})
+
+
+@pytest.mark.parametrize("name", DOCUMENT)
+def test_a_document_that_lacks_a_value_is_damaged(name: str) -> None:
+    with pytest.raises(DamagedResultError):
+        Result.from_json({n: v for n, v in DOCUMENT.items() if n != name})
+
+
+@pytest.mark.parametrize("document", [None, 5, [], "x", {}])
+def test_no_document_at_all_is_named(document: Any) -> None:
+    with pytest.raises(DamagedResultError):
+        Result.from_json(document)

@@ -20,7 +20,7 @@ from mirage_cli.ir.placement import place
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.reach import idle, limits
 from mirage_cli.ir.schedule import Schedule
-from mirage_cli.pipeline.optimize import floor_of
+from mirage_cli.pipeline.problem import floor_of
 from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target

@@ -20,9 +20,10 @@ from mirage_cli.ir.program import Program
 from mirage_cli.pipeline import benchmark
 from mirage_cli.pipeline.benchmark import asked_for, fastest, read_rows, regressions, run
 from mirage_cli.pipeline.library import packed_source
-from mirage_cli.pipeline.optimize import Pipeline, key_of
+from mirage_cli.pipeline.problem import key_of
 from mirage_cli.pipeline.sdpa import attention_sources, flashinfer_sources, sdpa_source
 from mirage_cli.pipeline.searching import Options
+from mirage_cli.pipeline.session import Session
 from mirage_cli.spec.reader import load_spec, parse_spec
 from mirage_cli.store.records import Best, StoredMuGraph
 from mirage_cli.store.store import Store
@@ -265,23 +266,23 @@ def test_flashinfer_is_left_out_where_it_takes_no_such_attention() -> None:
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipeline]:
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     """One that measures on the CPU, where times mean little."""
     monkeypatch.setattr(bench, "CAREFUL", QUICK)
     monkeypatch.setattr(bench.run_bench, "__defaults__", (QUICK, 0))
     with (
         Store(tmp_path / "mirage.db") as store,
         GpuWorker("cpu") as worker,
-        Pipeline(find_target("h100"), Options(), store, True, lambda _: None) as made,
+        Session(find_target("h100"), Options(), store, True, lambda _: None) as made,
     ):
         monkeypatch.setattr(made, "worker", lambda: worker)
         yield made
 
 
-def test_a_baseline_that_does_not_apply_is_reported_and_the_others_are_timed(pipeline: Pipeline) -> None:
+def test_a_baseline_that_does_not_apply_is_reported_and_the_others_are_timed(session: Session) -> None:
     rows = [
-        run(pipeline, attention("O = dot(softmax(dot(Q, K, d), s), V, s)"), ["eager", "sdpa"]),
-        run(pipeline, attention("O = dot(dot(Q, K, d), V, s)"), ["eager", "sdpa"]),
+        run(session, attention("O = dot(softmax(dot(Q, K, d), s), V, s)"), ["eager", "sdpa"]),
+        run(session, attention("O = dot(dot(Q, K, d), V, s)"), ["eager", "sdpa"]),
     ]
     for r in rows:
         assert list(r["contestants"]) == ["mirage", "eager", "sdpa"] and r["mugraph"] is None
@@ -300,7 +301,7 @@ def test_a_baseline_that_does_not_apply_is_reported_and_the_others_are_timed(pip
     assert bench_table(rows).row_count == 2
 
 
-def test_the_row_of_the_library_names_what_won(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_row_of_the_library_names_what_won(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     offered = benchmark.library
 
     def few(program: Program, problem: Problem) -> dict[str, Candidate]:
@@ -309,7 +310,7 @@ def test_the_row_of_the_library_names_what_won(pipeline: Pipeline, monkeypatch: 
         }
 
     monkeypatch.setattr(benchmark, "library", few)
-    r = run(pipeline, attention("O = dot(softmax(dot(Q, K, d), s), V, s)"), ["eager", "library"])
+    r = run(session, attention("O = dot(softmax(dot(Q, K, d), s), V, s)"), ["eager", "library"])
     found = r["contestants"]["library"]
     assert list(r["contestants"]) == ["mirage", "eager", "library"] and json.loads(json.dumps(r)) == r
     assert found["which"] in ("eager", "math") and found["median_us"] > 0 and "broken" in found["failures"]
@@ -318,7 +319,7 @@ def test_the_row_of_the_library_names_what_won(pipeline: Pipeline, monkeypatch: 
 
 
 @pytest.mark.parametrize(("factor", "right"), [(1.0, True), (1.01, False)])
-def test_a_kernel_of_the_database_is_judged_by_the_yardstick(pipeline: Pipeline, factor: float, right: bool) -> None:
+def test_a_kernel_of_the_database_is_judged_by_the_yardstick(session: Session, factor: float, right: bool) -> None:
     program = attention("O = dot(dot(Q, K, d), V, s)")
     source = f"""
 import torch
@@ -331,10 +332,10 @@ def launch(inputs, outputs, scratch):
     outputs[0].copy_({factor} * (Q @ K.mT @ V))
 """
     errors = {"error_vs_float64": None, "eager_error_vs_float64": None}
-    key = key_of(program, pipeline.target, True)
-    pipeline.store.put_mugraphs(key, [StoredMuGraph("0", "mugraph", 0, 1, 1.0, None)])
-    pipeline.store.put_best(key, Best("0", "measured", 1.0, {}, source, {"best": errors}))
-    r = run(pipeline, program, [])
+    key = key_of(program, session.target, True)
+    session.store.put_mugraphs(key, [StoredMuGraph("0", "mugraph", 0, 1, 1.0, None)])
+    session.store.put_best(key, Best("0", "measured", 1.0, {}, source, {"best": errors}))
+    r = run(session, program, [])
     found = r["contestants"]["mirage"]
     assert found["median_us"] > 0 and found["accuracy"]["relative"] < 0.05
     assert (found["wrong"] is None) == right and len(remarks([r])) == len(regressions([r], [r])) == 1 - right

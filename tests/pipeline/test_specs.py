@@ -16,9 +16,13 @@ from mirage_cli.codegen.export import export_source, kernels_source, load_export
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline import searching
-from mirage_cli.pipeline.optimize import Pipeline, floor_of
+from mirage_cli.pipeline import predicting, searching
+from mirage_cli.pipeline.optimize import finish
+from mirage_cli.pipeline.predicting import check_offline
+from mirage_cli.pipeline.problem import floor_of
+from mirage_cli.pipeline.results import Result
 from mirage_cli.pipeline.searching import Options, Plan, search_program
+from mirage_cli.pipeline.session import Session
 from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import load_spec, parse_spec
 from mirage_cli.store.store import Store
@@ -129,25 +133,25 @@ Judge = Callable[..., Judged]
 
 
 @pytest.fixture
-def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Judge], Pipeline]]:
-    """A pipeline without a GPU, in which everything compiles, and that judges plans like this."""
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Judge], Session]]:
+    """A session without a GPU, in which everything compiles, and that judges plans like this."""
     monkeypatch.setattr(Interpreter, "start", lambda _: None)
-    monkeypatch.setattr(Pipeline, "compiled_offline", lambda _, p, __: [(p.schedule, ())])
+    monkeypatch.setattr(predicting, "compiled_offline", lambda _, p, __: [(p.schedule, ())])
     with (
         Store(tmp_path / "mirage.db") as store,
-        Pipeline(H200, Options(), store, False, lambda _: None) as pipeline,
+        Session(H200, Options(), store, False, lambda _: None) as session,
     ):
 
-        def judging(judge: Judge) -> Pipeline:
+        def judging(judge: Judge) -> Session:
             monkeypatch.setattr(Interpreter, "judge", judge)
-            return pipeline
+            return session
 
         yield judging
 
 
 @pytest.mark.parametrize(("m", "k"), [(50, 64), (64, 1 << 14), (4096, 64), (4097, 64), (64, 1 << 16)])
 def test_without_a_gpu_plans_are_judged_with_sums_as_long_as_their_own(
-    m: int, k: int, offline: Callable[[Judge], Pipeline]
+    m: int, k: int, offline: Callable[[Judge], Session]
 ) -> None:
     """What is exact enough at reduced sizes need not be at larger ones: their sums may take a factor out of range.
     Where the interpreter has time for it, the text is the very one that is exported."""
@@ -159,7 +163,7 @@ def test_without_a_gpu_plans_are_judged_with_sums_as_long_as_their_own(
         return Judged(p.sizes["k"] < k, 1e-4, 1e-4, "less exact")
 
     plan = plans_of(program)[0]
-    outcome = offline(refuse_long_sums).check_offline(program, plan)
+    outcome = check_offline(offline(refuse_long_sums), program, plan)
     assert isinstance(outcome, str)
     assert "less exact" in outcome
     tile = max(s.tile("m") for s in plan.schedule.kernels.values())
@@ -167,7 +171,7 @@ def test_without_a_gpu_plans_are_judged_with_sums_as_long_as_their_own(
 
 
 def test_sums_that_would_take_the_interpreter_minutes_are_judged_at_reduced_sizes(
-    offline: Callable[[Judge], Pipeline],
+    offline: Callable[[Judge], Session],
 ) -> None:
     program = scaled(64, 1 << 24)
     judged: list[dict[str, int]] = []
@@ -176,14 +180,14 @@ def test_sums_that_would_take_the_interpreter_minutes_are_judged_at_reduced_size
         judged.append(p.sizes)
         return Judged(True, 1e-4, 1e-4)
 
-    outcome = offline(accept).check_offline(program, plans_of(program)[0])
+    outcome = check_offline(offline(accept), program, plans_of(program)[0])
     assert not isinstance(outcome, str)
     assert judged == [reduced_sizes(program)]
 
 
 @pytest.mark.parametrize("all_overflow", [False, True])
 def test_without_a_gpu_plans_that_overflow_like_eager_pass_only_if_no_other_does(
-    all_overflow: bool, offline: Callable[[Judge], Pipeline]
+    all_overflow: bool, offline: Callable[[Judge], Session]
 ) -> None:
     program = scaled(64, 64)
     found = search_program(program, H200, Options())
@@ -195,9 +199,10 @@ def test_without_a_gpu_plans_that_overflow_like_eager_pass_only_if_no_other_does
         judged.append(p.sizes)
         return Judged(True, 1e-4, 1e-4, excused=int(len(judged) == 1 or (all_overflow and p.sizes["k"] == 64)))
 
-    document = offline(overflow).finish(program, "", found)
-    assert [row["id"] for row in document["top"]] == ([first, *others] if all_overflow else others)[: Options().top]
-    assert document["best"]["id"] == document["top"][0]["id"]
+    result = finish(offline(overflow), program, "", found)
+    assert isinstance(result, Result) and result.best is not None
+    assert [k.id for k in result.top] == ([first, *others] if all_overflow else others)[: Options().top]
+    assert result.best.id == result.top[0].id
 
 
 EXPONENTIALS = """

@@ -113,7 +113,7 @@ def test_a_timing_counts_in_its_context() -> None:
     assert (timing.median_us, timing.chain_us, timing.alone_us) == (2.0, 2.0, 4.0)
     alone, both = replace(timing, context="alone"), replace(timing, context="both")
     assert (alone.median_us, both.figures_us) == (4.0, (2.0, 4.0, 4.0))
-    assert both.to_json()["time_us"] == 4.0 and both.to_json()["chain_us"] == 2.0
+    assert both.times.time_us == 4.0 and both.times.chain_us == 2.0
 
 
 def test_input_sets_that_follow_each_other_differ(tmp_path: Path) -> None:

@@ -1,0 +1,141 @@
+"""What the database keeps of a program: what was searched, the best kernel with its source, and what answers again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from mirage_cli.codegen.export import ExportInfo, export_source
+from mirage_cli.errors import DamagedResultError, MirageError, UnknownIdError
+from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.program import Program
+from mirage_cli.ir.schedule import Schedule
+from mirage_cli.ir.text import canonical_text, mugraph_id, parse_mugraph
+from mirage_cli.pipeline.problem import key_of, program_hash, versions
+from mirage_cli.pipeline.results import Result
+from mirage_cli.pipeline.searching import Found, Options, Plan
+from mirage_cli.pipeline.session import Session
+from mirage_cli.store.records import Best, Key, StoredMuGraph, StoredSearch
+from mirage_cli.store.store import Store
+from mirage_cli.target.gpus import find_target
+from mirage_cli.tune.space import first_schedules
+from mirage_cli.verify.equivalence import Verdict
+
+
+def stored_result(session: Session, program: Program) -> Result | None:
+    """The result of an earlier run that answers what is asked, if it is there and nothing asks for a new one."""
+    best = session.store.best(key_of(program, session.target, session.measures))
+    result = best and readable(best)
+    if session.options.fresh or result is None or not answers(result, session.options, session.measures):
+        return None
+    return claimed(session.store, result)
+
+
+def readable(best: Best) -> Result | None:
+    """The stored result; None where it is damaged, or of a version that wrote others."""
+    try:
+        return Result.from_json(best.document)
+    except DamagedResultError:
+        return None
+
+
+def answers(result: Result, wanted: Options, measures: bool) -> bool:
+    """Whether an earlier run was asked at least as much as this one, and came to its end."""
+    was, stopped = result.asked, result.search.stopped
+    if was is None or not result.complete or stopped == "interrupted":  # None: of a version that did not say
+        return False
+    in_time = stopped == "exhausted" or was.budget_s >= wanted.budget_s
+    same = was.seed == wanted.seed and was.top == wanted.top and was.tune >= wanted.tune
+    return in_time and same and (not measures or was.context == wanted.context)
+
+
+def has_kernel(session: Session, program: Program) -> bool:
+    """Whether there is a kernel, whatever was asked when it was found."""
+    return session.store.best(key_of(program, session.target, session.measures)) is not None
+
+
+def keep_search(session: Session, program: Program, text: str, found: Found) -> Key:
+    """Stores what the search has found. text: the spec's."""
+    key = key_of(program, session.target, session.measures)
+    session.store.put_spec(key.program_hash, program.name, text)
+    session.store.put_mugraphs(
+        key,
+        [
+            StoredMuGraph(p.id, canonical_text(p.graph), i, len(p.graph.kernels), p.predicted_us, asdict(p.verdict))
+            for i, p in enumerate(found.plans)
+        ],
+    )
+    stats = asdict(found.stats)
+    ids = [p.id for p in found.plans]
+    session.store.put_search(key, StoredSearch(session.options.seed, ids, stats, found.stopped, found.seconds))
+    return key
+
+
+def keep_best(session: Session, program: Program, key: Key, graph: MuGraph, result: Result, over: Best | None) -> None:
+    """Stores a result with its best kernel's source. over: the stored one that it was compared with, and replaces."""
+    best = result.best
+    assert best is not None, "a result without a kernel has none to keep"
+    info = ExportInfo(
+        command=session.command,
+        target=session.target.name,
+        versions=versions(),
+        measured=best.times is not None,
+        time_us=best.us,
+        floor_us=best.floor_us,
+        eager_us=best.eager_us,
+        error=best.error,
+        eager_error=best.eager_error,
+        checked=best.checked,
+    )
+    source = export_source(program, graph, best.schedule, info)
+    schedule = best.schedule.to_json()
+    row = Best(mugraph_id(graph), best.status, best.us, schedule, source, result.to_json())
+    session.store.put_best(key, row, over=over)
+
+
+def claimed(store: Store, result: Result) -> Result:
+    """A result whose kernels say what is known of their being right, as `mirage verify` does."""
+
+    def claim(id: str) -> str | None:
+        verdict = verdict_of(store, id)
+        return verdict and verdict.claim
+
+    return result.claiming(claim)
+
+
+def verdict_of(store: Store, id: str) -> Verdict | None:
+    """What the verifier said when this μGraph was stored; None where it has been removed since."""
+    try:
+        return Verdict.from_json(store.show(id)[0].mugraph.verification)
+    except UnknownIdError:
+        return None
+
+
+def stored_search(store: Store, program: Program) -> Found | None:
+    """The μGraphs that some search stored for this program, on whatever machine, as a search result."""
+    stored = store.mugraphs_of(program_hash(program), program.dims, program.dtype)
+    plans: dict[str, Plan] = {}
+    for m in stored:
+        verdict = Verdict.from_json(m.verification)
+        plans.setdefault(m.id, Plan(m.id, parse_mugraph(m.text), Schedule({}), m.predicted_us or 0.0, verdict))
+    if not plans:
+        return None
+    return Found(tuple(plans.values()), "", 0, 0, 0, {}, (), "stored", 0.0)
+
+
+def export_plan(store: Store, programs: Sequence[Program], id: str, command: str) -> str:
+    """The export of one stored μGraph, at its fastest measured schedule or the cost model's. Raises MirageError."""
+    for s in store.show(id):
+        program = next((p for p in programs if program_hash(p) == s.key.program_hash), None)
+        if program is None:
+            continue
+        graph = parse_mugraph(s.mugraph.text)
+        timed = [m for m in s.measurements if m.median_us is not None]
+        info = ExportInfo(command=command, target=s.key.gpu, versions=versions(), measured=bool(timed))
+        if timed:
+            best = min(timed, key=lambda m: m.median_us or 0.0)
+            return export_source(program, graph, Schedule.from_json(best.schedule), info)
+        schedules = first_schedules(graph, find_target(s.key.gpu.split()[0]), 1)
+        if schedules:
+            return export_source(program, graph, schedules[0], info)
+    raise MirageError(f"no μGraph of this spec is stored under {id}; `mirage cache list` says what is")

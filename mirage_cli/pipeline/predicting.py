@@ -1,0 +1,163 @@
+"""Without a GPU: the cheapest plans by the cost model, compiled for the target and judged in Triton's interpreter."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from mirage_cli.codegen.blocks import EmitError
+from mirage_cli.codegen.export import kernels_source
+from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.program import Program
+from mirage_cli.ir.schedule import Schedule
+from mirage_cli.pipeline.kept import keep_best
+from mirage_cli.pipeline.problem import floor_of, measured_problem
+from mirage_cli.pipeline.results import Kernel, Lost, Result
+from mirage_cli.pipeline.searching import Found, Plan
+from mirage_cli.pipeline.session import Session
+from mirage_cli.store.records import Key
+from mirage_cli.tune.compilefarm import KernelResources
+from mirage_cli.tune.explore import SPILL_LIMIT_BYTES
+from mirage_cli.tune.interpreted import Judged, own_sums, reduced_schedule, reduced_sizes
+from mirage_cli.tune.measure import Candidate, Failure, Problem
+from mirage_cli.tune.space import bottlenecks, first_schedules
+
+WRONG = "wrong in the interpreter"
+
+
+@dataclass(slots=True)
+class Passed:
+    """The plans that were looked at, as they come.
+
+    overflowing: those that overflow where eager PyTorch does, which count only where no other passes.
+    """
+
+    rows: list[Kernel] = field(default_factory=list[Kernel])
+    overflowing: list[Kernel] = field(default_factory=list[Kernel])
+    lost: list[Lost] = field(default_factory=list[Lost])
+    failures: Counter[str] = field(default_factory=Counter[str])
+    out_of_time: bool = False
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        return self.rows or self.overflowing
+
+
+def predicted_result(
+    session: Session, program: Program, key: Key, found: Found, empty: Result, left_s: float
+) -> Result:
+    """The result of one program without timing, stored if there is a kernel. With `tune`, plans are compiled and judged
+    while there is time; behind an interrupt, none is. empty: the result without kernels."""
+    end = time.monotonic() + left_s
+    checks = session.options.tune and found.stopped != "interrupted"
+    passed = Passed()
+    for p in found.plans:
+        if len(passed.rows) >= session.options.top:
+            break
+        if passed.kernels and checks and time.monotonic() > end:
+            passed.out_of_time = True
+            break
+        had = passed.kernels[:1]
+        row = row_of(session, program, p, found.as_written)
+        look_at(session, program, p, row, checks, passed)
+        if checks and passed.kernels[:1] != had:  # a run that is killed later leaves this behind
+            first = replace(empty, best=passed.kernels[0], complete=False)
+            keep_best(session, program, key, p.graph, first, session.store.best(key))
+    top = tuple(passed.kernels[: session.options.top])
+    stopped = "budget" if passed.out_of_time else empty.search.stopped
+    result = replace(empty, search=replace(empty.search, stopped=stopped), dropped=dict(passed.failures))
+    if not top:
+        return replace(result, lost=tuple(passed.lost))
+    graph = next(p.graph for p in found.plans if p.id == top[0].id)
+    best = replace(top[0], bottlenecks=bottlenecks(graph, top[0].schedule, session.target))
+    faster = tuple(x for x in passed.lost if (x.predicted_us or 0.0) < (best.predicted_us or 0.0))
+    result = replace(result, best=best, top=top, lost=faster)
+    keep_best(session, program, key, graph, result, session.store.best(key))
+    return result
+
+
+def row_of(session: Session, program: Program, p: Plan, as_written: str) -> Kernel:
+    """A plan at the schedule that the cost model chose, unchecked."""
+    return Kernel(
+        id=p.id,
+        kernels=len(p.graph.kernels),
+        schedule=p.schedule,
+        floor_us=floor_of(program, session.target),
+        as_written=p.id == as_written,
+        predicted_us=round(p.predicted_us, 3),
+    )
+
+
+def look_at(session: Session, program: Program, p: Plan, row: Kernel, checks: bool, passed: Passed) -> None:
+    """Puts a plan where it belongs."""
+    if not checks:
+        passed.rows.append(row)
+        return
+    outcome = check_offline(session, program, p)
+    if isinstance(outcome, str):
+        passed.failures[outcome] += 1
+        if outcome.startswith(WRONG):
+            passed.lost.append(Lost(p.id, row.kernels, None, outcome, row.predicted_us))
+        return
+    schedule, judged = outcome
+    row = replace(row, schedule=schedule, error=judged.error, eager_error=judged.eager_error, checked=True)
+    (passed.overflowing if judged.excused else passed.rows).append(row)
+
+
+def check_offline(session: Session, program: Program, p: Plan) -> tuple[Schedule, Judged] | str:
+    """The first schedule that compiles for the target without spilling and is right in the interpreter, but where eager
+    PyTorch overflows too, with the judgement; or the reason why there is none.
+
+    It is judged at reduced sizes and, where that takes seconds, with sums as long as its own.
+    """
+
+    def interpret(graph: MuGraph, schedule: Schedule) -> Judged:
+        return session.interpreter().judge(program.resized(graph.sizes), kernels_source(graph, schedule), 0, True)
+
+    problem = measured_problem(program, session.options.seed)
+    reason = "no schedule fits"
+    for schedule, answer in compiled_offline(session, p, problem):
+        if isinstance(answer, str):
+            reason = answer
+            continue
+        limit = session.target.smem_per_block_bytes
+        if any(k.spill_bytes > SPILL_LIMIT_BYTES or k.shared_bytes > limit for k in answer):
+            reason = "spills registers or shared memory"
+            continue
+        session.progress(f"interpreting {p.id}")
+        small = p.graph.resized(reduced_sizes(program))
+        judged = interpret(small, reduced_schedule(small, schedule))
+        if judged.ok and (long := own_sums(program, p.graph, schedule)) is not None:
+            before, judged = judged, interpret(*long)
+            if not judged.ok and not schedule.tf32x3:  # whatever else the schedule is
+                return f"{WRONG}: {judged.problem}"
+            judged = replace(judged, excused=judged.excused + before.excused)
+        if judged.ok:
+            return schedule, judged
+        reason = f"{WRONG}: {judged.problem}"
+    return reason
+
+
+def compiled_offline(
+    session: Session, p: Plan, problem: Problem
+) -> Iterator[tuple[Schedule, tuple[KernelResources, ...] | str]]:
+    """The plan's schedule and, if more are asked for, others, each with the kernels that it compiles to for the target,
+    or why there are none. Those others are compiled side by side."""
+    for others in (False, True):
+        session.progress(f"compiling {p.id} for {session.target.arch}")
+        schedules = [p.schedule]
+        if others:
+            schedules = first_schedules(p.graph, session.target, 4)
+            schedules += [p.schedule.by_arithmetic()] * p.schedule.tf32x3
+        jobs: list[Candidate] = []
+        for i, schedule in enumerate(schedules):
+            try:
+                jobs.append(Candidate(f"{i}", kernels_source(p.graph, schedule)))
+            except EmitError as error:
+                yield schedule, error.reason
+        answers = dict(session.farm().compile_all(jobs, problem.inputs, problem.outputs))
+        for job in jobs:
+            answer = answers[job.id]
+            yield schedules[int(job.id)], str(answer.kind) if isinstance(answer, Failure) else answer

@@ -1,0 +1,86 @@
+"""What the stages share while programs are worked on: the target, what was asked for, the database, the processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from mirage_cli.codegen.export import kernels_source
+from mirage_cli.pipeline.searching import Options
+from mirage_cli.store.store import Store
+from mirage_cli.target.gpus import Target
+from mirage_cli.tune.compilefarm import CompileFarm
+from mirage_cli.tune.explore import Means
+from mirage_cli.tune.interpreted import Interpreter
+from mirage_cli.tune.measure import GpuWorker
+from mirage_cli.tune.trials import Tuned
+
+Progress = Callable[[str], None]
+"""Told what is being tried."""
+
+
+class Session:
+    """Owns the processes that compile, interpret and measure: each starts when it is first asked for, and serves until
+    the end.
+
+    measures: whether kernels are timed, on this machine's GPU, or only predicted. on_tuned: told of each tuning.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        options: Options,
+        store: Store,
+        has_gpu: bool,
+        progress: Progress,
+        command: str = "",
+        on_tuned: Callable[[Tuned], None] = lambda _: None,
+    ) -> None:
+        self.on_tuned = on_tuned
+        self.target, self.options, self.store, self.progress, self.command = target, options, store, progress, command
+        self.measures = has_gpu and options.tune
+        self._stack = ExitStack()
+        self._means: Means | None = None
+        self._interpreter: Interpreter | None = None
+        self._farm: CompileFarm | None = None
+        self._worker: GpuWorker | None = None
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def prepare(self) -> None:
+        """Starts the processes that tuning needs: their seconds of imports pass while the search is at work."""
+        if self.measures:
+            self.worker().start()
+            self.farm().start()
+
+    def farm(self) -> CompileFarm:
+        """The processes that compile."""
+        if self._farm is None:
+            self._farm = self._stack.enter_context(CompileFarm(self.target.sm, self.options.workers))
+        return self._farm
+
+    def worker(self) -> GpuWorker:
+        """The process that owns the GPU."""
+        if self._worker is None:
+            self._worker = self._stack.enter_context(GpuWorker(context=self.options.context))
+        return self._worker
+
+    def interpreter(self) -> Interpreter:
+        """The process that runs kernels without a GPU."""
+        if self._interpreter is None:
+            self._interpreter = self._stack.enter_context(Interpreter())
+            self._interpreter.start()
+        return self._interpreter
+
+    def means(self) -> Means:
+        """What the tuner works with."""
+        if self._means is None:
+            self._means = Means(self.worker(), self.farm(), self.target, kernels_source, self.tell)
+        return self._means
+
+    def tell(self, what: str, count: int, best_us: float | None) -> None:
+        self.progress(f"{what}: {count} schedules" + (f", best {best_us:.2f} µs" if best_us is not None else ""))

@@ -1,0 +1,151 @@
+"""Tuning on this machine's GPU: from verified μGraphs to the fastest kernel that is right, as it was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mirage_cli.ir.program import Program
+from mirage_cli.ir.schedule import Schedule
+from mirage_cli.ir.text import MuGraphTextError, mugraph_id, parse_mugraph
+from mirage_cli.pipeline.kept import keep_best
+from mirage_cli.pipeline.problem import floor_of, measured_problem
+from mirage_cli.pipeline.results import Finalist, Kernel, Lost, Rejected, Result, Tuning
+from mirage_cli.pipeline.searching import Found, Plan
+from mirage_cli.pipeline.session import Session
+from mirage_cli.store.records import Best, Key, Measurement
+from mirage_cli.tune.explore import Task
+from mirage_cli.tune.measure import Timing
+from mirage_cli.tune.select import tune
+from mirage_cli.tune.space import bottlenecks
+from mirage_cli.tune.trials import Incumbent, Trial, Tuned
+from mirage_cli.verify.numeric import longest_sum
+
+
+def tuned_result(session: Session, program: Program, key: Key, found: Found, empty: Result, left_s: float) -> Result:
+    """The result of one program on this GPU, stored if there is a kernel. empty: the result without kernels. left_s:
+    what the search has left of the budget. Raises MeasureError."""
+    stored = session.store.best(key)
+    incumbent = readable_incumbent(session, key, stored)
+    tuned = tune_plans(session, program, key, found.plans, incumbent, left_s)
+    session.on_tuned(tuned)
+    graphs = {p.id: p.graph for p in found.plans}
+    if incumbent is not None:
+        graphs.setdefault(incumbent.mugraph, incumbent.graph)
+    lost = tuple(Lost(t.mugraph, len(graphs[t.mugraph].kernels), t.us, v.problem) for t, v in tuned.lost)
+    result = replace(empty, tuning=tuning_of(tuned), lost=lost)
+    best = tuned.best
+    if best is None or best.timing is None or tuned.verdict is None:
+        return result
+    eager = tuned.baselines.get("eager")
+
+    def kernel(t: Trial) -> Kernel:
+        return Kernel(
+            id=t.mugraph,
+            kernels=len(graphs[t.mugraph].kernels),
+            schedule=t.schedule,
+            floor_us=floor_of(program, session.target),
+            as_written=t.mugraph == found.as_written,
+            times=t.timing and t.timing.times,
+            hot_us=t.timing and t.timing.hot_us,
+            method=t.timing.method if t.timing else "",
+            eager=eager.times if isinstance(eager, Timing) else None,
+            checked=True,
+        )
+
+    winner = replace(
+        kernel(best),
+        error=tuned.verdict.error,
+        eager_error=tuned.verdict.eager_error,
+        bottlenecks=bottlenecks(graphs[best.mugraph], best.schedule, session.target),
+    )
+    result = replace(result, best=winner, top=tuple(map(kernel, tuned.finalists[: session.options.top])))
+    keep_best(session, program, key, graphs[best.mugraph], result, stored)
+    return result
+
+
+def tune_plans(
+    session: Session, program: Program, key: Key, plans: Sequence[Plan], incumbent: Incumbent | None, budget_s: float
+) -> Tuned:
+    """Runs the tuner, continuing from the trials that the database already has, unless a fresh run is asked for."""
+
+    def keep(trial: Trial) -> None:
+        t = trial.timing
+        session.store.put_measurement(
+            key,
+            Measurement(
+                trial.mugraph,
+                trial.schedule.to_json(),
+                t.samples_us if t else (),
+                t.median_us if t else None,
+                t.spread_us if t else None,
+                method=t.method if t else "",
+                failure=trial.failure,
+                alone_samples_us=t.alone_samples_us if t else (),
+            ),
+        )
+
+    task = Task(
+        {p.id: p.graph for p in plans},
+        measured_problem(program, session.options.seed),
+        program.tolerance,
+        longest_sum(program),
+        budget_s,
+        [] if session.options.fresh else known_trials(session, key, plans),
+        keep,
+        hints(session, key, plans),
+    )
+    return tune(session.means(), task, incumbent)
+
+
+def readable_incumbent(session: Session, key: Key, stored: Best | None) -> Incumbent | None:
+    """The stored best, to be timed with the finalists; None where there is none that this version can read."""
+    texts = {m.id: m.text for m in session.store.mugraphs(key)}
+    if stored is None or stored.mugraph not in texts:
+        return None
+    try:
+        return Incumbent(stored.mugraph, parse_mugraph(texts[stored.mugraph]), Schedule.from_json(stored.schedule))
+    except (MuGraphTextError, KeyError, TypeError):  # written by a version of other operators or choices
+        return None
+
+
+def known_trials(session: Session, key: Key, plans: Sequence[Plan]) -> list[Trial]:
+    """The trials of earlier runs, but for those that were timed in the chain alone where both contexts count."""
+    context = session.options.context
+    known: list[Trial] = []
+    for p in plans:
+        for m in session.store.measurements(key, p.id):
+            if m.samples_us and not m.alone_samples_us and context != "chain":
+                continue
+            timing = Timing(m.samples_us, 0, 0, m.method, None, None, m.alone_samples_us, context)
+            timing = timing if m.samples_us else None
+            known.append(Trial(p.id, Schedule.from_json(m.schedule), "", timing, m.failure))
+    return known
+
+
+def hints(session: Session, key: Key, plans: Sequence[Plan]) -> list[tuple[str, Schedule]]:
+    """The schedules that won for these μGraphs at other sizes."""
+    return [
+        (p.id, Schedule.from_json(w.schedule))
+        for w in session.store.winners(key)
+        for p in plans
+        if mugraph_id(p.graph.resized(dict(w.dims))) == w.mugraph
+    ]
+
+
+def tuning_of(tuned: Tuned) -> Tuning:
+    """How the tuning went; the finalists as timed in the finals."""
+
+    def finalist(t: Trial | None) -> Finalist | None:
+        return t and Finalist(t.mugraph, t.timing.median_us if t.timing else None, t.failure)
+
+    return Tuning(
+        trials=len(tuned.trials),
+        failures=dict(tuned.failures),
+        rejected=tuple(Rejected(t.mugraph, t.schedule, v.problem) for t, v in tuned.rejected),
+        stopped=tuned.stopped,
+        seconds=round(tuned.seconds, 2),
+        phases={name: round(s, 2) for name, s in tuned.phases.items()},
+        found=finalist(tuned.found),
+        stored=finalist(tuned.incumbent),
+    )
