@@ -99,5 +99,5 @@ mutations: $(STAMP) ## Give the verifier 1,000 wrong μGraphs instead of 200
 	MIRAGE_MUTATIONS=1000 $(PYTEST) tests/verify/test_reject.py
 
 clean: ## Remove all that the tasks above have made, results apart
-	rm -rf $(VENV) .mirage build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .mirage build dist *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -35,12 +35,6 @@ def _path(text: str) -> Path | None:
     return Path(text).expanduser() if text else None
 
 
-def _level(text: str) -> int:
-    if text not in ("0", "1", "2", "3"):
-        raise ValueError("0, 1, 2 or 3")
-    return int(text)
-
-
 def _workers(text: str) -> int:
     if not text:
         return available_cores()
@@ -55,12 +49,6 @@ def available_cores() -> int:
 
 
 DB = Knob("MIRAGE_DB", "path of the database (default: mirage/mirage.db in the user's cache directory)", "", _path)
-DEBUG = Knob(
-    "MIRAGE_DEBUG",
-    "0: quiet; 1: adds each stage's counts and seconds; 2: adds every candidate and why it was cut; 3: adds sources",
-    "0",
-    _level,
-)
 WORKERS = Knob("MIRAGE_WORKERS", "processes to search and compile with (default: the cores there are)", "", _workers)
 
-KNOBS: tuple[Knob[Any], ...] = (DB, DEBUG, WORKERS)
+KNOBS: tuple[Knob[Any], ...] = (DB, WORKERS)

@@ -34,7 +34,7 @@ def test_a_missing_module_is_a_finding(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_environment_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setenv("MIRAGE_WORKERZ", "3")
-    monkeypatch.setenv("MIRAGE_DEBUG", "loud")
+    monkeypatch.setenv("MIRAGE_WORKERS", "loud")
     monkeypatch.setenv("CC", "/no/such/compiler")
     found = checks(tmp_path / "mirage.db")
     assert "MIRAGE_WORKERZ" in found["environment"].detail and "'loud'" in found["environment"].detail
