@@ -13,15 +13,7 @@ from typing import Any
 import torch
 
 from mirage_cli.verify.testdata import DISTRIBUTIONS, draw
-from mirage_cli.verify.yardstick import (
-    Cut,
-    Piece,
-    RoundEveryResult,
-    as_tuple,
-    fresh_memory_is_nan,
-    in_float64,
-    judge_outputs,
-)
+from mirage_cli.verify.yardstick import Cut, Reference, as_tuple, fresh_memory_is_nan
 
 # -- the check
 
@@ -43,23 +35,12 @@ def check(
 
     eager: the program in PyTorch. stepwise: the same, operator by operator, to be rounded at every step.
     """
+    program = Reference(eager, stepwise, precision)
     for seed, kind in enumerate(DISTRIBUTIONS):
         inputs = draw(kind, shapes, dtypes, scales, contracted, device, seed)
-
-        def exact(piece: Piece, inputs: list[torch.Tensor] = inputs) -> tuple[torch.Tensor, ...]:
-            return as_tuple(eager(*in_float64(piece.inputs(inputs))))
-
-        def rounded(
-            piece: Piece, dtype: torch.dtype | None, chance: int, inputs: list[torch.Tensor] = inputs
-        ) -> tuple[torch.Tensor, ...]:
-            wide = in_float64(piece.inputs(inputs), dtype, chance)
-            with RoundEveryResult(dtype or precision, dtype is not None, chance):
-                return as_tuple((stepwise if dtype else eager)(*wide))
-
         with fresh_memory_is_nan():
             outputs = as_tuple(run(*inputs))
-        theirs = as_tuple(eager(*inputs))
-        verdict = judge_outputs(kind.name, outputs, exact, theirs, rounded, tolerance, True, contracted, cut)
+        verdict = program.judge(kind.name, inputs, outputs, tolerance, True, contracted, cut)
         figures = f"error {verdict.error.norm:.2e}, eager's {verdict.eager_error.norm:.2e}"
         overflow = f", but {verdict.excused} overflow as in eager" if verdict.excused else ""
         line = f"{kind.name:<11} {figures}  {verdict.problem or 'passes'}{overflow}  ({kind.doc})"

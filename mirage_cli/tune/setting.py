@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -47,7 +48,7 @@ class Case:
     known: what no candidate changes of the yardstick on these data.
     """
 
-    setting: Setting
+    reference: yardstick.Reference
     inputs: Tensors
     eager: Tensors
     whole: Tensors | None = None
@@ -60,16 +61,14 @@ class Case:
     def exact(self, piece: yardstick.Piece) -> Tensors:
         """The outputs in float64 of a piece of the inputs."""
         if piece.cut is not None:
-            return self.setting.wide(piece.inputs(self.inputs))
-        self.whole = self.whole or self.setting.wide(self.inputs)
+            return self.reference.exact(self.inputs, piece)
+        self.whole = self.whole or self.reference.exact(self.inputs, piece)
         return self.whole
 
-    def rounded(self, piece: yardstick.Piece, dtype: torch.dtype | None, seed: int) -> Tensors:
-        """The same with the result of every operator, or else of every call of eager, rounded."""
-        own = next(x.dtype for x in self.inputs if x.is_floating_point())
-        wide = yardstick.in_float64(piece.inputs(self.inputs), dtype, seed)
-        with yardstick.RoundEveryResult(dtype or own, dtype is not None, seed):
-            return [y.double() for y in self.setting.reference(wide, "stepwise" if dtype else "reference")]
+    def judge(self, name: str, outputs: Tensors, standard: Standard, cut: yardstick.Cut | None) -> yardstick.Judgement:
+        rounded = functools.partial(self.reference.rounded, self.inputs)
+        how = standard.tolerance, standard.overflow_like_eager, standard.contracted, cut, self.known
+        return yardstick.judge_outputs(name, outputs, self.exact, self.eager, rounded, *how)
 
 
 class Setting:
@@ -120,7 +119,8 @@ class Setting:
             torch.cuda.empty_cache()
         self.drawn = [self.inputs_of(0, contracted=1, anew=anew) for anew in (False, True)]
         if problem.reference_source is not None:
-            self.expected = [Case(self, inputs, []) for inputs in self.drawn]
+            reference = self.reference()
+            self.expected = [Case(reference, inputs, []) for inputs in self.drawn]
             for case in self.expected:
                 case.exact(self.pieces[0])
         self.synchronize()
@@ -233,20 +233,7 @@ class Setting:
                 outputs = run(0)
                 self.synchronize()
                 self.refuse_stray_writes(inputs, case.inputs, guarded)
-                found.append(
-                    yardstick.judge_outputs(
-                        kind.name,
-                        outputs,
-                        case.exact,
-                        case.eager,
-                        case.rounded,
-                        standard.tolerance,
-                        standard.overflow_like_eager,
-                        standard.contracted,
-                        self.cut,
-                        case.known,
-                    )
-                )
+                found.append(case.judge(kind.name, outputs, standard, self.cut))
         problems = [f"{j.distribution}: {j.problem}" for j in found if j.problem]
         return Judged(not problems, found[0].error.norm, found[0].eager_error.norm, "; ".join(problems) or None)
 
@@ -256,22 +243,20 @@ class Setting:
         if i in self.cases and not anew:
             return self.cases[i]
         inputs = self.inputs_of(i, contracted, anew)
-        case = Case(self, inputs, [y.clone() for y in self.reference(inputs)])
+        reference = self.reference()
+        case = Case(reference, inputs, [y.clone() for y in yardstick.as_tuple(reference.eager(*inputs))])
         if not anew:
             case.known = self.known.setdefault(i, case.known)
             if sum(c.nbytes for c in (case, *self.cases.values())) <= self.room_bytes:
                 self.cases[i] = case
         return case
 
-    def reference(self, inputs: Tensors, form: str = "reference") -> Tensors:
-        """What `reference`, or `stepwise`, its definition operator by operator, makes of the inputs."""
+    def reference(self) -> yardstick.Reference:
+        """The problem's program in PyTorch."""
         assert self.problem.reference_source is not None, "a problem that is judged has a reference"
         module = load_module(self.problem.reference_source, self.directory)
-        return list(yardstick.as_tuple(getattr(module, form, module.reference)(*inputs)))
-
-    def wide(self, inputs: Tensors) -> Tensors:
-        """The outputs in float64."""
-        return [y.double() for y in self.reference(yardstick.in_float64(inputs))]
+        precision = next((x.dtype for x in self.drawn[0] if x.is_floating_point()), torch.float32)
+        return yardstick.Reference(module.reference, getattr(module, "stepwise", module.reference), precision)
 
 
 def device_properties(device: torch.device) -> Any:

@@ -11,7 +11,6 @@ float64 evaluation with every operation rounded to the type's precision stands i
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -78,28 +77,20 @@ def judge(
     terms = longest_sum(program)
     fields = independent_axis(program) if reference is None else None
     cut = y.Cut(*fields) if fields else None
+
+    def definition(*inputs: torch.Tensor) -> Sequence[torch.Tensor]:
+        return reference64(program, inputs)
+
+    wide = definition if reference is None else lambda *inputs: reference(list(inputs))
+    program_in_torch = y.Reference(eager, definition, getattr(torch, program.dtype), wide)
     found: list[Judgement] = []
     for i, kind in enumerate(DISTRIBUTIONS):
         if distributions is not None and kind.name not in distributions:
             continue
         inputs = draw_inputs(program, kind.name, where, seed + i)
-
-        def exact(piece: y.Piece, inputs: list[torch.Tensor] = inputs) -> Sequence[torch.Tensor]:
-            return (reference or functools.partial(reference64, program))(piece.inputs(inputs))
-
-        def rounded(
-            piece: y.Piece, dtype: torch.dtype | None, chance: int, inputs: list[torch.Tensor] = inputs
-        ) -> Sequence[torch.Tensor]:
-            wide = y.in_float64(piece.inputs(inputs), dtype, chance)
-            with y.RoundEveryResult(dtype or getattr(torch, program.dtype), dtype is not None, chance):
-                return reference64(program, wide) if dtype else y.as_tuple(eager(*wide))
-
         with y.fresh_memory_is_nan():
             outputs = run([x.clone() for x in inputs])
-        theirs = y.as_tuple(eager(*inputs))
-        found.append(
-            y.judge_outputs(kind.name, outputs, exact, theirs, rounded, allowed, overflow_like_eager, terms, cut)
-        )
+        found.append(program_in_torch.judge(kind.name, inputs, outputs, allowed, overflow_like_eager, terms, cut))
     worst = max(found, key=lambda j: j.score)
     ok = all(j.problem is None for j in found)
     return NumericVerdict(ok, worst, found[0].error.norm, found[0].eager_error.norm, allowed, tuple(found))

@@ -394,6 +394,51 @@ def judge_outputs(
     return replace(max(found, key=lambda j: j.score), excused=sum(j.excused for j in found))
 
 
+@dataclass(frozen=True)
+class Reference:
+    """A program in PyTorch, by which kernels are judged: in the GPU process, in the interpreter, in exported files.
+
+    eager: as a user calls it. stepwise: its definition, operator by operator. precision: the type that it computes in.
+    wide: what gives the outputs of inputs in float64, where that is not `eager`. All return a tensor or several.
+    """
+
+    eager: Callable[..., Any]
+    stepwise: Callable[..., Any]
+    precision: torch.dtype
+    wide: Callable[..., Any] | None = None
+
+    def exact(self, inputs: Sequence[torch.Tensor], piece: Piece) -> list[torch.Tensor]:
+        """The outputs in float64."""
+        return _widened((self.wide or self.eager)(*in_float64(piece.inputs(inputs))))
+
+    def rounded(
+        self, inputs: Sequence[torch.Tensor], piece: Piece, dtype: torch.dtype | None, seed: int
+    ) -> list[torch.Tensor]:
+        """The same with rounding: that of eager's calls, or, where a type is named, of every operator to this type."""
+        wide = in_float64(piece.inputs(inputs), dtype, seed)
+        with RoundEveryResult(dtype or self.precision, dtype is not None, seed):
+            return _widened((self.stepwise if dtype else self.eager)(*wide))
+
+    def judge(
+        self,
+        name: str,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        tolerance: float,
+        overflow_like_eager: bool,
+        terms: int = 1,
+        cut: Cut | None = None,
+    ) -> Judgement:
+        """What a kernel makes of these inputs, as `judge_outputs` does."""
+        exact, rounded = functools.partial(self.exact, inputs), functools.partial(self.rounded, inputs)
+        eager = as_tuple(self.eager(*inputs))
+        return judge_outputs(name, outputs, exact, eager, rounded, tolerance, overflow_like_eager, terms, cut)
+
+
+def _widened(result: Any) -> list[torch.Tensor]:
+    return [y.double() for y in as_tuple(result)]
+
+
 class _Output:
     """One output under judgement."""
 

@@ -38,7 +38,7 @@ from mirage_cli.tune.measure import (
 from mirage_cli.tune.worker import Bench
 from mirage_cli.verify import yardstick
 from mirage_cli.verify.testdata import DISTRIBUTIONS
-from mirage_cli.verify.yardstick import Piece
+from mirage_cli.verify.yardstick import Piece, Reference
 
 ELEMENTS = 4096
 X = TensorSpec("X", (ELEMENTS,), "float32")
@@ -133,8 +133,13 @@ def test_a_large_problem_is_judged_in_pieces(tmp_path: Path, monkeypatch: pytest
     setting.set_problem(replace(DOUBLING, cut=((0,), (0,), ELEMENTS, 1)))
     setting.room_bytes = 0
     largest: list[int] = []
-    wide = setting.wide
-    monkeypatch.setattr(setting, "wide", lambda xs: (largest.append(xs[0].shape[0]), wide(xs))[1])
+    exact = Reference.exact
+
+    def counted(self: Reference, inputs: list[torch.Tensor], piece: Piece) -> list[torch.Tensor]:
+        largest.append(piece.inputs(inputs)[0].shape[0])
+        return exact(self, inputs, piece)
+
+    monkeypatch.setattr(Reference, "exact", counted)
     assert setting.judge_all(GOOD, STANDARD, anew=False).ok
     assert max(largest) == 1000
     assert not setting.cases
