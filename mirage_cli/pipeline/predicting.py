@@ -65,16 +65,19 @@ def predicted_result(
         if checks and passed.kernels[:1] != had:  # a run that is killed later leaves this behind
             first = replace(empty, best=passed.kernels[0], complete=False)
             keep_best(session, program, key, p.graph, first, session.store.best(key))
-    top = tuple(passed.kernels[: session.options.top])
+    graphs = {p.id: p.graph for p in found.plans}
+    top = tuple(
+        replace(k, bottlenecks=bottlenecks(graphs[k.id], k.schedule, session.target))
+        for k in passed.kernels[: session.options.top]
+    )
     stopped = "budget" if passed.out_of_time else empty.search.stopped
     result = replace(empty, search=replace(empty.search, stopped=stopped), dropped=dict(passed.failures))
     if not top:
         return replace(result, lost=tuple(passed.lost))
-    graph = next(p.graph for p in found.plans if p.id == top[0].id)
-    best = replace(top[0], bottlenecks=bottlenecks(graph, top[0].schedule, session.target))
+    best = top[0]
     faster = tuple(x for x in passed.lost if (x.predicted_us or 0.0) < (best.predicted_us or 0.0))
     result = replace(result, best=best, top=top, lost=faster)
-    keep_best(session, program, key, graph, result, session.store.best(key))
+    keep_best(session, program, key, graphs[best.id], result, session.store.best(key))
     return result
 
 

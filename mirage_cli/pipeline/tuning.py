@@ -51,15 +51,12 @@ def tuned_result(session: Session, program: Program, key: Key, found: Found, emp
             method=t.timing.method if t.timing else "",
             eager=eager.times if isinstance(eager, Timing) else None,
             checked=True,
+            bottlenecks=bottlenecks(graphs[t.mugraph], t.schedule, session.target),
         )
 
-    winner = replace(
-        kernel(best),
-        error=tuned.verdict.error,
-        eager_error=tuned.verdict.eager_error,
-        bottlenecks=bottlenecks(graphs[best.mugraph], best.schedule, session.target),
-    )
-    result = replace(result, best=winner, top=tuple(map(kernel, tuned.finalists[: session.options.top])))
+    winner = replace(kernel(best), error=tuned.verdict.error, eager_error=tuned.verdict.eager_error)
+    others = tuned.finalists[1 : session.options.top]  # the first is the best
+    result = replace(result, best=winner, top=(winner, *map(kernel, others)))
     keep_best(session, program, key, graphs[best.mugraph], result, stored)
     return result
 
