@@ -70,7 +70,7 @@ def given(text: str) -> tuple[MuGraph, Schedule]:
 def written(graph: MuGraph, schedule: Schedule) -> str:
     """The whole file."""
     comments = [*print_mugraph(graph).splitlines(), "schedule", *str(schedule).splitlines()]
-    parts = ["\n".join(f"# {x}" for x in comments) + "\n"]
+    parts = ["\n".join(f"# {x}".rstrip() for x in comments) + "\n"]
     sizes = launch_sizes(graph, schedule)
     for k in graph.kernels:
         if k.kind == "library":

@@ -7,7 +7,7 @@
 # buffer t2_part f32[s_split, b, h, g]
 # buffer t5_part f32[s_split, b, h, g]
 # buffer v0_part f32[s_split, b, h, g, e]
-# 
+#
 # kernel k0 generated b:grid h:grid g:grid s:split d:tile e:grid  # grid (b, h, g, e, s_split), for-loop over s
 #   K = load K[b, s, h, d]                                        # imap {x→b, y→h, z→φ, u→φ, v→s} fmap {i→s}
 #   Q = load Q[b, h, g, d]                                        # imap {x→b, y→h, z→g, u→φ, v→φ}
@@ -21,7 +21,7 @@
 #   store t2_part[s_split, b, h, g] = t2                          # omap {x→b, y→h, z→g, v→s_split}
 #   store t5_part[s_split, b, h, g] = t5                          # omap {x→b, y→h, z→g, v→s_split}
 #   store v0_part[s_split, b, h, g, e] = v0                       # omap {x→b, y→h, z→g, u→e, v→s_split}
-# 
+#
 # kernel k1 generated s_split:tile b:grid h:grid g:grid e:grid  # grid (b, h, g, e)
 #   t2_part = load t2_part[s_split, b, h, g]                    # imap {x→b, y→h, z→g, u→φ}
 #   t5_part = load t5_part[s_split, b, h, g]                    # imap {x→b, y→h, z→g, u→φ}

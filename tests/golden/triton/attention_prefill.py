@@ -4,7 +4,7 @@
 # input K f16[s, h, d]
 # input V f16[s, h, e]
 # output O f16[q, h, g, e]
-# 
+#
 # kernel k0 generated q:grid s:loop h:grid g:grid d:tile e:grid  # grid (q, h, g, e), for-loop over s
 #   K = load K[s, h, d]                                          # imap {x→φ, y→h, z→φ, u→φ} fmap {i→s}
 #   V = load V[s, h, e]                                          # imap {x→φ, y→h, z→φ, u→e} fmap {i→s}

@@ -9,7 +9,7 @@
 # buffer t18_part f32[s_split, h, q]
 # buffer t21_part f32[s_split, h, q]
 # buffer v2_part f32[s_split, h, q, e]
-# 
+#
 # kernel k0 generated h:grid q:grid s:split d:tile e:grid  # grid (h, q, e, s_split), for-loop over s
 #   GK = load GK[d]                                        # imap {x→φ, y→φ, z→φ, u→φ}
 #   V = load V[h, s, e]                                    # imap {x→h, y→φ, z→e, u→s} fmap {i→s}
@@ -40,7 +40,7 @@
 #   store t18_part[s_split, h, q] = t18                    # omap {x→h, y→q, u→s_split}
 #   store t21_part[s_split, h, q] = t21                    # omap {x→h, y→q, u→s_split}
 #   store v2_part[s_split, h, q, e] = v2                   # omap {x→h, y→q, z→e, u→s_split}
-# 
+#
 # kernel k1 generated s_split:tile h:grid q:grid e:grid   # grid (h, q, e)
 #   t18_part = load t18_part[s_split, h, q]               # imap {x→h, y→q, z→φ}
 #   t21_part = load t21_part[s_split, h, q]               # imap {x→h, y→q, z→φ}

@@ -4,7 +4,7 @@
 # input K f16[h, d, s]
 # input V f16[h, s, e]
 # output O f16[h, q, e]
-# 
+#
 # kernel k0 generated h:grid q:grid e:tile d:tile s:loop  # grid (h, q), for-loop over s
 #   Q = load Q[h, q, d]                                   # imap {x→h, y→q}
 #   K = load K[h, d, s]                                   # imap {x→h, y→φ} fmap {i→s}

@@ -4,7 +4,7 @@
 # input W1 f16[k, n]
 # input W2 f16[k, n]
 # output O f16[m, n]
-# 
+#
 # kernel k0 generated m:grid k:loop n:grid  # grid (m, n), for-loop over k
 #   W1 = load W1[k, n]                      # imap {x→φ, y→n} fmap {i→k}
 #   W2 = load W2[k, n]                      # imap {x→φ, y→n} fmap {i→k}

@@ -3,7 +3,7 @@
 # input X bf16[m, k]
 # input G bf16[k]
 # output Y bf16[m, k]
-# 
+#
 # kernel k0 generated m:grid k:grid  # grid (m, k)
 #   X = load X[m, k]                 # imap {x→m, y→k}
 #   G = load G[k]                    # imap {x→φ, y→k}

@@ -2,7 +2,7 @@
 # dims m=20 k=1000
 # input X f16[m, k]
 # output Y f16[m, k]
-# 
+#
 # kernel k0 generated m:grid k:loop  # grid (m), for-loop over k, for-loop over k, for-loop over k
 #   X = load X[m, k]                 # imap {x→m} fmap {i→k}
 #   S[m] = sum(X; k)                 # loop over k (1): accumulator

@@ -7,7 +7,7 @@
 # output O f16[m, n]
 # buffer t0_part f32[k_split, m, n]
 # buffer t1_part f32[k_split, m, r]
-# 
+#
 # kernel k0 generated m:grid k:split n:grid r:grid  # grid (m, n, r, k_split), for-loop over k
 #   W = load W[k, n]                                # imap {x→φ, y→n, z→φ, u→k} fmap {i→k}
 #   X = load X[m, k]                                # imap {x→m, y→φ, z→φ, u→k} fmap {i→k}
@@ -16,7 +16,7 @@
 #   t1[m, r] = dot(X, A; k)                         # loop over k: accumulator
 #   store t0_part[k_split, m, n] = t0               # omap {x→m, y→n, u→k_split}
 #   store t1_part[k_split, m, r] = t1               # omap {x→m, z→r, u→k_split}
-# 
+#
 # kernel k1 generated k_split:tile m:grid n:grid r:tile  # grid (m, n)
 #   t0_part = load t0_part[k_split, m, n]                # imap {x→m, y→n}
 #   t1_part = load t1_part[k_split, m, r]                # imap {x→m, y→φ}

@@ -4,7 +4,7 @@
 # input W f32[k, n]
 # input B f32[n]
 # output Y f32[m, n]
-# 
+#
 # kernel k0 generated m:grid n:grid k:loop  # grid (m, n), for-loop over k
 #   X = load X[m, k]                        # imap {x→m, y→φ} fmap {i→k}
 #   W = load W[k, n]                        # imap {x→φ, y→n} fmap {i→k}

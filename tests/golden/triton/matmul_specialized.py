@@ -3,7 +3,7 @@
 # input X f16[m, k]
 # input W f16[k, n]
 # output Y f16[m, n]
-# 
+#
 # kernel k0 generated m:grid n:grid k:loop  # grid (m, n), for-loop over k
 #   X = load X[m, k]                        # imap {x→m, y→φ} fmap {i→k}
 #   W = load W[k, n]                        # imap {x→φ, y→n} fmap {i→k}

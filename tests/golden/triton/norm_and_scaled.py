@@ -5,7 +5,7 @@
 # output Y bf16[m, n]
 # output S f32[]
 # buffer R bf16[m]
-# 
+#
 # kernel k0 generated m:grid k:tile  # grid (m)
 #   X = load X[m, k]                 # imap {x→m}
 #   Q[m, k] = mul(X, X)
@@ -13,14 +13,14 @@
 #   R[m] = rsqrt(A)
 #   B[m] = mul(R, 2)
 #   store R[m] = R                   # omap {x→m}
-# 
+#
 # kernel k1 generated m:loop k:loop n:grid  # grid (n), for-loop over m, k
 #   R = load R[m]                           # imap {x→φ} fmap {i→m}
 #   X = load X[m, k]                        # imap {x→φ} fmap {i→m, i→k}
 #   D[m, k] = mul(X, R)                     # loop over m, k
 #   S[] = max(D; m, k)                      # loop over m, k: accumulator
 #   store S[] = S                           # omap {}
-# 
+#
 # kernel k2 generated m:grid n:grid k:loop  # grid (m, n), for-loop over k
 #   X = load X[m, k]                        # imap {x→m, y→φ} fmap {i→k}
 #   W = load W[k, n]                        # imap {x→φ, y→n} fmap {i→k}

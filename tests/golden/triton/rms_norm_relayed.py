@@ -5,7 +5,7 @@
 # input W f16[k, n]
 # output O f16[m, n]
 # buffer Y f16[m, k]
-# 
+#
 # kernel k0 generated m:grid k:tile  # grid (m)
 #   X = load X[m, k]                 # imap {x→m}
 #   G = load G[k]                    # imap {x→φ}
@@ -18,7 +18,7 @@
 #   t0[m, k] = mul(X, t6)
 #   Y[m, k] = mul(t0, G)
 #   store Y[m, k] = Y                # omap {x→m}
-# 
+#
 # kernel k1 generated m:grid k:loop n:grid  # grid (m, n), for-loop over k
 #   W = load W[k, n]                        # imap {x→φ, y→n} fmap {i→k}
 #   Y = load Y[m, k]                        # imap {x→m, y→φ} fmap {i→k}

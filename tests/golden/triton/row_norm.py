@@ -4,7 +4,7 @@
 # input X f16[m, k]
 # input A f16[m, k]
 # output O f16[m, k]
-# 
+#
 # kernel k0 generated m:grid k:tile  # grid (m)
 #   X = load X[m, k]                 # imap {x→m}
 #   H = load H[m, k]                 # imap {x→m}

@@ -4,7 +4,7 @@
 # input W f32[k, n]
 # output Y f32[m, n]
 # buffer H f32[m, n]
-# 
+#
 # kernel k0 generated m:grid n:grid k:loop  # grid (m, n), for-loop over k
 #   X = load X[m, k]                        # imap {x→m, y→φ} fmap {i→k}
 #   W = load W[k, n]                        # imap {x→φ, y→n} fmap {i→k}
@@ -14,7 +14,7 @@
 #   U[m, n] = dot(E, W; k)                  # loop over k: accumulator, rescaled by exp(ΔM)^1
 #   H[m, n] = div(U, L)                     # epilogue
 #   store H[m, n] = H                       # omap {x→m, y→n}
-# 
+#
 # kernel k1 generated m:grid n:loop  # grid (m), for-loop over n, for-loop over n
 #   H = load H[m, n]                 # imap {x→m} fmap {i→n}
 #   M[m] = max(H; n)                 # loop over n (1): running maximum

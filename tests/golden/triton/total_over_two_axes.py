@@ -3,7 +3,7 @@
 # input X f32[m, k]
 # input W f32[k, n]
 # output Y f32[]
-# 
+#
 # kernel k0 generated k:loop m:tile n:tile  # grid (), for-loop over k
 #   X = load X[m, k]                        # imap {} fmap {i→k}
 #   W = load W[k, n]                        # imap {} fmap {i→k}

@@ -4,7 +4,7 @@
 # input W f16[k, n]
 # output Y f16[m, n]
 # output T f16[m]
-# 
+#
 # kernel k0 generated m:grid k:loop n:tile  # grid (m), for-loop over k
 #   X = load X[m, k]                        # imap {x→m} fmap {i→k}
 #   W = load W[k, n]                        # imap {x→φ} fmap {i→k}

@@ -2,7 +2,7 @@
 # dims q=4096 s=4096
 # input A f32[q, s]
 # output O f32[q]
-# 
+#
 # kernel k0 generated q:grid s:loop  # grid (q), for-loop over s
 #   A = load A[q, s]                 # imap {x→q} fmap {i→s}
 #   iq[q] = index(q)                 # before the loop
