@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from mirage_cli.codegen.plan import Axes, Value
+from mirage_cli.codegen.nodes import Axes, Value
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.placement import Placement, place
 from mirage_cli.ir.program import Eqn, Tensor

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
-from mirage_cli.codegen import plan
+from mirage_cli.codegen import nodes
 from mirage_cli.codegen.blocks import MAX_PRODUCT, EmitError, Frame
-from mirage_cli.codegen.plan import Axes, Expr
+from mirage_cli.codegen.nodes import Axes, Expr
 from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.ops import IDENTITY, OPS, Number, exact_inverse
 from mirage_cli.ir.program import Eqn
@@ -53,9 +53,9 @@ def computed(s: Scope, e: Eqn) -> Computed:
         lanes, clean = summands(s, e)
         return Computed(across(f, e, lanes), clean)
     if e.op == "index":
-        return Computed(plan.Position(e.axes[0], f.axes(e.axes)))
+        return Computed(nodes.Position(e.axes[0], f.axes(e.axes)))
     if e.op == "size":
-        return Computed(plan.Full(plan.Literal(float(f.sizes[e.axes[0]])), "float32", ()))
+        return Computed(nodes.Full(nodes.Literal(float(f.sizes[e.axes[0]])), "float32", ()))
     return _elementwise(s, e)
 
 
@@ -104,15 +104,15 @@ def _applied(f: Frame, e: Eqn, args: tuple[Expr, ...], axes: Axes) -> Expr:
         exponent = e.args[1]
         if not isinstance(exponent, Fraction):
             raise EmitError("an infinite exponent")
-        return plan.Power(args[0], exponent, f.single)
+        return nodes.Power(args[0], exponent, f.single)
     if _adds_to_fresh_product(f, e):
-        return plan.AddedLast(args[0], args[1], axes)
+        return nodes.AddedLast(args[0], args[1], axes)
     divisor = _number(f, e.args[1]) if e.op == "div" else None
     inverse = None if divisor is None else exact_inverse(divisor)
     if inverse is not None:
-        return plan.Scaled(args[0], inverse)
+        return nodes.Scaled(args[0], inverse)
     exact = f.single or divisor is not None  # means of equal values are to be that value
-    return plan.Apply(e.op, args, exact, axes)
+    return nodes.Apply(e.op, args, exact, axes)
 
 
 def _adds_to_fresh_product(f: Frame, e: Eqn) -> bool:
@@ -139,40 +139,40 @@ def _number(f: Frame, a: str | Number) -> Number | None:
 def _branch(f: Frame, e: Eqn, a: str | Number, want: Axes) -> Expr:
     """An equation that comes to one of its arguments."""
     if not isinstance(a, str):
-        return plan.Full(plan.Literal(a, e.type == "int"), f.type_of(e.out), want)
+        return nodes.Full(nodes.Literal(a, e.type == "int"), f.type_of(e.out), want)
     x = _argument(f, a, want, e, e.type == "int")
-    return x if f.axes_of(a) == want else plan.Repeated(x, want)
+    return x if f.axes_of(a) == want else nodes.Repeated(x, want)
 
 
 def _shifted_exp(f: Frame, e: Eqn, want: Axes) -> Expr:
     """exp(x - m) for a running maximum: one multiply-add and one exp2. What m is rounded to on the way cancels, but
     in float32 where it meets an exp that was shifted after the loop: there x - m comes first."""
     x, m = (str(a) for a in e.args)
-    shift = spread(plan.Shift(m, f.axes_of(m)), want)
-    return plan.ExpDifference(_argument(f, x, want, e, False), shift, f.single, want)
+    shift = spread(nodes.Shift(m, f.axes_of(m)), want)
+    return nodes.ExpDifference(_argument(f, x, want, e, False), shift, f.single, want)
 
 
 def _constant(e: Eqn) -> Expr:
     """An equation of numbers alone, worked out here."""
     result = float(OPS[e.op].ref(*(float(a) for a in e.args if not isinstance(a, str))))
-    return plan.Full(plan.Literal(Fraction(result) if math.isfinite(result) else result), "float32", ())
+    return nodes.Full(nodes.Literal(Fraction(result) if math.isfinite(result) else result), "float32", ())
 
 
 def _argument(f: Frame, a: str | Number, want: Axes, e: Eqn, whole: bool) -> Expr:
     if not isinstance(a, str):
-        return plan.Literal(a, whole)
+        return nodes.Literal(a, whole)
     x: Expr = f.current(a)
     kind = f.type_of(a)
     mixed = kind == "int32" and (not whole or e.type == "float")
     counted = kind == "bool" and e.type == "float" and not (e.op == "where" and a == e.args[0])
     if kind in ("float16", "bfloat16") or mixed or counted:
-        x = plan.Cast(x, kind, "float32")
+        x = nodes.Cast(x, kind, "float32")
     return spread(x, want)
 
 
 def spread(x: Expr, want: Axes) -> Expr:
     """A block made to broadcast against these axes, of which its own are a part in order."""
-    return x if x.axes == want or not x.axes else plan.Spread(x, want)
+    return x if x.axes == want or not x.axes else nodes.Spread(x, want)
 
 
 # -- reductions
@@ -185,21 +185,21 @@ def summands(s: Scope, e: Eqn) -> Computed:
     kind = f.type_of(a)
     x: Expr = f.current(a)
     if kind not in ("float32", "int32"):
-        x = plan.Cast(x, kind, "float32")
+        x = nodes.Cast(x, kind, "float32")
     zero_is_neutral = s.clean[a] if e.op == "sum" else NOWHERE
     x = _masked(f, x, [d for d in e.axes if d not in zero_is_neutral], neutral(e.op, kind == "int32"))
     return Computed(x, s.clean[a] - set(e.axes) if e.op == "sum" else NOWHERE)
 
 
-def neutral(op: str, whole: bool) -> plan.Literal:
+def neutral(op: str, whole: bool) -> nodes.Literal:
     """What leaves a sum, a maximum or a minimum as it is."""
-    return plan.Literal(INT_IDENTITY.get(op, 0), True) if whole else plan.Literal(IDENTITY[op])
+    return nodes.Literal(INT_IDENTITY.get(op, 0), True) if whole else nodes.Literal(IDENTITY[op])
 
 
 def across(f: Frame, e: Eqn, x: Expr) -> Expr:
     """A block with all axes that the equation computes over, reduced over those that it reduces."""
     over = tuple(d for d in f.axes(f.space(e)) if d in e.axes)
-    return plan.Reduce("sum" if e.op == "dot" else e.op, x, over, shows_nan(f, e)) if over else x
+    return nodes.Reduce("sum" if e.op == "dot" else e.op, x, over, shows_nan(f, e)) if over else x
 
 
 def shows_nan(f: Frame, e: Eqn) -> bool:
@@ -213,10 +213,10 @@ def shows_nan(f: Frame, e: Eqn) -> bool:
     return not shift or any(x.value == e.out and x.buffer in outputs for x in f.kernel.stores)
 
 
-def _masked(f: Frame, x: Expr, dims: Sequence[str], number: plan.Literal) -> Expr:
+def _masked(f: Frame, x: Expr, dims: Sequence[str], number: nodes.Literal) -> Expr:
     """A block with this number where it lies past the end of one of these dimensions."""
     dirty = f.masked_dims(dims, x.axes)
-    return plan.Masked(x, dirty, number) if dirty else x
+    return nodes.Masked(x, dirty, number) if dirty else x
 
 
 # -- products
@@ -234,7 +234,7 @@ def product(s: Scope, e: Eqn, accumulator: str | None = None) -> Computed:
     clean = frozenset(d for d in f.padded & set(e.dims) if (d in s.clean[a] or d in s.clean[b]) and d not in batch)
     if not on_matrix_units(e, f.dims, f.block):
         block = _multiplied_out(s, e)
-        return Computed(plan.Added(accumulator, block) if accumulator else block, clean)
+        return Computed(nodes.Added(accumulator, block) if accumulator else block, clean)
     middle = [d for d in f.axes_of(a) if d in f.axes_of(b) and d in e.axes]
     if rows and columns and f.order.index(rows[0]) > f.order.index(columns[0]):
         a, b, rows, columns = b, a, columns, rows
@@ -244,12 +244,12 @@ def product(s: Scope, e: Eqn, accumulator: str | None = None) -> Computed:
     precision = None if dtype != "float32" else "tf32x3" if f.schedule.tf32x3 else "ieee"
     whole, result = (*batch, *rows, *columns), f.axes(e.dims)
     added = accumulator if (left.axes[:-1] + right.axes[-1:]) == result else None
-    x: Expr = plan.Dot(left, right, added, precision)
+    x: Expr = nodes.Dot(left, right, added, precision)
     if x.axes != whole:
-        x = plan.Reshaped(x, whole)
+        x = nodes.Reshaped(x, whole)
     if whole != result:
-        x = plan.Permuted(x, result)
-    return Computed(plan.Added(accumulator, x) if accumulator and not added else x, clean)
+        x = nodes.Permuted(x, result)
+    return Computed(nodes.Added(accumulator, x) if accumulator and not added else x, clean)
 
 
 def _factors(e: Eqn) -> tuple[str, str]:
@@ -262,17 +262,17 @@ def _operand(s: Scope, value: str, groups: list[list[str]], summed: Axes, dtype:
     """A block as the matrix units take it: batch, then two axes, clean along the summed ones, in their type."""
     f = s.frame
     kind = f.type_of(value)
-    zero = plan.Literal(0, True) if kind == "int32" else plan.Literal(0.0)
+    zero = nodes.Literal(0, True) if kind == "int32" else nodes.Literal(0.0)
     x = _masked(f, f.current(value), [d for d in summed if d not in s.clean[value]], zero)
     if kind != dtype:
-        x = plan.Cast(x, kind, dtype)
+        x = nodes.Cast(x, kind, dtype)
     if dtype == "bfloat16":
-        x = plan.MatrixType(x)
+        x = nodes.MatrixType(x)
     flat = tuple(d for g in groups for d in g)
     if x.axes != flat:
-        x = plan.Permuted(x, flat)
+        x = nodes.Permuted(x, flat)
     groups = [g for g in groups if g]
-    return plan.Reshaped(x, tuple("*".join(g) for g in groups)) if any(len(g) > 1 for g in groups) else x
+    return nodes.Reshaped(x, tuple("*".join(g) for g in groups)) if any(len(g) > 1 for g in groups) else x
 
 
 def _multiplied_out(s: Scope, e: Eqn) -> Expr:
@@ -280,7 +280,7 @@ def _multiplied_out(s: Scope, e: Eqn) -> Expr:
     f = s.frame
     if not any(d in e.axes for d in f.axes(f.space(e))):
         a, b, space = _spread_factors(f, e)
-        return plan.Apply("mul", (a, b), True, space)
+        return nodes.Apply("mul", (a, b), True, space)
     return across(f, e, multiplied(s, e))
 
 
@@ -289,7 +289,7 @@ def multiplied(s: Scope, e: Eqn) -> Expr:
     f = s.frame
     a, b, space = _spread_factors(f, e)
     both = [d for d in e.axes if not all(d in s.clean[v] or d not in f.axes_of(v) for v in _factors(e))]
-    return _masked(f, plan.Product(a, b, space), both, plan.Literal(0.0))
+    return _masked(f, nodes.Product(a, b, space), both, nodes.Literal(0.0))
 
 
 def _spread_factors(f: Frame, e: Eqn) -> tuple[Expr, Expr, Axes]:
@@ -302,4 +302,4 @@ def _spread_factors(f: Frame, e: Eqn) -> tuple[Expr, Expr, Axes]:
 
 def _as_float(f: Frame, value: str) -> Expr:
     x = f.current(value)
-    return x if f.type_of(value) == "float32" else plan.Cast(x, f.type_of(value), "float32")
+    return x if f.type_of(value) == "float32" else nodes.Cast(x, f.type_of(value), "float32")

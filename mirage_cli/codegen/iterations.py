@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from mirage_cli.codegen import plan
+from mirage_cli.codegen import nodes, plan
 from mirage_cli.codegen.blocks import Frame
 from mirage_cli.codegen.expressions import (
     Scope,
@@ -74,7 +74,7 @@ def combined(s: Scope, e: Eqn, degrees: Sequence[tuple[str, int]], defers: bool)
         return
     axes = f.axes(f.space(e) if defers else e.dims)
     for m, g in degrees:
-        factor = spread(plan.Factor(m, f.axes_of(m)), axes)
+        factor = spread(nodes.Factor(m, f.axes_of(m)), axes)
         yield from [plan.Rescale(e.out, factor, g < 0)] * abs(g)
     if e.op == "dot" and not defers:
         yield plan.Let(e.out, product(s, e, e.out).expr)

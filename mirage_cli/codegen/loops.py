@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from math import ceil, prod
 from typing import NamedTuple
 
-from mirage_cli.codegen import plan
+from mirage_cli.codegen import nodes, plan
 from mirage_cli.codegen.blocks import Frame
-from mirage_cli.codegen.plan import Mark, Number, Scalar, Start, Statement
+from mirage_cli.codegen.nodes import Mark, Number, Scalar, Start
+from mirage_cli.codegen.plan import Statement
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.reach import Limit, Linear
 from mirage_cli.ir.schedule import chunk_length
@@ -45,7 +46,7 @@ def ranges(
         return mark
 
     if above:
-        last = _least(last, *(plan.Plus(most, 1) for _, most in above))
+        last = _least(last, *(nodes.Plus(most, 1) for _, most in above))
     if below:
         first = mark(Mark("begin", d), _most(first, *(_aligned(least, tile) for least, _ in below)))
     last = mark(Mark("end", d), last, *masks)
@@ -54,12 +55,12 @@ def ranges(
     true = frozenset(masks)
     found: list[Range] = []
     if below:
-        whole = _most(first, *(_aligned(plan.Plus(most, tile - 1), tile) for _, most in below))
+        whole = _most(first, *(_aligned(nodes.Plus(most, tile - 1), tile) for _, most in below))
         begun = mark(Mark("whole", d), _least(whole, last))
         found.append(Range(first, begun))
         first = begun
     if above:
-        whole = _least(last, *(_aligned(plan.Plus(least, 1), tile) for least, _ in above))
+        whole = _least(last, *(_aligned(nodes.Plus(least, 1), tile) for least, _ in above))
         rest = mark(Mark("rest", d), _most(first, whole))
         return marks, (*found, Range(first, rest, true), Range(rest, last))
     return marks, (*found, Range(first, last, true))
@@ -68,24 +69,24 @@ def ranges(
 def span(f: Frame, d: str) -> tuple[Scalar, Scalar]:
     """From where to where a loop over one dimension goes in this program instance."""
     if d != f.kernel.split:
-        return Number(0), plan.Size(d)
+        return Number(0), nodes.Size(d)
     chunks = f.schedule.split
     length = chunk_length(f.sizes[d], chunks, f.block[d])
-    last = plan.ChunkAt(length, True)
+    last = nodes.ChunkAt(length, True)
     whole = f.sizes[d] == length * chunks
-    return plan.ChunkAt(length, False), last if whole else _least(last, plan.Size(d))
+    return nodes.ChunkAt(length, False), last if whole else _least(last, nodes.Size(d))
 
 
 def _least(*of: Scalar) -> Scalar:
-    return plan.Bound(False, of)
+    return nodes.Bound(False, of)
 
 
 def _most(*of: Scalar) -> Scalar:
-    return plan.Bound(True, of)
+    return nodes.Bound(True, of)
 
 
 def _aligned(position: Scalar, tile: int) -> Scalar:
-    return plan.Aligned(position, tile) if tile > 1 else position
+    return nodes.Aligned(position, tile) if tile > 1 else position
 
 
 def _reach(f: Frame, x: Linear) -> tuple[Scalar, Scalar]:
@@ -94,28 +95,28 @@ def _reach(f: Frame, x: Linear) -> tuple[Scalar, Scalar]:
     for (kind, name), c in x.terms:
         if kind == "value":
             axes = f.axes_of(name)
-            low, high = plan.Extreme(name, False, axes), plan.Extreme(name, True, axes)
+            low, high = nodes.Extreme(name, False, axes), nodes.Extreme(name, True, axes)
         else:
             low, high = _extent(f, name)
         ends.append((low, high) if c > 0 else (high, low))
     coefficients = [c for _, c in x.terms]
     low, high = (tuple(zip(coefficients, (end[i] for end in ends), strict=True)) for i in (0, 1))
-    return plan.Sum(x.constant, low), plan.Sum(x.constant, high)
+    return nodes.Sum(x.constant, low), nodes.Sum(x.constant, high)
 
 
 def _extent(f: Frame, d: str) -> tuple[Scalar, Scalar]:
     """The first and the last position along a dimension that does not move here."""
     if d not in f.kernel.with_role("grid") or f.sizes[d] <= f.block[d]:
         return Number(0), Number(f.sizes[d] - 1)
-    return plan.TileAt(d, f.block[d], False), plan.TileAt(d, f.block[d], True)
+    return nodes.TileAt(d, f.block[d], False), nodes.TileAt(d, f.block[d], True)
 
 
 def starts(f: Frame, loop: Loop | None = None) -> Mapping[str, Start]:
     """Where the current block starts along each dimension, in a loop or outside."""
-    found: dict[str, Start] = {d: plan.AtZero() for d in f.block}
+    found: dict[str, Start] = {d: nodes.AtZero() for d in f.block}
     for d in f.kernel.with_role("grid"):
         if f.sizes[d] > f.block[d]:
-            found[d] = plan.AtTile(d, f.block[d])
+            found[d] = nodes.AtTile(d, f.block[d])
     return found if loop is None else found | loop_starts(f, loop)
 
 
@@ -123,13 +124,13 @@ def loop_starts(f: Frame, loop: Loop) -> dict[str, Start]:
     """The same along the dimensions of a loop, in the order in which it walks them."""
     if len(loop.dims) == 1:
         (d,) = loop.dims
-        return {d: plan.AtStep(d)}
+        return {d: nodes.AtStep(d)}
     dims = _walked(f, loop)
     trips = _trips(f, dims)
     found: dict[str, Start] = {}
     for i, d in enumerate(dims):
         chunk = chunk_length(f.sizes[d], f.schedule.split, f.block[d]) if d == f.kernel.split else None
-        found[d] = plan.AtJointStep(prod(trips[i + 1 :]), trips[i] if i else None, f.block[d], chunk)
+        found[d] = nodes.AtJointStep(prod(trips[i + 1 :]), trips[i] if i else None, f.block[d], chunk)
     return found
 
 
@@ -154,7 +155,7 @@ def _trips(f: Frame, dims: Sequence[str]) -> list[int]:
 
 
 def positions(f: Frame, d: str, start: Start) -> plan.Positions:
-    wide = f.huge and not isinstance(start, plan.AtZero)
+    wide = f.huge and not isinstance(start, nodes.AtZero)
     return plan.Positions(d, start, f.block[d] > 1, wide, d in f.padded and f.block[d] > 1)
 
 

@@ -6,17 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from mirage_cli.codegen import plan
+from mirage_cli.codegen import nodes, plan
 from mirage_cli.codegen.access import Descriptor, Fetch
 from mirage_cli.codegen.blocks import LINE_BYTES, Frame
 from mirage_cli.codegen.loops import loop_starts, positions, span, starts
-from mirage_cli.codegen.plan import Axes, Expr, Start, Statement
+from mirage_cli.codegen.nodes import Axes, Expr, Place, Start
+from mirage_cli.codegen.plan import Statement
 from mirage_cli.ir.mugraph import Load, Store, split_axis
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import DTYPE_BYTES
-
-Place = plan.Lanes | plan.ChunkNumber | plan.Picked
-
 
 # -- loads and stores
 
@@ -27,13 +25,13 @@ def load(f: Frame, x: Load, box: Descriptor | None, once: bool, at: Mapping[str,
     if box is None:
         return plan.Load(x.out, pointers(f, x.buffer, x.dims, axes), f.masked_dims(x.dims, axes), once)
     block = tuple(d for d in box.dims if f.block[d] > 1)
-    access = plan.Box(x.out, x.buffer, box.dims, tuple(at[d] for d in box.dims), block, axes)
+    access = nodes.Box(x.out, x.buffer, box.dims, tuple(at[d] for d in box.dims), block, axes)
     return plan.Load(x.out, access, (), once)  # what lies past the end of a dimension reads as zero
 
 
 def pointers(
-    f: Frame, buffer: str, dims: Axes, axes: Axes, picked: Mapping[str, plan.Picked] | None = None
-) -> plan.Pointers:
+    f: Frame, buffer: str, dims: Axes, axes: Axes, picked: Mapping[str, nodes.Picked] | None = None
+) -> nodes.Pointers:
     """A block of pointers; `dims` says what this kernel calls each axis of the tensor.
 
     picked: positions along some dimensions, where they are not those of the current block.
@@ -42,11 +40,11 @@ def pointers(
     stride = 1
     for axis, d in reversed(list(zip(f.tensors[buffer].dims, dims, strict=True))):
         if f.kernel.split is not None and d == split_axis(f.kernel.split):
-            terms.append((plan.ChunkNumber(), stride))
+            terms.append((nodes.ChunkNumber(), stride))
         elif f.block[d] > 1 or f.sizes[d] > 1:
-            terms.append(((picked or {}).get(d) or plan.Lanes(d, d in axes), stride))
+            terms.append(((picked or {}).get(d) or nodes.Lanes(d, d in axes), stride))
         stride *= f.sizes[axis]
-    return plan.Pointers(buffer, axes, tuple(reversed(terms)))
+    return nodes.Pointers(buffer, axes, tuple(reversed(terms)))
 
 
 def store(f: Frame, s: Store) -> plan.Store:
@@ -57,9 +55,9 @@ def store(f: Frame, s: Store) -> plan.Store:
     kind, dtype = f.type_of(s.value), f.tensors[s.buffer].dtype
     block: Expr = f.current(s.value)
     if kind != dtype or s.value not in f.loads:
-        block = plan.Cast(block, kind, dtype)
+        block = nodes.Cast(block, kind, dtype)
     if block.axes and block.axes != axes:
-        block = plan.Spread(block, axes)
+        block = nodes.Spread(block, axes)
     return plan.Store(pointers(f, s.buffer, s.dims, axes), block, f.masked_dims(s.dims, axes), once, one_chunk)
 
 
@@ -87,11 +85,11 @@ def _fetching_loop(f: Frame, loop: Loop, fetches: Sequence[Fetch], specialized: 
         tiles *= 2
     first, last = span(f, d)
     length = f.schedule.ahead * f.block[d]
-    end = plan.Number(length) if first == plan.Number(0) else plan.Plus(first, length)
+    end = nodes.Number(length) if first == nodes.Number(0) else nodes.Plus(first, length)
     picker = _Picker(f, starts(f, loop), d, tiles)
     ((_, start),) = loop_starts(f, loop).items()
     body = positions(f, d, start), *(picker.prefetch(x, False) for x in fetches)
-    over = plan.Over(d, first, plan.Bound(False, (last, end)), f.block[d] * tiles)
+    over = plan.Over(d, first, nodes.Bound(False, (last, end)), f.block[d] * tiles)
     return plan.Loop(over, specialized, body)
 
 
@@ -127,13 +125,13 @@ class _Picker:
         picked = {d: p for d in dims if (p := self.picked(x, d, count[d])) is not None}
         return plan.Prefetch(pointers(f, x.load.buffer, dims, axes, picked), read)
 
-    def picked(self, x: Fetch, d: str, count: int) -> plan.Picked | None:
+    def picked(self, x: Fetch, d: str, count: int) -> nodes.Picked | None:
         """The positions along a dimension; None for those of the current block. count: how many they are."""
         f, inner = self.frame, x.load.dims[-1]
         clamped = d in f.padded or (d == self.loop and self.tiles > 1)
         if d not in (inner, self.loop):
-            return plan.Picked(d, count > 1, clamped=True) if clamped else None
+            return nodes.Picked(d, count > 1, clamped=True) if clamped else None
         tiles = self.tiles if d == self.loop else 1
         step = _line_of(f, x) if d == inner else 1
-        every = plan.Every(f.block[d], count // tiles, step, tiles) if count > 1 else None
-        return plan.Picked(d, count > 1, self.at[d], d != inner and f.huge, every, clamped)
+        every = nodes.Every(f.block[d], count // tiles, step, tiles) if count > 1 else None
+        return nodes.Picked(d, count > 1, self.at[d], d != inner and f.huge, every, clamped)

@@ -28,7 +28,8 @@ from mirage_cli.codegen.handover import HandOver, hand_over, units
 from mirage_cli.codegen.iterations import combined, completed, deferred, initialised, wide_products_last
 from mirage_cli.codegen.loops import Range, longest_last, loop_starts, positions, ranges, starts, together
 from mirage_cli.codegen.moves import load, prefetches, store
-from mirage_cli.codegen.plan import KernelPlan, Start, Statement
+from mirage_cli.codegen.nodes import Start
+from mirage_cli.codegen.plan import KernelPlan, Statement
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import Eqn

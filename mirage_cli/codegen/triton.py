@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+from mirage_cli.codegen import nodes
 from mirage_cli.codegen import plan as p
 from mirage_cli.codegen.access import Descriptor
+from mirage_cli.codegen.check import check
 from mirage_cli.codegen.helpers import HELPERS
-from mirage_cli.codegen.plan import Axes, Expr, KernelPlan, Scalar, Start, Statement
+from mirage_cli.codegen.nodes import Axes, Expr, Place, Scalar, Start
+from mirage_cli.codegen.plan import KernelPlan, Statement
 from mirage_cli.codegen.planner import plan_kernel
 from mirage_cli.codegen.writing import spelled
 from mirage_cli.ir.mugraph import Kernel, MuGraph
@@ -52,8 +55,10 @@ class KernelSource:
 
 
 def emit_kernel(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> KernelSource:
-    """The kernel at this schedule. `sizes` holds every axis, those of chunks included. Raises EmitError."""
-    return print_kernel(plan_kernel(graph, kernel, schedule, sizes))
+    """The kernel at this schedule. `sizes` holds every axis, those of chunks included. Raises EmitError, PlanError."""
+    plan = plan_kernel(graph, kernel, schedule, sizes)
+    check(plan)
+    return print_kernel(plan)
 
 
 def print_kernel(plan: KernelPlan) -> KernelSource:
@@ -114,7 +119,7 @@ def _instances(s: p.Instances, _: Names) -> Iterator[str]:
 
 def _positions(s: p.Positions, _: Names) -> Iterator[str]:
     start, lanes = _start(s.start), f"tl.arange(0, BLOCK_{s.dim})"
-    moves = not isinstance(s.start, p.AtZero)
+    moves = not isinstance(s.start, nodes.AtZero)
     if s.wide:
         start = f"{start if start.isidentifier() and not s.block else f'({start})'}.to(tl.int64)"
     yield f"i_{s.dim} = " + (" + ".join([start] * moves + [lanes]) if s.block else start)
@@ -130,7 +135,7 @@ def _set_mark(s: p.SetMark, names: Names) -> Iterator[str]:
 
 def _load(s: p.Load, names: Names) -> Iterator[str]:
     access = s.access
-    if isinstance(access, p.Box):
+    if isinstance(access, nodes.Box):
         text = f"{access.value}_desc.load([{', '.join(map(_start, access.starts))}])"
         if access.block != access.dims:
             text = f"tl.reshape({text}, {_shape(access.block)})"
@@ -244,46 +249,46 @@ _STATEMENTS: Mapping[type[Statement], Callable[..., Iterable[str]]] = {
 
 def _scalar(x: Scalar, names: Names) -> str:
     match x:
-        case p.Number(value):
+        case nodes.Number(value):
             return str(value)
-        case p.Size(d):
+        case nodes.Size(d):
             return f"SIZE_{d}"
-        case p.TileAt(d, tile, last):
+        case nodes.TileAt(d, tile, last):
             start = f"t_{d} * {tile}" if tile > 1 else f"t_{d}"
             return f"{start} + {tile - 1}" if last and tile > 1 else start
-        case p.ChunkAt(length, end):
+        case nodes.ChunkAt(length, end):
             return f"chunk * {length} + {length}" if end else f"chunk * {length}"
-        case p.Mark(kind, d):
+        case nodes.Mark(kind, d):
             return f"{kind}_{d}"
-        case p.Extreme(value, largest, axes):
+        case nodes.Extreme(value, largest, axes):
             return f"tl.{'max' if largest else 'min'}({names[value]})" if axes else names[value]
-        case p.Sum(constant, terms):
+        case nodes.Sum(constant, terms):
             parts = [str(constant)] * bool(constant)
             parts += [text if c == 1 else f"{c} * ({text})" for c, s in terms for text in [_scalar(s, names)]]
             return " + ".join(parts) or "0"
-        case p.Plus(start, more):
+        case nodes.Plus(start, more):
             return f"{_scalar(start, names)} + {more}"
-        case p.Aligned(position, tile):
+        case nodes.Aligned(position, tile):
             return f"({_scalar(position, names)}) // {tile} * {tile}"
-        case p.Bound(largest, of):
+        case nodes.Bound(largest, of):
             return f"{'max' if largest else 'min'}({', '.join(_scalar(s, names) for s in of)})"
 
 
 def _bound(x: Scalar, names: Names) -> str:
     """A bound of a loop, which is a constant or for `bound` (helpers.py)."""
     text = _scalar(x, names)
-    return text if isinstance(x, p.Number | p.Size) else f"bound({text})"
+    return text if isinstance(x, nodes.Number | nodes.Size) else f"bound({text})"
 
 
 def _start(x: Start) -> str:
     match x:
-        case p.AtZero():
+        case nodes.AtZero():
             return "0"
-        case p.AtTile(d, tile):
+        case nodes.AtTile(d, tile):
             return f"t_{d} * BLOCK_{d}" if tile > 1 else f"t_{d}"
-        case p.AtStep(d):
+        case nodes.AtStep(d):
             return f"s_{d}"
-        case p.AtJointStep(inner, trips, tile, chunk):
+        case nodes.AtJointStep(inner, trips, tile, chunk):
             start = f"(step // {inner}{'' if trips is None else f' % {trips}'}) * {tile}"
             return start if chunk is None else f"chunk * {chunk} + {start}"
 
@@ -291,7 +296,7 @@ def _start(x: Start) -> str:
 # -- memory
 
 
-def _pointers(x: p.Pointers) -> str:
+def _pointers(x: nodes.Pointers) -> str:
     """Row-major offsets from the start of a buffer."""
     terms: list[str] = []
     for place, stride in x.terms:
@@ -300,13 +305,13 @@ def _pointers(x: p.Pointers) -> str:
     return f"{x.buffer}_ptr + {' + '.join(terms) or '0'}"
 
 
-def _place(x: p.Lanes | p.ChunkNumber | p.Picked, want: Axes) -> str:
+def _place(x: Place, want: Axes) -> str:
     match x:
-        case p.ChunkNumber():
+        case nodes.ChunkNumber():
             return "chunk"
-        case p.Lanes(d, block):
+        case nodes.Lanes(d, block):
             return _spread(f"i_{d}", (d,) if block else (), want)
-        case p.Picked(d, block, start, wide, every, clamped):
+        case nodes.Picked(d, block, start, wide, every, clamped):
             text = f"i_{d}" if start is None else _start(start) + ".to(tl.int64)" * wide
             if every is not None:
                 text += f" + {_every(every)}"
@@ -315,7 +320,7 @@ def _place(x: p.Lanes | p.ChunkNumber | p.Picked, want: Axes) -> str:
             return _spread(f"({text})", (d,) if block else (), want)
 
 
-def _every(x: p.Every) -> str:
+def _every(x: nodes.Every) -> str:
     lanes, step = f"tl.arange(0, {x.count * x.blocks})", x.step
     if x.count == 1:
         step = x.block
@@ -337,12 +342,12 @@ def _expr(x: Expr, names: Names) -> str:
     return _EXPRESSIONS[type(x)](x, names)
 
 
-def _apply(x: p.Apply, names: Names) -> str:
+def _apply(x: nodes.Apply, names: Names) -> str:
     row = OPS[x.op]
     return (row.triton if x.exact else NEARLY.get(x.op, row.triton)).format(*(_expr(a, names) for a in x.args))
 
 
-def _reduce(x: p.Reduce, names: Names) -> str:
+def _reduce(x: nodes.Reduce, names: Names) -> str:
     text, axes = _expr(x.x, names), x.x.axes
     template = f"tl.{x.op}({{0}}, axis={{1}})" if x.op in ("max", "min") and not x.nan else OPS[x.op].triton
     for i in reversed([axes.index(d) for d in x.over]):
@@ -350,7 +355,7 @@ def _reduce(x: p.Reduce, names: Names) -> str:
     return text
 
 
-def _dot(x: p.Dot, names: Names) -> str:
+def _dot(x: nodes.Dot, names: Names) -> str:
     added = [names[x.accumulator]] if x.accumulator is not None else []
     precision = [f'input_precision="{x.precision}"'] if x.precision is not None else []
     return f"tl.dot({', '.join([_expr(x.left, names), _expr(x.right, names), *added, *precision])})"
@@ -383,32 +388,32 @@ def _power(x: str, exponent: Fraction, exact: bool) -> str:
 
 
 _EXPRESSIONS: Mapping[type[Expr], Callable[..., str]] = {
-    p.Value: lambda x, names: names[x.name],
-    p.Shift: lambda x, names: f"{names[x.maximum]}_shift",
-    p.Factor: lambda x, names: f"{names[x.maximum]}_scale",
-    p.Literal: lambda x, _: number_text(x),
-    p.Position: lambda x, _: f"i_{x.dim}" + ("" if x.axes else " + 0"),
-    p.Full: lambda x, _: f"tl.full({_shape(x.axes) if x.axes else '()'}, {number_text(x.number)}, {TYPE[x.dtype]})",
-    p.Cast: lambda x, names: _cast(_expr(x.x, names), x.old, x.new),
-    p.MatrixType: lambda x, names: f"{_expr(x.x, names)}.to(MATRIX_TYPE)",
-    p.Spread: lambda x, names: _spread(_expr(x.x, names), x.x.axes, x.axes),
-    p.Repeated: lambda x, names: f"tl.broadcast_to({_expr(x.x, names)}, {_shape(x.axes)})",
-    p.Permuted: lambda x, names: _permuted(_expr(x.x, names), x.x.axes, x.axes),
-    p.Reshaped: lambda x, names: f"tl.reshape({_expr(x.x, names)}, {_shape(x.axes)})",
-    p.Masked: lambda x, names: f"tl.where({_mask(x.dims, x.axes)}, {_expr(x.x, names)}, {number_text(x.number)})",
-    p.Apply: _apply,
-    p.Scaled: lambda x, names: f"({_expr(x.x, names)} * {x.factor!r})",
-    p.Power: lambda x, names: _power(_expr(x.x, names), x.exponent, x.exact),
-    p.AddedLast: lambda x, names: f"tl.fma({_expr(x.a, names)}, 1.0, {_expr(x.b, names)})",
-    p.ExpDifference: lambda x, names: _exp_of_difference(_expr(x.x, names), _expr(x.shift, names), x.exact),
-    p.Product: lambda x, names: f"{_expr(x.a, names)} * {_expr(x.b, names)}",
-    p.Reduce: _reduce,
-    p.Dot: _dot,
-    p.Added: lambda x, names: f"{names[x.accumulator]} + {_expr(x.x, names)}",
+    nodes.Value: lambda x, names: names[x.name],
+    nodes.Shift: lambda x, names: f"{names[x.maximum]}_shift",
+    nodes.Factor: lambda x, names: f"{names[x.maximum]}_scale",
+    nodes.Literal: lambda x, _: number_text(x),
+    nodes.Position: lambda x, _: f"i_{x.dim}" + ("" if x.axes else " + 0"),
+    nodes.Full: lambda x, _: f"tl.full({_shape(x.axes) if x.axes else '()'}, {number_text(x.number)}, {TYPE[x.dtype]})",
+    nodes.Cast: lambda x, names: _cast(_expr(x.x, names), x.old, x.new),
+    nodes.MatrixType: lambda x, names: f"{_expr(x.x, names)}.to(MATRIX_TYPE)",
+    nodes.Spread: lambda x, names: _spread(_expr(x.x, names), x.x.axes, x.axes),
+    nodes.Repeated: lambda x, names: f"tl.broadcast_to({_expr(x.x, names)}, {_shape(x.axes)})",
+    nodes.Permuted: lambda x, names: _permuted(_expr(x.x, names), x.x.axes, x.axes),
+    nodes.Reshaped: lambda x, names: f"tl.reshape({_expr(x.x, names)}, {_shape(x.axes)})",
+    nodes.Masked: lambda x, names: f"tl.where({_mask(x.dims, x.axes)}, {_expr(x.x, names)}, {number_text(x.number)})",
+    nodes.Apply: _apply,
+    nodes.Scaled: lambda x, names: f"({_expr(x.x, names)} * {x.factor!r})",
+    nodes.Power: lambda x, names: _power(_expr(x.x, names), x.exponent, x.exact),
+    nodes.AddedLast: lambda x, names: f"tl.fma({_expr(x.a, names)}, 1.0, {_expr(x.b, names)})",
+    nodes.ExpDifference: lambda x, names: _exp_of_difference(_expr(x.x, names), _expr(x.shift, names), x.exact),
+    nodes.Product: lambda x, names: f"{_expr(x.a, names)} * {_expr(x.b, names)}",
+    nodes.Reduce: _reduce,
+    nodes.Dot: _dot,
+    nodes.Added: lambda x, names: f"{names[x.accumulator]} + {_expr(x.x, names)}",
 }
 
 
-def number_text(x: p.Literal) -> str:
+def number_text(x: nodes.Literal) -> str:
     """A number as Triton reads it; a whole one stays an integer."""
     value = x.value
     if isinstance(value, int):
