@@ -21,17 +21,6 @@ from pathlib import Path
 from types import ModuleType
 
 from mirage_cli.codegen.access import Descriptor
-from mirage_cli.codegen.blocks import (
-    BFLOAT16,
-    BOUND,
-    DESCRIPTORS,
-    EXTREMA,
-    FETCH,
-    HELPERS,
-    INTERPRETED,
-    OVERLAP,
-    RELEASE_BEFORE,
-)
 from mirage_cli.codegen.carried import CHECKS, PLANS, PLANS_WITH_MAPS, carried
 from mirage_cli.codegen.exported_text import (
     BUILTIN,
@@ -42,6 +31,17 @@ from mirage_cli.codegen.exported_text import (
     WITHOUT_AUTOCAST,
 )
 from mirage_cli.codegen.globals import without_global
+from mirage_cli.codegen.helpers import (
+    BFLOAT16,
+    BOUND,
+    DESCRIPTORS,
+    EXTREMA,
+    FETCH,
+    HELPERS,
+    INTERPRETED,
+    OVERLAP,
+    RELEASE_BEFORE,
+)
 from mirage_cli.codegen.library import buffers_of, library_kernel
 from mirage_cli.codegen.start_text import USED, start_body
 from mirage_cli.codegen.torch_source import torch_source

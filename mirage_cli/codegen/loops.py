@@ -1,129 +1,171 @@
-"""The loops of one kernel as Triton source: which there are to write, from where to where they go."""
+"""The loops of a kernel: which there are, from where to where they go, and where their blocks start."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil, prod
+from typing import NamedTuple
 
-from mirage_cli.codegen.access import specialized
-from mirage_cli.codegen.expressions import Expressions
-from mirage_cli.ir.mugraph import Kernel, MuGraph
+from mirage_cli.codegen import nodes, plan
+from mirage_cli.codegen.blocks import Frame
+from mirage_cli.codegen.nodes import Mark, Number, Scalar, Start
+from mirage_cli.codegen.plan import Statement
 from mirage_cli.ir.placement import Loop
-from mirage_cli.ir.reach import Linear, limits
-from mirage_cli.ir.schedule import KernelSchedule, chunk_length
+from mirage_cli.ir.reach import Limit, Linear
+from mirage_cli.ir.schedule import chunk_length
 
 MIN_PEELED = 4
 """Tiles of a loop from which on those that need no mask get a loop without it."""
 
 
-class Loops(Expressions):
-    """Expressions in loops."""
+class Range(NamedTuple):
+    """A part of a loop over one dimension. true: masks that hold all the way."""
 
-    def __init__(self, graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> None:
-        super().__init__(graph, kernel, schedule, sizes)
-        self.limits = {x: limits(kernel, x) for x in self.placement.loops}
-        self.specialized = specialized(graph, kernel, schedule, sizes)
+    first: Scalar
+    last: Scalar
+    true: frozenset[str] = frozenset()
 
-    def ranges(self, loop: Loop) -> list[tuple[str, str, frozenset[str]]]:
-        """The loops to write: from where, to where, and which masks hold all the way."""
-        d = loop.dims[0]
-        first, last = self.span(loop)
-        found = self.limits[loop]
-        if not found:
-            return [(first, last, frozenset())]
-        tile = self.block[d]
-        above, below = ([self.reach(x.limit) for x in found if x.lower == lower] for lower in (False, True))
-        masks = ", ".join(self.name(x.mask) for x in found)
-        if above:
-            last = f"min({last}, {', '.join(f'{most} + 1' for _, most in above)})"
-        if below:
-            self.line(f"begin_{d} = max({first}, {', '.join(self.aligned(least, tile) for least, _ in below)})")
-            first = f"begin_{d}"
-        self.line(f"end_{d} = {last}", f"outside these bounds, {masks} would make all that is added up zero")
-        last = f"end_{d}"
-        if ceil(self.sizes[d] / tile) < MIN_PEELED or self.specialized:
-            return [(first, last, frozenset())]
-        true = frozenset(x.mask for x in found)
-        ranges: list[tuple[str, str, frozenset[str]]] = []
-        if below:
-            whole = ", ".join(self.aligned(f"{most} + {tile - 1}", tile) for _, most in below)
-            self.line(f"whole_{d} = min(max({first}, {whole}), {last})", "from here on they hold for whole tiles")
-            ranges.append((first, f"whole_{d}", frozenset()))
-            first = f"whole_{d}"
-        if above:
-            whole = ", ".join(self.aligned(f"{least} + 1", tile) for least, _ in above)
-            self.line(f"rest_{d} = max({first}, min({last}, {whole}))", "up to here they hold for whole tiles")
-            return [*ranges, (first, f"rest_{d}", true), (f"rest_{d}", last, frozenset())]
-        return [*ranges, (first, last, true)]
 
-    def span(self, loop: Loop) -> tuple[str, str]:
-        """From where to where a loop over one dimension goes in this program instance."""
-        d = loop.dims[0]
-        if d != self.kernel.split or len(loop.dims) > 1:
-            return "0", f"SIZE_{d}"
-        length = chunk_length(self.sizes[d], self.schedule.split, self.block[d])
-        first, last = f"chunk * {length}", f"chunk * {length} + {length}"
-        return first, last if self.sizes[d] == length * self.schedule.split else f"min({last}, SIZE_{d})"
+def ranges(
+    f: Frame, loop: Loop, limits: Sequence[Limit], specialized: bool
+) -> tuple[list[Statement], tuple[Range, ...]]:
+    """The parts that a loop is written in, and the marks between them. limits: of the loop."""
+    d, *others = loop.dims
+    if others:
+        return [], (Range(Number(0), Number(0)),)
+    tile = f.block[d]
+    first, last = span(f, d)
+    if not limits:
+        return [], (Range(first, last),)
+    above, below = ([_reach(f, x.limit) for x in limits if x.lower == lower] for lower in (False, True))
+    masks = tuple(x.mask for x in limits)
+    marks: list[Statement] = []
 
-    @staticmethod
-    def aligned(position: str, tile: int) -> str:
-        """The start of the tile that has this position."""
-        return f"({position}) // {tile} * {tile}" if tile > 1 else position
+    def mark(mark: Mark, scalar: Scalar, *masks: str) -> Mark:
+        marks.append(plan.SetMark(mark, scalar, masks))
+        return mark
 
-    def reach(self, x: Linear) -> tuple[str, str]:
-        """The least and the most that a linear expression can be in this program instance."""
-        low, high = [str(x.constant)] * bool(x.constant), [str(x.constant)] * bool(x.constant)
-        for (kind, name), c in x.terms:
-            if kind == "value":
-                block = bool(self.axes(self.dims[name]))
-                ends = [f"tl.{f}({self.name(name)})" if block else self.name(name) for f in ("min", "max")]
-            else:
-                ends = self.extent(name)
-            for texts, end in ((low, ends[c < 0]), (high, ends[c > 0])):
-                texts.append(end if c == 1 else f"{c} * ({end})")
-        return " + ".join(low) or "0", " + ".join(high) or "0"
+    if above:
+        last = _least(last, *(nodes.Plus(most, 1) for _, most in above))
+    if below:
+        first = mark(Mark("begin", d), _most(first, *(_aligned(least, tile) for least, _ in below)))
+    last = mark(Mark("end", d), last, *masks)
+    if ceil(f.sizes[d] / tile) < MIN_PEELED or specialized:
+        return marks, (Range(first, last),)
+    true = frozenset(masks)
+    found: list[Range] = []
+    if below:
+        whole = _most(first, *(_aligned(nodes.Plus(most, tile - 1), tile) for _, most in below))
+        begun = mark(Mark("whole", d), _least(whole, last))
+        found.append(Range(first, begun))
+        first = begun
+    if above:
+        whole = _least(last, *(_aligned(nodes.Plus(least, 1), tile) for least, _ in above))
+        rest = mark(Mark("rest", d), _most(first, whole))
+        return marks, (*found, Range(first, rest, true), Range(rest, last))
+    return marks, (*found, Range(first, last, true))
 
-    def extent(self, d: str) -> list[str]:
-        """The first and the last position along a dimension that does not move here."""
-        last = self.block[d] - 1
-        if d not in self.kernel.with_role("grid") or self.sizes[d] <= self.block[d]:
-            return ["0", str(self.sizes[d] - 1)]
-        start = f"t_{d} * {self.block[d]}" if last else f"t_{d}"
-        return [start, f"{start} + {last}" if last else start]
 
-    def header(self, loop: Loop, first: str, last: str, together: int = 1) -> None:
-        """The loop over the tiles of its dimensions together; over one alone, from `first` up to `last`, `together`
-        tiles an iteration."""
-        split, dims = self.kernel.split, loop.dims
-        kind, hints = ("tl.range", ", warp_specialize=True") if self.specialized else ("range", "")
-        if len(dims) == 1:
-            (d,) = dims
-            first, last = self.bound(first), self.bound(last)
-            self.line(f"for s_{d} in {kind}({first}, {last}, {self.block[d] * together}{hints}):")
-            self.depth += 1
-            self.positions(d, f"s_{d}", True)
-            self.depth -= 1
-            return
-        dims = tuple(sorted(dims, key=lambda d: d != split))
-        trips = [ceil(self.sizes[d] / self.block[d]) for d in dims]
-        count = str(prod(trips))
-        if split is not None and dims[0] == split:
-            length = chunk_length(self.sizes[split], self.schedule.split, self.block[split])
-            rest = f"min(SIZE_{split} - chunk * {length}, {length})"
-            self.line(f"t_{split} = ({rest} + {self.block[split] - 1}) // {self.block[split]}", "tiles of this chunk")
-            count = f"t_{split} * {prod(trips[1:])}"
-        self.line(f"for step in {kind}(0, {self.bound(count)}{hints}):", f"tiles of {', '.join(dims)} together")
-        self.depth += 1
-        for i, d in enumerate(dims):
-            inner = prod(trips[i + 1 :])
-            start = f"(step // {inner}{f' % {trips[i]}' if i else ''}) * {self.block[d]}"
-            if d == split:
-                start = f"chunk * {chunk_length(self.sizes[d], self.schedule.split, self.block[d])} + {start}"
-            self.positions(d, start, True)
-        self.depth -= 1
+def span(f: Frame, d: str) -> tuple[Scalar, Scalar]:
+    """From where to where a loop over one dimension goes in this program instance."""
+    if d != f.kernel.split:
+        return Number(0), nodes.Size(d)
+    chunks = f.schedule.split
+    length = chunk_length(f.sizes[d], chunks, f.block[d])
+    last = nodes.ChunkAt(length, True)
+    whole = f.sizes[d] == length * chunks
+    return nodes.ChunkAt(length, False), last if whole else _least(last, nodes.Size(d))
 
-    @staticmethod
-    def bound(text: str) -> str:
-        """A bound of a loop, which is a constant or for `bound` (blocks.py)."""
-        constant = text.isdecimal() or (text.isidentifier() and text.startswith("SIZE_"))
-        return text if constant else f"bound({text})"
+
+def _least(*of: Scalar) -> Scalar:
+    return nodes.Bound(False, of)
+
+
+def _most(*of: Scalar) -> Scalar:
+    return nodes.Bound(True, of)
+
+
+def _aligned(position: Scalar, tile: int) -> Scalar:
+    return nodes.Aligned(position, tile) if tile > 1 else position
+
+
+def _reach(f: Frame, x: Linear) -> tuple[Scalar, Scalar]:
+    """The least and the most that a linear expression can be in this program instance."""
+    ends: list[tuple[Scalar, Scalar]] = []
+    for (kind, name), c in x.terms:
+        if kind == "value":
+            axes = f.axes_of(name)
+            low, high = nodes.Extreme(name, False, axes), nodes.Extreme(name, True, axes)
+        else:
+            low, high = _extent(f, name)
+        ends.append((low, high) if c > 0 else (high, low))
+    coefficients = [c for _, c in x.terms]
+    low, high = (tuple(zip(coefficients, (end[i] for end in ends), strict=True)) for i in (0, 1))
+    return nodes.Sum(x.constant, low), nodes.Sum(x.constant, high)
+
+
+def _extent(f: Frame, d: str) -> tuple[Scalar, Scalar]:
+    """The first and the last position along a dimension that does not move here."""
+    if d not in f.kernel.with_role("grid") or f.sizes[d] <= f.block[d]:
+        return Number(0), Number(f.sizes[d] - 1)
+    return nodes.TileAt(d, f.block[d], False), nodes.TileAt(d, f.block[d], True)
+
+
+def starts(f: Frame, loop: Loop | None = None) -> Mapping[str, Start]:
+    """Where the current block starts along each dimension, in a loop or outside."""
+    found: dict[str, Start] = {d: nodes.AtZero() for d in f.block}
+    for d in f.kernel.with_role("grid"):
+        if f.sizes[d] > f.block[d]:
+            found[d] = nodes.AtTile(d, f.block[d])
+    return found if loop is None else found | loop_starts(f, loop)
+
+
+def loop_starts(f: Frame, loop: Loop) -> dict[str, Start]:
+    """The same along the dimensions of a loop, in the order in which it walks them."""
+    if len(loop.dims) == 1:
+        (d,) = loop.dims
+        return {d: nodes.AtStep(d)}
+    dims = _walked(f, loop)
+    trips = _trips(f, dims)
+    found: dict[str, Start] = {}
+    for i, d in enumerate(dims):
+        chunk = chunk_length(f.sizes[d], f.schedule.split, f.block[d]) if d == f.kernel.split else None
+        found[d] = nodes.AtJointStep(prod(trips[i + 1 :]), trips[i] if i else None, f.block[d], chunk)
+    return found
+
+
+def together(f: Frame, loop: Loop) -> plan.Together:
+    """A loop over several dimensions together."""
+    dims = _walked(f, loop)
+    trips = _trips(f, dims)
+    if dims[0] != f.kernel.split:
+        return plan.Together(dims, prod(trips), None)
+    d = dims[0]
+    length = chunk_length(f.sizes[d], f.schedule.split, f.block[d])
+    return plan.Together(dims, prod(trips[1:]), (d, length, f.block[d]))
+
+
+def _walked(f: Frame, loop: Loop) -> tuple[str, ...]:
+    """The dimensions of a loop, a split one outermost."""
+    return tuple(sorted(loop.dims, key=lambda d: d != f.kernel.split))
+
+
+def _trips(f: Frame, dims: Sequence[str]) -> list[int]:
+    return [ceil(f.sizes[d] / f.block[d]) for d in dims]
+
+
+def positions(f: Frame, d: str, start: Start) -> plan.Positions:
+    wide = f.huge and not isinstance(start, nodes.AtZero)
+    return plan.Positions(d, start, f.block[d] > 1, wide, d in f.padded and f.block[d] > 1)
+
+
+def longest_last(limits: Mapping[Loop, Sequence[Limit]]) -> set[str]:
+    """Dimensions along which loops go the further, the later the tile."""
+    grows = {
+        (x.lower, name)
+        for found in limits.values()
+        for x in found
+        for (kind, name), c in x.limit.terms
+        if kind == "index" and c > 0
+    }
+    return {d for lower, d in grows if not lower and (True, d) not in grows}

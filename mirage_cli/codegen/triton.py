@@ -1,21 +1,39 @@
-"""One generated kernel of a μGraph as Triton source. Any kernel: nothing here knows what the program is for."""
+"""Plans as Triton source. Nothing is decided here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from math import ceil, prod
+from fractions import Fraction
 
-from mirage_cli.codegen.access import Descriptor, Fetch, awaited, descriptors, fetched_ahead, leading, relays, streamed
-from mirage_cli.codegen.blocks import LINE_BYTES, MAX_ELEMENTS, TRITON_TYPE, EmitError
-from mirage_cli.codegen.expressions import LOG2E, NAN_TOO, number_literal
-from mirage_cli.codegen.loops import Loops
-from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
-from mirage_cli.ir.ops import IDENTITY, OPS
-from mirage_cli.ir.placement import Loop
-from mirage_cli.ir.program import DTYPE_BYTES, Eqn
-from mirage_cli.ir.reach import needed
-from mirage_cli.ir.schedule import MAX_LANES, Schedule, on_matrix_units
+from mirage_cli.codegen import nodes
+from mirage_cli.codegen import plan as p
+from mirage_cli.codegen.access import Descriptor
+from mirage_cli.codegen.check import check
+from mirage_cli.codegen.helpers import HELPERS
+from mirage_cli.codegen.nodes import Axes, Expr, Place, Scalar, Start
+from mirage_cli.codegen.plan import KernelPlan, Statement
+from mirage_cli.codegen.planner import plan_kernel
+from mirage_cli.codegen.writing import spelled
+from mirage_cli.ir.mugraph import Kernel, MuGraph
+from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.schedule import Schedule
+
+TYPE = {"float16": "tl.float16", "bfloat16": "tl.bfloat16", "float32": "tl.float32", "int32": "tl.int32"}
+LOG2E = math.log2(math.e)
+NAN_TOO = ", propagate_nan=tl.PropagateNan.ALL"
+"""What has `tl.maximum` and `tl.minimum` return NaN where an argument is."""
+NEARLY = {"div": "({0} / {1})", "sqrt": "tl.sqrt({0})"}
+"""Operators that are a unit of float32 off, which no smaller type shows, for a part of the time."""
+MARK_NOTES = {
+    "end": "outside these bounds, {} would make all that is added up zero",
+    "whole": "from here on they hold for whole tiles",
+    "rest": "up to here they hold for whole tiles",
+}
+RESERVED = HELPERS | {"tl", "triton", "range", "pid", "chunk", "step", "min", "max", "float"}
+OWN_PREFIXES = ("i_", "in_", "s_", "t_", "first_", "rows_", "begin_", "end_", "whole_", "rest_", "SIZE_", "BLOCK_")
+OWN_SUFFIXES = ("_ptr", "_desc", "_next", "_scale", "_shift")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,411 +55,393 @@ class KernelSource:
 
 
 def emit_kernel(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> KernelSource:
-    """The kernel at this schedule. `sizes` holds every axis, those of chunks included. Raises EmitError."""
-    return _Emitter(graph, kernel, schedule, sizes).emit()
+    """The kernel at this schedule. `sizes` holds every axis, those of chunks included. Raises EmitError, PlanError."""
+    plan = plan_kernel(graph, kernel, schedule, sizes)
+    check(plan)
+    return print_kernel(plan)
 
 
-class _Emitter(Loops):
-    """Writes a kernel segment by segment."""
+def print_kernel(plan: KernelPlan) -> KernelSource:
+    parameters = [*(f"{b}_ptr" for b in plan.args), *(f"{v}_desc" for v, _ in plan.descriptors)]
+    lines = ["@triton.jit", f"def {plan.name}({', '.join(parameters)}):"]
+    for d in plan.dims:
+        lines.append(f"    SIZE_{d.name}: tl.constexpr = {d.size}")
+        if d.block > 1:
+            lines.append(f"    BLOCK_{d.name}: tl.constexpr = {d.block}")
+    names = spelled(plan.values, _is_own, "v_")
+    lines += [f"    {line}" for s in plan.statements for line in _statement(s, names)]
+    options = [f"num_warps={plan.warps}", f"num_stages={plan.stages}"]
+    options += ["launch_pdl=can_overlap()"] * plan.waits + ["enable_fp_fusion=False"] * (not plan.fuses)
+    boxes = tuple(d for _, d in plan.descriptors)
+    source = "\n".join(lines) + "\n"
+    return KernelSource(plan.name, source, plan.args, boxes, plan.programs, tuple(options), plan.fetches)
 
-    def __init__(self, graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> None:
-        own = schedule.kernels[kernel.name]
-        super().__init__(graph, kernel, own, sizes)
-        self.release = any(s.overlap for s in schedule.kernels.values())  # there is a kernel that waits by itself
-        self.narrowed = self.narrowed_values()
-        self.waited = self.releasing = self.released = False
-        self.awaited = awaited(graph, kernel, schedule) if own.overlap else frozenset[str]()
-        self.ahead = fetched_ahead(graph, kernel, own, sizes)
-        self.descriptors = descriptors(graph, kernel, own, sizes)
-        self.streamed = streamed(graph, kernel, own, sizes)
-        self.relays = relays(graph, kernel, schedule)
-        self.leading = None if self.relays else leading(graph, kernel, own, sizes)
 
-    # -- the kernel
+def _is_own(name: str) -> bool:
+    """Whether the text of a kernel gives this name a meaning of its own."""
+    return name in RESERVED or name.startswith(OWN_PREFIXES) or name.endswith(OWN_SUFFIXES)
 
-    def emit(self) -> KernelSource:
-        if any(self.count(self.axes(dims)) > MAX_ELEMENTS for dims in self.dims.values()):
-            raise EmitError("block too large")
-        programs = self.prologue()
-        self.begin()
-        last = max((i for i, x in enumerate(self.placement.segments) if isinstance(x, Loop)), default=-1)
-        for i, segment in enumerate(self.placement.segments):
-            if isinstance(segment, Loop):
-                self.wait_before(*segment.steps, *segment.stores)
-                self.loop(segment)
-            else:
-                if i > last:
-                    self.let_next_start()
-                for step in segment.steps:
-                    self.wait_before(step)
-                    self.step(step)
-                self.wait_before(*segment.stores)
-                for s in segment.stores:
-                    self.store(s)
-        self.let_next_start()
-        pointed = {x.buffer for x in self.kernel.loads if x.out not in self.descriptors}
-        pointed |= {s.buffer for s in self.kernel.stores}
-        pointed |= {x.load.buffer for found in self.ahead.values() for x in found}
-        args = tuple(b for b in self.buffers if b in pointed)
-        parameters = ", ".join([*(f"{b}_ptr" for b in args), *(f"{v}_desc" for v in self.descriptors)])
-        constants: list[str] = []
-        for d in self.block:
-            constants.append(f"    SIZE_{d}: tl.constexpr = {self.sizes[d]}")
-            if self.block[d] > 1:
-                constants.append(f"    BLOCK_{d}: tl.constexpr = {self.block[d]}")
-        source = "\n".join(["@triton.jit", f"def {self.kernel.name}({parameters}):", *constants, *self.lines]) + "\n"
-        options = f"num_warps={self.schedule.warps}", f"num_stages={self.schedule.stages}"
-        if self.schedule.overlap:
-            options = *options, "launch_pdl=can_overlap()"
-        if self.single:  # a * b - a * b is 0, and not what a * b is rounded by
-            options = *options, "enable_fp_fusion=False"
-        return KernelSource(
-            self.kernel.name, source, args, tuple(self.descriptors.values()), programs, options, bool(self.ahead)
-        )
 
-    # -- beside the kernels in front and behind
+Names = Mapping[str, str]
+"""What each value is called."""
 
-    def begin(self) -> None:
-        """The first kernel of a launch waits at once: what comes before the launch may have made its inputs."""
-        if self.relays:
-            self.line("release_next()")
-            self.released = True
-        if self.graph.kernels[0].name == self.kernel.name:
-            self.wait()
-        if self.schedule.early:
-            self.let_next_start()
 
-    def wait_before(self, *steps: Load | Eqn | Store) -> None:
-        """Waits for the kernel in front, if that has not been done, before what it has written is read, and before
-        anything is written: it may still be reading."""
-        if any(isinstance(x, Store) or (isinstance(x, Load) and x.buffer in self.awaited) for x in steps):
-            self.wait()
+# -- statements
 
-    def wait(self) -> None:
-        if self.schedule.overlap and not self.waited:
-            self.fetch_ahead()
-            self.line("wait_for_data()")
-            self.waited = True
-            if self.releasing:
-                self.let_next_start()
 
-    def fetch_ahead(self) -> None:
-        for loop, found in self.ahead.items():
-            if loop is None:
-                for x in found:
-                    self.fetch(x, self.schedule.read)
-                continue
-            (d,) = loop.dims
-            tiles = self.fetched_together(d, found)
-            first, last = self.span(loop)
-            most = self.schedule.ahead * self.block[d]
-            end = f"{most}" if first == "0" else f"{first} + {most}"
-            self.header(loop, first, f"min({last}, {end})", tiles)
-            self.depth += 1
-            for x in found:
-                self.fetch(x, False, d, tiles)
-            self.depth -= 1
+def _statement(s: Statement, names: Names) -> Iterable[str]:
+    return _STATEMENTS[type(s)](s, names)
 
-    def fetched_together(self, d: str, found: Sequence[Fetch]) -> int:
-        """Of how many iterations there are pointers in one block: if it has fewer than there are threads, several of
-        them fetch the same."""
-        most = max(prod(self.pointers(x, d).values()) for x in found)
-        tiles = 1
-        while 2 * tiles * most <= 32 * self.schedule.warps and self.schedule.ahead % (2 * tiles) == 0:
-            tiles *= 2
-        return tiles
 
-    def pointers(self, x: Fetch, loop: str | None) -> dict[str, int]:
-        """How many pointers there are along each dimension of a load, one into each cache line, in an iteration."""
-        count = {d: self.block[d] for d in x.load.dims}
-        if loop is not None and x.part is not None:
-            count[loop] = x.part
-        inner = x.load.dims[-1]
-        return count | {inner: max(count[inner] // self.line_of(x), 1)}
+def _instances(s: p.Instances, _: Names) -> Iterator[str]:
+    if s.programs > 1:
+        yield "pid = tl.program_id(0)"
+    if s.chunk is not None:
+        yield f"chunk = pid // {s.chunk}" if s.chunk > 1 else "chunk = pid" if s.chunk else "chunk = 0"
+        if s.chunk > 1:
+            yield f"pid = pid % {s.chunk}"
+    many = [*s.grid]
+    while many and not (len(many) == 2 and s.group > 1):
+        d, n = many.pop()
+        yield f"t_{d} = pid % {n}" if many else f"t_{d} = pid"
+        if many:
+            yield f"pid = pid // {n}"
+    if many:
+        (a, na), (b, nb) = many
+        g = s.group
+        yield f"first_{a} = pid // {g * nb} * {g}  # groups of {g} tiles of {a} share those of {b}"
+        yield f"rows_{a} = min({na} - first_{a}, {g})"
+        yield f"t_{a} = first_{a} + pid % {g * nb} % rows_{a}"
+        yield f"t_{b} = pid % {g * nb} // rows_{a}"
+    for d in s.backwards:
+        yield f"t_{d} = {dict(s.grid)[d] - 1} - t_{d}  # the longest loops first"
 
-    def line_of(self, x: Fetch) -> int:
-        """Elements of a cache line."""
-        return LINE_BYTES // DTYPE_BYTES[self.tensors[x.load.buffer].dtype]
 
-    def fetch(self, x: Fetch, read: bool, loop: str | None = None, tiles: int = 1) -> None:
-        """One pointer into each cache line of a load's block. tiles: iterations of the loop along `loop` together."""
-        dims, count = x.load.dims, self.pointers(x, loop)
-        inner = dims[-1]
-        at: dict[str, str] = {}
-        for d in {inner, loop or inner} & set(dims):
-            step, together = self.line_of(x) if d == inner else 1, tiles if d == loop else 1
-            at[d] = self.starts[d] + (".to(tl.int64)" if d != inner and self.huge() else "")
-            if count[d] * together > 1:
-                at[d] += f" + {self.first_of_each(self.block[d], count[d], step, together)}"
-            count[d] *= together
-        clamped = self.padded | ({loop} if tiles > 1 else set())
-        at |= {d: f"tl.minimum({at.get(d, f'i_{d}')}, SIZE_{d} - 1)" for d in dims if d in clamped}
-        axes = [d for d in self.order if d in dims and count[d] > 1]
-        offsets = self.offsets(self.tensors[x.load.buffer], dims, axes, {d: f"({text})" for d, text in at.items()})
-        self.line(f"fetch({x.load.buffer}_ptr + {offsets}, read={read})", f"[{', '.join(axes)}]")
+def _positions(s: p.Positions, _: Names) -> Iterator[str]:
+    start, lanes = _start(s.start), f"tl.arange(0, BLOCK_{s.dim})"
+    moves = not isinstance(s.start, nodes.AtZero)
+    if s.wide:
+        start = f"{start if start.isidentifier() and not s.block else f'({start})'}.to(tl.int64)"
+    yield f"i_{s.dim} = " + (" + ".join([start] * moves + [lanes]) if s.block else start)
+    if s.padded:
+        yield f"in_{s.dim} = i_{s.dim} < SIZE_{s.dim}"
 
-    @staticmethod
-    def first_of_each(block: int, count: int, step: int, blocks: int) -> str:
-        """The first `count` positions, `step` apart, of each of so many blocks in a row."""
-        lanes = f"tl.arange(0, {count * blocks})"
-        if count == 1:
-            step = block
-        elif blocks > 1 and count * step < block:
-            lanes = f"{lanes} // {count} * {block} + {lanes} % {count}"
-        return f"{lanes} * {step}" if step > 1 else lanes
 
-    def let_next_start(self) -> None:
-        """Lets the kernel behind start, at once or as soon as this one has waited itself."""
-        self.releasing = True
-        if self.releases and not self.released:
-            self.line("release_next()")
-            self.released = True
+def _set_mark(s: p.SetMark, names: Names) -> Iterator[str]:
+    masks = ", ".join(names[m] for m in s.masks)
+    note = MARK_NOTES.get(s.mark.kind, "").format(masks)
+    yield f"{_scalar(s.mark, names)} = {_scalar(s.scalar, names)}" + (f"  # {note}" if note else "")
 
-    def let_next_start_in(self, loop: Loop, last: str) -> None:
-        """Lets the kernel behind start in the last iterations of a loop over one dimension, which goes up to `last`."""
-        if self.releases:
-            (d,) = loop.dims
-            self.line(f"release_before({self.bound(last)} - s_{d}, {self.schedule.lead * self.block[d]})")
 
-    @property
-    def releases(self) -> bool:
-        """Whether the kernel behind may start now."""
-        return self.release and (self.waited or not self.schedule.overlap)
+def _load(s: p.Load, names: Names) -> Iterator[str]:
+    access = s.access
+    if isinstance(access, nodes.Box):
+        text = f"{access.value}_desc.load([{', '.join(map(_start, access.starts))}])"
+        if access.block != access.dims:
+            text = f"tl.reshape({text}, {_shape(access.block)})"
+        text = _permuted(text, access.block, access.axes)
+    else:
+        mask = f", mask={_mask(s.mask, access.axes)}, other=0" if s.mask else ""
+        hint = ', eviction_policy="evict_first"' if s.once else ""
+        text = f"tl.load({_pointers(access)}{mask}{hint})"
+    yield f"{names[s.out]} = {text}{_note(access.axes)}"
 
-    def prologue(self) -> int:
-        """Which tiles this instance has, and the positions they cover. Returns the number of instances."""
-        grid = [(d, ceil(self.sizes[d] / self.block[d])) for d in self.kernel.with_role("grid")]
-        many = [(d, n) for d, n in grid if n > 1]
-        split = self.kernel.split
-        chunks = self.schedule.split if split else 1
-        programs = chunks * prod(n for _, n in grid)
-        if programs > 1:
-            self.line("pid = tl.program_id(0)")
-        if split and chunks > 1:
-            each = prod(n for _, n in many)
-            self.line(f"chunk = pid // {each}" if each > 1 else "chunk = pid")
-            if each > 1:
-                self.line(f"pid = pid % {each}")
-        elif split:
-            self.line("chunk = 0")
-        group = self.schedule.group
-        while many:
-            if len(many) == 2 and group > 1:
-                (a, na), (b, nb) = many
-                self.line(
-                    f"first_{a} = pid // {group * nb} * {group}", f"groups of {group} tiles of {a} share those of {b}"
-                )
-                self.line(f"rows_{a} = min({na} - first_{a}, {group})")
-                self.line(f"t_{a} = first_{a} + pid % {group * nb} % rows_{a}")
-                self.line(f"t_{b} = pid % {group * nb} // rows_{a}")
-                break
-            d, n = many.pop()
-            self.line(f"t_{d} = pid % {n}" if many else f"t_{d} = pid")
-            if many:
-                self.line(f"pid = pid // {n}")
-        for d in self.heavy_last() & {d for d, n in grid if n > 1}:
-            self.line(f"t_{d} = {dict(grid)[d] - 1} - t_{d}", "the longest loops first")
-        for d, n in grid:
-            self.positions(d, f"t_{d} * BLOCK_{d}" if self.block[d] > 1 else f"t_{d}", n > 1)
-        for d in self.kernel.with_role("tile"):
-            self.positions(d, "", False)
-        return programs
 
-    def heavy_last(self) -> set[str]:
-        """Dimensions along which loops go the further, the later the tile."""
-        grows = {
-            (lower, name)
-            for found in self.limits.values()
-            for x in found
-            for lower in [x.lower]
-            for (kind, name), c in x.limit.terms
-            if kind == "index" and c > 0
-        }
-        return {d for lower, d in grows if not lower and (True, d) not in grows}
+def _let(s: p.Let, names: Names) -> Iterator[str]:
+    yield f"{names[s.out]} = {_expr(s.expr, names)}{_note(s.expr.axes)}"
 
-    # -- loads and stores
 
-    def load(self, x: Load) -> None:
-        axes = self.axes(x.dims)
-        tensor = self.tensors[x.buffer]
-        mask = self.mask(x.dims, axes)
-        extra = f", mask={mask}, other=0" if mask else ""
-        extra += ', eviction_policy="evict_first"' if x.out in self.streamed else ""
-        note = f"[{', '.join(axes)}]"
-        self.clean[x.out] = frozenset(self.padded & set(axes))
-        if x.out in self.descriptors:  # what lies past the end of a dimension reads as zero
-            self.line(f"{self.name(x.out)} = {self.box(x.out)}", note)
-            return
-        self.line(f"{self.name(x.out)} = tl.load({x.buffer}_ptr + {self.offsets(tensor, x.dims, axes)}{extra})", note)
+def _round(s: p.Round, names: Names) -> Iterator[str]:
+    name = names[s.out]
+    yield f"{name} = {_cast(name, 'float32', s.dtype)}.to(tl.float32)  # as it is stored"
 
-    def box(self, value: str) -> str:
-        """A load through a descriptor, brought into the form of the kernel's block."""
-        d = self.descriptors[value]
-        text = f"{value}_desc.load([{', '.join(self.starts[a] for a in d.dims)}])"
-        have = [a for a in d.dims if self.block[a] > 1]
-        if len(have) < len(d.dims):
-            text = f"tl.reshape({text}, {self.shape(have)})"
-        return self.permuted(text, have, self.axes(have))
 
-    def store(self, s: Store) -> None:
-        axes = self.axes(s.dims)
-        tensor = self.tensors[s.buffer]
-        once = [
-            f"t_{d} == 0" for d in self.kernel.with_role("grid") if d not in s.dims and self.sizes[d] > self.block[d]
-        ]
-        split = self.kernel.split
-        if split and split_axis(split) not in s.dims and split not in s.dims and self.schedule.split > 1:
-            once.append("chunk == 0")
-        if once:
-            self.line(f"if {' and '.join(once)}:", "the same for all of these instances: one of them stores")
-            self.depth += 1
-        mask = self.mask(s.dims, axes)
-        value = self.name(s.value)
-        if self.type_of(s.value) != tensor.dtype or s.value not in self.loads:
-            value = self.cast(value, self.type_of(s.value), tensor.dtype)
-        value = self.spread(value, self.axes(self.dims[s.value]), axes)
-        extra = f", mask={mask}" if mask else ""
-        self.line(f"tl.store({s.buffer}_ptr + {self.offsets(tensor, s.dims, axes)}, {value}{extra})")
-        if once:
-            self.depth -= 1
+def _initialise(s: p.Initialise, names: Names) -> Iterator[str]:
+    shape, kind = _shape(s.axes) if s.axes else "()", TYPE[s.dtype]
+    zero = s.axes and not s.number.value
+    yield f"{names[s.out]} = " + (
+        f"tl.zeros({shape}, {kind})" if zero else f"tl.full({shape}, {number_text(s.number)}, {kind})"
+    )
 
-    def step(self, step: Load | Eqn) -> None:
-        if isinstance(step, Load):
-            self.load(step)
-        else:
-            self.line(f"{self.name(step.out)} = {self.value(step)}", f"[{', '.join(self.axes(step.dims))}]")
-            self.round(step.out)
 
-    def round(self, value: str) -> None:
-        """What later kernels read of a value is what this one goes on with too, as PyTorch does.
+def _accumulate(s: p.Accumulate, names: Names) -> Iterator[str]:
+    acc, block = names[s.out], _expr(s.block, names)
+    nan = NAN_TOO if s.nan else ""
+    text = f"{acc} += {block}" if s.op == "sum" else f"{acc} = tl.{s.op}imum({acc}, {block}{nan})"
+    yield text + _note(s.block.axes)
 
-        Else they would disagree about it: a maximum of the one taken from an exponent of the other, say.
-        """
-        if value in self.narrowed:
-            name = self.name(value)
-            self.line(f"{name} = {self.cast(name, 'float32', self.narrowed[value])}.to(tl.float32)", "as it is stored")
 
-    def narrowed_values(self) -> dict[str, str]:
-        """Values that are stored in a narrower type for later kernels to read, with that type."""
-        names = [k.name for k in self.graph.kernels]
-        later = self.graph.kernels[names.index(self.kernel.name) + 1 :]
-        read = {x.buffer for k in later for x in k.loads}
-        stored = {s.value: self.tensors[s.buffer].dtype for s in self.kernel.stores if s.buffer in read}
-        used = {v for e in self.kernel.body for v in e.values}
-        return {
-            v: dtype
-            for v, dtype in stored.items()
-            if v in used and self.type_of(v) == "float32" and dtype in ("float16", "bfloat16")
-        }
+def _advance(s: p.Advance, names: Names) -> Iterator[str]:
+    m, nan = names[s.out], NAN_TOO if s.nan else ""
+    yield f"{m}_next = tl.maximum({m}, {_expr(s.block, names)}{nan})  # running maximum"
+    finite = f'tl.where(tl.abs({m}_next) == float("inf"), 0.0, {m}_next)'
+    yield f"{m}_shift = {finite}" + ("" if s.exact else f" * {LOG2E!r}")
+    yield f"{m}_scale = {_exp_of_difference(m, f'{m}_shift', s.exact)}"
+    yield f"{m} = {m}_next"
 
-    # -- loops
 
-    def loop(self, loop: Loop) -> None:
-        for name, degrees in loop.accumulators:
-            if name not in loop.running and not degrees and self.deferrable(self.eqns[name]):
-                self.deferred.add(name)
-            self.initialise(name)
-        self.running = frozenset(loop.running)
-        for first, last, true in (ranges := self.ranges(loop)):
-            self.true = true
-            self.header(loop, first, last)
-            self.depth += 1
-            if loop == self.leading and last == ranges[-1][1]:
-                self.let_next_start_in(loop, last)
-            self.iteration(loop)
-            self.depth -= 1
-        self.true = self.running = frozenset()
-        accumulators = dict(loop.accumulators)
-        for name in accumulators:
-            if name in self.deferred:
-                self.line(f"{self.name(name)} = {self.across(self.eqns[name], self.name(name))}")
-            self.round(name)
-            self.clean[name] = frozenset()
+def _rescale(s: p.Rescale, names: Names) -> Iterator[str]:
+    acc, factor = names[s.out], _expr(s.factor, names)
+    yield f"{acc} = " + (f"tl.where({acc} == 0.0, 0.0, {acc} / {factor})" if s.divided else f"{acc} * {factor}")
 
-    def iteration(self, loop: Loop) -> None:
-        accumulators = dict(loop.accumulators)
-        need = needed(loop, self.true)
-        for step in self.wide_products_last(loop):
-            if step.out in accumulators:
-                assert isinstance(step, Eqn)
-                if step.out in loop.running:
-                    self.advance(step)
-                else:
-                    self.accumulate(step, accumulators[step.out])
-            elif step.out in need:
-                self.step(step)
-        for s in loop.stores:
-            self.store(s)
 
-    def wide_products_last(self, loop: Loop) -> list[Load | Eqn]:
-        """The steps of an iteration, products that nothing here waits for last, the larger the later: by the last of
-        several that share an operand, Triton decides how warps stand for all of them."""
-        used = {v for s in loop.steps if isinstance(s, Eqn) for v in s.values} | {s.value for s in loop.stores}
-        last = [s for s in loop.steps if isinstance(s, Eqn) and s.op == "dot" and s.out not in used]
-        last.sort(key=lambda e: self.count(self.axes(e.dims)))
-        return [*(s for s in loop.steps if s not in last), *last]
+def _complete(s: p.Complete, names: Names) -> Iterator[str]:
+    yield f"{names[s.out]} = {_expr(s.expr, names)}"
 
-    def deferrable(self, e: Eqn) -> bool:
-        """Whether an accumulator that nothing rescales keeps the axes it reduces until after the loop.
 
-        A reduction across lanes in every iteration costs a barrier; adding up blocks costs registers. Values that come
-        from a product are laid out so that reducing them is cheap.
-        """
-        space = self.axes(self.space(e))
-        if (e.op != "dot" and OPS[e.op].kind != "reduction") or not set(space) & set(e.axes):
-            return False
-        if self.count(space) > MAX_LANES * 32 * self.schedule.warps:
-            return False
-        return not on_matrix_units(e, self.dims, self.block) if e.op == "dot" else not self.from_product(e.values[0])
+def _store(s: p.Store, names: Names) -> Iterator[str]:
+    once = [f"t_{d} == 0" for d in s.once] + ["chunk == 0"] * s.one_chunk
+    if once:
+        yield f"if {' and '.join(once)}:  # the same for all of these instances: one of them stores"
+    mask = f", mask={_mask(s.mask, s.pointers.axes)}" if s.mask else ""
+    indent = "    " * bool(once)
+    yield f"{indent}tl.store({_pointers(s.pointers)}, {_expr(s.block, names)}{mask})"
 
-    def from_product(self, value: str) -> bool:
-        e = self.eqns.get(value)
-        return e is not None and (e.op == "dot" or any(self.from_product(v) for v in e.values))
 
-    def accumulated(self, e: Eqn) -> list[str]:
-        """The axes of an accumulator's block inside its loop."""
-        return self.axes(self.space(e) if e.out in self.deferred else e.dims)
+def _prefetch(s: p.Prefetch, _: Names) -> Iterator[str]:
+    yield f"fetch({_pointers(s.pointers)}, read={s.read}){_note(s.pointers.axes)}"
 
-    def initialise(self, name: str) -> None:
-        e = self.eqns[name]
-        axes = self.accumulated(e)
-        kind = TRITON_TYPE[self.type_of(name)]
-        identity = number_literal(IDENTITY[e.op], False)
-        if e.type == "int":
-            identity = {"sum": "0", "max": "-2147483648", "min": "2147483647"}.get(e.op, "0")
-        shape = self.shape(axes) if axes else "()"
-        zero = IDENTITY[e.op] == 0.0 and axes
-        self.line(
-            f"{self.name(name)} = tl.zeros({shape}, {kind})"
-            if zero
-            else f"{self.name(name)} = tl.full({shape}, {identity}, {kind})"
-        )
 
-    def advance(self, e: Eqn) -> None:
-        """Move a running maximum and note by what factor exp(-maximum) changes."""
-        m = self.name(e.out)
-        nan = f", {NAN_TOO}" if self.shows_nan(e) else ""
-        self.line(f"{m}_next = tl.maximum({m}, {self.value(e)}{nan})", "running maximum")
-        finite = f'tl.where(tl.abs({m}_next) == float("inf"), 0.0, {m}_next)'
-        self.line(f"{m}_shift = {finite}" + ("" if self.single else f" * {LOG2E!r}"))
-        self.line(f"{m}_scale = {self.exp_of_difference(m, f'{m}_shift')}")
-        self.line(f"{m} = {m}_next")
+def _release_before(s: p.ReleaseBefore, names: Names) -> Iterator[str]:
+    yield f"release_before({_bound(s.last, names)} - s_{s.dim}, {s.most})"
 
-    def accumulate(self, e: Eqn, degrees: tuple[tuple[str, int], ...]) -> None:
-        acc = self.name(e.out)
-        axes = self.accumulated(e)
-        for m, g in degrees:
-            scale = self.spread(f"{self.name(m)}_scale", self.axes(self.dims[m]), axes)
-            for _ in range(abs(g)):
-                self.line(
-                    f"{acc} = {acc} * {scale}" if g > 0 else f"{acc} = tl.where({acc} == 0.0, 0.0, {acc} / {scale})"
-                )
-        deferred = e.out in self.deferred
-        if e.op == "dot":
-            text = f"{acc} += {self.multiplied_out(e, lanes=True)}" if deferred else f"{acc} = {self.dot(e, acc)}"
-            self.line(text, f"[{', '.join(axes)}]")
-            return
-        block = self.reduction(e, deferred)
-        nan = f", {NAN_TOO}" if self.shows_nan(e) else ""
-        step = f"{acc} += {block}" if e.op == "sum" else f"{acc} = tl.{e.op}imum({acc}, {block}{nan})"
-        self.line(step, f"[{', '.join(axes)}]")
+
+def _loop(s: p.Loop, names: Names) -> Iterator[str]:
+    kind, hints = ("tl.range", ", warp_specialize=True") if s.specialized else ("range", "")
+    match s.over:
+        case p.Over(d, first, last, step):
+            yield f"for s_{d} in {kind}({_bound(first, names)}, {_bound(last, names)}, {step}{hints}):"
+        case p.Together(dims, trips, split):
+            count = str(trips)
+            if split is not None:
+                d, length, tile = split
+                rest = f"min(SIZE_{d} - chunk * {length}, {length})"
+                yield f"t_{d} = ({rest} + {tile - 1}) // {tile}  # tiles of this chunk"
+                count = f"bound(t_{d} * {trips})"
+            yield f"for step in {kind}(0, {count}{hints}):  # tiles of {', '.join(dims)} together"
+    for x in s.body:
+        yield from (f"    {line}" for line in _statement(x, names))
+
+
+_STATEMENTS: Mapping[type[Statement], Callable[..., Iterable[str]]] = {
+    p.Instances: _instances,
+    p.Positions: _positions,
+    p.SetMark: _set_mark,
+    p.Load: _load,
+    p.Let: _let,
+    p.Round: _round,
+    p.Initialise: _initialise,
+    p.Accumulate: _accumulate,
+    p.Advance: _advance,
+    p.Rescale: _rescale,
+    p.Complete: _complete,
+    p.Store: _store,
+    p.Prefetch: _prefetch,
+    p.Wait: lambda *_: ["wait_for_data()"],
+    p.Release: lambda *_: ["release_next()"],
+    p.ReleaseBefore: _release_before,
+    p.Loop: _loop,
+}
+
+
+# -- integers that all lanes share
+
+
+def _scalar(x: Scalar, names: Names) -> str:
+    match x:
+        case nodes.Number(value):
+            return str(value)
+        case nodes.Size(d):
+            return f"SIZE_{d}"
+        case nodes.TileAt(d, tile, last):
+            start = f"t_{d} * {tile}" if tile > 1 else f"t_{d}"
+            return f"{start} + {tile - 1}" if last and tile > 1 else start
+        case nodes.ChunkAt(length, end):
+            return f"chunk * {length} + {length}" if end else f"chunk * {length}"
+        case nodes.Mark(kind, d):
+            return f"{kind}_{d}"
+        case nodes.Extreme(value, largest, axes):
+            return f"tl.{'max' if largest else 'min'}({names[value]})" if axes else names[value]
+        case nodes.Sum(constant, terms):
+            parts = [str(constant)] * bool(constant)
+            parts += [text if c == 1 else f"{c} * ({text})" for c, s in terms for text in [_scalar(s, names)]]
+            return " + ".join(parts) or "0"
+        case nodes.Plus(start, more):
+            return f"{_scalar(start, names)} + {more}"
+        case nodes.Aligned(position, tile):
+            return f"({_scalar(position, names)}) // {tile} * {tile}"
+        case nodes.Bound(largest, of):
+            return f"{'max' if largest else 'min'}({', '.join(_scalar(s, names) for s in of)})"
+
+
+def _bound(x: Scalar, names: Names) -> str:
+    """A bound of a loop, which is a constant or for `bound` (helpers.py)."""
+    text = _scalar(x, names)
+    return text if isinstance(x, nodes.Number | nodes.Size) else f"bound({text})"
+
+
+def _start(x: Start) -> str:
+    match x:
+        case nodes.AtZero():
+            return "0"
+        case nodes.AtTile(d, tile):
+            return f"t_{d} * BLOCK_{d}" if tile > 1 else f"t_{d}"
+        case nodes.AtStep(d):
+            return f"s_{d}"
+        case nodes.AtJointStep(inner, trips, tile, chunk):
+            start = f"(step // {inner}{'' if trips is None else f' % {trips}'}) * {tile}"
+            return start if chunk is None else f"chunk * {chunk} + {start}"
+
+
+# -- memory
+
+
+def _pointers(x: nodes.Pointers) -> str:
+    """Row-major offsets from the start of a buffer."""
+    terms: list[str] = []
+    for place, stride in x.terms:
+        text = _place(place, x.axes)
+        terms.append(text if stride == 1 else f"{text} * {stride}")
+    return f"{x.buffer}_ptr + {' + '.join(terms) or '0'}"
+
+
+def _place(x: Place, want: Axes) -> str:
+    match x:
+        case nodes.ChunkNumber():
+            return "chunk"
+        case nodes.Lanes(d, block):
+            return _spread(f"i_{d}", (d,) if block else (), want)
+        case nodes.Picked(d, block, start, wide, every, clamped):
+            text = f"i_{d}" if start is None else _start(start) + ".to(tl.int64)" * wide
+            if every is not None:
+                text += f" + {_every(every)}"
+            if clamped:
+                text = f"tl.minimum({text}, SIZE_{d} - 1)"
+            return _spread(f"({text})", (d,) if block else (), want)
+
+
+def _every(x: nodes.Every) -> str:
+    lanes, step = f"tl.arange(0, {x.count * x.blocks})", x.step
+    if x.count == 1:
+        step = x.block
+    elif x.blocks > 1 and x.count * step < x.block:
+        lanes = f"{lanes} // {x.count} * {x.block} + {lanes} % {x.count}"
+    return f"{lanes} * {step}" if step > 1 else lanes
+
+
+def _mask(dims: Axes, want: Axes) -> str:
+    """Which lanes exist along all of these dimensions."""
+    parts = [_spread(f"in_{d}", (d,), want) for d in dims]
+    return " & ".join(f"({x})" if len(parts) > 1 else x for x in parts)
+
+
+# -- blocks
+
+
+def _expr(x: Expr, names: Names) -> str:
+    return _EXPRESSIONS[type(x)](x, names)
+
+
+def _apply(x: nodes.Apply, names: Names) -> str:
+    row = OPS[x.op]
+    return (row.triton if x.exact else NEARLY.get(x.op, row.triton)).format(*(_expr(a, names) for a in x.args))
+
+
+def _reduce(x: nodes.Reduce, names: Names) -> str:
+    text, axes = _expr(x.x, names), x.x.axes
+    template = f"tl.{x.op}({{0}}, axis={{1}})" if x.op in ("max", "min") and not x.nan else OPS[x.op].triton
+    for i in reversed([axes.index(d) for d in x.over]):
+        text = template.format(text, i)
+    return text
+
+
+def _dot(x: nodes.Dot, names: Names) -> str:
+    added = [names[x.accumulator]] if x.accumulator is not None else []
+    precision = [f'input_precision="{x.precision}"'] if x.precision is not None else []
+    return f"tl.dot({', '.join([_expr(x.left, names), _expr(x.right, names), *added, *precision])})"
+
+
+def _exp_of_difference(x: str, shift: str, exact: bool) -> str:
+    return f"tl.exp2(({x} - {shift}) * {LOG2E!r})" if exact else f"tl.exp2({x} * {LOG2E!r} - {shift})"
+
+
+def _power(x: str, exponent: Fraction, exact: bool) -> str:
+    """x ** exponent: products for small integers, roots for halves, else through the logarithm.
+
+    exact: with quotients and roots that are rounded correctly."""
+    sqrt = "tl.sqrt_rn" if exact else "tl.sqrt"
+    if exponent < 0 and exponent != Fraction(-1, 2):
+        inverse = _power(x, -exponent, exact)
+        return f"tl.div_rn(1.0, {inverse})" if exact else f"(1.0 / {inverse})"
+    if exponent.denominator == 1 and exponent <= 16:
+        return "(" + " * ".join([x] * int(exponent)) + ")" if exponent else f"({x} * 0.0 + 1.0)"
+    if exponent == Fraction(1, 2):
+        return f"{sqrt}({x})"
+    if exponent == Fraction(-1, 2):
+        return f"tl.rsqrt({x})"
+    if exponent.denominator == 2:
+        return f"({_power(x, exponent - Fraction(1, 2), exact)} * {sqrt}({x}))"
+    if exponent.denominator == 1:
+        size = f"tl.exp2({float(exponent)!r} * tl.log2(tl.abs({x})))"
+        return f"tl.where({x} < 0.0, -{size}, {size})" if exponent % 2 else size
+    return f"tl.exp2({float(exponent)!r} * tl.log2({x}))"
+
+
+_EXPRESSIONS: Mapping[type[Expr], Callable[..., str]] = {
+    nodes.Value: lambda x, names: names[x.name],
+    nodes.Shift: lambda x, names: f"{names[x.maximum]}_shift",
+    nodes.Factor: lambda x, names: f"{names[x.maximum]}_scale",
+    nodes.Literal: lambda x, _: number_text(x),
+    nodes.Position: lambda x, _: f"i_{x.dim}" + ("" if x.axes else " + 0"),
+    nodes.Full: lambda x, _: f"tl.full({_shape(x.axes) if x.axes else '()'}, {number_text(x.number)}, {TYPE[x.dtype]})",
+    nodes.Cast: lambda x, names: _cast(_expr(x.x, names), x.old, x.new),
+    nodes.MatrixType: lambda x, names: f"{_expr(x.x, names)}.to(MATRIX_TYPE)",
+    nodes.Spread: lambda x, names: _spread(_expr(x.x, names), x.x.axes, x.axes),
+    nodes.Repeated: lambda x, names: f"tl.broadcast_to({_expr(x.x, names)}, {_shape(x.axes)})",
+    nodes.Permuted: lambda x, names: _permuted(_expr(x.x, names), x.x.axes, x.axes),
+    nodes.Reshaped: lambda x, names: f"tl.reshape({_expr(x.x, names)}, {_shape(x.axes)})",
+    nodes.Masked: lambda x, names: f"tl.where({_mask(x.dims, x.axes)}, {_expr(x.x, names)}, {number_text(x.number)})",
+    nodes.Apply: _apply,
+    nodes.Scaled: lambda x, names: f"({_expr(x.x, names)} * {x.factor!r})",
+    nodes.Power: lambda x, names: _power(_expr(x.x, names), x.exponent, x.exact),
+    nodes.AddedLast: lambda x, names: f"tl.fma({_expr(x.a, names)}, 1.0, {_expr(x.b, names)})",
+    nodes.ExpDifference: lambda x, names: _exp_of_difference(_expr(x.x, names), _expr(x.shift, names), x.exact),
+    nodes.Product: lambda x, names: f"{_expr(x.a, names)} * {_expr(x.b, names)}",
+    nodes.Reduce: _reduce,
+    nodes.Dot: _dot,
+    nodes.Added: lambda x, names: f"{names[x.accumulator]} + {_expr(x.x, names)}",
+}
+
+
+def number_text(x: nodes.Literal) -> str:
+    """A number as Triton reads it; a whole one stays an integer."""
+    value = x.value
+    if isinstance(value, int):
+        return str(value)
+    if not isinstance(value, Fraction):
+        return repr(value) if math.isfinite(value) else f'float("{value}")'
+    if x.whole and value.denominator == 1:
+        return str(value.numerator) if value >= 0 else f"({value.numerator})"
+    return repr(float(value)) if value >= 0 else f"({float(value)!r})"
+
+
+def _shape(axes: Axes) -> str:
+    return "[" + ", ".join(" * ".join(f"BLOCK_{d}" for d in axis.split("*")) for axis in axes) + "]"
+
+
+def _spread(text: str, have: Axes, want: Axes) -> str:
+    if have == want or not have:
+        return text
+    return text + "[" + ", ".join(":" if d in have else "None" for d in want) + "]"
+
+
+def _cast(text: str, old: str, new: str) -> str:
+    return f"to_bfloat16({text})" if (old, new) == ("float32", "bfloat16") else f"{text}.to({TYPE[new]})"
+
+
+def _permuted(text: str, have: Axes, want: Axes) -> str:
+    return text if have == want else f"tl.permute({text}, ({', '.join(str(have.index(d)) for d in want)}))"
+
+
+def _note(axes: Axes) -> str:
+    return f"  # [{', '.join(axes)}]"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -80,6 +80,20 @@ class KernelSchedule:
         numbers = f"warps={self.warps} stages={self.stages}{split}{group}"
         return f"{tiles} order={','.join(self.order)} {numbers}{choices}{counts}"
 
+    @staticmethod
+    def parse(text: str) -> KernelSchedule:
+        """The schedule that is written so: `parse(str(s)) == s`. Raises ValueError."""
+        words = text.split()
+        at = next(i for i, x in enumerate(words) if x.startswith("order=") and not x[6:].isdecimal())
+        tiles = tuple((d, int(t)) for d, _, t in (x.partition("=") for x in words[:at]))
+        order = tuple(filter(None, words[at].removeprefix("order=").split(",")))
+        given = {name: value for name, _, value in (x.partition("=") for x in words[at + 1 :])}
+        known = {f.name for f in fields(KernelSchedule)}
+        if unknown := given.keys() - known:
+            raise ValueError(f"a schedule has no {', '.join(sorted(unknown))}: {text}")
+        numbers = {name: int(value) if value else True for name, value in given.items()}
+        return KernelSchedule(tiles, order, **numbers)
+
     @cached_property
     def doublings(self) -> tuple[float, ...]:
         """All numbers but the order, on a scale on which a doubling is a step of 1: sizes, choices, and counts."""
@@ -122,6 +136,12 @@ class Schedule:
 
     def __str__(self) -> str:
         return "\n".join(f"{name}: {k}" for name, k in self.kernels.items())
+
+    @staticmethod
+    def parse(text: str) -> Schedule:
+        """The schedule that is written so, a kernel a line. Raises ValueError."""
+        lines = (line.partition(": ") for line in text.splitlines())
+        return Schedule({name: KernelSchedule.parse(rest) for name, _, rest in lines})
 
 
 def _plain(k: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import torch
 
-from mirage_cli.codegen.blocks import HELPERS
 from mirage_cli.codegen.carried import PLANS_WITH_MAPS, carried
 from mirage_cli.codegen.export import (
     ExportInfo,
@@ -27,6 +26,7 @@ from mirage_cli.codegen.export import (
     load_export,
 )
 from mirage_cli.codegen.globals import without_global
+from mirage_cli.codegen.helpers import HELPERS
 from mirage_cli.codegen.library import makes_result
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.mugraph import MuGraph

@@ -1,0 +1,384 @@
+"""What a plan must hold whatever made it.
+
+Names are defined before they are used, and not after the loop that they belong to. Axes of blocks agree. Where an axis
+reaches past its end, what touches memory has a mask, and what is summed or compared is neutral out there, which is
+worked out anew here. Nothing is stored, and nothing awaited is read, before the wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+
+from mirage_cli.codegen import nodes, plan
+from mirage_cli.codegen.nodes import Axes, Expr, Place, Scalar, Start
+from mirage_cli.codegen.plan import KernelPlan, Statement, statement_text
+from mirage_cli.ir.ops import IDENTITY, OPS
+from mirage_cli.ir.schedule import MIN_DOT
+
+NOWHERE = frozenset[str]()
+WHOLE_IDENTITY = {"sum": 0, "max": -(1 << 31), "min": (1 << 31) - 1}
+
+
+class PlanError(Exception):
+    """A plan that must not be run: what is wrong, with the statement and those in front of it."""
+
+
+def check(p: KernelPlan) -> None:
+    """Raises PlanError."""
+    checker = _Checker(p)
+    try:
+        checker.statements(p.statements)
+        _must(checker.waited == p.waits, "the kernel never waits")
+    except _Wrong as e:
+        near = "\n".join(f"  {statement_text(s)}" for s in checker.seen[-4:])
+        raise PlanError(f"plan {p.name}: {e}\n{near}") from None
+
+
+class _Wrong(Exception):
+    """A rule is broken."""
+
+
+def _must(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise _Wrong(otherwise)
+
+
+class _Checker:
+    """What is known before the next statement.
+
+    axes: of every value. zero, neutral: padded dimensions along which a value is zero past their end, and along which
+    an accumulator is what its operator leaves as it is. maxima: those that have moved in this iteration.
+    """
+
+    def __init__(self, p: KernelPlan) -> None:
+        self.plan = p
+        self.dims = {d.name: d for d in p.dims}
+        self.padded = {d.name for d in p.dims if d.padded}
+        self.boxes = dict(p.descriptors)
+        self.seen: list[Statement] = []
+        self.tiled: set[str] = set()
+        self.walked: list[str] = []
+        self.chunked = self.waited = self.released = False
+        self.marks: set[nodes.Mark] = set()
+        self.positions: set[str] = set()
+        self.axes: dict[str, Axes] = {}
+        self.zero: dict[str, frozenset[str]] = {}
+        self.neutral: dict[str, frozenset[str]] = {}
+        self.maxima: set[str] = set()
+
+    # -- statements
+
+    def statements(self, some: tuple[Statement, ...]) -> None:
+        for s in some:
+            self.seen.append(s)
+            _STATEMENTS[type(s)](self, s)
+
+    def instances(self, s: plan.Instances) -> None:
+        self.tiled = {d for d, _ in s.grid}
+        self.chunked = s.chunk is not None
+        _must(set(s.backwards) <= self.tiled, "a dimension of one tile goes backwards")
+        each = prod(n for _, n in s.grid)
+        _must(s.programs == self.plan.programs and s.programs % each == 0, "the number of instances is another")
+
+    def place(self, s: plan.Positions) -> None:
+        d = self.dims[s.dim]
+        self.start(s.start)
+        _must(s.block == (d.block > 1), f"{s.dim} is a block of another size")
+        _must(s.padded == d.padded, f"which positions along {s.dim} exist is not noted")
+        self.positions.add(s.dim)
+
+    def mark(self, s: plan.SetMark) -> None:
+        self.scalar(s.scalar)
+        self.marks.add(s.mark)
+
+    def load(self, s: plan.Load) -> None:
+        access = s.access
+        _must(self.waited or access.buffer not in self.plan.awaited, f"{access.buffer} is read before the wait")
+        if isinstance(access, nodes.Pointers):
+            self.pointers(access, s.mask)
+        else:
+            _must(self.boxes[access.value].buffer == access.buffer, "a box of another buffer")
+            _must(sorted(access.block) == sorted(access.axes), "a box with other axes than the block")
+            for start in access.starts:
+                self.start(start)
+        self.define(s.out, access.axes, frozenset(self.padded & set(access.axes)))
+
+    def let(self, s: plan.Let) -> None:
+        self.expr(s.expr)
+        self.define(s.out, s.expr.axes, self.zeros(s.expr))
+
+    def complete(self, s: plan.Complete) -> None:
+        self.let(plan.Let(s.out, s.expr))
+        self.zero[s.out] = NOWHERE
+
+    def round(self, s: plan.Round) -> None:
+        self.known(s.out)
+
+    def initialise(self, s: plan.Initialise) -> None:
+        self.define(s.out, s.axes, NOWHERE)
+        self.neutral[s.out] = frozenset(self.padded)
+
+    def accumulate(self, s: plan.Accumulate) -> None:
+        self.expr(s.block)
+        self.agree(s.out, s.block.axes)
+        self.neutral[s.out] = frozenset(d for d in self.neutral[s.out] if self.is_neutral(s.block, d, s.op))
+
+    def advance(self, s: plan.Advance) -> None:
+        self.expr(s.block)
+        self.agree(s.out, s.block.axes)
+        self.maxima.add(s.out)
+
+    def rescale(self, s: plan.Rescale) -> None:
+        self.expr(s.factor)
+        _must(s.factor.axes in ((), self.known(s.out)), f"the factor of {s.out} has other axes")
+
+    def store(self, s: plan.Store) -> None:
+        _must(self.waited or not self.plan.waits, f"{s.pointers.buffer} is written before the wait")
+        _must(set(s.once) <= self.tiled and (self.chunked or not s.one_chunk), "one of one instance stores")
+        self.expr(s.block)
+        _must(s.block.axes in ((), s.pointers.axes), f"{s.pointers.buffer} is written with other axes")
+        self.pointers(s.pointers, s.mask)
+
+    def prefetch(self, s: plan.Prefetch) -> None:
+        _must(self.plan.waits and not self.waited, "a prefetch that nothing waits behind")
+        for place, _ in s.pointers.terms:
+            self.at(place)
+
+    def wait(self, _: plan.Wait) -> None:
+        _must(self.plan.waits and not self.waited and not self.walked, "a wait too many")
+        self.waited = True
+
+    def release(self, _: plan.Release) -> None:
+        _must(not self.released, "the kernel behind is let start twice")
+        self.released = True
+
+    def release_before(self, s: plan.ReleaseBefore) -> None:
+        _must(self.waited or not self.plan.waits, "the kernel behind may start before the wait")
+        _must(self.walked == [s.dim], f"no loop over {s.dim}")
+        self.scalar(s.last)
+
+    def loop(self, s: plan.Loop) -> None:
+        _must(not self.walked, "a loop in a loop")
+        if isinstance(s.over, plan.Over):
+            self.walked = [s.over.dim]
+            self.scalar(s.over.first)
+            self.scalar(s.over.last)
+            _must(s.over.step % self.dims[s.over.dim].block == 0, "steps of no whole tiles")
+        else:
+            self.walked = [*s.over.dims]
+        before = dict(self.axes), set(self.positions)
+        self.statements(s.body)
+        self.axes, self.positions = {v: self.axes[v] for v in before[0]}, before[1]
+        self.walked = []
+        self.maxima = set()
+
+    # -- names
+
+    def define(self, value: str, axes: Axes, zero: frozenset[str]) -> None:
+        _must(value in self.plan.values, f"{value} is no value of the kernel")
+        self.axes[value], self.zero[value] = axes, zero
+
+    def known(self, value: str) -> Axes:
+        _must(value in self.axes, f"{value} is used before it is defined")
+        return self.axes[value]
+
+    def agree(self, value: str, axes: Axes) -> None:
+        _must(self.known(value) == axes, f"{value} has the axes {self.axes[value]}, and is combined with {axes}")
+
+    def start(self, x: Start) -> None:
+        match x:
+            case nodes.AtTile(d):
+                _must(d in self.tiled, f"{d} has one tile")
+            case nodes.AtStep(d):
+                _must(self.walked == [d], f"no loop over {d}")
+            case nodes.AtJointStep():
+                _must(len(self.walked) > 1, "no loop over several dimensions")
+            case nodes.AtZero():
+                pass
+
+    def scalar(self, x: Scalar) -> None:
+        match x:
+            case nodes.TileAt(d):
+                _must(d in self.tiled, f"{d} has one tile")
+            case nodes.ChunkAt():
+                _must(self.chunked, "there are no chunks")
+            case nodes.Mark():
+                _must(x in self.marks, f"{x} is used before it is set")
+            case nodes.Extreme(value, _, axes):
+                _must(self.known(value) == axes, f"{value} has other axes")
+            case nodes.Sum(_, terms):
+                for _, s in terms:
+                    self.scalar(s)
+            case nodes.Plus(s) | nodes.Aligned(s):
+                self.scalar(s)
+            case nodes.Bound(_, some):
+                for s in some:
+                    self.scalar(s)
+            case nodes.Number() | nodes.Size():
+                pass
+
+    # -- memory
+
+    def pointers(self, x: nodes.Pointers, mask: Axes) -> None:
+        _must(x.buffer in self.plan.args, f"there is no pointer into {x.buffer}")
+        lanes = [place.dim for place, _ in x.terms if not isinstance(place, nodes.ChunkNumber) and place.block]
+        _must({*lanes} == {*x.axes}, f"{x.buffer} is addressed along {lanes}, in blocks with {x.axes}")
+        _must({*mask} == self.padded & {*x.axes}, f"{x.buffer} is masked along {mask}")
+        for place, _ in x.terms:
+            self.at(place)
+
+    def at(self, x: Place) -> None:
+        match x:
+            case nodes.Lanes(d):
+                _must(d in self.positions, f"the positions along {d} are not known")
+            case nodes.ChunkNumber():
+                _must(self.chunked, "there are no chunks")
+            case nodes.Picked(d, _, start):
+                self.at(nodes.Lanes(d, False)) if start is None else self.start(start)
+
+    # -- blocks
+
+    def expr(self, x: Expr) -> None:
+        for part in parts(x):
+            self.expr(part)
+        match x:
+            case nodes.Value(name, axes):
+                _must(self.known(name) == axes, f"{name} has the axes {self.axes[name]}, and is taken to have {axes}")
+            case nodes.Shift(m) | nodes.Factor(m):
+                _must(m in self.maxima, f"the maximum {m} has not moved")
+            case nodes.Position(d):
+                self.at(nodes.Lanes(d, False))
+            case nodes.Reduce(op, block, over):
+                for d in over:
+                    _must(d in block.axes, f"{d} is no axis of what is reduced")
+                    _must(d not in self.padded or self.is_neutral(block, d, op), f"{op} over lanes past the end of {d}")
+            case nodes.Dot(left, right, accumulator):
+                self.dot(left, right)
+                _must(accumulator is None or self.known(accumulator) == x.axes, "the accumulator has other axes")
+            case nodes.Added(accumulator, block):
+                _must(self.known(accumulator) == block.axes, f"{accumulator} has other axes")
+            case _:
+                self.shape(x)
+
+    def shape(self, x: Expr) -> None:
+        """Axes of what only moves or combines blocks."""
+        match x:
+            case nodes.Spread(block, axes) | nodes.Repeated(block, axes):
+                _must([d for d in axes if d in block.axes] == [*block.axes], f"{block.axes} are not among {axes}")
+            case nodes.Permuted(block, axes):
+                _must(sorted(block.axes) == sorted(axes), f"{block.axes} are not {axes}")
+            case nodes.Reshaped(block, axes):
+                _must(apart(block.axes) == apart(axes), f"{block.axes} are not {axes}")
+            case nodes.Masked(block, dims):
+                _must({*dims} <= self.padded & {*block.axes}, f"{dims} are no padded axes")
+            case nodes.Apply(op, args):
+                _must(len(args) == OPS[op].arity, f"{op} of {len(args)} arguments")
+            case _:
+                pass
+        if isinstance(x, nodes.Apply | nodes.Product | nodes.AddedLast | nodes.ExpDifference):
+            _must(all(a.axes in ((), x.axes) for a in parts(x)), "arguments with other axes")
+
+    def dot(self, left: Expr, right: Expr) -> None:
+        (*batch, rows, k), (*also, depth, columns) = left.axes, right.axes
+        _must((batch, k) == (also, depth), f"a product of {left.axes} and {right.axes}")
+        sides = [prod(self.dims[d].block for d in apart((axis,))) for axis in (rows, k, columns)]
+        _must(min(sides) >= MIN_DOT, "a product too small for the matrix units")
+        for d in self.padded & {*apart((k,))}:
+            _must(d in self.zeros(left) & self.zeros(right), f"a product over lanes past the end of {d}")
+
+    def is_neutral(self, x: Expr, d: str, op: str) -> bool:
+        """Whether past the end of a dimension a block is what a sum, maximum or minimum leaves as it is."""
+        if d not in x.axes or d not in self.padded:
+            return True
+        if isinstance(x, nodes.Masked) and d in x.dims:
+            return x.number.value in (IDENTITY[op], WHOLE_IDENTITY[op])
+        if isinstance(x, nodes.Value) and x.name in self.neutral:
+            return d in self.neutral[x.name]
+        return op == "sum" and d in self.zeros(x)
+
+    def zeros(self, x: Expr) -> frozenset[str]:
+        """The padded dimensions along which a block is zero past their end."""
+        some = [(self.zeros(a), frozenset(apart(a.axes))) for a in parts(x) if a.axes]
+        match x:
+            case nodes.Value(name):
+                return self.zero.get(name, NOWHERE)
+            case nodes.Masked(_, dims, number):
+                return some[0][0] - {*dims} if number.value else some[0][0] | {*dims}
+            case nodes.Apply("add" | "sub") | nodes.AddedLast():
+                return frozenset.intersection(*(zero for zero, _ in some)) if len(some) == len(parts(x)) else NOWHERE
+            case nodes.Apply("div", (dividend, divisor)):
+                return self.zeros(dividend) - {*self.held(divisor)}
+            case nodes.Apply(op) if not OPS[op].keeps_zero:
+                return NOWHERE
+            case nodes.Apply() | nodes.Product():
+                held = [(zero, {*self.held(a)}) for a in parts(x) for zero in [self.zeros(a)]]
+                return frozenset(
+                    d
+                    for d in self.padded
+                    if any(d in zero for zero, _ in held) and all(d in zero or d not in have for zero, have in held)
+                )
+            case nodes.Dot(left, right):
+                own = {*apart(left.axes[:-2])}
+                return (self.zeros(left) | self.zeros(right)) & {*apart(x.axes)} - own
+            case nodes.Reduce("sum", _, over):
+                return some[0][0] - {*over} if some else NOWHERE
+            case (
+                nodes.Cast()
+                | nodes.MatrixType()
+                | nodes.Spread()
+                | nodes.Repeated()
+                | nodes.Permuted()
+                | nodes.Reshaped()
+                | nodes.Scaled()
+            ):
+                return some[0][0] if some else NOWHERE
+            case _:
+                return NOWHERE
+
+    def held(self, x: Expr) -> Axes:
+        """The axes along which a block differs."""
+        return self.held(x.x) if isinstance(x, nodes.Spread | nodes.Repeated) else x.axes
+
+
+def parts(x: Expr) -> tuple[Expr, ...]:
+    """The blocks that an expression is made of."""
+    match x:
+        case nodes.Apply(_, args):
+            return args
+        case nodes.Dot(left, right):
+            return left, right
+        case nodes.Product(a, b) | nodes.AddedLast(a, b):
+            return a, b
+        case nodes.ExpDifference(block, shift):
+            return block, shift
+        case nodes.Value() | nodes.Shift() | nodes.Factor() | nodes.Literal() | nodes.Position() | nodes.Full():
+            return ()
+        case _:
+            return (x.x,)
+
+
+def apart(axes: Axes) -> Axes:
+    """Merged axes as those that they are merged from."""
+    return tuple(d for axis in axes for d in axis.split("*"))
+
+
+_STATEMENTS: Mapping[type[Statement], Callable[..., None]] = {
+    plan.Instances: _Checker.instances,
+    plan.Positions: _Checker.place,
+    plan.SetMark: _Checker.mark,
+    plan.Load: _Checker.load,
+    plan.Let: _Checker.let,
+    plan.Round: _Checker.round,
+    plan.Initialise: _Checker.initialise,
+    plan.Accumulate: _Checker.accumulate,
+    plan.Advance: _Checker.advance,
+    plan.Rescale: _Checker.rescale,
+    plan.Complete: _Checker.complete,
+    plan.Store: _Checker.store,
+    plan.Prefetch: _Checker.prefetch,
+    plan.Wait: _Checker.wait,
+    plan.Release: _Checker.release,
+    plan.ReleaseBefore: _Checker.release_before,
+    plan.Loop: _Checker.loop,
+}

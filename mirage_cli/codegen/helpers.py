@@ -1,0 +1,150 @@
+"""Texts that modules with kernels start with, as far as their kernels need them."""
+
+from __future__ import annotations
+
+INTERPRETED = "INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)"
+"""What the helpers below need."""
+OVERLAP = '''
+@functools.cache
+def can_overlap():
+    """Whether this GPU starts kernels before those in front have ended, if they ask for it (sm_90 and later)."""
+    return bool(INTERPRETED) or triton.runtime.driver.active.get_current_target().arch >= 90
+
+
+@triton.jit
+def wait_for_data():
+    """Until the kernel before this one, beside which it has started, has ended and its results can be read."""
+    if not INTERPRETED:
+        if tl.target_info.cuda_capability_geq(9, 0):
+            tl.extra.cuda.gdc_wait()
+
+
+@triton.jit
+def release_next():
+    """Lets the next kernel start on free processors, if it is one that waits for this one's data by itself."""
+    if not INTERPRETED:
+        if tl.target_info.cuda_capability_geq(9, 0):
+            tl.extra.cuda.gdc_launch_dependents()
+'''.strip()
+"""What modules start with whose kernels overlap (programmatic dependent launch, sm_90 and later)."""
+RELEASE_BEFORE = '''
+@triton.jit
+def release_before(left, most):
+    """Lets the next kernel start if no more than `most` of a loop is left; once is as good as several times."""
+    if not INTERPRETED:
+        if tl.target_info.cuda_capability_geq(9, 0):
+            tl.inline_asm_elementwise(
+                "{.reg .pred p; setp.le.s32 p, $1, $2; @p griddepcontrol.launch_dependents; mov.u32 $0, 0;}",
+                "=r,r,r",
+                [left, most],
+                tl.int32,
+                False,
+                1,
+            )
+'''.strip()
+"""What modules start with whose kernels let the next one start in the last iterations of a loop."""
+FETCH = '''
+@triton.jit
+def fetch(pointers, read: tl.constexpr):
+    """Has the cache lines behind these pointers brought into the L2, and does not wait for them."""
+    if not INTERPRETED:
+        at = pointers.to(tl.uint64)
+        if read:
+            tl.inline_asm_elementwise("ld.volatile.global.L2::128B.u8 $0, [$1];", "=r,l", [at], tl.int32, False, 1)
+        else:
+            tl.inline_asm_elementwise("prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [at], tl.int32, False, 1)
+'''.strip()
+"""What modules start with whose kernels fetch inputs while they wait for the kernel in front.
+
+Reading a byte of a line brings it nearer than PTX's prefetch does (one partition of the L2 caches what the other holds,
+for the multiprocessors on its side), but other reads of the multiprocessor have to wait for it. A prefetch keeps
+nothing waiting, and is dropped where there are many. One H200: 128 blocks that read 64 KB each take 5.1 us from memory,
+3.2 behind prefetches by the same blocks, and 2.2 behind reads of a byte in each line; with 192 KB 7.8, 6.8 and 3.9. A
+product of 16x256x4096 whose inputs are read takes 2.26 us, and 2.47 where they are prefetched; but decoding at batch 8,
+with a tile of a loop fetched by each block, 20.1 us by reads and 19.3 by prefetches: with reads its loop ends 1.3 us
+sooner, and the merge of the call in front, on the same multiprocessors, as much later. So reads are a choice of the
+schedule, and the tiles of loops are always prefetched.
+"""
+DESCRIPTORS = '''
+def descriptor(x, shape, strides, box):
+    """What reads x in boxes: of a copy, where x starts at no multiple of the 16 bytes that the hardware asks for."""
+    return TensorDescriptor(x if x.data_ptr() % 16 == 0 else x.clone(), shape, strides, box)
+'''.strip()
+"""What modules start with whose kernels have tensor descriptors."""
+BFLOAT16 = '''
+# What tl.dot is given. Triton's interpreter would multiply the bits of bfloat16: there it is given float32.
+MATRIX_TYPE = tl.constexpr(tl.float32 if triton.knobs.runtime.interpret else tl.bfloat16)
+
+
+@triton.jit
+def to_bfloat16(x):
+    """x rounded to nearest. Triton's interpreter would cut bits off, and lose numbers below 1e-38: there it is done
+    on the bits."""
+    if INTERPRETED:
+        bits = x.to(tl.int32, bitcast=True)
+        bits = tl.where(x == x, (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16, 0x7FC0)
+        rounded = bits.to(tl.int16).to(tl.bfloat16, bitcast=True)
+    else:
+        rounded = x.to(tl.bfloat16)
+    return rounded
+'''.strip()
+"""What modules with bfloat16 kernels start with."""
+BOUND = '''
+@triton.jit
+def bound(x):
+    """x, as a bound of a loop. Triton's interpreter keeps a number as an array of one element, and up to Triton 3.6 a
+    range would have numpy make an integer of it, which numpy refuses from 2.4 on."""
+    if INTERPRETED:
+        return tl.full((), x, tl.int64).handle.data.item()
+    else:
+        return x
+'''.strip()
+"""What modules start with whose loops have bounds that are computed."""
+EXTREMA = '''
+@triton.jit
+def larger(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def smaller(a, b):
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def largest(x, axis: tl.constexpr):
+    """The maximum along an axis, NaN where there is one, as in PyTorch; tl.max leaves NaNs out."""
+    if INTERPRETED:  # which would call `larger` for every element
+        return tl.where(tl.sum((x != x).to(tl.int32), axis) > 0, float("nan"), tl.max(x, axis))
+    else:
+        return tl.reduce(x, axis, larger)
+
+
+@triton.jit
+def least(x, axis: tl.constexpr):
+    """The minimum along an axis, NaN where there is one."""
+    if INTERPRETED:
+        return tl.where(tl.sum((x != x).to(tl.int32), axis) > 0, float("nan"), tl.min(x, axis))
+    else:
+        return tl.reduce(x, axis, smaller)
+'''.strip()
+"""What modules start with that have maxima or minima of floating-point numbers along an axis."""
+HELPERS = {
+    "MATRIX_TYPE",
+    "INTERPRETED",
+    "to_bfloat16",
+    "wait_for_data",
+    "release_next",
+    "release_before",
+    "fetch",
+    "bound",
+    "larger",
+    "smaller",
+    "largest",
+    "least",
+    "can_overlap",
+    "descriptor",
+    "TensorDescriptor",
+    "functools",
+}
+"""Names of a module that the texts above bring."""

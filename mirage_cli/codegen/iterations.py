@@ -1,0 +1,93 @@
+"""What a kernel does in its loops: accumulators before, in and after them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from mirage_cli.codegen import nodes, plan
+from mirage_cli.codegen.blocks import Frame
+from mirage_cli.codegen.expressions import (
+    Scope,
+    across,
+    computed,
+    multiplied,
+    neutral,
+    product,
+    shows_nan,
+    spread,
+    summands,
+)
+from mirage_cli.codegen.plan import Statement
+from mirage_cli.ir.mugraph import Load
+from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.placement import Loop
+from mirage_cli.ir.program import Eqn
+from mirage_cli.ir.schedule import MAX_LANES, on_matrix_units
+
+Step: TypeAlias = Load | Eqn
+
+
+def deferred(f: Frame, loop: Loop) -> frozenset[str]:
+    """Accumulators that keep the axes they reduce until after the loop: those that nothing rescales.
+
+    A reduction across lanes in every iteration costs a barrier; adding up blocks costs registers. Values that come
+    from a product are laid out so that reducing them is cheap.
+    """
+    return frozenset(
+        name
+        for name, degrees in loop.accumulators
+        if name not in loop.running and not degrees and _deferrable(f, f.eqns[name])
+    )
+
+
+def _deferrable(f: Frame, e: Eqn) -> bool:
+    space = f.axes(f.space(e))
+    if (e.op != "dot" and OPS[e.op].kind != "reduction") or not set(space) & set(e.axes):
+        return False
+    if f.count(space) > MAX_LANES * 32 * f.schedule.warps:
+        return False
+    return not on_matrix_units(e, f.dims, f.block) if e.op == "dot" else not f.from_product(e.values[0])
+
+
+def wide_products_last(f: Frame, loop: Loop) -> Sequence[Step]:
+    """The steps of an iteration, products that nothing here waits for last, the larger the later: by the last of
+    several that share an operand, Triton decides how warps stand for all of them."""
+    used = {v for s in loop.steps if isinstance(s, Eqn) for v in s.values} | {s.value for s in loop.stores}
+    last = [s for s in loop.steps if isinstance(s, Eqn) and s.op == "dot" and s.out not in used]
+    last.sort(key=lambda e: f.count(f.axes(e.dims)))
+    return [*(s for s in loop.steps if s not in last), *last]
+
+
+def initialised(f: Frame, e: Eqn, defers: bool) -> plan.Initialise:
+    """defers: whether the accumulator keeps the axes that it reduces."""
+    axes = f.axes(f.space(e) if defers else e.dims)
+    return plan.Initialise(e.out, neutral(e.op, e.type == "int"), f.type_of(e.out), axes)
+
+
+def combined(s: Scope, e: Eqn, degrees: Sequence[tuple[str, int]], defers: bool) -> Iterator[Statement]:
+    """What an iteration does to an accumulator. degrees: in running maxima."""
+    f = s.frame
+    if e.out in s.running:
+        yield plan.Advance(e.out, computed(s, e).expr, shows_nan(f, e), f.single)
+        return
+    axes = f.axes(f.space(e) if defers else e.dims)
+    for m, g in degrees:
+        factor = spread(nodes.Factor(m, f.axes_of(m)), axes)
+        yield from [plan.Rescale(e.out, factor, g < 0)] * abs(g)
+    if e.op == "dot" and not defers:
+        yield plan.Let(e.out, product(s, e, e.out).expr)
+    elif e.op == "dot":
+        yield plan.Accumulate(e.out, "sum", multiplied(s, e), False)
+    else:
+        block = summands(s, e).expr
+        yield plan.Accumulate(e.out, e.op, block if defers else across(f, e, block), shows_nan(f, e))
+
+
+def completed(f: Frame, e: Eqn, defers: bool) -> list[Statement]:
+    """What is left to do of an accumulator after its loop."""
+    if not defers:
+        return []
+    kept = replace(f.current(e.out), axes=f.axes(f.space(e)))
+    return [plan.Complete(e.out, across(f, e, kept))]

@@ -1,0 +1,137 @@
+"""Loads, stores and prefetches of a kernel as statements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from mirage_cli.codegen import nodes, plan
+from mirage_cli.codegen.access import Descriptor, Fetch
+from mirage_cli.codegen.blocks import LINE_BYTES, Frame
+from mirage_cli.codegen.loops import loop_starts, positions, span, starts
+from mirage_cli.codegen.nodes import Axes, Expr, Place, Start
+from mirage_cli.codegen.plan import Statement
+from mirage_cli.ir.mugraph import Load, Store, split_axis
+from mirage_cli.ir.placement import Loop
+from mirage_cli.ir.program import DTYPE_BYTES
+
+# -- loads and stores
+
+
+def load(f: Frame, x: Load, box: Descriptor | None, once: bool, at: Mapping[str, Start]) -> plan.Load:
+    """box: what it goes through, if it does. at: where blocks start."""
+    axes = f.axes(x.dims)
+    if box is None:
+        return plan.Load(x.out, pointers(f, x.buffer, x.dims, axes), f.masked_dims(x.dims, axes), once)
+    block = tuple(d for d in box.dims if f.block[d] > 1)
+    access = nodes.Box(x.out, x.buffer, box.dims, tuple(at[d] for d in box.dims), block, axes)
+    return plan.Load(x.out, access, (), once)  # what lies past the end of a dimension reads as zero
+
+
+def pointers(
+    f: Frame, buffer: str, dims: Axes, axes: Axes, picked: Mapping[str, nodes.Picked] | None = None
+) -> nodes.Pointers:
+    """A block of pointers; `dims` says what this kernel calls each axis of the tensor.
+
+    picked: positions along some dimensions, where they are not those of the current block.
+    """
+    terms: list[tuple[Place, int]] = []
+    stride = 1
+    for axis, d in reversed(list(zip(f.tensors[buffer].dims, dims, strict=True))):
+        if f.kernel.split is not None and d == split_axis(f.kernel.split):
+            terms.append((nodes.ChunkNumber(), stride))
+        elif f.block[d] > 1 or f.sizes[d] > 1:
+            terms.append(((picked or {}).get(d) or nodes.Lanes(d, d in axes), stride))
+        stride *= f.sizes[axis]
+    return nodes.Pointers(buffer, axes, tuple(reversed(terms)))
+
+
+def store(f: Frame, s: Store) -> plan.Store:
+    axes = f.axes(s.dims)
+    split = f.kernel.split
+    once = tuple(d for d in f.kernel.with_role("grid") if d not in s.dims and f.sizes[d] > f.block[d])
+    one_chunk = split is not None and f.schedule.split > 1 and not {split, split_axis(split)} & set(s.dims)
+    kind, dtype = f.type_of(s.value), f.tensors[s.buffer].dtype
+    block: Expr = f.current(s.value)
+    if kind != dtype or s.value not in f.loads:
+        block = nodes.Cast(block, kind, dtype)
+    if block.axes and block.axes != axes:
+        block = nodes.Spread(block, axes)
+    return plan.Store(pointers(f, s.buffer, s.dims, axes), block, f.masked_dims(s.dims, axes), once, one_chunk)
+
+
+# -- prefetches
+
+
+def prefetches(f: Frame, ahead: Mapping[Loop | None, Sequence[Fetch]], specialized: bool) -> list[Statement]:
+    """What is fetched into the L2 before the wait, `access.fetched_ahead`. specialized: of the kernel's loops."""
+    found: list[Statement] = []
+    for loop, fetches in ahead.items():
+        if loop is None:
+            picker = _Picker(f, starts(f))
+            found += [picker.prefetch(x, f.schedule.read) for x in fetches]
+        else:
+            found.append(_fetching_loop(f, loop, fetches, specialized))
+    return found
+
+
+def _fetching_loop(f: Frame, loop: Loop, fetches: Sequence[Fetch], specialized: bool) -> plan.Loop:
+    """What fetches the first iterations of a loop, several of them at once where each has few lines."""
+    (d,) = loop.dims
+    most = max(prod(_lines(f, x, d).values()) for x in fetches)
+    tiles = 1
+    while 2 * tiles * most <= 32 * f.schedule.warps and f.schedule.ahead % (2 * tiles) == 0:
+        tiles *= 2
+    first, last = span(f, d)
+    length = f.schedule.ahead * f.block[d]
+    end = nodes.Number(length) if first == nodes.Number(0) else nodes.Plus(first, length)
+    picker = _Picker(f, starts(f, loop), d, tiles)
+    ((_, start),) = loop_starts(f, loop).items()
+    body = positions(f, d, start), *(picker.prefetch(x, False) for x in fetches)
+    over = plan.Over(d, first, nodes.Bound(False, (last, end)), f.block[d] * tiles)
+    return plan.Loop(over, specialized, body)
+
+
+def _lines(f: Frame, x: Fetch, loop: str | None) -> dict[str, int]:
+    """How many pointers there are along each dimension of a load, one into each cache line, in an iteration."""
+    count = {d: f.block[d] for d in x.load.dims}
+    if loop is not None and x.part is not None:
+        count[loop] = x.part
+    inner = x.load.dims[-1]
+    return count | {inner: max(count[inner] // _line_of(f, x), 1)}
+
+
+def _line_of(f: Frame, x: Fetch) -> int:
+    """Elements of a cache line."""
+    return LINE_BYTES // DTYPE_BYTES[f.tensors[x.load.buffer].dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class _Picker:
+    """One pointer into each cache line of a load's block. tiles: iterations of the loop along `loop` at once."""
+
+    frame: Frame
+    at: Mapping[str, Start]
+    loop: str | None = None
+    tiles: int = 1
+
+    def prefetch(self, x: Fetch, read: bool) -> plan.Prefetch:
+        f, dims = self.frame, x.load.dims
+        count = _lines(f, x, self.loop)
+        if self.loop is not None and self.loop in count:
+            count[self.loop] *= self.tiles
+        axes = tuple(d for d in f.order if d in dims and count[d] > 1)
+        picked = {d: p for d in dims if (p := self.picked(x, d, count[d])) is not None}
+        return plan.Prefetch(pointers(f, x.load.buffer, dims, axes, picked), read)
+
+    def picked(self, x: Fetch, d: str, count: int) -> nodes.Picked | None:
+        """The positions along a dimension; None for those of the current block. count: how many they are."""
+        f, inner = self.frame, x.load.dims[-1]
+        clamped = d in f.padded or (d == self.loop and self.tiles > 1)
+        if d not in (inner, self.loop):
+            return nodes.Picked(d, count > 1, clamped=True) if clamped else None
+        tiles = self.tiles if d == self.loop else 1
+        step = _line_of(f, x) if d == inner else 1
+        every = nodes.Every(f.block[d], count // tiles, step, tiles) if count > 1 else None
+        return nodes.Picked(d, count > 1, self.at[d], d != inner and f.huge, every, clamped)

@@ -1,0 +1,439 @@
+"""What the statements of a plan hold: integers, where blocks start, what memory is touched, and what blocks hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal as OneOf
+from typing import TypeAlias
+
+Axes = tuple[str, ...]
+"""The axes of a block, in order. One that is several merged has their names with `*` between them."""
+
+
+# -- integers that all lanes share: bounds of loops
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The size of a dimension."""
+
+    dim: str
+
+
+@dataclass(frozen=True, slots=True)
+class TileAt:
+    """The first position of this instance's tile along a dimension of the grid, or the last."""
+
+    dim: str
+    tile: int
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkAt:
+    """Where this instance's chunk starts, or ends."""
+
+    length: int
+    end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A bound of the loops over a dimension that `SetMark` has set."""
+
+    kind: OneOf["begin", "end", "whole", "rest"]
+    dim: str
+
+
+@dataclass(frozen=True, slots=True)
+class Extreme:
+    """The least or the largest of the integers in a block, or the one in a scalar."""
+
+    value: str
+    largest: bool
+    axes: Axes
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """The sum of coefficient · scalar, plus a constant."""
+
+    constant: int
+    terms: tuple[tuple[int, Scalar], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plus:
+    start: Scalar
+    more: int
+
+
+@dataclass(frozen=True, slots=True)
+class Aligned:
+    """The start of the tile that has this position."""
+
+    position: Scalar
+    tile: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The least of these, or the largest."""
+
+    largest: bool
+    of: tuple[Scalar, ...]
+
+
+Scalar: TypeAlias = Number | Size | TileAt | ChunkAt | Mark | Extreme | Sum | Plus | Aligned | Bound
+
+
+# -- where the current block along a dimension starts
+
+
+@dataclass(frozen=True, slots=True)
+class AtZero:
+    """At the start of the dimension, always."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtTile:
+    """At this instance's tile."""
+
+    dim: str
+    tile: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtStep:
+    """Where the loop over this dimension is."""
+
+    dim: str
+
+
+@dataclass(frozen=True, slots=True)
+class AtJointStep:
+    """Where a loop over several dimensions is: step // inner, modulo `trips` unless it is the outermost, tiles on, from
+    the start of the chunk (of this length) of a split dimension on."""
+
+    inner: int
+    trips: int | None
+    tile: int
+    chunk: int | None
+
+
+Start: TypeAlias = AtZero | AtTile | AtStep | AtJointStep
+
+
+# -- what memory is read and written
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """The positions of the current block along a dimension. block: whether they are an axis, or one position."""
+
+    dim: str
+    block: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkNumber:
+    """The number of this instance's chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """The first `count` positions, `step` apart, of each of so many blocks (of `block`) in a row."""
+
+    block: int
+    count: int
+    step: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """Some positions along a dimension: from `start` on (None: those of the current block), every so many (None: that
+    one). wide: in 64 bits. clamped: the last that exists for those behind it. block: as in `Lanes`."""
+
+    dim: str
+    block: bool
+    start: Start | None = None
+    wide: bool = False
+    every: Every | None = None
+    clamped: bool = False
+
+
+Place: TypeAlias = Lanes | ChunkNumber | Picked
+
+
+@dataclass(frozen=True, slots=True)
+class Pointers:
+    """A block of pointers into a buffer: the sum of position · stride."""
+
+    buffer: str
+    axes: Axes
+    terms: tuple[tuple[Place, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A box of a buffer, by the descriptor of a value. dims: of the box; scalars among them are not in the block.
+    starts: along each. block: axes of what is loaded; axes: the order that they are brought into."""
+
+    value: str
+    buffer: str
+    dims: Axes
+    starts: tuple[Start, ...]
+    block: Axes
+    axes: Axes
+
+
+# -- what blocks hold
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """The current block of a value."""
+
+    name: str
+    axes: Axes
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """What exponents of a running maximum are shifted by."""
+
+    maximum: str
+    axes: Axes
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """By what a running maximum has rescaled in this iteration."""
+
+    maximum: str
+    axes: Axes
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A number; whole: an integer."""
+
+    value: Fraction | float
+    whole: bool = False
+
+    @property
+    def axes(self) -> Axes:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The positions along a dimension."""
+
+    dim: str
+    axes: Axes
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """A block of one number."""
+
+    number: Literal
+    dtype: str
+    axes: Axes
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    x: Expr
+    old: str
+    new: str
+
+    @property
+    def axes(self) -> Axes:
+        return self.x.axes
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixType:
+    """bfloat16 as the matrix units take it."""
+
+    x: Expr
+
+    @property
+    def axes(self) -> Axes:
+        return self.x.axes
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A block with axes of one element where it lacks some of these."""
+
+    x: Expr
+    axes: Axes
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """A block that is the same along the axes it lacks."""
+
+    x: Expr
+    axes: Axes
+
+
+@dataclass(frozen=True, slots=True)
+class Permuted:
+    x: Expr
+    axes: Axes
+
+
+@dataclass(frozen=True, slots=True)
+class Reshaped:
+    """A block with neighbouring axes merged, or merged ones apart."""
+
+    x: Expr
+    axes: Axes
+
+
+@dataclass(frozen=True, slots=True)
+class Masked:
+    """A block with a number where it lies past the end of one of these dimensions."""
+
+    x: Expr
+    dims: Axes
+    number: Literal
+
+    @property
+    def axes(self) -> Axes:
+        return self.x.axes
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """An elementwise operator of `OPS`. exact: rounded correctly, also where half an ulp more would be cheaper."""
+
+    op: str
+    args: tuple[Expr, ...]
+    exact: bool
+    axes: Axes
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """A block times a number."""
+
+    x: Expr
+    factor: float
+
+    @property
+    def axes(self) -> Axes:
+        return self.x.axes
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    x: Expr
+    exponent: Fraction
+    exact: bool
+
+    @property
+    def axes(self) -> Axes:
+        return self.x.axes
+
+
+@dataclass(frozen=True, slots=True)
+class AddedLast:
+    """a + b, where b is no first addend of the product that a is."""
+
+    a: Expr
+    b: Expr
+    axes: Axes
+
+
+@dataclass(frozen=True, slots=True)
+class ExpDifference:
+    """exp(x - m). exact: the difference comes first, and `shift` is m; else one multiply-add, and it is m log2 e."""
+
+    x: Expr
+    shift: Expr
+    exact: bool
+    axes: Axes
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """a · b, element by element, before it is summed."""
+
+    a: Expr
+    b: Expr
+    axes: Axes
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """A block reduced over some of its axes. nan: NaN where there is one."""
+
+    op: str
+    x: Expr
+    over: Axes
+    nan: bool
+
+    @property
+    def axes(self) -> Axes:
+        return tuple(d for d in self.x.axes if d not in self.over)
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A product on the matrix units, of [.., rows, k] and [.., k, columns]; added to an accumulator if one is named.
+    precision: of float32."""
+
+    left: Expr
+    right: Expr
+    accumulator: str | None
+    precision: OneOf["tf32x3", "ieee"] | None
+
+    @property
+    def axes(self) -> Axes:
+        return (*self.left.axes[:-1], self.right.axes[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """An accumulator plus a block."""
+
+    accumulator: str
+    x: Expr
+
+    @property
+    def axes(self) -> Axes:
+        return self.x.axes
+
+
+Leaf: TypeAlias = Value | Shift | Factor | Literal | Position | Full
+Expr: TypeAlias = (
+    Leaf
+    | Cast
+    | MatrixType
+    | Spread
+    | Repeated
+    | Permuted
+    | Reshaped
+    | Masked
+    | Apply
+    | Scaled
+    | Power
+    | AddedLast
+    | ExpDifference
+    | Product
+    | Reduce
+    | Dot
+    | Added
+)

@@ -1,0 +1,318 @@
+"""What a generated kernel does, statement by statement, before it is text in any language.
+
+The planner (`planner.py`) makes a plan of a μGraph and a schedule; `check.py` says what is wrong with one; `triton.py`
+prints it. Blocks have named axes throughout. Two schedules with equal plans are one candidate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TypeAlias
+
+from mirage_cli.codegen.access import Descriptor
+from mirage_cli.codegen.nodes import (
+    Apply,
+    Axes,
+    Box,
+    Expr,
+    Lanes,
+    Literal,
+    Mark,
+    Number,
+    Pointers,
+    Scalar,
+    Size,
+    Spread,
+    Start,
+    Value,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Instances:
+    """Which tiles this program instance has. chunk: instances of each chunk; 0 where all are of one chunk; None where
+    nothing is split. grid: dimensions with more than one tile, and how many. group: tiles of the first of two that
+    run next to each other. backwards: dimensions whose last tile comes first."""
+
+    programs: int
+    chunk: int | None
+    grid: tuple[tuple[str, int], ...]
+    group: int
+    backwards: Axes
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """The positions of the current block along a dimension. block: whether it has more than one. wide: in 64 bits.
+    padded: which of them exist is noted too."""
+
+    dim: str
+    start: Start
+    block: bool
+    wide: bool
+    padded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SetMark:
+    """masks: those that would make all that is added up zero outside of what the marks bound."""
+
+    mark: Mark
+    scalar: Scalar
+    masks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A block from memory; zero past the end of the dimensions in `mask`, as boxes have it in all. once: nobody reads
+    it again."""
+
+    out: str
+    access: Pointers | Box
+    mask: Axes
+    once: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    """A value computed from current blocks."""
+
+    out: str
+    expr: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A value in float32 as it is once it has been stored in a narrower type."""
+
+    out: str
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Initialise:
+    """An accumulator as it is before its loop."""
+
+    out: str
+    number: Literal
+    dtype: str
+    axes: Axes
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulate:
+    """An accumulator combined with a block: by `sum`, `max` or `min`."""
+
+    out: str
+    op: str
+    block: Expr
+    nan: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """Moves a running maximum, and notes its shift and its factor."""
+
+    out: str
+    block: Expr
+    nan: bool
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rescale:
+    """An accumulator times a factor, or divided by it."""
+
+    out: str
+    factor: Expr
+    divided: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """An accumulator reduced over the axes that it has kept in its loop."""
+
+    out: str
+    expr: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """once: dimensions of the grid along which all instances have the same, and the first stores; one_chunk: the same
+    for chunks."""
+
+    pointers: Pointers
+    block: Expr
+    mask: Axes
+    once: Axes
+    one_chunk: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """Cache lines brought into the L2. read: by reads that are forgotten."""
+
+    pointers: Pointers
+    read: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Until the kernel in front has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Lets the kernel behind start."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseBefore:
+    """Lets the kernel behind start if no more than `most` positions of the loop are left."""
+
+    dim: str
+    last: Scalar
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """Over the tiles of a dimension."""
+
+    dim: str
+    first: Scalar
+    last: Scalar
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Over the tiles of several dimensions together. trips: how many there are; with a split dimension among them, of
+    the others. split: that one, its size of a chunk and of a tile."""
+
+    dims: Axes
+    trips: int
+    split: tuple[str, int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """specialized: warps of their own fetch for it."""
+
+    over: Over | Together
+    specialized: bool
+    body: tuple[Statement, ...]
+
+
+Statement: TypeAlias = (
+    Instances
+    | Positions
+    | SetMark
+    | Load
+    | Let
+    | Round
+    | Initialise
+    | Accumulate
+    | Advance
+    | Rescale
+    | Complete
+    | Store
+    | Prefetch
+    | Wait
+    | Release
+    | ReleaseBefore
+    | Loop
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """block: positions of a block along it. padded: whether the last block reaches past its end."""
+
+    name: str
+    size: int
+    block: int
+    padded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPlan:
+    """One generated kernel.
+
+    dims: those that it has blocks along. values: their names, for none of the kernel's own to be one. args: buffers
+    that it is given pointers into, in order. descriptors: by value. awaited: buffers that may be read only after the
+    wait. waits: whether it starts before the kernel in front has ended. fuses: whether a product may be added before
+    it is rounded.
+    """
+
+    name: str
+    dims: tuple[Dimension, ...]
+    values: tuple[str, ...]
+    args: tuple[str, ...]
+    descriptors: tuple[tuple[str, Descriptor], ...]
+    awaited: frozenset[str]
+    programs: int
+    warps: int
+    stages: int
+    waits: bool
+    fuses: bool
+    statements: tuple[Statement, ...]
+
+    @property
+    def fetches(self) -> bool:
+        """Whether it fetches inputs ahead."""
+        return any(isinstance(s, Prefetch) for s, _ in walk(self.statements))
+
+    def __str__(self) -> str:
+        dims = " ".join(f"{d.name}={d.size}/{d.block}" for d in self.dims)
+        flags = " waits" * self.waits + " fuses" * self.fuses
+        lines = [f"plan {self.name} programs={self.programs} warps={self.warps} stages={self.stages}{flags}"]
+        lines += [f"dims {dims}", f"args {' '.join(self.args)}"]
+        lines += [f"box {value}: {d.buffer}[{', '.join(d.dims)}] {d.box}" for value, d in self.descriptors]
+        lines += [f"{'  ' * depth}{statement_text(s)}" for s, depth in walk(self.statements)]
+        return "\n".join(lines) + "\n"
+
+
+def walk(statements: tuple[Statement, ...], depth: int = 1) -> Iterator[tuple[Statement, int]]:
+    """All statements in order, with how deep they stand."""
+    for s in statements:
+        yield s, depth
+        if isinstance(s, Loop):
+            yield from walk(s.body, depth + 1)
+
+
+def statement_text(s: Statement) -> str:
+    """One line: `let A[m, n] = dot(X, W)`."""
+    if isinstance(s, Loop):
+        return f"loop {_text(s.over)}" + " specialized" * s.specialized
+    word = type(s).__name__.lower()
+    given = {f.name: getattr(s, f.name) for f in fields(s)}
+    out = f" {given.pop('out')}" if "out" in given else ""
+    if isinstance(s, Let | Complete):
+        return f"{word}{out}[{', '.join(s.expr.axes)}] = {_text(s.expr)}"
+    return word + out + "".join(f" {name}={_text(x)}" for name, x in given.items() if x not in (False, (), None))
+
+
+def _text(x: object) -> str:
+    """`Q[b*2048 + g:*128]` is a block of pointers, `g:` the positions of the current block along g."""
+    match x:
+        case Value(name=name) | Size(dim=name):
+            return name if isinstance(x, Value) else f"size {name}"
+        case Number(value) | Literal(value):
+            return str(value)
+        case Lanes(dim, block):
+            return f"{dim}:" if block else dim
+        case Pointers(buffer, _, terms):
+            return f"{buffer}[{' + '.join(_text(p) if n == 1 else f'{_text(p)}*{n}' for p, n in terms)}]"
+        case Apply(op, args, exact):
+            return f"{op}{'' if exact else '~'}({', '.join(map(_text, args))})"
+        case Spread(block, axes):
+            return f"{_text(block)}[{', '.join(d if d in block.axes else '-' for d in axes)}]"
+        case tuple():
+            return f"({', '.join(map(_text, x))})"
+        case _ if is_dataclass(x):
+            inside = [_text(getattr(x, f.name)) for f in fields(x)]
+            return type(x).__name__.lower() + (f"({', '.join(inside)})" if inside else "")
+        case _:
+            return str(x)

@@ -1,0 +1,200 @@
+"""The plan of one generated kernel of a μGraph. Any kernel: nothing here knows what the program is for.
+
+All decisions are made here and in the modules that this one calls: `blocks` (what is padded, of which type),
+`expressions` (equations), `loops` (bounds), `iterations` (accumulators), `moves` (memory), `handover` (kernels in front
+and behind).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import ceil, prod
+
+from mirage_cli.codegen import plan
+from mirage_cli.codegen.access import (
+    Descriptor,
+    awaited,
+    descriptors,
+    fetched_ahead,
+    leading,
+    relays,
+    specialized,
+    streamed,
+)
+from mirage_cli.codegen.blocks import MAX_ELEMENTS, EmitError, Frame
+from mirage_cli.codegen.expressions import NOWHERE, Scope, computed
+from mirage_cli.codegen.handover import HandOver, hand_over, units
+from mirage_cli.codegen.iterations import combined, completed, deferred, initialised, wide_products_last
+from mirage_cli.codegen.loops import Range, longest_last, loop_starts, positions, ranges, starts, together
+from mirage_cli.codegen.moves import load, prefetches, store
+from mirage_cli.codegen.nodes import Start
+from mirage_cli.codegen.plan import KernelPlan, Statement
+from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
+from mirage_cli.ir.placement import Loop
+from mirage_cli.ir.program import Eqn
+from mirage_cli.ir.reach import Limit, limits, needed
+from mirage_cli.ir.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """What is decided before any statement is written.
+
+    boxes: by value, what is read through a descriptor. once: values whose loads nobody repeats. narrowed: values that
+    go on as they are stored, with the type. leading: the loop in whose last iterations the kernel behind may start.
+    clean: padded dimensions along which each value so far is zero past their end.
+    """
+
+    frame: Frame
+    boxes: Mapping[str, Descriptor]
+    once: frozenset[str]
+    limits: Mapping[Loop, tuple[Limit, ...]]
+    specialized: bool
+    narrowed: Mapping[str, str]
+    leading: Loop | None
+    clean: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+
+
+def plan_kernel(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> KernelPlan:
+    """The kernel at this schedule. `sizes` holds every axis, those of chunks included. Raises EmitError."""
+    own = schedule.kernels[kernel.name]
+    f = Frame(graph, kernel, own, sizes)
+    if any(f.count(f.axes(dims)) > MAX_ELEMENTS for dims in f.dims.values()):
+        raise EmitError("block too large")
+    some = units(f.placement)
+    unread = awaited(graph, kernel, schedule) if own.overlap else None
+    first = graph.kernels[0].name == kernel.name
+    releases = any(s.overlap for s in schedule.kernels.values())
+    over = hand_over(some, unread, first, relays(graph, kernel, schedule), own.early, releases)
+    ahead = fetched_ahead(graph, kernel, own, sizes)
+    decided = _Decided(
+        f,
+        descriptors(graph, kernel, own, sizes),
+        streamed(graph, kernel, own, sizes),
+        {x: limits(kernel, x) for x in f.placement.loops},
+        specialized(graph, kernel, own, sizes),
+        _narrowed(f),
+        leading(graph, kernel, own, sizes) if releases and not over.at_once else None,
+    )
+    instances = _instances(f, decided.limits)
+    body: list[Statement] = [instances, *_fixed_positions(f), *[plan.Release()] * over.at_once]
+    for i in range(len(some) + 1):
+        if i == over.wait:
+            body += [*prefetches(f, ahead, decided.specialized), plan.Wait()]
+        if i == over.release:
+            body.append(plan.Release())
+        for x in some[i : i + 1]:
+            if isinstance(x, Loop):
+                body += _loop(decided, x, x == decided.leading and _may_release(over, i, unread is not None))
+            elif isinstance(x, tuple):
+                body += [store(f, s) for s in x]
+            else:
+                body += _step(decided, x, starts(f), Scope(f, decided.clean))
+    fetched = {x.load.buffer for found in ahead.values() for x in found}
+    pointed = {x.buffer for x in kernel.loads if x.out not in decided.boxes} | {s.buffer for s in kernel.stores}
+    return KernelPlan(
+        kernel.name,
+        tuple(plan.Dimension(d, sizes[d], n, d in f.padded) for d, n in f.block.items()),
+        tuple(f.dims),
+        tuple(b for b in f.buffers if b in pointed | fetched),
+        tuple(decided.boxes.items()),
+        unread or frozenset(),
+        instances.programs,
+        own.warps,
+        own.stages,
+        own.overlap,
+        not f.single,  # a * b - a * b is 0, and not what a * b is rounded by
+        tuple(body),
+    )
+
+
+def _may_release(over: HandOver, at: int, overlaps: bool) -> bool:
+    """Whether the kernel behind may start in the unit at this place."""
+    return not overlaps or (over.wait is not None and over.wait <= at)
+
+
+def _instances(f: Frame, found: Mapping[Loop, tuple[Limit, ...]]) -> plan.Instances:
+    grid = tuple((d, ceil(f.sizes[d] / f.block[d])) for d in f.kernel.with_role("grid"))
+    many = tuple((d, n) for d, n in grid if n > 1)
+    each = prod(n for _, n in many)
+    chunks = f.schedule.split if f.kernel.split else 1
+    chunk = None if f.kernel.split is None else each if chunks > 1 else 0
+    backwards = tuple(d for d, _ in many if d in longest_last(found))
+    return plan.Instances(chunks * each, chunk, many, f.schedule.group if len(many) > 1 else 1, backwards)
+
+
+def _fixed_positions(f: Frame) -> list[Statement]:
+    """Of the dimensions that no loop walks."""
+    at = starts(f)
+    return [positions(f, d, at[d]) for role in ("grid", "tile") for d in f.kernel.with_role(role)]
+
+
+def _narrowed(f: Frame) -> dict[str, str]:
+    """Values that are stored in a narrower type for later kernels to read, with that type.
+
+    What later kernels read of a value is what this one goes on with too, as PyTorch does. Else they would disagree
+    about it: a maximum of the one taken from an exponent of the other, say.
+    """
+    names = [k.name for k in f.graph.kernels]
+    later = f.graph.kernels[names.index(f.kernel.name) + 1 :]
+    read = {x.buffer for k in later for x in k.loads}
+    stored = {s.value: f.tensors[s.buffer].dtype for s in f.kernel.stores if s.buffer in read}
+    used = {v for e in f.kernel.body for v in e.values}
+    return {
+        v: dtype
+        for v, dtype in stored.items()
+        if v in used and f.type_of(v) == "float32" and dtype in ("float16", "bfloat16")
+    }
+
+
+def _step(c: _Decided, x: Load | Eqn, at: Mapping[str, Start], scope: Scope) -> list[Statement]:
+    """A load or an equation. at: where blocks start."""
+    f = c.frame
+    if isinstance(x, Load):
+        c.clean[x.out] = f.padded & set(f.axes(x.dims))
+        return [load(f, x, c.boxes.get(x.out), x.out in c.once, at)]
+    found = computed(scope, x)
+    c.clean[x.out] = found.clean
+    return [plan.Let(x.out, found.expr), *_rounded(c, x.out)]
+
+
+def _rounded(c: _Decided, value: str) -> list[Statement]:
+    return [plan.Round(value, c.narrowed[value])] if value in c.narrowed else []
+
+
+def _loop(c: _Decided, loop: Loop, leads: bool) -> list[Statement]:
+    """A loop with its accumulators. leads: whether the kernel behind may start in its last iterations."""
+    f = c.frame
+    late = deferred(f, loop)
+    body: list[Statement] = [initialised(f, f.eqns[name], name in late) for name, _ in loop.accumulators]
+    marks, parts = ranges(f, loop, c.limits[loop], c.specialized)
+    body += marks
+    for part in parts:
+        inside: list[Statement] = [positions(f, d, start) for d, start in loop_starts(f, loop).items()]
+        if leads and part == parts[-1]:
+            (d,) = loop.dims
+            inside.append(plan.ReleaseBefore(d, part.last, f.schedule.lead * f.block[d]))
+        inside += _iteration(c, loop, part, late)
+        over = plan.Over(loop.dims[0], part.first, part.last, f.block[loop.dims[0]])
+        body.append(plan.Loop(over if len(loop.dims) == 1 else together(f, loop), c.specialized, tuple(inside)))
+    for name, _ in loop.accumulators:
+        body += [*completed(f, f.eqns[name], name in late), *_rounded(c, name)]
+        c.clean[name] = NOWHERE
+    return body
+
+
+def _iteration(c: _Decided, loop: Loop, part: Range, late: frozenset[str]) -> list[Statement]:
+    f = c.frame
+    accumulators = dict(loop.accumulators)
+    need = needed(loop, part.true)
+    scope = Scope(f, c.clean, part.true, frozenset(loop.running))
+    at = starts(f, loop)
+    body: list[Statement] = []
+    for step in wide_products_last(f, loop):
+        if step.out in accumulators:
+            assert isinstance(step, Eqn), "an accumulator is an equation"
+            body += combined(scope, step, accumulators[step.out], step.out in late)
+        elif step.out in need:
+            body += _step(c, step, at, scope)
+    return [*body, *(store(f, s) for s in loop.stores)]
