@@ -1,7 +1,7 @@
 """The Triton text of kernels that have every feature of the emitter between them, for reviewers to see it change.
 
 A file of `tests/golden/triton` starts with its μGraph and schedule as comments; the kernels follow. To add one, write
-these comments. `UPDATE_GOLDEN=1 pytest tests/test_golden_triton.py` writes all below them anew; read the difference
+these comments. `UPDATE_GOLDEN=1 pytest tests/codegen/test_golden_triton.py` writes all below them anew; read the difference
 before keeping it.
 """
 
@@ -20,7 +20,7 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import CHOICES, COUNTS, KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph, print_mugraph
 
-FOLDER = Path(__file__).parent / "golden" / "triton"
+FOLDER = Path(__file__).parents[1] / "golden" / "triton"
 FILES = sorted(FOLDER.glob("*.py"))
 FEATURES = {
     "a loop over one dimension": "for s_",

@@ -25,9 +25,9 @@ from mirage_cli.ir.schedule import CHOICES, KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.tune.space import settled
 from tests.mugraphs import CASES
-from tests.test_golden_triton import FILES, given
+from tests.codegen.test_golden_triton import FILES, given
 
-GOLDEN = Path(__file__).parent / "golden" / "plan"
+GOLDEN = Path(__file__).parents[1] / "golden" / "plan"
 SHOWN = ("attention_decode", "causal_attention")
 
 
