@@ -162,9 +162,9 @@ class Space:
         self.degrees: dict[int, Fraction] = {}  # of nodes, which live as long as the graph does
         self.decisions = 0
         self.rank: dict[Form, int] = {}
-        self.leaf: dict[Form, bool] = {}
         for f in decomposition.nodes:
             self._rank(f, set())
+        self.leaves = self._without_multiples([f for f in decomposition.nodes if self._may_be_leaf(f)])
 
     def _rank(self, f: Form, path: set[Form]) -> int:
         if f not in self.rank:
@@ -177,23 +177,31 @@ class Space:
         return self.rank[f]
 
     def is_leaf(self, f: Form) -> bool:
-        """Whether a kernel may read this class from memory: an input, the direct result of a reduction, an output, or
-        an operand of a contraction that itself depends on a reduction or that the program names.
+        """Whether a kernel may read this class from memory."""
+        return f in self.leaves
+
+    def _may_be_leaf(self, f: Form) -> bool:
+        """Whether this class is an input, the direct result of a reduction, an output, or an operand of a contraction
+        that itself depends on a reduction or that the program names.
 
         Anything else is dominated: a value in the middle of an elementwise chain by the chain's end, an elementwise
         function of inputs by the inputs.
         """
-        if f not in self.leaf:
-            self.leaf[f] = self.d.is_input(f) or (
-                self.types[f] == "float"
-                and bool(f.dims)
-                and (
-                    f in self.d.outputs
-                    or any(OPS[n.steps[-1].op].kind in ("reduction", "contraction") for n in self.d.nodes[f])
-                    or (f in self.operands and (f in self.d.own or self.holds_reduction(f)))
-                )
-            )
-        return self.leaf[f]
+        if self.d.is_input(f):
+            return True
+        reduced = any(OPS[n.steps[-1].op].kind in ("reduction", "contraction") for n in self.d.nodes[f])
+        operand = f in self.operands and (f in self.d.own or self.holds_reduction(f))
+        return self.types[f] == "float" and bool(f.dims) and (f in self.d.outputs or reduced or operand)
+
+    def _without_multiples(self, leaves: list[Form]) -> frozenset[Form]:
+        """Of classes that are a number times each other, those that the program names, or else one of them."""
+        alike: dict[object, list[Form]] = {}
+        for f in leaves:
+            alike.setdefault(tuple((m, c / f.terms[0][1]) for m, c in f.terms), []).append(f)
+        named = ([f for f in same if f in self.d.names or self.d.is_input(f)] or same[:1] for same in alike.values())
+        kept = frozenset(f for same in named for f in same)
+        self.cuts["a number times another class in memory"] += len(leaves) - len(kept)
+        return kept
 
     def holds_reduction(self, f: Form) -> bool:
         """Whether every way to make this class from inputs reduces something."""
