@@ -7,6 +7,7 @@ sequence. Fitted constants are those that order the measured schedules of `resul
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, reduce
@@ -189,6 +190,21 @@ def whole_block(m: Model, d: str, sizes: Mapping[str, int]) -> float:
     return float(max(next_power_of_two(sizes[d]), MIN_DOT if d in m.matrix_axes and sizes[d] > 1 else 1))
 
 
+def elements_of(block: Mapping[str, Array], axes: Sequence[str]) -> Array | float:
+    """Of a block over these axes."""
+    return reduce(np.multiply, [block[a] for a in axes]) if axes else 1.0
+
+
+def held(m: Model, block: Mapping[str, Array], zero: Array) -> tuple[Array, Array]:
+    """Elements of the largest value, and of all accumulators."""
+    largest = reduce(np.maximum, (elements_of(block, v) for v in m.values), zero + 1.0)
+    return largest, sum((elements_of(block, a) for a in m.accumulators), zero)
+
+
+def fits(largest: Array, accumulated: Array) -> NDArray[np.bool_]:
+    return (largest <= MAX_BLOCK) & (accumulated <= MAX_ACCUMULATORS)
+
+
 def estimate(
     m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, without: Collection[str] = ()
 ) -> Estimates:
@@ -197,25 +213,27 @@ def estimate(
     zero = np.zeros_like(warps)
 
     @cache
-    def elements(axes: tuple[str, ...]) -> Array:
-        return reduce(np.multiply, (block[a] for a in axes), zero + 1.0)
+    def elements(axes: tuple[str, ...]) -> Array | float:
+        return elements_of(block, axes)
 
     def term(name: str, value: Array, otherwise: Array | float) -> Array:
         """The value, or what stands in its place where the term is switched off."""
         return zero + otherwise if name in without else value
 
-    largest = reduce(np.maximum, (elements(v) for v in m.values), zero + 1.0)
-    accumulated = sum((elements(a) for a in m.accumulators), zero)
+    largest, accumulated = held(m, block, zero)
     extent = {a: np.ceil(sizes[a] / batch.split) if a == m.split else zero + sizes[a] for a in block}
     tiles = {a: np.ceil(extent[a] / block[a]) for a in block}
     programs = reduce(np.multiply, (tiles[d] for d in m.grid), batch.split if m.split else zero + 1.0)
     l2, dot_us, simd, latency, shared, operands, sums, deepest, ahead_bytes, thirds = (zero,) * 10
     looped = False
     for i, w in enumerate(m.segments):
-        trips = reduce(np.multiply, (tiles[a] for a in w.loop), zero + 1.0)
-        trips = np.maximum(1.0, trips * term("masks", zero + visited(w.limits, w.loop, sizes), 1.0))
-        loaded = sum((elements(axes) * size for axes, size, _ in w.loads), zero)
-        fetched = sum((elements(axes) * size / _used(axes, size, block, sizes) for axes, size, _ in w.loads), zero)
+        trips = elements_of(tiles, w.loop) + zero
+        if w.limits:
+            trips = np.maximum(1.0, trips * term("masks", zero + visited(w.limits, w.loop, sizes), 1.0))
+        moved = [(n * elements(axes) * size, axes, size) for axes, size, n in w.blocks]
+        loaded = sum((each for each, _, _ in moved), zero)
+        fetched = sum((each / _used(axes, size, block, sizes) for each, axes, size in moved), zero)
+        each_trip = programs * trips
         if w.loop and not looped:  # the first loop
             looped = True
             if batch.ahead.any():
@@ -223,9 +241,9 @@ def estimate(
                 ahead_bytes = ahead_bytes + ahead * _least_shared(m, w, tiles, batch, elements)
         elif i == 0:
             ahead_bytes = ahead_bytes + batch.fetch * loaded
-        l2 = l2 + programs * trips * term("coalescing", fetched, loaded)
+        l2 = l2 + each_trip * term("coalescing", fetched, loaded)
         multiplies = zero > 0
-        for p in w.dots:
+        for p, n in Counter(w.dots).items():
             left, right, depth = elements(p.left), elements(p.right), elements(p.summed)
             space = left * right * depth * elements(p.batch)
             on_units = np.minimum(np.minimum(left, right), depth) >= MIN_DOT
@@ -237,29 +255,32 @@ def estimate(
                 units = np.where(batch.tf32x3, on_thirds, IEEE * target.fp32_flops_per_us)
                 thirds = np.maximum(thirds, batch.tf32x3 * on_units * (left + right) * depth)
             rate = np.where(on_units, units, target.fp32_flops_per_us)
-            dot_us = dot_us + 2.0 * programs * trips * space / rate
+            dot_us = dot_us + 2.0 * n * each_trip * space / rate
             multiplies = multiplies | on_units
             rows = _operand_rows(first, warps, left, right)
             if w.loop and any(p.computed):
                 rows = rows + term("turned", TURNED * _turned_rows(p, first, warps, left, right, depth), 0.0)
-            operands = operands + np.where(on_units, programs * trips * depth * rows, 0.0)
-            held = (space <= MAX_LANES * 32 * warps) & p.accumulates
-            sums = sums + np.where(on_units | held, 0.0, programs * trips * (space / depth) * warps)
+            operands = operands + np.where(on_units, n * each_trip * depth * rows, 0.0)
+            summed_last = (space <= MAX_LANES * 32 * warps) & p.accumulates
+            sums = sums + np.where(on_units | summed_last, 0.0, n * each_trip * (space / depth) * warps)
         for axes, operations, rows in w.elementwise:
-            copies = np.maximum(1.0, MIN_DOT * warps / elements(rows)) if rows else zero + 1.0
-            simd = simd + programs * trips * elements(axes) * operations * term("copies", copies, 1.0)
+            computed = each_trip * (elements(axes) * operations)
+            if rows:
+                computed = computed * term("copies", np.maximum(1.0, MIN_DOT * warps / elements(rows)), 1.0)
+            simd = simd + computed
         depth = term("ahead", np.where(multiplies, stages, 1.0), stages) if w.loop else zero + 1.0
         deepest = np.maximum(deepest, term("short", np.minimum(depth, trips), depth))
         if w.dots:
             shared = np.maximum(shared, loaded * depth)
-        late = term("late", multiplies * _comes_late(w, elements, 32 * warps), 0.0) if w.loop else zero
         if w.loop:
             step = STEP_US + term("warps", WARP_STEP_US * np.log2(warps), 0.0)
             fetching = np.maximum(1.0, depth - 1)
             once = term("short", np.minimum(fetching, trips), 0.0)  # iterations whose data the first wait brings
             stalls = (trips - once) * np.maximum(0.0, LATENCY_US / fetching - step)
             latency = latency + LATENCY_US + (trips - term("short", zero + 1.0, 0.0)) * step + stalls
-            latency = latency + LATE_US * late * trips
+            if w.dots:
+                late = multiplies * _comes_late(w, elements, 32 * warps)
+                latency = latency + LATE_US * term("late", late, 0.0) * trips
         else:
             latency = latency + (LATENCY_US if w.loads else 0.1)
     product = reduce(np.maximum, (elements(v) for v in m.products), zero)
@@ -285,17 +306,15 @@ def estimate(
     ports = term("port", np.minimum(1.0, PORT * spread), spread)
     stored = _stored_bytes(m, sizes, batch.split)
     boxes = term("descriptors", np.where(batch.descriptors, BOXES, 1.0), 1.0)
-    times = np.array(
-        [
-            (_read_bytes(m, sizes) + stored) / target.dram_bytes_per_us,
-            l2 / (target.l2_bytes_per_us * ports * boxes),
-            dot_us + np.where(dot_us > simd_us, turns, 0.0),
-            simd_us + np.where(dot_us > simd_us, 0.0, turns),
-            latency * waves,
-            operands * OPERAND_BYTES / (target.smem_bytes_per_us * awake) * uneven,
-        ]
-    )
-    times = np.array([term(name, t, 0.0) for name, t in zip(LIMITS, times, strict=True)])
+    busy = [
+        (_read_bytes(m, sizes) + stored) / target.dram_bytes_per_us,
+        l2 / (target.l2_bytes_per_us * ports * boxes),
+        dot_us + np.where(dot_us > simd_us, turns, 0.0),
+        simd_us + np.where(dot_us > simd_us, 0.0, turns),
+        latency * waves,
+        operands * OPERAND_BYTES / (target.smem_bytes_per_us * awake) * uneven,
+    ]
+    times = np.array([term(name, t, 0.0) for name, t in zip(LIMITS, busy, strict=True)])
     longest = times.max(axis=0)
     us = term("launch", zero + target.launch_us, 0.0) + RAMP_US * (1.0 - term("overlap", batch.overlap, 1.0))
     shown = SHOWN + term("pauses", (1.0 - SHOWN) * EXPOSED / (alone * deepest**2), 0.0)
@@ -306,13 +325,8 @@ def estimate(
     us = us - term("fetched", np.where(ahead_bytes > 0, FETCHED_US, 0.0), 0.0)
     traffic = TRAFFIC * ahead_bytes * programs / target.dram_bytes_per_us
     us = us + term("traffic", traffic, 0.0)
-    unfit = (
-        (largest > MAX_BLOCK)
-        | (accumulated > MAX_ACCUMULATORS)
-        | (shared > target.smem_per_block_bytes)
-        | (registers > 300)
-    )
-    return Estimates(np.where(unfit, np.inf, us), times.argmax(axis=0), shared)
+    fit = fits(largest, accumulated) & (shared <= target.smem_per_block_bytes) & (registers <= 300)
+    return Estimates(np.where(fit, us, np.inf), times.argmax(axis=0), shared)
 
 
 def _least_shared(
@@ -329,8 +343,8 @@ def _least_shared(
 def _comes_late(w: Work, elements: Callable[[Iterable[str]], Array], threads: Array) -> Array:
     """1 where a loop waits for some load in every iteration: threads have less of its block than an asynchronous copy
     takes. A block with fewer elements than threads is laid out as a larger one with its axes, if there is one."""
-    axes = [a for a, _, _ in w.loads if a]
-    small = [elements(a) * size < COPY_BYTES * threads for a, size, _ in w.loads if a]
+    axes = [a for a, _, _ in w.blocks if a]
+    small = [elements(a) * size < COPY_BYTES * threads for a, size, _ in w.blocks if a]
     late = np.zeros_like(threads, dtype=bool)
     for i, a in enumerate(axes):
         larger = [~small[j] for j, b in enumerate(axes) if set(a) < set(b)]
@@ -340,11 +354,8 @@ def _comes_late(w: Work, elements: Callable[[Iterable[str]], Array], threads: Ar
 
 def _left_is_first(p: Product, batch: Batch) -> NDArray[np.bool_]:
     """Whether the left operand's own axes stand before the right one's: then they are the rows of the product."""
-    left, right = (
-        reduce(np.minimum, (batch.place[d] for d in side), np.full_like(batch.warps, np.inf))
-        for side in (p.left, p.right)
-    )
-    return left < right
+    left, right = (reduce(np.minimum, (batch.place[d] for d in side), np.inf) for side in (p.left, p.right))
+    return np.less(left, right)
 
 
 def _in_warpgroups(warps: Array, rows: Array) -> NDArray[np.bool_]:
@@ -372,12 +383,14 @@ def _turned_rows(p: Product, first: NDArray[np.bool_], warps: Array, left: Array
 
 def _used(axes: Sequence[str], size: int, block: Mapping[str, Array], sizes: Mapping[str, int]) -> Array | float:
     """The part of what a load fetches that it uses: runs shorter than `RUN_BYTES` side by side in memory waste some."""
-    run: Array | float = float(size)
-    whole: Any = True
-    for a in reversed(axes):
+    if not axes:
+        return 1.0
+    outer, last = axes[:-1], axes[-1]
+    run, whole = size * block[last], block[last] >= sizes[last]
+    for a in reversed(outer):
         run = np.where(whole, run * block[a], run)
         whole = whole & (block[a] >= sizes[a])
-    return np.minimum(1.0, run / RUN_BYTES) ** WASTE if axes else 1.0
+    return np.minimum(1.0, run / RUN_BYTES) ** WASTE
 
 
 def _read_bytes(m: Model, sizes: Mapping[str, int]) -> float:

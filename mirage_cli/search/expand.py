@@ -118,16 +118,6 @@ def degree(form: Form) -> Fraction:
     return max((of_mono(m) for m, _ in form.terms), default=Fraction(0))
 
 
-@dataclass(frozen=True, slots=True)
-class _Todo:
-    """Where an expansion stands: classes to decide, classes read from memory, and what is used of the bounds."""
-
-    forms: tuple[Form, ...]
-    leaves: frozenset[Form]
-    equations: int
-    reductions: int
-
-
 class Space:
     """The decomposition graph with what a search asks of it again and again."""
 
@@ -160,11 +150,10 @@ class Space:
                 self.coefficients[shape] = max(c, self.coefficients.get(shape, c))
         self.enlarged: dict[int, bool] = {}  # of nodes, as `degrees`
         self.degrees: dict[int, Fraction] = {}  # of nodes, which live as long as the graph does
-        self.decisions = 0
         self.rank: dict[Form, int] = {}
-        self.leaf: dict[Form, bool] = {}
         for f in decomposition.nodes:
             self._rank(f, set())
+        self.leaves = self._without_multiples([f for f in decomposition.nodes if self._may_be_leaf(f)])
 
     def _rank(self, f: Form, path: set[Form]) -> int:
         if f not in self.rank:
@@ -177,23 +166,31 @@ class Space:
         return self.rank[f]
 
     def is_leaf(self, f: Form) -> bool:
-        """Whether a kernel may read this class from memory: an input, the direct result of a reduction, an output, or
-        an operand of a contraction that itself depends on a reduction or that the program names.
+        """Whether a kernel may read this class from memory."""
+        return f in self.leaves
+
+    def _may_be_leaf(self, f: Form) -> bool:
+        """Whether this class is an input, the direct result of a reduction, an output, or an operand of a contraction
+        that itself depends on a reduction or that the program names.
 
         Anything else is dominated: a value in the middle of an elementwise chain by the chain's end, an elementwise
         function of inputs by the inputs.
         """
-        if f not in self.leaf:
-            self.leaf[f] = self.d.is_input(f) or (
-                self.types[f] == "float"
-                and bool(f.dims)
-                and (
-                    f in self.d.outputs
-                    or any(OPS[n.steps[-1].op].kind in ("reduction", "contraction") for n in self.d.nodes[f])
-                    or (f in self.operands and (f in self.d.own or self.holds_reduction(f)))
-                )
-            )
-        return self.leaf[f]
+        if self.d.is_input(f):
+            return True
+        reduced = any(OPS[n.steps[-1].op].kind in ("reduction", "contraction") for n in self.d.nodes[f])
+        operand = f in self.operands and (f in self.d.own or self.holds_reduction(f))
+        return self.types[f] == "float" and bool(f.dims) and (f in self.d.outputs or reduced or operand)
+
+    def _without_multiples(self, leaves: list[Form]) -> frozenset[Form]:
+        """Of classes that are a number times each other, those that the program names, or else one of them."""
+        alike: dict[object, list[Form]] = {}
+        for f in leaves:
+            alike.setdefault(tuple((m, c / f.terms[0][1]) for m, c in f.terms), []).append(f)
+        named = ([f for f in same if f in self.d.names or self.d.is_input(f)] or same[:1] for same in alike.values())
+        kept = frozenset(f for same in named for f in same)
+        self.cuts["a number times another class in memory"] += len(leaves) - len(kept)
+        return kept
 
     def holds_reduction(self, f: Form) -> bool:
         """Whether every way to make this class from inputs reduces something."""
@@ -211,10 +208,8 @@ class Space:
         """
         found: dict[tuple[tuple[Form, Node], ...], Expansion] = {}
         for fused_first in (True, False):
-            todo = _Todo(tuple(targets), frozenset(), 0, 0)
             before = self.cuts["expansions of one kernel"]
-            self.decisions = 0
-            for e in self._expand(targets, todo, {}, fused_first, self.bounds.expansions):
+            for e in _Walk(self, targets, fused_first).expansions(targets, self.bounds.expansions):
                 found.setdefault(e.chosen, e)
             if self.cuts["expansions of one kernel"] == before:
                 break
@@ -240,73 +235,103 @@ class Space:
                 self.degrees[id(n)] = node_degree(self.d, n)
         return max((self.degrees[id(n)] for _, n in e.chosen), default=Fraction(0))
 
-    def _expand(
-        self, targets: tuple[Form, ...], at: _Todo, chosen: dict[Form, Node], fused_first: bool, quota: int
-    ) -> list[Expansion]:
-        """At most `quota` expansions; alternatives share the quota, and what one leaves over goes to the next."""
-        open_forms = at.forms
-        while open_forms and (open_forms[-1] in chosen or open_forms[-1] in at.leaves):
-            open_forms = open_forms[:-1]
-        if not open_forms:
-            order = self._order(targets, chosen)
-            leaves = tuple(sorted(at.leaves, key=lambda f: f.key))
-            return [Expansion(targets, tuple((f, chosen[f]) for f in order), leaves)] if order is not None else []
-        form, rest = open_forms[-1], open_forms[:-1]
-        options = self._options(targets, form, at, fused_first)
+
+class _Walk:
+    """One pass over the expansions of some targets. What is chosen, what is read from memory and what is used of the
+    bounds belong to where the walk stands; each step takes its own part back when it returns."""
+
+    def __init__(self, space: Space, targets: tuple[Form, ...], fused_first: bool) -> None:
+        self.space, self.d, self.bounds = space, space.d, space.bounds
+        self.targets, self.fused_first = targets, fused_first
+        self.chosen: dict[Form, Node] = {}
+        self.leaves: set[Form] = set()
+        self.intermediates = self.equations = self.reductions = self.decisions = 0
+
+    def expansions(self, todo: tuple[Form, ...], quota: int) -> list[Expansion]:
+        """At most `quota`, with these classes still to decide, the last one first. Alternatives share the quota, and
+        what one leaves over goes to the next."""
+        while todo and (todo[-1] in self.chosen or todo[-1] in self.leaves):
+            todo = todo[:-1]
+        if not todo:
+            order = self.order()
+            leaves = tuple(sorted(self.leaves, key=lambda f: f.key))
+            return [Expansion(self.targets, tuple((f, self.chosen[f]) for f in order), leaves)] if order else []
+        form, rest = todo[-1], todo[:-1]
+        options = self.options(form)
         found: list[Expansion] = []
         for i, node in enumerate(options):
             share = (quota - len(found)) // (len(options) - i)
             self.decisions += 1
             if share < 1 or self.decisions > self.bounds.decisions:
-                self.cuts["expansions of one kernel"] += 1
-                continue
-            if node is None:
-                after = _Todo(rest, at.leaves | {form}, at.equations, at.reductions)
-                found += self._expand(targets, after, chosen, fused_first, share)
-                continue
-            leaves = at.leaves | {form} if self.d.is_input(form) else at.leaves
-            children = tuple(c for c in node.children if c not in chosen and c is not form)
-            after = _Todo(rest + children, leaves, at.equations + len(node.steps), at.reductions + node.reduces)
-            found += self._expand(targets, after, {**chosen, form: node}, fused_first, share)
+                self.space.cuts["expansions of one kernel"] += 1
+            elif node is None:
+                found += self.read(form, rest, share)
+            else:
+                found += self.compute(form, node, rest, share)
         return found
 
-    def _options(self, targets: tuple[Form, ...], form: Form, at: _Todo, fused_first: bool) -> list[Node | None]:
+    def read(self, form: Form, rest: tuple[Form, ...], quota: int) -> list[Expansion]:
+        """With a class read from memory."""
+        intermediate = not self.d.is_input(form)
+        self.leaves.add(form)
+        self.intermediates += intermediate
+        found = self.expansions(rest, quota)
+        self.intermediates -= intermediate
+        self.leaves.remove(form)
+        return found
+
+    def compute(self, form: Form, node: Node, rest: tuple[Form, ...], quota: int) -> list[Expansion]:
+        """With a class computed by this node; an input that is stored is read too."""
+        self.chosen[form] = node
+        self.equations += len(node.steps)
+        self.reductions += node.reduces
+        todo = rest + tuple(c for c in node.children if c not in self.chosen)
+        found = self.read(form, todo, quota) if self.d.is_input(form) else self.expansions(todo, quota)
+        self.reductions -= node.reduces
+        self.equations -= len(node.steps)
+        del self.chosen[form]
+        return found
+
+    def options(self, form: Form) -> list[Node | None]:
         """The ways to have a class inside a kernel: its nodes, or None to read it from memory."""
-        if self.d.is_input(form) and form not in targets:
+        asked = form in self.targets
+        if self.d.is_input(form) and not asked:
             return [None]
         options: list[Node | None] = []
-        for node in self.options(form):
-            if at.equations + len(node.steps) > self.bounds.equations:
-                self.cuts["equations of one kernel"] += 1
-            elif at.reductions + node.reduces > self.bounds.reductions:
-                self.cuts["reductions of one kernel"] += 1
+        for node in self.space.options(form):
+            if self.equations + len(node.steps) > self.bounds.equations:
+                self.space.cuts["equations of one kernel"] += 1
+            elif self.reductions + node.reduces > self.bounds.reductions:
+                self.space.cuts["reductions of one kernel"] += 1
             else:
                 options.append(node)
-        if form not in targets and self.is_leaf(form):
-            if sum(not self.d.is_input(f) for f in at.leaves) >= self.bounds.intermediates:
-                self.cuts["intermediates read by one kernel"] += 1
+        if not asked and self.space.is_leaf(form):
+            if self.intermediates >= self.bounds.intermediates:
+                self.space.cuts["intermediates read by one kernel"] += 1
             else:
-                options.insert(len(options) if fused_first else 0, None)
+                options.insert(len(options) if self.fused_first else 0, None)
         return options
 
-    def _order(self, targets: tuple[Form, ...], chosen: Mapping[Form, Node]) -> list[Form] | None:
+    def order(self) -> list[Form] | None:
         """The chosen classes in an order of computation, or None if the choice is circular."""
         order: list[Form] = []
-        state: dict[Form, int] = {}
+        done: dict[Form, bool] = {}  # false: on the way there
 
         def visit(f: Form) -> bool:
-            if f not in chosen or state.get(f) == 2:
-                return True
-            if state.get(f) == 1:
-                return False
-            state[f] = 1
-            if not all(visit(c) for c in chosen[f].children if c is not f):
-                return False
-            state[f] = 2
+            if f in done or f not in self.chosen:
+                return done.get(f, True)
+            done[f] = False
+            for c in self.chosen[f].children:
+                if c is not f and not visit(c):
+                    return False
+            done[f] = True
             order.append(f)
             return True
 
-        return order if all(visit(t) for t in targets) else None
+        for t in self.targets:
+            if not visit(t):
+                return None
+        return order
 
 
 def value_name(d: Decomposition, f: Form, taken: Mapping[str, object]) -> str:

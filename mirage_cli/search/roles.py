@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
 from math import prod
 
 from mirage_cli.algebra.canonical import Form
@@ -101,48 +100,67 @@ def plans(
         yield error
         return
     base = _kernel(d, e, written)
-    reduced = reduced_axes(base.body)
-    together = {a for q in base.body if q.op == "dot" and len(q.axes) > 1 for a in q.axes}
     faithful = e.faithful(d.names)
-    spaces = {
-        *base.value_dims().values(),
-        *(tuple({*q.dims, *q.axes}) for q in base.body if OPS[q.op].kind == "reduction"),
-    }
-    choices: list[list[Role]] = []
-    for dim, role in base.roles:
-        if dim not in reduced:
-            choices.append([role])
+    for roles in _choices_of_roles(base, sizes):
+        if isinstance(roles, InexpressibleError):
+            yield roles
             continue
-        roles: list[Role] = ["tile"] if sizes[dim] <= TILE_LIMIT else []
-        if sizes[dim] > 16 or not roles or (dim in together and sizes[dim] > 1):
-            roles.append("loop")
-        if sizes[dim] >= SPLIT_MINIMUM:
-            roles.append("split")
-        choices.append(roles)
-    for chosen in product(*choices):
-        split = [dim for (dim, _), r in zip(base.roles, chosen, strict=True) if r == "split"]
-        looped: tuple[Role, ...] = tuple("loop" if r == "split" else r for r in chosen)
-        if len(split) > 1:
+        if enough(roles):
             continue
-        held = {dim for (dim, _), r in zip(base.roles, chosen, strict=True) if r == "tile"}
-        if any(prod(sizes[a] for a in dims if a in held) > MAX_BLOCK for dims in spaces):
-            yield InexpressibleError("blocks too large")
-            continue
-        roles_of: Roles = tuple((dim, r) for (dim, _), r in zip(base.roles, chosen, strict=True))
-        if enough(roles_of):
-            continue
-        kernel = base.with_role_of(looped)
+        split = next((dim for dim, r in roles if r == "split"), None)
+        kernel = base.with_role_of(tuple("loop" if r == "split" else r for _, r in roles))
         try:
-            if split:
-                first, second, scratch = split_kernel(kernel, split[0], d.axes)
-                yield Plan(e.targets, e.leaves, (first, second), roles_of, scratch, faithful)
+            if split is not None:
+                first, second, scratch = split_kernel(kernel, split, d.axes)
+                yield Plan(e.targets, e.leaves, (first, second), roles, scratch, faithful)
             else:
                 place(kernel)
-                yield Plan(e.targets, e.leaves, (kernel,), roles_of, (), faithful)
+                yield Plan(e.targets, e.leaves, (kernel,), roles, (), faithful)
         except InexpressibleError as error:
             yield error
     if not enough(()) and (library := library_kernel(d, e, written)):
         yield Plan(e.targets, e.leaves, (library,), (), (), faithful)
+
+
+def _choices_of_roles(base: Kernel, sizes: Mapping[str, int]) -> Iterator[Roles | InexpressibleError]:
+    """Every choice of roles with at most one split, depth first; for a part of a choice that no other roles complete
+    to a kernel, the reason why."""
+    dims = base.value_dims()
+    reductions = [q for q in base.body if OPS[q.op].kind in ("reduction", "contraction")]
+    reduced = {a for q in reductions for a in q.axes}
+    together = {a for q in reductions if q.op == "dot" and len(q.axes) > 1 for a in q.axes}
+    spaces = {*dims.values(), *(tuple({*q.dims, *q.axes}) for q in reductions if OPS[q.op].kind == "reduction")}
+    inside = {(a, b) for q in reductions for v in q.values for a in q.axes for b in dims[v] if b not in q.axes}
+    """Of these pairs, a loop over the first would stand inside one over the second."""
+
+    def roles_of(dim: str) -> Iterator[Role]:
+        if dim not in reduced:
+            yield "grid"
+            return
+        if sizes[dim] <= TILE_LIMIT:
+            yield "tile"
+        if sizes[dim] > 16 or (dim in together and sizes[dim] > 1):
+            yield "loop"
+        if sizes[dim] >= SPLIT_MINIMUM:
+            yield "split"
+
+    def complete(chosen: Roles) -> Iterator[Roles | InexpressibleError]:
+        if len(chosen) == len(base.roles):
+            yield chosen
+            return
+        dim = base.roles[len(chosen)][0]
+        for role in roles_of(dim):
+            here = (*chosen, (dim, role))
+            held = {a for a, r in here if r == "tile"}
+            walked = [a for a, r in chosen if r in ("loop", "split")]
+            if role == "tile" and any(prod(sizes[a] for a in space if a in held) > MAX_BLOCK for space in spaces):
+                yield InexpressibleError("blocks too large")
+            elif role in ("loop", "split") and any((dim, a) in inside or (a, dim) in inside for a in walked):
+                yield InexpressibleError("nested loop")
+            elif role != "split" or all(r != "split" for _, r in chosen):
+                yield from complete(here)
+
+    yield from complete(())
 
 
 def reduced_axes(eqns: tuple[Eqn, ...]) -> set[str]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, next_power_of_two
-from mirage_cli.search.cost import Array, Batch, estimate, whole_block
+from mirage_cli.search.cost import Batch, elements_of, estimate, fits, held, whole_block
 from mirage_cli.search.work import Model
 from mirage_cli.target.gpus import Target
 
@@ -79,17 +80,16 @@ def choices(
     coarse: bool,
     split: int | None = None,
 ) -> Choices:
-    """split: the number of chunks, where other kernels say it; else numbers that bring the grid near whole waves."""
+    """Those whose blocks fit. split: the number of chunks, where other kernels say it; else numbers that bring the grid
+    near whole waves."""
     options = tile_options(m, sizes, coarse=coarse)
-    columns = np.meshgrid(*(np.array(o, dtype=np.float64) for o in options.values()), indexing="ij")
-    block = {d: column.ravel() for d, column in zip(options, columns, strict=True)}
-    tiles = len(next(iter(block.values()))) if block else 1
-    block |= {d: np.full(tiles, whole_block(m, d, sizes)) for d in m.whole}
-    one = np.ones(tiles)
-
-    def elements(axes: Iterable[str]) -> Array:
-        return reduce(np.multiply, (block[a] for a in axes), one)
-
+    lengths = [len(o) for o in options.values()]
+    chosen = np.indices(lengths).reshape(len(lengths), prod(lengths))
+    block = {d: np.array(o, dtype=np.float64)[i] for (d, o), i in zip(options.items(), chosen, strict=True)}
+    block |= {d: np.full(prod(lengths), whole_block(m, d, sizes)) for d in m.whole}
+    fitting = fits(*held(m, block, np.zeros(prod(lengths))))
+    block = {d: column[fitting] for d, column in block.items()}
+    one = np.ones(fitting.sum())
     chunks = [one]
     if m.split is not None and split is not None:
         chunks = [one * split]
@@ -99,20 +99,19 @@ def choices(
         wanted = (1.0, 2.0) if coarse else (0.5, 1.0, 2.0, 4.0)
         chunks = [np.minimum(most, np.maximum(2, np.round(target.sms * w / programs))) for w in wanted]
     # so many warps that a thread has about 32 elements of the largest accumulator or value that is computed
-    computed = [*m.accumulators, *m.products, *(axes for w in m.segments for axes, _, _ in w.elementwise)]
-    largest = reduce(np.maximum, (elements(v) for v in computed), one)
+    largest = reduce(np.maximum, (elements_of(block, axes) for axes in m.computed), one)
     warps = np.where(largest >= 16384, 8.0, np.where(largest >= 1024, 4.0, 1.0))
     stages = DEPTHS if m.kernel.with_role("loop", "split") else DEPTHS[:1]
-    repeats = len(chunks) * len(stages) * len(orders)
-    order = np.repeat(np.arange(len(orders)), tiles * len(chunks) * len(stages))
+    order, stage, chunk, tile = np.indices((len(orders), len(stages), len(chunks), len(one))).reshape(4, -1)
+    none = np.zeros(len(tile))
+    columns = {"overlap": none + target.overlaps, "tf32x3": none + m.single}
     batch = Batch(
-        {d: np.tile(column, repeats) for d, column in block.items()},
+        {d: column[tile] for d, column in block.items()},
         {d: np.array([float(o.index(d)) for o in orders])[order] for d in block},
-        np.tile(np.concatenate(chunks), len(stages) * len(orders)),
-        np.tile(warps, repeats),
-        np.tile(np.repeat(stages, tiles * len(chunks)), len(orders)),
-        np.full(tiles * repeats, float(target.overlaps)),
-        *(np.full(tiles * repeats, float(m.single and f.name == "tf32x3")) for f in fields(Batch)[6:]),
+        np.array(chunks)[chunk, tile],
+        warps[tile],
+        np.array(stages)[stage],
+        *(columns.get(f.name, none) for f in fields(Batch)[5:]),
     )
     return Choices(batch, tuple(options), orders, order)
 
@@ -120,6 +119,8 @@ def choices(
 def best_schedule(m: Model, sizes: Mapping[str, int], target: Target) -> tuple[float, KernelSchedule] | None:
     """The coarse tiles with the least predicted time, or None where no blocks fit."""
     found = choices(m, sizes, target, [default_order(m)], coarse=True)
+    if not len(found.order):
+        return None
     us = estimate(m, found.batch, sizes, target).us
     best = int(us.argmin())
     return (float(us[best]), found.schedule(best)) if np.isfinite(us[best]) else None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage_cli.ir.mugraph import Kernel
@@ -42,6 +43,7 @@ class Work:
 
     loop: tuple[str, ...]
     loads: tuple[tuple[tuple[str, ...], int, str], ...]  # axes, bytes of an element, buffer
+    blocks: tuple[tuple[tuple[str, ...], int, int], ...]  # axes, bytes of an element, how many loads have these
     dots: tuple[Product, ...]
     elementwise: tuple[tuple[tuple[str, ...], float, tuple[str, ...]], ...]  # axes, operations, rows of the operand
     limits: tuple[Limit, ...] = ()  # of the loop's position, where masks leave the rest of it nothing to do
@@ -60,6 +62,9 @@ class Model:
     accumulators: tuple[tuple[str, ...], ...]
     products: tuple[tuple[str, ...], ...]
     values: tuple[tuple[str, ...], ...]
+    """Spaces of values, those that lie within no other."""
+    computed: tuple[tuple[str, ...], ...]
+    """Of accumulators, products and what is computed: those that lie within no other."""
     matrix_axes: frozenset[str]
     batch_axes: frozenset[str]
 
@@ -82,12 +87,14 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
     for segment in placement.segments:
         eqns = [s for s in segment.steps if isinstance(s, Eqn)]
         rows = _computed_operands(eqns, dims, set(loads))
+        read = [loads[s.out] for s in segment.steps if s.out in loads]
         segments.append(
             Work(
                 segment.dims if isinstance(segment, Loop) else (),
-                tuple((x.dims, element_bytes[x.buffer], x.buffer) for s in segment.steps if (x := loads.get(s.out))),
+                tuple((x.dims, element_bytes[x.buffer], x.buffer) for x in read),
+                tuple((*block, n) for block, n in Counter((x.dims, element_bytes[x.buffer]) for x in read).items()),
                 tuple(_product(e, dims, e.out in plain, _in_registers(eqns), exact) for e in eqns if e.op == "dot"),
-                tuple(_operations(e, rows, set(loads)) for e in eqns if e.op != "dot"),
+                _elementwise([e for e in eqns if e.op != "dot"], rows, set(loads)),
                 limits(kernel, segment) if isinstance(segment, Loop) else (),
             )
         )
@@ -95,6 +102,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
     accumulators = tuple(dims[n] for loop in placement.loops for n, _ in loop.accumulators)
     products = tuple(e.dims for e in kernel.body if e.op == "dot" and e.out not in held)
     matrix, batch = _dot_axes(kernel, dims)
+    reduced = [_space(e) for e in kernel.body if OPS[e.op].kind == "reduction"]
     return Model(
         kernel,
         kernel.with_role("grid"),
@@ -104,7 +112,8 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
         tuple((s.dims, element_bytes[s.buffer]) for s in kernel.stores),
         accumulators,
         products,
-        tuple(set(dims.values()) | {tuple({*e.dims, *e.axes}) for e in kernel.body if OPS[e.op].kind == "reduction"}),
+        widest([*dims.values(), *reduced]),
+        widest([*accumulators, *products, *(axes for w in segments for axes, _, _ in w.elementwise)]),
         matrix,
         batch,
     )
@@ -143,22 +152,28 @@ def _computed_operands(
     }
 
 
-def _operations(
-    e: Eqn, rows: Mapping[frozenset[str], tuple[str, ...]], loads: set[str]
-) -> tuple[tuple[str, ...], float, tuple[str, ...]]:
-    """The axes over which an equation computes, operations for an element, and the rows of the operand it is in."""
-    space = _space(e)
-    operand = rows.get(frozenset(space), ())
-    multiplied = e.op == "div" and not isinstance(e.args[1], str) and exact_inverse(e.args[1]) is not None
-    return (
-        space,
-        OPS["mul" if multiplied else e.op].flops + CONVERSION * bool(operand and loads & set(e.values)),
-        operand,
-    )
+def widest(spaces: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    """Those that lie within no other: one of them has the largest block, whatever the tiles."""
+    distinct = {frozenset(s): s for s in spaces}
+    return tuple(s for axes, s in distinct.items() if not any(axes < other for other in distinct))
+
+
+def _elementwise(
+    eqns: Sequence[Eqn], rows: Mapping[frozenset[str], tuple[str, ...]], loads: set[str]
+) -> tuple[tuple[tuple[str, ...], float, tuple[str, ...]], ...]:
+    """The axes over which equations compute, operations for an element, and the rows of the operand they are in."""
+    found: Counter[tuple[tuple[str, ...], tuple[str, ...]]] = Counter()
+    for e in eqns:
+        space = _space(e)
+        operand = rows.get(frozenset(space), ())
+        multiplied = e.op == "div" and not isinstance(e.args[1], str) and exact_inverse(e.args[1]) is not None
+        operations = OPS["mul" if multiplied else e.op].flops + CONVERSION * bool(operand and loads & set(e.values))
+        found[space, operand] += operations
+    return tuple((space, operations, operand) for (space, operand), operations in found.items())
 
 
 def _space(e: Eqn) -> tuple[str, ...]:
-    return tuple({*e.dims, *e.axes}) if OPS[e.op].kind == "reduction" else e.dims
+    return (*e.dims, *(a for a in e.axes if a not in e.dims)) if OPS[e.op].kind == "reduction" else e.dims
 
 
 def _dot_axes(kernel: Kernel, dims: Mapping[str, tuple[str, ...]]) -> tuple[frozenset[str], frozenset[str]]:
