@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, reduce
 from math import prod
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray

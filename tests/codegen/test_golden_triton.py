@@ -1,8 +1,8 @@
 """The Triton text of kernels that have every feature of the emitter between them, for reviewers to see it change.
 
 A file of `tests/golden/triton` starts with its μGraph and schedule as comments; the kernels follow. To add one, write
-these comments. `UPDATE_GOLDEN=1 pytest tests/codegen/test_golden_triton.py` writes all below them anew; read the difference
-before keeping it.
+these comments. `UPDATE_GOLDEN=1 pytest tests/codegen/test_golden_triton.py` writes all below them anew; read the
+difference before keeping it.
 """
 
 from __future__ import annotations

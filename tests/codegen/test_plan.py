@@ -24,8 +24,8 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import CHOICES, KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.tune.space import settled
-from tests.mugraphs import CASES
 from tests.codegen.test_golden_triton import FILES, given
+from tests.mugraphs import CASES
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "plan"
 SHOWN = ("attention_decode", "causal_attention")
