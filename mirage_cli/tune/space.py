@@ -386,6 +386,13 @@ def _variations(
     kernel: Kernel, m: work.Model, s: KernelSchedule, sizes: Mapping[str, int], target: Target
 ) -> Iterator[KernelSchedule]:
     """One choice changed at a time."""
+    yield from _other_choices(m, s, target)
+    yield from _other_numbers(kernel, m, s, sizes)
+    for i in range(len(s.tiles)):
+        yield from _other_tiles(kernel, m, s, sizes, i)
+
+
+def _other_choices(m: work.Model, s: KernelSchedule, target: Target) -> Iterator[KernelSchedule]:
     able = {
         "": True,
         "overlaps": target.overlaps,
@@ -400,6 +407,12 @@ def _variations(
         yield from (replace(s.choosing(overlap=True, ahead=n), hand_over=lead) for lead, n in RELAYED)
     if target.specializes:
         yield replace(s, specialize=True, warps=SPECIALIZED_WARPS)
+
+
+def _other_numbers(
+    kernel: Kernel, m: work.Model, s: KernelSchedule, sizes: Mapping[str, int]
+) -> Iterator[KernelSchedule]:
+    """Warps, stages, the order of axes, groups and chunks."""
     for warps in (s.warps // 2, s.warps * 2):
         if warps in WARPS:
             yield replace(s, warps=warps)
@@ -416,20 +429,26 @@ def _variations(
         for split in (s.split // 2, s.split - s.split // 4, s.split + s.split // 4, s.split * 2):
             if 1 < split <= SPLIT_LIMIT and split != s.split:
                 yield replace(s, split=split)
-    for i, (d, tile) in enumerate(s.tiles):
-        least = cost.MIN_DOT if d in m.matrix_axes and tile > 1 else 1
-        for other in (tile // 2, tile * 2):
-            if other < least or d in m.batch_axes or other >= 2 * max(sizes[d], cost.MIN_DOT):
-                continue
-            changed = replace(s, tiles=(*s.tiles[:i], (d, other), *s.tiles[i + 1 :]))
-            yield changed
-            if d in kernel.with_role("loop", "split"):  # as many bytes on their way as before
-                yield replace(changed, stages=min(max(-(-s.stages * tile // other), 2), STAGES[-1]))
-            warps = s.warps * other // tile  # as many elements for each thread as before
+
+
+def _other_tiles(
+    kernel: Kernel, m: work.Model, s: KernelSchedule, sizes: Mapping[str, int], i: int
+) -> Iterator[KernelSchedule]:
+    """The next sizes of the block along one dimension."""
+    d, tile = s.tiles[i]
+    least = cost.MIN_DOT if d in m.matrix_axes and tile > 1 else 1
+    for other in (tile // 2, tile * 2):
+        if other < least or d in m.batch_axes or other >= 2 * max(sizes[d], cost.MIN_DOT):
+            continue
+        changed = replace(s, tiles=(*s.tiles[:i], (d, other), *s.tiles[i + 1 :]))
+        yield changed
+        if d in kernel.with_role("loop", "split"):  # as many bytes on their way as before
+            yield replace(changed, stages=min(max(-(-s.stages * tile // other), 2), STAGES[-1]))
+        warps = s.warps * other // tile  # as many elements for each thread as before
+        if warps in WARPS:
+            yield replace(changed, warps=warps)
+        split = s.split * other // tile  # as many program instances as before
+        if kernel.split is not None and d in m.grid and 1 < split <= SPLIT_LIMIT:
+            yield replace(changed, split=split)
             if warps in WARPS:
-                yield replace(changed, warps=warps)
-            split = s.split * other // tile  # as many program instances as before
-            if kernel.split is not None and d in m.grid and 1 < split <= SPLIT_LIMIT:
-                yield replace(changed, split=split)
-                if warps in WARPS:
-                    yield replace(changed, split=split, warps=warps)
+                yield replace(changed, split=split, warps=warps)
