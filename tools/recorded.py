@@ -6,12 +6,12 @@ import gzip
 import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.schedule import KernelSchedule, Schedule
+from mirage_cli.ir.schedule import NUMBERS, WORDS, KernelSchedule, Schedule
 from mirage_cli.ir.text import canonical_text, parse_mugraph
 from mirage_cli.store.store import Store
 
@@ -90,9 +90,8 @@ def read_recorded(path: Path) -> list[Recorded]:
 
 
 def _kernel_schedule(fields: Sequence[Any]) -> KernelSchedule:
-    """From the fields in order, as `astuple` gives them."""
-    tiles, order, *numbers = fields
-    return KernelSchedule(tuple((d, t) for d, t in tiles), tuple(order), *numbers)
+    """From its JSON without names; what came last may be missing."""
+    return KernelSchedule.from_json(dict(zip(("tiles", "order", *NUMBERS, *WORDS), fields, strict=False)))
 
 
 def write_recorded(path: Path, problems: Iterable[Recorded]) -> None:
@@ -112,5 +111,5 @@ def write_recorded(path: Path, problems: Iterable[Recorded]) -> None:
 
 
 def _row(m: Measured) -> tuple[Any, ...]:
-    kernels = {name: astuple(s) for name, s in m.schedule.kernels.items()}
+    kernels = {name: (*s.to_json().values(),) for name, s in m.schedule.kernels.items()}
     return kernels, m.us if m.us is None else round(m.us, 3), m.failure

@@ -15,7 +15,16 @@ from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.placement import Loop, Straight, place
 from mirage_cli.ir.program import DTYPE_BYTES, Eqn
 from mirage_cli.ir.reach import limits
-from mirage_cli.ir.schedule import KernelSchedule, Schedule, block_sizes, chunk_length, on_matrix_units
+from mirage_cli.ir.schedule import (
+    Before,
+    KernelSchedule,
+    Lead,
+    Relay,
+    Schedule,
+    block_sizes,
+    chunk_length,
+    on_matrix_units,
+)
 
 DESCRIPTOR_ALIGNMENT = 16
 """Bytes: of the start of a tensor, of its strides, and the least of a box's innermost axis (CUDA driver API,
@@ -167,7 +176,7 @@ def relays(graph: MuGraph, kernel: Kernel, schedule: Schedule) -> bool:
     all before the call having ended once it starts. A kernel of the library starts after the end alone.
     """
     own = schedule.kernels.get(kernel.name)
-    if own is None or not (own.relay and own.overlap):
+    if own is None or own.hand_over != Relay() or not own.overlap:
         return False
     behind = [b.kind for a, b in pairwise(graph.kernels) if a.name == kernel.name]
     return behind == ["generated"] if behind else _held(graph, kernel, schedule)
@@ -200,12 +209,12 @@ def leading(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Map
     """The loop in whose last iterations a kernel that does not relay lets the one behind start: its last, if that walks
     one dimension."""
     loop = next(reversed(place(kernel).loops), None)
-    if loop is None or not schedule.lead or schedule.early or len(loop.dims) != 1:
+    if loop is None or not isinstance(schedule.hand_over, Lead) or len(loop.dims) != 1:
         return None
     d = loop.dims[0]
     chunks, tile = schedule.split if d == kernel.split else 1, block_sizes(kernel, schedule, sizes)[d]
     tiles = chunk_length(sizes[d], chunks, tile) // tile
-    fits = schedule.lead < tiles and not specialized(graph, kernel, schedule, sizes)
+    fits = schedule.hand_over.iterations < tiles and not specialized(graph, kernel, schedule, sizes)
     return loop if fits else None
 
 
@@ -235,14 +244,14 @@ def fetched_ahead(
     late = _written_in_front(graph, kernel)
     first, *others = place(kernel).segments
     found: dict[Loop | None, tuple[Fetch, ...]] = {}
-    if schedule.fetch:
+    if schedule.before != Before.NOTHING:
         found[None] = tuple(Fetch(x) for x in _inputs(first, late))
     loop = next((s for s in others if isinstance(s, Loop)), None)
     if schedule.ahead and loop is not None and len(loop.dims) == 1 and not limits(kernel, loop):
         element = {name: DTYPE_BYTES[t.dtype] for name, t in graph.tensors().items()}
         block = block_sizes(kernel, schedule, sizes)
         loads = _least_shared(_inputs(loop, late), _instances(kernel, schedule, block, sizes))
-        found[loop] = _part(loop, loads, block, element, schedule.share)
+        found[loop] = _part(loop, loads, block, element, schedule.ahead.share)
     return {where: loads for where, loads in found.items() if loads}
 
 

@@ -15,6 +15,7 @@ from mirage_cli.codegen.plan import Statement
 from mirage_cli.ir.mugraph import Load, Store, split_axis
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import DTYPE_BYTES
+from mirage_cli.ir.schedule import Before
 
 # -- loads and stores
 
@@ -70,21 +71,21 @@ def prefetches(f: Frame, ahead: Mapping[Loop | None, Sequence[Fetch]], specializ
     for loop, fetches in ahead.items():
         if loop is None:
             picker = _Picker(f, starts(f))
-            found += [picker.prefetch(x, f.schedule.read) for x in fetches]
-        else:
-            found.append(_fetching_loop(f, loop, fetches, specialized))
+            found += [picker.prefetch(x, f.schedule.before == Before.READ) for x in fetches]
+        elif f.schedule.ahead is not None:
+            found.append(_fetching_loop(f, loop, fetches, f.schedule.ahead.iterations, specialized))
     return found
 
 
-def _fetching_loop(f: Frame, loop: Loop, fetches: Sequence[Fetch], specialized: bool) -> plan.Loop:
-    """What fetches the first iterations of a loop, several of them at once where each has few lines."""
+def _fetching_loop(f: Frame, loop: Loop, fetches: Sequence[Fetch], iterations: int, specialized: bool) -> plan.Loop:
+    """What fetches so many iterations of a loop, several of them at once where each has few lines."""
     (d,) = loop.dims
     most = max(prod(_lines(f, x, d).values()) for x in fetches)
     tiles = 1
-    while 2 * tiles * most <= 32 * f.schedule.warps and f.schedule.ahead % (2 * tiles) == 0:
+    while 2 * tiles * most <= 32 * f.schedule.warps and iterations % (2 * tiles) == 0:
         tiles *= 2
     first, last = span(f, d)
-    length = f.schedule.ahead * f.block[d]
+    length = iterations * f.block[d]
     end = nodes.Number(length) if first == nodes.Number(0) else nodes.Plus(first, length)
     picker = _Picker(f, starts(f, loop), d, tiles)
     ((_, start),) = loop_starts(f, loop).items()

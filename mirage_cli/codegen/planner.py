@@ -34,7 +34,7 @@ from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import Eqn
 from mirage_cli.ir.reach import Limit, limits, needed
-from mirage_cli.ir.schedule import Schedule
+from mirage_cli.ir.schedule import Early, Lead, Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def plan_kernel(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mappi
     unread = awaited(graph, kernel, schedule) if own.overlap else None
     first = graph.kernels[0].name == kernel.name
     releases = any(s.overlap for s in schedule.kernels.values())
-    over = hand_over(some, unread, first, relays(graph, kernel, schedule), own.early, releases)
+    over = hand_over(some, unread, first, relays(graph, kernel, schedule), own.hand_over == Early(), releases)
     ahead = fetched_ahead(graph, kernel, own, sizes)
     decided = _Decided(
         f,
@@ -172,9 +172,9 @@ def _loop(c: _Decided, loop: Loop, leads: bool) -> list[Statement]:
     body += marks
     for part in parts:
         inside: list[Statement] = [positions(f, d, start) for d, start in loop_starts(f, loop).items()]
-        if leads and part == parts[-1]:
+        if leads and part == parts[-1] and isinstance(f.schedule.hand_over, Lead):
             (d,) = loop.dims
-            inside.append(plan.ReleaseBefore(d, part.last, f.schedule.lead * f.block[d]))
+            inside.append(plan.ReleaseBefore(d, part.last, f.schedule.hand_over.iterations * f.block[d]))
         inside += _iteration(c, loop, part, late)
         over = plan.Over(loop.dims[0], part.first, part.last, f.block[loop.dims[0]])
         body.append(plan.Loop(over if len(loop.dims) == 1 else together(f, loop), c.specialized, tuple(inside)))

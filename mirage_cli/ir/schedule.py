@@ -3,18 +3,148 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.program import Eqn
 
-CHOICES = ("overlap", "descriptors", "stream", "specialize", "early", "fetch", "relay", "read", "tf32x3")
-COUNTS = ("ahead", "lead", "share")
-"""What a schedule does or leaves."""
+Word: TypeAlias = int | bool
+Words: TypeAlias = Mapping[str, Word]
+"""What texts, JSON and recorded measurements call what a schedule does or leaves: `relay`, `lead=4`."""
+
+
+# -- when the kernel behind may start
+
+
+@dataclass(frozen=True, slots=True)
+class AtEnd:
+    """When the loops are done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Early:
+    """As soon as this kernel has waited for the one in front."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """When so many iterations of the last loop are left."""
+
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """At once, before this kernel has waited for the one in front."""
+
+
+HandOver: TypeAlias = AtEnd | Early | Lead | Relay
+LEADS = (1, 2, 3, 4, 5, 6, 8)
+HAND_OVERS: tuple[HandOver, ...] = (Relay(), Early(), AtEnd(), *map(Lead, LEADS))
+
+
+def _hand_over_words(x: HandOver) -> Words:
+    return {"early": x == Early(), "lead": x.iterations if isinstance(x, Lead) else 0, "relay": x == Relay()}
+
+
+def _hand_over(w: Words) -> HandOver:
+    return Relay() if w["relay"] else Early() if w["early"] else Lead(w["lead"]) if w["lead"] else AtEnd()
+
+
+# -- what is brought into the L2 while a kernel waits for the one in front
+
+
+class Before(Enum):
+    """Of the inputs that are read before any loop. READ: by reads that are forgotten, not by prefetches: nearer, but
+    other reads have to wait for them."""
+
+    NOTHING = 0
+    PREFETCH = 1
+    READ = 2
+
+
+def _before_words(x: Before) -> Words:
+    return {"fetch": x != Before.NOTHING, "read": x == Before.READ}
+
+
+def _before(w: Words) -> Before:
+    return Before.NOTHING if not w["fetch"] else Before.READ if w["read"] else Before.PREFETCH
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Of the inputs of the first loop: so many iterations. share: of each only one part in so many, what is needed
+    first (0: all)."""
+
+    iterations: int
+    share: int = 0
+
+
+AHEAD = (0, 1, 2, 4, 8)
+SHARED = (Tiles(2, 2), Tiles(4, 2), Tiles(4, 4), Tiles(6, 4), Tiles(8, 4), Tiles(8, 8))
+
+
+def _ahead_words(x: Tiles | None) -> Words:
+    return {"ahead": x.iterations, "share": x.share} if x else {"ahead": 0, "share": 0}
+
+
+def _ahead(w: Words) -> Tiles | None:
+    return Tiles(w["ahead"], w["share"]) if w["ahead"] else None
+
+
+def _near_ahead(x: Tiles | None) -> Iterator[Tiles | None]:
+    """Other numbers of iterations, all of the same, and what is known to do well."""
+    share = x.share if x else 0
+    yield from (Tiles(n, share) if n else None for n in AHEAD if n != (x.iterations if x else 0))
+    yield Tiles(x.iterations) if x else None
+    yield from SHARED
+
+
+# -- the choices
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One choice of a schedule. Texts, JSON, columns and what the tuner tries next follow from its row.
+
+    field: of `KernelSchedule`. words: what the value is written as; they are in `WORDS`. read: a value from all words;
+    some that mean nothing together are read as one of them. near: what the tuner tries instead of a value. needs: what
+    this takes of the GPU or the kernel.
+    """
+
+    field: str
+    words: Callable[[Any], Words]  # Any: the type of the field, which differs by row
+    read: Callable[[Words], Any]
+    near: Callable[[Any], Iterable[Any]]
+    needs: Literal["overlaps", "descriptors", "specializes", "single", ""] = ""
+
+
+def _flag(name: str, needs: Literal["overlaps", "descriptors", "specializes", "single", ""] = "") -> Choice:
+    """What is done or left."""
+    return Choice(name, lambda x: {name: x}, lambda w: bool(w[name]), lambda x: [not x], needs)
+
+
+CHOICES = (
+    _flag("overlap", "overlaps"),
+    Choice("hand_over", _hand_over_words, _hand_over, lambda x: [y for y in HAND_OVERS if y != x], "overlaps"),
+    Choice("before", _before_words, _before, lambda x: [y for y in Before if y != x], "overlaps"),
+    Choice("ahead", _ahead_words, _ahead, _near_ahead, "overlaps"),
+    _flag("stream"),
+    _flag("tf32x3", "single"),
+    _flag("descriptors", "descriptors"),
+    _flag("specialize", "specializes"),
+)
+FLAGS = ("overlap", "descriptors", "stream", "specialize", "early", "fetch")
+WORDS: Words = (
+    dict.fromkeys(FLAGS, False) | {"ahead": 0, "lead": 0} | {"relay": False, "read": False, "share": 0, "tf32x3": False}
+)
+"""All words, as they are where nothing is chosen. Recorded measurements hold them in this order: new ones come last."""
+NUMBERS = ("warps", "stages", "split", "group")
 
 
 @dataclass(frozen=True)  # without slots, for what is cached
@@ -31,17 +161,10 @@ class KernelSchedule:
     descriptors: read blocks in loops through tensor descriptors (TMA) where the hardware takes their shape.
     stream: what is read once in the whole μGraph is the first to leave the caches.
     specialize: warps of their own fetch for the loops that multiply on the matrix units (warp specialization).
-    early: let the kernel behind start as soon as this one has waited, not only when its loops are done.
-    lead: iterations of its last loop that are left when it lets the kernel behind start (0: when its loops are done).
-    fetch: bring the inputs that are read before any loop into the L2 while this kernel waits for the one in front.
-    ahead: iterations of the first loop whose inputs are brought into the L2 then.
-    relay: let the kernel behind start at once, before this one has waited for the kernel in front.
-    read: fetch by reads that are forgotten, not by prefetches: nearer, but other reads have to wait for them.
-    share: of what `ahead` has fetched of each iteration, only one part in so many, what is needed first (0: all).
+    hand_over: when the kernel behind may start.
+    before, ahead: what is brought into the L2 while this kernel waits for the one in front.
     tf32x3: products of float32 on the matrix units, as three products of TF32: the operands' first 11 bits and the next
         11, but for the product of the latter (3xTF32).
-
-    Recorded measurements hold the fields in this order: new ones come last.
     """
 
     tiles: tuple[tuple[str, int], ...]
@@ -54,13 +177,9 @@ class KernelSchedule:
     descriptors: bool = False
     stream: bool = False
     specialize: bool = False
-    early: bool = False
-    fetch: bool = False
-    ahead: int = 0
-    lead: int = 0
-    relay: bool = False
-    read: bool = False
-    share: int = 0
+    hand_over: HandOver = AtEnd()
+    before: Before = Before.NOTHING
+    ahead: Tiles | None = None
     tf32x3: bool = False
 
     def tile(self, dim: str) -> int:
@@ -70,15 +189,30 @@ class KernelSchedule:
         return self.text
 
     @cached_property
+    def words(self) -> Words:
+        """All of `WORDS`, in that order."""
+        own = {word: x for c in CHOICES for word, x in c.words(getattr(self, c.field)).items()}
+        return {word: own[word] for word in WORDS}
+
+    def choosing(self, **words: Word) -> KernelSchedule:
+        """The same with other words."""
+        if unknown := words.keys() - WORDS.keys():
+            raise ValueError(f"a schedule has no {', '.join(sorted(unknown))}")
+        new = {**self.words, **words}
+        return replace(self, **{c.field: c.read(new) for c in CHOICES})
+
+    @cached_property
+    def numbers(self) -> Mapping[str, int]:
+        return {name: getattr(self, name) for name in NUMBERS}
+
+    @cached_property
     def text(self) -> str:
         """One line, without choices that are at their defaults."""
         tiles = " ".join(f"{d}={t}" for d, t in self.tiles)
-        split = f" split={self.split}" if self.split > 1 else ""
-        group = f" group={self.group}" if self.group > 1 else ""
-        choices = "".join(f" {name}" for name in CHOICES if getattr(self, name))
-        counts = "".join(f" {name}={n}" for name in COUNTS if (n := getattr(self, name)))
-        numbers = f"warps={self.warps} stages={self.stages}{split}{group}"
-        return f"{tiles} order={','.join(self.order)} {numbers}{choices}{counts}"
+        numbers = "".join(f" {n}={x}" for n, x in self.numbers.items() if n in ("warps", "stages") or x > 1)
+        flags = "".join(f" {word}" for word, x in self.words.items() if x is True)
+        counts = "".join(f" {word}={x}" for word, x in self.words.items() if x and x is not True)
+        return f"{tiles} order={','.join(self.order)}{numbers}{flags}{counts}"
 
     @staticmethod
     def parse(text: str) -> KernelSchedule:
@@ -87,19 +221,33 @@ class KernelSchedule:
         at = next(i for i, x in enumerate(words) if x.startswith("order=") and not x[6:].isdecimal())
         tiles = tuple((d, int(t)) for d, _, t in (x.partition("=") for x in words[:at]))
         order = tuple(filter(None, words[at].removeprefix("order=").split(",")))
-        given = {name: value for name, _, value in (x.partition("=") for x in words[at + 1 :])}
-        known = {f.name for f in fields(KernelSchedule)}
-        if unknown := given.keys() - known:
-            raise ValueError(f"a schedule has no {', '.join(sorted(unknown))}: {text}")
-        numbers = {name: int(value) if value else True for name, value in given.items()}
-        return KernelSchedule(tiles, order, **numbers)
+        given = {name: int(x) if x else True for name, _, x in (word.partition("=") for word in words[at + 1 :])}
+        return KernelSchedule.of(tiles, order, given)
+
+    @staticmethod
+    def of(tiles: tuple[tuple[str, int], ...], order: tuple[str, ...], given: Words) -> KernelSchedule:
+        """From numbers and words by name. Raises ValueError."""
+        numbers = {name: x for name, x in given.items() if name in NUMBERS}
+        words = {word: x for word, x in given.items() if word not in NUMBERS}
+        return replace(KernelSchedule(tiles, order), **numbers).choosing(**words)
+
+    def to_json(self) -> dict[str, Any]:
+        """Tiles, order, numbers and words: what databases and recorded measurements hold."""
+        return {"tiles": self.tiles, "order": self.order, **self.numbers, **self.words}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> KernelSchedule:
+        """Words that are not there are as they are where nothing is chosen. Raises ValueError."""
+        given = {name: x for name, x in data.items() if name not in ("tiles", "order")}
+        return KernelSchedule.of(tuple((d, int(t)) for d, t in data["tiles"]), tuple(data["order"]), given)
 
     @cached_property
     def doublings(self) -> tuple[float, ...]:
         """All numbers but the order, on a scale on which a doubling is a step of 1: sizes, choices, and counts."""
-        sizes = [t for _, t in self.tiles] + [self.warps, self.stages, self.split, self.group]
-        choices = [float(getattr(self, name)) for name in CHOICES]
-        return *map(math.log2, sizes), *choices, *(math.log2(getattr(self, name) + 1) / 2 for name in COUNTS)
+        sizes = [t for _, t in self.tiles] + [*self.numbers.values()]
+        flags = [float(x) for word, x in self.words.items() if WORDS[word] is False]
+        counts = [math.log2(x + 1) / 2 for word, x in self.words.items() if WORDS[word] is not False]
+        return *map(math.log2, sizes), *flags, *counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +257,11 @@ class Schedule:
     kernels: Mapping[str, KernelSchedule] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        return {name: asdict(k) for name, k in self.kernels.items()}
+        return {name: k.to_json() for name, k in self.kernels.items()}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Schedule:
-        return Schedule(
-            {
-                name: KernelSchedule(tuple((d, int(t)) for d, t in k["tiles"]), tuple(k["order"]), **_plain(k))
-                for name, k in data.items()
-            }
-        )
+        return Schedule({name: KernelSchedule.from_json(k) for name, k in data.items()})
 
     @property
     def specialize(self) -> bool:
@@ -142,10 +285,6 @@ class Schedule:
         """The schedule that is written so, a kernel a line. Raises ValueError."""
         lines = (line.partition(": ") for line in text.splitlines())
         return Schedule({name: KernelSchedule.parse(rest) for name, _, rest in lines})
-
-
-def _plain(k: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in k.items() if name not in ("tiles", "order")}
 
 
 MIN_DOT = 16

@@ -181,7 +181,8 @@ class Batch:
         orders = {order: i for i, order in enumerate(dict.fromkeys(s.order for s in schedules))}
         which = np.array([orders[s.order] for s in schedules])
         place = {d: np.array([float(order.index(d)) for order in orders])[which] for d in block}
-        columns = ([getattr(s, f.name) for s in schedules] for f in fields(Batch)[2:])
+        named = [{**s.numbers, **s.words} for s in schedules]
+        columns = ([n[f.name] for n in named] for f in fields(Batch)[2:])
         return Batch(block, place, *(np.array(c, dtype=np.float64) for c in columns))
 
 

@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import permutations
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,20 @@ from mirage_cli.codegen.access import (
 )
 from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
 from mirage_cli.ir.program import DTYPE_BYTES
-from mirage_cli.ir.schedule import KernelSchedule, Schedule, block_sizes, next_power_of_two, on_matrix_units
+from mirage_cli.ir.schedule import (
+    AHEAD,
+    CHOICES,
+    AtEnd,
+    Before,
+    Early,
+    KernelSchedule,
+    Lead,
+    Relay,
+    Schedule,
+    block_sizes,
+    next_power_of_two,
+    on_matrix_units,
+)
 from mirage_cli.search import cost, work
 from mirage_cli.search.tiles import choices, default_order
 from mirage_cli.target.gpus import Target
@@ -32,18 +44,12 @@ from mirage_cli.target.gpus import Target
 WARPS = (1, 2, 4, 8, 16)
 STAGES = (1, 2, 3, 4, 5, 6, 7, 9)
 GROUPS = (1, 4, 8, 16)
-AHEAD = (0, 1, 2, 4, 8)
-SHARED = ((2, 2), (4, 2), (4, 4), (6, 4), (8, 4), (8, 8))
-"""Iterations of which a share is fetched ahead, and which."""
-LEADS = (0, 1, 2, 3, 4, 5, 6, 8)
 SPLIT_LIMIT = 256
-TOGETHER = (
-    *({"early": True, "ahead": n} for n in AHEAD),
-    *({"relay": True, "early": False, "lead": lead, "ahead": n} for lead in (2, 4) for n in AHEAD[1:3]),
-)
-"""How all kernels of a μGraph may be ahead of time at once: one that is, is of use to one behind it that is too."""
-HELD = tuple({"relay": False, "early": not lead, "lead": lead, "ahead": n} for lead in (0, 4) for n in AHEAD[:3])
-"""The same where the last kernel relays, which it does behind one that does not."""
+RELAYED = tuple((Lead(lead), n) for lead in (2, 4) for n in AHEAD[1:3])
+"""How all kernels of a μGraph may be ahead of time at once, if they relay: when one that may not relay lets the next
+start, and iterations that are fetched ahead. One that is ahead is of use to one behind it that is too."""
+HELD = tuple((hand_over, n) for hand_over in (Early(), Lead(4)) for n in AHEAD[:3])
+"""The same for all but the last kernel, where that relays, which it does behind one that does not."""
 
 
 @lru_cache(maxsize=64)
@@ -274,15 +280,20 @@ def _neighbours(
 def _ahead_of_time(graph: MuGraph, schedule: Schedule) -> Iterator[Schedule]:
     """All kernels start ahead of time, in one of the ways that have to do with several."""
 
-    def with_all(changes: Mapping[str, Any]) -> dict[str, KernelSchedule]:
-        return {k: replace(s, overlap=True, fetch=True, **changes) for k, s in schedule.kernels.items()}
+    def fetching(ahead: int, **words: bool) -> dict[str, KernelSchedule]:
+        changed = {"overlap": True, "fetch": True, "ahead": ahead, **words}
+        return {k: s.choosing(**changed) for k, s in schedule.kernels.items()}
 
-    for changes in TOGETHER:
-        yield settled(graph, Schedule(with_all(changes)))
+    for n in AHEAD:
+        yield settled(graph, Schedule(fetching(n, early=True)))
+    for lead, n in RELAYED:
+        made = settled(graph, Schedule(fetching(n, relay=True))).kernels
+        kernels = {k: s if s.hand_over == Relay() else replace(s, hand_over=lead) for k, s in made.items()}
+        yield settled(graph, Schedule(kernels))
     last = graph.kernels[-1].name
-    for changes in HELD if last in schedule.kernels and len(graph.kernels) > 1 else ():
-        kernels = with_all(changes)
-        kernels[last] = replace(kernels[last], relay=True, early=False, lead=0)
+    for hand_over, n in HELD if last in schedule.kernels and len(graph.kernels) > 1 else ():
+        given = {k: Relay() if k == last else hand_over for k in schedule.kernels}
+        kernels = {k: replace(s, hand_over=given[k]) for k, s in fetching(n).items()}
         yield settled(graph, Schedule(kernels))
 
 
@@ -315,7 +326,9 @@ def settled(graph: MuGraph, schedule: Schedule, near: Schedule | None = None) ->
         done = near.kernels
     return Schedule(
         {
-            n: s if s is done.get(n) and not s.relay else _settled(graph, kernels[n], schedule, sizes, overlaps)
+            n: s
+            if s is done.get(n) and s.hand_over != Relay()
+            else _settled(graph, kernels[n], schedule, sizes, overlaps)
             for n, s in schedule.kernels.items()
         }
     )
@@ -331,23 +344,31 @@ def _settled(graph: MuGraph, k: Kernel, schedule: Schedule, sizes: Mapping[str, 
     if s.specialize:
         special = specialized(graph, k, s, sizes)
         s = replace(s, specialize=special, descriptors=s.descriptors or special)
-    if s.relay:
-        s = replace(s, relay=relays(graph, k, schedule))
-    if s.early or s.lead:
-        early = s.early and overlaps and not s.relay and bool(k.with_role("loop", "split"))
-        lead = s.lead if overlaps and not s.relay and leading(graph, k, s, sizes) is not None else 0
-        s = replace(s, early=early, lead=lead)
-    if s.fetch or s.read or s.ahead:
+    if not _hands_over(graph, k, schedule, sizes, overlaps):
+        s = replace(s, hand_over=AtEnd())
+    if s.before != Before.NOTHING or s.ahead is not None:
         found = fetched_ahead(graph, k, s, sizes)
-        fetch, ahead = None in found, s.ahead if found.keys() - {None} else 0
-        s = replace(s, fetch=fetch, read=s.read and fetch, ahead=ahead)
-    if s.share:
-        s = replace(s, share=s.share if s.ahead else 0)
+        before = s.before if None in found else Before.NOTHING
+        s = replace(s, before=before, ahead=s.ahead if found.keys() - {None} else None)
     if s.tf32x3:
         s = replace(s, tf32x3=_single(graph, k, s, sizes))
     if s.descriptors:
         s = replace(s, descriptors=bool(descriptors(graph, k, s, sizes)))
     return replace(s, stream=bool(streamed(graph, k, s, sizes))) if s.stream else s
+
+
+def _hands_over(graph: MuGraph, k: Kernel, schedule: Schedule, sizes: Mapping[str, int], overlaps: bool) -> bool:
+    """Whether a kernel may let the one behind start when its schedule says so, or that is when its loops are done."""
+    s = schedule.kernels[k.name]
+    match s.hand_over:
+        case Relay():
+            return relays(graph, k, schedule)
+        case Early():
+            return overlaps and bool(k.with_role("loop", "split"))
+        case Lead():
+            return overlaps and leading(graph, k, s, sizes) is not None
+        case AtEnd():
+            return True
 
 
 def _single(graph: MuGraph, k: Kernel, s: KernelSchedule, sizes: Mapping[str, int]) -> bool:
@@ -365,25 +386,33 @@ def _variations(
     kernel: Kernel, m: work.Model, s: KernelSchedule, sizes: Mapping[str, int], target: Target
 ) -> Iterator[KernelSchedule]:
     """One choice changed at a time."""
+    yield from _other_choices(m, s, target)
+    yield from _other_numbers(kernel, m, s, sizes)
+    for i in range(len(s.tiles)):
+        yield from _other_tiles(kernel, m, s, sizes, i)
+
+
+def _other_choices(m: work.Model, s: KernelSchedule, target: Target) -> Iterator[KernelSchedule]:
+    able = {
+        "": True,
+        "overlaps": target.overlaps,
+        "descriptors": target.descriptors,
+        "specializes": target.specializes,
+        "single": m.single,
+    }
+    for c in CHOICES:
+        if able[c.needs]:
+            yield from (replace(s, **{c.field: x}) for x in c.near(getattr(s, c.field)))
     if target.overlaps:
-        yield replace(s, overlap=not s.overlap)
-        yield replace(s, relay=not s.relay)
-        yield replace(s, early=not s.early)
-        yield replace(s, fetch=not s.fetch)
-        yield replace(s, fetch=True, read=not s.read)
-        yield from (replace(s, ahead=n) for n in AHEAD if n != s.ahead)
-        yield from (replace(s, ahead=n, share=part) for n, part in ((s.ahead, 0), *SHARED))
-        later = replace(s, relay=False, early=False)
-        yield from (replace(later, lead=n) for n in LEADS if n != s.lead)
-        yield from (replace(later, overlap=True, lead=n, ahead=a) for n in (2, 4) for a in AHEAD[1:3])
-    yield replace(s, stream=not s.stream)
-    if m.single:
-        yield replace(s, tf32x3=not s.tf32x3)
-    if target.descriptors:
-        yield replace(s, descriptors=not s.descriptors)
+        yield from (replace(s.choosing(overlap=True, ahead=n), hand_over=lead) for lead, n in RELAYED)
     if target.specializes:
-        yield replace(s, specialize=not s.specialize)
         yield replace(s, specialize=True, warps=SPECIALIZED_WARPS)
+
+
+def _other_numbers(
+    kernel: Kernel, m: work.Model, s: KernelSchedule, sizes: Mapping[str, int]
+) -> Iterator[KernelSchedule]:
+    """Warps, stages, the order of axes, groups and chunks."""
     for warps in (s.warps // 2, s.warps * 2):
         if warps in WARPS:
             yield replace(s, warps=warps)
@@ -400,20 +429,26 @@ def _variations(
         for split in (s.split // 2, s.split - s.split // 4, s.split + s.split // 4, s.split * 2):
             if 1 < split <= SPLIT_LIMIT and split != s.split:
                 yield replace(s, split=split)
-    for i, (d, tile) in enumerate(s.tiles):
-        least = cost.MIN_DOT if d in m.matrix_axes and tile > 1 else 1
-        for other in (tile // 2, tile * 2):
-            if other < least or d in m.batch_axes or other >= 2 * max(sizes[d], cost.MIN_DOT):
-                continue
-            changed = replace(s, tiles=(*s.tiles[:i], (d, other), *s.tiles[i + 1 :]))
-            yield changed
-            if d in kernel.with_role("loop", "split"):  # as many bytes on their way as before
-                yield replace(changed, stages=min(max(-(-s.stages * tile // other), 2), STAGES[-1]))
-            warps = s.warps * other // tile  # as many elements for each thread as before
+
+
+def _other_tiles(
+    kernel: Kernel, m: work.Model, s: KernelSchedule, sizes: Mapping[str, int], i: int
+) -> Iterator[KernelSchedule]:
+    """The next sizes of the block along one dimension."""
+    d, tile = s.tiles[i]
+    least = cost.MIN_DOT if d in m.matrix_axes and tile > 1 else 1
+    for other in (tile // 2, tile * 2):
+        if other < least or d in m.batch_axes or other >= 2 * max(sizes[d], cost.MIN_DOT):
+            continue
+        changed = replace(s, tiles=(*s.tiles[:i], (d, other), *s.tiles[i + 1 :]))
+        yield changed
+        if d in kernel.with_role("loop", "split"):  # as many bytes on their way as before
+            yield replace(changed, stages=min(max(-(-s.stages * tile // other), 2), STAGES[-1]))
+        warps = s.warps * other // tile  # as many elements for each thread as before
+        if warps in WARPS:
+            yield replace(changed, warps=warps)
+        split = s.split * other // tile  # as many program instances as before
+        if kernel.split is not None and d in m.grid and 1 < split <= SPLIT_LIMIT:
+            yield replace(changed, split=split)
             if warps in WARPS:
-                yield replace(changed, warps=warps)
-            split = s.split * other // tile  # as many program instances as before
-            if kernel.split is not None and d in m.grid and 1 < split <= SPLIT_LIMIT:
-                yield replace(changed, split=split)
-                if warps in WARPS:
-                    yield replace(changed, split=split, warps=warps)
+                yield replace(changed, split=split, warps=warps)

@@ -18,7 +18,7 @@ from mirage_cli.codegen.access import Descriptor, awaited, descriptors, streamed
 from mirage_cli.codegen.blocks import LINE_BYTES
 from mirage_cli.codegen.export import export_source, kernels_source, load_export
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.schedule import KernelSchedule, Schedule
+from mirage_cli.ir.schedule import NUMBERS, KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.tune.compilefarm import CompileFarm, KernelResources
 from mirage_cli.tune.measure import Candidate
@@ -42,8 +42,10 @@ from tests.mugraphs import CASES
 
 
 def choosing(plan: Schedule, **choices: Any) -> Schedule:
-    """The schedule with these choices for all kernels."""
-    return Schedule({name: replace(s, **choices) for name, s in plan.kernels.items()})
+    """The schedule with these numbers and words for all kernels."""
+    numbers = {name: x for name, x in choices.items() if name in NUMBERS}
+    words = {name: x for name, x in choices.items() if name not in NUMBERS}
+    return Schedule({name: replace(s, **numbers).choosing(**words) for name, s in plan.kernels.items()})
 
 
 def boxes(graph: MuGraph, plan: Schedule) -> dict[str, Descriptor]:
@@ -297,7 +299,7 @@ def test_fetches_ask_for_the_lines_that_are_read_first(name: str) -> None:
     header, roles, body, tiles, least = FETCHED[name]
     graph = kernel(header, roles, body)
     plan = choosing(schedule(graph, tiles), overlap=True, fetch=True, ahead=2)
-    assert settled(graph, plan).kernels["k0"].fetch == ("before" in name)
+    assert settled(graph, plan).kernels["k0"].words["fetch"] == ("before" in name)
     found = elements_fetched(graph, plan)
     assert {t for t in found if not found[t]} == {t for t in least if not least[t]}
     assert all(least[t] - LINE_BYTES <= found[t] for t in least), found  # a block's first line may be a part of one
@@ -310,7 +312,7 @@ def test_reads_take_the_part_of_prefetches_before_loops_alone() -> None:
     found = re.findall(r"fetch\((\w)_ptr.*read=(\w+)\)", kernels_source(graph, plan))
     assert dict(found) == {"B": "True", "X": "False", "W": "False"}
     assert settled(graph, plan) == plan
-    assert not settled(graph, choosing(plan, fetch=False)).kernels["k0"].read
+    assert not settled(graph, choosing(plan, fetch=False)).kernels["k0"].words["read"]
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "split_attention"])  # its blocks are too large
@@ -430,7 +432,7 @@ def test_a_kernel_lets_the_next_start_in_its_last_iterations(name: str) -> None:
     source = kernels_source(graph, plan)
     found = re.findall(r"^        release_before\((.*)\)$", source, re.MULTILINE)
     assert found == ([want] if want else [])
-    assert settled(graph, plan).kernels["k0"].lead == len(found)
+    assert settled(graph, plan).kernels["k0"].words["lead"] == len(found)
     first = source[source.index("def k0") : source.index("def k1")]
     assert first.index("wait_for_data()") < first.index("tl.load(")
     inputs = draw(graph)
@@ -469,7 +471,7 @@ def test_behind_relays_alone_inputs_are_read_after_the_wait(relaying: str) -> No
     """A kernel that relays starts the one behind while what makes the inputs may still run."""
     graph = parse_mugraph(CHAIN)
     plain = choosing(schedule(graph, "m=1"), overlap=True)
-    plan = Schedule({n: replace(s, relay=n in relaying.split()) for n, s in plain.kernels.items()})
+    plan = Schedule({n: s.choosing(relay=n in relaying.split()) for n, s in plain.kernels.items()})
     orders = orders_of(graph, plan)
     wait, release = "wait_for_data", "release_next"
     assert orders[0] == ([release, wait, "X"] if "k0" in relaying else [wait, release, "X"])
@@ -503,16 +505,16 @@ def test_one_kernel_of_a_call_relays_nothing() -> None:
     graph = parse_mugraph(CHAIN)
     plan = choosing(schedule(graph, "m=1"), overlap=True, relay=True, lead=1, early=True)
     made = settled(graph, plan).kernels
-    assert [s.relay for s in made.values()] == [True, True, False]
-    assert not any(s.early or s.lead for s in made.values())
+    assert [s.words["relay"] for s in made.values()] == [True, True, False]
+    assert not any(s.words["early"] or s.words["lead"] for s in made.values())
     assert [x.index("wait_for_data") < x.index("release_next") for x in orders_of(graph, plan)] == [False, False, True]
     waiting = Schedule({**plan.kernels, "k0": replace(plan.kernels["k0"], overlap=False)})
     near = settled(graph, waiting)
-    assert [s.relay for s in near.kernels.values()] == [False, True, True]
+    assert [s.words["relay"] for s in near.kernels.values()] == [False, True, True]
     other = Schedule({**near.kernels, "k0": plan.kernels["k0"]})
-    assert [s.relay for s in settled(graph, other, near).kernels.values()] == [True, True, False]
+    assert [s.words["relay"] for s in settled(graph, other, near).kernels.values()] == [True, True, False]
     alone = product_graph("matmul")
-    assert not settled(alone, choosing(schedule(alone), overlap=True, relay=True)).kernels["k0"].relay
+    assert not settled(alone, choosing(schedule(alone), overlap=True, relay=True)).kernels["k0"].words["relay"]
     assert [t.name for t in graph.inputs if t.name in awaited(graph, graph.kernels[1], waiting)] == []
 
 
@@ -520,8 +522,8 @@ def test_in_front_of_the_library_nothing_is_relayed() -> None:
     graph = parse_mugraph(TWO)
     library = replace(graph.kernels[1], kind="library", roles=())
     graph = replace(graph, kernels=(graph.kernels[0], library))
-    plan = Schedule({"k0": replace(schedule(parse_mugraph(TWO), "m=1").kernels["k0"], overlap=True, relay=True)})
-    assert not settled(graph, plan).kernels["k0"].relay
+    plan = Schedule({"k0": schedule(parse_mugraph(TWO), "m=1").kernels["k0"].choosing(overlap=True, relay=True)})
+    assert not settled(graph, plan).kernels["k0"].words["relay"]
     assert orders_of(graph, plan) == [["wait_for_data", "release_next", "X"]]
 
 
@@ -565,7 +567,8 @@ def step_plan(graph: MuGraph, name: str, tiles: str) -> Schedule:
     """The first kernel has one row in a program instance, and the second these tiles."""
     first, second = AHEAD_OF_TIME[name]
     plan = choosing(schedule(graph, tiles), overlap=True).kernels
-    return Schedule({"k0": replace(plan["k0"], tiles=(("m", 1),), **first), "k1": replace(plan["k1"], **second)})
+    rows = replace(plan["k0"], tiles=(("m", 1),))
+    return Schedule({"k0": rows.choosing(**first), "k1": plan["k1"].choosing(**second)})
 
 
 @pytest.mark.parametrize("name", AHEAD_OF_TIME)
@@ -573,7 +576,10 @@ def test_calls_that_follow_each_other(name: str) -> None:
     """The CPU runs one kernel after another: this is about the text of the next test, and what it compares."""
     graph = parse_mugraph(STEP)
     plan = step_plan(graph, name, "m=16 n=16 k=16")
-    assert [s.relay for s in settled(graph, plan).kernels.values()] == [name == "relay", name == "relay of the last"]
+    assert [s.words["relay"] for s in settled(graph, plan).kernels.values()] == [
+        name == "relay",
+        name == "relay of the last",
+    ]
     run = steps(graph, plan, "cpu", 3)
     alone = [y.clone() for y in run(True)]
     assert all(map(torch.equal, alone, run(False)))

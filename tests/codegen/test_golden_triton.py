@@ -17,7 +17,7 @@ import pytest
 from mirage_cli.codegen.export import launch_sizes
 from mirage_cli.codegen.triton import emit_kernel
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.schedule import CHOICES, COUNTS, KernelSchedule, Schedule
+from mirage_cli.ir.schedule import WORDS, KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph, print_mugraph
 
 FOLDER = Path(__file__).parents[1] / "golden" / "triton"
@@ -99,11 +99,10 @@ def test_schedules_parse_as_they_print() -> None:
     rng = random.Random(0)
     plain = KernelSchedule((("order", 16), ("k", 64)), ("order", "k"))
     for _ in range(200):
-        choices = {name: rng.random() < 0.5 for name in CHOICES}
-        counts = {name: rng.choice((0, 1, 4)) for name in COUNTS}
+        words = {word: rng.choice((False, True) if x is False else (0, 1, 4)) for word, x in WORDS.items()}
         numbers = {"warps": rng.choice((1, 8)), "split": rng.choice((1, 12)), "group": rng.choice((1, 4))}
-        s = replace(plain, **choices, **counts, **numbers)
-        assert KernelSchedule.parse(str(s)) == s
+        s = replace(plain, **numbers).choosing(**words)
+        assert KernelSchedule.parse(str(s)) == KernelSchedule.from_json(s.to_json()) == s
     nothing = KernelSchedule((), ())
     assert KernelSchedule.parse(str(nothing)) == nothing
     with pytest.raises(ValueError, match="no warp"):

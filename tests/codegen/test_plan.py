@@ -21,7 +21,7 @@ from mirage_cli.codegen.plan import KernelPlan, Statement
 from mirage_cli.codegen.planner import plan_kernel
 from mirage_cli.codegen.triton import emit_kernel
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.schedule import CHOICES, KernelSchedule, Schedule
+from mirage_cli.ir.schedule import WORDS, KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.tune.space import settled
 from tests.codegen.test_golden_triton import FILES, given
@@ -206,9 +206,8 @@ def drawn(graph: MuGraph, schedule: Schedule, rng: random.Random) -> Schedule:
     """The schedule with choices at random."""
     kernels: dict[str, KernelSchedule] = {}
     for name, k in schedule.kernels.items():
-        choices = {c: rng.random() < 0.5 for c in CHOICES}
-        counts = {"ahead": rng.choice((0, 1, 4)), "lead": rng.choice((0, 2, 4)), "share": rng.choice((0, 2, 4))}
-        kernels[name] = replace(k, **choices, **counts)
+        words = {word: rng.choice((False, True) if x is False else (0, 2, 4)) for word, x in WORDS.items()}
+        kernels[name] = k.choosing(**words)
     return Schedule(kernels)
 
 

@@ -6,7 +6,6 @@ import importlib
 import math
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -648,11 +647,11 @@ def test_compiled(arch: int, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: 
     with CompileFarm(arch, workers=2) as farm:
         for name, (graph, tiles, chunks) in COMPILED.items():
             given = schedule(graph, tiles, chunks=chunks)
-            chosen = {k: replace(s, overlap=True, fetch=True, ahead=2, lead=1) for k, s in given.kernels.items()}
+            chosen = {k: s.choosing(overlap=True, fetch=True, ahead=2, lead=1) for k, s in given.kernels.items()}
             overlapping = Schedule(chosen)
             source = kernels_source(graph, overlapping)
             assert source.count("    wait_for_data()\n") == source.count("    release_next()\n") == len(given.kernels)
-            leads = sum(s.lead for s in settled(graph, overlapping).kernels.values())
+            leads = sum(s.words["lead"] for s in settled(graph, overlapping).kernels.values())
             assert source.count("        release_before(") == leads
             job = Candidate(name, source, timeout_s=60)
             ((_, kernels),) = farm.compile_all([job], specs(graph, graph.inputs), specs(graph, graph.outputs))

@@ -14,7 +14,7 @@ import signal
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pytest
@@ -22,10 +22,7 @@ import pytest
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.program import Program
-from mirage_cli.ir.schedule import CHOICES, COUNTS, Schedule
-from mirage_cli.pipeline.searching import Options, Plan, search_program
-from mirage_cli.spec.reader import parse_spec
-from mirage_cli.target.gpus import find_target
+from mirage_cli.ir.schedule import WORDS, Schedule
 from mirage_cli.tune.interpreted import Interpreter, reduced_schedule
 from mirage_cli.tune.space import first_schedules
 from tests.codegen.test_access import elements_fetched
@@ -443,8 +440,8 @@ def plan_sources(p: Plan) -> dict[str, str]:
 
 def choosing(schedule: Schedule) -> Schedule:
     """With everything on that a schedule may do or leave; every other kernel relays, which leaves `early` no part."""
-    on = dict.fromkeys(CHOICES, True) | dict.fromkeys(COUNTS, 2)
-    return Schedule({n: replace(s, **on | {"relay": i % 2 == 1}) for i, (n, s) in enumerate(schedule.kernels.items())})
+    on = {word: x is False or 2 for word, x in WORDS.items()}
+    return Schedule({n: s.choosing(**{**on, "relay": i % 2 == 1}) for i, (n, s) in enumerate(schedule.kernels.items())})
 
 
 def instances(source: str) -> int:

@@ -22,7 +22,7 @@ import pytest
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.schedule import CHOICES, COUNTS, KernelSchedule, Schedule
+from mirage_cli.ir.schedule import WORDS, KernelSchedule, Schedule
 from mirage_cli.ir.text import canonical_text, parse_mugraph
 from mirage_cli.pipeline.optimize import finish
 from mirage_cli.pipeline.problem import key_of
@@ -250,7 +250,7 @@ def test_the_study_predicts_what_the_tuner_predicts() -> None:
 
 
 def with_overlap(schedule: Schedule, kernel: str, overlap: bool) -> Schedule:
-    one = replace(schedule.kernels[kernel], overlap=overlap, fetch=False, ahead=0)
+    one = schedule.kernels[kernel].choosing(overlap=overlap, fetch=False, ahead=0)
     return Schedule({**schedule.kernels, kernel: one})
 
 
@@ -259,7 +259,7 @@ def test_a_share_of_four_tiles_is_as_much_traffic_as_one_tile() -> None:
     base = replace(first_schedules(graph, H200, 1)[0].kernels["k0"], overlap=True)
 
     def us(ahead: int, share: int) -> float:
-        plan = Schedule({"k0": replace(base, ahead=ahead, share=share)})
+        plan = Schedule({"k0": base.choosing(ahead=ahead, share=share)})
         return total_us(graph, plan, H200, models(graph))
 
     assert us(1, 0) == us(4, 4) < us(4, 2) < us(4, 0)
@@ -362,8 +362,8 @@ def test_the_first_of_the_first_schedules_is_the_best_that_is_predicted(name: st
 @pytest.mark.parametrize("name", SPACES)
 def test_neighbours_differ_in_what_they_say(name: str) -> None:
     graph = golden(name)
-    choices = [c for c in CHOICES if c != "specialize"]  # not on this GPU
-    names = ("tiles", "order", "warps", "stages", *choices, *COUNTS)
+    words = [word for word in WORDS if word != "specialize"]  # not on this GPU
+    names = ("tiles", "order", "warps", "stages", *words)
     changed: Counter[str] = Counter()
     for start in first_schedules(graph, H200, 6):
         near = neighbours(graph, [start], H200)[0]
@@ -373,8 +373,8 @@ def test_neighbours_differ_in_what_they_say(name: str) -> None:
         assert all(settled(graph, s) == s for _, s in near)
         assert [us for us, _ in near] == sorted(us for us, _ in near)
         for _, s in near:
-            pairs = [(s.kernels[k], start.kernels[k]) for k in s.kernels]
-            changed.update(n for a, b in pairs for n in names if getattr(a, n) != getattr(b, n))
+            pairs = [(s.kernels[k].to_json(), start.kernels[k].to_json()) for k in s.kernels]
+            changed.update(n for a, b in pairs for n in names if a[n] != b[n])
     # gated_mlp: one kernel, with no load but those of products in a loop
     idle = {"tf32x3"} | ({"stream", "fetch", "read", "relay"} if name == "gated_mlp" else set[str]())
     assert set(changed) == set(names) - idle
@@ -398,7 +398,7 @@ def test_neighbours_change_one_kernel_or_the_number_of_chunks() -> None:
     start = first_schedules(graph, H200, 1)[0]
     for _, s in neighbours(graph, [start], H200)[0]:
         changed = [k for k in s.kernels if s.kernels[k] != start.kernels[k]]
-        both = s.kernels["k1"].relay or s.kernels["k0"].split != start.kernels["k0"].split
+        both = s.kernels["k1"].words["relay"] or s.kernels["k0"].split != start.kernels["k0"].split
         assert len(changed) == 1 or both, str(s)
 
 
@@ -410,14 +410,15 @@ def test_neighbours_start_all_kernels_ahead_of_time_together() -> None:
     start = first_schedules(graph, H200, 1)[0]
     near = [s for _, s in neighbours(graph, [start], H200)[0]]
     both = [s for s in near if all(s.kernels[k] != start.kernels[k] for k in s.kernels)]
-    assert {s.kernels["k1"].ahead for s in both} >= {1, 2, 4, 8}
-    relayed = {(s.kernels["k1"].lead, s.kernels["k1"].ahead) for s in both if s.kernels["k0"].relay}
+    words = [{k: s.kernels[k].words for k in s.kernels} for s in both]
+    assert {w["k1"]["ahead"] for w in words} >= {1, 2, 4, 8}
+    relayed = {(w["k1"]["lead"], w["k1"]["ahead"]) for w in words if w["k0"]["relay"]}
     assert relayed == {(2, 1), (2, 2), (4, 1), (4, 2)}
-    by_last = {s.kernels["k1"].ahead for s in both if s.kernels["k1"].relay}
+    by_last = {w["k1"]["ahead"] for w in words if w["k1"]["relay"]}
     assert by_last == {0, 1, 2}
     for s in both:
-        first, last = s.kernels["k0"], s.kernels["k1"]
-        assert first.fetch and first.relay + last.early + last.relay == 1, str(s)
+        first, last = s.kernels["k0"].words, s.kernels["k1"].words
+        assert first["fetch"] and first["relay"] + last["early"] + last["relay"] == 1, str(s)
         assert {s.kernels[k].tiles for k in s.kernels} == {start.kernels[k].tiles for k in start.kernels}
 
 
