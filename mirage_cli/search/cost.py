@@ -193,7 +193,8 @@ def whole_block(m: Model, d: str, sizes: Mapping[str, int]) -> float:
 
 def elements_of(block: Mapping[str, Array] | Mapping[str, float], axes: Sequence[str]) -> Any:
     """Of a block over these axes."""
-    return reduce(mul, [block[a] for a in axes]) if axes else 1.0
+    blocks: list[Any] = [block[a] for a in axes]
+    return reduce(mul, blocks) if blocks else 1.0
 
 
 def held(m: Model, block: Mapping[str, Array] | Mapping[str, float], zero: Array | float) -> tuple[Any, Any]:
