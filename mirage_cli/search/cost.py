@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, reduce
 from math import prod
+from operator import mul
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -190,18 +192,20 @@ def whole_block(m: Model, d: str, sizes: Mapping[str, int]) -> float:
     return float(max(next_power_of_two(sizes[d]), MIN_DOT if d in m.matrix_axes and sizes[d] > 1 else 1))
 
 
-def elements_of(block: Mapping[str, Array], axes: Sequence[str]) -> Array | float:
+def elements_of(block: Mapping[str, Array] | Mapping[str, float], axes: Sequence[str]) -> Any:
     """Of a block over these axes."""
-    return reduce(np.multiply, [block[a] for a in axes]) if axes else 1.0
+    blocks: list[Any] = [block[a] for a in axes]
+    return reduce(mul, blocks) if blocks else 1.0
 
 
-def held(m: Model, block: Mapping[str, Array], zero: Array) -> tuple[Array, Array]:
+def held(m: Model, block: Mapping[str, Array] | Mapping[str, float], zero: Array | float) -> tuple[Any, Any]:
     """Elements of the largest value, and of all accumulators."""
     largest = reduce(np.maximum, (elements_of(block, v) for v in m.values), zero + 1.0)
     return largest, sum((elements_of(block, a) for a in m.accumulators), zero)
 
 
-def fits(largest: Array, accumulated: Array) -> NDArray[np.bool_]:
+def fits(largest: Array | float, accumulated: Array | float) -> Any:
+    """Whether a program instance may hold so many elements."""
     return (largest <= MAX_BLOCK) & (accumulated <= MAX_ACCUMULATORS)
 
 
@@ -213,7 +217,7 @@ def estimate(
     zero = np.zeros_like(warps)
 
     @cache
-    def elements(axes: tuple[str, ...]) -> Array | float:
+    def elements(axes: tuple[str, ...]) -> Any:
         return elements_of(block, axes)
 
     def term(name: str, value: Array, otherwise: Array | float) -> Array:

@@ -210,8 +210,8 @@ class _Search:
             looked_at: Counter[tuple[int, bool]] = Counter()
             for same in sorted(by_leaves.values(), key=lambda same: self.least_traffic(targets, same)):
                 e = same[0][1]
-                if self.prune and self.traffic_us((*targets, *e.leaves)) > self.ceiling:
-                    self.space.cuts["more memory traffic than the greedy plan has time for"] += len(same)
+                if self.prune and self.traffic_us((*targets, *e.leaves)) > self.time_for(targets):
+                    self.space.cuts["more memory traffic than there is time for"] += len(same)
                     continue
                 kind = sum(not self.d.is_input(f) for f in e.leaves), e.faithful(self.d.names)
                 looked_at[kind] += 1
@@ -243,6 +243,9 @@ class _Search:
             if self.prune and i >= 2 * limit:
                 self.space.cuts["more work from the same leaves"] += len(same) - i
                 break
+            if self.prune and self.least_arithmetic_us(e) > self.time_for(e.targets):
+                self.space.cuts["more arithmetic than there is time for"] += 1
+                continue
             if self.deadline():
                 raise OutOfTimeError
             for c in self.plans_of(e, enough):
@@ -260,6 +263,28 @@ class _Search:
                 rate = self.target.tensor_flops_per_us if s.op == "dot" else self.target.fp32_flops_per_us
                 total += OPS[s.op].flops * space * reduced / rate
         return total
+
+    def least_arithmetic_us(self, e: Expansion) -> float:
+        """The least time of an expansion's arithmetic in the cost model, equal steps once, products beside all else;
+        0 where masks may leave a part of it out."""
+        if any(self.space.types[f] == "bool" for f, _ in e.chosen):
+            return 0.0
+        products = others = 0.0
+        for s in {s for _, node in e.chosen for s in node.steps}:
+            operands = [a for a in s.args if isinstance(a, Form)]
+            space = float(prod(self.sizes[a] for a in frozenset[str]().union(*(f.dims for f in operands))))
+            if s.op == "dot":
+                products += OPS["dot"].flops * space
+            else:  # by a number it multiplies
+                others += OPS["mul" if s.op == "div" and len(operands) < 2 else s.op].flops * space
+        return max(products / self.target.tensor_flops_per_us, others / (self.target.fp32_flops_per_us * cost.SIMD))
+
+    def time_for(self, targets: tuple[Form, ...]) -> float:
+        """Microseconds that a kernel for these classes may take in a kernel graph worth keeping: what the last kernel
+        takes at least is not its own."""
+        outputs = self.d.outputs
+        last = self.costed.get(outputs) if len(outputs) == 1 and outputs != targets else None
+        return self.ceiling - (last[0].us + cost.GAP_US if last else 0.0)
 
     def traffic_us(self, forms: tuple[Form, ...]) -> float:
         """The least time to move these classes through device memory once."""
@@ -331,6 +356,8 @@ class _Search:
                 budget = min(budget, self.space.bounds.slack * best[0][0])
                 if len(best) == self.space.bounds.plans:  # what costs more than the last of them is not kept
                     budget = min(budget, best[-1][0])
+                if required == frozenset(self.d.outputs):
+                    self.ceiling = min(self.ceiling, budget)
         self.memo[key] = (asked, best)
         return best
 

@@ -150,7 +150,7 @@ def _choices_of_roles(base: Kernel, sizes: Mapping[str, int]) -> Iterator[Roles 
             return
         dim = base.roles[len(chosen)][0]
         for role in roles_of(dim):
-            here = (*chosen, (dim, role))
+            here: Roles = (*chosen, (dim, role))
             held = {a for a, r in here if r == "tile"}
             walked = [a for a, r in chosen if r in ("loop", "split")]
             if role == "tile" and any(prod(sizes[a] for a in space if a in held) > MAX_BLOCK for space in spaces):

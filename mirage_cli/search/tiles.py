@@ -118,9 +118,11 @@ def choices(
 
 def best_schedule(m: Model, sizes: Mapping[str, int], target: Target) -> tuple[float, KernelSchedule] | None:
     """The coarse tiles with the least predicted time, or None where no blocks fit."""
-    found = choices(m, sizes, target, [default_order(m)], coarse=True)
-    if not len(found.order):
+    least = {d: min(o) for d, o in tile_options(m, sizes, coarse=True).items()}
+    least |= {d: whole_block(m, d, sizes) for d in m.whole}
+    if not fits(*held(m, least, 0.0)):
         return None
+    found = choices(m, sizes, target, [default_order(m)], coarse=True)
     us = estimate(m, found.batch, sizes, target).us
     best = int(us.argmin())
     return (float(us[best]), found.schedule(best)) if np.isfinite(us[best]) else None

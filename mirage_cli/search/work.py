@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -162,7 +162,7 @@ def _elementwise(
     eqns: Sequence[Eqn], rows: Mapping[frozenset[str], tuple[str, ...]], loads: set[str]
 ) -> tuple[tuple[tuple[str, ...], float, tuple[str, ...]], ...]:
     """The axes over which equations compute, operations for an element, and the rows of the operand they are in."""
-    found: Counter[tuple[tuple[str, ...], tuple[str, ...]]] = Counter()
+    found: defaultdict[tuple[tuple[str, ...], tuple[str, ...]], float] = defaultdict(float)
     for e in eqns:
         space = _space(e)
         operand = rows.get(frozenset(space), ())

@@ -23,6 +23,9 @@ from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import WORDS, Schedule
+from mirage_cli.pipeline.searching import Options, Plan, search_program
+from mirage_cli.spec.reader import parse_spec
+from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import Interpreter, reduced_schedule
 from mirage_cli.tune.space import first_schedules
 from tests.codegen.test_access import elements_fetched
