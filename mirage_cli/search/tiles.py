@@ -44,6 +44,8 @@ def _options(m: Model, d: str, size: int, coarse: bool) -> list[int]:
         choices = [64, 512, 2048] if coarse else [32, 64, 128, 256, 512, 1024, 2048, 4096]
         if len(m.kernel.with_role("loop", "split")) > 1:
             choices = [1, 8, *choices]  # blocks are of all these axes together
+        if len(m.kernel.roles) == 1:
+            choices = [*choices, 8192, 16384]  # and here of no other: what is in flight hides the latency of memory
     return [t for t in choices if t <= top] or [top]
 
 
