@@ -2,8 +2,8 @@
 
     sum(X[b, c, y, x]; c, y, x)  -->  sum(X[b, cyx]; cyx)        cyx = c*y*x
 
-Tensors are row-major, so the merged program addresses the same memory. Its `dims` keep the parts beside the merged axes:
-whoever makes or checks tensors has the sizes of both, and whoever changes sizes changes those of the parts.
+Tensors are row-major, so the merged program addresses the same memory. Its `dims` keep the parts beside the merged
+axes: whoever makes or checks tensors has the sizes of both, and whoever changes sizes changes those of the parts.
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ def _options(m: Model, d: str, size: int, coarse: bool) -> list[int]:
         if coarse:
             choices = choices[1:] if walked else choices[:-1]
         fitting = [t for t in choices if t <= top] or [MIN_DOT]
-        single = [1] if d in m.grid and (size < MIN_DOT or (not coarse and top <= 256)) else []
+        several = len(m.matrix_axes & set(m.grid)) > 2  # of which one block cannot hold MIN_DOT of each
+        single = [1] if d in m.grid and (size < MIN_DOT or several or (not coarse and top <= 256)) else []
         if walked and any(d in p.summed and len(p.summed) > 1 for w in m.segments for p in w.dots):
             single = [1]  # walked one by one: the product sums over blocks of the others
             fitting = fitting if size > MIN_DOT else []

@@ -30,6 +30,8 @@ SMALL = 16
 """A dimension up to this size keeps it."""
 BATCH = 3
 """The size that stands for a batch axis of contractions: its positions repeat one another's work."""
+SPACE = 1 << 22
+"""Elements of the space of one equation at reduced sizes, beyond which the longest axes are made BATCH long."""
 PART = 3
 """The size that stands for a part of a merged axis, but its last, with which it is about as long as one of REDUCED."""
 FEW = 24
@@ -74,6 +76,11 @@ def reduced_sizes(program: Program, variant: int = 0) -> dict[str, int]:
         if root[d] not in batch
     }
 
+    lowered = lower(program)
+    for d in sorted(roots, key=lambda d: (-small[d], d)):
+        if _largest_space(lowered.resized({a: min(sizes[a], small[root[a]]) for a in sizes})) > SPACE:
+            small[d] = BATCH
+
     def reduced(d: str) -> int:
         if d in part:
             return max(part[d], 2)
@@ -82,6 +89,12 @@ def reduced_sizes(program: Program, variant: int = 0) -> dict[str, int]:
         return small[root[d]] if sizes[d] > SMALL else sizes[d]
 
     return {d: min(sizes[d], reduced(root[d])) for d in sizes}
+
+
+def _largest_space(program: Program) -> int:
+    """Elements of the largest space of an equation: the axes of its result, and those that it sums over."""
+    sizes = program.sizes
+    return max((prod(sizes[a] for a in {*e.dims, *e.axes}) for e in program.eqns if e.op != "rename"), default=1)
 
 
 def _same_axes(program: Program) -> dict[str, str]:

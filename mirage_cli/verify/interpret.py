@@ -69,7 +69,9 @@ def run_mugraph(
         return semantics.seen_as(value, dims, tuple(graph.sizes[d] for d in dims))
 
     memories: dict[str, Memory] = {
-        t.name: semantics.input(t.name, seen(inputs[t.name], t.dims, t), t.dims) for t in graph.inputs if t.name in inputs
+        t.name: semantics.input(t.name, seen(inputs[t.name], t.dims, t), t.dims)
+        for t in graph.inputs
+        if t.name in inputs
     }
     shapes = {t.name: tuple(graph.sizes.get(d, 0) for d in t.dims) for t in graph.inputs}
     for kernel in graph.kernels:

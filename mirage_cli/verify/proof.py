@@ -75,7 +75,7 @@ class _PlainAlgebra(Algebra):
 
 
 class _Forms:
-    """The forms of values, with every axis of `pairs` as two, and the size of one of `parts` as the product of theirs."""
+    """The forms of values, with every axis of `pairs` as two, and the size of a merged axis as that of its parts."""
 
     def __init__(self, pairs: Mapping[str, str], parts: Mapping[str, tuple[str, ...]]) -> None:
         self.pairs, self.parts, self.algebra = pairs, parts, _PlainAlgebra()
