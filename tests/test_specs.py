@@ -274,10 +274,11 @@ def test_several_axes_are_reduced_together(dtype: str, text: str, dims: str) -> 
 
 
 def test_a_product_over_heads_walks_them_where_they_do_not_fit_a_block() -> None:
-    """An attention's output projection: 20 heads of 128, padded to 32, would be more than registers hold."""
+    """An attention's output projection: 20 heads of 128, padded to 32, would be more than registers hold. The weights
+    have them in another order: they are no one axis."""
     program = parse_spec(
         "name: projection\ndims: {m: 64, h: 20, d: 128, n: 4096}\ndtype: float32\n"
-        "inputs: {T: [m, h, d], W: {dims: [h, d, n], scale: 0.02}}\n"
+        "inputs: {T: [m, h, d], W: {dims: [d, h, n], scale: 0.02}}\n"
         "program: |\n  O = dot(T, W, h, d)\noutputs: {O: [m, n]}\n"
     ).at()
     found = search_program(program, H200, Options())

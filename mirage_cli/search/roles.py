@@ -18,13 +18,15 @@ from mirage_cli.ir.mugraph import Kernel, Load, Role, Store, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError, place
 from mirage_cli.ir.program import Eqn, Tensor, equation
-from mirage_cli.ir.schedule import KernelSchedule
+from mirage_cli.ir.schedule import KernelSchedule, next_power_of_two
 from mirage_cli.search.expand import Expansion, Written, equations, sort_axes
 
 TILE_LIMIT = 16384
 """A dimension longer than this is not held whole in one block."""
 MAX_BLOCK = 65536
 """Elements of the largest block that a program instance may hold in registers."""
+CROWDED = 1024
+"""Elements that short reduced axes may have together, before each of them may be walked as well as held whole."""
 SPLIT_MINIMUM = 128
 """A dimension shorter than this is not split over program instances."""
 
@@ -108,6 +110,9 @@ def plans(
         *base.value_dims().values(),
         *(tuple({*q.dims, *q.axes}) for q in base.body if OPS[q.op].kind == "reduction"),
     }
+    for dims in spaces:
+        short = {a for a in dims if a in reduced and 1 < sizes[a] <= 16}
+        together |= short if prod(next_power_of_two(sizes[a]) for a in short) > CROWDED else set()
     choices: list[list[Role]] = []
     for dim, role in base.roles:
         if dim not in reduced:
