@@ -113,6 +113,7 @@ def explain(
     with open_store(db) as store:
         _, entry = best_of(store, spec, dim, dtype, target)
         verdict = verdict_of(store, entry.best.mugraph)
+        merged = merged_axes(store, entry.best.mugraph)
     try:
         parts = explanation(entry.best.document)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -121,8 +122,23 @@ def explain(
     for part in parts:
         out.print(part)
     if verdict is not None:
-        rows = [("claim", verdict.claim), *(("outside the theorem", x) for x in verdict.outside)]
+        rows = [
+            ("claim", verdict.claim),
+            *([("merged axes", merged)] if merged else []),
+            *(("outside the theorem", x) for x in verdict.outside),
+        ]
         out.print(mapping_table("verified", rows))
+
+
+def merged_axes(store: Any, id: str) -> str:
+    """`cyx = c*y*x`: the axes that are several of the program's in this μGraph; empty where there are none."""
+    from mirage_cli.ir.text import parse_mugraph
+
+    try:
+        merged = parse_mugraph(store.show(id)[0].mugraph.text).merged
+    except UnknownIdError:
+        return ""
+    return ", ".join(f"{name} = {'*'.join(parts)}" for name, parts in merged)
 
 
 def verdict_of(store: Any, id: str) -> Any:
