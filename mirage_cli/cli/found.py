@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,6 +27,9 @@ from mirage_cli.cli.shared import (
 )
 from mirage_cli.errors import DamagedResultError, MirageError, UnknownIdError
 from mirage_cli.target.files import read_bytes, write_text
+
+if TYPE_CHECKING:
+    from mirage_cli.store.store import Store
 
 MAX_KERNEL_BYTES = 1 << 24
 
@@ -115,6 +118,7 @@ def explain(
     with open_store(db) as store:
         _, entry = best_of(store, spec, dim, dtype, target)
         verdict = verdict_of(store, entry.best.mugraph)
+        merged = merged_axes(store, entry.best.mugraph)
     try:
         parts = explanation(Result.from_json(entry.best.document))
     except DamagedResultError as error:
@@ -123,8 +127,23 @@ def explain(
     for part in parts:
         out.print(part)
     if verdict is not None:
-        rows = [("claim", verdict.claim), *(("outside the theorem", x) for x in verdict.outside)]
+        rows = [
+            ("claim", verdict.claim),
+            *([("merged axes", merged)] if merged else []),
+            *(("outside the theorem", x) for x in verdict.outside),
+        ]
         out.print(mapping_table("verified", rows))
+
+
+def merged_axes(store: Store, id: str) -> str:
+    """`cyx = c*y*x`: the axes that are several of the program's in this μGraph; empty where there are none."""
+    from mirage_cli.ir.text import parse_mugraph
+
+    try:
+        merged = parse_mugraph(store.show(id)[0].mugraph.text).merged
+    except UnknownIdError:
+        return ""
+    return ", ".join(f"{name} = {'*'.join(parts)}" for name, parts in merged)
 
 
 @app.command()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from mirage_cli.codegen.torch_source import axis_letters
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store
-from mirage_cli.ir.program import DTYPE_BYTES
+from mirage_cli.ir.program import DTYPE_BYTES, unmerged
 
 Dims = tuple[str, ...]
 
@@ -30,7 +30,7 @@ def library_kernel(graph: MuGraph, kernel: Kernel, sizes: Mapping[str, int], nam
 def makes_result(graph: MuGraph, kernel: Kernel) -> bool:
     """Whether the function returns its result where it is given no tensor for it: PyTorch makes one in less time."""
     p = _product(graph, kernel)
-    if p.groups is None or len(set(p.dtypes)) > 1:
+    if p.groups is None or len(set(p.dtypes)) > 1 or _has_other_shape(graph, p.store):
         return False
     batch, rows, columns, _ = p.groups
     return len(batch) <= 1 == len(rows) == len(columns) and p.store.dims == (*batch, *rows, *columns)
@@ -44,20 +44,21 @@ def library_call(graph: MuGraph, kernel: Kernel, sizes: Mapping[str, int], names
     """
     p = _product(graph, kernel)
     a, b, store, dtypes = p.a, p.b, p.store, p.dtypes
-    out = names[store.buffer]
     if p.groups is None:
         letters = axis_letters((*a.dims, *b.dims))
         spell = ["".join(letters[d] for d in dims) for dims in (a.dims, b.dims, store.dims)]
-        left, right = _converted([names[a.buffer], names[b.buffer]], dtypes)
+        left, right, out = (_seen(graph, x, sizes, names) for x in (a, b, store))
+        left, right = _converted([left, right], dtypes)
         return f'{out}.copy_(torch.einsum("{spell[0]},{spell[1]}->{spell[2]}", {left}, {right}))'
     batch, rows, columns, summed = p.groups
     function = "torch.bmm" if batch else "torch.mm"
-    left = _matrix(names[a.buffer], a.dims, (batch, rows, summed), sizes)
-    right = _matrix(names[b.buffer], b.dims, (batch, summed, columns), sizes)
+    left = _matrix(graph, a, (batch, rows, summed), sizes, names)
+    right = _matrix(graph, b, (batch, summed, columns), sizes, names)
+    result = _matrix(graph, store, (batch, rows, columns), sizes, names)
     if len(set(dtypes)) == 1:
-        return f"{function}({left}, {right}, out={_matrix(out, store.dims, (batch, rows, columns), sizes)})"
+        return f"{function}({left}, {right}, out={result})"
     left, right = _converted([left, right], dtypes)
-    return f"{_matrix(out, store.dims, (batch, rows, columns), sizes)}.copy_({function}({left}, {right}))"
+    return f"{result}.copy_({function}({left}, {right}))"
 
 
 class _Product(NamedTuple):
@@ -103,12 +104,30 @@ def _side_by_side(group: Dims, dims: Dims) -> bool:
     return not group or dims[(start := dims.index(group[0])) : start + len(group)] == group
 
 
-def _matrix(name: str, dims: Dims, groups: tuple[Dims, Dims, Dims], sizes: Mapping[str, int]) -> str:
+def _has_other_shape(graph: MuGraph, x: Load | Store) -> bool:
+    """Whether the tensor is one of the program's, which has the parts of its merged axes. Buffers are our own."""
+    dims = graph.tensors()[x.buffer].dims
+    return unmerged(dims, graph.merged) != dims and x.buffer not in {t.name for t in graph.buffers}
+
+
+def _seen(graph: MuGraph, x: Load | Store, sizes: Mapping[str, int], names: Mapping[str, str]) -> str:
+    """The tensor with the axes that the μGraph gives it."""
+    name = names[x.buffer]
+    return f"{name}.view({', '.join(str(sizes[d]) for d in x.dims)})" if _has_other_shape(graph, x) else name
+
+
+def _matrix(
+    graph: MuGraph,
+    x: Load | Store,
+    groups: tuple[Dims, Dims, Dims],
+    sizes: Mapping[str, int],
+    names: Mapping[str, str],
+) -> str:
     """A view of the tensor as (batch, rows, columns), or (rows, columns) where there is no batch."""
-    wanted = groups if groups[0] else groups[1:]
+    wanted, dims = groups if groups[0] else groups[1:], x.dims
     in_memory = sorted(wanted, key=lambda g: dims.index(g[0]) if g else len(dims))
-    text = name
-    if tuple(len(g) for g in in_memory) != (1,) * len(dims):
+    text = names[x.buffer]
+    if tuple(len(g) for g in in_memory) != (1,) * len(dims) or _has_other_shape(graph, x):
         text += f".view({', '.join(str(math.prod(sizes[d] for d in g)) for g in in_memory)})"
     if in_memory == list(wanted):
         return text

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from mirage_cli.ir.program import Eqn, Tensor
+from mirage_cli.ir.program import Eqn, Merged, Tensor, resized_dims
 
 Role = Literal["grid", "split", "loop", "tile"]
 
@@ -97,6 +97,8 @@ class MuGraph:
     """A plan for one program at given sizes. Kernels run in order; `buffers` are intermediates in device memory.
 
     dims: every axis with its size. Chunk axes (`split_axis`) are not among them: the schedule sets their size.
+    merged: the axes among them that stand for several of the program's. Tensors of the program that have such an axis
+        are given and returned in the program's own shape, and seen as this one: the memory is the same.
     """
 
     name: str
@@ -106,6 +108,7 @@ class MuGraph:
     outputs: tuple[Tensor, ...]
     buffers: tuple[Tensor, ...]
     kernels: tuple[Kernel, ...]
+    merged: Merged = ()
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -123,7 +126,7 @@ class MuGraph:
 
     def resized(self, sizes: Mapping[str, int]) -> MuGraph:
         """The same structure at other sizes."""
-        return replace(self, dims=tuple((name, sizes.get(name, size)) for name, size in self.dims))
+        return replace(self, dims=resized_dims(self.dims, self.merged, sizes))
 
 
 def exact_values(

@@ -64,12 +64,38 @@ class Eqn:
         return f"{self.out}[{', '.join(self.dims)}] = {self.op}({joined})"
 
 
+Merged = tuple[tuple[str, tuple[str, ...]], ...]
+"""Axes that are several others in one (`ir.merge`), each with these parts, outermost first."""
+
+
+def unmerged(dims: Iterable[str], merged: Merged) -> tuple[str, ...]:
+    """These axes, with the parts of merged ones in their place."""
+    parts = dict(merged)
+    return tuple(p for d in dims for p in parts.get(d, (d,)))
+
+
+def resized_dims(
+    dims: tuple[tuple[str, int], ...], merged: Merged, sizes: Mapping[str, int]
+) -> tuple[tuple[str, int], ...]:
+    """The axes at other sizes; those of merged axes follow from their parts."""
+    found = {name: sizes.get(name, size) for name, size in dims}
+    found |= {name: math.prod(found[p] for p in parts) for name, parts in merged}
+    return tuple(found.items())
+
+
+def dims_text(dims: tuple[tuple[str, int], ...], merged: Merged) -> str:
+    """`m=16 h=8 d=64 hd=h*d`: every axis with its size, or with the parts that are merged in it."""
+    parts = dict(merged)
+    return " ".join(f"{d}={'*'.join(parts[d]) if d in parts else n}" for d, n in dims)
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """A tensor program. `eqns` may hold derived operators; `ir.derived.lower` replaces them by their definitions.
 
     dims: every axis with its size, in declaration order, which is also the order of axes inside a value.
     internals: results that are not the user's but a derived operator's on its way, which PyTorch does not round.
+    merged: the axes among `dims` that stand for several of the user's; none in a program as the user wrote it.
     """
 
     name: str
@@ -80,6 +106,7 @@ class Program:
     outputs: tuple[Tensor, ...]
     tolerance: float = 4.0
     internals: frozenset[str] = frozenset()
+    merged: Merged = ()
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -91,7 +118,7 @@ class Program:
 
     def resized(self, sizes: Mapping[str, int]) -> Program:
         """The same equations at other sizes; numbers that the spec computed from sizes stay as they were."""
-        return replace(self, dims=tuple((name, sizes.get(name, size)) for name, size in self.dims))
+        return replace(self, dims=resized_dims(self.dims, self.merged, sizes))
 
     def only(self, names: Iterable[str]) -> Program:
         """The same inputs, and of the outputs and equations those that these outputs need."""
@@ -122,7 +149,7 @@ class Program:
         return found
 
     def __str__(self) -> str:
-        lines = [f"program {self.name}", "dims " + " ".join(f"{n}={s}" for n, s in self.dims)]
+        lines = [f"program {self.name}", "dims " + dims_text(self.dims, self.merged)]
         lines += [f"input {t}" for t in self.inputs] + [f"  {e}" for e in self.eqns]
         return "\n".join(lines + [f"output {t}" for t in self.outputs]) + "\n"
 

@@ -14,7 +14,17 @@ from mirage_cli.errors import MirageError
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Role, Store, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError, Loop, place
-from mirage_cli.ir.program import DTYPES, Arg, Eqn, Tensor, equation, parse_number
+from mirage_cli.ir.program import (
+    DTYPES,
+    Arg,
+    Eqn,
+    Merged,
+    Tensor,
+    dims_text,
+    equation,
+    parse_number,
+    resized_dims,
+)
 
 _LONG = {short: name for name, short in DTYPES.items()}
 
@@ -31,7 +41,7 @@ class MuGraphTextError(MirageError):
 
 def canonical_text(graph: MuGraph) -> str:
     """The text without comments; equal for equal μGraphs."""
-    lines = [f"mugraph {graph.name} {graph.dtype}", "dims " + " ".join(f"{n}={s}" for n, s in graph.dims)]
+    lines = [f"mugraph {graph.name} {graph.dtype}", "dims " + dims_text(graph.dims, graph.merged)]
     for word, tensors in (("input", graph.inputs), ("output", graph.outputs), ("buffer", graph.buffers)):
         lines += [f"{word} {t}" for t in tensors]
     for k in graph.kernels:
@@ -129,6 +139,7 @@ def parse_mugraph(text: str) -> MuGraph:
     """Read a μGraph from its text. Raises MuGraphTextError with the number of the first line that is wrong."""
     name, dtype = "", ""
     dims: tuple[tuple[str, int], ...] = ()
+    merged: Merged = ()
     tensors: dict[str, list[Tensor]] = {"input": [], "output": [], "buffer": []}
     kernels: list[_KernelReader] = []
     for number, raw in enumerate(text.splitlines(), 1):
@@ -142,7 +153,7 @@ def parse_mugraph(text: str) -> MuGraph:
             elif word == "mugraph":
                 name, dtype = rest.split()
             elif word == "dims":
-                dims = tuple((n, int(s)) for n, s in (x.split("=") for x in rest.split()))
+                dims, merged = _dims(rest)
             elif word == "kernel":
                 dtypes = {t.name: t.dtype for group in tensors.values() for t in group}
                 kernels.append(_KernelReader(rest, tuple(n for n, _ in dims), dtypes))
@@ -156,8 +167,23 @@ def parse_mugraph(text: str) -> MuGraph:
     if not name or not graph_kernels:
         raise MuGraphTextError(1, text[:80], "a μGraph starts with `mugraph NAME DTYPE` and has at least one kernel")
     return MuGraph(
-        name, dims, dtype, tuple(tensors["input"]), tuple(tensors["output"]), tuple(tensors["buffer"]), graph_kernels
+        name,
+        dims,
+        dtype,
+        tuple(tensors["input"]),
+        tuple(tensors["output"]),
+        tuple(tensors["buffer"]),
+        graph_kernels,
+        merged,
     )
+
+
+def _dims(text: str) -> tuple[tuple[tuple[str, int], ...], Merged]:
+    """The axes of a `dims` line with their sizes, and those that others are merged in. Raises ValueError, KeyError."""
+    written = [(n, s) for n, s in (x.split("=") for x in text.split())]
+    merged = tuple((n, tuple(s.split("*"))) for n, s in written if "*" in s)
+    dims = tuple((n, 0 if "*" in s else int(s)) for n, s in written)
+    return resized_dims(dims, merged, {}), merged
 
 
 class _KernelReader:

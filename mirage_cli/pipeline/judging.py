@@ -29,7 +29,7 @@ def judge_file(programs: Sequence[Program], text: str, seed: int, target: Target
     """
     if text.lstrip().startswith("mugraph "):
         graph = parse_mugraph(text)
-        program = next((p for p in programs if p.sizes == graph.sizes), programs[0])
+        program = next((p for p in programs if graph.sizes | p.sizes == graph.sizes), programs[0])
         verdict = check_equivalence(lower(program), graph, seed)
         return {**asdict(verdict), "detail": str(verdict)}
     return judge_kernel(kernel_program(programs, text), text, seed, target)

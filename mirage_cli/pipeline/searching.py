@@ -18,6 +18,7 @@ from typing import Any
 
 from mirage_cli.errors import MirageError
 from mirage_cli.ir.derived import lower
+from mirage_cli.ir.merge import merge_axes
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
@@ -119,7 +120,8 @@ class Failed:
 def search_program(
     program: Program, target: Target, options: Options, interrupted: Callable[[], bool] = lambda: False
 ) -> Found:
-    """Search and verify. Runs without torch; the same seed gives the same result in any process.
+    """Search and verify. Runs without torch; the same seed gives the same result in any process. The search sees axes
+    that are one as one; the verifier compares what it finds with the program as it was written.
 
     interrupted: asked now and then; true ends the search with what it has.
     """
@@ -135,7 +137,7 @@ def search_program(
         return time.perf_counter() > end - VERIFYING * budget_s or interrupted()
 
     result = search(
-        lowered,
+        lower(merge_axes(program)),
         target,
         bounds=options.bounds,
         prune=options.prune,

@@ -476,7 +476,14 @@ class _Search:
                 kernels.append(kernel)
         dims = (*program.dims, *((a, self.sizes[a]) for a in d.algebra.aliases))
         graph = MuGraph(
-            program.name, dims, program.dtype, program.inputs, program.outputs, tuple(buffers), tuple(kernels)
+            program.name,
+            dims,
+            program.dtype,
+            program.inputs,
+            program.outputs,
+            tuple(buffers),
+            tuple(kernels),
+            program.merged,
         )
         if summed_twice(graph):
             return None

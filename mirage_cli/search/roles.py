@@ -17,13 +17,15 @@ from mirage_cli.ir.mugraph import Kernel, Load, Role, Store, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError, place
 from mirage_cli.ir.program import Eqn, Tensor, equation
-from mirage_cli.ir.schedule import KernelSchedule
+from mirage_cli.ir.schedule import KernelSchedule, next_power_of_two
 from mirage_cli.search.expand import Expansion, Written, equations, sort_axes
 
 TILE_LIMIT = 16384
 """A dimension longer than this is not held whole in one block."""
 MAX_BLOCK = 65536
 """Elements of the largest block that a program instance may hold in registers."""
+CROWDED = 1024
+"""Elements that short reduced axes may have together, before each of them may be walked as well as held whole."""
 SPLIT_MINIMUM = 128
 """A dimension shorter than this is not split over program instances."""
 
@@ -130,6 +132,9 @@ def _choices_of_roles(base: Kernel, sizes: Mapping[str, int]) -> Iterator[Roles 
     reduced = {a for q in reductions for a in q.axes}
     together = {a for q in reductions if q.op == "dot" and len(q.axes) > 1 for a in q.axes}
     spaces = {*dims.values(), *(tuple({*q.dims, *q.axes}) for q in reductions if OPS[q.op].kind == "reduction")}
+    for space in spaces:
+        short = {a for a in space if a in reduced and 1 < sizes[a] <= 16}
+        together |= short if prod(next_power_of_two(sizes[a]) for a in short) > CROWDED else set()
     inside = {(a, b) for q in reductions for v in q.values for a in q.axes for b in dims[v] if b not in q.axes}
     """Of these pairs, a loop over the first would stand inside one over the second."""
 

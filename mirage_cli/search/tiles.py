@@ -15,16 +15,19 @@ from mirage_cli.search.cost import Batch, elements_of, estimate, fits, held, who
 from mirage_cli.search.work import Model
 from mirage_cli.target.gpus import Target
 
+SHORT = 64
+"""Elements of axes that are held whole, up to which tiles of an axis that is walked beside them need not be short."""
 DEPTHS = (3.0, 5.0)
 """Stages of loops, before anything was measured."""
 
 
 def tile_options(m: Model, sizes: Mapping[str, int], *, coarse: bool) -> dict[str, list[int]]:
     """Block sizes to try for every dimension that is not held whole; `coarse` for ranking structures."""
-    return {d: _options(m, d, sizes[d], coarse) for d, r in m.kernel.roles if r != "tile"}
+    return {d: _options(m, d, sizes, coarse) for d, r in m.kernel.roles if r != "tile"}
 
 
-def _options(m: Model, d: str, size: int, coarse: bool) -> list[int]:
+def _options(m: Model, d: str, sizes: Mapping[str, int], coarse: bool) -> list[int]:
+    size = sizes[d]
     top = next_power_of_two(size)
     if d in m.batch_axes:
         return [1]
@@ -34,7 +37,8 @@ def _options(m: Model, d: str, size: int, coarse: bool) -> list[int]:
         if coarse:
             choices = choices[1:] if walked else choices[:-1]
         fitting = [t for t in choices if t <= top] or [MIN_DOT]
-        single = [1] if d in m.grid and (size < MIN_DOT or (not coarse and top <= 256)) else []
+        several = len(m.matrix_axes & set(m.grid)) > 2  # of which one block cannot hold MIN_DOT of each
+        single = [1] if d in m.grid and (size < MIN_DOT or several or (not coarse and top <= 256)) else []
         if walked and any(d in p.summed and len(p.summed) > 1 for w in m.segments for p in w.dots):
             single = [1]  # walked one by one: the product sums over blocks of the others
             fitting = fitting if size > MIN_DOT else []
@@ -43,8 +47,11 @@ def _options(m: Model, d: str, size: int, coarse: bool) -> list[int]:
         choices = [1, 4, 64, 512] if coarse else [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
     else:
         choices = [64, 512, 2048] if coarse else [32, 64, 128, 256, 512, 1024, 2048, 4096]
-        if len(m.kernel.with_role("loop", "split")) > 1:
+        whole = prod(whole_block(m, a, sizes) for a in m.whole)
+        if len(m.kernel.with_role("loop", "split")) > 1 or whole > SHORT:
             choices = [1, 8, *choices]  # blocks are of all these axes together
+        if len(m.kernel.roles) == 1:
+            choices = [*choices, 8192, 16384]  # and here of no other: what is in flight hides the latency of memory
     return [t for t in choices if t <= top] or [top]
 
 

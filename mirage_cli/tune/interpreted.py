@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from mirage_cli.ir.derived import lower
+from mirage_cli.ir.merge import merge_axes
 from mirage_cli.ir.mugraph import MuGraph, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Program
@@ -29,6 +30,10 @@ SMALL = 16
 """A dimension up to this size keeps it."""
 BATCH = 3
 """The size that stands for a batch axis of contractions: its positions repeat one another's work."""
+SPACE = 1 << 22
+"""Elements of the space of one equation at reduced sizes, beyond which the longest axes are made BATCH long."""
+PART = 3
+"""The size that stands for a part of a merged axis, but its last, with which it is about as long as one of REDUCED."""
 FEW = 24
 """Program instances of a kernel in the reduced schedule, unless its dimensions have two blocks each at most."""
 FEW_OF_ALL = 240
@@ -56,19 +61,40 @@ class Judged:
 
 
 def reduced_sizes(program: Program, variant: int = 0) -> dict[str, int]:
-    """Small odd sizes for every axis. Axes that a rename makes one another's keep equal sizes."""
+    """Small odd sizes for every axis, and for those that are merged together. Axes that a rename makes one another's
+    keep equal sizes."""
     sizes = program.sizes
     root = _same_axes(program)
     roots = sorted(set(root.values()))
     small = {d: REDUCED[(i + variant) % len(REDUCED)] for i, d in enumerate(roots)}
     batch = {root[d] for d in _batch_axes(program)}
 
+    part = {
+        d: PART if d != parts[-1] else -(-small[root[d]] // PART ** (len(parts) - 1))
+        for _, parts in merge_axes(program).merged
+        for d in parts
+        if root[d] not in batch
+    }
+
+    lowered = lower(program)
+    for d in sorted(roots, key=lambda d: (-small[d], d)):
+        if _largest_space(lowered.resized({a: min(sizes[a], small[root[a]]) for a in sizes})) > SPACE:
+            small[d] = BATCH
+
     def reduced(d: str) -> int:
+        if d in part:
+            return max(part[d], 2)
         if root[d] in batch:
             return BATCH
         return small[root[d]] if sizes[d] > SMALL else sizes[d]
 
     return {d: min(sizes[d], reduced(root[d])) for d in sizes}
+
+
+def _largest_space(program: Program) -> int:
+    """Elements of the largest space of an equation: the axes of its result, and those that it sums over."""
+    sizes = program.sizes
+    return max((prod(sizes[a] for a in {*e.dims, *e.axes}) for e in program.eqns if e.op != "rename"), default=1)
 
 
 def _same_axes(program: Program) -> dict[str, str]:
@@ -135,16 +161,17 @@ def own_sums(program: Program, graph: MuGraph, schedule: Schedule) -> tuple[MuGr
     root = _same_axes(program)
     summed = {root[d] for e in lower(program).eqns if OPS[e.op].kind in ("reduction", "contraction") for d in e.axes}
     free = {d for d in root if root[d] not in summed}
+    last = {name: parts[-1] for name, parts in graph.merged if {*parts} <= free}  # which has the block of the whole
     small = {
-        n: replace(s, tiles=tuple((d, min(t, MIN_DOT) if d in free else t) for d, t in s.tiles))
+        n: replace(s, tiles=tuple((d, min(t, MIN_DOT) if last.get(d, d) in free else t) for d, t in s.tiles))
         for n, s in schedule.kernels.items()
     }
     block = {root[d]: 1 for d in free}
     for k in graph.kernels:
         if k.name in small:
             for d, t in (*small[k.name].tiles, *((d, MIN_DOT) for d in k.with_role("tile"))):
-                if d in free:
-                    block[root[d]] = max(block[root[d]], t)
+                if (axis := last.get(d, d)) in free:
+                    block[root[axis]] = max(block[root[axis]], t)
     short = graph.resized({d: min(program.sizes[d], block[root[d]]) for d in free})
     return (short, Schedule(small)) if _soon_done(short, Schedule(small), MANY_STEPS) else None
 

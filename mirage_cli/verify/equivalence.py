@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
+from math import prod
 
 import numpy as np
 
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS, Type
 from mirage_cli.ir.placement import InexpressibleError, place
-from mirage_cli.ir.program import Eqn, Program, Tensor, equation, tensor_type
+from mirage_cli.ir.program import Eqn, Program, Tensor, equation, tensor_type, unmerged
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.verify.degree import Claim, claim
 from mirage_cli.verify.draws import Draw, blocks, run_draw, told
@@ -307,7 +308,7 @@ def _classes(program: Program, graph: MuGraph) -> _Classes:
         for x in (*k.loads, *k.stores):
             for a, b in zip(x.dims, tensors[x.buffer].dims, strict=True):
                 classes.join(a, b)
-    known = {classes.find(d) for d in program.order}
+    known = {classes.find(d) for d in (*program.order, *(name for name, _ in graph.merged))}
     for made_up in [d for d in graph.sizes if classes.find(d) not in known]:  # positions alone: only its size ties it
         for d, n in program.dims:
             if n == graph.sizes[made_up]:
@@ -323,7 +324,8 @@ def same_axes(program: Program, graph: MuGraph) -> Callable[[str], str]:
 def small_instance(
     program: Program, graph: MuGraph, seed: int, *, least: bool = False
 ) -> tuple[dict[str, int], Schedule]:
-    """Reduced sizes and a schedule: several tiles along every grid, loop and split dimension, the last one short.
+    """Reduced sizes and a schedule: several tiles along every grid, loop and split dimension, the last one short, also
+    where it follows from the parts of a merged axis.
 
     Axes of one class get one size, and axes whose size is a number of the program (`size`) get sizes of their own, so
     that one is not taken for another. Chunk axes get no size: the schedule's split is theirs.
@@ -350,6 +352,9 @@ def small_instance(
         while c in counted and pick in (size[o] for o in counted if o in size):
             pick += 2
         size[c] = pick
+    for name, parts in graph.merged:
+        size[classes.find(name)] = prod(size[classes.find(p)] for p in parts)
+    of_parts = {classes.find(name) for name, _ in graph.merged}
     sizes = {d: size[classes.find(d)] for d in (*program.order, *graph.sizes)}
     splits: dict[str, int] = {}
     kernels: dict[str, KernelSchedule] = {}
@@ -363,6 +368,8 @@ def small_instance(
             chunked = next((s for s in splits if split_axis(s) == d), None)
             if chunked is not None:
                 tiles.append((d, 1 if splits[chunked] == 2 else 2))
+            elif classes.find(d) in of_parts:
+                tiles.append((d, short_tile(sizes[d])))
             elif k.role(d) == "split":
                 tiles.append((d, 1 if least else 2))
             else:
@@ -370,6 +377,11 @@ def small_instance(
         order = tuple(d for d, _ in k.roles)
         kernels[k.name] = KernelSchedule(tuple(tiles), order, split=splits[k.split] if k.split else 1)
     return sizes, Schedule(kernels)
+
+
+def short_tile(size: int) -> int:
+    """A tile of which a size takes two or more, up to about five, and the last of them short."""
+    return next(t for t in range(max(2, size // 4), size) if size % t)
 
 
 # -- structure
@@ -397,11 +409,16 @@ def _require(condition: object, problem: str) -> None:
 
 
 def _check_interface(program: Program, graph: MuGraph) -> None:
+    parts = [p for _, parts in graph.merged for p in parts]
+    made_up = {name for name, _ in graph.merged}
+    _require(len({*parts}) == len(parts) and {*parts} <= {*program.order}, "an axis is merged twice, or not there")
+    _require(not made_up & {*program.order}, "a merged axis is called like one of the program")
     inputs = {(t.name, t.dims, t.dtype) for t in program.inputs}
     for t in graph.inputs:
-        _require((t.name, t.dims, t.dtype) in inputs, f"input {t} is not one of the program")
+        as_given = t.name, unmerged(t.dims, graph.merged), t.dtype
+        _require(as_given in inputs, f"input {t} is not one of the program")
     want = [(t.name, t.dims, t.dtype) for t in program.outputs]
-    got = [(t.name, t.dims, t.dtype) for t in graph.outputs]
+    got = [(t.name, unmerged(t.dims, graph.merged), t.dtype) for t in graph.outputs]
     _require(sorted(want) == sorted(got), "the outputs are not the program's")
     for d, n in program.dims:
         _require(graph.sizes.get(d, n) == n, f"{d} has another size than in the program")
@@ -478,11 +495,13 @@ def _check_kernel(k: Kernel, graph: MuGraph) -> None:
 
 def _check_axes(k: Kernel, x: Load | Store, graph: MuGraph, chunk: str | None) -> None:
     axes = graph.tensors()[x.buffer].dims
+    merging = {d for name, parts in graph.merged for d in (name, *parts)}
     _require(len(axes) == len(x.dims), f"{k.name} gives {x.buffer} {len(x.dims)} axes, not {len(axes)}")
     _require(len(set(x.dims)) == len(x.dims), f"{k.name} has an axis of {x.buffer} twice")
     for a, b in zip(axes, x.dims, strict=True):
         sizes = graph.sizes.get(a), graph.sizes.get(b)
         fits = sizes[0] == sizes[1] if None not in sizes else sizes == (None, None) and a == b
+        fits = fits and (a == b or not {a, b} <= merging)
         _require(fits, f"{k.name} takes the axis {a} of {x.buffer} for {b}")
         _require(b in graph.sizes or b == chunk or isinstance(x, Load), f"{k.name} stores along {b}")
 

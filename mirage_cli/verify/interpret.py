@@ -16,7 +16,7 @@ from typing import Any
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import IDENTITY, Type
 from mirage_cli.ir.placement import Loop, Placement, place
-from mirage_cli.ir.program import Eqn, Program
+from mirage_cli.ir.program import Eqn, Program, Tensor, unmerged
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.verify.semantics import Memory, ScheduleFailure, Semantics, Slices, Window
 
@@ -55,12 +55,23 @@ def run_mugraph(
 ) -> dict[str, Any]:
     """Every buffer and output of the μGraph, by name, executed as scheduled; instances in an order drawn from `seed`.
 
+    Inputs and outputs have the program's own axes; those of the μGraph see several as one (`MuGraph.merged`).
+
     Raises ScheduleFailure for a race, conflicting stores or elements that nothing wrote, InexpressibleError as `place`
     does.
     """
     tensors = graph.tensors()
+
+    def seen(value: Any, dims: tuple[str, ...], t: Tensor) -> Any:
+        """What is in memory for a tensor of the program, as a tensor of these axes."""
+        if unmerged(t.dims, graph.merged) == t.dims:
+            return value
+        return semantics.seen_as(value, dims, tuple(graph.sizes[d] for d in dims))
+
     memories: dict[str, Memory] = {
-        t.name: semantics.input(t.name, inputs[t.name], t.dims) for t in graph.inputs if t.name in inputs
+        t.name: semantics.input(t.name, seen(inputs[t.name], t.dims, t), t.dims)
+        for t in graph.inputs
+        if t.name in inputs
     }
     shapes = {t.name: tuple(graph.sizes.get(d, 0) for d in t.dims) for t in graph.inputs}
     for kernel in graph.kernels:
@@ -80,7 +91,11 @@ def run_mugraph(
             if (hole := memories[s.buffer].hole()) is not None:
                 raise ScheduleFailure("hole", f"nothing writes {s.buffer}[{', '.join(map(str, hole))}]")
     written = [t.name for t in (*graph.buffers, *graph.outputs) if t.name in memories]
-    return {name: memories[name].whole() for name in written}
+    results = {name: memories[name].whole() for name in written}
+    for t in graph.outputs:
+        if t.name in results:
+            results[t.name] = seen(results[t.name], unmerged(t.dims, graph.merged), t)
+    return results
 
 
 def _chunk_sizes(graph: MuGraph, kernel: Kernel, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:

@@ -11,9 +11,11 @@ both, but in the kernel that splits k, where it is one over the places of a chun
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
 from math import isinf
 
 from mirage_cli.algebra.canonical import Algebra, Form
+from mirage_cli.ir.merge import merged_by
 from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program, Tensor
@@ -27,6 +29,10 @@ def proved(program: Program, graph: MuGraph, same_axes: Callable[[str], str]) ->
 
     False says nothing: the forms do not know every identity. same_axes: a name for all axes that are one by renaming.
     """
+    try:
+        program = merged_by(program, graph.merged)
+    except ValueError:
+        return False
     if any(_infinite(e) for e in (*program.eqns, *(e for k in graph.kernels for e in k.body))):
         return False
     split = [same_axes(k.split) for k in graph.kernels if k.split]
@@ -35,7 +41,7 @@ def proved(program: Program, graph: MuGraph, same_axes: Callable[[str], str]) ->
     pairs = {d: split_axis(d) for d in {*program.order, *graph.sizes} if same_axes(d) in split}
     if any(_mixes(k, pairs, same_axes) for k in graph.kernels):
         return False
-    forms = _Forms(pairs)
+    forms = _Forms(pairs, dict(graph.merged))
     want = forms.of_program(program)
     got = forms.of_graph(graph)
     chunk_sizes = {("size", a) for a in (*pairs, *pairs.values())} & set(forms.algebra.atoms)  # chunks differ in size
@@ -69,10 +75,10 @@ class _PlainAlgebra(Algebra):
 
 
 class _Forms:
-    """The forms of values, with every axis of `pairs` as two."""
+    """The forms of values, with every axis of `pairs` as two, and the size of a merged axis as that of its parts."""
 
-    def __init__(self, pairs: Mapping[str, str]) -> None:
-        self.pairs, self.algebra = pairs, _PlainAlgebra()
+    def __init__(self, pairs: Mapping[str, str], parts: Mapping[str, tuple[str, ...]]) -> None:
+        self.pairs, self.parts, self.algebra = pairs, parts, _PlainAlgebra()
 
     def both(self, axes: Iterable[str]) -> tuple[str, ...]:
         return tuple(b for a in axes for b in ((self.pairs[a], a) if a in self.pairs else (a,)))
@@ -110,6 +116,8 @@ class _Forms:
         algebra = self.algebra
         if e.op == "rename":
             return self.renamed(_form(args[0]), e.axes[::2], e.axes[1::2])
+        if e.op == "size" and e.axes[0] in self.parts:
+            return reduce(algebra.mul, (algebra.size(p) for p in self.parts[e.axes[0]]))
         if e.axes and OPS[e.op].kind == "leaf" and e.axes[0] in self.pairs:
             if e.op == "size":
                 return algebra.size(f"the whole of {e.axes[0]}")

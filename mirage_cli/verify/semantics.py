@@ -61,6 +61,10 @@ class Semantics(Protocol):
 
     def input(self, name: str, value: Any, dims: tuple[str, ...]) -> Memory: ...
 
+    def seen_as(self, value: Any, dims: tuple[str, ...], shape: tuple[int, ...]) -> Any:
+        """The same elements in memory order, as a tensor of other axes."""
+        ...
+
 
 def renamed(dims: tuple[str, ...], axes: tuple[str, ...]) -> tuple[str, ...]:
     """The dims after a rename whose old and new names alternate in `axes`."""
@@ -111,6 +115,12 @@ class FieldSemantics:
         memory = FieldMemory(name, dims, value.shape)
         memory.write(tuple(slice(0, n) for n in value.shape), dims, value)
         return memory
+
+    def seen_as(self, value: Value, dims: tuple[str, ...], shape: tuple[int, ...]) -> Value:
+        lead = (LEVELS,) if value.kind == "field" else ()
+        flags = None if value.flags is None else value.flags.reshape(shape)
+        taint = None if value.taint is None else value.taint.reshape((LEVELS, *shape))
+        return replace(value, dims=dims, data=value.data.reshape((*lead, *shape)), flags=flags, taint=taint)
 
 
 class FieldMemory:
@@ -260,6 +270,9 @@ class FloatSemantics:
         memory = FloatMemory(name, dims, data.shape)
         memory.write(tuple(slice(0, n) for n in data.shape), dims, Named(dims, data))
         return memory
+
+    def seen_as(self, value: Named | Array, dims: tuple[str, ...], shape: tuple[int, ...]) -> Named:
+        return Named(dims, (value.data if isinstance(value, Named) else value).reshape(shape))
 
 
 def _float(c: Number) -> Any:

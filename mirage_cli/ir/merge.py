@@ -1,0 +1,118 @@
+"""Axes that are one: they occur only together, and side by side in one order wherever they lie in memory.
+
+    sum(X[b, c, y, x]; c, y, x)  -->  sum(X[b, cyx]; cyx)        cyx = c*y*x
+
+Tensors are row-major, so the merged program addresses the same memory. Its `dims` keep the parts beside the merged
+axes: whoever makes or checks tensors has the sizes of both, and whoever changes sizes changes those of the parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from itertools import pairwise
+from math import prod
+
+from mirage_cli.ir.derived import DERIVED, derived_equation
+from mirage_cli.ir.mugraph import split_axis
+from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.program import Builder, Merged, Program, Tensor
+
+LONGEST = 1 << 30
+"""Elements of a merged axis, at most: kernels count positions along an axis in 32 bits, to the end of its last tile."""
+
+
+def merge_axes(program: Program) -> Program:
+    """The program with every run of axes that are one as one axis. It may hold derived operators."""
+    taken = {*program.order, *program.values(), *map(split_axis, program.order)}
+    merged: list[tuple[str, tuple[str, ...]]] = []
+    for parts in _runs(program):
+        name = ("" if all(len(p) == 1 for p in parts) else "_").join(parts)
+        while name in taken or split_axis(name) in taken:
+            name += "_"
+        taken |= {name, split_axis(name)}
+        merged.append((name, parts))
+    return merged_by(program, tuple(merged))
+
+
+def merged_by(program: Program, merged: Merged) -> Program:
+    """The program with these axes merged. Raises ValueError where they are not one axis."""
+    if not merged:
+        return program
+    axis_of = {p: name for name, parts in merged for p in parts}
+    parts_of = dict(merged)
+    dims: list[tuple[str, int]] = []
+    sizes = program.sizes
+    for d, n in program.dims:
+        dims.append((d, n))
+        if d in axis_of and d == parts_of[axis_of[d]][-1]:
+            dims.append((axis_of[d], prod(sizes[p] for p in parts_of[axis_of[d]])))
+    inputs, outputs = (tuple(_merged_tensor(t, parts_of) for t in ts) for ts in (program.inputs, program.outputs))
+    b = Builder(inputs, (d for d, _ in dims))
+    for e in program.eqns:
+        axes = e.axes
+        if e.op in ("index", "rename"):
+            if pinned := [a for a in axes if a in axis_of]:
+                raise ValueError(f"{e.op} of {pinned[0]}, which is merged into {axis_of[pinned[0]]}")
+        elif e.op != "size":
+            axes = _together(axes, parts_of, str(e))
+        _together(e.dims, parts_of, str(e))
+        if e.op in DERIVED:
+            b.append(derived_equation(e.out, e.op, e.args, axes, b))
+        else:
+            b.emit(e.op, *e.args, axes=axes, out=e.out)
+    return replace(program, dims=tuple(dims), inputs=inputs, outputs=outputs, eqns=tuple(b.eqns), merged=merged)
+
+
+def _merged_tensor(t: Tensor, parts_of: Mapping[str, tuple[str, ...]]) -> Tensor:
+    dims = _together(t.dims, parts_of, str(t))
+    if tuple(p for d in dims for p in parts_of.get(d, (d,))) != t.dims:
+        raise ValueError(f"{t} has the parts of an axis apart or in another order")
+    return replace(t, dims=dims)
+
+
+def _together(axes: tuple[str, ...], parts_of: Mapping[str, tuple[str, ...]], where: str) -> tuple[str, ...]:
+    """These axes with each merged one in the place of its first part. Raises ValueError where a part is missing."""
+    for name, parts in parts_of.items():
+        here = [a for a in axes if a in parts]
+        if here and set(here) != set(parts):
+            raise ValueError(f"{where} has {', '.join(here)} alone of the parts of {name}")
+        axes = tuple(name if a == next(iter(here), None) else a for a in axes if a not in here[1:])
+    return axes
+
+
+def _runs(program: Program) -> list[tuple[str, ...]]:
+    """The longest runs of axes that are one, of two or more."""
+    tensors = (*program.inputs, *program.outputs)
+    pinned = {a for e in program.eqns if e.op in ("index", "rename") for a in e.axes}
+    groups: list[Collection[str]] = [t.dims for t in tensors]
+    for e in program.eqns:
+        groups += [e.dims, () if e.op in OPS and OPS[e.op].kind == "leaf" else e.axes]
+    places = {d: [i for i, g in enumerate(groups) if d in g] for d in program.order}
+    behind: dict[str, set[str | None]] = {d: set() for d in program.order}
+    for t in tensors:
+        for a, b in pairwise((*t.dims, None)):
+            if a is not None:
+                behind[a].add(b)
+    follower: dict[str, str] = {}
+    for a, found in behind.items():
+        b = next(iter(found), None)
+        if len(found) == 1 and b is not None and places[a] == places[b] and not {a, b} & pinned:
+            follower[a] = b
+    runs: list[tuple[str, ...]] = []
+    for a in program.order:
+        if a not in follower.values():
+            runs += _of_length(a, follower, program.sizes)
+    return [r for r in runs if len(r) > 1]
+
+
+def _of_length(a: str, follower: Mapping[str, str], sizes: Mapping[str, int]) -> list[tuple[str, ...]]:
+    """The chain of followers from an axis on, cut where a merged axis would be longer than LONGEST."""
+    runs = [(a,)]
+    while a in follower:
+        a = follower[a]
+        if prod(sizes[p] for p in (*runs[-1], a)) <= LONGEST:
+            runs[-1] += (a,)
+        else:
+            runs.append((a,))
+    return runs
