@@ -26,7 +26,7 @@ from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import MuGraphTextError, canonical_text, mugraph_id, parse_mugraph
 from mirage_cli.search.cost import floor_us
-from mirage_cli.store import Best, Key, Measurement, Store, StoredMuGraph, StoredSearch
+from mirage_cli.store import Best, Key, Measurement, Shown, Store, StoredMuGraph, StoredSearch
 from mirage_cli.structural import Failed, Found, Options, Plan
 from mirage_cli.target import Target, driver_version
 from mirage_cli.verify.equivalence import Verdict
@@ -214,13 +214,11 @@ class Pipeline:
         """The stored best, to be timed with the finalists; None where there is none that this version can read."""
         from mirage_cli.tune.trials import Incumbent
 
-        texts = {m.id: m.text for m in self.store.mugraphs(key)}
-        if stored is None or stored.mugraph not in texts:
+        graphs = [readable_graph(m) for m in self.store.mugraphs(key) if stored is not None and m.id == stored.mugraph]
+        if stored is None or not graphs or graphs[0] is None:
             return None
-        try:
-            return Incumbent(stored.mugraph, parse_mugraph(texts[stored.mugraph]), Schedule.from_json(stored.schedule))
-        except (MuGraphTextError, KeyError, TypeError):  # written by a version of other operators or choices
-            return None
+        schedule = Schedule.from_json(stored.schedule)
+        return Incumbent(stored.mugraph, graphs[0], schedule) if schedule.fits(graphs[0]) else None
 
     def tune(self, program: Program, key: Key, plans: Sequence[Plan], incumbent: Any, budget_s: float) -> Any:
         """Run the tuner, continuing from the trials that the store already has, unless a fresh run is asked for."""
@@ -234,11 +232,12 @@ class Pipeline:
         context = self.context
         for p in plans if not self.options.fresh else ():
             for m in self.store.measurements(key, p.id):
-                if m.samples_us and not m.alone_samples_us and context != "chain":
-                    continue  # of a run that asked for the chain alone
+                schedule = Schedule.from_json(m.schedule)
+                if not schedule.fits(p.graph) or (m.samples_us and not m.alone_samples_us and context != "chain"):
+                    continue  # damaged, or of a run that asked for the chain alone
                 timing = Timing(m.samples_us, 0, 0, m.method, None, None, m.alone_samples_us, context)
                 timing = timing if m.samples_us else None
-                known.append(Trial(p.id, Schedule.from_json(m.schedule), "", timing, m.failure))
+                known.append(Trial(p.id, schedule, "", timing, m.failure))
 
         def keep(trial: Trial) -> None:
             t = trial.timing
@@ -271,11 +270,12 @@ class Pipeline:
 
     def hints(self, key: Key, plans: Sequence[Plan]) -> list[tuple[str, Schedule]]:
         """The schedules that won for these μGraphs at other sizes."""
+        won = [(w, Schedule.from_json(w.schedule)) for w in self.store.winners(key)]
         return [
-            (p.id, Schedule.from_json(w.schedule))
-            for w in self.store.winners(key)
+            (p.id, schedule)
+            for w, schedule in won
             for p in plans
-            if mugraph_id(p.graph.resized(dict(w.dims))) == w.mugraph
+            if mugraph_id(p.graph.resized(dict(w.dims))) == w.mugraph and schedule.fits(p.graph)
         ]
 
     def prepare(self) -> None:
@@ -497,35 +497,45 @@ class Pipeline:
 # -- what other commands need
 
 
+def readable_graph(stored: StoredMuGraph) -> MuGraph | None:
+    """The μGraph; None where it is of a version of other operators, or no μGraph."""
+    try:
+        return parse_mugraph(stored.text)
+    except MuGraphTextError:
+        return None
+
+
 def stored_search(store: Store, program: Program) -> Found | None:
     """The μGraphs that some search stored for this program, on whatever machine, as a search result."""
     stored = store.mugraphs_of(program_hash(program), program.dims, program.dtype)
     plans: dict[str, Plan] = {}
     for m in stored:
-        verdict = Verdict.from_json(m.verification)
-        plans.setdefault(m.id, Plan(m.id, parse_mugraph(m.text), Schedule({}), m.predicted_us or 0.0, verdict))
+        if m.verification is not None and (graph := readable_graph(m)) is not None:
+            verdict = Verdict.from_json(m.verification)
+            plans.setdefault(m.id, Plan(m.id, graph, Schedule({}), m.predicted_us or 0.0, verdict))
     if not plans:
         return None
     return Found(tuple(plans.values()), "", 0, 0, 0, {}, (), "stored", 0.0)
 
 
-def export_plan(store: Store, programs: Sequence[Program], id: str, command: str) -> str:
-    """The export of one stored μGraph, at its fastest measured schedule or the cost model's. Raises MirageError."""
+def export_plan(found: Sequence[Shown], programs: Sequence[Program], id: str, command: str) -> tuple[Shown, str]:
+    """The export of a stored μGraph, at its fastest measured schedule or the cost model's, of the first of these keys
+    that is of one of the programs. Raises MirageError."""
     from mirage_cli.codegen.export import ExportInfo, export_source
     from mirage_cli.target import find_target
     from mirage_cli.tune.space import first_schedules
 
-    for s in store.show(id):
+    for s in found:
         program = next((p for p in programs if program_hash(p) == s.key.program_hash), None)
         if program is None:
             continue
         graph = parse_mugraph(s.mugraph.text)
-        timed = [m for m in s.measurements if m.median_us is not None]
+        timed = [m for m in s.measurements if m.median_us is not None and Schedule.from_json(m.schedule).fits(graph)]
         info = ExportInfo(command=command, target=s.key.gpu, versions=versions(), measured=bool(timed))
         if timed:
             best = min(timed, key=lambda m: m.median_us or 0.0)
-            return export_source(program, graph, Schedule.from_json(best.schedule), info)
+            return s, export_source(program, graph, Schedule.from_json(best.schedule), info)
         schedules = first_schedules(graph, find_target(s.key.gpu.split()[0]), 1)
         if schedules:
-            return export_source(program, graph, schedules[0], info)
+            return s, export_source(program, graph, schedules[0], info)
     raise MirageError(f"no μGraph of this spec is stored under {id}; `mirage cache list` says what is")

@@ -9,7 +9,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from mirage_cli.ir.mugraph import Kernel
+from mirage_cli.ir.mugraph import Kernel, MuGraph
 from mirage_cli.ir.program import Eqn
 
 CHOICES = ("overlap", "descriptors", "stream", "specialize", "early", "fetch", "relay", "read", "tf32x3")
@@ -99,12 +99,18 @@ class Schedule:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Schedule:
-        return Schedule(
-            {
-                name: KernelSchedule(tuple((d, int(t)) for d, t in k["tiles"]), tuple(k["order"]), **_plain(k))
-                for name, k in data.items()
-            }
-        )
+        """What `to_json` gave. Raises ValueError where it is nothing that this version has written."""
+        try:
+            return Schedule({name: _kernel_from_json(k) for name, k in data.items()})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{str(data)!r:.60} is no schedule: {error}") from None
+
+    def fits(self, graph: MuGraph) -> bool:
+        """Whether it has a schedule for each generated kernel, with a tile of every axis that is cut."""
+        cut = {k.name: {*k.with_role("grid", "split", "loop")} for k in graph.kernels if k.kind == "generated"}
+        tiles = {name: dict(k.tiles) for name, k in self.kernels.items()}
+        positive = all(t > 0 for of_one in tiles.values() for t in of_one.values())
+        return positive and {name: {*of_one} for name, of_one in tiles.items()} == cut
 
     @property
     def specialize(self) -> bool:
@@ -124,8 +130,12 @@ class Schedule:
         return "\n".join(f"{name}: {k}" for name, k in self.kernels.items())
 
 
-def _plain(k: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in k.items() if name not in ("tiles", "order")}
+def _kernel_from_json(k: Mapping[str, Any]) -> KernelSchedule:
+    """Raises KeyError, TypeError, ValueError, AttributeError."""
+    choices = {name: value for name, value in k.items() if name not in ("tiles", "order")}
+    if others := [name for name, value in choices.items() if not isinstance(value, int)]:
+        raise TypeError(f"{others[0]} is {choices[others[0]]!r:.40}")
+    return KernelSchedule(tuple((str(d), int(t)) for d, t in k["tiles"]), tuple(map(str, k["order"])), **choices)
 
 
 MIN_DOT = 16
