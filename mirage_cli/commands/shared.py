@@ -18,6 +18,7 @@ from rich.segment import Segment
 
 from mirage_cli import __version__
 from mirage_cli.errors import NothingForGpuError, NothingStoredError, OtherGpuError
+from mirage_cli.knobs import MAX_WORKERS
 
 app = typer.Typer(
     help="Search for the fastest verified Triton kernel of a tensor program.",
@@ -46,6 +47,8 @@ err = HarmlessConsole(soft_wrap=True, markup=False, emoji=False, highlight=False
 
 MAX_SEED = (1 << 63) - 1
 """What the database's integers hold."""
+MAX_BUDGET_S = 1e9
+"""A generation, and a number that JSON has."""
 MAX_DIGITS = 18
 """Of a size; the spec says which sizes are too large."""
 
@@ -58,8 +61,12 @@ Database = Annotated[
     Path | None, typer.Option("--db", help="the database [default: $MIRAGE_DB, else the cache directory]")
 ]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document and nothing else")]
-Workers = Annotated[int | None, typer.Option(min=1, help="processes to search and compile with [default: the cores]")]
-Budget = Annotated[float, typer.Option(min=0.0, help="seconds for each program, search and tuning together")]
+Workers = Annotated[
+    int | None, typer.Option(min=1, max=MAX_WORKERS, help="processes to search and compile with [default: the cores]")
+]
+Budget = Annotated[
+    float, typer.Option(min=0.0, max=MAX_BUDGET_S, help="seconds for each program, search and tuning together")
+]
 Seed = Annotated[int, typer.Option(min=0, max=MAX_SEED, help="seed of every random choice")]
 Fresh = Annotated[
     bool,
@@ -108,6 +115,8 @@ def overrides(dims: Sequence[str] | None) -> dict[str, int]:
         name, _, size = text.partition("=")
         if not name or not re.fullmatch(f"[0-9]{{1,{MAX_DIGITS}}}", size) or int(size) < 1:
             raise typer.BadParameter(f"--dim takes NAME=SIZE with a positive size, not {text!r}")
+        if name in found:
+            raise typer.BadParameter(f"--dim gives {name} twice")
         found[name] = int(size)
     return found
 
