@@ -53,6 +53,8 @@ DOCUMENT: Shape = {
     ),
     "top": [{"id": str}],
     "lost?": LOST,
+    "rejections?": [str],
+    "dropped?": {...: int},
     "complete?": bool,
     "asked?": {"seed": int, "top": int, "budget_s": NUMBER, "tune": bool, "context?": str},
     "tuning?": {

@@ -67,6 +67,17 @@ def losses(results: Sequence[Document]) -> list[str]:
     ]
 
 
+def refusals(results: Sequence[Document]) -> list[str]:
+    """A line for each result without a kernel, whose plans were refused: how many, and why the first was."""
+    lines: list[str] = []
+    for r in results:
+        whys = [*r.get("rejections", ()), *r.get("dropped", ())] if r["best"] is None else []
+        if whys:
+            count = f"{len(whys)} refusal{'s' * (len(whys) != 1)}"
+            lines.append(f"{r['spec']} {sizes_text(r['dims'])}: no kernel was found; {count}, the first: {whys[0]}")
+    return lines
+
+
 def lost_text(lost: Document, best: Document | None) -> str:
     us, best_us = time_of(lost), time_of(best) if best else None
     faster = f" ({best_us / us:.2f} times as fast as the best)" if best_us and us else ""

@@ -355,6 +355,13 @@ def test_a_search_that_ran_out_of_its_budget_is_no_answer_to_one_with_more(mirag
     assert run.document["results"][0]["search"]["stopped"] == "exhausted"
 
 
+def test_a_program_without_a_value_is_said_to_have_no_kernel(mirage: Mirage, tmp_path: Path) -> None:
+    (tmp_path / "nowhere.yaml").write_text(ONE_OPERATOR.replace("X + 1", "X / 0"), encoding="utf-8")
+    run = mirage("search", "nowhere.yaml", "--no-tune", "--dim", "m=16", "--workers", 1)
+    assert run.code == 3 and run.err == ""
+    assert "increment m=16: no kernel was found; " in run.out and "undefined in every draw" in run.out
+
+
 # -- mistakes
 
 

@@ -199,7 +199,7 @@ def predicted_for(target: Any, here: bool, named: str) -> str:
 
 def finish(results: Sequence[Any], target: Any, as_json: bool, interrupted: bool, about: str = "") -> None:
     """Print results, and what was lost or failed, and choose the exit code."""
-    from mirage_cli.report import losses, results_tables, sizes_text
+    from mirage_cli.report import losses, refusals, results_tables, sizes_text
 
     failed = [r for r in results if "error" in r]
     found = [r for r in results if "error" not in r]
@@ -208,7 +208,7 @@ def finish(results: Sequence[Any], target: Any, as_json: bool, interrupted: bool
     else:
         for table in results_tables(found, about):
             out.print(table)
-        for line in losses(found):
+        for line in [*losses(found), *refusals(found)]:
             out.print(line, soft_wrap=True, markup=False)
     for r in failed:
         err.print(f"error: {r['spec']} {sizes_text(r['dims'])}: {r['error']}", style="red")
