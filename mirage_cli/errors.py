@@ -72,6 +72,13 @@ class UnknownIdError(MirageError):
         super().__init__(f"{problem}; `mirage cache list` says what is stored")
 
 
+class NothingForGpuError(MirageError):
+    """An id that is stored for other GPUs than the one that was named."""
+
+    def __init__(self, id: str, gpu: str, others: Iterable[str]) -> None:
+        super().__init__(f"nothing is stored under {id} for {gpu}, but for {', '.join(others)}")
+
+
 class AmbiguousIdError(MirageError):
     """The beginning of several ids."""
 

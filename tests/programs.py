@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from mirage_cli.ir.derived import DERIVED, derived_equation, lower
 from mirage_cli.ir.ops import OPS
@@ -46,3 +47,18 @@ def _tensor(text: str, dtype: str) -> Tensor:
 def _argument(text: str) -> Arg:
     text = text.strip()
     return text if text.isidentifier() and text != "inf" else parse_number(text)
+
+
+def result_document(**best: Any) -> dict[str, Any]:
+    """The least that the database takes for the document of a result. best: other figures of its best kernel."""
+    counts = dict.fromkeys(("classes", "enumerated", "verified", "rejected", "seconds"), 0)
+    figures = dict.fromkeys(("time_us", "eager_us", "error_vs_float64", "eager_error_vs_float64"))
+    kernel = {"id": "0", "kernels": 1, "status": "measured", "floor_us": 9.0, "schedule": {}}
+    return {
+        "spec": "t",
+        "dims": {},
+        "dtype": "float16",
+        "search": {**counts, "pruned": {}, "stopped": "exhausted"},
+        "best": {**kernel, **figures, **best},
+        "top": [],
+    }

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from mirage_cli.cli.shared import Database, Json, app, open_store, out
+from mirage_cli.cli.shared import Database, Json, app, open_store, out, warn
 
 cache = typer.Typer(help="The database of what was found and measured.", no_args_is_help=True)
 app.add_typer(cache, name="cache")
@@ -57,13 +57,15 @@ def cache_show(
     id: Annotated[str, typer.Argument(help="id of a μGraph, or its first digits")], db: Database = None
 ) -> None:
     """Show a stored μGraph with its measurements."""
+    from mirage_cli.cli.tables import figure
+
     with open_store(db) as store:
         shown = store.show(id)
     for s in shown:
         out.print(f"{s.spec} on {s.key.gpu}", style="bold")
         out.print(s.mugraph.text)
         for m in sorted(s.measurements, key=lambda m: m.median_us or float("inf"))[:10]:
-            result = m.failure or f"{m.median_us:.2f} ± {m.spread_us:.2f} µs"
+            result = m.failure or f"{figure(m.median_us)} ± {figure(m.spread_us)} µs"
             out.print(f"  {result}  {json.dumps(m.schedule)}")
 
 
@@ -80,7 +82,7 @@ def cache_merge(
 
     with open_store(db) as store:
         for file in files:
-            with copy_of(file) as other:
+            with copy_of(file, warn) as other:
                 out.print(f"{file}: {merge(store, bundles(other))}")
 
 

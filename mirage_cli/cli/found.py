@@ -23,7 +23,10 @@ from mirage_cli.cli.shared import (
     command_line,
     open_store,
     out,
+    print_text,
     read,
+    shown_for,
+    tell_gpu,
 )
 from mirage_cli.errors import DamagedResultError, MirageError, UnknownIdError
 from mirage_cli.target.files import read_bytes, write_text
@@ -55,9 +58,13 @@ def export(
             _, entry = best_of(store, spec, dim, dtype, target)
             source = entry.best.source
         else:
-            source = export_plan(store, [p for p, _ in read([spec], dim, dtype)], id, command_line())
+            programs = [p for p, _ in read([spec], dim, dtype)]
+            found = shown_for(store, id, target)
+            taken, source = export_plan(found, programs, id, command_line())
+            same = [s for s in found if s.key.program_hash == taken.key.program_hash]
+            tell_gpu(taken.spec, taken, same, target)
     if output is None:
-        sys.stdout.write(source)
+        print_text(source)
         return
     output.parent.mkdir(parents=True, exist_ok=True)
     write_text(output, source)
@@ -84,11 +91,14 @@ def show(
     with open_store(db) as store:
         id = what
         if Path(what).suffix in (".yaml", ".yml"):
-            id = best_of(store, Path(what), dim, dtype, target)[1].best.mugraph
-        shown = store.show(id)
-        spec = store.spec(shown[0].key.program_hash) if shown else None
-    if not shown:
-        raise UnknownIdError(id)
+            _, entry = best_of(store, Path(what), dim, dtype, target)
+            id = entry.best.mugraph
+            shown = tuple(s for s in store.show(id) if s.key == entry.key)
+        elif shown := shown_for(store, id, target):
+            tell_gpu(shown[0].spec, shown[0], shown, target)
+        if not shown:
+            raise UnknownIdError(id)
+        spec = store.spec(shown[0].key.program_hash)
     graph = parse_mugraph(shown[0].mugraph.text)
     if as_json:
         document = {
@@ -99,11 +109,11 @@ def show(
         }
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
     elif as_svg:
-        sys.stdout.write(svg(graph))
+        print_text(svg(graph))
     elif as_html:
-        sys.stdout.write(html(graph, spec[1] if spec else ""))
+        print_text(html(graph, spec[1] if spec else ""))
     else:
-        sys.stdout.write(print_mugraph(graph))
+        print_text(print_mugraph(graph))
 
 
 @app.command()

@@ -176,7 +176,7 @@ def end(
     results: Sequence[Result | Unfinished], target: Target, as_json: bool, interrupted: bool, about: str = ""
 ) -> None:
     """Prints results, and what was lost or failed, and picks the exit code."""
-    from mirage_cli.cli.tables import about_text, losses, results_tables
+    from mirage_cli.cli.tables import about_text, losses, refusals, results_tables
     from mirage_cli.pipeline.results import Unfinished
 
     found = found_of(results)
@@ -186,7 +186,7 @@ def end(
     else:
         for table in results_tables(found, about):
             out.print(table)
-        for line in losses(found):
+        for line in [*losses(found), *refusals(found)]:
             out.print(line, soft_wrap=True, markup=False)
     for r in failed:
         err.print(f"error: {about_text(r.about)}: {r.problem}", style="red")

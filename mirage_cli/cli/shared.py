@@ -17,7 +17,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from mirage_cli import __version__
-from mirage_cli.errors import NothingStoredError, OtherGpuError
+from mirage_cli.errors import NothingForGpuError, NothingStoredError, OtherGpuError
+from mirage_cli.target.knobs import MAX_WORKERS
 
 if TYPE_CHECKING:
     from mirage_cli.pipeline.results import Result, Unfinished
@@ -50,6 +51,8 @@ err = HarmlessConsole(soft_wrap=True, markup=False, emoji=False, highlight=False
 
 MAX_SEED = (1 << 63) - 1
 """What the database's integers hold."""
+MAX_BUDGET_S = 1e9
+"""A generation, and a number that JSON has."""
 MAX_DIGITS = 18
 """Of a size; the spec says which sizes are too large."""
 
@@ -62,8 +65,12 @@ Database = Annotated[
     Path | None, typer.Option("--db", help="the database [default: $MIRAGE_DB, else the cache directory]")
 ]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document and nothing else")]
-Workers = Annotated[int | None, typer.Option(min=1, help="processes to search and compile with [default: the cores]")]
-Budget = Annotated[float, typer.Option(min=0.0, help="seconds for each program, search and tuning together")]
+Workers = Annotated[
+    int | None, typer.Option(min=1, max=MAX_WORKERS, help="processes to search and compile with [default: the cores]")
+]
+Budget = Annotated[
+    float, typer.Option(min=0.0, max=MAX_BUDGET_S, help="seconds for each program, search and tuning together")
+]
 Seed = Annotated[int, typer.Option(min=0, max=MAX_SEED, help="seed of every random choice")]
 Fresh = Annotated[
     bool,
@@ -112,6 +119,8 @@ def overrides(dims: Sequence[str] | None) -> dict[str, int]:
         name, _, size = text.partition("=")
         if not name or not re.fullmatch(f"[0-9]{{1,{MAX_DIGITS}}}", size) or int(size) < 1:
             raise typer.BadParameter(f"--dim takes NAME=SIZE with a positive size, not {text!r}")
+        if name in found:
+            raise typer.BadParameter(f"--dim gives {name} twice")
         found[name] = int(size)
     return found
 
@@ -132,7 +141,16 @@ def read(paths: Sequence[Path], dims: Sequence[str] | None, dtype: str | None) -
 def open_store(db: Path | None) -> Any:
     from mirage_cli.store.store import Store, default_path
 
-    return Store(db or default_path(), warn=lambda text: err.print(f"warning: {text}", style="yellow"))
+    return Store(db or default_path(), warn=warn)
+
+
+def warn(text: str) -> None:
+    err.print(f"warning: {text}", style="yellow")
+
+
+def print_text(text: str) -> None:
+    """Prints a text that may be a file's: unchanged, but where it would tell the terminal something."""
+    sys.stdout.write(text.translate(PICTURES) if sys.stdout.isatty() else text)
 
 
 def choose_target(name: str) -> tuple[Any, bool]:
@@ -184,8 +202,8 @@ def command_line() -> str:
 
 
 def shown(text: str) -> str:
-    """A text that every file can hold: bytes of a path that are not UTF-8 are spelled out."""
-    return text.encode(errors="backslashreplace").decode()
+    """A text that every file can hold, on one line: bytes of a path that are not UTF-8 are spelled out."""
+    return text.encode(errors="backslashreplace").decode().translate(PICTURES | {9: 0x2409, 10: 0x240A})
 
 
 def best_of(store: Any, path: Path, dims: Sequence[str] | None, dtype: str | None, target: str) -> tuple[Any, Any]:
@@ -208,7 +226,7 @@ def best_of(store: Any, path: Path, dims: Sequence[str] | None, dtype: str | Non
     first, *others = stored
     program = programs[first][0]
     if others:
-        tell_choice(program, changed(programs, first), [changed(programs, i) for i in others], "--dim")
+        tell_choice(program.name, changed(programs, first), [changed(programs, i) for i in others], "--dim")
     planned, here = choose_target(target)
     chosen = min(
         stored[first],
@@ -219,14 +237,41 @@ def best_of(store: Any, path: Path, dims: Sequence[str] | None, dtype: str | Non
             e.best.time_us or 0.0,
         ),
     )
-    rest = sorted({gpu_of(e) for e in stored[first]} - {gpu_of(chosen)})
-    if named is None and (rest or gpu_of(chosen) != planned.name):
-        tell_choice(program, f"the kernel for {gpu_of(chosen)}", rest, "--target")
+    tell_gpu(program.name, chosen, stored[first], target)
     return program, chosen
 
 
+def shown_for(store: Any, id: str, target: str) -> tuple[Any, ...]:
+    """What is stored of a μGraph, or under a key, for the GPU that `target` names; or, where that is "auto", for all,
+    this machine's first. Raises UnknownIdError, AmbiguousIdError, NothingForGpuError."""
+    from mirage_cli.target.gpus import find_target
+
+    found = store.show(id)
+    if target != "auto":
+        named = find_target(target).name
+        mine = tuple(s for s in found if gpu_of(s) == named)
+        if found and not mine:
+            raise NothingForGpuError(id, named, sorted({gpu_of(s) for s in found}))
+        return mine
+    planned, here = choose_target(target)
+    measured = [any(m.median_us is not None for m in s.measurements) for s in found]
+    order = sorted(
+        range(len(found)),
+        key=lambda i: (here and gpu_of(found[i]) != planned.name, not measured[i], gpu_of(found[i]) != planned.name),
+    )
+    return tuple(found[i] for i in order)
+
+
+def tell_gpu(name: str, taken: Any, among: Iterable[Any], target: str) -> None:
+    """Says on stderr which GPU's entry was taken, where none was named and it might have been another's."""
+    planned, _ = choose_target("auto")
+    rest = sorted({gpu_of(x) for x in among} - {gpu_of(taken)})
+    if target == "auto" and (rest or gpu_of(taken) != planned.name):
+        tell_choice(name, f"the kernel for {gpu_of(taken)}", rest, "--target")
+
+
 def gpu_of(entry: Any) -> str:
-    """The GPU that a stored result was measured on, or planned for."""
+    """The GPU that something stored was measured on, or planned for."""
     return entry.key.gpu.removesuffix(" (predicted)")
 
 
@@ -236,6 +281,6 @@ def changed(programs: Sequence[tuple[Any, str]], i: int) -> str:
     return " ".join(f"{d}={n}" for d, n in sizes.items() if any(p.sizes.get(d) != n for p, _ in programs))
 
 
-def tell_choice(program: Any, taken: str, others: Sequence[str], option: str) -> None:
+def tell_choice(name: str, taken: str, others: Sequence[str], option: str) -> None:
     rest = f"; also stored: {', '.join(others)} (choose with {option})" if others else f" ({option} names another)"
-    err.print(f"{program.name}: taking {taken}{rest}", style="yellow")
+    err.print(f"{name}: taking {taken}{rest}", style="yellow")

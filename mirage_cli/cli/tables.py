@@ -69,6 +69,17 @@ def losses(results: Sequence[Result]) -> list[str]:
     return [f"{about_text(r.about)}: refused, though faster: {lost_text(r.lost[0], r.best)}" for r in results if r.lost]
 
 
+def refusals(results: Sequence[Result]) -> list[str]:
+    """A line for each result without a kernel, whose plans were refused: how many, and why the first was."""
+    lines: list[str] = []
+    for r in results:
+        whys = [*r.rejections, *r.dropped] if r.best is None else []
+        if whys:
+            count = f"{len(whys)} refusal{'s' * (len(whys) != 1)}"
+            lines.append(f"{about_text(r.about)}: no kernel was found; {count}, the first: {whys[0]}")
+    return lines
+
+
 def lost_text(lost: Lost, best: Kernel | None) -> str:
     best_us = best.us if best else None
     faster = f" ({best_us / lost.us:.2f} times as fast as the best)" if best_us and lost.us else ""

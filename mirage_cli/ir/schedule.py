@@ -10,7 +10,7 @@ from functools import cached_property
 from math import prod
 from typing import Any, Literal, TypeAlias
 
-from mirage_cli.ir.mugraph import Kernel
+from mirage_cli.ir.mugraph import Kernel, MuGraph
 from mirage_cli.ir.program import Eqn
 
 Word: TypeAlias = int | bool
@@ -261,7 +261,18 @@ class Schedule:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Schedule:
-        return Schedule({name: KernelSchedule.from_json(k) for name, k in data.items()})
+        """What `to_json` gave. Raises ValueError where it is nothing that this version has written."""
+        try:
+            return Schedule({name: KernelSchedule.from_json(k) for name, k in data.items()})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{str(data)!r:.60} is no schedule: {error}") from None
+
+    def fits(self, graph: MuGraph) -> bool:
+        """Whether it has a schedule for each generated kernel, with a tile of every axis that is cut."""
+        cut = {k.name: {*k.with_role("grid", "split", "loop")} for k in graph.kernels if k.kind == "generated"}
+        tiles = {name: dict(k.tiles) for name, k in self.kernels.items()}
+        positive = all(t > 0 for of_one in tiles.values() for t in of_one.values())
+        return positive and {name: {*of_one} for name, of_one in tiles.items()} == cut
 
     @property
     def specialize(self) -> bool:

@@ -10,12 +10,12 @@ from mirage_cli.errors import DamagedResultError, MirageError, UnknownIdError
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
-from mirage_cli.ir.text import canonical_text, mugraph_id, parse_mugraph
+from mirage_cli.ir.text import MuGraphTextError, canonical_text, mugraph_id, parse_mugraph
 from mirage_cli.pipeline.problem import key_of, program_hash, versions
 from mirage_cli.pipeline.results import Result
 from mirage_cli.pipeline.searching import Found, Options, Plan
 from mirage_cli.pipeline.session import Session
-from mirage_cli.store.records import Best, Key, StoredMuGraph, StoredSearch
+from mirage_cli.store.records import Best, Key, Shown, StoredMuGraph, StoredSearch
 from mirage_cli.store.store import Store
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.space import first_schedules
@@ -106,8 +106,17 @@ def claimed(store: Store, result: Result) -> Result:
 def verdict_of(store: Store, id: str) -> Verdict | None:
     """What the verifier said when this μGraph was stored; None where it has been removed since."""
     try:
-        return Verdict.from_json(store.show(id)[0].mugraph.verification)
+        found = [s.mugraph.verification for s in store.show(id) if s.mugraph.verification is not None]
     except UnknownIdError:
+        return None
+    return Verdict.from_json(found[0]) if found else None
+
+
+def readable_graph(stored: StoredMuGraph) -> MuGraph | None:
+    """The μGraph; None where it is of a version of other operators, or no μGraph."""
+    try:
+        return parse_mugraph(stored.text)
+    except MuGraphTextError:
         return None
 
 
@@ -116,26 +125,28 @@ def stored_search(store: Store, program: Program) -> Found | None:
     stored = store.mugraphs_of(program_hash(program), program.dims, program.dtype)
     plans: dict[str, Plan] = {}
     for m in stored:
-        verdict = Verdict.from_json(m.verification)
-        plans.setdefault(m.id, Plan(m.id, parse_mugraph(m.text), Schedule({}), m.predicted_us or 0.0, verdict))
+        if m.verification is not None and (graph := readable_graph(m)) is not None:
+            verdict = Verdict.from_json(m.verification)
+            plans.setdefault(m.id, Plan(m.id, graph, Schedule({}), m.predicted_us or 0.0, verdict))
     if not plans:
         return None
     return Found(tuple(plans.values()), "", 0, 0, 0, {}, (), "stored", 0.0)
 
 
-def export_plan(store: Store, programs: Sequence[Program], id: str, command: str) -> str:
-    """The export of one stored μGraph, at its fastest measured schedule or the cost model's. Raises MirageError."""
-    for s in store.show(id):
+def export_plan(found: Sequence[Shown], programs: Sequence[Program], id: str, command: str) -> tuple[Shown, str]:
+    """The export of a stored μGraph, at its fastest measured schedule or the cost model's, of the first of these keys
+    that is of one of the programs. Raises MirageError."""
+    for s in found:
         program = next((p for p in programs if program_hash(p) == s.key.program_hash), None)
         if program is None:
             continue
         graph = parse_mugraph(s.mugraph.text)
-        timed = [m for m in s.measurements if m.median_us is not None]
+        timed = [m for m in s.measurements if m.median_us is not None and Schedule.from_json(m.schedule).fits(graph)]
         info = ExportInfo(command=command, target=s.key.gpu, versions=versions(), measured=bool(timed))
         if timed:
             best = min(timed, key=lambda m: m.median_us or 0.0)
-            return export_source(program, graph, Schedule.from_json(best.schedule), info)
+            return s, export_source(program, graph, Schedule.from_json(best.schedule), info)
         schedules = first_schedules(graph, find_target(s.key.gpu.split()[0]), 1)
         if schedules:
-            return export_source(program, graph, schedules[0], info)
+            return s, export_source(program, graph, schedules[0], info)
     raise MirageError(f"no μGraph of this spec is stored under {id}; `mirage cache list` says what is")

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
-from mirage_cli.ir.text import MuGraphTextError, mugraph_id, parse_mugraph
-from mirage_cli.pipeline.kept import keep_best
+from mirage_cli.ir.text import mugraph_id
+from mirage_cli.pipeline.kept import keep_best, readable_graph
 from mirage_cli.pipeline.problem import floor_of, measured_problem
 from mirage_cli.pipeline.results import Finalist, Kernel, Lost, Rejected, Result, Tuning
 from mirage_cli.pipeline.searching import Found, Plan
@@ -97,36 +97,37 @@ def tune_plans(
 
 def readable_incumbent(session: Session, key: Key, stored: Best | None) -> Incumbent | None:
     """The stored best, to be timed with the finalists; None where there is none that this version can read."""
-    texts = {m.id: m.text for m in session.store.mugraphs(key)}
-    if stored is None or stored.mugraph not in texts:
+    graphs = [readable_graph(m) for m in session.store.mugraphs(key) if stored is not None and m.id == stored.mugraph]
+    if stored is None or not graphs or graphs[0] is None:
         return None
-    try:
-        return Incumbent(stored.mugraph, parse_mugraph(texts[stored.mugraph]), Schedule.from_json(stored.schedule))
-    except (MuGraphTextError, KeyError, TypeError):  # written by a version of other operators or choices
-        return None
+    schedule = Schedule.from_json(stored.schedule)
+    return Incumbent(stored.mugraph, graphs[0], schedule) if schedule.fits(graphs[0]) else None
 
 
 def known_trials(session: Session, key: Key, plans: Sequence[Plan]) -> list[Trial]:
-    """The trials of earlier runs, but for those that were timed in the chain alone where both contexts count."""
+    """The trials of earlier runs, but for damaged ones, and for those that were timed in the chain alone where both
+    contexts count."""
     context = session.options.context
     known: list[Trial] = []
     for p in plans:
         for m in session.store.measurements(key, p.id):
-            if m.samples_us and not m.alone_samples_us and context != "chain":
+            schedule = Schedule.from_json(m.schedule)
+            if not schedule.fits(p.graph) or (m.samples_us and not m.alone_samples_us and context != "chain"):
                 continue
             timing = Timing(m.samples_us, 0, 0, m.method, None, None, m.alone_samples_us, context)
             timing = timing if m.samples_us else None
-            known.append(Trial(p.id, Schedule.from_json(m.schedule), "", timing, m.failure))
+            known.append(Trial(p.id, schedule, "", timing, m.failure))
     return known
 
 
 def hints(session: Session, key: Key, plans: Sequence[Plan]) -> list[tuple[str, Schedule]]:
     """The schedules that won for these μGraphs at other sizes."""
+    won = [(w, Schedule.from_json(w.schedule)) for w in session.store.winners(key)]
     return [
-        (p.id, Schedule.from_json(w.schedule))
-        for w in session.store.winners(key)
+        (p.id, schedule)
+        for w, schedule in won
         for p in plans
-        if mugraph_id(p.graph.resized(dict(w.dims))) == w.mugraph
+        if mugraph_id(p.graph.resized(dict(w.dims))) == w.mugraph and schedule.fits(p.graph)
     ]
 
 

@@ -32,6 +32,8 @@ MAX_NUMBER = Fraction(sys.float_info.max)
 MAX_INTEGER = (1 << 63) - 1
 MAX_EXPONENT = 1 << 20
 """Of numbers beside tensors."""
+MAX_AXES = 12
+"""Of a tensor, and of all that one operator takes: the verifier runs a program with 3 places and more along each."""
 MAX_NEAR, MAX_NAMES = 64, 200
 """Longer names than this are not compared with the valid ones, nor with more of them than this."""
 
@@ -228,6 +230,9 @@ class ProgramReader:
     def append(self, e: ast.AST, op: str, args: tuple[Arg, ...], axes: tuple[str, ...], out: str | None) -> str:
         b = self.builder
         self.check_numbers(e, op, args)
+        spanned = {d for a in args if isinstance(a, str) for d in b.known[a].dims}
+        if len(spanned) > MAX_AXES:
+            raise self.fail(e, f"one operator takes at most {MAX_AXES} axes, and here are {len(spanned)}")
         name = out or self.fresh()
         try:
             if op in DERIVED:

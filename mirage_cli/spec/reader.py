@@ -19,7 +19,7 @@ import yaml
 
 from mirage_cli.errors import Diagnostic, MirageError, SpecError
 from mirage_cli.ir.program import Program, Tensor
-from mirage_cli.spec.expression import CONSTANTS, Place, ProgramReader, closest
+from mirage_cli.spec.expression import CONSTANTS, MAX_AXES, Place, ProgramReader, closest
 from mirage_cli.target.files import FileTooLargeError, read_bytes
 
 MAX_BYTES = 1 << 20
@@ -28,8 +28,8 @@ MAX_SIZE = 1 << 40
 MAX_TOLERANCE, MAX_SCALE = 1e6, 1e30
 MAX_LINE = 400
 """Longer lines are not shown in messages."""
-NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
-IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+NAME = re.compile(r"[a-z][a-z0-9_]{0,99}\Z")
+IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}\Z")
 FLOATS = ("float16", "bfloat16", "float32")
 KERNEL_INTERFACE = ("launch", "make_scratch")
 """Functions that every kernel's file defines besides the spec's own (`judge`, and the tuner, call them)."""
@@ -310,7 +310,7 @@ class _Reader:
         if node is None or value is None:
             return ""
         if not NAME.match(value):
-            self.at(node, "a name is made of a-z, 0-9 and _, and starts with a letter")
+            self.at(node, "a name is made of a-z, 0-9 and _, starts with a letter, and has at most 100 characters")
         elif keyword.iskeyword(value):
             self.at(node, f"{value} cannot be the name of a function: it is a word of Python")
         elif value in KERNEL_INTERFACE:
@@ -435,6 +435,9 @@ class _Reader:
                 ok = False
             else:
                 found.append(item.value)
+        if len(found) > MAX_AXES:
+            self.at(node, f"a tensor has at most {MAX_AXES} axes, and this one has {len(found)}")
+            ok = False
         return tuple(found) if ok else None
 
     def read_program(self, node: yaml.Node, reader: ProgramReader) -> None:

@@ -13,7 +13,7 @@ import json
 import math
 import sqlite3
 import tempfile
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any
 
 from mirage_cli import __version__
 from mirage_cli.errors import ExchangeError, StoreError
-from mirage_cli.store.records import Best, Key, Row, digest, dump
+from mirage_cli.store.records import DOCUMENT, NUMBER, VERDICT, Best, Key, Row, Shape, digest, dump, misfit
 from mirage_cli.store.sqlite import Database
 from mirage_cli.store.store import OTHER_PATH, Store, explanation
 from mirage_cli.target.files import open_regular, replacing
@@ -53,6 +53,14 @@ COLUMNS: Mapping[str, Mapping[str, Any]] = {
     },
 }  # fmt: skip
 """Every table of a bundle with its columns, but for the key's id. Schedules stand where the tables name them."""
+SHAPES: Mapping[tuple[str, str], Shape] = {
+    ("mugraphs", "verification"): (None, VERDICT),
+    ("measurements", "samples_us"): [NUMBER],
+    ("measurements", "alone_samples_us"): [NUMBER],
+    ("results", "schedule"): dict,
+    ("results", "document"): DOCUMENT,
+}
+"""What the JSON of some columns has to be."""
 SINCE: Mapping[tuple[str, str], object] = {("measurements", "alone_samples_us"): []}
 """Columns that files of earlier versions lack, and what they mean by that."""
 
@@ -73,7 +81,8 @@ class Merged:
 
 
 def bundles(store: Store, ids: Sequence[str] = ()) -> Iterator[Bundle]:
-    """Every key with all that belongs to it; with ids, those keys, and those μGraphs under each of their keys.
+    """Every key with all that belongs to it; with ids, those keys, and those μGraphs under each of their keys. Damaged
+    rows are left out, and told (`Store`).
 
     Raises UnknownIdError, AmbiguousIdError, before it gives the first.
     """
@@ -85,22 +94,33 @@ def bundles(store: Store, ids: Sequence[str] = ()) -> Iterator[Bundle]:
             if (some := wanted.setdefault(r["key"], set())) is not None:
                 some.add(id)
     keys = [r["id"] for r in store.rows("SELECT id FROM keys ORDER BY rowid")]
-    return (bundle(store, k, wanted.get(k)) for k in keys if k in wanted or not ids)
+    made = (bundle(store, k, wanted.get(k)) for k in keys if k in wanted or not ids)
+    return (b for b in made if b is not None)
 
 
-def bundle(store: Store, key: str, only: set[str] | None = None) -> Bundle:
-    """One key, whole or with some of its μGraphs. A search without all its μGraphs would answer wrongly."""
-    (row,) = store.rows("SELECT * FROM keys WHERE id = ?", key)
-    spec = store.spec(row["program_hash"])
-    made: Bundle = {"key": _decoded(row, KEY), "spec": dict(zip(SPEC, spec, strict=True)) if spec else None}
+def bundle(store: Store, key: str, only: set[str] | None = None) -> Bundle | None:
+    """One key, whole or with some of its μGraphs; None where the key itself is damaged. A search without all its
+    μGraphs would answer wrongly."""
+
+    def readable(rows: Iterable[Row], columns: Mapping[str, Any], what: str) -> Sequence[Row]:
+        return [
+            x for r in rows for x in store.readable([r], lambda r: _decoded(r, columns, what), f"{what} {key}", key)
+        ]
+
+    keys = readable(store.rows("SELECT * FROM keys WHERE id = ?", key), KEY, "key")
+    if not keys:
+        return None
+    specs = store.rows("SELECT name, text FROM specs WHERE program_hash = ?", keys[0]["program_hash"])
+    made: Bundle = {"key": keys[0], "spec": next(iter(readable(specs, SPEC, "spec")), None)}
     for table, columns in COLUMNS.items():
         names = ", ".join("schedules.json AS schedule" if c == "schedule" else f"{table}.{c}" for c in columns)
         sql = f"SELECT {names} FROM {table}"
         sql += f" JOIN schedules ON schedules.id = {table}.schedule" if "schedule" in columns else ""
-        rows = [_decoded(r, columns) for r in store.rows(f"{sql} WHERE key = ? ORDER BY {table}.rowid", key)]
+        rows = readable(store.rows(f"{sql} WHERE key = ? ORDER BY {table}.rowid", key), columns, table)
         name = "id" if table == "mugraphs" else "mugraph"
         made[table] = rows if only is None else [r for r in rows if r.get(name) in only]
-    return made
+    kernels = {k["id"] for k in made["kernels"]}
+    return {**made, "results": [r for r in made["results"] if r["kernel"] in kernels]}
 
 
 def write(store: Store, path: Path, ids: Sequence[str] = ()) -> int:
@@ -214,24 +234,31 @@ def _problem(b: Any) -> str | None:
         if not isinstance(b[table], list):
             return f"{table} is no list"
         rows += [(table, r, columns) for r in b[table]]
-    for what, row, columns in rows:
-        if not isinstance(row, dict) or set(row) != set(columns):
-            return f"{what}: expected an object with {', '.join(columns)}"
-        for column, kind in columns.items():
-            value = row[column]
-            if not isinstance(value, kind) or (kind is not JSON and not _fits(value)):
-                return f"{what}: {column} is {value!r:.40}"
-    dims = b["key"]["dims"]
+    if problem := next((problem for x in rows if (problem := _row_problem(*x)) is not None), None):
+        return problem
+    if missing := {r["kernel"] for r in b["results"]} - {k["id"] for k in b["kernels"]}:
+        return f"results: the kernel {missing.pop()} is not there"
+    return None
+
+
+def _row_problem(what: str, row: Any, columns: Mapping[str, Any]) -> str | None:
+    """The same of one row of a table."""
+    if not isinstance(row, dict) or set(row) != set(columns):
+        return f"{what}: expected an object with {', '.join(columns)}"
+    for column, kind in columns.items():
+        value = row[column]
+        if not isinstance(value, kind) or (kind is not JSON and not _fits(value)):
+            return f"{what}: {column} is {value!r:.40}"
+    dims = row.get("dims", [])
     if not isinstance(dims, list) or not all(
         isinstance(d, list) and len(d) == 2 and isinstance(d[0], str) and isinstance(d[1], int) for d in dims
     ):
         return "key: dims is no list of names with sizes"
-    if any(not isinstance(r[c], dict) for r in b["results"] for c in ("schedule", "document")):
-        return "results: a schedule or a document is no object"
-    if any(k["id"] != digest(k["source"]) for k in b["kernels"]):
+    for (table, column), shape in SHAPES.items():
+        if table == what and (problem := misfit(row[column], shape, column)) is not None:
+            return f"{what}: {problem}"
+    if what == "kernels" and row["id"] != digest(row["source"]):
         return "kernels: an id is not that of its source"
-    if missing := {r["kernel"] for r in b["results"]} - {k["id"] for k in b["kernels"]}:
-        return f"results: the kernel {missing.pop()} is not there"
     return None
 
 
@@ -246,8 +273,9 @@ def _fits(x: object) -> bool:
 
 
 @contextmanager
-def copy_of(path: Path) -> Generator[Store]:
-    """A copy of another database, brought to this version; the file itself is only read. Raises StoreError."""
+def copy_of(path: Path, warn: Callable[[str], None] = lambda _: None) -> Generator[Store]:
+    """A copy of another database, brought to this version; the file itself is only read. warn: as of `Store`. Raises
+    StoreError."""
     if not path.is_file():
         raise StoreError(path, "is not there", "name a file that mirage made")
     with tempfile.TemporaryDirectory(prefix="mirage-") as folder:
@@ -257,7 +285,7 @@ def copy_of(path: Path) -> Generator[Store]:
                 source.backup(target)
         except sqlite3.DatabaseError as error:
             raise StoreError(path, explanation(str(error))[0], "name a file that mirage made") from None
-        with Store(copied, called=path) as store:
+        with Store(copied, called=path, warn=warn) as store:
             yield store
 
 
@@ -275,8 +303,12 @@ def _reading(path: Path) -> sqlite3.Connection:
     raise sqlite3.OperationalError(f"unable to read it; {OTHER_PATH}")
 
 
-def _decoded(row: Row, columns: Mapping[str, Any]) -> Row:
-    return {c: json.loads(row[c]) if kind is JSON else row[c] for c, kind in columns.items()}
+def _decoded(row: Row, columns: Mapping[str, Any], what: str) -> Row:
+    """A row of a table, as it stands in a bundle. Raises ValueError, TypeError, RecursionError."""
+    found = {c: json.loads(row[c]) if kind is JSON else row[c] for c, kind in columns.items()}
+    if (problem := _row_problem(what, found, columns)) is not None:
+        raise ValueError(problem)
+    return found
 
 
 def _encoded(db: Database, row: Row, columns: Mapping[str, Any]) -> Row:

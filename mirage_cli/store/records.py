@@ -13,6 +13,75 @@ from mirage_cli import __version__
 Json: TypeAlias = Any
 """Whatever `json` writes and reads."""
 Row: TypeAlias = dict[str, Any]
+Shape: TypeAlias = Any
+"""What a JSON value has to be: a type, or a union of types; `{"name": S, "other?": S}`, an object with these keys and
+perhaps more, of which those with `?` may be missing; `{...: S}`, an object with any keys; `[S]`, a list; `(None, S)`,
+null or S."""
+
+NUMBER = int | float
+MAYBE = int | float | None
+LOST: Shape = [{"id": str, "kernels": int, "time_us": MAYBE, "predicted_us?": MAYBE, "problem": str | None}]
+FINALIST: Shape = (None, {"id": str, "problem": str | None, "time_us": MAYBE})
+DOCUMENT: Shape = {
+    "spec": str,
+    "dims": {...: int},
+    "dtype": str,
+    "search": {
+        "classes": int,
+        "enumerated": int,
+        "pruned": {...: int},
+        "verified": int,
+        "rejected": int,
+        "stopped": str,
+        "seconds": NUMBER,
+    },
+    "best": (
+        None,
+        {
+            "id": str,
+            "kernels": int,
+            "status": str,
+            "time_us": MAYBE,
+            "predicted_us?": MAYBE,
+            "spread_us?": NUMBER,
+            "floor_us": NUMBER,
+            "eager_us": MAYBE,
+            "error_vs_float64": MAYBE,
+            "eager_error_vs_float64": MAYBE,
+            "schedule": dict,
+        },
+    ),
+    "top": [{"id": str}],
+    "lost?": LOST,
+    "rejections?": [str],
+    "dropped?": {...: int},
+    "complete?": bool,
+    "asked?": {"seed": int, "top": int, "budget_s": NUMBER, "tune": bool, "context?": str},
+    "tuning?": {
+        "failures": {...: int},
+        "trials": int,
+        "stopped": str,
+        "seconds": NUMBER,
+        "phases?": {...: NUMBER},
+        "rejected": [{"id": str, "problem": str | None}],
+        "found?": FINALIST,
+        "stored?": FINALIST,
+    },
+}
+"""What is read of a result's document, by this version and of earlier ones; it may hold more."""
+VERDICT: Shape = {
+    "ok": bool,
+    "net": str,
+    "bound": NUMBER,
+    "detail": str,
+    "counterexample": str | None,
+    "assumes": [str],
+    "claim?": str,
+    "proved?": bool,
+    "tests?": [str],
+    "outside?": [str],
+}
+"""The same of what the verifier says of a μGraph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +112,11 @@ class Key:
     @staticmethod
     def from_row(row: Row) -> Key:
         columns = {name: row[name] for name in ("program_hash", "dtype", "gpu", "driver", "torch", "triton", "mirage")}
-        return Key(dims=tuple((d, int(n)) for d, n in json.loads(row["dims"])), **columns)
+        return Key(dims=Key.dims_of(row), **columns)
+
+    @staticmethod
+    def dims_of(row: Row) -> tuple[tuple[str, int], ...]:
+        return tuple((str(d), int(n)) for d, n in json.loads(row["dims"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +217,28 @@ class Shown:
     mugraph: StoredMuGraph
     measurements: tuple[Measurement, ...]
     sources: tuple[str, ...] = field(default=())
+
+
+def misfit(value: Json, shape: Shape, where: str = "it") -> str | None:
+    """The first part of a value that does not have its shape, in words; None where all have."""
+    if isinstance(shape, tuple):
+        return None if value is None else misfit(value, shape[1], where)
+    kind = type(shape) if isinstance(shape, dict | list) else shape
+    if not isinstance(value, kind):
+        return f"{where} is {value!r:.40}"
+    parts: list[tuple[str, Json, Shape]] = []
+    if isinstance(shape, list):
+        parts = [(f"{where}[{i}]", x, shape[0]) for i, x in enumerate(value)]
+    elif isinstance(shape, dict):
+        for name, inner in shape.items():
+            key = name if name is ... else name.removesuffix("?")
+            if name is ...:
+                parts += [(f"{where}.{k}", x, inner) for k, x in value.items()]
+            elif key in value:
+                parts.append((f"{where}.{key}", value[key], inner))
+            elif key == name:
+                return f"{where}.{key} is missing"
+    return next((problem for part in parts if (problem := misfit(part[1], part[2], part[0]))), None)
 
 
 def dims_text(dims: Sequence[tuple[str, int]]) -> str:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -29,14 +30,20 @@ from types import TracebackType
 from typing import TypeVar
 
 from mirage_cli.errors import AmbiguousIdError, StoreError, UnknownIdError
+from mirage_cli.ir.schedule import Schedule
 from mirage_cli.store.migrations import APPLICATION_ID, MIGRATIONS
 from mirage_cli.store.records import (
+    DOCUMENT,
+    MAYBE,
+    NUMBER,
+    VERDICT,
     Best,
     Entry,
     Json,
     Key,
     Measurement,
     Row,
+    Shape,
     Shown,
     StoredMuGraph,
     StoredSearch,
@@ -44,12 +51,14 @@ from mirage_cli.store.records import (
     digest,
     dims_text,
     dump,
+    misfit,
 )
 from mirage_cli.store.sqlite import Database
 from mirage_cli.target import knobs
 from mirage_cli.target.files import check_regular
 
 T = TypeVar("T")
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 BUSY_TIMEOUT_S = 30.0
 """How long to wait for another process's transaction. Ours take milliseconds."""
 
@@ -103,8 +112,12 @@ class Store:
 
     def spec(self, program_hash: str) -> tuple[str, str] | None:
         """Name and text."""
-        rows = self.rows("SELECT name, text FROM specs WHERE program_hash = ?", program_hash)
-        return next(((r["name"], r["text"]) for r in rows), None)
+        sql = "SELECT name, text, keys.id FROM specs LEFT JOIN keys USING (program_hash) WHERE program_hash = ? LIMIT 1"
+        for r in self.rows(sql, program_hash):
+            return next(
+                iter(self.readable([r], lambda r: (r["name"], r["text"]), f"the spec of {r['id']}", r["id"])), None
+            )
+        return None
 
     def put_search(self, key: Key, search: StoredSearch) -> None:
         """Replaces what was stored for the same key and seed."""
@@ -114,9 +127,7 @@ class Store:
 
     def get_search(self, key: Key, seed: int) -> StoredSearch | None:
         sql = "SELECT seed, results, stats, stopped, seconds, at FROM searches WHERE key = ? AND seed = ?"
-        for r in self.rows(sql, key.id, seed):
-            return StoredSearch(**{**r, "results": json.loads(r["results"]), "stats": json.loads(r["stats"])})
-        return None
+        return next(iter(self.readable(self.rows(sql, key.id, seed), _search, f"a search of {key.id}", key.id)), None)
 
     # -- μGraphs and kernels
 
@@ -129,14 +140,14 @@ class Store:
     def mugraphs(self, key: Key) -> tuple[StoredMuGraph, ...]:
         """Those of this key, by rank."""
         rows = self.rows("SELECT * FROM mugraphs WHERE key = ? ORDER BY rank, id", key.id)
-        return tuple(g for r in rows for g in self._readable([r], _mugraph, f"the μGraph {r['id']}", r["id"]))
+        return tuple(g for r in rows for g in self.readable([r], _mugraph, f"the μGraph {r['id']}", r["id"]))
 
     def mugraphs_of(self, program_hash: str, dims: Sequence[tuple[str, int]], dtype: str) -> tuple[StoredMuGraph, ...]:
         """Those of this program at these sizes, found for any GPU by any version, by rank, each once."""
         sql = """SELECT mugraphs.*, min(rank) FROM mugraphs JOIN keys ON keys.id = mugraphs.key
             WHERE program_hash = ? AND dims = ? AND dtype = ? GROUP BY mugraphs.id ORDER BY min(rank), mugraphs.id"""
         rows = self.rows(sql, program_hash, dims_text(dims), dtype)
-        return tuple(g for r in rows for g in self._readable([r], _mugraph, f"the μGraph {r['id']}", r["id"]))
+        return tuple(g for r in rows for g in self.readable([r], _mugraph, f"the μGraph {r['id']}", r["id"]))
 
     def put_kernel(self, key: Key, mugraph: str, schedule: Json, source: str) -> str:
         """The source made from this μGraph and schedule. Returns its id, the hash of the source."""
@@ -164,7 +175,7 @@ class Store:
             FROM measurements JOIN schedules ON schedules.id = measurements.schedule
             WHERE key = ? AND mugraph = ? ORDER BY measurements.id"""
         rows = self.rows(sql, key.id, mugraph)
-        return tuple(self._readable(rows, _measurement, f"a measurement of {mugraph}", mugraph))
+        return tuple(self.readable(rows, _measurement, f"a measurement of {mugraph}", mugraph))
 
     def put_best(self, key: Key, best: Best, *, over: Best | None = None) -> Best:
         """Keeps the better of this one and what is stored, and returns it.
@@ -195,16 +206,13 @@ class Store:
 
     def winners(self, key: Key) -> tuple[Winner, ...]:
         """What was measured as the best at other sizes, for programs with the same dimensions, on the same GPU."""
-        sql = """SELECT dims, results.mugraph, json FROM keys JOIN results ON results.key = keys.id
+        sql = """SELECT keys.id, dims, results.mugraph, json FROM keys JOIN results ON results.key = keys.id
             JOIN schedules ON schedules.id = results.schedule
             WHERE dtype = ? AND gpu = ? AND mirage = ? AND keys.id != ? AND status = 'measured' ORDER BY keys.id"""
         names = [d for d, _ in key.dims]
-        found: list[Winner] = []
-        for r in self.rows(sql, key.dtype, key.gpu, key.mirage, key.id):
-            dims = tuple((d, int(n)) for d, n in json.loads(r["dims"]))
-            if [d for d, _ in dims] == names and dims != key.dims:
-                found.append(Winner(dims, r["mugraph"], json.loads(r["json"])))
-        return tuple(found)
+        rows = self.rows(sql, key.dtype, key.gpu, key.mirage, key.id)
+        found = [w for r in rows for w in self.readable([r], _winner, f"the result of {r['id']}", r["id"])]
+        return tuple(w for w in found if [d for d, _ in w.dims] == names and w.dims != key.dims)
 
     # -- looking around
 
@@ -217,7 +225,7 @@ class Store:
             FROM keys LEFT JOIN specs USING (program_hash) ORDER BY keys.rowid"""
         found: list[Entry] = []
         for r in self.rows(sql):
-            for key in self._readable([r], Key.from_row, f"the key {r['id']}", r["id"]):
+            for key in self.readable([r], Key.from_row, f"the key {r['id']}", r["id"]):
                 best = self._best(r["id"])
                 found.append(Entry(key, r["spec"], r["mugraphs"], r["measurements"], r["stopped"], best))
         return tuple(found)
@@ -241,20 +249,22 @@ class Store:
         sql = "SELECT * FROM mugraphs WHERE ?1 IN (id, key) ORDER BY key, rank, id"
         found: list[Shown] = []
         for r in self.rows(sql, self.find(id)):
-            key = Key.from_row(self.rows("SELECT * FROM keys WHERE id = ?", r["key"])[0])
-            spec = self.spec(key.program_hash)
-            sources = self.rows(
-                "SELECT source FROM kernels WHERE key = ? AND mugraph = ? ORDER BY rowid", r["key"], r["id"]
-            )
-            found.append(
-                Shown(
-                    key,
-                    spec[0] if spec else "",
-                    _mugraph(r),
-                    self.measurements(key, r["id"]),
-                    tuple(s["source"] for s in sources),
+            keys = self.rows("SELECT * FROM keys WHERE id = ?", r["key"])
+            for key in self.readable(keys, Key.from_row, f"the key {r['key']}", r["key"]):
+                spec = self.spec(key.program_hash)
+                sources = self.rows(
+                    "SELECT source FROM kernels WHERE key = ? AND mugraph = ? ORDER BY rowid", r["key"], r["id"]
                 )
-            )
+                found += [
+                    Shown(
+                        key,
+                        spec[0] if spec else "",
+                        mugraph,
+                        self.measurements(key, r["id"]),
+                        tuple(s["source"] for s in sources),
+                    )
+                    for mugraph in self.readable([r], _mugraph, f"the μGraph {r['id']}", r["id"])
+                ]
         return tuple(found)
 
     def remove(self, id: str) -> int:
@@ -281,15 +291,17 @@ class Store:
         sql = """SELECT results.mugraph, status, time_us, json AS schedule, source, document, at
             FROM results JOIN schedules ON schedules.id = results.schedule
             JOIN kernels ON kernels.key = results.key AND kernels.id = results.kernel WHERE results.key = ?"""
-        return next(iter(self._readable(self.rows(sql, key), _best, f"the result of {key}", key)), None)
+        return next(iter(self.readable(self.rows(sql, key), _best, f"the result of {key}", key)), None)
 
-    def _readable(self, rows: Iterable[Row], read: Callable[[Row], T], what: str, id: str) -> Sequence[T]:
+    def readable(self, rows: Iterable[Row], read: Callable[[Row], T], what: str, id: str) -> Sequence[T]:
         """Those of the rows that can be read."""
         found: list[T] = []
         for r in rows:
             try:
+                if blobs := [column for column, value in r.items() if isinstance(value, bytes)]:
+                    raise ValueError(f"{blobs[0]} is no text")
                 found.append(read(r))
-            except (ValueError, TypeError, KeyError, RecursionError) as error:
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
                 if what not in self._warned:
                     self._warned.add(what)
                     self._warn(f"{what} is damaged and left out: {error}; `mirage cache remove {id}` removes it")
@@ -416,29 +428,67 @@ def _put_kernel(db: Database, key: Key, mugraph: str, schedule: Json, source: st
     return id
 
 
+# What follows makes values of rows. It raises ValueError, TypeError, KeyError or AttributeError where one is damaged.
+
+
 def _best(row: Row) -> Best:
-    """Raises ValueError."""
-    best = Best(**{**row, "schedule": json.loads(row["schedule"]), "document": json.loads(row["document"])})
-    if not isinstance(best.schedule, dict) or not isinstance(best.document, dict | None):
-        raise ValueError("its schedule or its document is no JSON object")
+    best = Best(**{**row, "schedule": _schedule(row["schedule"]), "document": json.loads(row["document"])})
+    _check(best.document, DOCUMENT, "its document")
+    _check_text(best.source, "its kernel")
+    if best.status not in ("measured", "predicted"):
+        raise ValueError(f"its status is {best.status!r:.40}")
+    _check(best.time_us, MAYBE, "its time")
     return best
+
+
+def _search(row: Row) -> StoredSearch:
+    return StoredSearch(**{**row, "results": json.loads(row["results"]), "stats": json.loads(row["stats"])})
+
+
+def _winner(row: Row) -> Winner:
+    return Winner(Key.dims_of(row), row["mugraph"], _schedule(row["json"]))
 
 
 def _mugraph(row: Row) -> StoredMuGraph:
     names = ("id", "text", "rank", "kernels", "predicted_us")
-    return StoredMuGraph(**{n: row[n] for n in names}, verification=json.loads(row["verification"]))
+    mugraph = StoredMuGraph(**{n: row[n] for n in names}, verification=json.loads(row["verification"]))
+    _check(mugraph.verification, (None, VERDICT), "its verdict")
+    _check(mugraph.predicted_us, MAYBE, "its predicted time")
+    _check_text(mugraph.text, "its text")
+    return mugraph
 
 
 def _measurement(row: Row) -> Measurement:
     names = ("mugraph", "median_us", "spread_us", "method", "kernel", "failure", "at")
+    for name in ("median_us", "spread_us"):
+        _check(row[name], MAYBE, name)
+    samples = {name: json.loads(row[name]) for name in ("samples_us", "alone_samples_us")}
+    _check(samples, {...: [NUMBER]}, "its times")
     return Measurement(
         **{n: row[n] for n in names},
-        schedule=json.loads(row["schedule_json"]),
-        samples_us=tuple(json.loads(row["samples_us"])),
-        alone_samples_us=tuple(json.loads(row["alone_samples_us"])),
+        schedule=_schedule(row["schedule_json"]),
+        samples_us=tuple(samples["samples_us"]),
+        alone_samples_us=tuple(samples["alone_samples_us"]),
         cold=bool(row["cold"]),
         accuracy=json.loads(row["accuracy"]),
     )
+
+
+def _schedule(text: str) -> Json:
+    schedule = json.loads(text)
+    Schedule.from_json(schedule)  # which raises ValueError
+    return schedule
+
+
+def _check(value: Json, shape: Shape, where: str) -> None:
+    if (problem := misfit(value, shape, where)) is not None:
+        raise ValueError(problem)
+
+
+def _check_text(text: str, what: str) -> None:
+    """No text that mirage has made holds a control character."""
+    if (harmful := CONTROL.search(text)) is not None:
+        raise ValueError(f"{what} holds the control character {harmful[0]!r}")
 
 
 def _now() -> str:

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 from mirage_cli.errors import KnobError
 
 T = TypeVar("T")
+MAX_WORKERS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,8 @@ def _path(text: str) -> Path | None:
 def _workers(text: str) -> int:
     if not text:
         return available_cores()
-    if not text.isdecimal() or not 1 <= int(text) <= 1024:
-        raise ValueError("a number of processes, 1 to 1024")
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_WORKERS:
+        raise ValueError(f"a number of processes, 1 to {MAX_WORKERS}")
     return int(text)
 
 

@@ -16,6 +16,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,11 +30,12 @@ from mirage_cli import __version__
 from mirage_cli.cli.bench import stored_programs
 from mirage_cli.cli.commands import app
 from mirage_cli.cli.main import main
-from mirage_cli.cli.shared import local_gpu
+from mirage_cli.cli.shared import local_gpu, print_text
 from mirage_cli.codegen.export import load_export
 from mirage_cli.errors import EmptyStoreError, OtherGpuError
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline import searching
+from mirage_cli.store.records import Measurement
 from mirage_cli.store.store import Store
 from mirage_cli.target import gpus
 
@@ -355,6 +357,13 @@ def test_a_search_that_ran_out_of_its_budget_is_no_answer_to_one_with_more(mirag
     assert run.document["results"][0]["search"]["stopped"] == "exhausted"
 
 
+def test_a_program_without_a_value_is_said_to_have_no_kernel(mirage: Mirage, tmp_path: Path) -> None:
+    (tmp_path / "nowhere.yaml").write_text(ONE_OPERATOR.replace("X + 1", "X / 0"), encoding="utf-8")
+    run = mirage("search", "nowhere.yaml", "--no-tune", "--dim", "m=16", "--workers", 1)
+    assert run.code == 3 and run.err == ""
+    assert "increment m=16: no kernel was found; " in run.out and "undefined in every draw" in run.out
+
+
 # -- mistakes
 
 
@@ -444,6 +453,11 @@ BAD_COMMAND_LINES = {
     "no spec": (["search"], "Missing argument"),
     "no number": (["search", "tiny.yaml", "--workers", "x"], "Invalid value for '--workers'"),
     "no workers": (["search", "tiny.yaml", "--workers", "0"], "Invalid value for '--workers'"),
+    "too many workers": (["search", "tiny.yaml", "--workers", "9" * 9], "Invalid value for '--workers'"),
+    "a budget that is no number": (["search", "tiny.yaml", "--budget", "nan"], "Invalid value for '--budget'"),
+    "a budget without end": (["search", "tiny.yaml", "--budget", "inf"], "Invalid value for '--budget'"),
+    "a size twice": (["search", "tiny.yaml", "--dim", "m=4", "--dim", "m=5"], "--dim gives m twice"),
+    "a null byte": (["search", "a\0b"], "embedded null byte"),
     "no file": (["verify", "tiny.yaml"], "Missing argument"),
     "no seed": (["search", "tiny.yaml", "--seed", "-5"], "Invalid value for '--seed'"),
     "a seed too large": (["search", "tiny.yaml", "--seed", "9" * 20], "Invalid value for '--seed'"),
@@ -612,6 +626,36 @@ def test_of_several_gpus_and_sizes_it_is_said_which_one_was_taken(found: Mirage,
     run = found("show", "increment.yaml")
     assert "dims m=16" in run.out and run.err == "increment: taking m=16; also stored: m=32 (choose with --dim)\n"
     assert found("show", "increment.yaml", "--dim", "m=32").err == ""
+
+
+def test_a_named_kernel_is_taken_for_the_gpu_that_is_asked_for_or_said(found: Mirage) -> None:
+    assert found("search", "tiny.yaml", "--no-tune", "--target", "a100").code == 0
+    with Store(Path(os.environ["MIRAGE_DB"])) as store:
+        ((id, count_of_keys),) = Counter(g.id for e in store.list() for g in store.mugraphs(e.key)).most_common(1)
+    assert count_of_keys == 2
+    for gpu in ("h100", "a100"):
+        run = found("export", "tiny.yaml", "--id", id, "--target", gpu)
+        assert run.code == 0 and f"\nGPU       {gpu}" in run.out and run.err == ""
+        assert found("show", id, "--target", gpu).err == ""
+    run = found("export", "tiny.yaml", "--id", id)
+    assert "\nGPU       h100" in run.out
+    assert (
+        run.err
+        == found("show", id).err
+        == "tiny: taking the kernel for h100; also stored: a100 (choose with --target)\n"
+    )
+    for args in (["export", "tiny.yaml", "--id", id], ["show", id]):
+        run = found(*args, "--target", "l40s")
+        assert run.code == 1 and run.err == f"error: nothing is stored under {id} for l40s, but for a100, h100\n"
+
+
+def test_nothing_that_is_printed_speaks_to_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_text("a file's\x1b]0;title\x07\n")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    print_text("a terminal's\x1b]0;title\x07\n")
+    assert capsys.readouterr().out == "a file's\x1b]0;title\x07\na terminal's␛]0;title␇\n"
 
 
 def test_this_machines_gpu_comes_before_another_that_was_measured(
@@ -862,7 +906,61 @@ def test_a_document_of_other_keys_is_a_message(found: Mirage, tmp_path: Path) ->
         connection.execute("UPDATE results SET document = '{}'")
     connection.close()
     run = found("explain", "tiny.yaml")
-    assert run.code == 1 and "is damaged: KeyError" in run.err and "`mirage cache remove " in run.err
+    assert run.code == 1 and "is damaged and left out: its document.spec is missing" in run.err
+    assert "`mirage cache remove " in run.err
+
+
+DAMAGE = {
+    "a document without its best": ("results", "document", "json_remove(document, '$.best')"),
+    "an error that is text": ("results", "document", "json_set(document, '$.best.error_vs_float64', 'x')"),
+    "counts that are a list": ("results", "document", "json_set(document, '$.search.pruned', json('[]'))"),
+    "a lost plan without its problem": ("results", "document", "json_set(document, '$.lost', json('[{}]'))"),
+    "a status that is none": ("results", "status", "'lost'"),
+    "a time that is text": ("results", "time_us", "'x'"),
+    "a schedule of numbers": ("schedules", "json", "'3'"),
+    "a schedule of an unknown choice": ("schedules", "json", """'{"k0": {"tiles": [], "order": [], "magic": 1}}'"""),
+    "a schedule of another μGraph": ("schedules", "json", "'{}'"),
+    "a deep schedule": ("schedules", "json", f"'{'[' * 5000}'"),
+    "a kernel of bytes": ("kernels", "source", "x'ff'"),
+    "a kernel that speaks to the terminal": ("kernels", "source", "source || char(27) || ']0;title' || char(7)"),
+    "a μGraph that speaks to the terminal": ("mugraphs", "text", "text || char(155) || '31m'"),
+    "a μGraph of one word": ("mugraphs", "text", "'mugraph'"),
+    "a verdict that is a number": ("mugraphs", "verification", "'3'"),
+    "a verdict without its bound": ("mugraphs", "verification", "json_remove(verification, '$.bound')"),
+    "no verdict": ("mugraphs", "verification", "'null'"),
+    "a predicted time of bytes": ("mugraphs", "predicted_us", "x'00'"),
+    "sizes that are none": ("keys", "dims", '\'[["m", "x"]]\''),
+    "a name of bytes": ("specs", "name", "x'ff'"),
+    "a search that is no JSON": ("searches", "stats", "'{'"),
+    "samples that are text": ("measurements", "samples_us", """'["x"]'"""),
+    "a median that is text": ("measurements", "median_us", "'x'"),
+    "a median that is missing": ("measurements", "median_us", "NULL"),
+}
+"""Table, column, and what is written there."""
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_damage_is_a_message_or_left_out_by_every_command(what: str, found: Mirage, tmp_path: Path) -> None:
+    table, column, value = DAMAGE[what]
+    (row,) = found("cache", "list", "--json").document
+    with Store(tmp_path / "mirage.db") as store:
+        (key,) = (e.key for e in store.list())
+        timed = Measurement(row["best"], store.list()[0].best.schedule, (1.0, 2.0), 1.5, 0.5, method="graph")
+        store.put_measurement(key, timed)
+    with sqlite3.connect(tmp_path / "mirage.db") as connection:
+        assert connection.execute(f"UPDATE {table} SET {column} = {value}").rowcount > 0
+    connection.close()
+    commands = [
+        *(["cache", "list"], ["cache", "show", row["best"]], ["show", row["best"]], ["show", "tiny.yaml"]),
+        *(["explain", "tiny.yaml"], ["export", "tiny.yaml", "--id", row["best"]], ["export", "tiny.yaml"]),
+        *(["cache", "export", "all.jsonl"], ["cache", "merge", "mirage.db", "--db", "merged.db"]),
+        *(["cache", "import", "all.jsonl", "--db", "imported.db"], ["explain", "tiny.yaml", "--db", "imported.db"]),
+    ]
+    for args in commands:
+        run = found(*args)
+        assert run.code in (0, 1) and not {"\x1b", "\x07", "\x9b"} & set(run.out + run.err), (args, run)
+        assert run.code == 0 or "error: " in run.err, (args, run)
+        assert (run.code == 1) <= (run.out == ""), (args, run)
 
 
 def test_escape_sequences_of_a_name_are_printed_harmless(found: Mirage, tmp_path: Path) -> None:

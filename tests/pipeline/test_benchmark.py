@@ -31,6 +31,7 @@ from mirage_cli.target.gpus import find_target
 from mirage_cli.tune import bench
 from mirage_cli.tune.bench import Row
 from mirage_cli.tune.measure import QUICK, Accuracy, Candidate, Failure, FailureKind, GpuWorker, Problem, Timing
+from tests.programs import result_document
 
 SPECS = Path(__file__).parents[2] / "search_specs"
 SMALL = {"q": 12, "s": 20, "m": 3, "d": 8, "e": 8, "h": 2}
@@ -334,7 +335,7 @@ def launch(inputs, outputs, scratch):
     errors = {"error_vs_float64": None, "eager_error_vs_float64": None}
     key = key_of(program, session.target, True)
     session.store.put_mugraphs(key, [StoredMuGraph("0", "mugraph", 0, 1, 1.0, None)])
-    session.store.put_best(key, Best("0", "measured", 1.0, {}, source, {"best": errors}))
+    session.store.put_best(key, Best("0", "measured", 1.0, {}, source, result_document(**errors)))
     r = run(session, program, [])
     found = r["contestants"]["mirage"]
     assert found["median_us"] > 0 and found["accuracy"]["relative"] < 0.05

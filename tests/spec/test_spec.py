@@ -469,6 +469,51 @@ def test_an_input_that_is_not_used_is_a_warning_and_no_mistake() -> None:
     assert [t.name for t in spec.at().inputs] == ["X", "Y"]
 
 
+PLAIN = "name: n\ndims: {m: 4}\ninputs: {X: [m]}\nprogram: |\n  O = X + 1\noutputs: {O: [m]}\n"
+
+
+def sum_of_two(each: int) -> str:
+    """O = A + B, of so many axes each, which have none in common."""
+    a, b = ([f"{x}{i}" for i in range(each)] for x in "ab")
+    text = PLAIN.replace("m: 4", ", ".join(f"{d}: 2" for d in [*a, *b])).replace("X + 1", "A + B")
+    text = text.replace("X: [m]", f"A: [{', '.join(a)}], B: [{', '.join(b)}]")
+    return text.replace("O: [m]", f"O: [{', '.join([*a, *b])}]")
+
+
+HOSTILE = {
+    "an empty file": ("", "a spec is a mapping"),
+    "an empty program": (PLAIN.replace("O = X + 1", ""), "the output O is never assigned"),
+    "not a number": (PLAIN.replace("X + 1", "X + nan"), "nothing is called nan"),
+    "a number beyond float64": (PLAIN.replace("X + 1", "X * 1e400"), "this number is too large"),
+    "infinity less infinity": (PLAIN.replace("X + 1", "X * (inf - inf)"), "has no result"),
+    "tensors of many axes": (sum_of_two(500), "a tensor has at most 12 axes, and this one has 500"),
+    "an operator of many axes": (sum_of_two(10), "one operator takes at most 12 axes, and here are 20"),
+    "a size that is a fraction": (PLAIN.replace("m: 4", "m: 1.5"), "a positive integer, not '1.5'"),
+    "a large size": (PLAIN.replace("m: 4", f"m: {1 << 41}"), "the size of m is at most 1099511627776"),
+    "an output twice": (PLAIN.replace("{O: [m]}", "{O: [m], O: [m]}"), "the key O is given twice"),
+    "an output that is an input": (PLAIN.replace("{O:", "{X:"), "the output X is an input"),
+    "a number as name": (PLAIN.replace("name: n", "name: 3"), "a name is made of a-z, 0-9 and _"),
+    "a number as tensor": (PLAIN.replace("{X:", "{3:"), "'3' cannot name a tensor"),
+    "a long name": (PLAIN.replace("name: n", "name: n" + "a" * 10_000), "at most 100 characters"),
+    "a long tensor": (PLAIN.replace("{X:", "{X" + "a" * 200 + ":"), "cannot name a tensor"),
+    "a deep expression": (PLAIN.replace("X + 1", "-" * 5000 + "X"), "nested too deeply"),
+    "a tab": (PLAIN.replace("  O = ", "\tO = "), "not YAML"),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_spec_is_refused_as_it_is_read(what: str) -> None:
+    text, message = HOSTILE[what]
+    assert any(message in m for m in mistakes(text))
+
+
+def test_a_byte_order_mark_and_other_ends_of_lines_mean_nothing(tmp_path: Path) -> None:
+    plain = parse_spec(PLAIN).at()
+    for text in ("\ufeff" + PLAIN, PLAIN.replace("\n", "\r\n"), PLAIN.replace("\n", "\r")):
+        (tmp_path / "spec.yaml").write_bytes(text.encode())
+        assert str(load_spec(tmp_path / "spec.yaml").at()) == str(plain)
+
+
 @pytest.mark.parametrize(
     ("program", "message"),
     [

@@ -21,14 +21,16 @@ from mirage_cli.store import exchange
 from mirage_cli.store.migrations import APPLICATION_ID, MIGRATIONS
 from mirage_cli.store.records import Winner
 from mirage_cli.store.store import Best, Key, Measurement, Store, StoredMuGraph, StoredSearch, default_path
+from tests.programs import result_document
 
 ROOT = Path(__file__).parents[2]
 KEY = Key("cafe", (("m", 16), ("k", 4096)), "float16", "NVIDIA H200", "570.1", "2.11.0", "3.6.0", "0.1.0")
 SCHEDULE = {"k0": {"tiles": [["m", 16]], "order": ["m"], "warps": 4}}
-FIRST = StoredMuGraph("aaaa00000000", "mugraph first\n", 0, 1, 10.5, {"bound": "2^-30"})
+VERDICT = {"ok": True, "net": "field", "bound": 1e-9, "detail": "", "counterexample": None, "assumes": []}
+FIRST = StoredMuGraph("aaaa00000000", "mugraph first\n", 0, 1, 10.5, VERDICT)
 SECOND = StoredMuGraph("bbbb00000000", "mugraph second\n", 1, 2)
 TIMED = Measurement(FIRST.id, SCHEDULE, (10.0, 10.5), 10.25, 0.5, method="graph", accuracy={"error": 1e-3})
-BEST = Best(FIRST.id, "measured", 10.25, SCHEDULE, "def kernel(): ...\n", {"floor_us": 9.0})
+BEST = Best(FIRST.id, "measured", 10.25, SCHEDULE, "def kernel(): ...\n", result_document())
 
 
 @pytest.fixture
@@ -407,7 +409,7 @@ def merged(path: Path, other: Path) -> exchange.Merged:
         (replace(BEST, time_us=9.0), True),
         (replace(BEST, time_us=11.0), False),
         (replace(BEST, status="predicted", time_us=1.0), False),
-        (replace(BEST, document={"floor_us": 8.0}), True),  # as good, and newer
+        (replace(BEST, document=result_document(floor_us=8.0)), True),  # as good, and newer
     ],
 )
 def test_of_two_databases_the_better_result_is_kept(path: Path, tmp_path: Path, theirs: Best, kept: bool) -> None:
@@ -471,8 +473,8 @@ def bad_files() -> dict[str, tuple[str, str]]:
            "triton": "", "mirage": "0.1.0"}  # fmt: skip
     empty = {"key": key, "spec": None, **{t: [] for t in exchange.COLUMNS}}
     mugraph = {"id": "aa", "text": "", "rank": 0, "kernels": 1, "predicted_us": None, "verification": None}
-    result = {"mugraph": "aa", "status": "measured", "time_us": 1.0, "schedule": {}, "kernel": "bb", "document": {},
-              "at": ""}  # fmt: skip
+    result = {"mugraph": "aa", "status": "measured", "time_us": 1.0, "schedule": {}, "kernel": "bb", "at": ""}
+    result |= {"document": result_document()}
     kernel = {"id": "bb", "mugraph": "aa", "schedule": {}, "source": ""}
 
     def with_(**changes: object) -> str:
