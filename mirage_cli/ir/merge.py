@@ -108,7 +108,7 @@ def _runs(program: Program) -> list[tuple[str, ...]]:
 
 def _of_length(a: str, follower: Mapping[str, str], sizes: Mapping[str, int]) -> list[tuple[str, ...]]:
     """The chain of followers from an axis on, cut where a merged axis would be longer than LONGEST."""
-    runs = [(a,)]
+    runs: list[tuple[str, ...]] = [(a,)]
     while a in follower:
         a = follower[a]
         if prod(sizes[p] for p in (*runs[-1], a)) <= LONGEST:

@@ -311,7 +311,7 @@ def test_a_mean_may_be_split_over_program_instances(axes: str, dims: str) -> Non
     split = [c for c in search(lowered, H200, prune=False).candidates if any(k.split for k in c.graph.kernels)]
     assert split
     with Interpreter() as interpreter:
-        for c in split[:2]:
+        for c in split[:1]:
             verdict = check_equivalence(lowered, c.graph, 0)
             assert verdict.ok, verdict
             judged = interpreter.judge(program, kernels_source(c.graph, c.schedule), 0)
