@@ -443,7 +443,7 @@ class Algebra:
             case "fn":
                 name = atom.args[0]
                 args = [f(a) for a in atom.args[1:]]
-                commutes = name in ("maximum", "minimum", "eq", "ne", "and", "or")
+                commutes = name in OPS and OPS[name].commutes
                 return self.fn(name, *(self.sort(*args) if commutes else args))
             case "sum":
                 axes = atom.args[0] if bound is None else bound

@@ -32,8 +32,6 @@ MAX_FACTORS = 6
 MAX_ABSORBED = 2
 """Factors that are taken into a Σ at once."""
 
-COMMUTES = ("add", "mul", "dot", "maximum", "minimum", "eq", "ne", "and", "or")
-
 Source = Form | int | Number
 """An argument of a step: a class, the result of an earlier step (int), or a number."""
 
@@ -69,7 +67,7 @@ class Node:
 def _ordered(s: Step) -> tuple[str, tuple[Source, ...], tuple[str, ...]]:
     if s.op in ("gt", "ge"):
         return {"gt": "lt", "ge": "le"}[s.op], s.args[::-1], s.axes
-    if s.op in COMMUTES:
+    if OPS[s.op].commutes:
         return s.op, tuple(sorted(s.args, key=lambda a: a.key if isinstance(a, Form) else str(a))), s.axes
     return s.op, s.args, s.axes
 
@@ -118,12 +116,12 @@ def _step_text(d: Decomposition, s: Step) -> str:
 def type_of(form: Form, program: Program) -> Type:
     """Whether a form is a mask, an integer or a float."""
     atom = form.atom
-    if atom is not None and atom.kind == "fn" and atom.args[0] in ("lt", "le", "eq", "ne", "and", "or"):
+    if atom is not None and atom.kind == "fn" and OPS[atom.args[0]].result == "bool":
         return "bool"
     integers = {t.name for t in program.inputs if t.dtype == "int32"}
 
     def integral(a: Atom) -> bool:
-        if a.kind == "fn" and a.args[0] in ("maximum", "minimum", "abs"):
+        if a.kind == "fn" and OPS[a.args[0]].result == "same":
             return all(type_of(x, program) == "int" for x in a.args[1:])
         if a.kind in ("max", "min"):
             return type_of(a.args[1], program) == "int"

@@ -19,7 +19,6 @@ from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import DTYPE_BYTES, Eqn, Program
 from mirage_cli.ir.reach import Linear, known_value, linear
 
-COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 MOST_LINES = 1 << 20
 """So many lines of places are looked at; where there are more, as many that lie evenly among them."""
 
@@ -111,7 +110,7 @@ def _known(program: Program, truth: Mapping[str, bool], other: bool | None) -> d
     known: dict[str, float] = {}
     for e in program.eqns:
         value: float | None = None
-        if e.op in COMPARISONS:
+        if OPS[e.op].known == "mask":
             holds = truth.get(e.out, other)
             value = None if holds is None else float(holds)
         elif e.op == "div" and known.get(str(e.args[0])) == 0.0:
@@ -127,7 +126,7 @@ def _conditions(program: Program) -> Iterator[tuple[str, Condition]]:
     """Comparisons of integers that positions alone decide."""
     eqns = {e.out: e for e in program.eqns}
     for e in program.eqns:
-        if e.op in COMPARISONS:
+        if OPS[e.op].known == "mask":
             left, right = (linear(a, eqns, lambda leaf: leaf[0] == "index") for a in e.args)
             if left is not None and right is not None:
                 yield e.out, Condition(e.op, left.plus(right, -1))

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -20,6 +20,13 @@ Number = Fraction | float
 
 Kind = Literal["elementwise", "reduction", "contraction", "leaf", "rename", "derived"]
 Type = Literal["float", "int", "bool"]
+Known = Literal["exactly", "exp", "root", "max", "mask", "fn"]
+"""How the finite fields know an operator: exactly, or by less than a theorem on polynomials asks (`verify.degree`)."""
+Growth = Literal[
+    "none", "first", "total", "product", "quotient", "square", "inverse", "power", "all", "scaled", "fresh"
+]
+"""The degree of a result in the variables, from its arguments': 0; the first's; that of a sum; of a product; of a
+quotient; of x·x; of 1/x; of x ** c; of a product over all elements; of x times a fresh variable; of a fresh one."""
 
 INF = math.inf
 
@@ -38,6 +45,12 @@ class Op:
     keeps_zero: f(0) = 0, so that zero padding stays zero (for two arguments: zero where either is).
     degree: how the exponent of a common factor λ of the arguments carries over (see `algebra.degree`):
         "same" all arguments alike, "add", "sub", "first" linear in the first argument alone, "none" must be degree 0.
+
+    Required, by name, so that no reader of the table has to guess for a row that is silent:
+    known: how the verifier's finite fields know it; what a verdict assumes follows from it.
+    growth: the degree of the result, from which the bound of a verdict follows.
+    commutes: f(x, y) = f(y, x); False for operators of one argument.
+    takes_infinity: an infinity among the arguments is chosen, never added or multiplied.
     """
 
     name: str
@@ -54,6 +67,14 @@ class Op:
     domain: tuple[tuple[float, float], ...] = ((-2.0, 2.0),)
     keeps_zero: bool = False
     degree: Literal["same", "add", "sub", "first", "none"] = "none"
+    _: KW_ONLY
+    known: Known
+    growth: Growth
+    commutes: bool
+    takes_infinity: bool
+
+    def __post_init__(self) -> None:
+        assert self.known in get_args(Known) and self.growth in get_args(Growth), f"row {self.name}"
 
 
 def _erf(x: Any) -> Any:
@@ -78,18 +99,22 @@ def _unary(
     triton: str,
     torch: str,
     *,
+    known: Known,
+    growth: Growth,
     meaning: tuple[Callable[..., Any], Callable[..., Any]] | None = None,
     **rest: Any,
 ) -> Op:
     field, canon = meaning or _fn(name)
-    return Op(name, "elementwise", 1, doc, ref, field, canon, triton, torch, **rest)
+    one = {"known": known, "growth": growth, "commutes": False, "takes_infinity": False}
+    return Op(name, "elementwise", 1, doc, ref, field, canon, triton, torch, **one, **rest)
 
 
-def _compare(name: str, symbol: str, ref: Callable[..., Any], canon: Callable[..., Any]) -> Op:
+def _compare(name: str, symbol: str, ref: Callable[..., Any], canon: Callable[..., Any], *, commutes: bool) -> Op:
     doc = f"x {symbol} y, a mask"
     field = lambda F, x, y: F.compare(name, x, y)  # noqa: E731
     source = f"({{0}} {symbol} {{1}})"
-    return Op(name, "elementwise", 2, doc, ref, field, canon, source, source, "bool", domain=((-2, 2), (-2, 2)))
+    return Op(name, "elementwise", 2, doc, ref, field, canon, source, source, "bool", domain=((-2, 2), (-2, 2)),
+              known="mask", growth="fresh", commutes=commutes, takes_infinity=False)  # fmt: skip
 
 
 HALF = Fraction(1, 2)
@@ -99,97 +124,129 @@ TWO_ANY = ((-2.0, 2.0), (-2.0, 2.0))
 _ROWS = [
     # -- arithmetic
     Op("add", "elementwise", 2, "x + y", np.add, lambda F, x, y: F.add(x, y), lambda A, x, y: A.add(x, y),
-       "({0} + {1})", "({0} + {1})", "same", domain=TWO_ANY, degree="same"),
+       "({0} + {1})", "({0} + {1})", "same", domain=TWO_ANY, degree="same",
+       known="exactly", growth="total", commutes=True, takes_infinity=False),
     Op("sub", "elementwise", 2, "x - y", np.subtract, lambda F, x, y: F.sub(x, y),
        lambda A, x, y: A.add(x, A.scale(y, Fraction(-1))),
-       "({0} - {1})", "({0} - {1})", "same", domain=TWO_ANY, degree="same"),
+       "({0} - {1})", "({0} - {1})", "same", domain=TWO_ANY, degree="same",
+       known="exactly", growth="total", commutes=False, takes_infinity=False),
     Op("mul", "elementwise", 2, "x * y", np.multiply, lambda F, x, y: F.mul(x, y), lambda A, x, y: A.mul(x, y),
-       "({0} * {1})", "({0} * {1})", "same", domain=TWO_ANY, keeps_zero=True, degree="add"),
+       "({0} * {1})", "({0} * {1})", "same", domain=TWO_ANY, keeps_zero=True, degree="add",
+       known="exactly", growth="product", commutes=True, takes_infinity=False),
     Op("div", "elementwise", 2, "x / y", np.divide, lambda F, x, y: F.div(x, y),
        lambda A, x, y: A.mul(x, A.pow(y, Fraction(-1))),
-       "tl.div_rn({0}, {1})", "({0} / {1})", flops=8.0, domain=((-2, 2), (0.5, 2)), degree="sub"),
+       "tl.div_rn({0}, {1})", "({0} / {1})", flops=8.0, domain=((-2, 2), (0.5, 2)), degree="sub",
+       known="exactly", growth="quotient", commutes=False, takes_infinity=False),
     Op("pow", "elementwise", 2, "x ** c, c a number", lambda x, c: np.power(x, float(c)),
        lambda F, x, c: F.pow(x, c), lambda A, x, c: A.pow(x, c),
-       "pow({0}, {1})", "torch.pow({0}, {1})", flops=20.0, domain=((0.5, 2), (3, 3))),
+       "pow({0}, {1})", "torch.pow({0}, {1})", flops=20.0, domain=((0.5, 2), (3, 3)),
+       known="exactly", growth="power", commutes=False, takes_infinity=False),
     _unary("neg", "-x", np.negative, "(-{0})", "(-{0})", result="same", keeps_zero=True, degree="first",
-           meaning=(lambda F, x: F.mul(x, F.const(Fraction(-1))), lambda A, x: A.scale(x, Fraction(-1)))),
+           meaning=(lambda F, x: F.mul(x, F.const(Fraction(-1))), lambda A, x: A.scale(x, Fraction(-1))),
+           known="exactly", growth="first"),
     _unary("reciprocal", "1 / x", lambda x: 1 / x, "(1.0 / {0})", "torch.reciprocal({0})", flops=8.0,
-           domain=((0.5, 2),), meaning=(lambda F, x: F.pow(x, Fraction(-1)), lambda A, x: A.pow(x, Fraction(-1)))),
+           domain=((0.5, 2),), meaning=(lambda F, x: F.pow(x, Fraction(-1)), lambda A, x: A.pow(x, Fraction(-1))),
+           known="exactly", growth="inverse"),
     _unary("square", "x * x", np.square, "({0} * {0})", "torch.square({0})", result="same", keeps_zero=True,
-           meaning=(lambda F, x: F.mul(x, x), lambda A, x: A.pow(x, Fraction(2)))),
+           meaning=(lambda F, x: F.mul(x, x), lambda A, x: A.pow(x, Fraction(2))),
+           known="exactly", growth="square"),
     _unary("sqrt", "square root", np.sqrt, "tl.sqrt_rn({0})", "torch.sqrt({0})", flops=8.0, domain=((0, 4),),
-           keeps_zero=True, meaning=(lambda F, x: F.pow(x, HALF), lambda A, x: A.pow(x, HALF))),
+           keeps_zero=True, meaning=(lambda F, x: F.pow(x, HALF), lambda A, x: A.pow(x, HALF)),
+           known="root", growth="fresh"),
     _unary("rsqrt", "1 / sqrt(x)", lambda x: 1 / np.sqrt(x), "tl.rsqrt({0})", "torch.rsqrt({0})", flops=4.0,
-           domain=((0.5, 2),), meaning=(lambda F, x: F.pow(x, -HALF), lambda A, x: A.pow(x, -HALF))),
+           domain=((0.5, 2),), meaning=(lambda F, x: F.pow(x, -HALF), lambda A, x: A.pow(x, -HALF)),
+           known="root", growth="fresh"),
     # -- exponentials
     _unary("exp", "e ** x", np.exp, "tl.exp({0})", "torch.exp({0})", flops=4.0,
-           meaning=(lambda F, x: F.exp(x), lambda A, x: A.exp(x))),
+           meaning=(lambda F, x: F.exp(x), lambda A, x: A.exp(x)),
+           known="exp", growth="fresh"),
     # The shift of a softmax: exp(x - m), where an infinite m counts as no shift: -inf is that of a row that is masked
     # out whole, inf of one that has overflowed, whose logsumexp is inf and no NaN, as in PyTorch.
     Op("exp_sub", "elementwise", 2, "exp(x - m), without NaN where both are the same infinity",
        lambda x, m: np.exp(x - np.where(np.isinf(m), 0.0, m)),
        lambda F, x, m: F.exp(F.sub(x, F.finite(m))), lambda A, x, m: A.exp(A.add(x, A.scale(m, Fraction(-1)))),
        'tl.exp({0} - tl.where(tl.abs({1}) == float("inf"), 0.0, {1}))',
-       "torch.exp({0} - torch.where(torch.isinf({1}), 0.0, {1}))", flops=6.0, domain=TWO_ANY),
+       "torch.exp({0} - torch.where(torch.isinf({1}), 0.0, {1}))", flops=6.0, domain=TWO_ANY,
+       known="exp", growth="fresh", commutes=False, takes_infinity=False),
     _unary("exp2", "2 ** x", np.exp2, "tl.exp2({0})", "torch.exp2({0})", flops=3.0,
-           meaning=(lambda F, x: F.exp(F.mul(x, F.const(LN2))), lambda A, x: A.exp(A.scale(x, LN2)))),
+           meaning=(lambda F, x: F.exp(F.mul(x, F.const(LN2))), lambda A, x: A.exp(A.scale(x, LN2))),
+           known="exp", growth="fresh"),
     _unary("log", "natural logarithm", np.log, "tl.log({0})", "torch.log({0})", flops=4.0, domain=((0.5, 4),),
-           meaning=(lambda F, x: F.log(x), lambda A, x: A.log(x))),
+           meaning=(lambda F, x: F.log(x), lambda A, x: A.log(x)),
+           known="exp", growth="fresh"),
     # -- functions that the algebra treats as opaque
-    _unary("abs", "absolute value", np.abs, "tl.abs({0})", "torch.abs({0})", result="same", keeps_zero=True),
+    _unary("abs", "absolute value", np.abs, "tl.abs({0})", "torch.abs({0})", result="same", keeps_zero=True,
+           known="fn", growth="fresh"),
     _unary("sigmoid", "1 / (1 + exp(-x))", lambda x: 1 / (1 + np.exp(-x)), "tl.sigmoid({0})", "torch.sigmoid({0})",
-           flops=12.0),
+           flops=12.0,
+           known="fn", growth="fresh"),
     _unary("silu", "x * sigmoid(x)", lambda x: x / (1 + np.exp(-x)), "({0} * tl.sigmoid({0}))",
            "torch.nn.functional.silu({0})", flops=13.0, keeps_zero=True,
-           meaning=(lambda F, x: F.mul(x, F.fn("sigmoid", x)), lambda A, x: A.mul(x, A.fn("sigmoid", x)))),
+           meaning=(lambda F, x: F.mul(x, F.fn("sigmoid", x)), lambda A, x: A.mul(x, A.fn("sigmoid", x))),
+           known="fn", growth="scaled"),
     _unary("relu", "max(x, 0)", lambda x: np.maximum(x, 0),
            "tl.maximum({0}, 0.0, propagate_nan=tl.PropagateNan.ALL)", "torch.relu({0})", keeps_zero=True,
            meaning=(lambda F, x: F.extremum("maximum", x, F.const(Fraction(0))),
-                    lambda A, x: A.fn("maximum", *A.sort(x, A.const(Fraction(0)))))),
+                    lambda A, x: A.fn("maximum", *A.sort(x, A.const(Fraction(0))))),
+           known="fn", growth="fresh"),
     _unary("gelu", "x * Φ(x), the erf form", lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))),
            "(0.5 * {0} * (1.0 + tl.erf({0} * 0.7071067811865476)))", "torch.nn.functional.gelu({0})", flops=20.0,
-           keeps_zero=True),
+           keeps_zero=True,
+           known="fn", growth="fresh"),
     # Near 0 the quotient of exponentials cancels, so a Taylor polynomial takes over; both agree to 1e-7 at 0.1.
     _unary("tanh", "hyperbolic tangent", np.tanh,
            "tl.where(tl.abs({0}) < 0.1, {0} * (1.0 - {0} * {0} * (1 / 3 - {0} * {0} * (2 / 15))), "
-           "2.0 * tl.sigmoid(2.0 * {0}) - 1.0)", "torch.tanh({0})", flops=20.0, keeps_zero=True),
+           "2.0 * tl.sigmoid(2.0 * {0}) - 1.0)", "torch.tanh({0})", flops=20.0, keeps_zero=True,
+           known="fn", growth="fresh"),
     Op("maximum", "elementwise", 2, "the larger of x and y", np.maximum,
        lambda F, x, y: F.extremum("maximum", x, y), lambda A, x, y: A.fn("maximum", *A.sort(x, y)),
-       "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)", "torch.maximum({0}, {1})", "same", domain=TWO_ANY),
+       "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)", "torch.maximum({0}, {1})", "same", domain=TWO_ANY,
+       known="fn", growth="fresh", commutes=True, takes_infinity=True),
     Op("minimum", "elementwise", 2, "the smaller of x and y", np.minimum,
        lambda F, x, y: F.extremum("minimum", x, y), lambda A, x, y: A.fn("minimum", *A.sort(x, y)),
-       "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)", "torch.minimum({0}, {1})", "same", domain=TWO_ANY),
+       "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)", "torch.minimum({0}, {1})", "same", domain=TWO_ANY,
+       known="fn", growth="fresh", commutes=True, takes_infinity=True),
     # -- masks
-    _compare("lt", "<", np.less, lambda A, x, y: A.fn("lt", x, y)),
-    _compare("le", "<=", np.less_equal, lambda A, x, y: A.fn("le", x, y)),
-    _compare("gt", ">", np.greater, lambda A, x, y: A.fn("lt", y, x)),
-    _compare("ge", ">=", np.greater_equal, lambda A, x, y: A.fn("le", y, x)),
-    _compare("eq", "==", np.equal, lambda A, x, y: A.fn("eq", *A.sort(x, y))),
-    _compare("ne", "!=", np.not_equal, lambda A, x, y: A.fn("ne", *A.sort(x, y))),
+    _compare("lt", "<", np.less, lambda A, x, y: A.fn("lt", x, y), commutes=False),
+    _compare("le", "<=", np.less_equal, lambda A, x, y: A.fn("le", x, y), commutes=False),
+    _compare("gt", ">", np.greater, lambda A, x, y: A.fn("lt", y, x), commutes=False),
+    _compare("ge", ">=", np.greater_equal, lambda A, x, y: A.fn("le", y, x), commutes=False),
+    _compare("eq", "==", np.equal, lambda A, x, y: A.fn("eq", *A.sort(x, y)), commutes=True),
+    _compare("ne", "!=", np.not_equal, lambda A, x, y: A.fn("ne", *A.sort(x, y)), commutes=True),
     Op("and", "elementwise", 2, "both masks", np.logical_and, lambda F, x, y: x & y,
-       lambda A, x, y: A.fn("and", *A.sort(x, y)), "({0} & {1})", "({0} & {1})", "bool", domain=TWO_ANY),
+       lambda A, x, y: A.fn("and", *A.sort(x, y)), "({0} & {1})", "({0} & {1})", "bool", domain=TWO_ANY,
+       known="exactly", growth="fresh", commutes=True, takes_infinity=False),
     Op("or", "elementwise", 2, "either mask", np.logical_or, lambda F, x, y: x | y,
-       lambda A, x, y: A.fn("or", *A.sort(x, y)), "({0} | {1})", "({0} | {1})", "bool", domain=TWO_ANY),
+       lambda A, x, y: A.fn("or", *A.sort(x, y)), "({0} | {1})", "({0} | {1})", "bool", domain=TWO_ANY,
+       known="exactly", growth="fresh", commutes=True, takes_infinity=False),
     Op("where", "elementwise", 3, "x where the mask holds, else y", np.where, lambda F, c, x, y: F.where(c, x, y),
        lambda A, c, x, y: A.fn("where", c, x, y), "tl.where({0}, {1}, {2})", "torch.where({0}, {1}, {2})", "branches",
-       domain=((-2, 2), (-2, 2), (-2, 2))),
+       domain=((-2, 2), (-2, 2), (-2, 2)),
+       known="exactly", growth="total", commutes=False, takes_infinity=True),
     # -- leaves
     Op("index", "leaf", 0, "the position along an axis", lambda n: np.arange(n), lambda F, a: F.index(a),
-       lambda A, a: A.index(a), "{0}", "torch.arange({0})", "int", flops=0.0),
+       lambda A, a: A.index(a), "{0}", "torch.arange({0})", "int", flops=0.0,
+       known="exactly", growth="none", commutes=False, takes_infinity=False),
     Op("size", "leaf", 0, "the size of an axis, as a number", lambda n: np.float64(n), lambda F, a: F.size(a),
-       lambda A, a: A.size(a), "{0}", "{0}", "float", flops=0.0),
+       lambda A, a: A.size(a), "{0}", "{0}", "float", flops=0.0,
+       known="exactly", growth="none", commutes=False, takes_infinity=False),
     Op("rename", "rename", 1, "the same data with other axis names", lambda x: x, lambda F, x: x,
-       lambda A, x, names: A.rename(x, names), "{0}", "{0}", "same", flops=0.0, degree="first"),
+       lambda A, x, names: A.rename(x, names), "{0}", "{0}", "same", flops=0.0, degree="first",
+       known="exactly", growth="first", commutes=False, takes_infinity=False),
     # -- reductions
     Op("sum", "reduction", 1, "sum over axes", np.sum, lambda F, x, axes: F.sum(x, axes),
-       lambda A, x, axes: A.sum(x, axes), "tl.sum({0}, axis={1})", "torch.sum({0}, dim={1})", "same", degree="first"),
+       lambda A, x, axes: A.sum(x, axes), "tl.sum({0}, axis={1})", "torch.sum({0}, dim={1})", "same", degree="first",
+       known="exactly", growth="first", commutes=False, takes_infinity=False),
     Op("max", "reduction", 1, "maximum over axes", np.max, lambda F, x, axes: F.reduce_extremum("max", x, axes),
-       lambda A, x, axes: A.extremum("max", x, axes), "largest({0}, {1})", "torch.amax({0}, dim={1})", "same"),
+       lambda A, x, axes: A.extremum("max", x, axes), "largest({0}, {1})", "torch.amax({0}, dim={1})", "same",
+       known="max", growth="all", commutes=False, takes_infinity=False),
     Op("min", "reduction", 1, "minimum over axes", np.min, lambda F, x, axes: F.reduce_extremum("min", x, axes),
-       lambda A, x, axes: A.extremum("min", x, axes), "least({0}, {1})", "torch.amin({0}, dim={1})", "same"),
+       lambda A, x, axes: A.extremum("min", x, axes), "least({0}, {1})", "torch.amin({0}, dim={1})", "same",
+       known="max", growth="all", commutes=False, takes_infinity=False),
     Op("dot", "contraction", 2, "multiply, then sum over axes", lambda x, y, axis: np.sum(x * y, axis=axis),
        lambda F, x, y, axes: F.dot(x, y, axes), lambda A, x, y, axes: A.sum(A.mul(x, y), axes),
-       "tl.dot({0}, {1})", "torch.matmul({0}, {1})", "float", flops=2.0, domain=TWO_ANY, degree="add"),
+       "tl.dot({0}, {1})", "torch.matmul({0}, {1})", "float", flops=2.0, domain=TWO_ANY, degree="add",
+       known="exactly", growth="product", commutes=True, takes_infinity=False),
 ]  # fmt: skip
 
 OPS: Mapping[str, Op] = {row.name: row for row in _ROWS}

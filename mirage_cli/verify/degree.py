@@ -13,8 +13,8 @@ from fractions import Fraction
 from math import prod
 
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import Eqn, Program
+from mirage_cli.ir.ops import OPS, Known
+from mirage_cli.ir.program import Arg, Eqn, Program
 from mirage_cli.verify.residues import MODULI, Levels
 
 ASSUMPTIONS = {
@@ -24,12 +24,6 @@ ASSUMPTIONS = {
     "mask": "comparisons are known as functions alone",
     "fn": "opaque functions are known as functions alone",
 }
-_KIND = {
-    "exp": "exp", "exp2": "exp", "exp_sub": "exp", "log": "exp", "sqrt": "root", "rsqrt": "root",
-    "max": "max", "min": "max", "maximum": "fn", "minimum": "fn", "relu": "fn",
-    "lt": "mask", "le": "mask", "gt": "mask", "ge": "mask", "eq": "mask", "ne": "mask",
-    "sigmoid": "fn", "silu": "fn", "gelu": "fn", "tanh": "fn", "abs": "fn",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +45,20 @@ def outside(eqns: Iterable[Eqn]) -> tuple[str, ...]:
     """
     found: dict[str, list[str]] = {kind: [] for kind in ASSUMPTIONS}
     for e in eqns:
-        kind = "root" if e.op == "pow" and _fraction(e) else _KIND.get(e.op)
-        if kind is not None and e.op not in found[kind]:
+        kind = _known(e)
+        if kind != "exactly" and e.op not in found[kind]:
             found[kind].append(e.op)
     return tuple(f"{', '.join(sorted(ops))} ({ASSUMPTIONS[kind]})" for kind, ops in found.items() if ops)
 
 
-def _fraction(e: Eqn) -> bool:
-    """Whether a power is of a fractional exponent."""
-    return not (isinstance(e.args[1], Fraction) and e.args[1].denominator == 1)
+def _known(e: Eqn) -> Known:
+    """How the finite fields know what an equation computes: its operator's column, but a fractional power is a root."""
+    return "root" if OPS[e.op].growth == "power" and _whole(e.args[1]) is None else OPS[e.op].known
+
+
+def _whole(exponent: Arg) -> int | None:
+    """An exponent that is a whole number."""
+    return int(exponent) if isinstance(exponent, Fraction) and exponent.denominator == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,39 +103,39 @@ class _Walk:
             dims[e.out] = frozenset(e.dims)
 
     def equation(self, e: Eqn, args: list[Degree]) -> Degree:
-        if e.op in _KIND:
-            self.kinds.add(_KIND[e.op])
-        if e.op in ("add", "sub", "where"):
-            return self.total(args[-2:])
-        if e.op in ("mul", "dot"):
-            return self.reduced(e, self.product(args[0], args[1]))
-        if e.op == "div":
-            return self.product(args[0], self.inverse(args[1], e))
-        if e.op == "sum":
-            return self.reduced(e, args[0])
-        if e.op in ("max", "min"):
-            n = prod(self.sizes.get(a, 3) for a in e.axes)
-            return power(Degree(max(args[0].top, args[0].below), args[0].bottom), n)
-        if e.op == "rename":
-            return args[0]
-        if e.op == "neg":
-            return args[0]
-        if e.op == "square":
-            return self.product(args[0], args[0])
-        if e.op == "reciprocal":
-            return self.inverse(args[0], e)
-        if e.op == "silu":
-            return self.product(args[0], Degree(1, {}))
-        if e.op == "pow" and isinstance(e.args[1], Fraction) and not _fraction(e):
-            base = args[0] if e.args[1] > 0 else self.inverse(args[0], e)
-            return power(base, min(abs(e.args[1].numerator), MODULI[-1]))
-        if e.op == "pow":
-            self.kinds.add("root")
-        if OPS[e.op].kind == "leaf":
-            return Degree(0, {})
-        if _KIND.get(e.op) == "exp":
+        known = _known(e)
+        if known != "exactly":
+            self.kinds.add(known)
+        if known == "exp":
             self.exponent = max([self.exponent, *(a.top + a.below for a in args)])
-        return Degree(1, {})
+        match OPS[e.op].growth:
+            case "none":
+                return Degree(0, {})
+            case "first":
+                return self.reduced(e, args[0])
+            case "total":
+                return self.total(args[-2:])
+            case "product":
+                return self.reduced(e, self.product(args[0], args[1]))
+            case "quotient":
+                return self.product(args[0], self.inverse(args[1], e))
+            case "square":
+                return self.product(args[0], args[0])
+            case "inverse":
+                return self.inverse(args[0], e)
+            case "scaled":
+                return self.product(args[0], Degree(1, {}))
+            case "all":
+                n = prod(self.sizes.get(a, 3) for a in e.axes)
+                return power(Degree(max(args[0].top, args[0].below), args[0].bottom), n)
+            case "power":
+                exponent = _whole(e.args[1])
+                if exponent is None:
+                    return Degree(1, {})
+                base = args[0] if exponent > 0 else self.inverse(args[0], e)
+                return power(base, min(abs(exponent), MODULI[-1]))
+            case "fresh":
+                return Degree(1, {})
 
     def product(self, x: Degree, y: Degree) -> Degree:
         bottom = dict(x.bottom)

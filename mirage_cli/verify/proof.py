@@ -20,9 +20,6 @@ from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program, Tensor
 
-TAKES_INFINITY = ("where", "maximum", "minimum")
-"""Operators that are opaque, so that an infinity in them takes no part in sums and products."""
-
 
 def proved(program: Program, graph: MuGraph, same_axes: Callable[[str], str]) -> bool:
     """Whether every output has the same canonical form in a lowered program and in a μGraph of sound structure.
@@ -50,7 +47,7 @@ def proved(program: Program, graph: MuGraph, same_axes: Callable[[str], str]) ->
 
 def _infinite(e: Eqn) -> bool:
     """Whether an infinity is added or multiplied, which forms take for a number."""
-    return e.op not in TAKES_INFINITY and any(isinstance(a, float) and isinf(a) for a in e.args)
+    return not OPS[e.op].takes_infinity and any(isinstance(a, float) and isinf(a) for a in e.args)
 
 
 def _mixes(k: Kernel, pairs: Mapping[str, str], same_axes: Callable[[str], str]) -> bool:

@@ -13,7 +13,7 @@ import operator
 import re
 import string
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from fractions import Fraction
 from itertools import combinations
 from typing import Any
@@ -32,6 +32,8 @@ from mirage_cli.ir.ops import IDENTITY, OPS, Op, Type, result_type
 from mirage_cli.ir.program import Arg, Builder, Eqn, Program, Tensor
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.verify.degree import ASSUMPTIONS, outside
+from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.interpret import run_program
 from mirage_cli.verify.numeric import reference64
 from mirage_cli.verify.residues import Value, same
@@ -236,6 +238,92 @@ COLUMNS: Mapping[str, tuple[Callable[[Case], Array], float]] = {
     "torch, for users": (through_torch, 1e-12),
     "triton": (through_triton, 2e-6),
 }
+
+
+REQUIRED = [f.name for f in fields(Op) if f.default is MISSING]
+
+
+@pytest.mark.parametrize("column", REQUIRED)
+def test_a_row_that_lacks_a_required_column_does_not_import(column: str) -> None:
+    columns = {f.name: getattr(OPS["tanh"], f.name) for f in fields(Op)}
+    assert Op(**columns) == OPS["tanh"]
+    assert {"known", "growth", "commutes", "takes_infinity"} <= set(REQUIRED)
+    del columns[column]
+    with pytest.raises(TypeError, match=f"missing 1 required .*argument: '{column}'"):
+        Op(**columns)
+
+
+@pytest.mark.parametrize("column", ["known", "growth"])
+def test_a_row_that_says_what_no_reader_knows_does_not_import(column: str) -> None:
+    with pytest.raises(AssertionError, match="row tanh"):
+        replace(OPS["tanh"], **{column: "surely"})
+
+
+def test_an_opaque_function_that_is_new_is_assumed_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    new = replace(OPS["tanh"], name="new", field=lambda F, x: F.fn("new", x), canon=lambda A, x: A.fn("new", x))
+    monkeypatch.setitem(OPS, "new", new)  # type: ignore[arg-type]
+    tensors = (Tensor("X", ("m", "k"), "float16"), Tensor("W", ("k", "j"), "float16"))
+    b = Builder(tensors, ORDER)
+    b.emit("new", b.emit("dot", "X", "W", axes=("k",)), out="O")
+    output = Tensor("O", b.known["O"].dims, "float16")
+    program = Program("one", tuple(SIZES.items()), "float16", tensors, tuple(b.eqns), (output,))
+    graph = parse_mugraph(mugraph_text(program, "m:grid j:grid k:tile"))
+    verdict = check_equivalence(program, graph, 0)
+    assert verdict.ok
+    assert ASSUMPTIONS["fn"] in verdict.assumes
+    assert any(x.startswith("new (") for x in outside(graph.kernels[0].body))
+
+
+@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.known != "exactly"])
+def test_a_verdict_lists_what_it_knows_less_of(name: str) -> None:
+    e = Eqn("R", name, ("X",) * OPS[name].arity, (), ("m",), "float")
+    assert outside([e]) == (f"{name} ({ASSUMPTIONS[OPS[name].known]})",)
+
+
+class _Asked:
+    """An interpreter, and its own values, that notes which combinators a field column asks for."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.exponents: set[Fraction] = set()
+
+    def __getattr__(self, name: str) -> Callable[..., _Asked]:
+        def combinator(*args: Any) -> _Asked:
+            self.names.add(name)
+            self.exponents |= {args[1]} if name == "pow" else set()
+            return self
+
+        return combinator
+
+    def __and__(self, other: _Asked) -> _Asked:
+        return self
+
+    __or__ = __and__
+
+
+def test_what_the_finite_fields_know_exactly_they_compute_without_functions() -> None:
+    """A field column that asks for an opaque function, an exponential, a root or an order says so in `known`."""
+    asks = {"fn": "fn", "extremum": "fn", "exp": "exp", "log": "exp", "compare": "mask", "reduce_extremum": "max"}
+    for row in OPS.values():
+        if row.kind == "leaf" or row.growth == "power":
+            continue
+        asked = _Asked()
+        row.field(asked, *(_Asked(),) * row.arity, *([("k",)] if row.kind in ("reduction", "contraction") else []))
+        want = {asks[a] for a in asked.names if a in asks}
+        want |= {"root"} if any(f.denominator != 1 for f in asked.exponents) else set()
+        assert want == ({row.known} - {"exactly"}), row.name
+
+
+@pytest.mark.parametrize("name", [n for n in ELEMENTWISE + CONTRACTIONS if OPS[n].arity == 2 and n != "pow"])
+def test_commutes_says_whether_operands_may_be_exchanged(name: str) -> None:
+    row, algebra = OPS[name], Algebra()
+    x, y = (algebra.input(n, ("k",)) for n in "XY")
+    axes = [("k",)] if row.kind == "contraction" else []
+    assert (row.canon(algebra, x, y, *axes) is row.canon(algebra, y, x, *axes)) == row.commutes
+    a, b = (np.random.default_rng(i).integers(-1, 2, (4, 8)).astype(float) for i in (0, 1))
+    with np.errstate(all="ignore"):
+        results = [row.ref(*args, *([1] if axes else [])) for args in ((a, b), (b, a))]
+    assert np.array_equal(*results, equal_nan=True) == row.commutes
 
 
 @pytest.mark.parametrize("column", COLUMNS)
