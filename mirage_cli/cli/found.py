@@ -150,10 +150,10 @@ def merged_axes(store: Store, id: str) -> str:
     from mirage_cli.ir.text import parse_mugraph
 
     try:
-        merged = parse_mugraph(store.show(id)[0].mugraph.text).merged
+        merged = [parse_mugraph(s.mugraph.text).merged for s in store.show(id)[:1]]
     except UnknownIdError:
         return ""
-    return ", ".join(f"{name} = {'*'.join(parts)}" for name, parts in merged)
+    return ", ".join(f"{name} = {'*'.join(parts)}" for some in merged for name, parts in some)
 
 
 @app.command()

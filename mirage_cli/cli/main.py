@@ -34,9 +34,9 @@ def main() -> None:
     except Exception:
         if not interrupts.seen:
             raise
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is printed: nothing is left to interrupt
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if interrupts.seen or code == 130:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # once more changes nothing
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if not interrupts.seen:
             sys.stderr.write("interrupted\n")
         sys.exit(130)

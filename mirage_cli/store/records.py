@@ -44,7 +44,7 @@ DOCUMENT: Shape = {
             "time_us": MAYBE,
             "predicted_us?": MAYBE,
             "spread_us?": NUMBER,
-            "floor_us": NUMBER,
+            "floor_us": MAYBE,
             "eager_us": MAYBE,
             "error_vs_float64": MAYBE,
             "eager_error_vs_float64": MAYBE,
@@ -56,17 +56,20 @@ DOCUMENT: Shape = {
     "rejections?": [str],
     "dropped?": {...: int},
     "complete?": bool,
-    "asked?": {"seed": int, "top": int, "budget_s": NUMBER, "tune": bool, "context?": str},
-    "tuning?": {
-        "failures": {...: int},
-        "trials": int,
-        "stopped": str,
-        "seconds": NUMBER,
-        "phases?": {...: NUMBER},
-        "rejected": [{"id": str, "problem": str | None}],
-        "found?": FINALIST,
-        "stored?": FINALIST,
-    },
+    "asked?": (None, {"seed": int, "top": int, "budget_s": NUMBER, "tune": bool, "context?": str | None}),
+    "tuning?": (
+        None,
+        {
+            "failures": {...: int},
+            "trials": int,
+            "stopped": str,
+            "seconds": NUMBER,
+            "phases?": {...: NUMBER},
+            "rejected": [{"id": str, "problem": str | None}],
+            "found?": FINALIST,
+            "stored?": FINALIST,
+        },
+    ),
 }
 """What is read of a result's document, by this version and of earlier ones; it may hold more."""
 VERDICT: Shape = {

@@ -61,20 +61,27 @@ program: |
 outputs:
   O: [m]
 """
-ATTENTION = """\
-name: normed_attention
-dims: {h: 2, q: 256, s: 4096, d: 64, e: 64}
+BLOCK = """\
+name: transformer_block
+dims: {m: 256, k: 1024, h: 16, d: 64, s: 256, f: 4096, o: 1024}
 inputs:
-  Q: [h, q, d]
-  K: [h, s, d]
-  V: [h, s, e]
+  X: [m, k]
+  WQ: [k, h, d]
+  KC: [s, h, d]
+  VC: [s, h, d]
+  WO: [h, d, o]
+  W1: [o, f]
+  W3: [o, f]
+  W2: [f, k]
 program: |
-  P = softmax(dot(rms_norm(Q, d), rms_norm(K, d), d), s)
-  O = dot(P, V, s)
+  Q = dot(rms_norm(X, k), WQ, k)
+  A = dot(softmax(dot(Q, KC, d) * 0.125, s), VC, s)
+  N = rms_norm(dot(A, WO, h, d), o)
+  O = dot(silu(dot(N, W1, o)) * dot(N, W3, o), W2, f) + X
 outputs:
-  O: [h, q, e]
+  O: [m, k]
 """
-"""Large enough that its search takes seconds."""
+"""Large enough that its search takes many seconds."""
 MISTAKEN = """\
 name: mistaken
 dims: {m: 4, k: 8}
@@ -86,7 +93,7 @@ program: |
 outputs:
   O: [m, k]
 """
-SPECS = {"tiny": TINY, "increment": ONE_OPERATOR, "normed_attention": ATTENTION, "mistaken": MISTAKEN}
+SPECS = {"tiny": TINY, "increment": ONE_OPERATOR, "transformer_block": BLOCK, "mistaken": MISTAKEN}
 
 MUGRAPH = """\
 mugraph tiny float16
@@ -1067,7 +1074,7 @@ def test_an_interrupted_search_is_exit_code_130_and_keeps_what_it_found(
     tmp_path: Path, workers: int, sent: signal.Signals
 ) -> None:
     write_specs(tmp_path)
-    specs = ["increment.yaml", "normed_attention.yaml"]
+    specs = ["increment.yaml", "transformer_block.yaml"]
     options = ["--no-tune", "--json", "--workers", str(workers), "--budget", "20"]
     process = subprocess.Popen(
         [sys.executable, "-c", INTERRUPTIBLE, "search", *specs, *options],
