@@ -99,6 +99,7 @@ class _Attempt:
         self.home: dict[str, int] = {}  # accumulators: their loop
         self.steps: dict[str, Load | Eqn] = {x.out: x for x in kernel.loads} | {e.out: e for e in kernel.body}
         self.degrees: dict[str, dict[str, int]] = {}
+        self.bad: set[str] = set()  # maxima that must not be used while they run
 
     def inside(self, name: str) -> frozenset[str]:
         return frozenset(self.dims[name]) & self.loop_dims
@@ -231,7 +232,6 @@ class _Attempt:
     def loop_degrees(self, i: int, steps: tuple[Load | Eqn, ...]) -> dict[str, dict[str, int]]:
         """The degree of every step of loop i; a step with no single degree is recorded as illegal for that maximum."""
         degrees: dict[str, dict[str, int]] = {}
-        self.bad = getattr(self, "bad", set())
         for step in steps:
             degrees[step.out] = self.degree(step, degrees, i) if isinstance(step, Eqn) else {}
         self.degrees |= degrees
@@ -274,4 +274,4 @@ class _Attempt:
         return known.get(a, {}) if isinstance(a, str) else {}
 
     def illegal_maxima(self) -> set[str]:
-        return set(getattr(self, "bad", set())) & self.online
+        return self.bad & self.online

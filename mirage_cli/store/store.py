@@ -129,7 +129,7 @@ class Store:
         sql = "SELECT seed, results, stats, stopped, seconds, at FROM searches WHERE key = ? AND seed = ?"
         return next(iter(self.readable(self.rows(sql, key.id, seed), _search, f"a search of {key.id}", key.id)), None)
 
-    # -- μGraphs and kernels
+    # -- μGraphs
 
     def put_mugraphs(self, key: Key, mugraphs: Iterable[StoredMuGraph]) -> None:
         """All of them or, where this process is killed, none."""
@@ -148,11 +148,6 @@ class Store:
             WHERE program_hash = ? AND dims = ? AND dtype = ? GROUP BY mugraphs.id ORDER BY min(rank), mugraphs.id"""
         rows = self.rows(sql, program_hash, dims_text(dims), dtype)
         return tuple(g for r in rows for g in self.readable([r], _mugraph, f"the μGraph {r['id']}", r["id"]))
-
-    def put_kernel(self, key: Key, mugraph: str, schedule: Json, source: str) -> str:
-        """The source made from this μGraph and schedule. Returns its id, the hash of the source."""
-        with self.transaction() as db:
-            return _put_kernel(db, key, mugraph, schedule, source)
 
     # -- measurements and results
 
