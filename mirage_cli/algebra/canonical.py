@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
+from mirage_cli.ir.access import Access, Index, dims_of, is_plain, plain, substitution
 from mirage_cli.ir.ops import OPS, Number
 
 MAX_POWER_BITS = 1000
@@ -32,7 +33,7 @@ Mono = tuple[tuple["Atom", Fraction], ...]
 class Atom:
     """An indivisible factor. `kind` is one of
 
-    input(name, axes)  index(axis)  size(axis)  number(value)  inf()  exp(form)  shifted_exp(form, bound[, k])
+    input(name, access)  index(axis)  size(axis)  number(value)  inf()  exp(form)  shifted_exp(form, bound[, k])
     sum(bound, mono)  max(bound, form)  min(bound, form)  poly(form)  log(form)  fn(name, *forms)
     mark(form, bound)
 
@@ -53,7 +54,7 @@ class Atom:
     def __str__(self) -> str:
         match self.kind:
             case "input":
-                return f"{self.args[0]}[{','.join(self.args[1])}]"
+                return f"{self.args[0]}[{','.join(map(str, self.args[1]))}]"
             case "sum":
                 return f"Σ_{{{','.join(self.args[0])}}}({mono_text(self.args[1])})"
             case "max" | "min":
@@ -148,6 +149,8 @@ class Algebra:
                     parts.append(a.key)
                 elif kind == "sum" and a is args[1]:
                     parts.append(_mono_key(a))
+                elif kind == "input" and a is args[1]:
+                    parts.append(tuple(map(str, a)))
                 else:
                     parts.append(a)
             atom = self.atoms[name] = Atom(kind, args, frozenset(dims), _digest(*parts))
@@ -181,9 +184,10 @@ class Algebra:
         inf = self.of_atom(self._atom("inf", dims=()))
         return inf if x > 0 else self.scale(inf, MINUS_ONE)
 
-    def input(self, name: str, axes: tuple[str, ...]) -> Form:
-        self.axes |= set(axes) - set(self.aliases)
-        return self.of_atom(self._atom("input", name, axes, dims=axes))
+    def input(self, name: str, access: Access) -> Form:
+        dims = dims_of(access)
+        self.axes |= set(dims) - set(self.aliases)
+        return self.of_atom(self._atom("input", name, access, dims=dims))
 
     def index(self, axis: str) -> Form:
         return self.of_atom(self._atom("index", axis, dims=(axis,)))
@@ -379,9 +383,9 @@ class Algebra:
 
     # -- substitution
 
-    def rename(self, x: Form, names: Mapping[str, str]) -> Form:
-        """x with free axes renamed; bound axes that would capture a new name are renamed apart."""
-        live = {a: b for a, b in names.items() if a in x.dims and a != b}
+    def rename(self, x: Form, names: Mapping[str, Index]) -> Form:
+        """x with indices in the place of free axes; bound axes that would capture one of theirs are renamed apart."""
+        live = {a: b for a, b in names.items() if a in x.dims and a != b.axis}
         if not live:
             return x
         name = ("rename", x, tuple(sorted(live.items())))
@@ -389,22 +393,30 @@ class Algebra:
             self._cache[name] = self.rebuild(x, lambda atom: self._rename_atom(atom, live))
         return self._cache[name]
 
-    def _rename_atom(self, atom: Atom, names: Mapping[str, str]) -> Form:
+    def _rename_atom(self, atom: Atom, names: Mapping[str, Index]) -> Form:
         if not atom.dims & set(names):
             return self.of_atom(atom)
         if atom.kind == "input":
-            return self.input(atom.args[0], tuple(names.get(a, a) for a in atom.args[1]))
+            return self.input(atom.args[0], tuple(i.within(names) for i in atom.args[1]))
         if atom.kind == "index":
-            return self.index(names.get(atom.args[0], atom.args[0]))
+            position = names[atom.args[0]]
+            terms = (self.scale(self.index(d), Fraction(c)) for d, c in position.terms)
+            return self.add(*terms, self.const(Fraction(position.offset)))
         bound: tuple[str, ...] = ()
         if atom.kind in ("sum", "max", "min"):
             bound = atom.args[0]
         elif atom.kind == "shifted_exp":  # its bound axes are free in the exponent too: rename both
-            moved = self.rename(atom.args[0], names)
-            axes = tuple(sorted(names.get(a, a) for a in atom.args[1]))
-            return self.shifted_exp(moved, axes, *atom.args[2:])
-        apart = {b: self._fresh(b) for b in bound if b in names.values()}
-        inner = {a: b for a, b in names.items() if a not in bound} | apart
+            x, axes, k = atom.shift
+            moved = self.rename(x, names)
+            access = {a: names.get(a) or plain((a,))[0] for a in x.dims}
+            under, beside = (tuple(i for a, i in access.items() if (a in axes) == inside) for inside in (True, False))
+            if is_plain(under) and not set(dims_of(under)) & set(dims_of(beside)):
+                return self.shifted_exp(moved, dims_of(under), k)
+            top = self.rename(self.extremum("max", x, axes), names)
+            return self.exp(self.scale(self.sub(moved, top), k))
+        taken = {d for i in names.values() for d in i.dims}
+        apart = {b: self._fresh(b) for b in bound if b in taken}
+        inner = {a: i for a, i in names.items() if a not in bound} | {b: plain((a,))[0] for b, a in apart.items()}
 
         def renamed(x: Form) -> Form:
             return self.rename(x, inner)
@@ -471,7 +483,7 @@ class Algebra:
         if row.kind == "leaf":
             return row.canon(self, axes[0])
         if row.kind == "rename":
-            return row.canon(self, forms[0], dict(zip(axes[::2], axes[1::2], strict=True)))
+            return row.canon(self, forms[0], substitution(axes))
         return row.canon(self, *forms, axes) if row.kind in ("reduction", "contraction") else row.canon(self, *forms)
 
 

@@ -95,6 +95,11 @@ class Decomposition:
         """The program's axes and those made up to avoid capture."""
         return (*self.program.order, *self.algebra.aliases)
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        sizes = self.program.sizes
+        return sizes | {new: sizes[old] for new, old in self.algebra.aliases.items()}
+
     def is_input(self, form: Form) -> bool:
         return form.atom is not None and form.atom.kind == "input"
 
@@ -193,7 +198,7 @@ def _program_nodes(d: Decomposition, safe: dict[str, Form]) -> dict[Form, list[N
         if safe[e.out].number is not None and e.values:
             continue  # its terms have cancelled: what they leave would be rounding errors
         dims = frozenset[str]().union(*(a.dims for a in args if isinstance(a, Form)))
-        acted_on = set(e.axes[::2] if e.op == "rename" else e.axes) if OPS[e.op].kind != "leaf" else set[str]()
+        acted_on = set(e.names or e.axes) if OPS[e.op].kind != "leaf" else set[str]()
         if not acted_on <= dims or safe[e.out].dims != frozenset(e.dims):
             continue  # an argument or the result has lost an axis, its terms having cancelled
         if d.algebra.apply(e.op, args, e.axes) is safe[e.out] and safe[e.out] not in args:
@@ -375,7 +380,7 @@ def _scales_larger(
     d: Decomposition, side: Sequence[tuple[Atom, Fraction]], other: Sequence[tuple[Atom, Fraction]]
 ) -> bool:
     """Whether a factor of this side only scales it, and could as well scale the other, smaller side."""
-    sizes = d.program.sizes | {new: d.program.sizes[old] for new, old in d.algebra.aliases.items()}
+    sizes = d.sizes
 
     def elements(dims: frozenset[str]) -> tuple[int, str]:
         return math.prod(sizes[a] for a in dims), ",".join(sorted(dims))

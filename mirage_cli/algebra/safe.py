@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 
 from mirage_cli.algebra.canonical import Algebra, Atom, Form, Mono
+from mirage_cli.ir.access import plain
 from mirage_cli.ir.ops import Number
 from mirage_cli.ir.program import Arg, Eqn, Program
 
@@ -21,7 +22,7 @@ def program_forms(algebra: Algebra, program: Program) -> dict[str, Form]:
 def plain_forms(algebra: Algebra, program: Program) -> dict[str, Form]:
     """The form of every value of a lowered program, exponentials as they are written."""
     algebra.axes |= set(program.order)
-    return eqn_forms(algebra, program.eqns, {t.name: algebra.input(t.name, t.dims) for t in program.inputs})
+    return eqn_forms(algebra, program.eqns, {t.name: algebra.input(t.name, plain(t.dims)) for t in program.inputs})
 
 
 def grows_with_exponentials(plain: Form, safe: Form) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, prod
 
+from mirage_cli.ir.access import strides
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.placement import Loop, Straight, place
 from mirage_cli.ir.program import DTYPE_BYTES, Eqn
@@ -111,20 +112,17 @@ def _descriptor(
     allows: so what is loaded is the kernel's block, or a transposition of it.
     """
     tensor = graph.tensors()[x.buffer]
-    if (
-        len(set(x.dims)) < len(x.dims)
-        or x.buffer in {t.name for t in graph.outputs}
-        or any(d not in block for d in x.dims)
-    ):
+    if x.buffer in {t.name for t in graph.outputs} or any(d not in block for d in x.dims):
         return None
     element = DTYPE_BYTES[tensor.dtype]
-    shape = dict(zip(x.dims, (sizes[a] for a in tensor.dims), strict=True))
-    stride = {d: prod(list(shape.values())[i + 1 :]) for i, d in enumerate(x.dims)}
-    kept = [d for d in x.dims if shape[d] > 1 or block[d] > 1]
+    stride, start = strides(x.access, [sizes[a] for a in tensor.dims])
+    kept = sorted((d for d in x.dims if sizes[d] > 1 or block[d] > 1), key=lambda d: -stride[d])
     axes = [d for d in kept if block[d] > 1]
     if len(axes) < 2 or len(kept) > MAX_RANK:
         return None
     inner = kept[-1]
+    if start or stride[inner] != 1 or min(stride[d] for d in kept) < 0:
+        return None
     if block[inner] * element < DESCRIPTOR_ALIGNMENT or any(block[d] > MAX_BOX for d in axes):
         return None
     if any(stride[d] * element % DESCRIPTOR_ALIGNMENT for d in kept if d != inner):
@@ -132,7 +130,7 @@ def _descriptor(
     scalars = [d for d in kept if block[d] == 1]
     dims = (*scalars, *(d for d in schedule.order if d in axes and d != inner), inner)
     return Descriptor(
-        x.buffer, dims, tuple(shape[d] for d in dims), tuple(stride[d] for d in dims), tuple(block[d] for d in dims)
+        x.buffer, dims, tuple(sizes[d] for d in dims), tuple(stride[d] for d in dims), tuple(block[d] for d in dims)
     )
 
 

@@ -12,6 +12,7 @@ from mirage_cli.codegen.blocks import LINE_BYTES, Frame
 from mirage_cli.codegen.loops import loop_starts, positions, span, starts
 from mirage_cli.codegen.nodes import Axes, Expr, Place, Start
 from mirage_cli.codegen.plan import Statement
+from mirage_cli.ir.access import Access, plain, strides
 from mirage_cli.ir.mugraph import Load, Store, split_axis
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import DTYPE_BYTES
@@ -24,28 +25,27 @@ def load(f: Frame, x: Load, box: Descriptor | None, once: bool, at: Mapping[str,
     """box: what it goes through, if it does. at: where blocks start."""
     axes = f.axes(x.dims)
     if box is None:
-        return plan.Load(x.out, pointers(f, x.buffer, x.dims, axes), f.masked_dims(x.dims, axes), once)
+        return plan.Load(x.out, pointers(f, x.buffer, x.access, axes), f.masked_dims(x.dims, axes), once)
     block = tuple(d for d in box.dims if f.block[d] > 1)
     access = nodes.Box(x.out, x.buffer, box.dims, tuple(at[d] for d in box.dims), block, axes)
     return plan.Load(x.out, access, (), once)  # what lies past the end of a dimension reads as zero
 
 
 def pointers(
-    f: Frame, buffer: str, dims: Axes, axes: Axes, picked: Mapping[str, nodes.Picked] | None = None
+    f: Frame, buffer: str, access: Access, axes: Axes, picked: Mapping[str, nodes.Picked] | None = None
 ) -> nodes.Pointers:
-    """A block of pointers; `dims` says what this kernel calls each axis of the tensor.
+    """A block of pointers into a buffer by an access in dimensions of the kernel.
 
     picked: positions along some dimensions, where they are not those of the current block.
     """
     terms: list[tuple[Place, int]] = []
-    stride = 1
-    for axis, d in reversed(list(zip(f.tensors[buffer].dims, dims, strict=True))):
+    steps, start = strides(access, [f.sizes[a] for a in f.tensors[buffer].dims])
+    for d, stride in steps.items():
         if f.kernel.split is not None and d == split_axis(f.kernel.split):
             terms.append((nodes.ChunkNumber(), stride))
         elif f.block[d] > 1 or f.sizes[d] > 1:
             terms.append(((picked or {}).get(d) or nodes.Lanes(d, d in axes), stride))
-        stride *= f.sizes[axis]
-    return nodes.Pointers(buffer, axes, tuple(reversed(terms)))
+    return nodes.Pointers(buffer, axes, tuple(terms), start)
 
 
 def store(f: Frame, s: Store) -> plan.Store:
@@ -59,7 +59,7 @@ def store(f: Frame, s: Store) -> plan.Store:
         block = nodes.Cast(block, kind, dtype)
     if block.axes and block.axes != axes:
         block = nodes.Spread(block, axes)
-    return plan.Store(pointers(f, s.buffer, s.dims, axes), block, f.masked_dims(s.dims, axes), once, one_chunk)
+    return plan.Store(pointers(f, s.buffer, plain(s.dims), axes), block, f.masked_dims(s.dims, axes), once, one_chunk)
 
 
 # -- prefetches
@@ -124,7 +124,7 @@ class _Picker:
             count[self.loop] *= self.tiles
         axes = tuple(d for d in f.order if d in dims and count[d] > 1)
         picked = {d: p for d in dims if (p := self.picked(x, d, count[d])) is not None}
-        return plan.Prefetch(pointers(f, x.load.buffer, dims, axes, picked), read)
+        return plan.Prefetch(pointers(f, x.load.buffer, x.load.access, axes, picked), read)
 
     def picked(self, x: Fetch, d: str, count: int) -> nodes.Picked | None:
         """The positions along a dimension; None for those of the current block. count: how many they are."""

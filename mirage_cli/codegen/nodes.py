@@ -174,11 +174,12 @@ Place: TypeAlias = Lanes | ChunkNumber | Picked
 
 @dataclass(frozen=True, slots=True)
 class Pointers:
-    """A block of pointers into a buffer: the sum of position · stride."""
+    """A block of pointers into a buffer: the sum of position · stride, from `start` on."""
 
     buffer: str
     axes: Axes
     terms: tuple[tuple[Place, int], ...]
+    start: int = 0
 
 
 @dataclass(frozen=True, slots=True)

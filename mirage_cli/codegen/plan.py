@@ -303,8 +303,9 @@ def _text(x: object) -> str:
             return str(value)
         case Lanes(dim, block):
             return f"{dim}:" if block else dim
-        case Pointers(buffer, _, terms):
-            return f"{buffer}[{' + '.join(_text(p) if n == 1 else f'{_text(p)}*{n}' for p, n in terms)}]"
+        case Pointers(buffer, _, terms, start):
+            offsets = [_text(p) if n == 1 else f"{_text(p)}*{n}" for p, n in terms] + [str(start)] * bool(start)
+            return f"{buffer}[{' + '.join(offsets)}]"
         case Apply(op, args, exact):
             return f"{op}{'' if exact else '~'}({', '.join(map(_text, args))})"
         case Spread(block, axes):

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from mirage_cli.codegen.writing import spelled
+from mirage_cli.ir.access import Access, dims_of, is_whole, plain, renames
 from mirage_cli.ir.derived import DERIVED
 from mirage_cli.ir.ops import OPS, Number, Op, Type
 from mirage_cli.ir.program import Eqn, Program, tensor_type
@@ -126,8 +127,26 @@ class _Writer:
 
     def rename(self, e: Eqn) -> _Value:
         x = self.operand(e.args[0], e.type)
-        names = dict(zip(e.axes[::2], e.axes[1::2], strict=True))
-        return replace(x, layout=tuple(names.get(d, d) for d in x.layout))
+        access = tuple(e.names.get(d) or plain((d,))[0] for d in x.layout)
+        if is_whole(access, x.layout, self.program.sizes):
+            return replace(x, layout=dims_of(access))
+        return replace(self.assign(e, self.view(x, access), dims_of(access)), wide=x.wide)
+
+    def view(self, x: _Value, access: Access) -> str:
+        """The tensor as a strided view of its own memory."""
+        dims = dims_of(access)
+        both = enumerate(zip(x.layout, access, strict=True))
+        own = {i.axis: f"{x.text}.shape[{n}]" for n, (d, i) in both if renames(d, i, self.program.sizes)}
+        sizes = [own.get(d) or self.size(d) for d in dims]
+        steps = ["0"] * len(dims)
+        start = f"{x.text}.storage_offset()"
+        for n, i in enumerate(access):
+            for d, c in i.terms:
+                step = _times(f"{x.text}.stride({n})", c)
+                at = dims.index(d)
+                steps[at] = step if steps[at] == "0" else f"{steps[at]} + {step}"
+            start += f" + {_times(f'{x.text}.stride({n})', i.offset)}" if i.offset else ""
+        return f"{x.text}.as_strided(({', '.join(sizes)},), ({', '.join(steps)},), {start})"
 
     def leaf(self, e: Eqn, row: Op) -> _Value:
         size = self.size(e.axes[0])
@@ -246,6 +265,10 @@ def axis_letters(dims: Iterable[str]) -> dict[str, str]:
         free = (c for c in d[0] + string.ascii_letters if c in string.ascii_letters and c not in letters.values())
         letters[d] = next(free)
     return letters
+
+
+def _times(text: str, factor: int) -> str:
+    return text if factor == 1 else f"{factor} * {text}"
 
 
 def _without(dims: Dims, axes: Sequence[str]) -> Dims:

@@ -297,12 +297,13 @@ def _start(x: Start) -> str:
 
 
 def _pointers(x: nodes.Pointers) -> str:
-    """Row-major offsets from the start of a buffer."""
+    """Offsets from the start of a buffer."""
     terms: list[str] = []
     for place, stride in x.terms:
         text = _place(place, x.axes)
         terms.append(text if stride == 1 else f"{text} * {stride}")
-    return f"{x.buffer}_ptr + {' + '.join(terms) or '0'}"
+    terms += [str(x.start)] if x.start or not terms else []
+    return f"{x.buffer}_ptr + {' + '.join(terms)}"
 
 
 def _place(x: Place, want: Axes) -> str:

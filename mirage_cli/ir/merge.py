@@ -52,7 +52,7 @@ def merged_by(program: Program, merged: Merged) -> Program:
     for e in program.eqns:
         axes = e.axes
         if e.op in ("index", "rename"):
-            if pinned := [a for a in axes if a in axis_of]:
+            if pinned := [a for a in e.acts_on if a in axis_of]:
                 raise ValueError(f"{e.op} of {pinned[0]}, which is merged into {axis_of[pinned[0]]}")
         elif e.op != "size":
             axes = _together(axes, parts_of, str(e))
@@ -84,7 +84,7 @@ def _together(axes: tuple[str, ...], parts_of: Mapping[str, tuple[str, ...]], wh
 def _runs(program: Program) -> list[tuple[str, ...]]:
     """The longest runs of axes that are one, of two or more."""
     tensors = (*program.inputs, *program.outputs)
-    pinned = {a for e in program.eqns if e.op in ("index", "rename") for a in e.axes}
+    pinned = {a for e in program.eqns if e.op in ("index", "rename") for a in e.acts_on}
     groups: list[Collection[str]] = [t.dims for t in tensors]
     for e in program.eqns:
         groups += [e.dims, () if e.op in OPS and OPS[e.op].kind == "leaf" else e.axes]

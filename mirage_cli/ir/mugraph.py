@@ -13,11 +13,12 @@ from the roles (`ir.placement`). A library kernel is one `dot` of two tensors in
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
+from mirage_cli.ir.access import Access, Index, dims_of
 from mirage_cli.ir.program import Eqn, Merged, Tensor, resized_dims
 
 Role = Literal["grid", "split", "loop", "tile"]
@@ -30,11 +31,18 @@ def split_axis(dim: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`out = load buffer[dims]`: `dims` names each axis of the buffer's memory order, as this kernel calls it."""
+    """`out = load buffer[access]`: an index for each axis of the buffer, in memory order, in axes of this kernel.
+
+    dims: the axes of the value. Where the access is plain, they name the buffer's own.
+    """
 
     out: str
     buffer: str
-    dims: tuple[str, ...]
+    access: Access
+    dims: tuple[str, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dims", dims_of(self.access))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +125,12 @@ class MuGraph:
     def tensors(self) -> dict[str, Tensor]:
         """Everything in device memory by name."""
         return {t.name: t for t in (*self.inputs, *self.buffers, *self.outputs)}
+
+    def accesses(self) -> Iterator[tuple[str, Index]]:
+        """Every axis of a tensor that is read, with the index it is read by."""
+        tensors = self.tensors()
+        loads = (x for k in self.kernels for x in k.loads)
+        return (read for x in loads for read in zip(tensors[x.buffer].dims, x.access, strict=True))
 
     def exact(self) -> dict[str, frozenset[str]]:
         """For each kernel, the values whose products are of float32 (`exact_values`)."""

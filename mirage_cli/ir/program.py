@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+from mirage_cli.ir.access import Index, dims_of, substitution
 from mirage_cli.ir.ops import OPS, Number, Type, result_type
 
 DTYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int32": "i32"}
@@ -38,8 +39,8 @@ class Tensor:
 class Eqn:
     """`out[dims] = op(args; axes)`.
 
-    axes: the reduced axes (`sum`, `max`, `min`, `dot`, and derived operators), the axis (`index`, `size`), or old and
-        new names alternating (`rename`).
+    axes: the reduced axes (`sum`, `max`, `min`, `dot`, and derived operators), the axis (`index`, `size`), or axes and
+        the indices that take their place in turn (`rename`; `ir.access.substitution`).
     dims, type: of the result; `equation` computes both.
     values: the arguments that are values, not numbers.
     """
@@ -55,11 +56,22 @@ class Eqn:
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", tuple(a for a in self.args if isinstance(a, str)))
 
+    @property
+    def names(self) -> Mapping[str, Index]:
+        """What takes the place of axes of the argument; of a `rename` alone."""
+        return substitution(self.axes) if self.op == "rename" else {}
+
+    @property
+    def acts_on(self) -> frozenset[str]:
+        """The axes that the equation names."""
+        names = self.names
+        return frozenset((*names, *dims_of(names.values())) if names else self.axes)
+
     def __str__(self) -> str:
         inside = ", ".join(number_text(a) if not isinstance(a, str) else a for a in self.args)
         axes = ", ".join(self.axes)
-        if self.op == "rename":
-            axes = ", ".join(f"{a}={b}" for a, b in zip(self.axes[::2], self.axes[1::2], strict=True))
+        if self.names:
+            axes = ", ".join(f"{a}={i}" for a, i in self.names.items())
         joined = f"{inside}; {axes}" if inside and axes else inside or axes
         return f"{self.out}[{', '.join(self.dims)}] = {self.op}({joined})"
 
@@ -148,6 +160,10 @@ class Program:
         found.update((e.out, e.type) for e in self.eqns)
         return found
 
+    def accesses(self) -> Iterator[tuple[str, Index]]:
+        """Every axis that is read by an index, with the index."""
+        return (read for e in self.eqns for read in e.names.items())
+
     def __str__(self) -> str:
         lines = [f"program {self.name}", "dims " + dims_text(self.dims, self.merged)]
         lines += [f"input {t}" for t in self.inputs] + [f"  {e}" for e in self.eqns]
@@ -219,10 +235,10 @@ def equation(
             raise ValueError(f"{op} over {missing[0]}, which its argument lacks")
         dims -= set(axes)
     elif op == "rename":
-        names = dict(zip(axes[::2], axes[1::2], strict=True))
+        names = substitution(axes)
         if missing := [a for a in names if a not in dims]:
             raise ValueError(f"rename of {missing[0]}, which its argument lacks")
-        dims = {names.get(d, d) for d in dims}
+        dims = {*(dims - set(names)), *dims_of(names.values())}
     elif op == "index":
         dims = set(axes)
     return Eqn(out, op, args, axes, sort_dims(dims, order), result_type(row, tuple(types)))

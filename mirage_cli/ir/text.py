@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 
 from mirage_cli.errors import MirageError
+from mirage_cli.ir.access import access_text, parse_access
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Role, Store, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError, Loop, place
@@ -52,9 +53,13 @@ def canonical_text(graph: MuGraph) -> str:
 def kernel_lines(k: Kernel) -> list[str]:
     roles = " ".join(f"{d}:{r}" for d, r in k.roles)
     lines = [f"kernel {k.name} {k.kind} {roles}".rstrip()]
-    lines += [f"  {x.out} = load {x.buffer}[{', '.join(x.dims)}]" for x in k.loads]
+    lines += [f"  {load_text(x)}" for x in k.loads]
     lines += [f"  {e}" for e in k.body]
     return lines + [f"  store {s.buffer}[{', '.join(s.dims)}] = {s.value}" for s in k.stores]
+
+
+def load_text(x: Load) -> str:
+    return f"{x.out} = load {x.buffer}[{access_text(x.access)}]"
 
 
 def mugraph_id(graph: MuGraph) -> str:
@@ -126,7 +131,7 @@ def _notes(k: Kernel) -> dict[int, str]:
 # -- parsing
 
 _EQN = re.compile(r"^(\w+)\[([\w, ]*)\] = (\w+)\((.*)\)$")
-_LOAD = re.compile(r"^(\w+) = load (\w+)\[([\w, ]*)\]$")
+_LOAD = re.compile(r"^(\w+) = load (\w+)\[([\w, *+-]*)\]$")
 _STORE = re.compile(r"^store (\w+)\[([\w, ]*)\] = (\w+)$")
 _TENSOR = re.compile(r"^(input|output|buffer) (\w+) (\w+)\[([\w, ]*)\]$")
 
@@ -209,7 +214,7 @@ class _KernelReader:
 
     def read(self, line: str) -> None:
         if match := _LOAD.match(line):
-            load = Load(match[1], match[2], _names(match[3]))
+            load = Load(match[1], match[2], parse_access(match[3]))
             self.loads.append(load)
             self.known[load.out] = Tensor(load.out, load.dims, self.dtypes[load.buffer])
         elif match := _STORE.match(line):

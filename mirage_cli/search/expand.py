@@ -14,6 +14,7 @@ from functools import cached_property
 
 from mirage_cli.algebra.canonical import ONE, Atom, Form, Mono
 from mirage_cli.algebra.decompose import Decomposition, Node, Step, type_of
+from mirage_cli.ir.access import Access, dims_of, plain, substitution
 from mirage_cli.ir.ops import OPS, Number
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import Eqn, Tensor, equation
@@ -347,19 +348,24 @@ def value_name(d: Decomposition, f: Form, taken: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """An expansion as equations: loads with the names and axes that the kernel gives them, and each class's value."""
+    """An expansion as equations: loads with the names that the kernel gives them and how, and each class's value."""
 
-    loads: tuple[tuple[str, Form, tuple[str, ...]], ...]
+    loads: tuple[tuple[str, Form, Access], ...]
     eqns: tuple[Eqn, ...]
     value: Mapping[Form, str]
 
 
-def axes_of(d: Decomposition, f: Form) -> tuple[str, ...]:
-    """The axes of a class in memory order: as declared for an input, else in program order."""
+def access_of(d: Decomposition, f: Form) -> Access:
+    """How a class is read: an input as the class has it, any other in program order."""
     atom = f.atom
     if atom is not None and atom.kind == "input":
         return atom.args[1]
-    return sort_axes(d, f.dims)
+    return plain(sort_axes(d, f.dims))
+
+
+def axes_of(d: Decomposition, f: Form) -> tuple[str, ...]:
+    """The axes of a class in memory order: as declared for an input, else in program order."""
+    return dims_of(access_of(d, f))
 
 
 def sort_axes(d: Decomposition, dims: frozenset[str] | set[str]) -> tuple[str, ...]:
@@ -372,7 +378,7 @@ def equations(d: Decomposition, e: Expansion) -> Written:
     reading it under other names. Raises InexpressibleError where what the kernel computes would have to be renamed."""
     known: dict[str, Tensor | Eqn] = {}
     value: dict[Form, str] = {}
-    loads: list[tuple[str, Form, tuple[str, ...]]] = []
+    loads: list[tuple[str, Form, Access]] = []
     eqns: list[Eqn] = []
     order = d.axes
     for f in e.leaves:
@@ -386,7 +392,7 @@ def equations(d: Decomposition, e: Expansion) -> Written:
         dtype = next((t.dtype for t in d.program.inputs if d.is_input(f) and t.name == base), "float32")
         known[name] = Tensor(name, axes_of(d, f), dtype)
         value[f] = name
-        loads.append((name, f, axes_of(d, f)))
+        loads.append((name, f, access_of(d, f)))
     targets = set(e.targets)
     leaves = set(e.leaves)
     for f, node in e.chosen:
@@ -416,11 +422,11 @@ def equations(d: Decomposition, e: Expansion) -> Written:
                 (a,) = s.args
                 if not isinstance(a, Form) or a not in leaves:
                     raise InexpressibleError("rename inside a kernel")
-                names = dict(zip(s.axes[::2], s.axes[1::2], strict=True))
+                names = substitution(s.axes)
                 loaded = f"{name}_in" if last and f in targets else name
-                dims = tuple(names.get(x, x) for x in axes_of(d, a))
-                known[loaded] = Tensor(loaded, dims, "float32")
-                loads.append((loaded, a, dims))
+                access = tuple(i.within(names) for i in access_of(d, a))
+                known[loaded] = Tensor(loaded, dims_of(access), "float32")
+                loads.append((loaded, a, access))
                 value[form] = loaded
                 if loaded == name:
                     results.append(name)

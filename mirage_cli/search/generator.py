@@ -459,7 +459,7 @@ class _Search:
 
                 if any(x.buffer.startswith("@") and real(x.buffer) not in written for x in kernel.loads):
                     return None
-                loads = tuple(Load(x.out, real(x.buffer), x.dims) for x in kernel.loads)
+                loads = tuple(replace(x, buffer=real(x.buffer)) for x in kernel.loads)
                 stores: list[Store] = []
                 for s in kernel.stores:
                     stores += self.output_stores(s)
@@ -515,6 +515,6 @@ class _Search:
         found: list[Load] = []
         for x in loads:
             order = declared.get(x.buffer, ())
-            called = dict(zip(sort_axes(self.d, set(order)), x.dims, strict=True)) if order else {}
-            found.append(replace(x, dims=tuple(called[a] for a in order)) if order else x)
+            read_by = dict(zip(sort_axes(self.d, set(order)), x.access, strict=True)) if order else {}
+            found.append(replace(x, access=tuple(read_by[a] for a in order)) if order else x)
         return tuple(found)

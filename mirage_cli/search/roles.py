@@ -13,12 +13,13 @@ from math import prod
 
 from mirage_cli.algebra.canonical import Form
 from mirage_cli.algebra.decompose import Decomposition
+from mirage_cli.ir.access import is_whole, plain
 from mirage_cli.ir.mugraph import Kernel, Load, Role, Store, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError, place
 from mirage_cli.ir.program import Eqn, Tensor, equation
 from mirage_cli.ir.schedule import KernelSchedule, next_power_of_two
-from mirage_cli.search.expand import Expansion, Written, equations, sort_axes
+from mirage_cli.search.expand import Expansion, Written, axes_of, equations, sort_axes
 
 TILE_LIMIT = 16384
 """A dimension longer than this is not held whole in one block."""
@@ -66,7 +67,7 @@ class Costed:
 
 def shape_of(k: Kernel) -> tuple[object, ...]:
     """The structure of a kernel, whatever its algebra."""
-    return k.kind, k.roles, tuple(sorted(x.dims for x in k.loads)), tuple(sorted(s.dims for s in k.stores))
+    return k.kind, k.roles, tuple(sorted(x.access for x in k.loads)), tuple(sorted(s.dims for s in k.stores))
 
 
 def nameless(k: Kernel, element_bytes: Mapping[str, int]) -> tuple[object, ...]:
@@ -79,7 +80,7 @@ def nameless(k: Kernel, element_bytes: Mapping[str, int]) -> tuple[object, ...]:
     def buffer(x: Load | Store) -> tuple[str, int]:
         return name(f"buffer {x.buffer}"), element_bytes[x.buffer]
 
-    loads = tuple((name(x.out), *buffer(x), x.dims) for x in k.loads)
+    loads = tuple((name(x.out), *buffer(x), x.access) for x in k.loads)
     args = (tuple(name(a) if isinstance(a, str) else a for a in e.args) for e in k.body)
     body = tuple((e.op, a, e.axes, name(e.out), e.dims, e.type) for e, a in zip(k.body, args, strict=True))
     return k.roles, loads, body, tuple((name(s.value), *buffer(s), s.dims) for s in k.stores)
@@ -174,7 +175,7 @@ def reduced_axes(eqns: tuple[Eqn, ...]) -> set[str]:
 
 def _kernel(d: Decomposition, e: Expansion, w: Written) -> Kernel:
     """The kernel with every dimension on the grid, to be given roles."""
-    loads = tuple(Load(name, buffer_of(d, f), dims) for name, f, dims in w.loads)
+    loads = tuple(Load(name, buffer_of(d, f), access) for name, f, access in w.loads)
     stores = tuple(Store("@" + f.key, w.value[f], sort_axes(d, f.dims)) for f in e.targets)
     dims = {a for x in loads for a in x.dims} | {a for q in w.eqns for a in (*q.dims, *q.axes) if q.op != "size"}
     roles: tuple[tuple[str, Role], ...] = tuple((a, "grid") for a in sort_axes(d, dims))
@@ -186,7 +187,10 @@ def library_kernel(d: Decomposition, e: Expansion, w: Written) -> Kernel | None:
     if len(w.eqns) != 1 or w.eqns[0].op != "dot" or len(e.targets) != 1:
         return None
     kernel = replace(_kernel(d, e, w), kind="library", roles=())
-    return kernel if is_matmul(w.eqns[0], kernel.loads) else None
+    dims = {t.name: t.dims for t in d.program.inputs}
+    sizes = d.sizes
+    whole = all(is_whole(access, dims.get(buffer_of(d, f), axes_of(d, f)), sizes) for _, f, access in w.loads)
+    return kernel if whole and is_matmul(w.eqns[0], kernel.loads) else None
 
 
 def is_matmul(e: Eqn, loads: tuple[Load, ...]) -> bool:
@@ -253,7 +257,7 @@ def _merge(
 ) -> tuple[tuple[Load, ...], tuple[Eqn, ...]]:
     """Loads of partial results and the equations that merge them under the accumulators' own names."""
     ops = {e.out: e.op for e in kernel.body}
-    loads = tuple(Load(f"{n}_part", t.name, t.dims) for n, t in zip(needed, scratch, strict=True))
+    loads = tuple(Load(f"{n}_part", t.name, plain(t.dims)) for n, t in zip(needed, scratch, strict=True))
     known: dict[str, Tensor | Eqn] = {x.out: Tensor(x.out, x.dims, "float32") for x in loads}
     body: list[Eqn] = []
     axes = (chunk, *order)

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mirage_cli.ir.mugraph import Kernel
+from mirage_cli.ir.mugraph import Kernel, Load
 from mirage_cli.ir.ops import OPS, exact_inverse
 from mirage_cli.ir.placement import Loop, place
 from mirage_cli.ir.program import Eqn
@@ -91,7 +91,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
         segments.append(
             Work(
                 segment.dims if isinstance(segment, Loop) else (),
-                tuple((x.dims, element_bytes[x.buffer], x.buffer) for x in read),
+                tuple((x.dims, element_bytes[x.buffer], part_of(x)) for x in read),
                 tuple((*block, n) for block, n in Counter((x.dims, element_bytes[x.buffer]) for x in read).items()),
                 tuple(_product(e, dims, e.out in plain, _in_registers(eqns), exact) for e in eqns if e.op == "dot"),
                 _elementwise([e for e in eqns if e.op != "dot"], rows, set(loads)),
@@ -117,6 +117,12 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
         matrix,
         batch,
     )
+
+
+def part_of(x: Load) -> str:
+    """A name for what is read of a buffer: loads that begin at other offsets read other parts."""
+    offsets = [i.offset for i in x.access]
+    return f"{x.buffer} + {offsets}" if any(offsets) else x.buffer
 
 
 def _in_registers(eqns: Sequence[Eqn]) -> set[str]:

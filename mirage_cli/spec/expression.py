@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from mirage_cli.ir.access import Index, index, plain
 from mirage_cli.ir.derived import DERIVED, derived_equation
 from mirage_cli.ir.ops import OPS, Number
 from mirage_cli.ir.program import Arg, Builder, Eqn, Tensor, equation, tensor_type
@@ -174,6 +175,8 @@ class ProgramReader:
                 return self.chain(e, op, self.each(self.mask, e.values, depth), out)
             case ast.Call():
                 return self.call(e, out, depth)
+            case ast.Subscript():
+                return self.access(e, out, depth)
             case ast.BinOp(op=ast.BitAnd() | ast.BitOr()):
                 raise self.fail(e, "masks are joined by `and` and `or`, not by & and |")
             case _:
@@ -429,6 +432,71 @@ class ProgramReader:
             left.append(new)
             pairs += [old, new]
         return self.append(e, "rename", (x,), tuple(pairs), out)
+
+    # -- accesses
+
+    def access(self, e: ast.Subscript, out: str | None, depth: int) -> Arg:
+        """`X[i, j]`: a tensor read by an index for each of its axes, those of a result in the order of `dims`."""
+        x = self.value(e.value, None, depth + 1)
+        if not isinstance(x, str) or self.type_of(x) == "bool":
+            raise self.fail(e, f"{'a number' if not isinstance(x, str) else 'a mask'} is not read by indices")
+        dims = self.builder.known[x].dims
+        nodes = e.slice.elts if isinstance(e.slice, ast.Tuple) else [e.slice]
+        indices = self.each(self.index, nodes, depth)
+        if len(indices) != len(dims):
+            has = (
+                f"{len(dims)} axes, {', '.join(dims)}"
+                if len(dims) > 1
+                else f"the axis {dims[0]}"
+                if dims
+                else "no axes"
+            )
+            raise self.fail(e, f"{len(indices)} indices are given, and {x} has {has}")
+        pairs: list[str] = []
+        for d, i, node in zip(dims, indices, nodes, strict=True):
+            if i.axis == d:
+                continue
+            if not all(self.sizes[a] for a in (d, *i.dims)):
+                raise Poisoned
+            low, high = i.bounds(self.sizes)
+            if low < 0 or high >= self.sizes[d]:
+                reach = f"from {low} to {high}" if low < high else f"at {low}"
+                raise self.fail(node, f"this reads {d} {reach}, and {d} has the positions 0 to {self.sizes[d] - 1}")
+            pairs += [d, str(i)]
+        if not pairs:
+            return x
+        return self.append(e, "rename", (x,), tuple(pairs), out)
+
+    def index(self, e: ast.expr, depth: int) -> Index:
+        """A sum of axes, each times an integer, and an integer."""
+        if depth > MAX_DEPTH:
+            raise self.fail(e, "this index is nested too deeply")
+        match e:
+            case ast.Constant(value=int() as n) if not isinstance(n, bool) and abs(n) <= MAX_INTEGER:
+                return index({}, n)
+            case ast.Name():
+                return plain((self.axis(e),))[0]
+            case ast.UnaryOp(op=ast.USub() | ast.UAdd()):
+                x = self.index(e.operand, depth + 1)
+                return _combined(x, index({}), -1) if isinstance(e.op, ast.USub) else x
+            case ast.BinOp(op=ast.Add() | ast.Sub()):
+                x, y = self.each(self.index, (e.left, e.right), depth + 1)
+                return _combined(y, x, 1 if isinstance(e.op, ast.Add) else -1)
+            case ast.BinOp(op=ast.Mult()):
+                x, y = self.each(self.index, (e.left, e.right), depth + 1)
+                if x.terms and y.terms:
+                    raise self.fail(e, "an axis is multiplied by a number here, not by an axis; a name is a position")
+                return _combined(x, index({}), y.offset) if x.terms else _combined(y, index({}), x.offset)
+            case _:
+                raise self.fail(e, "an index is a sum of axes, each times an integer, and an integer")
+
+
+def _combined(x: Index, y: Index, factor: int) -> Index:
+    """factor · x + y"""
+    terms = dict(y.terms)
+    for d, c in x.terms:
+        terms[d] = terms.get(d, 0) + factor * c
+    return index(terms, factor * x.offset + y.offset)
 
 
 def _assigned(node: ast.AST) -> set[str]:

@@ -60,6 +60,17 @@ class Value:
         self.place = len(graph.values)
         graph.values.append(self)
 
+    def __getitem__(self, indices: Operand | tuple[Operand, ...]) -> Value:
+        """The tensor read by an index for each of its axes, in which axes are positions: `X[m, 64 * h + d]`."""
+
+        def build(*nodes: ast.expr) -> ast.expr:
+            return ast.Subscript(nodes[0], ast.Tuple(list(nodes[1:])))
+
+        given = indices if isinstance(indices, tuple) else (indices,)
+        return _apply(build, self, *given, number=False)
+
+    __iter__ = None  # or else it would be over all indices
+
     def __bool__(self) -> bool:
         raise GraphError("a value is not known yet: for `if` use where(mask, x, y), for `and` and `or` use & and |")
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from mirage_cli.ir.access import long_enough, renames
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.merge import merge_axes
 from mirage_cli.ir.mugraph import MuGraph, split_axis
@@ -88,7 +89,7 @@ def reduced_sizes(program: Program, variant: int = 0) -> dict[str, int]:
             return BATCH
         return small[root[d]] if sizes[d] > SMALL else sizes[d]
 
-    return {d: min(sizes[d], reduced(root[d])) for d in sizes}
+    return long_enough({d: min(sizes[d], reduced(root[d])) for d in sizes}, lowered.accesses(), root.__getitem__)
 
 
 def _largest_space(program: Program) -> int:
@@ -106,11 +107,9 @@ def _same_axes(program: Program) -> dict[str, str]:
             d = same[d]
         return d
 
-    for e in program.eqns:
-        if e.op == "rename":
-            for a, b in zip(e.axes[::2], e.axes[1::2], strict=True):
-                if root(a) != root(b):
-                    same[root(a)] = root(b)
+    for a, i in program.accesses():
+        if i.axis is not None and renames(a, i, program.sizes) and root(a) != root(i.axis):
+            same[root(a)] = root(i.axis)
     return {d: root(d) for d in program.sizes}
 
 
@@ -172,7 +171,8 @@ def own_sums(program: Program, graph: MuGraph, schedule: Schedule) -> tuple[MuGr
             for d, t in (*small[k.name].tiles, *((d, MIN_DOT) for d in k.with_role("tile"))):
                 if (axis := last.get(d, d)) in free:
                     block[root[axis]] = max(block[root[axis]], t)
-    short = graph.resized({d: min(program.sizes[d], block[root[d]]) for d in free})
+    sizes = graph.sizes | {d: min(program.sizes[d], block[root[d]]) for d in free}
+    short = graph.resized(long_enough(sizes, graph.accesses(), lambda d: root.get(d, d)))
     return (short, Schedule(small)) if _soon_done(short, Schedule(small), MANY_STEPS) else None
 
 

@@ -8,10 +8,11 @@ for them the bound rests on the assumption that is recorded (docs/verification.m
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
 
+from mirage_cli.ir.access import Index, plain
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.ops import OPS, Known
 from mirage_cli.ir.program import Arg, Eqn, Program
@@ -112,7 +113,7 @@ class _Walk:
             case "none":
                 return Degree(0, {})
             case "first":
-                return self.reduced(e, args[0])
+                return self.reduced(e, _read_by(args[0], e.names, e.names.values()))
             case "total":
                 return self.total(args[-2:])
             case "product":
@@ -181,10 +182,10 @@ def claim(program: Program, graph: MuGraph, levels: Sequence[Iterable[Levels]]) 
     other = _Walk(graph.sizes)
     memory = {t.name: Degree(1, {}) for t in graph.inputs}
     for k in graph.kernels:
-        values = {x.out: _named(memory[x.buffer], graph.tensors()[x.buffer].dims, x.dims) for x in k.loads}
+        values = {x.out: _read_by(memory[x.buffer], graph.tensors()[x.buffer].dims, x.access) for x in k.loads}
         other.run(k.body, values)
         for s in k.stores:
-            memory[s.buffer] = _named(values[s.value], s.dims, graph.tensors()[s.buffer].dims)
+            memory[s.buffer] = _read_by(values[s.value], s.dims, plain(graph.tensors()[s.buffer].dims))
     kinds = walk.kinds | other.kinds
     exponent = max(walk.exponent, other.exponent)
     bound = 0.0
@@ -202,9 +203,12 @@ def claim(program: Program, graph: MuGraph, levels: Sequence[Iterable[Levels]]) 
     return Claim(bound, tuple(text for kind, text in ASSUMPTIONS.items() if kind in kinds))
 
 
-def _named(x: Degree, old: tuple[str, ...], new: tuple[str, ...]) -> Degree:
-    names = dict(zip(old, new, strict=True))
-    return Degree(
-        x.top,
-        {k: Factor(f.degree, frozenset(names.get(d, d) for d in f.dims), f.power) for k, f in x.bottom.items()},
-    )
+def _read_by(x: Degree, dims: Iterable[str], access: Iterable[Index]) -> Degree:
+    """x, which has these axes, with an index in the place of each. A denominator at other positions is another one."""
+    new = {d: i for d, i in zip(dims, access, strict=True) if i.axis != d}
+    bottom: dict[str, Factor] = {}
+    for k, f in x.bottom.items():
+        moved = [f"{d}={new[d]}" for d in sorted(f.dims) if d in new]
+        axes = frozenset(a for d in f.dims for a in (new[d].dims if d in new else (d,)))
+        bottom[" ".join((k, *moved))] = replace(f, dims=axes)
+    return Degree(x.top, bottom)

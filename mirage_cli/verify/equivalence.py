@@ -15,6 +15,7 @@ from math import prod
 
 import numpy as np
 
+from mirage_cli.ir.access import is_whole, long_enough, plain, renames
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS, Type
 from mirage_cli.ir.placement import InexpressibleError, place
@@ -302,13 +303,15 @@ def _classes(program: Program, graph: MuGraph) -> _Classes:
     for d in (*program.order, *graph.sizes):
         classes.find(d)
     for e in (*program.eqns, *(e for k in graph.kernels for e in k.body)):
-        if e.op == "rename":
-            for a, b in zip(e.axes[::2], e.axes[1::2], strict=True):
-                classes.join(a, b)
-    for k in graph.kernels:
-        for x in (*k.loads, *k.stores):
-            for a, b in zip(x.dims, tensors[x.buffer].dims, strict=True):
-                classes.join(a, b)
+        for d, i in e.names.items():
+            if i.axis is not None and renames(d, i, graph.sizes | program.sizes):
+                classes.join(d, i.axis)
+    for d, i in graph.accesses():
+        if i.axis is not None and renames(d, i, graph.sizes):
+            classes.join(d, i.axis)
+    for s in (s for k in graph.kernels for s in k.stores):
+        for a, b in zip(s.dims, tensors[s.buffer].dims, strict=True):
+            classes.join(a, b)
     known = {classes.find(d) for d in (*program.order, *(name for name, _ in graph.merged))}
     for made_up in [d for d in graph.sizes if classes.find(d) not in known]:  # positions alone: only its size ties it
         for d, n in program.dims:
@@ -356,7 +359,9 @@ def small_instance(
     for name, parts in graph.merged:
         size[classes.find(name)] = prod(size[classes.find(p)] for p in parts)
     of_parts = {classes.find(name) for name, _ in graph.merged}
-    sizes = {d: size[classes.find(d)] for d in (*program.order, *graph.sizes)}
+    least_sizes = {d: size[classes.find(d)] for d in (*program.order, *graph.sizes)}
+    sizes = long_enough(least_sizes, (*program.accesses(), *graph.accesses()), classes.find)
+    lengthened = {classes.find(d) for d, n in sizes.items() if n > least_sizes[d]}
     splits: dict[str, int] = {}
     kernels: dict[str, KernelSchedule] = {}
     for k in graph.kernels:
@@ -369,7 +374,7 @@ def small_instance(
             chunked = next((s for s in splits if split_axis(s) == d), None)
             if chunked is not None:
                 tiles.append((d, 1 if splits[chunked] == 2 else 2))
-            elif classes.find(d) in of_parts:
+            elif classes.find(d) in of_parts | lengthened:
                 tiles.append((d, short_tile(sizes[d])))
             elif k.role(d) == "split":
                 tiles.append((d, 1 if least else 2))
@@ -496,10 +501,20 @@ def _check_kernel(k: Kernel, graph: MuGraph) -> None:
 
 def _check_axes(k: Kernel, x: Load | Store, graph: MuGraph, chunk: str | None) -> None:
     axes = graph.tensors()[x.buffer].dims
+    access = x.access if isinstance(x, Load) else plain(x.dims)
     merging = {d for name, parts in graph.merged for d in (name, *parts)}
-    _require(len(axes) == len(x.dims), f"{k.name} gives {x.buffer} {len(x.dims)} axes, not {len(axes)}")
-    _require(len(set(x.dims)) == len(x.dims), f"{k.name} has an axis of {x.buffer} twice")
-    for a, b in zip(axes, x.dims, strict=True):
+    _require(len(axes) == len(access), f"{k.name} gives {x.buffer} {len(access)} axes, not {len(axes)}")
+    named = [i.axis for i in access if i.axis is not None]
+    _require(len(set(named)) == len(named), f"{k.name} has an axis of {x.buffer} twice")
+    whole = is_whole(access, axes, graph.sizes)
+    _require(whole or k.kind == "generated", f"{k.name} reads {x.buffer} by indices, which no library does")
+    for a, i in zip(axes, access, strict=True):
+        b = i.axis
+        if b is None or (isinstance(x, Load) and graph.sizes.get(a, 0) > graph.sizes.get(b, 0) > 0):
+            _require({*i.dims, a} <= {*graph.sizes} and not {*i.dims, a} & merging, f"{k.name} reads {a} by {i}")
+            low, high = i.bounds(graph.sizes)
+            _require(low >= 0 and high < graph.sizes[a], f"{k.name} reads {x.buffer} along {a} from {low} to {high}")
+            continue
         sizes = graph.sizes.get(a), graph.sizes.get(b)
         fits = sizes[0] == sizes[1] if None not in sizes else sizes == (None, None) and a == b
         fits = fits and (a == b or not {a, b} <= merging)

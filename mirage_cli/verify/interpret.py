@@ -18,7 +18,7 @@ from mirage_cli.ir.ops import IDENTITY, Type
 from mirage_cli.ir.placement import Loop, Placement, place
 from mirage_cli.ir.program import Eqn, Program, Tensor, unmerged
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
-from mirage_cli.verify.semantics import Memory, ScheduleFailure, Semantics, Slices, Window
+from mirage_cli.verify.semantics import Memory, ScheduleFailure, Semantics, Slices, Window, positions
 
 # -- programs
 
@@ -103,8 +103,8 @@ def _chunk_sizes(graph: MuGraph, kernel: Kernel, shapes: Mapping[str, tuple[int,
     return {
         d: n
         for x in kernel.loads
-        for d, n in zip(x.dims, shapes.get(x.buffer, ()), strict=False)
-        if d not in graph.sizes
+        for i, n in zip(x.access, shapes.get(x.buffer, ()), strict=False)
+        if (d := i.axis) is not None and d not in graph.sizes
     }
 
 
@@ -173,7 +173,8 @@ class _Instance:
 
     def step(self, step: Load | Eqn, env: Mapping[str, Any], window: Window) -> Any:
         if isinstance(step, Load):
-            return self.memories[step.buffer].read(self.slices(step.dims, window), step.dims)
+            at = positions(step.access, {d: self.range(d, window) for d in step.dims})
+            return self.memories[step.buffer].read(at, step.dims)
         self.semantics.window = window
         args = tuple(env[a] if isinstance(a, str) else a for a in step.args)
         return self.semantics.apply(step.op, args, step.axes)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from mirage_cli.ir.access import plain
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program
@@ -128,7 +129,7 @@ def independent_axis(program: Program) -> CutFields | None:
     from mirage_cli.verify.yardstick import row_axis
 
     lowered, sizes = lower(program), program.sizes
-    mixed = {d for e in lowered.eqns for d in e.axes}
+    mixed = {d for e in lowered.eqns for d in e.acts_on}
     elements = [(v.dims, 8 * math.prod(sizes[d] for d in v.dims)) for v in lowered.values().values()]
     ranked: list[tuple[tuple[bool, bool, int, int], str]] = []
     for axis in program.order:
@@ -186,9 +187,7 @@ class _Evaluation:
                     torch.arange(n, device=self.device) if e.dims else torch.tensor(n, dtype=kind, device=self.device)
                 )
             case "rename":
-                names = dict(zip(e.axes[::2], e.axes[1::2], strict=True))
-                dims = [names.get(d, d) for d in self.dims[str(e.args[0])]]
-                return self.values[str(e.args[0])].permute([dims.index(d) for d in e.dims])
+                return self.read_by(e, str(e.args[0]))
             case "contraction":
                 place = {d: i for i, d in enumerate(self.program.order)}
                 operands: list[Any] = []
@@ -204,6 +203,19 @@ class _Evaluation:
                 keep = [row.result == "bool" or (row.result == "branches" and i == 0) for i in range(len(e.args))]
                 args = [self.argument(a, None if k else e.type, e.dims) for a, k in zip(e.args, keep, strict=True)]
                 return _call(row.torch.format(*(f"a{i}" for i in range(len(args)))), *args)
+
+    def read_by(self, e: Eqn, name: str) -> torch.Tensor:
+        """A view of a value's memory, with an index in the place of each axis that the equation names."""
+        x = self.values[name]
+        sizes = self.program.sizes | dict(zip(self.dims[name], x.shape, strict=True))
+        step = dict.fromkeys(e.dims, 0)
+        start = x.storage_offset()
+        for stride, d in zip(x.stride(), self.dims[name], strict=True):
+            i = e.names.get(d) or plain((d,))[0]
+            start += stride * i.offset
+            for axis, c in i.terms:
+                step[axis] += stride * c
+        return x.as_strided([sizes[d] for d in e.dims], list(step.values()), start)
 
     def argument(self, a: Any, type: str | None, dims: tuple[str, ...] = ()) -> torch.Tensor:
         """An argument, in float64 where the operator computes in floating point, aligned to `dims` where given."""

@@ -15,6 +15,7 @@ from functools import reduce
 from math import isinf
 
 from mirage_cli.algebra.canonical import Algebra, Form
+from mirage_cli.ir.access import Access, Index, plain
 from mirage_cli.ir.merge import merged_by
 from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
 from mirage_cli.ir.ops import OPS
@@ -38,6 +39,9 @@ def proved(program: Program, graph: MuGraph, same_axes: Callable[[str], str]) ->
     pairs = {d: split_axis(d) for d in {*program.order, *graph.sizes} if same_axes(d) in split}
     if any(_mixes(k, pairs, same_axes) for k in graph.kernels):
         return False
+    read = (*program.accesses(), *graph.accesses())
+    if any((d in pairs) != (i.axis in pairs) or (i.axis is None and pairs.keys() & {*i.dims}) for d, i in read):
+        return False  # a position in the whole is not one in a chunk
     forms = _Forms(pairs, dict(graph.merged))
     want = forms.of_program(program)
     got = forms.of_graph(graph)
@@ -81,7 +85,7 @@ class _Forms:
         return tuple(b for a in axes for b in ((self.pairs[a], a) if a in self.pairs else (a,)))
 
     def inputs(self, tensors: Iterable[Tensor]) -> dict[str, Form]:
-        return {t.name: self.algebra.input(t.name, self.both(t.dims)) for t in tensors}
+        return {t.name: self.algebra.input(t.name, plain(self.both(t.dims))) for t in tensors}
 
     def of_program(self, program: Program) -> dict[str, Form]:
         self.algebra.axes |= set(self.both(program.order))
@@ -95,14 +99,19 @@ class _Forms:
         tensors = graph.tensors()
         memory = self.inputs(graph.inputs)
         for k in graph.kernels:
-            values = {x.out: self.renamed(memory[x.buffer], tensors[x.buffer].dims, x.dims) for x in k.loads}
+            values = {x.out: self.read_by(x.access, memory[x.buffer], tensors[x.buffer].dims) for x in k.loads}
             self.equations(k.body, values, k.split)
             for s in k.stores:
-                memory[s.buffer] = self.renamed(values[s.value], s.dims, tensors[s.buffer].dims)
+                memory[s.buffer] = self.read_by(plain(tensors[s.buffer].dims), values[s.value], s.dims)
         return memory
 
-    def renamed(self, x: Form, old: tuple[str, ...], new: tuple[str, ...]) -> Form:
-        return self.algebra.rename(x, dict(zip(self.both(old), self.both(new), strict=True)))
+    def read_by(self, access: Access, x: Form, dims: Iterable[str]) -> Form:
+        """x, which has these axes, with an index in the place of each."""
+        names: dict[str, Index] = {}
+        for d, i in zip(dims, access, strict=True):
+            new = (i,) if i.axis is None else plain(self.both((i.axis,)))
+            names |= zip(self.both((d,)), new, strict=True)
+        return self.algebra.rename(x, names)
 
     def equations(self, eqns: Iterable[Eqn], forms: dict[str, Form], split: str | None) -> None:
         """Adds the forms of equations; `split` is the axis that their kernel has only a chunk of."""
@@ -112,7 +121,7 @@ class _Forms:
     def equation(self, e: Eqn, args: list[Form | object], split: str | None) -> Form:
         algebra = self.algebra
         if e.op == "rename":
-            return self.renamed(_form(args[0]), e.axes[::2], e.axes[1::2])
+            return self.read_by(tuple(e.names.values()), _form(args[0]), e.names)
         if e.op == "size" and e.axes[0] in self.parts:
             return reduce(algebra.mul, (algebra.size(p) for p in self.parts[e.axes[0]]))
         if e.axes and OPS[e.op].kind == "leaf" and e.axes[0] in self.pairs:

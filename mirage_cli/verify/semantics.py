@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Protocol
@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from mirage_cli.ir.access import Access, dims_of, plain, renames, substitution
 from mirage_cli.ir.ops import OPS, Number, Type
 from mirage_cli.verify.field import Field
 from mirage_cli.verify.residues import ALL, FINITE, LEVELS, UNDEFINED, Value, aligned, as_field, both_valid, same
@@ -17,6 +18,8 @@ from mirage_cli.verify.residues import ALL, FINITE, LEVELS, UNDEFINED, Value, al
 Array = NDArray[Any]
 Window = dict[str, tuple[int, int]]
 Slices = tuple[slice, ...]
+At = tuple[slice | Array, ...]
+"""For each axis of an array a range, or positions; with positions, for all of them."""
 
 
 class ScheduleFailure(Exception):
@@ -30,7 +33,7 @@ class ScheduleFailure(Exception):
 class Memory(Protocol):
     """One tensor in device memory, undefined at first."""
 
-    def read(self, at: Slices, dims: tuple[str, ...]) -> Any: ...
+    def read(self, at: At, dims: tuple[str, ...]) -> Any: ...
 
     def write(self, at: Slices, dims: tuple[str, ...], value: Any) -> None:
         """Store `value`, whose axes are among `dims`, the names of the slices. Raises ScheduleFailure on a conflict."""
@@ -66,10 +69,29 @@ class Semantics(Protocol):
         ...
 
 
-def renamed(dims: tuple[str, ...], axes: tuple[str, ...]) -> tuple[str, ...]:
-    """The dims after a rename whose old and new names alternate in `axes`."""
-    names = dict(zip(axes[::2], axes[1::2], strict=True))
-    return tuple(names.get(d, d) for d in dims)
+def positions(access: Access, ranges: Mapping[str, tuple[int, int]]) -> At:
+    """Where the elements of an access lie, for these positions of its axes: ranges where each index is an axis."""
+    dims = dims_of(access)
+    if dims == tuple(i.axis for i in access):
+        return tuple(slice(*ranges[d]) for d in dims)
+    along = {d: np.arange(*ranges[d]).reshape([-1 if d == e else 1 for e in dims]) for d in dims}
+    shape = [high - low for low, high in (ranges[d] for d in dims)]
+    found = (sum((c * along[d] for d, c in i.terms), start=np.asarray(i.offset)) for i in access)
+    return tuple(np.broadcast_to(x, shape) for x in found)
+
+
+def renamed(dims: tuple[str, ...], axes: tuple[str, ...]) -> Access:
+    """How an equation `rename` of these `axes` reads a value of these dims."""
+    names = substitution(axes)
+    return tuple(names.get(d) or plain((d,))[0] for d in dims)
+
+
+def _ranges(
+    access: Access, dims: Sequence[str], shape: Sequence[int], sizes: Mapping[str, int]
+) -> dict[str, tuple[int, int]]:
+    """The positions of the axes of an access to an array: all of its own where an axis is but renamed."""
+    own = {i.axis: n for d, i, n in zip(dims, access, shape, strict=True) if i.axis == d or renames(d, i, sizes)}
+    return {d: (0, own[d] if d in own else sizes[d]) for d in dims_of(access)}
 
 
 # -- finite fields
@@ -92,10 +114,18 @@ class FieldSemantics:
             return F.pow(self._value(args[0]), args[1])
         values = [self._value(a) for a in args]
         if op == "rename":
-            return replace(values[0], dims=renamed(values[0].dims, axes))
+            return self.read_by(values[0], axes)
         if row.kind in ("reduction", "contraction"):
             return row.field(F, *values, axes)
         return row.field(F, *values)
+
+    def read_by(self, x: Value, axes: tuple[str, ...]) -> Value:
+        access = renamed(x.dims, axes)
+        at = positions(access, _ranges(access, x.dims, x.shape, self.sizes))
+        flags = None if x.flags is None else x.flags[at]
+        taint = None if x.taint is None else x.taint[(slice(None), *at)]
+        data = x.data[(slice(None), *at) if x.kind == "field" else at]
+        return replace(x, dims=dims_of(access), data=data, flags=flags, taint=taint)
 
     def _value(self, a: Any) -> Value:
         return a if isinstance(a, Value) else self.field.const(a)
@@ -136,7 +166,7 @@ class FieldMemory:
         assert self.value is not None
         return replace(self.value, dims=self.dims)
 
-    def read(self, at: Slices, dims: tuple[str, ...]) -> Value:
+    def read(self, at: At, dims: tuple[str, ...]) -> Value:
         x = self.whole()
         if x.kind != "field":
             return replace(x, dims=dims, data=x.data[at])
@@ -242,7 +272,9 @@ class FloatSemantics:
         if op == "size":
             return Named((), np.asarray(row.ref(self.sizes[axes[0]])))
         if op == "rename":
-            return Named(renamed(args[0].dims, axes), args[0].data)
+            access = renamed(args[0].dims, axes)
+            ranges = _ranges(access, args[0].dims, args[0].data.shape, self.sizes)
+            return Named(dims_of(access), args[0].data[positions(access, ranges)])
         dims = tuple(dict.fromkeys(d for a in args if isinstance(a, Named) for d in a.dims))
         arrays = [aligned(a.data, a.dims, dims) if isinstance(a, Named) else _float(a) for a in args]
         with np.errstate(all="ignore"):
@@ -291,7 +323,7 @@ class FloatMemory:
     def whole(self) -> Named:
         return Named(self.dims, self.data)
 
-    def read(self, at: Slices, dims: tuple[str, ...]) -> Named:
+    def read(self, at: At, dims: tuple[str, ...]) -> Named:
         return Named(dims, self.data[at])
 
     def write(self, at: Slices, dims: tuple[str, ...], value: Named) -> None:

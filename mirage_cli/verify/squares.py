@@ -13,6 +13,7 @@ from math import prod
 
 import numpy as np
 
+from mirage_cli.ir.access import renames
 from mirage_cli.ir.program import Eqn, Program, tensor_type
 from mirage_cli.verify.field import Field
 from mirage_cli.verify.residues import Array, Value, joint_taint
@@ -43,7 +44,7 @@ def mended(program: Program, inputs: Mapping[str, Value], seed: int) -> dict[str
     sizes = program.sizes
     for i, e in enumerate(program.eqns):
         env[e.out] = _apply(e, env, semantics)
-        rows[e.out] = _rows_of(e, rows)
+        rows[e.out] = _rows_of(e, rows, sizes)
         if not _adds_doubt(e, env):
             continue
         drawn = [t for t in program.inputs if t.name in rows[e.out] and tensor_type(t) == "float"]
@@ -69,13 +70,14 @@ def _apply(e: Eqn, env: Mapping[str, Value], semantics: FieldSemantics) -> Value
     return semantics.apply(e.op, tuple(env[a] if isinstance(a, str) else a for a in e.args), e.axes)
 
 
-def _rows_of(e: Eqn, rows: Mapping[str, Mapping[str, Axes]]) -> dict[str, Axes]:
+def _rows_of(e: Eqn, rows: Mapping[str, Mapping[str, Axes]], sizes: Mapping[str, int]) -> dict[str, Axes]:
     """For each input that the result depends on, the axes along which its rows give rows of the result."""
     found: dict[str, Axes] = {}
     for v in e.values:
         for name, axes in rows[v].items():
             if e.op == "rename":
-                axes = dict(zip(renamed(tuple(axes), e.axes), axes.values(), strict=True))
+                moved = zip(renamed(tuple(axes), e.axes), axes.items(), strict=True)
+                axes = {i.axis: b for i, (a, b) in moved if i.axis is not None and renames(a, i, sizes)}
             both = found.get(name, {}) | axes
             agreed = {a: b for a, b in both.items() if found.get(name, both).get(a, b) == b}
             found[name] = {a: b for a, b in agreed.items() if a in e.dims and [*agreed.values()].count(b) == 1}

@@ -1,0 +1,156 @@
+"""Accesses: where in a stored tensor a value lies. For each axis of the tensor an index, which is affine in axes.
+
+    X[m, h*64 + d]      the axis k of X as two
+    QKV[m, n + 4096]    a slice
+    X[b, 2*y + i]       a window with a stride
+    X[n]                the axis m of X by another name
+
+An index has one normal form, which prints as it is read. Tensors are row-major, so what an access reads of one is a
+strided view: `strides` gives the elements between neighbours along each axis, and where the view begins.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import prod
+
+_TERM = re.compile(r"(-?)(?:(\d+)\*)?([^\W\d]\w*)(?:\*(\d+))?|(-?\d+)")
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Index:
+    """offset + Σ coefficient · axis, the position along one axis of a tensor.
+
+    terms: (axis, coefficient), none of them 0, each axis once, the largest coefficient first. `index` sorts them.
+    axis: the axis that the index is, if it is just that.
+    """
+
+    terms: tuple[tuple[str, int], ...]
+    offset: int = 0
+    axis: str | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        alone = len(self.terms) == 1 and self.terms[0][1] == 1 and not self.offset
+        object.__setattr__(self, "axis", self.terms[0][0] if alone else None)
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return tuple(d for d, _ in self.terms)
+
+    def within(self, names: Mapping[str, Index]) -> Index:
+        """The index with other indices in the place of axes."""
+        terms: dict[str, int] = {}
+        offset = self.offset
+        for d, c in self.terms:
+            new = names.get(d)
+            for axis, inner in ((d, 1),) if new is None else new.terms:
+                terms[axis] = terms.get(axis, 0) + c * inner
+            offset += c * new.offset if new is not None else 0
+        return index(terms, offset)
+
+    def bounds(self, sizes: Mapping[str, int]) -> tuple[int, int]:
+        """The least and the largest position."""
+        ends = [c * (sizes[d] - 1) for d, c in self.terms]
+        return self.offset + sum(min(e, 0) for e in ends), self.offset + sum(max(e, 0) for e in ends)
+
+    def __str__(self) -> str:
+        parts = [d if c == 1 else f"-{d}" if c == -1 else f"{d}*{c}" if c > 0 else f"-{d}*{-c}" for d, c in self.terms]
+        parts += [str(self.offset)] if self.offset or not parts else []
+        return " + ".join(parts).replace("+ -", "- ")
+
+
+Access = tuple[Index, ...]
+"""An index for each axis of a tensor, in memory order."""
+
+
+def index(terms: Mapping[str, int], offset: int = 0) -> Index:
+    """The normal form."""
+    kept = [(d, c) for d, c in terms.items() if c]
+    return Index(tuple(sorted(kept, key=lambda t: (-abs(t[1]), t[0]))), offset)
+
+
+@lru_cache(maxsize=1 << 14)
+def plain(dims: tuple[str, ...]) -> Access:
+    """The access that gives each axis of a tensor a name."""
+    return tuple(Index(((d, 1),)) for d in dims)
+
+
+def is_plain(access: Access) -> bool:
+    """Whether every index is an axis of its own."""
+    return len(access) == len({i.axis for i in access} - {None})
+
+
+def is_whole(access: Access, dims: Sequence[str], sizes: Mapping[str, int]) -> bool:
+    """Whether every index is an axis of its own, as long as that of the tensor, which has these dims."""
+    return is_plain(access) and all(renames(d, i, sizes) for d, i in zip(dims, access, strict=True))
+
+
+def renames(dim: str, i: Index, sizes: Mapping[str, int]) -> bool:
+    """Whether an index is the whole of an axis, under its own or another name."""
+    return i.axis is not None and sizes.get(dim) == sizes.get(i.axis)
+
+
+def dims_of(access: Iterable[Index]) -> tuple[str, ...]:
+    """The axes that occur, once each."""
+    return tuple(dict.fromkeys(d for i in access for d in i.dims))
+
+
+def access_text(access: Access) -> str:
+    return ", ".join(map(str, access))
+
+
+def parse_access(text: str) -> Access:
+    """The inverse of `access_text`. Raises ValueError."""
+    return tuple(parse_index(x) for x in text.split(",") if x.strip())
+
+
+@lru_cache(maxsize=1 << 14)
+def parse_index(text: str) -> Index:
+    """A sum of axes, axes times numbers, and numbers. Raises ValueError."""
+    terms: dict[str, int] = {}
+    offset = 0
+    for part in text.replace(" ", "").replace("-", "+-").removeprefix("+").split("+"):
+        match = _TERM.fullmatch(part)
+        if match is None or (match[2] and match[4]):
+            raise ValueError(f"an index is a sum of axes, each times a number, and a number, not {text!r}")
+        if match[5]:
+            offset += int(match[5])
+        else:
+            factor = int(match[2] or match[4] or 1)
+            terms[match[3]] = terms.get(match[3], 0) + (-factor if match[1] else factor)
+    return index(terms, offset)
+
+
+@lru_cache(maxsize=1 << 14)
+def substitution(axes: tuple[str, ...]) -> Mapping[str, Index]:
+    """What an equation `rename` puts in the place of axes: its `axes`, which hold old names and new indices in turn."""
+    return {old: parse_index(new) for old, new in zip(axes[::2], axes[1::2], strict=True)}
+
+
+def strides(access: Access, shape: Sequence[int]) -> tuple[dict[str, int], int]:
+    """Elements between neighbours along each axis, and before the first, in a row-major tensor of this shape."""
+    found: dict[str, int] = {}
+    start = 0
+    for i, x in enumerate(access):
+        step = prod(shape[i + 1 :])
+        start += x.offset * step
+        for d, c in x.terms:
+            found[d] = found.get(d, 0) + c * step
+    return found, start
+
+
+def long_enough(
+    sizes: Mapping[str, int], read: Iterable[tuple[str, Index]], same: Callable[[str], str] = str
+) -> dict[str, int]:
+    """The sizes, each large enough for all positions along it that are read. read: of axes of tensors. same: a name for
+    all axes that are to have one size."""
+    found = dict(sizes)
+    known = [(d, i) for d, i in read if d in sizes and i.axis != d]
+    for _ in known:  # what is read of one may be an axis that another is read by
+        for d, i in known:
+            need = i.bounds(found)[1] + 1
+            found |= {e: need for e, n in found.items() if same(e) == same(d) and n < need}
+    return found
