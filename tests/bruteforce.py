@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, combinations, product
 
+from mirage_cli.ir.access import plain
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Role, Store, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError, place
@@ -231,7 +232,7 @@ class Writer:
     def kernels(self, part: Part) -> Iterator[tuple[tuple[Kernel, ...], tuple[Tensor, ...]]]:
         """The kernel of a part with every choice of roles; two for a split; and the library's, if it has one."""
         loads = tuple(
-            Load(f"x{i}", self.buffer(v).name, self.buffer(v).dims) for i, v in enumerate(sorted(part.leaves))
+            Load(f"x{i}", self.buffer(v).name, plain(self.buffer(v).dims)) for i, v in enumerate(sorted(part.leaves))
         )
         names = dict(zip(sorted(part.leaves), (x.out for x in loads), strict=True))
         known: dict[str, Tensor | Eqn] = {x.out: Tensor(x.out, x.dims, "float32") for x in loads}
@@ -297,7 +298,7 @@ def split(kernel: Kernel, order: tuple[str, ...]) -> tuple[tuple[Kernel, ...], t
     stores: list[Store] = []
     for e, t in zip(partial, scratch, strict=True):
         stores.append(Store(t.name, e.out, t.dims))
-        loads.append(Load(f"{e.out}_in", t.name, t.dims))
+        loads.append(Load(f"{e.out}_in", t.name, plain(t.dims)))
         merges.append(Eqn(e.out, "max" if e.op == "max" else "sum", (f"{e.out}_in",), (chunk,), e.dims, "float"))
     first = with_roles(kernel, {dim: "split"}, kernel.loads, before, tuple(stores), order)
     second = with_roles(

@@ -478,6 +478,62 @@ def roots(w: Write) -> None:
     w.sum("Y", "B", over="m n")
 
 
+# -- one packed tensor: slices of it, each with an axis that is two; and windows that overlap
+
+PACKED = """
+mugraph packed float16
+dims q=32 s=32 h=4 d=16 k=64 n=192
+input X f16[q, n]
+input G f16[k]
+output O f16[q, h, d]
+kernel k0 generated q:grid h:grid d:tile s:loop
+  Q = load X[q, h*16 + d]
+  K = load X[s, h*16 + d + 64]
+  V = load X[s, h*16 + d + 128]
+  G = load G[h*16 + d]
+  A[q, h, s] = dot(Q, K; d)
+  M[q, h] = max(A; s)
+  E[q, h, s] = exp_sub(A, M)
+  L[q, h] = sum(E; s)
+  P[q, h, d] = dot(E, V; s)
+  N[q, h, d] = mul(P, G)
+  O[q, h, d] = div(N, L)
+  store O[q, h, d] = O
+"""
+
+
+def packed(w: Write) -> None:
+    w.rename("Q", "X", over="n h*16+d")
+    w.rename("K", "X", over="q s n h*16+d+64")
+    w.rename("V", "X", over="q s n h*16+d+128")
+    w.dot("A", "Q", "K", over="d")
+    w.append(_derived(w, "P", "softmax", "A", over="s"))
+    w.dot("Y", "P", "V", over="s")
+    w.rename("R", "G", over="k h*16+d")
+    w.mul("O", "Y", "R")
+
+
+WINDOWS = """
+mugraph windows float16
+dims x=64 y=31 i=3 c=16
+input X f16[x, c]
+input W f16[i, c]
+output O f16[y, c]
+kernel k0 generated y:grid c:grid i:loop
+  X = load X[y*2 + i, c]
+  W = load W[i, c]
+  P[y, c, i] = mul(X, W)
+  O[y, c] = sum(P; i)
+  store O[y, c] = O
+"""
+
+
+def windows(w: Write) -> None:
+    w.rename("Z", "X", over="x 2*y+i")
+    w.mul("P", "Z", "W")
+    w.sum("O", "P", over="i")
+
+
 CASES = {
     c.name: c
     for c in (
@@ -496,5 +552,7 @@ CASES = {
         case(LOGSUMEXP, logsumexp),
         case(NESTED, nested),
         case(ROOTS, roots),
+        case(PACKED, packed),
+        case(WINDOWS, windows),
     )
 }

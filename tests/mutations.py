@@ -6,11 +6,15 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from itertools import permutations
+from typing import TypeVar
 
+from mirage_cli.ir.access import Access, Index, index, plain
 from mirage_cli.ir.mugraph import Kernel, MuGraph, Role
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Arg, Eqn, Tensor, equation, sort_dims
 
+T = TypeVar("T")
 SIBLINGS = (
     ("add", "sub", "mul", "div", "maximum", "minimum", "exp_sub"),
     ("lt", "le", "gt", "ge", "eq", "ne"),
@@ -160,7 +164,7 @@ def change_axis(kernel: Kernel, graph: MuGraph, rng: random.Random) -> Kernel | 
     return _edit(kernel, i, replace(e, axes=(rng.choice(sorted(choices)), *e.axes[1:])))
 
 
-def _swap_dims(dims: tuple[str, ...], rng: random.Random) -> tuple[str, ...] | None:
+def _swapped(dims: tuple[T, ...], rng: random.Random) -> tuple[T, ...] | None:
     if len(dims) < 2:
         return None
     i, j = rng.sample(range(len(dims)), 2)
@@ -172,10 +176,12 @@ def _swap_dims(dims: tuple[str, ...], rng: random.Random) -> tuple[str, ...] | N
 def swap_load_dims(kernel: Kernel, graph: MuGraph, rng: random.Random) -> Kernel | None:
     """load X[m, k] --> load X[k, m]"""
     i = rng.randrange(len(kernel.loads))
-    dims = _swap_dims(kernel.loads[i].dims, rng)
-    if dims is None:
-        return None
-    return replace(kernel, loads=(*kernel.loads[:i], replace(kernel.loads[i], dims=dims), *kernel.loads[i + 1 :]))
+    access = _swapped(kernel.loads[i].access, rng)
+    return None if access is None else _read_by(kernel, i, access)
+
+
+def _read_by(kernel: Kernel, i: int, access: Access) -> Kernel:
+    return replace(kernel, loads=(*kernel.loads[:i], replace(kernel.loads[i], access=access), *kernel.loads[i + 1 :]))
 
 
 def rename_load_dim(kernel: Kernel, graph: MuGraph, rng: random.Random) -> Kernel | None:
@@ -184,21 +190,45 @@ def rename_load_dim(kernel: Kernel, graph: MuGraph, rng: random.Random) -> Kerne
     x = kernel.loads[i]
     choices = [
         (k, d)
-        for k, old in enumerate(x.dims)
+        for k, old in enumerate(x.access)
         for d in graph.sizes
-        if d not in x.dims and graph.sizes[d] == graph.sizes.get(old)
+        if old.axis is not None and d not in x.dims and graph.sizes[d] == graph.sizes.get(old.axis)
     ]
     if not choices:
         return None
     k, d = rng.choice(choices)
-    new = replace(x, dims=(*x.dims[:k], d, *x.dims[k + 1 :]))
-    return replace(kernel, loads=(*kernel.loads[:i], new, *kernel.loads[i + 1 :]))
+    return _read_by(kernel, i, (*x.access[:k], *plain((d,)), *x.access[k + 1 :]))
+
+
+def change_index(kernel: Kernel, graph: MuGraph, rng: random.Random) -> Kernel | None:
+    """X[m, n + 64] --> X[m, n + 63], X[m, h*64 + d] --> X[m, h*32 + d] or X[m, d*64 + h]"""
+    tensors = graph.tensors()
+    choices: list[tuple[int, int, Index]] = []
+    for i, x in enumerate(kernel.loads):
+        for k, (d, old) in enumerate(zip(tensors[x.buffer].dims, x.access, strict=True)):
+            named = dict(old.terms)
+            new = [index(named, old.offset + by) for by in (-64, -1, 1, 64)]
+            new += [index(named | {a: c + by}, old.offset) for a, c in old.terms for by in (-1, 1, c)]
+            new += [index(dict(zip(named, c, strict=True)), old.offset) for c in permutations(named.values())]
+            choices += [
+                (i, k, j)
+                for j in new
+                if j != old
+                and j.dims
+                and j.bounds(graph.sizes)[0] >= 0
+                and j.bounds(graph.sizes)[1] < graph.sizes.get(d, 0)
+            ]
+    if not choices:
+        return None
+    i, k, new_index = rng.choice(choices)
+    access = kernel.loads[i].access
+    return _read_by(kernel, i, (*access[:k], new_index, *access[k + 1 :]))
 
 
 def swap_store_dims(kernel: Kernel, graph: MuGraph, rng: random.Random) -> Kernel | None:
     """store O[h, q] = x --> store O[q, h] = x"""
     i = rng.randrange(len(kernel.stores))
-    dims = _swap_dims(kernel.stores[i].dims, rng)
+    dims = _swapped(kernel.stores[i].dims, rng)
     if dims is None:
         return None
     return replace(kernel, stores=(*kernel.stores[:i], replace(kernel.stores[i], dims=dims), *kernel.stores[i + 1 :]))
@@ -258,5 +288,6 @@ def drop_store(kernel: Kernel, graph: MuGraph, rng: random.Random) -> Kernel | N
 Mutation = Callable[[Kernel, MuGraph, random.Random], Kernel | None]
 KINDS: tuple[Mutation, ...] = (
     swap_args, swap_loads, swap_use, sibling, change_number, insert_number, change_axis, swap_load_dims,
-    rename_load_dim, swap_store_dims, swap_store_values, drop_eqn, change_role, duplicate_term, drop_store,
+    rename_load_dim, change_index, swap_store_dims, swap_store_values, drop_eqn, change_role, duplicate_term,
+    drop_store,
 )  # fmt: skip

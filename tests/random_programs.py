@@ -26,6 +26,7 @@ DTYPES = ("float16", "bfloat16", "float32")
 AXES = "mnkhd"
 INPUTS = "XWVU"
 MORE_AXES = AXES + "pqr"
+FEW_AXES = "uvw"
 MORE_INPUTS = INPUTS + "YZST"
 LONG_EVERY = 10
 """Of so many seeds one is a long program: up to about 30 operators, 8 inputs, 8 dimensions, 4 outputs."""
@@ -146,6 +147,11 @@ EXPONENTS = ("-1", "0.5", "-0.5", "-2")
 
 
 class _Generator:
+    kinds: tuple[str, ...] = (
+        "unary", "unary", "positive", "binary", "binary", "reduce", "reduce", "norm", "dot", "dot", "dot",
+        "rename", "where", "masked",
+    )  # fmt: skip
+
     def __init__(self, seed: int, long: bool) -> None:
         self.rng = rng = random.Random(seed)
         self.long = long
@@ -190,10 +196,8 @@ class _Generator:
     def spec(self) -> Draft:
         rng = self.rng
         wanted = rng.randint(8, 20) if self.long else rng.randint(2, 7)
-        kinds = ("unary", "unary", "positive", "binary", "binary", "reduce", "reduce", "norm", "dot", "dot", "dot",
-                 "rename", "where", "masked")  # fmt: skip
         while len(self.lines) < wanted:
-            made: tuple[str, Value] | None = getattr(self, rng.choice(kinds))()
+            made: tuple[str, Value] | None = getattr(self, rng.choice(self.kinds))()
             if made is None or made[1].growth > GROWTH or not self.fits(made[1].axes):
                 continue
             name = NAMES[len(self.lines)]
@@ -326,11 +330,44 @@ class _Generator:
         return f"{op}({inside}, {b})", Value(v.axes - {b}, v.growth)
 
 
-def random_spec(seed: int) -> str:
-    """The text of a valid spec. The same seed gives the same text."""
+class _Accesses(_Generator):
+    """Programs that read slices, windows and axes that are two, of inputs and of results."""
+
+    kinds = (*_Generator.kinds, *["access"] * 5)
+
+    def __init__(self, seed: int, long: bool) -> None:
+        super().__init__(seed, long)
+        self.dims |= {d: self.rng.choice((2, 3, 4, 8, 16)) for d in self.rng.sample(FEW_AXES, 3)}
+
+    def access(self) -> tuple[str, Value] | None:
+        """X[m, 8*h + d + 3]: of one axis of a value, one or two others that reach no further."""
+        x, rng = self.pick(), self.rng
+        v = self.values[x]
+        if not v.axes:
+            return None
+        order = self.inputs[x]["dims"] if x in self.inputs else [d for d in self.dims if d in v.axes]
+        old = rng.choice(order)
+        new = rng.sample(sorted(self.dims.keys() - v.axes), min(len(self.dims.keys() - v.axes), rng.choice((1, 2, 2))))
+        if not new:
+            return None
+        steps = [rng.choice((1, 1, self.dims[new[-1]], 2, 3)) for _ in new[:-1]] + [rng.choice((1, 1, 1, 2))]
+        left = self.dims[old] - 1 - sum(c * (self.dims[d] - 1) for c, d in zip(steps, new, strict=True))
+        if left < 0:
+            return None
+        terms = " + ".join(d if c == 1 else f"{c}*{d}" for c, d in zip(steps, new, strict=True))
+        start = rng.choice((0, left, rng.randint(0, left)))
+        index = f"{terms} + {start}" if start else terms
+        return f"{x}[{', '.join(index if d == old else d for d in order)}]", replace(v, axes=v.axes - {old} | {*new})
+
+
+def random_spec(seed: int, *, accesses: bool = False) -> str:
+    """The text of a valid spec, with accesses where they are asked for. The same seed gives the same text."""
     long = seed % LONG_EVERY == LONG_EVERY - 1
     while True:
-        draft = _Generator(seed, long).spec()
+        draft = (_Accesses if accesses else _Generator)(seed, long).spec()
+        if accesses and not any("[" in e for _, e in draft.lines):
+            seed += 1_000_003
+            continue
         if draft.lines and draft.inputs and valid(draft):
             return draft.text
         seed += 1_000_003

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from mirage_cli.ir.access import Access, Index, dims_of, is_plain, plain, substitution
+from mirage_cli.ir.access import Access, Index, dims_of, is_plain, parse_index, plain, substitution
 from mirage_cli.ir.ops import OPS, Number
 
 MAX_POWER_BITS = 1000
@@ -190,7 +190,9 @@ class Algebra:
         return self.of_atom(self._atom("input", name, access, dims=dims))
 
     def index(self, axis: str) -> Form:
-        return self.of_atom(self._atom("index", axis, dims=(axis,)))
+        """A position along an axis, or by an index in axes."""
+        i = parse_index(axis)
+        return self.of_atom(self._atom("index", axis, dims=i.dims)) if i.terms else self.const(Fraction(i.offset))
 
     def size(self, axis: str) -> Form:
         return self.of_atom(self._atom("size", self.aliases.get(axis, axis), dims=()))
@@ -399,9 +401,7 @@ class Algebra:
         if atom.kind == "input":
             return self.input(atom.args[0], tuple(i.within(names) for i in atom.args[1]))
         if atom.kind == "index":
-            position = names[atom.args[0]]
-            terms = (self.scale(self.index(d), Fraction(c)) for d, c in position.terms)
-            return self.add(*terms, self.const(Fraction(position.offset)))
+            return self.index(str(parse_index(atom.args[0]).within(names)))
         bound: tuple[str, ...] = ()
         if atom.kind in ("sum", "max", "min"):
             bound = atom.args[0]

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from mirage_cli.codegen import nodes
 from mirage_cli.codegen.blocks import MAX_PRODUCT, EmitError, Frame
 from mirage_cli.codegen.nodes import Axes, Expr
+from mirage_cli.ir.access import Index, parse_index
 from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.ops import IDENTITY, OPS, Number, exact_inverse
 from mirage_cli.ir.program import Eqn
@@ -53,10 +54,24 @@ def computed(s: Scope, e: Eqn) -> Computed:
         lanes, clean = summands(s, e)
         return Computed(across(f, e, lanes), clean)
     if e.op == "index":
-        return Computed(nodes.Position(e.axes[0], f.axes(e.axes)))
+        return Computed(_position(f, parse_index(e.axes[0])))
     if e.op == "size":
         return Computed(nodes.Full(nodes.Literal(float(f.sizes[e.axes[0]])), "float32", ()))
     return _elementwise(s, e)
+
+
+def _position(f: Frame, i: Index) -> Expr:
+    axes = f.axes(i.dims)
+    total: Expr | None = None
+    for d, c in i.terms:
+        term: Expr = nodes.Position(d, f.axes((d,)))
+        if term.axes and term.axes != axes:
+            term = nodes.Spread(term, axes)
+        if c != 1:
+            term = nodes.Apply("mul", (term, nodes.Literal(Fraction(c), True)), True, axes)
+        total = term if total is None else nodes.Apply("add", (total, term), True, axes)
+    assert total is not None, "a position without axes is a number"
+    return nodes.Apply("add", (total, nodes.Literal(Fraction(i.offset), True)), True, axes) if i.offset else total
 
 
 # -- elementwise

@@ -17,7 +17,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 
-_TERM = re.compile(r"(-?)(?:(\d+)\*)?([^\W\d]\w*)(?:\*(\d+))?|(-?\d+)")
+import numpy as np
+from numpy.typing import NDArray
+
+_TERM = re.compile(r"\s*(-?)\s*(?:(?:(\d+) ?\* ?)?([^\W\d]\w*)(?: ?\* ?(\d+))?|(\d+))\s*")
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -55,6 +58,13 @@ class Index:
         """The least and the largest position."""
         ends = [c * (sizes[d] - 1) for d, c in self.terms]
         return self.offset + sum(min(e, 0) for e in ends), self.offset + sum(max(e, 0) for e in ends)
+
+    def positions(self, dims: Sequence[str], ranges: Mapping[str, tuple[int, int]]) -> NDArray[np.int64]:
+        """The positions for these ranges of axes, an array that broadcasts against others along `dims`."""
+        total = np.full([1] * len(dims), self.offset, dtype=np.int64)
+        for d, c in self.terms:
+            total = total + c * np.arange(*ranges[d]).reshape([-1 if d == e else 1 for e in dims])
+        return total
 
     def __str__(self) -> str:
         parts = [d if c == 1 else f"-{d}" if c == -1 else f"{d}*{c}" if c > 0 else f"-{d}*{-c}" for d, c in self.terms]
@@ -112,15 +122,15 @@ def parse_index(text: str) -> Index:
     """A sum of axes, axes times numbers, and numbers. Raises ValueError."""
     terms: dict[str, int] = {}
     offset = 0
-    for part in text.replace(" ", "").replace("-", "+-").removeprefix("+").split("+"):
+    for part in text.strip().replace("-", "+-").removeprefix("+").split("+"):
         match = _TERM.fullmatch(part)
         if match is None or (match[2] and match[4]):
             raise ValueError(f"an index is a sum of axes, each times a number, and a number, not {text!r}")
+        factor = int(match[2] or match[4] or match[5] or 1) * (-1 if match[1] else 1)
         if match[5]:
-            offset += int(match[5])
+            offset += factor
         else:
-            factor = int(match[2] or match[4] or 1)
-            terms[match[3]] = terms.get(match[3], 0) + (-factor if match[1] else factor)
+            terms[match[3]] = terms.get(match[3], 0) + factor
     return index(terms, offset)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from mirage_cli.ir.access import Index, dims_of, substitution
+from mirage_cli.ir.access import Index, dims_of, parse_index, substitution
 from mirage_cli.ir.ops import OPS, Number, Type, result_type
 
 DTYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int32": "i32"}
@@ -39,8 +39,8 @@ class Tensor:
 class Eqn:
     """`out[dims] = op(args; axes)`.
 
-    axes: the reduced axes (`sum`, `max`, `min`, `dot`, and derived operators), the axis (`index`, `size`), or axes and
-        the indices that take their place in turn (`rename`; `ir.access.substitution`).
+    axes: the reduced axes (`sum`, `max`, `min`, `dot`, and derived operators), the axis (`size`), the position as an
+        index (`index`), or axes and the indices that take their place in turn (`rename`; `ir.access.substitution`).
     dims, type: of the result; `equation` computes both.
     values: the arguments that are values, not numbers.
     """
@@ -64,6 +64,8 @@ class Eqn:
     @property
     def acts_on(self) -> frozenset[str]:
         """The axes that the equation names."""
+        if self.op == "index":
+            return frozenset(parse_index(self.axes[0]).dims)
         names = self.names
         return frozenset((*names, *dims_of(names.values())) if names else self.axes)
 
@@ -240,7 +242,7 @@ def equation(
             raise ValueError(f"rename of {missing[0]}, which its argument lacks")
         dims = {*(dims - set(names)), *dims_of(names.values())}
     elif op == "index":
-        dims = set(axes)
+        dims = {*parse_index(axes[0]).dims}
     return Eqn(out, op, args, axes, sort_dims(dims, order), result_type(row, tuple(types)))
 
 

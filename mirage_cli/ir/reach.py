@@ -14,6 +14,7 @@ from math import inf, isnan
 
 import numpy as np
 
+from mirage_cli.ir.access import parse_index
 from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.ops import IDENTITY, OPS
 from mirage_cli.ir.placement import Loop
@@ -188,8 +189,10 @@ def linear(a: Arg, eqns: Mapping[str, Eqn], allowed: Callable[[Leaf], bool]) -> 
         return Linear((), int(a)) if whole and isinstance(a, Fraction) else None
     e = eqns.get(a)
     if e is None or e.op == "index":
-        leaf = ("value", a) if e is None else ("index", e.axes[0])
-        return Linear(((leaf, 1),), 0) if allowed(leaf) else None
+        position = None if e is None else parse_index(e.axes[0])
+        leaves = [(("index", d), c) for d, c in position.terms] if position else [(("value", a), 1)]
+        offset = position.offset if position else 0
+        return Linear(tuple(leaves), offset) if all(allowed(leaf) for leaf, _ in leaves) else None
     if e.type != "int":
         return None
     parts = [linear(x, eqns, allowed) for x in e.args]

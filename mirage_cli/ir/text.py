@@ -239,6 +239,6 @@ def _arguments(op: str, inside: str) -> tuple[tuple[Arg, ...], tuple[str, ...]]:
         raise ValueError(f"no operator is called {op}")
     head, _, tail = inside.partition(";")
     if OPS[op].kind == "leaf":
-        head, tail = "", head
+        return (), tuple(map(str, parse_access(head)))
     args = tuple(x if x.isidentifier() and x != "inf" else parse_number(x) for x in _names(head))
     return args, _names(tail)

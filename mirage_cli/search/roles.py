@@ -177,7 +177,7 @@ def _kernel(d: Decomposition, e: Expansion, w: Written) -> Kernel:
     """The kernel with every dimension on the grid, to be given roles."""
     loads = tuple(Load(name, buffer_of(d, f), access) for name, f, access in w.loads)
     stores = tuple(Store("@" + f.key, w.value[f], sort_axes(d, f.dims)) for f in e.targets)
-    dims = {a for x in loads for a in x.dims} | {a for q in w.eqns for a in (*q.dims, *q.axes) if q.op != "size"}
+    dims = {a for x in loads for a in x.dims} | {a for q in w.eqns for a in (*q.dims, *q.acts_on) if q.op != "size"}
     roles: tuple[tuple[str, Role], ...] = tuple((a, "grid") for a in sort_axes(d, dims))
     return Kernel("k", "generated", roles, loads, w.eqns, stores)
 
@@ -301,7 +301,7 @@ def _roles(
     kernel: Kernel, loads: tuple[Load, ...], body: tuple[Eqn, ...], given: Mapping[str, Role], order: tuple[str, ...]
 ) -> tuple[tuple[str, Role], ...]:
     """The roles of the dimensions that still occur: a reduced one keeps its role, any other goes on the grid."""
-    dims = {a for x in loads for a in x.dims} | {a for e in body for a in (*e.dims, *e.axes) if e.op != "size"}
+    dims = {a for x in loads for a in x.dims} | {a for e in body for a in (*e.dims, *e.acts_on) if e.op != "size"}
     reduced = reduced_axes(body)
     old = dict(kernel.roles)
     place_of = {a: i for i, a in enumerate(order)}

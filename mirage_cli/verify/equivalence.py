@@ -359,9 +359,13 @@ def small_instance(
     for name, parts in graph.merged:
         size[classes.find(name)] = prod(size[classes.find(p)] for p in parts)
     of_parts = {classes.find(name) for name, _ in graph.merged}
-    least_sizes = {d: size[classes.find(d)] for d in (*program.order, *graph.sizes)}
-    sizes = long_enough(least_sizes, (*program.accesses(), *graph.accesses()), classes.find)
-    lengthened = {classes.find(d) for d, n in sizes.items() if n > least_sizes[d]}
+    whole = graph.sizes | program.sizes
+    read = [(d, i) for d, i in (*program.accesses(), *graph.accesses()) if d in whole and not renames(d, i, whole)]
+    for d in {a for d, i in read for a in (d, *i.dims)}:  # none longer than in the program: what is read is there
+        size[classes.find(d)] = min(size[classes.find(d)], whole[d])
+    sizes = {d: size[classes.find(d)] for d in (*program.order, *graph.sizes)}
+    lengthened = {classes.find(d) for d, n in long_enough(sizes, read, classes.find).items() if n > sizes[d]}
+    sizes = long_enough(sizes, read, classes.find)
     splits: dict[str, int] = {}
     kernels: dict[str, KernelSchedule] = {}
     for k in graph.kernels:
@@ -476,7 +480,9 @@ def _check_kernel(k: Kernel, graph: MuGraph) -> None:
         types = [_type(known[a]) if isinstance(a, str) else "float" for a in e.args]
         _require(all(t == "bool" for t in types[:masks]), f"{k.name}: {e} needs a mask")
         known[e.out] = e
-    used = {d for x in known.values() for d in x.dims} | {a for e in k.body for a in e.axes if OPS[e.op].kind == "leaf"}
+    used = {d for x in known.values() for d in x.dims} | {
+        a for e in k.body for a in e.acts_on if OPS[e.op].kind == "leaf"
+    }
     if k.kind == "generated":
         roles = {d for d, _ in k.roles}
         leaves = {a for e in k.body if e.op == "size" for a in e.axes}
@@ -506,8 +512,6 @@ def _check_axes(k: Kernel, x: Load | Store, graph: MuGraph, chunk: str | None) -
     _require(len(axes) == len(access), f"{k.name} gives {x.buffer} {len(access)} axes, not {len(axes)}")
     named = [i.axis for i in access if i.axis is not None]
     _require(len(set(named)) == len(named), f"{k.name} has an axis of {x.buffer} twice")
-    whole = is_whole(access, axes, graph.sizes)
-    _require(whole or k.kind == "generated", f"{k.name} reads {x.buffer} by indices, which no library does")
     for a, i in zip(axes, access, strict=True):
         b = i.axis
         if b is None or (isinstance(x, Load) and graph.sizes.get(a, 0) > graph.sizes.get(b, 0) > 0):
@@ -520,6 +524,8 @@ def _check_axes(k: Kernel, x: Load | Store, graph: MuGraph, chunk: str | None) -
         fits = fits and (a == b or not {a, b} <= merging)
         _require(fits, f"{k.name} takes the axis {a} of {x.buffer} for {b}")
         _require(b in graph.sizes or b == chunk or isinstance(x, Load), f"{k.name} stores along {b}")
+    whole = is_whole(access, axes, graph.sizes)
+    _require(whole or k.kind == "generated", f"{k.name} reads {x.buffer} by indices, which no library does")
 
 
 def _type(value: Tensor | Eqn) -> Type:

@@ -30,6 +30,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from mirage_cli.ir.access import parse_index
 from mirage_cli.ir.ops import Number, Type
 from mirage_cli.verify.residues import (
     ALL,
@@ -127,8 +128,9 @@ class Field:
         return Value(dims, "field", data, flags=flags)
 
     def index(self, axis: str) -> Value:
-        low, high = self.window.get(axis, (0, self.sizes[axis]))
-        return Value((axis,), "int", np.arange(low, high, dtype=np.int64))
+        i = parse_index(axis)
+        ranges = {d: self.window.get(d, (0, self.sizes[d])) for d in i.dims}
+        return Value(i.dims, "int", i.positions(i.dims, ranges))
 
     def size(self, axis: str) -> Value:
         return Value((), "int", np.array(self.sizes[axis], dtype=np.int64), sign=1)

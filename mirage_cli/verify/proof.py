@@ -15,7 +15,7 @@ from functools import reduce
 from math import isinf
 
 from mirage_cli.algebra.canonical import Algebra, Form
-from mirage_cli.ir.access import Access, Index, plain
+from mirage_cli.ir.access import Access, Index, parse_index, plain
 from mirage_cli.ir.merge import merged_by
 from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
 from mirage_cli.ir.ops import OPS
@@ -42,6 +42,9 @@ def proved(program: Program, graph: MuGraph, same_axes: Callable[[str], str]) ->
     read = (*program.accesses(), *graph.accesses())
     if any((d in pairs) != (i.axis in pairs) or (i.axis is None and pairs.keys() & {*i.dims}) for d, i in read):
         return False  # a position in the whole is not one in a chunk
+    placed = (parse_index(e.axes[0]) for k in graph.kernels for e in k.body if e.op == "index")
+    if any(i.axis is None and pairs.keys() & {*i.dims} for i in placed):
+        return False
     forms = _Forms(pairs, dict(graph.merged))
     want = forms.of_program(program)
     got = forms.of_graph(graph)

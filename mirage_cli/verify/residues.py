@@ -240,10 +240,8 @@ def zero_in(x: Value) -> Array:
 
 
 def joint_shape(dims: tuple[str, ...], *values: Value) -> tuple[int, ...]:
-    sizes: dict[str, int] = {}
-    for v in values:
-        sizes |= dict(zip(v.dims, v.shape, strict=True))
-    return tuple(sizes[d] for d in dims)
+    """The shape that values broadcast to; an axis of draws may be of one draw in some of them."""
+    return np.broadcast_shapes(*(aligned(np.empty(v.shape, dtype=bool), v.dims, dims).shape for v in values))
 
 
 def mix(x: Array) -> Array:

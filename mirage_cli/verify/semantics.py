@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import Access, dims_of, plain, renames, substitution
+from mirage_cli.ir.access import Access, dims_of, parse_index, plain, renames, substitution
 from mirage_cli.ir.ops import OPS, Number, Type
 from mirage_cli.verify.field import Field
 from mirage_cli.verify.residues import ALL, FINITE, LEVELS, UNDEFINED, Value, aligned, as_field, both_valid, same
@@ -74,10 +74,8 @@ def positions(access: Access, ranges: Mapping[str, tuple[int, int]]) -> At:
     dims = dims_of(access)
     if dims == tuple(i.axis for i in access):
         return tuple(slice(*ranges[d]) for d in dims)
-    along = {d: np.arange(*ranges[d]).reshape([-1 if d == e else 1 for e in dims]) for d in dims}
     shape = [high - low for low, high in (ranges[d] for d in dims)]
-    found = (sum((c * along[d] for d, c in i.terms), start=np.asarray(i.offset)) for i in access)
-    return tuple(np.broadcast_to(x, shape) for x in found)
+    return tuple(np.broadcast_to(i.positions(dims, ranges), shape) for i in access)
 
 
 def renamed(dims: tuple[str, ...], axes: tuple[str, ...]) -> Access:
@@ -267,8 +265,8 @@ class FloatSemantics:
     def apply(self, op: str, args: tuple[Any, ...], axes: tuple[str, ...] = ()) -> Named:
         row = OPS[op]
         if op == "index":
-            low, high = self.window.get(axes[0], (0, self.sizes[axes[0]]))
-            return Named(axes, low + row.ref(high - low))
+            i = parse_index(axes[0])
+            return Named(i.dims, i.positions(i.dims, {d: self.window.get(d, (0, self.sizes[d])) for d in i.dims}))
         if op == "size":
             return Named((), np.asarray(row.ref(self.sizes[axes[0]])))
         if op == "rename":

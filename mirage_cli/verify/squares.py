@@ -52,7 +52,7 @@ def mended(program: Program, inputs: Mapping[str, Value], seed: int) -> dict[str
             continue
         name = max(drawn, key=lambda t: len(rows[e.out][t.name])).name
         needed = [q for q in program.only([e.out]).eqns if name in rows[q.out]]
-        largest = max(prod(sizes[a] for a in {*q.dims, *q.axes}) for q in needed)
+        largest = max(prod(sizes[a] for a in {*q.dims, *q.acts_on}) for q in needed)
         field = Field(seed + i, sizes)
         again = field.draw(found[name].dims, "float", {DRAW: min(DRAWS, 1 + SPACE // largest), **sizes})
         both = replace(again, data=np.concatenate([found[name].data, again.data], axis=1))  # the present one first

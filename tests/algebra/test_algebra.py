@@ -12,6 +12,7 @@ import pytest
 from mirage_cli.algebra import canonical
 from mirage_cli.algebra.canonical import Algebra, Atom, Form
 from mirage_cli.algebra.safe import eqn_forms, program_forms
+from mirage_cli.ir.access import plain
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Program
 from mirage_cli.verify.interpret import run_program
@@ -391,7 +392,7 @@ def test_values_with_one_form_are_equal(start: int) -> None:
         p = random_program(seed)
         algebra = Algebra()
         algebra.axes |= set(p.order)
-        raw = eqn_forms(algebra, p.eqns, {t.name: algebra.input(t.name, t.dims) for t in p.inputs})
+        raw = eqn_forms(algebra, p.eqns, {t.name: algebra.input(t.name, plain(t.dims)) for t in p.inputs})
         pairs += agree(p, raw, seed)
         pairs += agree(p, program_forms(Algebra(), p), seed)
     assert pairs > 30, "the programs are too varied to test anything"

@@ -27,6 +27,7 @@ from mirage_cli.algebra.canonical import Algebra, Form
 from mirage_cli.algebra.safe import program_forms
 from mirage_cli.codegen.export import kernels_source, load_export
 from mirage_cli.codegen.torch_source import torch_source
+from mirage_cli.ir.access import plain
 from mirage_cli.ir.derived import DERIVED, derived_equation, lower
 from mirage_cli.ir.ops import IDENTITY, OPS, Op, Type, result_type
 from mirage_cli.ir.program import Arg, Builder, Eqn, Program, Tensor
@@ -317,7 +318,7 @@ def test_what_the_finite_fields_know_exactly_they_compute_without_functions() ->
 @pytest.mark.parametrize("name", [n for n in ELEMENTWISE + CONTRACTIONS if OPS[n].arity == 2 and n != "pow"])
 def test_commutes_says_whether_operands_may_be_exchanged(name: str) -> None:
     row, algebra = OPS[name], Algebra()
-    x, y = (algebra.input(n, ("k",)) for n in "XY")
+    x, y = (algebra.input(n, plain(("k",))) for n in "XY")
     axes = [("k",)] if row.kind == "contraction" else []
     assert (row.canon(algebra, x, y, *axes) is row.canon(algebra, y, x, *axes)) == row.commutes
     a, b = (np.random.default_rng(i).integers(-1, 2, (4, 8)).astype(float) for i in (0, 1))

@@ -52,7 +52,15 @@ def interpreter() -> Iterator[Interpreter]:
 
 @pytest.mark.parametrize("seed", range(PROGRAMS))
 def test_random_program(seed: int, interpreter: Interpreter) -> None:
-    text = random_spec(seed)
+    check(random_spec(seed), seed, interpreter)
+
+
+@pytest.mark.parametrize("seed", range(PROGRAMS // 3))
+def test_random_program_with_accesses(seed: int, interpreter: Interpreter) -> None:
+    check(random_spec(seed, accesses=True), seed, interpreter)
+
+
+def check(text: str, seed: int, interpreter: Interpreter) -> None:
     found = problem(text, interpreter)
     if found is None:
         return

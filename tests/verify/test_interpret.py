@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mirage_cli.ir.access import plain
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.text import parse_mugraph
@@ -98,7 +99,7 @@ def failure(graph: MuGraph, case: Case) -> str:
 def test_race_is_seen() -> None:
     case = CASES["split_matmul"]
     first, second = case.graph.kernels
-    loads = (*first.loads, replace(second.loads[0], out="Z", dims=("k", "m", "n")))
+    loads = (*first.loads, replace(second.loads[0], out="Z", access=plain(("k", "m", "n"))))
     assert failure(replace(case.graph, kernels=(replace(first, loads=loads), second)), case) == "race"
 
 

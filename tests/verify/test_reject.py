@@ -231,7 +231,7 @@ MUST_REJECT: Mapping[str, Wrong] = {
     "operand order: the load's axes swapped": Wrong("gram_square", (("load W[k, n]", "load W[n, k]"),), "field"),
     "wrong omap: the store's axes swapped": Wrong("gram_square", (("store Y[m, n]", "store Y[n, m]"),), "field"),
     "axes of unequal size swapped": Wrong(
-        "matmul", (("load W[k, n]", "load W[n, k]"),), "structure", "takes the axis k of W for n"
+        "matmul", (("load W[k, n]", "load W[n, k]"),), "structure", "takes the axis n of W for k"
     ),
     "changed clamp bound": Wrong("two_outputs", (("minimum(R, 6)", "minimum(R, 7)"),), "field"),
     "clamp dropped": Wrong("two_outputs", (("maximum(P, 0)", "mul(P, 1)"),), "field"),
@@ -264,6 +264,20 @@ MUST_REJECT: Mapping[str, Wrong] = {
     ),
     "a grid dimension missing from the store": Wrong(
         "gram", (("output Y f16[i, j]", "output Y f16[i]"), ("store Y[i, j]", "store Y[i]")), "structure", "outputs"
+    ),
+    "another slice": Wrong("packed", (("V = load X[s, h*16 + d + 128]", "V = load X[s, h*16 + d + 64]"),), "field"),
+    "slices exchanged": Wrong("packed", (("64]", "0]"), ("128]", "64]"), (" + 0]", " + 128]")), "field"),
+    "off-by-one slice": Wrong("packed", (("h*16 + d + 64]", "h*16 + d + 65]"),), "field"),
+    "an axis that is two, with another stride": Wrong("packed", (("G[h*16 + d]", "G[h*15 + d]"),), "field"),
+    "an axis that is two, the wrong way round": Wrong("packed", (("G[h*16 + d]", "G[d*4 + h]"),), "field"),
+    "a slice beyond the end": Wrong(
+        "packed", (("d + 128]", "d + 129]"),), "structure", "reads X along n from 129 to 192"
+    ),
+    "windows with another step": Wrong("windows", (("y*2 + i", "y + i"),), "field"),
+    "windows transposed": Wrong("windows", (("y*2 + i", "i*2 + y"),), "field"),
+    "windows too far along": Wrong("windows", (("y*2 + i", "y*2 + i + 1"),), "field"),
+    "windows at the wrong end": Wrong(
+        "windows", (("y*2 + i", "y*2 + i + 2"),), "structure", "reads X along x from 2 to 64"
     ),
     "another element type": Wrong("gram", (("output Y f16", "output Y f32"),), "structure", "outputs"),
 }

@@ -1,0 +1,111 @@
+"""Accesses: one normal form, that prints as it is read, and says where in memory each element is."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+import numpy as np
+import pytest
+
+from mirage_cli.ir.access import (
+    Index,
+    access_text,
+    dims_of,
+    index,
+    is_plain,
+    is_whole,
+    long_enough,
+    parse_access,
+    parse_index,
+    plain,
+    strides,
+)
+
+SIZES = {"a": 3, "b": 4, "c": 2, "d": 5}
+
+
+def some_index(rng: random.Random) -> Index:
+    axes = rng.sample(sorted(SIZES), rng.randint(0, 3))
+    return index({a: rng.choice((-7, -1, 0, 1, 1, 2, 16)) for a in axes}, rng.choice((0, 0, 3, -2, 4096)))
+
+
+def value(i: Index, at: dict[str, int]) -> int:
+    return i.offset + sum(c * at[d] for d, c in i.terms)
+
+
+def every(dims: tuple[str, ...]) -> list[dict[str, int]]:
+    return [dict(zip(dims, at, strict=True)) for at in product(*(range(SIZES[d]) for d in dims))]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_an_index_prints_as_it_is_read(seed: int) -> None:
+    i = some_index(random.Random(seed))
+    assert parse_index(str(i)) == i
+    assert parse_access(access_text((i, *plain(("a",))))) == (i, *plain(("a",)))
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("h*64+d", "h*64 + d"),
+        ("d + 64*h + 128", "h*64 + d + 128"),
+        ("a - a + 3", "3"),
+        ("-a + 2", "-a + 2"),
+        ("a - b*2", "-b*2 + a"),
+        ("a + a", "a*2"),
+        ("0", "0"),
+    ],
+)
+def test_an_index_has_one_normal_form(text: str, normal: str) -> None:
+    assert str(parse_index(text)) == normal
+
+
+@pytest.mark.parametrize("text", ["", "a*b", "2*a*3", "a b", "a//2", "a%2", "1.5", "a[b]", "(a)", "a+"])
+def test_what_is_no_index_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="an index is a sum of axes"):
+        parse_index(text)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_bounds_are_the_least_and_the_largest_position(seed: int) -> None:
+    i = some_index(random.Random(seed))
+    positions = [value(i, at) for at in every(i.dims)]
+    assert i.bounds(SIZES) == (min(positions), max(positions))
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_an_index_within_an_index_is_the_position_there(seed: int) -> None:
+    rng = random.Random(seed)
+    outer, names = some_index(rng), {d: some_index(rng) for d in rng.sample(sorted(SIZES), 2)}
+    inner = outer.within(names)
+    for at in every(tuple(SIZES)):
+        assert value(inner, at) == value(outer, at | {d: value(i, at) for d, i in names.items()})
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_strides_lead_to_the_elements(seed: int) -> None:
+    rng = random.Random(seed)
+    drawn = (rng.sample(sorted(SIZES), rng.randint(0, 2)) for _ in range(3))
+    access = tuple(index({d: rng.randint(1, 3) for d in axes}, rng.randint(0, 2)) for axes in drawn)
+    shape = [i.bounds(SIZES)[1] + rng.randint(1, 3) for i in access]
+    tensor = np.arange(np.prod(shape)).reshape(shape)
+    steps, start = strides(access, shape)
+    for at in every(dims_of(access)):
+        assert tensor[tuple(value(i, at) for i in access)] == start + sum(n * at[d] for d, n in steps.items())
+
+
+def test_plain_and_whole_accesses_are_told_from_others() -> None:
+    sizes = {"m": 8, "n": 8, "k": 4}
+    assert is_plain(plain(("m", "k"))) and not is_plain(parse_access("m, m")) and not is_plain(parse_access("m, k + 1"))
+    assert is_whole(plain(("n", "k")), ("m", "k"), sizes)
+    assert not is_whole(plain(("k", "n")), ("m", "k"), sizes), "the first half of m"
+    assert not is_whole(parse_access("m, 0"), ("m", "k"), sizes)
+
+
+def test_sizes_are_made_long_enough_for_what_is_read_of_what_is_read() -> None:
+    sizes = {"n": 2, "k": 2, "h": 3, "d": 4, "other": 2}
+    read = [("n", parse_index("k + 5")), ("k", parse_index("h*10 + d"))]
+    assert long_enough(sizes, read) == sizes | {"k": 24, "n": 29}
+    together = {"n": "n", "other": "n"}
+    assert long_enough(sizes, read, lambda d: together.get(d, d)) == sizes | {"k": 24, "n": 29, "other": 29}
