@@ -361,7 +361,7 @@ def small_instance(
     of_parts = {classes.find(name) for name, _ in graph.merged}
     whole = graph.sizes | program.sizes
     read = [(d, i) for d, i in (*program.accesses(), *graph.accesses()) if d in whole and not renames(d, i, whole)]
-    for d in {a for d, i in read for a in (d, *i.dims)}:  # none longer than in the program: what is read is there
+    for d in {a for of, i in read for a in (of, *i.dims)}:  # none longer than in the program: what is read is there
         size[classes.find(d)] = min(size[classes.find(d)], whole[d])
     sizes = {d: size[classes.find(d)] for d in (*program.order, *graph.sizes)}
     lengthened = {classes.find(d) for d, n in long_enough(sizes, read, classes.find).items() if n > sizes[d]}
@@ -480,9 +480,8 @@ def _check_kernel(k: Kernel, graph: MuGraph) -> None:
         types = [_type(known[a]) if isinstance(a, str) else "float" for a in e.args]
         _require(all(t == "bool" for t in types[:masks]), f"{k.name}: {e} needs a mask")
         known[e.out] = e
-    used = {d for x in known.values() for d in x.dims} | {
-        a for e in k.body for a in e.acts_on if OPS[e.op].kind == "leaf"
-    }
+    placed = {a for e in k.body for a in e.acts_on if OPS[e.op].kind == "leaf"}
+    used = {d for x in known.values() for d in x.dims} | placed
     if k.kind == "generated":
         roles = {d for d, _ in k.roles}
         leaves = {a for e in k.body if e.op == "size" for a in e.axes}
