@@ -113,7 +113,7 @@ def _known(program: Program, truth: Mapping[str, bool], other: bool | None) -> d
         if OPS[e.op].known == "mask":
             holds = truth.get(e.out, other)
             value = None if holds is None else float(holds)
-        elif e.op == "div" and known.get(str(e.args[0])) == 0.0:
+        elif OPS[e.op].zero == "first" and known.get(str(e.args[0])) == 0.0:
             value = 0.0
         elif OPS[e.op].kind == "elementwise":
             value = known_value(e, known)

@@ -18,9 +18,9 @@ from mirage_cli.ir.program import Arg, Eqn, Program
 from mirage_cli.verify.residues import MODULI, Levels
 
 ASSUMPTIONS = {
-    "exp": "powers of ω behave as independent where exponents differ",
+    "exponential": "powers of ω behave as independent where exponents differ",
     "root": "roots behave as random functions",
-    "max": "max and min are known as associative, commutative operations alone",
+    "extremum": "max and min are known as associative, commutative operations alone",
     "mask": "comparisons are known as functions alone",
     "fn": "opaque functions are known as functions alone",
 }
@@ -106,7 +106,7 @@ class _Walk:
         known = _known(e)
         if known != "exactly":
             self.kinds.add(known)
-        if known == "exp":
+        if known == "exponential":
             self.exponent = max([self.exponent, *(a.top + a.below for a in args)])
         match OPS[e.op].growth:
             case "none":
@@ -119,7 +119,7 @@ class _Walk:
                 return self.reduced(e, self.product(args[0], args[1]))
             case "quotient":
                 return self.product(args[0], self.inverse(args[1], e))
-            case "square":
+            case "squared":
                 return self.product(args[0], args[0])
             case "inverse":
                 return self.inverse(args[0], e)
@@ -194,7 +194,7 @@ def claim(program: Program, graph: MuGraph, levels: Sequence[Iterable[Levels]]) 
         a, b = env[t.name], memory[t.name]
         degree = max(a.top + b.below, b.top + a.below, 1)
         for valid in compared:
-            if "exp" in kinds:
+            if "exponential" in kinds:
                 here = degree / MODULI[valid.index(True)] + exponent / MODULI[-1]
             else:
                 here = prod(min(1.0, degree / p) for p, v in zip(MODULI, valid, strict=True) if v)

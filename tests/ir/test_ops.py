@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import inspect
 import math
-import operator
 import re
 import string
 from collections.abc import Callable, Iterable, Mapping
@@ -28,7 +27,7 @@ from mirage_cli.algebra.safe import program_forms
 from mirage_cli.codegen.export import kernels_source, load_export
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.derived import DERIVED, derived_equation, lower
-from mirage_cli.ir.ops import IDENTITY, OPS, Op, Type, result_type
+from mirage_cli.ir.ops import OPS, Op, Type, result_type
 from mirage_cli.ir.program import Arg, Builder, Eqn, Program, Tensor
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
@@ -45,7 +44,7 @@ SIZES = {"m": 3, "k": 16, "j": 16}
 ORDER = tuple(SIZES)
 AXES = (("m", "k"), ("k",), ("m", "k"))
 """Of the arguments, so that operators of two also broadcast."""
-MASKS = {"and": (0, 1), "or": (0, 1), "where": (0,)}
+MASKS = {name: row.masks for name, row in OPS.items() if row.masks}
 """Which arguments are masks."""
 
 
@@ -53,6 +52,7 @@ def kinds(*wanted: str) -> list[str]:
     return [name for name, row in OPS.items() if row.kind in wanted]
 
 
+POWERS = [name for name, row in OPS.items() if row.numbers]
 ELEMENTWISE, REDUCTIONS, CONTRACTIONS, RENAMES = map(kinds, ("elementwise", "reduction", "contraction", "rename"))
 
 
@@ -288,7 +288,7 @@ class _Asked:
         self.exponents: set[Fraction] = set()
 
     def __getattr__(self, name: str) -> Callable[..., _Asked]:
-        def combinator(*args: Any) -> _Asked:
+        def combinator(*args: Any, **_: bool) -> _Asked:
             self.names.add(name)
             self.exponents |= {args[1]} if name == "pow" else set()
             return self
@@ -300,10 +300,16 @@ class _Asked:
 
     __or__ = __and__
 
+    def __invert__(self) -> _Asked:
+        return self
+
 
 def test_what_the_finite_fields_know_exactly_they_compute_without_functions() -> None:
     """A field column that asks for an opaque function, an exponential, a root or an order says so in `known`."""
-    asks = {"fn": "fn", "extremum": "fn", "exp": "exp", "log": "exp", "compare": "mask", "reduce_extremum": "max"}
+    asks = {
+        "fn": "fn", "extremum": "fn", "exp": "exponential", "log": "exponential", "less": "mask", "equal": "mask",
+        "reduce_extremum": "extremum",
+    }  # fmt: skip
     for row in OPS.values():
         if row.kind == "leaf" or row.growth == "power":
             continue
@@ -314,7 +320,7 @@ def test_what_the_finite_fields_know_exactly_they_compute_without_functions() ->
         assert want == ({row.known} - {"exactly"}), row.name
 
 
-@pytest.mark.parametrize("name", [n for n in ELEMENTWISE + CONTRACTIONS if OPS[n].arity == 2 and n != "pow"])
+@pytest.mark.parametrize("name", [n for n in ELEMENTWISE + CONTRACTIONS if OPS[n].arity == 2 and n not in POWERS])
 def test_commutes_says_whether_operands_may_be_exchanged(name: str) -> None:
     row, algebra = OPS[name], Algebra()
     x, y = (algebra.input(n, ("k",)) for n in "XY")
@@ -385,7 +391,10 @@ def test_rows_are_complete(name: str) -> None:
     assert all(low <= high for low, high in row.domain)
     assert (row.result == "branches") == (name in MASKS and row.arity == 3)
     assert row.result in ("int", "float") or row.kind != "leaf"
-    assert (name in IDENTITY) == (row.kind in ("reduction", "contraction"))
+    reduces = row.kind in ("reduction", "contraction")
+    assert (row.identity is not None) == bool(row.joins) == reduces
+    assert row.joins in OPS or not row.joins
+    assert bool(row.numbers) == (row.growth == "power")
     for column in (row.field, row.canon):
         names = list(inspect.signature(column).parameters.values())
         variadic = any(p.kind == p.VAR_POSITIONAL for p in names)
@@ -485,21 +494,72 @@ def test_an_operator_is_defined_and_well_conditioned_on_its_domain(name: str) ->
         np.testing.assert_allclose(near, exact, rtol=2e-6, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if n != "pow"])
-def test_keeps_zero_says_what_padding_becomes(name: str) -> None:
-    """f(0) = 0; of two arguments, wherever either is 0. Masks make no such promise."""
+@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if n not in POWERS])
+def test_zero_says_what_padding_becomes(name: str) -> None:
+    """The strongest promise that holds. Of more than two arguments none is made, and by comparisons none."""
     row = OPS[name]
     (c, *_) = cases(row)
-    zeros: list[bool] = []
-    for which in ({0}, {1}, {0, 1}):
+    gone: list[bool] = []
+    for which in ({0}, {1}, set(range(row.arity))):
+        zeros = [np.zeros_like(x) if i in which else x for i, x in enumerate(c.args)]
         with np.errstate(all="ignore"):
-            zeros.append(not np.any(row.ref(*(x * 0 if j in which else x for j, x in enumerate(c.args)))))
-    assert row.keeps_zero == (zeros[0] if row.arity == 1 else all(zeros) and row.result != "bool")
+            gone.append(not np.any(row.ref(*zeros)))
+    first, second, every = gone
+    either = first and second and row.arity == 2
+    holds = "either" if either else "all" if every else "first" if first else "never"
+    assert row.zero == (holds if row.arity < 3 and row.known != "mask" else "never")
 
 
-@pytest.mark.parametrize("name", [n for n in OPS if n not in ELEMENTWISE or n == "pow"])
-def test_keeps_zero_is_said_of_functions_alone(name: str) -> None:
-    assert not OPS[name].keeps_zero
+@pytest.mark.parametrize("name", [n for n in OPS if n in POWERS or OPS[n].kind in ("reduction", "leaf", "rename")])
+def test_zero_is_said_of_functions_and_products_alone(name: str) -> None:
+    assert OPS[name].zero == "never"
+
+
+@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.linear])
+def test_linear_says_of_which_sum_it_is(name: str) -> None:
+    row = OPS[name]
+    args = [drawn(-2, 2, (8,), i) for i in range(row.arity)]
+    np.testing.assert_array_equal(row.ref(*args), sum(c * x for c, x in zip(row.linear, args, strict=True)))
+
+
+@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.known == "mask"])
+def test_order_says_what_a_comparison_asks(name: str) -> None:
+    row = OPS[name]
+    x, y = (np.random.default_rng(i).integers(-2, 3, 64) for i in (0, 1))
+    asked = {
+        (strict, turned): np.array_equal(row.ref(x, y), ask(y, x) if turned else ask(x, y))
+        for strict, ask in ((True, np.less), (False, np.less_equal))
+        for turned in (False, True)
+    }
+    assert [o for o, holds in asked.items() if holds] == ([(row.order.strict, row.order.turned)] if row.order else [])
+
+
+@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.exact])
+def test_exact_is_the_reference(name: str) -> None:
+    row = OPS[name]
+    assert row.exact is not None
+    args = [Fraction(-7, 4), Fraction(3)][: row.arity]
+    assert row.exact(*args) == Fraction(float(row.ref(*map(float, args)))) or row.exact(*args) == args[0] / args[-1]
+    for many in ([Fraction(2), Fraction(1, 2)], [Fraction(3, 7), Fraction(1 << 20)]) if row.numbers else []:
+        assert row.exact(*many) is None
+
+
+@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.by_number])
+def test_by_number_says_what_division_is(name: str) -> None:
+    row = OPS[name]
+    x = drawn(-2, 2, (8,), 0)
+    np.testing.assert_array_equal(row.ref(x, 4.0), OPS[row.by_number].ref(x, 0.25))
+
+
+@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.nearly])
+def test_the_quicker_text_is_nearly_the_same(name: str) -> None:
+    row = OPS[name]
+    assert row.nearly is not None and row.nearly != row.triton
+    row = replace(row, triton=row.nearly)
+    (c, *_) = cases(row)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(OPS, name, row)  # type: ignore[arg-type]
+        assert_close(through_triton(c), c.expected, 2e-6)
 
 
 DEGREES: Mapping[str, Callable[[float, float], tuple[float, float, float]]] = {
@@ -530,13 +590,23 @@ def test_degree_says_how_common_factors_carry_over(name: str) -> None:
         assert row.degree in (held or {"none"})
 
 
-@pytest.mark.parametrize("name", IDENTITY)
-def test_the_identity_of_a_reduction_changes_nothing(name: str) -> None:
-    row, e = OPS[name], IDENTITY[name]
-    for x in (-3.5, 0.0, 2.25):
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("name", [*REDUCTIONS, *CONTRACTIONS])
+def test_the_identity_of_a_reduction_changes_nothing(name: str, whole: bool) -> None:
+    row = OPS[name]
+    e = row.neutral(whole)
+    for x in (-3.0, 0.0, 2.0):
         more = np.array([x, e, e])
         args = [more, np.ones(3)][: row.arity]
         assert row.ref(*args, axis=(0,)) == x
+
+
+@pytest.mark.parametrize("name", [*REDUCTIONS, *CONTRACTIONS])
+def test_what_joins_a_reduction_makes_the_whole_of_parts(name: str) -> None:
+    row = OPS[name]
+    args = [drawn(-2, 2, (8,), i) for i in range(row.arity)]
+    parts = [row.ref(*(x[half] for x in args), axis=(0,)) for half in (slice(3), slice(3, 8))]
+    np.testing.assert_allclose(OPS[row.joins].ref(*parts), row.ref(*args, axis=(0,)))
 
 
 # -- meanings for interpreters, in float64
@@ -561,11 +631,14 @@ class FloatField:
     def finite(self, m: Array) -> Array:
         return np.where(np.isinf(m), 0, m)
 
-    def extremum(self, name: str, x: Array, y: Array) -> Array:
-        return {"maximum": np.fmax, "minimum": np.fmin}[name](x, y)
+    def extremum(self, x: Array, y: Array, *, largest: bool) -> Array:
+        return (np.fmax if largest else np.fmin)(x, y)
 
-    def compare(self, name: str, x: Array, y: Array) -> Array:
-        return getattr(operator, name)(x, y)
+    def less(self, x: Array, y: Array) -> Array:
+        return x < y
+
+    def equal(self, x: Array, y: Array) -> Array:
+        return x == y
 
     def sum(self, x: Array, axes: tuple[str, ...]) -> Array:
         return np.add.reduce(x, axis=tuple("mk".index(a) for a in axes))
@@ -573,8 +646,8 @@ class FloatField:
     def dot(self, x: Array, y: Array, axes: tuple[str, ...]) -> Array:
         return self.sum(x * y, axes)
 
-    def reduce_extremum(self, name: str, x: Array, axes: tuple[str, ...]) -> Array:
-        return {"max": np.fmax, "min": np.fmin}[name].reduce(x, axis=tuple("mk".index(a) for a in axes))
+    def reduce_extremum(self, x: Array, axes: tuple[str, ...], *, largest: bool) -> Array:
+        return (np.fmax if largest else np.fmin).reduce(x, axis=tuple("mk".index(a) for a in axes))
 
     def index(self, axis: str) -> Array:
         return np.arange(SIZES[axis])
@@ -596,8 +669,8 @@ class FloatAlgebra(FloatField):
     def sort(self, *args: Array) -> list[Array]:
         return list(args[::-1] if self.turn else args)
 
-    def extremum(self, name: str, x: Array, axes: tuple[str, ...]) -> Array:
-        return self.reduce_extremum(name, x, axes)
+    def extremum(self, name: str, x: Array, axes: tuple[str, ...]) -> Array:  # type: ignore[override]
+        return self.reduce_extremum(x, axes, largest=OPS[name].identity == -math.inf)
 
     def rename(self, x: Array, names: Mapping[str, str]) -> Array:
         assert names == {"k": "j"}
@@ -607,7 +680,7 @@ class FloatAlgebra(FloatField):
 def meaning(row: Op, column: Callable[..., Any], interpreter: object, c: Case) -> Any:
     """A column applied as the interpreters apply it."""
     args = list(c.args)
-    if row.name == "pow":
+    if row.numbers:
         args[1] = Fraction(args[1])
     match row.kind:
         case "leaf":
@@ -703,7 +776,7 @@ def alike(names: Iterable[str]) -> list[tuple[str, str]]:
     return [(a, b) for a, b in combinations(names, 2) if key(a) == key(b)]
 
 
-@pytest.mark.parametrize(("one", "other"), alike(n for n in OPS if n != "pow"))
+@pytest.mark.parametrize(("one", "other"), alike(n for n in OPS if n not in POWERS))
 def test_operators_with_one_meaning_are_one_function(one: str, other: str) -> None:
     """Different functions differ in the field and in the algebra. Arguments are those of the first."""
     for c, d in zip(cases(OPS[one]), cases(OPS[other]), strict=True):
@@ -716,7 +789,7 @@ def test_operators_with_one_meaning_are_one_function(one: str, other: str) -> No
         assert not agree(through_field(c.program), through_field(swapped))
 
 
-@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if OPS[n].arity == 2 and n != "pow"])
+@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if OPS[n].arity == 2 and n not in POWERS])
 def test_an_operator_commutes_in_every_meaning_or_in_none(name: str) -> None:
     row = OPS[name]
     (c, *_) = cases(row)
@@ -742,7 +815,8 @@ def test_a_reduction_of_parts_is_joined_to_the_whole(name: str) -> None:
 
     whole = semantics.apply(name, tuple(args), ("k",))
     dims, shape = whole.dims, whole.shape
-    empty = semantics.full(Fraction(0) if IDENTITY[name] == 0 else IDENTITY[name], dims, shape, "float")
+    identity = OPS[name].neutral(whole=False)
+    empty = semantics.full(Fraction(0) if identity == 0 else identity, dims, shape, "float")
     joined = semantics.join(name, semantics.join(name, empty, part(0, 5)), part(5, 16))
     assert agree(joined, whole)
 
