@@ -126,7 +126,7 @@ def _conditions(program: Program) -> Iterator[tuple[str, Condition]]:
     """Comparisons of integers that positions alone decide."""
     eqns = {e.out: e for e in program.eqns}
     for e in program.eqns:
-        if OPS[e.op].known == "mask":
+        if OPS[e.op].known == "mask" and len(e.args) == 2:
             left, right = (linear(a, eqns, lambda leaf: leaf[0] == "index") for a in e.args)
             if left is not None and right is not None:
                 yield e.out, Condition(e.op, left.plus(right, -1))

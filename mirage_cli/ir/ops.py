@@ -73,6 +73,7 @@ class Op:
     symbol, called: how a spec writes it, with a symbol of Python and as a function.
     masks: positions of the arguments that are masks. numbers: of those that are numbers, no values.
     exact: the result for rational numbers, where that is rational and not too long.
+    helper: text of the function in Triton that the template calls, where one line is not enough.
     nearly: the text in Triton that is a unit of float32 off, which no smaller type shows, for a part of the time.
     order: the order that a comparison asks for.
     linear: the coefficients of a sum of the arguments.
@@ -106,6 +107,7 @@ class Op:
     masks: tuple[int, ...] = ()
     numbers: tuple[int, ...] = ()
     exact: Callable[..., Fraction | None] | None = None
+    helper: str = ""
     nearly: str | None = None
     order: Order | None = None
     linear: tuple[int, ...] = ()

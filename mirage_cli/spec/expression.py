@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from mirage_cli.ir.derived import DERIVED, derived_equation
+from mirage_cli.ir.derived import DERIVED, Derived, derived_equation
 from mirage_cli.ir.ops import MAX_BITS, OPS, Number, Op, bits
 from mirage_cli.ir.program import Arg, Builder, Eqn, Tensor, equation, tensor_type
 
@@ -406,18 +406,34 @@ class ProgramReader:
 
     def derived(self, e: ast.Call, op: str, out: str | None, depth: int) -> Arg:
         row = DERIVED[op]
-        form = f"{op}(x, axis, ...{', ' + row.option[0] + '=' + str(row.option[1]) if row.option else ''})"
-        self.count(e, 2, math.inf, f"the form is {form}", depth)
+        usage, names = f"the form is {row.form}", [name for name, _ in row.options]
+        most = math.inf if row.over_axes else 1 + len(names)
+        self.count(e, 2 if row.over_axes else 1, most, usage, depth)
         (x,) = self.tensors(e, 1, op, depth)
-        args: tuple[Arg, ...] = (x,)
+        given = {} if row.over_axes else dict(zip(names, e.args[1:], strict=False))
         for k in e.keywords:
-            if row.option is None or k.arg != row.option[0]:
-                raise self.fail(k, f"{op} takes no argument called {k.arg}; the form is {form}")
-            number = self.value(k.value, None, depth + 1)
-            if isinstance(number, str) or not isinstance(number, Fraction) or number < 0:
-                raise self.fail(k.value, f"{k.arg} is a number that is not negative")
-            args = (x, number)
-        return self.append(e, op, args, self.axes(e.args[1:], self.builder.known[x].dims), out)
+            if k.arg not in names:
+                raise self.fail(k, f"{op} takes no argument called {k.arg}; {usage}")
+            if k.arg in given:
+                raise self.fail(k, f"{k.arg} is given twice; {usage}")
+            given[k.arg] = k.value
+        numbers: list[Number] = []
+        for name, default in row.options:
+            if name in given:
+                numbers.append(self.option(given[name], name, row, depth))
+            elif default is None:
+                raise self.fail(e, f"{name} is missing; {usage}")
+            else:
+                numbers.append(Fraction(default))
+        args = (x, *numbers[: max((i + 1 for i, name in enumerate(names) if name in given), default=0)])
+        axes = self.axes(e.args[1:], self.builder.known[x].dims) if row.over_axes else ()
+        return self.append(e, op, args, axes, out)
+
+    def option(self, e: ast.expr, name: str, row: Derived, depth: int) -> Number:
+        number = self.value(e, None, depth + 1)
+        if isinstance(number, str) or not (row.any_sign or (isinstance(number, Fraction) and number >= 0)):
+            raise self.fail(e, f"{name} is a number{'' if row.any_sign else ' that is not negative'}")
+        return number
 
     def rename(self, e: ast.Call, out: str | None, depth: int) -> Arg:
         self.count(e, 1, 1, "the form is rename(x, old=new)", depth)

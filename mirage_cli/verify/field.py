@@ -391,6 +391,17 @@ class Field:
             lambda dims, x, y: mix(self._hash("eq", (x,), dims)[0] ^ self._hash("eq", (y,), dims)[0]) & ODD == 0,
         )
 
+    def mask(self, name: str, *args: Value) -> Value:
+        """A mask, a random function of its arguments, be they infinite or undefined."""
+        dims = union(*(x.dims for x in args))
+        valid = ALL if both_valid(*args)[0] == OWN else ALL_BORROWED
+        seen = tuple(seen_by_functions(x) for x in args)
+        guesses = self._hash(name, seen, dims)[0]
+        self.fewest_guesses = min(self.fewest_guesses, np.unique(guesses).size)
+        taint = joint_taint(seen, dims)
+        taint = None if taint is None else np.broadcast_to(taint[:1], taint.shape)
+        return Value(dims, "bool", np.broadcast_to(guesses & ODD == 1, joint_shape(dims, *args)), valid, taint=taint)
+
     def _compared(
         self, x: Value, y: Value, exactly: np.ufunc, guess: Callable[[tuple[str, ...], Value, Value], Array]
     ) -> Value:
