@@ -102,7 +102,7 @@ def _zero_lanes(s: Scope, e: Eqn) -> frozenset[str]:
 def _applied(f: Frame, e: Eqn, args: tuple[Expr, ...], axes: Axes) -> Expr:
     """The operator of an elementwise equation applied to its arguments."""
     row = OPS[e.op]
-    if row.growth == "power":
+    if row.growth == "raised":
         exponent = e.args[1]
         if not isinstance(exponent, Fraction):
             raise EmitError("an infinite exponent")

@@ -24,7 +24,7 @@ Type = Literal["float", "int", "bool"]
 Known = Literal["exactly", "exponential", "root", "extremum", "mask", "fn"]
 """How the finite fields know an operator: exactly, or by less than a theorem on polynomials asks (`verify.degree`)."""
 Growth = Literal[
-    "none", "first", "total", "product", "quotient", "squared", "inverse", "power", "all", "scaled", "fresh"
+    "none", "first", "total", "product", "quotient", "squared", "inverse", "raised", "all", "scaled", "fresh"
 ]
 """The degree of a result in the variables, from its arguments': 0; the first's; that of a sum; of a product; of a
 quotient; of x·x; of 1/x; of x ** c; of a product over all elements; of x times a fresh variable; of a fresh one."""
@@ -212,7 +212,7 @@ _ROWS = [
     Op("pow", "elementwise", 2, "x ** c, c a number", lambda x, c: np.power(x, float(c)),
        lambda F, x, c: F.pow(x, c), lambda A, x, c: A.pow(x, c),
        "pow({0}, {1})", "torch.pow({0}, {1})", "float", flops=20.0, domain=((0.5, 2), (3, 3)),
-       known="exactly", growth="power", commutes=False, takes_infinity=False,
+       known="exactly", growth="raised", commutes=False, takes_infinity=False,
        symbol="**", called=False, numbers=(1,), exact=_whole_power),
     _unary("neg", "-x", np.negative, "(-{0})", "(-{0})", result="same", zero="all", degree="first",
            meaning=(lambda F, x: F.mul(x, F.const(Fraction(-1))), lambda A, x: A.scale(x, Fraction(-1))),

@@ -53,7 +53,7 @@ def outside(eqns: Iterable[Eqn]) -> tuple[str, ...]:
 
 def _known(e: Eqn) -> Known:
     """How the finite fields know what an equation computes: its operator's column, but a fractional power is a root."""
-    return "root" if OPS[e.op].growth == "power" and _whole(e.args[1]) is None else OPS[e.op].known
+    return "root" if OPS[e.op].growth == "raised" and _whole(e.args[1]) is None else OPS[e.op].known
 
 
 def _whole(exponent: Arg) -> int | None:
@@ -128,7 +128,7 @@ class _Walk:
             case "all":
                 n = prod(self.sizes.get(a, 3) for a in e.axes)
                 return power(Degree(max(args[0].top, args[0].below), args[0].bottom), n)
-            case "power":
+            case "raised":
                 exponent = _whole(e.args[1])
                 if exponent is None:
                     return Degree(1, {})

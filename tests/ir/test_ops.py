@@ -312,7 +312,7 @@ def test_what_the_finite_fields_know_exactly_they_compute_without_functions() ->
         "mask": "mask", "reduce_extremum": "extremum",
     }  # fmt: skip
     for row in OPS.values():
-        if row.kind == "leaf" or row.growth == "power":
+        if row.kind == "leaf" or row.growth == "raised":
             continue
         asked = _Asked()
         row.field(asked, *(_Asked(),) * row.arity, *([("k",)] if row.kind in ("reduction", "contraction") else []))
@@ -395,7 +395,7 @@ def test_rows_are_complete(name: str) -> None:
     reduces = row.kind in ("reduction", "contraction")
     assert (row.identity is not None) == bool(row.joins) == reduces
     assert row.joins in OPS or not row.joins
-    assert bool(row.numbers) == (row.growth == "power")
+    assert bool(row.numbers) == (row.growth == "raised")
     for column in (row.field, row.canon):
         names = list(inspect.signature(column).parameters.values())
         variadic = any(p.kind == p.VAR_POSITIONAL for p in names)
