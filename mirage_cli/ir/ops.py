@@ -279,6 +279,8 @@ _ROWS = [
        lambda F, x, y: F.extremum(x, y, largest=False), lambda A, x, y: A.fn("minimum", *A.sort(x, y)),
        "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)", "torch.minimum({0}, {1})", "same",
        domain=TWO_ANY, zero="all", known="fn", growth="fresh", commutes=True, takes_infinity=True),
+    _unary("erf", "the error function", _erf, "tl.erf({0})", "torch.erf({0})", flops=16.0, zero="all", result="float",
+           known="fn", growth="fresh"),
     # -- masks
     _compare("lt", "<", np.less, lambda F, x, y: F.less(x, y), lambda A, x, y: A.fn("lt", x, y),
              order=Order(strict=True, turned=False)),
