@@ -281,6 +281,8 @@ _ROWS = [
        domain=TWO_ANY, zero="all", known="fn", growth="fresh", commutes=True, takes_infinity=True),
     _unary("erf", "the error function", _erf, "tl.erf({0})", "torch.erf({0})", flops=16.0, zero="all", result="float",
            known="fn", growth="fresh"),
+    _unary("sin", "sine", np.sin, "tl.sin({0})", "torch.sin({0})", flops=16.0, zero="all", result="float",
+           known="fn", growth="fresh"),
     # -- masks
     _compare("lt", "<", np.less, lambda F, x, y: F.less(x, y), lambda A, x, y: A.fn("lt", x, y),
              order=Order(strict=True, turned=False)),
