@@ -283,6 +283,8 @@ _ROWS = [
            known="fn", growth="fresh"),
     _unary("sin", "sine", np.sin, "tl.sin({0})", "torch.sin({0})", flops=16.0, zero="all", result="float",
            known="fn", growth="fresh"),
+    _unary("cos", "cosine", np.cos, "tl.cos({0})", "torch.cos({0})", flops=16.0, result="float",
+           known="fn", growth="fresh"),
     # -- masks
     _compare("lt", "<", np.less, lambda F, x, y: F.less(x, y), lambda A, x, y: A.fn("lt", x, y),
              order=Order(strict=True, turned=False)),

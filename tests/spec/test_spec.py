@@ -282,6 +282,7 @@ MEANS: dict[str, tuple[str, Callable[[Tensors], torch.Tensor]]] = {
     "index": ("X * index(m) + index(k)", lambda t: t["X"] * torch.arange(4)[:, None] + torch.arange(6)),
     "erf": ("erf(X)", lambda t: torch.special.ndtr(t["X"] * math.sqrt(2)) * 2 - 1),
     "sin": ("sin(X)", lambda t: torch.polar(torch.ones_like(t["X"]), t["X"]).imag),
+    "cos": ("cos(X)", lambda t: torch.polar(torch.ones_like(t["X"]), t["X"]).real),
     "+ - * /": ("X + Y * G - X / (G * G + 3)", lambda t: t["X"] + t["Y"] * t["G"] - t["X"] / (t["G"] ** 2 + 3)),
     "** of a number": ("X ** 3 + abs(X) ** 0.5 + abs(Y) ** -1.5",
                        lambda t: t["X"] ** 3 + t["X"].abs().sqrt() + t["Y"].abs() ** -1.5),
