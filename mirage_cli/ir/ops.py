@@ -285,6 +285,10 @@ _ROWS = [
            known="fn", growth="fresh"),
     _unary("cos", "cosine", np.cos, "tl.cos({0})", "torch.cos({0})", flops=16.0, result="float",
            known="fn", growth="fresh"),
+    # Triton's floor and ceil take numbers below 1e-38 for 0.
+    _unary("floor", "the largest whole number that is not above x", lambda x: np.floor(x * 1.0),
+           "tl.where(tl.floor({0}) > {0}, -1.0, tl.floor({0}))", "torch.floor({0})", flops=5.0, zero="all",
+           result="float", known="fn", growth="fresh"),
     # -- masks
     _compare("lt", "<", np.less, lambda F, x, y: F.less(x, y), lambda A, x, y: A.fn("lt", x, y),
              order=Order(strict=True, turned=False)),

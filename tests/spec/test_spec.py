@@ -283,6 +283,7 @@ MEANS: dict[str, tuple[str, Callable[[Tensors], torch.Tensor]]] = {
     "erf": ("erf(X)", lambda t: torch.special.ndtr(t["X"] * math.sqrt(2)) * 2 - 1),
     "sin": ("sin(X)", lambda t: torch.polar(torch.ones_like(t["X"]), t["X"]).imag),
     "cos": ("cos(X)", lambda t: torch.polar(torch.ones_like(t["X"]), t["X"]).real),
+    "floor": ("floor(X * 3)", lambda t: (t["X"] * 3 + 100).long() - 100),
     "+ - * /": ("X + Y * G - X / (G * G + 3)", lambda t: t["X"] + t["Y"] * t["G"] - t["X"] / (t["G"] ** 2 + 3)),
     "** of a number": ("X ** 3 + abs(X) ** 0.5 + abs(Y) ** -1.5",
                        lambda t: t["X"] ** 3 + t["X"].abs().sqrt() + t["Y"].abs() ** -1.5),
