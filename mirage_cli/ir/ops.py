@@ -289,6 +289,9 @@ _ROWS = [
     _unary("floor", "the largest whole number that is not above x", lambda x: np.floor(x * 1.0),
            "tl.where(tl.floor({0}) > {0}, -1.0, tl.floor({0}))", "torch.floor({0})", flops=5.0, zero="all",
            result="float", known="fn", growth="fresh"),
+    _unary("ceil", "the least whole number that is not below x", lambda x: np.ceil(x * 1.0),
+           "tl.where(tl.ceil({0}) < {0}, 1.0, tl.ceil({0}))", "torch.ceil({0})", flops=4.0, zero="all",
+           result="float", known="fn", growth="fresh"),
     # -- masks
     _compare("lt", "<", np.less, lambda F, x, y: F.less(x, y), lambda A, x, y: A.fn("lt", x, y),
              order=Order(strict=True, turned=False)),
