@@ -185,6 +185,13 @@ def _compare(
               symbol=symbol, called=False, order=order)  # fmt: skip
 
 
+ROUND = """
+@triton.jit
+def round_to_even(x):
+    low = tl.floor(x)
+    up = (x - low > 0.5) | ((x - low == 0.5) & (tl.floor(low * 0.5) * 2.0 != low))
+    return tl.where(up, low + 1.0, low)
+""".strip()
 HALF = Fraction(1, 2)
 LN2 = Fraction(math.log(2))
 TWO_ANY = ((-2.0, 2.0), (-2.0, 2.0))
@@ -292,6 +299,8 @@ _ROWS = [
     _unary("ceil", "the least whole number that is not below x", lambda x: np.ceil(x * 1.0),
            "tl.where(tl.ceil({0}) < {0}, 1.0, tl.ceil({0}))", "torch.ceil({0})", flops=4.0, zero="all",
            result="float", known="fn", growth="fresh"),
+    _unary("round", "the nearest whole number, halves to even", lambda x: np.round(x * 1.0), "round_to_even({0})",
+           "torch.round({0})", flops=10.0, zero="all", result="float", known="fn", growth="fresh", helper=ROUND),
     # -- masks
     _compare("lt", "<", np.less, lambda F, x, y: F.less(x, y), lambda A, x, y: A.fn("lt", x, y),
              order=Order(strict=True, turned=False)),
