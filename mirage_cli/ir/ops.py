@@ -301,6 +301,9 @@ _ROWS = [
            result="float", known="fn", growth="fresh"),
     _unary("round", "the nearest whole number, halves to even", lambda x: np.round(x * 1.0), "round_to_even({0})",
            "torch.round({0})", flops=10.0, zero="all", result="float", known="fn", growth="fresh", helper=ROUND),
+    _unary("sign", "1, -1, or 0 for 0 and NaN", lambda x: (x > 0) * 1.0 - (x < 0),
+           "tl.where({0} > 0.0, 1.0, tl.where({0} < 0.0, -1.0, 0.0))", "torch.sign({0})", flops=6.0, zero="all",
+           result="float", known="fn", growth="fresh"),
     # -- masks
     _compare("lt", "<", np.less, lambda F, x, y: F.less(x, y), lambda A, x, y: A.fn("lt", x, y),
              order=Order(strict=True, turned=False)),
