@@ -192,6 +192,14 @@ def round_to_even(x):
     up = (x - low > 0.5) | ((x - low == 0.5) & (tl.floor(low * 0.5) * 2.0 != low))
     return tl.where(up, low + 1.0, low)
 """.strip()
+LOG1P = """
+@triton.jit
+def log1p(x):
+    # what 1 + x lost is in the quotient (Hewlett-Packard HP-15C Advanced Functions Handbook, 1982)
+    total = 1.0 + x
+    near = tl.where(total == 1.0, x, tl.log(total) * tl.div_rn(x, total - 1.0))
+    return tl.where(tl.abs(x) < 0.5, near, tl.log(total))
+""".strip()
 HALF = Fraction(1, 2)
 LN2 = Fraction(math.log(2))
 TWO_ANY = ((-2.0, 2.0), (-2.0, 2.0))
@@ -304,6 +312,8 @@ _ROWS = [
     _unary("sign", "1, -1, or 0 for 0 and NaN", lambda x: (x > 0) * 1.0 - (x < 0),
            "tl.where({0} > 0.0, 1.0, tl.where({0} < 0.0, -1.0, 0.0))", "torch.sign({0})", flops=6.0, zero="all",
            result="float", known="fn", growth="fresh"),
+    _unary("log1p", "log(1 + x), exact near 0", np.log1p, "log1p({0})", "torch.log1p({0})", flops=16.0,
+           domain=((-0.5, 4),), zero="all", result="float", known="fn", growth="fresh", helper=LOG1P),
     # -- masks
     _compare("lt", "<", np.less, lambda F, x, y: F.less(x, y), lambda A, x, y: A.fn("lt", x, y),
              order=Order(strict=True, turned=False)),
