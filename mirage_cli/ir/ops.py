@@ -200,6 +200,14 @@ def log1p(x):
     near = tl.where(total == 1.0, x, tl.log(total) * tl.div_rn(x, total - 1.0))
     return tl.where(tl.abs(x) < 0.5, near, tl.log(total))
 """.strip()
+EXPM1 = """
+@triton.jit
+def expm1(x):
+    # Taylor's polynomial, off by 2e-8 where it ends
+    near = 1 / 120 + x * (1 / 720 + x * (1 / 5040))
+    near = x * (1.0 + x * (0.5 + x * (1 / 6 + x * (1 / 24 + x * near))))
+    return tl.where(tl.abs(x) < 0.35, near, tl.exp(x) - 1.0)
+""".strip()
 HALF = Fraction(1, 2)
 LN2 = Fraction(math.log(2))
 TWO_ANY = ((-2.0, 2.0), (-2.0, 2.0))
@@ -314,6 +322,8 @@ _ROWS = [
            result="float", known="fn", growth="fresh"),
     _unary("log1p", "log(1 + x), exact near 0", np.log1p, "log1p({0})", "torch.log1p({0})", flops=16.0,
            domain=((-0.5, 4),), zero="all", result="float", known="fn", growth="fresh", helper=LOG1P),
+    _unary("expm1", "exp(x) - 1, exact near 0", np.expm1, "expm1({0})", "torch.expm1({0})", flops=20.0, zero="all",
+           result="float", known="fn", growth="fresh", helper=EXPM1),
     # -- masks
     _compare("lt", "<", np.less, lambda F, x, y: F.less(x, y), lambda A, x, y: A.fn("lt", x, y),
              order=Order(strict=True, turned=False)),

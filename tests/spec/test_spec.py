@@ -289,6 +289,7 @@ MEANS: dict[str, tuple[str, Callable[[Tensors], torch.Tensor]]] = {
               lambda t: (t["X"] * 3 + 100.5).long() - 100 + torch.tensor([0, 0, 1, 2, 2, 2])),
     "sign": ("sign(X)", lambda t: t["X"] / t["X"].abs()),
     "log1p": ("log1p(square(X))", lambda t: (t["X"] ** 2 + 1).log()),
+    "expm1": ("expm1(X)", lambda t: t["X"].exp() - 1),
     "+ - * /": ("X + Y * G - X / (G * G + 3)", lambda t: t["X"] + t["Y"] * t["G"] - t["X"] / (t["G"] ** 2 + 3)),
     "** of a number": ("X ** 3 + abs(X) ** 0.5 + abs(Y) ** -1.5",
                        lambda t: t["X"] ** 3 + t["X"].abs().sqrt() + t["Y"].abs() ** -1.5),
