@@ -324,6 +324,9 @@ _ROWS = [
            domain=((-0.5, 4),), zero="all", result="float", known="fn", growth="fresh", helper=LOG1P),
     _unary("expm1", "exp(x) - 1, exact near 0", np.expm1, "expm1({0})", "torch.expm1({0})", flops=20.0, zero="all",
            result="float", known="fn", growth="fresh", helper=EXPM1),
+    _unary("log2", "logarithm to base 2", np.log2, "tl.log2({0})", "torch.log2({0})", flops=4.0, domain=((0.5, 4),),
+           meaning=(lambda F, x: F.mul(F.log(x), F.const(1 / LN2)), lambda A, x: A.scale(A.log(x), 1 / LN2)),
+           result="float", known="exponential", growth="fresh"),
     # -- masks
     _compare("lt", "<", np.less, lambda F, x, y: F.less(x, y), lambda A, x, y: A.fn("lt", x, y),
              order=Order(strict=True, turned=False)),
