@@ -208,6 +208,17 @@ def expm1(x):
     near = x * (1.0 + x * (0.5 + x * (1 / 6 + x * (1 / 24 + x * near))))
     return tl.where(tl.abs(x) < 0.35, near, tl.exp(x) - 1.0)
 """.strip()
+POWER = """
+@triton.jit
+def power(x, y):
+    # in float64, as the error of a logarithm is multiplied by the exponent
+    x, y = tl.broadcast(tl.cast(x, tl.float32), tl.cast(y, tl.float32))
+    size = tl.exp2(tl.cast(y, tl.float64) * tl.log2(tl.abs(tl.cast(x, tl.float64))))
+    size = tl.where((tl.abs(x) == 1.0) & (y == y), 1.0, tl.cast(size, tl.float32))
+    odd = tl.floor(y * 0.5) * 2.0 != y
+    negative = tl.where(tl.floor(y) != y, float("nan"), tl.where(odd, -size, size))
+    return tl.where((y == 0.0) | (x == 1.0), 1.0, tl.where(x < 0.0, negative, size))
+""".strip()
 HALF = Fraction(1, 2)
 LN2 = Fraction(math.log(2))
 TWO_ANY = ((-2.0, 2.0), (-2.0, 2.0))
@@ -327,6 +338,9 @@ _ROWS = [
     _unary("log2", "logarithm to base 2", np.log2, "tl.log2({0})", "torch.log2({0})", flops=4.0, domain=((0.5, 4),),
            meaning=(lambda F, x: F.mul(F.log(x), F.const(1 / LN2)), lambda A, x: A.scale(A.log(x), 1 / LN2)),
            result="float", known="exponential", growth="fresh"),
+    Op("power", "elementwise", 2, "x ** y", lambda x, y: np.power(x * 1.0, y), *_fn("power"),
+       "power({0}, {1})", "torch.pow({0}, {1})", "float", flops=32.0, domain=((0.5, 2), (-2, 2)),
+       known="fn", growth="fresh", commutes=False, takes_infinity=False, helper=POWER),
     # -- masks
     _compare("lt", "<", np.less, lambda F, x, y: F.less(x, y), lambda A, x, y: A.fn("lt", x, y),
              order=Order(strict=True, turned=False)),
