@@ -219,6 +219,17 @@ def power(x, y):
     negative = tl.where(tl.floor(y) != y, float("nan"), tl.where(odd, -size, size))
     return tl.where((y == 0.0) | (x == 1.0), 1.0, tl.where(x < 0.0, negative, size))
 """.strip()
+REMAINDER = """
+@triton.jit
+def remainder(x, y):
+    # in float64, where the quotient of float32 numbers loses nothing up to 2 ** 30 and the rest nothing up to 2 ** 53
+    a, b = tl.broadcast(tl.cast(x, tl.float64), tl.cast(y, tl.float64))
+    rest = tl.fma(-tl.floor(a / b), b, a)
+    rest = tl.where((rest != 0.0) & ((rest < 0.0) != (b < 0.0)), rest + b, rest)
+    far = tl.where((a != 0.0) & ((a < 0.0) != (b < 0.0)), b, a)
+    infinite = (tl.abs(b) == float("inf")) & (tl.abs(a) != float("inf"))
+    return tl.cast(tl.where(infinite, far, rest), tl.float32)
+""".strip()
 HALF = Fraction(1, 2)
 LN2 = Fraction(math.log(2))
 TWO_ANY = ((-2.0, 2.0), (-2.0, 2.0))
@@ -341,6 +352,11 @@ _ROWS = [
     Op("power", "elementwise", 2, "x ** y", lambda x, y: np.power(x * 1.0, y), *_fn("power"),
        "power({0}, {1})", "torch.pow({0}, {1})", "float", flops=32.0, domain=((0.5, 2), (-2, 2)),
        known="fn", growth="fresh", commutes=False, takes_infinity=False, helper=POWER),
+    Op("remainder", "elementwise", 2, "x - floor(x / y) · y, with the sign of y", lambda x, y: np.remainder(x * 1.0, y),
+       *_fn("remainder"), "remainder({0}, {1})", "torch.remainder({0}, {1})", "float", flops=32.0,
+       domain=((-2, 2), (0.5, 2)), zero="first", degree="same",
+       known="fn", growth="fresh", commutes=False, takes_infinity=False, symbol="%",
+       exact=operator.mod, helper=REMAINDER),
     # -- masks
     _compare("lt", "<", np.less, lambda F, x, y: F.less(x, y), lambda A, x, y: A.fn("lt", x, y),
              order=Order(strict=True, turned=False)),

@@ -292,6 +292,9 @@ MEANS: dict[str, tuple[str, Callable[[Tensors], torch.Tensor]]] = {
     "expm1": ("expm1(X)", lambda t: t["X"].exp() - 1),
     "log2": ("log2(square(X) + 1)", lambda t: (t["X"] ** 2 + 1).log() / math.log(2)),
     "power": ("power(X, 3) + power(abs(X), Y)", lambda t: t["X"] ** 3 + (t["Y"] * t["X"].abs().log()).exp()),
+    "remainder": ("remainder(X, Y) + X % 0.5 + (7 % -3) + -X % G",
+                  lambda t: t["X"] - (t["X"] / t["Y"]).floor() * t["Y"] + t["X"] - (t["X"] * 2).floor() / 2 - 2
+                  - t["X"] - (-t["X"] / t["G"]).floor() * t["G"]),
     "+ - * /": ("X + Y * G - X / (G * G + 3)", lambda t: t["X"] + t["Y"] * t["G"] - t["X"] / (t["G"] ** 2 + 3)),
     "** of a number": ("X ** 3 + abs(X) ** 0.5 + abs(Y) ** -1.5",
                        lambda t: t["X"] ** 3 + t["X"].abs().sqrt() + t["Y"].abs() ** -1.5),
