@@ -230,6 +230,15 @@ def remainder(x, y):
     infinite = (tl.abs(b) == float("inf")) & (tl.abs(a) != float("inf"))
     return tl.cast(tl.where(infinite, far, rest), tl.float32)
 """.strip()
+FLOOR_DIVIDE = """
+@triton.jit
+def floor_divide(x, y):
+    # in float64, where the quotient of float32 numbers is on the right side of a whole number up to 2 ** 30
+    a, b = tl.broadcast(tl.cast(x, tl.float64), tl.cast(y, tl.float64))
+    low = tl.where((a != 0.0) & ((a < 0.0) != (b < 0.0)) & (tl.abs(b) == float("inf")), -1.0, tl.floor(a / b))
+    low = tl.where(tl.abs(a) == float("inf"), float("nan"), low)
+    return tl.cast(tl.where(b == 0.0, a / b, low), tl.float32)
+""".strip()
 HALF = Fraction(1, 2)
 LN2 = Fraction(math.log(2))
 TWO_ANY = ((-2.0, 2.0), (-2.0, 2.0))
@@ -357,6 +366,11 @@ _ROWS = [
        domain=((-2, 2), (0.5, 2)), zero="first", degree="same",
        known="fn", growth="fresh", commutes=False, takes_infinity=False, symbol="%",
        exact=operator.mod, helper=REMAINDER),
+    Op("floor_divide", "elementwise", 2, "x / y, rounded down", lambda x, y: np.floor_divide(x * 1.0, y),
+       *_fn("floor_divide"), "floor_divide({0}, {1})", "torch.floor_divide({0}, {1})", "float", flops=32.0,
+       domain=((-2, 2), (0.5, 2)), zero="first",
+       known="fn", growth="fresh", commutes=False, takes_infinity=False, symbol="//",
+       exact=lambda x, y: Fraction(x // y), helper=FLOOR_DIVIDE),
     # -- masks
     _compare("lt", "<", np.less, lambda F, x, y: F.less(x, y), lambda A, x, y: A.fn("lt", x, y),
              order=Order(strict=True, turned=False)),

@@ -295,6 +295,8 @@ MEANS: dict[str, tuple[str, Callable[[Tensors], torch.Tensor]]] = {
     "remainder": ("remainder(X, Y) + X % 0.5 + (7 % -3) + -X % G",
                   lambda t: t["X"] - (t["X"] / t["Y"]).floor() * t["Y"] + t["X"] - (t["X"] * 2).floor() / 2 - 2
                   - t["X"] - (-t["X"] / t["G"]).floor() * t["G"]),
+    "floor_divide": ("floor_divide(X, Y) + X // 0.5 + k // 4",
+                     lambda t: (t["X"] / t["Y"]).floor() + (t["X"] * 2).floor() + 1),
     "+ - * /": ("X + Y * G - X / (G * G + 3)", lambda t: t["X"] + t["Y"] * t["G"] - t["X"] / (t["G"] ** 2 + 3)),
     "** of a number": ("X ** 3 + abs(X) ** 0.5 + abs(Y) ** -1.5",
                        lambda t: t["X"] ** 3 + t["X"].abs().sqrt() + t["Y"].abs() ** -1.5),
