@@ -390,6 +390,8 @@ _ROWS = [
        lambda A, x, y: A.fn("or", *A.sort(x, y)), "({0} | {1})", "({0} | {1})", "bool", domain=TWO_ANY, zero="all",
        known="exactly", growth="fresh", commutes=True, takes_infinity=False,
        symbol="or", called=False, masks=(0, 1)),
+    _unary("isnan", "x is no number, a mask", np.isnan, "({0} != {0})", "torch.isnan({0})", result="bool",
+           meaning=(lambda F, x: F.mask("isnan", x), lambda A, x: A.fn("isnan", x)), known="mask", growth="fresh"),
     Op("where", "elementwise", 3, "x where the mask holds, else y", np.where, lambda F, c, x, y: F.where(c, x, y),
        lambda A, c, x, y: A.fn("where", c, x, y), "tl.where({0}, {1}, {2})", "torch.where({0}, {1}, {2})", "branches",
        domain=((-2, 2), (-2, 2), (-2, 2)),
