@@ -298,6 +298,7 @@ MEANS: dict[str, tuple[str, Callable[[Tensors], torch.Tensor]]] = {
     "floor_divide": ("floor_divide(X, Y) + X // 0.5 + k // 4",
                      lambda t: (t["X"] / t["Y"]).floor() + (t["X"] * 2).floor() + 1),
     "isnan": ("where(isnan(sqrt(X)), Y, 1)", lambda t: torch.where(t["X"] < 0, t["Y"], 1.0)),
+    "xor": ("where(xor(X > 0, Y > 0), X, Y)", lambda t: torch.where(t["X"] * t["Y"] < 0, t["X"], t["Y"])),
     "+ - * /": ("X + Y * G - X / (G * G + 3)", lambda t: t["X"] + t["Y"] * t["G"] - t["X"] / (t["G"] ** 2 + 3)),
     "** of a number": ("X ** 3 + abs(X) ** 0.5 + abs(Y) ** -1.5",
                        lambda t: t["X"] ** 3 + t["X"].abs().sqrt() + t["Y"].abs() ** -1.5),
