@@ -299,6 +299,8 @@ MEANS: dict[str, tuple[str, Callable[[Tensors], torch.Tensor]]] = {
                      lambda t: (t["X"] / t["Y"]).floor() + (t["X"] * 2).floor() + 1),
     "isnan": ("where(isnan(sqrt(X)), Y, 1)", lambda t: torch.where(t["X"] < 0, t["Y"], 1.0)),
     "xor": ("where(xor(X > 0, Y > 0), X, Y)", lambda t: torch.where(t["X"] * t["Y"] < 0, t["X"], t["Y"])),
+    "not": ("where(not X > 0 and not (Y > 0 or G > 0), 1/2, 0)",
+            lambda t: 0.5 * ((t["X"] <= 0) & (t["Y"] <= 0) & (t["G"] <= 0))),
     "+ - * /": ("X + Y * G - X / (G * G + 3)", lambda t: t["X"] + t["Y"] * t["G"] - t["X"] / (t["G"] ** 2 + 3)),
     "** of a number": ("X ** 3 + abs(X) ** 0.5 + abs(Y) ** -1.5",
                        lambda t: t["X"] ** 3 + t["X"].abs().sqrt() + t["Y"].abs() ** -1.5),
