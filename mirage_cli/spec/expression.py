@@ -298,7 +298,7 @@ class ProgramReader:
             if not isinstance(x, Fraction) or x <= 0:
                 raise self.fail(e, "the base must be positive where the exponent is a tensor")
             return self.emit(e, "exp", (self.emit(e, "mul", (y, Fraction(math.log(x))), None),), out)
-        return self.emit(e, "exp", (self.emit(e, "mul", (y, self.emit(e, "log", (x,), None)), None),), out)
+        return self.emit(e, "power", (x, y), out)
 
     def comparison(self, e: ast.Compare, out: str | None, depth: int) -> Arg:
         sides = self.each(self.number_or_float, (e.left, *e.comparators), depth)
