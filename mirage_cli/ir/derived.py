@@ -75,6 +75,10 @@ def _layer_norm(b: Builder, x: str, axes: tuple[str, ...], eps: Number) -> str:
     return b.emit("mul", centred, b.emit("rsqrt", b.emit("add", variance, eps)))
 
 
+def _softplus(b: Builder, x: str, _: tuple[str, ...]) -> str:
+    return b.emit("add", b.emit("relu", x), b.emit("log1p", b.emit("exp", b.emit("neg", b.emit("abs", x)))))
+
+
 DERIVED: Mapping[str, Derived] = {
     d.name: d
     for d in (
@@ -86,6 +90,7 @@ DERIVED: Mapping[str, Derived] = {
                 "torch.nn.functional.rms_norm({last}, {sizes}, eps={eps})", (("eps", 1e-6),), moved=True),
         Derived("layer_norm", "(x - mean) / sqrt(variance + eps), no affine part", _layer_norm,
                 "torch.nn.functional.layer_norm({last}, {sizes}, eps={eps})", (("eps", 1e-5),), moved=True),
+        Derived("softplus", "log(1 + exp(x))", _softplus, "torch.nn.functional.softplus({0})", over_axes=False),
     )
 }  # fmt: skip
 

@@ -301,6 +301,7 @@ MEANS: dict[str, tuple[str, Callable[[Tensors], torch.Tensor]]] = {
     "xor": ("where(xor(X > 0, Y > 0), X, Y)", lambda t: torch.where(t["X"] * t["Y"] < 0, t["X"], t["Y"])),
     "not": ("where(not X > 0 and not (Y > 0 or G > 0), 1/2, 0)",
             lambda t: 0.5 * ((t["X"] <= 0) & (t["Y"] <= 0) & (t["G"] <= 0))),
+    "softplus": ("softplus(X)", lambda t: (t["X"].exp() + 1).log()),
     "+ - * /": ("X + Y * G - X / (G * G + 3)", lambda t: t["X"] + t["Y"] * t["G"] - t["X"] / (t["G"] ** 2 + 3)),
     "** of a number": ("X ** 3 + abs(X) ** 0.5 + abs(Y) ** -1.5",
                        lambda t: t["X"] ** 3 + t["X"].abs().sqrt() + t["Y"].abs() ** -1.5),
