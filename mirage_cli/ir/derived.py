@@ -79,6 +79,11 @@ def _softplus(b: Builder, x: str, _: tuple[str, ...]) -> str:
     return b.emit("add", b.emit("relu", x), b.emit("log1p", b.emit("exp", b.emit("neg", b.emit("abs", x)))))
 
 
+def _elu(b: Builder, x: str, _: tuple[str, ...], alpha: Number) -> str:
+    below = b.emit("mul", b.emit("expm1", x), alpha)
+    return b.emit("where", b.emit("gt", x, Fraction(0)), x, below)
+
+
 DERIVED: Mapping[str, Derived] = {
     d.name: d
     for d in (
@@ -91,6 +96,8 @@ DERIVED: Mapping[str, Derived] = {
         Derived("layer_norm", "(x - mean) / sqrt(variance + eps), no affine part", _layer_norm,
                 "torch.nn.functional.layer_norm({last}, {sizes}, eps={eps})", (("eps", 1e-5),), moved=True),
         Derived("softplus", "log(1 + exp(x))", _softplus, "torch.nn.functional.softplus({0})", over_axes=False),
+        Derived("elu", "x, or alpha · (exp(x) - 1) where x is negative", _elu,
+                "torch.nn.functional.elu({0}, {alpha})", (("alpha", 1.0),), over_axes=False),
     )
 }  # fmt: skip
 

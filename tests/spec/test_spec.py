@@ -302,6 +302,9 @@ MEANS: dict[str, tuple[str, Callable[[Tensors], torch.Tensor]]] = {
     "not": ("where(not X > 0 and not (Y > 0 or G > 0), 1/2, 0)",
             lambda t: 0.5 * ((t["X"] <= 0) & (t["Y"] <= 0) & (t["G"] <= 0))),
     "softplus": ("softplus(X)", lambda t: (t["X"].exp() + 1).log()),
+    "elu": ("elu(X) + elu(Y, 1/2) + elu(Y, alpha=2)",
+            lambda t: torch.where(t["X"] > 0, t["X"], t["X"].exp() - 1)
+            + torch.where(t["Y"] > 0, 2 * t["Y"], 2.5 * (t["Y"].exp() - 1))),
     "+ - * /": ("X + Y * G - X / (G * G + 3)", lambda t: t["X"] + t["Y"] * t["G"] - t["X"] / (t["G"] ** 2 + 3)),
     "** of a number": ("X ** 3 + abs(X) ** 0.5 + abs(Y) ** -1.5",
                        lambda t: t["X"] ** 3 + t["X"].abs().sqrt() + t["Y"].abs() ** -1.5),
