@@ -84,6 +84,10 @@ def _elu(b: Builder, x: str, _: tuple[str, ...], alpha: Number) -> str:
     return b.emit("where", b.emit("gt", x, Fraction(0)), x, below)
 
 
+def _leaky_relu(b: Builder, x: str, _: tuple[str, ...], slope: Number) -> str:
+    return b.emit("where", b.emit("gt", x, Fraction(0)), x, b.emit("mul", x, slope))
+
+
 DERIVED: Mapping[str, Derived] = {
     d.name: d
     for d in (
@@ -98,6 +102,9 @@ DERIVED: Mapping[str, Derived] = {
         Derived("softplus", "log(1 + exp(x))", _softplus, "torch.nn.functional.softplus({0})", over_axes=False),
         Derived("elu", "x, or alpha · (exp(x) - 1) where x is negative", _elu,
                 "torch.nn.functional.elu({0}, {alpha})", (("alpha", 1.0),), over_axes=False),
+        Derived("leaky_relu", "x, or negative_slope · x where x is negative", _leaky_relu,
+                "torch.nn.functional.leaky_relu({0}, {negative_slope})", (("negative_slope", 0.01),), any_sign=True,
+                over_axes=False),
     )
 }  # fmt: skip
 
