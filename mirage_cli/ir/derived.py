@@ -88,6 +88,10 @@ def _leaky_relu(b: Builder, x: str, _: tuple[str, ...], slope: Number) -> str:
     return b.emit("where", b.emit("gt", x, Fraction(0)), x, b.emit("mul", x, slope))
 
 
+def _clamp(b: Builder, x: str, _: tuple[str, ...], least: Number, most: Number) -> str:
+    return b.emit("minimum", b.emit("maximum", x, least), most)
+
+
 DERIVED: Mapping[str, Derived] = {
     d.name: d
     for d in (
@@ -105,6 +109,8 @@ DERIVED: Mapping[str, Derived] = {
         Derived("leaky_relu", "x, or negative_slope · x where x is negative", _leaky_relu,
                 "torch.nn.functional.leaky_relu({0}, {negative_slope})", (("negative_slope", 0.01),), any_sign=True,
                 over_axes=False),
+        Derived("clamp", "x, at least min and at most max", _clamp, "torch.clamp({0}, {min}, {max})",
+                (("min", None), ("max", None)), any_sign=True, over_axes=False),
     )
 }  # fmt: skip
 

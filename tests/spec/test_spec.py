@@ -307,6 +307,8 @@ MEANS: dict[str, tuple[str, Callable[[Tensors], torch.Tensor]]] = {
             + torch.where(t["Y"] > 0, 2 * t["Y"], 2.5 * (t["Y"].exp() - 1))),
     "leaky_relu": ("leaky_relu(X) + leaky_relu(Y, negative_slope=-1)",
                    lambda t: torch.where(t["X"] > 0, t["X"], t["X"] / 100) + t["Y"].abs()),
+    "clamp": ("clamp(X, -1/2, 1) + clamp(Y, 0, max=inf)",
+              lambda t: torch.where(t["X"] < -0.5, -0.5, torch.where(t["X"] > 1, 1.0, t["X"])) + t["Y"] * (t["Y"] > 0)),
     "+ - * /": ("X + Y * G - X / (G * G + 3)", lambda t: t["X"] + t["Y"] * t["G"] - t["X"] / (t["G"] ** 2 + 3)),
     "** of a number": ("X ** 3 + abs(X) ** 0.5 + abs(Y) ** -1.5",
                        lambda t: t["X"] ** 3 + t["X"].abs().sqrt() + t["Y"].abs() ** -1.5),
