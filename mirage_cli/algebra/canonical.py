@@ -376,7 +376,7 @@ class Algebra:
         if not bound:
             return x
         for a in sorted(bound - x.dims):  # its terms with this axis have cancelled: the same value, repeated along it
-            nothing = self.const(-math.inf if kind == "max" else math.inf)
+            nothing = self.const(OPS[kind].neutral(whole=False))
             x = self.fn("where", self.fn("le", self.zero, self.index(a)), x, nothing)
         if x.atom is not None and x.atom.kind == kind and not set(x.atom.args[0]) & bound:
             bound |= frozenset(x.atom.args[0])
@@ -477,9 +477,10 @@ class Algebra:
     def _apply(self, op: str, args: tuple[Form | Number, ...], axes: tuple[str, ...]) -> Form:
         row = OPS[op]
         forms: list[Any] = [a if isinstance(a, Form) else self.const(a) for a in args]
-        if op == "pow":
-            exponent = forms[1].number
-            return row.canon(self, forms[0], exponent) if exponent is not None else self.fn("pow", *forms)
+        if row.numbers:
+            numbers = {i: forms[i].number for i in row.numbers}
+            known = None not in numbers.values()
+            return row.canon(self, *(numbers.get(i, f) for i, f in enumerate(forms))) if known else self.fn(op, *forms)
         if row.kind == "leaf":
             return row.canon(self, axes[0])
         if row.kind == "rename":

@@ -65,9 +65,10 @@ class Node:
 
 
 def _ordered(s: Step) -> tuple[str, tuple[Source, ...], tuple[str, ...]]:
-    if s.op in ("gt", "ge"):
-        return {"gt": "lt", "ge": "le"}[s.op], s.args[::-1], s.axes
-    if OPS[s.op].commutes:
+    row = OPS[s.op]
+    if row.order:
+        return "<" if row.order.strict else "<=", s.args[::-1] if row.order.turned else s.args, s.axes
+    if row.commutes:
         return s.op, tuple(sorted(s.args, key=lambda a: a.key if isinstance(a, Form) else str(a))), s.axes
     return s.op, s.args, s.axes
 

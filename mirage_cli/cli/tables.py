@@ -215,8 +215,9 @@ def bench_table(rows: Sequence[Document]) -> Table:
     if "alone" in contexts:
         title += "; chain: calls follow each other; alone: behind a small kernel, its time subtracted"
     table = Table(title=title, title_justify="left")
-    for name in ("spec", "dims", "floor"):
-        table.add_column(name, justify="right" if name == "floor" else "left")
+    table.add_column("spec")
+    table.add_column("dims")
+    table.add_column("floor", justify="right")
     for context, name in columns:
         table.add_column(f"{name}\n{context}" if "alone" in contexts else name, justify="right")
     for r in rows:

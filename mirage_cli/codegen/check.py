@@ -13,11 +13,10 @@ from math import prod
 from mirage_cli.codegen import nodes, plan
 from mirage_cli.codegen.nodes import Axes, Expr, Place, Scalar, Start
 from mirage_cli.codegen.plan import KernelPlan, Statement, statement_text
-from mirage_cli.ir.ops import IDENTITY, OPS
+from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.schedule import MIN_DOT
 
 NOWHERE = frozenset[str]()
-WHOLE_IDENTITY = {"sum": 0, "max": -(1 << 31), "min": (1 << 31) - 1}
 
 
 class PlanError(Exception):
@@ -292,7 +291,7 @@ class _Checker:
         if d not in x.axes or d not in self.padded:
             return True
         if isinstance(x, nodes.Masked) and d in x.dims:
-            return x.number.value in (IDENTITY[op], WHOLE_IDENTITY[op])
+            return x.number.value in {OPS[op].neutral(whole) for whole in (False, True)}
         if isinstance(x, nodes.Value) and x.name in self.neutral:
             return d in self.neutral[x.name]
         return op == "sum" and d in self.zeros(x)
@@ -300,18 +299,17 @@ class _Checker:
     def zeros(self, x: Expr) -> frozenset[str]:
         """The padded dimensions along which a block is zero past their end."""
         some = [(self.zeros(a), frozenset(apart(a.axes))) for a in parts(x) if a.axes]
+        zero = OPS[x.op].zero if isinstance(x, nodes.Apply) else "all" if isinstance(x, nodes.AddedLast) else "either"
         match x:
             case nodes.Value(name):
                 return self.zero.get(name, NOWHERE)
             case nodes.Masked(_, dims, number):
                 return some[0][0] - {*dims} if number.value else some[0][0] | {*dims}
-            case nodes.Apply("add" | "sub") | nodes.AddedLast():
+            case nodes.Apply() | nodes.AddedLast() if zero == "all":
                 return frozenset.intersection(*(zero for zero, _ in some)) if len(some) == len(parts(x)) else NOWHERE
-            case nodes.Apply("div", (dividend, divisor)):
-                return self.zeros(dividend) - {*self.held(divisor)}
-            case nodes.Apply(op) if not OPS[op].keeps_zero:
-                return NOWHERE
-            case nodes.Apply() | nodes.Product():
+            case nodes.Apply(_, (first, *others)) if zero == "first":
+                return self.zeros(first).difference(*(self.held(a) for a in others))
+            case nodes.Apply() | nodes.Product() if zero == "either":
                 held = [(zero, {*self.held(a)}) for a in parts(x) for zero in [self.zeros(a)]]
                 return frozenset(
                     d

@@ -39,6 +39,7 @@ from mirage_cli.codegen.helpers import (
     FETCH,
     HELPERS,
     INTERPRETED,
+    OPERATORS,
     OVERLAP,
     RELEASE_BEFORE,
 )
@@ -135,11 +136,13 @@ class _Parts:
         helpers += [FETCH] * any(k.fetches for k in self.kernels.values())
         helpers += [BOUND] * any("bound(" in k for k in kernels)
         helpers += [EXTREMA] * any("largest(" in k or "least(" in k for k in kernels)
+        own = dict.fromkeys(text for name, text in OPERATORS.items() if any(f"{name}(" in k for k in kernels))
         helpers += [BFLOAT16] * any("MATRIX_TYPE" in k or "to_bfloat16" in k for k in kernels)
         if self.descriptors:
             kernels = [DESCRIPTORS, *kernels]
         if helpers:
             kernels = [INTERPRETED, *helpers, *kernels]
+        kernels = [*own, *kernels]
         return [*kernels, self.scratch(), self.launch()]
 
     def kernel(self, k: Kernel) -> str:

@@ -16,13 +16,12 @@ from mirage_cli.codegen.blocks import MAX_PRODUCT, EmitError, Frame
 from mirage_cli.codegen.nodes import Axes, Expr
 from mirage_cli.ir.access import Index, parse_index
 from mirage_cli.ir.mugraph import Load
-from mirage_cli.ir.ops import IDENTITY, OPS, Number, exact_inverse
+from mirage_cli.ir.ops import OPS, Number, exact_inverse
 from mirage_cli.ir.program import Eqn
 from mirage_cli.ir.reach import kept
 from mirage_cli.ir.schedule import on_matrix_units
 
 NOWHERE = frozenset[str]()
-INT_IDENTITY = {"sum": 0, "max": -(1 << 31), "min": (1 << 31) - 1}
 
 
 class Computed(NamedTuple):
@@ -83,7 +82,7 @@ def _elementwise(s: Scope, e: Eqn) -> Computed:
     branch = kept(e, s.true)
     if branch is not None:
         return Computed(_branch(f, e, branch, want), s.clean[branch] if isinstance(branch, str) else NOWHERE)
-    if e.op == "exp_sub" and e.args[1] in s.running:
+    if OPS[e.op].shift and e.args[1] in s.running:
         return Computed(_shifted_exp(f, e, want))
     if not e.values:
         return Computed(_constant(e))
@@ -95,34 +94,37 @@ def _elementwise(s: Scope, e: Eqn) -> Computed:
 def _zero_lanes(s: Scope, e: Eqn) -> frozenset[str]:
     """Where an elementwise equation is zero because its arguments are."""
     f = s.frame
-    if OPS[e.op].keeps_zero:
-        clean = [s.clean[v] for v in e.values]
-        if len(clean) == 1:
-            return clean[0]
-        # a product: zero where one factor is and the other is zero too or lacks the dimension
-        return frozenset(
-            d
-            for d in f.padded
-            if any(d in c for c in clean)
-            and all(d in c or d not in f.dims[v] for v, c in zip(e.values, clean, strict=True))
-        )
-    if e.op in ("add", "sub") and len(e.values) == 2:
-        return s.clean[e.values[0]] & s.clean[e.values[1]]
-    if e.op == "div" and isinstance(e.args[0], str):
-        return s.clean[e.args[0]] - set(f.dims[e.args[1]] if isinstance(e.args[1], str) else ())
-    return NOWHERE
+    first, *others = e.args
+    clean = [s.clean[v] for v in e.values]
+    match OPS[e.op].zero:
+        case "either":  # where one factor is and the other is zero too or lacks the dimension
+            if len(clean) == 1:
+                return clean[0]
+            return frozenset(
+                d
+                for d in f.padded
+                if any(d in c for c in clean)
+                and all(d in c or d not in f.dims[v] for v, c in zip(e.values, clean, strict=True))
+            )
+        case "all" if len(clean) == len(e.args):
+            return frozenset.intersection(*clean)
+        case "first" if isinstance(first, str):
+            return s.clean[first].difference(*(f.dims[a] for a in others if isinstance(a, str)))
+        case _:
+            return NOWHERE
 
 
 def _applied(f: Frame, e: Eqn, args: tuple[Expr, ...], axes: Axes) -> Expr:
     """The operator of an elementwise equation applied to its arguments."""
-    if e.op == "pow":
+    row = OPS[e.op]
+    if row.growth == "raised":
         exponent = e.args[1]
         if not isinstance(exponent, Fraction):
             raise EmitError("an infinite exponent")
         return nodes.Power(args[0], exponent, f.single)
     if _adds_to_fresh_product(f, e):
         return nodes.AddedLast(args[0], args[1], axes)
-    divisor = _number(f, e.args[1]) if e.op == "div" else None
+    divisor = _number(f, e.args[1]) if row.by_number else None
     inverse = None if divisor is None else exact_inverse(divisor)
     if inverse is not None:
         return nodes.Scaled(args[0], inverse)
@@ -133,7 +135,7 @@ def _applied(f: Frame, e: Eqn, args: tuple[Expr, ...], axes: Axes) -> Expr:
 def _adds_to_fresh_product(f: Frame, e: Eqn) -> bool:
     """Whether this adds what a loop loads to a product of the same iteration. As the first addend of that it would
     be loaded before it starts, and not fetched ahead."""
-    if e.op != "add" or len(e.values) < 2:
+    if OPS[e.op].linear != (1, 1) or len(e.values) < 2:
         return False
     for loop in f.placement.loops:
         fresh = {s.out for s in loop.steps if isinstance(s, Eqn) and s.op == "dot"} - dict(loop.accumulators).keys()
@@ -179,7 +181,7 @@ def _argument(f: Frame, a: str | Number, want: Axes, e: Eqn, whole: bool) -> Exp
     x: Expr = f.current(a)
     kind = f.type_of(a)
     mixed = kind == "int32" and (not whole or e.type == "float")
-    counted = kind == "bool" and e.type == "float" and not (e.op == "where" and a == e.args[0])
+    counted = kind == "bool" and e.type == "float" and all(a != e.args[i] for i in OPS[e.op].masks)
     if kind in ("float16", "bfloat16") or mixed or counted:
         x = nodes.Cast(x, kind, "float32")
     return spread(x, want)
@@ -208,7 +210,7 @@ def summands(s: Scope, e: Eqn) -> Computed:
 
 def neutral(op: str, whole: bool) -> nodes.Literal:
     """What leaves a sum, a maximum or a minimum as it is."""
-    return nodes.Literal(INT_IDENTITY.get(op, 0), True) if whole else nodes.Literal(IDENTITY[op])
+    return nodes.Literal(OPS[op].neutral(whole), whole)
 
 
 def across(f: Frame, e: Eqn, x: Expr) -> Expr:
@@ -220,10 +222,10 @@ def across(f: Frame, e: Eqn, x: Expr) -> Expr:
 def shows_nan(f: Frame, e: Eqn) -> bool:
     """Whether a maximum or minimum is to be NaN where an argument is. One that only shifts exponents need not be:
     their sum is."""
-    if e.type == "int" or e.op not in ("max", "min"):
+    if e.type == "int" or not OPS[e.op].extremum:
         return False
     uses = [x for x in f.kernel.body if e.out in x.values]
-    shift = bool(uses) and all(x.op == "exp_sub" and x.args[1] == e.out for x in uses)
+    shift = bool(uses) and all(OPS[x.op].shift and x.args[1] == e.out for x in uses)
     outputs = {t.name for t in f.graph.outputs}
     return not shift or any(x.value == e.out and x.buffer in outputs for x in f.kernel.stores)
 

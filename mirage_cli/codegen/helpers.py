@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+from mirage_cli.ir.ops import OPS
+
 INTERPRETED = "INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)"
 """What the helpers below need."""
 OVERLAP = '''
@@ -129,7 +133,10 @@ def least(x, axis: tl.constexpr):
         return tl.reduce(x, axis, smaller)
 '''.strip()
 """What modules start with that have maxima or minima of floating-point numbers along an axis."""
+OPERATORS = {name: row.helper for row in OPS.values() for name in re.findall(r"^def (\w+)", row.helper, re.MULTILINE)}
+"""What modules start with that call one of these functions, by its name."""
 HELPERS = {
+    *OPERATORS,
     "MATRIX_TYPE",
     "INTERPRETED",
     "to_bfloat16",

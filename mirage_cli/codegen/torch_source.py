@@ -177,8 +177,8 @@ class _Writer:
     def derived(self, e: Eqn) -> tuple[str, Dims]:
         row = DERIVED[e.op]
         x = self.operand(e.args[0], "float")
-        number = e.args[1] if len(e.args) > 1 else (row.option or ("", 0.0))[1]
-        assert not isinstance(number, str)
+        options = zip(row.options, row.numbers(e.args), strict=True)
+        numbers = {name: _number(number, "float") for (name, _), number in options}
         last = (*_without(x.layout, e.axes), *e.axes)
         moved = _permuted(x.text, x.layout, last)
         sizes = ", ".join(self.size(d) for d in e.axes)
@@ -190,7 +190,7 @@ class _Writer:
             last=moved,
             dims=_places(x.layout, e.axes),
             sizes=f"({sizes},)" if len(e.axes) == 1 else f"({sizes})",
-            number=_number(number, "float"),
+            **numbers,
         )
         return text, _without(x.layout, e.axes) if row.reduces else last if row.moved else x.layout
 

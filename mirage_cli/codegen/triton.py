@@ -24,8 +24,6 @@ TYPE = {"float16": "tl.float16", "bfloat16": "tl.bfloat16", "float32": "tl.float
 LOG2E = math.log2(math.e)
 NAN_TOO = ", propagate_nan=tl.PropagateNan.ALL"
 """What has `tl.maximum` and `tl.minimum` return NaN where an argument is."""
-NEARLY = {"div": "({0} / {1})", "sqrt": "tl.sqrt({0})"}
-"""Operators that are a unit of float32 off, which no smaller type shows, for a part of the time."""
 MARK_NOTES = {
     "end": "outside these bounds, {} would make all that is added up zero",
     "whole": "from here on they hold for whole tiles",
@@ -345,12 +343,12 @@ def _expr(x: Expr, names: Names) -> str:
 
 def _apply(x: nodes.Apply, names: Names) -> str:
     row = OPS[x.op]
-    return (row.triton if x.exact else NEARLY.get(x.op, row.triton)).format(*(_expr(a, names) for a in x.args))
+    return (row.triton if x.exact else row.nearly or row.triton).format(*(_expr(a, names) for a in x.args))
 
 
 def _reduce(x: nodes.Reduce, names: Names) -> str:
     text, axes = _expr(x.x, names), x.x.axes
-    template = f"tl.{x.op}({{0}}, axis={{1}})" if x.op in ("max", "min") and not x.nan else OPS[x.op].triton
+    template = f"tl.{x.op}({{0}}, axis={{1}})" if OPS[x.op].extremum and not x.nan else OPS[x.op].triton
     for i in reversed([axes.index(d) for d in x.over]):
         text = template.format(text, i)
     return text

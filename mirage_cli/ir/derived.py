@@ -12,51 +12,84 @@ from mirage_cli.ir.program import Arg, Builder, Eqn, Program, live_eqns, sort_di
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """`define(builder, x, axes, number)` emits the definition and returns its name.
+    """`define(builder, x, axes, *numbers)` emits the definition and returns its name.
 
-    option: the name and default of the one optional number, where there is one.
+    options: the names of the numbers behind the argument, with their defaults; None where one has to be given.
+    any_sign: the numbers may be negative, or infinite.
+    over_axes: it works over axes, which are named behind the argument; else element by element.
     reduces: the axes disappear from the result.
     torch: what a PyTorch user writes; `{0}` the argument, `{dims}` the positions of the axes as a tuple, `{last}` the
-        argument with those axes moved last, `{sizes}` their sizes, `{number}` the option. `moved` says that the
-        template uses `{last}`, so its result has the axes last too.
+        argument with those axes moved last, `{sizes}` their sizes, `{NAME}` the option of that name. `moved` says that
+        the template uses `{last}`, so its result has the axes last too.
     """
 
     name: str
     doc: str
-    define: Callable[[Builder, str, tuple[str, ...], Number], str]
+    define: Callable[..., str]
     torch: str
-    option: tuple[str, float] | None = None
+    options: tuple[tuple[str, float | None], ...] = ()
+    any_sign: bool = False
+    over_axes: bool = True
     reduces: bool = False
     moved: bool = False
 
+    @property
+    def form(self) -> str:
+        """How a spec writes it."""
+        options = (name if default is None else f"{name}={default}" for name, default in self.options)
+        return f"{self.name}({', '.join(['x', *['axis', '...'][: 2 * self.over_axes], *options])})"
 
-def _mean(b: Builder, x: str, axes: tuple[str, ...], _: Number) -> str:
+    def numbers(self, args: tuple[Arg, ...]) -> tuple[Number, ...]:
+        """The numbers behind the argument, with the defaults of those that are left out."""
+        given = args[1:]
+        defaults = (Fraction(default or 0) for _, default in self.options[len(given) :])
+        return (*(a for a in given if not isinstance(a, str)), *defaults)
+
+
+def _mean(b: Builder, x: str, axes: tuple[str, ...]) -> str:
     total = b.emit("sum", x, axes=axes)
     for a in axes:
         total = b.emit("div", total, b.emit("size", axes=(a,)))
     return total
 
 
-def _softmax(b: Builder, x: str, axes: tuple[str, ...], _: Number) -> str:
+def _softmax(b: Builder, x: str, axes: tuple[str, ...]) -> str:
     e = b.emit("exp", b.emit("sub", x, b.emit("max", x, axes=axes)))
     return b.emit("div", e, b.emit("sum", e, axes=axes))
 
 
-def _logsumexp(b: Builder, x: str, axes: tuple[str, ...], _: Number) -> str:
+def _logsumexp(b: Builder, x: str, axes: tuple[str, ...]) -> str:
     top = b.emit("max", x, axes=axes)
     total = b.emit("sum", b.emit("exp", b.emit("sub", x, top)), axes=axes)
     return b.emit("add", b.emit("log", total), top)
 
 
 def _rms_norm(b: Builder, x: str, axes: tuple[str, ...], eps: Number) -> str:
-    mean = _mean(b, b.emit("square", x), axes, eps)
+    mean = _mean(b, b.emit("square", x), axes)
     return b.emit("mul", x, b.emit("rsqrt", b.emit("add", mean, eps)))
 
 
 def _layer_norm(b: Builder, x: str, axes: tuple[str, ...], eps: Number) -> str:
-    centred = b.emit("sub", x, _mean(b, x, axes, eps))
-    variance = _mean(b, b.emit("square", centred), axes, eps)
+    centred = b.emit("sub", x, _mean(b, x, axes))
+    variance = _mean(b, b.emit("square", centred), axes)
     return b.emit("mul", centred, b.emit("rsqrt", b.emit("add", variance, eps)))
+
+
+def _softplus(b: Builder, x: str, _: tuple[str, ...]) -> str:
+    return b.emit("add", b.emit("relu", x), b.emit("log1p", b.emit("exp", b.emit("neg", b.emit("abs", x)))))
+
+
+def _elu(b: Builder, x: str, _: tuple[str, ...], alpha: Number) -> str:
+    below = b.emit("mul", b.emit("expm1", x), alpha)
+    return b.emit("where", b.emit("gt", x, Fraction(0)), x, below)
+
+
+def _leaky_relu(b: Builder, x: str, _: tuple[str, ...], slope: Number) -> str:
+    return b.emit("where", b.emit("gt", x, Fraction(0)), x, b.emit("mul", x, slope))
+
+
+def _clamp(b: Builder, x: str, _: tuple[str, ...], least: Number, most: Number) -> str:
+    return b.emit("minimum", b.emit("maximum", x, least), most)
 
 
 DERIVED: Mapping[str, Derived] = {
@@ -67,15 +100,23 @@ DERIVED: Mapping[str, Derived] = {
         Derived("logsumexp", "log(sum(exp(x))) over axes", _logsumexp, "torch.logsumexp({0}, dim={dims})",
                 reduces=True),
         Derived("rms_norm", "x / sqrt(mean(x²) + eps)", _rms_norm,
-                "torch.nn.functional.rms_norm({last}, {sizes}, eps={number})", ("eps", 1e-6), moved=True),
+                "torch.nn.functional.rms_norm({last}, {sizes}, eps={eps})", (("eps", 1e-6),), moved=True),
         Derived("layer_norm", "(x - mean) / sqrt(variance + eps), no affine part", _layer_norm,
-                "torch.nn.functional.layer_norm({last}, {sizes}, eps={number})", ("eps", 1e-5), moved=True),
+                "torch.nn.functional.layer_norm({last}, {sizes}, eps={eps})", (("eps", 1e-5),), moved=True),
+        Derived("softplus", "log(1 + exp(x))", _softplus, "torch.nn.functional.softplus({0})", over_axes=False),
+        Derived("elu", "x, or alpha · (exp(x) - 1) where x is negative", _elu,
+                "torch.nn.functional.elu({0}, {alpha})", (("alpha", 1.0),), over_axes=False),
+        Derived("leaky_relu", "x, or negative_slope · x where x is negative", _leaky_relu,
+                "torch.nn.functional.leaky_relu({0}, {negative_slope})", (("negative_slope", 0.01),), any_sign=True,
+                over_axes=False),
+        Derived("clamp", "x, at least min and at most max", _clamp, "torch.clamp({0}, {min}, {max})",
+                (("min", None), ("max", None)), any_sign=True, over_axes=False),
     )
 }  # fmt: skip
 
 
 def derived_equation(out: str, op: str, args: tuple[Arg, ...], axes: tuple[str, ...], b: Builder) -> Eqn:
-    """The equation `out = op(args; axes)` for a derived operator; `args` is (x,) or (x, option). Raises ValueError."""
+    """The equation `out = op(args; axes)` for a derived operator; `args` is x and the numbers. Raises ValueError."""
     x = b.known[str(args[0])]
     if missing := [a for a in axes if a not in x.dims]:
         raise ValueError(f"{op} over {missing[0]}, which its argument lacks")
@@ -95,9 +136,7 @@ def lower(program: Program) -> Program:
             b.emit(e.op, *args, axes=e.axes, out=e.out)
             continue
         row = DERIVED[e.op]
-        number = args[1] if len(args) > 1 else Fraction(row.option[1] if row.option else 0)
-        assert args and not isinstance(number, str)
-        result = row.define(b, str(args[0]), e.axes, number)
+        result = row.define(b, str(args[0]), e.axes, *row.numbers(args))
         last = b.eqns.pop()
         assert last.out == result, "a definition ends with its result"
         del b.known[result]

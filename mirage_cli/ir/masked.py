@@ -113,7 +113,7 @@ def _known(program: Program, truth: Mapping[str, bool], other: bool | None) -> d
         if OPS[e.op].known == "mask":
             holds = truth.get(e.out, other)
             value = None if holds is None else float(holds)
-        elif e.op == "div" and known.get(str(e.args[0])) == 0.0:
+        elif OPS[e.op].zero == "first" and known.get(str(e.args[0])) == 0.0:
             value = 0.0
         elif OPS[e.op].kind == "elementwise":
             value = known_value(e, known)
@@ -126,7 +126,7 @@ def _conditions(program: Program) -> Iterator[tuple[str, Condition]]:
     """Comparisons of integers that positions alone decide."""
     eqns = {e.out: e for e in program.eqns}
     for e in program.eqns:
-        if OPS[e.op].known == "mask":
+        if OPS[e.op].known == "mask" and len(e.args) == 2:
             left, right = (linear(a, eqns, lambda leaf: leaf[0] == "index") for a in e.args)
             if left is not None and right is not None:
                 yield e.out, Condition(e.op, left.plus(right, -1))

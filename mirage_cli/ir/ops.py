@@ -8,6 +8,7 @@ Every column of every row is run by `tests/ir/test_ops.py`; a new operator is on
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
@@ -20,15 +21,31 @@ Number = Fraction | float
 
 Kind = Literal["elementwise", "reduction", "contraction", "leaf", "rename", "derived"]
 Type = Literal["float", "int", "bool"]
-Known = Literal["exactly", "exp", "root", "max", "mask", "fn"]
+Known = Literal["exactly", "exponential", "root", "extremum", "mask", "fn"]
 """How the finite fields know an operator: exactly, or by less than a theorem on polynomials asks (`verify.degree`)."""
 Growth = Literal[
-    "none", "first", "total", "product", "quotient", "square", "inverse", "power", "all", "scaled", "fresh"
+    "none", "first", "total", "product", "quotient", "squared", "inverse", "raised", "all", "scaled", "fresh"
 ]
 """The degree of a result in the variables, from its arguments': 0; the first's; that of a sum; of a product; of a
 quotient; of x·x; of 1/x; of x ** c; of a product over all elements; of x times a fresh variable; of a fresh one."""
 
+Zero = Literal["either", "all", "first", "never"]
+"""When a result is 0: where one argument is, where all are, where the first is and no other, or nobody knows."""
+STRUCTURE = frozenset({"dot", "sum", "index", "size", "rename"})
+"""The operators that other modules know by name, because what they do to axes is the point. Of any other operator they
+know its columns alone."""
+
 INF = math.inf
+MAX_BITS = 4096
+"""Of an exact number's numerator or denominator; larger ones become float64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """x < y, or x <= y where it is not strict; of y and x where it is turned."""
+
+    strict: bool
+    turned: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +59,8 @@ class Op:
     result: type of the result from the types of the arguments.
     flops: cost of one element, in float32 operations.
     domain: the interval that tests draw each argument from, so that the operator is defined and well conditioned.
-    keeps_zero: f(0) = 0, so that zero padding stays zero (for two arguments: zero where either is).
-    degree: how the exponent of a common factor λ of the arguments carries over (see `algebra.degree`):
+    zero: when the result is 0, so that padding stays zero.
+    degree: how the exponent of a common factor λ of the arguments carries over (see `ir.placement`):
         "same" all arguments alike, "add", "sub", "first" linear in the first argument alone, "none" must be degree 0.
 
     Required, by name, so that no reader of the table has to guess for a row that is silent:
@@ -51,6 +68,19 @@ class Op:
     growth: the degree of the result, from which the bound of a verdict follows.
     commutes: f(x, y) = f(y, x); False for operators of one argument.
     takes_infinity: an infinity among the arguments is chosen, never added or multiplied.
+
+    What few operators have:
+    symbol, called: how a spec writes it, with a symbol of Python and as a function.
+    masks: positions of the arguments that are masks. numbers: of those that are numbers, no values.
+    exact: the result for rational numbers, where that is rational and not too long.
+    helper: text of the function in Triton that the template calls, where one line is not enough.
+    nearly: the text in Triton that is a unit of float32 off, which no smaller type shows, for a part of the time.
+    order: the order that a comparison asks for.
+    linear: the coefficients of a sum of the arguments.
+    shift: the second argument is a maximum that shifts an exponent, and cancels.
+    by_number: what it is where the second argument is a number: the same of the number's inverse.
+    identity: of a reduction: what masked-out lanes and empty accumulators hold. joins: the operator that makes the
+        result of two parts' results.
     """
 
     name: str
@@ -62,16 +92,39 @@ class Op:
     canon: Callable[..., Any]
     triton: str
     torch: str
-    result: Literal["float", "same", "bool", "int", "branches"] = "float"
+    result: Literal["float", "same", "bool", "int", "branches"]
     flops: float = 1.0
     domain: tuple[tuple[float, float], ...] = ((-2.0, 2.0),)
-    keeps_zero: bool = False
+    zero: Zero = "never"
     degree: Literal["same", "add", "sub", "first", "none"] = "none"
     _: KW_ONLY
     known: Known
     growth: Growth
     commutes: bool
     takes_infinity: bool
+    symbol: str = ""
+    called: bool = True
+    masks: tuple[int, ...] = ()
+    numbers: tuple[int, ...] = ()
+    exact: Callable[..., Fraction | None] | None = None
+    helper: str = ""
+    nearly: str | None = None
+    order: Order | None = None
+    linear: tuple[int, ...] = ()
+    shift: bool = False
+    by_number: str = ""
+    identity: float | None = None
+    joins: str = ""
+
+    @property
+    def extremum(self) -> bool:
+        """A reduction to the largest or the least."""
+        return self.kind == "reduction" and self.identity in (INF, -INF)
+
+    def neutral(self, whole: bool) -> float:
+        """The identity of a reduction of floating-point numbers, or of int32."""
+        assert self.identity is not None, f"{self.name} is no reduction"
+        return {INF: (1 << 31) - 1, -INF: -(1 << 31)}.get(self.identity, 0) if whole else self.identity
 
     def __post_init__(self) -> None:
         assert self.known in get_args(Known) and self.growth in get_args(Growth), f"row {self.name}"
@@ -84,6 +137,14 @@ def _erf(x: Any) -> Any:
 def _fn(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """The field and canonical meaning of an opaque function: known only as "this function of this argument"."""
     return (lambda F, *x: F.fn(name, *x)), (lambda A, *x: A.fn(name, *x))
+
+
+def bits(x: Fraction) -> int:
+    return max(x.numerator.bit_length(), x.denominator.bit_length())
+
+
+def _whole_power(x: Fraction, y: Fraction) -> Fraction | None:
+    return x**y.numerator if y.denominator == 1 and bits(x) * abs(y) <= MAX_BITS else None
 
 
 def exact_inverse(x: Number) -> float | None:
@@ -109,14 +170,75 @@ def _unary(
     return Op(name, "elementwise", 1, doc, ref, field, canon, triton, torch, **one, **rest)
 
 
-def _compare(name: str, symbol: str, ref: Callable[..., Any], canon: Callable[..., Any], *, commutes: bool) -> Op:
-    doc = f"x {symbol} y, a mask"
-    field = lambda F, x, y: F.compare(name, x, y)  # noqa: E731
+def _compare(
+    name: str,
+    symbol: str,
+    ref: Callable[..., Any],
+    field: Callable[..., Any],
+    canon: Callable[..., Any],
+    *,
+    order: Order | None = None,
+) -> Op:
     source = f"({{0}} {symbol} {{1}})"
-    return Op(name, "elementwise", 2, doc, ref, field, canon, source, source, "bool", domain=((-2, 2), (-2, 2)),
-              known="mask", growth="fresh", commutes=commutes, takes_infinity=False)  # fmt: skip
+    return Op(name, "elementwise", 2, f"x {symbol} y, a mask", ref, field, canon, source, source, "bool",
+              domain=((-2, 2), (-2, 2)), known="mask", growth="fresh", commutes=order is None, takes_infinity=False,
+              symbol=symbol, called=False, order=order)  # fmt: skip
 
 
+ROUND = """
+@triton.jit
+def round_to_even(x):
+    low = tl.floor(x)
+    up = (x - low > 0.5) | ((x - low == 0.5) & (tl.floor(low * 0.5) * 2.0 != low))
+    return tl.where(up, low + 1.0, low)
+""".strip()
+LOG1P = """
+@triton.jit
+def log1p(x):
+    # what 1 + x lost is in the quotient (Hewlett-Packard HP-15C Advanced Functions Handbook, 1982)
+    total = 1.0 + x
+    near = tl.where(total == 1.0, x, tl.log(total) * tl.div_rn(x, total - 1.0))
+    return tl.where(tl.abs(x) < 0.5, near, tl.log(total))
+""".strip()
+EXPM1 = """
+@triton.jit
+def expm1(x):
+    # Taylor's polynomial, off by 2e-8 where it ends
+    near = 1 / 120 + x * (1 / 720 + x * (1 / 5040))
+    near = x * (1.0 + x * (0.5 + x * (1 / 6 + x * (1 / 24 + x * near))))
+    return tl.where(tl.abs(x) < 0.35, near, tl.exp(x) - 1.0)
+""".strip()
+POWER = """
+@triton.jit
+def power(x, y):
+    # in float64, as the error of a logarithm is multiplied by the exponent
+    x, y = tl.broadcast(tl.cast(x, tl.float32), tl.cast(y, tl.float32))
+    size = tl.exp2(tl.cast(y, tl.float64) * tl.log2(tl.abs(tl.cast(x, tl.float64))))
+    size = tl.where((tl.abs(x) == 1.0) & (y == y), 1.0, tl.cast(size, tl.float32))
+    odd = tl.floor(y * 0.5) * 2.0 != y
+    negative = tl.where(tl.floor(y) != y, float("nan"), tl.where(odd, -size, size))
+    return tl.where((y == 0.0) | (x == 1.0), 1.0, tl.where(x < 0.0, negative, size))
+""".strip()
+REMAINDER = """
+@triton.jit
+def remainder(x, y):
+    # in float64, where the quotient of float32 numbers loses nothing up to 2 ** 30 and the rest nothing up to 2 ** 53
+    a, b = tl.broadcast(tl.cast(x, tl.float64), tl.cast(y, tl.float64))
+    rest = tl.fma(-tl.floor(a / b), b, a)
+    rest = tl.where((rest != 0.0) & ((rest < 0.0) != (b < 0.0)), rest + b, rest)
+    far = tl.where((a != 0.0) & ((a < 0.0) != (b < 0.0)), b, a)
+    infinite = (tl.abs(b) == float("inf")) & (tl.abs(a) != float("inf"))
+    return tl.cast(tl.where(infinite, far, rest), tl.float32)
+""".strip()
+FLOOR_DIVIDE = """
+@triton.jit
+def floor_divide(x, y):
+    # in float64, where the quotient of float32 numbers is on the right side of a whole number up to 2 ** 30
+    a, b = tl.broadcast(tl.cast(x, tl.float64), tl.cast(y, tl.float64))
+    low = tl.where((a != 0.0) & ((a < 0.0) != (b < 0.0)) & (tl.abs(b) == float("inf")), -1.0, tl.floor(a / b))
+    low = tl.where(tl.abs(a) == float("inf"), float("nan"), low)
+    return tl.cast(tl.where(b == 0.0, a / b, low), tl.float32)
+""".strip()
 HALF = Fraction(1, 2)
 LN2 = Fraction(math.log(2))
 TWO_ANY = ((-2.0, 2.0), (-2.0, 2.0))
@@ -124,136 +246,192 @@ TWO_ANY = ((-2.0, 2.0), (-2.0, 2.0))
 _ROWS = [
     # -- arithmetic
     Op("add", "elementwise", 2, "x + y", np.add, lambda F, x, y: F.add(x, y), lambda A, x, y: A.add(x, y),
-       "({0} + {1})", "({0} + {1})", "same", domain=TWO_ANY, degree="same",
-       known="exactly", growth="total", commutes=True, takes_infinity=False),
+       "({0} + {1})", "({0} + {1})", "same", domain=TWO_ANY, zero="all", degree="same",
+       known="exactly", growth="total", commutes=True, takes_infinity=False,
+       symbol="+", called=False, exact=operator.add, linear=(1, 1)),
     Op("sub", "elementwise", 2, "x - y", np.subtract, lambda F, x, y: F.sub(x, y),
        lambda A, x, y: A.add(x, A.scale(y, Fraction(-1))),
-       "({0} - {1})", "({0} - {1})", "same", domain=TWO_ANY, degree="same",
-       known="exactly", growth="total", commutes=False, takes_infinity=False),
+       "({0} - {1})", "({0} - {1})", "same", domain=TWO_ANY, zero="all", degree="same",
+       known="exactly", growth="total", commutes=False, takes_infinity=False,
+       symbol="-", called=False, exact=operator.sub, linear=(1, -1)),
     Op("mul", "elementwise", 2, "x * y", np.multiply, lambda F, x, y: F.mul(x, y), lambda A, x, y: A.mul(x, y),
-       "({0} * {1})", "({0} * {1})", "same", domain=TWO_ANY, keeps_zero=True, degree="add",
-       known="exactly", growth="product", commutes=True, takes_infinity=False),
+       "({0} * {1})", "({0} * {1})", "same", domain=TWO_ANY, zero="either", degree="add",
+       known="exactly", growth="product", commutes=True, takes_infinity=False,
+       symbol="*", called=False, exact=operator.mul),
     Op("div", "elementwise", 2, "x / y", np.divide, lambda F, x, y: F.div(x, y),
        lambda A, x, y: A.mul(x, A.pow(y, Fraction(-1))),
-       "tl.div_rn({0}, {1})", "({0} / {1})", flops=8.0, domain=((-2, 2), (0.5, 2)), degree="sub",
-       known="exactly", growth="quotient", commutes=False, takes_infinity=False),
+       "tl.div_rn({0}, {1})", "({0} / {1})", "float", flops=8.0, domain=((-2, 2), (0.5, 2)), zero="first", degree="sub",
+       known="exactly", growth="quotient", commutes=False, takes_infinity=False,
+       symbol="/", called=False, exact=operator.truediv, nearly="({0} / {1})", by_number="mul"),
     Op("pow", "elementwise", 2, "x ** c, c a number", lambda x, c: np.power(x, float(c)),
        lambda F, x, c: F.pow(x, c), lambda A, x, c: A.pow(x, c),
-       "pow({0}, {1})", "torch.pow({0}, {1})", flops=20.0, domain=((0.5, 2), (3, 3)),
-       known="exactly", growth="power", commutes=False, takes_infinity=False),
-    _unary("neg", "-x", np.negative, "(-{0})", "(-{0})", result="same", keeps_zero=True, degree="first",
+       "pow({0}, {1})", "torch.pow({0}, {1})", "float", flops=20.0, domain=((0.5, 2), (3, 3)),
+       known="exactly", growth="raised", commutes=False, takes_infinity=False,
+       symbol="**", called=False, numbers=(1,), exact=_whole_power),
+    _unary("neg", "-x", np.negative, "(-{0})", "(-{0})", result="same", zero="all", degree="first",
            meaning=(lambda F, x: F.mul(x, F.const(Fraction(-1))), lambda A, x: A.scale(x, Fraction(-1))),
-           known="exactly", growth="first"),
+           known="exactly", growth="first", symbol="-", exact=operator.neg, linear=(-1,)),
     _unary("reciprocal", "1 / x", lambda x: 1 / x, "(1.0 / {0})", "torch.reciprocal({0})", flops=8.0,
            domain=((0.5, 2),), meaning=(lambda F, x: F.pow(x, Fraction(-1)), lambda A, x: A.pow(x, Fraction(-1))),
-           known="exactly", growth="inverse"),
-    _unary("square", "x * x", np.square, "({0} * {0})", "torch.square({0})", result="same", keeps_zero=True,
+           result="float", known="exactly", growth="inverse"),
+    _unary("square", "x * x", np.square, "({0} * {0})", "torch.square({0})", result="same", zero="all",
            meaning=(lambda F, x: F.mul(x, x), lambda A, x: A.pow(x, Fraction(2))),
-           known="exactly", growth="square"),
+           known="exactly", growth="squared"),
     _unary("sqrt", "square root", np.sqrt, "tl.sqrt_rn({0})", "torch.sqrt({0})", flops=8.0, domain=((0, 4),),
-           keeps_zero=True, meaning=(lambda F, x: F.pow(x, HALF), lambda A, x: A.pow(x, HALF)),
-           known="root", growth="fresh"),
+           zero="all", meaning=(lambda F, x: F.pow(x, HALF), lambda A, x: A.pow(x, HALF)),
+           result="float", known="root", growth="fresh", nearly="tl.sqrt({0})"),
     _unary("rsqrt", "1 / sqrt(x)", lambda x: 1 / np.sqrt(x), "tl.rsqrt({0})", "torch.rsqrt({0})", flops=4.0,
            domain=((0.5, 2),), meaning=(lambda F, x: F.pow(x, -HALF), lambda A, x: A.pow(x, -HALF)),
-           known="root", growth="fresh"),
+           result="float", known="root", growth="fresh"),
     # -- exponentials
     _unary("exp", "e ** x", np.exp, "tl.exp({0})", "torch.exp({0})", flops=4.0,
            meaning=(lambda F, x: F.exp(x), lambda A, x: A.exp(x)),
-           known="exp", growth="fresh"),
+           result="float", known="exponential", growth="fresh"),
     # The shift of a softmax: exp(x - m), where an infinite m counts as no shift: -inf is that of a row that is masked
     # out whole, inf of one that has overflowed, whose logsumexp is inf and no NaN, as in PyTorch.
     Op("exp_sub", "elementwise", 2, "exp(x - m), without NaN where both are the same infinity",
        lambda x, m: np.exp(x - np.where(np.isinf(m), 0.0, m)),
        lambda F, x, m: F.exp(F.sub(x, F.finite(m))), lambda A, x, m: A.exp(A.add(x, A.scale(m, Fraction(-1)))),
        'tl.exp({0} - tl.where(tl.abs({1}) == float("inf"), 0.0, {1}))',
-       "torch.exp({0} - torch.where(torch.isinf({1}), 0.0, {1}))", flops=6.0, domain=TWO_ANY,
-       known="exp", growth="fresh", commutes=False, takes_infinity=False),
+       "torch.exp({0} - torch.where(torch.isinf({1}), 0.0, {1}))", "float", flops=6.0, domain=TWO_ANY,
+       known="exponential", growth="fresh", commutes=False, takes_infinity=False, called=False, shift=True),
     _unary("exp2", "2 ** x", np.exp2, "tl.exp2({0})", "torch.exp2({0})", flops=3.0,
            meaning=(lambda F, x: F.exp(F.mul(x, F.const(LN2))), lambda A, x: A.exp(A.scale(x, LN2))),
-           known="exp", growth="fresh"),
+           result="float", known="exponential", growth="fresh"),
     _unary("log", "natural logarithm", np.log, "tl.log({0})", "torch.log({0})", flops=4.0, domain=((0.5, 4),),
            meaning=(lambda F, x: F.log(x), lambda A, x: A.log(x)),
-           known="exp", growth="fresh"),
+           result="float", known="exponential", growth="fresh"),
     # -- functions that the algebra treats as opaque
-    _unary("abs", "absolute value", np.abs, "tl.abs({0})", "torch.abs({0})", result="same", keeps_zero=True,
+    _unary("abs", "absolute value", np.abs, "tl.abs({0})", "torch.abs({0})", result="same", zero="all",
            known="fn", growth="fresh"),
     _unary("sigmoid", "1 / (1 + exp(-x))", lambda x: 1 / (1 + np.exp(-x)), "tl.sigmoid({0})", "torch.sigmoid({0})",
            flops=12.0,
-           known="fn", growth="fresh"),
+           result="float", known="fn", growth="fresh"),
     _unary("silu", "x * sigmoid(x)", lambda x: x / (1 + np.exp(-x)), "({0} * tl.sigmoid({0}))",
-           "torch.nn.functional.silu({0})", flops=13.0, keeps_zero=True,
+           "torch.nn.functional.silu({0})", flops=13.0, zero="all",
            meaning=(lambda F, x: F.mul(x, F.fn("sigmoid", x)), lambda A, x: A.mul(x, A.fn("sigmoid", x))),
-           known="fn", growth="scaled"),
+           result="float", known="fn", growth="scaled"),
     _unary("relu", "max(x, 0)", lambda x: np.maximum(x, 0),
-           "tl.maximum({0}, 0.0, propagate_nan=tl.PropagateNan.ALL)", "torch.relu({0})", keeps_zero=True,
-           meaning=(lambda F, x: F.extremum("maximum", x, F.const(Fraction(0))),
+           "tl.maximum({0}, 0.0, propagate_nan=tl.PropagateNan.ALL)", "torch.relu({0})", zero="all",
+           meaning=(lambda F, x: F.extremum(x, F.const(Fraction(0)), largest=True),
                     lambda A, x: A.fn("maximum", *A.sort(x, A.const(Fraction(0))))),
-           known="fn", growth="fresh"),
+           result="float", known="fn", growth="fresh"),
     _unary("gelu", "x * Φ(x), the erf form", lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))),
            "(0.5 * {0} * (1.0 + tl.erf({0} * 0.7071067811865476)))", "torch.nn.functional.gelu({0})", flops=20.0,
-           keeps_zero=True,
-           known="fn", growth="fresh"),
+           zero="all",
+           result="float", known="fn", growth="fresh"),
     # Near 0 the quotient of exponentials cancels, so a Taylor polynomial takes over; both agree to 1e-7 at 0.1.
     _unary("tanh", "hyperbolic tangent", np.tanh,
            "tl.where(tl.abs({0}) < 0.1, {0} * (1.0 - {0} * {0} * (1 / 3 - {0} * {0} * (2 / 15))), "
-           "2.0 * tl.sigmoid(2.0 * {0}) - 1.0)", "torch.tanh({0})", flops=20.0, keeps_zero=True,
-           known="fn", growth="fresh"),
+           "2.0 * tl.sigmoid(2.0 * {0}) - 1.0)", "torch.tanh({0})", flops=20.0, zero="all",
+           result="float", known="fn", growth="fresh"),
     Op("maximum", "elementwise", 2, "the larger of x and y", np.maximum,
-       lambda F, x, y: F.extremum("maximum", x, y), lambda A, x, y: A.fn("maximum", *A.sort(x, y)),
-       "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)", "torch.maximum({0}, {1})", "same", domain=TWO_ANY,
-       known="fn", growth="fresh", commutes=True, takes_infinity=True),
+       lambda F, x, y: F.extremum(x, y, largest=True), lambda A, x, y: A.fn("maximum", *A.sort(x, y)),
+       "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)", "torch.maximum({0}, {1})", "same",
+       domain=TWO_ANY, zero="all", known="fn", growth="fresh", commutes=True, takes_infinity=True),
     Op("minimum", "elementwise", 2, "the smaller of x and y", np.minimum,
-       lambda F, x, y: F.extremum("minimum", x, y), lambda A, x, y: A.fn("minimum", *A.sort(x, y)),
-       "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)", "torch.minimum({0}, {1})", "same", domain=TWO_ANY,
-       known="fn", growth="fresh", commutes=True, takes_infinity=True),
+       lambda F, x, y: F.extremum(x, y, largest=False), lambda A, x, y: A.fn("minimum", *A.sort(x, y)),
+       "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)", "torch.minimum({0}, {1})", "same",
+       domain=TWO_ANY, zero="all", known="fn", growth="fresh", commutes=True, takes_infinity=True),
+    _unary("erf", "the error function", _erf, "tl.erf({0})", "torch.erf({0})", flops=16.0, zero="all", result="float",
+           known="fn", growth="fresh"),
+    _unary("sin", "sine", np.sin, "tl.sin({0})", "torch.sin({0})", flops=16.0, zero="all", result="float",
+           known="fn", growth="fresh"),
+    _unary("cos", "cosine", np.cos, "tl.cos({0})", "torch.cos({0})", flops=16.0, result="float",
+           known="fn", growth="fresh"),
+    # Triton's floor and ceil take numbers below 1e-38 for 0.
+    _unary("floor", "the largest whole number that is not above x", lambda x: np.floor(x * 1.0),
+           "tl.where(tl.floor({0}) > {0}, -1.0, tl.floor({0}))", "torch.floor({0})", flops=5.0, zero="all",
+           result="float", known="fn", growth="fresh"),
+    _unary("ceil", "the least whole number that is not below x", lambda x: np.ceil(x * 1.0),
+           "tl.where(tl.ceil({0}) < {0}, 1.0, tl.ceil({0}))", "torch.ceil({0})", flops=4.0, zero="all",
+           result="float", known="fn", growth="fresh"),
+    _unary("round", "the nearest whole number, halves to even", lambda x: np.round(x * 1.0), "round_to_even({0})",
+           "torch.round({0})", flops=10.0, zero="all", result="float", known="fn", growth="fresh", helper=ROUND),
+    _unary("sign", "1, -1, or 0 for 0 and NaN", lambda x: (x > 0) * 1.0 - (x < 0),
+           "tl.where({0} > 0.0, 1.0, tl.where({0} < 0.0, -1.0, 0.0))", "torch.sign({0})", flops=6.0, zero="all",
+           result="float", known="fn", growth="fresh"),
+    _unary("log1p", "log(1 + x), exact near 0", np.log1p, "log1p({0})", "torch.log1p({0})", flops=16.0,
+           domain=((-0.5, 4),), zero="all", result="float", known="fn", growth="fresh", helper=LOG1P),
+    _unary("expm1", "exp(x) - 1, exact near 0", np.expm1, "expm1({0})", "torch.expm1({0})", flops=20.0, zero="all",
+           result="float", known="fn", growth="fresh", helper=EXPM1),
+    _unary("log2", "logarithm to base 2", np.log2, "tl.log2({0})", "torch.log2({0})", flops=4.0, domain=((0.5, 4),),
+           meaning=(lambda F, x: F.mul(F.log(x), F.const(1 / LN2)), lambda A, x: A.scale(A.log(x), 1 / LN2)),
+           result="float", known="exponential", growth="fresh"),
+    Op("power", "elementwise", 2, "x ** y", lambda x, y: np.power(x * 1.0, y), *_fn("power"),
+       "power({0}, {1})", "torch.pow({0}, {1})", "float", flops=32.0, domain=((0.5, 2), (-2, 2)),
+       known="fn", growth="fresh", commutes=False, takes_infinity=False, helper=POWER),
+    Op("remainder", "elementwise", 2, "x - floor(x / y) · y, with the sign of y", lambda x, y: np.remainder(x * 1.0, y),
+       *_fn("remainder"), "remainder({0}, {1})", "torch.remainder({0}, {1})", "float", flops=32.0,
+       domain=((-2, 2), (0.5, 2)), zero="first", degree="same",
+       known="fn", growth="fresh", commutes=False, takes_infinity=False, symbol="%",
+       exact=operator.mod, helper=REMAINDER),
+    Op("floor_divide", "elementwise", 2, "x / y, rounded down", lambda x, y: np.floor_divide(x * 1.0, y),
+       *_fn("floor_divide"), "floor_divide({0}, {1})", "torch.floor_divide({0}, {1})", "float", flops=32.0,
+       domain=((-2, 2), (0.5, 2)), zero="first",
+       known="fn", growth="fresh", commutes=False, takes_infinity=False, symbol="//",
+       exact=lambda x, y: Fraction(x // y), helper=FLOOR_DIVIDE),
     # -- masks
-    _compare("lt", "<", np.less, lambda A, x, y: A.fn("lt", x, y), commutes=False),
-    _compare("le", "<=", np.less_equal, lambda A, x, y: A.fn("le", x, y), commutes=False),
-    _compare("gt", ">", np.greater, lambda A, x, y: A.fn("lt", y, x), commutes=False),
-    _compare("ge", ">=", np.greater_equal, lambda A, x, y: A.fn("le", y, x), commutes=False),
-    _compare("eq", "==", np.equal, lambda A, x, y: A.fn("eq", *A.sort(x, y)), commutes=True),
-    _compare("ne", "!=", np.not_equal, lambda A, x, y: A.fn("ne", *A.sort(x, y)), commutes=True),
+    _compare("lt", "<", np.less, lambda F, x, y: F.less(x, y), lambda A, x, y: A.fn("lt", x, y),
+             order=Order(strict=True, turned=False)),
+    _compare("le", "<=", np.less_equal, lambda F, x, y: ~F.less(y, x), lambda A, x, y: A.fn("le", x, y),
+             order=Order(strict=False, turned=False)),
+    _compare("gt", ">", np.greater, lambda F, x, y: F.less(y, x), lambda A, x, y: A.fn("lt", y, x),
+             order=Order(strict=True, turned=True)),
+    _compare("ge", ">=", np.greater_equal, lambda F, x, y: ~F.less(x, y), lambda A, x, y: A.fn("le", y, x),
+             order=Order(strict=False, turned=True)),
+    _compare("eq", "==", np.equal, lambda F, x, y: F.equal(x, y), lambda A, x, y: A.fn("eq", *A.sort(x, y))),
+    _compare("ne", "!=", np.not_equal, lambda F, x, y: ~F.equal(x, y), lambda A, x, y: A.fn("ne", *A.sort(x, y))),
     Op("and", "elementwise", 2, "both masks", np.logical_and, lambda F, x, y: x & y,
-       lambda A, x, y: A.fn("and", *A.sort(x, y)), "({0} & {1})", "({0} & {1})", "bool", domain=TWO_ANY,
-       known="exactly", growth="fresh", commutes=True, takes_infinity=False),
+       lambda A, x, y: A.fn("and", *A.sort(x, y)), "({0} & {1})", "({0} & {1})", "bool", domain=TWO_ANY, zero="either",
+       known="exactly", growth="fresh", commutes=True, takes_infinity=False,
+       symbol="and", called=False, masks=(0, 1)),
     Op("or", "elementwise", 2, "either mask", np.logical_or, lambda F, x, y: x | y,
-       lambda A, x, y: A.fn("or", *A.sort(x, y)), "({0} | {1})", "({0} | {1})", "bool", domain=TWO_ANY,
-       known="exactly", growth="fresh", commutes=True, takes_infinity=False),
+       lambda A, x, y: A.fn("or", *A.sort(x, y)), "({0} | {1})", "({0} | {1})", "bool", domain=TWO_ANY, zero="all",
+       known="exactly", growth="fresh", commutes=True, takes_infinity=False,
+       symbol="or", called=False, masks=(0, 1)),
+    _unary("isnan", "x is no number, a mask", np.isnan, "({0} != {0})", "torch.isnan({0})", result="bool",
+           meaning=(lambda F, x: F.mask("isnan", x), lambda A, x: A.fn("isnan", x)), known="mask", growth="fresh"),
+    Op("xor", "elementwise", 2, "one mask and not the other", np.logical_xor, lambda F, x, y: x ^ y,
+       lambda A, x, y: A.fn("xor", *A.sort(x, y)), "({0} ^ {1})", "({0} ^ {1})", "bool", domain=TWO_ANY, zero="all",
+       known="exactly", growth="fresh", commutes=True, takes_infinity=False, masks=(0, 1)),
+    _unary("not", "where the mask does not hold", np.logical_not, "(~{0})", "(~{0})", result="bool",
+           meaning=(lambda F, x: ~x, lambda A, x: A.fn("not", x)), known="exactly", growth="fresh",
+           symbol="not", called=False, masks=(0,)),
     Op("where", "elementwise", 3, "x where the mask holds, else y", np.where, lambda F, c, x, y: F.where(c, x, y),
        lambda A, c, x, y: A.fn("where", c, x, y), "tl.where({0}, {1}, {2})", "torch.where({0}, {1}, {2})", "branches",
        domain=((-2, 2), (-2, 2), (-2, 2)),
-       known="exactly", growth="total", commutes=False, takes_infinity=True),
+       known="exactly", growth="total", commutes=False, takes_infinity=True, masks=(0,)),
     # -- leaves
     Op("index", "leaf", 0, "the position along an axis", lambda n: np.arange(n), lambda F, a: F.index(a),
        lambda A, a: A.index(a), "{0}", "torch.arange({0})", "int", flops=0.0,
        known="exactly", growth="none", commutes=False, takes_infinity=False),
     Op("size", "leaf", 0, "the size of an axis, as a number", lambda n: np.float64(n), lambda F, a: F.size(a),
        lambda A, a: A.size(a), "{0}", "{0}", "float", flops=0.0,
-       known="exactly", growth="none", commutes=False, takes_infinity=False),
+       known="exactly", growth="none", commutes=False, takes_infinity=False, called=False),
     Op("rename", "rename", 1, "the same data with other axis names", lambda x: x, lambda F, x: x,
        lambda A, x, names: A.rename(x, names), "{0}", "{0}", "same", flops=0.0, degree="first",
        known="exactly", growth="first", commutes=False, takes_infinity=False),
     # -- reductions
     Op("sum", "reduction", 1, "sum over axes", np.sum, lambda F, x, axes: F.sum(x, axes),
        lambda A, x, axes: A.sum(x, axes), "tl.sum({0}, axis={1})", "torch.sum({0}, dim={1})", "same", degree="first",
-       known="exactly", growth="first", commutes=False, takes_infinity=False),
-    Op("max", "reduction", 1, "maximum over axes", np.max, lambda F, x, axes: F.reduce_extremum("max", x, axes),
+       known="exactly", growth="first", commutes=False, takes_infinity=False, identity=0.0, joins="add"),
+    Op("max", "reduction", 1, "maximum over axes", np.max, lambda F, x, axes: F.reduce_extremum(x, axes, largest=True),
        lambda A, x, axes: A.extremum("max", x, axes), "largest({0}, {1})", "torch.amax({0}, dim={1})", "same",
-       known="max", growth="all", commutes=False, takes_infinity=False),
-    Op("min", "reduction", 1, "minimum over axes", np.min, lambda F, x, axes: F.reduce_extremum("min", x, axes),
+       known="extremum", growth="all", commutes=False, takes_infinity=False,
+       identity=-INF, joins="maximum"),
+    Op("min", "reduction", 1, "minimum over axes", np.min, lambda F, x, axes: F.reduce_extremum(x, axes, largest=False),
        lambda A, x, axes: A.extremum("min", x, axes), "least({0}, {1})", "torch.amin({0}, dim={1})", "same",
-       known="max", growth="all", commutes=False, takes_infinity=False),
+       known="extremum", growth="all", commutes=False, takes_infinity=False,
+       identity=INF, joins="minimum"),
     Op("dot", "contraction", 2, "multiply, then sum over axes", lambda x, y, axis: np.sum(x * y, axis=axis),
        lambda F, x, y, axes: F.dot(x, y, axes), lambda A, x, y, axes: A.sum(A.mul(x, y), axes),
-       "tl.dot({0}, {1})", "torch.matmul({0}, {1})", "float", flops=2.0, domain=TWO_ANY, degree="add",
-       known="exactly", growth="product", commutes=True, takes_infinity=False),
+       "tl.dot({0}, {1})", "torch.matmul({0}, {1})", "float", flops=2.0, domain=TWO_ANY, zero="either", degree="add",
+       known="exactly", growth="product", commutes=True, takes_infinity=False, identity=0.0, joins="add"),
 ]  # fmt: skip
 
 OPS: Mapping[str, Op] = {row.name: row for row in _ROWS}
 """Every primitive operator by name. Derived operators (softmax, ...) are rows of `ir.derived.DERIVED`."""
-
-IDENTITY: Mapping[str, float] = {"sum": 0.0, "dot": 0.0, "max": -INF, "min": INF}
-"""The neutral element of each reduction: what masked-out lanes and empty accumulators hold."""
 
 
 def result_type(op: Op, types: tuple[Type, ...]) -> Type:

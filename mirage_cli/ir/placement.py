@@ -118,7 +118,7 @@ class _Attempt:
         for a in e.values:
             if a in self.earliest:
                 first = max(first, self.earliest[a])
-            elif e.op == "exp_sub" and a == e.args[1] and a in self.online and self.inside(e.out):
+            elif OPS[e.op].shift and a == e.args[1] and a in self.online and self.inside(e.out):
                 first = max(first, self.home[a])
             elif self.depends_on_partial(a):
                 raise InexpressibleError("uses a partial result")
@@ -243,7 +243,7 @@ class _Attempt:
     def degree(self, e: Eqn, known: dict[str, dict[str, int]], i: int) -> dict[str, int]:
         live = {m for m in self.online if self.home.get(m) == i}
         used = {a for a in e.values if a in live}
-        if e.op == "exp_sub" and used == {e.args[1]}:
+        if OPS[e.op].shift and used == {e.args[1]}:
             self.bad |= {m for m, g in self._get(known, e.args[0]).items() if g}
             return {str(e.args[1]): 1}
         self.bad |= used  # a running maximum may be read in its loop by exp_sub alone

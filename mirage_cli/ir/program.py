@@ -220,9 +220,8 @@ def equation(
     arguments. Callers that read users' files check first and say where.
     """
     row = OPS[op]
-    expected = 2 if op == "pow" else row.arity
-    if len(args) != expected:
-        raise ValueError(f"{op} takes {expected} arguments, not {len(args)}")
+    if len(args) != row.arity:
+        raise ValueError(f"{op} takes {row.arity} arguments, not {len(args)}")
     dims: set[str] = set()
     types: list[Type] = []
     for a in args:

@@ -16,7 +16,7 @@ import numpy as np
 
 from mirage_cli.ir.access import parse_index
 from mirage_cli.ir.mugraph import Kernel
-from mirage_cli.ir.ops import IDENTITY, OPS
+from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import Arg, Eqn
 
@@ -60,7 +60,7 @@ def limits(kernel: Kernel, loop: Loop) -> tuple[Limit, ...]:
     reader = _Reader(kernel, loop.dims[0])
     found: list[Limit] = []
     for e in loop.steps:
-        if isinstance(e, Eqn) and e.op in ("lt", "le", "gt", "ge"):
+        if isinstance(e, Eqn) and OPS[e.op].order:
             limit = reader.limit(e)
             if limit is not None and idle(loop, e.out):
                 found.append(limit)
@@ -98,7 +98,7 @@ def idle(loop: Loop, mask: str) -> bool:
             continue
         value = known_value(e, known)
         if e.out in accumulators:
-            if value != IDENTITY[e.op]:
+            if value != OPS[e.op].identity:
                 return False
         elif value is not None:
             known[e.out] = value
@@ -108,23 +108,22 @@ def idle(loop: Loop, mask: str) -> bool:
 def known_value(e: Eqn, known: Mapping[str, float]) -> float | None:
     """What an equation gives, where that follows from the values that are known."""
     args = [known.get(a) if isinstance(a, str) else float(a) for a in e.args]
+    row = OPS[e.op]
     if e.op == "where":
         return None if args[0] is None else args[1] if args[0] else args[2]
-    if e.op in ("mul", "dot", "and") and 0.0 in args:
+    if row.zero == "either" and 0.0 in args:
         return 0.0
-    if e.op == "exp_sub" and args[0] == -inf:
+    if row.shift and args[0] == -inf:
         return 0.0
-    if e.op in ("add", "sub") and args[0] == -inf:
-        return -inf
-    if e.op == "add" and args[1] == -inf:
+    if any(a == -inf and c > 0 for a, c in zip(args, row.linear, strict=False)):
         return -inf
     if any(a is None for a in args):
         return None
-    if OPS[e.op].kind == "elementwise":
+    if row.kind == "elementwise":
         with np.errstate(all="ignore"):
-            value = float(OPS[e.op].ref(*args))
+            value = float(row.ref(*args))
         return None if isnan(value) else value
-    if e.op in ("max", "min") or (e.op == "sum" and args[0] == 0.0):
+    if row.extremum or (e.op == "sum" and args[0] == 0.0):
         return args[0]
     return None
 
@@ -161,12 +160,13 @@ class _Reader:
     def limit(self, e: Eqn) -> Limit | None:
         """A comparison as a limit of the loop's position, if it is one."""
         left, right = (linear(a, self.eqns, self.steady) for a in e.args)
-        if left is None or right is None:
+        order = OPS[e.op].order
+        if order is None or left is None or right is None:
             return None
-        if e.op in ("gt", "ge"):
+        if order.turned:
             left, right = right, left
         zero_at_most = left.plus(right, -1)  # mask: this is <= 0
-        if e.op in ("lt", "gt"):
+        if order.strict:
             zero_at_most = Linear(zero_at_most.terms, zero_at_most.constant + 1)
         factor = dict(zero_at_most.terms).get(("index", self.dim), 0)
         if abs(factor) != 1:

@@ -1,21 +1,18 @@
 """The baselines of attention, PyTorch's and FlashInfer's, where a program's equations are one.
 
-What is looked for is O = Σ_s softmax_s(scale · Σ_d Q·K, causally masked or not) · V in the program lowered to primitive
-operators, whatever its axes and values are called. Q, K and V may be computed; the program's own text computes them.
+Q, K and V may be computed; the program's own text computes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from math import inf, prod
+from math import prod
 
 from mirage_cli.codegen.torch_source import torch_source
-from mirage_cli.ir.derived import lower
-from mirage_cli.ir.program import Arg, Eqn, Program, Tensor, live_eqns
+from mirage_cli.ir.attention import Attention, Dims, find_attention, without
+from mirage_cli.ir.program import Program, Tensor, live_eqns
 
-Dims = tuple[str, ...]
-At = Callable[[Arg], Eqn]
 _SDPA = "attend = torch.nn.functional.scaled_dot_product_attention"
 
 
@@ -101,26 +98,6 @@ wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD", use_te
 second is for one position alone."""
 MOST_SHARING = 64
 """Query heads that may share a head of keys. An axis that is longer counts positions."""
-NOTHING = Eqn("", "", (), (), (), "float")
-"""The equation of an input or a number."""
-
-
-@dataclass(frozen=True, slots=True)
-class Attention:
-    """Q, K, V; the axes (batch, rows, keys, inner, outer); the scale; the query's axis of a causal mask, or ()."""
-
-    values: Dims
-    axes: tuple[Dims, Dims, Dims, Dims, Dims]
-    scale: float
-    positions: Dims
-
-    @property
-    def heads(self) -> tuple[Dims, ...]:
-        """The choices of axes of Q that can be heads which share keys; all other rows count as positions."""
-        rows = self.axes[1]
-        if self.positions:
-            return (_without(rows, self.positions),)
-        return (), *(rows[:n] for n in range(1, len(rows) + 1))
 
 
 def sdpa_source(program: Program, backend: str = "sdpa") -> str | None:
@@ -164,65 +141,6 @@ def flashinfer_sources(program: Program) -> dict[str, str]:
     return sources
 
 
-def find_attention(program: Program) -> Attention | None:
-    lowered = lower(program)
-    eqns = {e.out: e for e in lowered.eqns}
-    dims = {name: x.dims for name, x in lowered.values().items()}
-
-    def at(a: Arg) -> Eqn:
-        return eqns.get(a, NOTHING) if isinstance(a, str) else NOTHING
-
-    last = at(lowered.outputs[0].name)
-    for weights, v in (last.args, last.args[::-1]) if last.op == "dot" and len(lowered.outputs) == 1 else ():
-        product, scale, mask = _scores(_softmaxed(weights, {*last.axes}, at), at)
-        for q, k in (product.args, product.args[::-1]) if product.op == "dot" else ():
-            if not (isinstance(q, str) and isinstance(k, str) and isinstance(v, str)):
-                continue
-            keys, inner = last.axes, product.axes
-            batch = _without(dims[k], keys, inner)
-            rows = _without(dims[q], batch, inner)
-            outer = _without(dims[v], batch, keys)
-            named = {*keys} <= {*dims[k]} & {*dims[v]} and {*batch} <= {*dims[q]} & {*dims[v]}
-            if named and not {*keys, *outer} & {*rows} and (not mask or (mask[0] in rows and mask[1:] == keys)):
-                return Attention((q, k, v), (batch, rows, keys, inner, outer), scale, mask[:1])
-    return None
-
-
-def _softmaxed(weights: Arg, keys: set[str], at: At) -> Arg:
-    """exp(x) / sum(exp(x)), with or without max(x) subtracted --> x. Anything else --> 0."""
-    quotient = at(weights)
-    if quotient.op != "div" or at(quotient.args[0]).op != "exp" or not _reduces(quotient, "sum", keys, at):
-        return 0.0
-    x = at(quotient.args[0]).args[0]
-    return at(x).args[0] if at(x).op == "sub" and _reduces(at(x), "max", keys, at) else x
-
-
-def _reduces(e: Eqn, op: str, axes: set[str], at: At) -> bool:
-    """Whether the second argument is this reduction of the first."""
-    r = at(e.args[1])
-    return r.op == op and r.args == e.args[:1] and {*r.axes} == axes
-
-
-def _scores(x: Arg, at: At) -> tuple[Eqn, float, Dims]:
-    """Takes numbers and a causal mask off: (what is left, the scale, (the query's axis, the key's axis) or ())."""
-    e, scale, mask = at(x), 1.0, ()
-    while e.op in ("mul", "div", "where"):
-        if e.op == "where":
-            seen = at(e.args[0])
-            sides = [at(a) for a in (seen.args if seen.op == "ge" else seen.args[::-1])]
-            if mask or e.args[2] != -inf or seen.op not in ("ge", "le") or any(s.op != "index" for s in sides):
-                break
-            mask = (*sides[0].axes, *sides[1].axes)
-            e = at(e.args[1])
-        else:
-            x, number = e.args if isinstance(e.args[0], str) else e.args[::-1]
-            if isinstance(number, str) or number <= 0 or (e.op == "div" and x != e.args[0]):
-                break
-            scale = scale * float(number) if e.op == "mul" else scale / float(number)
-            e = at(x)
-    return e, scale, mask
-
-
 @dataclass(frozen=True, slots=True)
 class _Call:
     """How the axes of attention become those of a call: batch, query heads, key heads and positions."""
@@ -237,7 +155,7 @@ class _Call:
         """shared: the axes of the queries that are heads which share keys."""
         batch, rows = found.axes[:2]
         lead, heads = (batch[:1], batch[1:]) if len(batch) > 1 else ((), batch)
-        return _Call(lead, heads + shared, heads, _without(rows, shared))
+        return _Call(lead, heads + shared, heads, without(rows, shared))
 
 
 def _operands(program: Program, found: Attention, groups: Iterable[tuple[Dims, ...]]) -> tuple[str, list[Tensor]]:
@@ -312,7 +230,3 @@ def _flashinfer_source(program: Program, found: Attention, call: _Call, plan: st
 
 def _places(have: Dims, want: Dims) -> tuple[int, ...]:
     return tuple(have.index(d) for d in want)
-
-
-def _without(dims: Iterable[str], *others: Dims) -> Dims:
-    return tuple(d for d in dims if not any(d in o for o in others))

@@ -60,7 +60,7 @@ class Expansion:
         """
         steps = [(n.origin, s) for _, n in self.chosen for s in n.steps]
         return all(a in own for _, s in steps if s.op == "dot" for a in s.args) and not any(
-            origin == "algebra" and s.op == "sub" for origin, s in steps
+            origin == "algebra" and -1 in OPS[s.op].linear[1:] for origin, s in steps
         )
 
     @cached_property

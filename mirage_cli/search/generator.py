@@ -276,7 +276,7 @@ class _Search:
             if s.op == "dot":
                 products += OPS["dot"].flops * space
             else:  # by a number it multiplies
-                others += OPS["mul" if s.op == "div" and len(operands) < 2 else s.op].flops * space
+                others += OPS[(len(operands) < 2 and OPS[s.op].by_number) or s.op].flops * space
         return max(products / self.target.tensor_flops_per_us, others / (self.target.fp32_flops_per_us * cost.SIMD))
 
     def time_for(self, targets: tuple[Form, ...]) -> float:

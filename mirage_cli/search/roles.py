@@ -278,7 +278,7 @@ def _merge(
         for m, g in degrees[n].items():
             for i in range(abs(g)):
                 part = emit(f"{n}_{m}_{i}", "mul" if g > 0 else "div", part, f"{m}_scale")
-        emit(n, ops[n] if ops[n] in ("max", "min") else "sum", part, over=(chunk,))
+        emit(n, ops[n] if OPS[ops[n]].extremum else "sum", part, over=(chunk,))
     return loads, tuple(body)
 
 

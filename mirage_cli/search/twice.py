@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.ops import OPS
 
 Sums = frozenset[tuple[str, str]]
 """The sums that a value rests on: their names, and the kernels that have added them up."""
@@ -20,7 +21,7 @@ def summed_twice(graph: MuGraph) -> bool:
     for k in graph.kernels:
         behind = {x.out: memory.get(x.buffer, frozenset()) for x in k.loads}
         for e in k.body:
-            if e.op == "exp_sub" and _apart(*(behind.get(a, frozenset()) for a in e.args if isinstance(a, str))):
+            if OPS[e.op].shift and _apart(*(behind.get(a, frozenset()) for a in e.args if isinstance(a, str))):
                 return True
             own = {(e.out, k.name)} if e.op in ("sum", "dot") else set[tuple[str, str]]()
             behind[e.out] = frozenset(own).union(*(behind[a] for a in e.values))

@@ -172,8 +172,10 @@ def _elementwise(
     for e in eqns:
         space = _space(e)
         operand = rows.get(frozenset(space), ())
-        multiplied = e.op == "div" and not isinstance(e.args[1], str) and exact_inverse(e.args[1]) is not None
-        operations = OPS["mul" if multiplied else e.op].flops + CONVERSION * bool(operand and loads & set(e.values))
+        by_number = OPS[e.op].by_number
+        if by_number and (isinstance(e.args[1], str) or exact_inverse(e.args[1]) is None):
+            by_number = ""
+        operations = OPS[by_number or e.op].flops + CONVERSION * bool(operand and loads & set(e.values))
         found[space, operand] += operations
     return tuple((space, operations, operand) for (space, operand), operations in found.items())
 

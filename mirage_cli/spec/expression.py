@@ -11,15 +11,15 @@ import difflib
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import TypeVar
 
 import numpy as np
 
 from mirage_cli.ir.access import Index, index, plain
-from mirage_cli.ir.derived import DERIVED, derived_equation
-from mirage_cli.ir.ops import OPS, Number
+from mirage_cli.ir.derived import DERIVED, Derived, derived_equation
+from mirage_cli.ir.ops import MAX_BITS, OPS, Number, Op, bits
 from mirage_cli.ir.program import Arg, Builder, Eqn, Tensor, equation, tensor_type
 
 T = TypeVar("T")
@@ -27,8 +27,6 @@ Report = Callable[[int, int, str, str | None], None]
 Place = Callable[[int, int], tuple[int, int]]
 """From a row (from 1) and a column (from 0) of the program's text to a line and a column (from 1) of the file."""
 MAX_DEPTH = 100
-MAX_BITS = 4096
-"""Of an exact number's numerator or denominator; larger ones become float64."""
 MAX_NUMBER = Fraction(sys.float_info.max)
 MAX_INTEGER = (1 << 63) - 1
 MAX_EXPONENT = 1 << 20
@@ -38,14 +36,19 @@ MAX_AXES = 12
 MAX_NEAR, MAX_NAMES = 64, 200
 """Longer names than this are not compared with the valid ones, nor with more of them than this."""
 
-BINARY: Mapping[type[ast.operator], str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div"}
-COMPARE: Mapping[type[ast.cmpop], str] = {
-    ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne",
-}  # fmt: skip
-INTERNAL = {"exp_sub", "size", "add", "sub", "mul", "div", "pow", *COMPARE.values(), "and", "or"}
+
+def _symbol(row: Op) -> type[ast.AST]:
+    """What Python reads an operator's symbol as."""
+    e = ast.parse(f"{row.symbol} a" if row.arity == 1 else f"a {row.symbol} b", mode="eval").body
+    assert isinstance(e, ast.UnaryOp | ast.BinOp | ast.BoolOp | ast.Compare), f"row {row.name}"
+    return type(e.ops[0] if isinstance(e, ast.Compare) else e.op)
+
+
+SYMBOLS: Mapping[type[ast.AST], str] = {_symbol(row): row.name for row in OPS.values() if row.symbol}
+"""The operators that are written with symbols."""
 CONSTANTS: Mapping[str, str] = {"inf": "infinity", "__debug__": "a constant of Python"}
 """What nothing else can be called."""
-FUNCTIONS = sorted({name for name in OPS if name not in INTERNAL} | set(DERIVED))
+FUNCTIONS = sorted({name for name, row in OPS.items() if row.called} | set(DERIVED))
 """Every function of the language."""
 
 
@@ -158,21 +161,18 @@ class ProgramReader:
                 return self.literal(e)
             case ast.Name():
                 return self.name(e)
-            case ast.UnaryOp(op=ast.USub()):
-                x = self.number_or_float(e.operand, depth)
-                return self.emit(e, "neg", (x,), out)
             case ast.UnaryOp(op=ast.UAdd()):
                 return self.number_or_float(e.operand, depth)
-            case ast.BinOp() if type(e.op) in BINARY:
-                args = self.each(self.number_or_float, (e.left, e.right), depth)
-                return self.emit(e, BINARY[type(e.op)], tuple(args), out)
             case ast.BinOp(op=ast.Pow()):
                 return self.power(e, out, depth)
+            case ast.UnaryOp() if type(e.op) in SYMBOLS:
+                return self.elementwise(e, SYMBOLS[type(e.op)], (e.operand,), out, depth)
+            case ast.BinOp() if type(e.op) in SYMBOLS:
+                return self.elementwise(e, SYMBOLS[type(e.op)], (e.left, e.right), out, depth)
             case ast.Compare():
                 return self.comparison(e, out, depth)
             case ast.BoolOp():
-                op = "and" if isinstance(e.op, ast.And) else "or"
-                return self.chain(e, op, self.each(self.mask, e.values, depth), out)
+                return self.chain(e, SYMBOLS[type(e.op)], self.each(self.mask, e.values, depth), out)
             case ast.Call():
                 return self.call(e, out, depth)
             case ast.Subscript():
@@ -224,9 +224,16 @@ class ProgramReader:
             raise self.fail(e, "a mask is needed here, such as `index(a) >= index(b)`")
         return x
 
+    def elementwise(self, e: ast.AST, op: str, args: Sequence[ast.expr], out: str | None, depth: int) -> Arg:
+        masks = [args[i] for i in OPS[op].masks]
+        read = self.each(lambda a, d: (self.mask if a in masks else self.number_or_float)(a, d), args, depth)
+        return self.emit(e, op, tuple(read), out)
+
     def emit(self, e: ast.AST, op: str, args: tuple[Arg, ...], out: str | None) -> Arg:
         """An elementwise operator; worked out here where all arguments are numbers."""
         if not any(isinstance(a, str) for a in args):
+            if OPS[op].result == "bool":
+                raise self.fail(e, "this asks about numbers alone, whose answer is known")
             return self.fold(e, op, tuple(a for a in args if not isinstance(a, str)))
         return self.append(e, op, args, (), out)
 
@@ -249,9 +256,15 @@ class ProgramReader:
         numbers = [a for a in args if isinstance(a, Fraction)]
         if any(abs(a) > MAX_NUMBER for a in numbers):
             raise self.fail(e, "a number here is beyond float64, whose largest is about 1.8e308")
-        if op == "pow" and any(abs(a) > MAX_EXPONENT for a in numbers):
+        if op in OPS and any(
+            isinstance(a, Fraction) and abs(a) > MAX_EXPONENT for a in map(args.__getitem__, OPS[op].numbers)
+        ):
             raise self.fail(e, f"an exponent is at most {MAX_EXPONENT}, either way")
-        integers = op in COMPARE.values() and any(isinstance(a, str) and self.type_of(a) == "int" for a in args)
+        integers = (
+            op in OPS
+            and OPS[op].result == "bool"
+            and any(isinstance(a, str) and self.type_of(a) == "int" for a in args)
+        )
         if integers and any(abs(a) > MAX_INTEGER for a in numbers):
             raise self.fail(e, "the number compared with an integer is beyond 64 bits")
 
@@ -264,8 +277,8 @@ class ProgramReader:
     def fold(self, e: ast.AST, op: str, args: tuple[Number, ...]) -> Number:
         """Arithmetic on numbers: exact where it is rational, else in float64."""
         try:
-            exact = _exact(op, args)
-            if exact is not None and _bits(exact) <= MAX_BITS:
+            exact = _exact(OPS[op], args)
+            if exact is not None and bits(exact) <= MAX_BITS:
                 return exact
             with np.errstate(all="ignore"):
                 result = float(OPS[op].ref(*(float(a) for a in args)) if exact is None else exact)
@@ -288,18 +301,18 @@ class ProgramReader:
             if not isinstance(x, Fraction) or x <= 0:
                 raise self.fail(e, "the base must be positive where the exponent is a tensor")
             return self.emit(e, "exp", (self.emit(e, "mul", (y, Fraction(math.log(x))), None),), out)
-        return self.emit(e, "exp", (self.emit(e, "mul", (y, self.emit(e, "log", (x,), None)), None),), out)
+        return self.emit(e, "power", (x, y), out)
 
     def comparison(self, e: ast.Compare, out: str | None, depth: int) -> Arg:
         sides = self.each(self.number_or_float, (e.left, *e.comparators), depth)
         parts: list[Arg] = []
         for op, x, y in zip(e.ops, sides[:-1], sides[1:], strict=True):
-            if type(op) not in COMPARE:
+            if type(op) not in SYMBOLS:
                 raise self.fail(e, "the comparisons are < <= > >= == !=")
             if not isinstance(x, str) and not isinstance(y, str):
                 raise self.fail(e, "this compares two numbers, whose answer is known")
-            parts.append(self.append(e, COMPARE[type(op)], (x, y), (), out if len(e.ops) == 1 else None))
-        return self.chain(e, "and", parts, out) if len(parts) > 1 else parts[0]
+            parts.append(self.append(e, SYMBOLS[type(op)], (x, y), (), out if len(e.ops) == 1 else None))
+        return self.chain(e, SYMBOLS[ast.And], parts, out) if len(parts) > 1 else parts[0]
 
     def chain(self, e: ast.AST, op: str, parts: list[Arg], out: str | None) -> Arg:
         result = parts[0]
@@ -331,11 +344,7 @@ class ProgramReader:
             return self.reduction(e, op, out, depth)
         row = OPS[op]
         self.count(e, row.arity, row.arity, f"{op} takes {row.arity} argument{'s' if row.arity > 1 else ''}", depth)
-        if op == "where":
-            mask = e.args[0]
-            args = self.each(lambda a, d: (self.mask if a is mask else self.number_or_float)(a, d), e.args, depth)
-            return self.append(e, op, tuple(args), (), out)
-        return self.emit(e, op, tuple(self.each(self.number_or_float, e.args, depth)), out)
+        return self.elementwise(e, op, e.args, out, depth)
 
     def count(self, e: ast.Call, least: int, most: float, usage: str, depth: int) -> None:
         if not least <= len(e.args) <= most:
@@ -400,18 +409,34 @@ class ProgramReader:
 
     def derived(self, e: ast.Call, op: str, out: str | None, depth: int) -> Arg:
         row = DERIVED[op]
-        form = f"{op}(x, axis, ...{', ' + row.option[0] + '=' + str(row.option[1]) if row.option else ''})"
-        self.count(e, 2, math.inf, f"the form is {form}", depth)
+        usage, names = f"the form is {row.form}", [name for name, _ in row.options]
+        most = math.inf if row.over_axes else 1 + len(names)
+        self.count(e, 2 if row.over_axes else 1, most, usage, depth)
         (x,) = self.tensors(e, 1, op, depth)
-        args: tuple[Arg, ...] = (x,)
+        given = {} if row.over_axes else dict(zip(names, e.args[1:], strict=False))
         for k in e.keywords:
-            if row.option is None or k.arg != row.option[0]:
-                raise self.fail(k, f"{op} takes no argument called {k.arg}; the form is {form}")
-            number = self.value(k.value, None, depth + 1)
-            if isinstance(number, str) or not isinstance(number, Fraction) or number < 0:
-                raise self.fail(k.value, f"{k.arg} is a number that is not negative")
-            args = (x, number)
-        return self.append(e, op, args, self.axes(e.args[1:], self.builder.known[x].dims), out)
+            if k.arg not in names:
+                raise self.fail(k, f"{op} takes no argument called {k.arg}; {usage}")
+            if k.arg in given:
+                raise self.fail(k, f"{k.arg} is given twice; {usage}")
+            given[k.arg] = k.value
+        numbers: list[Number] = []
+        for name, default in row.options:
+            if name in given:
+                numbers.append(self.option(given[name], name, row, depth))
+            elif default is None:
+                raise self.fail(e, f"{name} is missing; {usage}")
+            else:
+                numbers.append(Fraction(default))
+        args = (x, *numbers[: max((i + 1 for i, name in enumerate(names) if name in given), default=0)])
+        axes = self.axes(e.args[1:], self.builder.known[x].dims) if row.over_axes else ()
+        return self.append(e, op, args, axes, out)
+
+    def option(self, e: ast.expr, name: str, row: Derived, depth: int) -> Number:
+        number = self.value(e, None, depth + 1)
+        if isinstance(number, str) or not (row.any_sign or (isinstance(number, Fraction) and number >= 0)):
+            raise self.fail(e, f"{name} is a number{'' if row.any_sign else ' that is not negative'}")
+        return number
 
     def rename(self, e: ast.Call, out: str | None, depth: int) -> Arg:
         self.count(e, 1, 1, "the form is rename(x, old=new)", depth)
@@ -504,24 +529,6 @@ def _assigned(node: ast.AST) -> set[str]:
     return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
-def _exact(op: str, args: tuple[Number, ...]) -> Fraction | None:
+def _exact(row: Op, args: tuple[Number, ...]) -> Fraction | None:
     """The result where it is rational and not too long to write down."""
-    match op, args:
-        case "add", (Fraction() as x, Fraction() as y):
-            return x + y
-        case "sub", (Fraction() as x, Fraction() as y):
-            return x - y
-        case "mul", (Fraction() as x, Fraction() as y):
-            return x * y
-        case "div", (Fraction() as x, Fraction() as y):
-            return x / y
-        case "neg", (Fraction() as x,):
-            return -x
-        case "pow", (Fraction() as x, Fraction() as y) if y.denominator == 1 and _bits(x) * abs(y) <= MAX_BITS:
-            return x**y.numerator
-        case _:
-            return None
-
-
-def _bits(x: Fraction) -> int:
-    return max(x.numerator.bit_length(), x.denominator.bit_length())
+    return row.exact(*args) if row.exact and all(isinstance(a, Fraction) for a in args) else None

@@ -81,6 +81,8 @@ class Value:
     __sub__, __rsub__ = _binary(ast.Sub)
     __mul__, __rmul__ = _binary(ast.Mult)
     __truediv__, __rtruediv__ = _binary(ast.Div)
+    __floordiv__, __rfloordiv__ = _binary(ast.FloorDiv)
+    __mod__, __rmod__ = _binary(ast.Mod)
     __pow__, __rpow__ = _binary(ast.Pow)
     __lt__, __le__, __gt__, __ge__ = _mask(ast.Lt()), _mask(ast.LtE()), _mask(ast.Gt()), _mask(ast.GtE())
     __eq__, __ne__ = _mask(ast.Eq()), _mask(ast.NotEq())  # type: ignore[assignment]

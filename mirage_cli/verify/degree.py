@@ -19,9 +19,9 @@ from mirage_cli.ir.program import Arg, Eqn, Program
 from mirage_cli.verify.residues import MODULI, Levels
 
 ASSUMPTIONS = {
-    "exp": "powers of ω behave as independent where exponents differ",
+    "exponential": "powers of ω behave as independent where exponents differ",
     "root": "roots behave as random functions",
-    "max": "max and min are known as associative, commutative operations alone",
+    "extremum": "max and min are known as associative, commutative operations alone",
     "mask": "comparisons are known as functions alone",
     "fn": "opaque functions are known as functions alone",
 }
@@ -54,7 +54,7 @@ def outside(eqns: Iterable[Eqn]) -> tuple[str, ...]:
 
 def _known(e: Eqn) -> Known:
     """How the finite fields know what an equation computes: its operator's column, but a fractional power is a root."""
-    return "root" if OPS[e.op].growth == "power" and _whole(e.args[1]) is None else OPS[e.op].known
+    return "root" if OPS[e.op].growth == "raised" and _whole(e.args[1]) is None else OPS[e.op].known
 
 
 def _whole(exponent: Arg) -> int | None:
@@ -107,7 +107,7 @@ class _Walk:
         known = _known(e)
         if known != "exactly":
             self.kinds.add(known)
-        if known == "exp":
+        if known == "exponential":
             self.exponent = max([self.exponent, *(a.top + a.below for a in args)])
         match OPS[e.op].growth:
             case "none":
@@ -120,7 +120,7 @@ class _Walk:
                 return self.reduced(e, self.product(args[0], args[1]))
             case "quotient":
                 return self.product(args[0], self.inverse(args[1], e))
-            case "square":
+            case "squared":
                 return self.product(args[0], args[0])
             case "inverse":
                 return self.inverse(args[0], e)
@@ -129,7 +129,7 @@ class _Walk:
             case "all":
                 n = prod(self.sizes.get(a, 3) for a in e.axes)
                 return power(Degree(max(args[0].top, args[0].below), args[0].bottom), n)
-            case "power":
+            case "raised":
                 exponent = _whole(e.args[1])
                 if exponent is None:
                     return Degree(1, {})
@@ -195,7 +195,7 @@ def claim(program: Program, graph: MuGraph, levels: Sequence[Iterable[Levels]]) 
         a, b = env[t.name], memory[t.name]
         degree = max(a.top + b.below, b.top + a.below, 1)
         for valid in compared:
-            if "exp" in kinds:
+            if "exponential" in kinds:
                 here = degree / MODULI[valid.index(True)] + exponent / MODULI[-1]
             else:
                 here = prod(min(1.0, degree / p) for p, v in zip(MODULI, valid, strict=True) if v)

@@ -476,9 +476,8 @@ def _check_kernel(k: Kernel, graph: MuGraph) -> None:
             raise _ProblemError(f"{k.name}: {error}") from error
         _require((again.dims, again.type) == (e.dims, e.type), f"{k.name}: {e} should have the axes {again.dims}")
         _require(len(set(e.dims)) == len(e.dims), f"{k.name}: {e} has an axis twice")
-        masks = {"where": 1, "and": 2, "or": 2}.get(e.op, 0)
         types = [_type(known[a]) if isinstance(a, str) else "float" for a in e.args]
-        _require(all(t == "bool" for t in types[:masks]), f"{k.name}: {e} needs a mask")
+        _require(all(types[i] == "bool" for i in OPS[e.op].masks), f"{k.name}: {e} needs a mask")
         known[e.out] = e
     placed = {a for e in k.body for a in e.acts_on if OPS[e.op].kind == "leaf"}
     used = {d for x in known.values() for d in x.dims} | placed

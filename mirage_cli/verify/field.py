@@ -23,10 +23,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -70,6 +70,7 @@ from mirage_cli.verify.residues import (
     zero_in,
 )
 
+ODD = np.uint64(1)
 _BYTE_PLACES = np.array([0, 8, 16, 24]).reshape(1, 4, 1)
 
 
@@ -88,7 +89,7 @@ class Field:
         self._rng = rng
         self._turns = tuple(int(rng.integers(1, q)) for q in MODULI[1:])
         self.omega = tuple(pow(GENERATOR, r, p) for r, p in zip(self._turns, MODULI[:-1], strict=True))
-        self._shifts = {name: np.array([rng.integers(1, p) for p in MODULI]) for name in ("max", "min")}
+        self._shifts = {largest: np.array([rng.integers(1, p) for p in MODULI]) for largest in (True, False)}
         self.fewest_guesses = NO_GUESSES  # random bits behind the comparison that had the fewest
         self._exp_tables: Array | None = None
         self._logs: list[dict[int, int]] = [{0: 0} for _ in MODULI]
@@ -356,22 +357,22 @@ class Field:
 
     # -- order
 
-    def extremum(self, name: Literal["maximum", "minimum"], x: Value, y: Value) -> Value:
+    def extremum(self, x: Value, y: Value, *, largest: bool) -> Value:
         """A symmetric random function; exact between small integers (`ordered`) and where one side is infinite."""
         dims = union(x.dims, y.dims)
-        pick = np.maximum if name == "maximum" else np.minimum
+        pick = np.maximum if largest else np.minimum
         if x.kind == y.kind == "int" and not (x.large or y.large):
             data = pick(aligned(x.data, x.dims, dims), aligned(y.data, y.dims, dims))
             return Value(dims, "int", data, taint=joint_taint((x, y), dims))
         a, b, known = both_ordered(x, y, dims)
         x, y = seen_by_functions(x), seen_by_functions(y)
         with np.errstate(over="ignore"):
-            mixed = self._hash(name, (x,), dims) + self._hash(name, (y,), dims)
+            mixed = self._hash(pick.__name__, (x,), dims) + self._hash(pick.__name__, (y,), dims)
         data = np.broadcast_to(self._residues(mixed), (LEVELS, *joint_shape(dims, x, y)))
         data = np.where(known, pick(a, b) % columns(data), data)
         taint = joint_taint((x, y), dims)
         f, g = joint_flags(x, dims), joint_flags(y, dims)
-        loses = MINUS_INF if name == "maximum" else PLUS_INF
+        loses = MINUS_INF if largest else PLUS_INF
         data = np.where(f == loses, aligned(y.data, y.dims, dims, 1), data)
         data = np.where(g == loses, aligned(x.data, x.dims, dims, 1), data)
         flags = np.where(f == loses, g, np.where(g == loses, f, np.where(f == FINITE, g, f)))
@@ -379,16 +380,37 @@ class Field:
         valid = both_valid(x, y)
         return finish(dims, data, valid if any(valid) else ALL_BORROWED, flags, taint)
 
-    def compare(self, name: str, x: Value, y: Value) -> Value:
-        """A mask. `lt` and `eq` are random functions unless exact; the others follow from them."""
-        if name in ("gt", "le"):
-            x, y = y, x
+    def less(self, x: Value, y: Value) -> Value:
+        """A mask, a random function of both sides unless exact."""
+        return self._compared(x, y, np.less, lambda dims, x, y: self._hash("lt", (x, y), dims)[0] & ODD == 1)
+
+    def equal(self, x: Value, y: Value) -> Value:
+        """A mask, a symmetric random function unless exact."""
+        return self._compared(
+            x,
+            y,
+            np.equal,
+            lambda dims, x, y: mix(self._hash("eq", (x,), dims)[0] ^ self._hash("eq", (y,), dims)[0]) & ODD == 0,
+        )
+
+    def mask(self, name: str, *args: Value) -> Value:
+        """A mask, a random function of its arguments, be they infinite or undefined."""
+        dims = union(*(x.dims for x in args))
+        valid = ALL if both_valid(*args)[0] == OWN else ALL_BORROWED
+        seen = tuple(seen_by_functions(x) for x in args)
+        guesses = self._hash(name, seen, dims)[0]
+        self.fewest_guesses = min(self.fewest_guesses, np.unique(guesses).size)
+        taint = joint_taint(seen, dims)
+        taint = None if taint is None else np.broadcast_to(taint[:1], taint.shape)
+        return Value(dims, "bool", np.broadcast_to(guesses & ODD == 1, joint_shape(dims, *args)), valid, taint=taint)
+
+    def _compared(
+        self, x: Value, y: Value, exactly: np.ufunc, guess: Callable[[tuple[str, ...], Value, Value], Array]
+    ) -> Value:
         dims = union(x.dims, y.dims)
-        base = "eq" if name in ("eq", "ne") else "lt"
         valid = ALL if both_valid(x, y)[0] == OWN else ALL_BORROWED  # a mask sees the first residue
         if "field" not in (x.kind, y.kind) and not (x.large or y.large):
-            a, b = aligned(x.data, x.dims, dims), aligned(y.data, y.dims, dims)
-            data = a == b if base == "eq" else a < b
+            data = exactly(aligned(x.data, x.dims, dims), aligned(y.data, y.dims, dims))
             taint = whole(joint_taint((x, y), dims))
         else:
             a, b, known = (part[0] for part in both_ordered(x, y, dims))
@@ -398,17 +420,10 @@ class Field:
             guesses = self._hash("lt", (x, y), dims)[0]
             if not known.all():
                 self.fewest_guesses = min(self.fewest_guesses, np.unique(guesses[~known]).size)
-            if base == "eq":
-                data = mix(self._hash("eq", (x,), dims)[0] ^ self._hash("eq", (y,), dims)[0]) & np.uint64(1) == 0
-            else:
-                data = guesses & np.uint64(1) == 1
-            data = np.where(known, a == b if base == "eq" else a < b, data)
+            data = np.where(known, exactly(a, b), guess(dims, x, y))
             if x.flags is not None or y.flags is not None:
                 f, g = (joint_flags(v, dims) for v in (x, y))
-                exact = (f != FINITE) | (g != FINITE)
-                data = np.where(exact, f == g if base == "eq" else f < g, data)
-        if name in ("ne", "le", "ge"):
-            data = ~data
+                data = np.where((f != FINITE) | (g != FINITE), exactly(f, g), data)
         return Value(dims, "bool", np.broadcast_to(data, joint_shape(dims, x, y)), valid, taint=taint)
 
     def where(self, mask: Value, x: Value, y: Value) -> Value:
@@ -454,17 +469,17 @@ class Field:
     def dot(self, x: Value, y: Value, axes: tuple[str, ...]) -> Value:
         return self.sum(self.mul(x, y), axes)
 
-    def reduce_extremum(self, name: Literal["max", "min"], x: Value, axes: tuple[str, ...]) -> Value:
+    def reduce_extremum(self, x: Value, axes: tuple[str, ...], *, largest: bool) -> Value:
         """The product of x + c, less c, for a random c: associative and commutative, and every element matters."""
         at = tuple(x.dims.index(a) for a in axes)
         dims = tuple(d for d in x.dims if d not in axes)
         if x.kind == "int" and not x.large:
             taint = taint_over(x.taint, at)
-            return Value(dims, "int", x.data.max(axis=at) if name == "max" else x.data.min(axis=at), taint=taint)
+            return Value(dims, "int", x.data.max(axis=at) if largest else x.data.min(axis=at), taint=taint)
         x = as_field(x)
-        p, c = columns(x.data), self._shift(name, x.data.ndim)
+        p, c = columns(x.data), self._shift(largest, x.data.ndim)
         factors = (x.data + c) % p
-        loses, wins = (MINUS_INF, PLUS_INF) if name == "max" else (PLUS_INF, MINUS_INF)
+        loses, wins = (MINUS_INF, PLUS_INF) if largest else (PLUS_INF, MINUS_INF)
         flags = None
         if x.flags is not None:
             factors = np.where(x.flags == loses, 1, factors)
@@ -478,12 +493,12 @@ class Field:
         for i in range(1, factors.shape[-1]):
             data = data * factors[..., i] % p
         taint = taint_over(x.taint, at)
-        return finish(dims, (data - self._shift(name, data.ndim)) % p, x.valid, flags, taint)
+        return finish(dims, (data - self._shift(largest, data.ndim)) % p, x.valid, flags, taint)
 
-    def join(self, name: Literal["max", "min"], x: Value, y: Value) -> Value:
+    def join(self, x: Value, y: Value, *, largest: bool) -> Value:
         """The maximum or minimum over two parts of an axis from those of the parts, with equal dims."""
         if x.kind == y.kind == "int" and not (x.large or y.large):
-            pick = np.maximum if name == "max" else np.minimum
+            pick = np.maximum if largest else np.minimum
             return replace(x, data=pick(x.data, aligned(y.data, y.dims, x.dims)))
         x, y = as_field(x), as_field(y)
         lead = ("", *x.dims)
@@ -495,7 +510,8 @@ class Field:
             total = joint_taint((x, y), x.dims)
             assert total is not None
             taint = np.broadcast_to(total[:, None], data.shape)
-        return self.reduce_extremum(name, Value(lead, "field", data, both_valid(x, y), flags, taint), ("",))
+        whole = Value(lead, "field", data, both_valid(x, y), flags, taint)
+        return self.reduce_extremum(whole, ("",), largest=largest)
 
-    def _shift(self, name: str, ndim: int) -> Array:
-        return self._shifts[name].reshape((LEVELS,) + (1,) * (ndim - 1))
+    def _shift(self, largest: bool, ndim: int) -> Array:
+        return self._shifts[largest].reshape((LEVELS,) + (1,) * (ndim - 1))

@@ -14,7 +14,7 @@ from itertools import product
 from typing import Any
 
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
-from mirage_cli.ir.ops import IDENTITY, Type
+from mirage_cli.ir.ops import OPS, Type
 from mirage_cli.ir.placement import Loop, Placement, place
 from mirage_cli.ir.program import Eqn, Program, Tensor, unmerged
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
@@ -229,5 +229,5 @@ class _Instance:
 
     def identity(self, e: Eqn) -> Any:
         shape = tuple(high - low for low, high in (self.range(d, self.window) for d in e.dims))
-        c = IDENTITY[e.op]
+        c = OPS[e.op].neutral(whole=False)
         return self.semantics.full(Fraction(0) if c == 0 else c, e.dims, shape, e.type)

@@ -74,6 +74,12 @@ class Value:
     def __or__(self, other: Value) -> Value:
         return logical(np.logical_or, self, other)
 
+    def __xor__(self, other: Value) -> Value:
+        return logical(np.logical_xor, self, other)
+
+    def __invert__(self) -> Value:
+        return replace(self, data=~self.data)
+
 
 def columns(data: Array) -> Array:
     return _COLUMNS[data.ndim - 1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import inf
 from typing import Any, Protocol
 
 import numpy as np
@@ -108,9 +109,7 @@ class FieldSemantics:
         if row.kind == "leaf":
             F.window, F.sizes = self.window, self.sizes
             return row.field(F, axes[0])
-        if op == "pow":
-            return F.pow(self._value(args[0]), args[1])
-        values = [self._value(a) for a in args]
+        values = [a if i in row.numbers else self._value(a) for i, a in enumerate(args)]
         if op == "rename":
             return self.read_by(values[0], axes)
         if row.kind in ("reduction", "contraction"):
@@ -129,8 +128,8 @@ class FieldSemantics:
         return a if isinstance(a, Value) else self.field.const(a)
 
     def join(self, op: str, accumulator: Value, tile: Value) -> Value:
-        if op == "max" or op == "min":
-            return self.field.join(op, accumulator, tile)
+        if OPS[op].extremum:
+            return self.field.join(accumulator, tile, largest=OPS[op].identity == -inf)
         return self.field.add(accumulator, tile)
 
     def full(self, c: Number, dims: tuple[str, ...], shape: tuple[int, ...], type: Type) -> Value:
@@ -283,7 +282,7 @@ class FloatSemantics:
             return Named(kept, np.asarray(row.ref(*arrays, axis=at)))
 
     def join(self, op: str, accumulator: Named, tile: Named) -> Named:
-        return self.apply({"max": "maximum", "min": "minimum"}.get(op, "add"), (accumulator, tile))
+        return self.apply(OPS[op].joins, (accumulator, tile))
 
     def full(self, c: Number, dims: tuple[str, ...], shape: tuple[int, ...], type: Type) -> Named:
         if type == "int":

@@ -9,6 +9,7 @@ from sys import float_info
 from typing import Any, Literal
 
 from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Program
 from mirage_cli.verify.degree import Claim, outside
 
@@ -105,7 +106,7 @@ def _claim(bound: float, proved_but: str = "") -> str:
 def _parts(graph: MuGraph) -> str:
     """What a μGraph has besides its algebra."""
     roles = {role for k in graph.kernels if k.kind == "generated" for _, role in k.roles}
-    masks = any(e.op == "where" for k in graph.kernels for e in k.body)
+    masks = any(OPS[e.op].result == "branches" for k in graph.kernels for e in k.body)
     named = (("tiles", "grid" in roles), ("loops", "loop" in roles), ("chunks", "split" in roles), ("masks", masks))
     return f"{''.join(f'{name}, ' for name, there in named if there)}maps and stores"
 

@@ -151,6 +151,11 @@ rests on, is a single number."""
 SUM_BITS = 2
 """A sum of many terms in float32 is off by a few units in the last place, in whatever order they are added."""
 MATRIX_PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.bmm, torch.ops.aten.mv, torch.ops.aten.dot)
+JUMPS = frozenset(
+    getattr(torch.ops.aten, name)
+    for name in ("floor", "ceil", "round", "trunc", "frac", "sign", "remainder", "fmod", "floor_divide")
+)
+"""Functions that jump between numbers which rounding tells apart."""
 
 
 class RoundEveryResult(TorchDispatchMode):
@@ -165,12 +170,14 @@ class RoundEveryResult(TorchDispatchMode):
     would be off by the same, and their differences exact by luck, and so is what happens to need few bits; neither is
     luck that the same values have, computed in another order (D. S. Parker, Monte Carlo Arithmetic, 1997).
     summing: by chance in any case, and off by up to 2**SUM_BITS times as much.
+    jumped: whether one of JUMPS was among the operations.
     """
 
     def __init__(self, dtype: torch.dtype, summing: bool = False, seed: int = 0) -> None:
         super().__init__()
         self.unit = torch.finfo(dtype).eps
         self.by_chance = summing or seed > 0
+        self.jumped = False
         self.seed = seed
         chance = 1  # up or down is off by up to a unit, to nearest by half of one
         self.bits = 1 - round(math.log2(self.unit)) - (SUM_BITS - chance if summing else 0)
@@ -179,6 +186,7 @@ class RoundEveryResult(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.overloadpacket in MATRIX_PRODUCTS:
             args = [x * (1 + self.unit * self.drawn(x)) for x in args]
+        self.jumped |= func.overloadpacket in JUMPS
         result = func(*args, **(kwargs or {}))
         if func.is_view:
             return result
@@ -414,10 +422,18 @@ class Reference:
     def rounded(
         self, inputs: Sequence[torch.Tensor], piece: Piece, dtype: torch.dtype | None, seed: int
     ) -> list[torch.Tensor]:
-        """The same with rounding: that of eager's calls, or, where a type is named, of every operator to this type."""
-        wide = in_float64(piece.inputs(inputs), dtype, seed)
-        with RoundEveryResult(dtype or self.precision, dtype is not None, seed):
-            return _widened((self.stepwise if dtype else self.eager)(*wide))
+        """The same with rounding: that of eager's calls, or, where a type is named, of every operator to this type.
+
+        Inputs are moved then, but in front of a jump: a kernel is given 2.5 itself, and is to round it as eager does.
+        """
+        given = piece.inputs(inputs)
+        mode = RoundEveryResult(dtype or self.precision, dtype is not None, seed)
+        with mode:
+            result = (self.stepwise if dtype else self.eager)(*in_float64(given, dtype, seed))
+        if dtype and mode.jumped:
+            with RoundEveryResult(dtype, True, seed):
+                result = self.stepwise(*in_float64(given))
+        return _widened(result)
 
     def judge(
         self,

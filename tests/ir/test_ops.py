@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import inspect
 import math
-import operator
 import re
 import string
 from collections.abc import Callable, Iterable, Mapping
@@ -29,7 +28,7 @@ from mirage_cli.codegen.export import kernels_source, load_export
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.access import plain
 from mirage_cli.ir.derived import DERIVED, derived_equation, lower
-from mirage_cli.ir.ops import IDENTITY, OPS, Op, Type, result_type
+from mirage_cli.ir.ops import OPS, Op, Type, result_type
 from mirage_cli.ir.program import Arg, Builder, Eqn, Program, Tensor
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
@@ -39,6 +38,7 @@ from mirage_cli.verify.interpret import run_program
 from mirage_cli.verify.numeric import reference64
 from mirage_cli.verify.residues import Value, same
 from mirage_cli.verify.semantics import FieldSemantics, FloatSemantics, Named
+from mirage_cli.verify.yardstick import RoundEveryResult
 
 Array = NDArray[Any]
 
@@ -46,7 +46,7 @@ SIZES = {"m": 3, "k": 16, "j": 16}
 ORDER = tuple(SIZES)
 AXES = (("m", "k"), ("k",), ("m", "k"))
 """Of the arguments, so that operators of two also broadcast."""
-MASKS = {"and": (0, 1), "or": (0, 1), "where": (0,)}
+MASKS = {name: row.masks for name, row in OPS.items() if row.masks}
 """Which arguments are masks."""
 
 
@@ -54,6 +54,7 @@ def kinds(*wanted: str) -> list[str]:
     return [name for name, row in OPS.items() if row.kind in wanted]
 
 
+POWERS = [name for name, row in OPS.items() if row.numbers]
 ELEMENTWISE, REDUCTIONS, CONTRACTIONS, RENAMES = map(kinds, ("elementwise", "reduction", "contraction", "rename"))
 
 
@@ -289,7 +290,7 @@ class _Asked:
         self.exponents: set[Fraction] = set()
 
     def __getattr__(self, name: str) -> Callable[..., _Asked]:
-        def combinator(*args: Any) -> _Asked:
+        def combinator(*args: Any, **_: bool) -> _Asked:
             self.names.add(name)
             self.exponents |= {args[1]} if name == "pow" else set()
             return self
@@ -299,14 +300,20 @@ class _Asked:
     def __and__(self, other: _Asked) -> _Asked:
         return self
 
-    __or__ = __and__
+    __or__ = __xor__ = __and__
+
+    def __invert__(self) -> _Asked:
+        return self
 
 
 def test_what_the_finite_fields_know_exactly_they_compute_without_functions() -> None:
     """A field column that asks for an opaque function, an exponential, a root or an order says so in `known`."""
-    asks = {"fn": "fn", "extremum": "fn", "exp": "exp", "log": "exp", "compare": "mask", "reduce_extremum": "max"}
+    asks = {
+        "fn": "fn", "extremum": "fn", "exp": "exponential", "log": "exponential", "less": "mask", "equal": "mask",
+        "mask": "mask", "reduce_extremum": "extremum",
+    }  # fmt: skip
     for row in OPS.values():
-        if row.kind == "leaf" or row.growth == "power":
+        if row.kind == "leaf" or row.growth == "raised":
             continue
         asked = _Asked()
         row.field(asked, *(_Asked(),) * row.arity, *([("k",)] if row.kind in ("reduction", "contraction") else []))
@@ -315,7 +322,7 @@ def test_what_the_finite_fields_know_exactly_they_compute_without_functions() ->
         assert want == ({row.known} - {"exactly"}), row.name
 
 
-@pytest.mark.parametrize("name", [n for n in ELEMENTWISE + CONTRACTIONS if OPS[n].arity == 2 and n != "pow"])
+@pytest.mark.parametrize("name", [n for n in ELEMENTWISE + CONTRACTIONS if OPS[n].arity == 2 and n not in POWERS])
 def test_commutes_says_whether_operands_may_be_exchanged(name: str) -> None:
     row, algebra = OPS[name], Algebra()
     x, y = (algebra.input(n, plain(("k",))) for n in "XY")
@@ -386,7 +393,10 @@ def test_rows_are_complete(name: str) -> None:
     assert all(low <= high for low, high in row.domain)
     assert (row.result == "branches") == (name in MASKS and row.arity == 3)
     assert row.result in ("int", "float") or row.kind != "leaf"
-    assert (name in IDENTITY) == (row.kind in ("reduction", "contraction"))
+    reduces = row.kind in ("reduction", "contraction")
+    assert (row.identity is not None) == bool(row.joins) == reduces
+    assert row.joins in OPS or not row.joins
+    assert bool(row.numbers) == (row.growth == "raised")
     for column in (row.field, row.canon):
         names = list(inspect.signature(column).parameters.values())
         variadic = any(p.kind == p.VAR_POSITIONAL for p in names)
@@ -472,12 +482,19 @@ def test_an_operator_costs_at_least_one_flop_for_each_step_of_its_text(name: str
     assert max(1, steps) <= row.flops <= 32
 
 
+def jumps(c: Case) -> bool:
+    """Whether the yardstick takes the operator for one that jumps, before which it moves no input."""
+    with RoundEveryResult(torch.float32) as mode:
+        through_torch(c)
+    return mode.jumped
+
+
 @pytest.mark.parametrize("name", [n for n in OPS if OPS[n].kind != "leaf"])
 def test_an_operator_is_defined_and_well_conditioned_on_its_domain(name: str) -> None:
-    """Float32 arguments, the ends of the domain among them, give nearly what float64 ones give."""
+    """Float32 arguments, the ends of the domain among them, give nearly what float64 ones give, but at a jump."""
     row = OPS[name]
     for c in cases(row):
-        if row.result == "bool":
+        if row.result == "bool" or jumps(c):
             continue
         exact = reference(row, list(c.args), c.eqn.axes)
         assert np.isfinite(exact).all()
@@ -486,21 +503,72 @@ def test_an_operator_is_defined_and_well_conditioned_on_its_domain(name: str) ->
         np.testing.assert_allclose(near, exact, rtol=2e-6, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if n != "pow"])
-def test_keeps_zero_says_what_padding_becomes(name: str) -> None:
-    """f(0) = 0; of two arguments, wherever either is 0. Masks make no such promise."""
+@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if n not in POWERS])
+def test_zero_says_what_padding_becomes(name: str) -> None:
+    """The strongest promise that holds. Of more than two arguments none is made, and by comparisons none."""
     row = OPS[name]
     (c, *_) = cases(row)
-    zeros: list[bool] = []
-    for which in ({0}, {1}, {0, 1}):
+    gone: list[bool] = []
+    for which in ({0}, {1}, set(range(row.arity))):
+        zeros = [np.zeros_like(x) if i in which else x for i, x in enumerate(c.args)]
         with np.errstate(all="ignore"):
-            zeros.append(not np.any(row.ref(*(x * 0 if j in which else x for j, x in enumerate(c.args)))))
-    assert row.keeps_zero == (zeros[0] if row.arity == 1 else all(zeros) and row.result != "bool")
+            gone.append(not np.any(row.ref(*zeros)))
+    first, second, every = gone
+    either = first and second and row.arity == 2
+    holds = "either" if either else "all" if every else "first" if first else "never"
+    assert row.zero == (holds if row.arity < 3 and row.known != "mask" else "never")
 
 
-@pytest.mark.parametrize("name", [n for n in OPS if n not in ELEMENTWISE or n == "pow"])
-def test_keeps_zero_is_said_of_functions_alone(name: str) -> None:
-    assert not OPS[name].keeps_zero
+@pytest.mark.parametrize("name", [n for n in OPS if n in POWERS or OPS[n].kind in ("reduction", "leaf", "rename")])
+def test_zero_is_said_of_functions_and_products_alone(name: str) -> None:
+    assert OPS[name].zero == "never"
+
+
+@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.linear])
+def test_linear_says_of_which_sum_it_is(name: str) -> None:
+    row = OPS[name]
+    args = [drawn(-2, 2, (8,), i) for i in range(row.arity)]
+    np.testing.assert_array_equal(row.ref(*args), sum(c * x for c, x in zip(row.linear, args, strict=True)))
+
+
+@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.known == "mask" and row.arity == 2])
+def test_order_says_what_a_comparison_asks(name: str) -> None:
+    row = OPS[name]
+    x, y = (np.random.default_rng(i).integers(-2, 3, 64) for i in (0, 1))
+    asked = {
+        (strict, turned): np.array_equal(row.ref(x, y), ask(y, x) if turned else ask(x, y))
+        for strict, ask in ((True, np.less), (False, np.less_equal))
+        for turned in (False, True)
+    }
+    assert [o for o, holds in asked.items() if holds] == ([(row.order.strict, row.order.turned)] if row.order else [])
+
+
+@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.exact])
+def test_exact_is_the_reference(name: str) -> None:
+    row = OPS[name]
+    assert row.exact is not None
+    args = [Fraction(-7, 4), Fraction(3)][: row.arity]
+    assert row.exact(*args) == Fraction(float(row.ref(*map(float, args)))) or row.exact(*args) == args[0] / args[-1]
+    for many in ([Fraction(2), Fraction(1, 2)], [Fraction(3, 7), Fraction(1 << 20)]) if row.numbers else []:
+        assert row.exact(*many) is None
+
+
+@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.by_number])
+def test_by_number_says_what_division_is(name: str) -> None:
+    row = OPS[name]
+    x = drawn(-2, 2, (8,), 0)
+    np.testing.assert_array_equal(row.ref(x, 4.0), OPS[row.by_number].ref(x, 0.25))
+
+
+@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.nearly])
+def test_the_quicker_text_is_nearly_the_same(name: str) -> None:
+    row = OPS[name]
+    assert row.nearly is not None and row.nearly != row.triton
+    row = replace(row, triton=row.nearly)
+    (c, *_) = cases(row)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(OPS, name, row)  # type: ignore[arg-type]
+        assert_close(through_triton(c), c.expected, 2e-6)
 
 
 DEGREES: Mapping[str, Callable[[float, float], tuple[float, float, float]]] = {
@@ -531,13 +599,23 @@ def test_degree_says_how_common_factors_carry_over(name: str) -> None:
         assert row.degree in (held or {"none"})
 
 
-@pytest.mark.parametrize("name", IDENTITY)
-def test_the_identity_of_a_reduction_changes_nothing(name: str) -> None:
-    row, e = OPS[name], IDENTITY[name]
-    for x in (-3.5, 0.0, 2.25):
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("name", [*REDUCTIONS, *CONTRACTIONS])
+def test_the_identity_of_a_reduction_changes_nothing(name: str, whole: bool) -> None:
+    row = OPS[name]
+    e = row.neutral(whole)
+    for x in (-3.0, 0.0, 2.0):
         more = np.array([x, e, e])
         args = [more, np.ones(3)][: row.arity]
         assert row.ref(*args, axis=(0,)) == x
+
+
+@pytest.mark.parametrize("name", [*REDUCTIONS, *CONTRACTIONS])
+def test_what_joins_a_reduction_makes_the_whole_of_parts(name: str) -> None:
+    row = OPS[name]
+    args = [drawn(-2, 2, (8,), i) for i in range(row.arity)]
+    parts = [row.ref(*(x[half] for x in args), axis=(0,)) for half in (slice(3), slice(3, 8))]
+    np.testing.assert_allclose(OPS[row.joins].ref(*parts), row.ref(*args, axis=(0,)))
 
 
 # -- meanings for interpreters, in float64
@@ -559,14 +637,20 @@ class FloatField:
     def fn(self, name: str, *args: Array) -> Array:
         return OPS[name].ref(*args)
 
+    def mask(self, name: str, *args: Array) -> Array:
+        return OPS[name].ref(*args)
+
     def finite(self, m: Array) -> Array:
         return np.where(np.isinf(m), 0, m)
 
-    def extremum(self, name: str, x: Array, y: Array) -> Array:
-        return {"maximum": np.fmax, "minimum": np.fmin}[name](x, y)
+    def extremum(self, x: Array, y: Array, *, largest: bool) -> Array:
+        return (np.fmax if largest else np.fmin)(x, y)
 
-    def compare(self, name: str, x: Array, y: Array) -> Array:
-        return getattr(operator, name)(x, y)
+    def less(self, x: Array, y: Array) -> Array:
+        return x < y
+
+    def equal(self, x: Array, y: Array) -> Array:
+        return x == y
 
     def sum(self, x: Array, axes: tuple[str, ...]) -> Array:
         return np.add.reduce(x, axis=tuple("mk".index(a) for a in axes))
@@ -574,8 +658,8 @@ class FloatField:
     def dot(self, x: Array, y: Array, axes: tuple[str, ...]) -> Array:
         return self.sum(x * y, axes)
 
-    def reduce_extremum(self, name: str, x: Array, axes: tuple[str, ...]) -> Array:
-        return {"max": np.fmax, "min": np.fmin}[name].reduce(x, axis=tuple("mk".index(a) for a in axes))
+    def reduce_extremum(self, x: Array, axes: tuple[str, ...], *, largest: bool) -> Array:
+        return (np.fmax if largest else np.fmin).reduce(x, axis=tuple("mk".index(a) for a in axes))
 
     def index(self, axis: str) -> Array:
         return np.arange(SIZES[axis])
@@ -597,8 +681,8 @@ class FloatAlgebra(FloatField):
     def sort(self, *args: Array) -> list[Array]:
         return list(args[::-1] if self.turn else args)
 
-    def extremum(self, name: str, x: Array, axes: tuple[str, ...]) -> Array:
-        return self.reduce_extremum(name, x, axes)
+    def extremum(self, name: str, x: Array, axes: tuple[str, ...]) -> Array:  # type: ignore[override]
+        return self.reduce_extremum(x, axes, largest=OPS[name].identity == -math.inf)
 
     def rename(self, x: Array, names: Mapping[str, str]) -> Array:
         assert names == {"k": "j"}
@@ -608,7 +692,7 @@ class FloatAlgebra(FloatField):
 def meaning(row: Op, column: Callable[..., Any], interpreter: object, c: Case) -> Any:
     """A column applied as the interpreters apply it."""
     args = list(c.args)
-    if row.name == "pow":
+    if row.numbers:
         args[1] = Fraction(args[1])
     match row.kind:
         case "leaf":
@@ -704,7 +788,7 @@ def alike(names: Iterable[str]) -> list[tuple[str, str]]:
     return [(a, b) for a, b in combinations(names, 2) if key(a) == key(b)]
 
 
-@pytest.mark.parametrize(("one", "other"), alike(n for n in OPS if n != "pow"))
+@pytest.mark.parametrize(("one", "other"), alike(n for n in OPS if n not in POWERS))
 def test_operators_with_one_meaning_are_one_function(one: str, other: str) -> None:
     """Different functions differ in the field and in the algebra. Arguments are those of the first."""
     for c, d in zip(cases(OPS[one]), cases(OPS[other]), strict=True):
@@ -717,7 +801,7 @@ def test_operators_with_one_meaning_are_one_function(one: str, other: str) -> No
         assert not agree(through_field(c.program), through_field(swapped))
 
 
-@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if OPS[n].arity == 2 and n != "pow"])
+@pytest.mark.parametrize("name", [n for n in ELEMENTWISE if OPS[n].arity == 2 and n not in POWERS])
 def test_an_operator_commutes_in_every_meaning_or_in_none(name: str) -> None:
     row = OPS[name]
     (c, *_) = cases(row)
@@ -743,7 +827,8 @@ def test_a_reduction_of_parts_is_joined_to_the_whole(name: str) -> None:
 
     whole = semantics.apply(name, tuple(args), ("k",))
     dims, shape = whole.dims, whole.shape
-    empty = semantics.full(Fraction(0) if IDENTITY[name] == 0 else IDENTITY[name], dims, shape, "float")
+    identity = OPS[name].neutral(whole=False)
+    empty = semantics.full(Fraction(0) if identity == 0 else identity, dims, shape, "float")
     joined = semantics.join(name, semantics.join(name, empty, part(0, 5)), part(5, 16))
     assert agree(joined, whole)
 
@@ -764,16 +849,21 @@ def derived_case(name: str, axes: tuple[str, ...], *number: Fraction) -> Case:
     return replace(case, expected=through_reference64(case))
 
 
-OVER = [("k",), ("m",), ("m", "k"), ("k", "m")]
+OVER = [
+    (n, axes)
+    for n, row in DERIVED.items()
+    for axes in ([("k",), ("m",), ("m", "k"), ("k", "m")] if row.over_axes else [()])
+]
+GIVEN = {name: tuple(Fraction(i + 1, 3) for i, _ in enumerate(row.options)) for name, row in DERIVED.items()}
+"""Numbers for all options of a row."""
+REQUIRED_NUMBERS = {n: GIVEN[n][: sum(d is None for _, d in row.options)] for n, row in DERIVED.items()}
 
 
-@pytest.mark.parametrize("axes", OVER)
-@pytest.mark.parametrize("name", DERIVED)
+@pytest.mark.parametrize(("name", "axes"), OVER)
 def test_every_column_of_a_derived_operator_is_its_definition(name: str, axes: tuple[str, ...]) -> None:
     """`define` through float64, the slow interpreter and Triton; `torch` as it is."""
-    row = DERIVED[name]
-    for number in ((), (Fraction(1, 3),)) if row.option else ((),):
-        c = derived_case(name, axes, *number)
+    for numbers in dict.fromkeys((REQUIRED_NUMBERS[name], GIVEN[name])):
+        c = derived_case(name, axes, *numbers)
         for column in COLUMNS:
             assert_close(COLUMNS[column][0](c), c.expected, COLUMNS[column][1])
 
@@ -784,32 +874,38 @@ def test_rows_of_derived_operators_are_complete(name: str) -> None:
     assert row.name == name
     assert name not in OPS
     assert row.doc
+    options = {option for option, _ in row.options}
     used = {field for _, field, _, _ in string.Formatter().parse(row.torch) if field is not None}
-    assert used <= {"0", "dims", "last", "sizes", "number"}
+    assert used - options <= ({"0", "dims", "last", "sizes"} if row.over_axes else {"0"})
+    assert options <= used
     assert row.moved == ("last" in used)
     assert ("0" in used) != row.moved
-    assert (row.option is not None) == ("number" in used)
+    assert row.over_axes or not row.reduces
+    defaults = [default for _, default in row.options]
+    assert defaults == sorted(defaults, key=lambda d: d is not None)
 
 
-@pytest.mark.parametrize("axes", OVER)
-@pytest.mark.parametrize("name", DERIVED)
+@pytest.mark.parametrize(("name", "axes"), OVER)
 def test_reduces_says_whether_the_axes_disappear(name: str, axes: tuple[str, ...]) -> None:
     """The equation's axes are those of its definition."""
-    row, c = DERIVED[name], derived_case(name, axes)
+    row, c = DERIVED[name], derived_case(name, axes, *GIVEN[name])
     assert c.eqn.dims == (tuple(d for d in "mk" if d not in axes) if row.reduces else ("m", "k"))
     own = next(e for e in lower(c.program).eqns if e.out == "R")
     assert own.op in OPS
     assert (own.dims, own.type) == (c.eqn.dims, c.eqn.type)
 
 
-@pytest.mark.parametrize("name", [d.name for d in DERIVED.values() if d.option])
+@pytest.mark.parametrize("name", [d.name for d in DERIVED.values() if REQUIRED_NUMBERS[d.name] != GIVEN[d.name]])
 def test_an_option_that_is_left_out_has_its_default(name: str) -> None:
-    option = DERIVED[name].option
-    assert option is not None
-    default, given = derived_case(name, ("k",)), derived_case(name, ("k",), Fraction(option[1]))
+    row = DERIVED[name]
+    axes = ("k",) if row.over_axes else ()
+    defaults = tuple(Fraction(d) for _, d in row.options if d is not None)
+    default = derived_case(name, axes, *REQUIRED_NUMBERS[name])
+    given = derived_case(name, axes, *REQUIRED_NUMBERS[name], *defaults)
     np.testing.assert_array_equal(default.expected, given.expected)
     np.testing.assert_array_equal(through_torch(default), through_torch(given))
-    assert not np.allclose(default.expected, derived_case(name, ("k",), Fraction(1)).expected)
+    other = derived_case(name, axes, *REQUIRED_NUMBERS[name], *(d + 3 for d in defaults))
+    assert not np.allclose(default.expected, other.expected)
     algebra = Algebra()
     assert form(algebra, default.program) is form(algebra, given.program)
 
@@ -817,6 +913,6 @@ def test_an_option_that_is_left_out_has_its_default(name: str) -> None:
 @pytest.mark.parametrize(("one", "other"), list(combinations(DERIVED, 2)))
 def test_derived_operators_have_meanings_of_their_own(one: str, other: str) -> None:
     algebra = Algebra()
-    programs = [derived_case(n, ("k",)).program for n in (one, other)]
+    programs = [derived_case(n, ("k",) * DERIVED[n].over_axes, *GIVEN[n]).program for n in (one, other)]
     assert form(algebra, programs[0]) is not form(algebra, programs[1])
     assert not agree(*(through_field(p) for p in programs))

@@ -48,6 +48,10 @@ def assert_same(x: Value, y: Value, *, sure: bool = True) -> None:
     assert any(v and w for v, w in zip(x.valid, y.valid, strict=True))
 
 
+def compared(F: Field, name: str, x: Value, y: Value) -> Value:
+    return OPS[name].field(F, x, y)
+
+
 def flag(x: Value) -> int:
     assert x.flags is not None
     return int(x.flags.flat[0])
@@ -123,7 +127,7 @@ def test_what_is_borrowed_from_another_residue_is_not_compared(field: Field) -> 
     assert_same(*(field.exp(f) for f in functions))
     wrong = field.fn("f", field.add(one, one))
     assert not same(functions[0], wrong)[0].any()
-    mask = field.compare("lt", field.log(x), one)
+    mask = compared(field, "lt", field.log(x), one)
     assert field.where(mask, x, one).valid == (*ALL_BORROWED[:-1], SPENT)
 
 
@@ -168,7 +172,7 @@ def test_infinity(field: Field) -> None:
     F = field
     x, low = draw(field, "a"), F.const(-math.inf)
     assert F.exp(low).data.tolist() == [0] * LEVELS
-    assert_same(F.extremum("maximum", x, low), x)
+    assert_same(F.extremum(x, low, largest=True), x)
     assert flag(F.add(x, low)) == MINUS_INF
     assert flag(F.sub(low, low)) == UNDEFINED
     assert flag(F.mul(low, F.const(Fraction(0)))) == UNDEFINED
@@ -182,27 +186,27 @@ def test_maximum_of_parts_is_the_maximum(field: Field) -> None:
     F = field
     x = draw(field, "a", "b")
     parts = [Value(x.dims, "field", x.data[..., i:j]) for i, j in ((0, 2), (2, 5))]
-    whole = F.reduce_extremum("max", x, ("b",))
-    assert_same(F.join("max", *(F.reduce_extremum("max", p, ("b",)) for p in parts)), whole)
+    whole = F.reduce_extremum(x, ("b",), largest=True)
+    assert_same(F.join(*(F.reduce_extremum(p, ("b",), largest=True) for p in parts), largest=True), whole)
     empty = F.full(-math.inf, ("a",), (3,), "float")
-    assert_same(F.join("max", empty, whole), whole)
+    assert_same(F.join(empty, whole, largest=True), whole)
 
 
 def test_comparisons_are_consistent(field: Field) -> None:
     F = field
     x, y = draw(field, "a", "b"), draw(field, "b")
-    lt, gt = F.compare("lt", x, y).data, F.compare("gt", y, x).data
+    lt, gt = compared(F, "lt", x, y).data, compared(F, "gt", y, x).data
     assert (lt == gt).all()
-    assert (lt != F.compare("ge", x, y).data).all()
-    assert F.compare("eq", x, x).data.all()
+    assert (lt != compared(F, "ge", x, y).data).all()
+    assert compared(F, "eq", x, x).data.all()
     assert 0 < lt.mean() < 1
 
 
 def test_large_integers_are_compared_at_random() -> None:
     F = Field(3, {"a": 40})
-    low = F.compare("lt", F.index("a"), F.const(Fraction(1000))).data
+    low = compared(F, "lt", F.index("a"), F.const(Fraction(1000))).data
     assert 0 < low.mean() < 1
-    assert not F.compare("lt", F.index("a"), F.const(Fraction(0))).data.any()
+    assert not compared(F, "lt", F.index("a"), F.const(Fraction(0))).data.any()
 
 
 @pytest.mark.parametrize("c", [-1, 0, 1])
@@ -214,10 +218,10 @@ def test_what_cancelling_terms_leave_is_ordered_like_the_number(field: Field, c:
     assert left.kind == "field"
     for other in (F.index("a"), number, F.const(Fraction(0)), F.const(Fraction(33)), draw(field, "b"), left):
         for name in ("lt", "le", "gt", "ge", "eq", "ne"):
-            assert (F.compare(name, left, other).data == F.compare(name, number, other).data).all()
-            assert (F.compare(name, other, left).data == F.compare(name, other, number).data).all()
-        for name in ("maximum", "minimum"):
-            assert_same(F.extremum(name, left, other), F.extremum(name, number, other))
+            assert (compared(F, name, left, other).data == compared(F, name, number, other).data).all()
+            assert (compared(F, name, other, left).data == compared(F, name, other, number).data).all()
+        for largest in (True, False):
+            assert_same(F.extremum(left, other, largest=largest), F.extremum(number, other, largest=largest))
     assert F.fewest_guesses < NO_GUESSES
 
 
@@ -225,13 +229,13 @@ def test_comparisons_of_numbers_alone_guess_nothing(field: Field) -> None:
     F = field
     x = draw(field, "a", "b")
     zero = F.sub(x, x)
-    assert F.compare("lt", zero, F.const(Fraction(1))).data.all()
-    assert not F.compare("ne", zero, zero).data.any()
-    assert (F.compare("le", F.index("a"), zero).data == (np.arange(3)[:, None] <= 0)).all()
+    assert compared(F, "lt", zero, F.const(Fraction(1))).data.all()
+    assert not compared(F, "ne", zero, zero).data.any()
+    assert (compared(F, "le", F.index("a"), zero).data == (np.arange(3)[:, None] <= 0)).all()
     assert F.fewest_guesses == NO_GUESSES
-    mask = F.compare("eq", F.index("a"), F.const(Fraction(0)))
+    mask = compared(F, "eq", F.index("a"), F.const(Fraction(0)))
     half = F.where(mask, zero, x)  # zero where the mask holds: only there the order is known
-    less = F.compare("lt", half, F.const(Fraction(1)))
+    less = compared(F, "lt", half, F.const(Fraction(1)))
     assert less.data[0].all()
     assert F.fewest_guesses == 2 * SIZES["b"]
 
@@ -240,7 +244,7 @@ def test_comparisons_of_numbers_alone_guess_nothing(field: Field) -> None:
 def test_every_field_column_runs(field: Field, name: str) -> None:
     row, F = OPS[name], field
     x, y = draw(field, "a", "b"), draw(field, "b", "a")
-    mask = F.compare("lt", F.index("a"), F.const(Fraction(1)))
+    mask = compared(F, "lt", F.index("a"), F.const(Fraction(1)))
     if row.kind == "leaf":
         assert row.field(F, "b").kind == "int"
         return

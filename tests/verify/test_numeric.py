@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from mirage_cli.verify.yardstick import (
     Error,
     Judgement,
     Piece,
+    Reference,
     RoundEveryResult,
     as_tuple,
     distance,
@@ -224,6 +226,18 @@ def test_what_sums_round_up_or_down_by_chance_is_off_by_a_few_units() -> None:
     units = (off - x * 1.1).abs().amax() / torch.finfo(torch.float32).eps
     assert len(off.unique()) == 2
     assert 1 < units <= 2
+
+
+@pytest.mark.parametrize(
+    ("function", "moved"), [(torch.round, -1), (torch.round, 1), (torch.floor, -1), (torch.ceil, 1), (torch.sign, 1)]
+)
+def test_inputs_are_not_moved_in_front_of_a_jump(function: Callable[[torch.Tensor], torch.Tensor], moved: int) -> None:
+    """A kernel that jumps at other places than eager is wrong, though inputs moved a little jump there too."""
+    x = (torch.arange(-128, 128) / 4).half().reshape(4, 64)
+    program = Reference(function, function, torch.float16)
+    for y, right in ((function(x), True), (function(x.double() + moved * 2**-20).half(), False)):
+        judged = program.judge("quarters", [x], [y], 4.0, overflow_like_eager=False)
+        assert (judged.problem is None) == right
 
 
 def chain() -> Program:
