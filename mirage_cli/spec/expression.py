@@ -476,7 +476,8 @@ class ProgramReader:
                 if dims
                 else "no axes"
             )
-            raise self.fail(e, f"{len(indices)} indices are given, and {x} has {has}")
+            given = f"{len(indices)} indices are" if len(indices) > 1 else "1 index is"
+            raise self.fail(e, f"{given} given, and {x} has {has}")
         pairs: list[str] = []
         for d, i, node in zip(dims, indices, nodes, strict=True):
             if i.axis == d:

@@ -182,6 +182,18 @@ def test_axes_are_renamed() -> None:
     ]
 
 
+def test_tensors_are_read_by_indices() -> None:
+    g = Graph("heads", {"m": 4, "k": 8, "h": 2, "d": 4})
+    X, h = g.input("X", "m", "k"), g.axis("h")
+    assert equations(g, X["m", 4 * h + "d"] * X[g.axis("m"), 0], "m", "h", "d") == [
+        "t0[m, h, d] = rename(X; k=h*4 + d)",
+        "t1[m] = rename(X; k=0)",
+        "O[m, h, d] = mul(t0, t1)",
+    ]
+    with pytest.raises(TypeError):
+        iter(X)
+
+
 def test_every_function_of_the_spec_language_is_there_and_no_other() -> None:
     assert set(FUNCTIONS) <= {*OPS, *DERIVED}
     for name in FUNCTIONS:

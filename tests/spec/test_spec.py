@@ -278,6 +278,13 @@ MEANS: dict[str, tuple[str, Callable[[Tensors], torch.Tensor]]] = {
                    / (t["X"].var(1, keepdim=True, unbiased=False) + 1e-5) ** 0.5
                    + (t["Y"] - t["Y"].mean()) / (t["Y"].var(unbiased=False) + 2) ** 0.5),
     "rename": ("X + dot(S, rename(S, i=j, j=i), i, j)", lambda t: t["X"] + (t["S"] * t["S"].T).sum()),
+    "slices": ("X + sum(Y[m, n + 2], n) + X[m, 5]",
+               lambda t: t["X"] + t["Y"][:, 2:5].sum(1, keepdim=True) + t["X"][:, 5:]),
+    "axes that are two": ("X + sum(Y[m, 3 * b + n] * index(b), b, n)",
+                          lambda t: t["X"] + t["Y"][:, 3:].sum(1, keepdim=True)),
+    "windows of a result": ("X + sum((X * Y)[m, 2*n + b] * index(b), n, b)",
+                            lambda t: t["X"] + (t["X"] * t["Y"])[:, 1::2].sum(1, keepdim=True)),
+    "a diagonal": ("X + sum(S[i, i], i)", lambda t: t["X"] + t["S"].diagonal().sum()),
     "where": ("where(X > 0, Y, -1)", lambda t: torch.where(t["X"] > 0, t["Y"], -1.0)),
     "index": ("X * index(m) + index(k)", lambda t: t["X"] * torch.arange(4)[:, None] + torch.arange(6)),
     "erf": ("erf(X)", lambda t: torch.special.ndtr(t["X"] * math.sqrt(2)) * 2 - 1),
