@@ -534,6 +534,27 @@ def windows(w: Write) -> None:
     w.sum("O", "P", over="i")
 
 
+BORDER = """
+mugraph border float16
+dims x=64 y=64 i=3 c=16
+input X f16[x, c]
+input W f16[i, c]
+output O f16[y, c]
+kernel k0 generated y:grid c:grid i:loop
+  X = load X[y + i - 1, c]
+  W = load W[i, c]
+  P[y, c, i] = mul(X, W)
+  O[y, c] = sum(P; i)
+  store O[y, c] = O
+"""
+
+
+def border(w: Write) -> None:
+    w.rename("Z", "X", over="x y+i-1")
+    w.mul("P", "Z", "W")
+    w.sum("O", "P", over="i")
+
+
 CASES = {
     c.name: c
     for c in (
@@ -554,5 +575,6 @@ CASES = {
         case(ROOTS, roots),
         case(PACKED, packed),
         case(WINDOWS, windows),
+        case(BORDER, border),
     )
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from itertools import permutations
@@ -200,6 +200,11 @@ def rename_load_dim(kernel: Kernel, graph: MuGraph, rng: random.Random) -> Kerne
     return _read_by(kernel, i, (*x.access[:k], *plain((d,)), *x.access[k + 1 :]))
 
 
+def _reaches(i: Index, size: int, sizes: Mapping[str, int]) -> bool:
+    low, high = i.bounds(sizes)
+    return high >= 0 and low < size
+
+
 def change_index(kernel: Kernel, graph: MuGraph, rng: random.Random) -> Kernel | None:
     """X[m, n + 64] --> X[m, n + 63], X[m, h*64 + d] --> X[m, h*32 + d] or X[m, d*64 + h]"""
     tensors = graph.tensors()
@@ -215,8 +220,8 @@ def change_index(kernel: Kernel, graph: MuGraph, rng: random.Random) -> Kernel |
                 for j in new
                 if j != old
                 and j.dims
-                and j.bounds(graph.sizes)[0] >= 0
-                and j.bounds(graph.sizes)[1] < graph.sizes.get(d, 0)
+                and j.bounds(graph.sizes)[1] >= 0
+                and j.bounds(graph.sizes)[0] < graph.sizes.get(d, 0)
             ]
     if not choices:
         return None

@@ -352,12 +352,14 @@ class _Accesses(_Generator):
             return None
         steps = [rng.choice((1, 1, self.dims[new[-1]], 2, 3)) for _ in new[:-1]] + [rng.choice((1, 1, 1, 2))]
         left = self.dims[old] - 1 - sum(c * (self.dims[d] - 1) for c, d in zip(steps, new, strict=True))
-        if left < 0:
+        beyond = rng.random() < 0.3
+        if left < 0 and not beyond:
             return None
         terms = " + ".join(d if c == 1 else f"{c}*{d}" for c, d in zip(steps, new, strict=True))
-        start = rng.choice((0, left, rng.randint(0, left)))
-        index = f"{terms} + {start}" if start else terms
-        return f"{x}[{', '.join(index if d == old else d for d in order)}]", replace(v, axes=v.axes - {old} | {*new})
+        start = rng.randint(-2, self.dims[old] - 1) if beyond else rng.choice((0, left, rng.randint(0, left)))
+        of = f"pad({x}, {rng.choice((0, -1, 2))})" if rng.random() < 0.3 else x
+        indices = ", ".join(f"{terms} + {start}" if d == old else d for d in order)
+        return f"{of}[{indices}]", Value(v.axes - {old} | {*new}, v.growth)
 
 
 def random_spec(seed: int, *, accesses: bool = False) -> str:

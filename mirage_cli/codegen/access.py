@@ -14,7 +14,7 @@ from math import ceil, prod
 from mirage_cli.ir.access import strides
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.placement import Loop, Straight, place
-from mirage_cli.ir.program import DTYPE_BYTES, Eqn
+from mirage_cli.ir.program import DTYPE_BYTES, Eqn, Tensor
 from mirage_cli.ir.reach import limits
 from mirage_cli.ir.schedule import (
     Before,
@@ -112,7 +112,7 @@ def _descriptor(
     allows: so what is loaded is the kernel's block, or a transposition of it.
     """
     tensor = graph.tensors()[x.buffer]
-    if x.buffer in {t.name for t in graph.outputs} or any(d not in block for d in x.dims):
+    if x.buffer in {t.name for t in graph.outputs} or any(d not in block for d in x.dims) or _leaves(tensor, x, sizes):
         return None
     element = DTYPE_BYTES[tensor.dtype]
     stride, start = strides(x.access, [sizes[a] for a in tensor.dims])
@@ -132,6 +132,11 @@ def _descriptor(
     return Descriptor(
         x.buffer, dims, tuple(sizes[d] for d in dims), tuple(stride[d] for d in dims), tuple(block[d] for d in dims)
     )
+
+
+def _leaves(tensor: Tensor, x: Load, sizes: Mapping[str, int]) -> bool:
+    """Whether a load reads beyond its tensor."""
+    return any(any(i.leaves(sizes[d], sizes)) for d, i in zip(tensor.dims, x.access, strict=True))
 
 
 def streamed(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> frozenset[str]:
@@ -243,12 +248,12 @@ def fetched_ahead(
     first, *others = place(kernel).segments
     found: dict[Loop | None, tuple[Fetch, ...]] = {}
     if schedule.before != Before.NOTHING:
-        found[None] = tuple(Fetch(x) for x in _inputs(first, late))
+        found[None] = tuple(Fetch(x) for x in _inputs(graph, first, late, sizes))
     loop = next((s for s in others if isinstance(s, Loop)), None)
     if schedule.ahead and loop is not None and len(loop.dims) == 1 and not limits(kernel, loop):
         element = {name: DTYPE_BYTES[t.dtype] for name, t in graph.tensors().items()}
         block = block_sizes(kernel, schedule, sizes)
-        loads = _least_shared(_inputs(loop, late), _instances(kernel, schedule, block, sizes))
+        loads = _least_shared(_inputs(graph, loop, late, sizes), _instances(kernel, schedule, block, sizes))
         found[loop] = _part(loop, loads, block, element, schedule.ahead.share)
     return {where: loads for where, loads in found.items() if loads}
 
@@ -279,5 +284,10 @@ def _least_shared(loads: Sequence[Load], instances: Mapping[str, int]) -> tuple[
     return tuple(x for x, n in zip(loads, readers, strict=True) if n == min(readers))
 
 
-def _inputs(segment: Straight | Loop, late: frozenset[str]) -> tuple[Load, ...]:
-    return tuple(x for x in segment.steps if isinstance(x, Load) and x.buffer not in late)
+def _inputs(
+    graph: MuGraph, segment: Straight | Loop, late: frozenset[str], sizes: Mapping[str, int]
+) -> tuple[Load, ...]:
+    """Of inputs, what is there whole: beyond a tensor there may be no memory."""
+    tensors = graph.tensors()
+    loads = (x for x in segment.steps if isinstance(x, Load) and x.buffer not in late)
+    return tuple(x for x in loads if not _leaves(tensors[x.buffer], x, sizes))

@@ -96,6 +96,8 @@ class _Checker:
         _must(self.waited or access.buffer not in self.plan.awaited, f"{access.buffer} is read before the wait")
         if isinstance(access, nodes.Pointers):
             self.pointers(access, s.mask)
+            for place, _ in (term for w in s.within for term in w.terms):
+                self.at(place)
         else:
             _must(self.boxes[access.value].buffer == access.buffer, "a box of another buffer")
             _must(sorted(access.block) == sorted(access.axes), "a box with other axes than the block")

@@ -25,10 +25,22 @@ def load(f: Frame, x: Load, box: Descriptor | None, once: bool, at: Mapping[str,
     """box: what it goes through, if it does. at: where blocks start."""
     axes = f.axes(x.dims)
     if box is None:
-        return plan.Load(x.out, pointers(f, x.buffer, x.access, axes), f.masked_dims(x.dims, axes), once)
+        where = pointers(f, x.buffer, x.access, axes)
+        return plan.Load(x.out, where, f.masked_dims(x.dims, axes), once, within(f, x, axes))
     block = tuple(d for d in box.dims if f.block[d] > 1)
     access = nodes.Box(x.out, x.buffer, box.dims, tuple(at[d] for d in box.dims), block, axes)
     return plan.Load(x.out, access, (), once)  # what lies past the end of a dimension reads as zero
+
+
+def within(f: Frame, x: Load, axes: Axes) -> tuple[nodes.Within, ...]:
+    """The bounds of a tensor that a load may read beyond."""
+    found: list[nodes.Within] = []
+    for d, i in zip(f.tensors[x.buffer].dims, x.access, strict=True):
+        before, behind = i.leaves(f.sizes[d], f.sizes)
+        if before or behind:
+            terms = tuple((nodes.Lanes(a, a in axes), c) for a, c in i.terms)
+            found.append(nodes.Within(terms, i.offset, 0 if before else None, f.sizes[d] if behind else None))
+    return tuple(found)
 
 
 def pointers(

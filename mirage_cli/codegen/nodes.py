@@ -183,6 +183,16 @@ class Pointers:
 
 
 @dataclass(frozen=True, slots=True)
+class Within:
+    """Whether the sum of position · factor, and `start`, is 0 or more and less than `size`; None: not asked."""
+
+    terms: tuple[tuple[Place, int], ...]
+    start: int
+    low: int | None
+    size: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Box:
     """A box of a buffer, by the descriptor of a value. dims: of the box; scalars among them are not in the block.
     starts: along each. block: axes of what is loaded; axes: the order that they are brought into."""

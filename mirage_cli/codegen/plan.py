@@ -26,6 +26,7 @@ from mirage_cli.codegen.nodes import (
     Spread,
     Start,
     Value,
+    Within,
 )
 
 
@@ -65,13 +66,14 @@ class SetMark:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A block from memory; zero past the end of the dimensions in `mask`, as boxes have it in all. once: nobody reads
-    it again."""
+    """A block from memory; zero past the end of the dimensions in `mask`, as boxes have it in all, and where what is to
+    be within bounds is not. once: nobody reads it again."""
 
     out: str
     access: Pointers | Box
     mask: Axes
     once: bool
+    within: tuple[Within, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from mirage_cli.codegen.writing import spelled
-from mirage_cli.ir.access import Access, dims_of, is_whole, plain, renames
+from mirage_cli.ir.access import Access, dims_of, is_whole, parse_index, plain, renames
 from mirage_cli.ir.derived import DERIVED
 from mirage_cli.ir.ops import OPS, Number, Op, Type
 from mirage_cli.ir.program import Eqn, Program, tensor_type
@@ -130,25 +130,40 @@ class _Writer:
         access = tuple(e.names.get(d) or plain((d,))[0] for d in x.layout)
         if is_whole(access, x.layout, self.program.sizes):
             return replace(x, layout=dims_of(access))
-        return replace(self.assign(e, self.view(x, access), dims_of(access)), wide=x.wide)
+        return replace(self.assign(e, self.view(x, access, e.out), dims_of(access)), wide=x.wide)
 
-    def view(self, x: _Value, access: Access) -> str:
-        """The tensor as a strided view of its own memory."""
+    def view(self, x: _Value, access: Access, out: str) -> str:
+        """The tensor as a strided view of its own memory, or of a copy with zeros around where it reads beyond."""
         dims = dims_of(access)
         both = enumerate(zip(x.layout, access, strict=True))
         own = {i.axis: f"{x.text}.shape[{n}]" for n, (d, i) in both if renames(d, i, self.program.sizes)}
         sizes = [own.get(d) or self.size(d) for d in dims]
         steps = ["0"] * len(dims)
-        start = f"{x.text}.storage_offset()"
+        own_sizes = self.program.sizes
+        beyond = [i.leaves(own_sizes[d], own_sizes) for d, i in zip(x.layout, access, strict=True)]
+        text = x.text
+        if any(map(any, beyond)):
+            text = f"{self.names[out]}_in"
+            ends = ", ".join(str(n) for some in reversed(beyond) for n in some)
+            self.statements.append(f"{text} = torch.nn.functional.pad({x.text}, ({ends}))")
+        start = f"{text}.storage_offset()"
         for n, i in enumerate(access):
             for d, c in i.terms:
-                step = _times(f"{x.text}.stride({n})", c)
+                step = _times(f"{text}.stride({n})", c)
                 at = dims.index(d)
                 steps[at] = step if steps[at] == "0" else f"{steps[at]} + {step}"
-            start += f" + {_times(f'{x.text}.stride({n})', i.offset)}" if i.offset else ""
-        return f"{x.text}.as_strided(({', '.join(sizes)},), ({', '.join(steps)},), {start})"
+            offset = i.offset + beyond[n][0]
+            start += f" + {_times(f'{text}.stride({n})', offset)}" if offset else ""
+        return f"{text}.as_strided({_tuple(sizes)}, {_tuple(steps)}, {start})"
 
     def leaf(self, e: Eqn, row: Op) -> _Value:
+        if e.dims and (i := parse_index(e.axes[0])).axis is None:
+            terms = [
+                _times(self.aligned(_Value(f"torch.arange({self.size(d)}, device={self.device()})", (d,), "int"),
+                                    e.dims, "int", wide=False), c)
+                for d, c in i.terms
+            ]  # fmt: skip
+            return self.assign(e, " + ".join([*terms, str(i.offset)]), e.dims)
         size = self.size(e.axes[0])
         argument = f"{size}, device={self.device()}" if e.dims else size
         return self.assign(e, row.torch.format(argument), e.dims, scalar=not e.dims)
@@ -265,6 +280,10 @@ def axis_letters(dims: Iterable[str]) -> dict[str, str]:
         free = (c for c in d[0] + string.ascii_letters if c in string.ascii_letters and c not in letters.values())
         letters[d] = next(free)
     return letters
+
+
+def _tuple(parts: Sequence[str]) -> str:
+    return f"({', '.join(parts)}{',' * (len(parts) == 1)})"
 
 
 def _times(text: str, factor: int) -> str:

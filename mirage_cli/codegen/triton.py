@@ -139,7 +139,8 @@ def _load(s: p.Load, names: Names) -> Iterator[str]:
             text = f"tl.reshape({text}, {_shape(access.block)})"
         text = _permuted(text, access.block, access.axes)
     else:
-        mask = f", mask={_mask(s.mask, access.axes)}, other=0" if s.mask else ""
+        masks = [_mask(s.mask, access.axes)] * bool(s.mask) + [_within(w, access.axes) for w in s.within]
+        mask = f", mask={' & '.join(masks)}, other=0" if masks else ""
         hint = ', eviction_policy="evict_first"' if s.once else ""
         text = f"tl.load({_pointers(access)}{mask}{hint})"
     yield f"{names[s.out]} = {text}{_note(access.axes)}"
@@ -296,12 +297,20 @@ def _start(x: Start) -> str:
 
 def _pointers(x: nodes.Pointers) -> str:
     """Offsets from the start of a buffer."""
-    terms: list[str] = []
-    for place, stride in x.terms:
-        text = _place(place, x.axes)
-        terms.append(text if stride == 1 else f"{text} * {stride}")
-    terms += [str(x.start)] if x.start or not terms else []
-    return f"{x.buffer}_ptr + {' + '.join(terms)}"
+    return f"{x.buffer}_ptr + {_position(x.terms, x.start, x.axes)}"
+
+
+def _position(terms: Iterable[tuple[Place, int]], start: int, want: Axes) -> str:
+    texts = [_place(place, want) if n == 1 else f"{_place(place, want)} * {n}" for place, n in terms]
+    texts += [str(start)] if start or not texts else []
+    return " + ".join(texts)
+
+
+def _within(x: nodes.Within, want: Axes) -> str:
+    position = _position(x.terms, x.start, want)
+    low = f"({position} >= {x.low})" if x.low is not None else ""
+    high = f"({position} < {x.size})" if x.size is not None else ""
+    return " & ".join(filter(None, (low, high)))
 
 
 def _place(x: Place, want: Axes) -> str:

@@ -2,11 +2,12 @@
 
     X[m, h*64 + d]      the axis k of X as two
     QKV[m, n + 4096]    a slice
-    X[b, 2*y + i]       a window with a stride
+    X[b, y*2 + i - 1]   a window with a stride
     X[n]                the axis m of X by another name
 
 An index has one normal form, which prints as it is read. Tensors are row-major, so what an access reads of one is a
-strided view: `strides` gives the elements between neighbours along each axis, and where the view begins.
+strided view: `strides` gives the elements between neighbours along each axis, and where the view begins. What lies
+outside of the tensor reads as 0.
 """
 
 from __future__ import annotations
@@ -58,6 +59,11 @@ class Index:
         """The least and the largest position."""
         ends = [c * (sizes[d] - 1) for d, c in self.terms]
         return self.offset + sum(min(e, 0) for e in ends), self.offset + sum(max(e, 0) for e in ends)
+
+    def leaves(self, size: int, sizes: Mapping[str, int]) -> tuple[int, int]:
+        """By how much it goes beyond an axis of this size: before the start, and behind the end."""
+        low, high = self.bounds(sizes)
+        return max(0, -low), max(0, high - size + 1)
 
     def positions(self, dims: Sequence[str], ranges: Mapping[str, tuple[int, int]]) -> NDArray[np.int64]:
         """The positions for these ranges of axes, an array that broadcasts against others along `dims`."""
@@ -153,14 +159,16 @@ def strides(access: Access, shape: Sequence[int]) -> tuple[dict[str, int], int]:
 
 
 def long_enough(
-    sizes: Mapping[str, int], read: Iterable[tuple[str, Index]], same: Callable[[str], str] = str
+    sizes: Mapping[str, int], read: Iterable[tuple[str, Index]], full: Mapping[str, int], same: Callable[[str], str]
 ) -> dict[str, int]:
-    """The sizes, each large enough for all positions along it that are read. read: of axes of tensors. same: a name for
-    all axes that are to have one size."""
+    """The sizes, each large enough for all positions along it that are read and that are there at full sizes.
+
+    read: of axes of tensors. same: a name for all axes that are to have one size.
+    """
     found = dict(sizes)
     known = [(d, i) for d, i in read if d in sizes and i.axis != d]
     for _ in known:  # what is read of one may be an axis that another is read by
         for d, i in known:
-            need = i.bounds(found)[1] + 1
+            need = i.bounds(found)[1] + 1 - i.leaves(full[d], full)[1]
             found |= {e: need for e, n in found.items() if same(e) == same(d) and n < need}
     return found

@@ -461,8 +461,12 @@ class ProgramReader:
     # -- accesses
 
     def access(self, e: ast.Subscript, out: str | None, depth: int) -> Arg:
-        """`X[i, j]`: a tensor read by an index for each of its axes, those of a result in the order of `dims`."""
-        x = self.value(e.value, None, depth + 1)
+        """`X[i, j]`: a tensor read by an index for each of its axes, those of a result in the order of `dims`.
+
+        What lies outside is 0, or the number that `pad(X, number)[i, j]` says. Loads of inputs give 0 by themselves.
+        """
+        of, outside = self.padded(e.value, depth)
+        x = self.value(of, None, depth + 1)
         if not isinstance(x, str) or self.type_of(x) == "bool":
             raise self.fail(e, f"{'a number' if not isinstance(x, str) else 'a mask'} is not read by indices")
         dims = self.builder.known[x].dims
@@ -478,20 +482,42 @@ class ProgramReader:
             )
             given = f"{len(indices)} indices are" if len(indices) > 1 else "1 index is"
             raise self.fail(e, f"{given} given, and {x} has {has}")
-        pairs: list[str] = []
+        read = [(d, i) for d, i in zip(dims, indices, strict=True) if i.axis != d]
         for d, i, node in zip(dims, indices, nodes, strict=True):
-            if i.axis == d:
-                continue
             if not all(self.sizes[a] for a in (d, *i.dims)):
                 raise Poisoned
             low, high = i.bounds(self.sizes)
-            if low < 0 or high >= self.sizes[d]:
+            if high < 0 or low >= self.sizes[d]:
                 reach = f"from {low} to {high}" if low < high else f"at {low}"
                 raise self.fail(node, f"this reads {d} {reach}, and {d} has the positions 0 to {self.sizes[d] - 1}")
-            pairs += [d, str(i)]
-        if not pairs:
+        if not read:
             return x
-        return self.append(e, "rename", (x,), tuple(pairs), out)
+        masks = self.inside(e, read) if outside is not None or x not in self.inputs else []
+        found = self.append(e, "rename", (x,), tuple(t for d, i in read for t in (d, str(i))), None if masks else out)
+        if not masks:
+            return found
+        return self.append(e, "where", (self.chain(e, "and", masks, None), found, outside or Fraction(0)), (), out)
+
+    def padded(self, e: ast.expr, depth: int) -> tuple[ast.expr, Number | None]:
+        """What is read, and the number outside of it where that is given."""
+        if not isinstance(e, ast.Call) or not isinstance(e.func, ast.Name) or e.func.id != "pad":
+            return e, None
+        self.count(e, 2, 2, "the form is pad(x, number)[index, ...]", depth)
+        outside = self.value(e.args[1], None, depth + 1)
+        if isinstance(outside, str):
+            raise self.fail(e.args[1], "what lies outside is a number")
+        return e.args[0], outside
+
+    def inside(self, e: ast.AST, read: Iterable[tuple[str, Index]]) -> list[Arg]:
+        """Masks that hold where every index is a position of its axis."""
+        masks: list[Arg] = []
+        for d, i in read:
+            before, behind = i.leaves(self.sizes[d], self.sizes)
+            if before or behind:
+                position = self.append(e, "index", (), (str(i),), None)
+                masks += [self.append(e, "ge", (position, Fraction(0)), (), None)] if before else []
+                masks += [self.append(e, "lt", (position, Fraction(self.sizes[d])), (), None)] if behind else []
+        return masks
 
     def index(self, e: ast.expr, depth: int) -> Index:
         """A sum of axes, each times an integer, and an integer."""

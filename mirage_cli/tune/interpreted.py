@@ -89,13 +89,14 @@ def reduced_sizes(program: Program, variant: int = 0) -> dict[str, int]:
             return BATCH
         return small[root[d]] if sizes[d] > SMALL else sizes[d]
 
-    return long_enough({d: min(sizes[d], reduced(root[d])) for d in sizes}, lowered.accesses(), root.__getitem__)
+    least = {d: min(sizes[d], reduced(root[d])) for d in sizes}
+    return long_enough(least, lowered.accesses(), sizes, root.__getitem__)
 
 
 def _largest_space(program: Program) -> int:
     """Elements of the largest space of an equation: the axes of its result, and those that it sums over."""
     sizes = program.sizes
-    return max((prod(sizes[a] for a in {*e.dims, *e.axes}) for e in program.eqns if e.op != "rename"), default=1)
+    return max((prod(sizes[a] for a in {*e.dims, *e.acts_on}) for e in program.eqns if e.op != "rename"), default=1)
 
 
 def _same_axes(program: Program) -> dict[str, str]:
@@ -124,7 +125,7 @@ def _batch_axes(program: Program) -> set[str]:
             shared |= (a & b) - set(e.axes)
             free |= a ^ b | set(e.axes)
         elif e.op != "index":
-            free |= set(e.axes)
+            free |= e.acts_on
     return shared - free
 
 
@@ -172,7 +173,7 @@ def own_sums(program: Program, graph: MuGraph, schedule: Schedule) -> tuple[MuGr
                 if (axis := last.get(d, d)) in free:
                     block[root[axis]] = max(block[root[axis]], t)
     sizes = graph.sizes | {d: min(program.sizes[d], block[root[d]]) for d in free}
-    short = graph.resized(long_enough(sizes, graph.accesses(), lambda d: root.get(d, d)))
+    short = graph.resized(long_enough(sizes, graph.accesses(), graph.sizes, lambda d: root.get(d, d)))
     return (short, Schedule(small)) if _soon_done(short, Schedule(small), MANY_STEPS) else None
 
 

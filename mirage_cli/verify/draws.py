@@ -40,7 +40,7 @@ SPACE = 1 << 14
 def blocks(program: Program) -> Iterator[range]:
     """Draws from 1 on, in blocks that share their random functions: one, then twice as many as before."""
     sizes = program.sizes
-    largest = max((prod(sizes[d] for d in {*e.dims, *e.axes}) for e in program.eqns if e.op != "rename"), default=1)
+    largest = max((prod(sizes[d] for d in {*e.dims, *e.acts_on}) for e in program.eqns if e.op != "rename"), default=1)
     start, count = 1, 1
     while True:
         yield range(start, start + count)

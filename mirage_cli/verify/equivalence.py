@@ -364,8 +364,8 @@ def small_instance(
     for d in {a for of, i in read for a in (of, *i.dims)}:  # none longer than in the program: what is read is there
         size[classes.find(d)] = min(size[classes.find(d)], whole[d])
     sizes = {d: size[classes.find(d)] for d in (*program.order, *graph.sizes)}
-    lengthened = {classes.find(d) for d, n in long_enough(sizes, read, classes.find).items() if n > sizes[d]}
-    sizes = long_enough(sizes, read, classes.find)
+    short, sizes = sizes, long_enough(sizes, read, whole, classes.find)
+    lengthened = {classes.find(d) for d, n in sizes.items() if n > short[d]}
     splits: dict[str, int] = {}
     kernels: dict[str, KernelSchedule] = {}
     for k in graph.kernels:
@@ -515,7 +515,7 @@ def _check_axes(k: Kernel, x: Load | Store, graph: MuGraph, chunk: str | None) -
         if b is None or (isinstance(x, Load) and graph.sizes.get(a, 0) > graph.sizes.get(b, 0) > 0):
             _require({*i.dims, a} <= {*graph.sizes} and not {*i.dims, a} & merging, f"{k.name} reads {a} by {i}")
             low, high = i.bounds(graph.sizes)
-            _require(low >= 0 and high < graph.sizes[a], f"{k.name} reads {x.buffer} along {a} from {low} to {high}")
+            _require(high >= 0 and low < graph.sizes[a], f"{k.name} reads {x.buffer} along {a} from {low} to {high}")
             continue
         sizes = graph.sizes.get(a), graph.sizes.get(b)
         fits = sizes[0] == sizes[1] if None not in sizes else sizes == (None, None) and a == b

@@ -173,8 +173,9 @@ class _Instance:
 
     def step(self, step: Load | Eqn, env: Mapping[str, Any], window: Window) -> Any:
         if isinstance(step, Load):
-            at = positions(step.access, {d: self.range(d, window) for d in step.dims})
-            return self.memories[step.buffer].read(at, step.dims)
+            memory = self.memories[step.buffer]
+            ranges = {d: self.range(d, window) for d in step.dims}
+            return memory.read(positions(step.access, ranges, memory.written.shape), step.dims)
         self.semantics.window = window
         args = tuple(env[a] if isinstance(a, str) else a for a in step.args)
         return self.semantics.apply(step.op, args, step.axes)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from mirage_cli.ir.access import plain
+from mirage_cli.ir.access import parse_index, plain
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program
@@ -181,11 +181,11 @@ class _Evaluation:
         sizes = self.program.sizes
         match row.kind:
             case "leaf":
-                n = sizes[e.axes[0]]
-                kind = torch.int64 if e.dims else torch.float64
-                return (
-                    torch.arange(n, device=self.device) if e.dims else torch.tensor(n, dtype=kind, device=self.device)
-                )
+                if not e.dims:
+                    return torch.tensor(sizes[e.axes[0]], dtype=torch.float64, device=self.device)
+                i = parse_index(e.axes[0])
+                at = i.positions(e.dims, {d: (0, sizes[d]) for d in e.dims})
+                return torch.from_numpy(at).to(self.device)
             case "rename":
                 return self.read_by(e, str(e.args[0]))
             case "contraction":
@@ -206,13 +206,18 @@ class _Evaluation:
 
     def read_by(self, e: Eqn, name: str) -> torch.Tensor:
         """A view of a value's memory, with an index in the place of each axis that the equation names."""
+        import torch
+
         x = self.values[name]
         sizes = self.program.sizes | dict(zip(self.dims[name], x.shape, strict=True))
+        access = [e.names.get(d) or plain((d,))[0] for d in self.dims[name]]
+        beyond = [i.leaves(n, sizes) for i, n in zip(access, x.shape, strict=True)]
+        if any(map(any, beyond)):
+            x = torch.nn.functional.pad(x, [n for ends in reversed(beyond) for n in ends])
         step = dict.fromkeys(e.dims, 0)
         start = x.storage_offset()
-        for stride, d in zip(x.stride(), self.dims[name], strict=True):
-            i = e.names.get(d) or plain((d,))[0]
-            start += stride * i.offset
+        for stride, i, (before, _) in zip(x.stride(), access, beyond, strict=True):
+            start += stride * (i.offset + before)
             for axis, c in i.terms:
                 step[axis] += stride * c
         return x.as_strided([sizes[d] for d in e.dims], list(step.values()), start)

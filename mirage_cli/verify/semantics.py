@@ -32,7 +32,9 @@ class ScheduleFailure(Exception):
 
 
 class Memory(Protocol):
-    """One tensor in device memory, undefined at first."""
+    """One tensor in device memory, undefined at first. written: which elements are not."""
+
+    written: Array
 
     def read(self, at: At, dims: tuple[str, ...]) -> Any: ...
 
@@ -70,13 +72,25 @@ class Semantics(Protocol):
         ...
 
 
-def positions(access: Access, ranges: Mapping[str, tuple[int, int]]) -> At:
-    """Where the elements of an access lie, for these positions of its axes: ranges where each index is an axis."""
+def positions(access: Access, ranges: Mapping[str, tuple[int, int]], lengths: Sequence[int]) -> At:
+    """Where the elements of an access lie in an array, for these positions of its axes: ranges where each index is an
+    axis, and all are there."""
     dims = dims_of(access)
-    if dims == tuple(i.axis for i in access):
+    if dims == tuple(i.axis for i in access) and all(ranges[d][1] <= n for d, n in zip(dims, lengths, strict=True)):
         return tuple(slice(*ranges[d]) for d in dims)
     shape = [high - low for low, high in (ranges[d] for d in dims)]
     return tuple(np.broadcast_to(i.positions(dims, ranges), shape) for i in access)
+
+
+def taken(data: Array, at: At, lead: int = 0) -> Array:
+    """The elements at these places, 0 (or False) where there is none; `lead` axes stay first."""
+    first = (slice(None),) * lead
+    shape = data.shape[lead:]
+    outside = [(x < 0) | (x >= n) for x, n in zip(at, shape, strict=True) if not isinstance(x, slice)]
+    if not any(o.any() for o in outside):
+        return data[(*first, *at)]
+    inner = tuple(np.clip(x, 0, n - 1) for x, n in zip(at, shape, strict=True) if not isinstance(x, slice))
+    return np.where(np.logical_or.reduce(outside), np.zeros((), data.dtype), data[(*first, *inner)])
 
 
 def renamed(dims: tuple[str, ...], axes: tuple[str, ...]) -> Access:
@@ -118,11 +132,8 @@ class FieldSemantics:
 
     def read_by(self, x: Value, axes: tuple[str, ...]) -> Value:
         access = renamed(x.dims, axes)
-        at = positions(access, _ranges(access, x.dims, x.shape, self.sizes))
-        flags = None if x.flags is None else x.flags[at]
-        taint = None if x.taint is None else x.taint[(slice(None), *at)]
-        data = x.data[(slice(None), *at) if x.kind == "field" else at]
-        return replace(x, dims=dims_of(access), data=data, flags=flags, taint=taint)
+        at = positions(access, _ranges(access, x.dims, x.shape, self.sizes), x.shape)
+        return _part(x, at, dims_of(access))
 
     def _value(self, a: Any) -> Value:
         return a if isinstance(a, Value) else self.field.const(a)
@@ -150,6 +161,16 @@ class FieldSemantics:
         return replace(value, dims=dims, data=value.data.reshape((*lead, *shape)), flags=flags, taint=taint)
 
 
+def _part(x: Value, at: At, dims: tuple[str, ...]) -> Value:
+    if x.kind != "field":
+        return replace(x, dims=dims, data=taken(x.data, at))
+    flags = None if x.flags is None else taken(x.flags, at)
+    if flags is not None and not flags.any():
+        flags = None
+    taint = None if x.taint is None else taken(x.taint, at, 1)
+    return replace(x, dims=dims, data=taken(x.data, at, 1), flags=flags, taint=taint)
+
+
 class FieldMemory:
     """A tensor of field values; masks are stored as integers."""
 
@@ -164,14 +185,7 @@ class FieldMemory:
         return replace(self.value, dims=self.dims)
 
     def read(self, at: At, dims: tuple[str, ...]) -> Value:
-        x = self.whole()
-        if x.kind != "field":
-            return replace(x, dims=dims, data=x.data[at])
-        flags = None if x.flags is None else x.flags[at]
-        if flags is not None and not flags.any():
-            flags = None
-        taint = None if x.taint is None else x.taint[(slice(None), *at)]
-        return replace(x, dims=dims, data=x.data[(slice(None), *at)], flags=flags, taint=taint)
+        return _part(self.whole(), at, dims)
 
     def write(self, at: Slices, dims: tuple[str, ...], value: Value) -> None:
         value = replace(value, sign=0) if value.kind == "int" else as_field(value)
@@ -270,8 +284,9 @@ class FloatSemantics:
             return Named((), np.asarray(row.ref(self.sizes[axes[0]])))
         if op == "rename":
             access = renamed(args[0].dims, axes)
-            ranges = _ranges(access, args[0].dims, args[0].data.shape, self.sizes)
-            return Named(dims_of(access), args[0].data[positions(access, ranges)])
+            data = args[0].data
+            at = positions(access, _ranges(access, args[0].dims, data.shape, self.sizes), data.shape)
+            return Named(dims_of(access), taken(data, at))
         dims = tuple(dict.fromkeys(d for a in args if isinstance(a, Named) for d in a.dims))
         arrays = [aligned(a.data, a.dims, dims) if isinstance(a, Named) else _float(a) for a in args]
         with np.errstate(all="ignore"):
@@ -321,7 +336,7 @@ class FloatMemory:
         return Named(self.dims, self.data)
 
     def read(self, at: At, dims: tuple[str, ...]) -> Named:
-        return Named(dims, self.data[at])
+        return Named(dims, taken(self.data, at))
 
     def write(self, at: Slices, dims: tuple[str, ...], value: Named) -> None:
         shape = self.written[at].shape

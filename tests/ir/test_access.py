@@ -106,6 +106,14 @@ def test_plain_and_whole_accesses_are_told_from_others() -> None:
 def test_sizes_are_made_long_enough_for_what_is_read_of_what_is_read() -> None:
     sizes = {"n": 2, "k": 2, "h": 3, "d": 4, "other": 2}
     read = [("n", parse_index("k + 5")), ("k", parse_index("h*10 + d"))]
-    assert long_enough(sizes, read) == sizes | {"k": 24, "n": 29}
+    full = {"n": 60, "k": 40, "h": 3, "d": 4, "other": 60}
+    assert long_enough(sizes, read, full, str) == sizes | {"k": 24, "n": 29}
     together = {"n": "n", "other": "n"}
-    assert long_enough(sizes, read, lambda d: together.get(d, d)) == sizes | {"k": 24, "n": 29, "other": 29}
+    assert long_enough(sizes, read, full, lambda d: together.get(d, d)) == sizes | {"k": 24, "n": 29, "other": 29}
+
+
+def test_what_is_not_there_in_full_is_not_there_in_part() -> None:
+    read = [("x", parse_index("y + i - 1"))]
+    full = {"x": 64, "y": 64, "i": 3}
+    assert read[0][1].leaves(64, full) == (1, 1)
+    assert long_enough({"x": 2, "y": 5, "i": 3}, read, full, str) == {"x": 5, "y": 5, "i": 3}

@@ -284,6 +284,13 @@ MEANS: dict[str, tuple[str, Callable[[Tensors], torch.Tensor]]] = {
                           lambda t: t["X"] + t["Y"][:, 3:].sum(1, keepdim=True)),
     "windows of a result": ("X + sum((X * Y)[m, 2*n + b] * index(b), n, b)",
                             lambda t: t["X"] + (t["X"] * t["Y"])[:, 1::2].sum(1, keepdim=True)),
+    "a border of zeros": ("X + sum(Y[m, k + b - 1] * (index(b) + 1), b) + sum((X + 1)[m + b, k], b)",
+                          lambda t: t["X"] + torch.nn.functional.pad(t["Y"], (1, 0))[:, :6] + 2 * t["Y"]
+                          + t["X"] + 1 + torch.nn.functional.pad(t["X"] + 1, (0, 0, 0, 1))[1:]),
+    "a border of a number": ("X + max(pad(Y, -inf)[m, k + b - 1], b) + sum(pad(exp(G), 2)[k + n], n)",
+                             lambda t: t["X"] + torch.maximum(t["Y"], torch.nn.functional.pad(
+                                 t["Y"], (1, 0), value=-math.inf)[:, :6])
+                             + torch.nn.functional.pad(t["G"].exp(), (0, 2), value=2).unfold(0, 3, 1).sum(1)),
     "a diagonal": ("X + sum(S[i, i], i)", lambda t: t["X"] + t["S"].diagonal().sum()),
     "where": ("where(X > 0, Y, -1)", lambda t: torch.where(t["X"] > 0, t["Y"], -1.0)),
     "index": ("X * index(m) + index(k)", lambda t: t["X"] * torch.arange(4)[:, None] + torch.arange(6)),

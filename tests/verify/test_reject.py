@@ -270,14 +270,17 @@ MUST_REJECT: Mapping[str, Wrong] = {
     "off-by-one slice": Wrong("packed", (("h*16 + d + 64]", "h*16 + d + 65]"),), "field"),
     "an axis that is two, with another stride": Wrong("packed", (("G[h*16 + d]", "G[h*15 + d]"),), "field"),
     "an axis that is two, the wrong way round": Wrong("packed", (("G[h*16 + d]", "G[d*4 + h]"),), "field"),
-    "a slice beyond the end": Wrong(
-        "packed", (("d + 128]", "d + 129]"),), "structure", "reads X along n from 129 to 192"
-    ),
+    "a slice beyond the end": Wrong("packed", (("d + 128]", "d + 129]"),), "field"),
+    "a slice of nothing": Wrong("packed", (("d + 128]", "d + 192]"),), "structure", "reads X along n from 192 to 255"),
     "windows with another step": Wrong("windows", (("y*2 + i", "y + i"),), "field"),
     "windows transposed": Wrong("windows", (("y*2 + i", "i*2 + y"),), "field"),
     "windows too far along": Wrong("windows", (("y*2 + i", "y*2 + i + 1"),), "field"),
-    "windows at the wrong end": Wrong(
-        "windows", (("y*2 + i", "y*2 + i + 2"),), "structure", "reads X along x from 2 to 64"
+    "windows at the wrong end": Wrong("windows", (("y*2 + i", "y*2 + i + 2"),), "field"),
+    "a border too wide": Wrong("border", (("y + i - 1", "y + i - 2"),), "field"),
+    "a border on the other side": Wrong("border", (("y + i - 1", "y + i"),), "field"),
+    "a kernel turned around": Wrong("border", (("y + i - 1", "y - i + 1"),), "field"),
+    "a border that is not 0": Wrong(
+        "border", (("P[y, c, i] = mul(X, W)", "Z[y, c, i] = add(X, 1)\n  P[y, c, i] = mul(Z, W)"),), "field"
     ),
     "another element type": Wrong("gram", (("output Y f16", "output Y f32"),), "structure", "outputs"),
 }
