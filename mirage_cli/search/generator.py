@@ -99,15 +99,16 @@ def search(
         run.deadline = deadline
         if run.assemble(tuple(fused.values())) is None:  # less exact than the program
             fused = written
-        run.ceiling = run.space.bounds.slack * greedy.predicted_us(fused) if prune else math.inf
+        run.ceiling = run.space.bounds.slack * greedy.predicted_us(fused, run.gap_us) if prune else math.inf
         run.whole = run.solve(frozenset(d.outputs), run.space.bounds.kernels, run.ceiling)
     except OutOfTimeError:
         stopped = "budget"
     except KeyboardInterrupt:
         stopped = "interrupted"
     found = run.whole
-    if not found or greedy.predicted_us(fused) < found[0][0]:
-        found = [(greedy.predicted_us(fused), tuple(fused.values())), *found]
+    fused_us = greedy.predicted_us(fused, run.gap_us)
+    if not found or fused_us < found[0][0]:
+        found = [(fused_us, tuple(fused.values())), *found]
     candidates: dict[str, Candidate] = {}
     for _, steps in found:
         if candidate := run.assemble(steps):
@@ -124,6 +125,7 @@ class _Search:
         self, d: Decomposition, target: Target, bounds: Bounds, prune: bool, deadline: Callable[[], bool]
     ) -> None:
         self.d, self.target, self.prune, self.deadline = d, target, prune, deadline
+        self.gap_us = target.costs.gap_us
         self.space = Space(d, bounds)
         sizes = d.program.sizes
         self.sizes = sizes | {new: sizes[old] for new, old in d.algebra.aliases.items()}
@@ -187,7 +189,7 @@ class _Search:
             best = self.priced[alike]
             if best is None:
                 return None
-            total += best[0] + (cost.GAP_US if i else 0.0)
+            total += best[0] + (self.gap_us if i else 0.0)
             schedules.append(best[1])
             if kernel.split is not None:
                 sizes[split_axis(kernel.split)] = best[1].split
@@ -277,14 +279,17 @@ class _Search:
                 products += OPS["dot"].flops * space
             else:  # by a number it multiplies
                 others += OPS["mul" if s.op == "div" and len(operands) < 2 else s.op].flops * space
-        return max(products / self.target.tensor_flops_per_us, others / (self.target.fp32_flops_per_us * cost.SIMD))
+        return max(
+            products / self.target.tensor_flops_per_us,
+            others / (self.target.fp32_flops_per_us * self.target.costs.simd),
+        )
 
     def time_for(self, targets: tuple[Form, ...]) -> float:
         """Microseconds that a kernel for these classes may take in a kernel graph worth keeping: what the last kernel
         takes at least is not its own."""
         outputs = self.d.outputs
         last = self.costed.get(outputs) if len(outputs) == 1 and outputs != targets else None
-        return self.ceiling - (last[0].us + cost.GAP_US if last else 0.0)
+        return self.ceiling - (last[0].us + self.gap_us if last else 0.0)
 
     def traffic_us(self, forms: tuple[Form, ...]) -> float:
         """The least time to move these classes through device memory once."""
@@ -336,7 +341,7 @@ class _Search:
                 self.space.cuts["kernels per graph"] += left < 0
                 continue
             rest = (required - frozenset(c.plan.targets)) | needed
-            here = c.us + (cost.GAP_US if rest else 0.0)
+            here = c.us + (self.gap_us if rest else 0.0)
             remaining = budget - here
             if remaining < (self.least_us(rest, remaining) if rest else 0.0):
                 self.space.cuts["cost above the best times the slack"] += 1
@@ -394,11 +399,11 @@ class _Search:
         if traffic > enough:
             return traffic
         apart: list[Form] = []
-        total = -cost.GAP_US
+        total = -self.gap_us
         for us, f in sorted(((self.cheapest_us(f), f) for f in required), key=lambda x: (-x[0], x[1].key)):
             if all(f.dims != g.dims for g in apart) and (f not in self.d.outputs or not apart):
                 apart.append(f)
-                total += us + cost.GAP_US
+                total += us + self.gap_us
         self.least[required] = max(traffic, total)
         return self.least[required]
 
@@ -449,7 +454,7 @@ class _Search:
             scratch = {t.name: f"{t.name}#{n}" for t in plan.scratch}
             for t in plan.scratch:
                 name_buffer(scratch[t.name], t.name.strip("@"), t.dims, t.dtype)
-            us += step.us + (cost.GAP_US if kernels else 0.0)
+            us += step.us + (self.gap_us if kernels else 0.0)
             for kernel, schedule in zip(plan.kernels, step.schedules, strict=True):
                 name = f"k{len(kernels)}"
 

@@ -286,6 +286,21 @@ def test_every_term_of_the_cost_model_matters_somewhere(term: str) -> None:
     assert any((predicted_us(p, H200, frozenset({term})) != predicted_us(p, H200)).any() for p in tuned())
 
 
+def test_the_predicted_time_is_the_sum_of_its_parts() -> None:
+    p = recorded()[0]
+    graph = next(g for g in p.graphs.values() if all(k.split is None for k in g.kernels))
+    schedules = [m.schedule for m in p.measured if p.graphs[m.graph] is graph]
+    for name, m in models(graph).items():
+        batch = cost.Batch.of(m, [s.kernels[name] for s in schedules], graph.sizes)
+        found = cost.estimate(m, batch, graph.sizes, H200)
+        assert tuple(found.busy) == cost.LIMITS
+        fits = np.isfinite(found.us)
+        assert fits.any()
+        assert np.allclose(sum(found.parts.values())[fits], found.us[fits], rtol=1e-12)
+        longest = np.max(list(found.busy.values()), axis=0)
+        assert (found.parts["work"] >= longest).all() and (found.parts["work"] <= sum(found.busy.values())).all()
+
+
 def test_equal_values_share_the_mean_of_their_ranks() -> None:
     assert ranks(np.array([3.0, 1.0, 3.0, 2.0])).tolist() == [2.5, 0.0, 2.5, 1.0]
 
