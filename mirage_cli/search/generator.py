@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from math import prod
@@ -63,6 +63,30 @@ class SearchResult:
     pruned: Mapping[str, int]
     stopped: str
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """The buffers of a kernel graph. names: by what plans call them; taken: all names."""
+
+    taken: set[str]
+    names: dict[str, str]
+    tensors: list[Tensor]
+
+    def add(self, key: str, wanted: str, dims: tuple[str, ...], dtype: str) -> None:
+        name = next(x for n in count() if (x := f"{wanted}_{n}" if n else wanted) not in self.taken)
+        self.taken.add(name)
+        self.names[key] = name
+        self.tensors.append(Tensor(name, dims, dtype))
+
+    def real(self, buffer: str, n: int) -> str:
+        """The name of what plan n calls so: its own scratch, or what all plans call so."""
+        return self.names.get(scratch_key(buffer, n)) or self.names.get(buffer, buffer)
+
+
+def scratch_key(buffer: str, n: int) -> str:
+    """What plan n calls so is its own, though others may call theirs the same."""
+    return f"{buffer}#{n}"
 
 
 class OutOfTimeError(Exception):
@@ -426,56 +450,26 @@ class _Search:
         """The μGraph of these plans in order; None where one of them reads what only a later one writes, or where it
         would be less exact than the program."""
         d, program = self.d, self.d.program
-        names: dict[str, str] = {}
-        taken = {t.name for t in (*program.inputs, *program.outputs)}
-        for t, f in zip(program.outputs, d.outputs, strict=True):
-            exact = f not in self.precise or DTYPE_BYTES[t.dtype] >= DTYPE_BYTES["float32"]
-            if frozenset(t.dims) == f.dims and exact:  # later kernels read it from there
-                names.setdefault("@" + f.key, t.name)
-        read = {f for s in steps for f in s.plan.leaves if not d.is_input(f)}
-        buffers: list[Tensor] = []
-
-        def name_buffer(key: str, wanted: str, dims: tuple[str, ...], dtype: str) -> None:
-            name = next(x for n in count() if (x := f"{wanted}_{n}" if n else wanted) not in taken)
-            taken.add(name)
-            names[key] = name
-            buffers.append(Tensor(name, dims, dtype))
-
+        buffers = self.buffers(steps)
         kernels: list[Kernel] = []
         schedules: dict[str, KernelSchedule] = {}
         written: set[str] = set()
         chunks: dict[str, int] = {}
         us = 0.0
         for n, step in enumerate(steps):
-            plan = step.plan
-            for f in plan.targets:
-                if "@" + f.key not in names and (f in read or f not in d.outputs):
-                    name_buffer("@" + f.key, d.names.get(f, "t"), axes_of(d, f), self.dtype_of(f))
-            scratch = {t.name: f"{t.name}#{n}" for t in plan.scratch}
-            for t in plan.scratch:
-                name_buffer(scratch[t.name], t.name.strip("@"), t.dims, t.dtype)
-            us += step.us + (self.gap_us if kernels else 0.0)
-            for kernel, schedule in zip(plan.kernels, step.schedules, strict=True):
-                name = f"k{len(kernels)}"
-
-                def real(buffer: str, scratch: Mapping[str, str] = scratch) -> str:
-                    key = scratch.get(buffer, buffer)
-                    return names.get(key, key)
-
-                if any(x.buffer.startswith("@") and real(x.buffer) not in written for x in kernel.loads):
+            us += step.us + (self.gap_us if n else 0.0)
+            for planned, schedule in zip(step.plan.kernels, step.schedules, strict=True):
+                kernel = self.wired(planned, f"k{len(kernels)}", buffers, n)
+                if any(
+                    x.buffer.startswith("@") and y.buffer not in written
+                    for x, y in zip(planned.loads, kernel.loads, strict=True)
+                ):
                     return None
-                loads = tuple(Load(x.out, real(x.buffer), x.dims) for x in kernel.loads)
-                stores: list[Store] = []
-                for s in kernel.stores:
-                    stores += self.output_stores(s)
-                    if real(s.buffer) not in {t.name for t in program.outputs} | {s.buffer}:
-                        stores.append(replace(s, buffer=real(s.buffer)))
-                written |= {s.buffer for s in stores}
-                kernel = replace(kernel, name=name, loads=self.reorder(loads), stores=tuple(stores))
+                written |= {s.buffer for s in kernel.stores}
                 if schedule is not None:
                     if kernel.split is not None:  # partial results of one axis share the axis of chunks
                         schedule = replace(schedule, split=chunks.setdefault(kernel.split, schedule.split))
-                    kernel, schedules[name] = self.broadcasting(kernel, schedule)
+                    kernel, schedules[kernel.name] = self.broadcasting(kernel, schedule)
                 if any(a in kernel.with_role("loop", "split") for s in kernel.stores for a in self.repeated(kernel, s)):
                     return None
                 kernels.append(kernel)
@@ -486,13 +480,42 @@ class _Search:
             program.dtype,
             program.inputs,
             program.outputs,
-            tuple(buffers),
+            tuple(buffers.tensors),
             tuple(kernels),
             program.merged,
         )
         if summed_twice(graph):
             return None
         return Candidate(graph, Schedule(schedules), us, tuple(s.plan.shape for s in steps))
+
+    def buffers(self, steps: Sequence[Costed]) -> Buffers:
+        """What these plans have in memory: classes that are outputs in the outputs, others in buffers of their own."""
+        d, program = self.d, self.d.program
+        found = Buffers({t.name for t in (*program.inputs, *program.outputs)}, {}, [])
+        for t, f in zip(program.outputs, d.outputs, strict=True):
+            exact = f not in self.precise or DTYPE_BYTES[t.dtype] >= DTYPE_BYTES["float32"]
+            if frozenset(t.dims) == f.dims and exact:  # later kernels read it from there
+                found.names.setdefault("@" + f.key, t.name)
+        read = {f for s in steps for f in s.plan.leaves if not d.is_input(f)}
+        for n, step in enumerate(steps):
+            for f in step.plan.targets:
+                if "@" + f.key not in found.names and (f in read or f not in d.outputs):
+                    found.add("@" + f.key, d.names.get(f, "t"), axes_of(d, f), self.dtype_of(f))
+            for t in step.plan.scratch:
+                found.add(scratch_key(t.name, n), t.name.strip("@"), t.dims, t.dtype)
+        return found
+
+    def wired(self, kernel: Kernel, name: str, buffers: Buffers, n: int) -> Kernel:
+        """A kernel of plan n with the buffers of the graph; what is an output is stored there too."""
+        outputs = {t.name for t in self.d.program.outputs}
+        loads = tuple(Load(x.out, buffers.real(x.buffer, n), x.dims) for x in kernel.loads)
+        stores: list[Store] = []
+        for s in kernel.stores:
+            stores += self.output_stores(s)
+            real = buffers.real(s.buffer, n)
+            if real not in outputs | {s.buffer}:
+                stores.append(replace(s, buffer=real))
+        return replace(kernel, name=name, loads=self.reorder(loads), stores=tuple(stores))
 
     def output_stores(self, s: Store) -> list[Store]:
         """The stores of a class that is an output, once for each output that is this class, in its memory order."""
