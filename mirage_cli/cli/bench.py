@@ -69,9 +69,9 @@ def bench(
     from mirage_cli.pipeline.benchmark import AGAINST, asked_for, read_rows, regressions, run
     from mirage_cli.pipeline.kept import has_kernel
     from mirage_cli.pipeline.optimize import finish
-    from mirage_cli.pipeline.results import Unfinished
     from mirage_cli.pipeline.searching import search_all
     from mirage_cli.pipeline.session import Session
+    from mirage_cli.store.results import Unfinished
 
     programs = read(specs or (), dim, dtype)
     names = list(dict.fromkeys(n.strip() for n in against.split(",") if n.strip()))

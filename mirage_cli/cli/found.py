@@ -28,7 +28,7 @@ from mirage_cli.cli.shared import (
     shown_for,
     tell_gpu,
 )
-from mirage_cli.errors import DamagedResultError, MirageError, UnknownIdError
+from mirage_cli.errors import MirageError, UnknownIdError
 from mirage_cli.target.files import read_bytes, write_text
 
 if TYPE_CHECKING:
@@ -123,18 +123,12 @@ def explain(
     """Say what was searched, what was cut and why, and what was chosen, against the hardware's floor."""
     from mirage_cli.cli.tables import explanation, mapping_table
     from mirage_cli.pipeline.kept import verdict_of
-    from mirage_cli.pipeline.results import Result
 
     with open_store(db) as store:
         _, entry = best_of(store, spec, dim, dtype, target)
         verdict = verdict_of(store, entry.best.mugraph)
         merged = merged_axes(store, entry.best.mugraph)
-    try:
-        parts = explanation(Result.from_json(entry.best.document))
-    except DamagedResultError as error:
-        remedy = f"`mirage cache remove {entry.key.id}` removes it"
-        raise MirageError(f"the result of {entry.key.id} is damaged: {error}; {remedy}") from None
-    for part in parts:
+    for part in explanation(entry.best.result):
         out.print(part)
     if verdict is not None:
         rows = [

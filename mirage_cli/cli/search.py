@@ -39,7 +39,7 @@ from mirage_cli.cli.shared import (
 from mirage_cli.errors import NothingStoredError
 
 if TYPE_CHECKING:
-    from mirage_cli.pipeline.results import Result, Unfinished
+    from mirage_cli.store.results import Result, Unfinished
     from mirage_cli.target.gpus import Target
 
 
@@ -162,7 +162,7 @@ def tune(
 
 
 def found_of(results: Sequence[Result | Unfinished]) -> list[Result]:
-    from mirage_cli.pipeline.results import Result
+    from mirage_cli.store.results import Result
 
     return [r for r in results if isinstance(r, Result)]
 
@@ -177,7 +177,7 @@ def end(
 ) -> None:
     """Prints results, and what was lost or failed, and picks the exit code."""
     from mirage_cli.cli.tables import about_text, losses, refusals, results_tables
-    from mirage_cli.pipeline.results import Unfinished
+    from mirage_cli.store.results import Unfinished
 
     found = found_of(results)
     failed = [r for r in results if isinstance(r, Unfinished)]

@@ -21,7 +21,7 @@ from mirage_cli.errors import NothingForGpuError, NothingStoredError, OtherGpuEr
 from mirage_cli.target.knobs import MAX_WORKERS
 
 if TYPE_CHECKING:
-    from mirage_cli.pipeline.results import Result, Unfinished
+    from mirage_cli.store.results import Result, Unfinished
     from mirage_cli.target.gpus import Target
 
 app = typer.Typer(

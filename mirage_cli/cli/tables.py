@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mirage_cli.ir.schedule import Schedule
-from mirage_cli.pipeline.results import About, Finalist, Kernel, Lost, Result, Tuning
+from mirage_cli.store.results import About, Finalist, Kernel, Lost, Result, Tuning
 
 Document = Mapping[str, Any]
 

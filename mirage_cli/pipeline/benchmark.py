@@ -12,7 +12,6 @@ from typing import Any
 
 from mirage_cli.errors import EarlierBenchError
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline.kept import readable
 from mirage_cli.pipeline.library import LIBRARY, library
 from mirage_cli.pipeline.problem import floor_of, key_of, measured_problem, versions
 from mirage_cli.pipeline.sdpa import sdpa_source
@@ -107,7 +106,7 @@ def run(session: Session, program: Program, against: Sequence[str]) -> dict[str,
     """Time the stored best kernel and the baselines, interleaved, on cold inputs."""
     reached = ceilings(session.worker(), program.dtype)
     best = session.store.best(key_of(program, session.target, True))
-    result = best and readable(best)
+    result = best and best.result
     problem = measured_problem(program, session.options.seed)
     made = {n: BASELINES[n](program, problem) for n in against if n != LIBRARY}
     tried = library(program, problem) if LIBRARY in against else {}

@@ -22,9 +22,9 @@ from mirage_cli.ir.merge import merge_axes
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
-from mirage_cli.pipeline.results import Searched
 from mirage_cli.search.expand import Bounds
 from mirage_cli.search.generator import Candidate, search
+from mirage_cli.store.results import Searched
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.measure import Context
 from mirage_cli.verify.equivalence import Verdict, check_equivalence

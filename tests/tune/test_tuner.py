@@ -878,7 +878,7 @@ def test_a_search_keeps_the_faster_of_its_own_and_the_stored_kernel_as_timed_sid
         assert again["best"]["schedule"] == best["schedule"] and again["best"]["time_us"] == 20.0
         assert again["tuning"]["stored"] == {"id": best["id"], "time_us": 20.0, "problem": None}
         stored = store.best(key)
-        assert stored is not None and unclaimed(stored.document) == unclaimed(again) and stored.time_us == 20.0
+        assert stored is not None and unclaimed(stored.result.to_json()) == unclaimed(again) and stored.time_us == 20.0
         assert bool({*worker.timed} & {*second.timed}) == fresh
 
         last, _ = searched(store, lambda s: 80.0 if str(s) == text else 70.0, seed=2, fresh=fresh)
@@ -886,7 +886,7 @@ def test_a_search_keeps_the_faster_of_its_own_and_the_stored_kernel_as_timed_sid
         assert last["tuning"]["found"] == {"id": last["best"]["id"], "time_us": 70.0, "problem": None}
         assert last["tuning"]["stored"] == {"id": best["id"], "time_us": 80.0, "problem": None}
         stored = store.best(key)
-        assert stored is not None and unclaimed(stored.document) == unclaimed(
+        assert stored is not None and unclaimed(stored.result.to_json()) == unclaimed(
             last
         )  # though its time is larger than the stored one was
 
