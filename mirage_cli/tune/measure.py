@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args  # Any: an answer of the process, whose type follows from the request's
 
 from mirage_cli.errors import MirageError
 from mirage_cli.store.results import Times
