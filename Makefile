@@ -14,7 +14,7 @@ STAMP  := $(VENV)/.installed
 PYTEST := PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BIN)/python -m pytest -p xdist -p pytest_timeout -n 2 --dist worksteal --timeout 300
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint check format gpu models study ablation random mutations clean
+.PHONY: help venv demo test lint check format gpu models study ablation random mutations language clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -97,6 +97,9 @@ random: $(STAMP) ## Run 2,000 random programs through search, verifier and inter
 
 mutations: $(STAMP) ## Give the verifier 1,000 wrong μGraphs instead of 200
 	MIRAGE_MUTATIONS=1000 $(PYTEST) tests/verify/test_reject.py
+
+language: $(STAMP) ## Write the tables of docs/language.md anew
+	$(BIN)/python -m tools.language docs/language.md
 
 clean: ## Remove all that the tasks above have made, results apart
 	rm -rf $(VENV) .mirage build dist *.egg-info .pytest_cache .ruff_cache

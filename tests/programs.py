@@ -58,6 +58,7 @@ def result_document(**best: Any) -> dict[str, Any]:
         "spec": "t",
         "dims": {},
         "dtype": "float16",
+        "seed": 0,
         "search": {**counts, "pruned": {}, "stopped": "exhausted"},
         "best": {**kernel, **figures, **best},
         "top": [],

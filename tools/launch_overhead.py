@@ -62,7 +62,7 @@ def chain(kernels: int, library: bool = False) -> tuple[Program, MuGraph]:
     return Program("stubbed", graph.dims, graph.dtype, graph.inputs, body, graph.outputs), graph
 
 
-def schedule_of(graph: MuGraph, **choices: bool) -> Schedule:
+def schedule_of(graph: MuGraph, **choices: Any) -> Schedule:
     def tiles(k: Any) -> tuple[tuple[str, int], ...]:
         return tuple((d, 16) for d in k.with_role("grid", "split", "loop"))
 

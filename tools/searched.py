@@ -26,10 +26,10 @@ from typing import Any
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline.optimize import finish
 from mirage_cli.pipeline.problem import floor_of, measured_problem, versions
-from mirage_cli.pipeline.results import Result
 from mirage_cli.pipeline.searching import Found, Options, search_program
 from mirage_cli.pipeline.session import Session
 from mirage_cli.spec.reader import parse_spec
+from mirage_cli.store.results import Result
 from mirage_cli.store.store import Store
 from mirage_cli.target.gpus import Target, driver_version, find_target, local_target
 from mirage_cli.tune.child import Child, ChildDied

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,14 +24,19 @@ from mirage_cli.cli.shared import (
     err,
     local_gpu,
     open_store,
-    options,
     out,
     overrides,
     read,
     status,
+    worker_count,
 )
 from mirage_cli.errors import BaselineError, EmptyStoreError, MirageError
 from mirage_cli.target.files import write_text
+
+if TYPE_CHECKING:
+    from mirage_cli.ir.program import Program
+    from mirage_cli.pipeline.benchmark import Document
+    from mirage_cli.store.store import Store
 
 REGRESSED = 4
 """The exit code of `--check` where a row is worse than before."""
@@ -69,9 +74,9 @@ def bench(
     from mirage_cli.pipeline.benchmark import AGAINST, asked_for, read_rows, regressions, run
     from mirage_cli.pipeline.kept import has_kernel
     from mirage_cli.pipeline.optimize import finish
-    from mirage_cli.pipeline.results import Unfinished
-    from mirage_cli.pipeline.searching import search_all
+    from mirage_cli.pipeline.searching import Options, search_all
     from mirage_cli.pipeline.session import Session
+    from mirage_cli.store.results import Unfinished
 
     programs = read(specs or (), dim, dtype)
     names = list(dict.fromkeys(n.strip() for n in against.split(",") if n.strip()))
@@ -79,8 +84,8 @@ def bench(
         raise BaselineError(unknown, AGAINST)
     gpu = local_gpu(target, "measure")
     before = read_rows(check, gpu.name, context.value) if check else None
-    wanted = options(workers, budget_s=budget, seed=seed, context=context.value)
-    rows: list[Any] = []
+    wanted = Options(worker_count(workers), budget_s=budget, seed=seed, context=context.value)
+    rows: list[Document] = []
     failures: list[str] = []
     with (
         open_store(db) as store,
@@ -120,7 +125,7 @@ def bench(
         raise typer.Exit(1)
 
 
-def stored_programs(store: Any, dims: Mapping[str, int], dtype: str | None) -> list[tuple[Any, str]]:
+def stored_programs(store: Store, dims: Mapping[str, int], dtype: str | None) -> list[tuple[Program, str]]:
     """Every program that a kernel is stored for, on any GPU, with its spec's text; those of these sizes and this type.
 
     Raises EmptyStoreError where there is none. A spec that this version cannot read is a warning.
@@ -128,7 +133,7 @@ def stored_programs(store: Any, dims: Mapping[str, int], dtype: str | None) -> l
     from mirage_cli.pipeline.problem import program_hash
     from mirage_cli.spec.reader import parse_spec
 
-    found: dict[str, tuple[Any, str]] = {}
+    found: dict[str, tuple[Program, str]] = {}
     for e in store.list():
         key, sizes = e.key, dict(e.key.dims)
         spec = store.spec(key.program_hash)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import exp, log
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
 from mirage_cli.cli.tables import bench_contexts, bench_figure, bench_time, schedule_text, sizes_text
 from mirage_cli.target.files import write_text
 
-Row = Mapping[str, Any]
+if TYPE_CHECKING:
+    from mirage_cli.pipeline.benchmark import Document
 
 BAR, LABEL, HEIGHT = 420, 380, 22
 ALONE = """\
@@ -20,14 +21,14 @@ kernel's own time is subtracted, and nothing of the call can run while another c
 COLOUR = {"eager": "#9aa5b1", "compile": "#4c78a8", "sdpa": "#72b7b2", "cudnn": "#54a24b"}
 
 
-def write(path: Path, rows: Sequence[Row], command: str) -> None:
+def write(path: Path, rows: Sequence[Document], command: str) -> None:
     """The page at `path`, the chart beside it with the suffix .svg."""
     chart_path = path.with_suffix(".svg")
     write_text(path, page(rows, command, chart_path.name))
     write_text(chart_path, chart(rows))
 
 
-def page(rows: Sequence[Row], command: str, chart_name: str) -> str:
+def page(rows: Sequence[Document], command: str, chart_name: str) -> str:
     names, contexts = baselines(rows), bench_contexts(rows)
     columns = [(context, n) for context in contexts for n in (*names, "mirage")]
     titles = [f"{n}, {context}" if "alone" in contexts else n for context, n in columns]
@@ -83,7 +84,7 @@ def page(rows: Sequence[Row], command: str, chart_name: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def ceilings(rows: Sequence[Row]) -> list[str]:
+def ceilings(rows: Sequence[Document]) -> list[str]:
     """What the GPU reached in this process, by element type; nothing of earlier versions' rows."""
     by_type = {r["dtype"]: c for r in rows if (c := r.get("ceilings"))}
     return [
@@ -93,17 +94,17 @@ def ceilings(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def baselines(rows: Sequence[Row]) -> list[str]:
+def baselines(rows: Sequence[Document]) -> list[str]:
     return [n for n in dict.fromkeys(n for r in rows for n in r["contestants"]) if n != "mirage"]
 
 
-def speedup(r: Row, name: str, context: str) -> float | None:
+def speedup(r: Document, name: str, context: str) -> float | None:
     """How many times as long as the kernel the baseline takes; None where one of them did not run."""
     mine, theirs = (bench_time(r["contestants"].get(n), context) for n in ("mirage", name))
     return theirs[0] / mine[0] if mine and theirs else None
 
 
-def means(rows: Sequence[Row], context: str) -> list[str]:
+def means(rows: Sequence[Document], context: str) -> list[str]:
     found: list[str] = []
     for n in baselines(rows):
         ratios = [x for r in rows if (x := speedup(r, n, context))]
@@ -113,7 +114,7 @@ def means(rows: Sequence[Row], context: str) -> list[str]:
     return found
 
 
-def chart(rows: Sequence[Row]) -> str:
+def chart(rows: Sequence[Document]) -> str:
     """Bars of time over the kernel's, one for each baseline, on a logarithmic scale from 0.5 to 32.
 
     They are those of calls alone, where these were timed.

@@ -28,7 +28,7 @@ from mirage_cli.cli.shared import (
     shown_for,
     tell_gpu,
 )
-from mirage_cli.errors import DamagedResultError, MirageError, UnknownIdError
+from mirage_cli.errors import MirageError, UnknownIdError
 from mirage_cli.target.files import read_bytes, write_text
 
 if TYPE_CHECKING:
@@ -55,14 +55,14 @@ def export(
 
     with open_store(db) as store:
         if id is None:
-            _, entry = best_of(store, spec, dim, dtype, target)
-            source = entry.best.source
+            _, best = best_of(store, spec, dim, dtype, target)
+            source = best.source
         else:
             programs = [p for p, _ in read([spec], dim, dtype)]
             found = shown_for(store, id, target)
             taken, source = export_plan(found, programs, id, command_line())
-            same = [s for s in found if s.key.program_hash == taken.key.program_hash]
-            tell_gpu(taken.spec, taken, same, target)
+            same = [s.key for s in found if s.key.program_hash == taken.key.program_hash]
+            tell_gpu(taken.spec, taken.key, same, target)
     if output is None:
         print_text(source)
         return
@@ -91,11 +91,11 @@ def show(
     with open_store(db) as store:
         id = what
         if Path(what).suffix in (".yaml", ".yml"):
-            _, entry = best_of(store, Path(what), dim, dtype, target)
-            id = entry.best.mugraph
-            shown = tuple(s for s in store.show(id) if s.key == entry.key)
+            key, best = best_of(store, Path(what), dim, dtype, target)
+            id = best.mugraph
+            shown = tuple(s for s in store.show(id) if s.key == key)
         elif shown := shown_for(store, id, target):
-            tell_gpu(shown[0].spec, shown[0], shown, target)
+            tell_gpu(shown[0].spec, shown[0].key, [s.key for s in shown], target)
         if not shown:
             raise UnknownIdError(id)
         spec = store.spec(shown[0].key.program_hash)
@@ -123,18 +123,12 @@ def explain(
     """Say what was searched, what was cut and why, and what was chosen, against the hardware's floor."""
     from mirage_cli.cli.tables import explanation, mapping_table
     from mirage_cli.pipeline.kept import verdict_of
-    from mirage_cli.pipeline.results import Result
 
     with open_store(db) as store:
-        _, entry = best_of(store, spec, dim, dtype, target)
-        verdict = verdict_of(store, entry.best.mugraph)
-        merged = merged_axes(store, entry.best.mugraph)
-    try:
-        parts = explanation(Result.from_json(entry.best.document))
-    except DamagedResultError as error:
-        remedy = f"`mirage cache remove {entry.key.id}` removes it"
-        raise MirageError(f"the result of {entry.key.id} is damaged: {error}; {remedy}") from None
-    for part in parts:
+        _, best = best_of(store, spec, dim, dtype, target)
+        verdict = verdict_of(store, best.mugraph)
+        merged = merged_axes(store, best.mugraph)
+    for part in explanation(best.result):
         out.print(part)
     if verdict is not None:
         rows = [

@@ -11,7 +11,7 @@ import sysconfig
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any  # a module, whose names no type has
 
 from mirage_cli.errors import MirageError
 from mirage_cli.store.store import Store, default_path

@@ -6,7 +6,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -31,15 +31,16 @@ from mirage_cli.cli.shared import (
     err,
     local_gpu,
     open_store,
-    options,
     out,
     read,
     status,
+    worker_count,
 )
 from mirage_cli.errors import NothingStoredError
 
 if TYPE_CHECKING:
-    from mirage_cli.pipeline.results import Result, Unfinished
+    from mirage_cli.store.results import Result, Unfinished
+    from mirage_cli.store.store import Store
     from mirage_cli.target.gpus import Target
 
 
@@ -70,13 +71,14 @@ def search(
     What an ablation finds is printed, with what it took, and not kept.
     """
     from mirage_cli.pipeline.optimize import optimize
+    from mirage_cli.pipeline.searching import Options
     from mirage_cli.pipeline.session import Session
 
     programs = read(specs, dim, dtype)
     chosen, here = choose_target(target)
     ablation = no_prune or no_decompose
-    wanted = options(
-        workers,
+    wanted = Options(
+        worker_count(workers),
         top=top,
         budget_s=budget,
         seed=seed,
@@ -105,7 +107,7 @@ def search(
 
 
 @contextmanager
-def passing_store() -> Generator[Any]:
+def passing_store() -> Generator[Store]:
     """A database for one run: what a worse search found takes no better result's place."""
     with TemporaryDirectory() as folder, open_store(Path(folder) / "mirage.db") as store:
         yield store
@@ -137,13 +139,14 @@ def tune(
     """Time the stored μGraphs of the specs on this machine's GPU: search elsewhere, tune here."""
     from mirage_cli.pipeline.kept import stored_search
     from mirage_cli.pipeline.optimize import finish
+    from mirage_cli.pipeline.searching import Options
     from mirage_cli.pipeline.session import Session
 
     programs = read(specs, dim, dtype)
     gpu = local_gpu(target, "tune")
     results: list[Result | Unfinished] = []
     interrupted = False
-    wanted = options(workers, top=top, budget_s=budget, seed=seed, context=context.value)
+    wanted = Options(worker_count(workers), top=top, budget_s=budget, seed=seed, context=context.value)
     with (
         open_store(db) as store,
         status(as_json) as tell,
@@ -162,7 +165,7 @@ def tune(
 
 
 def found_of(results: Sequence[Result | Unfinished]) -> list[Result]:
-    from mirage_cli.pipeline.results import Result
+    from mirage_cli.store.results import Result
 
     return [r for r in results if isinstance(r, Result)]
 
@@ -177,7 +180,7 @@ def end(
 ) -> None:
     """Prints results, and what was lost or failed, and picks the exit code."""
     from mirage_cli.cli.tables import about_text, losses, refusals, results_tables
-    from mirage_cli.pipeline.results import Unfinished
+    from mirage_cli.store.results import Unfinished
 
     found = found_of(results)
     failed = [r for r in results if isinstance(r, Unfinished)]

@@ -6,11 +6,11 @@ import json
 import os
 import re
 import sys
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -21,7 +21,10 @@ from mirage_cli.errors import NothingForGpuError, NothingStoredError, OtherGpuEr
 from mirage_cli.target.knobs import MAX_WORKERS
 
 if TYPE_CHECKING:
-    from mirage_cli.pipeline.results import Result, Unfinished
+    from mirage_cli.ir.program import Program
+    from mirage_cli.store.records import Best, Key, Shown
+    from mirage_cli.store.results import Result, Unfinished
+    from mirage_cli.store.store import Store
     from mirage_cli.target.gpus import Target
 
 app = typer.Typer(
@@ -125,11 +128,11 @@ def overrides(dims: Sequence[str] | None) -> dict[str, int]:
     return found
 
 
-def read(paths: Sequence[Path], dims: Sequence[str] | None, dtype: str | None) -> list[tuple[Any, str]]:
+def read(paths: Sequence[Path], dims: Sequence[str] | None, dtype: str | None) -> list[tuple[Program, str]]:
     """The programs of these specs, one for each instance, each with its spec's text. Warnings go to stderr."""
     from mirage_cli.spec.reader import load_spec
 
-    found: list[tuple[Any, str]] = []
+    found: list[tuple[Program, str]] = []
     for path in paths:
         spec = load_spec(path)
         for warning in spec.warnings:
@@ -138,7 +141,7 @@ def read(paths: Sequence[Path], dims: Sequence[str] | None, dtype: str | None) -
     return found
 
 
-def open_store(db: Path | None) -> Any:
+def open_store(db: Path | None) -> Store:
     from mirage_cli.store.store import Store, default_path
 
     return Store(db or default_path(), warn=warn)
@@ -153,7 +156,7 @@ def print_text(text: str) -> None:
     sys.stdout.write(text.translate(PICTURES) if sys.stdout.isatty() else text)
 
 
-def choose_target(name: str) -> tuple[Any, bool]:
+def choose_target(name: str) -> tuple[Target, bool]:
     """The target, and whether this machine's GPU is it."""
     from mirage_cli.target.gpus import driver_version, find_target, local_target
 
@@ -164,7 +167,7 @@ def choose_target(name: str) -> tuple[Any, bool]:
     return target, local is not None and local.name == target.name
 
 
-def local_gpu(name: str, what: str) -> Any:
+def local_gpu(name: str, what: str) -> Target:
     """This machine's GPU, to measure on. Raises OtherGpuError where it is not the one that `name` names."""
     target, here = choose_target(name)
     if here:
@@ -174,7 +177,7 @@ def local_gpu(name: str, what: str) -> Any:
 
 
 @contextmanager
-def status(quiet: bool) -> Generator[Any]:
+def status(quiet: bool) -> Generator[Callable[[str], None]]:
     """A line on stderr that says what is being tried; nothing where stderr is no terminal or `quiet`."""
     if quiet or not err.is_terminal:
         yield lambda text: None
@@ -190,11 +193,10 @@ def emit_json(results: Sequence[Result | Unfinished], target: Target) -> None:
     sys.stdout.write(json.dumps(document, indent=1) + "\n")
 
 
-def options(workers: int | None, **rest: Any) -> Any:
-    from mirage_cli.pipeline.searching import Options
+def worker_count(workers: int | None) -> int:
     from mirage_cli.target.knobs import WORKERS
 
-    return Options(workers=workers or WORKERS.value(), **rest)
+    return workers or WORKERS.value()
 
 
 def command_line() -> str:
@@ -206,8 +208,8 @@ def shown(text: str) -> str:
     return text.encode(errors="backslashreplace").decode().translate(PICTURES | {9: 0x2409, 10: 0x240A})
 
 
-def best_of(store: Any, path: Path, dims: Sequence[str] | None, dtype: str | None, target: str) -> tuple[Any, Any]:
-    """(program, entry) of the best stored kernel for a spec: of the first size that has one, measured before predicted.
+def best_of(store: Store, path: Path, dims: Sequence[str] | None, dtype: str | None, target: str) -> tuple[Key, Best]:
+    """The best stored kernel for a spec: of the first size that has one, measured before predicted.
 
     For the GPU that `target` names. Where it is "auto": for this machine's, or, where that has none, for another. What
     else there was to choose from is said on stderr.
@@ -217,9 +219,9 @@ def best_of(store: Any, path: Path, dims: Sequence[str] | None, dtype: str | Non
 
     programs = read([path], dims, dtype)
     named = None if target == "auto" else find_target(target).name
-    entries = [e for e in store.list() if e.best is not None and named in (None, gpu_of(e))]
+    entries = [(e.key, e.best) for e in store.list() if e.best is not None and named in (None, gpu_of(e.key))]
     hashes = [program_hash(p) for p, _ in programs]
-    stored = {i: mine for i, h in enumerate(hashes) if (mine := [e for e in entries if e.key.program_hash == h])}
+    stored = {i: mine for i, h in enumerate(hashes) if (mine := [e for e in entries if e[0].program_hash == h])}
     if not stored:
         program = programs[0][0]
         raise NothingStoredError(program.name, program.sizes)
@@ -231,17 +233,17 @@ def best_of(store: Any, path: Path, dims: Sequence[str] | None, dtype: str | Non
     chosen = min(
         stored[first],
         key=lambda e: (
-            here and gpu_of(e) != planned.name,
-            e.best.status != "measured",
-            gpu_of(e) != planned.name,
-            e.best.time_us or 0.0,
+            here and gpu_of(e[0]) != planned.name,
+            e[1].status != "measured",
+            gpu_of(e[0]) != planned.name,
+            e[1].time_us or 0.0,
         ),
     )
-    tell_gpu(program.name, chosen, stored[first], target)
-    return program, chosen
+    tell_gpu(program.name, chosen[0], [key for key, _ in stored[first]], target)
+    return chosen
 
 
-def shown_for(store: Any, id: str, target: str) -> tuple[Any, ...]:
+def shown_for(store: Store, id: str, target: str) -> tuple[Shown, ...]:
     """What is stored of a μGraph, or under a key, for the GPU that `target` names; or, where that is "auto", for all,
     this machine's first. Raises UnknownIdError, AmbiguousIdError, NothingForGpuError."""
     from mirage_cli.target.gpus import find_target
@@ -249,20 +251,18 @@ def shown_for(store: Any, id: str, target: str) -> tuple[Any, ...]:
     found = store.show(id)
     if target != "auto":
         named = find_target(target).name
-        mine = tuple(s for s in found if gpu_of(s) == named)
+        mine = tuple(s for s in found if gpu_of(s.key) == named)
         if found and not mine:
-            raise NothingForGpuError(id, named, sorted({gpu_of(s) for s in found}))
+            raise NothingForGpuError(id, named, sorted({gpu_of(s.key) for s in found}))
         return mine
     planned, here = choose_target(target)
     measured = [any(m.median_us is not None for m in s.measurements) for s in found]
-    order = sorted(
-        range(len(found)),
-        key=lambda i: (here and gpu_of(found[i]) != planned.name, not measured[i], gpu_of(found[i]) != planned.name),
-    )
+    other = [gpu_of(s.key) != planned.name for s in found]
+    order = sorted(range(len(found)), key=lambda i: (here and other[i], not measured[i], other[i]))
     return tuple(found[i] for i in order)
 
 
-def tell_gpu(name: str, taken: Any, among: Iterable[Any], target: str) -> None:
+def tell_gpu(name: str, taken: Key, among: Iterable[Key], target: str) -> None:
     """Says on stderr which GPU's entry was taken, where none was named and it might have been another's."""
     planned, _ = choose_target("auto")
     rest = sorted({gpu_of(x) for x in among} - {gpu_of(taken)})
@@ -270,12 +270,12 @@ def tell_gpu(name: str, taken: Any, among: Iterable[Any], target: str) -> None:
         tell_choice(name, f"the kernel for {gpu_of(taken)}", rest, "--target")
 
 
-def gpu_of(entry: Any) -> str:
-    """The GPU that something stored was measured on, or planned for."""
-    return entry.key.gpu.removesuffix(" (predicted)")
+def gpu_of(key: Key) -> str:
+    """The GPU that what is stored was measured on, or planned for."""
+    return key.gpu.removesuffix(" (predicted)")
 
 
-def changed(programs: Sequence[tuple[Any, str]], i: int) -> str:
+def changed(programs: Sequence[tuple[Program, str]], i: int) -> str:
     """The sizes of a program that are not the same in all of them."""
     sizes = programs[i][0].sizes
     return " ".join(f"{d}={n}" for d, n in sizes.items() if any(p.sizes.get(d) != n for p, _ in programs))

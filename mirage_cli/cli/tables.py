@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
 from mirage_cli.ir.schedule import Schedule
-from mirage_cli.pipeline.results import About, Finalist, Kernel, Lost, Result, Tuning
+from mirage_cli.store.results import About, Finalist, Kernel, Lost, Result, Tuning
 
-Document = Mapping[str, Any]
+if TYPE_CHECKING:
+    from mirage_cli.pipeline.benchmark import Document
 
 
 def figure(x: float | None, digits: int = 2) -> str:
@@ -161,7 +162,7 @@ def finalist_text(t: Finalist) -> str:
     return f"{t.id}, " + (t.problem or f"{figure(t.time_us)} µs")
 
 
-def schedule_text(k: Mapping[str, Any]) -> str:
+def schedule_text(k: Mapping[str, object]) -> str:
     return str(Schedule.from_json({"": k}).kernels[""])
 
 

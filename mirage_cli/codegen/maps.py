@@ -7,7 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any  # Triton's compiled kernels and descriptors, which have no types
 
 from mirage_cli.codegen.direct import RecordedKernel, Step, UnknownLaunchError
 

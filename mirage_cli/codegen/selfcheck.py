@@ -8,7 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any  # what a kernel takes and returns: tensors, or a tuple of them
 
 import torch
 

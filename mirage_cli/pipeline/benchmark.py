@@ -8,11 +8,10 @@ from dataclasses import asdict
 from functools import cache
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias  # Any: what a file of JSON holds
 
 from mirage_cli.errors import EarlierBenchError
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline.kept import readable
 from mirage_cli.pipeline.library import LIBRARY, library
 from mirage_cli.pipeline.problem import floor_of, key_of, measured_problem, versions
 from mirage_cli.pipeline.sdpa import sdpa_source
@@ -43,6 +42,9 @@ BASELINES: Mapping[str, Callable[[Program, Problem], Candidate | str]] = {
 """What a program may be compared with: a contestant, or why there is none."""
 
 
+Document: TypeAlias = dict[str, Any]
+"""A row, or a part of it, as `mirage bench --json` writes it: Any is what an earlier version's file holds."""
+
 AGAINST = (*BASELINES, LIBRARY)
 """The last: the fastest right one of `library`, in the row's context."""
 MAX_BYTES = 1 << 28
@@ -51,7 +53,7 @@ WRONG = 0.05
 """A library's call that is further than this from float64, relatively, computes something else."""
 
 
-def fastest(tried: Mapping[str, Row]) -> dict[str, Any]:
+def fastest(tried: Mapping[str, Row]) -> Document:
     """The figures of the fastest that is right, with `which` it is, and `failures` of the others."""
     failures: dict[str, str] = {}
     right: dict[str, Row] = {}
@@ -103,11 +105,11 @@ def ceilings(worker: GpuWorker, dtype: str) -> dict[str, float] | None:
     }
 
 
-def run(session: Session, program: Program, against: Sequence[str]) -> dict[str, Any]:
+def run(session: Session, program: Program, against: Sequence[str]) -> Document:
     """Time the stored best kernel and the baselines, interleaved, on cold inputs."""
     reached = ceilings(session.worker(), program.dtype)
     best = session.store.best(key_of(program, session.target, True))
-    result = best and readable(best)
+    result = best and best.result
     problem = measured_problem(program, session.options.seed)
     made = {n: BASELINES[n](program, problem) for n in against if n != LIBRARY}
     tried = library(program, problem) if LIBRARY in against else {}
@@ -153,11 +155,11 @@ def wrong_by_the_yardstick(worker: GpuWorker, program: Program, kernel: Candidat
     return str(judged) if isinstance(judged, Failure) else judged.problem
 
 
-def _figures(r: Row, failure: str | None) -> dict[str, Any]:
+def _figures(r: Row, failure: str | None) -> Document:
     """`median_us` and `spread_us` are those of the context."""
     t = r.timing
     if t is None:
-        figures: dict[str, Any] = dict.fromkeys(FIGURES)
+        figures: Document = dict.fromkeys(FIGURES)
         return {**figures, "samples_us": [], "alone_samples_us": [], "method": "", "failure": failure}
     figures = asdict(t.times)
     return {
@@ -175,7 +177,7 @@ def _figures(r: Row, failure: str | None) -> dict[str, Any]:
 # -- with an earlier run
 
 
-def read_rows(path: Path, gpu: str, context: str) -> list[dict[str, Any]]:
+def read_rows(path: Path, gpu: str, context: str) -> list[Document]:
     """The rows of an earlier run's file, all of this GPU, in this context. Raises EarlierBenchError."""
     try:
         rows = json.loads(read_bytes(path, MAX_BYTES).decode("utf-8"))
@@ -195,20 +197,20 @@ def read_rows(path: Path, gpu: str, context: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _context(r: Mapping[str, Any]) -> str | None:
+def _context(r: Document) -> str | None:
     """That a row's kernel was timed in; an earlier version's only one is the chain. None where it was not timed."""
     c = r["contestants"].get("mirage")
     return str(c.get("context", "chain")) if c and c["median_us"] is not None else None
 
 
-def _is_row(r: Any) -> bool:
+def _is_row(r: object) -> bool:
     if not isinstance(r, dict) or not {"spec", "dims", "dtype", "contestants"} <= set(r):
         return False
     c = r["contestants"].get("mirage") if isinstance(r["contestants"], dict) else {}
     return c is None or (isinstance(c, dict) and {"median_us", "spread_us"} <= set(c))
 
 
-def regressions(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[str]:
+def regressions(before: Sequence[Document], after: Sequence[Document]) -> list[str]:
     """A line for each row that is worse than before: `slower` by more than 5 % and both spreads, `wrong`, `failed`, or
     `missing`, where only one of the runs has it."""
     old, new = ({_identity(r): r["contestants"].get("mirage") for r in rows} for rows in (before, after))
@@ -225,7 +227,7 @@ def regressions(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str
     return lines
 
 
-def asked_for(rows: Sequence[Mapping[str, Any]], specs: set[str], dims: Mapping[str, int], dtype: str | None) -> Any:
+def asked_for(rows: Sequence[Document], specs: set[str], dims: Mapping[str, int], dtype: str | None) -> list[Document]:
     """The rows of an earlier run that a run of these specs (all, where none is named) repeats."""
     return [
         r
@@ -236,11 +238,11 @@ def asked_for(rows: Sequence[Mapping[str, Any]], specs: set[str], dims: Mapping[
     ]
 
 
-def _identity(r: Mapping[str, Any]) -> tuple[str, str, str]:
+def _identity(r: Document) -> tuple[str, str, str]:
     return str(r["spec"]), json.dumps(r["dims"]), str(r["dtype"])
 
 
-def _worse(was: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> str | None:
+def _worse(was: Document | None, now: Document | None) -> str | None:
     """How a kernel's figures are worse than before."""
     if now is None or not now["median_us"]:
         return f"failed: {(now or {}).get('failure') or 'no time was measured'}"

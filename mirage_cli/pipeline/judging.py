@@ -5,11 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any
 
 from mirage_cli.errors import NotAKernelError, OtherInterfaceError
 from mirage_cli.ir.derived import lower
-from mirage_cli.ir.program import Program
+from mirage_cli.ir.program import Program, Tensor
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.spec.reader import KERNEL_INTERFACE
 from mirage_cli.target.gpus import Target
@@ -21,7 +20,7 @@ Interface = tuple[tuple[tuple[int, ...], str], ...]
 """Shape and dtype of each tensor."""
 
 
-def judge_file(programs: Sequence[Program], text: str, seed: int, target: Target | None = None) -> dict[str, Any]:
+def judge_file(programs: Sequence[Program], text: str, seed: int, target: Target | None = None) -> dict[str, object]:
     """The answer of `mirage verify`: a μGraph by the structural and finite-field nets, a kernel by the numeric one.
 
     Of the programs, which are one spec's at several sizes, the one that the file is made for counts. A kernel is also
@@ -35,7 +34,7 @@ def judge_file(programs: Sequence[Program], text: str, seed: int, target: Target
     return judge_kernel(kernel_program(programs, text), text, seed, target)
 
 
-def judge_kernel(program: Program, text: str, seed: int, target: Target | None) -> dict[str, Any]:
+def judge_kernel(program: Program, text: str, seed: int, target: Target | None) -> dict[str, object]:
     """By the standard of `mirage search`, and of an exported file's own check: what overflows where eager PyTorch does
     passes, and is said."""
     from mirage_cli.tune.interpreted import Interpreter
@@ -106,7 +105,7 @@ def kernel_program(programs: Sequence[Program], text: str) -> Program:
     raise OtherInterfaceError(_sides(*(x or () for x in made_for)), wanted)
 
 
-def _wanted(p: Program, tensors: Iterable[Any]) -> Interface:
+def _wanted(p: Program, tensors: Iterable[Tensor]) -> Interface:
     return tuple((tuple(p.sizes[d] for d in t.dims), t.dtype) for t in tensors)
 
 

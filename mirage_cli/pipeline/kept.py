@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from mirage_cli.codegen.export import ExportInfo, export_source
-from mirage_cli.errors import DamagedResultError, MirageError, UnknownIdError
+from mirage_cli.errors import MirageError, UnknownIdError
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import MuGraphTextError, canonical_text, mugraph_id, parse_mugraph
 from mirage_cli.pipeline.problem import key_of, program_hash, versions
-from mirage_cli.pipeline.results import Result
 from mirage_cli.pipeline.searching import Found, Options, Plan
 from mirage_cli.pipeline.session import Session
 from mirage_cli.store.records import Best, Key, Shown, StoredMuGraph, StoredSearch
+from mirage_cli.store.results import Result
 from mirage_cli.store.store import Store
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.space import first_schedules
@@ -25,18 +25,9 @@ from mirage_cli.verify.equivalence import Verdict
 def stored_result(session: Session, program: Program) -> Result | None:
     """The result of an earlier run that answers what is asked, if it is there and nothing asks for a new one."""
     best = session.store.best(key_of(program, session.target, session.measures))
-    result = best and readable(best)
-    if session.options.fresh or result is None or not answers(result, session.options, session.measures):
+    if session.options.fresh or best is None or not answers(best.result, session.options, session.measures):
         return None
-    return claimed(session.store, result)
-
-
-def readable(best: Best) -> Result | None:
-    """The stored result; None where it is damaged, or of a version that wrote others."""
-    try:
-        return Result.from_json(best.document)
-    except DamagedResultError:
-        return None
+    return claimed(session.store, best.result)
 
 
 def answers(result: Result, wanted: Options, measures: bool) -> bool:
@@ -89,7 +80,7 @@ def keep_best(session: Session, program: Program, key: Key, graph: MuGraph, resu
     )
     source = export_source(program, graph, best.schedule, info)
     schedule = best.schedule.to_json()
-    row = Best(mugraph_id(graph), best.status, best.us, schedule, source, result.to_json())
+    row = Best(mugraph_id(graph), best.status, best.us, schedule, source, result)
     session.store.put_best(key, row, over=over)
 
 

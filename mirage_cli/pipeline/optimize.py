@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline.kept import claimed, keep_search, stored_result
 from mirage_cli.pipeline.predicting import predicted_result
-from mirage_cli.pipeline.results import About, Asked, Result, Unfinished
 from mirage_cli.pipeline.searching import Failed, Found, search_all
 from mirage_cli.pipeline.session import Session
 from mirage_cli.pipeline.tuning import tuned_result
+from mirage_cli.store.results import About, Asked, Result, Unfinished
 
 
 def optimize(session: Session, programs: Sequence[tuple[Program, str]]) -> Iterator[Result | Unfinished]:

@@ -14,10 +14,10 @@ from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.pipeline.kept import keep_best
 from mirage_cli.pipeline.problem import floor_of, measured_problem
-from mirage_cli.pipeline.results import Kernel, Lost, Result
 from mirage_cli.pipeline.searching import Found, Plan
 from mirage_cli.pipeline.session import Session
 from mirage_cli.store.records import Key
+from mirage_cli.store.results import Kernel, Lost, Result
 from mirage_cli.tune.compilefarm import KernelResources
 from mirage_cli.tune.explore import SPILL_LIMIT_BYTES
 from mirage_cli.tune.interpreted import Judged, own_sums, reduced_schedule, reduced_sizes

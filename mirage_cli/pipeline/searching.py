@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
+from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any
 
 from mirage_cli.errors import MirageError
 from mirage_cli.ir.derived import lower
@@ -22,9 +22,9 @@ from mirage_cli.ir.merge import merge_axes
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
-from mirage_cli.pipeline.results import Searched
 from mirage_cli.search.expand import Bounds
 from mirage_cli.search.generator import Candidate, search
+from mirage_cli.store.results import Searched
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.measure import Context
 from mirage_cli.verify.equivalence import Verdict, check_equivalence
@@ -304,11 +304,11 @@ class _Searchers:
                 child.kill()
 
 
-_stop: Any = None
+_stop: Event | None = None
 """In a worker process: set when its search should end with what it has."""
 
 
-def _become_searcher(stop: Any) -> None:
+def _become_searcher(stop: Event | None) -> None:
     """A worker leaves Ctrl-C to its parent, and does not outlive it."""
     global _stop
     _stop = stop
@@ -319,5 +319,7 @@ def _become_searcher(stop: Any) -> None:
 
 
 def _search_in_worker(program: Program, target: Target, options: Options) -> Found | Failed:
-    found = search_or_fail(program, target, options, _stop.is_set)
-    return replace(found, stopped="interrupted") if isinstance(found, Found) and _stop.is_set() else found
+    stop = _stop
+    assert stop is not None, "the process was made a searcher"
+    found = search_or_fail(program, target, options, stop.is_set)
+    return replace(found, stopped="interrupted") if isinstance(found, Found) and stop.is_set() else found

@@ -10,10 +10,10 @@ from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import mugraph_id
 from mirage_cli.pipeline.kept import keep_best, readable_graph
 from mirage_cli.pipeline.problem import floor_of, measured_problem
-from mirage_cli.pipeline.results import Finalist, Kernel, Lost, Rejected, Result, Tuning
 from mirage_cli.pipeline.searching import Found, Plan
 from mirage_cli.pipeline.session import Session
 from mirage_cli.store.records import Best, Key, Measurement
+from mirage_cli.store.results import Finalist, Kernel, Lost, Rejected, Result, Tuning
 from mirage_cli.tune.explore import Task
 from mirage_cli.tune.measure import Timing
 from mirage_cli.tune.select import tune

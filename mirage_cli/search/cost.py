@@ -2,18 +2,17 @@
 
 It orders candidates; it does not have to be right in microseconds. The largest of six times counts: device memory,
 L2, shared memory, matrix units, other arithmetic, and the latency of the iterations that one program instance walks in
-sequence. Fitted constants are those that order the measured schedules of `results/` best; the comparison is there.
+sequence. Constants in backquotes are the target's (`target.gpus.Costs`); `estimate` has the whole formula.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cache, reduce
+from functools import reduce
 from math import prod
 from operator import mul
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,83 +27,25 @@ from mirage_cli.target.gpus import Target
 
 Array = NDArray[np.float64]
 
-GAP_US = 1.2
-"""Between two dependent kernels of one CUDA graph: the drain of one and the ramp of the next (H200, measured)."""
-LATENCY_US = 0.7
-"""From issuing a load of device memory to using it (H200, measured)."""
-RAMP_US = 0.6
-"""What a kernel takes to fill the GPU and to drain, unless it starts before the one in front has ended (pairs that
-differ in nothing else: 0.4 to 0.6 of a kernel behind itself, 0.8 to 1.2 behind another)."""
 COPY_BYTES = 4
 """The least that an asynchronous copy moves (PTX ISA, cp.async)."""
-LATE_US = 0.6
-"""What an iteration of a loop waits for a load that is not fetched ahead (one program on the H200: 17 us more in 32
-iterations)."""
-STEP_US = 0.085
-"""The least time of one loop iteration of one warp: barriers and address arithmetic (fitted)."""
-WARP_STEP_US = 0.11
-"""What each doubling of the warps adds to it (fitted)."""
-BUSY_WARPS = 4.5
-"""Warps of a multiprocessor below which its reads of operands slow down, by their number, and its arithmetic, by the
-square of it (fitted)."""
-SIMD = 0.55
-"""The part of the float32 rate that arithmetic reaches which is not all multiply-adds (fitted)."""
 OPERAND_BYTES = 2
 """Of an element in shared memory."""
-ACROSS_US = 8e-4
-"""A sum across warps, for each warp and each element of the result (fitted)."""
-FEW_WARPS = 0.4
-"""The part of the matrix units' rate that is reached without a warpgroup, or by one with fewer rows than it takes
-(fitted)."""
-TF32X3 = 0.7
-"""The part of a third of TF32's rate that three products of it reach (fitted on 550 schedules of two programs)."""
-PARTS = 2.2
-"""Registers that an element of their operands takes, whose two parts are worked out there (fitted on 42 schedules of
-three programs, compiled for sm_90)."""
-IEEE = 0.4
-"""The part of the float32 rate that Triton's products of float32 reach without the matrix units (two programs on the
-H200: 0.3 and 0.55)."""
 WARPGROUP, WARPGROUP_ROWS = 4, 64
 """Warps that multiply together straight from shared memory, and the rows of a block that this takes (sm_90)."""
 RUN_BYTES = 128
 """A line of the caches. Loads of shorter runs of neighbouring elements waste some of what they fetch."""
-WASTE = 0.6
-"""The power of run over line that such a load uses (fitted; 0 would be no waste, 1 the rest of the line)."""
-PORT = 1.7
-"""How many times its share of the L2's rate a multiprocessor takes where others are idle (fitted)."""
-EARLY_US = 0.4
-"""Microseconds that a kernel gains which lets the one behind start at once: that one's blocks are in place when its own
-end, in the next call too (fitted on tuned schedules)."""
-FETCHED_US = 0.55
-"""Microseconds that a kernel gains whose first loads find their lines in the L2, or on their way there (fitted on tuned
-schedules; pairs that differ in nothing else: 0.3 to 0.7)."""
-TRAFFIC = 0.35
-"""What fetching into the L2 before the wait costs, as a part of the time that its bytes take at the memory's rate: it
-takes turns with the kernel in front (fitted on tuned schedules; in a first kernel, which has nothing to wait for, pairs
-that differ in nothing else show up to 1)."""
-SHOWN = 0.05
-"""The part of what does not dominate that nothing hides (fitted)."""
-EXPOSED = 0.15
-"""The part more that shows of a block that is alone on its multiprocessor and fetches nothing ahead. It falls with the
-blocks, and with the square of the stages (fitted)."""
-TURNED = 6.0
-"""How many times an element costs what reading it from shared memory does, where a warpgroup has computed it in this
-iteration and a product takes it as its second operand: it is written there, in another layout, first (fitted)."""
-BOXES = 1.6
-"""How many times as fast the L2 serves loops through descriptors: whole boxes, with no help of threads (fitted)."""
-LIBRARY_US = 4.2
-"""What a product by the library takes beside its launch and its bytes or operations (fitted on tuned μGraphs)."""
-LIBRARY_MEMORY = 0.95
-"""The part of the memory's rate that it reaches (fitted on tuned μGraphs)."""
-LIBRARY_SINGLE = 0.75
-"""The part of the float32 rate that it reaches with float32 (one product on the H200)."""
 MAX_ACCUMULATORS = 32768
+MAX_REGISTERS = 300
+"""Of a thread, as they are estimated."""
 MAX_RESIDENT = 8
 """Blocks that share a multiprocessor at most."""
+MAX_IMBALANCE = 2.0
+"""How many times the mean the multiprocessor with most to do has, at most, where there are several waves."""
 
 
 LIMITS = ("memory", "L2", "matrix units", "arithmetic", "latency", "operands")
-"""What can dominate the time of a kernel, in the order of `Estimates.limit`."""
+"""What can dominate the time of a kernel, in the order of `Estimates.limit` and `Estimates.busy`."""
 
 TERMS: Mapping[str, str] = {
     "memory": "each tensor moves through device memory once",
@@ -143,9 +84,14 @@ TERMS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """For each schedule of a batch: predicted microseconds (infinite where blocks do not fit) and what limits it."""
+    """For each schedule of a batch: predicted microseconds (infinite where blocks do not fit), and where they are from.
+
+    parts: what `us` is the sum of, by name. busy: the times of LIMITS, of which one dominates.
+    """
 
     us: Array
+    parts: Mapping[str, Array]
+    busy: Mapping[str, Array]
     limit: Array
     shared_bytes: Array
 
@@ -209,150 +155,393 @@ def fits(largest: Array | float, accumulated: Array | float) -> Any:
     return (largest <= MAX_BLOCK) & (accumulated <= MAX_ACCUMULATORS)
 
 
+# -- what the terms are computed from: tuples, which are made faster than dataclasses
+
+
+class Elements(dict[tuple[str, ...], Any]):
+    """Of a block over some axes, worked out where they are first asked for."""
+
+    def __init__(self, block: Mapping[str, Array]) -> None:
+        super().__init__()
+        self.block = block
+
+    def __missing__(self, axes: tuple[str, ...]) -> Any:
+        found = self[axes] = elements_of(self.block, axes)
+        return found
+
+
+class Launch(NamedTuple):
+    """One launch of a kernel under every schedule of a batch.
+
+    without: of TERMS, those that do not count. tiles: along each axis, those of a chunk where it is split. programs:
+    the program instances. elements: of a block over these axes.
+    """
+
+    m: Model
+    batch: Batch
+    sizes: Mapping[str, int]
+    target: Target
+    without: Collection[str]
+    zero: Array
+    tiles: Mapping[str, Array]
+    programs: Array
+    elements: Elements
+
+    @staticmethod
+    def of(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, without: Collection[str]) -> Launch:
+        zero, block = np.zeros(len(batch.warps)), batch.block
+        extent = {a: np.ceil(sizes[a] / batch.split) if a == m.split else zero + sizes[a] for a in block}
+        tiles = {a: np.ceil(extent[a] / block[a]) for a in block}
+        programs = reduce(np.multiply, (tiles[d] for d in m.grid), batch.split if m.split else zero + 1.0)
+        return Launch(m, batch, sizes, target, without, zero, tiles, programs, Elements(block))
+
+    def term(self, name: str, value: Array, otherwise: Array | float) -> Array:
+        """The value, or what stands in its place where the term is switched off."""
+        return self.zero + otherwise if name in self.without else value
+
+
+class Multiplied(NamedTuple):
+    """Products of one shape in a segment. n: how many.
+
+    left, right, depth: elements of a block along the axes of the left operand alone, of the right alone, and those that
+    are summed. space: of all of them together. left_first: whether the left operand has the rows. rows, columns: of the
+    result. grouped: whether warpgroups multiply. on_units: whether the matrix units do. rate: operations in a
+    microsecond. split: elements of operands whose two parts for TF32 are in registers.
+    """
+
+    product: Product
+    n: int
+    left: Array
+    right: Array
+    depth: Array
+    space: Array
+    left_first: NDArray[np.bool_]
+    rows: Array
+    columns: Array
+    grouped: NDArray[np.bool_]
+    on_units: NDArray[np.bool_]
+    rate: Array
+    split: Array
+
+
+class Segment(NamedTuple):
+    """A segment of the kernel: in front of its loops, a loop, or behind them.
+
+    trips: iterations of a program instance; runs: of all instances. loaded: bytes that an iteration loads; fetched:
+    what the L2 serves for them. multiplies: whether the matrix units do. depth: iterations whose loads are in flight.
+    """
+
+    work: Work
+    trips: Array
+    runs: Array
+    loaded: Array
+    fetched: Array
+    products: tuple[Multiplied, ...]
+    multiplies: NDArray[np.bool_]
+    depth: Array
+
+
+class Occupancy(NamedTuple):
+    """What of the GPU is at work.
+
+    shared: bytes of shared memory of a block; registers: of a thread. waves: of blocks. spread: the part of the
+    multiprocessors that has any. uneven: how much longer than the mean the multiprocessor with most to do takes. alone:
+    blocks that share a multiprocessor. awake: the part of a multiprocessor's schedulers that has a warp.
+    """
+
+    shared: Array
+    registers: Array
+    waves: Array
+    spread: Array
+    uneven: Array
+    alone: Array
+    awake: Array
+
+
+def multiplied(x: Launch, p: Product, n: int) -> Multiplied:
+    """rate = the matrix units' · (1, or `few_warps` where no warpgroup multiplies), where each side is MIN_DOT or more;
+    float32 has a third of TF32's · `tf32x3` there, or `ieee` of the float32 rate. Else the float32 rate."""
+    target, c, warps = x.target, x.target.costs, x.batch.warps
+    left, right, depth = x.elements[p.left], x.elements[p.right], x.elements[p.summed]
+    space = left * right * depth * x.elements[p.batch]
+    on_units = np.minimum(np.minimum(left, right), depth) >= MIN_DOT
+    first = _left_is_first(p, x.batch)
+    rows, columns = np.where(first, left, right), np.where(first, right, left)
+    grouped = _in_warpgroups(warps, rows)
+    together = np.where(grouped, 1.0, c.few_warps)
+    units, split = target.tensor_flops_per_us * together, x.zero
+    if p.single:
+        on_thirds = c.tf32x3 * target.tf32_flops_per_us / 3 * together
+        units = np.where(x.batch.tf32x3, on_thirds, c.ieee * target.fp32_flops_per_us)
+        split = x.batch.tf32x3 * on_units * (left + right) * depth
+    rate = np.where(on_units, units, target.fp32_flops_per_us)
+    return Multiplied(p, n, left, right, depth, space, first, rows, columns, grouped, on_units, rate, split)
+
+
+def segment(x: Launch, w: Work) -> Segment:
+    """trips = Π tiles of the loop's axes · the part of them that masks leave.
+
+    depth = stages where the matrix units multiply, else 1: only such loops are pipelined.
+    """
+    trips = elements_of(x.tiles, w.loop) + x.zero
+    if w.limits:
+        trips = np.maximum(1.0, trips * x.term("masks", x.zero + visited(w.limits, w.loop, x.sizes), 1.0))
+    moved = [(n * x.elements[axes] * size, axes, size) for axes, size, n in w.blocks]
+    loaded = sum((each for each, _, _ in moved), x.zero)
+    fetched = sum((each / _used(x, axes, size) for each, axes, size in moved), x.zero)
+    products = tuple(multiplied(x, p, n) for p, n in w.dots)
+    multiplies = reduce(np.logical_or, (p.on_units for p in products), x.zero > 0)
+    stages = x.batch.stages
+    depth = x.term("ahead", np.where(multiplies, stages, 1.0), stages) if w.loop else x.zero + 1.0
+    fetched = x.term("coalescing", fetched, loaded)
+    return Segment(w, trips, x.programs * trips, loaded, fetched, products, multiplies, depth)
+
+
+def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulated: Array) -> Occupancy:
+    """shared = the most that a segment with products loads · its depth.
+
+    registers = fixed + (accumulators + the largest product + `held` · the rest of the largest value + `parts` · what is
+    split for TF32) / threads.
+
+    resident = the least of what shared memory and registers have room for; slots = multiprocessors · resident;
+    waves = ⌈programs / slots⌉; uneven = (waves · slots / programs) / spread.
+    """
+    target, c, warps = x.target, x.target.costs, x.batch.warps
+    shared = reduce(np.maximum, (s.loaded * s.depth for s in segments if s.work.dots), x.zero)
+    split = reduce(np.maximum, (p.split for s in segments for p in s.products if p.product.single), x.zero)
+    product = reduce(np.maximum, (x.elements[v] for v in x.m.products), x.zero)
+    in_registers = accumulated + product + c.held * (largest - np.minimum(largest, product)) + c.parts * split
+    registers = c.fixed_registers + in_registers / (32 * warps)
+    by_shared = x.term("shared memory", target.smem_per_sm_bytes // np.maximum(shared, 1.0), MAX_RESIDENT)
+    by_registers = target.regs_per_sm // (np.minimum(registers, 255) * 32 * warps)
+    by_registers = x.term("registers", by_registers, MAX_RESIDENT)
+    resident = np.minimum(np.maximum(np.minimum(by_shared, by_registers), 1.0), MAX_RESIDENT)
+    slots = target.sms * resident
+    waves = x.term("waves", np.ceil(x.programs / slots), 1.0)
+    balance = np.minimum(np.where(x.programs > slots, waves * slots / x.programs, 1.0), MAX_IMBALANCE)
+    spread = x.term("spread", np.minimum(1.0, x.programs / target.sms), 1.0)
+    at_once = np.minimum(np.ceil(x.programs / target.sms), resident)
+    awake = x.term("warps", np.minimum(1.0, at_once * warps / c.busy_warps), 1.0)
+    alone = np.maximum(1.0, np.minimum(x.programs, slots) / target.sms)
+    return Occupancy(shared, registers, waves, spread, balance / spread, alone, awake)
+
+
+# -- the times of which one dominates
+
+
+def memory_us(x: Launch, stored: Array) -> Array:
+    """(bytes of each tensor that is read + bytes that are stored) / the memory's rate"""
+    return (_read_bytes(x.m, x.sizes) + stored) / x.target.dram_bytes_per_us
+
+
+def l2_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
+    """Σ runs · fetched / (the L2's rate · min(1, `port` · spread) · (`boxes` through descriptors, else 1))"""
+    ports = x.term("port", np.minimum(1.0, x.target.costs.port * o.spread), o.spread)
+    boxes = x.term("descriptors", np.where(x.batch.descriptors, x.target.costs.boxes, 1.0), 1.0)
+    return sum((s.runs * s.fetched for s in segments), x.zero) / (x.target.l2_bytes_per_us * ports * boxes)
+
+
+def products_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
+    """Σ 2 · runs · elements / rate · uneven"""
+    each = (2.0 * p.n * s.runs * p.space / p.rate for s in segments for p in s.products)
+    return sum(each, x.zero) * o.uneven
+
+
+def elementwise_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
+    """Σ runs · elements · operations · copies / (the float32 rate · `simd` · awake²) · uneven + sums across warps
+
+    copies = max(1, MIN_DOT · warps / rows), of a product's operand that is computed: warps that share rows of it.
+    """
+    c = x.target.costs
+    each = (_operations(x, s, *e) for s in segments for e in s.work.elementwise)
+    us = sum(each, x.zero) / (x.target.fp32_flops_per_us * c.simd * o.awake**2) * o.uneven
+    return us + x.term("sums", c.across_us * _sums(x, segments) / x.target.sms * o.uneven, 0.0)
+
+
+def _operations(
+    x: Launch, s: Segment, axes: tuple[str, ...], operations: float, conversions: int, rows: tuple[str, ...]
+) -> Array:
+    computed = s.runs * (x.elements[axes] * (operations + x.target.costs.conversion * conversions))
+    if rows:
+        computed = computed * x.term("copies", np.maximum(1.0, MIN_DOT * x.batch.warps / x.elements[rows]), 1.0)
+    return computed
+
+
+def _sums(x: Launch, segments: Sequence[Segment]) -> Array:
+    """Elements that warps add up among each other: results of products off the matrix units, in every iteration but
+    where they are accumulated lane by lane and summed after the loop."""
+    warps = x.batch.warps
+    total = x.zero
+    for s in segments:
+        for p in s.products:
+            summed_last = (p.space <= MAX_LANES * 32 * warps) & p.product.accumulates
+            each = p.n * s.runs * (p.space / p.depth) * warps
+            total = total + np.where(p.on_units | summed_last, 0.0, each)
+    return total
+
+
+def in_turns(x: Launch, o: Occupancy, products: Array, elementwise: Array) -> tuple[Array, Array]:
+    """The longer of the two + the shorter / blocks of a multiprocessor: a block alone computes or multiplies, others
+    fill its pauses."""
+    turns = x.term("turns", np.minimum(products, elementwise) / o.alone, 0.0)
+    longer = products > elementwise
+    return products + np.where(longer, turns, 0.0), elementwise + np.where(longer, 0.0, turns)
+
+
+def latency_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
+    """Σ of segments, of a program instance · waves"""
+    return sum((us for s in segments for us in _latencies(x, s)), x.zero) * o.waves
+
+
+def _latencies(x: Launch, s: Segment) -> Iterator[Array | float]:
+    """Of a loop: `latency_us` + (trips - 1) · step + (trips - fetching) · max(0, `latency_us` / fetching - step)
+    + `late_us` · trips where a load comes late.
+
+    step = `step_us` + `warp_step_us` · log2 warps; fetching = depth - 1: iterations whose loads are under way.
+    """
+    c = x.target.costs
+    if not s.work.loop:
+        yield c.latency_us if s.work.loads else c.fast_us
+        return
+    step = c.step_us + x.term("warps", c.warp_step_us * np.log2(x.batch.warps), 0.0)
+    fetching = np.maximum(1.0, s.depth - 1)
+    once = x.term("short", np.minimum(fetching, s.trips), 0.0)  # iterations whose data the first wait brings
+    stalls = (s.trips - once) * np.maximum(0.0, c.latency_us / fetching - step)
+    yield c.latency_us
+    yield (s.trips - x.term("short", x.zero + 1.0, 0.0)) * step
+    yield stalls
+    if s.work.dots:
+        late = s.multiplies * _comes_late(x, s.work)
+        yield c.late_us * x.term("late", late, 0.0) * s.trips
+
+
+def operands_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
+    """Σ runs · depth · rows and columns that warps read · bytes / (shared memory's rate · awake) · uneven"""
+    read = x.zero
+    for s in segments:
+        for p in s.products:
+            rows = _operand_rows(p, x.batch.warps)
+            if s.work.loop and any(p.product.computed):
+                rows = rows + x.term("turned", x.target.costs.turned * _turned_rows(p, x.batch.warps), 0.0)
+            read = read + np.where(p.on_units, p.n * s.runs * p.depth * rows, 0.0)
+    return read * OPERAND_BYTES / (x.target.smem_bytes_per_us * o.awake) * o.uneven
+
+
+# -- the rest
+
+
+def launch_us(x: Launch) -> Array:
+    """The target's `launch_us`"""
+    return x.term("launch", x.zero + x.target.launch_us, 0.0)
+
+
+def ramp_us(x: Launch) -> Array:
+    """`ramp_us`, unless it starts before the kernel in front has ended"""
+    return x.target.costs.ramp_us * (1.0 - x.term("overlap", x.batch.overlap, 1.0))
+
+
+def work_us(x: Launch, times: Array, segments: Sequence[Segment], o: Occupancy) -> Array:
+    """longest + (shown + (1 - shown) · exposed / (alone · deepest²)) · (Σ times - longest)
+
+    deepest: the most iterations that any loop has in flight.
+    """
+    c, longest = x.target.costs, times.max(axis=0)
+    in_flight = (x.term("short", np.minimum(s.depth, s.trips), s.depth) for s in segments)
+    deepest = reduce(np.maximum, in_flight, x.zero)
+    shown = c.shown + x.term("pauses", (1.0 - c.shown) * c.exposed / (o.alone * deepest**2), 0.0)
+    return x.term("sum", longest + shown * (times.sum(axis=0) - longest), longest)
+
+
+def stores_us(x: Launch, stored: Array, o: Occupancy) -> Array:
+    """bytes / (the memory's rate · waves): other waves hide them"""
+    return x.term("stores", stored / (x.target.dram_bytes_per_us * o.waves), 0.0)
+
+
+def early_us(x: Launch) -> Array:
+    """`early_us`, where the kernel lets the one behind start before its own end"""
+    early = np.maximum(np.maximum(x.batch.relay, x.batch.early), x.batch.lead > 0)
+    return x.term("early", x.target.costs.early_us * early, 0.0)
+
+
+def fetched_us(x: Launch, ahead_bytes: Array) -> Array:
+    """`fetched_us`, where anything is fetched ahead"""
+    return x.term("fetched", np.where(ahead_bytes > 0, x.target.costs.fetched_us, 0.0), 0.0)
+
+
+def traffic_us(x: Launch, ahead_bytes: Array) -> Array:
+    """`traffic` · bytes that are fetched ahead · programs / the memory's rate"""
+    return x.term("traffic", x.target.costs.traffic * ahead_bytes * x.programs / x.target.dram_bytes_per_us, 0.0)
+
+
+# -- all of it
+
+
 def estimate(
     m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, without: Collection[str] = ()
 ) -> Estimates:
     """Predicted time of one launch for every schedule of the batch. without: of TERMS, those that do not count."""
-    block, warps, stages = batch.block, batch.warps, batch.stages
-    zero = np.zeros_like(warps)
-
-    @cache
-    def elements(axes: tuple[str, ...]) -> Any:
-        return elements_of(block, axes)
-
-    def term(name: str, value: Array, otherwise: Array | float) -> Array:
-        """The value, or what stands in its place where the term is switched off."""
-        return zero + otherwise if name in without else value
-
-    largest, accumulated = held(m, block, zero)
-    extent = {a: np.ceil(sizes[a] / batch.split) if a == m.split else zero + sizes[a] for a in block}
-    tiles = {a: np.ceil(extent[a] / block[a]) for a in block}
-    programs = reduce(np.multiply, (tiles[d] for d in m.grid), batch.split if m.split else zero + 1.0)
-    l2, dot_us, simd, latency, shared, operands, sums, deepest, ahead_bytes, thirds = (zero,) * 10
-    looped = False
-    for i, w in enumerate(m.segments):
-        trips = elements_of(tiles, w.loop) + zero
-        if w.limits:
-            trips = np.maximum(1.0, trips * term("masks", zero + visited(w.limits, w.loop, sizes), 1.0))
-        moved = [(n * elements(axes) * size, axes, size) for axes, size, n in w.blocks]
-        loaded = sum((each for each, _, _ in moved), zero)
-        fetched = sum((each / _used(axes, size, block, sizes) for each, axes, size in moved), zero)
-        each_trip = programs * trips
-        if w.loop and not looped:  # the first loop
-            looped = True
-            if batch.ahead.any():
-                ahead = np.minimum(batch.ahead, trips) / np.maximum(batch.share, 1.0)
-                ahead_bytes = ahead_bytes + ahead * _least_shared(m, w, tiles, batch, elements)
-        elif i == 0:
-            ahead_bytes = ahead_bytes + batch.fetch * loaded
-        l2 = l2 + each_trip * term("coalescing", fetched, loaded)
-        multiplies = zero > 0
-        for p, n in Counter(w.dots).items():
-            left, right, depth = elements(p.left), elements(p.right), elements(p.summed)
-            space = left * right * depth * elements(p.batch)
-            on_units = np.minimum(np.minimum(left, right), depth) >= MIN_DOT
-            first = _left_is_first(p, batch)
-            together = np.where(_in_warpgroups(warps, np.where(first, left, right)), 1.0, FEW_WARPS)
-            units = target.tensor_flops_per_us * together
-            if p.single:
-                on_thirds = TF32X3 * target.tf32_flops_per_us / 3 * together
-                units = np.where(batch.tf32x3, on_thirds, IEEE * target.fp32_flops_per_us)
-                thirds = np.maximum(thirds, batch.tf32x3 * on_units * (left + right) * depth)
-            rate = np.where(on_units, units, target.fp32_flops_per_us)
-            dot_us = dot_us + 2.0 * n * each_trip * space / rate
-            multiplies = multiplies | on_units
-            rows = _operand_rows(first, warps, left, right)
-            if w.loop and any(p.computed):
-                rows = rows + term("turned", TURNED * _turned_rows(p, first, warps, left, right, depth), 0.0)
-            operands = operands + np.where(on_units, n * each_trip * depth * rows, 0.0)
-            summed_last = (space <= MAX_LANES * 32 * warps) & p.accumulates
-            sums = sums + np.where(on_units | summed_last, 0.0, n * each_trip * (space / depth) * warps)
-        for axes, operations, rows in w.elementwise:
-            computed = each_trip * (elements(axes) * operations)
-            if rows:
-                computed = computed * term("copies", np.maximum(1.0, MIN_DOT * warps / elements(rows)), 1.0)
-            simd = simd + computed
-        depth = term("ahead", np.where(multiplies, stages, 1.0), stages) if w.loop else zero + 1.0
-        deepest = np.maximum(deepest, term("short", np.minimum(depth, trips), depth))
-        if w.dots:
-            shared = np.maximum(shared, loaded * depth)
-        if w.loop:
-            step = STEP_US + term("warps", WARP_STEP_US * np.log2(warps), 0.0)
-            fetching = np.maximum(1.0, depth - 1)
-            once = term("short", np.minimum(fetching, trips), 0.0)  # iterations whose data the first wait brings
-            stalls = (trips - once) * np.maximum(0.0, LATENCY_US / fetching - step)
-            latency = latency + LATENCY_US + (trips - term("short", zero + 1.0, 0.0)) * step + stalls
-            if w.dots:
-                late = multiplies * _comes_late(w, elements, 32 * warps)
-                latency = latency + LATE_US * term("late", late, 0.0) * trips
-        else:
-            latency = latency + (LATENCY_US if w.loads else 0.1)
-    product = reduce(np.maximum, (elements(v) for v in m.products), zero)
-    in_registers = accumulated + product + 0.15 * (largest - np.minimum(largest, product)) + PARTS * thirds
-    registers = 60 + in_registers / (32 * warps)
-    by_shared = target.smem_per_sm_bytes // np.maximum(shared, 1.0)
-    by_registers = target.regs_per_sm // (np.minimum(registers, 255) * 32 * warps)
-    resident = np.minimum(term("shared memory", by_shared, MAX_RESIDENT), term("registers", by_registers, MAX_RESIDENT))
-    resident = np.clip(resident, 1, MAX_RESIDENT)
-    slots = target.sms * resident
-    waves = term("waves", np.ceil(programs / slots), 1.0)
-    balance = np.minimum(np.where(programs > slots, waves * slots / programs, 1.0), 2.0)
-    spread = term("spread", np.minimum(1.0, programs / target.sms), 1.0)
-    uneven = balance / spread  # how much longer the multiprocessor with most to do takes than the mean
-    at_once = np.minimum(np.ceil(programs / target.sms), resident)
-    awake = term("warps", np.minimum(1.0, at_once * warps / BUSY_WARPS), 1.0)
-    dot_us = dot_us * uneven
-    simd_us = simd / (target.fp32_flops_per_us * SIMD * awake**2) * uneven
-    simd_us = simd_us + term("sums", ACROSS_US * sums / target.sms * uneven, 0.0)
-    # a block alone computes or multiplies; others fill its pauses
-    alone = np.maximum(1.0, np.minimum(programs, slots) / target.sms)
-    turns = term("turns", np.minimum(dot_us, simd_us) / alone, 0.0)
-    ports = term("port", np.minimum(1.0, PORT * spread), spread)
-    stored = _stored_bytes(m, sizes, batch.split)
-    boxes = term("descriptors", np.where(batch.descriptors, BOXES, 1.0), 1.0)
-    busy = [
-        (_read_bytes(m, sizes) + stored) / target.dram_bytes_per_us,
-        l2 / (target.l2_bytes_per_us * ports * boxes),
-        dot_us + np.where(dot_us > simd_us, turns, 0.0),
-        simd_us + np.where(dot_us > simd_us, 0.0, turns),
-        latency * waves,
-        operands * OPERAND_BYTES / (target.smem_bytes_per_us * awake) * uneven,
-    ]
-    times = np.array([term(name, t, 0.0) for name, t in zip(LIMITS, busy, strict=True)])
-    longest = times.max(axis=0)
-    us = term("launch", zero + target.launch_us, 0.0) + RAMP_US * (1.0 - term("overlap", batch.overlap, 1.0))
-    shown = SHOWN + term("pauses", (1.0 - SHOWN) * EXPOSED / (alone * deepest**2), 0.0)
-    us = us + term("sum", longest + shown * (times.sum(axis=0) - longest), longest)
-    us = us + term("stores", stored / (target.dram_bytes_per_us * waves), 0.0)
-    us = us - term("early", EARLY_US * np.maximum(np.maximum(batch.relay, batch.early), batch.lead > 0), 0.0)
-    ahead_bytes = ahead_bytes * batch.overlap
-    us = us - term("fetched", np.where(ahead_bytes > 0, FETCHED_US, 0.0), 0.0)
-    traffic = TRAFFIC * ahead_bytes * programs / target.dram_bytes_per_us
-    us = us + term("traffic", traffic, 0.0)
-    fit = fits(largest, accumulated) & (shared <= target.smem_per_block_bytes) & (registers <= 300)
-    return Estimates(np.where(fit, us, np.inf), times.argmax(axis=0), shared)
+    x = Launch.of(m, batch, sizes, target, without)
+    segments = [segment(x, w) for w in m.segments]
+    largest, accumulated = held(m, batch.block, x.zero)
+    o = occupancy(x, segments, largest, accumulated)
+    stored, ahead_bytes = _stored_bytes(m, sizes, batch.split), _ahead_bytes(x, segments)
+    products, elementwise = in_turns(x, o, products_us(x, segments, o), elementwise_us(x, segments, o))
+    busy = {
+        "memory": memory_us(x, stored),
+        "L2": l2_us(x, segments, o),
+        "matrix units": products,
+        "arithmetic": elementwise,
+        "latency": latency_us(x, segments, o),
+        "operands": operands_us(x, segments, o),
+    }
+    times = np.array([x.term(name, us, 0.0) for name, us in busy.items()])
+    parts = {
+        "launch": launch_us(x),
+        "ramp": ramp_us(x),
+        "work": work_us(x, times, segments, o),
+        "stores": stores_us(x, stored, o),
+        "early": -early_us(x),
+        "fetched": -fetched_us(x, ahead_bytes),
+        "traffic": traffic_us(x, ahead_bytes),
+    }
+    fit = fits(largest, accumulated) & (o.shared <= target.smem_per_block_bytes) & (o.registers <= MAX_REGISTERS)
+    us = np.where(fit, reduce(np.add, parts.values()), np.inf)
+    return Estimates(us, parts, busy, times.argmax(axis=0), o.shared)
 
 
-def _least_shared(
-    m: Model, w: Work, tiles: Mapping[str, Array], batch: Batch, elements: Callable[[Iterable[str]], Array]
-) -> Array:
+# -- what blocks hold, move and share
+
+
+def _ahead_bytes(x: Launch, segments: Sequence[Segment]) -> Array:
+    """What an instance fetches into the L2 before it waits: what it loads in front of its loops, and in the first."""
+    b, total = x.batch, x.zero
+    if segments and not segments[0].work.loop:
+        total = total + b.fetch * segments[0].loaded
+    first = next((s for s in segments if s.work.loop), None)
+    if first is not None and b.ahead.any():
+        total = total + np.minimum(b.ahead, first.trips) / np.maximum(b.share, 1.0) * _least_shared(x, first.work)
+    return total * b.overlap
+
+
+def _least_shared(x: Launch, w: Work) -> Array:
     """Bytes that an iteration loads of what the fewest program instances read alike."""
-    along = {d: tiles[d] for d in m.grid} | ({m.split: batch.split} if m.split else {})
+    along = {d: x.tiles[d] for d in x.m.grid} | ({x.m.split: x.batch.split} if x.m.split else {})
     readers = [reduce(np.multiply, (n for d, n in along.items() if d not in a), np.array(1.0)) for a, _, _ in w.loads]
     least = reduce(np.minimum, readers, np.array(np.inf))
     own = zip(w.loads, readers, strict=True)
-    return sum((np.where(n == least, elements(axes) * size, 0.0) for (axes, size, _), n in own), np.array(0.0))
+    return sum((np.where(n == least, x.elements[axes] * size, 0.0) for (axes, size, _), n in own), np.array(0.0))
 
 
-def _comes_late(w: Work, elements: Callable[[Iterable[str]], Array], threads: Array) -> Array:
+def _comes_late(x: Launch, w: Work) -> Array:
     """1 where a loop waits for some load in every iteration: threads have less of its block than an asynchronous copy
     takes. A block with fewer elements than threads is laid out as a larger one with its axes, if there is one."""
+    threads = 32 * x.batch.warps
     axes = [a for a, _, _ in w.blocks if a]
-    small = [elements(a) * size < COPY_BYTES * threads for a, size, _ in w.blocks if a]
+    small = [x.elements[a] * size < COPY_BYTES * threads for a, size, _ in w.blocks if a]
     late = np.zeros_like(threads, dtype=bool)
     for i, a in enumerate(axes):
         larger = [~small[j] for j, b in enumerate(axes) if set(a) < set(b)]
-        late |= small[i] & ((elements(a) >= threads) | ~reduce(np.logical_or, larger, late & False))
+        late |= small[i] & ((x.elements[a] >= threads) | ~reduce(np.logical_or, larger, late & False))
     return late.astype(np.float64)
 
 
@@ -366,35 +555,34 @@ def _in_warpgroups(warps: Array, rows: Array) -> NDArray[np.bool_]:
     return (warps >= WARPGROUP) & (rows >= WARPGROUP_ROWS)
 
 
-def _operand_rows(first: NDArray[np.bool_], warps: Array, left: Array, right: Array) -> Array:
+def _operand_rows(p: Multiplied, warps: Array) -> Array:
     """Rows and columns that warps read of a product's operands, those that several warps read counted for each.
 
     A warp has 16 rows or more of the result, and what it has of the columns; a warpgroup reads each operand once.
     """
-    tall, wide = np.where(first, left, right), np.where(first, right, left)
-    down = np.minimum(warps, np.maximum(1.0, np.ceil(tall / MIN_DOT)))
+    down = np.minimum(warps, np.maximum(1.0, np.ceil(p.rows / MIN_DOT)))
     across = np.ceil(warps / down)
-    group = _in_warpgroups(warps, tall)
-    groups = np.maximum(1.0, np.minimum(warps / WARPGROUP, tall / WARPGROUP_ROWS))
-    return tall * np.where(group, 1.0, across) + wide * np.where(group, groups, down)
+    groups = np.maximum(1.0, np.minimum(warps / WARPGROUP, p.rows / WARPGROUP_ROWS))
+    return p.rows * np.where(p.grouped, 1.0, across) + p.columns * np.where(p.grouped, groups, down)
 
 
-def _turned_rows(p: Product, first: NDArray[np.bool_], warps: Array, left: Array, right: Array, depth: Array) -> Array:
+def _turned_rows(p: Multiplied, warps: Array) -> Array:
     """Columns of the second operand, where a warpgroup has computed it: its rows are the axes that are summed here."""
-    second = np.where(first, right * p.computed[1], left * p.computed[0])
-    return np.where(_in_warpgroups(warps, depth), second, 0.0)
+    left, right = p.product.computed
+    second = np.where(p.left_first, p.right * right, p.left * left)
+    return np.where(_in_warpgroups(warps, p.depth), second, 0.0)
 
 
-def _used(axes: Sequence[str], size: int, block: Mapping[str, Array], sizes: Mapping[str, int]) -> Array | float:
+def _used(x: Launch, axes: Sequence[str], size: int) -> Array | float:
     """The part of what a load fetches that it uses: runs shorter than `RUN_BYTES` side by side in memory waste some."""
     if not axes:
         return 1.0
-    outer, last = axes[:-1], axes[-1]
-    run, whole = size * block[last], block[last] >= sizes[last]
-    for a in reversed(outer):
-        run = np.where(whole, run * block[a], run)
-        whole = whole & (block[a] >= sizes[a])
-    return np.minimum(1.0, run / RUN_BYTES) ** WASTE
+    block, inner = x.batch.block, axes[-1]
+    run, whole = size * block[inner], block[inner] >= x.sizes[inner]
+    for i, a in enumerate(reversed(axes[:-1])):
+        whole = whole & (block[inner] >= x.sizes[inner]) if i else whole
+        run, inner = np.where(whole, run * block[a], run), a
+    return np.minimum(1.0, run / RUN_BYTES) ** x.target.costs.waste
 
 
 def _read_bytes(m: Model, sizes: Mapping[str, int]) -> float:
@@ -405,7 +593,7 @@ def _read_bytes(m: Model, sizes: Mapping[str, int]) -> float:
 def _stored_bytes(m: Model, sizes: Mapping[str, int], split: Array) -> Array:
     """Each store written once."""
     chunk = split_axis(m.split) if m.split else None
-    total = np.zeros_like(split)
+    total = np.zeros(len(split))
     for axes, size in m.stores:
         total = total + prod(sizes[a] for a in axes if a != chunk) * size * (split if chunk in axes else 1.0)
     return total
@@ -417,11 +605,11 @@ def library_us(kernel: Kernel, sizes: Mapping[str, int], element: int, target: T
     tensors = [x.dims for x in kernel.loads] + [e.dims]
     moved = sum(prod(sizes[a] for a in axes) * element for axes in tensors)
     flops = 2.0 * prod(sizes[a] for a in {*e.dims, *e.axes})
-    moving_us = moved / (LIBRARY_MEMORY * target.dram_bytes_per_us)
-    rate = (
-        LIBRARY_SINGLE * target.fp32_flops_per_us if element == DTYPE_BYTES["float32"] else target.tensor_flops_per_us
-    )
-    return target.launch_us + LIBRARY_US + max(moving_us, flops / rate)
+    c = target.costs
+    moving_us = moved / (c.library_memory * target.dram_bytes_per_us)
+    single = element == DTYPE_BYTES["float32"]
+    rate = c.library_single * target.fp32_flops_per_us if single else target.tensor_flops_per_us
+    return target.launch_us + c.library_us + max(moving_us, flops / rate)
 
 
 def floor_us(moved_bytes: float, flops: float, target: Target, dtype: str) -> float:

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from itertools import count
 
 from mirage_cli.algebra.canonical import ONE, Atom, Form, Mono
 from mirage_cli.algebra.decompose import Decomposition, Node, Step, type_of
 from mirage_cli.ir.access import Access, dims_of, plain, substitution
-from mirage_cli.ir.ops import OPS, Number
+from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError
-from mirage_cli.ir.program import Eqn, Tensor, equation
+from mirage_cli.ir.program import Arg, Eqn, Tensor, equation
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,69 +377,70 @@ def sort_axes(d: Decomposition, dims: frozenset[str] | set[str]) -> tuple[str, .
 def equations(d: Decomposition, e: Expansion) -> Written:
     """The equations of an expansion, common subexpressions computed once. What is read from memory is renamed by
     reading it under other names. Raises InexpressibleError where what the kernel computes would have to be renamed."""
-    known: dict[str, Tensor | Eqn] = {}
-    value: dict[Form, str] = {}
-    loads: list[tuple[str, Form, Access]] = []
-    eqns: list[Eqn] = []
-    order = d.axes
+    writer = _Writer(d, e)
     for f in e.leaves:
-        atom = f.atom
-        base = atom.args[0] if d.is_input(f) and atom is not None else value_name(d, f, known)
-        name = base
-        n = 0
-        while name in known:
-            n += 1
-            name = f"{base}_{n}"
-        dtype = next((t.dtype for t in d.program.inputs if d.is_input(f) and t.name == base), "float32")
-        known[name] = Tensor(name, axes_of(d, f), dtype)
-        value[f] = name
-        loads.append((name, f, access_of(d, f)))
-    targets = set(e.targets)
-    leaves = set(e.leaves)
+        writer.leaf(f)
     for f, node in e.chosen:
-        results: list[str] = []
+        writer.node(f, node)
+    return writer.written()
+
+
+class _Writer:
+    """The loads and equations of an expansion, as they come. known: every name; value: the name of each class."""
+
+    def __init__(self, d: Decomposition, e: Expansion) -> None:
+        self.d, self.order, self.targets, self.leaves = d, d.axes, set(e.targets), set(e.leaves)
+        self.known: dict[str, Tensor | Eqn] = {}
+        self.value: dict[Form, str] = {}
+        self.loads: list[tuple[str, Form, Access]] = []
+        self.eqns: list[Eqn] = []
+
+    def leaf(self, f: Form) -> None:
+        atom = f.atom
+        base = atom.args[0] if self.d.is_input(f) and atom is not None else value_name(self.d, f, self.known)
+        name = next(x for n in count() if (x := f"{base}_{n}" if n else base) not in self.known)
+        dtype = next((t.dtype for t in self.d.program.inputs if self.d.is_input(f) and t.name == base), "float32")
+        self.load(name, f, access_of(self.d, f), dtype)
+        self.value[f] = name
+
+    def load(self, name: str, f: Form, access: Access, dtype: str = "float32") -> None:
+        self.known[name] = Tensor(name, dims_of(access), dtype)
+        self.loads.append((name, f, access))
+
+    def node(self, f: Form, node: Node) -> None:
+        """The steps of a node whose class is f, but for those whose result is there already."""
         forms: list[Form] = []
-        for i, s in enumerate(node.steps):
-            args: list[str | Number] = []
-            arg_forms: list[Form | Number] = []
-            for a in s.args:
-                if isinstance(a, Form):
-                    args.append(value[a])
-                    arg_forms.append(a)
-                elif isinstance(a, int):
-                    args.append(results[a])
-                    arg_forms.append(forms[a])
-                else:
-                    args.append(a)
-                    arg_forms.append(a)
-            last = i == len(node.steps) - 1
-            form = f if last else d.algebra.apply(s.op, arg_forms, s.axes)
-            if form in value and not (last and f in targets and d.is_input(f)):
-                results.append(value[form])
-                forms.append(form)
-                continue
-            name = value_name(d, form, known)
-            if s.op == "rename":
-                (a,) = s.args
-                if not isinstance(a, Form) or a not in leaves:
-                    raise InexpressibleError("rename inside a kernel")
-                names = substitution(s.axes)
-                loaded = f"{name}_in" if last and f in targets else name
-                access = tuple(i.within(names) for i in access_of(d, a))
-                known[loaded] = Tensor(loaded, dims_of(access), "float32")
-                loads.append((loaded, a, access))
-                value[form] = loaded
-                if loaded == name:
-                    results.append(name)
-                    forms.append(form)
-                    continue
-                s = Step("mul", (form, ONE))
-                args = [loaded, Fraction(1)]
-            eqn = equation(name, s.op, tuple(args), s.axes, known, order)
-            known[name] = eqn
-            eqns.append(eqn)
-            value[form] = name
-            results.append(name)
+        for s in node.steps:
+            last = len(forms) == len(node.steps) - 1
+            args = [forms[a] if isinstance(a, int) else a for a in s.args]
+            form = f if last else self.d.algebra.apply(s.op, args, s.axes)
+            stored = last and f in self.targets
+            if form not in self.value or (stored and self.d.is_input(f)):
+                self.step(s, tuple(self.value[a] if isinstance(a, Form) else a for a in args), form, stored)
             forms.append(form)
-    used = {v for q in eqns for v in q.values} | {value[t] for t in e.targets}
-    return Written(tuple(x for x in loads if x[0] in used), tuple(eqns), value)
+
+    def step(self, s: Step, args: tuple[Arg, ...], form: Form, stored: bool) -> None:
+        """One equation; of a renaming, a load under other names, and what is stored is its copy."""
+        name, op, axes = value_name(self.d, form, self.known), s.op, s.axes
+        if op == "rename":
+            loaded = f"{name}_in" if stored else name
+            self.renamed(s, loaded)
+            if not stored:
+                self.value[form] = loaded
+                return
+            op, args, axes = "mul", (loaded, ONE), ()
+        eqn = equation(name, op, args, axes, self.known, self.order)
+        self.known[name] = eqn
+        self.eqns.append(eqn)
+        self.value[form] = name
+
+    def renamed(self, s: Step, loaded: str) -> None:
+        (a,) = s.args
+        if not isinstance(a, Form) or a not in self.leaves:
+            raise InexpressibleError("rename inside a kernel")
+        names = substitution(s.axes)
+        self.load(loaded, a, tuple(i.within(names) for i in access_of(self.d, a)))
+
+    def written(self) -> Written:
+        used = {v for q in self.eqns for v in q.values} | {self.value[t] for t in self.targets}
+        return Written(tuple(x for x in self.loads if x[0] in used), tuple(self.eqns), self.value)

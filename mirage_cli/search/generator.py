@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from math import prod
@@ -65,6 +65,30 @@ class SearchResult:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """The buffers of a kernel graph. names: by what plans call them; taken: all names."""
+
+    taken: set[str]
+    names: dict[str, str]
+    tensors: list[Tensor]
+
+    def add(self, key: str, wanted: str, dims: tuple[str, ...], dtype: str) -> None:
+        name = next(x for n in count() if (x := f"{wanted}_{n}" if n else wanted) not in self.taken)
+        self.taken.add(name)
+        self.names[key] = name
+        self.tensors.append(Tensor(name, dims, dtype))
+
+    def real(self, buffer: str, n: int) -> str:
+        """The name of what plan n calls so: its own scratch, or what all plans call so."""
+        return self.names.get(scratch_key(buffer, n)) or self.names.get(buffer, buffer)
+
+
+def scratch_key(buffer: str, n: int) -> str:
+    """What plan n calls so is its own, though others may call theirs the same."""
+    return f"{buffer}#{n}"
+
+
 class OutOfTimeError(Exception):
     """The budget is spent, or the user interrupted."""
 
@@ -99,15 +123,16 @@ def search(
         run.deadline = deadline
         if run.assemble(tuple(fused.values())) is None:  # less exact than the program
             fused = written
-        run.ceiling = run.space.bounds.slack * greedy.predicted_us(fused) if prune else math.inf
+        run.ceiling = run.space.bounds.slack * greedy.predicted_us(fused, run.gap_us) if prune else math.inf
         run.whole = run.solve(frozenset(d.outputs), run.space.bounds.kernels, run.ceiling)
     except OutOfTimeError:
         stopped = "budget"
     except KeyboardInterrupt:
         stopped = "interrupted"
     found = run.whole
-    if not found or greedy.predicted_us(fused) < found[0][0]:
-        found = [(greedy.predicted_us(fused), tuple(fused.values())), *found]
+    fused_us = greedy.predicted_us(fused, run.gap_us)
+    if not found or fused_us < found[0][0]:
+        found = [(fused_us, tuple(fused.values())), *found]
     candidates: dict[str, Candidate] = {}
     for _, steps in found:
         if candidate := run.assemble(steps):
@@ -124,6 +149,7 @@ class _Search:
         self, d: Decomposition, target: Target, bounds: Bounds, prune: bool, deadline: Callable[[], bool]
     ) -> None:
         self.d, self.target, self.prune, self.deadline = d, target, prune, deadline
+        self.gap_us = target.costs.gap_us
         self.space = Space(d, bounds)
         sizes = d.program.sizes
         self.sizes = sizes | {new: sizes[old] for new, old in d.algebra.aliases.items()}
@@ -187,7 +213,7 @@ class _Search:
             best = self.priced[alike]
             if best is None:
                 return None
-            total += best[0] + (cost.GAP_US if i else 0.0)
+            total += best[0] + (self.gap_us if i else 0.0)
             schedules.append(best[1])
             if kernel.split is not None:
                 sizes[split_axis(kernel.split)] = best[1].split
@@ -277,14 +303,17 @@ class _Search:
                 products += OPS["dot"].flops * space
             else:  # by a number it multiplies
                 others += OPS[(len(operands) < 2 and OPS[s.op].by_number) or s.op].flops * space
-        return max(products / self.target.tensor_flops_per_us, others / (self.target.fp32_flops_per_us * cost.SIMD))
+        return max(
+            products / self.target.tensor_flops_per_us,
+            others / (self.target.fp32_flops_per_us * self.target.costs.simd),
+        )
 
     def time_for(self, targets: tuple[Form, ...]) -> float:
         """Microseconds that a kernel for these classes may take in a kernel graph worth keeping: what the last kernel
         takes at least is not its own."""
         outputs = self.d.outputs
         last = self.costed.get(outputs) if len(outputs) == 1 and outputs != targets else None
-        return self.ceiling - (last[0].us + cost.GAP_US if last else 0.0)
+        return self.ceiling - (last[0].us + self.gap_us if last else 0.0)
 
     def traffic_us(self, forms: tuple[Form, ...]) -> float:
         """The least time to move these classes through device memory once."""
@@ -336,7 +365,7 @@ class _Search:
                 self.space.cuts["kernels per graph"] += left < 0
                 continue
             rest = (required - frozenset(c.plan.targets)) | needed
-            here = c.us + (cost.GAP_US if rest else 0.0)
+            here = c.us + (self.gap_us if rest else 0.0)
             remaining = budget - here
             if remaining < (self.least_us(rest, remaining) if rest else 0.0):
                 self.space.cuts["cost above the best times the slack"] += 1
@@ -394,11 +423,11 @@ class _Search:
         if traffic > enough:
             return traffic
         apart: list[Form] = []
-        total = -cost.GAP_US
+        total = -self.gap_us
         for us, f in sorted(((self.cheapest_us(f), f) for f in required), key=lambda x: (-x[0], x[1].key)):
             if all(f.dims != g.dims for g in apart) and (f not in self.d.outputs or not apart):
                 apart.append(f)
-                total += us + cost.GAP_US
+                total += us + self.gap_us
         self.least[required] = max(traffic, total)
         return self.least[required]
 
@@ -421,56 +450,26 @@ class _Search:
         """The μGraph of these plans in order; None where one of them reads what only a later one writes, or where it
         would be less exact than the program."""
         d, program = self.d, self.d.program
-        names: dict[str, str] = {}
-        taken = {t.name for t in (*program.inputs, *program.outputs)}
-        for t, f in zip(program.outputs, d.outputs, strict=True):
-            exact = f not in self.precise or DTYPE_BYTES[t.dtype] >= DTYPE_BYTES["float32"]
-            if frozenset(t.dims) == f.dims and exact:  # later kernels read it from there
-                names.setdefault("@" + f.key, t.name)
-        read = {f for s in steps for f in s.plan.leaves if not d.is_input(f)}
-        buffers: list[Tensor] = []
-
-        def name_buffer(key: str, wanted: str, dims: tuple[str, ...], dtype: str) -> None:
-            name = next(x for n in count() if (x := f"{wanted}_{n}" if n else wanted) not in taken)
-            taken.add(name)
-            names[key] = name
-            buffers.append(Tensor(name, dims, dtype))
-
+        buffers = self.buffers(steps)
         kernels: list[Kernel] = []
         schedules: dict[str, KernelSchedule] = {}
         written: set[str] = set()
         chunks: dict[str, int] = {}
         us = 0.0
         for n, step in enumerate(steps):
-            plan = step.plan
-            for f in plan.targets:
-                if "@" + f.key not in names and (f in read or f not in d.outputs):
-                    name_buffer("@" + f.key, d.names.get(f, "t"), axes_of(d, f), self.dtype_of(f))
-            scratch = {t.name: f"{t.name}#{n}" for t in plan.scratch}
-            for t in plan.scratch:
-                name_buffer(scratch[t.name], t.name.strip("@"), t.dims, t.dtype)
-            us += step.us + (cost.GAP_US if kernels else 0.0)
-            for kernel, schedule in zip(plan.kernels, step.schedules, strict=True):
-                name = f"k{len(kernels)}"
-
-                def real(buffer: str, scratch: Mapping[str, str] = scratch) -> str:
-                    key = scratch.get(buffer, buffer)
-                    return names.get(key, key)
-
-                if any(x.buffer.startswith("@") and real(x.buffer) not in written for x in kernel.loads):
+            us += step.us + (self.gap_us if n else 0.0)
+            for planned, schedule in zip(step.plan.kernels, step.schedules, strict=True):
+                kernel = self.wired(planned, f"k{len(kernels)}", buffers, n)
+                if any(
+                    x.buffer.startswith("@") and y.buffer not in written
+                    for x, y in zip(planned.loads, kernel.loads, strict=True)
+                ):
                     return None
-                loads = tuple(replace(x, buffer=real(x.buffer)) for x in kernel.loads)
-                stores: list[Store] = []
-                for s in kernel.stores:
-                    stores += self.output_stores(s)
-                    if real(s.buffer) not in {t.name for t in program.outputs} | {s.buffer}:
-                        stores.append(replace(s, buffer=real(s.buffer)))
-                written |= {s.buffer for s in stores}
-                kernel = replace(kernel, name=name, loads=self.reorder(loads), stores=tuple(stores))
+                written |= {s.buffer for s in kernel.stores}
                 if schedule is not None:
                     if kernel.split is not None:  # partial results of one axis share the axis of chunks
                         schedule = replace(schedule, split=chunks.setdefault(kernel.split, schedule.split))
-                    kernel, schedules[name] = self.broadcasting(kernel, schedule)
+                    kernel, schedules[kernel.name] = self.broadcasting(kernel, schedule)
                 if any(a in kernel.with_role("loop", "split") for s in kernel.stores for a in self.repeated(kernel, s)):
                     return None
                 kernels.append(kernel)
@@ -481,13 +480,42 @@ class _Search:
             program.dtype,
             program.inputs,
             program.outputs,
-            tuple(buffers),
+            tuple(buffers.tensors),
             tuple(kernels),
             program.merged,
         )
         if summed_twice(graph):
             return None
         return Candidate(graph, Schedule(schedules), us, tuple(s.plan.shape for s in steps))
+
+    def buffers(self, steps: Sequence[Costed]) -> Buffers:
+        """What these plans have in memory: classes that are outputs in the outputs, others in buffers of their own."""
+        d, program = self.d, self.d.program
+        found = Buffers({t.name for t in (*program.inputs, *program.outputs)}, {}, [])
+        for t, f in zip(program.outputs, d.outputs, strict=True):
+            exact = f not in self.precise or DTYPE_BYTES[t.dtype] >= DTYPE_BYTES["float32"]
+            if frozenset(t.dims) == f.dims and exact:  # later kernels read it from there
+                found.names.setdefault("@" + f.key, t.name)
+        read = {f for s in steps for f in s.plan.leaves if not d.is_input(f)}
+        for n, step in enumerate(steps):
+            for f in step.plan.targets:
+                if "@" + f.key not in found.names and (f in read or f not in d.outputs):
+                    found.add("@" + f.key, d.names.get(f, "t"), axes_of(d, f), self.dtype_of(f))
+            for t in step.plan.scratch:
+                found.add(scratch_key(t.name, n), t.name.strip("@"), t.dims, t.dtype)
+        return found
+
+    def wired(self, kernel: Kernel, name: str, buffers: Buffers, n: int) -> Kernel:
+        """A kernel of plan n with the buffers of the graph; what is an output is stored there too."""
+        outputs = {t.name for t in self.d.program.outputs}
+        loads = tuple(replace(x, buffer=buffers.real(x.buffer, n)) for x in kernel.loads)
+        stores: list[Store] = []
+        for s in kernel.stores:
+            stores += self.output_stores(s)
+            real = buffers.real(s.buffer, n)
+            if real not in outputs | {s.buffer}:
+                stores.append(replace(s, buffer=real))
+        return replace(kernel, name=name, loads=self.reorder(loads), stores=tuple(stores))
 
     def output_stores(self, s: Store) -> list[Store]:
         """The stores of a class that is an output, once for each output that is this class, in its memory order."""

@@ -13,7 +13,6 @@ from typing import Protocol
 from mirage_cli.algebra.canonical import Form
 from mirage_cli.algebra.decompose import Decomposition, Node
 from mirage_cli.ir.placement import InexpressibleError
-from mirage_cli.search import cost
 from mirage_cli.search.expand import Expansion, Space
 from mirage_cli.search.roles import Costed
 
@@ -29,6 +28,7 @@ class Planner(Protocol):
 
     d: Decomposition
     space: Space
+    gap_us: float
 
     def plans_of(self, e: Expansion) -> list[Costed]: ...
 
@@ -75,7 +75,8 @@ def fused(planner: Planner, written: Kernels) -> Kernels:
             known[key] = min(planner.plans_of(e), key=lambda c: c.us, default=None)
         return known[key]
 
-    while _without_one(kernels, planner.d.outputs, kernel) or _with_two_in_one(kernels, planner.d.outputs, kernel):
+    outputs, gap_us = planner.d.outputs, planner.gap_us
+    while _without_one(kernels, outputs, kernel, gap_us) or _with_two_in_one(kernels, outputs, kernel, gap_us):
         pass
     in_order = ordered(kernels.values())
     assert in_order is not None, "every step keeps an order"
@@ -86,7 +87,7 @@ Make = Callable[[tuple[Form, ...], frozenset[Form]], Costed | None]
 """The cheapest kernel for these classes, with these in memory; None where there is none."""
 
 
-def _without_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make) -> bool:
+def _without_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make, gap_us: float) -> bool:
     """Drops the first intermediate without which the plan is faster."""
     memory = frozenset(f for targets in kernels for f in targets)
     for targets, own in kernels.items():
@@ -95,7 +96,7 @@ def _without_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make) -> boo
             continue
         readers = {t: kernel(t, memory - {f}) for t, c in kernels.items() if f in c.plan.leaves and t != targets}
         made = {t: c for t, c in readers.items() if c is not None}
-        before = own.us + cost.GAP_US + sum(kernels[t].us for t in readers)
+        before = own.us + gap_us + sum(kernels[t].us for t in readers)
         if len(made) == len(readers) and sum(c.us for c in made.values()) < before:
             changed = {t: c for t, c in (kernels | made).items() if t != targets}
             if ordered(changed.values()) is not None:
@@ -105,7 +106,7 @@ def _without_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make) -> boo
     return False
 
 
-def _with_two_in_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make) -> bool:
+def _with_two_in_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make, gap_us: float) -> bool:
     """Makes the first two kernels one that are faster as one."""
     memory = frozenset(f for targets in kernels for f in targets)
     for (a, first), (b, second) in combinations(kernels.items(), 2):
@@ -114,7 +115,7 @@ def _with_two_in_one(kernels: Kernels, outputs: Sequence[Form], kernel: Make) ->
         if not alike or not near or len(a) + len(b) > MAX_TOGETHER:
             continue
         made = kernel((*a, *b), memory)
-        if made is not None and made.us < first.us + second.us + cost.GAP_US:
+        if made is not None and made.us < first.us + second.us + gap_us:
             changed = {t: c for t, c in kernels.items() if t not in (a, b)} | {(*a, *b): made}
             if ordered(changed.values()) is not None:
                 kernels.clear()
@@ -168,6 +169,6 @@ def folded(planner: Planner, targets: tuple[Form, ...], in_memory: Callable[[For
     return Expansion(targets, tuple(chosen.items()), tuple(sorted(leaves, key=lambda g: g.key)))
 
 
-def predicted_us(kernels: Mapping[tuple[Form, ...], Costed]) -> float:
+def predicted_us(kernels: Mapping[tuple[Form, ...], Costed], gap_us: float) -> float:
     """Of a plan: its kernels, and the gaps between them."""
-    return sum(c.us for c in kernels.values()) + cost.GAP_US * max(len(kernels) - 1, 0)
+    return sum(c.us for c in kernels.values()) + gap_us * max(len(kernels) - 1, 0)

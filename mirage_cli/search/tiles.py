@@ -39,7 +39,7 @@ def _options(m: Model, d: str, sizes: Mapping[str, int], coarse: bool) -> list[i
         fitting = [t for t in choices if t <= top] or [MIN_DOT]
         several = len(m.matrix_axes & set(m.grid)) > 2  # of which one block cannot hold MIN_DOT of each
         single = [1] if d in m.grid and (size < MIN_DOT or several or (not coarse and top <= 256)) else []
-        if walked and any(d in p.summed and len(p.summed) > 1 for w in m.segments for p in w.dots):
+        if walked and any(d in p.summed and len(p.summed) > 1 for w in m.segments for p, _ in w.dots):
             single = [1]  # walked one by one: the product sums over blocks of the others
             fitting = fitting if size > MIN_DOT else []
         return single + fitting

@@ -12,9 +12,9 @@ from mirage_cli.ir.placement import Loop, place
 from mirage_cli.ir.program import Eqn
 from mirage_cli.ir.reach import Limit, limits
 
-CONVERSION = 1.5
-"""Operations that reading an element for an operand that is computed takes. The warps that share its rows each have a
-copy of it: an operand of 16 rows is computed as many times as there are warps (fitted)."""
+Elementwise = tuple[tuple[str, ...], float, int, tuple[str, ...]]
+"""The axes over which equations compute, operations for an element, how many elements are read for an operand of a
+product, and the rows of that operand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class Work:
     loop: tuple[str, ...]
     loads: tuple[tuple[tuple[str, ...], int, str], ...]  # axes, bytes of an element, buffer
     blocks: tuple[tuple[tuple[str, ...], int, int], ...]  # axes, bytes of an element, how many loads have these
-    dots: tuple[Product, ...]
-    elementwise: tuple[tuple[tuple[str, ...], float, tuple[str, ...]], ...]  # axes, operations, rows of the operand
+    dots: tuple[tuple[Product, int], ...]  # and how many there are alike
+    elementwise: tuple[Elementwise, ...]
     limits: tuple[Limit, ...] = ()  # of the loop's position, where masks leave the rest of it nothing to do
 
 
@@ -71,7 +71,7 @@ class Model:
     @property
     def single(self) -> bool:
         """Whether any product is of float32."""
-        return any(p.single for w in self.segments for p in w.dots)
+        return any(p.single for w in self.segments for p, _ in w.dots)
 
 
 def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[str]) -> Model:
@@ -88,12 +88,13 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
         eqns = [s for s in segment.steps if isinstance(s, Eqn)]
         rows = _computed_operands(eqns, dims, set(loads))
         read = [loads[s.out] for s in segment.steps if s.out in loads]
+        beside = _in_registers(eqns)
         segments.append(
             Work(
                 segment.dims if isinstance(segment, Loop) else (),
                 tuple((x.dims, element_bytes[x.buffer], part_of(x)) for x in read),
                 tuple((*block, n) for block, n in Counter((x.dims, element_bytes[x.buffer]) for x in read).items()),
-                tuple(_product(e, dims, e.out in plain, _in_registers(eqns), exact) for e in eqns if e.op == "dot"),
+                tuple(Counter(_product(e, dims, e.out in plain, beside, exact) for e in eqns if e.op == "dot").items()),
                 _elementwise([e for e in eqns if e.op != "dot"], rows, set(loads)),
                 limits(kernel, segment) if isinstance(segment, Loop) else (),
             )
@@ -113,7 +114,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
         accumulators,
         products,
         widest([*dims.values(), *reduced]),
-        widest([*accumulators, *products, *(axes for w in segments for axes, _, _ in w.elementwise)]),
+        widest([*accumulators, *products, *(axes for w in segments for axes, *_ in w.elementwise)]),
         matrix,
         batch,
     )
@@ -166,18 +167,18 @@ def widest(spaces: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
 
 def _elementwise(
     eqns: Sequence[Eqn], rows: Mapping[frozenset[str], tuple[str, ...]], loads: set[str]
-) -> tuple[tuple[tuple[str, ...], float, tuple[str, ...]], ...]:
-    """The axes over which equations compute, operations for an element, and the rows of the operand they are in."""
-    found: defaultdict[tuple[tuple[str, ...], tuple[str, ...]], float] = defaultdict(float)
+) -> tuple[Elementwise, ...]:
+    operations: defaultdict[tuple[tuple[str, ...], tuple[str, ...]], float] = defaultdict(float)
+    conversions: Counter[tuple[tuple[str, ...], tuple[str, ...]]] = Counter()
     for e in eqns:
         space = _space(e)
         operand = rows.get(frozenset(space), ())
         by_number = OPS[e.op].by_number
         if by_number and (isinstance(e.args[1], str) or exact_inverse(e.args[1]) is None):
             by_number = ""
-        operations = OPS[by_number or e.op].flops + CONVERSION * bool(operand and loads & set(e.values))
-        found[space, operand] += operations
-    return tuple((space, operations, operand) for (space, operand), operations in found.items())
+        operations[space, operand] += OPS[by_number or e.op].flops
+        conversions[space, operand] += bool(operand and loads & set(e.values))
+    return tuple((space, n, conversions[space, operand], operand) for (space, operand), n in operations.items())
 
 
 def _space(e: Eqn) -> tuple[str, ...]:

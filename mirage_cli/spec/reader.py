@@ -33,8 +33,50 @@ IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}\Z")
 FLOATS = ("float16", "bfloat16", "float32")
 KERNEL_INTERFACE = ("launch", "make_scratch")
 """Functions that every kernel's file defines besides the spec's own (`judge`, and the tuner, call them)."""
-KEYS = ("name", "description", "source", "dims", "instances", "dtype", "inputs", "program", "outputs", "tolerance")
-REQUIRED = ("name", "dims", "inputs", "program", "outputs")
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A key of a spec, or of a tensor in it. form: an example of its value."""
+
+    name: str
+    form: str
+    doc: str
+    required: bool = False
+
+
+KEYS: Mapping[str, Field] = {
+    f.name: f
+    for f in (
+        Field("name", "rmsnorm_linear", "`[a-z][a-z0-9_]*`; also the exported function's name", required=True),
+        Field("description", "RMSNorm and the projection behind it", "for readers"),
+        Field("source", "Llama-3-8B attention input", "for readers: where the sizes come from"),
+        Field("dims", "{m: 16, k: 4096, n: 6144}", "every axis by name, with its size", required=True),
+        Field("instances", "[{m: 2}, {m: 2048}]", "sizes to search, each a change to `dims`; left out: `dims` alone"),
+        Field("dtype", "float16", f"of inputs and outputs that name none: {', '.join(FLOATS)}; left out: float16"),
+        Field("inputs", "{X: [m, k], G: [k]}", "tensors, in the order of the exported function's arguments",
+              required=True),
+        Field("program", "O = rms_norm(X, k) * G", "assignments, one on a line (behind `|` where there are several)",
+              required=True),
+        Field("outputs", "{O: [m, n]}", "the results, in the order in which they are returned", required=True),
+        Field("tolerance", "4", "the error allowed, in multiples of eager PyTorch's own error against float64; "
+              "left out: 4"),
+    )
+}  # fmt: skip
+REQUIRED = tuple(f.name for f in KEYS.values() if f.required)
+INPUT_TYPES = (*FLOATS, "int32")
+OUTPUT_KEYS: Mapping[str, Field] = {
+    f.name: f
+    for f in (
+        Field("dims", "[k, n]", "axes in memory order, row-major", required=True),
+        Field("dtype", "float32", f"{', '.join(FLOATS)}; of an input also int32, whose values are compared with "
+              "positions; left out: the spec's"),
+    )
+}  # fmt: skip
+INPUT_KEYS: Mapping[str, Field] = {
+    **OUTPUT_KEYS,
+    "scale": Field("scale", "0.02", "the standard deviation of an input's test data; left out: 1"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,7 +437,7 @@ class _Reader:
         if not isinstance(node, yaml.MappingNode):
             self.at(node, f"an {what} is a list of axes, such as [m, k], or {{dims: [m, k], dtype: float32}}")
             return None
-        allowed = ("dims", "dtype", "scale") if what == "input" else ("dims", "dtype")
+        allowed = INPUT_KEYS if what == "input" else OUTPUT_KEYS
         parts: dict[str, yaml.Node] = {}
         for key, value in self.entries(node):
             if key.value in allowed:
@@ -406,7 +448,7 @@ class _Reader:
             self.at(parts.get("dims", node), f"the {what} {name} needs `dims`, a list of axes")
             return None
         axes = self.axes(parts["dims"], sizes)
-        types = (*FLOATS, "int32") if what == "input" else FLOATS
+        types = INPUT_TYPES if what == "input" else FLOATS
         kind = self.element_type(parts["dtype"], types) if "dtype" in parts else dtype
         if self.dtype_change is not None and kind in FLOATS and kind == self.spec_dtype():
             kind = dtype

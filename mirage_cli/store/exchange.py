@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from mirage_cli import __version__
-from mirage_cli.errors import ExchangeError, StoreError
-from mirage_cli.store.records import DOCUMENT, NUMBER, VERDICT, Best, Key, Row, Shape, digest, dump, misfit
+from mirage_cli.errors import DamagedResultError, ExchangeError, StoreError
+from mirage_cli.store.records import NUMBER, VERDICT, Best, Key, Row, Shape, digest, dump, misfit
+from mirage_cli.store.results import Result
 from mirage_cli.store.sqlite import Database
 from mirage_cli.store.store import OTHER_PATH, Store, explanation
 from mirage_cli.target.files import open_regular, replacing
@@ -58,7 +59,6 @@ SHAPES: Mapping[tuple[str, str], Shape] = {
     ("measurements", "samples_us"): [NUMBER],
     ("measurements", "alone_samples_us"): [NUMBER],
     ("results", "schedule"): dict,
-    ("results", "document"): DOCUMENT,
 }
 """What the JSON of some columns has to be."""
 SINCE: Mapping[tuple[str, str], object] = {("measurements", "alone_samples_us"): []}
@@ -165,8 +165,8 @@ def _merge_one(store: Store, db: Database, key: Key, b: Bundle, merged: Merged) 
     sources = {k["id"]: k["source"] for k in b["kernels"]}
     for r, plain in zip(rows["results"], b["results"], strict=True):
         old_best = store.best(key)
-        new = Best(**{n: plain[n] for n in ("mugraph", "status", "time_us", "schedule", "document", "at")},
-                   source=sources[plain["kernel"]])  # fmt: skip
+        columns = {n: plain[n] for n in ("mugraph", "status", "time_us", "schedule", "at")}
+        new = Best(**columns, source=sources[plain["kernel"]], result=Result.from_json(plain["document"]))
         if old_best is None or (new.beats(old_best) and (not old_best.beats(new) or new.at > old_best.at)):
             db.table("results").upsert(r, pk="key")
             merged.results += 1
@@ -257,6 +257,11 @@ def _row_problem(what: str, row: Any, columns: Mapping[str, Any]) -> str | None:
     for (table, column), shape in SHAPES.items():
         if table == what and (problem := misfit(row[column], shape, column)) is not None:
             return f"{what}: {problem}"
+    if what == "results":
+        try:
+            Result.from_json(row["document"], "document")
+        except DamagedResultError as error:
+            return f"results: {error}"
     if what == "kernels" and row["id"] != digest(row["source"]):
         return "kernels: an id is not that of its source"
     return None

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from mirage_cli import __version__
+from mirage_cli.store.results import Result
 
 Json: TypeAlias = Any
 """Whatever `json` writes and reads."""
@@ -20,58 +21,6 @@ null or S."""
 
 NUMBER = int | float
 MAYBE = int | float | None
-LOST: Shape = [{"id": str, "kernels": int, "time_us": MAYBE, "predicted_us?": MAYBE, "problem": str | None}]
-FINALIST: Shape = (None, {"id": str, "problem": str | None, "time_us": MAYBE})
-DOCUMENT: Shape = {
-    "spec": str,
-    "dims": {...: int},
-    "dtype": str,
-    "search": {
-        "classes": int,
-        "enumerated": int,
-        "pruned": {...: int},
-        "verified": int,
-        "rejected": int,
-        "stopped": str,
-        "seconds": NUMBER,
-    },
-    "best": (
-        None,
-        {
-            "id": str,
-            "kernels": int,
-            "status": str,
-            "time_us": MAYBE,
-            "predicted_us?": MAYBE,
-            "spread_us?": NUMBER,
-            "floor_us": MAYBE,
-            "eager_us": MAYBE,
-            "error_vs_float64": MAYBE,
-            "eager_error_vs_float64": MAYBE,
-            "schedule": dict,
-        },
-    ),
-    "top": [{"id": str}],
-    "lost?": LOST,
-    "rejections?": [str],
-    "dropped?": {...: int},
-    "complete?": bool,
-    "asked?": (None, {"seed": int, "top": int, "budget_s": NUMBER, "tune": bool, "context?": str | None}),
-    "tuning?": (
-        None,
-        {
-            "failures": {...: int},
-            "trials": int,
-            "stopped": str,
-            "seconds": NUMBER,
-            "phases?": {...: NUMBER},
-            "rejected": [{"id": str, "problem": str | None}],
-            "found?": FINALIST,
-            "stored?": FINALIST,
-        },
-    ),
-}
-"""What is read of a result's document, by this version and of earlier ones; it may hold more."""
 VERDICT: Shape = {
     "ok": bool,
     "net": str,
@@ -84,7 +33,7 @@ VERDICT: Shape = {
     "tests?": [str],
     "outside?": [str],
 }
-"""The same of what the verifier says of a μGraph."""
+"""What is read of what the verifier says of a μGraph, by this version and of earlier ones; it may hold more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,14 +122,14 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best for a key, with the source to export. `document`: what the report says of it."""
+    """The best for a key, with the source to export. `result`: all that is told of it."""
 
     mugraph: str
     status: Literal["measured", "predicted"]
     time_us: float | None
     schedule: Json
     source: str
-    document: Json = None
+    result: Result
     at: str = ""
 
     def beats(self, other: Best) -> bool:

@@ -29,11 +29,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from mirage_cli.errors import AmbiguousIdError, StoreError, UnknownIdError
+from mirage_cli.errors import AmbiguousIdError, DamagedResultError, StoreError, UnknownIdError
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.store.migrations import APPLICATION_ID, MIGRATIONS
 from mirage_cli.store.records import (
-    DOCUMENT,
     MAYBE,
     NUMBER,
     VERDICT,
@@ -53,12 +52,14 @@ from mirage_cli.store.records import (
     dump,
     misfit,
 )
+from mirage_cli.store.results import Result
 from mirage_cli.store.sqlite import Database
 from mirage_cli.target import knobs
 from mirage_cli.target.files import check_regular
 
 T = TypeVar("T")
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+DAMAGED = (DamagedResultError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
 BUSY_TIMEOUT_S = 30.0
 """How long to wait for another process's transaction. Ours take milliseconds."""
 
@@ -190,7 +191,7 @@ class Store:
                 "time_us": best.time_us,
                 "schedule": _put_schedule(db, best.schedule),
                 "kernel": _put_kernel(db, key, best.mugraph, best.schedule, best.source),
-                "document": dump(best.document),
+                "document": dump(best.result.to_json()),
                 "at": stamped.at,
             }
             db.table("results").upsert(row, pk="key")
@@ -296,7 +297,7 @@ class Store:
                 if blobs := [column for column, value in r.items() if isinstance(value, bytes)]:
                     raise ValueError(f"{blobs[0]} is no text")
                 found.append(read(r))
-            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            except DAMAGED as error:
                 if what not in self._warned:
                     self._warned.add(what)
                     self._warn(f"{what} is damaged and left out: {error}; `mirage cache remove {id}` removes it")
@@ -423,12 +424,13 @@ def _put_kernel(db: Database, key: Key, mugraph: str, schedule: Json, source: st
     return id
 
 
-# What follows makes values of rows. It raises ValueError, TypeError, KeyError or AttributeError where one is damaged.
+# What follows makes values of rows. It raises DAMAGED where one is damaged.
 
 
 def _best(row: Row) -> Best:
-    best = Best(**{**row, "schedule": _schedule(row["schedule"]), "document": json.loads(row["document"])})
-    _check(best.document, DOCUMENT, "its document")
+    columns = {name: row[name] for name in ("mugraph", "status", "time_us", "source", "at")}
+    result = Result.from_json(json.loads(row["document"]))
+    best = Best(**columns, schedule=_schedule(row["schedule"]), result=result)
     _check_text(best.source, "its kernel")
     if best.status not in ("measured", "predicted"):
         raise ValueError(f"its status is {best.status!r:.40}")

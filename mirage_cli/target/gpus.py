@@ -13,6 +13,9 @@ Where no measurement is at hand, the reachable rate is a stated fraction of the 
 power limit holds the clock down (measured on the H200), 0.85 elsewhere. L2 rates are estimates of 0.65 of the read
 width in [A100] (5120 bytes per clock), scaled by the number of multiprocessors for parts whose width is not published;
 0.75 on Hopper, which fits the measured schedules of results/h200/cost_model.md best.
+
+The constants of the cost model (`Costs`) were measured or fitted on an H200 alone, and are taken for every GPU. [fit]
+are those that order the schedules of tests/data/h200_*.json.gz best, as results/h200/cost_model.md compares them.
 """
 
 from __future__ import annotations
@@ -33,13 +36,121 @@ LAUNCH_US = 0.74
 """[H200] An empty kernel in a CUDA graph. Taken for every GPU: it is the host-free cost of the same front end."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What the terms of the cost model (`search/cost.py`) take from a GPU besides its rates.
+
+    Between kernels:
+    gap_us: between two dependent kernels of one CUDA graph: the drain of one and the ramp of the next.
+    ramp_us: what a kernel takes to fill the GPU and to drain, unless it starts before the one in front has ended.
+    early_us: what a kernel gains that lets the one behind start at once: that one's blocks are in place when its own
+        end, in the next call too.
+    fetched_us: what a kernel gains whose first loads find their lines in the L2, or on their way there.
+    traffic: what fetching into the L2 before the wait costs, as a part of the time that its bytes take at the memory's
+        rate: it takes turns with the kernel in front.
+
+    Of iterations:
+    latency_us: from issuing a load of device memory to using it; fast_us: of a segment that loads nothing.
+    step_us: the least time of an iteration of one warp: barriers and address arithmetic.
+    warp_step_us: what each doubling of the warps adds to it.
+    late_us: what an iteration waits for a load that is not fetched ahead.
+
+    Of arithmetic:
+    busy_warps: warps of a multiprocessor below which its reads of operands slow down, by their number, and its
+        arithmetic, by the square of it.
+    simd: the part of the float32 rate that arithmetic reaches which is not all multiply-adds.
+    conversion: operations that reading an element for an operand that is computed takes. The warps that share its rows
+        each have a copy of it: an operand of 16 rows is computed as many times as there are warps.
+    across_us: a sum across warps, for each warp and each element of the result.
+    few_warps: the part of the matrix units' rate that is reached without a warpgroup, or by one with fewer rows than it
+        takes.
+    tf32x3: the part of a third of TF32's rate that three products of it reach.
+    ieee: the part of the float32 rate that Triton's products of float32 reach without the matrix units.
+    turned: how many times an element costs what reading it from shared memory does, where a warpgroup has computed it
+        in this iteration and a product takes it as its second operand: it is written there, in another layout, first.
+
+    Of registers:
+    fixed_registers: of a thread, for addresses and counters. held: the part of the largest value's that is not in use
+        elsewhere at the same time.
+    parts: registers that an element of an operand takes whose two parts for TF32 are worked out there.
+
+    Of the L2:
+    waste: the power of the length of a run over that of a line that a load of short runs uses; 0 would be no waste, 1
+        the rest of the line.
+    port: how many times its share of the L2's rate a multiprocessor takes where others are idle.
+    boxes: how many times as fast the L2 serves loops through descriptors: whole boxes, with no help of threads.
+
+    Of what overlaps:
+    shown: the part of what does not dominate that nothing hides.
+    exposed: the part more that shows of a block that is alone on its multiprocessor and fetches nothing ahead. It falls
+        with the blocks, and with the square of the stages.
+
+    Of the library's products:
+    library_us: beside the launch and bytes or operations. library_memory, library_single: the parts of the memory's
+        rate and of the float32 rate that it reaches.
+    """
+
+    gap_us: float
+    ramp_us: float
+    early_us: float
+    fetched_us: float
+    traffic: float
+    latency_us: float
+    fast_us: float
+    step_us: float
+    warp_step_us: float
+    late_us: float
+    busy_warps: float
+    simd: float
+    conversion: float
+    across_us: float
+    few_warps: float
+    tf32x3: float
+    ieee: float
+    turned: float
+    fixed_registers: float
+    held: float
+    parts: float
+    waste: float
+    port: float
+    boxes: float
+    shown: float
+    exposed: float
+    library_us: float
+    library_memory: float
+    library_single: float
+
+
+H200_COSTS = Costs(
+    gap_us=1.2,  # [H200] two kernels of a CUDA graph
+    ramp_us=0.6,  # [H200] pairs that differ in nothing else: 0.4 to 0.6 behind itself, 0.8 to 1.2 behind another
+    early_us=0.4,  # [fit] tuned schedules
+    fetched_us=0.55,  # [fit] tuned schedules; pairs that differ in nothing else: 0.3 to 0.7
+    traffic=0.35,  # [fit] tuned schedules; pairs of first kernels, which have nothing to wait for, show up to 1
+    latency_us=0.7,  # [H200]
+    fast_us=0.1,  # no measurement is recorded
+    step_us=0.085, warp_step_us=0.11,  # [fit]
+    late_us=0.6,  # [H200] one program: 17 us more in 32 iterations
+    busy_warps=4.5, simd=0.55, conversion=1.5, across_us=8e-4, few_warps=0.4,  # [fit]
+    tf32x3=0.7,  # fitted on 550 schedules of two programs
+    ieee=0.4,  # [H200] two programs: 0.3 and 0.55
+    turned=6.0,  # [fit]
+    fixed_registers=60.0, held=0.15,  # no measurement is recorded
+    parts=2.2,  # fitted on 42 schedules of three programs, compiled for sm_90
+    waste=0.6, port=1.7, boxes=1.6,  # [fit]
+    shown=0.05, exposed=0.15,  # [fit]
+    library_us=4.2, library_memory=0.95,  # [fit] tuned μGraphs
+    library_single=0.75,  # [H200] one product
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """A GPU. Rates are per microsecond: 1e6 bytes/us = 1 TB/s, 1e6 flops/us = 1 TFLOP/s.
 
     tensor_flops_per_us: float16 and bfloat16 products with float32 accumulation, dense.
     smem_per_block_bytes: the most that a block can opt in to. l2_bytes_per_us is an estimate everywhere.
-    launch_us: a kernel in a CUDA graph; a dependent kernel starts about 1.2 us after the one before it began draining.
+    launch_us: a kernel in a CUDA graph; a dependent kernel starts `costs.gap_us` after the one in front began to drain.
     """
 
     name: str
@@ -55,6 +166,7 @@ class Target:
     smem_per_sm_bytes: int
     smem_per_block_bytes: int
     max_threads_per_sm: int
+    costs: Costs
     regs_per_sm: int = 65536  # [CC]: since compute capability 3.5
     launch_us: float = LAUNCH_US
 
@@ -101,6 +213,7 @@ TARGETS: tuple[Target, ...] = (
         tensor_flops_per_us=FULL_CLOCK * 312e6, tf32_flops_per_us=FULL_CLOCK * 156e6,  # [A100]
         fp32_flops_per_us=19.5e6,  # [A100]
         smem_per_sm_bytes=164 * KIB, smem_per_block_bytes=163 * KIB, max_threads_per_sm=2048,  # [CC] 8.0
+        costs=H200_COSTS,  # not measured
     ),
     Target(
         "l40s", "sm_89", sms=142, clock_mhz=2520,  # [Ada] L40S
@@ -109,6 +222,7 @@ TARGETS: tuple[Target, ...] = (
         tensor_flops_per_us=POWER_LIMITED * 362e6, tf32_flops_per_us=POWER_LIMITED * 183e6,  # [Ada] L40S, 350 W
         fp32_flops_per_us=91.6e6,  # [Ada] L40S
         smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB, max_threads_per_sm=1536,  # [CC] 8.9
+        costs=H200_COSTS,  # not measured
     ),
     Target(
         "rtx4090", "sm_89", sms=128, clock_mhz=2520,  # [Ada]
@@ -117,6 +231,7 @@ TARGETS: tuple[Target, ...] = (
         tensor_flops_per_us=FULL_CLOCK * 165.2e6, tf32_flops_per_us=FULL_CLOCK * 82.6e6,  # [Ada] f32 accumulation
         fp32_flops_per_us=82.6e6,  # [Ada]
         smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB, max_threads_per_sm=1536,  # [CC] 8.9
+        costs=H200_COSTS,  # not measured
     ),
     Target(
         "h100", "sm_90", sms=132, clock_mhz=1980,  # [H100] SXM5; the highest boost clock
@@ -125,6 +240,7 @@ TARGETS: tuple[Target, ...] = (
         tensor_flops_per_us=POWER_LIMITED * 989.4e6, tf32_flops_per_us=POWER_LIMITED * 494.7e6,  # [H100] SXM5
         fp32_flops_per_us=66.9e6,  # [H100] SXM5
         smem_per_sm_bytes=228 * KIB, smem_per_block_bytes=227 * KIB, max_threads_per_sm=2048,  # [CC] 9.0
+        costs=H200_COSTS,  # not measured
     ),
     Target(
         "h200", "sm_90", sms=132, clock_mhz=1980,  # [H100] the same chip
@@ -133,6 +249,7 @@ TARGETS: tuple[Target, ...] = (
         tensor_flops_per_us=651e6, tf32_flops_per_us=POWER_LIMITED * 494.7e6,  # [H200] cuBLAS f16; [H100]
         fp32_flops_per_us=66.9e6,  # [H100] SXM5
         smem_per_sm_bytes=228 * KIB, smem_per_block_bytes=227 * KIB, max_threads_per_sm=2048,  # [CC] 9.0
+        costs=H200_COSTS,  # [H200], [fit]
     ),
     Target(
         "b200", "sm_100", sms=148, clock_mhz=1965,  # [B] as the driver reports them
@@ -141,6 +258,7 @@ TARGETS: tuple[Target, ...] = (
         tensor_flops_per_us=POWER_LIMITED * 2250e6, tf32_flops_per_us=POWER_LIMITED * 1125e6,  # [B] HGX B200, dense
         fp32_flops_per_us=75e6,  # [B] HGX B200
         smem_per_sm_bytes=228 * KIB, smem_per_block_bytes=227 * KIB, max_threads_per_sm=2048,  # [CC] 10.0
+        costs=H200_COSTS,  # not measured
     ),
     Target(
         "rtx5090", "sm_120", sms=170, clock_mhz=2407,  # [B] RTX
@@ -149,6 +267,7 @@ TARGETS: tuple[Target, ...] = (
         tensor_flops_per_us=FULL_CLOCK * 209.5e6, tf32_flops_per_us=FULL_CLOCK * 104.8e6,  # [B] RTX, f32 accumulation
         fp32_flops_per_us=104.8e6,  # [B] RTX
         smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB, max_threads_per_sm=1536,  # [CC] 12.0
+        costs=H200_COSTS,  # not measured
     ),
 )  # fmt: skip
 

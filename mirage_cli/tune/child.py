@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any  # what comes through a pipe: the caller knows what it asked for
 
 LOG_TAIL_BYTES = 2000
 
@@ -31,7 +31,7 @@ class Child:
     the process has started. It ends by itself when its parent is gone.
     """
 
-    def __init__(self, entry: str, arguments: tuple[Any, ...] = (), env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, entry: str, arguments: tuple[object, ...] = (), env: Mapping[str, str] | None = None) -> None:
         self.connection, theirs = Pipe()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill
         code = f"from {__name__} import run_child; run_child({entry!r}, {theirs.fileno()}, {os.getpid()})"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil, isfinite, prod
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any  # blocks and builders of Triton's interpreter, which has no types
 
 import numpy as np
 

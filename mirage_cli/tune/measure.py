@@ -27,9 +27,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args  # Any: an answer of the process, whose type follows from the request's
 
 from mirage_cli.errors import MirageError
+from mirage_cli.store.results import Times
 from mirage_cli.tune.child import Child, ChildDied
 
 START_TIMEOUT_S = 180.0
@@ -151,19 +152,6 @@ def spread(samples_us: Sequence[float]) -> float:
         return math.inf
     low, _, high = statistics.quantiles(samples_us, n=4, method="inclusive")
     return high - low
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """Medians and interquartile ranges of a call in each context. time_us, spread_us: of the context that counts."""
-
-    context: str
-    time_us: float
-    spread_us: float
-    chain_us: float
-    chain_spread_us: float
-    alone_us: float | None = None
-    alone_spread_us: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

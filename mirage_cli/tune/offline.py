@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any  # what Triton has compiled, and its launches, which have no types
 
 import torch
 from triton import knobs

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import Schedule
@@ -74,23 +73,3 @@ class Tuned:
             if t.us < most_us and (t.mugraph, t.schedule) not in kept:
                 fastest.setdefault(t.mugraph, (t, verdict))
         return list(fastest.values())
-
-    @property
-    def stats(self) -> dict[str, Any]:
-        """The `tuning` object of the JSON document; `found` and `stored` as timed in the finals."""
-
-        def finalist(t: Trial | None) -> dict[str, Any] | None:
-            return t and {"id": t.mugraph, "time_us": t.timing and t.timing.median_us, "problem": t.failure}
-
-        return {
-            "trials": len(self.trials),
-            "failures": dict(self.failures),
-            "rejected": [
-                {"id": t.mugraph, "schedule": t.schedule.to_json(), "problem": v.problem} for t, v in self.rejected
-            ],
-            "stopped": self.stopped,
-            "seconds": round(self.seconds, 2),
-            "phases": {name: round(s, 2) for name, s in self.phases.items()},
-            "found": finalist(self.found),
-            "stored": finalist(self.incumbent),
-        }

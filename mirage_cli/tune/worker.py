@@ -25,7 +25,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any  # what comes through a pipe
 
 import torch
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from mirage_cli.cli.tables import explanation, losses, status_text
 from mirage_cli.errors import DamagedResultError
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
-from mirage_cli.pipeline.results import (
+from mirage_cli.store.results import (
     About,
     Asked,
     Finalist,
@@ -22,9 +22,10 @@ from mirage_cli.pipeline.results import (
     Rejected,
     Result,
     Searched,
+    Times,
     Tuning,
 )
-from mirage_cli.tune.measure import Judged, Times, Timing
+from mirage_cli.tune.measure import Judged, Timing
 from mirage_cli.tune.trials import Trial, Tuned
 
 
@@ -129,6 +130,24 @@ def test_a_document_with_a_value_of_another_kind_is_damaged(name: str, value: An
 def test_a_document_that_lacks_a_value_is_damaged(name: str) -> None:
     with pytest.raises(DamagedResultError):
         Result.from_json({n: v for n, v in DOCUMENT.items() if n != name})
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ({"search": {**SEARCH, "classes": "5"}}, r"its document\.search\.classes is '5'"),
+        ({"search": {**SEARCH, "verified": True}}, r"its document\.search\.verified is True"),
+        ({"best": {**BEST, "floor_us": "5"}}, r"its document\.best\.floor_us is '5'"),
+        ({"best": {**BEST, "bottlenecks": {"k0": ["memory"]}}}, r"its document\.best\.bottlenecks\.k0 is \['memory'\]"),
+        ({"best": {**BEST, "schedule": {"k0": {}}}}, r"its document\.best\.schedule: .* is no schedule"),
+        ({"top": [BEST, {**BEST, "id": 1}]}, r"its document\.top\[1\]\.id is 1"),
+        ({"lost": [{"id": "x", "kernels": 1, "time_us": None}]}, r"its document\.lost\[0\]\.problem is missing"),
+        ({"asked": {"seed": 0, "top": 1, "budget_s": 1, "tune": 1}}, r"its document\.asked\.tune is 1"),
+    ],
+)
+def test_a_damaged_document_is_told_with_the_place(more: dict[str, Any], problem: str) -> None:
+    with pytest.raises(DamagedResultError, match=f"^{problem}"):
+        result(**more)
 
 
 @pytest.mark.parametrize("document", [None, 5, [], "x", {}])

@@ -26,6 +26,7 @@ from mirage_cli.pipeline.searching import Options
 from mirage_cli.pipeline.session import Session
 from mirage_cli.spec.reader import load_spec, parse_spec
 from mirage_cli.store.records import Best, StoredMuGraph
+from mirage_cli.store.results import Result
 from mirage_cli.store.store import Store
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune import bench
@@ -335,7 +336,7 @@ def launch(inputs, outputs, scratch):
     errors = {"error_vs_float64": None, "eager_error_vs_float64": None}
     key = key_of(program, session.target, True)
     session.store.put_mugraphs(key, [StoredMuGraph("0", "mugraph", 0, 1, 1.0, None)])
-    session.store.put_best(key, Best("0", "measured", 1.0, {}, source, result_document(**errors)))
+    session.store.put_best(key, Best("0", "measured", 1.0, {}, source, Result.from_json(result_document(**errors))))
     r = run(session, program, [])
     found = r["contestants"]["mirage"]
     assert found["median_us"] > 0 and found["accuracy"]["relative"] < 0.05

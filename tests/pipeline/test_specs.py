@@ -20,11 +20,11 @@ from mirage_cli.pipeline import predicting, searching
 from mirage_cli.pipeline.optimize import finish
 from mirage_cli.pipeline.predicting import check_offline
 from mirage_cli.pipeline.problem import floor_of
-from mirage_cli.pipeline.results import Result
 from mirage_cli.pipeline.searching import Options, Plan, search_program
 from mirage_cli.pipeline.session import Session
 from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import load_spec, parse_spec
+from mirage_cli.store.results import Result
 from mirage_cli.store.store import Store
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import Interpreter, Judged, reduced_schedule, reduced_sizes

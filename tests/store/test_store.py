@@ -20,6 +20,7 @@ from mirage_cli.errors import AmbiguousIdError, ExchangeError, StoreError, Unkno
 from mirage_cli.store import exchange
 from mirage_cli.store.migrations import APPLICATION_ID, MIGRATIONS
 from mirage_cli.store.records import Winner
+from mirage_cli.store.results import Result
 from mirage_cli.store.store import Best, Key, Measurement, Store, StoredMuGraph, StoredSearch, default_path
 from tests.programs import result_document
 
@@ -30,7 +31,7 @@ VERDICT = {"ok": True, "net": "field", "bound": 1e-9, "detail": "", "counterexam
 FIRST = StoredMuGraph("aaaa00000000", "mugraph first\n", 0, 1, 10.5, VERDICT)
 SECOND = StoredMuGraph("bbbb00000000", "mugraph second\n", 1, 2)
 TIMED = Measurement(FIRST.id, SCHEDULE, (10.0, 10.5), 10.25, 0.5, method="graph", accuracy={"error": 1e-3})
-BEST = Best(FIRST.id, "measured", 10.25, SCHEDULE, "def kernel(): ...\n", result_document())
+BEST = Best(FIRST.id, "measured", 10.25, SCHEDULE, "def kernel(): ...\n", Result.from_json(result_document()))
 
 
 @pytest.fixture
@@ -409,7 +410,7 @@ def merged(path: Path, other: Path) -> exchange.Merged:
         (replace(BEST, time_us=9.0), True),
         (replace(BEST, time_us=11.0), False),
         (replace(BEST, status="predicted", time_us=1.0), False),
-        (replace(BEST, document=result_document(floor_us=8.0)), True),  # as good, and newer
+        (replace(BEST, result=Result.from_json(result_document(floor_us=8.0))), True),  # as good, and newer
     ],
 )
 def test_of_two_databases_the_better_result_is_kept(path: Path, tmp_path: Path, theirs: Best, kept: bool) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from mirage_cli.target import device, knobs
 from mirage_cli.target.gpus import (
     REPRESENTATIVE,
     TARGETS,
+    Costs,
     Target,
     driver_version,
     find_target,
@@ -33,6 +36,15 @@ def test_rows_are_consistent(target: Target) -> None:
     assert target.smem_per_block_bytes == target.smem_per_sm_bytes - 1024  # the driver keeps 1 KiB of each block
     fma_per_clock = target.fp32_flops_per_us / target.sms / target.clock_mhz / 2
     assert 60 < fma_per_clock < 140, "64 or 128 fused multiply-adds a clock and multiprocessor"
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+def test_constants_of_the_cost_model_are_positive_and_parts_are_parts(target: Target) -> None:
+    costs = asdict(target.costs)
+    assert all(x > 0 for x in costs.values())
+    parts = ("traffic", "simd", "few_warps", "tf32x3", "ieee", "held", "waste", "shown", "exposed", "library_memory")
+    assert all(costs[name] < 1 for name in parts)
+    assert all(re.search(rf"\b{name}\b", Costs.__doc__ or "") for name in costs), "each is explained"
 
 
 @pytest.mark.parametrize(

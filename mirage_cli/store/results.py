@@ -1,22 +1,131 @@
 """What search and tuning come to, as values: what commands print, the database keeps, and callers in Python get.
 
-Each has a form in JSON, that of `mirage search --json` and of the database, and `from_json`, which reads it again. A
-figure that was not measured is None.
+Each has a form in JSON, that of `mirage search --json` and of the database, and `from_json`, which reads it again and
+is the one place that says what a document has to hold. A figure that was not measured is None.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 from mirage_cli.errors import DamagedResultError
 from mirage_cli.ir.schedule import Schedule
-from mirage_cli.tune.measure import Times
 
-Json: TypeAlias = Mapping[str, Any]
-"""An object of a JSON document: Any is whatever the document holds, until `from_json` has read it."""
 T = TypeVar("T")
+Read: TypeAlias = Callable[[object, str], T]
+"""Makes a value of what a document holds. The text says where it stands. Raises DamagedResultError."""
+
+
+# -- reading documents
+
+
+def text(x: object, where: str) -> str:
+    return _of(str, x, where)
+
+
+def flag(x: object, where: str) -> bool:
+    return _of(bool, x, where)
+
+
+def whole(x: object, where: str) -> int:
+    if isinstance(x, bool):
+        raise _damaged(x, where)
+    return _of(int, x, where)
+
+
+def number(x: object, where: str) -> float:
+    if isinstance(x, bool) or not isinstance(x, int | float):
+        raise _damaged(x, where)
+    return x
+
+
+def schedule(x: object, where: str) -> Schedule:
+    try:
+        return Schedule.from_json(Fields(x, where).data)
+    except ValueError as error:
+        raise DamagedResultError(f"{where}: {error}") from None
+
+
+def each(read: Read[T]) -> Read[tuple[T, ...]]:
+    def listed(x: object, where: str) -> tuple[T, ...]:
+        items: list[object] = _of(list, x, where)
+        return tuple(read(item, f"{where}[{i}]") for i, item in enumerate(items))
+
+    return listed
+
+
+def by_name(read: Read[T]) -> Read[dict[str, T]]:
+    return lambda x, where: {name: read(item, f"{where}.{name}") for name, item in Fields(x, where).data.items()}
+
+
+class Fields:
+    """An object of a document. where: its place, for messages."""
+
+    def __init__(self, x: object, where: str) -> None:
+        self.data: Mapping[str, object] = _of(dict, x, where)
+        self.where = where
+
+    def one(self, name: str, read: Read[T]) -> T:
+        if name not in self.data:
+            raise DamagedResultError(f"{self.where}.{name} is missing")
+        return read(self.data[name], f"{self.where}.{name}")
+
+    def maybe(self, name: str, read: Read[T]) -> T | None:
+        """None where there is null, or nothing."""
+        return None if self.data.get(name) is None else self.one(name, read)
+
+    def null_or(self, name: str, read: Read[T]) -> T | None:
+        """None where there is null."""
+        return self.one(name, lambda x, where: None if x is None else read(x, where))
+
+    def since(self, name: str, read: Read[T], before: T) -> T:
+        """What documents of earlier versions lack, and what they mean by that."""
+        return self.one(name, read) if name in self.data else before
+
+
+def _of(kind: type[T], x: object, where: str) -> T:
+    if not isinstance(x, kind):
+        raise _damaged(x, where)
+    return x
+
+
+def _damaged(x: object, where: str) -> DamagedResultError:
+    return DamagedResultError(f"{where} is {x!r:.40}")
+
+
+# -- the values
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Medians and interquartile ranges of a call in each context. time_us, spread_us: of the context that counts."""
+
+    context: str
+    time_us: float
+    spread_us: float
+    chain_us: float
+    chain_spread_us: float
+    alone_us: float | None = None
+    alone_spread_us: float | None = None
+
+    @staticmethod
+    def read(o: Fields) -> Times | None:
+        """None where nothing was measured. Of a version that knew one context, all times are of the chain."""
+        us = o.null_or("time_us", number)
+        if us is None:
+            return None
+        spread_us = o.maybe("spread_us", number) or 0.0
+        return Times(
+            o.since("context", text, "chain"),
+            us,
+            spread_us,
+            o.since("chain_us", number, us),
+            o.since("chain_spread_us", number, spread_us),
+            o.maybe("alone_us", number),
+            o.maybe("alone_spread_us", number),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +167,7 @@ class Kernel:
     def eager_us(self) -> float | None:
         return self.eager.time_us if self.eager else None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {
             "id": self.id,
             "as_written": self.as_written,
@@ -80,24 +189,35 @@ class Kernel:
         }
 
     @staticmethod
-    def from_json(data: Json) -> Kernel:
+    def from_json(x: object, where: str = "the kernel") -> Kernel:
+        o = Fields(x, where)
+        eager_us = o.maybe("eager_us", number)
         return Kernel(
-            id=_text(data["id"]),
-            kernels=int(data.get("kernels", 0)),
-            schedule=Schedule.from_json(data["schedule"]),
-            floor_us=_number(data.get("floor_us")),
-            as_written=bool(data.get("as_written", False)),
-            predicted_us=_number(data.get("predicted_us")),
-            times=_times(data),
-            hot_us=_number(data.get("hot_us")),
-            method=_text(data.get("method", "")),
-            eager=_maybe(_times, data.get("eager")) or _times({"time_us": data.get("eager_us")}),
-            error=_number(data.get("error_vs_float64")),
-            eager_error=_number(data.get("eager_error_vs_float64")),
-            checked=bool(data.get("numerically_checked", True)),
-            bottlenecks={name: (_text(what), float(us)) for name, (what, us) in data.get("bottlenecks", {}).items()},
-            claim=_maybe(_text, data.get("claim")),
+            id=o.one("id", text),
+            kernels=o.one("kernels", whole),
+            schedule=o.one("schedule", schedule),
+            floor_us=o.null_or("floor_us", number),
+            as_written=o.since("as_written", flag, False),
+            predicted_us=o.maybe("predicted_us", number),
+            times=Times.read(o),
+            hot_us=o.maybe("hot_us", number),
+            method=o.since("method", text, ""),
+            eager=o.maybe("eager", lambda x, where: Times.read(Fields(x, where)))
+            or (None if eager_us is None else Times("chain", eager_us, 0.0, eager_us, 0.0)),
+            error=o.null_or("error_vs_float64", number),
+            eager_error=o.null_or("eager_error_vs_float64", number),
+            checked=o.since("numerically_checked", flag, True),
+            bottlenecks=o.since("bottlenecks", by_name(_bottleneck), {}),
+            claim=o.maybe("claim", text),
         )
+
+
+def _bottleneck(x: object, where: str) -> tuple[str, float]:
+    match x:
+        case [what, us]:
+            return text(what, where), number(us, where)
+        case _:
+            raise _damaged(x, where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +235,15 @@ class Lost:
         return self.time_us if self.time_us is not None else self.predicted_us
 
     @staticmethod
-    def from_json(data: Json) -> Lost:
-        times = _number(data["time_us"]), _maybe(_text, data["problem"]), _number(data.get("predicted_us"))
-        return Lost(_text(data["id"]), int(data["kernels"]), *times)
+    def from_json(x: object, where: str = "the plan") -> Lost:
+        o = Fields(x, where)
+        return Lost(
+            o.one("id", text),
+            o.one("kernels", whole),
+            o.null_or("time_us", number),
+            o.null_or("problem", text),
+            o.maybe("predicted_us", number),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +260,17 @@ class Searched:
     seconds: float
 
     @staticmethod
-    def from_json(data: Json) -> Searched:
+    def from_json(x: object, where: str = "the search") -> Searched:
+        o = Fields(x, where)
         return Searched(
-            classes=int(data.get("classes", 0)),
-            nodes=int(data.get("nodes", 0)),
-            enumerated=int(data.get("enumerated", 0)),
-            pruned={_text(reason): int(n) for reason, n in data["pruned"].items()},
-            verified=int(data["verified"]),
-            rejected=int(data["rejected"]),
-            stopped=_text(data["stopped"]),
-            seconds=float(data["seconds"]),
+            classes=o.one("classes", whole),
+            nodes=o.since("nodes", whole, 0),
+            enumerated=o.one("enumerated", whole),
+            pruned=o.one("pruned", by_name(whole)),
+            verified=o.one("verified", whole),
+            rejected=o.one("rejected", whole),
+            stopped=o.one("stopped", text),
+            seconds=o.one("seconds", number),
         )
 
 
@@ -156,8 +283,9 @@ class Finalist:
     problem: str | None
 
     @staticmethod
-    def from_json(data: Json) -> Finalist:
-        return Finalist(_text(data["id"]), _number(data["time_us"]), _maybe(_text, data["problem"]))
+    def from_json(x: object, where: str = "the finalist") -> Finalist:
+        o = Fields(x, where)
+        return Finalist(o.one("id", text), o.null_or("time_us", number), o.null_or("problem", text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +296,13 @@ class Rejected:
     schedule: Schedule
     problem: str | None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {"id": self.id, "schedule": self.schedule.to_json(), "problem": self.problem}
 
     @staticmethod
-    def from_json(data: Json) -> Rejected:
-        return Rejected(_text(data["id"]), Schedule.from_json(data["schedule"]), _maybe(_text, data["problem"]))
+    def from_json(x: object, where: str = "the schedule") -> Rejected:
+        o = Fields(x, where)
+        return Rejected(o.one("id", text), o.one("schedule", schedule), o.null_or("problem", text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +321,7 @@ class Tuning:
     found: Finalist | None
     stored: Finalist | None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {
             "trials": self.trials,
             "failures": dict(self.failures),
@@ -205,16 +334,17 @@ class Tuning:
         }
 
     @staticmethod
-    def from_json(data: Json) -> Tuning:
+    def from_json(x: object, where: str = "the tuning") -> Tuning:
+        o = Fields(x, where)
         return Tuning(
-            trials=int(data["trials"]),
-            failures={_text(reason): int(n) for reason, n in data["failures"].items()},
-            rejected=tuple(map(Rejected.from_json, data["rejected"])),
-            stopped=_text(data["stopped"]),
-            seconds=float(data["seconds"]),
-            phases={_text(name): float(s) for name, s in data.get("phases", {}).items()},
-            found=_maybe(Finalist.from_json, data.get("found")),
-            stored=_maybe(Finalist.from_json, data.get("stored")),
+            trials=o.one("trials", whole),
+            failures=o.one("failures", by_name(whole)),
+            rejected=o.one("rejected", each(Rejected.from_json)),
+            stopped=o.one("stopped", text),
+            seconds=o.one("seconds", number),
+            phases=o.since("phases", by_name(number), {}),
+            found=o.maybe("found", Finalist.from_json),
+            stored=o.maybe("stored", Finalist.from_json),
         )
 
 
@@ -229,9 +359,15 @@ class Asked:
     context: str | None
 
     @staticmethod
-    def from_json(data: Json) -> Asked:
-        context = _maybe(_text, data.get("context"))
-        return Asked(int(data["seed"]), int(data["top"]), float(data["budget_s"]), bool(data["tune"]), context)
+    def from_json(x: object, where: str = "what was asked") -> Asked:
+        o = Fields(x, where)
+        return Asked(
+            o.one("seed", whole),
+            o.one("top", whole),
+            o.one("budget_s", number),
+            o.one("tune", flag),
+            o.maybe("context", text),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +379,7 @@ class About:
     dtype: str
     seed: int
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {"spec": self.spec, "dims": dict(self.dims), "dtype": self.dtype, "seed": self.seed}
 
 
@@ -254,7 +390,7 @@ class Unfinished:
     about: About
     problem: str
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {**self.about.to_json(), "error": self.problem, "best": None, "top": []}
 
 
@@ -298,7 +434,7 @@ class Result:
 
         return replace(self, best=self.best and claimed(self.best), top=tuple(map(claimed, self.top)))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {
             **self.about.to_json(),
             "search": asdict(self.search),
@@ -314,53 +450,19 @@ class Result:
         }
 
     @staticmethod
-    def from_json(data: Json) -> Result:
+    def from_json(x: object, where: str = "its document") -> Result:
         """Raises DamagedResultError where this is no result's document."""
-        try:
-            return Result(
-                about=About(
-                    _text(data["spec"]),
-                    {_text(d): int(n) for d, n in data["dims"].items()},
-                    _text(data["dtype"]),
-                    int(data["seed"]),
-                ),
-                search=Searched.from_json(data["search"]),
-                asked=_maybe(Asked.from_json, data.get("asked")),
-                as_written=_maybe(_text, data.get("as_written")),
-                best=_maybe(Kernel.from_json, data["best"]),
-                top=tuple(map(Kernel.from_json, data["top"])),
-                lost=tuple(map(Lost.from_json, data.get("lost", []))),
-                tuning=_maybe(Tuning.from_json, data.get("tuning")),
-                dropped={_text(reason): int(n) for reason, n in data.get("dropped", {}).items()},
-                complete=bool(data.get("complete", True)),
-                rejections=tuple(map(_text, data.get("rejections", []))),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DamagedResultError(f"{type(error).__name__}: {error}") from None
-
-
-def _times(data: Json) -> Times | None:
-    """Of a version that knew one context, all times are of the chain."""
-    us = _number(data["time_us"])
-    if us is None:
-        return None
-    spread_us = _number(data.get("spread_us")) or 0.0
-    chain_us, chain_spread_us = _number(data.get("chain_us", us)), _number(data.get("chain_spread_us", spread_us))
-    alone = _number(data.get("alone_us")), _number(data.get("alone_spread_us"))
-    return Times(_text(data.get("context", "chain")), us, spread_us, chain_us or us, chain_spread_us or 0.0, *alone)
-
-
-def _maybe(read: Callable[[Any], T], value: Any) -> T | None:
-    return None if value is None else read(value)
-
-
-def _number(value: Any) -> float | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise TypeError(f"{value!r} is no number")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value
+        o = Fields(x, where)
+        return Result(
+            about=About(o.one("spec", text), o.one("dims", by_name(whole)), o.one("dtype", text), o.one("seed", whole)),
+            search=o.one("search", Searched.from_json),
+            asked=o.maybe("asked", Asked.from_json),
+            as_written=o.maybe("as_written", text),
+            best=o.null_or("best", Kernel.from_json),
+            top=o.one("top", each(Kernel.from_json)),
+            lost=o.since("lost", each(Lost.from_json), ()),
+            tuning=o.maybe("tuning", Tuning.from_json),
+            dropped=o.since("dropped", by_name(whole), {}),
+            complete=o.since("complete", flag, True),
+            rejections=o.since("rejections", each(text), ()),
+        )
