@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before any test module imports Triton, which reads the variable once. A value that is already set stays."""
+    """Before any test module imports what reads these variables once. A value that is already set stays.
+
+    The matrices of the tests are small: threads of one test only wait for those of the test beside it.
+    """
     if config.getoption("markexpr", "").strip() != "gpu":
         os.environ.setdefault("TRITON_INTERPRET", "1")
+    for library in ("OMP", "OPENBLAS"):
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that are marked with `gpu` need one, and kernels that are compiled for it."""
+    """Tests that are marked with `gpu` need one, and kernels that are compiled for it. Behind the imports of all tests:
+    kernels that are interpreted here are interpreted as in a process of `tune.interpreted`."""
+    if "triton" in sys.modules and sys.modules["triton"].knobs.runtime.interpret:
+        from mirage_cli.tune.interpreted import patch_language_once
+
+        patch_language_once()
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked:
         import torch

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil, isfinite, prod
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -219,6 +220,7 @@ class Interpreter:
         if self._child is None:
             self._folder = TemporaryDirectory(prefix="mirage-", ignore_cleanup_errors=True)
             env = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "TMPDIR": self._folder.name}
+            env |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # blocks are small
             self._child = Child("mirage_cli.tune.interpreted", (), env)
 
     def judge(self, program: Program, source: str, seed: int, overflow_like_eager: bool = False) -> Judged:
@@ -265,6 +267,18 @@ def product_of_tf32x3(a: Any, b: Any) -> Any:
         return np.where(np.isnan(rest), np.float32(0), rest) + np.matmul(a, b)
 
 
+def patch_language_once() -> None:
+    """Lets the interpreter take the place of Triton's language for good.
+
+    By itself it does so anew in each launch, and in each call of a function of Triton's library (`tl.max`, `tl.sum`) or
+    of the module, by a look at every name of the language: most of the time of a small kernel.
+    """
+    interpreter: Any = importlib.import_module("triton.runtime.interpreter")
+    language: Any = importlib.import_module("triton.language")
+    patched = interpreter._patch_lang(SimpleNamespace(__globals__={"tl": language, "core": language.core}))
+    interpreter._patch_lang = lambda _: type(patched)()  # nothing to restore
+
+
 def like_a_gpu() -> None:
     """Lets the interpreter add blocks up and multiply them as a GPU does, and spares it the search for integers that
     overflow, which is a third of its time; the sizes are small."""
@@ -292,6 +306,7 @@ def main(connection: Any) -> None:
 
     import torch
 
+    patch_language_once()
     like_a_gpu()
     warnings.filterwarnings("ignore", category=RuntimeWarning)
     torch.set_num_threads(1)
