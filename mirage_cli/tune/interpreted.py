@@ -267,13 +267,12 @@ def product_of_tf32x3(a: Any, b: Any) -> Any:
         return np.where(np.isnan(rest), np.float32(0), rest) + np.matmul(a, b)
 
 
-def patch_language_once() -> None:
+def _patch_language_once(interpreter: Any) -> None:
     """Lets the interpreter take the place of Triton's language for good.
 
     By itself it does so anew in each launch, and in each call of a function of Triton's library (`tl.max`, `tl.sum`) or
     of the module, by a look at every name of the language: most of the time of a small kernel.
     """
-    interpreter: Any = importlib.import_module("triton.runtime.interpreter")
     language: Any = importlib.import_module("triton.language")
     patched = interpreter._patch_lang(SimpleNamespace(__globals__={"tl": language, "core": language.core}))
     interpreter._patch_lang = lambda _: type(patched)()  # nothing to restore
@@ -281,8 +280,9 @@ def patch_language_once() -> None:
 
 def like_a_gpu() -> None:
     """Lets the interpreter add blocks up and multiply them as a GPU does, and spares it the search for integers that
-    overflow, which is a third of its time; the sizes are small."""
+    overflow, which is a third of its time; the sizes are small. Once in a process."""
     interpreter: Any = importlib.import_module("triton.runtime.interpreter")
+    _patch_language_once(interpreter)
     builder = interpreter.interpreter_builder
     builder.options = replace(builder.options, sanitize_overflow=False)
 
@@ -306,7 +306,6 @@ def main(connection: Any) -> None:
 
     import torch
 
-    patch_language_once()
     like_a_gpu()
     warnings.filterwarnings("ignore", category=RuntimeWarning)
     torch.set_num_threads(1)
