@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,9 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import DTYPES, Program
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
-from mirage_cli.tune.compilefarm import CompileFarm, KernelResources
-from mirage_cli.tune.measure import Candidate, TensorSpec
 from mirage_cli.tune.space import settled
 from mirage_cli.verify.numeric import reference64
+from tests.codegen.conftest import Compile
 from tests.mugraphs import CASES
 
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5}
@@ -629,26 +628,15 @@ COMPILED = {
 }  # fmt: skip
 
 
-def specs(graph: MuGraph, tensors: Iterable[Any]) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(t.name, tuple(graph.sizes[d] for d in t.dims), t.dtype) for t in tensors)
-
-
 @pytest.mark.parametrize("arch", [80, 90])
-def test_compiled(arch: int, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_compiled(arch: int, compiled: Compile) -> None:
     """The compiler takes what the interpreter takes, with no spilled registers; kernels that overlap do so on sm_90."""
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
-    with CompileFarm(arch, workers=2) as farm:
-        for name, (graph, tiles, chunks) in COMPILED.items():
-            given = schedule(graph, tiles, chunks=chunks)
-            chosen = {k: s.choosing(overlap=True, fetch=True, ahead=2, lead=1) for k, s in given.kernels.items()}
-            overlapping = Schedule(chosen)
-            source = kernels_source(graph, overlapping)
-            assert source.count("    wait_for_data()\n") == source.count("    release_next()\n") == len(given.kernels)
-            leads = sum(s.words["lead"] for s in settled(graph, overlapping).kernels.values())
-            assert source.count("        release_before(") == leads
-            job = Candidate(name, source, timeout_s=60)
-            ((_, kernels),) = farm.compile_all([job], specs(graph, graph.inputs), specs(graph, graph.outputs))
-            assert isinstance(kernels, tuple), f"{name}: {kernels}\n{source}"
-            assert len(kernels) == len(graph.kernels)
-            assert all(isinstance(k, KernelResources) and k.spill_bytes == 0 for k in kernels)
+    for graph, tiles, chunks in COMPILED.values():
+        given = schedule(graph, tiles, chunks=chunks)
+        chosen = {k: s.choosing(overlap=True, fetch=True, ahead=2, lead=1) for k, s in given.kernels.items()}
+        overlapping = Schedule(chosen)
+        source = kernels_source(graph, overlapping)
+        assert source.count("    wait_for_data()\n") == source.count("    release_next()\n") == len(given.kernels)
+        leads = sum(s.words["lead"] for s in settled(graph, overlapping).kernels.values())
+        assert source.count("        release_before(") == leads
+        assert len(compiled(graph, overlapping, arch)) == len(graph.kernels)
