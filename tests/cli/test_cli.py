@@ -1034,15 +1034,22 @@ def test_the_version_is_printed(mirage: Mirage) -> None:
     assert mirage("--version").out == f"{__version__}\n"
 
 
-def test_the_command_line_starts_without_torch_and_triton(tmp_path: Path) -> None:
-    code = (
+@pytest.mark.parametrize(
+    ("args", "imported"), [(["search", "--help"], []), (["search", "tiny.yaml", "--no-tune"], ["numpy"])]
+)
+def test_the_command_line_starts_and_searches_without_torch_and_triton(
+    args: list[str], imported: list[str], tmp_path: Path
+) -> None:
+    write_specs(tmp_path)
+    text = (
         "import sys, mirage_cli.cli.main\n"
-        "sys.argv = ['mirage', 'search', '--help']\n"
+        f"sys.argv = ['mirage', *{args}]\n"
         "try:\n    mirage_cli.cli.main.main()\n"
         "finally:\n    print(sorted({'torch', 'triton', 'numpy'} & set(sys.modules)), file=sys.stderr)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0 and done.stderr == "[]\n"
+    command, env = [sys.executable, "-c", text], environment(tmp_path)
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stderr == f"{imported}\n"
 
 
 # -- interrupts and pipes
