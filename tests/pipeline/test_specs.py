@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,7 @@ TIMES_EAGER = 2.0
 H200 = find_target("h200")
 
 
+@cache
 def plans_of(program: Program) -> tuple[Plan, ...]:
     found = search_program(program, H200, Options())
     assert not found.rejected
