@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, combinations, product
 
 from mirage_cli.ir.access import plain
@@ -84,12 +85,13 @@ class Values:
         made = self.semantics.apply(op, tuple(self.data[a] for a in args), axes)
         return Way(self.named(text_of(op, args, axes), made), op, args, axes)
 
-    def ways(self, ops: Iterable[str], known: Iterable[str]) -> Iterator[Way]:
-        """Every operator on these values."""
+    def ways(self, ops: Iterable[str], known: Iterable[str], loose: frozenset[str], left: int) -> Iterator[Way]:
+        """Every operator on these values that leaves no more than so many of the loose ones out."""
         known = sorted(known)
         for op in ops:
             for args in product(known, repeat=OPS[op].arity):
-                yield from self.ways_with(op, args)
+                if len(loose.difference(args)) <= left:
+                    yield from self.ways_with(op, args)
 
     def ways_with(self, op: str, args: tuple[str, ...]) -> list[Way]:
         """An operator on these arguments, over all axes that it may reduce."""
@@ -117,7 +119,10 @@ def text_of(op: str, args: Iterable[str], axes: Iterable[str]) -> str:
 
 
 def programs(
-    leaves: frozenset[str], targets: frozenset[str], most: int, ways: Callable[[frozenset[str]], Iterable[Way]]
+    leaves: frozenset[str],
+    targets: frozenset[str],
+    most: int,
+    ways: Callable[[frozenset[str], frozenset[str], int], Iterable[Way]],
 ) -> set[Ways]:
     """The sets of at most so many equations that make the targets from the leaves, and nothing that is not needed."""
     found: set[Ways] = set()
@@ -130,9 +135,10 @@ def programs(
         if targets <= made and not loose:
             found.add(chosen)
         left = most - len(chosen) - 1
-        for way in ways(leaves | made) if left >= 0 else ():
-            if len(loose.difference(way.args)) > left or way.out in leaves or way.out in made:
-                continue  # an equation ties up two loose ends and makes one, the last one none
+        # an equation ties up two loose ends and makes one, the last one none
+        for way in ways(leaves | made, loose, left) if left >= 0 else ():
+            if way.out in leaves or way.out in made:
+                continue
             if left == 0 and way.out not in targets:
                 continue
             longer = chosen | {way}
@@ -160,12 +166,12 @@ def partitions(space: Space, values: Values) -> Iterator[tuple[Part, ...]]:
     inputs = frozenset(t.name for t in program.inputs)
     own = own_values(program, values)
     targets = frozenset(own[t.name] for t in program.outputs)
-    whole = programs(inputs, targets, space.equations, lambda known: values.ways(space.ops, known))
+    whole = programs(inputs, targets, space.equations, partial(values.ways, space.ops))
     every = sorted(frozenset().union(*whole), key=str)
     between = sorted({w.out for w in every if values.dims(w.out)} - targets)
 
-    def useful(known: frozenset[str]) -> Iterator[Way]:
-        return (w for w in every if known.issuperset(w.args))
+    def useful(known: frozenset[str], loose: frozenset[str], left: int) -> Iterator[Way]:
+        return (w for w in every if known.issuperset(w.args) and len(loose.difference(w.args)) <= left)
 
     for ways in whole:
         yield (Part(ways, targets),)

@@ -1,20 +1,44 @@
-"""Triton's interpreter stands in for a GPU, except in a run of the GPU tests alone, which need the compiler."""
+"""Triton's interpreter stands in for a GPU, except in a run of the GPU tests alone, which need the compiler.
+
+Processes that interpret or compile kernels take seconds to start: most tests share those of their run's worker.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+if TYPE_CHECKING:
+    from mirage_cli.tune.compilefarm import CompileFarm
+    from mirage_cli.tune.interpreted import Interpreter
+
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before any test module imports Triton, which reads the variable once. A value that is already set stays."""
+    """Before any test module imports what reads these variables once. A value that is already set stays.
+
+    The matrices of the tests are small: threads of one test only wait for those of the test beside it.
+    """
     if config.getoption("markexpr", "").strip() != "gpu":
         os.environ.setdefault("TRITON_INTERPRET", "1")
+    for library in ("OMP", "OPENBLAS"):
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that are marked with `gpu` need one, and kernels that are compiled for it."""
+    """Tests that are marked with `gpu` need one, and kernels that are compiled for it. Behind the imports of all tests:
+    kernels that are interpreted here are interpreted as in a process of `tune.interpreted`."""
+    if "triton" in sys.modules and sys.modules["triton"].knobs.runtime.interpret:
+        from mirage_cli.tune.interpreted import like_a_gpu
+
+        like_a_gpu()
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked:
         import torch
@@ -23,3 +47,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not torch.cuda.is_available() or triton.knobs.runtime.interpret:
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason="no GPU, or kernels are interpreted"))
+
+
+def pytest_collection_finish() -> None:
+    """The modules stay: the garbage collector need not look at what is in them."""
+    gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def interpreter() -> Iterator[Interpreter]:
+    """A process that judges kernels in the interpreter, started when first asked."""
+    from mirage_cli.tune.interpreted import Interpreter
+
+    with Interpreter() as interpreter:
+        yield interpreter
+
+
+@pytest.fixture(scope="session")
+def triton_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Triton's disk cache, where processes of `farm` leave the stages of what they compile."""
+    return tmp_path_factory.mktemp("triton")
+
+
+@pytest.fixture(scope="session")
+def farm(triton_cache: Path) -> Iterator[Callable[[int], CompileFarm]]:
+    """For each architecture a process that compiles, started when first asked."""
+    from mirage_cli.tune.compilefarm import CompileFarm
+
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(triton_cache))
+        yield cache(lambda arch: stack.enter_context(CompileFarm(arch, workers=1)))

@@ -29,7 +29,8 @@ def test_the_tables_are_those_of_the_code() -> None:
 def test_every_function_has_a_form_that_the_reader_takes(name: str) -> None:
     form, found = language.form_of(name)
     assert found.eqns
-    assert f"`{form.split("(")[0]}(" in TEXT
+    assert form.startswith(f"{name}(")
+    assert f"`{name}(" in TEXT
 
 
 def test_every_spec_of_the_page_stands_beside_its_function() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent
 PLANS = ("codegen/direct.py",)
 PLANS_WITH_MAPS = ("codegen/direct.py", "codegen/maps.py")
-CHECKS = ("verify/testdata.py", "verify/yardstick.py", "codegen/selfcheck.py")
+CHECKS = ("verify/testdata.py", "verify/rows.py", "verify/yardstick.py", "codegen/selfcheck.py")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil, isfinite, prod
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any  # blocks and builders of Triton's interpreter, which has no types
 
 import numpy as np
@@ -220,6 +221,7 @@ class Interpreter:
         if self._child is None:
             self._folder = TemporaryDirectory(prefix="mirage-", ignore_cleanup_errors=True)
             env = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "TMPDIR": self._folder.name}
+            env |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # blocks are small
             self._child = Child("mirage_cli.tune.interpreted", (), env)
 
     def judge(self, program: Program, source: str, seed: int, overflow_like_eager: bool = False) -> Judged:
@@ -266,10 +268,22 @@ def product_of_tf32x3(a: Any, b: Any) -> Any:
         return np.where(np.isnan(rest), np.float32(0), rest) + np.matmul(a, b)
 
 
+def _patch_language_once(interpreter: Any) -> None:
+    """Lets the interpreter take the place of Triton's language for good.
+
+    By itself it does so anew in each launch, and in each call of a function of Triton's library (`tl.max`, `tl.sum`) or
+    of the module, by a look at every name of the language: most of the time of a small kernel.
+    """
+    language: Any = importlib.import_module("triton.language")
+    patched = interpreter._patch_lang(SimpleNamespace(__globals__={"tl": language, "core": language.core}))
+    interpreter._patch_lang = lambda _: type(patched)()  # nothing to restore
+
+
 def like_a_gpu() -> None:
     """Lets the interpreter add blocks up and multiply them as a GPU does, and spares it the search for integers that
-    overflow, which is a third of its time; the sizes are small."""
+    overflow, which is a third of its time; the sizes are small. Once in a process."""
     interpreter: Any = importlib.import_module("triton.runtime.interpreter")
+    _patch_language_once(interpreter)
     builder = interpreter.interpreter_builder
     builder.options = replace(builder.options, sanitize_overflow=False)
 

@@ -21,6 +21,7 @@ from mirage_cli.ir.access import parse_index, plain
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program
+from mirage_cli.verify.rows import row_axis
 
 if TYPE_CHECKING:
     import torch
@@ -126,8 +127,6 @@ FINE_BYTES = 1 << 28
 def independent_axis(program: Program) -> CutFields | None:
     """The axis to cut a judgement along: no equation mixes its positions, names them or counts them. None where no
     axis is so. Of several, one whose positions are small, that cuts no row, and without which the least is computed."""
-    from mirage_cli.verify.yardstick import row_axis
-
     lowered, sizes = lower(program), program.sizes
     mixed = {d for e in lowered.eqns for d in e.acts_on}
     elements = [(v.dims, 8 * math.prod(sizes[d] for d in v.dims)) for v in lowered.values().values()]

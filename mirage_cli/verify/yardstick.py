@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# -- error
+from mirage_cli.verify.rows import row_axis
 
-ROW_ELEMENTS = 16
+# -- error
 
 
 @dataclass(frozen=True)
@@ -106,16 +106,6 @@ class Measured:
             self._add_rows(*self.rows)
         row = max(self.ratio, self.of_zero_rows / (self.largest or 1.0))
         return Error(self.wrong / (self.expected or math.sqrt(self.count) or 1.0), row)
-
-
-def row_axis(shape: Sequence[int]) -> int:
-    """The first of the axes that are a row."""
-    elements = 1
-    for axis in reversed(range(len(shape))):
-        elements *= shape[axis]
-        if elements >= ROW_ELEMENTS:
-            return axis
-    return 0
 
 
 def norm_of(x: torch.Tensor) -> float:

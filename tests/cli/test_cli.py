@@ -18,6 +18,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace, UnionType
@@ -34,10 +35,13 @@ from mirage_cli.cli.shared import local_gpu, print_text
 from mirage_cli.codegen.export import load_export
 from mirage_cli.errors import EmptyStoreError, OtherGpuError
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline import searching
+from mirage_cli.pipeline import searching, session
 from mirage_cli.store.records import Measurement
 from mirage_cli.store.store import Store
 from mirage_cli.target import gpus
+from mirage_cli.tune import compilefarm, interpreted
+from mirage_cli.tune.compilefarm import CompileFarm
+from mirage_cli.tune.interpreted import Interpreter
 
 TINY = """\
 name: tiny
@@ -170,8 +174,19 @@ def write_specs(folder: Path) -> None:
 
 
 @pytest.fixture
-def mirage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Mirage:
-    """Runs a command line in this process, in a folder with the specs and a database of its own, without a GPU."""
+def mirage(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    interpreter: Interpreter,
+    farm: Callable[[int], CompileFarm],
+) -> Mirage:
+    """Runs a command line in this process, in a folder with the specs and a database of its own, without a GPU. The
+    processes that it asks are those of all tests."""
+    for owner in (session, interpreted):
+        monkeypatch.setattr(owner, "Interpreter", lambda: nullcontext(interpreter))
+    for owner in (session, compilefarm):
+        monkeypatch.setattr(owner, "CompileFarm", lambda arch, _: nullcontext(farm(arch)))
     write_specs(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MIRAGE_DB", str(tmp_path / "mirage.db"))
@@ -204,14 +219,16 @@ def spawn(folder: Path, *args: str, **changes: str) -> Run:
     return Run(done.returncode, done.stdout, done.stderr)
 
 
+STORED = ("search", "tiny.yaml", "--json", "--top", "2")
+
+
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
     """A folder whose database has the checked kernels of tiny.yaml, and the search that found them."""
     folder = tmp_path_factory.mktemp("searched")
     write_specs(folder)
     (folder / "temporary").mkdir()
-    search = "search", "tiny.yaml", "--json", "--top", "2", "--workers", "2"
-    return folder, spawn(folder, *search, TMPDIR=str(folder / "temporary"))
+    return folder, spawn(folder, *STORED, "--workers", "2", TMPDIR=str(folder / "temporary"))
 
 
 @pytest.fixture
@@ -306,15 +323,12 @@ def test_a_second_search_answers_from_the_database(mirage: Mirage, monkeypatch: 
     assert without_seconds(fresh.document) == without_seconds(first.document) and searched == ["tiny", "tiny"]
 
 
-def test_plans_are_compiled_and_interpreted_while_there_is_time(
-    mirage: Mirage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    search = "search", "tiny.yaml", "--json", "--workers", 1
-    (at_leisure,) = mirage(*search, "--fresh").document["results"]
+def test_plans_are_compiled_and_interpreted_while_there_is_time(found: Mirage, monkeypatch: pytest.MonkeyPatch) -> None:
+    (at_leisure,) = found(*STORED).document["results"]
     assert len(at_leisure["top"]) > 1 and at_leisure["search"]["stopped"] == "exhausted"
     clock = SimpleNamespace(monotonic=itertools.count(0, 1000).__next__)
     monkeypatch.setattr("mirage_cli.pipeline.predicting.time", clock)
-    (late,) = mirage(*search, "--fresh").document["results"]
+    (late,) = found(*STORED, "--workers", 1, "--fresh").document["results"]
     assert late["search"]["stopped"] == "budget"
     assert [r["id"] for r in late["top"]] == [at_leisure["best"]["id"]]
 
@@ -557,7 +571,7 @@ def test_numbers_beyond_a_type_give_the_right_kernel(
 
 
 def test_a_named_kernel_is_exported(found: Mirage) -> None:
-    ids = [b["id"] for b in found("search", "tiny.yaml", "--json").document["results"][0]["top"]]
+    ids = [b["id"] for b in found(*STORED).document["results"][0]["top"]]
     for id in ids:
         run = found("export", "tiny.yaml", "--id", id)
         assert run.code == 0 and f"μGraph    {id}" in run.out
@@ -592,7 +606,7 @@ def test_a_file_that_cannot_be_written_is_a_message(searched: tuple[Path, Run]) 
 
 
 def test_the_best_mugraph_is_shown_as_text_and_as_json(found: Mirage) -> None:
-    best = found("search", "tiny.yaml", "--json").document["results"][0]["best"]
+    best = found(*STORED).document["results"][0]["best"]
     text, document = found("show", "tiny.yaml"), found("show", "tiny.yaml", "--json")
     assert text.code == document.code == 0
     assert text.out.startswith("mugraph tiny float16\ndims m=4 k=32 n=16\n") and "dot(X, W; k)" in text.out
@@ -679,13 +693,13 @@ def test_what_was_not_checked_or_is_for_another_gpu_is_marked(found: Mirage) -> 
     assert "predicted for h100 (no GPU here)" in run.out and "unchecked" in run.out
     assert "\nnumbers   never compared with float64" in found("export", "tiny.yaml", "--dim", "m=8").out
     assert "\nnumbers " not in found("export", "tiny.yaml").out
-    checked = found("search", "tiny.yaml", "--json").document["results"][0]["best"]["numerically_checked"]
+    checked = found(*STORED).document["results"][0]["best"]["numerically_checked"]
     unchecked = found("search", "tiny.yaml", "--no-tune", "--dim", "m=8", "--json").document["results"][0]["best"]
     assert checked is True and unchecked["numerically_checked"] is False
 
 
 def test_what_was_searched_and_chosen_is_explained(found: Mirage) -> None:
-    r = found("search", "tiny.yaml", "--json").document["results"][0]
+    r = found(*STORED).document["results"][0]
     run = found("explain", "tiny.yaml")
     assert run.code == 0 and run.err == ""
     assert run.out.startswith("tiny (m=4 k=32 n=16, float16)\n")
@@ -800,7 +814,7 @@ def test_what_overflows_where_eager_does_passes_and_is_said(mirage: Mirage, tmp_
 
 
 def test_a_stored_mugraph_is_judged_by_its_id(found: Mirage) -> None:
-    best = found("search", "tiny.yaml", "--json").document["results"][0]["best"]["id"]
+    best = found(*STORED).document["results"][0]["best"]["id"]
     assert found("verify", "tiny.yaml", best[:8]).out.startswith("proved: equal canonical forms; ")
     assert found("verify", "tiny.yaml", best, "--db", "other.db").code == 1
 
@@ -1020,15 +1034,22 @@ def test_the_version_is_printed(mirage: Mirage) -> None:
     assert mirage("--version").out == f"{__version__}\n"
 
 
-def test_the_command_line_starts_without_torch_and_triton(tmp_path: Path) -> None:
-    code = (
+@pytest.mark.parametrize(
+    ("args", "imported"), [(["search", "--help"], []), (["search", "tiny.yaml", "--no-tune"], ["numpy"])]
+)
+def test_the_command_line_starts_and_searches_without_torch_and_triton(
+    args: list[str], imported: list[str], tmp_path: Path
+) -> None:
+    write_specs(tmp_path)
+    text = (
         "import sys, mirage_cli.cli.main\n"
-        "sys.argv = ['mirage', 'search', '--help']\n"
+        f"sys.argv = ['mirage', *{args}]\n"
         "try:\n    mirage_cli.cli.main.main()\n"
         "finally:\n    print(sorted({'torch', 'triton', 'numpy'} & set(sys.modules)), file=sys.stderr)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0 and done.stderr == "[]\n"
+    command, env = [sys.executable, "-c", text], environment(tmp_path)
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stderr == f"{imported}\n"
 
 
 # -- interrupts and pipes

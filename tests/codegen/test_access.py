@@ -20,9 +20,8 @@ from mirage_cli.codegen.export import export_source, kernels_source, load_export
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import NUMBERS, KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
-from mirage_cli.tune.compilefarm import CompileFarm, KernelResources
-from mirage_cli.tune.measure import Candidate
 from mirage_cli.tune.space import chunk_sizes, settled
+from tests.codegen.conftest import Stages
 from tests.codegen.test_triton import (
     PRODUCT,
     PRODUCTS,
@@ -36,7 +35,6 @@ from tests.codegen.test_triton import (
     random_schedule,
     run,
     schedule,
-    specs,
 )
 from tests.mugraphs import CASES
 
@@ -659,18 +657,6 @@ def test_what_another_kernel_reads_too_stays_in_the_caches() -> None:
 # -- compiled, with no GPU present
 
 
-def compiled(graph: MuGraph, plan: Schedule, arch: int, cache: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The PTX of all kernels, which spill nothing."""
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(cache))
-    job = Candidate("g", kernels_source(graph, plan), timeout_s=60)
-    with CompileFarm(arch, workers=1) as farm:
-        ((_, found),) = farm.compile_all([job], specs(graph, graph.inputs), specs(graph, graph.outputs))
-    assert isinstance(found, tuple), f"{found}\n{job.source}"
-    assert all(isinstance(k, KernelResources) and k.spill_bytes == 0 for k in found)
-    return "\n".join(p.read_text() for p in cache.rglob("*.ptx"))
-
-
 TILED: Mapping[str, tuple[MuGraph, str, str]] = {
     "matmul": (product_graph("matmul").resized({"m": 128, "n": 128, "k": 256}), "m=64 n=64 k=64", ""),
     "swapped": (product_graph("matmul").resized({"m": 8, "n": 128, "k": 256}), "m=16 n=64 k=64", "n k m"),
@@ -683,36 +669,32 @@ TILED: Mapping[str, tuple[MuGraph, str, str]] = {
 
 
 @pytest.mark.parametrize("name", TILED)
-def test_descriptors_are_compiled_to_tensor_copies(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_descriptors_are_compiled_to_tensor_copies(name: str, stage: Stages) -> None:
     graph, tiles, order = TILED[name]
     plan = schedule(graph, tiles, order)
-    ptx = compiled(graph, choosing(plan, descriptors=True), 90, tmp_path, monkeypatch)
+    ptx = stage(graph, choosing(plan, descriptors=True), 90, "ptx")
     assert "cp.async.bulk.tensor" in ptx
     assert "cp.async.cg" not in ptx
     assert "wgmma.mma_async" in ptx
 
 
-def test_specialized_kernels_have_warps_of_their_own_for_fetching(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_specialized_kernels_have_warps_of_their_own_for_fetching(stage: Stages) -> None:
     graph, tiles, order = TILED["matmul"]
-    ptx = compiled(graph, choosing(schedule(graph, tiles, order), specialize=True), 90, tmp_path, monkeypatch)
+    ptx = stage(graph, choosing(schedule(graph, tiles, order), specialize=True), 90, "ptx")
     assert "setmaxnreg" in ptx
     assert "mbarrier.try_wait" in ptx
     assert "cp.async.bulk.tensor" in ptx
 
 
 @pytest.mark.parametrize("arch", [80, 90])
-def test_what_is_read_once_is_marked_in_the_instructions(
-    arch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_read_once_is_marked_in_the_instructions(arch: int, stage: Stages) -> None:
     graph = kernel("n=512 k=4096; X[k] W[n,k]; Y[n]", "n:grid k:loop", "Y[n] = dot(X, W; k)")
     plan = schedule(graph, "n=8 k=512")
-    assert "evict_first" not in compiled(graph, plan, arch, tmp_path / "plain", monkeypatch)
-    assert "L1::evict_first" in compiled(graph, choosing(plan, stream=True), arch, tmp_path / "once", monkeypatch)
+    assert "evict_first" not in stage(graph, plan, arch, "ptx")
+    assert "L1::evict_first" in stage(graph, choosing(plan, stream=True), arch, "ptx")
 
 
-def test_descriptors_work_where_the_hardware_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_descriptors_work_where_the_hardware_has_none(stage: Stages) -> None:
     graph, tiles, order = TILED["matmul"]
-    ptx = compiled(graph, choosing(schedule(graph, tiles, order), descriptors=True), 80, tmp_path, monkeypatch)
+    ptx = stage(graph, choosing(schedule(graph, tiles, order), descriptors=True), 80, "ptx")
     assert "cp.async.bulk.tensor" not in ptx

@@ -590,18 +590,13 @@ def test_a_cuda_graph_is_of_inputs_that_are_right_and_on_a_gpu() -> None:
 
 
 @pytest.mark.parametrize("library", [False, True])
-def test_the_compile_farm_takes_an_exported_file(
-    library: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_compile_farm_takes_an_exported_file(library: bool, farm: Callable[[int], CompileFarm]) -> None:
     """Its tensors have no data, and what it compiles is for a GPU that is not there."""
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     program, graph = chain(2, library)
     inputs, outputs = ([TensorSpec(t.name, tuple(program.sizes[d] for d in t.dims), t.dtype) for t in side]
                        for side in (program.inputs, program.outputs))  # fmt: skip
     job = Candidate("exported", export_source(program, graph, schedule_of(graph)))
-    with CompileFarm(90, workers=1) as farm:
-        ((_, kernels),) = farm.compile_all([job], tuple(inputs), tuple(outputs))
+    ((_, kernels),) = farm(90).compile_all([job], tuple(inputs), tuple(outputs))
     assert not isinstance(kernels, Failure)
     assert [k.name for k in kernels] == (["k1"] if library else ["k0", "k1"])
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import triton.language as tl
 
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.codegen.export import kernels_source, load_export
@@ -19,10 +19,9 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import DTYPES, Program
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
-from mirage_cli.tune.compilefarm import CompileFarm, KernelResources
-from mirage_cli.tune.measure import Candidate, TensorSpec
 from mirage_cli.tune.space import settled
 from mirage_cli.verify.numeric import reference64
+from tests.codegen.conftest import Compile
 from tests.mugraphs import CASES
 
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5}
@@ -277,17 +276,11 @@ def test_blocks_of_several_axes_reach_the_matrix_units(name: str, small: int) ->
 @pytest.mark.parametrize("name", ["split_matmul", "causal_attention", "window", "two axes"])
 def test_bounds_of_loops_are_integers_to_the_interpreter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its tensors are none up to Triton 3.6, with numpy from 2.4 on."""
-    interpreter = importlib.import_module("triton.runtime.interpreter")
-    patch = interpreter._patch_lang_tensor
 
     def refuse(_: Any) -> int:
         raise TypeError("a tensor is no integer")
 
-    def without_index(tensor: Any, scope: Any) -> None:
-        patch(tensor, scope)
-        scope.set_attr(tensor, "__index__", refuse)
-
-    monkeypatch.setattr(interpreter, "_patch_lang_tensor", without_index)
+    monkeypatch.setattr(tl.tensor, "__index__", refuse, raising=False)
     graph = parse_mugraph(SPLIT_TWO.format(k=65, l=16)) if name == "two axes" else CASES[name].graph
     graph = graph.resized({d: min(n, 70) for d, n in graph.dims})
     plan = schedule(graph, chunks=3)
@@ -635,26 +628,15 @@ COMPILED = {
 }  # fmt: skip
 
 
-def specs(graph: MuGraph, tensors: Iterable[Any]) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(t.name, tuple(graph.sizes[d] for d in t.dims), t.dtype) for t in tensors)
-
-
 @pytest.mark.parametrize("arch", [80, 90])
-def test_compiled(arch: int, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_compiled(arch: int, compiled: Compile) -> None:
     """The compiler takes what the interpreter takes, with no spilled registers; kernels that overlap do so on sm_90."""
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
-    with CompileFarm(arch, workers=2) as farm:
-        for name, (graph, tiles, chunks) in COMPILED.items():
-            given = schedule(graph, tiles, chunks=chunks)
-            chosen = {k: s.choosing(overlap=True, fetch=True, ahead=2, lead=1) for k, s in given.kernels.items()}
-            overlapping = Schedule(chosen)
-            source = kernels_source(graph, overlapping)
-            assert source.count("    wait_for_data()\n") == source.count("    release_next()\n") == len(given.kernels)
-            leads = sum(s.words["lead"] for s in settled(graph, overlapping).kernels.values())
-            assert source.count("        release_before(") == leads
-            job = Candidate(name, source, timeout_s=60)
-            ((_, kernels),) = farm.compile_all([job], specs(graph, graph.inputs), specs(graph, graph.outputs))
-            assert isinstance(kernels, tuple), f"{name}: {kernels}\n{source}"
-            assert len(kernels) == len(graph.kernels)
-            assert all(isinstance(k, KernelResources) and k.spill_bytes == 0 for k in kernels)
+    for graph, tiles, chunks in COMPILED.values():
+        given = schedule(graph, tiles, chunks=chunks)
+        chosen = {k: s.choosing(overlap=True, fetch=True, ahead=2, lead=1) for k, s in given.kernels.items()}
+        overlapping = Schedule(chosen)
+        source = kernels_source(graph, overlapping)
+        assert source.count("    wait_for_data()\n") == source.count("    release_next()\n") == len(given.kernels)
+        leads = sum(s.words["lead"] for s in settled(graph, overlapping).kernels.values())
+        assert source.count("        release_before(") == leads
+        assert len(compiled(graph, overlapping, arch)) == len(graph.kernels)

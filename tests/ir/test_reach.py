@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -60,6 +61,7 @@ MASKS = {
 SKIPS = {"causal", "strictly causal, the first row empty", "window", "looking ahead", "shifted", "lengths", "added"}
 
 
+@cache
 def fused(mask: str) -> tuple[Program, MuGraph, Schedule]:
     """The best μGraph of one kernel, and a schedule of it."""
     text = SPEC.replace("MASK", MASKS[mask])

@@ -12,7 +12,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -41,13 +41,6 @@ PLANS = 3
 INSTANCES = 64
 """Program instances of a source that the interpreter is asked to run, where there is one with fewer: each takes 5 ms
 or more, for each distribution."""
-
-
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[Interpreter]:
-    with Interpreter() as interpreter:
-        interpreter.start()
-        yield interpreter
 
 
 @pytest.mark.parametrize("seed", range(PROGRAMS))

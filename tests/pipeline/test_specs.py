@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,7 @@ TIMES_EAGER = 2.0
 H200 = find_target("h200")
 
 
+@cache
 def plans_of(program: Program) -> tuple[Plan, ...]:
     found = search_program(program, H200, Options())
     assert not found.rejected
@@ -231,17 +233,18 @@ outputs:
         ("E / sum(E, k)", "[m, k]"),
     ],
 )
-def test_an_exponential_that_is_an_output_is_computed_as_written(dtype: str, other: str, dims: str) -> None:
+def test_an_exponential_that_is_an_output_is_computed_as_written(
+    dtype: str, other: str, dims: str, interpreter: Interpreter
+) -> None:
     """With its maximum subtracted, a row of 90, 1 and 0 would be inf · 0. What is scaled by it stays safe."""
     program = parse_spec(EXPONENTIALS.format(dtype=dtype, other=other, dims=dims)).at()
     found = search_program(program, H200, Options())
     assert found.plans and not found.rejected
     graphs = {p.id: p for p in found.plans}
     assert found.as_written in graphs
-    with Interpreter() as interpreter:
-        plan = found.plans[0]
-        judged = interpreter.judge(program, kernels_source(plan.graph, plan.schedule), 0)
-        assert judged.ok, judged.problem
+    plan = found.plans[0]
+    judged = interpreter.judge(program, kernels_source(plan.graph, plan.schedule), 0)
+    assert judged.ok, judged.problem
 
 
 SEVERAL_AXES = """
@@ -267,14 +270,13 @@ outputs:
         ("O = mean(T * T, b, h, g, e) * sum(W, h, g, e)", "[k]"),
     ],
 )
-def test_several_axes_are_reduced_together(dtype: str, text: str, dims: str) -> None:
+def test_several_axes_are_reduced_together(dtype: str, text: str, dims: str, interpreter: Interpreter) -> None:
     """One of them in blocks, the others walked one by one where blocks of all would be too large."""
     program = parse_spec(SEVERAL_AXES.format(dtype=dtype, program=text, dims=dims)).at()
     found = search_program(program, H200, Options())
     assert not found.rejected and found.as_written in {p.id for p in found.plans}
-    with Interpreter() as interpreter:
-        sources = [kernels_source(plan.graph, plan.schedule) for plan in found.plans[:2]]
-        judged = [interpreter.judge(program, source, 0, overflow_like_eager=True) for source in sources]
+    sources = [kernels_source(plan.graph, plan.schedule) for plan in found.plans[:2]]
+    judged = [interpreter.judge(program, source, 0, overflow_like_eager=True) for source in sources]
     assert all(j.ok for j in judged), [j.problem for j in judged]
     assert any(not j.excused for j in judged), "where one keeps what overflows, as eager does, another does not"
 
@@ -307,18 +309,18 @@ outputs: {{O: {dims}}}
 @pytest.mark.parametrize(
     ("axes", "dims", "m", "n"), [("m, n", "[]", 131, 257), ("n", "[m]", 33, 257), ("m", "[n]", 257, 33)]
 )
-def test_a_mean_may_be_split_over_program_instances(axes: str, dims: str, m: int, n: int) -> None:
+def test_a_mean_may_be_split_over_program_instances(
+    axes: str, dims: str, m: int, n: int, interpreter: Interpreter
+) -> None:
     """Its division by the size of the split axis is the merge kernel's: a number, not what a chunk depends on."""
     program = parse_spec(MEAN.format(m=m, n=n, axes=axes, dims=dims)).at()
     lowered = lower(program)
     split = [c for c in search(lowered, H200, prune=False).candidates if any(k.split for k in c.graph.kernels)]
     assert split
-    with Interpreter() as interpreter:
-        for c in split[:1]:
-            verdict = check_equivalence(lowered, c.graph, 0)
-            assert verdict.ok, verdict
-            judged = interpreter.judge(program, kernels_source(c.graph, c.schedule), 0)
-            assert judged.ok, judged.problem
+    verdict = check_equivalence(lowered, split[0].graph, 0)
+    assert verdict.ok, verdict
+    judged = interpreter.judge(program, kernels_source(split[0].graph, split[0].schedule), 0)
+    assert judged.ok, judged.problem
 
 
 def test_a_mean_of_a_whole_tensor_comes_near_the_floor() -> None:

@@ -77,23 +77,22 @@ def test_every_operator_has_a_plan(first: int) -> None:
             assert as_written(p).graph.kernels, program
 
 
-def judge(program: Program, candidate: Candidate) -> None:
+def judge(program: Program, candidate: Candidate, interpreter: Interpreter) -> None:
     verdict = check_equivalence(lower(program), candidate.graph, 0, tests=1)
     assert verdict.ok, f"{program}{verdict}"
     small = candidate.graph.resized(reduced_sizes(program))
     schedule = reduced_schedule(small, candidate.schedule)
-    with Interpreter() as interpreter:
-        judged = interpreter.judge(program.resized(small.sizes), kernels_source(small, schedule), 0, True)
+    judged = interpreter.judge(program.resized(small.sizes), kernels_source(small, schedule), 0, True)
     assert judged.ok, f"{program}{judged.problem}"
 
 
 @pytest.mark.parametrize("case", HARD)
-def test_operators_that_had_no_kernel_have_one(case: tuple[str, str, str, str]) -> None:
+def test_operators_that_had_no_kernel_have_one(case: tuple[str, str, str, str], interpreter: Interpreter) -> None:
     program = operator(*case)
-    judge(program, as_written(program))
+    judge(program, as_written(program), interpreter)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 4, 5])  # which the interpreter is soon through with
-def test_the_plan_of_a_random_operator_is_right(seed: int) -> None:
+def test_the_plan_of_a_random_operator_is_right(seed: int, interpreter: Interpreter) -> None:
     program = some_operator(random.Random(seed))
-    judge(program, as_written(merge_axes(program)))
+    judge(program, as_written(merge_axes(program)), interpreter)

@@ -1,0 +1,47 @@
+"""Kernels compiled with no GPU present."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mirage_cli.codegen.export import kernels_source
+from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.program import Tensor
+from mirage_cli.ir.schedule import Schedule
+from mirage_cli.tune.compilefarm import CompileFarm, KernelResources
+from mirage_cli.tune.measure import Candidate, TensorSpec
+
+Compile = Callable[[MuGraph, Schedule, int], tuple[KernelResources, ...]]
+Stages = Callable[[MuGraph, Schedule, int, str], str]
+
+
+@pytest.fixture(scope="session")
+def compiled(farm: Callable[[int], CompileFarm]) -> Compile:
+    """The kernels of a μGraph, which spill nothing, at a schedule for an architecture."""
+
+    def compile_for(graph: MuGraph, plan: Schedule, arch: int) -> tuple[KernelResources, ...]:
+        def specs(tensors: tuple[Tensor, ...]) -> tuple[TensorSpec, ...]:
+            return tuple(TensorSpec(t.name, tuple(graph.sizes[d] for d in t.dims), t.dtype) for t in tensors)
+
+        job = Candidate(graph.name, kernels_source(graph, plan), timeout_s=60)
+        ((_, kernels),) = farm(arch).compile_all([job], specs(graph.inputs), specs(graph.outputs))
+        assert isinstance(kernels, tuple), f"{kernels}\n{job.source}"
+        assert all(isinstance(k, KernelResources) and k.spill_bytes == 0 for k in kernels)
+        return kernels
+
+    return compile_for
+
+
+@pytest.fixture(scope="session")
+def stage(compiled: Compile) -> Stages:
+    """A stage of the compiler (`ptx`, `ttgir`) for all kernels of a μGraph."""
+    from triton.runtime.cache import get_cache_manager
+
+    def text(graph: MuGraph, plan: Schedule, arch: int, name: str) -> str:
+        files = [get_cache_manager(k.cache_key).get_file(f"{k.name}.{name}") for k in compiled(graph, plan, arch)]
+        return "\n".join(Path(f).read_text(encoding="utf-8") for f in files if f is not None)
+
+    return text
