@@ -393,7 +393,7 @@ _ROWS = [
     _unary("isnan", "x is no number, a mask", np.isnan, "({0} != {0})", "torch.isnan({0})", result="bool",
            meaning=(lambda F, x: F.mask("isnan", x), lambda A, x: A.fn("isnan", x)), known="mask", growth="fresh"),
     Op("xor", "elementwise", 2, "one mask and not the other", np.logical_xor, lambda F, x, y: x ^ y,
-       lambda A, x, y: A.fn("xor", *A.sort(x, y)), "({0} ^ {1})", "({0} ^ {1})", "bool", domain=TWO_ANY, zero="all",
+       lambda A, x, y: A.fn("xor", *A.sort(x, y)), "({0} != {1})", "({0} ^ {1})", "bool", domain=TWO_ANY, zero="all",
        known="exactly", growth="fresh", commutes=True, takes_infinity=False, masks=(0, 1)),
     _unary("not", "where the mask does not hold", np.logical_not, "(~{0})", "(~{0})", result="bool",
            meaning=(lambda F, x: ~x, lambda A, x: A.fn("not", x)), known="exactly", growth="fresh",
