@@ -172,6 +172,8 @@ def _shifted_exp(f: Frame, e: Eqn, want: Axes) -> Expr:
 def _constant(e: Eqn) -> Expr:
     """An equation of numbers alone, worked out here."""
     result = float(OPS[e.op].ref(*(float(a) for a in e.args if not isinstance(a, str))))
+    if e.type == "bool":
+        return nodes.Full(nodes.Literal(int(result), True), "bool", ())
     return nodes.Full(nodes.Literal(Fraction(result) if math.isfinite(result) else result), "float32", ())
 
 

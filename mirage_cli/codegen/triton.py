@@ -20,7 +20,13 @@ from mirage_cli.ir.mugraph import Kernel, MuGraph
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.schedule import Schedule
 
-TYPE = {"float16": "tl.float16", "bfloat16": "tl.bfloat16", "float32": "tl.float32", "int32": "tl.int32"}
+TYPE = {
+    "float16": "tl.float16",
+    "bfloat16": "tl.bfloat16",
+    "float32": "tl.float32",
+    "int32": "tl.int32",
+    "bool": "tl.int1",
+}
 LOG2E = math.log2(math.e)
 NAN_TOO = ", propagate_nan=tl.PropagateNan.ALL"
 """What has `tl.maximum` and `tl.minimum` return NaN where an argument is."""

@@ -77,6 +77,9 @@ class Value:
     def __neg__(self) -> Value:
         return _apply(lambda x: ast.UnaryOp(ast.USub(), x), self)
 
+    def __invert__(self) -> Value:
+        return _apply(lambda x: ast.UnaryOp(ast.Not(), x), self)
+
     __add__, __radd__ = _binary(ast.Add)
     __sub__, __rsub__ = _binary(ast.Sub)
     __mul__, __rmul__ = _binary(ast.Mult)

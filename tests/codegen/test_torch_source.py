@@ -207,8 +207,7 @@ def test_every_elementwise_operator(row: Op) -> None:
 
     def define(b: Builder) -> None:
         args = [Fraction(domain[i][0]) if numbers[i] else n for i, n in enumerate(names)]
-        if row.name in ("and", "or", "where"):
-            args = [b.emit("gt", a, Fraction(0)) if i == 0 or row.result == "bool" else a for i, a in enumerate(args)]
+        args = [b.emit("gt", a, Fraction(0)) if i in row.masks else a for i, a in enumerate(args)]
         y = b.emit(row.name, *args)
         b.emit("where", y, "X0", Fraction(0), out="O") if row.result == "bool" else b.emit("add", y, "X0", out="O")
 
@@ -217,12 +216,18 @@ def test_every_elementwise_operator(row: Op) -> None:
     check(p, [g.uniform(*domain[i], (4, 6)) for i, c in enumerate(numbers) if not c])
 
 
-@pytest.mark.parametrize("axes", ["d", "q", "qd", "dq"])
-@pytest.mark.parametrize("op", DERIVED)
+DERIVED_OVER = [
+    (op, axes) for op, row in DERIVED.items() for axes in (["d", "q", "qd", "dq"] if row.over_axes else [""])
+]
+
+
+@pytest.mark.parametrize(("op", "axes"), DERIVED_OVER)
 def test_every_derived_operator(op: str, axes: str) -> None:
+    numbers = [Fraction(i + 1, 3) for i, (_, default) in enumerate(DERIVED[op].options) if default is None]
+
     def define(b: Builder) -> None:
         x = b.emit("mul", "X", "G")
-        y = b.append(derived_equation("Y", op, (x,), tuple(axes), b))
+        y = b.append(derived_equation("Y", op, (x, *numbers), tuple(axes), b))
         b.emit("add", y, "G", out="O")
 
     left = "".join(a for a in "bqd" if a == "d" or a not in axes or not DERIVED[op].reduces)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -11,7 +12,18 @@ import pytest
 
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Arg, Builder, Program, Tensor
-from tests.ir.test_ops import COLUMNS, ELEMENTWISE, ORDER, SIZES, Array, Case, assert_close, domain, drawn
+from tests.ir.test_ops import (
+    COLUMNS,
+    ELEMENTWISE,
+    ORDER,
+    SIZES,
+    Array,
+    Case,
+    assert_close,
+    domain,
+    drawn,
+    through_triton,
+)
 
 EDGES: Mapping[str, list[tuple[float, ...]]] = {
     "floor": [(-0.5, -1), (2, 2), (-1e-40, -1), (math.inf, math.inf), (-math.inf, -math.inf), (math.nan, math.nan)],
@@ -74,6 +86,19 @@ def test_a_function_ends_where_that_of_pytorch_does(name: str, column: str) -> N
     repeated = np.resize(points, (SIZES["m"] * SIZES["k"], points.shape[1])).T.reshape(-1, SIZES["m"], SIZES["k"])
     got = COLUMNS[column][0](alone(name, tuple(repeated[:-1])))
     np.testing.assert_allclose(got, repeated[-1], rtol=4e-7, atol=0)
+
+
+@pytest.mark.parametrize("joined", ["and", "or", "xor"])
+def test_a_mask_may_be_of_numbers(joined: str) -> None:
+    """As where terms cancel: isnan(X - X)."""
+    X = Tensor("X", ("m", "k"), "float32")
+    b = Builder((X,), ORDER)
+    known = b.emit("not", b.emit("isnan", Fraction(0)))
+    b.emit("where", b.emit(joined, known, b.emit("gt", "X", Fraction(0))), "X", Fraction(1, 2), out="O")
+    program = Program("one", tuple(SIZES.items()), "float32", (X,), tuple(b.eqns), (replace(X, name="O"),))
+    x = drawn(-2, 2, (3, 16), 0)
+    holds = {"and": x > 0, "or": x < 9, "xor": x <= 0}[joined]
+    np.testing.assert_array_equal(through_triton(Case(program, (x,), (x,), x)), np.where(holds, x, 0.5))
 
 
 @pytest.mark.parametrize("column", COLUMNS)

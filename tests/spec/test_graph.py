@@ -19,6 +19,7 @@ from mirage_cli.spec.expression import FUNCTIONS
 from mirage_cli.spec.graph import (
     Graph,
     Value,
+    clamp,
     dot,
     exp,
     index,
@@ -156,6 +157,9 @@ OPERATORS: dict[str, Callable[[Value, Value], Value]] = {
     "X - (Y - 1)": lambda x, y: x - (y - 1),
     "where((X < Y) and (X != 1), X, 0)": lambda x, y: where((x < y) & (x != 1), x, 0),
     "where((X <= Y) or (X == 1), X, -inf)": lambda x, y: where((x <= y) | (x == 1), x, -math.inf),
+    "where(not X < Y, X, 0)": lambda x, y: where(~(x < y), x, 0),
+    "X % 2 + Y // X + 3 % Y": lambda x, y: x % 2 + y // x + 3 % y,
+    "clamp(X, 0, max=1)": lambda x, y: clamp(x, 0, max=1),
     "where(X > Y, X, Y)": lambda x, y: where(x > y, x, y),
     "maximum(X, 1e-06)": lambda x, y: maximum(x, 1e-6),
     "X / k ** 0.5": lambda x, y: x / x.graph.axis("k") ** 0.5,

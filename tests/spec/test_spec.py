@@ -550,6 +550,37 @@ def test_a_hostile_spec_is_refused_as_it_is_read(what: str) -> None:
     assert any(message in m for m in mistakes(text))
 
 
+MASK_NEEDED = "a mask is needed here, such as `index(a) >= index(b)`"
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("where(isnan(2), X, 0)", "this asks about numbers alone, whose answer is known"),
+        ("where(not X, X, 0)", MASK_NEEDED),
+        ("where(xor(X > 0, X), X, 0)", MASK_NEEDED),
+        ("X % (X > 0)", "a mask is no number; choose between values with where(mask, x, y)"),
+        ("clamp(X)", "min is missing; the form is clamp(x, min, max)"),
+        ("clamp(X, max=1)", "min is missing; the form is clamp(x, min, max)"),
+        ("clamp(X, 0, 1, min=2)", "min is given twice; the form is clamp(x, min, max)"),
+        ("clamp(X, 0, 1, 2)", "4 arguments are given; the form is clamp(x, min, max)"),
+        ("clamp(X, 0, X)", "max is a number"),
+        ("elu(X, alpha=-1)", "alpha is a number that is not negative"),
+        ("elu(X, m)", None),
+        ("softplus(X, m)", "2 arguments are given; the form is softplus(x)"),
+        ("softplus(X, beta=2)", "softplus takes no argument called beta; the form is softplus(x)"),
+        ("softplus(2)", "softplus needs a tensor, and this is a number"),
+        ("leaky_relu(X, negative_slope=inf)", None),
+    ],
+)
+def test_arguments_of_functions_element_by_element(expression: str, message: str | None) -> None:
+    text = PLAIN.replace("X + 1", expression)
+    if message is None:
+        parse_spec(text)
+    else:
+        assert [m.split("\n")[0] for m in mistakes(text) if "never used" not in m] == [message]
+
+
 def test_a_byte_order_mark_and_other_ends_of_lines_mean_nothing(tmp_path: Path) -> None:
     plain = parse_spec(PLAIN).at()
     for text in ("\ufeff" + PLAIN, PLAIN.replace("\n", "\r\n"), PLAIN.replace("\n", "\r")):
@@ -565,6 +596,8 @@ def test_a_byte_order_mark_and_other_ends_of_lines_mean_nothing(tmp_path: Path) 
         ("X ** (10 ** 30)", "an exponent is at most"),
         ("where(index(m) > 2 ** 70, X, 0)", "beyond 64 bits"),
         ("X * 10 ** 10 ** 10", "has no result"),
+        ("X * (1 % 0)", "has no result"),
+        ("X * (inf // 2)", "has no result"),
     ],
 )
 def test_a_number_that_no_kernel_can_hold_is_a_mistake_with_its_place(program: str, message: str) -> None:
