@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from string import Formatter
 
 from mirage_cli.ir.derived import DERIVED
 from mirage_cli.ir.ops import OPS
@@ -60,18 +61,22 @@ class Read:
         return written[self.eqns[-1].out]
 
 
-def read(expression: str, dtype: str = "float16") -> Read | None:
-    """What it means where x, y and z are tensors of this type over the axes m and a; None where it is refused."""
+def reading(expression: str, dtype: str = "float16") -> tuple[Read | None, list[str]]:
+    """What it means where x, y and z are tensors of this type over the axes m and a; None, and why it is refused."""
     mistakes: list[str] = []
     inputs = [Tensor(name, ("m", "a"), dtype) for name in VALUES]
     reader = ProgramReader(inputs, SIZES, lambda line, column, message, near: mistakes.append(message))
     reader.read("\n".join([*SETTING, f"value = {expression}"]), lambda row, column: (row, column))
     if mistakes or not isinstance(reader.assigned.get("value"), str):
-        return None
-    return Read(tuple(e for e in reader.builder.eqns if e.out not in MASKS))
+        return None, mistakes
+    return Read(tuple(e for e in reader.builder.eqns if e.out not in MASKS)), []
 
 
-def forms(name: str) -> Iterator[str]:
+def read(expression: str, dtype: str = "float16") -> Read | None:
+    return reading(expression, dtype)[0]
+
+
+def calls(name: str) -> Iterator[str]:
     """Calls of a function, simple ones first. Those with axes come last: elsewhere, an axis is a number, its size."""
     for end in ("", "a", "a=b"):
         for count in range(4):
@@ -80,14 +85,20 @@ def forms(name: str) -> Iterator[str]:
                 yield f"{name}({', '.join([*arguments, *([end] if end else [])])})"
 
 
-def form_of(name: str) -> tuple[str, Read]:
-    """The first call of a function that the reader takes, and what it means."""
-    return next((form, found) for form in forms(name) if (found := read(form)) is not None)
+def call_of(name: str) -> str:
+    """The first call of a function that the reader takes."""
+    return next(call for call in calls(name) if read(call) is not None)
 
 
-def type_text(form: str) -> str:
-    """The type of a call's result, with that for integers where it is another."""
-    found = [r.type for dtype in ("float16", "int32") if (r := read(form, dtype)) is not None]
+def form_of(name: str) -> str:
+    """How a function is written: as the reader says where it refuses a call without arguments, or as it is called."""
+    stated = [m[1] for text in reading(f"{name}()")[1] if (m := re.search(r"the form is (.+)", text))]
+    return stated[0] if stated else call_of(name)
+
+
+def type_text(expression: str) -> str:
+    """The type of the result, with that for integers where it is another."""
+    found = [r.type for dtype in ("float16", "int32") if (r := read(expression, dtype)) is not None]
     return found[0] if len(set(found)) == 1 else f"{found[0]}; {found[1]} of integers"
 
 
@@ -105,22 +116,28 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |" for cells in lines)
 
 
+def torch_text(name: str, arguments: Sequence[str]) -> str:
+    """What a PyTorch user writes. The fields of a template that are no argument or axis are options, by their names."""
+    if name in OPS:
+        return bare(OPS[name].torch.format(*arguments))
+    template = DERIVED[name].torch
+    options = {field: field for _, field, _, _ in Formatter().parse(template) if field}
+    return template.format(*arguments, **options | {"dims": "axis", "last": arguments[0], "sizes": "(axis,)"})
+
+
 def function_row(name: str) -> tuple[str, list[str]]:
     """The group that a function belongs to, and its row."""
-    form, _ = form_of(name)
+    form = form_of(name)
     call = ast.parse(form, mode="eval").body
     assert isinstance(call, ast.Call)
     arguments = [ast.unparse(a) for a in call.args]
-    axes = read(form.replace(", a)", ", a, m)")) is not None and form.endswith(", a)")
-    shown = form.replace(", a)", ", a, ...)") if axes else form
-    if (row := DERIVED.get(name)) is not None:
-        shown = row.form.replace("axis", "a")
-        torch = row.torch.format("x", dims="a", last="x", sizes="(a,)", **{name: name for name, _ in row.options})
-        group, doc = "reduction" if row.reduces else "derived" if row.over_axes else "elementwise", row.doc
-    else:
-        torch, group, doc = OPS[name].torch.format(*arguments), OPS[name].kind, OPS[name].doc
-    group = PLACE.get(group, group)
-    return group, [code(shown), doc, type_text(form), code(bare(torch))]
+    group = OPS[name].kind if name in OPS else "derived"
+    if name in DERIVED and "axis" not in arguments:
+        group = "elementwise"
+    elif name in DERIVED and DERIVED[name].reduces:
+        group = "reduction"
+    doc = (OPS[name] if name in OPS else DERIVED[name]).doc
+    return PLACE.get(group, group), [code(form), doc, type_text(call_of(name)), code(torch_text(name, arguments))]
 
 
 def functions() -> str:
