@@ -555,6 +555,25 @@ def border(w: Write) -> None:
     w.sum("O", "P", over="i")
 
 
+HALVES = """
+mugraph halves float16
+dims m=16 d=64
+input X f16[m, d]
+output O f16[m, d]
+kernel k0 generated m:grid d:grid
+  A = load X[m, d - 32]
+  B = load X[m, d + 32]
+  O[m, d] = sub(A, B)
+  store O[m, d] = O
+"""
+
+
+def halves(w: Write) -> None:
+    w.rename("A", "X", over="d d-32")
+    w.rename("B", "X", over="d d+32")
+    w.sub("O", "A", "B")
+
+
 CASES = {
     c.name: c
     for c in (
@@ -576,5 +595,6 @@ CASES = {
         case(PACKED, packed),
         case(WINDOWS, windows),
         case(BORDER, border),
+        case(HALVES, halves),
     )
 }

@@ -21,6 +21,8 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+READ = 2
+"""Positions of an axis that an index reads at reduced sizes, at least."""
 _TERM = re.compile(r"\s*(-?)\s*(?:(?:(\d+) ?\* ?)?([^\W\d]\w*)(?: ?\* ?(\d+))?|(\d+))\s*")
 
 
@@ -158,17 +160,30 @@ def strides(access: Access, shape: Sequence[int]) -> tuple[dict[str, int], int]:
     return found, start
 
 
-def long_enough(
+def large_enough(
     sizes: Mapping[str, int], read: Iterable[tuple[str, Index]], full: Mapping[str, int], same: Callable[[str], str]
 ) -> dict[str, int]:
-    """The sizes, each large enough for all positions along it that are read and that are there at full sizes.
+    """The sizes, made large enough to read of every axis what is read at full sizes: the first positions and the last,
+    what is before them and what is behind. No size is made larger than the full one.
 
-    read: of axes of tensors. same: a name for all axes that are to have one size.
+    read: axes of tensors and the indices they are read by. same: a name for all axes that are to have one size.
     """
     found = dict(sizes)
     known = [(d, i) for d, i in read if d in sizes and i.axis != d]
-    for _ in known:  # what is read of one may be an axis that another is read by
-        for d, i in known:
-            need = i.bounds(found)[1] + 1 - i.leaves(full[d], full)[1]
-            found |= {e: need for e, n in found.items() if same(e) == same(d) and n < need}
+
+    def grow(d: str, need: int) -> bool:
+        larger = {e: n for e in found if same(e) == same(d) and found[e] < (n := min(need, full[e]))}
+        found.update(larger)
+        return bool(larger)
+
+    def grown(d: str, i: Index) -> bool:
+        low, high = i.bounds(found)
+        short = min(READ, i.bounds(full)[1] + 1) - (high + 1)
+        for axis, c in i.terms:
+            if short > 0 and c > 0 and found[axis] < full[axis]:
+                return grow(axis, found[axis] - (-short // c))
+        return grow(d, max(high + 1 - i.leaves(full[d], full)[1], low + READ))
+
+    while True in {grown(d, i) for d, i in known}:
+        pass
     return found

@@ -15,7 +15,7 @@ from typing import Any  # blocks and builders of Triton's interpreter, which has
 
 import numpy as np
 
-from mirage_cli.ir.access import long_enough, renames
+from mirage_cli.ir.access import large_enough, renames
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.merge import merge_axes
 from mirage_cli.ir.mugraph import MuGraph, split_axis
@@ -91,7 +91,7 @@ def reduced_sizes(program: Program, variant: int = 0) -> dict[str, int]:
         return small[root[d]] if sizes[d] > SMALL else sizes[d]
 
     least = {d: min(sizes[d], reduced(root[d])) for d in sizes}
-    return long_enough(least, lowered.accesses(), sizes, root.__getitem__)
+    return large_enough(least, lowered.accesses(), sizes, root.__getitem__)
 
 
 def _largest_space(program: Program) -> int:
@@ -174,7 +174,7 @@ def own_sums(program: Program, graph: MuGraph, schedule: Schedule) -> tuple[MuGr
                 if (axis := last.get(d, d)) in free:
                     block[root[axis]] = max(block[root[axis]], t)
     sizes = graph.sizes | {d: min(program.sizes[d], block[root[d]]) for d in free}
-    short = graph.resized(long_enough(sizes, graph.accesses(), graph.sizes, lambda d: root.get(d, d)))
+    short = graph.resized(large_enough(sizes, graph.accesses(), graph.sizes, lambda d: root.get(d, d)))
     return (short, Schedule(small)) if _soon_done(short, Schedule(small), MANY_STEPS) else None
 
 

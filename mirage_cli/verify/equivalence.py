@@ -15,7 +15,7 @@ from math import prod
 
 import numpy as np
 
-from mirage_cli.ir.access import is_whole, long_enough, plain, renames
+from mirage_cli.ir.access import is_whole, large_enough, plain, renames
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS, Type
 from mirage_cli.ir.placement import InexpressibleError, place
@@ -364,7 +364,7 @@ def small_instance(
     for d in {a for of, i in read for a in (of, *i.dims)}:  # none longer than in the program: what is read is there
         size[classes.find(d)] = min(size[classes.find(d)], whole[d])
     sizes = {d: size[classes.find(d)] for d in (*program.order, *graph.sizes)}
-    short, sizes = sizes, long_enough(sizes, read, whole, classes.find)
+    short, sizes = sizes, large_enough(sizes, read, whole, classes.find)
     lengthened = {classes.find(d) for d, n in sizes.items() if n > short[d]}
     splits: dict[str, int] = {}
     kernels: dict[str, KernelSchedule] = {}

@@ -15,7 +15,7 @@ from mirage_cli.ir.access import (
     index,
     is_plain,
     is_whole,
-    long_enough,
+    large_enough,
     parse_access,
     parse_index,
     plain,
@@ -103,17 +103,32 @@ def test_plain_and_whole_accesses_are_told_from_others() -> None:
     assert not is_whole(parse_access("m, 0"), ("m", "k"), sizes)
 
 
-def test_sizes_are_made_long_enough_for_what_is_read_of_what_is_read() -> None:
+def test_sizes_are_made_large_enough_for_what_is_read_of_what_is_read() -> None:
     sizes = {"n": 2, "k": 2, "h": 3, "d": 4, "other": 2}
     read = [("n", parse_index("k + 5")), ("k", parse_index("h*10 + d"))]
     full = {"n": 60, "k": 40, "h": 3, "d": 4, "other": 60}
-    assert long_enough(sizes, read, full, str) == sizes | {"k": 24, "n": 29}
+    assert large_enough(sizes, read, full, str) == sizes | {"k": 24, "n": 29}
     together = {"n": "n", "other": "n"}
-    assert long_enough(sizes, read, full, lambda d: together.get(d, d)) == sizes | {"k": 24, "n": 29, "other": 29}
+    assert large_enough(sizes, read, full, lambda d: together.get(d, d)) == sizes | {"k": 24, "n": 29, "other": 29}
 
 
 def test_what_is_not_there_in_full_is_not_there_in_part() -> None:
     read = [("x", parse_index("y + i - 1"))]
     full = {"x": 64, "y": 64, "i": 3}
     assert read[0][1].leaves(64, full) == (1, 1)
-    assert long_enough({"x": 2, "y": 5, "i": 3}, read, full, str) == {"x": 5, "y": 5, "i": 3}
+    assert large_enough({"x": 2, "y": 5, "i": 3}, read, full, str) == {"x": 5, "y": 5, "i": 3}
+
+
+@pytest.mark.parametrize("text", ["d - 32", "d + 32"])
+def test_what_is_there_in_full_is_there_in_part(text: str) -> None:
+    i = parse_index(text)
+    sizes = large_enough({"d": 3}, [("d", i)], {"d": 64}, str)
+    assert 32 < sizes["d"] < 40
+    inside = [p for p in range(i.offset, i.offset + sizes["d"]) if 0 <= p < sizes["d"]]
+    assert 2 <= len(inside) < sizes["d"]
+
+
+def test_no_size_is_made_larger_than_it_is() -> None:
+    read = [("x", parse_index("y - 32")), ("z", parse_index("x + 3"))]
+    full = {"x": 4, "y": 33, "z": 5}
+    assert large_enough(dict.fromkeys(full, 1), read, full, str) == {"x": 1, "y": 33, "z": 5}

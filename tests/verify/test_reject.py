@@ -282,6 +282,9 @@ MUST_REJECT: Mapping[str, Wrong] = {
     "a border that is not 0": Wrong(
         "border", (("P[y, c, i] = mul(X, W)", "Z[y, c, i] = add(X, 1)\n  P[y, c, i] = mul(Z, W)"),), "field"
     ),
+    "a half too far": Wrong("halves", (("d - 32", "d - 33"),), "field"),
+    "a half too near": Wrong("halves", (("d + 32", "d + 31"),), "field"),
+    "halves exchanged": Wrong("halves", (("sub(A, B)", "sub(B, A)"),), "field"),
     "another element type": Wrong("gram", (("output Y f16", "output Y f32"),), "structure", "outputs"),
 }
 
