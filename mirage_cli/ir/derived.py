@@ -18,6 +18,7 @@ class Derived:
     any_sign: the numbers may be negative, or infinite.
     over_axes: it works over axes, which are named behind the argument; else element by element.
     reduces: the axes disappear from the result.
+    assignable: as in `Op`.
     torch: what a PyTorch user writes; `{0}` the argument, `{dims}` the positions of the axes as a tuple, `{last}` the
         argument with those axes moved last, `{sizes}` their sizes, `{NAME}` the option of that name. `moved` says that
         the template uses `{last}`, so its result has the axes last too.
@@ -31,6 +32,7 @@ class Derived:
     any_sign: bool = False
     over_axes: bool = True
     reduces: bool = False
+    assignable: bool = False
     moved: bool = False
 
     @property
@@ -103,14 +105,15 @@ DERIVED: Mapping[str, Derived] = {
                 "torch.nn.functional.rms_norm({last}, {sizes}, eps={eps})", (("eps", 1e-6),), moved=True),
         Derived("layer_norm", "(x - mean) / sqrt(variance + eps), no affine part", _layer_norm,
                 "torch.nn.functional.layer_norm({last}, {sizes}, eps={eps})", (("eps", 1e-5),), moved=True),
-        Derived("softplus", "log(1 + exp(x))", _softplus, "torch.nn.functional.softplus({0})", over_axes=False),
+        Derived("softplus", "log(1 + exp(x))", _softplus, "torch.nn.functional.softplus({0})", over_axes=False,
+                assignable=True),
         Derived("elu", "x, or alpha · (exp(x) - 1) where x is negative", _elu,
-                "torch.nn.functional.elu({0}, {alpha})", (("alpha", 1.0),), over_axes=False),
+                "torch.nn.functional.elu({0}, {alpha})", (("alpha", 1.0),), over_axes=False, assignable=True),
         Derived("leaky_relu", "x, or negative_slope · x where x is negative", _leaky_relu,
                 "torch.nn.functional.leaky_relu({0}, {negative_slope})", (("negative_slope", 0.01),), any_sign=True,
-                over_axes=False),
+                over_axes=False, assignable=True),
         Derived("clamp", "x, at least min and at most max", _clamp, "torch.clamp({0}, {min}, {max})",
-                (("min", None), ("max", None)), any_sign=True, over_axes=False),
+                (("min", None), ("max", None)), any_sign=True, over_axes=False, assignable=True),
     )
 }  # fmt: skip
 

@@ -71,6 +71,7 @@ class Op:
 
     What few operators have:
     symbol, called: how a spec writes it, with a symbol of Python and as a function.
+    assignable: a value of a spec may have the function's name: specs did before there was the function.
     masks: positions of the arguments that are masks. numbers: of those that are numbers, no values.
     exact: the result for rational numbers, where that is rational and not too long.
     helper: text of the function in Triton that the template calls, where one line is not enough.
@@ -104,6 +105,7 @@ class Op:
     takes_infinity: bool
     symbol: str = ""
     called: bool = True
+    assignable: bool = False
     masks: tuple[int, ...] = ()
     numbers: tuple[int, ...] = ()
     exact: Callable[..., Fraction | None] | None = None
@@ -334,42 +336,43 @@ _ROWS = [
        "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)", "torch.minimum({0}, {1})", "same",
        domain=TWO_ANY, zero="all", known="fn", growth="fresh", commutes=True, takes_infinity=True),
     _unary("erf", "the error function", _erf, "tl.erf({0})", "torch.erf({0})", flops=16.0, zero="all", result="float",
-           known="fn", growth="fresh"),
+           known="fn", growth="fresh", assignable=True),
     _unary("sin", "sine", np.sin, "tl.sin({0})", "torch.sin({0})", flops=16.0, zero="all", result="float",
-           known="fn", growth="fresh"),
+           known="fn", growth="fresh", assignable=True),
     _unary("cos", "cosine", np.cos, "tl.cos({0})", "torch.cos({0})", flops=16.0, result="float",
-           known="fn", growth="fresh"),
+           known="fn", growth="fresh", assignable=True),
     # Triton's floor and ceil take numbers below 1e-38 for 0.
     _unary("floor", "the largest whole number that is not above x", lambda x: np.floor(x * 1.0),
            "tl.where(tl.floor({0}) > {0}, -1.0, tl.floor({0}))", "torch.floor({0})", flops=5.0, zero="all",
-           result="float", known="fn", growth="fresh"),
+           result="float", known="fn", growth="fresh", assignable=True),
     _unary("ceil", "the least whole number that is not below x", lambda x: np.ceil(x * 1.0),
            "tl.where(tl.ceil({0}) < {0}, 1.0, tl.ceil({0}))", "torch.ceil({0})", flops=4.0, zero="all",
-           result="float", known="fn", growth="fresh"),
+           result="float", known="fn", growth="fresh", assignable=True),
     _unary("round", "the nearest whole number, halves to even", lambda x: np.round(x * 1.0), "round_to_even({0})",
-           "torch.round({0})", flops=10.0, zero="all", result="float", known="fn", growth="fresh", helper=ROUND),
+           "torch.round({0})", flops=10.0, zero="all", result="float", known="fn", growth="fresh", assignable=True,
+           helper=ROUND),
     _unary("sign", "1, -1, or 0 for 0 and NaN", lambda x: (x > 0) * 1.0 - (x < 0),
            "tl.where({0} > 0.0, 1.0, tl.where({0} < 0.0, -1.0, 0.0))", "torch.sign({0})", flops=6.0, zero="all",
-           result="float", known="fn", growth="fresh"),
+           result="float", known="fn", growth="fresh", assignable=True),
     _unary("log1p", "log(1 + x), exact near 0", np.log1p, "log1p({0})", "torch.log1p({0})", flops=16.0,
-           domain=((-0.5, 4),), zero="all", result="float", known="fn", growth="fresh", helper=LOG1P),
+           domain=((-0.5, 4),), zero="all", result="float", known="fn", growth="fresh", assignable=True, helper=LOG1P),
     _unary("expm1", "exp(x) - 1, exact near 0", np.expm1, "expm1({0})", "torch.expm1({0})", flops=20.0, zero="all",
-           result="float", known="fn", growth="fresh", helper=EXPM1),
+           result="float", known="fn", growth="fresh", assignable=True, helper=EXPM1),
     _unary("log2", "logarithm to base 2", np.log2, "tl.log2({0})", "torch.log2({0})", flops=4.0, domain=((0.5, 4),),
            meaning=(lambda F, x: F.mul(F.log(x), F.const(1 / LN2)), lambda A, x: A.scale(A.log(x), 1 / LN2)),
-           result="float", known="exponential", growth="fresh"),
+           result="float", known="exponential", growth="fresh", assignable=True),
     Op("power", "elementwise", 2, "x ** y", lambda x, y: np.power(x * 1.0, y), *_fn("power"),
        "power({0}, {1})", "({0} ** {1})", "float", flops=32.0, domain=((0.5, 2), (-2, 2)),
-       known="fn", growth="fresh", commutes=False, takes_infinity=False, helper=POWER),
+       known="fn", growth="fresh", assignable=True, commutes=False, takes_infinity=False, helper=POWER),
     Op("remainder", "elementwise", 2, "x - floor(x / y) · y, with the sign of y", lambda x, y: np.remainder(x * 1.0, y),
        *_fn("remainder"), "remainder({0}, {1})", "({0} % {1})", "float", flops=32.0,
        domain=((-2, 2), (0.5, 2)), zero="first", degree="same",
-       known="fn", growth="fresh", commutes=False, takes_infinity=False, symbol="%",
+       known="fn", growth="fresh", assignable=True, commutes=False, takes_infinity=False, symbol="%",
        exact=operator.mod, helper=REMAINDER),
     Op("floor_divide", "elementwise", 2, "x / y, rounded down", lambda x, y: np.floor_divide(x * 1.0, y),
        *_fn("floor_divide"), "floor_divide({0}, {1})", "({0} // {1})", "float", flops=32.0,
        domain=((-2, 2), (0.5, 2)), zero="first",
-       known="fn", growth="fresh", commutes=False, takes_infinity=False, symbol="//",
+       known="fn", growth="fresh", assignable=True, commutes=False, takes_infinity=False, symbol="//",
        exact=lambda x, y: Fraction(x // y), helper=FLOOR_DIVIDE),
     # -- masks
     _compare("lt", "<", np.less, lambda F, x, y: F.less(x, y), lambda A, x, y: A.fn("lt", x, y),
@@ -391,10 +394,11 @@ _ROWS = [
        known="exactly", growth="fresh", commutes=True, takes_infinity=False,
        symbol="or", called=False, masks=(0, 1)),
     _unary("isnan", "x is no number, a mask", np.isnan, "({0} != {0})", "torch.isnan({0})", result="bool",
-           meaning=(lambda F, x: F.mask("isnan", x), lambda A, x: A.fn("isnan", x)), known="mask", growth="fresh"),
+           meaning=(lambda F, x: F.mask("isnan", x), lambda A, x: A.fn("isnan", x)), known="mask", growth="fresh",
+           assignable=True),
     Op("xor", "elementwise", 2, "one mask and not the other", np.logical_xor, lambda F, x, y: x ^ y,
        lambda A, x, y: A.fn("xor", *A.sort(x, y)), "({0} != {1})", "({0} ^ {1})", "bool", domain=TWO_ANY, zero="all",
-       known="exactly", growth="fresh", commutes=True, takes_infinity=False, masks=(0, 1)),
+       known="exactly", growth="fresh", assignable=True, commutes=True, takes_infinity=False, masks=(0, 1)),
     _unary("not", "where the mask does not hold", np.logical_not, "(~{0})", "(~{0})", result="bool",
            meaning=(lambda F, x: ~x, lambda A, x: A.fn("not", x)), known="exactly", growth="fresh",
            symbol="not", called=False, masks=(0,)),

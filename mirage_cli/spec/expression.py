@@ -50,6 +50,8 @@ CONSTANTS: Mapping[str, str] = {"inf": "infinity", "__debug__": "a constant of P
 """What nothing else can be called."""
 FUNCTIONS = sorted({name for name, row in OPS.items() if row.called} | set(DERIVED))
 """Every function of the language."""
+RESERVED = {name for name in FUNCTIONS if not (OPS[name] if name in OPS else DERIVED[name]).assignable}
+"""Those after which no value can be called."""
 
 
 def closest(name: str, among: Iterable[str]) -> str | None:
@@ -126,7 +128,7 @@ class ProgramReader:
                 raise self.fail(s, f"{name} is assigned twice")
             if name in self.sizes or name in CONSTANTS:
                 raise self.fail(s, f"{name} is the name of {CONSTANTS.get(name, 'a dimension')}")
-            if name in FUNCTIONS:
+            if name in RESERVED:
                 raise self.fail(s, f"{name} is the name of a function")
             value = self.value(s.value, name, 0)
             if isinstance(value, str) and value != name and self.type_of(value) != "bool":  # the same value, as another

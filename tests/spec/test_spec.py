@@ -14,7 +14,7 @@ import torch
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.errors import SpecError
 from mirage_cli.ir.program import Program
-from mirage_cli.spec.expression import FUNCTIONS
+from mirage_cli.spec.expression import FUNCTIONS, RESERVED
 from mirage_cli.spec.reader import MAX_BYTES, Spec, SpecFileError, load_spec, parse_spec
 from mirage_cli.verify.numeric import reference64
 
@@ -353,6 +353,24 @@ MEANS: dict[str, tuple[str, Callable[[Tensors], torch.Tensor]]] = {
 
 def test_every_function_has_a_meaning_here() -> None:
     assert set(FUNCTIONS) <= set(MEANS)
+
+
+def test_values_may_have_the_names_of_functions_that_came_later() -> None:
+    old = (
+        "exp exp2 log sqrt rsqrt square abs neg reciprocal sigmoid silu relu gelu tanh maximum minimum "
+        "sum mean max min dot softmax logsumexp rms_norm layer_norm rename where index"
+    )
+    assert set(old.split()) == RESERVED
+    later = sorted(set(FUNCTIONS) - RESERVED)
+    lines = [f"{name} = X * {i + 2}" for i, name in enumerate(later)]
+    program = read("\n".join([*lines, f"O = {' + '.join(later)} + floor(floor)"]))
+    scope: dict[str, object] = {"torch": torch}
+    exec(torch_source(program), scope)
+    inputs = [torch.randn([program.sizes[d] for d in t.dims]).double() for t in program.inputs]
+    x = inputs[0]
+    want = sum(range(2, 2 + len(later))) * x + torch.floor(x * (later.index("floor") + 2))
+    for got in (*reference64(program, inputs), scope["reference"](*inputs)):  # type: ignore[operator]
+        torch.testing.assert_close(got, want)
 
 
 @pytest.mark.parametrize("name", MEANS)
