@@ -6,13 +6,15 @@ import os
 import random
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mirage_cli.ir.mugraph import Kernel
-from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.ir.schedule import KernelSchedule, Schedule
+from mirage_cli.ir.text import canonical_text, parse_mugraph
 from mirage_cli.verify import interpret
 from mirage_cli.verify.equivalence import (
     DOUBTFUL,
@@ -23,11 +25,13 @@ from mirage_cli.verify.equivalence import (
     small_instance,
     structure_problem,
 )
+from mirage_cli.verify.interpret import run_mugraph, run_program
 from mirage_cli.verify.proof import proved
-from mirage_cli.verify.semantics import Slices, Window
+from mirage_cli.verify.residues import aligned
+from mirage_cli.verify.semantics import FloatSemantics, Slices, Window
 from tests.mugraphs import CASES, Case, Write, case, matmul
-from tests.mutations import mutate
-from tests.verify.test_interpret import agrees_in_float64
+from tests.mutations import change_index, mutate, rederived
+from tests.verify.test_interpret import agrees_in_float64, floats
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -425,6 +429,8 @@ def test_wrong_executions_are_refused_in_float64_too(fault: Any, monkeypatch: py
 
 
 MUTATIONS = int(os.environ.get("MIRAGE_MUTATIONS", "200"))
+INDICES = MUTATIONS // 5
+"""Of each program that reads by indices."""
 
 
 def test_wrong_mutations_are_refused() -> None:
@@ -449,6 +455,38 @@ def test_wrong_mutations_are_refused() -> None:
             if not unsound and proved(right.program, mutant, same_axes(right.program, mutant)):
                 faults.append((f"{right.name}, seed {seed}: the algebra takes it for right", verdict))
     assert not faults
+
+
+@pytest.mark.parametrize("name", [c.name for c in CASES.values() if any(i.axis != d for d, i in c.graph.accesses())])
+def test_wrong_indices_are_refused(name: str) -> None:
+    """Indices that read other elements at full sizes, some of which reduced sizes might not reach."""
+    right = CASES[name]
+    whole = Schedule(
+        {
+            k.name: KernelSchedule(tuple(right.graph.sizes.items()), tuple(right.graph.sizes))
+            for k in right.graph.kernels
+        }
+    )
+    inputs = floats(right.program, 0)
+    want = run_program(right.program, inputs, FloatSemantics(right.program.sizes))
+    rng = random.Random(name)
+    wrong = 0
+    for seed in range(INDICES):
+        at = rng.randrange(len(right.graph.kernels))
+        kernel = change_index(right.graph.kernels[at], right.graph, rng)
+        kernel = kernel and rederived(kernel, right.graph)
+        if kernel is None:
+            continue
+        mutant = replace(right.graph, kernels=(*right.graph.kernels[:at], kernel, *right.graph.kernels[at + 1 :]))
+        got = run_mugraph(mutant, whole, inputs, FloatSemantics(right.program.sizes))
+        if all(np.allclose(aligned(want[t.name].data, want[t.name].dims, t.dims), got[t.name].data)
+               for t in right.program.outputs):  # fmt: skip
+            continue
+        wrong += 1
+        verdict = check_equivalence(right.program, mutant, seed, tests=1)
+        assert not verdict.ok, canonical_text(mutant)
+        assert not proved(right.program, mutant, same_axes(right.program, mutant))
+    assert wrong > INDICES // 2
 
 
 def tells(verdict: Verdict, seed: int) -> bool:
