@@ -176,16 +176,21 @@ def decompose(
             nodes = nodes + _algebra_nodes(d, form, nodes)
         elif not nodes:
             nodes = _algebra_nodes(d, form, [])[:1]
-        unique: dict[object, Node] = {}
-        for n in nodes:
-            if _has_literals(n):
-                unique.setdefault(n.key, n)
-        if not unique:
-            raise NumberError(d.names.get(form, str(form)))
-        d.nodes[form] = tuple(unique.values())
+        d.nodes[form] = _writable_nodes(d, form, nodes)
         known = set(todo)
         todo += [c for n in d.nodes[form] for c in n.children if c not in known and not known.add(c)]
     return d
+
+
+def _writable_nodes(d: Decomposition, form: Form, nodes: Iterable[Node]) -> tuple[Node, ...]:
+    """Those whose numbers float64 has, each once. Raises NumberError where there are none."""
+    unique: dict[object, Node] = {}
+    for n in nodes:
+        if _has_literals(n):
+            unique.setdefault(n.key, n)
+    if not unique:
+        raise NumberError(d.names.get(form, str(form)))
+    return tuple(unique.values())
 
 
 def _program_nodes(d: Decomposition, safe: dict[str, Form]) -> dict[Form, list[Node]]:

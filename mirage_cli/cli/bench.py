@@ -114,15 +114,12 @@ def bench(
         err.print(line)
     for problem in failures:
         err.print(f"error: {problem}", style="red")
-    if before is not None:
-        named = {p.name for p, _ in programs} if specs else set[str]()
-        worse = regressions(asked_for(before, named, overrides(dim), dtype), rows)
-        for line in worse:
-            err.print(line, style="red")
-        if worse:
-            raise typer.Exit(REGRESSED)
-    if failures:
-        raise typer.Exit(1)
+    named = {p.name for p, _ in programs} if specs else set[str]()
+    worse = [] if before is None else regressions(asked_for(before, named, overrides(dim), dtype), rows)
+    for line in worse:
+        err.print(line, style="red")
+    if worse or failures:
+        raise typer.Exit(REGRESSED if worse else 1)
 
 
 def stored_programs(store: Store, dims: Mapping[str, int], dtype: str | None) -> list[tuple[Program, str]]:

@@ -144,6 +144,18 @@ def search(
     return SearchResult(ordered, as_written, len(d.nodes), nodes, run.enumerated, pruned, stopped, seconds)
 
 
+Ways = Sequence[tuple[float, tuple[Costed, ...]]]
+"""Kernels in order, each with their time in microseconds."""
+
+
+def _followed_by(c: Costed, us: float, ways: Ways) -> list[tuple[float, tuple[Costed, ...]]]:
+    """These ways with one more kernel, which takes so long, where none of them makes what it makes."""
+    targets = set(c.plan.targets)
+    return [
+        (us + before, (*steps, c)) for before, steps in ways if all(targets.isdisjoint(s.plan.targets) for s in steps)
+    ]
+
+
 class _Search:
     def __init__(
         self, d: Decomposition, target: Target, bounds: Bounds, prune: bool, deadline: Callable[[], bool]
@@ -360,11 +372,9 @@ class _Search:
         tried: set[tuple[Form, ...]] = set()
         for c in self.continuations(required):
             left = kernels - len(c.plan.kernels)
-            needed = frozenset(f for f in c.plan.leaves if not self.d.is_input(f))
-            if left < 0 or needed & frozenset(c.plan.targets):
-                self.space.cuts["kernels per graph"] += left < 0
+            rest = self.before(c, required, left)
+            if rest is None:
                 continue
-            rest = (required - frozenset(c.plan.targets)) | needed
             here = c.us + (self.gap_us if rest else 0.0)
             remaining = budget - here
             if remaining < (self.least_us(rest, remaining) if rest else 0.0):
@@ -374,21 +384,28 @@ class _Search:
             if self.prune and len(tried) > self.space.bounds.continuations:
                 self.space.cuts["continuations of one state"] += 1
                 break
-            for us, steps in self.solve(rest, left, remaining):
-                made = {f for s in steps for f in s.plan.targets}
-                if made.isdisjoint(c.plan.targets):
-                    best.append((here + us, (*steps, c)))
-            best = self.shortlist(best)
+            best = self.shortlist([*best, *_followed_by(c, here, self.solve(rest, left, remaining))])
             if required == frozenset(self.d.outputs):
                 self.whole = best
             if best and self.prune:
-                budget = min(budget, self.space.bounds.slack * best[0][0])
-                if len(best) == self.space.bounds.plans:  # what costs more than the last of them is not kept
-                    budget = min(budget, best[-1][0])
+                budget = self.worth(best, budget)
                 if required == frozenset(self.d.outputs):
                     self.ceiling = min(self.ceiling, budget)
         self.memo[key] = (asked, best)
         return best
+
+    def before(self, c: Costed, required: frozenset[Form], left: int) -> frozenset[Form] | None:
+        """What has to be in memory before this kernel; None where no kernel is left, or it needs its own result."""
+        needed = frozenset(f for f in c.plan.leaves if not self.d.is_input(f))
+        if left < 0 or needed & frozenset(c.plan.targets):
+            self.space.cuts["kernels per graph"] += left < 0
+            return None
+        return (required - frozenset(c.plan.targets)) | needed
+
+    def worth(self, best: Ways, budget: float) -> float:
+        """What further ways may cost at most, to be kept beside these."""
+        budget = min(budget, self.space.bounds.slack * best[0][0])
+        return min(budget, best[-1][0]) if len(best) == self.space.bounds.plans else budget
 
     def continuations(self, required: frozenset[Form]) -> list[Costed]:
         """What the last kernels may be: those that finish the job first, since they give the bound, then by cost."""

@@ -6,7 +6,7 @@ so it is cut over the grid; holding it whole is a tile size, which the tuner cho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -131,11 +131,8 @@ def _choices_of_roles(base: Kernel, sizes: Mapping[str, int]) -> Iterator[Roles 
     dims = base.value_dims()
     reductions = [q for q in base.body if OPS[q.op].kind in ("reduction", "contraction")]
     reduced = {a for q in reductions for a in q.axes}
-    together = {a for q in reductions if q.op == "dot" and len(q.axes) > 1 for a in q.axes}
     spaces = {*dims.values(), *(tuple({*q.dims, *q.axes}) for q in reductions if OPS[q.op].kind == "reduction")}
-    for space in spaces:
-        short = {a for a in space if a in reduced and 1 < sizes[a] <= 16}
-        together |= short if prod(next_power_of_two(sizes[a]) for a in short) > CROWDED else set()
+    together = _summed_together(reductions, reduced, spaces, sizes)
     inside = {(a, b) for q in reductions for v in q.values for a in q.axes for b in dims[v] if b not in q.axes}
     """Of these pairs, a loop over the first would stand inside one over the second."""
 
@@ -167,6 +164,17 @@ def _choices_of_roles(base: Kernel, sizes: Mapping[str, int]) -> Iterator[Roles 
                 yield from complete(here)
 
     yield from complete(())
+
+
+def _summed_together(
+    reductions: Iterable[Eqn], reduced: set[str], spaces: Iterable[tuple[str, ...]], sizes: Mapping[str, int]
+) -> set[str]:
+    """Short axes that may be walked all the same: those of one product, and of blocks that would be crowded."""
+    together = {a for q in reductions if q.op == "dot" and len(q.axes) > 1 for a in q.axes}
+    for space in spaces:
+        short = {a for a in space if a in reduced and 1 < sizes[a] <= 16}
+        together |= short if prod(next_power_of_two(sizes[a]) for a in short) > CROWDED else set()
+    return together
 
 
 def reduced_axes(eqns: tuple[Eqn, ...]) -> set[str]:

@@ -179,10 +179,10 @@ class ProgramReader:
                 return self.call(e, out, depth)
             case ast.Subscript():
                 return self.access(e, out, depth)
-            case ast.BinOp(op=ast.BitAnd() | ast.BitOr()):
-                raise self.fail(e, "masks are joined by `and` and `or`, not by & and |")
             case _:
-                raise self.fail(e, "this is not an expression of the spec language")
+                joins = isinstance(e, ast.BinOp) and isinstance(e.op, ast.BitAnd | ast.BitOr)
+                hint = "masks are joined by `and` and `or`, not by & and |"
+                raise self.fail(e, hint if joins else "this is not an expression of the spec language")
 
     def literal(self, e: ast.Constant) -> Number:
         if isinstance(e.value, bool) or not isinstance(e.value, int | float):

@@ -7,14 +7,14 @@ for them the bound rests on the assumption that is recorded (docs/verification.m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
 
 from mirage_cli.ir.access import Index, plain
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.ops import OPS, Known
+from mirage_cli.ir.ops import OPS, Growth, Known
 from mirage_cli.ir.program import Arg, Eqn, Program
 from mirage_cli.verify.residues import MODULI, Levels
 
@@ -97,11 +97,9 @@ class _Walk:
         self.fresh = 0
 
     def run(self, eqns: Iterable[Eqn], env: dict[str, Degree]) -> None:
-        dims: dict[str, frozenset[str]] = {}
         for e in eqns:
             args = [env[a] if isinstance(a, str) else Degree(0, {}) for a in e.args]
             env[e.out] = self.equation(e, args)
-            dims[e.out] = frozenset(e.dims)
 
     def equation(self, e: Eqn, args: list[Degree]) -> Degree:
         known = _known(e)
@@ -109,34 +107,7 @@ class _Walk:
             self.kinds.add(known)
         if known == "exponential":
             self.exponent = max([self.exponent, *(a.top + a.below for a in args)])
-        match OPS[e.op].growth:
-            case "none":
-                return Degree(0, {})
-            case "first":
-                return self.reduced(e, _read_by(args[0], e.names, e.names.values()))
-            case "total":
-                return self.total(args[-2:])
-            case "product":
-                return self.reduced(e, self.product(args[0], args[1]))
-            case "quotient":
-                return self.product(args[0], self.inverse(args[1], e))
-            case "squared":
-                return self.product(args[0], args[0])
-            case "inverse":
-                return self.inverse(args[0], e)
-            case "scaled":
-                return self.product(args[0], Degree(1, {}))
-            case "all":
-                n = prod(self.sizes.get(a, 3) for a in e.axes)
-                return power(Degree(max(args[0].top, args[0].below), args[0].bottom), n)
-            case "raised":
-                exponent = _whole(e.args[1])
-                if exponent is None:
-                    return Degree(1, {})
-                base = args[0] if exponent > 0 else self.inverse(args[0], e)
-                return power(base, min(abs(exponent), MODULI[-1]))
-            case "fresh":
-                return Degree(1, {})
+        return GROWTHS[OPS[e.op].growth](self, e, args)
 
     def product(self, x: Degree, y: Degree) -> Degree:
         bottom = dict(x.bottom)
@@ -156,6 +127,16 @@ class _Walk:
         whole = sum(f.degree * f.power for f in bottom.values())
         return Degree(max((t.top + whole - t.below for t in terms), default=0), bottom)
 
+    def raised(self, e: Eqn, x: Degree) -> Degree:
+        exponent = _whole(e.args[1])
+        if exponent is None:
+            return FRESH
+        return power(x if exponent > 0 else self.inverse(x, e), min(abs(exponent), MODULI[-1]))
+
+    def of_all(self, e: Eqn, x: Degree) -> Degree:
+        """A product over all elements along the axes."""
+        return power(Degree(max(x.top, x.below), x.bottom), prod(self.sizes.get(a, 3) for a in e.axes))
+
     def reduced(self, e: Eqn, x: Degree) -> Degree:
         """A sum over axes: denominators that depend on them are multiplied together."""
         if OPS[e.op].kind not in ("reduction", "contraction"):
@@ -166,6 +147,23 @@ class _Walk:
             top += (n - 1) * f.degree * f.power
             bottom[k if n == 1 else f"{k} {e.out}"] = Factor(f.degree * n, f.dims - set(e.axes), f.power)
         return Degree(top, bottom)
+
+
+FRESH = Degree(1, {})
+GROWTHS: Mapping[Growth, Callable[[_Walk, Eqn, list[Degree]], Degree]] = {
+    "none": lambda w, e, x: Degree(0, {}),
+    "fresh": lambda w, e, x: FRESH,
+    "first": lambda w, e, x: w.reduced(e, _read_by(x[0], e.names, e.names.values())),
+    "total": lambda w, e, x: w.total(x[-2:]),
+    "product": lambda w, e, x: w.reduced(e, w.product(x[0], x[1])),
+    "quotient": lambda w, e, x: w.product(x[0], w.inverse(x[1], e)),
+    "squared": lambda w, e, x: w.product(x[0], x[0]),
+    "inverse": lambda w, e, x: w.inverse(x[0], e),
+    "scaled": lambda w, e, x: w.product(x[0], FRESH),
+    "raised": lambda w, e, x: w.raised(e, x[0]),
+    "all": lambda w, e, x: w.of_all(e, x[0]),
+}
+"""The degree of a result, from those of the arguments."""
 
 
 def claim(program: Program, graph: MuGraph, levels: Sequence[Iterable[Levels]]) -> Claim:

@@ -338,6 +338,14 @@ def small_instance(
     """
     rng = random.Random(seed)
     classes = _classes(program, graph)
+    sizes, uneven = _reduced_sizes(program, graph, classes, rng, least)
+    return sizes, _reduced_schedule(graph, sizes, lambda d: classes.find(d) in uneven, rng, least)
+
+
+def _reduced_sizes(
+    program: Program, graph: MuGraph, classes: _Classes, rng: random.Random, least: bool
+) -> tuple[dict[str, int], set[str]]:
+    """The sizes, and the classes of those that follow from others: from parts, or from what is read of an axis."""
     roles: dict[str, set[str]] = {}
     for k in graph.kernels:
         for d, role in k.roles:
@@ -365,7 +373,13 @@ def small_instance(
         size[classes.find(d)] = min(size[classes.find(d)], whole[d])
     sizes = {d: size[classes.find(d)] for d in (*program.order, *graph.sizes)}
     short, sizes = sizes, large_enough(sizes, read, whole, classes.find)
-    lengthened = {classes.find(d) for d, n in sizes.items() if n > short[d]}
+    return sizes, of_parts | {classes.find(d) for d, n in sizes.items() if n > short[d]}
+
+
+def _reduced_schedule(
+    graph: MuGraph, sizes: Mapping[str, int], uneven: Callable[[str], bool], rng: random.Random, least: bool
+) -> Schedule:
+    """Several tiles along every dimension, the last one short also where its size is `uneven`."""
     splits: dict[str, int] = {}
     kernels: dict[str, KernelSchedule] = {}
     for k in graph.kernels:
@@ -378,7 +392,7 @@ def small_instance(
             chunked = next((s for s in splits if split_axis(s) == d), None)
             if chunked is not None:
                 tiles.append((d, 1 if splits[chunked] == 2 else 2))
-            elif classes.find(d) in of_parts | lengthened:
+            elif uneven(d):
                 tiles.append((d, short_tile(sizes[d])))
             elif k.role(d) == "split":
                 tiles.append((d, 1 if least else 2))
@@ -386,7 +400,7 @@ def small_instance(
                 tiles.append((d, 2 if sizes.get(d, 3) < 5 else rng.choice((2, 2, 3))))
         order = tuple(d for d, _ in k.roles)
         kernels[k.name] = KernelSchedule(tuple(tiles), order, split=splits[k.split] if k.split else 1)
-    return sizes, Schedule(kernels)
+    return Schedule(kernels)
 
 
 def short_tile(size: int) -> int:

@@ -36,7 +36,7 @@ outputs:
 """
 CONSTANTS = ("A", "A + 1", "A - 1", "A - 2", "A + 9", "A + 0.5")
 SYMBOLS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
-UNARY = [n for n, row in OPS.items() if row.kind == "elementwise" and row.arity == 1]
+UNARY = [n for n, row in OPS.items() if row.kind == "elementwise" and row.arity == 1 and row.result != "bool"]
 UNDEFINED_AT_ZERO = ("reciprocal", "rsqrt", "log")
 UNDEFINED_BELOW = ("sqrt", "rsqrt", "log")
 
