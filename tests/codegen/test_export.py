@@ -139,6 +139,12 @@ def test_python_file_checks_itself(name: str, tmp_path: Path) -> None:
     done = run_file(path, TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("passes") == 7
+
+
+def test_python_file_says_that_it_is_wrong_or_has_no_gpu(tmp_path: Path) -> None:
+    _, source = export(ALL["gram"])
+    path = tmp_path / "kernel.py"
+    path.write_text(source, encoding="utf-8")
     without_gpu = run_file(path, TRITON_INTERPRET="0", CUDA_VISIBLE_DEVICES="")
     assert without_gpu.returncode == 1
     assert "set TRITON_INTERPRET=1" in without_gpu.stderr
@@ -331,14 +337,15 @@ def test_every_global_of_a_file_leaves_its_name_to_the_spec() -> None:
     _, source = export(ALL["library_first"])
     file = compile(source, "file", "exec")
     names = {name for c in codes(file) for name in c.co_names}
+    used = uses(file, *names)
     hidden, count = Counter[str](), 0
-    for name in uses(file, *names).keys() - {*dir(builtins)}:
+    for name in used.keys() - {*dir(builtins)}:
         changed = without_global(source, name)
         if changed != source:
             renamed = compile(changed, "file", "exec")
             (new,) = {n for c in codes(renamed) for n in c.co_names} - names
             left = uses(renamed, name, new)
-            assert left[new] == uses(file, name)[name] - left[name], name
+            assert left[new] == used[name] - left[name], name
             hidden[name], count = left[name], count + 1
     assert count > 60 and {"torch", "k0", "launch", "os", "Plan", "_start"} <= set(hidden)
     assert +hidden == Counter(larger=1, launch=1)  # a method and a field
