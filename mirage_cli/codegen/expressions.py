@@ -86,9 +86,16 @@ def _elementwise(s: Scope, e: Eqn) -> Computed:
         return Computed(_shifted_exp(f, e, want))
     if not e.values:
         return Computed(_constant(e))
-    whole = all(f.type_of(v) in ("int32", "bool") for v in e.values)
-    args = tuple(_argument(f, a, want, e, whole) for a in e.args)
+    given = _with_sizes(f, e) if e.type == "bool" else e.args
+    whole = all(f.type_of(v) in ("int32", "bool") for v in given if isinstance(v, str))
+    args = tuple(_argument(f, a, want, e, whole) for a in given)
     return Computed(_applied(f, e, args, want), _zero_lanes(s, e))
+
+
+def _with_sizes(f: Frame, e: Eqn) -> tuple[str | Number, ...]:
+    """The arguments, with the numbers that sizes are: float32 has no odd positions beyond 2^24 to compare with them."""
+    numbers = [_number(f, a) for a in e.args]
+    return tuple(a if n is None else n for a, n in zip(e.args, numbers, strict=True))
 
 
 def _zero_lanes(s: Scope, e: Eqn) -> frozenset[str]:

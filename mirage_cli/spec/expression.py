@@ -518,7 +518,8 @@ class ProgramReader:
             if before or behind:
                 position = self.append(e, "index", (), (str(i),), None)
                 masks += [self.append(e, "ge", (position, Fraction(0)), (), None)] if before else []
-                masks += [self.append(e, "lt", (position, Fraction(self.sizes[d])), (), None)] if behind else []
+                if behind:
+                    masks.append(self.append(e, "lt", (position, self.append(e, "size", (), (d,), None)), (), None))
         return masks
 
     def index(self, e: ast.expr, depth: int) -> Index:
