@@ -1,0 +1,43 @@
+"""`mirage init`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mirage_cli.cli.shared import app
+
+EXAMPLE = """\
+# A spec: what goes in, what comes out, and how it is computed. docs/language.md has every key and function.
+name: {name}
+description: RMSNorm and the projection behind it
+dims: {{m: 16, k: 4096, n: 6144}}          # every axis by name, with its size
+instances: [{{m: 2}}, {{m: 16}}, {{m: 2048}}]  # sizes to search, each a change to dims
+dtype: float16
+inputs:                                  # axes in memory order
+  X: [m, k]
+  G: [k]
+  W: {{dims: [k, n], scale: 0.02}}         # scale: the standard deviation of the test data
+program: |
+  Y = rms_norm(X, k) * G
+  O = dot(Y, W, k)
+outputs:
+  O: [m, n]
+"""
+
+
+@app.command()
+def init(
+    name: Annotated[str, typer.Argument(help="the name of the spec, and of its file", metavar="[NAME]")] = "example",
+) -> None:
+    """Write an example spec to start from as NAME.yaml, where there is no such file."""
+    from mirage_cli.spec.reader import parse_spec
+
+    path, text = Path(f"{name}.yaml"), EXAMPLE.format(name=name)
+    parse_spec(text, str(path))  # which says what is wrong with a name
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
+    sys.stdout.write(f"{path}\n")

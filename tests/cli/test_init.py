@@ -1,0 +1,36 @@
+"""`mirage init` writes a spec that is good as it is, and overwrites nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mirage_cli.cli.commands import app
+from mirage_cli.spec.reader import load_spec
+
+
+@pytest.mark.parametrize("name", ["example", "my_op2"])
+def test_the_example_is_a_spec(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = CliRunner().invoke(app, ["init", *([name] if name != "example" else [])])
+    assert run.exit_code == 0 and run.stdout == f"{name}.yaml\n"
+    spec = load_spec(tmp_path / f"{name}.yaml")
+    assert len(spec.instances) == 3 and not spec.warnings
+    assert spec.at().name == name
+
+
+def test_a_file_that_is_there_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "example.yaml").write_text("mine", encoding="utf-8")
+    run = CliRunner().invoke(app, ["init"])
+    assert isinstance(run.exception, FileExistsError)
+    assert (tmp_path / "example.yaml").read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize("name", ["Bad-name", "../x", "class"])
+def test_a_bad_name_writes_nothing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(app, ["init", name]).exit_code != 0
+    assert not [*tmp_path.parent.glob("*.yaml"), *tmp_path.iterdir()]
