@@ -3,6 +3,7 @@
 Sources of the figures:
   [A100] NVIDIA A100 Tensor Core GPU Architecture (whitepaper), A100 80GB SXM datasheet
   [Ada]  NVIDIA Ada GPU Architecture (whitepaper), L40S datasheet
+  [L4]   NVIDIA L4 Tensor Core GPU datasheet; its rates are of sparse matrices, of which half is dense
   [H100] NVIDIA H100 Tensor Core GPU Architecture (whitepaper), H100 SXM and H200 SXM datasheets
   [B]    NVIDIA Blackwell Architecture Technical Brief, HGX B200 datasheet; RTX Blackwell GPU Architecture (whitepaper)
   [CC]   CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": memory, threads
@@ -213,6 +214,15 @@ TARGETS: tuple[Target, ...] = (
         tensor_flops_per_us=FULL_CLOCK * 312e6, tf32_flops_per_us=FULL_CLOCK * 156e6,  # [A100]
         fp32_flops_per_us=19.5e6,  # [A100]
         smem_per_sm_bytes=164 * KIB, smem_per_block_bytes=163 * KIB, max_threads_per_sm=2048,  # [CC] 8.0
+        costs=H200_COSTS,  # not measured
+    ),
+    Target(
+        "l4", "sm_89", sms=58, clock_mhz=2040,  # [L4]
+        dram_bytes_per_us=GDDR * 0.3e6,  # [L4] GDDR6
+        l2_bytes=48 * MIB, l2_bytes_per_us=0.65 * 5120 * 2040 * 58 / 256,  # [L4] size; width estimated as [Ada]'s
+        tensor_flops_per_us=POWER_LIMITED * 121e6, tf32_flops_per_us=POWER_LIMITED * 60e6,  # [L4] 72 W
+        fp32_flops_per_us=30.3e6,  # [L4]
+        smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB, max_threads_per_sm=1536,  # [CC] 8.9
         costs=H200_COSTS,  # not measured
     ),
     Target(
