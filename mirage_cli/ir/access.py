@@ -160,6 +160,41 @@ def strides(access: Access, shape: Sequence[int]) -> tuple[dict[str, int], int]:
     return found, start
 
 
+def elements_read(dims: Sequence[str], accesses: Iterable[Access], sizes: Mapping[str, int]) -> int:
+    """Elements of a tensor with these dims that some of these accesses read, at least: of accesses that lie apart along
+    an axis, the sum."""
+    counted: list[tuple[int, Access]] = []
+    for x in sorted(set(accesses), key=lambda x: -_elements(dims, x, sizes)):
+        if all(_apart(x, y, sizes) for _, y in counted):
+            counted.append((_elements(dims, x, sizes), x))
+    return sum(n for n, _ in counted)
+
+
+def _elements(dims: Sequence[str], access: Access, sizes: Mapping[str, int]) -> int:
+    along = [_positions(i, sizes[d], sizes) for d, i in zip(dims, access, strict=True)]
+    if sum(len(i.terms) for i in access) == len(dims_of(access)):
+        return prod(along)
+    beyond = any(any(i.leaves(sizes[d], sizes)) for d, i in zip(dims, access, strict=True))
+    return 0 if beyond else max(along)
+
+
+def _positions(i: Index, size: int, sizes: Mapping[str, int]) -> int:
+    """Positions of an axis of this size that an index reads, at least: all from its first to its last where the steps
+    of an axis are no longer than what smaller steps reach."""
+    before, behind = i.leaves(size, sizes)
+    reach = 1
+    for d, c in reversed(i.terms):
+        if abs(c) > reach:
+            return max(0, max(sizes[d] for d in i.dims) - before - behind)
+        reach += abs(c) * (sizes[d] - 1)
+    return reach - before - behind
+
+
+def _apart(x: Access, y: Access, sizes: Mapping[str, int]) -> bool:
+    ends = [(i.bounds(sizes), j.bounds(sizes)) for i, j in zip(x, y, strict=True)]
+    return any(a[1] < b[0] or b[1] < a[0] for a, b in ends)
+
+
 def large_enough(
     sizes: Mapping[str, int], read: Iterable[tuple[str, Index]], full: Mapping[str, int], same: Callable[[str], str]
 ) -> dict[str, int]:

@@ -15,6 +15,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from mirage_cli.ir.access import Access, elements_read, plain
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import DTYPE_BYTES, Eqn, Program
 from mirage_cli.ir.reach import Linear, known_value, linear
@@ -51,11 +52,16 @@ class Condition:
 
 
 def program_bytes(program: Program) -> int:
-    """Bytes that any implementation must move: every input that is used and every output, once."""
+    """Bytes that any implementation must move: what is read of every input, and every output, once."""
     sizes = program.sizes
-    used = {v for e in program.eqns for v in e.values}
-    tensors = [t for t in program.inputs if t.name in used] + list(program.outputs)
-    return sum(prod(sizes[a] for a in t.dims) * DTYPE_BYTES[t.dtype] for t in tensors)
+    read = ((v, e.names) for e in program.eqns for v in e.values)
+    accesses: dict[str, list[Access]] = {t.name: [] for t in program.inputs}
+    dims = {t.name: t.dims for t in program.inputs}
+    for v, names in read:
+        if v in dims:
+            accesses[v].append(tuple(names.get(d) or plain((d,))[0] for d in dims[v]))
+    inputs = sum(elements_read(t.dims, accesses[t.name], sizes) * DTYPE_BYTES[t.dtype] for t in program.inputs)
+    return inputs + sum(prod(sizes[a] for a in t.dims) * DTYPE_BYTES[t.dtype] for t in program.outputs)
 
 
 def product_flops(program: Program) -> float:

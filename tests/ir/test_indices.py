@@ -12,6 +12,7 @@ from mirage_cli.ir.access import (
     Index,
     access_text,
     dims_of,
+    elements_read,
     index,
     is_plain,
     is_whole,
@@ -126,6 +127,38 @@ def test_what_is_there_in_full_is_there_in_part(text: str) -> None:
     assert 32 < sizes["d"] < 40
     inside = [p for p in range(i.offset, i.offset + sizes["d"]) if 0 <= p < sizes["d"]]
     assert 2 <= len(inside) < sizes["d"]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_no_more_elements_are_counted_than_are_read(seed: int) -> None:
+    rng = random.Random(seed)
+    shape = {"x": rng.randint(1, 12), "y": rng.randint(1, 12)}
+    accesses = []
+    for _ in range(rng.randint(1, 3)):
+        steps = ({d: rng.choice((1, 1, 2, 5)) for d in rng.sample(sorted(SIZES), rng.randint(0, 2))} for _ in shape)
+        access = tuple(index(s, rng.randint(-2, n - 1)) for s, n in zip(steps, shape.values(), strict=True))
+        if all(i.bounds(SIZES)[1] >= 0 for i in access):
+            accesses.append(access)
+    places = {tuple(value(i, at) for i in access) for access in accesses for at in every(dims_of(access))}
+    read = {p for p in places if all(0 <= x < n for x, n in zip(p, shape.values(), strict=True))}
+    assert elements_read(tuple(shape), accesses, SIZES | shape) <= len(read)
+
+
+@pytest.mark.parametrize(
+    ("texts", "elements"),
+    [
+        (["m, k"], 8 * 64),
+        (["m, k", "n, k"], 8 * 64),
+        (["m, h*16 + d", "m, h*16 + d + 32"], 8 * 64),
+        (["m, h*16 + d", "m, h*16 + d"], 8 * 32),
+        (["m + i - 1, k"], 8 * 64),
+        (["m, d*2"], 8 * 16),
+        (["0, k"], 64),
+    ],
+)
+def test_elements_that_are_read_are_counted_once(texts: list[str], elements: int) -> None:
+    sizes = {"m": 8, "n": 8, "k": 64, "h": 2, "d": 16, "i": 3}
+    assert elements_read(("m", "k"), map(parse_access, texts), sizes) == elements
 
 
 def test_no_size_is_made_larger_than_it_is() -> None:
