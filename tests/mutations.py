@@ -211,6 +211,8 @@ def change_index(kernel: Kernel, graph: MuGraph, rng: random.Random) -> Kernel |
     choices: list[tuple[int, int, Index]] = []
     for i, x in enumerate(kernel.loads):
         for k, (d, old) in enumerate(zip(tensors[x.buffer].dims, x.access, strict=True)):
+            if not {d, *old.dims} <= graph.sizes.keys():
+                continue
             named = dict(old.terms)
             new = [index(named, old.offset + by) for by in (-64, -1, 1, 64)]
             new += [index(named | {a: c + by}, old.offset) for a, c in old.terms for by in (-1, 1, c)]
