@@ -21,6 +21,8 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+FARTHEST = 1 << 30
+"""How far from the start of an axis an index may come: kernels count positions in 32 bits, past the last tile too."""
 READ = 2
 """Positions of an axis that an index reads at reduced sizes, at least."""
 _TERM = re.compile(r"\s*(-?)\s*(?:(?:(\d+) ?\* ?)?([^\W\d]\w*)(?: ?\* ?(\d+))?|(\d+))\s*")

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from mirage_cli.ir.access import Index, index, plain
+from mirage_cli.ir.access import FARTHEST, Index, index, plain
 from mirage_cli.ir.derived import DERIVED, Derived, derived_equation
 from mirage_cli.ir.ops import MAX_BITS, OPS, Number, Op, bits
 from mirage_cli.ir.program import Arg, Builder, Eqn, Tensor, equation, tensor_type
@@ -492,6 +492,9 @@ class ProgramReader:
             if high < 0 or low >= self.sizes[d]:
                 reach = f"from {low} to {high}" if low < high else f"at {low}"
                 raise self.fail(node, f"this reads {d} {reach}, and {d} has the positions 0 to {self.sizes[d] - 1}")
+            if max(-low, high) > FARTHEST:
+                farthest = low if -low > high else high
+                raise self.fail(node, f"this comes to {farthest}, more than 2 ** 30 from the start of {d}")
         if not read:
             return x
         masks = self.inside(e, read) if outside is not None or x not in self.inputs else []

@@ -15,7 +15,7 @@ from math import prod
 
 import numpy as np
 
-from mirage_cli.ir.access import is_whole, large_enough, plain, renames
+from mirage_cli.ir.access import FARTHEST, is_whole, large_enough, plain, renames
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS, Type
 from mirage_cli.ir.placement import InexpressibleError, place
@@ -529,7 +529,8 @@ def _check_axes(k: Kernel, x: Load | Store, graph: MuGraph, chunk: str | None) -
         if b is None or (isinstance(x, Load) and graph.sizes.get(a, 0) > graph.sizes.get(b, 0) > 0):
             _require({*i.dims, a} <= {*graph.sizes} and not {*i.dims, a} & merging, f"{k.name} reads {a} by {i}")
             low, high = i.bounds(graph.sizes)
-            _require(high >= 0 and low < graph.sizes[a], f"{k.name} reads {x.buffer} along {a} from {low} to {high}")
+            within = high >= 0 and low < graph.sizes[a] and max(-low, high) <= FARTHEST
+            _require(within, f"{k.name} reads {x.buffer} along {a} from {low} to {high}")
             continue
         sizes = graph.sizes.get(a), graph.sizes.get(b)
         fits = sizes[0] == sizes[1] if None not in sizes else sizes == (None, None) and a == b
