@@ -526,33 +526,32 @@ kernel k0 generated y:grid c:grid i:loop
   O[y, c] = sum(P; i)
   store O[y, c] = O
 """
-
-
-def windows(w: Write) -> None:
-    w.rename("Z", "X", over="x 2*y+i")
-    w.mul("P", "Z", "W")
-    w.sum("O", "P", over="i")
-
-
-BORDER = """
-mugraph border float16
-dims x=64 y=64 i=3 c=16
-input X f16[x, c]
-input W f16[i, c]
-output O f16[y, c]
-kernel k0 generated y:grid c:grid i:loop
-  X = load X[y + i - 1, c]
-  W = load W[i, c]
-  P[y, c, i] = mul(X, W)
-  O[y, c] = sum(P; i)
-  store O[y, c] = O
+BORDER = WINDOWS.replace("windows", "border").replace("y=31", "y=64").replace("y*2 + i", "y + i - 1")
+DIAGONAL = """
+mugraph diagonal float16
+dims y=16 z=16
+input X f16[y, z]
+output O f16[y]
+kernel k0 generated y:grid
+  X = load X[y, y]
+  O[y] = mul(X, 2)
+  store O[y] = O
 """
 
 
-def border(w: Write) -> None:
-    w.rename("Z", "X", over="x y+i-1")
+def windows(w: Write, index: str = "2*y+i") -> None:
+    w.rename("Z", "X", over=f"x {index}")
     w.mul("P", "Z", "W")
     w.sum("O", "P", over="i")
+
+
+def border(w: Write) -> None:
+    windows(w, "y+i-1")
+
+
+def diagonal(w: Write) -> None:
+    w.rename("D", "X", over="z y")
+    w.mul("O", "D", 2)
 
 
 HALVES = """
@@ -596,5 +595,6 @@ CASES = {
         case(WINDOWS, windows),
         case(BORDER, border),
         case(HALVES, halves),
+        case(DIAGONAL, diagonal),
     )
 }

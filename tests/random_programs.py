@@ -359,16 +359,17 @@ class _Accesses(_Generator):
         self.dims |= {d: self.rng.choice((2, 3, 4, 8, 16)) for d in self.rng.sample(FEW_AXES, 3)}
 
     def access(self) -> tuple[str, Value] | None:
-        """X[m, 8*h + d + 3]: of one axis of a value, one or two others that reach no further."""
+        """X[m, 8*h + d + 3]: of one axis of a value, one or two others, which it may have already (a diagonal)."""
         x, rng = self.pick(), self.rng
         v = self.values[x]
         if not v.axes:
             return None
         order = self.inputs[x]["dims"] if x in self.inputs else [d for d in self.dims if d in v.axes]
         old = rng.choice(order)
-        new = rng.sample(sorted(self.dims.keys() - v.axes), min(len(self.dims.keys() - v.axes), rng.choice((1, 2, 2))))
-        if not new:
+        others = sorted(self.dims.keys() - ({old} if rng.random() < 0.2 else v.axes))
+        if not others:
             return None
+        new = rng.sample(others, min(len(others), rng.choice((1, 2, 2))))
         steps = [rng.choice((1, 1, self.dims[new[-1]], 2, 3)) for _ in new[:-1]] + [rng.choice((1, 1, 1, 2))]
         left = self.dims[old] - 1 - sum(c * (self.dims[d] - 1) for c, d in zip(steps, new, strict=True))
         beyond = rng.random() < 0.3

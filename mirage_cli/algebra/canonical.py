@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from mirage_cli.ir.access import Access, Index, dims_of, is_plain, parse_index, plain, substitution
+from mirage_cli.ir.access import Access, Index, dims_of, is_plain, parse_index, plain, read_by, substitution
 from mirage_cli.ir.ops import OPS, Number
 
 MAX_POWER_BITS = 1000
@@ -408,12 +408,11 @@ class Algebra:
         elif atom.kind == "shifted_exp":  # its bound axes are free in the exponent too: rename both
             x, axes, k = atom.shift
             moved = self.rename(x, names)
-            access = {a: names.get(a) or plain((a,))[0] for a in x.dims}
-            under, beside = (tuple(i for a, i in access.items() if (a in axes) == inside) for inside in (True, False))
+            under, beside = read_by(axes, names), read_by(x.dims - set(axes), names)
             if is_plain(under) and not set(dims_of(under)) & set(dims_of(beside)):
                 return self.shifted_exp(moved, dims_of(under), k)
             top = self.rename(self.extremum("max", x, axes), names)
-            return self.exp(self.scale(self.sub(moved, top), k))
+            return self.fn("exp_sub", self.scale(moved, k), self.scale(top, k))  # its parts alone may overflow
         taken = {d for i in names.values() for d in i.dims}
         apart = {b: self._fresh(b) for b in bound if b in taken}
         inner = {a: i for a, i in names.items() if a not in bound} | {b: plain((a,))[0] for b, a in apart.items()}

@@ -39,7 +39,7 @@ def within(f: Frame, x: Load, axes: Axes) -> tuple[nodes.Within, ...]:
         before, behind = i.leaves(f.sizes[d], f.sizes)
         if before or behind:
             terms = tuple((nodes.Lanes(a, a in axes), c) for a, c in i.terms)
-            found.append(nodes.Within(terms, i.offset, 0 if before else None, f.sizes[d] if behind else None))
+            found.append(nodes.Within(terms, i.offset, before > 0, f.sizes[d] if behind else None))
     return tuple(found)
 
 

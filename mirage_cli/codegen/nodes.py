@@ -184,11 +184,12 @@ class Pointers:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """Whether the sum of position · factor, and `start`, is 0 or more and less than `size`; None: not asked."""
+    """Whether the sum of position · factor, and `start`, is a position of an axis. below: it may be less than 0. size:
+    that of the axis, where it may be as much or more."""
 
     terms: tuple[tuple[Place, int], ...]
     start: int
-    low: int | None
+    below: bool
     size: int | None
 
 

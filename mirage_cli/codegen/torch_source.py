@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from mirage_cli.codegen.writing import spelled
-from mirage_cli.ir.access import Access, dims_of, is_whole, parse_index, plain, renames
+from mirage_cli.ir.access import Access, dims_of, is_whole, parse_index, read_by, renames
 from mirage_cli.ir.derived import DERIVED
 from mirage_cli.ir.ops import OPS, Number, Op, Type
 from mirage_cli.ir.program import Eqn, Program, tensor_type
@@ -127,7 +127,7 @@ class _Writer:
 
     def rename(self, e: Eqn) -> _Value:
         x = self.operand(e.args[0], e.type)
-        access = tuple(e.names.get(d) or plain((d,))[0] for d in x.layout)
+        access = read_by(x.layout, e.names)
         if is_whole(access, x.layout, self.program.sizes):
             return replace(x, layout=dims_of(access))
         return replace(self.assign(e, self.view(x, access, e.out), dims_of(access)), wide=x.wide)

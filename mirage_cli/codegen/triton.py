@@ -314,7 +314,7 @@ def _position(terms: Iterable[tuple[Place, int]], start: int, want: Axes) -> str
 
 def _within(x: nodes.Within, want: Axes) -> str:
     position = _position(x.terms, x.start, want)
-    low = f"({position} >= {x.low})" if x.low is not None else ""
+    low = f"({position} >= 0)" if x.below else ""
     high = f"({position} < {x.size})" if x.size is not None else ""
     return " & ".join(filter(None, (low, high)))
 
@@ -406,7 +406,7 @@ _EXPRESSIONS: Mapping[type[Expr], Callable[..., str]] = {
     nodes.Shift: lambda x, names: f"{names[x.maximum]}_shift",
     nodes.Factor: lambda x, names: f"{names[x.maximum]}_scale",
     nodes.Literal: lambda x, _: number_text(x),
-    nodes.Position: lambda x, _: f"i_{x.dim}" + ("" if x.axes else " + 0"),
+    nodes.Position: lambda x, _: f"i_{x.dim}" if x.axes else f"(i_{x.dim} + 0)",
     nodes.Full: lambda x, _: f"tl.full({_shape(x.axes) if x.axes else '()'}, {number_text(x.number)}, {TYPE[x.dtype]})",
     nodes.Cast: lambda x, names: _cast(_expr(x.x, names), x.old, x.new),
     nodes.MatrixType: lambda x, names: f"{_expr(x.x, names)}.to(MATRIX_TYPE)",

@@ -150,6 +150,11 @@ def substitution(axes: tuple[str, ...]) -> Mapping[str, Index]:
     return {old: parse_index(new) for old, new in zip(axes[::2], axes[1::2], strict=True)}
 
 
+def read_by(dims: Iterable[str], names: Mapping[str, Index]) -> Access:
+    """The access to a value of these dims that has these indices in the place of some of its axes."""
+    return tuple(names.get(d) or plain((d,))[0] for d in dims)
+
+
 def strides(access: Access, shape: Sequence[int]) -> tuple[dict[str, int], int]:
     """Elements between neighbours along each axis, and before the first, in a row-major tensor of this shape."""
     found: dict[str, int] = {}

@@ -15,9 +15,9 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import Access, elements_read, plain
+from mirage_cli.ir.access import Access, elements_read, read_by
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import DTYPE_BYTES, Eqn, Program
+from mirage_cli.ir.program import DTYPE_BYTES, Eqn, Program, Tensor
 from mirage_cli.ir.reach import Linear, known_value, linear
 
 MOST_LINES = 1 << 20
@@ -54,13 +54,11 @@ class Condition:
 def program_bytes(program: Program) -> int:
     """Bytes that any implementation must move: what is read of every input, and every output, once."""
     sizes = program.sizes
-    read = ((v, e.names) for e in program.eqns for v in e.values)
-    accesses: dict[str, list[Access]] = {t.name: [] for t in program.inputs}
-    dims = {t.name: t.dims for t in program.inputs}
-    for v, names in read:
-        if v in dims:
-            accesses[v].append(tuple(names.get(d) or plain((d,))[0] for d in dims[v]))
-    inputs = sum(elements_read(t.dims, accesses[t.name], sizes) * DTYPE_BYTES[t.dtype] for t in program.inputs)
+
+    def read(t: Tensor) -> Iterator[Access]:
+        return (read_by(t.dims, e.names) for e in program.eqns if t.name in e.values)
+
+    inputs = sum(elements_read(t.dims, read(t), sizes) * DTYPE_BYTES[t.dtype] for t in program.inputs)
     return inputs + sum(prod(sizes[a] for a in t.dims) * DTYPE_BYTES[t.dtype] for t in program.outputs)
 
 

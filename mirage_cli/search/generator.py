@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from math import prod
@@ -144,11 +144,11 @@ def search(
     return SearchResult(ordered, as_written, len(d.nodes), nodes, run.enumerated, pruned, stopped, seconds)
 
 
-Ways = Sequence[tuple[float, tuple[Costed, ...]]]
-"""Kernels in order, each with their time in microseconds."""
+Way = tuple[float, tuple[Costed, ...]]
+"""Kernels in order, behind the microseconds that they take together."""
 
 
-def _followed_by(c: Costed, us: float, ways: Ways) -> list[tuple[float, tuple[Costed, ...]]]:
+def _followed_by(c: Costed, us: float, ways: Iterable[Way]) -> list[Way]:
     """These ways with one more kernel, which takes so long, where none of them makes what it makes."""
     targets = set(c.plan.targets)
     return [
@@ -168,8 +168,8 @@ class _Search:
         self.exact = {f for v in d.program.exact() for f in d.forms[v]}
         self.precise = self.exact | {f for v in d.program.internals for f in d.forms[v]}
         self.broadcast = {f for t, f in zip(d.program.outputs, d.outputs, strict=True) if frozenset(t.dims) != f.dims}
-        self.memo: dict[tuple[frozenset[Form], int], tuple[float, list[tuple[float, tuple[Costed, ...]]]]] = {}
-        self.whole: list[tuple[float, tuple[Costed, ...]]] = []  # kernel graphs so far
+        self.memo: dict[tuple[frozenset[Form], int], tuple[float, list[Way]]] = {}
+        self.whole: list[Way] = []  # kernel graphs so far
         self.ceiling = math.inf
         self.costed: dict[tuple[Form, ...], list[Costed]] = {}
         self.weighed: dict[Form, int] = {}
@@ -354,7 +354,7 @@ class _Search:
 
     # -- kernel graphs
 
-    def solve(self, required: frozenset[Form], kernels: int, budget: float) -> list[tuple[float, tuple[Costed, ...]]]:
+    def solve(self, required: frozenset[Form], kernels: int, budget: float) -> list[Way]:
         """The cheapest ways to have these classes in memory with at most so many kernels, last kernel last.
 
         budget: ways that take longer are of no use to the caller; infinite when pruning is off.
@@ -368,7 +368,7 @@ class _Search:
         if key in self.memo and self.memo[key][0] >= budget:
             return [p for p in self.memo[key][1] if p[0] <= budget]
         asked = budget
-        best: list[tuple[float, tuple[Costed, ...]]] = []
+        best: list[Way] = []
         tried: set[tuple[Form, ...]] = set()
         for c in self.continuations(required):
             left = kernels - len(c.plan.kernels)
@@ -402,7 +402,7 @@ class _Search:
             return None
         return (required - frozenset(c.plan.targets)) | needed
 
-    def worth(self, best: Ways, budget: float) -> float:
+    def worth(self, best: Sequence[Way], budget: float) -> float:
         """What further ways may cost at most, to be kept beside these."""
         budget = min(budget, self.space.bounds.slack * best[0][0])
         return min(budget, best[-1][0]) if len(best) == self.space.bounds.plans else budget
@@ -416,10 +416,10 @@ class _Search:
 
         return sorted(found, key=lambda c: (not finishes(c), c.us))
 
-    def shortlist(self, found: list[tuple[float, tuple[Costed, ...]]]) -> list[tuple[float, tuple[Costed, ...]]]:
+    def shortlist(self, found: list[Way]) -> list[Way]:
         """The cheapest few, few of each structure: equal structures that differ in algebra alone cost much the same."""
         made: Counter[tuple[object, ...]] = Counter()
-        kept: list[tuple[float, tuple[Costed, ...]]] = []
+        kept: list[Way] = []
         for p in sorted(found, key=lambda p: p[0]):
             shape = tuple(c.plan.shape for c in p[1])
             made[shape] += 1

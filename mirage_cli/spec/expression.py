@@ -33,6 +33,8 @@ MAX_EXPONENT = 1 << 20
 """Of numbers beside tensors."""
 MAX_AXES = 12
 """Of a tensor, and of all that one operator takes: the verifier runs a program with 3 places and more along each."""
+PAD = "pad"
+"""What names the number outside of a tensor that is read by indices; it means nothing elsewhere."""
 MAX_NEAR, MAX_NAMES = 64, 200
 """Longer names than this are not compared with the valid ones, nor with more of them than this."""
 
@@ -331,7 +333,8 @@ class ProgramReader:
         if any(isinstance(a, ast.Starred) for a in e.args) or any(k.arg is None for k in e.keywords):
             raise self.fail(e, "arguments cannot be unpacked here")
         if op not in FUNCTIONS:
-            raise self.fail_call(e, f"no function is called {op}", depth, op)
+            form = "; the form is pad(x, number)[index, ...]" if op == PAD else ""
+            raise self.fail_call(e, f"no function is called {op}{form}", depth, op)
         if op in DERIVED:
             return self.derived(e, op, out, depth)
         kind = OPS[op].kind
@@ -475,13 +478,7 @@ class ProgramReader:
         nodes = e.slice.elts if isinstance(e.slice, ast.Tuple) else [e.slice]
         indices = self.each(self.index, nodes, depth)
         if len(indices) != len(dims):
-            has = (
-                f"{len(dims)} axes, {', '.join(dims)}"
-                if len(dims) > 1
-                else f"the axis {dims[0]}"
-                if dims
-                else "no axes"
-            )
+            has = f"the axes {', '.join(dims)}" if dims else "no axes"
             given = f"{len(indices)} indices are" if len(indices) > 1 else "1 index is"
             raise self.fail(e, f"{given} given, and {x} has {has}")
         read = [(d, i) for d, i in zip(dims, indices, strict=True) if i.axis != d]
@@ -505,7 +502,7 @@ class ProgramReader:
 
     def padded(self, e: ast.expr, depth: int) -> tuple[ast.expr, Number | None]:
         """What is read, and the number outside of it where that is given."""
-        if not isinstance(e, ast.Call) or not isinstance(e.func, ast.Name) or e.func.id != "pad":
+        if not isinstance(e, ast.Call) or not isinstance(e.func, ast.Name) or e.func.id != PAD:
             return e, None
         self.count(e, 2, 2, "the form is pad(x, number)[index, ...]", depth)
         outside = self.value(e.args[1], None, depth + 1)

@@ -15,7 +15,7 @@ from math import prod
 
 import numpy as np
 
-from mirage_cli.ir.access import FARTHEST, is_whole, large_enough, plain, renames
+from mirage_cli.ir.access import FARTHEST, is_plain, is_whole, large_enough, plain, renames
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS, Type
 from mirage_cli.ir.placement import InexpressibleError, place
@@ -522,15 +522,14 @@ def _check_axes(k: Kernel, x: Load | Store, graph: MuGraph, chunk: str | None) -
     access = x.access if isinstance(x, Load) else plain(x.dims)
     merging = {d for name, parts in graph.merged for d in (name, *parts)}
     _require(len(axes) == len(access), f"{k.name} gives {x.buffer} {len(access)} axes, not {len(axes)}")
-    named = [i.axis for i in access if i.axis is not None]
-    _require(len(set(named)) == len(named), f"{k.name} has an axis of {x.buffer} twice")
+    _require(isinstance(x, Load) or is_plain(access), f"{k.name} stores along an axis of {x.buffer} twice")
     for a, i in zip(axes, access, strict=True):
         b = i.axis
         if b is None or (isinstance(x, Load) and graph.sizes.get(a, 0) > graph.sizes.get(b, 0) > 0):
             _require({*i.dims, a} <= {*graph.sizes} and not {*i.dims, a} & merging, f"{k.name} reads {a} by {i}")
             low, high = i.bounds(graph.sizes)
-            within = high >= 0 and low < graph.sizes[a] and max(-low, high) <= FARTHEST
-            _require(within, f"{k.name} reads {x.buffer} along {a} from {low} to {high}")
+            near = max(-low, high) <= FARTHEST
+            _require(near, f"{k.name} reads {x.buffer} along {a} from {low} to {high}")
             continue
         sizes = graph.sizes.get(a), graph.sizes.get(b)
         fits = sizes[0] == sizes[1] if None not in sizes else sizes == (None, None) and a == b

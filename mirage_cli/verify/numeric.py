@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from mirage_cli.ir.access import parse_index, plain
+from mirage_cli.ir.access import parse_index, read_by
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program
@@ -186,7 +186,7 @@ class _Evaluation:
                 at = i.positions(e.dims, {d: (0, sizes[d]) for d in e.dims})
                 return torch.from_numpy(at).to(self.device)
             case "rename":
-                return self.read_by(e, str(e.args[0]))
+                return self.renamed(e, str(e.args[0]))
             case "contraction":
                 place = {d: i for i, d in enumerate(self.program.order)}
                 operands: list[Any] = []
@@ -203,13 +203,13 @@ class _Evaluation:
                 args = [self.argument(a, None if k else e.type, e.dims) for a, k in zip(e.args, keep, strict=True)]
                 return _call(row.torch.format(*(f"a{i}" for i in range(len(args)))), *args)
 
-    def read_by(self, e: Eqn, name: str) -> torch.Tensor:
+    def renamed(self, e: Eqn, name: str) -> torch.Tensor:
         """A view of a value's memory, with an index in the place of each axis that the equation names."""
         import torch
 
         x = self.values[name]
         sizes = self.program.sizes | dict(zip(self.dims[name], x.shape, strict=True))
-        access = [e.names.get(d) or plain((d,))[0] for d in self.dims[name]]
+        access = read_by(self.dims[name], e.names)
         beyond = [i.leaves(n, sizes) for i, n in zip(access, x.shape, strict=True)]
         if any(map(any, beyond)):
             x = torch.nn.functional.pad(x, [n for ends in reversed(beyond) for n in ends])

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import Access, dims_of, parse_index, plain, renames, substitution
+from mirage_cli.ir.access import Access, dims_of, parse_index, read_by, renames, substitution
 from mirage_cli.ir.ops import OPS, Number, Type
 from mirage_cli.verify.field import Field
 from mirage_cli.verify.residues import ALL, FINITE, LEVELS, UNDEFINED, Value, aligned, as_field, both_valid, same
@@ -93,12 +93,6 @@ def taken(data: Array, at: At, lead: int = 0) -> Array:
     return np.where(np.logical_or.reduce(outside), np.zeros((), data.dtype), data[(*first, *inner)])
 
 
-def renamed(dims: tuple[str, ...], axes: tuple[str, ...]) -> Access:
-    """How an equation `rename` of these `axes` reads a value of these dims."""
-    names = substitution(axes)
-    return tuple(names.get(d) or plain((d,))[0] for d in dims)
-
-
 def _ranges(
     access: Access, dims: Sequence[str], shape: Sequence[int], sizes: Mapping[str, int]
 ) -> dict[str, tuple[int, int]]:
@@ -125,13 +119,13 @@ class FieldSemantics:
             return row.field(F, axes[0])
         values = [a if i in row.numbers else self._value(a) for i, a in enumerate(args)]
         if op == "rename":
-            return self.read_by(values[0], axes)
+            return self.renamed(values[0], axes)
         if row.kind in ("reduction", "contraction"):
             return row.field(F, *values, axes)
         return row.field(F, *values)
 
-    def read_by(self, x: Value, axes: tuple[str, ...]) -> Value:
-        access = renamed(x.dims, axes)
+    def renamed(self, x: Value, axes: tuple[str, ...]) -> Value:
+        access = read_by(x.dims, substitution(axes))
         at = positions(access, _ranges(access, x.dims, x.shape, self.sizes), x.shape)
         return _part(x, at, dims_of(access))
 
@@ -283,7 +277,7 @@ class FloatSemantics:
         if op == "size":
             return Named((), np.asarray(row.ref(self.sizes[axes[0]])))
         if op == "rename":
-            access = renamed(args[0].dims, axes)
+            access = read_by(args[0].dims, substitution(axes))
             data = args[0].data
             at = positions(access, _ranges(access, args[0].dims, data.shape, self.sizes), data.shape)
             return Named(dims_of(access), taken(data, at))

@@ -13,11 +13,11 @@ from math import prod
 
 import numpy as np
 
-from mirage_cli.ir.access import renames
+from mirage_cli.ir.access import read_by, renames
 from mirage_cli.ir.program import Eqn, Program, tensor_type
 from mirage_cli.verify.field import Field
 from mirage_cli.verify.residues import Array, Value, joint_taint
-from mirage_cli.verify.semantics import FieldSemantics, renamed
+from mirage_cli.verify.semantics import FieldSemantics
 
 DRAW = "#"
 """The axis of draws, which no program can name."""
@@ -76,7 +76,7 @@ def _rows_of(e: Eqn, rows: Mapping[str, Mapping[str, Axes]], sizes: Mapping[str,
     for v in e.values:
         for name, axes in rows[v].items():
             if e.op == "rename":
-                moved = zip(renamed(tuple(axes), e.axes), axes.items(), strict=True)
+                moved = zip(read_by(axes, e.names), axes.items(), strict=True)
                 axes = {i.axis: b for i, (a, b) in moved if i.axis is not None and renames(a, i, sizes)}
             both = found.get(name, {}) | axes
             agreed = {a: b for a, b in both.items() if found.get(name, both).get(a, b) == b}

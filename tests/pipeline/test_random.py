@@ -67,6 +67,38 @@ def check(text: str, seed: int, interpreter: Interpreter) -> None:
 
 
 FAILED = {
+    "a softmax that is read by windows and summed": """
+name: windows
+dims: {d: 100, v: 16, w: 8, u: 4}
+dtype: float32
+inputs: {X: [d], W: [u, v]}
+program: |
+  A = softmax(X, d)
+  C = A[v + w + 77]
+  E = dot(W, C, v)
+outputs: {E: [u, w]}
+""",
+    "twice a position, of which a block has one": """
+name: twice
+dims: {h: 16, m: 7, v: 4}
+dtype: bfloat16
+inputs: {X: [h, m]}
+program: |
+  A = dot(X, X, h)
+  C = pad(A, 2)[2*v + 5]
+outputs: {A: [m], C: [v]}
+""",
+    "what is outside of a result, and so outside of the input": """
+name: outside
+dims: {k: 8, n: 6, u: 6, v: 8}
+dtype: float32
+inputs: {X: [k]}
+program: |
+  A = X[n + 4] + 1
+  B = A[u + 4]
+  C = pad(A, 3)[v - 7]
+outputs: {B: [u], C: [v]}
+""",
     "squares beside a float32 input": """
 name: mixed
 dims: {m: 7, n: 64, d: 7}

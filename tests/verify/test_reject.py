@@ -275,7 +275,10 @@ MUST_REJECT: Mapping[str, Wrong] = {
     "an axis that is two, with another stride": Wrong("packed", (("G[h*16 + d]", "G[h*15 + d]"),), "field"),
     "an axis that is two, the wrong way round": Wrong("packed", (("G[h*16 + d]", "G[d*4 + h]"),), "field"),
     "a slice beyond the end": Wrong("packed", (("d + 128]", "d + 129]"),), "field"),
-    "a slice of nothing": Wrong("packed", (("d + 128]", "d + 192]"),), "structure", "reads X along n from 192 to 255"),
+    "a slice of nothing": Wrong("packed", (("d + 128]", "d + 192]"),), "field"),
+    "an index that 32 bits do not hold": Wrong(
+        "packed", (("d + 128]", "d + 2147483776]"),), "structure", "reads X along n from 2147483776 to 2147483839"
+    ),
     "windows with another step": Wrong("windows", (("y*2 + i", "y + i"),), "field"),
     "windows transposed": Wrong("windows", (("y*2 + i", "i*2 + y"),), "field"),
     "windows too far along": Wrong("windows", (("y*2 + i", "y*2 + i + 1"),), "field"),
@@ -286,6 +289,8 @@ MUST_REJECT: Mapping[str, Wrong] = {
     "a border that is not 0": Wrong(
         "border", (("P[y, c, i] = mul(X, W)", "Z[y, c, i] = add(X, 1)\n  P[y, c, i] = mul(Z, W)"),), "field"
     ),
+    "a row for a diagonal": Wrong("diagonal", (("X[y, y]", "X[y, 0]"),), "field"),
+    "a diagonal beside the diagonal": Wrong("diagonal", (("X[y, y]", "X[y, y + 1]"),), "field"),
     "a half too far": Wrong("halves", (("d - 32", "d - 33"),), "field"),
     "a half too near": Wrong("halves", (("d + 32", "d + 31"),), "field"),
     "halves exchanged": Wrong("halves", (("sub(A, B)", "sub(B, A)"),), "field"),
