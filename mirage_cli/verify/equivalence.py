@@ -525,7 +525,7 @@ def _check_axes(k: Kernel, x: Load | Store, graph: MuGraph, chunk: str | None) -
     _require(isinstance(x, Load) or is_plain(access), f"{k.name} stores along an axis of {x.buffer} twice")
     for a, i in zip(axes, access, strict=True):
         b = i.axis
-        if b is None or (isinstance(x, Load) and graph.sizes.get(a, 0) > graph.sizes.get(b, 0) > 0):
+        if b is None or (isinstance(x, Load) and {a, b} <= {*graph.sizes} and graph.sizes[a] != graph.sizes[b]):
             _require({*i.dims, a} <= {*graph.sizes} and not {*i.dims, a} & merging, f"{k.name} reads {a} by {i}")
             low, high = i.bounds(graph.sizes)
             near = max(-low, high) <= FARTHEST
