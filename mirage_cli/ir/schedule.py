@@ -138,10 +138,13 @@ CHOICES = (
     _flag("tf32x3", "single"),
     _flag("descriptors", "descriptors"),
     _flag("specialize", "specializes"),
+    _flag("patient", "overlaps"),
 )
 FLAGS = ("overlap", "descriptors", "stream", "specialize", "early", "fetch")
 WORDS: Words = (
-    dict.fromkeys(FLAGS, False) | {"ahead": 0, "lead": 0} | {"relay": False, "read": False, "share": 0, "tf32x3": False}
+    dict.fromkeys(FLAGS, False)
+    | {"ahead": 0, "lead": 0}
+    | {"relay": False, "read": False, "share": 0, "tf32x3": False, "patient": False}
 )
 """All words, as they are where nothing is chosen. Recorded measurements hold them in this order: new ones come last."""
 NUMBERS = ("warps", "stages", "split", "group")
@@ -163,6 +166,7 @@ class KernelSchedule:
     specialize: warps of their own fetch for the loops that multiply on the matrix units (warp specialization).
     hand_over: when the kernel behind may start.
     before, ahead: what is brought into the L2 while this kernel waits for the one in front.
+    patient: in a CUDA graph, start early only behind a kernel that releases this one early.
     tf32x3: products of float32 on the matrix units, as three products of TF32: the operands' first 11 bits and the next
         11, but for the product of the latter (3xTF32).
     """
@@ -181,6 +185,7 @@ class KernelSchedule:
     before: Before = Before.NOTHING
     ahead: Tiles | None = None
     tf32x3: bool = False
+    patient: bool = False
 
     def tile(self, dim: str) -> int:
         return dict(self.tiles)[dim]
