@@ -1,0 +1,209 @@
+"""A PyTorch model as regions: programs that the search takes whole, cut where little passes from one to the next.
+
+    module ─► torch.export ─► nodes ─► partitions of what is known ─► cuts ─► one program for each region
+
+What is in no region stays as it is, and says why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any  # torch's graphs and nodes, which have few types
+
+import torch
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import OperatorSupportBase
+from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
+
+from mirage_cli.errors import SpecError
+from mirage_cli.spec.aten import Traced, overloadless, supported, trace
+from mirage_cli.spec.positional import Unsupported
+
+PREFIX = "region_"
+ONCE = "mm bmm addmm baddbmm matmul linear einsum mv conv1d conv2d conv3d convolution"
+PRODUCTS = {"aten.scaled_dot_product_attention": 2} | {f"aten.{x}": 1 for x in ONCE.split()}
+"""Operators that contract, with how often."""
+VIEWS = (
+    "view reshape permute transpose t expand unsqueeze squeeze slice select chunk split split_with_sizes clone"
+    " contiguous detach to _to_copy alias flatten unflatten dropout unbind _unsafe_view"
+)
+FREE = frozenset({f"aten.{x}" for x in VIEWS.split()} | {"getitem"})
+"""Operators that compute nothing."""
+MOST_PRODUCTS, MOST_NODES = 3, 20
+"""Of one region: more than that, and the search takes minutes."""
+LAUNCH_BYTES = 8 << 20
+"""What a kernel more costs, as bytes that could be moved meanwhile (2 µs at 4 TB/s)."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """A program of the model.
+
+    module: what it replaces, by its name in the model. inputs: for each input of the program, which of the module's it
+    is. shapes: of the results as PyTorch has them, each with the program's shape, in which axes of size 1 and those
+    along which it is constant have one place.
+    """
+
+    module: str
+    text: str
+    traced: Traced
+    inputs: tuple[int, ...]
+    shapes: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+
+
+@dataclass
+class Cut:
+    """A model whose regions are modules. left: the operators that are in none, with the reason."""
+
+    model: torch.fx.GraphModule
+    regions: list[Region] = field(default_factory=list[Region])
+    left: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def exported(model: torch.nn.Module, inputs: tuple[Any, ...]) -> torch.fx.GraphModule:
+    """The model's graph for inputs like these. Operators that are not known here are decomposed where PyTorch can."""
+    program = torch.export.export(model, inputs)
+    unknown = {n.target for n in calls(program.graph) if not supported(n)}
+    table = torch.export.default_decompositions()
+    some = {op: table[op] for op in unknown if op in table}
+    if some:
+        program = program.run_decompositions(some)  # type: ignore[arg-type]
+    made = program.module()
+    for node in made.graph.nodes:
+        if node.op == "get_attr" and "val" not in node.meta:
+            node.meta["val"] = attribute(made, node.target)
+    return made  # type: ignore[return-value]
+
+
+def attribute(module: torch.nn.Module, path: str) -> Any:
+    found: Any = module
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found
+
+
+def calls(graph: torch.fx.Graph) -> list[Any]:
+    return [n for n in graph.nodes if n.op == "call_function"]
+
+
+def cut(model: torch.fx.GraphModule) -> Cut:
+    """The model with a module for each region. Its parameters stay where they are."""
+    left: dict[str, str] = {}
+    refused: set[Any] = set()
+    while True:
+        parts = segments(model, refused)
+        wrong = [(part, why) for part in parts if (why := problem_of(part)) is not None]
+        if not wrong:
+            break
+        for part, why in wrong:
+            refused |= {*part}
+            left |= {f"{overloadless(n.target)} ({n})": why for n in part if overloadless(n.target) not in FREE}
+    left |= {
+        f"{overloadless(n.target)} ({n})": "no operator that is known here"
+        for n in calls(model.graph)
+        if not supported(n) and "val" in n.meta
+    }
+    fused = fuse_by_partitions(model, [dict.fromkeys(part) for part in parts], prefix=PREFIX)
+    found = Cut(fused, left=left)
+    for name, module in fused.named_children():
+        if name.startswith(PREFIX) and isinstance(module, torch.fx.GraphModule):
+            found.regions.append(region_of(name, module))
+    return found
+
+
+class _Known(OperatorSupportBase):
+    def __init__(self, refused: set[Any]) -> None:
+        self.refused = refused
+
+    def is_node_supported(self, submodules: Any, node: torch.fx.Node) -> bool:  # noqa: ARG002
+        return node.op == "call_function" and node not in self.refused and supported(node)
+
+
+def segments(model: torch.fx.GraphModule, refused: set[Any]) -> list[list[Any]]:
+    """The nodes of each region, in order."""
+    support = _Known(refused)
+    place = {n: i for i, n in enumerate(model.graph.nodes)}
+    found: list[list[Any]] = []
+    for partition in CapabilityBasedPartitioner(model, support, allows_single_node_partition=True).propose_partitions():
+        nodes = sorted(partition.nodes, key=place.__getitem__)
+        found += [part for part in pieces(nodes) if any(overloadless(n.target) not in FREE for n in part)]
+    return found
+
+
+def pieces(nodes: Sequence[Any]) -> list[list[Any]]:
+    """The nodes of a partition cut where the least has to be stored, into parts that are no larger than a search takes.
+
+    best[i] = min over j of best[j] + the bytes that pass at j + `LAUNCH_BYTES`, for the first i nodes.
+    """
+    weight = [PRODUCTS.get(overloadless(n.target), 0) for n in nodes]
+    work = [overloadless(n.target) not in FREE for n in nodes]
+    passing = [seam_bytes(nodes, i) for i in range(len(nodes))]
+    best: list[tuple[float, int]] = [(0.0, 0)]
+    for i in range(1, len(nodes) + 1):
+        options: list[tuple[float, int]] = []
+        products = count = 0
+        for j in range(i - 1, -1, -1):
+            products, count = products + weight[j], count + work[j]
+            if (products > MOST_PRODUCTS or count > MOST_NODES) and j < i - 1:
+                break
+            options.append((best[j][0] + (passing[j] + LAUNCH_BYTES if j else 0), j))
+        best.append(min(options))
+    ends = [len(nodes)]
+    while ends[-1]:
+        ends.append(best[ends[-1]][1])
+    return [list(nodes[a:b]) for a, b in pairwise(reversed(ends))]
+
+
+def seam_bytes(nodes: Sequence[Any], at: int) -> int:
+    """What is known before a place and needed behind it."""
+    before = {*nodes[:at]} | {x for n in nodes[:at] for x in n.all_input_nodes}
+    needed = {x for n in nodes[at:] for x in n.all_input_nodes}
+    return sum(bytes_of(x) for x in before & needed)
+
+
+def bytes_of(node: Any) -> int:
+    value = node.meta.get("val")
+    some = value if isinstance(value, list | tuple) else [value]
+    return sum(x.numel() * x.element_size() for x in some if isinstance(x, torch.Tensor))
+
+
+def outputs_of(part: Iterable[Any]) -> list[Any]:
+    own = {*part}
+    return [n for n in part if any(u not in own for u in n.users)]
+
+
+def problem_of(part: Sequence[Any]) -> str | None:
+    """Why the nodes are no program; None where they are."""
+    try:
+        trace(part, outputs_of(part), "region").graph.spec()
+    except Unsupported as error:
+        return str(error)
+    except SpecError as error:
+        return str(error).splitlines()[1] if "\n" in str(error) else str(error)
+    return None
+
+
+def region_of(name: str, module: torch.fx.GraphModule) -> Region:
+    """The program of a fused module, under a name that is the same wherever the same is computed."""
+    results = next(n for n in module.graph.nodes if n.op == "output").args[0]
+    outputs = [*results] if isinstance(results, list | tuple) else [results]
+    places = [n for n in module.graph.nodes if n.op == "placeholder"]
+    traced = trace(calls(module.graph), outputs, "region")
+    text = traced.graph.text()
+    traced.graph.name = f"region_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    program = traced.graph.program()
+    shapes = tuple(
+        (tuple(n.meta["val"].shape), held_shape(a)) for (_, n), a in zip(traced.outputs, traced.arrays, strict=True)
+    )
+    inputs = {label: places.index(n) for label, n in traced.inputs}
+    return Region(name, traced.graph.text(), traced, tuple(inputs[t.name] for t in program.inputs), shapes)
+
+
+def held_shape(array: Any) -> tuple[int, ...]:
+    """The shape of a result whose axes along which it is constant have one place."""
+    own = {*array.own}
+    return tuple(math.prod(x.size for axis in dim for x in axis.leaves() if x in own) for dim in array.dims)
