@@ -61,7 +61,7 @@ class Frame:
     @cached_property
     def dims(self) -> dict[str, Axes]:
         """The dimensions of every value."""
-        return self.kernel.value_dims()
+        return self.kernel.value_dims
 
     @cached_property
     def eqns(self) -> dict[str, Eqn]:

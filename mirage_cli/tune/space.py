@@ -373,7 +373,7 @@ def _hands_over(graph: MuGraph, k: Kernel, schedule: Schedule, sizes: Mapping[st
 
 def _single(graph: MuGraph, k: Kernel, s: KernelSchedule, sizes: Mapping[str, int]) -> bool:
     """Whether products of float32 are large enough for the matrix units."""
-    exact, dims, block = graph.exact()[k.name], k.value_dims(), block_sizes(k, s, sizes)
+    exact, dims, block = graph.exact()[k.name], k.value_dims, block_sizes(k, s, sizes)
     products = (e for e in k.body if e.op == "dot" and exact & set(e.values))
     return any(on_matrix_units(e, dims, block) for e in products)
 
