@@ -145,6 +145,8 @@ WORDS: Words = (
 )
 """All words, as they are where nothing is chosen. Recorded measurements hold them in this order: new ones come last."""
 NUMBERS = ("warps", "stages", "split", "group")
+COMPILED = ("warps", "stages")
+"""Numbers and words that are for the compiler, which is told them beside the kernel's text."""
 
 
 @dataclass(frozen=True)  # without slots, for what is cached
@@ -204,6 +206,12 @@ class KernelSchedule:
     @cached_property
     def numbers(self) -> Mapping[str, int]:
         return {name: getattr(self, name) for name in NUMBERS}
+
+    @cached_property
+    def compiled(self) -> tuple[tuple[str, Word], ...]:
+        """What of `COMPILED` is chosen, in that order."""
+        named = {**self.numbers, **self.words}
+        return tuple((name, named[name]) for name in COMPILED if named[name])
 
     @cached_property
     def text(self) -> str:
