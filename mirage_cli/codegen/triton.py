@@ -35,7 +35,7 @@ MARK_NOTES = {
     "whole": "from here on they hold for whole tiles",
     "rest": "up to here they hold for whole tiles",
 }
-COMPILED = {"warps": "num_warps", "stages": "num_stages"}
+COMPILED = {"warps": "num_warps", "stages": "num_stages", "registers": "maxnreg"}
 """What Triton calls what its compiler is told."""
 RESERVED = HELPERS | {"tl", "triton", "range", "pid", "chunk", "step", "min", "max", "float"}
 OWN_PREFIXES = ("i_", "in_", "s_", "t_", "first_", "rows_", "begin_", "end_", "whole_", "rest_", "SIZE_", "BLOCK_")
