@@ -196,12 +196,17 @@ def chunk_sizes(graph: MuGraph, schedule: Schedule) -> dict[str, int]:
 
 def bottlenecks(graph: MuGraph, schedule: Schedule, target: Target) -> dict[str, tuple[str, float]]:
     """For each generated kernel what the cost model says it waits for (of `cost.LIMITS`), and its predicted time."""
+    found = estimates(graph, schedule, target).items()
+    return {name: (cost.LIMITS[int(e.limit[0])], round(float(e.us[0]), 3)) for name, e in found}
+
+
+def estimates(graph: MuGraph, schedule: Schedule, target: Target) -> dict[str, cost.Estimates]:
+    """For each generated kernel what the cost model says of this one schedule."""
     sizes = chunk_sizes(graph, schedule)
-    found: dict[str, tuple[str, float]] = {}
-    for name, m in models(graph).items():
-        e = cost.estimate(m, cost.Batch.of(m, [schedule.kernels[name]], sizes), sizes, target)
-        found[name] = cost.LIMITS[int(e.limit[0])], round(float(e.us[0]), 3)
-    return found
+    return {
+        name: cost.estimate(m, cost.Batch.of(m, [schedule.kernels[name]], sizes), sizes, target)
+        for name, m in models(graph).items()
+    }
 
 
 def total_us(graph: MuGraph, schedule: Schedule, target: Target, by_name: Mapping[str, work.Model]) -> float:
