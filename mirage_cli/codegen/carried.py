@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent
-PLANS = ("codegen/direct.py",)
-PLANS_WITH_MAPS = ("codegen/direct.py", "codegen/maps.py")
+PLANS = ("codegen/overlap.py", "codegen/direct.py")
+PLANS_WITH_MAPS = (*PLANS, "codegen/maps.py")
 CHECKS = ("verify/testdata.py", "verify/rows.py", "verify/yardstick.py", "codegen/selfcheck.py")
 
 

@@ -151,6 +151,7 @@ CHOICES = (
     _flag("tf32x3", "single"),
     _flag("descriptors", "descriptors"),
     _flag("specialize", "specializes"),
+    _flag("patient", "overlaps"),
     Choice(
         "registers",
         lambda x: {"registers": x or 0},
@@ -163,7 +164,7 @@ FLAGS = ("overlap", "descriptors", "stream", "specialize", "early", "fetch")
 WORDS: Words = (
     dict.fromkeys(FLAGS, False)
     | {"ahead": 0, "lead": 0}
-    | {"relay": False, "read": False, "share": 0, "tf32x3": False, "registers": 0}
+    | {"relay": False, "read": False, "share": 0, "tf32x3": False, "patient": False, "registers": 0}
 )
 """All words, as they are where nothing is chosen. Recorded measurements hold them in this order: new ones come last."""
 NUMBERS = ("warps", "stages", "split", "group")
@@ -187,6 +188,7 @@ class KernelSchedule:
     specialize: warps of their own fetch for the loops that multiply on the matrix units (warp specialization).
     hand_over: when the kernel behind may start.
     before, ahead: what is brought into the L2 while this kernel waits for the one in front.
+    patient: in a CUDA graph, start early only behind a kernel that releases this one early.
     tf32x3: products of float32 on the matrix units, as three products of TF32: the operands' first 11 bits and the next
         11, but for the product of the latter (3xTF32).
     registers: of a thread, at most; None leaves it to the assembler. With fewer, more blocks share a multiprocessor;
@@ -207,6 +209,7 @@ class KernelSchedule:
     before: Before = Before.NOTHING
     ahead: Tiles | None = None
     tf32x3: bool = False
+    patient: bool = False
     registers: int | None = None
 
     def tile(self, dim: str) -> int:

@@ -364,6 +364,8 @@ def _settled(graph: MuGraph, k: Kernel, schedule: Schedule, sizes: Mapping[str, 
         s = replace(s, before=before, ahead=s.ahead if found.keys() - {None} else None)
     if s.tf32x3:
         s = replace(s, tf32x3=_single(graph, k, s, sizes))
+    if s.patient:
+        s = replace(s, patient=s.overlap and _behind_others(graph, k))
     if s.descriptors:
         s = replace(s, descriptors=bool(descriptors(graph, k, s, sizes)))
     return replace(s, stream=bool(streamed(graph, k, s, sizes))) if s.stream else s
@@ -381,6 +383,12 @@ def _hands_over(graph: MuGraph, k: Kernel, schedule: Schedule, sizes: Mapping[st
             return overlaps and leading(graph, k, s, sizes) is not None
         case AtEnd():
             return True
+
+
+def _behind_others(graph: MuGraph, k: Kernel) -> bool:
+    """Whether what is in front of the kernel may be a kernel that releases nothing early."""
+    at = graph.kernels.index(k)
+    return at == 0 or graph.kernels[at - 1].kind == "library"
 
 
 def _single(graph: MuGraph, k: Kernel, s: KernelSchedule, sizes: Mapping[str, int]) -> bool:
