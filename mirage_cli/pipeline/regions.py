@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -20,7 +21,8 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
 from mirage_cli.errors import SpecError
-from mirage_cli.spec.aten import Traced, overloadless, supported, trace
+from mirage_cli.spec.aten import overloadless, supported, trace
+from mirage_cli.spec.graph import Graph
 from mirage_cli.spec.positional import Unsupported
 
 PREFIX = "region_"
@@ -35,6 +37,8 @@ FREE = frozenset({f"aten.{x}" for x in VIEWS.split()} | {"getitem"})
 """Operators that compute nothing."""
 MOST_PRODUCTS, MOST_NODES = 3, 20
 """Of one region: more than that, and the search takes minutes."""
+MANY = 256
+"""Numbers from which on their deviation is looked at."""
 LAUNCH_BYTES = 8 << 20
 """What a kernel more costs, as bytes that could be moved meanwhile (2 µs at 4 TB/s)."""
 
@@ -43,14 +47,14 @@ LAUNCH_BYTES = 8 << 20
 class Region:
     """A program of the model.
 
-    module: what it replaces, by its name in the model. inputs: for each input of the program, which of the module's it
-    is. shapes: of the results as PyTorch has them, each with the program's shape, in which axes of size 1 and those
-    along which it is constant have one place.
+    module: what it replaces, by its name in the model. graph: the program, under a name that is the same wherever the
+        same is computed. inputs: for each input of the program, which of the module's it is.
+    shapes: of the results as PyTorch has them, each with the program's shape, which has one place for axes along which
+        the result is constant.
     """
 
     module: str
-    text: str
-    traced: Traced
+    graph: Graph
     inputs: tuple[int, ...]
     shapes: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 
@@ -71,12 +75,23 @@ def exported(model: torch.nn.Module, inputs: tuple[Any, ...]) -> torch.fx.GraphM
     table = torch.export.default_decompositions()
     some = {op: table[op] for op in unknown if op in table}
     if some:
-        program = program.run_decompositions(some)  # type: ignore[arg-type]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of PyTorch's own
+            program = program.run_decompositions(some)  # type: ignore[arg-type]
     made = program.module()
     for node in made.graph.nodes:
-        if node.op == "get_attr" and "val" not in node.meta:
-            node.meta["val"] = attribute(made, node.target)
+        if node.op == "get_attr":
+            tensor = attribute(made, node.target)
+            node.meta = node.meta | {"val": node.meta.get("val", tensor), "scale": scale_of(tensor)}
     return made  # type: ignore[return-value]
+
+
+def scale_of(tensor: torch.Tensor) -> float | None:
+    """The standard deviation of a parameter's data, as a power of 4: equal layers have equal programs."""
+    if not tensor.is_floating_point() or tensor.numel() < MANY:
+        return None
+    deviation = float(tensor.detach().float().std())
+    return 4.0 ** round(math.log(deviation, 4)) if 0 < deviation < math.inf else None
 
 
 def attribute(module: torch.nn.Module, path: str) -> Any:
@@ -188,19 +203,17 @@ def problem_of(part: Sequence[Any]) -> str | None:
 
 
 def region_of(name: str, module: torch.fx.GraphModule) -> Region:
-    """The program of a fused module, under a name that is the same wherever the same is computed."""
+    """The program of a fused module."""
     results = next(n for n in module.graph.nodes if n.op == "output").args[0]
     outputs = [*results] if isinstance(results, list | tuple) else [results]
     places = [n for n in module.graph.nodes if n.op == "placeholder"]
-    traced = trace(calls(module.graph), outputs, "region")
-    text = traced.graph.text()
-    traced.graph.name = f"region_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-    program = traced.graph.program()
-    shapes = tuple(
-        (tuple(n.meta["val"].shape), held_shape(a)) for (_, n), a in zip(traced.outputs, traced.arrays, strict=True)
-    )
-    inputs = {label: places.index(n) for label, n in traced.inputs}
-    return Region(name, traced.graph.text(), traced, tuple(inputs[t.name] for t in program.inputs), shapes)
+    traced = trace(calls(module.graph), outputs, "region", lambda n: n.meta.get("scale"))
+    graph = traced.graph
+    graph.name = f"region_{hashlib.sha256(graph.text().encode()).hexdigest()[:8]}"
+    read = {label: places.index(n) for label, n in traced.inputs}
+    inputs = tuple(read[t.name] for t in graph.program().inputs)
+    shapes = [(tuple(n.meta["val"].shape), held_shape(a)) for n, a in zip(outputs, traced.arrays, strict=True)]
+    return Region(name, graph, inputs, tuple(shapes))
 
 
 def held_shape(array: Any) -> tuple[int, ...]:

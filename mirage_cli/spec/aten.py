@@ -148,7 +148,7 @@ def elementwise_handler(name: str) -> Handler | None:
     row = OPS.get(CALLED.get(name, name))
     if row is None or row.kind != "elementwise":
         return None
-    function = getattr(g, row.name) if row.called else SYMBOLS[row.symbol]
+    function: Callable[..., Any] = getattr(g, row.name) if row.called else SYMBOLS[row.symbol]
     if row.arity == 1 and row.symbol == "-":
         function = operator.neg
 
