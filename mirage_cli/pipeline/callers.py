@@ -35,6 +35,12 @@ def without_main() -> Generator[None]:
         sys.modules["__main__"] = main
 
 
+def runs_on(tensors: Sequence[Any]) -> bool:
+    """Whether kernels run on these: on a GPU, or in Triton's interpreter."""
+    interpreted = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
+    return interpreted or all(x.is_cuda for x in tensors)
+
+
 @dataclass(frozen=True)
 class Kernel:
     """The best kernel of a program. source: of the exported file. mugraph: its text."""
@@ -49,7 +55,7 @@ class Kernel:
 
         PyTorch computes where they are on a CPU, unless TRITON_INTERPRET=1 is set.
         """
-        return (self.function if self.runs(tensors) else self.in_pytorch)(*tensors)
+        return (self.function if runs_on(tensors) else self.in_pytorch)(*tensors)
 
     def export(self, path: str | Path | None = None) -> str:
         """The text of the file that needs only torch and triton, which is also written to a path."""
@@ -79,14 +85,6 @@ class Kernel:
         from mirage_cli.codegen.export import load_export
 
         return vars(load_export(self.source))[self.program.name]
-
-    @cached_property
-    def interpreted(self) -> bool:
-        return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
-
-    def runs(self, tensors: Sequence[Any]) -> bool:
-        """Whether the kernel can: on a GPU, or in Triton's interpreter."""
-        return self.interpreted or all(x.is_cuda for x in tensors)
 
     def in_pytorch(self, *tensors: Any) -> Any:
         """The same by PyTorch's operators, in the types of the results."""
@@ -161,16 +159,23 @@ class Kernels:
         made = {text: self.kernel(p, r) for (text, p), r in zip(programs.items(), found, strict=True)}
         return [made[g.text()] for g in graphs]
 
-    def kernel(self, program: Program, result: object) -> Kernel | NoKernelError:
-        from mirage_cli.pipeline.problem import key_of
+    def known(self, graphs: Sequence[spec_graph.Graph]) -> list[Kernel | NoKernelError]:
+        """What the database has for each graph."""
+        return [self.stored(g.program()) for g in graphs]
 
+    def kernel(self, program: Program, result: object) -> Kernel | NoKernelError:
         if not isinstance(result, Result):
             return NoKernelError(program.name, str(getattr(result, "problem", "the search failed")))
+        return self.stored(program)
+
+    def stored(self, program: Program) -> Kernel | NoKernelError:
+        from mirage_cli.pipeline.problem import key_of
+
         best = self.store.best(key_of(program, self.target, self.measures))
-        if result.best is None or best is None:
-            return NoKernelError(program.name, "no plan was right and fast enough to be kept")
+        if best is None or best.result.best is None:
+            return NoKernelError(program.name, "the database has none")
         shown: Mapping[str, Any] = {s.mugraph.id: s.mugraph for s in self.store.show(best.mugraph)}
-        return Kernel(program, result, best.source, shown[best.mugraph].text if best.mugraph in shown else "")
+        return Kernel(program, best.result, best.source, shown[best.mugraph].text if best.mugraph in shown else "")
 
 
 class Graph(spec_graph.Graph):

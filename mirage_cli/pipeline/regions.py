@@ -37,6 +37,8 @@ FREE = frozenset({f"aten.{x}" for x in VIEWS.split()} | {"getitem"})
 """Operators that compute nothing."""
 MOST_PRODUCTS, MOST_NODES = 3, 20
 """Of one region: more than that, and the search takes minutes."""
+SEVERAL_BYTES = 1 << 60
+"""A node that makes several tensors is not cut from what takes them apart."""
 MANY = 256
 """Numbers from which on their deviation is looked at."""
 LAUNCH_BYTES = 8 << 20
@@ -177,6 +179,8 @@ def seam_bytes(nodes: Sequence[Any], at: int) -> int:
     """What is known before a place and needed behind it."""
     before = {*nodes[:at]} | {x for n in nodes[:at] for x in n.all_input_nodes}
     needed = {x for n in nodes[at:] for x in n.all_input_nodes}
+    if any(isinstance(x.meta.get("val"), list | tuple) for x in before & needed):
+        return SEVERAL_BYTES
     return sum(bytes_of(x) for x in before & needed)
 
 

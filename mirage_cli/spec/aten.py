@@ -84,6 +84,8 @@ def trace(
 
     for node in nodes:
         known[node] = call(t, node, [value(a) for a in node.args], {k: value(a) for k, a in node.kwargs.items()})
+    if several := [n for n in outputs if not isinstance(known[n], Array)]:
+        raise Unsupported(f"{several[0]} makes several tensors")
     arrays = tuple(number_of(known[n]) for n in outputs)
     made = {f"O{i}": (a, output_dtype(n)) for i, (a, n) in enumerate(zip(arrays, outputs, strict=True))}
     try:
@@ -526,6 +528,8 @@ def _unbind(x: Array, dim: int = 0) -> list[Array]:
 
 @aten("getitem")
 def _getitem(x: Sequence[Array], at: int) -> Array:
+    if at >= len(x):
+        raise Unsupported(f"result {at} of an operator that makes {len(x)} here")
     return x[at]
 
 
@@ -716,6 +720,12 @@ def _instance_norm(x: Array, weight: Any, bias: Any, mean: Any, var: Any, use_in
     return affine(made, *(w and trailing(w, len(x.dims) - 2) for w in (weight, bias)))
 
 
+@aten("aten.native_group_norm")
+def _native_group_norm(x: Array, weight: Any, bias: Any, *rest: Any) -> list[Array]:
+    *_, groups, eps = rest
+    return [_group_norm(x, groups, weight, bias, eps)]
+
+
 def trailing(w: Array, count: int) -> Array:
     """A value of each channel, with so many axes of size 1 behind."""
     return p.viewed(w, [*w.dims, *[()] * count])
@@ -814,6 +824,32 @@ def _einsum(equation: str, operands: Sequence[Array], **_: Any) -> Array:
     return p.einsum(equation, *operands)
 
 
+FUSED = tuple(
+    f"aten._scaled_dot_product_{x}attention"
+    for x in ("flash_", "efficient_", "cudnn_", "fused_attention_overrideable_")
+)
+"""What PyTorch makes of attention on a GPU. Their masks are numbers."""
+
+
+@aten(*FUSED)
+@makes
+def _attention_on_gpu(t: Trace, node: Any, q: Array, k: Array, v: Array, *rest: Any, **named: Any) -> list[Array]:
+    flash = "flash" in overloadless(node.target)
+    mask = None if flash else rest[0] if rest else named.get("attn_bias")
+    more = rest if flash else rest[2:]  # the mask, and whether to return the logsumexp
+    dropout, causal = (
+        more[i] if len(more) > i else named.get(name) for i, name in enumerate(("dropout_p", "is_causal"))
+    )
+    return [_attention(t, node, q, k, v, mask, dropout or 0.0, bool(causal), named.get("scale"))]
+
+
+@aten("aten._scaled_dot_product_flash_attention_for_cpu")
+@makes
+def _attention_on_cpu(t: Trace, node: Any, q: Array, k: Array, v: Array, dropout: float = 0.0, causal: bool = False,
+                      **named: Any) -> list[Array]:  # fmt: skip
+    return [_attention(t, node, q, k, v, named.get("attn_mask"), dropout, causal, named.get("scale"))]
+
+
 @aten("aten.scaled_dot_product_attention")
 @makes
 def _attention(t: Trace, node: Any, q: Array, k: Array, v: Array, mask: Any = None, dropout: float = 0.0,
@@ -830,7 +866,8 @@ def _attention(t: Trace, node: Any, q: Array, k: Array, v: Array, mask: Any = No
         row = p.viewed(row, [*row.dims, ()])
         scores = p.elementwise(lambda i, j, x: g.where(i >= j, x, -math.inf), row, column, scores)
     if mask is not None:
-        boolean = dtype_name(node.args[3].meta["val"].dtype) == "bool"
+        given = node.args[3] if len(node.args) > 3 and hasattr(node.args[3], "meta") else None
+        boolean = mask.mask or (given is not None and dtype_name(given.meta["val"].dtype) == "bool")
         scores = (
             p.elementwise(lambda m, x: g.where(m, x, -math.inf), mask_of(mask), scores)
             if boolean

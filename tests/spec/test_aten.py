@@ -14,6 +14,7 @@ from mirage_cli.spec.positional import Trace, Unsupported, einsum, elementwise, 
 from mirage_cli.verify.numeric import reference64
 from tests.torch_programs import CASES
 
+
 def whole(function: Any, inputs: tuple[Any, ...]) -> tuple[torch.fx.GraphModule, Traced]:
     model = exported(as_module(function), inputs)
     outputs = next(n for n in model.graph.nodes if n.op == "output").all_input_nodes
