@@ -63,6 +63,12 @@ JUDGEMENTS = 2.2
 SECURED = 3
 """Schedules of a large problem that are judged before the finals, at most, until one is right."""
 SPILL_LIMIT_BYTES = 128
+STEP, LEAST_STEP_S, MOST_STEP_S = 0.3, 5.0, 20.0
+"""The part of the budget that one step of a candidate may take before it counts as one that hangs, and its limits."""
+JUDGING_S = 20.0
+"""What judging one distribution may take, or the budget where that is more."""
+OVERTIME_S = 10.0
+"""After so long beyond the budget, or after twice the budget, it ends without an answer."""
 SPECIALIZED_TIMEOUT_S = 8.0
 """What a step of a specialized schedule may take: some that Triton compiles never end."""
 UNTRUSTED = (FailureKind.HANG, FailureKind.FAULT, FailureKind.CRASH, FailureKind.WRONG)
@@ -143,7 +149,12 @@ class Explorer:
     @property
     def late(self) -> bool:
         """Whether there is something to end with, and no time for more."""
-        return self.exploring_s < 0 and bool(self.leaders(1))
+        return self.exploring_s < 0 and (self.lost or bool(self.leaders(1)))
+
+    @property
+    def lost(self) -> bool:
+        """Whether it has taken so long that it ends even without an answer."""
+        return time.monotonic() > self.end + max(OVERTIME_S, self.task.budget_s)
 
     def run(self) -> None:
         """Times schedules until the best seems found, or the time is up. Raises MeasureError."""
@@ -385,11 +396,15 @@ class Explorer:
         """Timings side by side, of as many as fit into the seconds. With a timeout, one that takes the
         process down leaves the others without."""
         jobs = {f"{i}": t for i, t in enumerate(trials)}
-        candidates = [Candidate(i, t.source) for i, t in jobs.items()]
-        if timeout_s is not None:
-            candidates = [replace(c, timeout_s=timeout_s) for c in candidates]
+        step_s = min(MOST_STEP_S, max(LEAST_STEP_S, STEP * self.task.budget_s)) if timeout_s is None else timeout_s
+        candidates = [Candidate(i, t.source, timeout_s=step_s) for i, t in jobs.items()]
         found = self.means.worker.time(
-            candidates, effort, persist=timeout_s is None, meanwhile=meanwhile, within_s=within_s
+            candidates,
+            effort,
+            persist=timeout_s is None,
+            meanwhile=meanwhile,
+            within_s=within_s,
+            best_us=self.best_us(),
         )
         return [(jobs[i], timing) for i, timing in found.items()]
 
@@ -426,7 +441,8 @@ class Explorer:
 
     def judged(self, trial: Trial, lenient: bool, anew: bool) -> Judged:
         standard = Standard(self.task.tolerance, self.task.contracted, lenient)
-        judged = self.means.worker.judge(Candidate("judged", trial.source, timeout_s=60.0), standard, anew)
+        step_s = max(JUDGING_S, self.task.budget_s)
+        judged = self.means.worker.judge(Candidate("judged", trial.source, timeout_s=step_s), standard, anew)
         if isinstance(judged, Failure):
             return Judged(False, float("inf"), 0.0, str(judged))
         return judged

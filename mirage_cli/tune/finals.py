@@ -215,7 +215,7 @@ class Finals:
         rejected: list[tuple[Trial, Judged]] = []
         refused: Counter[tuple[str, bool]] = Counter()
         waiting = deque(contenders)
-        while waiting and len(right) < FINALISTS and not (right and self.late):
+        while waiting and len(right) < FINALISTS and not (self.late and (right or self.explored.lost)):
             trial = waiting.popleft()
             kind = trial.mugraph, trial.schedule.tf32x3
             if self.explored.distrusted(trial.mugraph, trial.schedule):

@@ -299,6 +299,34 @@ def test_without_time_one_candidate_that_works_is_timed(worker: GpuWorker) -> No
     assert isinstance(found["bad"], Failure) and isinstance(found["0"], Timing)
 
 
+def test_long_calls_that_are_slow_beside_the_best_are_timed_roughly(worker: GpuWorker, tmp_path: Path) -> None:
+    """By two calls behind the first, where the best is known, and in two rounds, where it is found later."""
+    log = tmp_path / "log"
+
+    def slow(id: str) -> Candidate:
+        return candidate(
+            id, f"torch.mul(x, 2, out=y)\ntime.sleep(0.02)\nwith open({str(log)!r}, 'a') as f: f.write('x')"
+        )
+
+    found = worker.time([slow("before"), GOOD, slow("behind")], QUICK)
+    assert all(isinstance(t, Timing) for t in found.values())
+    assert found["behind"].method.startswith("host clock, too slow") and found["behind"].accuracy is None
+    for id in ("before", "behind"):
+        assert len(found[id].figures_us) == 2 and found[id].median_us > 20_000 and math.isfinite(found[id].spread_us)
+    assert len(found["good"].figures_us) >= 5
+    log.unlink()
+    known = worker.time([slow("known")], QUICK, best_us=100.0)["known"]
+    assert isinstance(known, Timing) and known.median_us > 20_000
+    assert len(log.read_text()) == 3
+    assert len(worker.time([slow("final")], replace(QUICK, hot=True), best_us=100.0)["final"].figures_us) == 5
+
+
+def test_rounds_end_when_the_time_is_up(worker: GpuWorker) -> None:
+    slow = candidate("slow", "torch.mul(x, 2, out=y)\ntime.sleep(0.05)")
+    (timing,) = worker.time([slow], replace(QUICK, rounds=31, seconds=60.0), within_s=0.1).values()
+    assert isinstance(timing, Timing) and len(timing.figures_us) == 1
+
+
 def test_contestants_are_interleaved(worker: GpuWorker, tmp_path: Path) -> None:
     log = tmp_path / "log"
     noting = [

@@ -557,6 +557,7 @@ class Worker:
         persist: bool = True,
         meanwhile: Callable[[], object] = lambda: None,
         within_s: float = math.inf,
+        best_us: float = math.inf,
     ) -> Mapping[str, Timing | Failure]:
         if persist:
             self.clock()
