@@ -10,7 +10,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -31,7 +31,16 @@ from mirage_cli.tune.measure import (
     Standard,
     Timing,
 )
-from mirage_cli.tune.space import crossings, dearest_kernel, first_schedules, fitted, models, neighbours, totals_us
+from mirage_cli.tune.space import (
+    crossings,
+    dearest_kernel,
+    first_schedules,
+    fitted,
+    models,
+    most_held,
+    neighbours,
+    totals_us,
+)
 from mirage_cli.tune.surrogate import Point, choose, distinct
 from mirage_cli.tune.trials import Trial
 
@@ -60,6 +69,8 @@ LARGE_ELEMENTS = 1 << 26
 finals must have."""
 JUDGEMENTS = 2.2
 """For so many the time is kept: of the winner, and of the winner on data drawn anew."""
+FIRST_TIMED, BEFORE_JUDGING = 8, 0.4
+"""So many timings, or this part of the budget, come before the first judgement of a large problem."""
 SECURED = 3
 """Schedules of a large problem that are judged before the finals, at most, until one is right."""
 SPILL_LIMIT_BYTES = 128
@@ -185,10 +196,15 @@ class Explorer:
                 self.stopped = "budget" if self.late else "exhausted" if self.idle >= PATIENCE else ""
                 for key in self.means.farm.forget() if self.stopped else ():
                     del self.waiting[key]
+            if self.stopped and self.left_s < 0:  # what is being compiled comes too late
+                return
 
     def secure(self) -> None:
         """Judges the fastest so far, until one is right: there is an answer then, and what a judgement takes is known
         while there is time to keep for others."""
+        timed = sum(t.timing is not None for t in self.trials.values())
+        if timed < FIRST_TIMED and self.end - time.monotonic() > (1 - BEFORE_JUDGING) * self.task.budget_s:
+            return
         if len(self.verdicts) < SECURED and not any(v.ok for v in self.verdicts.values()):
             for t in self.leaders(1):
                 if t.source:
@@ -227,7 +243,10 @@ class Explorer:
         return [(pool[i].graph, pool[i].schedule) for i in chosen]
 
     def pool(self) -> list[Point]:
-        """Schedules one change from the best of each promising μGraph, and some two changes away."""
+        """Schedules one change from the best of each promising μGraph, and some two changes away. Where none could be
+        timed, those one change away whose threads hold less than the ones that failed."""
+        if not self.leaders(1):
+            return [] if self.waiting else self.smaller()
         limit = HOPELESS * self.best_us()
         best: dict[str, list[Trial]] = {}
         for t in self.leaders(len(self.trials)):
@@ -247,9 +266,25 @@ class Explorer:
         for g, s in self.rng.sample(farther, min(FARTHER, len(farther))):
             drawn.setdefault(g, []).append(s)
         points += [p for g, schedules in drawn.items() for some in self.around(g, schedules) for p in some]
-        points = [p for p in points if not self.distrusted(p.graph, p.schedule)]
+        return self.untried(p for p in points if not self.distrusted(p.graph, p.schedule))
+
+    def smaller(self) -> list[Point]:
+        failed: dict[str, list[Trial]] = {}
+        for t in self.trials.values():
+            if t.schedule.kernels:
+                failed.setdefault(t.mugraph, []).append(t)
+        points: list[Point] = []
+        for g, trials in failed.items():
+            held = {self.key(g, t.schedule): most_held(self.graphs[g], t.schedule) for t in trials}
+            least = sorted(trials, key=lambda t, g=g, held=held: held[self.key(g, t.schedule)])[:BEAM]
+            for t, near in zip(least, self.around(g, [t.schedule for t in least]), strict=True):
+                limit = held[self.key(g, t.schedule)]
+                points += [p for p in near if most_held(self.graphs[g], p.schedule) < limit]
+        return self.untried(points)
+
+    def untried(self, points: Iterable[Point]) -> list[Point]:
         taken = (*self.trials.values(), *self.waiting.values())
-        return distinct(points, {(t.mugraph, str(t.schedule)) for t in taken})
+        return distinct([*points], {(t.mugraph, str(t.schedule)) for t in taken})
 
     def distrusted(self, g: str, schedule: Schedule) -> bool:
         return schedule.specialize and not self.trusted.get(g, True)

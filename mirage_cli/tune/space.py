@@ -45,6 +45,10 @@ WARPS = (1, 2, 4, 8, 16)
 STAGES = (1, 2, 3, 4, 5, 6, 7, 9)
 GROUPS = (1, 4, 8, 16)
 SPLIT_LIMIT = 256
+REGISTERS_HELD = 0.5
+"""The part of a multiprocessor's registers that the largest value may take in a kernel without products. Of kernels for
+sm_90, those that filled half had 158 to 213 registers a thread, or spilled up to 488 bytes where they reduce many
+short rows; those that filled all spilled, with 8 warps and with 16."""
 RELAYED = tuple((Lead(lead), n) for lead in (2, 4) for n in AHEAD[1:3])
 """How all kernels of a μGraph may be ahead of time at once, if they relay: when one that may not relay lets the next
 start, and iterations that are fetched ahead. One that is ahead is of use to one behind it that is too."""
@@ -87,7 +91,8 @@ def _best(
 
 def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule]:
     """Up to `count` schedules: for the dearest kernel the cost model's best, then the best with each block size that
-    those before lack; both with operands swapped too where it has products. The other kernels' best with each."""
+    those before lack; both with operands swapped too where it has products. The other kernels' best with each. Blocks
+    that are sure to spill registers are left out."""
     by_name = models(graph)
     if not by_name:
         return [Schedule({})]
@@ -96,8 +101,10 @@ def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule
         return []
     dearest = dearest_kernel(graph, base, target)
     found: dict[str, Schedule] = {}
-    matrix = bool(by_name[dearest].matrix_axes)
-    for s in _varied(ranked(by_name[dearest], chunk_sizes(graph, base), target)):
+    m, sizes = by_name[dearest], chunk_sizes(graph, base)
+    matrix, room = bool(m.matrix_axes), REGISTERS_HELD * target.regs_per_sm
+    fitting = (s for s in ranked(m, sizes, target) if matrix or computed_elements(m, s, sizes) <= room)
+    for s in _varied(fitting):
         swapped = [replace(s, order=s.order[::-1])] if matrix else []
         for variant in (s, *swapped):
             schedule = complete(graph, by_name, target, {dearest: variant})
@@ -106,6 +113,19 @@ def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule
         if len(found) >= count:
             break
     return list(found.values())[:count]
+
+
+def computed_elements(m: work.Model, s: KernelSchedule, sizes: Mapping[str, int]) -> float:
+    """Of the largest value that a kernel computes."""
+    block = dict(s.tiles) | {d: cost.whole_block(m, d, sizes) for d in m.whole}
+    return max((float(cost.elements_of(block, axes)) for axes in m.computed), default=1.0)
+
+
+def most_held(graph: MuGraph, schedule: Schedule) -> float:
+    """Elements of the largest value that a thread of any kernel computes."""
+    sizes = chunk_sizes(graph, schedule)
+    kernels = schedule.kernels
+    return max(computed_elements(m, kernels[n], sizes) / kernels[n].warps for n, m in models(graph).items()) / 32
 
 
 def fitted(graph: MuGraph, schedule: Schedule, target: Target) -> Schedule | None:

@@ -519,6 +519,15 @@ def test_farm_compiles_and_survives(triton_cache: Path) -> None:
     assert again["small"] == results["small"]
 
 
+def test_processes_compile_before_anyone_waits_for_them(triton_cache: Path) -> None:
+    """The first jobs are with their processes while these start, and the caller is busy."""
+    with CompileFarm(90, workers=2) as farm:
+        farm.give([scaling("a", 256), scaling("b", 512), scaling("c", 1024)], (X,), (Y,))
+        assert farm.forget() == ["c"]
+        done = [*farm.take(), *farm.take()]
+    assert {key for key, _ in done} == {"a", "b"} and not any(isinstance(r, Failure) for _, r in done)
+
+
 LAUNCH_WITH_REAL_TENSORS = """
 import json, sys
 from pathlib import Path

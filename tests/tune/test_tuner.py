@@ -1064,6 +1064,38 @@ def test_what_cannot_be_emitted_or_compiled_or_run_is_counted_and_not_timed() ->
     assert tuned.best is not None and tuned.best.us <= 10.0 * 1.05
 
 
+def test_where_all_first_schedules_spill_others_whose_threads_hold_less_are_tried() -> None:
+    def spills(source: str) -> Any:
+        return None if "warps=16" in source else (KernelResources("k0", 1024, 255, 4096, 4, ""),)
+
+    tuned, worker = tune(farm=Farm(spills))
+    assert all("warps=16" in source for source in worker.timed)
+    assert [t.failure for t in tuned.trials[:STARTS]] == ["spills registers"] * STARTS
+    assert tuned.best is not None and tuned.best.schedule.kernels["k0"].warps == 16
+
+
+def test_blocks_that_fill_the_registers_are_no_first_schedules() -> None:
+    """Of 64 rows and 1024 columns, in float32: they spilled when they were compiled for sm_90."""
+    text = """\
+name: normalise
+dims: {b: 112, c: 64, x: 262144}
+dtype: float32
+inputs:
+  X: [b, c, x]
+program: |
+  O = X / sqrt(mean(square(X), c) + 0.00001)
+outputs:
+  O: [b, c, x]
+"""
+    found = search_program(parse_spec(text).at(), H200, Options(workers=1, budget_s=20.0))
+    graph = found.plans[0].graph
+    (kernel,) = graph.kernels
+    assert dict(kernel.roles)["c"] == "tile"
+    schedules = first_schedules(graph, H200, STARTS)
+    blocks = [64 * math.prod(n for _, n in s.kernels[kernel.name].tiles) for s in schedules]
+    assert len(schedules) == STARTS and max(blocks) == 32768 == H200.regs_per_sm // 2
+
+
 def test_overflow_like_eagers_passes_only_where_nothing_right_beats_eager() -> None:
     def slow(graph: str, s: Schedule) -> float:
         """The μGraph that never overflows is slower than eager PyTorch."""
