@@ -67,8 +67,8 @@ LEAST_US = 1e-3
 LEAST_CALLS = 2
 """Of one replay, however long a call takes: the second is behind the first."""
 SLOW, LONG_S = 3.0, 2e-3
-"""Calls that take so many times the best's time, and so long, are timed once, by the host's clock: a careful timing
-makes thirty calls, and by the host's clock so long a call is off by a few percent."""
+"""Calls that take so many times the best's time, and so long, are timed by the host's clock, which is off by a few
+percent then: a timing by events makes some twenty calls."""
 REPLAY_S = 0.5
 """No replay should take longer, nor than its part of the effort's seconds, or it makes fewer calls."""
 
@@ -92,7 +92,8 @@ def main(connection: Connection[Any, Any], options: WorkerOptions, directory: Pa
 class Prepared:
     """A candidate ready to be timed: `replay` makes `launches` calls over the first `sets` input sets.
 
-    spaced: the same calls with a kernel before each; None where only the chain is asked for.
+    spaced: the same calls with a kernel before each; None where only the chain is asked for, or calls are so long that
+    what stands before one hardly matters: then what holds in a chain holds alone.
     run: held because the captured calls write to the scratch that it owns. call_s: what one call of a chain takes.
     """
 
@@ -117,7 +118,7 @@ class Prepared:
             self.method,
             self.hot_us,
             self.accuracy,
-            tuple(self.alone_samples_us),
+            tuple(self.samples_us if self.spaced is None and context != "chain" else self.alone_samples_us),
             context,
         )
 
@@ -252,7 +253,8 @@ class Bench(Setting):
         cycle = list(range(len(sets))) * (2 if len(sets) <= 64 else 1)
         order = cycle[: min(effort.launches, affordable)]
         replay, outputs, method = self.record(run, order)
-        spaced = self.record(self.behind_a_spacer(run), order)[0] if self.context != "chain" else None
+        alone = self.context != "chain" and (effort.hot or host_s <= LONG_S)
+        spaced = self.record(self.behind_a_spacer(run), order)[0] if alone else None
         prepared = Prepared(candidate, run, replay, spaced, len(order), min(len(sets), len(order)), method)
         if self.expected:
             for y in (y for ys in outputs if candidate.kind == "kernels" for y in ys):
