@@ -205,7 +205,7 @@ class Explorer:
         timed = sum(t.timing is not None for t in self.trials.values())
         if timed < FIRST_TIMED and self.end - time.monotonic() > (1 - BEFORE_JUDGING) * self.task.budget_s:
             return
-        if len(self.verdicts) < SECURED and not any(v.ok for v in self.verdicts.values()):
+        if len(self.verdicts) < SECURED and not self.known_right(lenient=False):
             for t in self.leaders(1):
                 if t.source:
                     self.judge(t, lenient=False)
@@ -473,6 +473,9 @@ class Explorer:
                 return judged
             self.verdicts[key] = judged
         return self.verdicts[key]
+
+    def known_right(self, lenient: bool) -> bool:
+        return any(v.ok for (_, kind), v in self.verdicts.items() if kind == lenient)
 
     def judged(self, trial: Trial, lenient: bool, anew: bool) -> Judged:
         standard = Standard(self.task.tolerance, self.task.contracted, lenient)

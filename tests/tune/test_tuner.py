@@ -1041,6 +1041,38 @@ def test_judging_a_large_problem_is_part_of_its_budget(monkeypatch: pytest.Monke
     assert max(Counter(worker.judged).values()) <= 2  # once on the data that all see, once anew
 
 
+def test_a_large_problem_that_overflows_like_eager_has_an_answer_in_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every schedule of ten μGraphs is refused but for the lenient judgement. A judgement takes two seconds."""
+    now = [0.0]
+    for module in ("select", "explore"):
+        monkeypatch.setattr(f"mirage_cli.tune.{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("mirage_cli.tune.explore.LARGE_ELEMENTS", 0)
+    seconds = lambda s: lambda: now.__setitem__(0, now[0] + s)  # noqa: E731
+    graphs = tuple(f"g{i}" for i in range(10))
+    tuned, _ = tune(graphs=graphs, budget_s=40.0, clock=seconds(1.0), judging=seconds(2.0), lenient=lambda _: True)
+    assert tuned.best is not None and tuned.verdict is not None and tuned.verdict.ok
+    assert now[0] <= 1.1 * 40.0 + 5.0
+
+
+def test_late_what_is_known_to_be_right_comes_before_what_overflows_like_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first that is judged is right; all that is found behind it overflows."""
+    now = [0.0]
+    for module in ("select", "explore"):
+        monkeypatch.setattr(f"mirage_cli.tune.{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("mirage_cli.tune.explore.LARGE_ELEMENTS", 0)
+    seconds = lambda s: lambda: now.__setitem__(0, now[0] + s)  # noqa: E731
+    right: list[str] = []
+
+    def overflows(source: str) -> bool:
+        right.extend([] if right else [source])
+        return source not in right
+
+    tuned, worker = tune(budget_s=40.0, clock=seconds(1.0), judging=seconds(2.0), lenient=overflows)
+    assert tuned.best is not None and tuned.best.source == right[0]
+    assert tuned.best.us > min(t.us for t in tuned.trials)
+    assert not any(lenient for _, lenient in worker.finally_judged)
+
+
 def test_guesses_that_bring_nothing_end_the_search() -> None:
     tuned, worker = tune(lambda graph, s: 10.0)
     assert tuned.stopped == "exhausted"
