@@ -109,7 +109,7 @@ def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule
     found: dict[str, Schedule] = {}
     m, sizes = by_name[dearest], chunk_sizes(graph, base)
     matrix, room = bool(m.matrix_axes), REGISTERS_HELD * target.regs_per_sm
-    fitting = (s for s in ranked(m, sizes, target) if matrix or computed_elements(m, s, sizes) <= room)
+    fitting = (s for s in ranked(m, sizes, target) if matrix or _held_by_all(m, s, sizes) <= room)
     for s in _varied(fitting):
         swapped = [replace(s, order=s.order[::-1])] if matrix else []
         for variant in (s, *swapped):
@@ -121,17 +121,10 @@ def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule
     return list(found.values())[:count]
 
 
-def computed_elements(m: work.Model, s: KernelSchedule, sizes: Mapping[str, int]) -> float:
-    """Of the largest value that a kernel computes."""
-    block = dict(s.tiles) | {d: cost.whole_block(m, d, sizes) for d in m.whole}
-    return max((float(cost.elements_of(block, axes)) for axes in m.computed), default=1.0)
-
-
 def most_held(graph: MuGraph, schedule: Schedule) -> float:
-    """Elements of the largest value that a thread of any kernel computes."""
+    """Elements that a thread of any kernel holds."""
     sizes = chunk_sizes(graph, schedule)
-    kernels = schedule.kernels
-    return max(computed_elements(m, kernels[n], sizes) / kernels[n].warps for n, m in models(graph).items()) / 32
+    return max(_held(m, schedule.kernels[n], sizes) for n, m in models(graph).items())
 
 
 def fitted(graph: MuGraph, schedule: Schedule, target: Target) -> Schedule | None:
@@ -456,9 +449,13 @@ def _other_choices(
 
 def _held(m: work.Model, s: KernelSchedule, sizes: Mapping[str, int]) -> float:
     """Elements that a thread holds of all accumulators, or of the largest block that is computed."""
+    return _held_by_all(m, s, sizes) / (32 * s.warps)
+
+
+def _held_by_all(m: work.Model, s: KernelSchedule, sizes: Mapping[str, int]) -> float:
     block = {d: float(n) for d, n in block_sizes(m.kernel, s, sizes).items()}
     _, accumulated = cost.held(m, block, 0.0)
-    return max(accumulated, *(cost.elements_of(block, axes) for axes in m.computed), 1.0) / (32 * s.warps)
+    return max(accumulated, *(cost.elements_of(block, axes) for axes in m.computed), 1.0)
 
 
 def _other_numbers(
