@@ -17,10 +17,9 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 
-from mirage_cli.errors import NoKernelError
 from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
-from mirage_cli.pipeline.model import LEAST_S, gain_of
-from mirage_cli.pipeline.regions import Region, cut
+from mirage_cli.pipeline.model import LEAST_S, Gain, gain_of
+from mirage_cli.pipeline.regions import PREFIX, Region, cut
 
 OPTIONS = ("tune", "target", "db", "seed", "workers")
 aten = torch.ops.aten
@@ -62,28 +61,27 @@ def with_kernels(model: torch.fx.GraphModule, options: Mapping[str, Any]) -> Non
     with Kernels(budget=tune or 0.0, **named) as kernels:
         graphs = [r.graph for r in found.regions]
         made = kernels.of(graphs, LEAST_S) if tune else kernels.known(graphs)
-    for region, kernel in zip(found.regions, made, strict=True):
-        taken = None if isinstance(kernel, NoKernelError) else gain_of(region, kernel).kernel
-        replace(model, region, taken)
+    taken = {r.module: gain_of(r, k) for r, k in zip(found.regions, made, strict=True)}
+    for name in [name for name, _ in model.named_children() if name.startswith(PREFIX)]:
+        replace(model, name, taken.get(name))
     model.graph.eliminate_dead_code()
     model.graph.lint()
     model.delete_all_unused_submodules()
     model.recompile()
 
 
-def replace(model: torch.fx.GraphModule, region: Region, kernel: Kernel | None) -> None:
+def replace(model: torch.fx.GraphModule, name: str, gain: Gain | None) -> None:
     """A region's module by a call of its kernel; by what it was made of where there is none."""
-    (node,) = (n for n in model.graph.nodes if n.op == "call_module" and n.target == region.module)
-    graph = model.graph
+    (node,) = (n for n in model.graph.nodes if n.op == "call_module" and n.target == name)
+    graph, inner = model.graph, model.get_submodule(name)
     with graph.inserting_before(node):
-        if kernel is None:
-            inner: Any = model.get_submodule(region.module)
-            places = dict(zip((n for n in inner.graph.nodes if n.op == "placeholder"), node.args, strict=True))
-            made = graph.graph_copy(inner.graph, places)
+        if gain is None or gain.kernel is None:
+            places = dict(zip((n for n in inner.graph.nodes if n.op == "placeholder"), node.args, strict=True))  # type: ignore[attr-defined]
+            made: Any = graph.graph_copy(inner.graph, places)  # type: ignore[arg-type]
         else:
-            made = call(graph, region, kernel, node.args)
+            made = call(graph, gain.region, gain.kernel, node.args)
             some = [made] if isinstance(made, torch.fx.Node) else made
-            for new, value in zip(some, values_of(model.get_submodule(region.module)), strict=True):
+            for new, value in zip(some, values_of(inner), strict=True):
                 new.meta["val"] = value.new_empty(value.shape)  # contiguous, as kernels make it
     if isinstance(made, torch.fx.Node):
         node.replace_all_uses_with(made)

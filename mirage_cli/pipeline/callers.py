@@ -169,13 +169,19 @@ class Kernels:
         return self.stored(program)
 
     def stored(self, program: Program) -> Kernel | NoKernelError:
+        from mirage_cli.pipeline.kept import claimed
         from mirage_cli.pipeline.problem import key_of
 
         best = self.store.best(key_of(program, self.target, self.measures))
         if best is None or best.result.best is None:
             return NoKernelError(program.name, "the database has none")
         shown: Mapping[str, Any] = {s.mugraph.id: s.mugraph for s in self.store.show(best.mugraph)}
-        return Kernel(program, best.result, best.source, shown[best.mugraph].text if best.mugraph in shown else "")
+        return Kernel(
+            program,
+            claimed(self.store, best.result),
+            best.source,
+            shown[best.mugraph].text if best.mugraph in shown else "",
+        )
 
 
 class Graph(spec_graph.Graph):

@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any  # torch's graphs and nodes, which have few types
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
@@ -24,6 +25,7 @@ from mirage_cli.errors import SpecError
 from mirage_cli.spec.aten import overloadless, supported, trace
 from mirage_cli.spec.graph import Graph
 from mirage_cli.spec.positional import Unsupported
+from mirage_cli.verify.numeric import reference64
 
 PREFIX = "region_"
 ONCE = "mm bmm addmm baddbmm matmul linear einsum mv conv1d conv2d conv3d convolution"
@@ -39,6 +41,8 @@ MOST_PRODUCTS, MOST_NODES = 3, 20
 """Of one region: more than that, and the search takes minutes."""
 SEVERAL_BYTES = 1 << 60
 """A node that makes several tensors is not cut from what takes them apart."""
+ROUNDINGS, LEAST_OFF = 16, 2e-3
+"""How far a result of PyTorch may be from the program's in float64: roundings of its type, or with TF32's."""
 MANY = 256
 """Numbers from which on their deviation is looked at."""
 LAUNCH_BYTES = 8 << 20
@@ -128,8 +132,44 @@ def cut(model: torch.fx.GraphModule) -> Cut:
     found = Cut(fused, left=left)
     for name, module in fused.named_children():
         if name.startswith(PREFIX) and isinstance(module, torch.fx.GraphModule):
-            found.regions.append(region_of(name, module))
+            region = region_of(name, module)
+            if agrees(region, module):
+                found.regions.append(region)
+            else:
+                found.left[name] = "its program is not what PyTorch computes: a mistake of mirage's"
     return found
+
+
+def agrees(region: Region, module: torch.fx.GraphModule) -> bool:
+    """Whether the program, in float64, gives what PyTorch computes of some random data."""
+    program = region.graph.program()
+    sizes = program.sizes
+    with unset_fake_temporarily(), torch.no_grad():
+        generator = torch.Generator().manual_seed(0)
+        given = [drawn(n.meta["val"], generator) for n in module.graph.nodes if n.op == "placeholder"]
+        made = module(*given)
+        shapes = [[sizes[d] for d in t.dims] for t in program.inputs]
+        exact = reference64(program, [given[i].reshape(s) for i, s in zip(region.inputs, shapes, strict=True)])
+        results = made if isinstance(made, list | tuple) else [made]
+        return all(
+            close(y, x.reshape(held).expand(shape))
+            for y, x, (shape, held) in zip(results, exact, region.shapes, strict=True)
+        )
+
+
+def drawn(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Random data in the memory order of a tensor."""
+    data = torch.randn(like.shape, generator=generator).to(like.device, like.dtype)
+    if 0 in like.stride():
+        return data
+    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device).copy_(data)
+
+
+def close(y: torch.Tensor, exact: torch.Tensor) -> bool:
+    """By the norm of the difference, where both are numbers: a program that is another one is off by far more."""
+    both = y.isfinite() & exact.isfinite()
+    off, size = (float(torch.where(both, x, 0.0).norm()) for x in (y.double() - exact, exact))
+    return bool(both.any()) and off <= max(ROUNDINGS * torch.finfo(y.dtype).eps, LEAST_OFF) * size
 
 
 class _Known(OperatorSupportBase):

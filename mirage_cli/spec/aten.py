@@ -853,10 +853,10 @@ def _attention_on_cpu(t: Trace, node: Any, q: Array, k: Array, v: Array, dropout
 @aten("aten.scaled_dot_product_attention")
 @makes
 def _attention(t: Trace, node: Any, q: Array, k: Array, v: Array, mask: Any = None, dropout: float = 0.0,
-               causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Array:  # fmt: skip
+               causal: bool = False, scale: float | None = None, **_: Any) -> Array:  # fmt: skip
     if dropout:
         raise Unsupported("dropout in training draws numbers")
-    if enable_gqa and q.shape[-3] != k.shape[-3]:
+    if q.shape[-3:-2] != k.shape[-3:-2]:
         k, v = (_repeat_interleave(x, q.shape[-3] // x.shape[-3], -3) for x in (k, v))
     scores = _matmul(q, _transpose(k, -2, -1))
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale

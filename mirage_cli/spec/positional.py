@@ -66,6 +66,8 @@ def size_of(dim: Iterable[Axis]) -> int:
 
 def paired(a: Sequence[Axis], b: Sequence[Axis]) -> list[tuple[Axis, Axis]]:
     """The axes of two dims of one size, pair by pair, split until they agree. Raises Unsupported."""
+    if size_of(a) != size_of(b):
+        raise Unsupported(f"axes of {size_of(a)} and {size_of(b)} positions are taken side by side")
     left, right = leaves(a)[::-1], leaves(b)[::-1]
     found: list[tuple[Axis, Axis]] = []
     while left and right:
