@@ -97,9 +97,10 @@ class _Writer:
         parted = {p.tensor.name for p in self.program.parts}
         for t in (t for t in self.program.results if t.name in parted):
             value = next(self.values[p.value] for p in self.program.parts if p.tensor == t)
-            shape = _tuple([self.size(d) for d in t.dims])
-            kind = ", dtype=torch.float32" if t.dtype == "float32" else ""
-            self.statements.append(f"{self.names[t.name]} = {self.tensor(value, 'float')}.new_empty({shape}{kind})")
+            source, shape = self.tensor(value, "float"), _tuple([self.size(d) for d in t.dims])
+            more = t.dtype == "float32" != self.program.dtype
+            kind = f", dtype=torch.promote_types({source}.dtype, torch.float32)" if more else ""
+            self.statements.append(f"{self.names[t.name]} = {source}.new_empty({shape}{kind})")
         for p in self.program.parts:
             value = self.values[p.value]
             source = _permuted(self.tensor(value, value.type), value.layout, dims_of(p.access))

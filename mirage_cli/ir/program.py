@@ -123,7 +123,7 @@ class Program:
     """A tensor program. `eqns` may hold derived operators; `ir.derived.lower` replaces them by their definitions.
 
     dims: every axis with its size, in declaration order, which is also the order of axes inside a value.
-    outputs: the values that are asked for. Those without a part are tensors that are returned; `results` are all of these.
+    outputs: the values that are asked for. Those without a part are tensors that are returned (`results`).
     parts: where the others lie, in the order of outputs.
     internals: results that are not the user's but a derived operator's on its way, which PyTorch does not round.
     merged: the axes among `dims` that stand for several of the user's; none in a program as the user wrote it.

@@ -32,7 +32,8 @@ def packed_source(program: Program) -> str | None:
         dot(X, W1, k), dot(X, W2, k)  -->  (X @ [W1 | W2]).split(...)
 
     The text defines `pack(inputs)`, which adds the packed weights to the inputs, and `reference(*packed)`. Of
-    several such values, the one with the largest weights is taken. None where there is none, and where outputs are parts of others.
+    several such values, the one with the largest weights is taken. None where there is none, and where outputs are
+    parts of others.
     """
     if program.parts:
         return None

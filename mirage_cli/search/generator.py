@@ -508,8 +508,8 @@ class _Search:
         return Candidate(graph, Schedule(schedules), us, tuple(s.plan.shape for s in steps))
 
     def buffers(self, steps: Sequence[Costed]) -> Buffers:
-        """What these plans have in memory: classes that are outputs in the outputs, others in buffers of their own, and so
-        are parts of outputs that later kernels read."""
+        """What these plans have in memory: classes that are outputs in the outputs, others in buffers of their own, as
+        parts of outputs are that later kernels read."""
         d, program = self.d, self.d.program
         found = Buffers({t.name for t in (*program.inputs, *program.results)}, {}, [])
         for (t, whole, _), f in zip(program.places(), d.outputs, strict=True):

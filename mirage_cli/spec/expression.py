@@ -156,6 +156,7 @@ class ProgramReader:
         value: Arg | None = None
         try:
             if name in self.inputs:
+                self.written.add(name)
                 changed = f"; the form is {name}[index, ...] = ..." if name in self.outputs else ""
                 raise self.fail(s, f"{name} is an input and cannot be assigned{changed}")
             if any(x.tensor.name == name for x in self.stores):
@@ -212,6 +213,8 @@ class ProgramReader:
                 reach = f"from {low} to {high}" if low < high else f"at {low}"
                 positions = f"{d} has the positions 0 to {self.sizes[d] - 1}"
                 raise self.fail(node, f"this writes {name} along {d} {reach}, and {positions}")
+            if high > FARTHEST:
+                raise self.fail(node, f"this comes to {high}, more than 2 ** 30 from the start of {d}")
         if not is_injective(access, self.sizes):
             raise self.fail(nodes[0], f"these indices may write an element of {name} twice")
 

@@ -63,10 +63,11 @@ def judge(
     overflow_like_eager: bool = False,
     reference: Callable[[list[torch.Tensor]], Sequence[torch.Tensor]] | None = None,
 ) -> NumericVerdict:
-    """Judges `run` at the program's sizes. Exceptions of `run` pass through; ValueError for outputs of other shapes, and
-    for inputs that are changed though the program does not.
+    """Judges `run` at the program's sizes. Exceptions of `run` pass through; ValueError for outputs of other shapes,
+    and for inputs that it changes though the program does not.
 
-    run: returns the program's results. eager: `eager(*inputs)` in PyTorch, its outputs, each as a tensor of its own. distributions: names of those to try, all by default.
+    run: returns the program's results. eager: `eager(*inputs)` in PyTorch, a tensor or a tuple: its outputs, each as a
+    tensor of its own. distributions: names of those to try, all by default.
     overflow_like_eager: let an inf or NaN pass where eager has one too: for plans that keep intermediates in float16.
     reference: float64 outputs from the inputs, where the program's own evaluation (`reference64`) is not wanted.
     """
