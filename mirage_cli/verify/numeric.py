@@ -94,7 +94,7 @@ def judge(
             continue
         inputs = draw_inputs(program, kind.name, where, seed + i)
         with y.fresh_memory_is_nan():
-            given = [x.clone() for x in inputs]
+            given = y.to_be_changed(lies, inputs)
             outputs = y.outputs_of(lies, run(given), given)
         if changed := [program.inputs[i].name for i in y.changed_elsewhere(lies, given, inputs)]:
             raise ValueError(f"writes to its inputs: {', '.join(changed)}")

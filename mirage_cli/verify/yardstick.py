@@ -309,6 +309,15 @@ def outputs_of(
     return list(results) if lies is None else [x.of(results, inputs) for x in lies]
 
 
+def to_be_changed(lies: Sequence[Lies] | None, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Copies of inputs of which some are changed in place, with NaN where outputs will lie: nothing reads that."""
+    given = [x.clone() for x in inputs]
+    for v in lies or ():
+        if v.tensor < 0:
+            v.of((), given).fill_(math.nan)
+    return given
+
+
 def changed_elsewhere(
     lies: Sequence[Lies] | None, inputs: Sequence[torch.Tensor], before: Sequence[torch.Tensor]
 ) -> list[int]:
