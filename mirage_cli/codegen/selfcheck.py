@@ -21,6 +21,7 @@ from mirage_cli.verify.yardstick import (
     changed_elsewhere,
     fresh_memory_is_nan,
     outputs_of,
+    to_be_changed,
 )
 
 # -- the check

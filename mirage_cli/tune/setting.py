@@ -231,7 +231,7 @@ class Setting:
                 case = self.case(i, standard.contracted, anew)
                 guarded = [poison(guarded_buffer(spec, self.device)) for spec in self.problem.outputs]
                 inside = [inside_of(y, spec) for y, spec in zip(guarded, self.problem.outputs, strict=True)]
-                inputs = [x.clone() for x in case.inputs]
+                inputs = yardstick.to_be_changed(self.lies, case.inputs)
                 at[0] = inputs, inside
                 run = run or self.load(candidate, at)  # with one workspace for all, as in a real caller
                 outputs = run(0)
