@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import inf
@@ -26,6 +26,14 @@ class Case:
     @property
     def graph(self) -> MuGraph:
         return parse_mugraph(self.text)
+
+    def fitting(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The sizes, with tensors that have parts so long that they hold them."""
+        found = dict(sizes)
+        for p in self.program.parts:
+            for d, i in zip(p.tensor.dims, p.access, strict=True):
+                found[d] = max(found[d], i.bounds(sizes)[1] + 1)
+        return found
 
 
 class Write(Builder):
