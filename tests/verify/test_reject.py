@@ -525,7 +525,7 @@ def test_wrong_indices_are_refused(name: str) -> None:
         if kernel is None:
             continue
         mutant = replace(right.graph, kernels=(*right.graph.kernels[:at], kernel, *right.graph.kernels[at + 1 :]))
-        with suppress(ScheduleFailure):
+        with suppress(ScheduleFailure if structure_problem(right.program, mutant) is None else Exception):
             parts = right.program.parts
             got = run_mugraph(mutant, whole, inputs, FloatSemantics(right.program.sizes), parts=parts)
             if all(np.allclose(aligned(want[t.name].data, want[t.name].dims, t.dims), got[t.name].data)
