@@ -18,10 +18,13 @@ from mirage_cli.codegen.export import export_source, kernels_source, load_export
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.text import canonical_text, parse_mugraph
+from mirage_cli.pipeline.problem import measured_problem, program_hash
 from mirage_cli.pipeline.searching import Options, Plan, search_program
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
+from mirage_cli.tune.bench import baseline, run_bench
 from mirage_cli.tune.interpreted import Interpreter
+from mirage_cli.tune.measure import Effort, GpuWorker
 from mirage_cli.verify.numeric import reference64, where_outputs_lie
 from mirage_cli.verify.yardstick import Lies, as_tuple, outputs_of
 
@@ -236,6 +239,18 @@ def test_a_kernel_that_changes_more_than_its_rows_is_refused(interpreter: Interp
     )
     judged = interpreter.judge(program, more, 0)
     assert not judged.ok and "writes to its inputs: K" in (judged.problem or "")
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_a_baseline_is_timed_by_what_it_leaves(returns: bool) -> None:
+    """PyTorch's own call changes the inputs too; the database tells such a program from one that returns the values."""
+    program, _ = appending(returns)
+    problem = measured_problem(program, seed=0)
+    with GpuWorker("cpu", context="chain") as worker:
+        (row,) = run_bench(worker, problem, [baseline("eager", problem)], Effort(5, 2, 0.05, hot=True))
+    assert row.timing is not None, row.failure
+    assert row.timing.accuracy is not None and row.timing.accuracy.relative < 1e-6
+    assert program_hash(program) != program_hash(program.apart())
 
 
 WHOLE = """
