@@ -68,7 +68,7 @@ def examples(what: str, make: Any, shapes: list[str]) -> tuple[torch.Tensor, ...
         return tuple(example(what, x) for x in shapes)
     if not callable(make):
         raise TraceError(what, f"give --input, or define {what.rpartition(':')[2]}_inputs() in the file")
-    made = make()
+    made: Any = make()
     return tuple(made) if isinstance(made, list | tuple) else (made,)
 
 

@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any  # PyTorch's graphs and compiled functions
 
 import torch
+from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.aot_autograd import make_boxed_func
 
 from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
 from mirage_cli.pipeline.model import LEAST_S, Gain, gain_of
@@ -55,7 +55,7 @@ def with_kernels(model: torch.fx.GraphModule, options: Mapping[str, Any]) -> Non
     named = {name: options[name] for name in OPTIONS[1:] if name in options}
     values = [n.meta.get("val") for n in model.graph.nodes if n.op == "placeholder"]
     tensors = [x for x in values if isinstance(x, torch.Tensor)]
-    if not runs_on(tensors) or any(not isinstance(n, int) for x in tensors for n in x.shape):
+    if not runs_on(tensors) or any(isinstance(n, torch.SymInt) for x in tensors for n in x.shape):
         return
     found = cut(model)
     with Kernels(budget=tune or 0.0, **named) as kernels:

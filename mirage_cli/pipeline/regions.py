@@ -195,6 +195,7 @@ def pieces(nodes: Sequence[Any]) -> list[list[Any]]:
     """The nodes of a partition cut where the least has to be stored, into parts that are no larger than a search takes.
 
     best[i] = min over j of best[j] + the bytes that pass at j + `LAUNCH_BYTES`, for the first i nodes.
+    Of equal cuts the last is taken: it leaves what is cheap with what it follows.
     """
     weight = [PRODUCTS.get(overloadless(n.target), 0) for n in nodes]
     work = [overloadless(n.target) not in FREE for n in nodes]
@@ -208,7 +209,7 @@ def pieces(nodes: Sequence[Any]) -> list[list[Any]]:
             if (products > MOST_PRODUCTS or count > MOST_NODES) and j < i - 1:
                 break
             options.append((best[j][0] + (passing[j] + LAUNCH_BYTES if j else 0), j))
-        best.append(min(options))
+        best.append(min(options, key=lambda x: (x[0], -x[1])))
     ends = [len(nodes)]
     while ends[-1]:
         ends.append(best[ends[-1]][1])
@@ -216,12 +217,12 @@ def pieces(nodes: Sequence[Any]) -> list[list[Any]]:
 
 
 def seam_bytes(nodes: Sequence[Any], at: int) -> int:
-    """What is known before a place and needed behind it."""
-    before = {*nodes[:at]} | {x for n in nodes[:at] for x in n.all_input_nodes}
+    """What the nodes before a place hand to those behind it."""
     needed = {x for n in nodes[at:] for x in n.all_input_nodes}
-    if any(isinstance(x.meta.get("val"), list | tuple) for x in before & needed):
+    passed = [n for n in nodes[:at] if n in needed]
+    if any(isinstance(x.meta.get("val"), list | tuple) for x in passed):
         return SEVERAL_BYTES
-    return sum(bytes_of(x) for x in before & needed)
+    return sum(map(bytes_of, passed))
 
 
 def bytes_of(node: Any) -> int:

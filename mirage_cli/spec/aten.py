@@ -207,10 +207,9 @@ def _pow(x: Any, y: Any) -> Array:
 
 
 @aten("aten.clamp", "aten.clip", "aten.hardtanh")
-def _clamp(x: Array, low: Any = None, high: Any = None, **named: Any) -> Array:
-    low, high = named.get("min", low), named.get("max", high)
-    x = x if low is None else both(g.maximum, x, low)
-    return x if high is None else both(g.minimum, x, high)
+def _clamp(x: Array, min: Any = None, max: Any = None) -> Array:
+    x = x if min is None else both(g.maximum, x, min)
+    return x if max is None else both(g.minimum, x, max)
 
 
 @aten("aten.clamp_min")

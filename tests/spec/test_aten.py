@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mirage_cli.pipeline.model import as_module
-from mirage_cli.pipeline.regions import calls, exported
+from mirage_cli.pipeline.regions import calls, cut, exported
 from mirage_cli.spec.aten import Traced, trace
 from mirage_cli.spec.positional import Trace, Unsupported, einsum, elementwise, reshaped
 from mirage_cli.verify.numeric import reference64
@@ -47,6 +47,20 @@ def test_a_program_is_what_pytorch_computes(name: str) -> None:
     assert len(found) == len(expected)
     for y, wanted in zip(found, expected, strict=True):
         torch.testing.assert_close(y.reshape(wanted.shape), wanted.double(), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_operator_is_left(name: str) -> None:
+    """Cut in regions that agree with PyTorch, and the same when put together."""
+    function, inputs = CASES[name]
+    if isinstance(function, torch.nn.Module):
+        function.eval()
+    with torch.no_grad():
+        expected = as_module(function)(*inputs)
+        found = cut(exported(as_module(function), inputs))
+        assert found.left == {}
+        assert found.regions
+        torch.testing.assert_close(found.model(*inputs), expected)
 
 
 def test_weights_that_one_input_is_multiplied_by_stay_apart() -> None:
