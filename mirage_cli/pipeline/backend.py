@@ -104,10 +104,12 @@ def call(graph: torch.fx.Graph, region: Region, kernel: Kernel, args: Sequence[A
         given.append(graph.call_function(aten.reshape.default, (x, shape)))
     made = graph.call_function(operator_of(kernel), tuple(given))
     results: list[Any] = []
-    for i, (shape, held) in enumerate(region.shapes):
+    for i, shape in enumerate(region.shapes):
         y = made if len(region.shapes) == 1 else graph.call_function(operator.getitem, (made, i))
-        y = graph.call_function(aten.reshape.default, (y, [*held]))
-        results.append(y if shape == held else graph.call_function(aten.expand.default, (y, [*shape])))
+        y = graph.call_function(aten.reshape.default, (y, [*shape.held]))
+        if shape.held != shape.parts:
+            y = graph.call_function(aten.expand.default, (y, [*shape.parts]))
+        results.append(graph.call_function(aten.reshape.default, (y, [*shape.whole])))
     return results[0] if len(results) == 1 else tuple(results)
 
 

@@ -56,7 +56,7 @@ class Replaced(torch.nn.Module):
             return self.original(*given)
         made = self.kernel.function(*(given[i].reshape(shape).contiguous() for i, shape in self.inputs))
         results = [made] if self.single else made
-        shaped = [y.view(held).expand(shape) for y, (shape, held) in zip(results, self.shapes, strict=True)]
+        shaped = [shape.of(y) for y, shape in zip(results, self.shapes, strict=True)]
         return shaped[0] if self.single else tuple(shaped)
 
 

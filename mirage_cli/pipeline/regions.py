@@ -22,9 +22,9 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
 from mirage_cli.errors import SpecError
-from mirage_cli.spec.aten import overloadless, supported, trace
+from mirage_cli.spec.aten import Traced, overloadless, positional, supported, trace
 from mirage_cli.spec.graph import Graph
-from mirage_cli.spec.positional import Unsupported
+from mirage_cli.spec.positional import Array, Unsupported
 from mirage_cli.verify.numeric import reference64
 
 PREFIX = "region_"
@@ -39,8 +39,8 @@ FREE = frozenset({f"aten.{x}" for x in VIEWS.split()} | {"getitem"})
 """Operators that compute nothing."""
 MOST_PRODUCTS, MOST_NODES = 3, 20
 """Of one region: more than that, and the search takes minutes."""
-SEVERAL_BYTES = 1 << 60
-"""A node that makes several tensors is not cut from what takes them apart."""
+UNCUT_BYTES = 1 << 60
+"""Where masks, whole numbers or several tensors at once would pass."""
 ROUNDINGS, LEAST_OFF = 16, 2e-3
 """How far a result of PyTorch may be from the program's in float64: roundings of its type, or with TF32's."""
 MANY = 256
@@ -50,19 +50,33 @@ LAUNCH_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
+class Shape:
+    """How a result of a program becomes PyTorch's.
+
+    whole: PyTorch's shape. parts: the same with axes split as in the program. held: these, with one place for each axis
+    along which the result is constant.
+    """
+
+    whole: tuple[int, ...]
+    parts: tuple[int, ...]
+    held: tuple[int, ...]
+
+    def of(self, y: torch.Tensor) -> torch.Tensor:
+        return y.reshape(self.held).expand(self.parts).reshape(self.whole)
+
+
+@dataclass(frozen=True)
 class Region:
     """A program of the model.
 
     module: what it replaces, by its name in the model. graph: the program, under a name that is the same wherever the
         same is computed. inputs: for each input of the program, which of the module's it is.
-    shapes: of the results as PyTorch has them, each with the program's shape, which has one place for axes along which
-        the result is constant.
     """
 
     module: str
     graph: Graph
     inputs: tuple[int, ...]
-    shapes: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+    shapes: tuple[Shape, ...]
 
 
 @dataclass
@@ -128,33 +142,41 @@ def cut(model: torch.fx.GraphModule) -> Cut:
         for n in calls(model.graph)
         if not supported(n) and "val" in n.meta
     }
+    traced = [trace(part, outputs_of(part), "region", lambda n: n.meta.get("scale")) for part in parts]
     fused = fuse_by_partitions(model, [dict.fromkeys(part) for part in parts], prefix=PREFIX)
     found = Cut(fused, left=left)
-    for name, module in fused.named_children():
-        if name.startswith(PREFIX) and isinstance(module, torch.fx.GraphModule):
-            region = region_of(name, module)
-            if agrees(region, module):
-                found.regions.append(region)
-            else:
-                found.left[name] = "its program is not what PyTorch computes: a mistake of mirage's"
+    for i, one in enumerate(traced):
+        name = f"{PREFIX}{i}"
+        region = region_of(fused, name, one)
+        if agrees(fused, region):
+            found.regions.append(region)
+        else:
+            found.left[name] = "its program is not what PyTorch computes: a mistake of mirage's"
     return found
 
 
-def agrees(region: Region, module: torch.fx.GraphModule) -> bool:
+def agrees(model: torch.fx.GraphModule, region: Region) -> bool:
     """Whether the program, in float64, gives what PyTorch computes of some random data."""
     program = region.graph.program()
     sizes = program.sizes
+    (node,) = (n for n in model.graph.nodes if n.op == "call_module" and n.target == region.module)
     with unset_fake_temporarily(), torch.no_grad():
         generator = torch.Generator().manual_seed(0)
-        given = [drawn(n.meta["val"], generator) for n in module.graph.nodes if n.op == "placeholder"]
-        made = module(*given)
+        given = [evaluated(x) if positional(x) else drawn(x.meta["val"], generator) for x in node.args]
+        made = model.get_submodule(region.module)(*given)
         shapes = [[sizes[d] for d in t.dims] for t in program.inputs]
         exact = reference64(program, [given[i].reshape(s) for i, s in zip(region.inputs, shapes, strict=True)])
-        results = made if isinstance(made, list | tuple) else [made]
-        return all(
-            close(y, x.reshape(held).expand(shape))
-            for y, x, (shape, held) in zip(results, exact, region.shapes, strict=True)
-        )
+        outputs = made if isinstance(made, list | tuple) else [made]
+        return all(close(y, shape.of(x)) for y, x, shape in zip(outputs, exact, region.shapes, strict=True))
+
+
+def evaluated(node: Any) -> Any:
+    """The value of a node that is made of no tensor."""
+    if isinstance(node, list | tuple):
+        return [evaluated(x) for x in node]
+    if not isinstance(node, torch.fx.Node):
+        return node
+    return node.target(*map(evaluated, node.args), **{k: evaluated(x) for k, x in node.kwargs.items()})
 
 
 def drawn(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -177,7 +199,8 @@ class _Known(OperatorSupportBase):
         self.refused = refused
 
     def is_node_supported(self, submodules: Any, node: torch.fx.Node) -> bool:  # noqa: ARG002
-        return node.op == "call_function" and node not in self.refused and supported(node)
+        fine = node.op == "call_function" and node not in self.refused and supported(node)
+        return fine and not positional(node)
 
 
 def segments(model: torch.fx.GraphModule, refused: set[Any]) -> list[list[Any]]:
@@ -220,9 +243,15 @@ def seam_bytes(nodes: Sequence[Any], at: int) -> int:
     """What the nodes before a place hand to those behind it."""
     needed = {x for n in nodes[at:] for x in n.all_input_nodes}
     passed = [n for n in nodes[:at] if n in needed]
-    if any(isinstance(x.meta.get("val"), list | tuple) for x in passed):
-        return SEVERAL_BYTES
+    if not all(is_result(x) for x in passed):
+        return UNCUT_BYTES
     return sum(map(bytes_of, passed))
+
+
+def is_result(node: Any) -> bool:
+    """Whether a program may have it as a result: one tensor of floating-point numbers."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def bytes_of(node: Any) -> int:
@@ -247,21 +276,33 @@ def problem_of(part: Sequence[Any]) -> str | None:
     return None
 
 
-def region_of(name: str, module: torch.fx.GraphModule) -> Region:
-    """The program of a fused module."""
-    results = next(n for n in module.graph.nodes if n.op == "output").args[0]
-    outputs = [*results] if isinstance(results, list | tuple) else [results]
-    places = [n for n in module.graph.nodes if n.op == "placeholder"]
-    traced = trace(calls(module.graph), outputs, "region", lambda n: n.meta.get("scale"))
+def region_of(model: torch.fx.GraphModule, name: str, traced: Traced) -> Region:
+    """The program of a fused module, whose results have the names of the nodes that they were."""
     graph = traced.graph
     graph.name = f"region_{hashlib.sha256(graph.text().encode()).hexdigest()[:8]}"
-    read = {label: places.index(n) for label, n in traced.inputs}
+    (node,) = (n for n in model.graph.nodes if n.op == "call_module" and n.target == name)
+    given = [original(model, x) for x in node.args]
+    read = {label: given.index(n.name) for label, n in traced.inputs}
     inputs = tuple(read[t.name] for t in graph.program().inputs)
-    shapes = [(tuple(n.meta["val"].shape), held_shape(a)) for n, a in zip(outputs, traced.arrays, strict=True)]
-    return Region(name, graph, inputs, tuple(shapes))
+    made = results(model, name)
+    assert [n.name for n in made] == [n.name for _, n in traced.outputs], "results are in the order of the graph"
+    return Region(name, graph, inputs, tuple(map(shape_of, traced.arrays)))
 
 
-def held_shape(array: Any) -> tuple[int, ...]:
-    """The shape of a result whose axes along which it is constant have one place."""
+def results(model: torch.fx.GraphModule, name: str) -> list[Any]:
+    """What a fused module returns."""
+    module: Any = model.get_submodule(name)
+    return next(n for n in module.graph.nodes if n.op == "output").all_input_nodes
+
+
+def original(model: torch.fx.GraphModule, node: Any) -> str:
+    """The name of the node that this was before regions were fused."""
+    maker, at = (node.args[0], node.args[1]) if overloadless(node.target) == "getitem" else (node, 0)
+    fused = maker.op == "call_module" and maker.target.startswith(PREFIX)
+    return results(model, maker.target)[at].name if fused else node.name
+
+
+def shape_of(array: Array) -> Shape:
     own = {*array.own}
-    return tuple(math.prod(x.size for axis in dim for x in axis.leaves() if x in own) for dim in array.dims)
+    parts = [x for dim in array.dims for axis in dim for x in axis.leaves()]
+    return Shape(array.shape, tuple(x.size for x in parts), tuple(x.size if x in own else 1 for x in parts))

@@ -67,16 +67,15 @@ def trace(
     t = Trace()
     known: dict[Any, Any] = {}
     inputs: dict[str, Any] = {}
-    own = {*nodes}
 
     def value(x: Any) -> Any:
         if isinstance(x, Sequence) and not isinstance(x, str):
             return [value(y) for y in x]
         if not hasattr(x, "op"):
             return x
+        if x not in known and positional(x):
+            known[x] = call(t, x, [value(a) for a in x.args], {k: value(a) for k, a in x.kwargs.items()})
         if x not in known:
-            if x in own:
-                raise Unsupported(f"{x} is used before it is made")
             label = f"X{len(inputs)}"
             inputs[label] = x
             known[x] = input_of(t, label, x, scale_of(x))
@@ -95,6 +94,11 @@ def trace(
     used = {line.split(":")[0] for line in graph.inputs}
     read = tuple((label, x) for label, x in inputs.items() if label in used)
     return Traced(graph, read, tuple(zip(made, outputs, strict=True)), arrays)
+
+
+def positional(node: Any) -> bool:
+    """Whether a node is made of no tensor: of positions and numbers alone. A program has it without reading it."""
+    return node.op == "call_function" and supported(node) and all(map(positional, node.all_input_nodes))
 
 
 def input_of(t: Trace, label: str, node: Any, scale: float | None) -> Array:
