@@ -47,7 +47,17 @@ from mirage_cli.codegen.library import buffers_of, library_kernel
 from mirage_cli.codegen.start_text import USED, start_body
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.codegen.triton import KernelSource, emit_kernel
-from mirage_cli.codegen.writing import WIDTH, filled, layout_text, spelled, table_text, tuple_text, unpacked, wrapped
+from mirage_cli.codegen.writing import (
+    WIDTH,
+    filled,
+    layout_text,
+    size_texts,
+    spelled,
+    table_text,
+    tuple_text,
+    unpacked,
+    wrapped,
+)
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
 from mirage_cli.ir.program import Program, Tensor
@@ -112,10 +122,11 @@ class _Parts:
         self.kernels: dict[str, KernelSource] = {
             k.name: emit_kernel(graph, k, schedule, self.sizes) for k in graph.kernels if k.kind == "generated"
         }
+        self.texts = size_texts(self.sizes, graph.dynamic)
         self.libraries = len(self.kernels) < len(graph.kernels)
         self.descriptors = any(k.descriptors for k in self.kernels.values())
         taken = {"torch", "triton", "tl", "inputs", "outputs", "scratch", "make_scratch", "launch"}
-        taken |= HELPERS | USED | {k.name for k in graph.kernels}
+        taken |= HELPERS | USED | {k.name for k in graph.kernels} | {f"SIZE_{r.dim}" for r in graph.dynamic}
         self.names = spelled(graph.tensors(), taken.__contains__)
 
     def imports(self) -> list[str]:
@@ -127,7 +138,7 @@ class _Parts:
 
     def layout(self, t: Tensor) -> tuple[str, str]:
         """Shape and strides."""
-        return layout_text(t, self.sizes)
+        return layout_text(t, self.texts)
 
     def blocks(self) -> list[str]:
         kernels = [self.kernel(k) for k in self.graph.kernels]
@@ -161,7 +172,8 @@ class _Parts:
         made = [f"        torch.empty_strided({x}, dtype=torch.{t.dtype}, device=device),  # {t}" for x, t in layouts]
         result = ["    return [", *made, "    ]"] if made else ["    return []"]
         doc = '    """Intermediates in device memory; their content before a launch does not matter."""'
-        return "\n".join(["def make_scratch(device):", doc, *result])
+        tuned = [f"SIZE_{r.dim}={self.sizes[r.dim]}" for r in self.graph.dynamic]
+        return "\n".join([f"def make_scratch({', '.join(['device', *tuned])}):", doc, *result])
 
     def launch(self) -> str:
         lines = ["def launch(inputs, outputs, scratch):", '    """Runs all kernels on the current stream."""']
@@ -172,11 +184,14 @@ class _Parts:
         ):
             if tensors:
                 lines.append(unpacked([self.names[t.name] for t in tensors], source))
+        for r in self.graph.dynamic:
+            t = next(t for t in self.graph.inputs if r.dim in t.dims)
+            lines.append(f"    SIZE_{r.dim} = {self.names[t.name]}.shape[{t.dims.index(r.dim)}]")
         for k in self.graph.kernels:
             if k.name in self.kernels:
                 ks = self.kernels[k.name]
                 boxes = [self.descriptor(d) for d in ks.descriptors]
-                args = [*(self.names[a] for a in ks.args), *boxes, *ks.options]
+                args = [*(self.names[a] for a in ks.args), *boxes, *ks.sizes, *ks.options]
                 lines.append(wrapped(f"    {ks.name}[({ks.programs},)](", args, ")"))
             else:
                 lines.append(f"    {k.name}({', '.join(self.names[b] for b in buffers_of(k))})")

@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Literal
 
 from mirage_cli.ir.access import Access, Index, dims_of
-from mirage_cli.ir.program import Eqn, Merged, Tensor, resized_dims
+from mirage_cli.ir.program import Eqn, Merged, Range, Tensor, resized_dims
 
 Role = Literal["grid", "split", "loop", "tile"]
 
@@ -107,6 +107,7 @@ class MuGraph:
     dims: every axis with its size. Chunk axes (`split_axis`) are not among them: the schedule sets their size.
     merged: the axes among them that stand for several of the program's. Tensors of the program that have such an axis
         are given and returned in the program's own shape, and seen as this one: the memory is the same.
+    dynamic: the axes whose size kernels take as an argument; among `dims` stands the one that they are tuned for.
     """
 
     name: str
@@ -117,10 +118,16 @@ class MuGraph:
     buffers: tuple[Tensor, ...]
     kernels: tuple[Kernel, ...]
     merged: Merged = ()
+    dynamic: tuple[Range, ...] = ()
 
     @property
     def sizes(self) -> dict[str, int]:
         return dict(self.dims)
+
+    @property
+    def most(self) -> dict[str, int]:
+        """Every axis with the largest size that it can have."""
+        return self.sizes | {r.dim: r.most for r in self.dynamic}
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything in device memory by name."""

@@ -97,6 +97,31 @@ def resized_dims(
     return tuple(found.items())
 
 
+@dataclass(frozen=True, slots=True)
+class Range:
+    """An axis whose size is known only when a kernel is called: `least` to `most`. Beside it stands a size to tune for."""
+
+    dim: str
+    least: int
+    most: int
+
+    def __str__(self) -> str:
+        return f"{self.dim}={self.least}..{self.most}"
+
+    @staticmethod
+    def parse(text: str) -> Range:
+        """The inverse of `str`. Raises ValueError."""
+        dim, _, ends = text.partition("=")
+        least, _, most = ends.partition("..")
+        return Range(dim, int(least), int(most))
+
+
+def dynamic_lines(dynamic: Iterable[Range]) -> list[str]:
+    """The line of texts that says which sizes are arguments; none where all are fixed."""
+    ranges = " ".join(map(str, dynamic))
+    return [f"dynamic {ranges}"] if ranges else []
+
+
 def dims_text(dims: tuple[tuple[str, int], ...], merged: Merged) -> str:
     """`m=16 h=8 d=64 hd=h*d`: every axis with its size, or with the parts that are merged in it."""
     parts = dict(merged)
@@ -110,6 +135,7 @@ class Program:
     dims: every axis with its size, in declaration order, which is also the order of axes inside a value.
     internals: results that are not the user's but a derived operator's on its way, which PyTorch does not round.
     merged: the axes among `dims` that stand for several of the user's; none in a program as the user wrote it.
+    dynamic: the axes whose size among `dims` is one that kernels are tuned for, and that they take as an argument.
     """
 
     name: str
@@ -121,6 +147,7 @@ class Program:
     tolerance: float = 4.0
     internals: frozenset[str] = frozenset()
     merged: Merged = ()
+    dynamic: tuple[Range, ...] = ()
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -167,7 +194,7 @@ class Program:
         return (read for e in self.eqns for read in e.names.items())
 
     def __str__(self) -> str:
-        lines = [f"program {self.name}", "dims " + dims_text(self.dims, self.merged)]
+        lines = [f"program {self.name}", "dims " + dims_text(self.dims, self.merged), *dynamic_lines(self.dynamic)]
         lines += [f"input {t}" for t in self.inputs] + [f"  {e}" for e in self.eqns]
         return "\n".join(lines + [f"output {t}" for t in self.outputs]) + "\n"
 

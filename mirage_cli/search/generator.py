@@ -500,6 +500,7 @@ class _Search:
             tuple(buffers.tensors),
             tuple(kernels),
             program.merged,
+            program.dynamic,
         )
         if summed_twice(graph):
             return None

@@ -18,7 +18,7 @@ from pathlib import Path
 import yaml
 
 from mirage_cli.errors import Diagnostic, MirageError, SpecError
-from mirage_cli.ir.program import Program, Tensor
+from mirage_cli.ir.program import Program, Range, Tensor
 from mirage_cli.spec.expression import CONSTANTS, MAX_AXES, Place, ProgramReader, closest
 from mirage_cli.target.files import FileTooLargeError, read_bytes
 
@@ -31,6 +31,9 @@ MAX_LINE = 400
 NAME = re.compile(r"[a-z][a-z0-9_]{0,99}\Z")
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}\Z")
 FLOATS = ("float16", "bfloat16", "float32")
+RANGE = ("min", "max", "tune")
+RANGE_FORM = "{min: 1, max: 8192, tune: [1, 16, 256, 4096]}"
+MAX_DYNAMIC = 1 << 30
 KERNEL_INTERFACE = ("launch", "make_scratch")
 """Functions that every kernel's file defines besides the spec's own (`judge`, and the tuner, call them)."""
 
@@ -51,7 +54,9 @@ KEYS: Mapping[str, Field] = {
         Field("name", "rmsnorm_linear", "`[a-z][a-z0-9_]*`; also the exported function's name", required=True),
         Field("description", "RMSNorm and the projection behind it", "for readers"),
         Field("source", "Llama-3-8B attention input", "for readers: where the sizes come from"),
-        Field("dims", "{m: 16, k: 4096, n: 6144}", "every axis by name, with its size", required=True),
+        Field("dims", "{m: 16, h: 32, d: 128, k: h*d}", "every axis by name, with its size, the product of others, or "
+              "`{min: 1, max: 8192, tune: [1, 16, 256, 4096]}`: any size from `min` to `max`, which kernels take as an "
+              "argument, and the sizes to tune for (one axis, which no operator reduces)", required=True),
         Field("instances", "[{m: 2}, {m: 2048}]", "sizes to search, each a change to `dims`; left out: `dims` alone"),
         Field("dtype", "float16", f"of inputs and outputs that name none: {', '.join(FLOATS)}; left out: float16"),
         Field("inputs", "{X: [m, k], G: [k]}", "tensors, in the order of the exported function's arguments",
@@ -81,7 +86,8 @@ INPUT_KEYS: Mapping[str, Field] = {
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A spec that was read without mistakes. `instances`: the changes to `dims` that are to be searched."""
+    """A spec that was read without mistakes. `instances`: the changes to `dims` that are to be searched; of a dynamic
+    axis, the sizes to tune for."""
 
     name: str
     path: str
@@ -166,6 +172,8 @@ class _Reader:
         self.errors: dict[Diagnostic, None] = {}
         self.warnings: dict[Diagnostic, None] = {}
         self.instances: list[Mapping[str, int]] = []
+        self.products: dict[str, tuple[str, ...]] = {}
+        self.dynamic: dict[str, Range] = {}
         self.words: dict[str, str] = {}
 
     # -- messages
@@ -295,12 +303,14 @@ class _Reader:
         if dims is None:
             raise SpecError(self.errors)
         self.read_instances(parts.get("instances"), dims)
-        sizes = {**dims, **self.resized(parts["dims"], dims)}
+        sizes = self.multiplied({**dims, **self.resized(parts["dims"], dims)})
         inputs = self.tensors(parts.get("inputs"), sizes, dtype, "input")
         outputs = self.tensors(parts.get("outputs"), sizes, dtype, "output")
         if not self.is_map(parts, "inputs") or not parts["inputs"].value or "program" not in parts:
             raise SpecError(self.errors)
-        reader = ProgramReader(inputs.values(), sizes, self.report_program)
+        if none := [d for d in self.dynamic if not any(d in t.dims for t in inputs.values())]:
+            self.at(parts["dims"], f"no input has the dynamic axis {none[0]}, so a call would not say its size")
+        reader = ProgramReader(inputs.values(), sizes, self.report_program, self.dynamic)
         broken = {k.value for k, _ in self.entries(parts["inputs"])} - set(inputs)
         reader.names |= dict.fromkeys(broken)
         self.read_program(parts["program"], reader)
@@ -317,6 +327,7 @@ class _Reader:
             tuple(reader.builder.eqns),
             tuple(outputs.values()),
             tolerance,
+            dynamic=tuple(self.dynamic.values()),
         )
 
     def parts(self, root: yaml.MappingNode) -> dict[str, yaml.Node]:
@@ -341,6 +352,10 @@ class _Reader:
                 self.at(node, f"no dimension is called {d}", d, dims)
             elif not 1 <= n <= MAX_SIZE:
                 self.at(node, f"the size of {d} is a positive integer up to {MAX_SIZE}, not {n}")
+            elif d in self.products:
+                self.at(node, f"the size of {d} is {'*'.join(self.products[d])}: change one of these")
+            elif (r := self.dynamic.get(d)) is not None and not r.least <= n <= r.most:
+                self.at(node, f"the size of {d} is {r.least} to {r.most}, not {n}")
         return {d: n for d, n in self.changes.items() if d in dims}
 
     @staticmethod
@@ -386,15 +401,88 @@ class _Reader:
         found: dict[str, int] = {}
         for key, value in self.entries(node):
             name = str(key.value)
-            found[name] = self.size(value, name) or 0
+            found[name] = self.any_size(key, value) or 0
             if not is_identifier(name):
                 self.at(key, f"{name!r} cannot name a dimension")
             elif name.endswith("_split"):
                 self.at(key, f"{name} cannot name a dimension: names ending in _split are kept for chunks of a split")
+        self.check_products(node, found)
+        return self.multiplied(found)
+
+    def any_size(self, key: yaml.ScalarNode, node: yaml.Node) -> int | None:
+        """The size of an axis: a number, one to tune for, or 0 for a product, which follows from the others."""
+        name = str(key.value)
+        if isinstance(node, yaml.MappingNode):
+            return self.range(key, node)
+        factors = str(node.value).split("*") if isinstance(node, yaml.ScalarNode) and not node.style else []
+        if len(factors) < 2:
+            return self.size(node, name)
+        self.products[name] = tuple(x.strip() for x in factors)
+        return 0
+
+    def multiplied(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The sizes, with those of products worked out."""
+        found = dict(sizes)
+        for name, factors in self.products.items():
+            found[name] = math.prod(found.get(x, 0) for x in factors)
         return found
+
+    def check_products(self, node: yaml.MappingNode, sizes: Mapping[str, int]) -> None:
+        for key, value in self.entries(node):
+            for x in self.products.get(str(key.value), ()):
+                if x not in sizes:
+                    self.at(value, f"no dimension is called {x or 'so'}", x, sizes)
+                elif x in self.products or x in self.dynamic:
+                    kind = "a product itself" if x in self.products else "dynamic"
+                    self.at(value, f"{x} is {kind}: a size is a product of axes that have a number")
+            if self.multiplied(sizes)[str(key.value)] > MAX_SIZE:
+                self.at(value, f"the size of {key.value} is at most {MAX_SIZE}")
+
+    def range(self, key: yaml.ScalarNode, node: yaml.MappingNode) -> int | None:
+        """The largest size to tune for of a dynamic axis, or None after a message."""
+        name, ends, tune = str(key.value), dict[str, int](), list[int]()
+        if self.dynamic:
+            other = next(iter(self.dynamic))
+            self.at(key, f"{other} is dynamic already; give {name} one size, in a spec for each of its sizes")
+            return None
+        before = len(self.errors)
+        for k, v in self.entries(node):
+            if k.value in ("min", "max"):
+                ends[k.value] = self.size(v, name) or 0
+            elif k.value == "tune" and isinstance(v, yaml.SequenceNode) and v.value:
+                tune = [self.size(x, name) or 0 for x in v.value]
+            elif k.value == "tune":
+                self.at(v, "tune is a list of sizes, such as [1, 16, 256]")
+            else:
+                self.at(k, f"no key is called {k.value}; the keys are {', '.join(RANGE)}", k.value, RANGE)
+        missing = [x for x in RANGE if x not in {k.value for k, _ in self.entries(node)}]
+        if missing:
+            self.at(node, f"the key {missing[0]} is missing; a dynamic size is {RANGE_FORM}")
+        if len(self.errors) > before:
+            return None
+        found = Range(name, ends["min"], ends["max"])
+        if found.least > found.most:
+            self.at(node, f"min is {found.least}, and max is {found.most}, which is less")
+        elif found.most > MAX_DYNAMIC:
+            self.at(node, f"a dynamic size is at most {MAX_DYNAMIC}, which kernels count in 32 bits")
+        values = next(v.value for k, v in self.entries(node) if k.value == "tune")
+        for x, n in zip(values, tune, strict=True):
+            if not found.least <= n <= found.most:
+                self.at(x, f"{n} is not from {found.least} to {found.most}")
+            elif tune.count(n) > 1:
+                self.at(x, f"{n} is named twice")
+        if len(self.errors) > before:
+            return None
+        self.dynamic[name] = found
+        self.instances = [{name: n} for n in sorted(tune)]
+        return max(tune)
 
     def read_instances(self, node: yaml.Node | None, dims: Mapping[str, int]) -> None:
         if node is None:
+            return
+        if self.dynamic:
+            name = next(iter(self.dynamic))
+            self.at(node, f"{name} is dynamic, and its `tune` says what to search: a spec has that or instances")
             return
         if not isinstance(node, yaml.SequenceNode):
             self.at(node, "instances is a list of changes to dims, such as [{m: 2}, {m: 16}]")
@@ -407,6 +495,8 @@ class _Reader:
             for key, value in self.entries(item):
                 if key.value not in dims:
                     self.at(key, f"no dimension is called {key.value}", key.value, dims)
+                elif key.value in self.products:
+                    self.at(key, f"the size of {key.value} is {'*'.join(self.products[key.value])}: change one of these")
                 elif (size := self.size(value, key.value)) is not None:
                     changes[key.value] = size
             self.instances.append(changes)
