@@ -15,8 +15,8 @@ import shutil
 import sys
 import tempfile
 import textwrap
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -24,6 +24,7 @@ from mirage_cli.codegen.access import Descriptor
 from mirage_cli.codegen.carried import CHECKS, PLANS, PLANS_WITH_MAPS, carried
 from mirage_cli.codegen.exported_text import (
     BUILTIN,
+    CAPTURE,
     PLANNED,
     PUBLIC,
     RESERVED,
@@ -60,7 +61,7 @@ from mirage_cli.codegen.writing import (
 )
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
-from mirage_cli.ir.program import Program, Tensor
+from mirage_cli.ir.program import Program, Tensor, unmerged
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import mugraph_id, print_mugraph
 
@@ -106,16 +107,24 @@ def kernels_source(graph: MuGraph, schedule: Schedule) -> str:
 
     `launch` asks the device nothing: it can be captured in a CUDA graph, and it runs on meta tensors.
     """
-    parts = _Parts(graph, schedule)
+    parts = Parts(graph, schedule)
     imports = ["import functools", ""] if parts.overlap else []
     imports += ["import torch", *parts.imports()]
     return "\n\n\n".join(["\n".join(imports), *parts.blocks()]) + "\n"
 
 
-class _Parts:
-    """The pieces of text that both forms share."""
+class Parts:
+    """The pieces of text that all forms share.
 
-    def __init__(self, graph: MuGraph, schedule: Schedule) -> None:
+    label: behind the names of functions where a file has them for several sizes. given: what its `make_scratch` takes
+    besides the device then.
+    """
+
+    def __init__(self, graph: MuGraph, schedule: Schedule, label: str = "", given: Sequence[str] = ()) -> None:
+        self.label, self.given = label, given
+        if label:
+            schedule = Schedule({f"{name}{label}": s for name, s in schedule.kernels.items()})
+            graph = replace(graph, kernels=tuple(replace(k, name=f"{k.name}{label}") for k in graph.kernels))
         self.graph = graph
         self.sizes = launch_sizes(graph, schedule)
         self.overlap = any(s.overlap for s in schedule.kernels.values())
@@ -164,7 +173,8 @@ class _Parts:
     def recorded(self) -> str:
         """What makes every kernel of Triton's one whose launches can be planned."""
         return "\n".join(
-            f"{name} = Recorded{'Box' * bool(k.descriptors)}Kernel({name})" for name, k in self.kernels.items()
+            f"{name} = Recorded{'Box' * bool(k.descriptors)}Kernel({name}{', True' * bool(k.sizes)})"
+            for name, k in self.kernels.items()
         )
 
     def scratch(self) -> str:
@@ -172,11 +182,11 @@ class _Parts:
         made = [f"        torch.empty_strided({x}, dtype=torch.{t.dtype}, device=device),  # {t}" for x, t in layouts]
         result = ["    return [", *made, "    ]"] if made else ["    return []"]
         doc = '    """Intermediates in device memory; their content before a launch does not matter."""'
-        tuned = [f"SIZE_{r.dim}={self.sizes[r.dim]}" for r in self.graph.dynamic]
-        return "\n".join([f"def make_scratch({', '.join(['device', *tuned])}):", doc, *result])
+        taken = self.given or [f"SIZE_{r.dim}={self.sizes[r.dim]}" for r in self.graph.dynamic]
+        return "\n".join([f"def make_scratch{self.label}({', '.join(['device', *taken])}):", doc, *result])
 
     def launch(self) -> str:
-        lines = ["def launch(inputs, outputs, scratch):", '    """Runs all kernels on the current stream."""']
+        lines = [f"def launch{self.label}(inputs, outputs, scratch):", '    """Runs all kernels on the current stream."""']
         for source, tensors in (
             ("inputs", self.graph.inputs),
             ("outputs", self.graph.outputs),
@@ -185,8 +195,9 @@ class _Parts:
             if tensors:
                 lines.append(unpacked([self.names[t.name] for t in tensors], source))
         for r in self.graph.dynamic:
-            t = next(t for t in self.graph.inputs if r.dim in t.dims)
-            lines.append(f"    SIZE_{r.dim} = {self.names[t.name]}.shape[{t.dims.index(r.dim)}]")
+            axes = {t.name: unmerged(t.dims, self.graph.merged) for t in self.graph.inputs}
+            name = next(name for name, dims in axes.items() if r.dim in dims)
+            lines.append(f"    SIZE_{r.dim} = {self.names[name]}.shape[{axes[name].index(r.dim)}]")
         for k in self.graph.kernels:
             if k.name in self.kernels:
                 ks = self.kernels[k.name]
@@ -209,9 +220,13 @@ THE_FUNCTION, THE_GRAPH = "ƒ", "ƒ_graph"
 
 def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: ExportInfo | None = None) -> str:
     """The text of the file of contract section "Exported kernels"."""
+    from mirage_cli.codegen.sized import Variant, sized_source
     from mirage_cli.verify.numeric import independent_axis, longest_sum
 
-    parts = _Parts(graph, schedule)
+    if program.dynamic:
+        return sized_source([Variant(program, graph, schedule, info or ExportInfo())])
+
+    parts = Parts(graph, schedule)
     name = program.name
     builtin = hasattr(builtins, name)
     plans = carried(PLANS_WITH_MAPS if parts.descriptors else PLANS, also=("os", "sys", "threading"))
@@ -224,14 +239,15 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         "name": name,
         "function": f"_{name}" if builtin else THE_FUNCTION,
         "graph": THE_GRAPH,
+        "capture": CAPTURE.strip("\n"),
         "operator": f"{name}_{digest}",
         "call": tuple_text(parameters),
-        "doc": _interface(program),
+        "doc": interface(program),
         "inputs": table_text(f'("{t.name}", {parts.layout(t)[0]}, torch.{t.dtype}),' for t in program.inputs),
         "outputs": table_text(f"({', '.join(parts.layout(t)[::-1])}, torch.{t.dtype})," for t in program.outputs),
         "register": wrapped(
             "    _operator = torch.library.custom_op(",
-            [f'"mirage::{name}_{digest}"', "_run", "mutates_args=()", f'schema="{_schema(program)}"'],
+            [f'"mirage::{name}_{digest}"', "_run", "mutates_args=()", f'schema="{schema(program)}"'],
             ")",
         ),
         "parameters": ", ".join(parameters),
@@ -259,7 +275,7 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         "recorded": parts.recorded(),
         "kernels": tuple_text(k.name for k in graph.kernels),
         "names": ", ".join(parts.names[t.name] for t in graph.inputs),
-        "start": start_body(graph, parts.sizes, parts.kernels, parts.names),
+        "start": start_body(graph, parts.texts, parts.kernels, parts.names),
     }
     blocks += [plans.body, filled(PLANNED, mapping)]
     body = "\n\n\n".join([front, *blocks, filled(SELF_CHECK, mapping | selfcheck)]) + "\n"
@@ -270,6 +286,11 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
 
 def _header(program: Program, graph: MuGraph, schedule: Schedule, info: ExportInfo) -> str:
     """The docstring: what the file computes, and what it was made with."""
+    return docstring(program, header_rows(program, graph, schedule, info))
+
+
+def header_rows(program: Program, graph: MuGraph, schedule: Schedule, info: ExportInfo) -> list[tuple[str, str]]:
+    """What a kernel is and was made with, by label."""
     versions = ", ".join(f"{name} {version}" for name, version in info.versions.items())
     figures = [
         ("time", info.time_us, "µs"),
@@ -279,7 +300,7 @@ def _header(program: Program, graph: MuGraph, schedule: Schedule, info: ExportIn
     times = ", ".join(f"{name} {value:.2f} {unit}" for name, value, unit in figures if value is not None)
     errors = [("this kernel", info.error), ("eager", info.eager_error)]
     error = ", ".join(f"{name} {value:.2e}" for name, value in errors if value is not None)
-    rows = [
+    return [
         ("spec", program.name),
         ("dims", " ".join(f"{n}={s}" for n, s in program.dims)),
         ("dtype", program.dtype),
@@ -292,7 +313,10 @@ def _header(program: Program, graph: MuGraph, schedule: Schedule, info: ExportIn
         ("numbers", "never compared with float64; run this file to do so" if info.checked is False else ""),
         ("made by", info.command),
     ]
-    lines = [f"{program.name}: {_interface(program)}", ""]
+
+
+def docstring(program: Program, rows: Sequence[tuple[str, str]]) -> str:
+    lines = [f"{program.name}: {interface(program)}", ""]
     for label, value in rows:
         if value:
             lines += textwrap.wrap(
@@ -307,12 +331,12 @@ def _header(program: Program, graph: MuGraph, schedule: Schedule, info: ExportIn
     return f'"""{text}\n"""'
 
 
-def _interface(program: Program) -> str:
+def interface(program: Program) -> str:
     inputs, outputs = (", ".join(str(t) for t in group) for group in (program.inputs, program.outputs))
     return f"{inputs} -> {outputs}"
 
 
-def _schema(program: Program) -> str:
+def schema(program: Program) -> str:
     arguments = ", ".join(f"Tensor x{i}" for i in range(len(program.inputs)))
     n = len(program.outputs)
     return f"({arguments}) -> " + ("Tensor" if n == 1 else f"({', '.join(['Tensor'] * n)})")

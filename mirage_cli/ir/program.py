@@ -7,6 +7,7 @@ Axes are matched by name everywhere; the axes of a value are kept in the order i
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -108,6 +109,13 @@ class Range:
     def __str__(self) -> str:
         return f"{self.dim}={self.least}..{self.most}"
 
+    def some(self, tuned: int, seed: int = 0) -> list[int]:
+        """Sizes to judge a kernel at that is tuned for one: the ends, one in between that is odd, and that one with its
+        neighbours, as far as they are in the range."""
+        between = random.Random(f"{seed} {self}").randint(self.least, self.most) // 2 * 2 + 1
+        near = {between, tuned - 1, tuned, tuned + 1}
+        return sorted({self.least, self.most, *(n for n in near if self.least <= n <= self.most)})
+
     @staticmethod
     def parse(text: str) -> Range:
         """The inverse of `str`. Raises ValueError."""
@@ -156,6 +164,11 @@ class Program:
     @property
     def order(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self.dims)
+
+    @property
+    def arguments(self) -> tuple[int, ...]:
+        """The sizes that kernels take as arguments."""
+        return tuple(self.sizes[r.dim] for r in self.dynamic)
 
     def resized(self, sizes: Mapping[str, int]) -> Program:
         """The same equations at other sizes; numbers that the spec computed from sizes stay as they were."""
