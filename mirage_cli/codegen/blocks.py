@@ -78,9 +78,7 @@ class Frame:
     @cached_property
     def padded(self) -> frozenset[str]:
         """Dimensions whose last block reaches past their end."""
-        return frozenset(
-            d for d, n in self.block.items() if (n > 1 if d in self.dynamic else self.sizes[d] % n > 0)
-        )
+        return frozenset(d for d, n in self.block.items() if (n > 1 if d in self.dynamic else self.sizes[d] % n > 0))
 
     @cached_property
     def dynamic(self) -> frozenset[str]:

@@ -186,7 +186,10 @@ class Parts:
         return "\n".join([f"def make_scratch{self.label}({', '.join(['device', *taken])}):", doc, *result])
 
     def launch(self) -> str:
-        lines = [f"def launch{self.label}(inputs, outputs, scratch):", '    """Runs all kernels on the current stream."""']
+        lines = [
+            f"def launch{self.label}(inputs, outputs, scratch):",
+            '    """Runs all kernels on the current stream."""',
+        ]
         for source, tensors in (
             ("inputs", self.graph.inputs),
             ("outputs", self.graph.outputs),

@@ -116,7 +116,7 @@ if not hasattr(torch.ops.mirage, "@operator@"):  # the same file may be loaded t
     _operator.register_fake(_fake)
 '''
 
-CAPTURE = '''
+CAPTURE = """
 def _capture(inputs):
     _check(inputs)
     device = inputs[0].device
@@ -138,7 +138,7 @@ def _capture(inputs):
 
     replay.inputs = inputs
     return replay
-'''
+"""
 """What makes a CUDA graph of a call."""
 
 BUILTIN = '''

@@ -113,7 +113,9 @@ def _has_other_shape(graph: MuGraph, x: Load | Store) -> bool:
 def _seen(graph: MuGraph, x: Load | Store, sizes: Mapping[str, int], names: Mapping[str, str]) -> str:
     """The tensor with the axes that the μGraph gives it."""
     name = names[x.buffer]
-    return f"{name}.view({', '.join(_length(graph, (d,), sizes) for d in x.dims)})" if _has_other_shape(graph, x) else name
+    return (
+        f"{name}.view({', '.join(_length(graph, (d,), sizes) for d in x.dims)})" if _has_other_shape(graph, x) else name
+    )
 
 
 def _length(graph: MuGraph, dims: Dims, sizes: Mapping[str, int]) -> str:

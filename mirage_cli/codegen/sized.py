@@ -1,8 +1,8 @@
 """One exported file for several sizes: one function that chooses kernels by the sizes of its inputs.
 
-Of a dynamic axis, every kernel is right at every size in its range; the sizes that kernels were tuned for only say which
-serves which: the first that is tuned for as much or more, or the last. Of a spec's instances, each has kernels of its
-own, and other sizes are refused.
+Of a dynamic axis, every kernel is right at every size in its range; the sizes that kernels were tuned for only say
+which serves which: the first that is tuned for as much or more, or the last. Of a spec's instances, each has kernels of
+its own, and other sizes are refused.
 """
 
 from __future__ import annotations
@@ -38,16 +38,13 @@ from mirage_cli.codegen.sized_text import (
 )
 from mirage_cli.codegen.start_text import start_body
 from mirage_cli.codegen.torch_source import torch_source
-from mirage_cli.codegen.writing import WIDTH, filled, layout_text, spelled, table_text, tuple_text, wrapped
+from mirage_cli.codegen.writing import filled, layout_text, spelled, table_text, tuple_text, wrapped
 from mirage_cli.errors import MirageError
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program, Range
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import print_mugraph
-
-INTERPRETED_MOST = 40
-"""The largest dynamic size at which an exported file checks itself in the interpreter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +82,9 @@ class _File:
         all_sizes = [v.program.sizes for v in self.variants]
         found = tuple(d for d in self.program.order if len({s[d] for s in all_sizes}) > 1)
         if hidden := [d for d in found if not any(d in t.dims for t in self.program.inputs)]:
-            raise MirageError(f"no input of {self.program.name} has the axis {hidden[0]}, so a call would not say its size")
+            raise MirageError(
+                f"no input of {self.program.name} has the axis {hidden[0]}, so a call would not say its size"
+            )
         return found
 
     @cached_property
@@ -235,7 +234,9 @@ class _File:
             "recorded": "\n".join(p.recorded() for p in self.parts),
             "kernels": tuple_text(tuple_text(k.name for k in p.graph.kernels) for p in self.parts),
             "guarded_sizes": str(guarded),
-            "guarded_strides": str([[None if None in x[i + 1 :] else _stride(x, i) for i in range(len(x))] for x in guarded]),
+            "guarded_strides": str(
+                [[None if None in x[i + 1 :] else _stride(x, i) for i in range(len(x))] for x in guarded]
+            ),
             "starts": "\n\n\n".join(self.start(i) for i in range(len(self.parts))),
             "start_names": tuple_text(f"_start{x}" for x in self.labels),
         }
@@ -245,7 +246,9 @@ class _File:
         given = ", ".join(["plan", *self.names, *(p.names[t.name] for t in p.graph.inputs)])
         by_triton = f"_by_triton({i}, ({', '.join(self.names)},), "
         body = start_body(p.graph, p.texts, p.kernels, p.names, by_triton)
-        return f'def _start{self.labels[i]}({given}):\n    """What `launch{self.labels[i]}` does, by the plan."""\n{body}'
+        return (
+            f'def _start{self.labels[i]}({given}):\n    """What `launch{self.labels[i]}` does, by the plan."""\n{body}'
+        )
 
     # -- the check
 
@@ -281,7 +284,8 @@ class _File:
             tuned = v.program.sizes[r.dim]
             for n in Range(r.dim, *self.served(i)).some(tuned):
                 found[0].append(_case(i, v.program.resized({r.dim: n}), self.differing, n == tuned))
-            for n in Range(r.dim, r.least, min(r.most, max(INTERPRETED_MOST, r.least))).some(tuned):
+            tile = max((dict(s.tiles).get(r.dim, 1) for s in v.schedule.kernels.values()), default=1)
+            for n in Range(r.dim, 1, min(r.most, 2 * tile + 3)).some(tile):
                 found[1].append(_case(i, v.program.resized({r.dim: n}), self.differing, False))
         return found
 

@@ -36,7 +36,21 @@ MARK_NOTES = {
     "rest": "up to here they hold for whole tiles",
 }
 RESERVED = HELPERS | {"tl", "triton", "range", "pid", "chunk", "step", "min", "max", "float"}
-OWN_PREFIXES = ("i_", "in_", "s_", "t_", "first_", "rows_", "begin_", "end_", "whole_", "rest_", "SIZE_", "BLOCK_", "tiles_")
+OWN_PREFIXES = (
+    "i_",
+    "in_",
+    "s_",
+    "t_",
+    "first_",
+    "rows_",
+    "begin_",
+    "end_",
+    "whole_",
+    "rest_",
+    "SIZE_",
+    "BLOCK_",
+    "tiles_",
+)
 OWN_SUFFIXES = ("_ptr", "_desc", "_next", "_scale", "_shift")
 
 

@@ -100,7 +100,7 @@ def resized_dims(
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """An axis whose size is known only when a kernel is called: `least` to `most`. Beside it stands a size to tune for."""
+    """An axis whose size is known only when a kernel is called: `least` to `most`."""
 
     dim: str
     least: int

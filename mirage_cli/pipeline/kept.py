@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from mirage_cli.codegen.export import ExportInfo, export_source
+from mirage_cli.codegen.sized import Variant, sized_source
 from mirage_cli.errors import MirageError, UnknownIdError
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
@@ -15,7 +16,7 @@ from mirage_cli.pipeline.problem import key_of, program_hash, versions
 from mirage_cli.pipeline.searching import Found, Options, Plan
 from mirage_cli.pipeline.session import Session
 from mirage_cli.store.records import Best, Key, Shown, StoredMuGraph, StoredSearch
-from mirage_cli.store.results import Result
+from mirage_cli.store.results import Kernel, Result
 from mirage_cli.store.store import Store
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.space import first_schedules
@@ -66,9 +67,17 @@ def keep_best(session: Session, program: Program, key: Key, graph: MuGraph, resu
     """Stores a result with its best kernel's source. over: the stored one that it was compared with, and replaces."""
     best = result.best
     assert best is not None, "a result without a kernel has none to keep"
-    info = ExportInfo(
-        command=session.command,
-        target=session.target.name,
+    source = export_source(program, graph, best.schedule, info_of(best, session.command, session.target.name))
+    schedule = best.schedule.to_json()
+    row = Best(mugraph_id(graph), best.status, best.us, schedule, source, result)
+    session.store.put_best(key, row, over=over)
+
+
+def info_of(best: Kernel, command: str, gpu: str) -> ExportInfo:
+    """What an exported file says of a kernel."""
+    return ExportInfo(
+        command=command,
+        target=gpu,
         versions=versions(),
         measured=best.times is not None,
         time_us=best.us,
@@ -78,10 +87,6 @@ def keep_best(session: Session, program: Program, key: Key, graph: MuGraph, resu
         eager_error=best.eager_error,
         checked=best.checked,
     )
-    source = export_source(program, graph, best.schedule, info)
-    schedule = best.schedule.to_json()
-    row = Best(mugraph_id(graph), best.status, best.us, schedule, source, result)
-    session.store.put_best(key, row, over=over)
 
 
 def claimed(store: Store, result: Result) -> Result:
@@ -122,6 +127,24 @@ def stored_search(store: Store, program: Program) -> Found | None:
     if not plans:
         return None
     return Found(tuple(plans.values()), "", 0, 0, 0, {}, (), "stored", 0.0)
+
+
+def export_all(store: Store, found: Sequence[tuple[Program, Key, Best]], command: str) -> str:
+    """One file of the best kernels of several sizes of a spec. Raises MirageError."""
+    variants: list[Variant] = []
+    for program, key, best in found:
+        graph = next((g for m in store.mugraphs(key) if m.id == best.mugraph and (g := readable_graph(m))), None)
+        if graph is None or best.result.best is None:
+            sizes = " ".join(f"{d}={n}" for d, n in program.dims)
+            raise MirageError(
+                f"the μGraph of {program.name} at {sizes} is no longer stored; search it again with --fresh"
+            )
+        info = info_of(best.result.best, command, key.gpu.removesuffix(" (predicted)"))
+        variants.append(Variant(program, graph, Schedule.from_json(best.schedule), info))
+    if len(variants) == 1 and not variants[0].program.dynamic:
+        (v,) = variants
+        return export_source(v.program, v.graph, v.schedule, v.info)
+    return sized_source(variants)
 
 
 def export_plan(found: Sequence[Shown], programs: Sequence[Program], id: str, command: str) -> tuple[Shown, str]:

@@ -58,4 +58,14 @@ def measured_problem(program: Program, seed: int) -> Problem:
     forms = [torch_source(program), torch_source(lower(program), "stepwise")]
     source = "\n\n\n".join(["import torch", *forms])
     tensors = tuple(map(spec, program.inputs)), tuple(map(spec, program.outputs))
-    return Problem(*tensors, source, seed, independent_axis(program))
+    return Problem(*tensors, source, seed, independent_axis(program), program.arguments)
+
+
+def problems_at_other_sizes(program: Program, seed: int) -> tuple[Problem, ...]:
+    """The same for some sizes of its dynamic axis that it is not tuned for."""
+    return tuple(
+        measured_problem(program.resized({r.dim: n}), seed)
+        for r in program.dynamic
+        for n in r.some(program.sizes[r.dim], seed)
+        if n != program.sizes[r.dim]
+    )

@@ -219,7 +219,9 @@ class ProgramReader:
         for d in dims:
             if d in self.dynamic:
                 hint = f"give {d} one size, and name others in `instances`"
-                raise self.fail(e, f"{d} is dynamic: its size is known only when the kernel is called, so it {why}; {hint}")
+                raise self.fail(
+                    e, f"{d} is dynamic: its size is known only when the kernel is called, so it {why}; {hint}"
+                )
 
     def type_of(self, a: Arg) -> str:
         if not isinstance(a, str):

@@ -440,42 +440,46 @@ class _Reader:
 
     def range(self, key: yaml.ScalarNode, node: yaml.MappingNode) -> int | None:
         """The largest size to tune for of a dynamic axis, or None after a message."""
-        name, ends, tune = str(key.value), dict[str, int](), list[int]()
+        name, before = str(key.value), len(self.errors)
         if self.dynamic:
             other = next(iter(self.dynamic))
             self.at(key, f"{other} is dynamic already; give {name} one size, in a spec for each of its sizes")
             return None
-        before = len(self.errors)
-        for k, v in self.entries(node):
-            if k.value in ("min", "max"):
-                ends[k.value] = self.size(v, name) or 0
-            elif k.value == "tune" and isinstance(v, yaml.SequenceNode) and v.value:
-                tune = [self.size(x, name) or 0 for x in v.value]
-            elif k.value == "tune":
-                self.at(v, "tune is a list of sizes, such as [1, 16, 256]")
-            else:
+        parts = {str(k.value): v for k, v in self.entries(node)}
+        for k, _ in self.entries(node):
+            if k.value not in RANGE:
                 self.at(k, f"no key is called {k.value}; the keys are {', '.join(RANGE)}", k.value, RANGE)
-        missing = [x for x in RANGE if x not in {k.value for k, _ in self.entries(node)}]
-        if missing:
+        if missing := [x for x in RANGE if x not in parts]:
             self.at(node, f"the key {missing[0]} is missing; a dynamic size is {RANGE_FORM}")
-        if len(self.errors) > before:
             return None
-        found = Range(name, ends["min"], ends["max"])
-        if found.least > found.most:
-            self.at(node, f"min is {found.least}, and max is {found.most}, which is less")
-        elif found.most > MAX_DYNAMIC:
-            self.at(node, f"a dynamic size is at most {MAX_DYNAMIC}, which kernels count in 32 bits")
-        values = next(v.value for k, v in self.entries(node) if k.value == "tune")
-        for x, n in zip(values, tune, strict=True):
-            if not found.least <= n <= found.most:
-                self.at(x, f"{n} is not from {found.least} to {found.most}")
-            elif tune.count(n) > 1:
-                self.at(x, f"{n} is named twice")
+        found = Range(name, self.size(parts["min"], name) or 0, self.size(parts["max"], name) or 0)
+        if found.least > found.most > 0:
+            self.at(parts["min"], f"min is {found.least}, which is more than max, {found.most}")
+        if found.most > MAX_DYNAMIC:
+            self.at(parts["max"], f"a dynamic size is at most {MAX_DYNAMIC}: kernels count it in 32 bits")
+        tune = self.tuned(parts["tune"], found)
         if len(self.errors) > before:
             return None
         self.dynamic[name] = found
         self.instances = [{name: n} for n in sorted(tune)]
         return max(tune)
+
+    def tuned(self, node: yaml.Node, range: Range) -> list[int]:
+        """The sizes to tune for."""
+        if not isinstance(node, yaml.SequenceNode) or not node.value:
+            self.at(node, "tune is a list of sizes, such as [1, 16, 256]")
+            return []
+        found: list[int] = []
+        for x in node.value:
+            n = self.size(x, range.dim)
+            if n is None:
+                continue
+            if n in found:
+                self.at(x, f"{n} is named twice")
+            elif 0 < range.least <= range.most and not range.least <= n <= range.most:
+                self.at(x, f"{n} is not from {range.least} to {range.most}")
+            found.append(n)
+        return found
 
     def read_instances(self, node: yaml.Node | None, dims: Mapping[str, int]) -> None:
         if node is None:
@@ -496,7 +500,9 @@ class _Reader:
                 if key.value not in dims:
                     self.at(key, f"no dimension is called {key.value}", key.value, dims)
                 elif key.value in self.products:
-                    self.at(key, f"the size of {key.value} is {'*'.join(self.products[key.value])}: change one of these")
+                    self.at(
+                        key, f"the size of {key.value} is {'*'.join(self.products[key.value])}: change one of these"
+                    )
                 elif (size := self.size(value, key.value)) is not None:
                     changes[key.value] = size
             self.instances.append(changes)

@@ -82,6 +82,7 @@ class Problem:
     reference_source: module text with `reference(*inputs)` in torch, returning the output or a tuple; it is run in
         float64. None where outputs are not judged.
     cut: the fields of the `yardstick.Cut` along which they are judged; None where they are judged whole.
+    arguments: the sizes that kernels take as arguments, for `make_scratch`.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -89,6 +90,7 @@ class Problem:
     reference_source: str | None = None
     seed: int = 0
     cut: tuple[tuple[int | None, ...], tuple[int, ...], int, int] | None = None
+    arguments: tuple[int, ...] = ()
 
     @property
     def elements(self) -> int:

@@ -163,7 +163,7 @@ class Setting:
             given = [module.pack(inputs) if hasattr(module, "pack") else inputs for inputs, _ in sets]
             fn = module.make(given[0])
             return lambda i: list(yardstick.as_tuple(fn(*given[i])))
-        scratch = module.make_scratch(self.device)
+        scratch = module.make_scratch(self.device, *self.problem.arguments)
         for x in scratch:
             if x.is_floating_point():
                 x.fill_(math.nan)
