@@ -159,7 +159,8 @@ def judge_kernel(session: Session, program: Program, graph: MuGraph, schedule: S
 
 
 def some_dynamic_sizes(graph: MuGraph, schedule: Schedule) -> list[dict[str, int]]:
-    """Small sizes of a dynamic axis that is cut in these tiles. A kernel is right at all of them, whatever the range."""
+    """Small sizes of a dynamic axis that is cut in these tiles; kernels are right at them also where the range has
+    larger ones alone."""
     found: list[dict[str, int]] = []
     for r in graph.dynamic:
         tile = max((dict(s.tiles).get(r.dim, 1) for s in schedule.kernels.values()), default=1)
