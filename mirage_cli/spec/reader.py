@@ -431,7 +431,7 @@ class _Reader:
         for key, value in self.entries(node):
             for x in self.products.get(str(key.value), ()):
                 if x not in sizes:
-                    self.at(value, f"no dimension is called {x or 'so'}", x, sizes)
+                    self.at(value, f"no dimension is called {x}" if x else "a product is such as h*d", x, sizes)
                 elif x in self.products or x in self.dynamic:
                     kind = "a product itself" if x in self.products else "dynamic"
                     self.at(value, f"{x} is {kind}: a size is a product of axes that have a number")
