@@ -222,12 +222,10 @@ THE_FUNCTION, THE_GRAPH = "ƒ", "ƒ_graph"
 
 
 def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: ExportInfo | None = None) -> str:
-    """The text of the file of contract section "Exported kernels"."""
-    from mirage_cli.codegen.sized import Variant, sized_source
+    """The text of the file of contract section "Exported kernels", for one size; `codegen.sized` writes others."""
     from mirage_cli.verify.numeric import independent_axis, longest_sum
 
-    if program.dynamic:
-        return sized_source([Variant(program, graph, schedule, info or ExportInfo())])
+    assert not program.dynamic, "a file of sizes that differ by call"
 
     parts = Parts(graph, schedule)
     name = program.name

@@ -61,11 +61,11 @@ def pointers(
         steps, more = strides((*_NOWHERE * first, *access[first:last], *_NOWHERE * (len(dims) - last)), shape)
         behind = tuple(a for a in dims[last:] if a in f.dynamic)
         if behind:
-            starts += [nodes.Times(more, behind, f.huge)] * bool(more)
+            starts += [nodes.Times(more, behind)] * bool(more)
         else:
             start += more
         for d, n in steps.items():
-            stride = nodes.Times(n, behind, f.huge) if behind else n
+            stride = nodes.Times(n, behind) if behind else n
             if f.kernel.split is not None and d == split_axis(f.kernel.split):
                 terms.append((nodes.ChunkNumber(), stride))
             elif f.block[d] > 1 or f.sizes[d] > 1 or d in f.dynamic:

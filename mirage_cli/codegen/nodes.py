@@ -24,11 +24,10 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """A number times the sizes of dimensions that are arguments. wide: in 64 bits."""
+    """A number times the sizes of dimensions that are arguments."""
 
     number: int
     dims: Axes
-    wide: bool
 
 
 Count: TypeAlias = int | Tiles

@@ -66,6 +66,8 @@ def plan_kernel(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mappi
     f = Frame(graph, kernel, own, sizes)
     if any(f.count(f.axes(dims)) > MAX_ELEMENTS for dims in f.dims.values()):
         raise EmitError("block too large")
+    if f.dynamic and f.huge:
+        raise EmitError("offsets beyond 32 bits")
     some = units(f.placement)
     unread = awaited(graph, kernel, schedule) if own.overlap else None
     first = graph.kernels[0].name == kernel.name

@@ -21,6 +21,7 @@ from mirage_cli.codegen.export import (
     ExportInfo,
     Parts,
     docstring,
+    export_source,
     header_rows,
     interface,
     schema,
@@ -55,6 +56,14 @@ class Variant:
     graph: MuGraph
     schedule: Schedule
     info: ExportInfo
+
+
+def any_source(*variants: Variant) -> str:
+    """The text of an exported file, for one size or several. Raises MirageError."""
+    if len(variants) > 1 or variants[0].program.dynamic:
+        return sized_source(variants)
+    (v,) = variants
+    return export_source(v.program, v.graph, v.schedule, v.info)
 
 
 def sized_source(variants: Sequence[Variant]) -> str:
@@ -282,7 +291,7 @@ class _File:
                 continue
             (r,) = v.program.dynamic
             tuned = v.program.sizes[r.dim]
-            for n in Range(r.dim, *self.served(i)).some(tuned):
+            for n in v.program.some_sizes(Range(r.dim, *self.served(i))):
                 found[0].append(_case(i, v.program.resized({r.dim: n}), self.differing, n == tuned))
             tile = max((dict(s.tiles).get(r.dim, 1) for s in v.schedule.kernels.values()), default=1)
             for n in Range(r.dim, 1, min(r.most, 2 * tile + 3)).some(tile):

@@ -358,8 +358,7 @@ def _position(
 def _stride(n: nodes.Stride) -> str:
     if isinstance(n, int):
         return str(n)
-    sizes = [f"SIZE_{d}" + ".to(tl.int64)" * n.wide for d in n.dims]
-    texts = [*sizes, *[str(n.number)] * (n.number != 1)]
+    texts = [*(f"SIZE_{d}" for d in n.dims), *[str(n.number)] * (n.number != 1)]
     return texts[0] if len(texts) == 1 else f"({' * '.join(texts)})"
 
 

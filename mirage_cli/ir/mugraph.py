@@ -124,11 +124,6 @@ class MuGraph:
     def sizes(self) -> dict[str, int]:
         return dict(self.dims)
 
-    @property
-    def most(self) -> dict[str, int]:
-        """Every axis with the largest size that it can have."""
-        return self.sizes | {r.dim: r.most for r in self.dynamic}
-
     def tensors(self) -> dict[str, Tensor]:
         """Everything in device memory by name."""
         return {t.name: t for t in (*self.inputs, *self.buffers, *self.outputs)}

@@ -19,6 +19,9 @@ DTYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int32": "i32"
 """Element types, with the short names that texts and Triton use."""
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4}
 
+MOST_JUDGED = 1 << 28
+"""Elements of all inputs and outputs at the largest size of a dynamic axis that kernels are judged at, about."""
+
 Arg = str | Number
 """An argument of an equation: the name of a value, or a number."""
 
@@ -170,6 +173,14 @@ class Program:
         """The sizes that kernels take as arguments."""
         return tuple(self.sizes[r.dim] for r in self.dynamic)
 
+    def some_sizes(self, r: Range, seed: int = 0) -> list[int]:
+        """Sizes to judge kernels at of a dynamic axis, or of a part of its range, as far as tensors fit in memory."""
+        tensors = (*self.inputs, *self.outputs)
+        most = r.most
+        while most // 2 >= r.least and sum(_elements(t, self.sizes | {r.dim: most}) for t in tensors) > MOST_JUDGED:
+            most //= 2
+        return Range(r.dim, r.least, most).some(self.sizes[r.dim], seed)
+
     def resized(self, sizes: Mapping[str, int]) -> Program:
         """The same equations at other sizes; numbers that the spec computed from sizes stay as they were."""
         return replace(self, dims=resized_dims(self.dims, self.merged, sizes))
@@ -210,6 +221,10 @@ class Program:
         lines = [f"program {self.name}", "dims " + dims_text(self.dims, self.merged), *dynamic_lines(self.dynamic)]
         lines += [f"input {t}" for t in self.inputs] + [f"  {e}" for e in self.eqns]
         return "\n".join(lines + [f"output {t}" for t in self.outputs]) + "\n"
+
+
+def _elements(t: Tensor, sizes: Mapping[str, int]) -> int:
+    return math.prod(sizes[d] for d in t.dims)
 
 
 def tensor_type(t: Tensor) -> Type:

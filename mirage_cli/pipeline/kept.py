@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from mirage_cli.codegen.export import ExportInfo, export_source
-from mirage_cli.codegen.sized import Variant, sized_source
+from mirage_cli.codegen.export import ExportInfo
+from mirage_cli.codegen.sized import Variant, any_source
 from mirage_cli.errors import MirageError, UnknownIdError
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
@@ -67,7 +67,8 @@ def keep_best(session: Session, program: Program, key: Key, graph: MuGraph, resu
     """Stores a result with its best kernel's source. over: the stored one that it was compared with, and replaces."""
     best = result.best
     assert best is not None, "a result without a kernel has none to keep"
-    source = export_source(program, graph, best.schedule, info_of(best, session.command, session.target.name))
+    info = info_of(best, session.command, session.target.name)
+    source = any_source(Variant(program, graph, best.schedule, info))
     schedule = best.schedule.to_json()
     row = Best(mugraph_id(graph), best.status, best.us, schedule, source, result)
     session.store.put_best(key, row, over=over)
@@ -141,10 +142,7 @@ def export_all(store: Store, found: Sequence[tuple[Program, Key, Best]], command
             )
         info = info_of(best.result.best, command, key.gpu.removesuffix(" (predicted)"))
         variants.append(Variant(program, graph, Schedule.from_json(best.schedule), info))
-    if len(variants) == 1 and not variants[0].program.dynamic:
-        (v,) = variants
-        return export_source(v.program, v.graph, v.schedule, v.info)
-    return sized_source(variants)
+    return any_source(*variants)
 
 
 def export_plan(found: Sequence[Shown], programs: Sequence[Program], id: str, command: str) -> tuple[Shown, str]:
@@ -159,8 +157,8 @@ def export_plan(found: Sequence[Shown], programs: Sequence[Program], id: str, co
         info = ExportInfo(command=command, target=s.key.gpu, versions=versions(), measured=bool(timed))
         if timed:
             best = min(timed, key=lambda m: m.median_us or 0.0)
-            return s, export_source(program, graph, Schedule.from_json(best.schedule), info)
+            return s, any_source(Variant(program, graph, Schedule.from_json(best.schedule), info))
         schedules = first_schedules(graph, find_target(s.key.gpu.split()[0]), 1)
         if schedules:
-            return s, export_source(program, graph, schedules[0], info)
+            return s, any_source(Variant(program, graph, schedules[0], info))
     raise MirageError(f"no μGraph of this spec is stored under {id}; `mirage cache list` says what is")

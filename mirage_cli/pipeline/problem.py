@@ -66,6 +66,6 @@ def problems_at_other_sizes(program: Program, seed: int) -> tuple[Problem, ...]:
     return tuple(
         measured_problem(program.resized({r.dim: n}), seed)
         for r in program.dynamic
-        for n in r.some(program.sizes[r.dim], seed)
+        for n in program.some_sizes(r, seed)
         if n != program.sizes[r.dim]
     )

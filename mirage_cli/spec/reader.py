@@ -33,7 +33,7 @@ IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}\Z")
 FLOATS = ("float16", "bfloat16", "float32")
 RANGE = ("min", "max", "tune")
 RANGE_FORM = "{min: 1, max: 8192, tune: [1, 16, 256, 4096]}"
-MAX_DYNAMIC = 1 << 30
+MAX_DYNAMIC, MAX_OFFSET = 1 << 30, 1 << 31
 KERNEL_INTERFACE = ("launch", "make_scratch")
 """Functions that every kernel's file defines besides the spec's own (`judge`, and the tuner, call them)."""
 
@@ -310,6 +310,11 @@ class _Reader:
             raise SpecError(self.errors)
         if none := [d for d in self.dynamic if not any(d in t.dims for t in inputs.values())]:
             self.at(parts["dims"], f"no input has the dynamic axis {none[0]}, so a call would not say its size")
+        most = sizes | {r.dim: r.most for r in self.dynamic.values()}
+        for t in (*inputs.values(), *outputs.values()) if self.dynamic else ():
+            if (n := math.prod(most[d] for d in t.dims)) >= MAX_OFFSET:
+                far = f"{t.name} has {n} elements at the largest dynamic size"
+                self.at(parts["dims"], f"{far}: kernels count less than 2 ** 31 of them, so take a smaller max")
         reader = ProgramReader(inputs.values(), sizes, self.report_program, self.dynamic)
         broken = {k.value for k, _ in self.entries(parts["inputs"])} - set(inputs)
         reader.names |= dict.fromkeys(broken)
@@ -452,12 +457,13 @@ class _Reader:
         if missing := [x for x in RANGE if x not in parts]:
             self.at(node, f"the key {missing[0]} is missing; a dynamic size is {RANGE_FORM}")
             return None
-        found = Range(name, self.size(parts["min"], name) or 0, self.size(parts["max"], name) or 0)
+        least, most, sizes = (parts[x] for x in RANGE)
+        found = Range(name, self.size(least, name) or 0, self.size(most, name) or 0)
         if found.least > found.most > 0:
-            self.at(parts["min"], f"min is {found.least}, which is more than max, {found.most}")
+            self.at(least, f"min is {found.least}, which is more than max, {found.most}")
         if found.most > MAX_DYNAMIC:
-            self.at(parts["max"], f"a dynamic size is at most {MAX_DYNAMIC}: kernels count it in 32 bits")
-        tune = self.tuned(parts["tune"], found)
+            self.at(most, f"a dynamic size is at most {MAX_DYNAMIC}: kernels count it in 32 bits")
+        tune = self.tuned(sizes, found)
         if len(self.errors) > before:
             return None
         self.dynamic[name] = found

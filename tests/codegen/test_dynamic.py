@@ -20,10 +20,10 @@ import triton
 
 from mirage_cli.codegen import nodes, plan
 from mirage_cli.codegen.check import PlanError, check
-from mirage_cli.codegen.export import ExportInfo, export_source, kernels_source, load_export
+from mirage_cli.codegen.export import ExportInfo, kernels_source, load_export
 from mirage_cli.codegen.planner import plan_kernel
 from mirage_cli.codegen.selfcheck import cpu_time
-from mirage_cli.codegen.sized import Variant, sized_source
+from mirage_cli.codegen.sized import Variant, any_source, sized_source
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.errors import MirageError
 from mirage_cli.ir.derived import lower
@@ -236,7 +236,7 @@ def test_plans_start_kernels_on_the_grid_and_scratch_of_the_size(driver: StubDri
 
 def test_the_known_way_takes_nothing_that_does_not_fit(driver: StubDriver) -> None:
     program, graph = dynamic_chain(1)
-    module: Any = stubbed(export_source(program, graph, schedule_of(graph)))
+    module: Any = stubbed(any_source(Variant(program, graph, schedule_of(graph), ExportInfo())))
     x, w = inputs_of(program.resized({"m": 8}))
     for _ in range(2):
         module.stubbed(x, w)
@@ -255,8 +255,8 @@ def test_a_plan_costs_little_more_than_that_of_one_size(driver: StubDriver) -> N
     program, graph = dynamic_chain(2)
     times: dict[str, list[float]] = {"fixed": [], "dynamic": []}
     modules: dict[str, Any] = {
-        "fixed": stubbed(export_source(fixed_program, fixed_graph, schedule_of(fixed_graph))),
-        "dynamic": stubbed(export_source(program, graph, schedule_of(graph))),
+        "fixed": stubbed(any_source(Variant(fixed_program, fixed_graph, schedule_of(fixed_graph), ExportInfo()))),
+        "dynamic": stubbed(any_source(Variant(program, graph, schedule_of(graph), ExportInfo()))),
     }
     inputs = inputs_of(program)
     for _ in range(3):
