@@ -89,12 +89,13 @@ class _File:
         if self.program.dynamic:
             return tuple(r.dim for r in self.program.dynamic)
         all_sizes = [v.program.sizes for v in self.variants]
-        found = tuple(d for d in self.program.order if len({s[d] for s in all_sizes}) > 1)
-        if hidden := [d for d in found if not any(d in t.dims for t in self.program.inputs)]:
-            raise MirageError(
-                f"no input of {self.program.name} has the axis {hidden[0]}, so a call would not say its size"
-            )
-        return found
+        found = [d for d in self.program.order if len({s[d] for s in all_sizes}) > 1]
+        shown = tuple(d for d in found if any(d in t.dims for t in self.program.inputs))
+        told_apart = len({tuple(s[d] for d in shown) for s in all_sizes}) == len(all_sizes)
+        for d in found:
+            if d not in shown and (not told_apart or any(d in t.dims for t in self.program.outputs)):
+                raise MirageError(f"no input of {self.program.name} has the axis {d}, so a call would not say its size")
+        return shown
 
     @cached_property
     def names(self) -> list[str]:

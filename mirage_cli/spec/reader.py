@@ -352,12 +352,13 @@ class _Reader:
 
     def resized(self, node: yaml.Node, dims: Mapping[str, int]) -> Mapping[str, int]:
         """The changes to the sizes, checked."""
+        found = self.multiplied({**dims, **self.changes})
         for d, n in self.changes.items():
             if d not in dims:
                 self.at(node, f"no dimension is called {d}", d, dims)
             elif not 1 <= n <= MAX_SIZE:
                 self.at(node, f"the size of {d} is a positive integer up to {MAX_SIZE}, not {n}")
-            elif d in self.products:
+            elif d in self.products and n != found[d]:
                 self.at(node, f"the size of {d} is {'*'.join(self.products[d])}: change one of these")
             elif (r := self.dynamic.get(d)) is not None and not r.least <= n <= r.most:
                 self.at(node, f"the size of {d} is {r.least} to {r.most}, not {n}")

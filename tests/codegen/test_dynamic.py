@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,7 @@ import torch
 import triton
 
 from mirage_cli.codegen import nodes, plan
+from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.codegen.check import PlanError, check
 from mirage_cli.codegen.export import ExportInfo, kernels_source, load_export
 from mirage_cli.codegen.planner import plan_kernel
@@ -30,7 +31,7 @@ from mirage_cli.ir.derived import lower
 from mirage_cli.ir.merge import merge_axes
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program, Range
-from mirage_cli.ir.schedule import Schedule
+from mirage_cli.ir.schedule import Before, Schedule, Tiles
 from mirage_cli.ir.text import canonical_text, mugraph_id, parse_mugraph
 from mirage_cli.search.generator import Candidate, search
 from mirage_cli.spec.reader import parse_spec
@@ -126,6 +127,51 @@ def test_every_kernel_is_right_in_the_whole_range(name: str, interpreter: Interp
         source = kernels_source(c.graph, c.schedule)
         for m in (1, 33):
             assert interpreter.judge(program.resized({"m": m}), source, 0, True).ok, m
+
+
+DECODE = """
+name: decode
+dims: {m: {min: 1, max: 90, tune: [2]}, k: 1024, n: 64}
+inputs: {X: [k, m], W: {dims: [k, n], scale: 0.05}}
+program: O = silu(dot(X, W, k))
+outputs: {O: [n, m]}
+"""
+CHOICES: Mapping[str, Mapping[str, Any]] = {
+    "as it is": {},
+    "grouped": {"group": 2},
+    "fetching": {"overlap": True, "before": Before.PREFETCH, "ahead": Tiles(2)},
+    "by descriptors": {"descriptors": True, "stream": True},
+    "one row": {"m": 1},
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_schedules_are_right_at_other_sizes(
+    name: str, interpreter: Interpreter, farm: Callable[[int], CompileFarm]
+) -> None:
+    """Chunks of a split axis, groups of tiles, prefetches: their counts and strides follow from the size."""
+    (program,) = parse_spec(DECODE).programs()
+    candidates = search(lower(merge_axes(program)), find_target("h200")).candidates
+    graph, schedule = next((c.graph, c.schedule) for c in candidates if any(k.split for k in c.graph.kernels))
+    choice = dict(CHOICES[name])
+    rows = choice.pop("m", 16)
+    kernels = {
+        n: replace(s, tiles=tuple((d, rows if d == "m" else min(t, 32)) for d, t in s.tiles), **choice)
+        for n, s in schedule.kernels.items()
+    }
+    source = kernels_source(graph, Schedule(kernels))
+    for m in (1, 3) if rows == 1 else (1, 33):
+        judged = interpreter.judge(program.resized({"m": m}), source, 0, True)
+        assert judged.ok, judged.problem
+    assert len(compiled_keys(program, source, (1, 16, 33), farm)) == 1
+
+
+def test_offsets_beyond_32_bits_are_refused() -> None:
+    """Of a buffer: of inputs and outputs, the spec is."""
+    _, c = found("lora")[1]
+    large = replace(c.graph, dynamic=(Range("m", 1, 1 << 26),))
+    with pytest.raises(EmitError, match="offsets beyond 32 bits"):
+        kernels_source(large, c.schedule)
 
 
 def test_kernels_take_the_size_and_no_kernel_has_it() -> None:
@@ -305,21 +351,30 @@ def test_sizes_that_no_input_shows_cannot_share_a_file() -> None:
 # -- compilation
 
 
+def compiled_keys(
+    program: Program, source: str, sizes: Sequence[int], farm: Callable[[int], CompileFarm]
+) -> set[tuple[str, ...]]:
+    """What a text compiles to for sm_90 at these sizes of m."""
+    found: set[tuple[str, ...]] = set()
+    for m in sizes:
+        at = program.resized({"m": m})
+        inputs, outputs = (
+            tuple(TensorSpec(t.name, tuple(at.sizes[d] for d in t.dims), t.dtype) for t in some)
+            for some in (at.inputs, at.outputs)
+        )
+        ((_, kernels),) = farm(90).compile_all([Job("dynamic", source, timeout_s=60)], inputs, outputs)
+        assert isinstance(kernels, tuple), kernels
+        assert all(isinstance(k, KernelResources) and k.spill_bytes == 0 for k in kernels)
+        found.add(tuple(k.cache_key for k in kernels))
+    return found
+
+
 def test_one_compilation_serves_all_sizes(farm: Callable[[int], CompileFarm]) -> None:
     for program, c in found("lora"):
-        job = Job("lora", kernels_source(c.graph, c.schedule), timeout_s=60)
-        keys: set[tuple[str, ...]] = set()
-        for m in (1, 2, 15, 16, 17, 64, 90):
-            sizes = program.sizes | {"m": m}
-            inputs, outputs = (
-                tuple(TensorSpec(t.name, tuple(sizes[d] for d in t.dims), t.dtype) for t in some)
-                for some in (program.inputs, program.outputs)
-            )
-            ((_, kernels),) = farm(90).compile_all([job], inputs, outputs)
-            assert isinstance(kernels, tuple), kernels
-            assert all(isinstance(k, KernelResources) and k.spill_bytes == 0 for k in kernels)
-            keys.add(tuple(k.cache_key for k in kernels))
-        assert len(keys) == 1
+        source = kernels_source(c.graph, c.schedule)
+        assert len(compiled_keys(program, source, (1, 2, 15, 16, 17, 64, 90), farm)) == 1
+        specialized = source.replace('(do_not_specialize=["SIZE_m"])', "")
+        assert len(compiled_keys(program, specialized, (1, 15, 16), farm)) > 1
 
 
 # -- texts and nets
