@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import inspect
 import threading
@@ -11,6 +12,8 @@ from typing import Any, NamedTuple  # Any: Triton's kernels and launches, which 
 
 import torch
 import triton
+
+from mirage_cli.codegen.overlap import releasing_kernels, starts_early
 
 # How Triton 3.6 and 3.7 start a kernel that is compiled (`CompiledKernel.__getitem__`), without blanks.
 CONVENTION = (
@@ -29,6 +32,7 @@ ALIGNMENT_BYTES = 16  # Triton compiles differently for addresses that are multi
 KEPT_STREAMS = 64  # of one plan
 LIBRARY: Any = triton
 RUNTIME = LIBRARY.knobs.runtime
+is_capturing = torch.cuda.is_current_stream_capturing
 
 
 class Memory(NamedTuple):
@@ -60,13 +64,16 @@ def memory_of_tensors() -> Memory:
 
 class Step(NamedTuple):
     """A kernel that Triton has compiled. run: what Triton starts it by. grid: None where it is the first argument.
-    expand: its arguments, of addresses."""
+    expand: its arguments, of addresses. patient: whether it starts early only behind a kernel that releases it early,
+    where that is known.
+    """
 
     run: Callable[..., Any]
     grid: int | None
     function: Any
     metadata: Any
     expand: Callable[[Sequence[int]], Sequence[Any]] | None
+    patient: bool = False
 
 
 class Plan:
@@ -81,12 +88,18 @@ class Plan:
         self.device = device
         self.known: tuple[Callable[..., bool], bool] = (lambda *_: False), False
         self.steps = [k.step(*noted[k]) if isinstance(k, RecordedKernel) else k for k in kernels]
-        self.bound: dict[int, list[Callable[..., Any]]] = {}  # by stream
+        self.bound: dict[int, list[Callable[..., Any]]] = {}  # by stream, for calls that no CUDA graph captures
+        steps = (x for x in self.steps if isinstance(x, Step))
+        releasing_kernels().update(x.function for x in steps if getattr(x.run, "launch_pdl", False))
         driver: Any = triton.runtime.driver.active
         self.current_stream: Callable[[int], int] = driver.get_current_stream
 
     def bind(self, stream: int) -> list[Callable[..., Any]]:
         """What makes each of the launches on this stream: of addresses, or of tensors where a library is called."""
+        if is_capturing():
+            return [
+                x if not isinstance(x, Step) else (captured if x.patient else on_stream)(x, stream) for x in self.steps
+            ]
         if len(self.bound) >= KEPT_STREAMS:
             self.bound.clear()
         self.bound[stream] = made = [on_stream(x, stream) if isinstance(x, Step) else x for x in self.steps]
@@ -130,9 +143,9 @@ class UnknownLaunchError(Exception):
 class RecordedKernel:
     """A kernel of Triton whose launches can be planned."""
 
-    def __init__(self, kernel: Any, sized: bool = False) -> None:
+    def __init__(self, kernel: Any, patient: bool = False, sized: bool = False) -> None:
         """sized: whether its grid follows from sizes that differ by call."""
-        self.kernel, self.sized = kernel, sized
+        self.kernel, self.patient, self.sized = kernel, patient, sized
 
     def __getitem__(self, grid: tuple[int]) -> Any:
         return functools.partial(self.launch, grid)
@@ -146,7 +159,8 @@ class RecordedKernel:
         """This launch. Raises UnknownLaunchError."""
         if not starts_as_known(type(compiled)):
             raise UnknownLaunchError
-        return Step(compiled.run, None if self.sized else grid[0], compiled.function, compiled.packed_metadata, None)
+        first = None if self.sized else grid[0]
+        return Step(compiled.run, first, compiled.function, compiled.packed_metadata, None, self.patient)
 
 
 def on_stream(step: Step, stream: int) -> Callable[..., Any]:
@@ -186,6 +200,14 @@ def on_any_grid(step: Step, stream: int) -> Callable[..., Any]:
     if expand is None:
         return lambda grid, *args: start(grid, *before, *args)
     return lambda grid, *args: start(grid, *before, *expand(args))
+
+
+def captured(step: Step, stream: int) -> Callable[..., Any]:
+    """As `on_stream`, in a CUDA graph: started early only behind a kernel that releases it early."""
+    run: Any = copy.copy(step.run)
+    run.launch_pdl = False
+    early, late = (on_stream(x, stream) for x in (step, step._replace(run=run)))
+    return lambda *args: (early if starts_early(stream) else late)(*args)
 
 
 def launches_are_watched() -> bool:

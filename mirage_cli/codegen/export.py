@@ -132,9 +132,10 @@ class Parts:
             k.name: emit_kernel(graph, k, schedule, self.sizes) for k in graph.kernels if k.kind == "generated"
         }
         self.texts = size_texts(self.sizes, graph.dynamic)
+        self.patient = [name for name in self.kernels if schedule.kernels[name].patient]
         self.libraries = len(self.kernels) < len(graph.kernels)
         self.descriptors = any(k.descriptors for k in self.kernels.values())
-        taken = {"torch", "triton", "tl", "inputs", "outputs", "scratch", "make_scratch", "launch"}
+        taken = {"torch", "triton", "tl", "inputs", "outputs", "scratch", "make_scratch", "launch", "PATIENT"}
         taken |= HELPERS | USED | {k.name for k in graph.kernels} | {f"SIZE_{r.dim}" for r in graph.dynamic}
         self.names = spelled(graph.tensors(), taken.__contains__)
 
@@ -163,7 +164,7 @@ class Parts:
         if helpers:
             kernels = [INTERPRETED, *helpers, *kernels]
         kernels = [*own, *kernels]
-        return [*kernels, self.scratch(), self.launch()]
+        return [*kernels, *([] if self.label else patience(self.patient)), self.scratch(), self.launch()]
 
     def kernel(self, k: Kernel) -> str:
         if k.name in self.kernels:
@@ -172,9 +173,11 @@ class Parts:
 
     def recorded(self) -> str:
         """What makes every kernel of Triton's one whose launches can be planned."""
+        made = {name: f"Recorded{'Box' * bool(k.descriptors)}Kernel" for name, k in self.kernels.items()}
         return "\n".join(
-            f"{name} = Recorded{'Box' * bool(k.descriptors)}Kernel({name}{', True' * bool(k.sizes)})"
-            for name, k in self.kernels.items()
+            f"{name} = {kind}({name}{', patient=True' * (name in self.patient)}"
+            f"{', sized=True' * bool(self.kernels[name].sizes)})"
+            for name, kind in made.items()
         )
 
     def scratch(self) -> str:
@@ -213,6 +216,12 @@ class Parts:
 
     def descriptor(self, d: Descriptor) -> str:
         return f"descriptor({self.names[d.buffer]}, {[*d.shape]}, {[*d.strides]}, {[*d.box]})"
+
+
+def patience(kernels: Sequence[str]) -> list[str]:
+    """What says which kernels start early only behind some; nothing where none does."""
+    names = tuple_text(f'"{name}"' for name in kernels)
+    return [f"PATIENT = {names}  # start early only behind kernels that let the next one start"] * bool(kernels)
 
 
 # -- the exported file
@@ -276,7 +285,7 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         "recorded": parts.recorded(),
         "kernels": tuple_text(k.name for k in graph.kernels),
         "names": ", ".join(parts.names[t.name] for t in graph.inputs),
-        "start": start_body(graph, parts.texts, parts.kernels, parts.names),
+        "start": start_body(graph, parts.texts, parts.kernels, parts.names, bool(parts.patient)),
     }
     blocks += [plans.body, filled(PLANNED, mapping)]
     body = "\n\n\n".join([front, *blocks, filled(SELF_CHECK, mapping | selfcheck)]) + "\n"

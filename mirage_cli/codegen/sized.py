@@ -24,6 +24,7 @@ from mirage_cli.codegen.export import (
     export_source,
     header_rows,
     interface,
+    patience,
     schema,
 )
 from mirage_cli.codegen.exported_text import BUILTIN, CAPTURE
@@ -193,6 +194,7 @@ class _File:
             "\n".join(f"# {x}".rstrip() for x in print_mugraph(p.graph).splitlines()) for p in self.parts
         )
         front = "\n\n".join(["from __future__ import annotations", imports, comments])
+        blocks += patience([name for p in self.parts for name in p.patient])
         blocks += [filled(PUBLIC_SIZED, mapping), *([filled(BUILTIN, mapping)] if builtin else [])]
         blocks += [plans.body, filled(PLANNED_SIZED, mapping), filled(SELF_CHECK_SIZED, mapping | self.check())]
         body = "\n\n\n".join([front, *blocks]) + "\n"
@@ -255,7 +257,7 @@ class _File:
         p = self.parts[i]
         given = ", ".join(["plan", *self.names, *(p.names[t.name] for t in p.graph.inputs)])
         by_triton = f"_by_triton({i}, ({', '.join(self.names)},), "
-        body = start_body(p.graph, p.texts, p.kernels, p.names, by_triton)
+        body = start_body(p.graph, p.texts, p.kernels, p.names, bool(p.patient), by_triton)
         return (
             f'def _start{self.labels[i]}({given}):\n    """What `launch{self.labels[i]}` does, by the plan."""\n{body}'
         )

@@ -16,7 +16,8 @@ from mirage_cli.ir.program import DTYPE_BYTES, Tensor
 SCRATCH_BYTES = 256  # where each scratch buffer starts in memory that they share: at a multiple of it
 NAMES_A_LINE = 8
 USED = frozenset(
-    {"plan", "stream", "empty", "allocate", "free", "joined", "torch", "ALIGNMENT_BYTES", "launches_are_watched"}
+    {"plan", "stream", "empty", "allocate", "free", "joined", "torch"}
+    | {"ALIGNMENT_BYTES", "is_capturing", "launches_are_watched"}
     | {"_by_triton", "_is_deterministic", "_FILLED", "_FRESH"}
 )
 """Names that the function uses besides those of tensors and kernels."""
@@ -27,14 +28,16 @@ def start_body(
     sizes: Mapping[str, int | str],
     kernels: Mapping[str, KernelSource],
     names: Mapping[str, str],
+    patient: bool = False,
     by_triton: str = "_by_triton(",
 ) -> str:
     """The lines of `_start(plan, *inputs)`. It returns what the public function does.
 
     sizes: of all axes, or the names of what holds them. kernels: Triton's, which take addresses; libraries' take
-    tensors. names: of the tensors in the text. by_triton: the call that has Triton launch, up to the inputs.
+    tensors. names: of the tensors in the text. patient: whether a kernel is launched in another way while a CUDA graph
+    is captured. by_triton: the call that has Triton launch, up to the inputs.
     """
-    start = _Start(graph, sizes, kernels, names, by_triton)
+    start = _Start(graph, sizes, kernels, names, patient, by_triton)
     outputs = ", ".join(names[t.name] for t in graph.outputs)
     result = outputs if len(graph.outputs) == 1 else f"({outputs})"
     lines = [*start.checks(), *start.tensors(), *start.launches(), f"return {result}"]
@@ -54,9 +57,11 @@ class _Start:
         sizes: Mapping[str, int | str],
         kernels: Mapping[str, KernelSource],
         names: Mapping[str, str],
+        patient: bool,
         by_triton: str,
     ) -> None:
         self.graph, self.sizes, self.kernels, self.names, self.by_triton = graph, sizes, kernels, names, by_triton
+        self.bound = "not is_capturing() and plan.bound.get(stream)" if patient else "plan.bound.get(stream)"
         libraries = [k for k in graph.kernels if k.name not in kernels]
         self.arguments = {
             k.name: _pointers(kernels[k.name]) if k.name in kernels else buffers_of(k) for k in graph.kernels
@@ -94,7 +99,7 @@ class _Start:
     def launches(self) -> list[str]:
         """All kernels, on scratch memory of their own."""
         called = ", ".join(self.arguments) + "," * (len(self.arguments) == 1)
-        lines = [f"{called} = plan.bound.get(stream) or plan.bind(stream)"]
+        lines = [f"{called} = {self.bound} or plan.bind(stream)"]
         for name, buffers in self.arguments.items():
             passed = [(self.at if name in self.kernels else self.names)[b] for b in buffers]
             if name in self.kernels and (sizes := self.kernels[name].sizes):
