@@ -59,11 +59,10 @@ class Variant:
     info: ExportInfo
 
 
-def any_source(*variants: Variant) -> str:
+def any_source(v: Variant, *others: Variant) -> str:
     """The text of an exported file, for one size or several. Raises MirageError."""
-    if len(variants) > 1 or variants[0].program.dynamic:
-        return sized_source(variants)
-    (v,) = variants
+    if others or v.program.dynamic:
+        return sized_source((v, *others))
     return export_source(v.program, v.graph, v.schedule, v.info)
 
 
