@@ -114,7 +114,8 @@ def _descriptor(
     tensor = graph.tensors()[x.buffer]
     if any(r.dim in x.dims for r in graph.dynamic):  # the descriptor would be another for each size
         return None
-    if x.buffer in {t.name for t in graph.outputs} or any(d not in block for d in x.dims) or _leaves(tensor, x, sizes):
+    stored = x.buffer in {t.name for t in graph.outputs} | graph.changed
+    if stored or any(d not in block for d in x.dims) or _leaves(tensor, x, sizes):
         return None
     element = DTYPE_BYTES[tensor.dtype]
     stride, start = strides(x.access, [sizes[a] for a in tensor.dims])

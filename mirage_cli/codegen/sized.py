@@ -69,6 +69,8 @@ def any_source(v: Variant, *others: Variant) -> str:
 def sized_source(variants: Sequence[Variant]) -> str:
     """The text of a file for the sizes of all variants, of one spec. Raises MirageError where a call's inputs would not
     say which size it is."""
+    if changing := [v.program.name for v in variants if v.program.parts]:
+        raise MirageError(f"{changing[0]} writes parts of tensors by indices: export each of its sizes by itself")
     return _File(sorted(variants, key=lambda v: v.program.dims)).text()
 
 

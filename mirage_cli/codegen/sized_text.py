@@ -257,7 +257,7 @@ def _check_this_file():
 
             print(", ".join(f"{name}={size}" for name, size in zip(_SIZE_NAMES, sizes)) + f", kernels {which}")
             for ok, line in check(
-                run, eager, stepwise, shapes, dtypes, scales, contracted, @precision@, @tolerance@, device, cut
+                run, eager, stepwise, shapes, dtypes, scales, contracted, @precision@, @tolerance@, device, cut, None
             ):
                 print(line)
                 passed = passed and ok

@@ -1,4 +1,5 @@
-"""Accesses: where in a stored tensor a value lies. For each axis of the tensor an index, which is affine in axes.
+"""Accesses: where in a stored tensor a value lies that is read or written. For each axis of the tensor an index, which
+is affine in axes.
 
     X[m, h*64 + d]      the axis k of X as two
     QKV[m, n + 4096]    a slice
@@ -7,13 +8,13 @@
 
 An index has one normal form, which prints as it is read. Tensors are row-major, so what an access reads of one is a
 strided view: `strides` gives the elements between neighbours along each axis, and where the view begins. What lies
-outside of the tensor reads as 0.
+outside of the tensor reads as 0. What is written by an access lies inside, and no element twice.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -25,6 +26,8 @@ FARTHEST = 1 << 30
 """How far from the start of an axis an index may come: kernels count positions in 32 bits, past the last tile too."""
 READ = 2
 """Positions of an axis that an index reads at reduced sizes, at least."""
+MAX_GUESSES = 10_000
+"""Numbers of steps that are tried to tell whether two indices meet."""
 _TERM = re.compile(r"\s*(-?)\s*(?:(?:(\d+) ?\* ?)?([^\W\d]\w*)(?: ?\* ?(\d+))?|(\d+))\s*")
 
 
@@ -172,7 +175,7 @@ def elements_read(dims: Sequence[str], accesses: Iterable[Access], sizes: Mappin
     an axis, the sum."""
     counted: list[tuple[int, Access]] = []
     for x in sorted(set(accesses), key=lambda x: -_elements(dims, x, sizes)):
-        if all(_apart(x, y, sizes) for _, y in counted):
+        if all(apart(x, y, sizes) for _, y in counted):
             counted.append((_elements(dims, x, sizes), x))
     return sum(n for n, _ in counted)
 
@@ -197,9 +200,55 @@ def _positions(i: Index, size: int, sizes: Mapping[str, int]) -> int:
     return reach - before - behind
 
 
-def _apart(x: Access, y: Access, sizes: Mapping[str, int]) -> bool:
-    ends = [(i.bounds(sizes), j.bounds(sizes)) for i, j in zip(x, y, strict=True)]
-    return any(a[1] < b[0] or b[1] < a[0] for a, b in ends)
+def apart(x: Access, y: Access, sizes: Mapping[str, int]) -> bool:
+    """Whether no element of a tensor lies in both accesses, as far as can be told: they never meet along some axis."""
+    return not all(_meet(i, j, sizes) for i, j in zip(x, y, strict=True))
+
+
+def _meet(i: Index, j: Index, sizes: Mapping[str, int]) -> bool:
+    """Whether two indices may have one position in common, each with axes of its own."""
+    steps: dict[int, int] = {}
+    for d, c in (*i.terms, *j.terms):
+        steps[abs(c)] = steps.get(abs(c), 0) + sizes[d] - 1
+    (low, _), (_, high) = i.bounds(sizes), j.bounds(sizes)
+    return _reaches(high - low, sorted(steps.items()), [MAX_GUESSES])
+
+
+def _reaches(target: int, steps: Sequence[tuple[int, int]], guesses: list[int]) -> bool:
+    """Whether the target is a sum of these steps, each taken up to so many times; true where that is not known.
+
+    steps: the shortest first. guesses: how many numbers of steps may still be tried.
+    """
+    if not steps:
+        return target == 0
+    *shorter, (step, most) = steps
+    rest = sum(c * n for c, n in shorter)
+    for n in range(max(0, -((rest - target) // step)), min(most, target // step) + 1):
+        guesses[0] -= 1
+        if guesses[0] < 0 or _reaches(target - n * step, shorter, guesses):
+            return True
+    return False
+
+
+def is_injective(access: Access, sizes: Mapping[str, int]) -> bool:
+    """Whether an access gives each of its elements once, as far as can be told: some order of its indices names all
+    axes, each index with steps that its shorter steps do not reach."""
+    known: set[str] = set()
+    left = list(access)
+    while found := next((i for i in left if _tells(i, known, sizes)), None):
+        left.remove(found)
+        known |= {*found.dims}
+    return known >= {*dims_of(access)}
+
+
+def _tells(i: Index, known: Collection[str], sizes: Mapping[str, int]) -> bool:
+    """Whether the position tells those axes of an index that are not known."""
+    reach = 0
+    for d, c in reversed([t for t in i.terms if t[0] not in known and sizes[t[0]] > 1]):
+        if abs(c) <= reach:
+            return False
+        reach += abs(c) * (sizes[d] - 1)
+    return True
 
 
 def large_enough(

@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import pairwise
 from math import prod
 
+from mirage_cli.ir.access import dims_of
 from mirage_cli.ir.derived import DERIVED, derived_equation
 from mirage_cli.ir.mugraph import split_axis
 from mirage_cli.ir.ops import OPS
@@ -48,6 +49,8 @@ def merged_by(program: Program, merged: Merged) -> Program:
         if d in axis_of and d == parts_of[axis_of[d]][-1]:
             dims.append((axis_of[d], prod(sizes[p] for p in parts_of[axis_of[d]])))
     inputs, outputs = (tuple(_merged_tensor(t, parts_of) for t in ts) for ts in (program.inputs, program.outputs))
+    if pinned := [a for a in _stored_along(program) if a in axis_of]:
+        raise ValueError(f"a part of an output along {pinned[0]}, which is merged into {axis_of[pinned[0]]}")
     b = Builder(inputs, (d for d, _ in dims))
     for e in program.eqns:
         axes = e.axes
@@ -84,7 +87,7 @@ def _together(axes: tuple[str, ...], parts_of: Mapping[str, tuple[str, ...]], wh
 def _runs(program: Program) -> list[tuple[str, ...]]:
     """The longest runs of axes that are one, of two or more."""
     tensors = (*program.inputs, *program.outputs)
-    pinned = {a for e in program.eqns if e.op in ("index", "rename") for a in e.acts_on}
+    pinned = {a for e in program.eqns if e.op in ("index", "rename") for a in e.acts_on} | _stored_along(program)
     pinned |= {r.dim for r in program.dynamic}
     groups: list[Collection[str]] = [t.dims for t in tensors]
     for e in program.eqns:
@@ -105,6 +108,11 @@ def _runs(program: Program) -> list[tuple[str, ...]]:
         if a not in follower.values():
             runs += _of_length(a, follower, program.sizes)
     return [r for r in runs if len(r) > 1]
+
+
+def _stored_along(program: Program) -> set[str]:
+    """The axes of tensors that have parts, and of the parts."""
+    return {a for p in program.parts for a in (*p.tensor.dims, *dims_of(p.access))}
 
 
 def _of_length(a: str, follower: Mapping[str, str], sizes: Mapping[str, int]) -> list[tuple[str, ...]]:

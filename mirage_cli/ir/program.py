@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from mirage_cli.ir.access import Index, dims_of, parse_index, substitution
+from mirage_cli.ir.access import Access, Index, access_text, dims_of, parse_index, plain, substitution
 from mirage_cli.ir.ops import OPS, Number, Type, result_type
 
 DTYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int32": "i32"}
@@ -82,6 +82,21 @@ class Eqn:
         return f"{self.out}[{', '.join(self.dims)}] = {self.op}({joined})"
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`tensor[access] = value`: where an output lies that is no tensor of its own.
+
+    tensor: one that is returned, of which all parts are written together; or an input, changed in place.
+    """
+
+    value: str
+    tensor: Tensor
+    access: Access
+
+    def __str__(self) -> str:
+        return f"{self.tensor.name}[{access_text(self.access)}] = {self.value}"
+
+
 Merged = tuple[tuple[str, tuple[str, ...]], ...]
 """Axes that are several others in one (`ir.merge`), each with these parts, outermost first."""
 
@@ -144,6 +159,8 @@ class Program:
     """A tensor program. `eqns` may hold derived operators; `ir.derived.lower` replaces them by their definitions.
 
     dims: every axis with its size, in declaration order, which is also the order of axes inside a value.
+    outputs: the values that are asked for. Those without a part are tensors that are returned (`results`).
+    parts: where the others lie, in the order of outputs.
     internals: results that are not the user's but a derived operator's on its way, which PyTorch does not round.
     merged: the axes among `dims` that stand for several of the user's; none in a program as the user wrote it.
     dynamic: the axes whose size among `dims` is one that kernels are tuned for, and that they take as an argument.
@@ -158,6 +175,7 @@ class Program:
     tolerance: float = 4.0
     internals: frozenset[str] = frozenset()
     merged: Merged = ()
+    parts: tuple[Part, ...] = ()
     dynamic: tuple[Range, ...] = ()
 
     @property
@@ -181,12 +199,36 @@ class Program:
             most //= 2
         return Range(r.dim, r.least, most).some(self.sizes[r.dim], seed)
 
+    @property
+    def changed(self) -> frozenset[str]:
+        """The inputs that are changed in place."""
+        return frozenset(t.name for t in self.inputs) & {p.tensor.name for p in self.parts}
+
+    @property
+    def results(self) -> tuple[Tensor, ...]:
+        """The tensors that are returned, in order."""
+        lies = {p.value: p.tensor for p in self.parts}
+        changed = self.changed
+        tensors = dict.fromkeys(lies.get(t.name, t) for t in self.outputs)
+        return tuple(t for t in tensors if t.name not in changed)
+
+    def places(self) -> Iterator[tuple[Tensor, Tensor, Access]]:
+        """Every output, the tensor it lies in, and where."""
+        parts = {p.value: p for p in self.parts}
+        for t in self.outputs:
+            p = parts.get(t.name)
+            yield (t, t, plain(t.dims)) if p is None else (t, p.tensor, p.access)
+
+    def apart(self) -> Program:
+        """The program with every output as a tensor of its own."""
+        return replace(self, parts=())
+
     def resized(self, sizes: Mapping[str, int]) -> Program:
         """The same equations at other sizes; numbers that the spec computed from sizes stay as they were."""
         return replace(self, dims=resized_dims(self.dims, self.merged, sizes))
 
     def only(self, names: Iterable[str]) -> Program:
-        """The same inputs, and of the outputs and equations those that these outputs need."""
+        """The same inputs, and of the outputs and equations those that these outputs need, as tensors of their own."""
         wanted = set(names)
         outputs = tuple(t for t in self.outputs if t.name in wanted)
         eqns: list[Eqn] = []
@@ -194,7 +236,7 @@ class Program:
             if e.out in wanted:
                 eqns.append(e)
                 wanted |= set(e.values)
-        return replace(self, eqns=tuple(reversed(eqns)), outputs=outputs)
+        return replace(self, eqns=tuple(reversed(eqns)), outputs=outputs, parts=())
 
     def values(self) -> dict[str, Tensor | Eqn]:
         """Every value by name: inputs first, then results in order."""
@@ -214,13 +256,17 @@ class Program:
         return found
 
     def accesses(self) -> Iterator[tuple[str, Index]]:
-        """Every axis that is read by an index, with the index."""
-        return (read for e in self.eqns for read in e.names.items())
+        """Every axis that is read or written by an index, with the index."""
+        for e in self.eqns:
+            yield from e.names.items()
+        for p in self.parts:
+            yield from zip(p.tensor.dims, p.access, strict=True)
 
     def __str__(self) -> str:
         lines = [f"program {self.name}", "dims " + dims_text(self.dims, self.merged), *dynamic_lines(self.dynamic)]
         lines += [f"input {t}" for t in self.inputs] + [f"  {e}" for e in self.eqns]
-        return "\n".join(lines + [f"output {t}" for t in self.outputs]) + "\n"
+        lines += [f"output {t}" for t in self.outputs]
+        return "\n".join(lines + [f"part {p.tensor} {p}" for p in self.parts]) + "\n"
 
 
 def _elements(t: Tensor, sizes: Mapping[str, int]) -> int:

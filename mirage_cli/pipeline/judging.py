@@ -72,7 +72,7 @@ def compile_problem(program: Program, text: str, target: Target) -> str | None:
 
     inputs, outputs = (
         tuple(TensorSpec(t.name, tuple(program.sizes[d] for d in t.dims), t.dtype) for t in side)
-        for side in (program.inputs, program.outputs)
+        for side in (program.inputs, program.results)
     )
     with CompileFarm(target.sm, 1) as farm:
         ((_, answer),) = farm.compile_all([Candidate("kernel", text, timeout_s=COMPILE_TIMEOUT_S)], inputs, outputs)
@@ -95,13 +95,13 @@ def kernel_programs(programs: Sequence[Program], text: str) -> list[Program]:
     if None in sides:
         return [programs[0]]
     made_for = tuple(x or () for x in sides)
-    found = [p for p in programs if all(map(_fits, made_for, (_wanted(p, p.inputs), _wanted(p, p.outputs))))]
+    found = [p for p in programs if all(map(_fits, made_for, (_wanted(p, p.inputs), _wanted(p, p.results))))]
     if exact := tables.get("_EXACT"):
         sizes = set(ast.literal_eval(exact))
         names = ast.literal_eval(tables["_SIZE_NAMES"])
         found = [p for p in found if tuple(p.sizes[d] for d in names) in sizes]
     if not found:
-        wanted = [_sides(_wanted(p, p.inputs), _wanted(p, p.outputs)) for p in programs]
+        wanted = [_sides(_wanted(p, p.inputs), _wanted(p, p.results)) for p in programs]
         raise OtherInterfaceError(_sides(*made_for), wanted)
     if "_which" not in functions:
         return found[:1]
