@@ -149,7 +149,13 @@ def load_with_stubs(
     replaced: Mapping[str, str] = CPU_FOR_GPU,
 ) -> ModuleType:
     """The exported file, which takes the CPU for a GPU. Its kernels are stubs that compute nothing."""
-    source = export_source(program, graph, schedule_of(graph))
+    return stubbed(export_source(program, graph, schedule_of(graph)), make, replaced)
+
+
+def stubbed(
+    source: str, make: Callable[[], StubKernel] = StubKernel, replaced: Mapping[str, str] = CPU_FOR_GPU
+) -> ModuleType:
+    """The same of the text of an exported file."""
     for cuda, cpu in replaced.items():
         assert cuda in source
         source = source.replace(cuda, cpu)

@@ -20,6 +20,7 @@ from mirage_cli.cli.shared import (
     TargetName,
     app,
     best_of,
+    bests_of,
     command_line,
     gpu_of,
     open_store,
@@ -52,16 +53,23 @@ def export(
     ] = True,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="write here instead of to stdout")] = None,
     id: Annotated[str | None, typer.Option("--id", help="this μGraph instead of the best")] = None,
+    all_sizes: Annotated[
+        bool, typer.Option("--all", help="the best kernels of all sizes of the spec, behind one function")
+    ] = False,
     dim: Dims = None,
     dtype: Dtype = None,
     target: TargetName = "auto",
     db: Database = None,
 ) -> None:
     """Write the best kernel (or the one named) as one Python file that needs only torch and triton."""
-    from mirage_cli.pipeline.kept import export_plan
+    from mirage_cli.pipeline.kept import export_all, export_plan
 
+    if all_sizes and id is not None:
+        raise typer.BadParameter("--all takes the best kernel of each size, --id one μGraph: name one of them")
     with open_store(db) as store:
-        if id is None:
+        if all_sizes:
+            source = export_all(store, bests_of(store, spec, dim, dtype, target), command_line())
+        elif id is None:
             _, best = best_of(store, spec, dim, dtype, target)
             source = best.source
         else:

@@ -214,10 +214,40 @@ def best_of(store: Store, path: Path, dims: Sequence[str] | None, dtype: str | N
     For the GPU that `target` names. Where it is "auto": for this machine's, or, where that has none, for another. What
     else there was to choose from is said on stderr.
     """
+    programs = read([path], dims, dtype)
+    stored = stored_for(store, programs, target)
+    first, *others = stored
+    program = programs[first][0]
+    if others:
+        tell_choice(program.name, changed(programs, first), [changed(programs, i) for i in others], "--dim")
+    chosen = chosen_of(stored[first], target)
+    tell_gpu(program.name, chosen[0], [key for key, _ in stored[first]], target)
+    return chosen
+
+
+def bests_of(
+    store: Store, path: Path, dims: Sequence[str] | None, dtype: str | None, target: str
+) -> list[tuple[Program, Key, Best]]:
+    """The best stored kernel for each size of a spec that has one, all of one GPU: that of the first, as `best_of`
+    takes it. What is missing is said on stderr."""
+    programs = read([path], dims, dtype)
+    stored = stored_for(store, programs, target)
+    first = next(iter(stored))
+    gpu = gpu_of(chosen_of(stored[first], target)[0])
+    mine = {i: some for i, all_gpus in stored.items() if (some := [e for e in all_gpus if gpu_of(e[0]) == gpu])}
+    if missing := [changed(programs, i) for i in range(len(programs)) if i not in mine]:
+        served = "which the kernels of other sizes serve" if programs[0][0].dynamic else "which the file refuses"
+        warn(f"{programs[first][0].name}: nothing is stored for {gpu} at {', '.join(missing)}, {served}")
+    tell_gpu(programs[first][0].name, chosen_of(mine[first], target)[0], [key for key, _ in stored[first]], target)
+    return [(programs[i][0], *chosen_of(some, target)) for i, some in mine.items()]
+
+
+def stored_for(store: Store, programs: Sequence[tuple[Program, str]], target: str) -> dict[int, list[tuple[Key, Best]]]:
+    """The best kernels that are stored, by the number of the program, for the GPU that is named. Raises
+    NothingStoredError."""
     from mirage_cli.pipeline.problem import program_hash
     from mirage_cli.target.gpus import find_target
 
-    programs = read([path], dims, dtype)
     named = None if target == "auto" else find_target(target).name
     entries = [(e.key, e.best) for e in store.list() if e.best is not None and named in (None, gpu_of(e.key))]
     hashes = [program_hash(p) for p, _ in programs]
@@ -225,13 +255,14 @@ def best_of(store: Store, path: Path, dims: Sequence[str] | None, dtype: str | N
     if not stored:
         program = programs[0][0]
         raise NothingStoredError(program.name, program.sizes)
-    first, *others = stored
-    program = programs[first][0]
-    if others:
-        tell_choice(program.name, changed(programs, first), [changed(programs, i) for i in others], "--dim")
+    return stored
+
+
+def chosen_of(entries: Sequence[tuple[Key, Best]], target: str) -> tuple[Key, Best]:
+    """Of one program's: measured before predicted, this machine's before others."""
     planned, here = choose_target(target)
-    chosen = min(
-        stored[first],
+    return min(
+        entries,
         key=lambda e: (
             here and gpu_of(e[0]) != planned.name,
             e[1].status != "measured",
@@ -239,8 +270,6 @@ def best_of(store: Store, path: Path, dims: Sequence[str] | None, dtype: str | N
             e[1].time_us or 0.0,
         ),
     )
-    tell_gpu(program.name, chosen[0], [key for key, _ in stored[first]], target)
-    return chosen
 
 
 def shown_for(store: Store, id: str, target: str) -> tuple[Shown, ...]:

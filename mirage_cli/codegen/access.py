@@ -112,6 +112,8 @@ def _descriptor(
     allows: so what is loaded is the kernel's block, or a transposition of it.
     """
     tensor = graph.tensors()[x.buffer]
+    if any(r.dim in x.dims for r in graph.dynamic):  # the descriptor would be another for each size
+        return None
     stored = x.buffer in {t.name for t in graph.outputs} | graph.changed
     if stored or any(d not in block for d in x.dims) or _leaves(tensor, x, sizes):
         return None

@@ -78,7 +78,16 @@ class Frame:
     @cached_property
     def padded(self) -> frozenset[str]:
         """Dimensions whose last block reaches past their end."""
-        return frozenset(d for d in self.block if self.sizes[d] % self.block[d])
+        return frozenset(d for d, n in self.block.items() if (n > 1 if d in self.dynamic else self.sizes[d] % n > 0))
+
+    @cached_property
+    def dynamic(self) -> frozenset[str]:
+        """Dimensions whose size is an argument."""
+        return frozenset(r.dim for r in self.graph.dynamic)
+
+    def tiled(self, d: str) -> bool:
+        """Whether a dimension may have more than one tile."""
+        return d in self.dynamic or self.sizes[d] > self.block[d]
 
     @cached_property
     def exact(self) -> frozenset[str]:
@@ -94,7 +103,8 @@ class Frame:
     @cached_property
     def huge(self) -> bool:
         """Whether offsets into some tensor need 64 bits."""
-        return any(prod(self.sizes[a] for a in self.tensors[b].dims) >= 1 << 31 for b in self.buffers)
+        sizes = {**self.sizes, **{r.dim: r.most for r in self.graph.dynamic}}
+        return any(prod(sizes[a] for a in self.tensors[b].dims) >= 1 << 31 for b in self.buffers)
 
     @cached_property
     def buffers(self) -> tuple[str, ...]:

@@ -77,7 +77,14 @@ class _Checker:
         self.tiled = {d for d, _ in s.grid}
         self.chunked = s.chunk is not None
         _must(set(s.backwards) <= self.tiled, "a dimension of one tile goes backwards")
-        each = prod(n for _, n in s.grid)
+        each = prod(n for _, n in s.grid if isinstance(n, int))
+        for d, n in s.grid:
+            dim = self.dims[d]
+            tiles = nodes.Tiles(d, dim.block) if dim.dynamic else -(-dim.size // dim.block)
+            _must(n == tiles, f"{d} has another number of tiles")
+        for x in self.dims.values():
+            _must(not x.dynamic or x.name in self.tiled, f"the tiles along {x.name} are not counted by its size")
+            _must(not x.dynamic or x.padded == (x.block > 1), f"{x.name} has no mask, and may end within a tile")
         _must(s.programs == self.plan.programs and s.programs % each == 0, "the number of instances is another")
 
     def place(self, s: plan.Positions) -> None:

@@ -63,13 +63,13 @@ def memory_of_tensors() -> Memory:
 
 
 class Step(NamedTuple):
-    """A kernel that Triton has compiled. run: what Triton starts it by. expand: its arguments, of addresses.
-
-    patient: whether it starts early only behind a kernel that releases it early, where that is known.
+    """A kernel that Triton has compiled. run: what Triton starts it by. grid: None where it is the first argument.
+    expand: its arguments, of addresses. patient: whether it starts early only behind a kernel that releases it early,
+    where that is known.
     """
 
     run: Callable[..., Any]
-    grid: int
+    grid: int | None
     function: Any
     metadata: Any
     expand: Callable[[Sequence[int]], Sequence[Any]] | None
@@ -143,8 +143,9 @@ class UnknownLaunchError(Exception):
 class RecordedKernel:
     """A kernel of Triton whose launches can be planned."""
 
-    def __init__(self, kernel: Any, patient: bool = False) -> None:
-        self.kernel, self.patient = kernel, patient
+    def __init__(self, kernel: Any, patient: bool = False, sized: bool = False) -> None:
+        """sized: whether its grid follows from sizes that differ by call."""
+        self.kernel, self.patient, self.sized = kernel, patient, sized
 
     def __getitem__(self, grid: tuple[int]) -> Any:
         return functools.partial(self.launch, grid)
@@ -158,13 +159,16 @@ class RecordedKernel:
         """This launch. Raises UnknownLaunchError."""
         if not starts_as_known(type(compiled)):
             raise UnknownLaunchError
-        return Step(compiled.run, grid[0], compiled.function, compiled.packed_metadata, None, self.patient)
+        first = None if self.sized else grid[0]
+        return Step(compiled.run, first, compiled.function, compiled.packed_metadata, None, self.patient)
 
 
 def on_stream(step: Step, stream: int) -> Callable[..., Any]:
     """What makes a launch on this stream as `step.run` does, with less Python."""
     run: Any = step.run
     grid, function, metadata, expand = step.grid, step.function, step.metadata, step.expand
+    if grid is None:
+        return on_any_grid(step, stream)
     way = way_into_c(type(run))
     if way is None or run.global_scratch_size or run.profile_scratch_size:
         start = functools.partial(run, grid, 1, 1, stream, function, metadata, None, None, None)
@@ -176,6 +180,26 @@ def on_stream(step: Step, stream: int) -> Callable[..., Any]:
             return (lambda *args: start(args)) if expand is None else lambda *args: start(expand(args))
         start = functools.partial(start, None, None, metadata, None, None, None)
     return start if expand is None else lambda *args: start(*expand(args))
+
+
+def on_any_grid(step: Step, stream: int) -> Callable[..., Any]:
+    """The same for a launch whose grid is its first argument."""
+    run: Any = step.run
+    function, metadata, expand = step.function, step.metadata, step.expand
+    way = way_into_c(type(run))
+    if way is None or run.global_scratch_size or run.profile_scratch_size:
+        start, before = run, (1, 1, stream, function, metadata, None, None, None)
+    else:
+        start, before = run.launch, (1, 1, stream, function, run.launch_cooperative_grid, run.launch_pdl)
+        if way == "3.7":
+            before = *before, metadata, None, None, None, None, None, run.arg_annotations, run.kernel_signature
+            if expand is None:
+                return lambda grid, *args: start(grid, *before, args)
+            return lambda grid, *args: start(grid, *before, expand(args))
+        before = *before, None, None, metadata, None, None, None
+    if expand is None:
+        return lambda grid, *args: start(grid, *before, *args)
+    return lambda grid, *args: start(grid, *before, *expand(args))
 
 
 def captured(step: Step, stream: int) -> Callable[..., Any]:

@@ -15,8 +15,8 @@ import shutil
 import sys
 import tempfile
 import textwrap
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -24,6 +24,7 @@ from mirage_cli.codegen.access import Descriptor
 from mirage_cli.codegen.carried import CHECKS, PLANS, PLANS_WITH_MAPS, carried
 from mirage_cli.codegen.exported_text import (
     BUILTIN,
+    CAPTURE,
     PLANNED,
     PUBLIC,
     RESERVED,
@@ -47,10 +48,20 @@ from mirage_cli.codegen.library import buffers_of, library_kernel
 from mirage_cli.codegen.start_text import USED, start_body
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.codegen.triton import KernelSource, emit_kernel
-from mirage_cli.codegen.writing import WIDTH, filled, layout_text, spelled, table_text, tuple_text, unpacked, wrapped
+from mirage_cli.codegen.writing import (
+    WIDTH,
+    filled,
+    layout_text,
+    size_texts,
+    spelled,
+    table_text,
+    tuple_text,
+    unpacked,
+    wrapped,
+)
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
-from mirage_cli.ir.program import Program, Tensor
+from mirage_cli.ir.program import Program, Tensor, unmerged
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import mugraph_id, print_mugraph
 
@@ -96,27 +107,36 @@ def kernels_source(graph: MuGraph, schedule: Schedule) -> str:
 
     `launch` asks the device nothing: it can be captured in a CUDA graph, and it runs on meta tensors.
     """
-    parts = _Parts(graph, schedule)
+    parts = Parts(graph, schedule)
     imports = ["import functools", ""] if parts.overlap else []
     imports += ["import torch", *parts.imports()]
     return "\n\n\n".join(["\n".join(imports), *parts.blocks()]) + "\n"
 
 
-class _Parts:
-    """The pieces of text that both forms share."""
+class Parts:
+    """The pieces of text that all forms share.
 
-    def __init__(self, graph: MuGraph, schedule: Schedule) -> None:
+    label: behind the names of functions where a file has them for several sizes. given: what its `make_scratch` takes
+    besides the device then.
+    """
+
+    def __init__(self, graph: MuGraph, schedule: Schedule, label: str = "", given: Sequence[str] = ()) -> None:
+        self.label, self.given = label, given
+        if label:
+            schedule = Schedule({f"{name}{label}": s for name, s in schedule.kernels.items()})
+            graph = replace(graph, kernels=tuple(replace(k, name=f"{k.name}{label}") for k in graph.kernels))
         self.graph = graph
         self.sizes = launch_sizes(graph, schedule)
         self.overlap = any(s.overlap for s in schedule.kernels.values())
         self.kernels: dict[str, KernelSource] = {
             k.name: emit_kernel(graph, k, schedule, self.sizes) for k in graph.kernels if k.kind == "generated"
         }
+        self.texts = size_texts(self.sizes, graph.dynamic)
         self.patient = [name for name in self.kernels if schedule.kernels[name].patient]
         self.libraries = len(self.kernels) < len(graph.kernels)
         self.descriptors = any(k.descriptors for k in self.kernels.values())
         taken = {"torch", "triton", "tl", "inputs", "outputs", "scratch", "make_scratch", "launch", "PATIENT"}
-        taken |= HELPERS | USED | {k.name for k in graph.kernels}
+        taken |= HELPERS | USED | {k.name for k in graph.kernels} | {f"SIZE_{r.dim}" for r in graph.dynamic}
         self.names = spelled(graph.tensors(), taken.__contains__)
 
     def imports(self) -> list[str]:
@@ -128,7 +148,7 @@ class _Parts:
 
     def layout(self, t: Tensor) -> tuple[str, str]:
         """Shape and strides."""
-        return layout_text(t, self.sizes)
+        return layout_text(t, self.texts)
 
     def blocks(self) -> list[str]:
         kernels = [self.kernel(k) for k in self.graph.kernels]
@@ -144,13 +164,7 @@ class _Parts:
         if helpers:
             kernels = [INTERPRETED, *helpers, *kernels]
         kernels = [*own, *kernels]
-        return [*kernels, *self.of_patience(), self.scratch(), self.launch()]
-
-    def of_patience(self) -> list[str]:
-        names = tuple_text(f'"{name}"' for name in self.patient)
-        return [f"PATIENT = {names}  # start early only behind kernels that let the next one start"] * bool(
-            self.patient
-        )
+        return [*kernels, *([] if self.label else patience(self.patient)), self.scratch(), self.launch()]
 
     def kernel(self, k: Kernel) -> str:
         if k.name in self.kernels:
@@ -161,7 +175,9 @@ class _Parts:
         """What makes every kernel of Triton's one whose launches can be planned."""
         made = {name: f"Recorded{'Box' * bool(k.descriptors)}Kernel" for name, k in self.kernels.items()}
         return "\n".join(
-            f"{name} = {kind}({name}{', patient=True' * (name in self.patient)})" for name, kind in made.items()
+            f"{name} = {kind}({name}{', patient=True' * (name in self.patient)}"
+            f"{', sized=True' * bool(self.kernels[name].sizes)})"
+            for name, kind in made.items()
         )
 
     def scratch(self) -> str:
@@ -169,10 +185,14 @@ class _Parts:
         made = [f"        torch.empty_strided({x}, dtype=torch.{t.dtype}, device=device),  # {t}" for x, t in layouts]
         result = ["    return [", *made, "    ]"] if made else ["    return []"]
         doc = '    """Intermediates in device memory; their content before a launch does not matter."""'
-        return "\n".join(["def make_scratch(device):", doc, *result])
+        taken = self.given or [f"SIZE_{r.dim}={self.sizes[r.dim]}" for r in self.graph.dynamic]
+        return "\n".join([f"def make_scratch{self.label}({', '.join(['device', *taken])}):", doc, *result])
 
     def launch(self) -> str:
-        lines = ["def launch(inputs, outputs, scratch):", '    """Runs all kernels on the current stream."""']
+        lines = [
+            f"def launch{self.label}(inputs, outputs, scratch):",
+            '    """Runs all kernels on the current stream."""',
+        ]
         for source, tensors in (
             ("inputs", self.graph.inputs),
             ("outputs", self.graph.outputs),
@@ -180,11 +200,15 @@ class _Parts:
         ):
             if tensors:
                 lines.append(unpacked([self.names[t.name] for t in tensors], source))
+        for r in self.graph.dynamic:
+            axes = {t.name: unmerged(t.dims, self.graph.merged) for t in self.graph.inputs}
+            name = next(name for name, dims in axes.items() if r.dim in dims)
+            lines.append(f"    SIZE_{r.dim} = {self.names[name]}.shape[{axes[name].index(r.dim)}]")
         for k in self.graph.kernels:
             if k.name in self.kernels:
                 ks = self.kernels[k.name]
                 boxes = [self.descriptor(d) for d in ks.descriptors]
-                args = [*(self.names[a] for a in ks.args), *boxes, *ks.options]
+                args = [*(self.names[a] for a in ks.args), *boxes, *ks.sizes, *ks.options]
                 lines.append(wrapped(f"    {ks.name}[({ks.programs},)](", args, ")"))
             else:
                 lines.append(f"    {k.name}({', '.join(self.names[b] for b in buffers_of(k))})")
@@ -194,6 +218,12 @@ class _Parts:
         return f"descriptor({self.names[d.buffer]}, {[*d.shape]}, {[*d.strides]}, {[*d.box]})"
 
 
+def patience(kernels: Sequence[str]) -> list[str]:
+    """What says which kernels start early only behind some; nothing where none does."""
+    names = tuple_text(f'"{name}"' for name in kernels)
+    return [f"PATIENT = {names}  # start early only behind kernels that let the next one start"] * bool(kernels)
+
+
 # -- the exported file
 
 THE_FUNCTION, THE_GRAPH = "ƒ", "ƒ_graph"
@@ -201,10 +231,12 @@ THE_FUNCTION, THE_GRAPH = "ƒ", "ƒ_graph"
 
 
 def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: ExportInfo | None = None) -> str:
-    """The text of the file of contract section "Exported kernels"."""
+    """The text of the file of contract section "Exported kernels", for one size; `codegen.sized` writes others."""
     from mirage_cli.verify.numeric import independent_axis, longest_sum, where_outputs_lie
 
-    parts = _Parts(graph, schedule)
+    assert not program.dynamic, "a file of sizes that differ by call"
+
+    parts = Parts(graph, schedule)
     name = program.name
     builtin = hasattr(builtins, name)
     plans = carried(PLANS_WITH_MAPS if parts.descriptors else PLANS, also=("os", "sys", "threading"))
@@ -217,14 +249,15 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         "name": name,
         "function": f"_{name}" if builtin else THE_FUNCTION,
         "graph": THE_GRAPH,
+        "capture": CAPTURE.strip("\n"),
         "operator": f"{name}_{digest}",
         "call": tuple_text(parameters),
-        "doc": _interface(program),
+        "doc": interface(program),
         "inputs": table_text(f'("{t.name}", {parts.layout(t)[0]}, torch.{t.dtype}),' for t in program.inputs),
         "outputs": table_text(f"({', '.join(parts.layout(t)[::-1])}, torch.{t.dtype})," for t in program.results),
         "register": wrapped(
             "    _operator = torch.library.custom_op(",
-            [f'"mirage::{name}_{digest}"', "_run", f"mutates_args={_changed(program)}", f'schema="{_schema(program)}"'],
+            [f'"mirage::{name}_{digest}"', "_run", f"mutates_args={_changed(program)}", f'schema="{schema(program)}"'],
             ")",
         ),
         "parameters": ", ".join(parameters),
@@ -256,7 +289,7 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         "recorded": parts.recorded(),
         "kernels": tuple_text(k.name for k in graph.kernels),
         "names": ", ".join(parts.names[t.name] for t in graph.inputs),
-        "start": start_body(graph, parts.sizes, parts.kernels, parts.names, bool(parts.patient)),
+        "start": start_body(graph, parts.texts, parts.kernels, parts.names, bool(parts.patient)),
     }
     blocks += [plans.body, filled(PLANNED, mapping)]
     body = "\n\n\n".join([front, *blocks, filled(SELF_CHECK, mapping | selfcheck)]) + "\n"
@@ -267,6 +300,11 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
 
 def _header(program: Program, graph: MuGraph, schedule: Schedule, info: ExportInfo) -> str:
     """The docstring: what the file computes, and what it was made with."""
+    return docstring(program, header_rows(program, graph, schedule, info))
+
+
+def header_rows(program: Program, graph: MuGraph, schedule: Schedule, info: ExportInfo) -> list[tuple[str, str]]:
+    """What a kernel is and was made with, by label."""
     versions = ", ".join(f"{name} {version}" for name, version in info.versions.items())
     figures = [
         ("time", info.time_us, "µs"),
@@ -276,7 +314,7 @@ def _header(program: Program, graph: MuGraph, schedule: Schedule, info: ExportIn
     times = ", ".join(f"{name} {value:.2f} {unit}" for name, value, unit in figures if value is not None)
     errors = [("this kernel", info.error), ("eager", info.eager_error)]
     error = ", ".join(f"{name} {value:.2e}" for name, value in errors if value is not None)
-    rows = [
+    return [
         ("spec", program.name),
         ("dims", " ".join(f"{n}={s}" for n, s in program.dims)),
         ("dtype", program.dtype),
@@ -289,7 +327,10 @@ def _header(program: Program, graph: MuGraph, schedule: Schedule, info: ExportIn
         ("numbers", "never compared with float64; run this file to do so" if info.checked is False else ""),
         ("made by", info.command),
     ]
-    lines = [f"{program.name}: {_interface(program)}", ""]
+
+
+def docstring(program: Program, rows: Sequence[tuple[str, str]]) -> str:
+    lines = [f"{program.name}: {interface(program)}", ""]
     for label, value in rows:
         if value:
             lines += textwrap.wrap(
@@ -304,7 +345,7 @@ def _header(program: Program, graph: MuGraph, schedule: Schedule, info: ExportIn
     return f'"""{text}\n"""'
 
 
-def _interface(program: Program) -> str:
+def interface(program: Program) -> str:
     inputs, outputs = (", ".join(str(t) for t in group) for group in (program.inputs, program.results))
     changed = ", ".join(t.name for t in program.inputs if t.name in program.changed)
     return f"{inputs} -> {outputs or 'nothing'}" + (f"; changes {changed}" if changed else "")
@@ -316,7 +357,7 @@ def _changed(program: Program) -> str:
     return tuple_text(names) if names else "()"
 
 
-def _schema(program: Program) -> str:
+def schema(program: Program) -> str:
     types = (f"Tensor(a{i}!)" if t.name in program.changed else "Tensor" for i, t in enumerate(program.inputs))
     arguments = ", ".join(f"{t} x{i}" for i, t in enumerate(types))
     n = len(program.results)

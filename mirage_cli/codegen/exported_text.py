@@ -103,6 +103,20 @@ def _empty_outputs(device):
     return [torch.empty_strided(shape, strides, dtype=dtype, device=device) for strides, shape, dtype in _OUTPUTS]
 
 
+@capture@
+
+
+def _fake(*inputs):
+    outputs = _empty_outputs(inputs[0].device)
+    return @result@
+
+
+if not hasattr(torch.ops.mirage, "@operator@"):  # the same file may be loaded twice
+@register@
+    _operator.register_fake(_fake)
+'''
+
+CAPTURE = """
 def _capture(inputs):
     _check(inputs)
     device = inputs[0].device
@@ -124,17 +138,8 @@ def _capture(inputs):
 
     replay.inputs = inputs
     return replay
-
-
-def _fake(*inputs):
-    outputs = _empty_outputs(inputs[0].device)
-    return @result@
-
-
-if not hasattr(torch.ops.mirage, "@operator@"):  # the same file may be loaded twice
-@register@
-    _operator.register_fake(_fake)
-'''
+"""
+"""What makes a CUDA graph of a call."""
 
 BUILTIN = '''
 _@name@.__name__ = _@name@.__qualname__ = "@name@"

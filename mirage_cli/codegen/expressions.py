@@ -55,8 +55,14 @@ def computed(s: Scope, e: Eqn) -> Computed:
     if e.op == "index":
         return Computed(_position(f, parse_index(e.axes[0])))
     if e.op == "size":
-        return Computed(nodes.Full(nodes.Literal(float(f.sizes[e.axes[0]])), "float32", ()))
+        return Computed(nodes.Full(nodes.Literal(float(_fixed_size(f, e.axes[0]))), "float32", ()))
     return _elementwise(s, e)
+
+
+def _fixed_size(f: Frame, d: str) -> int:
+    if d in f.dynamic:
+        raise EmitError("a number that follows from a dynamic size")
+    return f.sizes[d]
 
 
 def _position(f: Frame, i: Index) -> Expr:
@@ -156,7 +162,7 @@ def _number(f: Frame, a: str | Number) -> Number | None:
     """The number that an argument is, also where it is the size of an axis."""
     e = f.eqns.get(a) if isinstance(a, str) else None
     if e is not None and e.op == "size":
-        return Fraction(f.sizes[e.axes[0]])
+        return Fraction(_fixed_size(f, e.axes[0]))
     return None if isinstance(a, str) else a
 
 

@@ -113,7 +113,14 @@ def _has_other_shape(graph: MuGraph, x: Load | Store) -> bool:
 def _seen(graph: MuGraph, x: Load | Store, sizes: Mapping[str, int], names: Mapping[str, str]) -> str:
     """The tensor with the axes that the μGraph gives it."""
     name = names[x.buffer]
-    return f"{name}.view({', '.join(str(sizes[d]) for d in x.dims)})" if _has_other_shape(graph, x) else name
+    return (
+        f"{name}.view({', '.join(_length(graph, (d,), sizes) for d in x.dims)})" if _has_other_shape(graph, x) else name
+    )
+
+
+def _length(graph: MuGraph, dims: Dims, sizes: Mapping[str, int]) -> str:
+    """Of an axis that is these in one; torch works out the one whose size is no number."""
+    return "-1" if {*dims} & {r.dim for r in graph.dynamic} else str(math.prod(sizes[d] for d in dims))
 
 
 def _matrix(
@@ -128,7 +135,7 @@ def _matrix(
     in_memory = sorted(wanted, key=lambda g: dims.index(g[0]) if g else len(dims))
     text = names[x.buffer]
     if tuple(len(g) for g in in_memory) != (1,) * len(dims) or _has_other_shape(graph, x):
-        text += f".view({', '.join(str(math.prod(sizes[d] for d in g)) for g in in_memory)})"
+        text += f".view({', '.join(_length(graph, g, sizes) for g in in_memory)})"
     if in_memory == list(wanted):
         return text
     if in_memory[:-2] == list(wanted[:-2]):

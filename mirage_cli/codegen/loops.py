@@ -106,7 +106,7 @@ def _reach(f: Frame, x: Linear) -> tuple[Scalar, Scalar]:
 
 def _extent(f: Frame, d: str) -> tuple[Scalar, Scalar]:
     """The first and the last position along a dimension that does not move here."""
-    if d not in f.kernel.with_role("grid") or f.sizes[d] <= f.block[d]:
+    if d not in f.kernel.with_role("grid") or not f.tiled(d):
         return Number(0), Number(f.sizes[d] - 1)
     return nodes.TileAt(d, f.block[d], False), nodes.TileAt(d, f.block[d], True)
 
@@ -115,7 +115,7 @@ def starts(f: Frame, loop: Loop | None = None) -> Mapping[str, Start]:
     """Where the current block starts along each dimension, in a loop or outside."""
     found: dict[str, Start] = {d: nodes.AtZero() for d in f.block}
     for d in f.kernel.with_role("grid"):
-        if f.sizes[d] > f.block[d]:
+        if f.tiled(d):
             found[d] = nodes.AtTile(d, f.block[d])
     return found if loop is None else found | loop_starts(f, loop)
 

@@ -12,11 +12,13 @@ from mirage_cli.codegen.blocks import LINE_BYTES, Frame
 from mirage_cli.codegen.loops import loop_starts, positions, span, starts
 from mirage_cli.codegen.nodes import Axes, Expr, Place, Start
 from mirage_cli.codegen.plan import Statement
-from mirage_cli.ir.access import Access, strides
+from mirage_cli.ir.access import Access, index, strides
 from mirage_cli.ir.mugraph import Load, Store, split_axis
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import DTYPE_BYTES
 from mirage_cli.ir.schedule import Before
+
+_NOWHERE: Access = (index({}),)
 
 # -- loads and stores
 
@@ -50,20 +52,38 @@ def pointers(
 
     picked: positions along some dimensions, where they are not those of the current block.
     """
-    terms: list[tuple[Place, int]] = []
-    steps, start = strides(access, [f.sizes[a] for a in f.tensors[buffer].dims])
-    for d, stride in steps.items():
-        if f.kernel.split is not None and d == split_axis(f.kernel.split):
-            terms.append((nodes.ChunkNumber(), stride))
-        elif f.block[d] > 1 or f.sizes[d] > 1:
-            terms.append(((picked or {}).get(d) or nodes.Lanes(d, d in axes), stride))
-    return nodes.Pointers(buffer, axes, tuple(terms), start)
+    terms: list[tuple[Place, nodes.Stride]] = []
+    dims = f.tensors[buffer].dims
+    shape = [1 if a in f.dynamic else f.sizes[a] for a in dims]
+    starts: list[nodes.Times] = []
+    start = 0
+    for first, last in _parts(f, dims):
+        steps, more = strides((*_NOWHERE * first, *access[first:last], *_NOWHERE * (len(dims) - last)), shape)
+        behind = tuple(a for a in dims[last:] if a in f.dynamic)
+        if behind:
+            starts += [nodes.Times(more, behind)] * bool(more)
+        else:
+            start += more
+        for d, n in steps.items():
+            stride = nodes.Times(n, behind) if behind else n
+            if f.kernel.split is not None and d == split_axis(f.kernel.split):
+                terms.append((nodes.ChunkNumber(), stride))
+            elif f.block[d] > 1 or f.sizes[d] > 1 or d in f.dynamic:
+                terms.append(((picked or {}).get(d) or nodes.Lanes(d, d in axes), stride))
+    return nodes.Pointers(buffer, axes, tuple(terms), start, tuple(starts))
+
+
+def _parts(f: Frame, dims: Axes) -> list[tuple[int, int]]:
+    """Where axes of a tensor begin and end that have the same dynamic axes behind them in memory: one part where none
+    is dynamic."""
+    ends = [i for i, a in enumerate(dims) if a in f.dynamic and i > 0]
+    return list(zip([0, *ends], [*ends, len(dims)], strict=True))
 
 
 def store(f: Frame, s: Store) -> plan.Store:
     axes = f.axes(s.dims)
     split = f.kernel.split
-    once = tuple(d for d in f.kernel.with_role("grid") if d not in s.dims and f.sizes[d] > f.block[d])
+    once = tuple(d for d in f.kernel.with_role("grid") if d not in s.dims and f.tiled(d))
     one_chunk = split is not None and f.schedule.split > 1 and not {split, split_axis(split)} & set(s.dims)
     kind, dtype = f.type_of(s.value), f.tensors[s.buffer].dtype
     block: Expr = f.current(s.value)

@@ -11,6 +11,29 @@ Axes = tuple[str, ...]
 """The axes of a block, in order. One that is several merged has their names with `*` between them."""
 
 
+# -- numbers that may follow from a size that is an argument of the kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """How many tiles a dimension has whose size is an argument."""
+
+    dim: str
+    tile: int
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """A number times the sizes of dimensions that are arguments."""
+
+    number: int
+    dims: Axes
+
+
+Count: TypeAlias = int | Tiles
+Stride: TypeAlias = int | Times
+
+
 # -- integers that all lanes share: bounds of loops
 
 
@@ -174,12 +197,13 @@ Place: TypeAlias = Lanes | ChunkNumber | Picked
 
 @dataclass(frozen=True, slots=True)
 class Pointers:
-    """A block of pointers into a buffer: the sum of position · stride, from `start` on."""
+    """A block of pointers into a buffer: the sum of position · stride, from `start` and `starts` on."""
 
     buffer: str
     axes: Axes
-    terms: tuple[tuple[Place, int], ...]
+    terms: tuple[tuple[Place, Stride], ...]
     start: int = 0
+    starts: tuple[Times, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

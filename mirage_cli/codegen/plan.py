@@ -15,6 +15,7 @@ from mirage_cli.codegen.nodes import (
     Apply,
     Axes,
     Box,
+    Count,
     Expr,
     Lanes,
     Literal,
@@ -25,6 +26,8 @@ from mirage_cli.codegen.nodes import (
     Size,
     Spread,
     Start,
+    Tiles,
+    Times,
     Value,
     Within,
 )
@@ -35,11 +38,12 @@ from mirage_cli.ir.schedule import Word
 class Instances:
     """Which tiles this program instance has. chunk: instances of each chunk; 0 where all are of one chunk; None where
     nothing is split. grid: dimensions with more than one tile, and how many. group: tiles of the first of two that
-    run next to each other. backwards: dimensions whose last tile comes first."""
+    run next to each other. backwards: dimensions whose last tile comes first. programs, chunk: for each tile along a
+    dimension whose size is an argument."""
 
     programs: int
     chunk: int | None
-    grid: tuple[tuple[str, int], ...]
+    grid: tuple[tuple[str, Count], ...]
     group: int
     backwards: Axes
 
@@ -231,12 +235,14 @@ Statement: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """block: positions of a block along it. padded: whether the last block reaches past its end."""
+    """block: positions of a block along it. padded: whether the last block reaches past its end. dynamic: whether its
+    size is an argument, and this one what it is tuned for: then the last block of more than one position may always."""
 
     name: str
     size: int
     block: int
     padded: bool
+    dynamic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,12 +268,18 @@ class KernelPlan:
     statements: tuple[Statement, ...]
 
     @property
+    def tiles(self) -> tuple[Tiles, ...]:
+        """What the number of instances is a multiple of besides `programs`."""
+        grid = (n for s in self.statements if isinstance(s, Instances) for _, n in s.grid)
+        return tuple(n for n in grid if isinstance(n, Tiles))
+
+    @property
     def fetches(self) -> bool:
         """Whether it fetches inputs ahead."""
         return any(isinstance(s, Prefetch) for s, _ in walk(self.statements))
 
     def __str__(self) -> str:
-        dims = " ".join(f"{d.name}={d.size}/{d.block}" for d in self.dims)
+        dims = " ".join(f"{d.name}={'?' * d.dynamic or d.size}/{d.block}" for d in self.dims)
         flags = " waits" * self.waits + " fuses" * self.fuses
         told = "".join(f" {name}={x}" for name, x in self.compiled)
         lines = [f"plan {self.name} programs={self.programs}{told}{flags}"]
@@ -306,8 +318,13 @@ def _text(x: object) -> str:
             return str(value)
         case Lanes(dim, block):
             return f"{dim}:" if block else dim
-        case Pointers(buffer, _, terms, start):
-            offsets = [_text(p) if n == 1 else f"{_text(p)}*{n}" for p, n in terms] + [str(start)] * bool(start)
+        case Tiles(dim, tile):
+            return f"tiles {dim}/{tile}"
+        case Times(number, dims):
+            return "*".join([str(number), *dims])
+        case Pointers(buffer, _, terms, start, starts):
+            offsets = [_text(p) if n == 1 else f"{_text(p)}*{_text(n)}" for p, n in terms]
+            offsets += [*map(_text, starts), *[str(start)] * bool(start)]
             return f"{buffer}[{' + '.join(offsets)}]"
         case Apply(op, args, exact):
             return f"{op}{'' if exact else '~'}({', '.join(map(_text, args))})"

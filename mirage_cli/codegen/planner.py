@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil, prod
 
-from mirage_cli.codegen import plan
+from mirage_cli.codegen import nodes, plan
 from mirage_cli.codegen.access import (
     Descriptor,
     awaited,
@@ -35,6 +35,10 @@ from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import Eqn
 from mirage_cli.ir.reach import Limit, limits, needed
 from mirage_cli.ir.schedule import Early, Lead, Schedule
+
+MAX_PROGRAMS = (1 << 31) - 1
+"""Program instances of one launch, whose chunks are not counted here (CUDA C++ programming guide, compute
+capabilities)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,8 @@ def plan_kernel(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mappi
     f = Frame(graph, kernel, own, sizes)
     if any(f.count(f.axes(dims)) > MAX_ELEMENTS for dims in f.dims.values()):
         raise EmitError("block too large")
+    if f.dynamic and f.huge:
+        raise EmitError("offsets beyond 32 bits")
     some = units(f.placement)
     unread = awaited(graph, kernel, schedule) if own.overlap else None
     first = graph.kernels[0].name == kernel.name
@@ -95,7 +101,7 @@ def plan_kernel(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mappi
     pointed = {x.buffer for x in kernel.loads if x.out not in decided.boxes} | {s.buffer for s in kernel.stores}
     return KernelPlan(
         kernel.name,
-        tuple(plan.Dimension(d, sizes[d], n, d in f.padded) for d, n in f.block.items()),
+        tuple(plan.Dimension(d, sizes[d], n, d in f.padded, d in f.dynamic) for d, n in f.block.items()),
         tuple(f.dims),
         tuple(b for b in f.buffers if b in pointed | fetched),
         tuple(decided.boxes.items()),
@@ -114,9 +120,11 @@ def _may_release(over: HandOver, at: int, overlaps: bool) -> bool:
 
 
 def _instances(f: Frame, found: Mapping[Loop, tuple[Limit, ...]]) -> plan.Instances:
-    grid = tuple((d, ceil(f.sizes[d] / f.block[d])) for d in f.kernel.with_role("grid"))
-    many = tuple((d, n) for d, n in grid if n > 1)
-    each = prod(n for _, n in many)
+    grid = tuple((d, ceil(f.sizes[d] / f.block[d])) for d in f.kernel.with_role("grid") if f.tiled(d))
+    many = tuple((d, nodes.Tiles(d, f.block[d]) if d in f.dynamic else n) for d, n in grid)
+    each = prod(n for _, n in many if isinstance(n, int))
+    if each * prod(ceil(r.most / f.block[r.dim]) for r in f.graph.dynamic if r.dim in f.block) > MAX_PROGRAMS:
+        raise EmitError("too many program instances")
     chunks = f.schedule.split if f.kernel.split else 1
     chunk = None if f.kernel.split is None else each if chunks > 1 else 0
     backwards = tuple(d for d, _ in many if d in longest_last(found))

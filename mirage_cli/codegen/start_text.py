@@ -9,9 +9,9 @@ from math import prod
 
 from mirage_cli.codegen.library import buffers_of, makes_result
 from mirage_cli.codegen.triton import KernelSource
-from mirage_cli.codegen.writing import layout_text, wrapped
+from mirage_cli.codegen.writing import layout_text, product_text, wrapped
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.program import DTYPE_BYTES
+from mirage_cli.ir.program import DTYPE_BYTES, Tensor
 
 SCRATCH_BYTES = 256  # where each scratch buffer starts in memory that they share: at a multiple of it
 NAMES_A_LINE = 8
@@ -25,17 +25,19 @@ USED = frozenset(
 
 def start_body(
     graph: MuGraph,
-    sizes: Mapping[str, int],
+    sizes: Mapping[str, int | str],
     kernels: Mapping[str, KernelSource],
     names: Mapping[str, str],
     patient: bool = False,
+    by_triton: str = "_by_triton(",
 ) -> str:
     """The lines of `_start(plan, *inputs)`. It returns what the public function does.
 
-    kernels: Triton's, which take addresses; libraries' take tensors. names: of the tensors in the text. patient:
-    whether a kernel is launched in another way while a CUDA graph is captured.
+    sizes: of all axes, or the names of what holds them. kernels: Triton's, which take addresses; libraries' take
+    tensors. names: of the tensors in the text. patient: whether a kernel is launched in another way while a CUDA graph
+    is captured. by_triton: the call that has Triton launch, up to the inputs.
     """
-    start = _Start(graph, sizes, kernels, names, patient)
+    start = _Start(graph, sizes, kernels, names, patient, by_triton)
     outputs = ", ".join(names[t.name] for t in graph.outputs)
     result = (outputs if len(graph.outputs) == 1 else f"({outputs})") if graph.outputs else "None"
     lines = [*start.checks(), *start.tensors(), *start.launches(), f"return {result}"]
@@ -52,12 +54,13 @@ class _Start:
     def __init__(
         self,
         graph: MuGraph,
-        sizes: Mapping[str, int],
+        sizes: Mapping[str, int | str],
         kernels: Mapping[str, KernelSource],
         names: Mapping[str, str],
         patient: bool,
+        by_triton: str,
     ) -> None:
-        self.graph, self.sizes, self.kernels, self.names = graph, sizes, kernels, names
+        self.graph, self.sizes, self.kernels, self.names, self.by_triton = graph, sizes, kernels, names, by_triton
         self.bound = "not is_capturing() and plan.bound.get(stream)" if patient else "plan.bound.get(stream)"
         libraries = [k for k in graph.kernels if k.name not in kernels]
         self.arguments = {
@@ -80,7 +83,7 @@ class _Start:
         conditions += ['torch.is_autocast_enabled("cuda")'] * bool(self.seen_by_libraries)
         lines.append(f"if {' or '.join([*conditions, 'launches_are_watched()'])}:")
         comma = "," * (len(inputs) == 1)
-        return [*lines, wrapped("    return _by_triton((", [self.names[x] for x in inputs], f"{comma}))")]
+        return [*lines, wrapped(f"    return {self.by_triton}(", [self.names[x] for x in inputs], f"{comma}))")]
 
     def tensors(self) -> list[str]:
         """Outputs, and what libraries see of buffers, but for what libraries make."""
@@ -99,6 +102,8 @@ class _Start:
         lines = [f"{called} = {self.bound} or plan.bind(stream)"]
         for name, buffers in self.arguments.items():
             passed = [(self.at if name in self.kernels else self.names)[b] for b in buffers]
+            if name in self.kernels and (sizes := self.kernels[name].sizes):
+                passed = [self.kernels[name].programs, *passed, *sizes]
             if name not in self.made:
                 lines.append(wrapped(f"{name}(", passed, ")"))
                 continue
@@ -114,14 +119,25 @@ class _Start:
 
     def scratch(self) -> list[str]:
         """One allocation for all buffers of its own."""
-        needed = [prod(self.sizes[d] for d in t.dims) * DTYPE_BYTES[t.dtype] for t in self.own]
-        starts = [0, *itertools.accumulate(-(-n // SCRATCH_BYTES) * SCRATCH_BYTES for n in needed)]
         first, *others = (self.at[t.name] for t in self.own)
-        lines = [f"{first} = allocate({starts[-1]}, stream)"]
-        return lines + [f"{x} = {first} + {start}" for x, start in zip(others, starts[1:], strict=False)]
+        ends = [*itertools.accumulate((self.rounded_up(t) for t in self.own), _sum_text)]
+        lines = [f"{first} = allocate({ends[-1]}, stream)"]
+        return lines + [f"{x} = {first} + {start}" for x, start in zip(others, ends, strict=False)]
+
+    def rounded_up(self, t: Tensor) -> int | str:
+        """The bytes of a buffer with those up to the next."""
+        factors = [*(self.sizes[d] for d in t.dims), DTYPE_BYTES[t.dtype]]
+        whole = [x for x in factors if isinstance(x, int)]
+        if len(whole) == len(factors):
+            return -(-prod(whole) // SCRATCH_BYTES) * SCRATCH_BYTES
+        return f"-(-{product_text(factors)} // {SCRATCH_BYTES}) * {SCRATCH_BYTES}"
 
     def address(self, tensor: str) -> str:
         return f"{self.at[tensor]} = {self.names[tensor]}.data_ptr()"
+
+
+def _sum_text(a: int | str, b: int | str) -> int | str:
+    return a + b if isinstance(a, int) and isinstance(b, int) else f"{a} + {b}"
 
 
 def _pointers(kernel: KernelSource) -> list[str]:

@@ -38,7 +38,21 @@ MARK_NOTES = {
 COMPILED = {"warps": "num_warps", "stages": "num_stages", "registers": "maxnreg"}
 """What Triton calls what its compiler is told."""
 RESERVED = HELPERS | {"tl", "triton", "range", "pid", "chunk", "step", "min", "max", "float"}
-OWN_PREFIXES = ("i_", "in_", "s_", "t_", "first_", "rows_", "begin_", "end_", "whole_", "rest_", "SIZE_", "BLOCK_")
+OWN_PREFIXES = (
+    "i_",
+    "in_",
+    "s_",
+    "t_",
+    "first_",
+    "rows_",
+    "begin_",
+    "end_",
+    "whole_",
+    "rest_",
+    "SIZE_",
+    "BLOCK_",
+    "tiles_",
+)
 OWN_SUFFIXES = ("_ptr", "_desc", "_next", "_scale", "_shift")
 
 
@@ -47,15 +61,16 @@ class KernelSource:
     """A complete `@triton.jit` function and how to launch it.
 
     args: the buffers behind the pointer parameters, in order. descriptors: the parameters after them.
-    programs: the size of its one-dimensional grid. options: further arguments of the launch. fetches: whether it
-    fetches inputs ahead.
+    sizes: those that it takes behind these. programs: the size of its one-dimensional grid, an expression in sizes.
+    options: further arguments of the launch. fetches: whether it fetches inputs ahead.
     """
 
     name: str
     source: str
     args: tuple[str, ...]
     descriptors: tuple[Descriptor, ...]
-    programs: int
+    sizes: tuple[str, ...]
+    programs: str
     options: tuple[str, ...]
     fetches: bool
 
@@ -69,9 +84,13 @@ def emit_kernel(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mappi
 
 def print_kernel(plan: KernelPlan) -> KernelSource:
     parameters = [*(f"{b}_ptr" for b in plan.args), *(f"{v}_desc" for v, _ in plan.descriptors)]
-    lines = ["@triton.jit", f"def {plan.name}({', '.join(parameters)}):"]
+    sizes = tuple(f"SIZE_{d.name}" for d in plan.dims if d.dynamic)
+    unspecialized = ", ".join(f'"{x}"' for x in sizes)  # one compilation serves every size
+    lines = [f"@triton.jit(do_not_specialize=[{unspecialized}])" if sizes else "@triton.jit"]
+    lines.append(f"def {plan.name}({', '.join([*parameters, *sizes])}):")
     for d in plan.dims:
-        lines.append(f"    SIZE_{d.name}: tl.constexpr = {d.size}")
+        if not d.dynamic:
+            lines.append(f"    SIZE_{d.name}: tl.constexpr = {d.size}")
         if d.block > 1:
             lines.append(f"    BLOCK_{d.name}: tl.constexpr = {d.block}")
     names = spelled(plan.values, _is_own, "v_")
@@ -80,7 +99,9 @@ def print_kernel(plan: KernelPlan) -> KernelSource:
     options += ["launch_pdl=can_overlap()"] * plan.waits + ["enable_fp_fusion=False"] * (not plan.fuses)
     boxes = tuple(d for _, d in plan.descriptors)
     source = "\n".join(lines) + "\n"
-    return KernelSource(plan.name, source, plan.args, boxes, plan.programs, tuple(options), plan.fetches)
+    factors = [f"-(-SIZE_{t.dim} // {t.tile})" if t.tile > 1 else f"SIZE_{t.dim}" for t in plan.tiles]
+    programs = " * ".join([*factors, *[str(plan.programs)] * (plan.programs > 1 or not factors)])
+    return KernelSource(plan.name, source, plan.args, boxes, sizes, programs, tuple(options), plan.fetches)
 
 
 def _is_own(name: str) -> bool:
@@ -100,27 +121,46 @@ def _statement(s: Statement, names: Names) -> Iterable[str]:
 
 
 def _instances(s: p.Instances, _: Names) -> Iterator[str]:
-    if s.programs > 1:
+    if s.programs > 1 or s.grid:
         yield "pid = tl.program_id(0)"
+    lines = [*_tile_numbers(s)]
+    for d, n in s.grid:
+        if isinstance(n, nodes.Tiles) and any(f"tiles_{d}" in line for line in lines):
+            yield f"tiles_{d} = (SIZE_{d} + {n.tile - 1}) // {n.tile}" if n.tile > 1 else f"tiles_{d} = SIZE_{d}"
+    yield from lines
+
+
+def _tile_numbers(s: p.Instances) -> Iterator[str]:
     if s.chunk is not None:
-        yield f"chunk = pid // {s.chunk}" if s.chunk > 1 else "chunk = pid" if s.chunk else "chunk = 0"
-        if s.chunk > 1:
-            yield f"pid = pid % {s.chunk}"
+        each = _count(*(n for _, n in s.grid))
+        yield f"chunk = pid // {each}" if s.chunk and each != "1" else "chunk = pid" if s.chunk else "chunk = 0"
+        if s.chunk and each != "1":
+            yield f"pid = pid % {each}"
     many = [*s.grid]
     while many and not (len(many) == 2 and s.group > 1):
         d, n = many.pop()
-        yield f"t_{d} = pid % {n}" if many else f"t_{d} = pid"
+        yield f"t_{d} = pid % {_count(n)}" if many else f"t_{d} = pid"
         if many:
-            yield f"pid = pid // {n}"
+            yield f"pid = pid // {_count(n)}"
     if many:
         (a, na), (b, nb) = many
         g = s.group
-        yield f"first_{a} = pid // {g * nb} * {g}  # groups of {g} tiles of {a} share those of {b}"
-        yield f"rows_{a} = min({na} - first_{a}, {g})"
-        yield f"t_{a} = first_{a} + pid % {g * nb} % rows_{a}"
-        yield f"t_{b} = pid % {g * nb} // rows_{a}"
+        yield f"first_{a} = pid // {_count(g, nb)} * {g}  # groups of {g} tiles of {a} share those of {b}"
+        yield f"rows_{a} = min({_count(na)} - first_{a}, {g})"
+        yield f"t_{a} = first_{a} + pid % {_count(g, nb)} % rows_{a}"
+        yield f"t_{b} = pid % {_count(g, nb)} // rows_{a}"
     for d in s.backwards:
-        yield f"t_{d} = {dict(s.grid)[d] - 1} - t_{d}  # the longest loops first"
+        n = dict(s.grid)[d]
+        last = str(n - 1) if isinstance(n, int) else f"tiles_{d} - 1"
+        yield f"t_{d} = {last} - t_{d}  # the longest loops first"
+
+
+def _count(*counts: nodes.Count) -> str:
+    """The product of numbers of tiles."""
+    number = math.prod(n for n in counts if isinstance(n, int))
+    tiles = [f"tiles_{n.dim}" for n in counts if isinstance(n, nodes.Tiles)]
+    texts = [*[str(number)] * (number > 1 or not tiles), *tiles]
+    return texts[0] if len(texts) == 1 else f"({' * '.join(texts)})"
 
 
 def _positions(s: p.Positions, _: Names) -> Iterator[str]:
@@ -305,13 +345,23 @@ def _start(x: Start) -> str:
 
 def _pointers(x: nodes.Pointers) -> str:
     """Offsets from the start of a buffer."""
-    return f"{x.buffer}_ptr + {_position(x.terms, x.start, x.axes)}"
+    return f"{x.buffer}_ptr + {_position(x.terms, x.start, x.axes, x.starts)}"
 
 
-def _position(terms: Iterable[tuple[Place, int]], start: int, want: Axes) -> str:
-    texts = [_place(place, want) if n == 1 else f"{_place(place, want)} * {n}" for place, n in terms]
+def _position(
+    terms: Iterable[tuple[Place, nodes.Stride]], start: int, want: Axes, starts: Iterable[nodes.Times] = ()
+) -> str:
+    texts = [_place(place, want) if n == 1 else f"{_place(place, want)} * {_stride(n)}" for place, n in terms]
+    texts += [_stride(n) for n in starts]
     texts += [str(start)] if start or not texts else []
     return " + ".join(texts)
+
+
+def _stride(n: nodes.Stride) -> str:
+    if isinstance(n, int):
+        return str(n)
+    texts = [*(f"SIZE_{d}" for d in n.dims), *[str(n.number)] * (n.number != 1)]
+    return texts[0] if len(texts) == 1 else f"({' * '.join(texts)})"
 
 
 def _within(x: nodes.Within, want: Axes) -> str:

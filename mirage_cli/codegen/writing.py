@@ -6,15 +6,28 @@ import keyword
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 
-from mirage_cli.ir.program import Tensor
+from mirage_cli.ir.program import Range, Tensor
 
 WIDTH = 120
 
 
-def layout_text(t: Tensor, sizes: Mapping[str, int]) -> tuple[str, str]:
-    """Shape and strides of a tensor that is contiguous. Memory with strides takes less CPU time than without."""
+def layout_text(t: Tensor, sizes: Mapping[str, int | str]) -> tuple[str, str]:
+    """Shape and strides of a tensor that is contiguous. Memory with strides takes less CPU time than without. sizes:
+    numbers, or the names of what holds them."""
     shape = [sizes[d] for d in t.dims]
-    return tuple_text(map(str, shape)), tuple_text(str(prod(shape[i + 1 :])) for i in range(len(shape)))
+    return tuple_text(map(str, shape)), tuple_text(product_text(shape[i + 1 :]) for i in range(len(shape)))
+
+
+def product_text(factors: Iterable[int | str]) -> str:
+    factors = list(factors)
+    number = prod(x for x in factors if isinstance(x, int))
+    names = [x for x in factors if isinstance(x, str)]
+    return " * ".join([*names, *[str(number)] * (number != 1 or not names)])
+
+
+def size_texts(sizes: Mapping[str, int], dynamic: Iterable[Range]) -> dict[str, int | str]:
+    """The sizes, with names in the place of those that are known only when a kernel is called."""
+    return {**sizes, **{r.dim: f"SIZE_{r.dim}" for r in dynamic}}
 
 
 def tuple_text(items: Iterable[str]) -> str:

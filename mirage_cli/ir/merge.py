@@ -88,6 +88,7 @@ def _runs(program: Program) -> list[tuple[str, ...]]:
     """The longest runs of axes that are one, of two or more."""
     tensors = (*program.inputs, *program.outputs)
     pinned = {a for e in program.eqns if e.op in ("index", "rename") for a in e.acts_on} | _stored_along(program)
+    pinned |= {r.dim for r in program.dynamic}
     groups: list[Collection[str]] = [t.dims for t in tensors]
     for e in program.eqns:
         groups += [e.dims, () if e.op in OPS and OPS[e.op].kind == "leaf" else e.axes]

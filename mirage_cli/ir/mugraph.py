@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Literal
 
 from mirage_cli.ir.access import Access, Index, dims_of
-from mirage_cli.ir.program import Eqn, Merged, Tensor, resized_dims
+from mirage_cli.ir.program import Eqn, Merged, Range, Tensor, resized_dims
 
 Role = Literal["grid", "split", "loop", "tile"]
 
@@ -117,6 +117,7 @@ class MuGraph:
     dims: every axis with its size. Chunk axes (`split_axis`) are not among them: the schedule sets their size.
     merged: the axes among them that stand for several of the program's. Tensors of the program that have such an axis
         are given and returned in the program's own shape, and seen as this one: the memory is the same.
+    dynamic: the axes whose size kernels take as an argument; among `dims` stands the one that they are tuned for.
     """
 
     name: str
@@ -127,6 +128,7 @@ class MuGraph:
     buffers: tuple[Tensor, ...]
     kernels: tuple[Kernel, ...]
     merged: Merged = ()
+    dynamic: tuple[Range, ...] = ()
 
     @property
     def sizes(self) -> dict[str, int]:

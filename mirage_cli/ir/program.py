@@ -7,6 +7,7 @@ Axes are matched by name everywhere; the axes of a value are kept in the order i
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -17,6 +18,9 @@ from mirage_cli.ir.ops import OPS, Number, Type, result_type
 DTYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int32": "i32"}
 """Element types, with the short names that texts and Triton use."""
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4}
+
+MOST_JUDGED = 1 << 28
+"""Elements of all inputs and outputs at the largest size of a dynamic axis that kernels are judged at, about."""
 
 Arg = str | Number
 """An argument of an equation: the name of a value, or a number."""
@@ -112,6 +116,38 @@ def resized_dims(
     return tuple(found.items())
 
 
+@dataclass(frozen=True, slots=True)
+class Range:
+    """An axis whose size is known only when a kernel is called: `least` to `most`."""
+
+    dim: str
+    least: int
+    most: int
+
+    def __str__(self) -> str:
+        return f"{self.dim}={self.least}..{self.most}"
+
+    def some(self, tuned: int, seed: int = 0) -> list[int]:
+        """Sizes to judge a kernel at that is tuned for one: the ends, one in between that is odd, and that one with its
+        neighbours, as far as they are in the range."""
+        between = random.Random(f"{seed} {self}").randint(self.least, self.most) // 2 * 2 + 1
+        near = {between, tuned - 1, tuned, tuned + 1}
+        return sorted({self.least, self.most, *(n for n in near if self.least <= n <= self.most)})
+
+    @staticmethod
+    def parse(text: str) -> Range:
+        """The inverse of `str`. Raises ValueError."""
+        dim, _, ends = text.partition("=")
+        least, _, most = ends.partition("..")
+        return Range(dim, int(least), int(most))
+
+
+def dynamic_lines(dynamic: Iterable[Range]) -> list[str]:
+    """The line of texts that says which sizes are arguments; none where all are fixed."""
+    ranges = " ".join(map(str, dynamic))
+    return [f"dynamic {ranges}"] if ranges else []
+
+
 def dims_text(dims: tuple[tuple[str, int], ...], merged: Merged) -> str:
     """`m=16 h=8 d=64 hd=h*d`: every axis with its size, or with the parts that are merged in it."""
     parts = dict(merged)
@@ -127,6 +163,7 @@ class Program:
     parts: where the others lie, in the order of outputs.
     internals: results that are not the user's but a derived operator's on its way, which PyTorch does not round.
     merged: the axes among `dims` that stand for several of the user's; none in a program as the user wrote it.
+    dynamic: the axes whose size among `dims` is one that kernels are tuned for, and that they take as an argument.
     """
 
     name: str
@@ -139,6 +176,7 @@ class Program:
     internals: frozenset[str] = frozenset()
     merged: Merged = ()
     parts: tuple[Part, ...] = ()
+    dynamic: tuple[Range, ...] = ()
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -147,6 +185,19 @@ class Program:
     @property
     def order(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self.dims)
+
+    @property
+    def arguments(self) -> tuple[int, ...]:
+        """The sizes that kernels take as arguments."""
+        return tuple(self.sizes[r.dim] for r in self.dynamic)
+
+    def some_sizes(self, r: Range, seed: int = 0) -> list[int]:
+        """Sizes to judge kernels at of a dynamic axis, or of a part of its range, as far as tensors fit in memory."""
+        tensors = (*self.inputs, *self.outputs)
+        most = r.most
+        while most // 2 >= r.least and sum(_elements(t, self.sizes | {r.dim: most}) for t in tensors) > MOST_JUDGED:
+            most //= 2
+        return Range(r.dim, r.least, most).some(self.sizes[r.dim], seed)
 
     @property
     def changed(self) -> frozenset[str]:
@@ -212,10 +263,14 @@ class Program:
             yield from zip(p.tensor.dims, p.access, strict=True)
 
     def __str__(self) -> str:
-        lines = [f"program {self.name}", "dims " + dims_text(self.dims, self.merged)]
+        lines = [f"program {self.name}", "dims " + dims_text(self.dims, self.merged), *dynamic_lines(self.dynamic)]
         lines += [f"input {t}" for t in self.inputs] + [f"  {e}" for e in self.eqns]
         lines += [f"output {t}" for t in self.outputs]
         return "\n".join(lines + [f"part {p.tensor} {p}" for p in self.parts]) + "\n"
+
+
+def _elements(t: Tensor, sizes: Mapping[str, int]) -> int:
+    return math.prod(sizes[d] for d in t.dims)
 
 
 def tensor_type(t: Tensor) -> Type:

@@ -20,8 +20,10 @@ from mirage_cli.ir.program import (
     Arg,
     Eqn,
     Merged,
+    Range,
     Tensor,
     dims_text,
+    dynamic_lines,
     equation,
     parse_number,
     resized_dims,
@@ -43,6 +45,7 @@ class MuGraphTextError(MirageError):
 def canonical_text(graph: MuGraph) -> str:
     """The text without comments; equal for equal μGraphs."""
     lines = [f"mugraph {graph.name} {graph.dtype}", "dims " + dims_text(graph.dims, graph.merged)]
+    lines += dynamic_lines(graph.dynamic)
     for word, tensors in (("input", graph.inputs), ("output", graph.outputs), ("buffer", graph.buffers)):
         lines += [f"{word} {t}" for t in tensors]
     for k in graph.kernels:
@@ -149,6 +152,7 @@ def parse_mugraph(text: str) -> MuGraph:
     name, dtype = "", ""
     dims: tuple[tuple[str, int], ...] = ()
     merged: Merged = ()
+    dynamic: tuple[Range, ...] = ()
     tensors: dict[str, list[Tensor]] = {"input": [], "output": [], "buffer": []}
     kernels: list[_KernelReader] = []
     for number, raw in enumerate(text.splitlines(), 1):
@@ -163,6 +167,8 @@ def parse_mugraph(text: str) -> MuGraph:
                 name, dtype = rest.split()
             elif word == "dims":
                 dims, merged = _dims(rest)
+            elif word == "dynamic":
+                dynamic = tuple(map(Range.parse, rest.split()))
             elif word == "kernel":
                 dtypes = {t.name: t.dtype for group in tensors.values() for t in group}
                 kernels.append(_KernelReader(rest, tuple(n for n, _ in dims), dtypes))
@@ -184,6 +190,7 @@ def parse_mugraph(text: str) -> MuGraph:
         tuple(tensors["buffer"]),
         graph_kernels,
         merged,
+        dynamic,
     )
 
 

@@ -16,14 +16,18 @@ from mirage_cli.verify.equivalence import check_equivalence
 
 COMPILE_TIMEOUT_S = 120.0
 
-Interface = tuple[tuple[tuple[int, ...], str], ...]
-"""Shape and dtype of each tensor."""
+Interface = tuple[tuple[tuple[int | None, ...], str], ...]
+"""Shape and dtype of each tensor; None for a size that differs by call."""
+INTERFACES = (("_inputs", "_INPUTS"), ("_outputs", "_OUTPUTS"))
+"""Where exported files have them: functions of the sizes that differ by call, or tables."""
+SOON = 100
+"""The largest dynamic size at which a kernel is judged in the interpreter."""
 
 
 def judge_file(programs: Sequence[Program], text: str, seed: int, target: Target | None = None) -> dict[str, object]:
     """The answer of `mirage verify`: a μGraph by the structural and finite-field nets, a kernel by the numeric one.
 
-    Of the programs, which are one spec's at several sizes, the one that the file is made for counts. A kernel is also
+    Of the programs, which are one spec's at several sizes, those that the file is made for count. A kernel is also
     compiled for the target, where there is one. `claim` says what is known then, in few words. Raises MirageError.
     """
     if text.lstrip().startswith("mugraph "):
@@ -31,7 +35,9 @@ def judge_file(programs: Sequence[Program], text: str, seed: int, target: Target
         program = next((p for p in programs if graph.sizes | p.sizes == graph.sizes), programs[0])
         verdict = check_equivalence(lower(program), graph, seed)
         return {**asdict(verdict), "detail": str(verdict)}
-    return judge_kernel(kernel_program(programs, text), text, seed, target)
+    judged = [judge_kernel(p, text, seed, target) for p in kernel_programs(programs, text)]
+    refused = next((x for x in judged if not x["ok"]), None)
+    return refused or judged[0]
 
 
 def judge_kernel(program: Program, text: str, seed: int, target: Target | None) -> dict[str, object]:
@@ -78,50 +84,86 @@ def compile_problem(program: Program, text: str, target: Target) -> str | None:
     return None
 
 
-def kernel_program(programs: Sequence[Program], text: str) -> Program:
-    """The program whose tensors the kernel takes, by what its file says of them; the first where it says nothing.
+def kernel_programs(programs: Sequence[Program], text: str) -> list[Program]:
+    """The programs whose tensors the kernel takes, by what its file says of them; the first where it says nothing. Of a
+    dynamic axis, also at the least size and around those that it is tuned for, as far as they take no minutes.
 
     The text is read, not run. Raises NotAKernelError, OtherInterfaceError.
     """
+    functions, tables = _definitions(text)
+    sides = tuple(_interface(functions.get(name) or tables.get(table)) for name, table in INTERFACES)
+    if None in sides:
+        return [programs[0]]
+    made_for = tuple(x or () for x in sides)
+    found = [p for p in programs if all(map(_fits, made_for, (_wanted(p, p.inputs), _wanted(p, p.results))))]
+    if exact := tables.get("_EXACT"):
+        sizes = set(ast.literal_eval(exact))
+        names = ast.literal_eval(tables["_SIZE_NAMES"])
+        found = [p for p in found if tuple(p.sizes[d] for d in names) in sizes]
+    if not found:
+        wanted = [_sides(_wanted(p, p.inputs), _wanted(p, p.results)) for p in programs]
+        raise OtherInterfaceError(_sides(*made_for), wanted)
+    if "_which" not in functions:
+        return found[:1]
+    return found if not found[0].dynamic else _at_several_sizes(found)
+
+
+def _at_several_sizes(programs: Sequence[Program]) -> list[Program]:
+    """Programs with one dynamic axis, at sizes that the interpreter takes seconds for, and one of them at least."""
+    (r,) = programs[0].dynamic
+    near = {n for p in programs for n in (p.sizes[r.dim] - 1, p.sizes[r.dim], p.sizes[r.dim] + 1)}
+    sizes = sorted({r.least, *(n for n in near if r.least <= n <= min(r.most, SOON))})
+    return [programs[0].resized({r.dim: n}) for n in sizes]
+
+
+def _definitions(text: str) -> tuple[dict[str, ast.FunctionDef], dict[str, ast.expr]]:
+    """The functions of a kernel's file, and what it assigns. Raises NotAKernelError."""
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
         raise NotAKernelError(f"line {error.lineno}: neither a μGraph nor Python: {error.msg}") from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise NotAKernelError(f"neither a μGraph nor Python: {error}") from None
-    functions = {f.name for f in tree.body if isinstance(f, ast.FunctionDef)}
+    functions = {f.name: f for f in tree.body if isinstance(f, ast.FunctionDef)}
     if missing := [f"`{name}`" for name in KERNEL_INTERFACE if name not in functions]:
         raise NotAKernelError(f"no kernel to judge: this Python file defines no {' and no '.join(missing)}")
     tables = {
         s.targets[0].id: s.value for s in tree.body if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name)
     }
-    made_for = tuple(_interface(tables.get(name)) for name in ("_INPUTS", "_OUTPUTS"))
-    if None in made_for:
-        return programs[0]
-    for p in programs:
-        if made_for == (_wanted(p, p.inputs), _wanted(p, p.results)):
-            return p
-    wanted = [_sides(_wanted(p, p.inputs), _wanted(p, p.results)) for p in programs]
-    raise OtherInterfaceError(_sides(*(x or () for x in made_for)), wanted)
+    return functions, tables
 
 
 def _wanted(p: Program, tensors: Iterable[Tensor]) -> Interface:
     return tuple((tuple(p.sizes[d] for d in t.dims), t.dtype) for t in tensors)
 
 
-def _interface(table: ast.expr | None) -> Interface | None:
-    """The tensors that a table of an exported file names, as `export_source` writes it; None where it is none."""
+def _fits(made_for: Interface, wanted: Interface) -> bool:
+    """Whether these are the tensors that a file names; a size that differs by call is any."""
+    return len(made_for) == len(wanted) and all(
+        (dtype, len(shape)) == (own, len(sizes)) and all(a is None or a == b for a, b in zip(shape, sizes, strict=True))
+        for (shape, dtype), (sizes, own) in zip(made_for, wanted, strict=True)
+    )
+
+
+def _interface(table: ast.expr | ast.FunctionDef | None) -> Interface | None:
+    """The tensors that a table of an exported file names, as `export_source` writes it, or a function that returns one;
+    None where it is none."""
+    if isinstance(table, ast.FunctionDef):
+        table = next((s.value for s in table.body if isinstance(s, ast.Return)), None)
     if not isinstance(table, ast.Tuple):
         return None
-    found: list[tuple[tuple[int, ...], str]] = []
+    found: list[tuple[tuple[int | None, ...], str]] = []
     for row in table.elts:
         match row:
             case ast.Tuple(elts=[*_, ast.Tuple(elts=sizes), ast.Attribute(attr=dtype)]):
-                found.append((tuple(s.value for s in sizes if isinstance(s, ast.Constant)), dtype))  # type: ignore[misc]
+                found.append((tuple(s.value if isinstance(s, ast.Constant) else None for s in sizes), dtype))  # type: ignore[misc]
             case _:
                 return None
     return tuple(found)
 
 
 def _sides(inputs: Interface, outputs: Interface) -> str:
-    return " -> ".join(", ".join(f"{dtype}{list(shape)}" for shape, dtype in side) for side in (inputs, outputs))
+    def text(shape: Iterable[int | None]) -> str:
+        return ", ".join("any" if n is None else str(n) for n in shape)
+
+    return " -> ".join(", ".join(f"{dtype}[{text(shape)}]" for shape, dtype in side) for side in (inputs, outputs))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from mirage_cli.codegen.export import ExportInfo, export_source
+from mirage_cli.codegen.export import ExportInfo
+from mirage_cli.codegen.sized import Variant, any_source
 from mirage_cli.errors import MirageError, UnknownIdError
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
@@ -15,7 +16,7 @@ from mirage_cli.pipeline.problem import key_of, program_hash, versions
 from mirage_cli.pipeline.searching import Found, Options, Plan
 from mirage_cli.pipeline.session import Session
 from mirage_cli.store.records import Best, Key, Shown, StoredMuGraph, StoredSearch
-from mirage_cli.store.results import Result
+from mirage_cli.store.results import Kernel, Result
 from mirage_cli.store.store import Store
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.space import first_schedules
@@ -66,9 +67,18 @@ def keep_best(session: Session, program: Program, key: Key, graph: MuGraph, resu
     """Stores a result with its best kernel's source. over: the stored one that it was compared with, and replaces."""
     best = result.best
     assert best is not None, "a result without a kernel has none to keep"
-    info = ExportInfo(
-        command=session.command,
-        target=session.target.name,
+    info = info_of(best, session.command, session.target.name)
+    source = any_source(Variant(program, graph, best.schedule, info))
+    schedule = best.schedule.to_json()
+    row = Best(mugraph_id(graph), best.status, best.us, schedule, source, result)
+    session.store.put_best(key, row, over=over)
+
+
+def info_of(best: Kernel, command: str, gpu: str) -> ExportInfo:
+    """What an exported file says of a kernel."""
+    return ExportInfo(
+        command=command,
+        target=gpu,
         versions=versions(),
         measured=best.times is not None,
         time_us=best.us,
@@ -78,10 +88,6 @@ def keep_best(session: Session, program: Program, key: Key, graph: MuGraph, resu
         eager_error=best.eager_error,
         checked=best.checked,
     )
-    source = export_source(program, graph, best.schedule, info)
-    schedule = best.schedule.to_json()
-    row = Best(mugraph_id(graph), best.status, best.us, schedule, source, result)
-    session.store.put_best(key, row, over=over)
 
 
 def claimed(store: Store, result: Result) -> Result:
@@ -124,6 +130,21 @@ def stored_search(store: Store, program: Program) -> Found | None:
     return Found(tuple(plans.values()), "", 0, 0, 0, {}, (), "stored", 0.0)
 
 
+def export_all(store: Store, found: Sequence[tuple[Program, Key, Best]], command: str) -> str:
+    """One file of the best kernels of several sizes of a spec. Raises MirageError."""
+    variants: list[Variant] = []
+    for program, key, best in found:
+        graph = next((g for m in store.mugraphs(key) if m.id == best.mugraph and (g := readable_graph(m))), None)
+        if graph is None or best.result.best is None:
+            sizes = " ".join(f"{d}={n}" for d, n in program.dims)
+            raise MirageError(
+                f"the μGraph of {program.name} at {sizes} is no longer stored; search it again with --fresh"
+            )
+        info = info_of(best.result.best, command, key.gpu.removesuffix(" (predicted)"))
+        variants.append(Variant(program, graph, Schedule.from_json(best.schedule), info))
+    return any_source(*variants)
+
+
 def export_plan(found: Sequence[Shown], programs: Sequence[Program], id: str, command: str) -> tuple[Shown, str]:
     """The export of a stored μGraph, at its fastest measured schedule or the cost model's, of the first of these keys
     that is of one of the programs. Raises MirageError."""
@@ -136,8 +157,8 @@ def export_plan(found: Sequence[Shown], programs: Sequence[Program], id: str, co
         info = ExportInfo(command=command, target=s.key.gpu, versions=versions(), measured=bool(timed))
         if timed:
             best = min(timed, key=lambda m: m.median_us or 0.0)
-            return s, export_source(program, graph, Schedule.from_json(best.schedule), info)
+            return s, any_source(Variant(program, graph, Schedule.from_json(best.schedule), info))
         schedules = first_schedules(graph, find_target(s.key.gpu.split()[0]), 1)
         if schedules:
-            return s, export_source(program, graph, schedules[0], info)
+            return s, any_source(Variant(program, graph, schedules[0], info))
     raise MirageError(f"no μGraph of this spec is stored under {id}; `mirage cache list` says what is")

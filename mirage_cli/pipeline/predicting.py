@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.program import Program
+from mirage_cli.ir.program import Program, Range
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.pipeline.kept import keep_best
 from mirage_cli.pipeline.problem import floor_of, measured_problem
@@ -117,7 +117,7 @@ def check_offline(session: Session, program: Program, p: Plan) -> tuple[Schedule
     """
 
     def interpret(graph: MuGraph, schedule: Schedule) -> Judged:
-        return session.interpreter().judge(program.resized(graph.sizes), kernels_source(graph, schedule), 0, True)
+        return judge_kernel(session, program, graph, schedule)
 
     problem = measured_problem(program, session.options.seed)
     reason = "no schedule fits"
@@ -141,6 +141,31 @@ def check_offline(session: Session, program: Program, p: Plan) -> tuple[Schedule
             return schedule, judged
         reason = f"{WRONG}: {judged.problem}"
     return reason
+
+
+def judge_kernel(session: Session, program: Program, graph: MuGraph, schedule: Schedule) -> Judged:
+    """The kernel's text in the interpreter: at the graph's sizes, and at others where its dynamic axis is a part of a
+    tile, about one, and several. The errors are those at the graph's sizes."""
+    source = kernels_source(graph, schedule)
+    found: Judged | None = None
+    for sizes in [{}, *some_dynamic_sizes(graph, schedule)]:
+        judged = session.interpreter().judge(program.resized(graph.sizes | sizes), source, 0, True)
+        if not judged.ok:
+            where = ", ".join(f"{d}={n}" for d, n in sizes.items())
+            return replace(judged, problem=f"at {where}: {judged.problem}" if where else judged.problem)
+        found = replace(found, excused=found.excused + judged.excused) if found else judged
+    assert found is not None, "there are the graph's own sizes"
+    return found
+
+
+def some_dynamic_sizes(graph: MuGraph, schedule: Schedule) -> list[dict[str, int]]:
+    """Small sizes of a dynamic axis that is cut in these tiles; kernels are right at them also where the range has
+    larger ones alone."""
+    found: list[dict[str, int]] = []
+    for r in graph.dynamic:
+        tile = max((dict(s.tiles).get(r.dim, 1) for s in schedule.kernels.values()), default=1)
+        found += [{r.dim: n} for n in Range(r.dim, 1, min(r.most, 2 * tile + 3)).some(tile)]
+    return [sizes for sizes in found if not sizes.items() <= graph.sizes.items()]
 
 
 def compiled_offline(

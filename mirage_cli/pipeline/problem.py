@@ -61,4 +61,16 @@ def measured_problem(program: Program, seed: int) -> Problem:
     source = "\n\n\n".join(["import torch", *forms])
     tensors = tuple(map(spec, program.inputs)), tuple(map(spec, program.results))
     called = "whole" if program.parts else "reference"
-    return Problem(*tensors, source, seed, independent_axis(program), where_outputs_lie(program), called)
+    return Problem(
+        *tensors, source, seed, independent_axis(program), where_outputs_lie(program), called, program.arguments
+    )
+
+
+def problems_at_other_sizes(program: Program, seed: int) -> tuple[Problem, ...]:
+    """The same for some sizes of its dynamic axis that it is not tuned for."""
+    return tuple(
+        measured_problem(program.resized({r.dim: n}), seed)
+        for r in program.dynamic
+        for n in program.some_sizes(r, seed)
+        if n != program.sizes[r.dim]
+    )

@@ -9,7 +9,7 @@ from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import mugraph_id
 from mirage_cli.pipeline.kept import keep_best, readable_graph
-from mirage_cli.pipeline.problem import floor_of, measured_problem
+from mirage_cli.pipeline.problem import floor_of, measured_problem, problems_at_other_sizes
 from mirage_cli.pipeline.searching import Found, Plan
 from mirage_cli.pipeline.session import Session
 from mirage_cli.store.records import Best, Key, Measurement
@@ -91,6 +91,7 @@ def tune_plans(
         [] if session.options.fresh else known_trials(session, key, plans),
         keep,
         hints(session, key, plans),
+        problems_at_other_sizes(program, session.options.seed),
     )
     return tune(session.means(), task, incumbent)
 

@@ -502,6 +502,7 @@ class _Search:
             tuple(buffers.tensors),
             tuple(kernels),
             program.merged,
+            program.dynamic,
         )
         if summed_twice(graph):
             return None

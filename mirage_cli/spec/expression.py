@@ -87,14 +87,21 @@ class ProgramReader:
     """Reads assignments into a `Builder`. Axes and dimension names share one namespace; values have another.
 
     sizes: of every axis; 0 for one whose size was refused.
+    dynamic: the axes whose size is known only when a kernel is called.
     stores: what is written into `outputs` by indices: the program's, or inputs that are changed in place.
     complete: whether the whole text was parsed, so that `assigned` has every name that it assigns.
     """
 
     def __init__(
-        self, inputs: Iterable[Tensor], sizes: Mapping[str, int], report: Report, outputs: Iterable[Tensor] = ()
+        self,
+        inputs: Iterable[Tensor],
+        sizes: Mapping[str, int],
+        report: Report,
+        outputs: Iterable[Tensor] = (),
+        dynamic: Iterable[str] = (),
     ) -> None:
         self.sizes = sizes
+        self.dynamic = frozenset(dynamic)
         self.report = report
         inputs = tuple(inputs)
         self.builder = Builder(inputs, sizes)
@@ -303,11 +310,21 @@ class ProgramReader:
         if e.id in self.sizes:
             if not self.sizes[e.id]:
                 raise Poisoned
+            self.refuse_dynamic(e, (e.id,), "is no number of the program")
             return Fraction(self.sizes[e.id])
         if e.id in self.written:
             raise self.fail(e, f"{e.id} is written in parts: give what they hold names, and read those")
         known = [*self.names, *self.sizes, "inf"]
         raise self.fail(e, f"nothing is called {e.id}", e.id, known)
+
+    def refuse_dynamic(self, e: ast.AST, dims: Iterable[str], why: str) -> None:
+        """Report what needs the size of an axis before a kernel is called."""
+        for d in dims:
+            if d in self.dynamic:
+                hint = f"give {d} one size, and name others in `instances`"
+                raise self.fail(
+                    e, f"{d} is dynamic: its size is known only when the kernel is called, so it {why}; {hint}"
+                )
 
     def type_of(self, a: Arg) -> str:
         if not isinstance(a, str):
@@ -473,7 +490,7 @@ class ProgramReader:
             raise self.fail(e, f"the axis {e.id} is not there; the axes are {has}", e.id, inside)
         return e.id
 
-    def axes(self, nodes: Iterable[ast.expr], inside: Iterable[str] | None = None) -> tuple[str, ...]:
+    def axes(self, nodes: Sequence[ast.expr], inside: Iterable[str] | None = None) -> tuple[str, ...]:
         found: list[str] = []
 
         def one(node: ast.expr, _: int) -> None:
@@ -483,6 +500,8 @@ class ProgramReader:
             found.append(a)
 
         self.each(one, nodes, 0)
+        for node, a in zip(nodes, found, strict=True):
+            self.refuse_dynamic(node, (a,), "cannot be reduced")
         return tuple(found)
 
     def tensor(self, e: ast.expr, depth: int, op: str) -> str:
@@ -559,6 +578,7 @@ class ProgramReader:
                 raise self.fail(k.value, f"the axis {new} is there already")
             if self.sizes[old] != self.sizes[new] and self.sizes[old] and self.sizes[new]:
                 raise self.fail(k.value, f"{old} has size {self.sizes[old]} and {new} has size {self.sizes[new]}")
+            self.refuse_dynamic(k.value, (old, new), "keeps its name")
             left.append(new)
             pairs += [old, new]
         return self.append(e, "rename", (x,), tuple(pairs), out)
@@ -590,6 +610,9 @@ class ProgramReader:
             if max(-low, high) > FARTHEST:
                 farthest = low if -low > high else high
                 raise self.fail(node, f"this comes to {farthest}, more than 2 ** 30 from the start of {d}")
+        for d, i, node in zip(dims, indices, nodes, strict=True):
+            if i.axis != d:
+                self.refuse_dynamic(node, (d, *i.dims), "is only read by its own name")
         if not read:
             return x
         masks = self.inside(e, read) if outside is not None or x not in self.inputs else []

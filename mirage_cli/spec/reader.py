@@ -18,7 +18,7 @@ from pathlib import Path
 import yaml
 
 from mirage_cli.errors import Diagnostic, MirageError, SpecError
-from mirage_cli.ir.program import Program, Tensor
+from mirage_cli.ir.program import Program, Range, Tensor
 from mirage_cli.spec.expression import CONSTANTS, MASK, MAX_AXES, Place, ProgramReader, closest
 from mirage_cli.spec.stores import check_stores, parts_of
 from mirage_cli.target.files import FileTooLargeError, read_bytes
@@ -32,6 +32,9 @@ MAX_LINE = 400
 NAME = re.compile(r"[a-z][a-z0-9_]{0,99}\Z")
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}\Z")
 FLOATS = ("float16", "bfloat16", "float32")
+RANGE = ("min", "max", "tune")
+RANGE_FORM = "{min: 1, max: 8192, tune: [1, 16, 256, 4096]}"
+MAX_DYNAMIC, MAX_OFFSET = 1 << 30, 1 << 31
 KERNEL_INTERFACE = ("launch", "make_scratch")
 """Functions that every kernel's file defines besides the spec's own (`judge`, and the tuner, call them)."""
 
@@ -52,7 +55,9 @@ KEYS: Mapping[str, Field] = {
         Field("name", "rmsnorm_linear", "`[a-z][a-z0-9_]*`; also the exported function's name", required=True),
         Field("description", "RMSNorm and the projection behind it", "for readers"),
         Field("source", "Llama-3-8B attention input", "for readers: where the sizes come from"),
-        Field("dims", "{m: 16, k: 4096, n: 6144}", "every axis by name, with its size", required=True),
+        Field("dims", "{m: 16, h: 32, d: 128, k: h*d}", "every axis by name, with its size, the product of others, or "
+              "`{min: 1, max: 8192, tune: [1, 16, 256, 4096]}`: any size from `min` to `max`, which kernels take as an "
+              "argument, and the sizes to tune for (one axis, which no operator reduces)", required=True),
         Field("instances", "[{m: 2}, {m: 2048}]", "sizes to search, each a change to `dims`; left out: `dims` alone"),
         Field("dtype", "float16", f"of inputs and outputs that name none: {', '.join(FLOATS)}; left out: float16"),
         Field("inputs", "{X: [m, k], G: [k]}", "tensors, in the order of the exported function's arguments",
@@ -86,7 +91,8 @@ INPUT_KEYS: Mapping[str, Field] = {
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A spec that was read without mistakes. `instances`: the changes to `dims` that are to be searched."""
+    """A spec that was read without mistakes. `instances`: the changes to `dims` that are to be searched; of a dynamic
+    axis, the sizes to tune for."""
 
     name: str
     path: str
@@ -171,6 +177,8 @@ class _Reader:
         self.errors: dict[Diagnostic, None] = {}
         self.warnings: dict[Diagnostic, None] = {}
         self.instances: list[Mapping[str, int]] = []
+        self.products: dict[str, tuple[str, ...]] = {}
+        self.dynamic: dict[str, Range] = {}
         self.words: dict[str, str] = {}
         self.inputs: Mapping[str, Tensor] = {}
         self.changed: set[str] = set()
@@ -302,12 +310,13 @@ class _Reader:
         if dims is None:
             raise SpecError(self.errors)
         self.read_instances(parts.get("instances"), dims)
-        sizes = {**dims, **self.resized(parts["dims"], dims)}
+        sizes = self.multiplied({**dims, **self.resized(parts["dims"], dims)})
         inputs = self.inputs = self.tensors(parts.get("inputs"), sizes, dtype, "input")
         outputs = self.tensors(parts.get("outputs"), sizes, dtype, "output")
         if not self.is_map(parts, "inputs") or not parts["inputs"].value or "program" not in parts:
             raise SpecError(self.errors)
-        reader = ProgramReader(inputs.values(), sizes, self.report_program, outputs.values())
+        self.check_dynamic(parts["dims"], sizes, inputs, outputs)
+        reader = ProgramReader(inputs.values(), sizes, self.report_program, outputs.values(), self.dynamic)
         broken = {k.value for k, _ in self.entries(parts["inputs"])} - set(inputs)
         reader.names |= dict.fromkeys(broken)
         self.read_program(parts["program"], reader)
@@ -317,6 +326,9 @@ class _Reader:
         check_stores(reader.stores, changed, reader.builder.eqns, sizes, self.report_program)
         self.stop()
         values, places = parts_of(reader.stores, outputs)
+        if self.dynamic and places:
+            self.at(parts["dims"], "a program of a dynamic size writes whole outputs, not parts of tensors by indices")
+            self.stop()
         for t in inputs.values():
             if t.name not in reader.used:
                 self.warn_unused(parts["inputs"], t.name)
@@ -329,7 +341,20 @@ class _Reader:
             tuple(values),
             tolerance,
             parts=places,
+            dynamic=tuple(self.dynamic.values()),
         )
+
+    def check_dynamic(
+        self, node: yaml.Node, sizes: Mapping[str, int], inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]
+    ) -> None:
+        """Whether a call says dynamic sizes, and kernels can count the elements of tensors at the largest."""
+        for d, r in self.dynamic.items():
+            if not any(d in t.dims for t in inputs.values()):
+                self.at(node, f"no input has the dynamic axis {d}, so a call would not say its size")
+            for t in (*inputs.values(), *outputs.values()):
+                if (n := math.prod(r.most if a == d else sizes[a] for a in t.dims)) >= MAX_OFFSET:
+                    far = f"{t.name} has {n} elements at the largest dynamic size"
+                    self.at(node, f"{far}: kernels count less than 2 ** 31 of them, so take a smaller max")
 
     def parts(self, root: yaml.MappingNode) -> dict[str, yaml.Node]:
         """The values of the keys. A required key that is missing is one mistake with a misspelt one."""
@@ -348,11 +373,16 @@ class _Reader:
 
     def resized(self, node: yaml.Node, dims: Mapping[str, int]) -> Mapping[str, int]:
         """The changes to the sizes, checked."""
+        found = self.multiplied({**dims, **self.changes})
         for d, n in self.changes.items():
             if d not in dims:
                 self.at(node, f"no dimension is called {d}", d, dims)
             elif not 1 <= n <= MAX_SIZE:
                 self.at(node, f"the size of {d} is a positive integer up to {MAX_SIZE}, not {n}")
+            elif d in self.products and n != found[d]:
+                self.at(node, f"the size of {d} is {'*'.join(self.products[d])}: change one of these")
+            elif (r := self.dynamic.get(d)) is not None and not r.least <= n <= r.most:
+                self.at(node, f"the size of {d} is {r.least} to {r.most}, not {n}")
         return {d: n for d, n in self.changes.items() if d in dims}
 
     @staticmethod
@@ -398,15 +428,93 @@ class _Reader:
         found: dict[str, int] = {}
         for key, value in self.entries(node):
             name = str(key.value)
-            found[name] = self.size(value, name) or 0
+            found[name] = self.any_size(key, value) or 0
             if not is_identifier(name):
                 self.at(key, f"{name!r} cannot name a dimension")
             elif name.endswith("_split"):
                 self.at(key, f"{name} cannot name a dimension: names ending in _split are kept for chunks of a split")
+        self.check_products(node, found)
+        return self.multiplied(found)
+
+    def any_size(self, key: yaml.ScalarNode, node: yaml.Node) -> int | None:
+        """The size of an axis: a number, one to tune for, or 0 for a product, which follows from the others."""
+        name = str(key.value)
+        if isinstance(node, yaml.MappingNode):
+            return self.range(key, node)
+        factors = str(node.value).split("*") if isinstance(node, yaml.ScalarNode) and not node.style else []
+        if len(factors) < 2:
+            return self.size(node, name)
+        self.products[name] = tuple(x.strip() for x in factors)
+        return 0
+
+    def multiplied(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The sizes, with those of products worked out."""
+        found = dict(sizes)
+        for name, factors in self.products.items():
+            found[name] = math.prod(found.get(x, 0) for x in factors)
+        return found
+
+    def check_products(self, node: yaml.MappingNode, sizes: Mapping[str, int]) -> None:
+        for key, value in self.entries(node):
+            for x in self.products.get(str(key.value), ()):
+                if x not in sizes:
+                    self.at(value, f"no dimension is called {x}" if x else "a product is such as h*d", x, sizes)
+                elif x in self.products or x in self.dynamic:
+                    kind = "a product itself" if x in self.products else "dynamic"
+                    self.at(value, f"{x} is {kind}: a size is a product of axes that have a number")
+            if self.multiplied(sizes)[str(key.value)] > MAX_SIZE:
+                self.at(value, f"the size of {key.value} is at most {MAX_SIZE}")
+
+    def range(self, key: yaml.ScalarNode, node: yaml.MappingNode) -> int | None:
+        """The largest size to tune for of a dynamic axis, or None after a message."""
+        name, before = str(key.value), len(self.errors)
+        if self.dynamic:
+            other = next(iter(self.dynamic))
+            self.at(key, f"{other} is dynamic already; give {name} one size, in a spec for each of its sizes")
+            return None
+        parts = {str(k.value): v for k, v in self.entries(node)}
+        for k, _ in self.entries(node):
+            if k.value not in RANGE:
+                self.at(k, f"no key is called {k.value}; the keys are {', '.join(RANGE)}", k.value, RANGE)
+        if missing := [x for x in RANGE if x not in parts]:
+            self.at(node, f"the key {missing[0]} is missing; a dynamic size is {RANGE_FORM}")
+            return None
+        least, most, sizes = (parts[x] for x in RANGE)
+        found = Range(name, self.size(least, name) or 0, self.size(most, name) or 0)
+        if found.least > found.most > 0:
+            self.at(least, f"min is {found.least}, which is more than max, {found.most}")
+        if found.most > MAX_DYNAMIC:
+            self.at(most, f"a dynamic size is at most {MAX_DYNAMIC}: kernels count it in 32 bits")
+        tune = self.tuned(sizes, found)
+        if len(self.errors) > before:
+            return None
+        self.dynamic[name] = found
+        self.instances = [{name: n} for n in sorted(tune)]
+        return max(tune)
+
+    def tuned(self, node: yaml.Node, range: Range) -> list[int]:
+        """The sizes to tune for."""
+        if not isinstance(node, yaml.SequenceNode) or not node.value:
+            self.at(node, "tune is a list of sizes, such as [1, 16, 256]")
+            return []
+        found: list[int] = []
+        for x in node.value:
+            n = self.size(x, range.dim)
+            if n is None:
+                continue
+            if n in found:
+                self.at(x, f"{n} is named twice")
+            elif 0 < range.least <= range.most and not range.least <= n <= range.most:
+                self.at(x, f"{n} is not from {range.least} to {range.most}")
+            found.append(n)
         return found
 
     def read_instances(self, node: yaml.Node | None, dims: Mapping[str, int]) -> None:
         if node is None:
+            return
+        if self.dynamic:
+            name = next(iter(self.dynamic))
+            self.at(node, f"{name} is dynamic, and its `tune` says what to search: a spec has that or instances")
             return
         if not isinstance(node, yaml.SequenceNode):
             self.at(node, "instances is a list of changes to dims, such as [{m: 2}, {m: 16}]")
@@ -419,6 +527,10 @@ class _Reader:
             for key, value in self.entries(item):
                 if key.value not in dims:
                     self.at(key, f"no dimension is called {key.value}", key.value, dims)
+                elif key.value in self.products:
+                    self.at(
+                        key, f"the size of {key.value} is {'*'.join(self.products[key.value])}: change one of these"
+                    )
                 elif (size := self.size(value, key.value)) is not None:
                     changes[key.value] = size
             self.instances.append(changes)

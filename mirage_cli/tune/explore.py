@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.ir.mugraph import MuGraph
@@ -108,7 +108,7 @@ class Task:
 
     graphs: by id. contracted: terms of the program's longest contraction. budget_s: for all of it. known: trials of an
     earlier run, which are not repeated. on_trial: is told each new one. hints: what won for some of these μGraphs at
-    other sizes.
+    other sizes. elsewhere: the problem at other sizes of a dynamic axis, at which the winner is judged too.
     """
 
     graphs: Mapping[str, MuGraph]
@@ -119,6 +119,7 @@ class Task:
     known: Sequence[Trial] = ()
     on_trial: Callable[[Trial], None] = lambda _: None
     hints: Sequence[tuple[str, Schedule]] = ()
+    elsewhere: Sequence[Problem] = ()
 
 
 class Explorer:
@@ -473,6 +474,19 @@ class Explorer:
                 return judged
             self.verdicts[key] = judged
         return self.verdicts[key]
+
+    def judge_elsewhere(self, trial: Trial, lenient: bool) -> Judged | None:
+        """The first size of a dynamic axis at which it is wrong; None where it is right at all of them."""
+        try:
+            for problem in self.task.elsewhere:
+                self.means.worker.set_problem(problem)
+                judged = self.judged(trial, lenient, anew=True)
+                if not judged.ok:
+                    return replace(judged, problem=f"where dynamic sizes are {problem.arguments}: {judged.problem}")
+        finally:
+            if self.task.elsewhere:
+                self.means.worker.set_problem(self.task.problem)
+        return None
 
     def known_right(self, lenient: bool) -> bool:
         return any(v.ok for (_, kind), v in self.verdicts.items() if kind == lenient)

@@ -198,10 +198,13 @@ class Finals:
     def right_anew(
         self, finalists: list[tuple[Trial, Judged]], lenient: bool
     ) -> tuple[list[tuple[Trial, Judged]], list[tuple[Trial, Judged]]]:
-        """The finalists from the first on that is right on data by which none was chosen; and those in front of it."""
+        """The finalists from the first on that is right on data by which none was chosen, and at other dynamic sizes;
+        and those in front of it."""
         refused: list[tuple[Trial, Judged]] = []
         for n, (trial, _) in enumerate(finalists):
             verdict = self.explored.judge(trial, lenient, anew=True)
+            if verdict.ok:
+                verdict = self.explored.judge_elsewhere(trial, lenient) or verdict
             if verdict.ok:
                 return finalists[n:], refused
             refused.append((trial, verdict))

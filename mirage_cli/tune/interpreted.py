@@ -367,7 +367,7 @@ def _judge(program: Program, source: str, seed: int, overflow_like_eager: bool) 
                 torch.full([sizes[d] for d in t.dims], float("nan"), dtype=getattr(torch, t.dtype))
                 for t in program.results
             ]
-            module.launch(inputs, outputs, module.make_scratch("cpu"))
+            module.launch(inputs, outputs, module.make_scratch("cpu", *program.arguments))
             return outputs
 
         verdict = judge(program, run, dict_names["reference"], "cpu", seed, overflow_like_eager=overflow_like_eager)

@@ -85,6 +85,7 @@ class Problem:
     cut: the fields of the `yardstick.Cut` along which they are judged; None where they are judged whole.
     lies: those of a `yardstick.Lies` for each output; None where they are the tensors that a call returns.
     called: the function of `reference_source` that users call.
+    arguments: the sizes that kernels take as arguments, for `make_scratch`.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -94,6 +95,7 @@ class Problem:
     cut: tuple[tuple[int | None, ...], tuple[int, ...], int, int] | None = None
     lies: tuple[tuple[int, tuple[int, ...], tuple[int, ...], int], ...] | None = None
     called: str = "reference"
+    arguments: tuple[int, ...] = ()
 
     @property
     def elements(self) -> int:

@@ -170,7 +170,7 @@ class Setting:
             given = [module.pack(inputs) if hasattr(module, "pack") else inputs for inputs, _ in sets]
             fn = module.make(given[0])
             return lambda i: self.outputs_of(yardstick.as_tuple(fn(*given[i])), sets[i][0])
-        scratch = module.make_scratch(self.device)
+        scratch = module.make_scratch(self.device, *self.problem.arguments)
         for x in scratch:
             if x.is_floating_point():
                 x.fill_(math.nan)

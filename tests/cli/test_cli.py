@@ -578,6 +578,65 @@ def test_a_named_kernel_is_exported(found: Mirage) -> None:
         assert run.code == 0 and f"μGraph    {id}" in run.out
 
 
+DYNAMIC = """
+name: increment
+dims: {m: {min: 1, max: 40, tune: [4, 16]}, h: 2, d: 4, k: h*d}
+inputs: {X: [m, k]}
+program: O = X + 1
+outputs: {O: [m, k]}
+"""
+
+
+def test_all_sizes_are_exported_behind_one_function(mirage: Mirage, tmp_path: Path) -> None:
+    (tmp_path / "dynamic.yaml").write_text(DYNAMIC, encoding="utf-8")
+    assert mirage("search", "dynamic.yaml", "--no-tune", "--dim", "m=16").code in (0, 3)
+    run = mirage("export", "dynamic.yaml", "--all", "-o", "one.py")
+    assert run.code == 0
+    assert "nothing is stored for h100 at m=4, which the kernels of other sizes serve" in run.err
+    assert mirage("search", "dynamic.yaml", "--no-tune").code in (0, 3)
+    run = mirage("export", "dynamic.yaml", "--all", "-o", "all.py")
+    assert (run.code, "nothing is stored" in run.err) == (0, False)
+    for name, most in (("one.py", 1), ("all.py", 2)):
+        made = load_export(tmp_path / name)
+        assert len(made._LAUNCHES) == most
+        for m in (1, 4, 5, 16, 17, 40):
+            x = torch.randn(m, 8, dtype=torch.float16)
+            torch.testing.assert_close(made.increment(x), x + 1)
+        with pytest.raises(ValueError, match="m should be 1 to 40, not 41"):
+            made.increment(torch.zeros(41, 8, dtype=torch.float16))
+        assert mirage("verify", "dynamic.yaml", name).code == 0
+    assert mirage("export", "dynamic.yaml", "--all", "--id", "0123").code == 2
+    run = mirage("search", "dynamic.yaml", "--dim", "m=41")
+    assert (run.code, "the size of m is 1 to 40, not 41" in run.err) == (1, True)
+
+
+@pytest.mark.parametrize("wrong", ["4", "X.shape[0] - 1"])
+def test_a_file_that_is_wrong_at_some_sizes_is_refused(wrong: str, mirage: Mirage, tmp_path: Path) -> None:
+    (tmp_path / "dynamic.yaml").write_text(DYNAMIC, encoding="utf-8")
+    assert mirage("search", "dynamic.yaml", "--no-tune").code in (0, 3)
+    source = mirage("export", "dynamic.yaml", "--all").out
+    right = "\n    SIZE_m = X.shape[0]\n"
+    assert source.count(right) == 2
+    (tmp_path / "wrong.py").write_text(source.replace(right, f"\n    SIZE_m = {wrong}\n"), encoding="utf-8")
+    assert mirage("verify", "dynamic.yaml", "wrong.py").code == 1
+
+
+def test_the_instances_of_a_spec_are_exported_behind_one_function(mirage: Mirage, tmp_path: Path) -> None:
+    text = DYNAMIC.replace("{min: 1, max: 40, tune: [4, 16]}", "4").replace(
+        "inputs", "instances: [{}, {m: 9, d: 3}]\ninputs"
+    )
+    (tmp_path / "some.yaml").write_text(text, encoding="utf-8")
+    assert mirage("search", "some.yaml", "--no-tune").code in (0, 3)
+    assert mirage("export", "some.yaml", "--all", "-o", "all.py").code == 0
+    made = load_export(tmp_path / "all.py")
+    for shape in ((4, 8), (9, 6)):
+        x = torch.randn(shape, dtype=torch.float16)
+        torch.testing.assert_close(made.increment(x), x + 1)
+    with pytest.raises(ValueError, match=r"^there are kernels for m=4, k=8; m=9, k=6, not for m=4, k=6$"):
+        made.increment(torch.zeros(4, 6, dtype=torch.float16))
+    assert mirage("verify", "some.yaml", "all.py").code == 0
+
+
 def test_all_that_is_stored_is_found_without_its_specs(found: Mirage, tmp_path: Path) -> None:
     assert found("search", "tiny.yaml", "--no-tune", "--dim", "m=8", "--dtype", "bfloat16").code == 0
     for name in ("tiny.yaml", "increment.yaml"):

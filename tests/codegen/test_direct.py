@@ -365,9 +365,11 @@ def test_c_is_called_as_triton_calls_it() -> None:
     assert way_into_c(OtherCompiled) is way_into_c(int) is None
     on_stream(Step(run, 5, 3, (4, 1, 0), None), 7)(16, 32)
     on_stream(Step(run, 5, 3, (4, 1, 0), lambda args: [x // 2 for x in args]), 7)(32, 64)
+    on_stream(Step(run, None, 3, (4, 1, 0), None), 7)(5, 16, 32)
+    on_stream(Step(run, None, 3, (4, 1, 0), lambda args: [x // 2 for x in args]), 7)(5, 32, 64)
     run(5, 1, 1, 7, 3, (4, 1, 0), None, None, None, 16, 32)
-    by_plan, expanded, by_triton = [[*c[:-1], [*c[-1]]] if isinstance(c[-1], list | tuple) else [*c] for c in calls]
-    assert by_plan == expanded == by_triton
+    *by_plans, by_triton = [[*c[:-1], [*c[-1]]] if isinstance(c[-1], list | tuple) else [*c] for c in calls]
+    assert by_plans == [by_triton] * 4
 
 
 def test_triton_allocates_what_kernels_ask_it_for() -> None:

@@ -560,6 +560,7 @@ class Worker:
     wrong: Callable[[str], bool] = lambda _: False
     lenient: Callable[[str], bool] = lambda _: False
     lucky: Callable[[str], bool] = lambda _: False
+    wrong_elsewhere: Callable[[str], bool] = lambda _: False
     clock: Callable[[], object] = lambda: None
     judging: Callable[[], object] = lambda: None
     timed: list[str] = field(default_factory=list)
@@ -607,6 +608,7 @@ class Worker:
         self.judging()
         ok = not self.wrong(source) and (standard.overflow_like_eager or not self.lenient(source))
         ok &= not (anew and self.lucky(source))
+        ok &= not (self.problems[-1] != PROBLEM and self.wrong_elsewhere(source))
         return Judged(ok, 1e-3, 1e-3, None if ok else "made up")
 
 
@@ -622,6 +624,7 @@ def tune(
     incumbent: Incumbent | None = None,
     hints: Sequence[tuple[str, Schedule]] = (),
     of: MuGraph | None = None,
+    elsewhere: Sequence[Problem] = (),
     **options: Any,
 ) -> tuple[Tuned, Worker]:
     """What the tuner makes of the gated MLP, or `of` another, under these names, with these times.
@@ -641,7 +644,7 @@ def tune(
     worker: Any = Worker(time, schedules, **options)
     compiler: Any = farm or Farm()
     means = Means(worker, compiler, target, emit, lambda *_: None)
-    task = Task(named, PROBLEM, 2.0, 4096, budget_s, known, hints=hints)
+    task = Task(named, PROBLEM, 2.0, 4096, budget_s, known, hints=hints, elsewhere=elsewhere)
     tuned = select.tune(means, task, incumbent)
     return tuned, worker
 
@@ -649,6 +652,18 @@ def tune(
 @cache
 def plain() -> tuple[Tuned, Worker]:
     return tune()
+
+
+def test_the_winner_is_right_at_other_dynamic_sizes_too() -> None:
+    """The fastest is not; what was timed at the tuned size is judged at that size again afterwards."""
+    others = [replace(PROBLEM, seed=1, arguments=(m,)) for m in (1, 33)]
+    best = plain()[0].best
+    assert best is not None
+    tuned, worker = tune(elsewhere=others, wrong_elsewhere=lambda source: source == best.source)
+    assert tuned.best is not None and tuned.best.source != best.source
+    (refused,) = [v for t, v in tuned.rejected if t.source == best.source]
+    assert refused.problem == "where dynamic sizes are (1,): made up"
+    assert worker.problems == [PROBLEM, others[0], PROBLEM, *others, PROBLEM]
 
 
 def test_the_tuner_finds_the_fastest_schedule() -> None:

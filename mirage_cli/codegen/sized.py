@@ -1,0 +1,336 @@
+"""One exported file for several sizes: one function that chooses kernels by the sizes of its inputs.
+
+Of a dynamic axis, every kernel is right at every size in its range; the sizes that kernels were tuned for only say
+which serves which: the first that is tuned for as much or more, or the last. Of a spec's instances, each has kernels of
+its own, and other sizes are refused.
+"""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from mirage_cli.codegen.carried import CHECKS, PLANS, PLANS_WITH_MAPS, carried
+from mirage_cli.codegen.export import (
+    THE_FUNCTION,
+    THE_GRAPH,
+    ExportInfo,
+    Parts,
+    docstring,
+    export_source,
+    header_rows,
+    interface,
+    patience,
+    schema,
+)
+from mirage_cli.codegen.exported_text import BUILTIN, CAPTURE
+from mirage_cli.codegen.globals import without_global
+from mirage_cli.codegen.sized_text import (
+    EXACT,
+    PLANNED_SIZED,
+    PUBLIC_SIZED,
+    RANGED,
+    RESERVED_SIZED,
+    SELF_CHECK_SIZED,
+    WITHOUT_AUTOCAST,
+)
+from mirage_cli.codegen.start_text import start_body
+from mirage_cli.codegen.torch_source import torch_source
+from mirage_cli.codegen.writing import filled, layout_text, spelled, table_text, tuple_text, wrapped
+from mirage_cli.errors import MirageError
+from mirage_cli.ir.derived import lower
+from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.program import Program, Range
+from mirage_cli.ir.schedule import Schedule
+from mirage_cli.ir.text import print_mugraph
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """The kernels for one size, or tuned for it. program: at that size."""
+
+    program: Program
+    graph: MuGraph
+    schedule: Schedule
+    info: ExportInfo
+
+
+def any_source(v: Variant, *others: Variant) -> str:
+    """The text of an exported file, for one size or several. Raises MirageError."""
+    if others or v.program.dynamic:
+        return sized_source((v, *others))
+    return export_source(v.program, v.graph, v.schedule, v.info)
+
+
+def sized_source(variants: Sequence[Variant]) -> str:
+    """The text of a file for the sizes of all variants, of one spec. Raises MirageError where a call's inputs would not
+    say which size it is."""
+    if changing := [v.program.name for v in variants if v.program.parts]:
+        raise MirageError(f"{changing[0]} writes parts of tensors by indices: export each of its sizes by itself")
+    return _File(sorted(variants, key=lambda v: v.program.dims)).text()
+
+
+@dataclass(frozen=True)  # without slots, for what is cached
+class _File:
+    """The file, and what follows from its variants."""
+
+    variants: Sequence[Variant]
+
+    @property
+    def program(self) -> Program:
+        """The program of the last variant, for what is the same in all."""
+        return self.variants[-1].program
+
+    @cached_property
+    def differing(self) -> tuple[str, ...]:
+        """The axes whose sizes a call says."""
+        if self.program.dynamic:
+            return tuple(r.dim for r in self.program.dynamic)
+        all_sizes = [v.program.sizes for v in self.variants]
+        found = [d for d in self.program.order if len({s[d] for s in all_sizes}) > 1]
+        shown = tuple(d for d in found if any(d in t.dims for t in self.program.inputs))
+        told_apart = len({tuple(s[d] for d in shown) for s in all_sizes}) == len(all_sizes)
+        for d in found:
+            if d not in shown and (not told_apart or any(d in t.dims for t in self.program.outputs)):
+                raise MirageError(f"no input of {self.program.name} has the axis {d}, so a call would not say its size")
+        return shown
+
+    @cached_property
+    def names(self) -> list[str]:
+        """What holds these sizes in the text."""
+        return [f"SIZE_{d}" for d in self.differing]
+
+    @cached_property
+    def texts(self) -> dict[str, int | str]:
+        """All sizes, with names for those that differ."""
+        return {**self.program.sizes, **dict(zip(self.differing, self.names, strict=True))}
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """What stands behind the names of each variant's functions."""
+        return ["_" + "_".join(f"{d}{v.program.sizes[d]}" for d in self.differing) for v in self.variants]
+
+    @cached_property
+    def parts(self) -> list[Parts]:
+        pairs = zip(self.variants, self.labels, strict=True)
+        return [Parts(v.graph, v.schedule, label, self.names) for v, label in pairs]
+
+    @cached_property
+    def parameters(self) -> list[str]:
+        def taken(name: str) -> bool:
+            return name in RESERVED_SIZED or name.startswith("SIZE_")
+
+        return [*spelled((t.name for t in self.program.inputs), taken).values()]
+
+    def said_by(self, d: str) -> list[tuple[int, int]]:
+        """The inputs that have an axis, and which of theirs it is."""
+        return [(n, t.dims.index(d)) for n, t in enumerate(self.program.inputs) if d in t.dims]
+
+    # -- which kernels serve a call
+
+    @cached_property
+    def choice(self) -> str:
+        """The number of the kernels for a dynamic size."""
+        (name,), (dim,) = self.names, self.differing
+        *others, _ = (v.program.sizes[dim] for v in self.variants)
+        return "".join(f"{i} if {name} <= {n} else " for i, n in enumerate(others)) + str(len(others))
+
+    @property
+    def inside(self) -> str:
+        (r,) = self.program.dynamic
+        return f"{r.least} <= {self.names[0]} <= {r.most}"
+
+    def which(self) -> str:
+        names = ", ".join(self.names)
+        if self.program.dynamic:
+            (r,) = self.program.dynamic
+            ends = {"dim": r.dim, "least": str(r.least), "most": str(r.most), "inside": self.inside}
+            return filled(RANGED, {**ends, "choice": self.choice, "size_names": names})
+        keys = [tuple_text(str(v.program.sizes[d]) for d in self.differing) for v in self.variants]
+        exact = "{" + ", ".join(f"{k}: {i}" for i, k in enumerate(keys)) + "}"
+        there = "; ".join(", ".join(f"{d}={v.program.sizes[d]}" for d in self.differing) for v in self.variants)
+        asked = ", ".join(f"{d}={{{n}}}" for d, n in zip(self.differing, self.names, strict=True))
+        return filled(EXACT, {"exact": exact, "there": there, "asked": asked, "size_names": names})
+
+    def fast(self) -> str:
+        """What a call does whose inputs are known but for the sizes."""
+        lines: list[str] = []
+        conditions: list[str] = []
+        for d, name in zip(self.differing, self.names, strict=True):
+            (first, axis), *others = self.said_by(d)
+            lines.append(f"{name} = {self.parameters[first]}.shape[{axis}]")
+            conditions += [f"{self.parameters[n]}.shape[{i}] == {name}" for n, i in others]
+        for p, t in zip(self.parameters, self.program.inputs, strict=True):
+            if set(t.dims[1:]) & set(self.differing):  # then strides differ by call, and guards know none of them
+                conditions.append(f"{p}.is_contiguous()")
+        if self.program.dynamic:
+            lines.append(f"if {' and '.join([self.inside, *conditions])}:")
+            lines += [f"    _kernels = {self.choice}", "    _plan = _known.get(_kernels)"]
+        else:
+            lines.append(f"_kernels = _EXACT.get(({', '.join(self.names)},))")
+            lines.append(f"if {' and '.join(['_kernels is not None', *conditions])}:")
+            lines.append("    _plan = _known.get(_kernels)")
+        given = ", ".join(["_plan", *self.names, *self.parameters])
+        lines += ["    if _plan is not None:", f"        return _STARTS[_kernels]({given})"]
+        return textwrap.indent("\n".join(lines), " " * 16)
+
+    # -- the text
+
+    def text(self) -> str:
+        name, program = self.program.name, self.program
+        builtin = hasattr(builtins, name)
+        boxes = any(p.descriptors for p in self.parts)
+        plans = carried(PLANS_WITH_MAPS if boxes else PLANS, also=("os", "sys", "threading"))
+        blocks = [*dict.fromkeys(b for p in self.parts for b in p.blocks())]
+        hashed = "\n".join([name, *map(str, program.inputs), *blocks, self.which()])
+        digest = hashlib.sha256(hashed.encode()).hexdigest()[:12]
+        mapping = self.mapping(digest) | {"function": f"_{name}" if builtin else THE_FUNCTION}
+        triton = dict.fromkeys(line for p in self.parts for line in p.imports()) or ["import triton"]
+        imports = "\n".join([plans.standard, "", "import torch", *triton])
+        comments = "\n\n".join(
+            "\n".join(f"# {x}".rstrip() for x in print_mugraph(p.graph).splitlines()) for p in self.parts
+        )
+        front = "\n\n".join(["from __future__ import annotations", imports, comments])
+        blocks += patience([name for p in self.parts for name in p.patient])
+        blocks += [filled(PUBLIC_SIZED, mapping), *([filled(BUILTIN, mapping)] if builtin else [])]
+        blocks += [plans.body, filled(PLANNED_SIZED, mapping), filled(SELF_CHECK_SIZED, mapping | self.check())]
+        body = "\n\n\n".join([front, *blocks]) + "\n"
+        for public, placeholder in ((f"{name}_graph", THE_GRAPH), (name, THE_FUNCTION)):
+            body = without_global(body, public).replace(placeholder, public)
+        return "\n\n".join([self.header(), body])
+
+    def header(self) -> str:
+        rows = [header_rows(v.program, v.graph, v.schedule, v.info) for v in self.variants]
+        own = ("dims", "μGraph", "schedule", "measured", "predicted", "error", "numbers")
+        ranges = ", ".join(f"{r.dim} from {r.least} to {r.most}" for r in self.program.dynamic)
+        found = [row for row in rows[-1] if row[0] not in own]
+        found.insert(1, ("sizes", ranges or "of the kernels below alone"))
+        return docstring(self.program, found + [row for some in rows for row in some if row[0] in own])
+
+    def mapping(self, digest: str) -> dict[str, str]:
+        program, names = self.program, self.names
+        inputs = (f'("{t.name}", {layout_text(t, self.texts)[0]}, torch.{t.dtype}),' for t in program.inputs)
+        outputs = (f"({', '.join(layout_text(t, self.texts)[::-1])}, torch.{t.dtype})," for t in program.outputs)
+        first = [self.said_by(d)[0] for d in self.differing]
+        tuned = [f"{n}={program.sizes[d]}" for d, n in zip(self.differing, names, strict=True)]
+        guarded = [[None if d in self.differing else program.sizes[d] for d in t.dims] for t in program.inputs]
+        return {
+            "name": program.name,
+            "graph": THE_GRAPH,
+            "operator": f"{program.name}_{digest}",
+            "parameters": ", ".join(self.parameters),
+            "call": tuple_text(self.parameters),
+            "doc": interface(program),
+            "capture": CAPTURE.strip("\n"),
+            "sizes": ", ".join(f"inputs[{n}].shape[{i}]" for n, i in first),
+            "size_names": ", ".join(names),
+            "size_texts": tuple_text(f'"{d}"' for d in self.differing),
+            "size_defaults": ", ".join(tuned),
+            "inputs": textwrap.indent(table_text(inputs), "    ").lstrip(),
+            "outputs": textwrap.indent(table_text(outputs), "    ").lstrip(),
+            "dims": tuple_text(str(len(t.dims)) for t in program.inputs),
+            "which": self.which(),
+            "fast": self.fast(),
+            "register": wrapped(
+                "    _operator = torch.library.custom_op(",
+                [f'"mirage::{program.name}_{digest}"', "_run", "mutates_args=()", f'schema="{schema(program)}"'],
+                ")",
+            ),
+            "autocast": WITHOUT_AUTOCAST * any(p.libraries for p in self.parts),
+            "result": "outputs[0]" if len(program.outputs) == 1 else "tuple(outputs)",
+            "launches": tuple_text(f"launch{x}" for x in self.labels),
+            "scratch": tuple_text(f"make_scratch{x}" for x in self.labels),
+            "recorded": "\n".join(p.recorded() for p in self.parts),
+            "kernels": tuple_text(tuple_text(k.name for k in p.graph.kernels) for p in self.parts),
+            "guarded_sizes": str(guarded),
+            "guarded_strides": str(
+                [[None if None in x[i + 1 :] else _stride(x, i) for i in range(len(x))] for x in guarded]
+            ),
+            "starts": "\n\n\n".join(self.start(i) for i in range(len(self.parts))),
+            "start_names": tuple_text(f"_start{x}" for x in self.labels),
+        }
+
+    def start(self, i: int) -> str:
+        p = self.parts[i]
+        given = ", ".join(["plan", *self.names, *(p.names[t.name] for t in p.graph.inputs)])
+        by_triton = f"_by_triton({i}, ({', '.join(self.names)},), "
+        body = start_body(p.graph, p.texts, p.kernels, p.names, bool(p.patient), by_triton)
+        return (
+            f'def _start{self.labels[i]}({given}):\n    """What `launch{self.labels[i]}` does, by the plan."""\n{body}'
+        )
+
+    # -- the check
+
+    def check(self) -> dict[str, str]:
+        forms: list[str] = []
+        programs: list[str] = []
+        for i, v in enumerate(self.variants):
+            own = (f"eager_{i}", f"stepwise_{i}")
+            forms += [torch_source(v.program, own[0]).strip(), torch_source(lower(v.program), own[1]).strip()]
+            programs.append(f"{i}: ({own[0]}, {own[1]})")
+        on_gpu, interpreted = self.cases()
+        return {
+            "forms": textwrap.indent("\n\n".join(forms), "    "),
+            "checks": textwrap.indent(carried(CHECKS).inside_function(), "    "),
+            "scales": tuple_text(repr(float(t.scale)) for t in self.program.inputs),
+            "programs": f"{{{', '.join(programs)}}}",
+            "on_gpu": _lines(on_gpu),
+            "interpreted": _lines(interpreted),
+            "precision": f"torch.{self.program.dtype}",
+            "tolerance": f"{self.program.tolerance:g}",
+            "edges": str(self.edges()),
+        }
+
+    def cases(self) -> tuple[list[str], list[str]]:
+        """At which sizes each variant checks itself, on a GPU and in the interpreter."""
+        found: tuple[list[str], list[str]] = [], []
+        for i, v in enumerate(self.variants):
+            if not v.program.dynamic:
+                for some in found:
+                    some.append(_case(i, v.program, self.differing, True))
+                continue
+            (r,) = v.program.dynamic
+            tuned = v.program.sizes[r.dim]
+            for n in v.program.some_sizes(Range(r.dim, *self.served(i))):
+                found[0].append(_case(i, v.program.resized({r.dim: n}), self.differing, n == tuned))
+            tile = max((dict(s.tiles).get(r.dim, 1) for s in v.schedule.kernels.values()), default=1)
+            for n in Range(r.dim, 1, min(r.most, 2 * tile + 3)).some(tile):
+                found[1].append(_case(i, v.program.resized({r.dim: n}), self.differing, False))
+        return found
+
+    def served(self, i: int) -> tuple[int, int]:
+        """From which to which dynamic size a variant serves."""
+        (r,) = self.program.dynamic
+        tuned = [v.program.sizes[r.dim] for v in self.variants]
+        return (r.least if i == 0 else tuned[i - 1] + 1), (r.most if i == len(tuned) - 1 else tuned[i])
+
+    def edges(self) -> list[tuple[tuple[int, ...], int | None]]:
+        """Sizes at the ends of what each variant serves, with its number, and sizes that none serves."""
+        if not self.program.dynamic:
+            return [(tuple(v.program.sizes[d] for d in self.differing), i) for i, v in enumerate(self.variants)]
+        (r,) = self.program.dynamic
+        inside = [((n,), i) for i in range(len(self.variants)) for n in sorted({*self.served(i)})]
+        return [((r.least - 1,), None), *inside, ((r.most + 1,), None)]
+
+
+def _case(i: int, program: Program, differing: Sequence[str], timed: bool) -> str:
+    from mirage_cli.verify.numeric import independent_axis, longest_sum
+
+    cut = independent_axis(program)
+    sizes = tuple(program.sizes[d] for d in differing)
+    return f"({i}, {sizes}, {timed}, {longest_sum(program)}, {'None' if cut is None else f'Cut{cut}'}),"
+
+
+def _lines(cases: Sequence[str]) -> str:
+    return "\n".join(["(", *(f"            {x}" for x in cases), "        )"])
+
+
+def _stride(sizes: Sequence[int | None], i: int) -> int:
+    found = 1
+    for n in sizes[i + 1 :]:
+        found *= n or 1
+    return found
