@@ -50,7 +50,7 @@ from mirage_cli.codegen.triton import KernelSource, emit_kernel
 from mirage_cli.codegen.writing import WIDTH, filled, layout_text, spelled, table_text, tuple_text, unpacked, wrapped
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
-from mirage_cli.ir.program import Program, Tensor
+from mirage_cli.ir.program import Program, Tensor, spread
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import mugraph_id, print_mugraph
 
@@ -229,12 +229,12 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         "stepwise": textwrap.indent(torch_source(lower(program), "stepwise").strip(), "    "),
         "checks": textwrap.indent(carried(CHECKS).inside_function(), "    "),
         "cpu": "_PLANS",
-        "scales": tuple_text(repr(float(t.scale)) for t in program.inputs),
+        "spreads": tuple_text(repr(spread(t, program.sizes)) for t in program.inputs),
         "contracted": str(longest_sum(program)),
         "cut": "None" if (cut := independent_axis(program)) is None else f"Cut{cut}",
         "check": wrapped(
             "        results = check(",
-            f"run eager stepwise shapes dtypes scales contracted {precision} {program.tolerance:g} device cut".split(),
+            f"run eager stepwise shapes dtypes spreads contracted {precision} {program.tolerance:g} device cut".split(),
             ")",
         ),
     }

@@ -214,7 +214,7 @@ def _check_this_file():
         sys.exit("no GPU here: set TRITON_INTERPRET=1 to check the kernel on the CPU")
     device = torch.device("cuda" if gpu else "cpu")
     shapes, dtypes = [shape for _, shape, _ in _INPUTS], [dtype for _, _, dtype in _INPUTS]
-    scales, contracted = @scales@, @contracted@
+    spreads, contracted = @spreads@, @contracted@
     cut = @cut@
     passed = True
     with torch.inference_mode():
@@ -224,7 +224,7 @@ def _check_this_file():
             passed = passed and ok
         if gpu:
             normal = DISTRIBUTIONS[0]
-            more_inputs = lambda seed: draw(normal, shapes, dtypes, scales, contracted, device, seed)  # noqa: E731
+            more_inputs = lambda seed: draw(normal, shapes, dtypes, spreads, contracted, device, seed)  # noqa: E731
             for line in time_beside_eager(run, eager, more_inputs):
                 print(line)
             inputs = more_inputs(0)

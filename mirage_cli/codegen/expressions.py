@@ -61,6 +61,8 @@ def computed(s: Scope, e: Eqn) -> Computed:
 
 def _position(f: Frame, i: Index) -> Expr:
     axes = f.axes(i.dims)
+    if not i.affine:
+        return nodes.Placed(*f.places(i), axes)
     total: Expr | None = None
     for d, c in i.terms:
         term: Expr = nodes.Position(d, f.axes((d,)))

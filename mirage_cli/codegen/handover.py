@@ -53,7 +53,7 @@ def hand_over(
 def _waits(x: Unit, awaited: Collection[str]) -> bool:
     """Whether it reads what the kernel in front has written, or writes: that one may still be reading."""
     if isinstance(x, Load):
-        return x.buffer in awaited
+        return not awaited.isdisjoint(x.buffers)
     if isinstance(x, Loop):
-        return bool(x.stores) or any(isinstance(s, Load) and s.buffer in awaited for s in x.steps)
+        return bool(x.stores) or any(isinstance(s, Load) and _waits(s, awaited) for s in x.steps)
     return isinstance(x, tuple)

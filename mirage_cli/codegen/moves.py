@@ -12,7 +12,7 @@ from mirage_cli.codegen.blocks import LINE_BYTES, Frame
 from mirage_cli.codegen.loops import loop_starts, positions, span, starts
 from mirage_cli.codegen.nodes import Axes, Expr, Place, Start
 from mirage_cli.codegen.plan import Statement
-from mirage_cli.ir.access import Access, plain, strides
+from mirage_cli.ir.access import Access, Lookup, dims_of, plain, strides
 from mirage_cli.ir.mugraph import Load, Store, split_axis
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import DTYPE_BYTES
@@ -26,20 +26,26 @@ def load(f: Frame, x: Load, box: Descriptor | None, once: bool, at: Mapping[str,
     axes = f.axes(x.dims)
     if box is None:
         where = pointers(f, x.buffer, x.access, axes)
-        return plan.Load(x.out, where, f.masked_dims(x.dims, axes), once, within(f, x, axes))
+        return plan.Load(x.out, where, f.masked_dims(x.dims, axes), once, within(f, x))
     block = tuple(d for d in box.dims if f.block[d] > 1)
     access = nodes.Box(x.out, x.buffer, box.dims, tuple(at[d] for d in box.dims), block, axes)
     return plan.Load(x.out, access, (), once)  # what lies past the end of a dimension reads as zero
 
 
-def within(f: Frame, x: Load, axes: Axes) -> tuple[nodes.Within, ...]:
+def look_up(f: Frame, a: Lookup) -> plan.Load:
+    """A block of a table. Lanes that do not exist hold 0, which is a position too."""
+    axes, dims = f.axes(dims_of(a.access)), dims_of(a.access)
+    return plan.Load(f.looked_up[a], pointers(f, a.table, a.access, axes), f.masked_dims(dims, axes), False)
+
+
+def within(f: Frame, x: Load) -> tuple[nodes.Within, ...]:
     """The bounds of a tensor that a load may read beyond."""
     found: list[nodes.Within] = []
     for d, i in zip(f.tensors[x.buffer].dims, x.access, strict=True):
         before, behind = i.leaves(f.sizes[d], f.sizes)
         if before or behind:
-            terms = tuple((nodes.Lanes(a, a in axes), c) for a, c in i.terms)
-            found.append(nodes.Within(terms, i.offset, before > 0, f.sizes[d] if behind else None))
+            terms, start = f.places(i)
+            found.append(nodes.Within(terms, start, before > 0, f.sizes[d] if behind else None))
     return tuple(found)
 
 
@@ -52,11 +58,11 @@ def pointers(
     """
     terms: list[tuple[Place, int]] = []
     steps, start = strides(access, [f.sizes[a] for a in f.tensors[buffer].dims])
-    for d, stride in steps.items():
-        if f.kernel.split is not None and d == split_axis(f.kernel.split):
-            terms.append((nodes.ChunkNumber(), stride))
-        elif f.block[d] > 1 or f.sizes[d] > 1:
-            terms.append(((picked or {}).get(d) or nodes.Lanes(d, d in axes), stride))
+    for a, stride in steps.items():
+        place, more = f.place(a)
+        start += more * stride
+        if place is not None:
+            terms.append(((picked or {}).get(a, place) if isinstance(a, str) else place, stride))
     return nodes.Pointers(buffer, axes, tuple(terms), start)
 
 

@@ -24,7 +24,7 @@ def check(
     stepwise: Callable[..., Any],
     shapes: Sequence[tuple[int, ...]],
     dtypes: Sequence[torch.dtype],
-    scales: Sequence[float],
+    spreads: Sequence[float],
     contracted: int,
     precision: torch.dtype,
     tolerance: float,
@@ -37,7 +37,7 @@ def check(
     """
     program = Reference(eager, stepwise, precision)
     for seed, kind in enumerate(DISTRIBUTIONS):
-        inputs = draw(kind, shapes, dtypes, scales, contracted, device, seed)
+        inputs = draw(kind, shapes, dtypes, spreads, contracted, device, seed)
         with fresh_memory_is_nan():
             outputs = as_tuple(run(*inputs))
         verdict = program.judge(kind.name, inputs, outputs, tolerance, True, contracted, cut)

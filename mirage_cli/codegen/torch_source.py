@@ -15,7 +15,19 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from mirage_cli.codegen.writing import spelled
-from mirage_cli.ir.access import Access, dims_of, is_whole, parse_index, read_by, renames
+from mirage_cli.ir.access import (
+    Access,
+    Atom,
+    Index,
+    Lookup,
+    Quotient,
+    Remainder,
+    dims_of,
+    is_whole,
+    parse_index,
+    read_by,
+    renames,
+)
 from mirage_cli.ir.derived import DERIVED
 from mirage_cli.ir.ops import OPS, Number, Op, Type
 from mirage_cli.ir.program import Eqn, Program, tensor_type
@@ -130,7 +142,60 @@ class _Writer:
         access = read_by(x.layout, e.names)
         if is_whole(access, x.layout, self.program.sizes):
             return replace(x, layout=dims_of(access))
-        return replace(self.assign(e, self.view(x, access, e.out), dims_of(access)), wide=x.wide)
+        if all(i.affine for i in access):
+            return replace(self.assign(e, self.view(x, access, e.out), dims_of(access)), wide=x.wide)
+        return replace(self.assign(e, *self.gathered(x, access, e.out)), wide=x.wide)
+
+    def padded(self, x: _Value, access: Access, out: str) -> tuple[str, list[int]]:
+        """The tensor, or a copy with zeros around where an access reads beyond; and how many are before each axis."""
+        sizes = self.program.sizes
+        beyond = [i.leaves(sizes[d], sizes) for d, i in zip(x.layout, access, strict=True)]
+        if not any(map(any, beyond)):
+            return x.text, [0] * len(beyond)
+        text = f"{self.names[out]}_in"
+        ends = ", ".join(str(n) for some in reversed(beyond) for n in some)
+        self.statements.append(f"{text} = torch.nn.functional.pad({x.text}, ({ends}))")
+        return text, [before for before, _ in beyond]
+
+    def gathered(self, x: _Value, access: Access, out: str) -> tuple[str, Dims]:
+        """The elements at the positions of indices; the last axes as they are, where they are read whole."""
+        text, before = self.padded(x, access, out)
+        count = len(access)
+        while count and self.stays(x.layout, access, count - 1):
+            count -= 1
+        dims = dims_of(access[:count])
+        places = [self.position(i, dims, n) for i, n in zip(access[:count], before, strict=False)]
+        return f"{text}[{', '.join(places)}]", (*dims, *dims_of(access[count:]))
+
+    def stays(self, layout: Dims, access: Access, place: int) -> bool:
+        """Whether an axis of a tensor is read whole, as an axis that no other index has."""
+        i = access[place]
+        others = dims_of((*access[:place], *access[place + 1 :]))
+        return i.axis not in others and renames(layout[place], i, self.program.sizes)
+
+    def position(self, i: Index, dims: Dims, before: int = 0) -> str:
+        """The positions that an index has, behind so many zeros, for tensors of this layout."""
+        terms = [_times(self.atom(a, dims), c) for a, c in i.terms]
+        return " + ".join(terms + [str(i.offset + before)] * bool(i.offset + before or not terms))
+
+    def atom(self, a: Atom, dims: Dims) -> str:
+        match a:
+            case str():
+                text = f"torch.arange({self.size(a)}, device={self.device()})"
+                return self.aligned(_Value(text, (a,), "int"), dims, "int", wide=False)
+            case Quotient() | Remainder():
+                return f"({self.position(a.of, dims)}) {'//' if isinstance(a, Quotient) else '%'} {a.by}"
+            case Lookup():
+                return self.looked_up(a, dims)
+
+    def looked_up(self, a: Lookup, dims: Dims) -> str:
+        table = self.values[a.table]
+        narrow = {t.name: t.dtype for t in self.program.inputs}[a.table] == "int8"
+        if narrow:  # which is no type of PyTorch's indices
+            table = replace(table, text=f"{table.text}.long()")
+        if is_whole(a.access, table.layout, self.program.sizes):
+            return self.aligned(replace(table, layout=dims_of(a.access)), dims, "int", wide=False)
+        return f"{table.text}[{', '.join(self.position(i, dims) for i in a.access)}]"
 
     def view(self, x: _Value, access: Access, out: str) -> str:
         """The tensor as a strided view of its own memory, or of a copy with zeros around where it reads beyond."""
@@ -139,31 +204,21 @@ class _Writer:
         own = {i.axis: f"{x.text}.shape[{n}]" for n, (d, i) in both if renames(d, i, self.program.sizes)}
         sizes = [own.get(d) or self.size(d) for d in dims]
         steps = ["0"] * len(dims)
-        own_sizes = self.program.sizes
-        beyond = [i.leaves(own_sizes[d], own_sizes) for d, i in zip(x.layout, access, strict=True)]
-        text = x.text
-        if any(map(any, beyond)):
-            text = f"{self.names[out]}_in"
-            ends = ", ".join(str(n) for some in reversed(beyond) for n in some)
-            self.statements.append(f"{text} = torch.nn.functional.pad({x.text}, ({ends}))")
+        text, before = self.padded(x, access, out)
         start = f"{text}.storage_offset()"
         for n, i in enumerate(access):
             for d, c in i.terms:
+                assert isinstance(d, str), "an affine index"
                 step = _times(f"{text}.stride({n})", c)
                 at = dims.index(d)
                 steps[at] = step if steps[at] == "0" else f"{steps[at]} + {step}"
-            offset = i.offset + beyond[n][0]
+            offset = i.offset + before[n]
             start += f" + {_times(f'{text}.stride({n})', offset)}" if offset else ""
         return f"{text}.as_strided({_tuple(sizes)}, {_tuple(steps)}, {start})"
 
     def leaf(self, e: Eqn, row: Op) -> _Value:
         if e.dims and (i := parse_index(e.axes[0])).axis is None:
-            terms = [
-                _times(self.aligned(_Value(f"torch.arange({self.size(d)}, device={self.device()})", (d,), "int"),
-                                    e.dims, "int", wide=False), c)
-                for d, c in i.terms
-            ]  # fmt: skip
-            return self.assign(e, " + ".join([*terms, str(i.offset)]), e.dims)
+            return self.assign(e, self.position(i, e.dims), e.dims)
         size = self.size(e.axes[0])
         argument = f"{size}, device={self.device()}" if e.dims else size
         return self.assign(e, row.torch.format(argument), e.dims, scalar=not e.dims)
@@ -287,7 +342,7 @@ def _tuple(parts: Sequence[str]) -> str:
 
 
 def _times(text: str, factor: int) -> str:
-    return text if factor == 1 else f"{factor} * {text}"
+    return text if factor == 1 else f"{factor} * ({text})" if " " in text else f"{factor} * {text}"
 
 
 def _without(dims: Dims, axes: Sequence[str]) -> Dims:

@@ -145,10 +145,10 @@ def _load(s: p.Load, names: Names) -> Iterator[str]:
             text = f"tl.reshape({text}, {_shape(access.block)})"
         text = _permuted(text, access.block, access.axes)
     else:
-        masks = [_mask(s.mask, access.axes)] * bool(s.mask) + [_within(w, access.axes) for w in s.within]
+        masks = [_mask(s.mask, access.axes)] * bool(s.mask) + [_within(w, access.axes, names) for w in s.within]
         mask = f", mask={' & '.join(masks)}, other=0" if masks else ""
         hint = ', eviction_policy="evict_first"' if s.once else ""
-        text = f"tl.load({_pointers(access)}{mask}{hint})"
+        text = f"tl.load({_pointers(access, names)}{mask}{hint})"
     yield f"{names[s.out]} = {text}{_note(access.axes)}"
 
 
@@ -200,11 +200,11 @@ def _store(s: p.Store, names: Names) -> Iterator[str]:
         yield f"if {' and '.join(once)}:  # the same for all of these instances: one of them stores"
     mask = f", mask={_mask(s.mask, s.pointers.axes)}" if s.mask else ""
     indent = "    " * bool(once)
-    yield f"{indent}tl.store({_pointers(s.pointers)}, {_expr(s.block, names)}{mask})"
+    yield f"{indent}tl.store({_pointers(s.pointers, names)}, {_expr(s.block, names)}{mask})"
 
 
-def _prefetch(s: p.Prefetch, _: Names) -> Iterator[str]:
-    yield f"fetch({_pointers(s.pointers)}, read={s.read}){_note(s.pointers.axes)}"
+def _prefetch(s: p.Prefetch, names: Names) -> Iterator[str]:
+    yield f"fetch({_pointers(s.pointers, names)}, read={s.read}){_note(s.pointers.axes)}"
 
 
 def _release_before(s: p.ReleaseBefore, names: Names) -> Iterator[str]:
@@ -301,25 +301,25 @@ def _start(x: Start) -> str:
 # -- memory
 
 
-def _pointers(x: nodes.Pointers) -> str:
+def _pointers(x: nodes.Pointers, names: Names) -> str:
     """Offsets from the start of a buffer."""
-    return f"{x.buffer}_ptr + {_position(x.terms, x.start, x.axes)}"
+    return f"{x.buffer}_ptr + {_position(x.terms, x.start, x.axes, names)}"
 
 
-def _position(terms: Iterable[tuple[Place, int]], start: int, want: Axes) -> str:
-    texts = [_place(place, want) if n == 1 else f"{_place(place, want)} * {n}" for place, n in terms]
+def _position(terms: Iterable[tuple[Place, int]], start: int, want: Axes, names: Names) -> str:
+    texts = [_place(place, want, names) + (f" * {n}" if n != 1 else "") for place, n in terms]
     texts += [str(start)] if start or not texts else []
     return " + ".join(texts)
 
 
-def _within(x: nodes.Within, want: Axes) -> str:
-    position = _position(x.terms, x.start, want)
+def _within(x: nodes.Within, want: Axes, names: Names) -> str:
+    position = _position(x.terms, x.start, want, names)
     low = f"({position} >= 0)" if x.below else ""
     high = f"({position} < {x.size})" if x.size is not None else ""
     return " & ".join(filter(None, (low, high)))
 
 
-def _place(x: Place, want: Axes) -> str:
+def _place(x: Place, want: Axes, names: Names) -> str:
     match x:
         case nodes.ChunkNumber():
             return "chunk"
@@ -332,6 +332,12 @@ def _place(x: Place, want: Axes) -> str:
             if clamped:
                 text = f"tl.minimum({text}, SIZE_{d} - 1)"
             return _spread(f"({text})", (d,) if block else (), want)
+        case nodes.Divided(terms, start, by, rest, axes, wide):
+            inside = _position(terms, start, axes, names)
+            text = f"({inside}) {'%' if rest else '//'} {by}"
+            return _spread(f"({text})" + ".to(tl.int64)" * wide, axes, want)
+        case nodes.Looked(value, axes, wide):
+            return _spread(names[value] + ".to(tl.int64)" * wide, axes, want)
 
 
 def _every(x: nodes.Every) -> str:
@@ -406,6 +412,7 @@ _EXPRESSIONS: Mapping[type[Expr], Callable[..., str]] = {
     nodes.Shift: lambda x, names: f"{names[x.maximum]}_shift",
     nodes.Factor: lambda x, names: f"{names[x.maximum]}_scale",
     nodes.Literal: lambda x, _: number_text(x),
+    nodes.Placed: lambda x, names: f"({_position(x.terms, x.start, x.axes, names)})",
     nodes.Position: lambda x, _: f"i_{x.dim}" if x.axes else f"(i_{x.dim} + 0)",
     nodes.Full: lambda x, _: f"tl.full({_shape(x.axes) if x.axes else '()'}, {number_text(x.number)}, {TYPE[x.dtype]})",
     nodes.Cast: lambda x, names: _cast(_expr(x.x, names), x.old, x.new),

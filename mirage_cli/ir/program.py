@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from mirage_cli.ir.access import Index, dims_of, parse_index, substitution
+from mirage_cli.ir.access import Index, dims_of, lookups_of, nested, parse_index, substitution
 from mirage_cli.ir.ops import OPS, Number, Type, result_type
 
-DTYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int32": "i32"}
+DTYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int8": "i8", "int32": "i32", "int64": "i64"}
 """Element types, with the short names that texts and Triton use."""
-DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4}
+DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "int32": 4, "int64": 8}
+INTEGERS = frozenset({"int8", "int32", "int64"})
 
 Arg = str | Number
 """An argument of an equation: the name of a value, or a number."""
@@ -24,12 +25,18 @@ Arg = str | Number
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor in device memory: `dims` in memory order, row-major. `scale` is the deviation of its test data."""
+    """A tensor in device memory: `dims` in memory order, row-major.
+
+    scale: the deviation of its test data. below: integers are from 0 on and less than this number, or than the size of
+    this axis. distinct: no two of them are equal.
+    """
 
     name: str
     dims: tuple[str, ...]
     dtype: str
     scale: float = 1.0
+    below: str | int | None = None
+    distinct: bool = False
 
     def __str__(self) -> str:
         return f"{self.name} {DTYPES[self.dtype]}[{', '.join(self.dims)}]"
@@ -41,6 +48,7 @@ class Eqn:
 
     axes: the reduced axes (`sum`, `max`, `min`, `dot`, and derived operators), the axis (`size`), the position as an
         index (`index`), or axes and the indices that take their place in turn (`rename`; `ir.access.substitution`).
+    args: of a `rename`, what is read, and the tables that its indices look up.
     dims, type: of the result; `equation` computes both.
     values: the arguments that are values, not numbers.
     """
@@ -164,7 +172,8 @@ class Program:
 
     def accesses(self) -> Iterator[tuple[str, Index]]:
         """Every axis that is read by an index, with the index."""
-        return (read for e in self.eqns for read in e.names.items())
+        tables = {t.name: t.dims for t in self.inputs}
+        return (read for e in self.eqns for read in nested(e.names.items(), tables))
 
     def __str__(self) -> str:
         lines = [f"program {self.name}", "dims " + dims_text(self.dims, self.merged)]
@@ -173,7 +182,20 @@ class Program:
 
 
 def tensor_type(t: Tensor) -> Type:
-    return "int" if t.dtype == "int32" else "float"
+    return "int" if t.dtype in INTEGERS else "float"
+
+
+def below(t: Tensor, sizes: Mapping[str, int]) -> int | None:
+    """What the integers of a tensor are less than, where that is declared."""
+    return sizes[t.below] if isinstance(t.below, str) else t.below
+
+
+def spread(t: Tensor, sizes: Mapping[str, int]) -> float:
+    """What test data are drawn with: of floats the deviation; of integers what they are less than, 0 where nothing says
+    it, and negative where no two of them are equal."""
+    if tensor_type(t) != "int":
+        return t.scale
+    return float(below(t, sizes) or 0) * (-1 if t.distinct else 1)
 
 
 def number_type(x: Number) -> Type:
@@ -220,11 +242,13 @@ def equation(
     arguments. Callers that read users' files check first and say where.
     """
     row = OPS[op]
-    if len(args) != row.arity:
-        raise ValueError(f"{op} takes {row.arity} arguments, not {len(args)}")
+    names = substitution(axes) if op == "rename" else {}
+    tables = tables_of(names.values())
+    if len(args) != row.arity + len(tables) or args[row.arity :] != tables:
+        raise ValueError(f"{op} takes {row.arity + len(tables)} arguments, not {len(args)}")
     dims: set[str] = set()
     types: list[Type] = []
-    for a in args:
+    for a in args[: row.arity]:
         if isinstance(a, str):
             v = known[a]
             dims |= set(v.dims)
@@ -236,13 +260,17 @@ def equation(
             raise ValueError(f"{op} over {missing[0]}, which its argument lacks")
         dims -= set(axes)
     elif op == "rename":
-        names = substitution(axes)
         if missing := [a for a in names if a not in dims]:
             raise ValueError(f"rename of {missing[0]}, which its argument lacks")
         dims = {*(dims - set(names)), *dims_of(names.values())}
     elif op == "index":
         dims = {*parse_index(axes[0]).dims}
     return Eqn(out, op, args, axes, sort_dims(dims, order), result_type(row, tuple(types)))
+
+
+def tables_of(access: Iterable[Index]) -> tuple[str, ...]:
+    """The tables that are looked up, once each."""
+    return tuple(dict.fromkeys(x.table for x in lookups_of(access)))
 
 
 class Builder:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 
 from mirage_cli.errors import MirageError
-from mirage_cli.ir.access import access_text, parse_access
+from mirage_cli.ir.access import access_text, comma_separated, parse_access
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Role, Store, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError, Loop, place
@@ -131,7 +131,7 @@ def _notes(k: Kernel) -> dict[int, str]:
 # -- parsing
 
 _EQN = re.compile(r"^(\w+)\[([\w, ]*)\] = (\w+)\((.*)\)$")
-_LOAD = re.compile(r"^(\w+) = load (\w+)\[([\w, *+-]*)\]$")
+_LOAD = re.compile(r"^(\w+) = load (\w+)\[(.*)\]$")
 _STORE = re.compile(r"^store (\w+)\[([\w, ]*)\] = (\w+)$")
 _TENSOR = re.compile(r"^(input|output|buffer) (\w+) (\w+)\[([\w, ]*)\]$")
 

@@ -15,11 +15,20 @@ from math import prod
 
 import numpy as np
 
-from mirage_cli.ir.access import FARTHEST, is_plain, is_whole, large_enough, plain, renames
+from mirage_cli.ir.access import (
+    FARTHEST,
+    dims_of,
+    is_plain,
+    is_whole,
+    large_enough,
+    lookups_of,
+    plain,
+    renames,
+)
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS, Type
 from mirage_cli.ir.placement import InexpressibleError, place
-from mirage_cli.ir.program import Eqn, Program, Tensor, equation, tensor_type, unmerged
+from mirage_cli.ir.program import Eqn, Program, Tensor, below, equation, tensor_type, unmerged
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.verify.degree import Claim, claim
 from mirage_cli.verify.draws import Draw, blocks, run_draw, told
@@ -250,7 +259,7 @@ def _numbers(t: Tensor, sizes: Mapping[str, int], rng: np.random.Generator, *, p
     """Normal numbers, or their magnitudes; integers up to the largest size."""
     shape = [sizes[d] for d in t.dims]
     if tensor_type(t) == "int":
-        return rng.integers(0, max(sizes.values()) + 1, size=shape)
+        return rng.integers(0, below(t, sizes) or max(sizes.values()) + 1, size=shape)
     x = rng.standard_normal(shape)
     return np.abs(x) if positive else x
 
@@ -461,8 +470,10 @@ def _check_buffers(graph: MuGraph) -> None:
         _require(writes[t.name] == 1, f"{t.name} is written {writes[t.name]} times")
     for k in graph.kernels:
         for x in k.loads:
-            _require(x.buffer in tensors, f"{k.name} loads {x.buffer}, which does not exist")
-            _require(x.buffer in given, f"{k.name} loads {x.buffer} before it is stored")
+            for b in x.buffers:
+                _require(b in tensors, f"{k.name} loads {b}, which does not exist")
+                _require(b in given, f"{k.name} loads {b} before it is stored")
+            _check_lookups(k, x, graph)
         for s in k.stores:
             _require(s.buffer in tensors, f"{k.name} stores {s.buffer}, which does not exist")
             _require(s.buffer not in {t.name for t in graph.inputs}, f"{k.name} overwrites the input {s.buffer}")
@@ -515,6 +526,24 @@ def _check_kernel(k: Kernel, graph: MuGraph) -> None:
             place(k)
         except InexpressibleError as error:
             raise _ProblemError(f"{k.name} has no placement: {error.reason}") from error
+
+
+def _check_lookups(k: Kernel, x: Load, graph: MuGraph) -> None:
+    """Tables are inputs of integers, read inside of themselves; what they name is there."""
+    inputs, sizes = {t.name: t for t in graph.inputs}, graph.sizes
+    merging = {d for name, parts in graph.merged for d in (name, *parts)}
+    for a in lookups_of(x.access):
+        t = inputs.get(a.table)
+        _require(t is not None and tensor_type(t) == "int", f"{k.name} looks up {a.table}, which holds no integers")
+        dims = t.dims if t is not None else ()
+        _require(len(dims) == len(a.access), f"{k.name} gives {a.table} {len(a.access)} axes, not {len(dims)}")
+        known = {*dims, *dims_of(a.access), *([a.below] if isinstance(a.below, str) else [])}
+        _require(known <= {*sizes} and not known & merging, f"{k.name} looks up {a}")
+        inside = not any(any(i.leaves(sizes[d], sizes)) for d, i in zip(dims, a.access, strict=True))
+        _require(inside, f"{k.name} reads {a.table} beyond its end")
+    for d, i in zip(graph.tensors()[x.buffer].dims, x.access, strict=False):
+        leaves = i.lookups and ({d, *i.dims} - {*sizes} or any(i.leaves(sizes[d], sizes)))
+        _require(not leaves, f"{k.name} looks up positions that {x.buffer} lacks along {d}")
 
 
 def _check_axes(k: Kernel, x: Load | Store, graph: MuGraph, chunk: str | None) -> None:

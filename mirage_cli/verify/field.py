@@ -97,11 +97,15 @@ class Field:
 
     # -- leaves
 
-    def draw(self, dims: tuple[str, ...], type: Type, sizes: Mapping[str, int] | None = None) -> Value:
-        """A random input: uniform residues, or integers up to the largest size. sizes: where dims has further axes."""
+    def draw(
+        self, dims: tuple[str, ...], type: Type, sizes: Mapping[str, int] | None = None, below: int | None = None
+    ) -> Value:
+        """A random input: uniform residues, or integers, up to the largest size where nothing says what they are below.
+        sizes: where dims has further axes."""
         shape = tuple((sizes or self.sizes)[d] for d in dims)
         if type == "int":
-            return Value(dims, "int", self._rng.integers(0, max(self.sizes.values()) + 1, size=shape))
+            most = max(self.sizes.values()) + 1 if below is None else below
+            return Value(dims, "int", self._rng.integers(0, most, size=shape))
         data = np.stack([self._rng.integers(0, p, size=shape, dtype=np.int64) for p in MODULI])
         return Value(dims, "field", data)
 

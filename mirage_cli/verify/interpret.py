@@ -81,9 +81,9 @@ def run_mugraph(
             sizes = graph.sizes | _chunk_sizes(graph, kernel, shapes) | chunk
             shapes[s.buffer] = tuple(sizes[d] for d in tensors[s.buffer].dims)
             memories[s.buffer] = semantics.memory(s.buffer, tensors[s.buffer].dims, shapes[s.buffer])
-        if race := {x.buffer for x in kernel.loads} & {s.buffer for s in kernel.stores}:
+        if race := {b for x in kernel.loads for b in x.buffers} & {s.buffer for s in kernel.stores}:
             raise ScheduleFailure("race", f"{kernel.name} reads and writes {min(race)}")
-        if stale := [x.buffer for x in kernel.loads if x.buffer not in memories]:
+        if stale := [b for x in kernel.loads for b in x.buffers if b not in memories]:
             raise ScheduleFailure("race", f"{kernel.name} reads {stale[0]} before anything writes it")
         semantics.sizes = graph.sizes | _chunk_sizes(graph, kernel, shapes)
         _run_kernel(kernel, ks, memories, semantics, random.Random(seed))
@@ -175,7 +175,8 @@ class _Instance:
         if isinstance(step, Load):
             memory = self.memories[step.buffer]
             ranges = {d: self.range(d, window) for d in step.dims}
-            return memory.read(positions(step.access, ranges, memory.written.shape), step.dims)
+            tables = {name: ((), self.memories[name].whole().data) for name in step.buffers[1:]}
+            return memory.read(positions(step.access, ranges, memory.written.shape, tables), step.dims)
         self.semantics.window = window
         args = tuple(env[a] if isinstance(a, str) else a for a in step.args)
         return self.semantics.apply(step.op, args, step.axes)
