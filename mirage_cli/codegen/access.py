@@ -155,7 +155,8 @@ def streamed(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Ma
     dims = kernel.value_dims()
     shared = {d for d, n in _instances(kernel, schedule, block, sizes).items() if n > 1}
     segments = place(kernel).segments
-    readers = [b for k in graph.kernels for x in k.loads for b in x.buffers]
+    readers = [x.buffer for k in graph.kernels for x in k.loads]
+    readers += [x.table for k in graph.kernels for x in k.lookups]
     found: set[str] = set()
     for x in (x for x in kernel.loads if x.out not in boxes and all(i.affine for i in x.access)):
         homes = [s for s in segments if any(step.out == x.out for step in s.steps)]

@@ -16,7 +16,7 @@ from math import prod
 
 from mirage_cli.codegen import nodes
 from mirage_cli.codegen.nodes import Axes, Place, Value
-from mirage_cli.ir.access import Atom, Index, Lookup, Remainder, dims_of, lookups_of
+from mirage_cli.ir.access import Atom, Index, Lookup, Remainder, dims_of
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, split_axis
 from mirage_cli.ir.placement import Placement, place
 from mirage_cli.ir.program import Eqn, Tensor
@@ -98,7 +98,7 @@ class Frame:
     def looked_up(self) -> dict[Lookup, str]:
         """What loads look up, each with the name of its block."""
         found: dict[Lookup, str] = {}
-        for a in (a for x in self.kernel.loads for a in lookups_of(x.access)):
+        for a in self.kernel.lookups:
             names = (f"{a.table}_at{i or ''}" for i in itertools.count())
             found[a] = found.get(a) or next(n for n in names if n not in {*self.dims, *found.values()})
         return found
@@ -141,7 +141,7 @@ class Frame:
     @cached_property
     def buffers(self) -> tuple[str, ...]:
         """What the kernel reads and writes, in order."""
-        return tuple(dict.fromkeys([b for x in self.kernel.loads for b in x.buffers] + [s.buffer for s in self.kernel.stores]))
+        return tuple(dict.fromkeys([*self.kernel.read, *(s.buffer for s in self.kernel.stores)]))
 
     def axes(self, dims: Iterable[str]) -> Axes:
         """The axes of a block: the dimensions that are not scalars, in the schedule's order."""

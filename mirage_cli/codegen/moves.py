@@ -26,7 +26,7 @@ def load(f: Frame, x: Load, box: Descriptor | None, once: bool, at: Mapping[str,
     axes = f.axes(x.dims)
     if box is None:
         where = pointers(f, x.buffer, x.access, axes)
-        return plan.Load(x.out, where, f.masked_dims(x.dims, axes), once, within(f, x))
+        return plan.Load(x.out, where, f.masked_dims(x.dims, axes), once, within(f, x.buffer, x.access))
     block = tuple(d for d in box.dims if f.block[d] > 1)
     access = nodes.Box(x.out, x.buffer, box.dims, tuple(at[d] for d in box.dims), block, axes)
     return plan.Load(x.out, access, (), once)  # what lies past the end of a dimension reads as zero
@@ -35,13 +35,14 @@ def load(f: Frame, x: Load, box: Descriptor | None, once: bool, at: Mapping[str,
 def look_up(f: Frame, a: Lookup) -> plan.Load:
     """A block of a table. Lanes that do not exist hold 0, which is a position too."""
     axes, dims = f.axes(dims_of(a.access)), dims_of(a.access)
-    return plan.Load(f.looked_up[a], pointers(f, a.table, a.access, axes), f.masked_dims(dims, axes), False)
+    where, inside = pointers(f, a.table, a.access, axes), within(f, a.table, a.access)
+    return plan.Load(f.looked_up[a], where, f.masked_dims(dims, axes), False, inside)
 
 
-def within(f: Frame, x: Load) -> tuple[nodes.Within, ...]:
+def within(f: Frame, buffer: str, access: Access) -> tuple[nodes.Within, ...]:
     """The bounds of a tensor that a load may read beyond."""
     found: list[nodes.Within] = []
-    for d, i in zip(f.tensors[x.buffer].dims, x.access, strict=True):
+    for d, i in zip(f.tensors[buffer].dims, access, strict=True):
         before, behind = i.leaves(f.sizes[d], f.sizes)
         if before or behind:
             terms, start = f.places(i)

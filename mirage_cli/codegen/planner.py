@@ -94,7 +94,7 @@ def plan_kernel(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mappi
             else:
                 body += _step(decided, x, starts(f), Scope(f, decided.clean))
     fetched = {x.load.buffer for found in ahead.values() for x in found}
-    pointed = {b for x in kernel.loads if x.out not in decided.boxes for b in x.buffers} | {s.buffer for s in kernel.stores}
+    pointed = {x.buffer for x in kernel.loads if x.out not in decided.boxes} | {x.table for x in kernel.lookups} | {s.buffer for s in kernel.stores}
     return KernelPlan(
         kernel.name,
         tuple(plan.Dimension(d, sizes[d], n, d in f.padded) for d, n in f.block.items()),
@@ -153,17 +153,19 @@ def _narrowed(f: Frame) -> dict[str, str]:
 def _step(c: _Decided, x: Load | Eqn, at: Mapping[str, Start], scope: Scope) -> list[Statement]:
     """A load or an equation. at: where blocks start."""
     f = c.frame
+    looked_up = _looked_up(c, [x], ())
     if isinstance(x, Load):
         c.clean[x.out] = f.padded & set(f.axes(x.dims))
-        return [*_looked_up(c, [x], set()), load(f, x, c.boxes.get(x.out), x.out in c.once, at)]
+        return [*looked_up, load(f, x, c.boxes.get(x.out), x.out in c.once, at)]
     found = computed(scope, x)
     c.clean[x.out] = found.clean
-    return [plan.Let(x.out, found.expr), *_rounded(c, x.out)]
+    return [*looked_up, plan.Let(x.out, found.expr), *_rounded(c, x.out)]
 
 
-def _looked_up(c: _Decided, loads: Sequence[Load], moving: Collection[str]) -> list[Statement]:
+def _looked_up(c: _Decided, steps: Sequence[Load | Eqn], moving: Collection[str]) -> list[Statement]:
     """What these look up and is not known yet, but for what depends on axes that move."""
-    new = [a for a in lookups_of(i for x in loads for i in x.access) if a not in c.looked_up]
+    needed = dict.fromkeys(a for x in steps for a in (x.looks_up if isinstance(x, Eqn) else lookups_of(x.access)))
+    new = [a for a in needed if a not in c.looked_up]
     found = [a for a in new if not set(dims_of(a.access)) & set(moving)]
     c.looked_up.update(found)
     return [look_up(c.frame, a) for a in found]
@@ -178,7 +180,7 @@ def _loop(c: _Decided, loop: Loop, leads: bool) -> list[Statement]:
     f = c.frame
     late = deferred(f, loop)
     body: list[Statement] = [initialised(f, f.eqns[name], name in late) for name, _ in loop.accumulators]
-    body += _looked_up(c, [x for x in loop.steps if isinstance(x, Load)], {*loop.dims})
+    body += _looked_up(c, loop.steps, {*loop.dims})
     marks, parts = ranges(f, loop, c.limits[loop], c.specialized)
     body += marks
     outside = set(c.looked_up)

@@ -184,7 +184,9 @@ class _Writer:
                 text = f"torch.arange({self.size(a)}, device={self.device()})"
                 return self.aligned(_Value(text, (a,), "int"), dims, "int", wide=False)
             case Quotient() | Remainder():
-                return f"({self.position(a.of, dims)}) {'//' if isinstance(a, Quotient) else '%'} {a.by}"
+                inside = self.position(a.of, dims)
+                inside = f"({inside})" if len(a.of.terms) > 1 or a.of.offset else inside
+                return f"{inside} {'//' if isinstance(a, Quotient) else '%'} {a.by}"
             case Lookup():
                 return self.looked_up(a, dims)
 

@@ -334,7 +334,8 @@ def _place(x: Place, want: Axes, names: Names) -> str:
             return _spread(f"({text})", (d,) if block else (), want)
         case nodes.Divided(terms, start, by, rest, axes, wide):
             inside = _position(terms, start, axes, names)
-            text = f"({inside}) {'%' if rest else '//'} {by}"
+            inside = f"({inside})" if " " in inside else inside
+            text = f"{inside} {'%' if rest else '//'} {by}"
             return _spread(f"({text})" + ".to(tl.int64)" * wide, axes, want)
         case nodes.Looked(value, axes, wide):
             return _spread(names[value] + ".to(tl.int64)" * wide, axes, want)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from mirage_cli.ir.access import Access, Index, dims_of, nested
+from mirage_cli.ir.access import Access, Index, Lookup, dims_of, lookups_of, nested
 from mirage_cli.ir.program import Eqn, Merged, Tensor, resized_dims, tables_of
 
 Role = Literal["grid", "split", "loop", "tile"]
@@ -83,6 +83,17 @@ class Kernel:
     def split(self) -> str | None:
         """The split dimension, if any; there is at most one."""
         return next(iter(self.with_role("split")), None)
+
+    @cached_property
+    def read(self) -> tuple[str, ...]:
+        """The buffers that it reads, once each."""
+        return tuple(dict.fromkeys([*(x.buffer for x in self.loads), *(x.table for x in self.lookups)]))
+
+    @cached_property
+    def lookups(self) -> tuple[Lookup, ...]:
+        """What it looks up, once each, what the others need first."""
+        own = (x for e in self.body for x in e.looks_up)
+        return tuple(dict.fromkeys((*lookups_of(i for x in self.loads for i in x.access), *own)))
 
     def matrix_axes(self) -> frozenset[str]:
         """Axes that are M, N or K of some product in this kernel."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from mirage_cli.ir.access import Index, dims_of, lookups_of, nested, parse_index, substitution
+from mirage_cli.ir.access import Index, Lookup, dims_of, lookups_of, nested, parse_index, substitution
 from mirage_cli.ir.ops import OPS, Number, Type, result_type
 
 DTYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int8": "i8", "int32": "i32", "int64": "i64"}
@@ -39,7 +39,8 @@ class Tensor:
     distinct: bool = False
 
     def __str__(self) -> str:
-        return f"{self.name} {DTYPES[self.dtype]}[{', '.join(self.dims)}]"
+        values = f" below {self.below}" * (self.below is not None) + " distinct" * self.distinct
+        return f"{self.name} {DTYPES[self.dtype]}[{', '.join(self.dims)}]{values}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,11 @@ class Eqn:
     def names(self) -> Mapping[str, Index]:
         """What takes the place of axes of the argument; of a `rename` alone."""
         return substitution(self.axes) if self.op == "rename" else {}
+
+    @property
+    def looks_up(self) -> tuple[Lookup, ...]:
+        """What the equation itself reads of tables; of an `index` alone."""
+        return parse_index(self.axes[0]).lookups if self.op == "index" else ()
 
     @property
     def acts_on(self) -> frozenset[str]:

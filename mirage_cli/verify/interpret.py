@@ -8,11 +8,12 @@ stores into memory that starts undefined. `FieldSemantics` makes it the verifier
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from itertools import product
 from typing import Any
 
+from mirage_cli.ir.access import Tables
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS, Type
 from mirage_cli.ir.placement import Loop, Placement, place
@@ -25,7 +26,7 @@ from mirage_cli.verify.semantics import Memory, ScheduleFailure, Semantics, Slic
 
 def run_program(program: Program, inputs: Mapping[str, Any], semantics: Semantics) -> dict[str, Any]:
     """The outputs of a lowered program, by name. The semantics' sizes are the sizes."""
-    semantics.window = {}
+    semantics.window, semantics.tables = {}, {}
     env = dict(inputs)
     for e in program.eqns:
         env[e.out] = semantics.apply(e.op, tuple(env[a] if isinstance(a, str) else a for a in e.args), e.axes)
@@ -81,9 +82,9 @@ def run_mugraph(
             sizes = graph.sizes | _chunk_sizes(graph, kernel, shapes) | chunk
             shapes[s.buffer] = tuple(sizes[d] for d in tensors[s.buffer].dims)
             memories[s.buffer] = semantics.memory(s.buffer, tensors[s.buffer].dims, shapes[s.buffer])
-        if race := {b for x in kernel.loads for b in x.buffers} & {s.buffer for s in kernel.stores}:
+        if race := {*kernel.read} & {s.buffer for s in kernel.stores}:
             raise ScheduleFailure("race", f"{kernel.name} reads and writes {min(race)}")
-        if stale := [b for x in kernel.loads for b in x.buffers if b not in memories]:
+        if stale := [b for b in kernel.read if b not in memories]:
             raise ScheduleFailure("race", f"{kernel.name} reads {stale[0]} before anything writes it")
         semantics.sizes = graph.sizes | _chunk_sizes(graph, kernel, shapes)
         _run_kernel(kernel, ks, memories, semantics, random.Random(seed))
@@ -175,11 +176,14 @@ class _Instance:
         if isinstance(step, Load):
             memory = self.memories[step.buffer]
             ranges = {d: self.range(d, window) for d in step.dims}
-            tables = {name: ((), self.memories[name].whole().data) for name in step.buffers[1:]}
+            tables = self.tables(step.buffers[1:])
             return memory.read(positions(step.access, ranges, memory.written.shape, tables), step.dims)
-        self.semantics.window = window
+        self.semantics.window, self.semantics.tables = window, self.tables(x.table for x in step.looks_up)
         args = tuple(env[a] if isinstance(a, str) else a for a in step.args)
         return self.semantics.apply(step.op, args, step.axes)
+
+    def tables(self, names: Iterable[str]) -> Tables:
+        return {name: ((), self.memories[name].whole().data) for name in names}
 
     def range(self, dim: str, window: Window) -> tuple[int, int]:
         return window[dim] if dim in window else (0, self.semantics.sizes[dim])

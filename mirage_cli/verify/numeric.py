@@ -225,14 +225,8 @@ class _Evaluation:
     def gathered(
         self, x: torch.Tensor, access: Access, dims: tuple[str, ...], sizes: Mapping[str, int]
     ) -> torch.Tensor:
-        """The elements at these positions, 0 where there is none."""
-        import torch
-
-        at = [self.position(i, dims, sizes) for i in access]
-        outside = [(p < 0) | (p >= n) for p, n in zip(at, x.shape, strict=True)]
-        found = x[tuple(p.clamp(0, n - 1) for p, n in zip(at, x.shape, strict=True))]
-        for beyond in outside:
-            found = torch.where(beyond, torch.zeros((), dtype=x.dtype, device=x.device), found)
+        """The elements at the positions of indices."""
+        found = _taken(x, [self.position(i, dims, sizes) for i in access])
         return found.expand([sizes[d] for d in dims])
 
     def position(self, i: Index, dims: tuple[str, ...], sizes: Mapping[str, int]) -> torch.Tensor:
@@ -245,7 +239,7 @@ class _Evaluation:
         def looked_up(x: Lookup, at: list[torch.Tensor]) -> torch.Tensor:
             declared = {t.name: t.dims for t in self.program.inputs}[x.table]
             place = dict(zip(declared, at, strict=True))
-            return self.values[x.table][tuple(place[d] for d in self.dims[x.table])]
+            return _taken(self.values[x.table], [place[d] for d in self.dims[x.table]])
 
         zero = torch.zeros([1] * len(dims), dtype=torch.int64, device=self.device)
         return zero + i.value(along, looked_up)
@@ -268,6 +262,16 @@ class _Evaluation:
     def output(self, name: str, dims: tuple[str, ...]) -> torch.Tensor:
         have = self.dims[name]
         return self.values[name].double().permute([have.index(d) for d in dims]).contiguous()
+
+
+def _taken(x: torch.Tensor, at: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The elements at these positions, 0 where there is none."""
+    import torch
+
+    found = x[tuple(p.clamp(0, n - 1) for p, n in zip(at, x.shape, strict=True))]
+    for p, n in zip(at, x.shape, strict=True):
+        found = torch.where((p < 0) | (p >= n), torch.zeros((), dtype=x.dtype, device=x.device), found)
+    return found
 
 
 def _call(expression: str, *args: torch.Tensor) -> torch.Tensor:

@@ -63,6 +63,7 @@ class Semantics(Protocol):
 
     sizes: Mapping[str, int]
     window: Window
+    tables: Tables
 
     def apply(self, op: str, args: tuple[Any, ...], axes: tuple[str, ...] = ()) -> Any: ...
 
@@ -146,11 +147,12 @@ class FieldSemantics:
         self.field = Field(seed, sizes)
         self.sizes: Mapping[str, int] = dict(sizes)
         self.window: Window = {}
+        self.tables: Tables = {}
 
     def apply(self, op: str, args: tuple[Any, ...], axes: tuple[str, ...] = ()) -> Value:
         row, F = OPS[op], self.field
         if row.kind == "leaf":
-            F.window, F.sizes = self.window, self.sizes
+            F.window, F.sizes, F.tables = self.window, self.sizes, self.tables
             return row.field(F, axes[0])
         values = [a if i in row.numbers else self._value(a) for i, a in enumerate(args)]
         if op == "rename":
@@ -299,12 +301,14 @@ class FloatSemantics:
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.sizes: Mapping[str, int] = dict(sizes)
         self.window: Window = {}
+        self.tables: Tables = {}
 
     def apply(self, op: str, args: tuple[Any, ...], axes: tuple[str, ...] = ()) -> Named:
         row = OPS[op]
         if op == "index":
             i = parse_index(axes[0])
-            return Named(i.dims, i.positions(i.dims, {d: self.window.get(d, (0, self.sizes[d])) for d in i.dims}))
+            ranges = {d: self.window.get(d, (0, self.sizes[d])) for d in i.dims}
+            return Named(i.dims, i.positions(i.dims, ranges, self.tables))
         if op == "size":
             return Named((), np.asarray(row.ref(self.sizes[axes[0]])))
         if op == "rename":
