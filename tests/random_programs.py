@@ -402,7 +402,8 @@ class _Accesses(_Generator):
         elif kind == "table":
             text = self.table([(new, length)], old)
         elif kind == "pages" and size >= by:
-            text = self.table([(f"{new} // {by}", -(-length // by))], size // by) + f" * {by} + {new} % {by}"
+            page = self.table([(f"{new} // {by}", -(-length // by))], size // by)
+            text = page and f"{page} * {by} + {new} % {by}"
         elif kind == "both":
             other = rng.choice(sorted(self.dims))
             text = self.table([(new, length), (f"{other} % {by}", min(by, self.dims[other]))], old)

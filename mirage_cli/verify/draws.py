@@ -52,14 +52,16 @@ def blocks(program: Program) -> Iterator[range]:
 class Draw:
     """One random input, and what the program makes of it.
 
-    guesses: random bits behind the comparison of the program that had the fewest, or the entry of a table.
+    guesses: random bits behind the comparison of the program that had the fewest. entry_bits: of an entry of a table,
+    which every draw draws anew.
     """
 
     def __init__(self, program: Program, seed: int, block: range, draw: int) -> None:
         self.semantics = FieldSemantics(seed * 4099 + block.start, program.sizes)
         self.inputs = {n: _at(x, draw - block.start) for n, x in _inputs(program, seed, block).items()}
         self.want = run_program(program, self.inputs, self.semantics)
-        self.guesses = min(self.semantics.field.fewest_guesses, _entry_bits(program))
+        self.guesses = self.semantics.field.fewest_guesses
+        self.entry_bits = _entry_bits(program)
 
 
 def _entry_bits(program: Program) -> int:

@@ -112,7 +112,7 @@ class _Series:
     told: in how many draws the program told something about an output. unseen: its elements that were never compared.
     undefined: in how many draws each had no value. levels: the residues in which elements were compared. bits: the
     random bits behind the comparisons in the program, in draws that settled something, one of each block: `counted` is
-    the last that gave an output any.
+    the last that gave an output any. entry_bits: of the entries of tables, in all these draws.
     """
 
     def __init__(self, program: Program, graph: MuGraph, sizes: dict[str, int], schedule: Schedule, seed: int) -> None:
@@ -120,6 +120,7 @@ class _Series:
         self.seed, self.where = seed, f"seed {seed}, {_sizes(self.program)}, {_schedule(schedule)}".removesuffix(", ")
         self.told: Counter[str] = Counter()
         self.bits: Counter[str] = Counter()
+        self.entry_bits: Counter[str] = Counter()
         self.counted: dict[str, range] = {}
         self.unseen = {t.name: np.ones([sizes[d] for d in t.dims], dtype=bool) for t in program.outputs}
         self.undefined = {name: np.zeros(x.shape, dtype=np.int64) for name, x in self.unseen.items()}
@@ -144,12 +145,14 @@ class _Series:
                 if isinstance(settled, Verdict):
                     return settled
                 for name in settled & useful:
+                    self.entry_bits[name] += run.entry_bits
                     if self.counted.get(name) != block:
                         self.counted[name] = block
                         self.bits[name] += run.guesses
                     since = 0
                 if not any(self.needs(t.name) for t in self.program.outputs):
-                    return self.claim(0.0 if run.guesses == NO_GUESSES else 2.0 ** -min(self.bits.values()))
+                    luck = ((run.guesses, self.bits), (run.entry_bits, self.entry_bits))
+                    return self.claim(sum(2.0 ** -min(bits.values()) for n, bits in luck if n != NO_GUESSES))
         return None
 
     def missing(self, name: str) -> np.ndarray:
@@ -157,14 +160,16 @@ class _Series:
         return self.unseen[name] & (self.undefined[name] < UNDEFINED_DRAWS)
 
     def needs(self, name: str) -> bool:
-        return bool(self.missing(name).any()) or not self.levels[name] or self.bits[name] < MASK_BITS
+        few = min(self.bits[name], self.entry_bits[name]) < MASK_BITS
+        return bool(self.missing(name).any()) or not self.levels[name] or few
 
     def useful(self, name: str, certain: np.ndarray, block: range) -> bool:
         """Whether a draw with these elements without doubt says something that is still needed."""
         missing = self.missing(name)
         if missing.any():
             return bool((certain & missing).any())
-        return self.needs(name) and self.counted.get(name) != block and bool(certain.any())
+        fresh = self.counted.get(name) != block or self.entry_bits[name] < MASK_BITS
+        return self.needs(name) and fresh and bool(certain.any())
 
     def doubtful(self) -> Verdict | Claim:
         """One draw in which elements beyond roots of non-squares count too."""
