@@ -165,9 +165,10 @@ class Frame:
         return tuple(d for d in axes if d in dims & self.padded)
 
     def type_of(self, value: str) -> str:
-        """The element type of a value: of its tensor for a load, else float32, int32 or bool."""
+        """The element type of a value: of its tensor for a load, 32 bits of 64, else float32, int32 or bool."""
         if value in self.loads:
-            return self.tensors[self.loads[value].buffer].dtype
+            dtype = self.tensors[self.loads[value].buffer].dtype
+            return "int32" if dtype == "int64" else dtype
         return {"float": "float32", "int": "int32", "bool": "bool"}[self.eqns[value].type]
 
     def space(self, e: Eqn) -> set[str]:

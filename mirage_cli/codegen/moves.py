@@ -24,19 +24,21 @@ from mirage_cli.ir.schedule import Before
 def load(f: Frame, x: Load, box: Descriptor | None, once: bool, at: Mapping[str, Start]) -> plan.Load:
     """box: what it goes through, if it does. at: where blocks start."""
     axes = f.axes(x.dims)
+    whole = f.tensors[x.buffer].dtype == "int64"
     if box is None:
         where = pointers(f, x.buffer, x.access, axes)
-        return plan.Load(x.out, where, f.masked_dims(x.dims, axes), once, within(f, x.buffer, x.access))
+        return plan.Load(x.out, where, f.masked_dims(x.dims, axes), once, within(f, x.buffer, x.access), whole)
     block = tuple(d for d in box.dims if f.block[d] > 1)
     access = nodes.Box(x.out, x.buffer, box.dims, tuple(at[d] for d in box.dims), block, axes)
-    return plan.Load(x.out, access, (), once)  # what lies past the end of a dimension reads as zero
+    return plan.Load(x.out, access, (), once, (), whole)  # what lies past the end of a dimension reads as zero
 
 
 def look_up(f: Frame, a: Lookup) -> plan.Load:
     """A block of a table. Lanes that do not exist hold 0, which is a position too."""
     axes, dims = f.axes(dims_of(a.access)), dims_of(a.access)
     where, inside = pointers(f, a.table, a.access, axes), within(f, a.table, a.access)
-    return plan.Load(f.looked_up[a], where, f.masked_dims(dims, axes), False, inside)
+    whole = f.tensors[a.table].dtype != "int32"
+    return plan.Load(f.looked_up[a], where, f.masked_dims(dims, axes), False, inside, whole)
 
 
 def within(f: Frame, buffer: str, access: Access) -> tuple[nodes.Within, ...]:

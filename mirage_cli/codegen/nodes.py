@@ -371,12 +371,14 @@ class Masked:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """An elementwise operator of `OPS`. exact: rounded correctly, also where half an ulp more would be cheaper."""
+    """An elementwise operator of `OPS`. exact: rounded correctly, also where half an ulp more would be cheaper. whole: of
+    an integer and a positive whole number, as integers."""
 
     op: str
     args: tuple[Expr, ...]
     exact: bool
     axes: Axes
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,13 +67,14 @@ class SetMark:
 @dataclass(frozen=True, slots=True)
 class Load:
     """A block from memory; zero past the end of the dimensions in `mask`, as boxes have it in all, and where what is to
-    be within bounds is not. once: nobody reads it again."""
+    be within bounds is not. once: nobody reads it again. whole: integers, taken as those of 32 bits."""
 
     out: str
     access: Pointers | Box
     mask: Axes
     once: bool
     within: tuple[Within, ...] = ()
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ class _Value:
     """What a name of the program is in the text. layout: its axes in the order of the torch tensor's.
 
     scalar: a Python number, not a tensor. wide: float32, in a program with floating-point inputs of a smaller type.
+    narrow: integers of 8 bits, which arithmetic takes as those of 32.
     """
 
     text: str
@@ -55,6 +56,7 @@ class _Value:
     type: Type
     scalar: bool = False
     wide: bool = False
+    narrow: bool = False
 
 
 class _Writer:
@@ -72,7 +74,10 @@ class _Writer:
             self.wide, self.narrow = floating, []
         mixed = self.wide if self.narrow else []
         self.values = {
-            t.name: _Value(self.names[t.name], t.dims, tensor_type(t), wide=t in mixed) for t in program.inputs
+            t.name: _Value(
+                self.names[t.name], t.dims, tensor_type(t), wide=t in mixed, narrow=t.dtype == "int8"
+            )
+            for t in program.inputs
         }
         self.statements: list[str] = []
 
@@ -192,9 +197,8 @@ class _Writer:
 
     def looked_up(self, a: Lookup, dims: Dims) -> str:
         table = self.values[a.table]
-        narrow = {t.name: t.dtype for t in self.program.inputs}[a.table] == "int8"
-        if narrow:  # which is no type of PyTorch's indices
-            table = replace(table, text=f"{table.text}.long()")
+        if table.narrow:  # which is no type of PyTorch's indices
+            table = replace(table, text=f"{table.text}.int()", narrow=False)
         if is_whole(a.access, table.layout, self.program.sizes):
             return self.aligned(replace(table, layout=dims_of(a.access)), dims, "int", wide=False)
         return f"{table.text}[{', '.join(self.position(i, dims) for i in a.access)}]"
@@ -301,6 +305,8 @@ class _Writer:
             return _Value(_number(arg, want), (), want, scalar=True)
         value = self.values[arg]
         have = value.type if value.type != "float" or not wide or value.wide else "smaller"
+        if want == "int" and value.narrow:
+            return replace(value, text=f"{value.text}.int()", narrow=False)
         if value.scalar or have == want or want != "float":
             return value
         return _Value(f"{value.text}.to({'wide' if wide else 'dtype'})", value.layout, want, wide=wide)

@@ -24,7 +24,9 @@ TYPE = {
     "float16": "tl.float16",
     "bfloat16": "tl.bfloat16",
     "float32": "tl.float32",
+    "int8": "tl.int8",
     "int32": "tl.int32",
+    "int64": "tl.int64",
     "bool": "tl.int1",
 }
 LOG2E = math.log2(math.e)
@@ -149,7 +151,8 @@ def _load(s: p.Load, names: Names) -> Iterator[str]:
         mask = f", mask={' & '.join(masks)}, other=0" if masks else ""
         hint = ', eviction_policy="evict_first"' if s.once else ""
         text = f"tl.load({_pointers(access, names)}{mask}{hint})"
-    yield f"{names[s.out]} = {text}{_note(access.axes)}"
+    whole = ".to(tl.int32)" * s.whole
+    yield f"{names[s.out]} = {text}{whole}{_note(access.axes)}"
 
 
 def _let(s: p.Let, names: Names) -> Iterator[str]:
@@ -365,7 +368,8 @@ def _expr(x: Expr, names: Names) -> str:
 
 def _apply(x: nodes.Apply, names: Names) -> str:
     row = OPS[x.op]
-    return (row.triton if x.exact else row.nearly or row.triton).format(*(_expr(a, names) for a in x.args))
+    text = row.of_integers if x.whole else row.triton if x.exact else row.nearly or row.triton
+    return text.format(*(_expr(a, names) for a in x.args))
 
 
 def _reduce(x: nodes.Reduce, names: Names) -> str:

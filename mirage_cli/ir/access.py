@@ -30,8 +30,8 @@ FARTHEST = 1 << 30
 """How far from the start of an axis an index may come: kernels count positions in 32 bits, past the last tile too."""
 READ = 2
 """Positions of an axis that an index reads at reduced sizes, at least."""
-ENTRIES = 8
-"""Positions of an axis that a table names at reduced sizes, at least."""
+ENTRIES = 64
+"""Positions of an axis that a table names at reduced sizes, at least: two entries of it are the same by luck."""
 _TOKEN = re.compile(r"\s*(?:(\d+)|([^\W\d]\w*)|(//|[-+*%()\[\]{},]))")
 
 
@@ -40,16 +40,24 @@ class Index:
     """offset + Σ coefficient · atom, the position along one axis of a tensor.
 
     terms: (atom, coefficient), none of them 0, each atom once, the largest coefficient first. `index` sorts them.
-    axis: the axis that the index is, if it is just that.
+    axis: the axis that the index is, if it is just that. dims: the axes that occur, once each. affine: whether all atoms
+    are axes. lookups: what is looked up, what the others need first.
     """
 
     terms: tuple[tuple[Atom, int], ...]
     offset: int = 0
     axis: str | None = field(init=False, repr=False, compare=False)
+    dims: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    affine: bool = field(init=False, repr=False, compare=False)
+    lookups: tuple[Lookup, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        atom = self.terms[0][0] if len(self.terms) == 1 and self.terms[0][1] == 1 and not self.offset else None
-        object.__setattr__(self, "axis", atom if isinstance(atom, str) else None)
+        atoms = [a for a, _ in self.terms]
+        alone = len(atoms) == 1 and self.terms[0][1] == 1 and not self.offset
+        object.__setattr__(self, "axis", atoms[0] if alone and isinstance(atoms[0], str) else None)
+        object.__setattr__(self, "dims", tuple(dict.fromkeys(d for a in atoms for d in _dims(a))))
+        object.__setattr__(self, "affine", all(isinstance(a, str) for a in atoms))
+        object.__setattr__(self, "lookups", tuple(dict.fromkeys(x for a in atoms for x in _lookups(a))))
 
     def __lt__(self, other: Index) -> bool:
         return self._key < other._key
@@ -57,23 +65,6 @@ class Index:
     @property
     def _key(self) -> tuple[list[tuple[str, int]], int]:
         return [(str(a), c) for a, c in self.terms], self.offset
-
-    @property
-    def dims(self) -> tuple[str, ...]:
-        """The axes that occur, once each."""
-        if all(isinstance(a, str) for a, _ in self.terms):
-            return tuple(str(a) for a, _ in self.terms)
-        return tuple(dict.fromkeys(d for a, _ in self.terms for d in _dims(a)))
-
-    @property
-    def affine(self) -> bool:
-        """Whether all atoms are axes."""
-        return all(isinstance(a, str) for a, _ in self.terms)
-
-    @property
-    def lookups(self) -> tuple[Lookup, ...]:
-        """What is looked up, what the others need first."""
-        return tuple(dict.fromkeys(x for a, _ in self.terms for x in _lookups(a)))
 
     def within(self, names: Mapping[str, Index]) -> Index:
         """The index with other indices in the place of axes."""
