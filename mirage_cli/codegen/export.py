@@ -24,10 +24,12 @@ from mirage_cli.codegen.access import Descriptor
 from mirage_cli.codegen.carried import CHECKS, PLANS, PLANS_WITH_MAPS, carried
 from mirage_cli.codegen.exported_text import (
     BUILTIN,
+    CHECKED_TABLES,
     PLANNED,
     PUBLIC,
     RESERVED,
     SELF_CHECK,
+    TABLES,
     WITHOUT_AUTOCAST,
 )
 from mirage_cli.codegen.globals import without_global
@@ -50,7 +52,7 @@ from mirage_cli.codegen.triton import KernelSource, emit_kernel
 from mirage_cli.codegen.writing import WIDTH, filled, layout_text, spelled, table_text, tuple_text, unpacked, wrapped
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
-from mirage_cli.ir.program import Program, Tensor, spread
+from mirage_cli.ir.program import Program, Tensor, below, spread
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import mugraph_id, print_mugraph
 
@@ -204,6 +206,8 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
     digest = hashlib.sha256("\n".join([name, *map(str, program.inputs), *blocks]).encode()).hexdigest()[:12]
     imports = "\n".join([plans.standard, "", "import torch", *(parts.imports() or ["import triton"])])
     comment = "\n".join(f"# {x}".rstrip() for x in print_mugraph(graph).splitlines())
+    limits = ((i, below(t, program.sizes)) for i, t in enumerate(program.inputs))
+    tables = [(i, n) for i, n in limits if n is not None]
     parameters = [*spelled((t.name for t in program.inputs), RESERVED.__contains__).values()]
     mapping = {
         "name": name,
@@ -221,6 +225,8 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         ),
         "parameters": ", ".join(parameters),
         "autocast": WITHOUT_AUTOCAST * parts.libraries,
+        "tables": CHECKED_TABLES * bool(tables),
+        "entries": tuple_text(f"({i}, {n})" for i, n in tables),
         "result": "outputs[0]" if len(program.outputs) == 1 else "tuple(outputs)",
     }
     precision = f"torch.{program.dtype}"
@@ -239,6 +245,7 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         ),
     }
     front = "\n\n".join(["from __future__ import annotations", imports, comment])
+    blocks += [filled(TABLES, mapping)] * bool(tables)
     blocks += [filled(PUBLIC, mapping), *([filled(BUILTIN, mapping)] if builtin else [])]
     mapping |= {
         "recorded": parts.recorded(),

@@ -34,7 +34,7 @@ def @graph@(@parameters@):
 
 
 def _call(inputs):
-    """Runs plain inputs. All else is checked, and then runs as a torch operator."""
+    """Runs plain inputs. All else is checked, and then runs as a torch operator."""@tables@
     if _is_plain(inputs):
         result = _run(*inputs)
         _remember(inputs)
@@ -135,6 +135,23 @@ if not hasattr(torch.ops.mirage, "@operator@"):  # the same file may be loaded t
 @register@
     _operator.register_fake(_fake)
 '''
+
+TABLES = '''
+_TABLES = @entries@  # which input, and what its integers are less than
+
+
+def _check_tables(inputs):
+    """Raises ValueError where a table names what is not there."""
+    for i, below in _TABLES:
+        least, most = (int(x) for x in torch.aminmax(inputs[i]))
+        if least < 0 or most >= below:
+            raise ValueError(f"{_INPUTS[i][0]} should be from 0 to {below - 1}, and holds {least} to {most}")
+'''
+"""What stands in front of the public functions where indices are looked up."""
+
+CHECKED_TABLES = """
+    if os.environ.get("MIRAGE_CHECK_TABLES") and not _is_compiling():  # calls like an earlier one do not come here
+        _check_tables(inputs)"""
 
 BUILTIN = '''
 _@name@.__name__ = _@name@.__qualname__ = "@name@"

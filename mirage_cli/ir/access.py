@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import gcd, prod
+from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -100,7 +101,7 @@ class Index:
         return total
 
     def positions(
-        self, dims: Sequence[str], ranges: Mapping[str, tuple[int, int]], tables: Tables = {}
+        self, dims: Sequence[str], ranges: Mapping[str, tuple[int, int]], tables: Tables = MappingProxyType({})
     ) -> NDArray[np.int64]:
         """The positions for these ranges of axes, an array that broadcasts against others along `dims`."""
 
@@ -109,10 +110,11 @@ class Index:
 
         def looked_up(x: Lookup, at: list[NDArray[np.int64]]) -> NDArray[np.int64]:
             before, data = tables[x.table]
-            own = [along(d) if n > 1 else np.zeros((1,) * len(dims), np.int64) for d, n in zip(before, data.shape)]
-            return read_at(data, [*own, *at])
+            own = [along(d) if n > 1 else zero for d, n in zip(before, data.shape, strict=False)]
+            return read_at(data, [*own, *(zero + p for p in at)])
 
-        return np.zeros([1] * len(dims), dtype=np.int64) + self.value(along, looked_up)
+        zero = np.zeros([1] * len(dims), dtype=np.int64)
+        return zero + self.value(along, looked_up)
 
     def __str__(self) -> str:
         parts = [_term_text(a, c) for a, c in self.terms]

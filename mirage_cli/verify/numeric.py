@@ -239,7 +239,7 @@ class _Evaluation:
         def looked_up(x: Lookup, at: list[torch.Tensor]) -> torch.Tensor:
             declared = {t.name: t.dims for t in self.program.inputs}[x.table]
             place = dict(zip(declared, at, strict=True))
-            return _taken(self.values[x.table], [place[d] for d in self.dims[x.table]])
+            return _taken(self.values[x.table], [zero + place[d] for d in self.dims[x.table]])
 
         zero = torch.zeros([1] * len(dims), dtype=torch.int64, device=self.device)
         return zero + i.value(along, looked_up)
