@@ -381,7 +381,6 @@ class _Accesses(_Generator):
         indices = ", ".join(f"{terms} + {start}" if d == old else d for d in order)
         return f"{of}[{indices}]", Value(v.axes - {old} | {*new}, v.growth)
 
-
     def gather(self) -> tuple[str, Value] | None:
         """X[m, T[h] + 2], X[m, d // 4], X[m, (d + 3) % 8]: an axis of a value by quotients, remainders and tables."""
         x, rng = self.pick(), self.rng

@@ -65,6 +65,7 @@ def _position(f: Frame, i: Index) -> Expr:
         return nodes.Placed(*f.places(i), axes)
     total: Expr | None = None
     for d, c in i.terms:
+        assert isinstance(d, str), "an affine index"
         term: Expr = nodes.Position(d, f.axes((d,)))
         if term.axes and term.axes != axes:
             term = nodes.Spread(term, axes)

@@ -371,8 +371,8 @@ class Masked:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """An elementwise operator of `OPS`. exact: rounded correctly, also where half an ulp more would be cheaper. whole: of
-    an integer and a positive whole number, as integers."""
+    """An elementwise operator of `OPS`. exact: rounded correctly, also where half an ulp more would be cheaper.
+    whole: of an integer and a positive whole number, as integers."""
 
     op: str
     args: tuple[Expr, ...]

@@ -94,7 +94,11 @@ def plan_kernel(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mappi
             else:
                 body += _step(decided, x, starts(f), Scope(f, decided.clean))
     fetched = {x.load.buffer for found in ahead.values() for x in found}
-    pointed = {x.buffer for x in kernel.loads if x.out not in decided.boxes} | {x.table for x in kernel.lookups} | {s.buffer for s in kernel.stores}
+    pointed = (
+        {x.buffer for x in kernel.loads if x.out not in decided.boxes}
+        | {x.table for x in kernel.lookups}
+        | {s.buffer for s in kernel.stores}
+    )
     return KernelPlan(
         kernel.name,
         tuple(plan.Dimension(d, sizes[d], n, d in f.padded) for d, n in f.block.items()),

@@ -74,9 +74,7 @@ class _Writer:
             self.wide, self.narrow = floating, []
         mixed = self.wide if self.narrow else []
         self.values = {
-            t.name: _Value(
-                self.names[t.name], t.dims, tensor_type(t), wide=t in mixed, narrow=t.dtype == "int8"
-            )
+            t.name: _Value(self.names[t.name], t.dims, tensor_type(t), wide=t in mixed, narrow=t.dtype == "int8")
             for t in program.inputs
         }
         self.statements: list[str] = []

@@ -8,9 +8,10 @@
     E[T{v}[m], k]             a row that a table names
     K[P{pages}[b, s//16], s%16, d]   pages
 
-An atom is an axis, a quotient or a remainder of an index by a number, or an integer that a table holds (`T{v}`: from 0 to
-v - 1), itself accessed. An index has one normal form, which prints as it is read. Tensors are row-major: `strides` gives
-the elements between neighbours along each atom, and where the first lies. What lies outside of the tensor reads as 0.
+An atom is an axis, a quotient or a remainder of an index by a number, or an integer that a table holds (`T{v}`: from 0
+to v - 1), itself accessed. An index has one normal form, which prints as it is read. Tensors are row-major: `strides`
+gives the elements between neighbours along each atom, and where the first lies. What lies outside of the tensor reads
+as 0.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class Index:
     """offset + Σ coefficient · atom, the position along one axis of a tensor.
 
     terms: (atom, coefficient), none of them 0, each atom once, the largest coefficient first. `index` sorts them.
-    axis: the axis that the index is, if it is just that. dims: the axes that occur, once each. affine: whether all atoms
-    are axes. lookups: what is looked up, what the others need first.
+    axis: the axis that the index is, if it is just that. dims: the axes that occur, once each. affine: whether all
+    atoms are axes. lookups: what is looked up, what the others need first.
     """
 
     terms: tuple[tuple[Atom, int], ...]
@@ -85,18 +86,10 @@ class Index:
         return max(0, -low), max(0, high - size + 1)
 
     def value(self, axis: Callable[[str], T], looked_up: Callable[[Lookup, list[T]], T]) -> T:
-        """The position in any arithmetic, from what stands for an axis, and for a table's integer at these positions."""
-        total: Any = self.offset  # of any type that adds, multiplies and divides
+        """The position in any arithmetic, from what stands for an axis, and for a table's integer at positions."""
+        total: Any = self.offset  # Any: of whatever type adds, multiplies and divides
         for a, c in self.terms:
-            match a:
-                case str():
-                    x: Any = axis(a)
-                case Quotient():
-                    x = a.of.value(axis, looked_up) // a.by
-                case Remainder():
-                    x = a.of.value(axis, looked_up) % a.by
-                case Lookup():
-                    x = looked_up(a, [i.value(axis, looked_up) for i in a.access])
+            x: Any = axis(a) if isinstance(a, str) else a.value(axis, looked_up)
             total = total + (x if c == 1 else c * x)
         return total
 
@@ -133,6 +126,10 @@ class Quotient:
         low, high = self.of.bounds(sizes)
         return low // self.by, high // self.by
 
+    def value(self, axis: Callable[[str], T], looked_up: Callable[[Lookup, list[T]], T]) -> T:
+        inner: Any = self.of.value(axis, looked_up)
+        return inner // self.by
+
     def __str__(self) -> str:
         return f"{_operand(self.of)}//{self.by}"
 
@@ -148,6 +145,10 @@ class Remainder:
         low, high = self.of.bounds(sizes)
         return (low % self.by, high % self.by) if low // self.by == high // self.by else (0, self.by - 1)
 
+    def value(self, axis: Callable[[str], T], looked_up: Callable[[Lookup, list[T]], T]) -> T:
+        inner: Any = self.of.value(axis, looked_up)
+        return inner % self.by
+
     def __str__(self) -> str:
         return f"{_operand(self.of)}%{self.by}"
 
@@ -162,6 +163,9 @@ class Lookup:
 
     def bounds(self, sizes: Mapping[str, int]) -> tuple[int, int]:
         return 0, (sizes[self.below] if isinstance(self.below, str) else self.below) - 1
+
+    def value(self, axis: Callable[[str], T], looked_up: Callable[[Lookup, list[T]], T]) -> T:
+        return looked_up(self, [i.value(axis, looked_up) for i in self.access])
 
     def __str__(self) -> str:
         return f"{self.table}{{{self.below}}}[{access_text(self.access)}]"
@@ -511,21 +515,19 @@ def large_enough(
 
     def raised(i: Index, by: int) -> bool:
         """Whether some axis could grow so that the index comes further by so much."""
-        for a, c in i.terms:
-            need = -(-by // c)
-            match a:
-                case str():
-                    done = c > 0 and grow(a, found[a] + need)
-                case Quotient():
-                    high = a.of.bounds(found)[1]
-                    done = c > 0 and raised(a.of, (high // a.by + need) * a.by - high)
-                case Remainder():
-                    done = c > 0 and raised(a.of, need)
-                case Lookup():
-                    done = c > 0 and isinstance(a.below, str) and grow(a.below, found[a.below] + need)
-            if done:
-                return True
-        return False
+        return any(c > 0 and higher(a, -(-by // c)) for a, c in i.terms)
+
+    def higher(a: Atom, by: int) -> bool:
+        match a:
+            case str():
+                return grow(a, found[a] + by)
+            case Lookup():
+                return isinstance(a.below, str) and grow(a.below, found[a.below] + by)
+            case Remainder():
+                return raised(a.of, by)
+            case Quotient():
+                high = a.of.bounds(found)[1]
+                return raised(a.of, (high // a.by + by) * a.by - high)
 
     def grown(d: str, i: Index) -> bool:
         if True in [short > 0 and raised(x, short) for x, short in _shortages(i, found)]:

@@ -145,9 +145,7 @@ class MuGraph:
         tensors = self.tensors()
         dims = {name: t.dims for name, t in tensors.items()}
         loads = (x for k in self.kernels for x in k.loads)
-        return (
-            read for x in loads for read in nested(zip(tensors[x.buffer].dims, x.access, strict=True), dims)
-        )
+        return (read for x in loads for read in nested(zip(tensors[x.buffer].dims, x.access, strict=True), dims))
 
     def exact(self) -> dict[str, frozenset[str]]:
         """For each kernel, the values whose products are of float32 (`exact_values`)."""

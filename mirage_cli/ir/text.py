@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 
 from mirage_cli.errors import MirageError
-from mirage_cli.ir.access import access_text, comma_separated, parse_access
+from mirage_cli.ir.access import access_text, parse_access
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Role, Store, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError, Loop, place

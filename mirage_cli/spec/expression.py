@@ -562,21 +562,24 @@ class ProgramReader:
             case ast.BinOp(op=ast.Add() | ast.Sub()):
                 x, y = self.each(self.index, (e.left, e.right), depth + 1)
                 return combined(0, ((x, 1), (y, 1 if isinstance(e.op, ast.Add) else -1)))
-            case ast.BinOp(op=ast.Mult()):
-                x, y = self.each(self.index, (e.left, e.right), depth + 1)
-                if x.terms and y.terms:
-                    raise self.fail(e, "an axis is multiplied by a number here, not by an axis; a name is a position")
-                return combined(0, ((x, y.offset),)) if x.terms else combined(0, ((y, x.offset),))
-            case ast.BinOp(op=ast.FloorDiv() | ast.Mod()):
-                x, y = self.each(self.index, (e.left, e.right), depth + 1)
-                if y.terms or not 1 <= y.offset <= FARTHEST:
-                    raise self.fail(e.right, "an index is divided by a positive number here; a name is a position")
-                return (quotient if isinstance(e.op, ast.FloorDiv) else remainder)(x, y.offset)
+            case ast.BinOp(op=ast.Mult() | ast.FloorDiv() | ast.Mod()):
+                return self.index_by_number(e, depth)
             case ast.BinOp(op=ast.Div()):
                 raise self.fail(e, "an index is an integer: // divides and rounds down")
             case _:
                 known = "axes, integer inputs and their // and %, each times an integer, and an integer"
                 raise self.fail(e, f"an index is a sum of {known}")
+
+    def index_by_number(self, e: ast.BinOp, depth: int) -> Index:
+        """An index times, over or modulo a number."""
+        x, y = self.each(self.index, (e.left, e.right), depth + 1)
+        if isinstance(e.op, ast.Mult):
+            if x.terms and y.terms:
+                raise self.fail(e, "an axis is multiplied by a number here, not by an axis; a name is a position")
+            return combined(0, ((x, y.offset),)) if x.terms else combined(0, ((y, x.offset),))
+        if y.terms or not 1 <= y.offset <= FARTHEST:
+            raise self.fail(e.right, "an index is divided by a positive number here; a name is a position")
+        return (quotient if isinstance(e.op, ast.FloorDiv) else remainder)(x, y.offset)
 
     def lookup(self, e: ast.expr, of: ast.expr, nodes: Sequence[ast.expr], depth: int) -> Index:
         """`T[m]`, or `T` where it has no axes: an integer that an input holds."""
@@ -600,7 +603,9 @@ class ProgramReader:
             self.check_index(node, d, i)
             if any(i.leaves(self.sizes[d], self.sizes)):
                 low, high = i.bounds(self.sizes)
-                raise self.fail(node, f"this reads {d} from {low} to {high}, and a table is read inside of itself alone")
+                raise self.fail(
+                    node, f"this reads {d} from {low} to {high}, and a table is read inside of itself alone"
+                )
         return atom_index(Lookup(t.name, tuple(indices), t.below))
 
 

@@ -78,9 +78,13 @@ OUTPUT_KEYS: Mapping[str, Field] = {
 INPUT_KEYS: Mapping[str, Field] = {
     **OUTPUT_KEYS,
     "scale": Field("scale", "0.02", "the standard deviation of an input's test data; left out: 1"),
-    "below": Field("below", "pages", "of integers: they are from 0 on and less than this number, or than the size of "
-                   "this axis, and what a program makes of others is undefined; needed where the input is an index; left "
-                   "out: the whole range of int8, of others numbers below the longest axis"),
+    "below": Field(
+        "below",
+        "pages",
+        "of integers: they are from 0 on and less than this number, or than the size of "
+        "this axis, and what a program makes of others is undefined; needed where the input is an index; left "
+        "out: the whole range of int8, of others numbers below the longest axis",
+    ),
     "distinct": Field("distinct", "true", "whether no two of the integers are equal; left out: false"),
 }
 

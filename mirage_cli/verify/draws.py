@@ -110,9 +110,7 @@ def _inputs(program: Program, seed: int, block: range) -> Mapping[str, Value]:
     """Every input, with the draws of the block as its first axis. The draw 0 is left as it comes."""
     field = Field(seed * 4099 + block.start, program.sizes)
     shapes = {DRAW: len(block), **program.sizes}
-    found = {
-        t.name: field.draw((DRAW, *t.dims), tensor_type(t), shapes, below(t, shapes)) for t in program.inputs
-    }
+    found = {t.name: field.draw((DRAW, *t.dims), tensor_type(t), shapes, below(t, shapes)) for t in program.inputs}
     return found if len(block) > 1 or not block.start else mended(program, found, seed * 4099 + block.start)
 
 

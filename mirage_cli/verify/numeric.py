@@ -219,6 +219,7 @@ class _Evaluation:
         for stride, i, (before, _) in zip(x.stride(), access, beyond, strict=True):
             start += stride * (i.offset + before)
             for axis, c in i.terms:
+                assert isinstance(axis, str), "an affine index"
                 step[axis] += stride * c
         return x.as_strided([sizes[d] for d in e.dims], list(step.values()), start)
 

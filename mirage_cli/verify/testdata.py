@@ -53,9 +53,8 @@ DISTRIBUTIONS = (
     Distribution("large mean", "mean 100, deviation 1, times the spec's", lambda x, scale, *_: (x + 100) * scale),
 )
 
-def integers(
-    shape: tuple[int, ...], dtype: torch.dtype, spread: int, longest: int, g: torch.Generator
-) -> torch.Tensor:
+
+def integers(shape: tuple[int, ...], dtype: torch.dtype, spread: int, longest: int, g: torch.Generator) -> torch.Tensor:
     """Integers from 0 on, of 8 bits from the least on, where `spread` is 0; see `draw`."""
     if spread < 0 and math.prod(shape) <= -spread:
         some = torch.randperm(-spread, generator=g, device=g.device)[: math.prod(shape)]
@@ -80,8 +79,8 @@ def draw(
 ) -> list[torch.Tensor]:
     """Inputs of one distribution.
 
-    spreads: of floats, the deviation; of integers, what they are less than, negative where no two are equal. Where it is
-    0, those of 8 bits have their whole range, and others are less than the longest axis of all.
+    spreads: of floats, the deviation; of integers, what they are less than, negative where no two are equal. Where it
+    is 0, those of 8 bits have their whole range, and others are less than the longest axis of all.
     """
     g = torch.Generator(device=device).manual_seed(seed)
     longest = max([2, *(n for shape in shapes for n in shape)])

@@ -488,7 +488,9 @@ def test_tables_are_checked_where_that_is_asked_for(monkeypatch: pytest.MonkeyPa
     b.emit("rename", "E", "T", axes=("v", "T{v}[t]"), out="R")
     b.emit("mul", "R", Fraction(2), out="O")
     program = Program("tokens", TOKENS.dims, "float16", TOKENS.inputs, tuple(b.eqns), TOKENS.outputs)
-    tokens = load_export(export_source(program, TOKENS, Schedule({"k0": KernelSchedule((("t", 4),), ("t", "k"))}))).tokens
+    tokens = load_export(
+        export_source(program, TOKENS, Schedule({"k0": KernelSchedule((("t", 4),), ("t", "k"))}))
+    ).tokens
     E = torch.randn(32, 16).half()
     T = torch.tensor([31, 0, 5] * 4)
     assert torch.equal(tokens(T, E), E[T] * 2)

@@ -82,7 +82,9 @@ def test_quotients_remainders_and_tables_print_as_they_are_read_and_are_where_th
             assert value(inner, at) == value(i, there)
 
 
-@pytest.mark.parametrize("of", ["a*16 + b", "a*32 + b*4 + 9", "b - 40", "-b + 3", "a*6 + b*4 + 2", "(b*3 + 1)//4", "b%12"])
+@pytest.mark.parametrize(
+    "of", ["a*16 + b", "a*32 + b*4 + 9", "b - 40", "-b + 3", "a*6 + b*4 + 2", "(b*3 + 1)//4", "b%12"]
+)
 @pytest.mark.parametrize("by", [1, 2, 3, 4, 16])
 def test_a_quotient_and_a_remainder_are_those_of_python(of: str, by: int) -> None:
     i = parse_index(of)
@@ -138,7 +140,9 @@ def test_an_index_has_one_normal_form(text: str, normal: str) -> None:
     assert str(parse_index(text)) == normal
 
 
-@pytest.mark.parametrize("text", ["", "a*b", "a//b", "a%0", "a//-2", "a b", "1.5", "a[b]", "T{v}", "T{v}[a", "a)", "a+"])
+@pytest.mark.parametrize(
+    "text", ["", "a*b", "a//b", "a%0", "a//-2", "a b", "1.5", "a[b]", "T{v}", "T{v}[a", "a)", "a+"]
+)
 def test_what_is_no_index_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="an index is a sum of axes"):
         parse_index(text)
