@@ -50,8 +50,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """The modules stay: the garbage collector need not look at what is in them."""
+    """The modules stay: the garbage collector need not look at what is in them. What tests make is mostly freed without
+    it: it looks less often, which saves a tenth of a search."""
     gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 @pytest.fixture(scope="session")

@@ -102,7 +102,7 @@ def swap_use(kernel: Kernel, graph: MuGraph, rng: random.Random) -> Kernel | Non
         return None
     i = rng.randrange(len(kernel.body))
     e = kernel.body[i]
-    dims = kernel.value_dims()
+    dims = kernel.value_dims
     known = [x.out for x in kernel.loads] + [x.out for x in kernel.body[:i]]
     choices = [
         (k, v) for k, a in enumerate(e.args) if isinstance(a, str) for v in known if v != a and dims[v] == dims[a]
@@ -157,7 +157,7 @@ def change_axis(kernel: Kernel, graph: MuGraph, rng: random.Random) -> Kernel | 
         return None
     i = rng.choice(places)
     e = kernel.body[i]
-    inside = {d for a in e.values for d in kernel.value_dims()[a]}
+    inside = {d for a in e.values for d in kernel.value_dims[a]}
     choices = inside - set(e.axes) if OPS[e.op].kind != "leaf" else {d for d, _ in kernel.roles} - set(e.axes)
     if not choices:
         return None
@@ -264,7 +264,7 @@ def swap_store_dims(kernel: Kernel, graph: MuGraph, rng: random.Random) -> Kerne
 def swap_store_values(kernel: Kernel, graph: MuGraph, rng: random.Random) -> Kernel | None:
     """store O = x --> store O = y, where y has the axes of x"""
     i = rng.randrange(len(kernel.stores))
-    dims = kernel.value_dims()
+    dims = kernel.value_dims
     old = kernel.stores[i].value
     choices = [v for v in dims if v != old and dims[v] == dims[old]]
     if not choices:
@@ -275,7 +275,7 @@ def swap_store_values(kernel: Kernel, graph: MuGraph, rng: random.Random) -> Ker
 
 def drop_eqn(kernel: Kernel, graph: MuGraph, rng: random.Random) -> Kernel | None:
     """y = exp(x), z = f(y) --> z = f(x)"""
-    dims = kernel.value_dims()
+    dims = kernel.value_dims
     choices = [(e, a) for e in kernel.body for a in e.values if sort_dims(dims[a], ()) == sort_dims(e.dims, ())]
     if not choices:
         return None

@@ -135,6 +135,7 @@ CPU_FOR_GPU: Mapping[str, str] = {
     ".is_cuda": ".is_cpu",
     "_empty_strided_cuda": "_empty_strided_cpu",
     "from torch._C import _cuda_getDevice": "_cuda_getDevice = lambda: 0",
+    "is_capturing = torch.cuda.is_current_stream_capturing": "is_capturing = bool",
     "from torch._C import _cuda_cudaCachingAllocator_raw_alloc as _allocate": "_allocate = lambda *_: 1 << 21",
     "from torch._C import _cuda_cudaCachingAllocator_raw_delete as _free": "_free = lambda _: None",
 }

@@ -302,7 +302,7 @@ def lost(tuned: Tuned) -> Row:
     why = {identity(t): (t, str(v.problem)) for t, v in tuned.rejected}
     explored = {identity(t): t for t in tuned.trials if t.timing}
     faster = sorted(((t.us, t, p) for t, p in why.values() if t.us < limit), key=lambda x: x[0])
-    found["refused"] = [{"us": us, "id": t.mugraph, "problem": p} for us, t, p in faster]
+    found["refused"] = [{"us": us, "id": t.mugraph, "schedule": str(t.schedule), "problem": p} for us, t, p in faster]
     if best is None or fastest is None:
         return found
     found["ratio"] = min(fastest / best.us, 1.0)

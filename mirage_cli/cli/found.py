@@ -21,6 +21,7 @@ from mirage_cli.cli.shared import (
     app,
     best_of,
     command_line,
+    gpu_of,
     open_store,
     out,
     print_text,
@@ -28,10 +29,16 @@ from mirage_cli.cli.shared import (
     shown_for,
     tell_gpu,
 )
-from mirage_cli.errors import MirageError, UnknownIdError
+from mirage_cli.errors import MirageError, TargetError, UnknownIdError
 from mirage_cli.target.files import read_bytes, write_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.table import Table
+
+    from mirage_cli.ir.mugraph import MuGraph
+    from mirage_cli.ir.schedule import Schedule
     from mirage_cli.store.store import Store
 
 MAX_KERNEL_BYTES = 1 << 24
@@ -125,29 +132,55 @@ def explain(
     from mirage_cli.pipeline.kept import verdict_of
 
     with open_store(db) as store:
-        _, best = best_of(store, spec, dim, dtype, target)
+        key, best = best_of(store, spec, dim, dtype, target)
         verdict = verdict_of(store, best.mugraph)
-        merged = merged_axes(store, best.mugraph)
+        graph = stored_graph(store, best.mugraph)
     for part in explanation(best.result):
         out.print(part)
+    if graph is not None and best.result.best is not None:
+        for part in predicted(graph, best.result.best.schedule, gpu_of(key)):
+            out.print(part)
     if verdict is not None:
         rows = [
             ("claim", verdict.claim),
-            *([("merged axes", merged)] if merged else []),
+            *([("merged axes", merged_axes(graph))] if graph is not None and graph.merged else []),
             *(("outside the theorem", x) for x in verdict.outside),
         ]
         out.print(mapping_table("verified", rows))
 
 
-def merged_axes(store: Store, id: str) -> str:
-    """`cyx = c*y*x`: the axes that are several of the program's in this μGraph; empty where there are none."""
+def stored_graph(store: Store, id: str) -> MuGraph | None:
+    """The μGraph as it is stored, if it is."""
     from mirage_cli.ir.text import parse_mugraph
 
     try:
-        merged = [parse_mugraph(s.mugraph.text).merged for s in store.show(id)[:1]]
+        return next((parse_mugraph(s.mugraph.text) for s in store.show(id)), None)
     except UnknownIdError:
-        return ""
-    return ", ".join(f"{name} = {'*'.join(parts)}" for some in merged for name, parts in some)
+        return None
+
+
+def merged_axes(graph: MuGraph) -> str:
+    """`cyx = c*y*x`: the axes that are several of the program's in this μGraph."""
+    return ", ".join(f"{name} = {'*'.join(parts)}" for name, parts in graph.merged)
+
+
+def predicted(graph: MuGraph, schedule: Schedule, gpu: str) -> Iterator[Table]:
+    """For each generated kernel the named terms of its predicted time: what it is the sum of and, of the work, how long
+    each part takes, of which one dominates. None where the cost model does not know the GPU."""
+    from mirage_cli.cli.tables import mapping_table
+    from mirage_cli.target.gpus import find_target
+    from mirage_cli.tune.space import estimates
+
+    try:
+        target = find_target(gpu)
+    except TargetError:
+        return
+    if not schedule.fits(graph):
+        return
+    for name, e in estimates(graph, schedule, target).items():
+        terms = [*e.parts.items(), *((f"work: {term}", us) for term, us in e.busy.items())]
+        rows = [(term, f"{us[0]:.2f} µs") for term, us in terms if abs(us[0]) >= 0.005]
+        yield mapping_table(f"{name} by the cost model: {e.us[0]:.2f} µs", rows)
 
 
 @app.command()

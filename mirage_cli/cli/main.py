@@ -9,10 +9,14 @@ The commands are in `commands`, which takes a moment to import; an interrupt is 
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
+import time
 from types import ModuleType
+
+TWICE_S = 0.2
 
 
 def main() -> None:
@@ -57,19 +61,28 @@ def _open_streams() -> None:
 class Interrupts:
     """What Ctrl-C and SIGTERM do: before anything has begun, they end the process; then, they raise KeyboardInterrupt.
 
-    seen: whether there was one. An import that is interrupted may lose the exception, or make another of it.
+    seen: whether there was one. An import that is interrupted may lose the exception, or make another of it. `timeout`
+    and supervisors send one signal to the process and again to its group: two within TWICE_S are one.
     """
 
     def __init__(self) -> None:
-        self.begun = self.seen = False
+        self.begun = False
+        self.last_s = -math.inf
+
+    @property
+    def seen(self) -> bool:
+        return self.last_s > -math.inf
 
     def __call__(self, *_: object) -> None:
         if not self.begun:
             os.write(2, b"interrupted\n")
             os._exit(130)
+        now_s = time.monotonic()
+        if now_s - self.last_s < TWICE_S:
+            return
         if not self.seen:
             os.write(2, b"interrupted: keeping what was found\n")
-        self.seen = True
+        self.last_s = now_s
         raise KeyboardInterrupt
 
 

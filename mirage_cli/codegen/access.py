@@ -79,7 +79,7 @@ def specialized(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes:
     loops = place(kernel).loops
     if not schedule.specialize or schedule.warps != SPECIALIZED_WARPS or len(loops) != 1:
         return False
-    block, dims = block_sizes(kernel, schedule, sizes), kernel.value_dims()
+    block, dims = block_sizes(kernel, schedule, sizes), kernel.value_dims
     rows = [_rows(e, dims, block, schedule.order) for e in loops[0].steps if isinstance(e, Eqn) and e.op == "dot"]
     wide = multiplies(loops[0], dims, block) and min(rows) >= WARP_GROUP_ROWS
     return wide and len(_boxes(graph, kernel, schedule, sizes)) == len(kernel.loads)
@@ -152,7 +152,7 @@ def streamed(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Ma
         return frozenset()
     boxes = descriptors(graph, kernel, schedule, sizes)
     block = block_sizes(kernel, schedule, sizes)
-    dims = kernel.value_dims()
+    dims = kernel.value_dims
     shared = {d for d, n in _instances(kernel, schedule, block, sizes).items() if n > 1}
     segments = place(kernel).segments
     readers = [x.buffer for k in graph.kernels for x in k.loads]

@@ -62,9 +62,9 @@ class Frame:
         return tuple(d for d in self.schedule.order if d in self.block)
 
     @cached_property
-    def dims(self) -> dict[str, Axes]:
+    def dims(self) -> Mapping[str, Axes]:
         """The dimensions of every value."""
-        return self.kernel.value_dims()
+        return self.kernel.value_dims
 
     @cached_property
     def eqns(self) -> dict[str, Eqn]:

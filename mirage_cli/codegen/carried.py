@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent
-PLANS = ("codegen/direct.py",)
-PLANS_WITH_MAPS = ("codegen/direct.py", "codegen/maps.py")
+PLANS = ("codegen/overlap.py", "codegen/direct.py")
+PLANS_WITH_MAPS = (*PLANS, "codegen/maps.py")
 CHECKS = ("verify/testdata.py", "verify/rows.py", "verify/yardstick.py", "codegen/selfcheck.py")
 
 
@@ -31,7 +31,8 @@ class Carried:
         return re.sub(r"\n{3,}", "\n\n", "\n\n".join([self.standard, self.torch, self.body]))
 
 
-def carried(modules: Sequence[str], also: Iterable[str] = ()) -> Carried:
+@cache
+def carried(modules: tuple[str, ...], also: tuple[str, ...] = ()) -> Carried:
     """modules: their paths in this package. also: modules of the standard library that are imported besides."""
     plain = set(also)
     names: dict[str, set[str]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import inspect
 import threading
@@ -11,6 +12,8 @@ from typing import Any, NamedTuple  # Any: Triton's kernels and launches, which 
 
 import torch
 import triton
+
+from mirage_cli.codegen.overlap import releasing_kernels, starts_early
 
 # How Triton 3.6 and 3.7 start a kernel that is compiled (`CompiledKernel.__getitem__`), without blanks.
 CONVENTION = (
@@ -29,6 +32,7 @@ ALIGNMENT_BYTES = 16  # Triton compiles differently for addresses that are multi
 KEPT_STREAMS = 64  # of one plan
 LIBRARY: Any = triton
 RUNTIME = LIBRARY.knobs.runtime
+is_capturing = torch.cuda.is_current_stream_capturing
 
 
 class Memory(NamedTuple):
@@ -59,13 +63,17 @@ def memory_of_tensors() -> Memory:
 
 
 class Step(NamedTuple):
-    """A kernel that Triton has compiled. run: what Triton starts it by. expand: its arguments, of addresses."""
+    """A kernel that Triton has compiled. run: what Triton starts it by. expand: its arguments, of addresses.
+
+    patient: whether it starts early only behind a kernel that releases it early, where that is known.
+    """
 
     run: Callable[..., Any]
     grid: int
     function: Any
     metadata: Any
     expand: Callable[[Sequence[int]], Sequence[Any]] | None
+    patient: bool = False
 
 
 class Plan:
@@ -80,12 +88,18 @@ class Plan:
         self.device = device
         self.known: tuple[Callable[..., bool], bool] = (lambda *_: False), False
         self.steps = [k.step(*noted[k]) if isinstance(k, RecordedKernel) else k for k in kernels]
-        self.bound: dict[int, list[Callable[..., Any]]] = {}  # by stream
+        self.bound: dict[int, list[Callable[..., Any]]] = {}  # by stream, for calls that no CUDA graph captures
+        steps = (x for x in self.steps if isinstance(x, Step))
+        releasing_kernels().update(x.function for x in steps if getattr(x.run, "launch_pdl", False))
         driver: Any = triton.runtime.driver.active
         self.current_stream: Callable[[int], int] = driver.get_current_stream
 
     def bind(self, stream: int) -> list[Callable[..., Any]]:
         """What makes each of the launches on this stream: of addresses, or of tensors where a library is called."""
+        if is_capturing():
+            return [
+                x if not isinstance(x, Step) else (captured if x.patient else on_stream)(x, stream) for x in self.steps
+            ]
         if len(self.bound) >= KEPT_STREAMS:
             self.bound.clear()
         self.bound[stream] = made = [on_stream(x, stream) if isinstance(x, Step) else x for x in self.steps]
@@ -129,8 +143,8 @@ class UnknownLaunchError(Exception):
 class RecordedKernel:
     """A kernel of Triton whose launches can be planned."""
 
-    def __init__(self, kernel: Any) -> None:
-        self.kernel = kernel
+    def __init__(self, kernel: Any, patient: bool = False) -> None:
+        self.kernel, self.patient = kernel, patient
 
     def __getitem__(self, grid: tuple[int]) -> Any:
         return functools.partial(self.launch, grid)
@@ -144,7 +158,7 @@ class RecordedKernel:
         """This launch. Raises UnknownLaunchError."""
         if not starts_as_known(type(compiled)):
             raise UnknownLaunchError
-        return Step(compiled.run, grid[0], compiled.function, compiled.packed_metadata, None)
+        return Step(compiled.run, grid[0], compiled.function, compiled.packed_metadata, None, self.patient)
 
 
 def on_stream(step: Step, stream: int) -> Callable[..., Any]:
@@ -162,6 +176,14 @@ def on_stream(step: Step, stream: int) -> Callable[..., Any]:
             return (lambda *args: start(args)) if expand is None else lambda *args: start(expand(args))
         start = functools.partial(start, None, None, metadata, None, None, None)
     return start if expand is None else lambda *args: start(*expand(args))
+
+
+def captured(step: Step, stream: int) -> Callable[..., Any]:
+    """As `on_stream`, in a CUDA graph: started early only behind a kernel that releases it early."""
+    run: Any = copy.copy(step.run)
+    run.launch_pdl = False
+    early, late = (on_stream(x, stream) for x in (step, step._replace(run=run)))
+    return lambda *args: (early if starts_early(stream) else late)(*args)
 
 
 def launches_are_watched() -> bool:

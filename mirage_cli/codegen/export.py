@@ -114,9 +114,10 @@ class _Parts:
         self.kernels: dict[str, KernelSource] = {
             k.name: emit_kernel(graph, k, schedule, self.sizes) for k in graph.kernels if k.kind == "generated"
         }
+        self.patient = [name for name in self.kernels if schedule.kernels[name].patient]
         self.libraries = len(self.kernels) < len(graph.kernels)
         self.descriptors = any(k.descriptors for k in self.kernels.values())
-        taken = {"torch", "triton", "tl", "inputs", "outputs", "scratch", "make_scratch", "launch"}
+        taken = {"torch", "triton", "tl", "inputs", "outputs", "scratch", "make_scratch", "launch", "PATIENT"}
         taken |= HELPERS | USED | {k.name for k in graph.kernels}
         self.names = spelled(graph.tensors(), taken.__contains__)
 
@@ -145,7 +146,13 @@ class _Parts:
         if helpers:
             kernels = [INTERPRETED, *helpers, *kernels]
         kernels = [*own, *kernels]
-        return [*kernels, self.scratch(), self.launch()]
+        return [*kernels, *self.of_patience(), self.scratch(), self.launch()]
+
+    def of_patience(self) -> list[str]:
+        names = tuple_text(f'"{name}"' for name in self.patient)
+        return [f"PATIENT = {names}  # start early only behind kernels that let the next one start"] * bool(
+            self.patient
+        )
 
     def kernel(self, k: Kernel) -> str:
         if k.name in self.kernels:
@@ -154,8 +161,9 @@ class _Parts:
 
     def recorded(self) -> str:
         """What makes every kernel of Triton's one whose launches can be planned."""
+        made = {name: f"Recorded{'Box' * bool(k.descriptors)}Kernel" for name, k in self.kernels.items()}
         return "\n".join(
-            f"{name} = Recorded{'Box' * bool(k.descriptors)}Kernel({name})" for name, k in self.kernels.items()
+            f"{name} = {kind}({name}{', patient=True' * (name in self.patient)})" for name, kind in made.items()
         )
 
     def scratch(self) -> str:
@@ -251,7 +259,7 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         "recorded": parts.recorded(),
         "kernels": tuple_text(k.name for k in graph.kernels),
         "names": ", ".join(parts.names[t.name] for t in graph.inputs),
-        "start": start_body(graph, parts.sizes, parts.kernels, parts.names),
+        "start": start_body(graph, parts.sizes, parts.kernels, parts.names, bool(parts.patient)),
     }
     blocks += [plans.body, filled(PLANNED, mapping)]
     body = "\n\n\n".join([front, *blocks, filled(SELF_CHECK, mapping | selfcheck)]) + "\n"

@@ -209,7 +209,17 @@ def _argument(f: Frame, a: str | Number, want: Axes, e: Eqn, whole: bool, *, of_
         x = nodes.Cast(x, kind, "float32")
     elif kind == "int8":
         x = nodes.Cast(x, kind, "int32")
+    if OPS[e.op].masks and e.type == "bool" and want and not x.axes and _compares_floats(f, a):
+        # Triton's interpreter repeats the mask as float32, which has no `&`
+        x = nodes.Apply("gt", (nodes.Cast(x, kind, "int32"), nodes.Literal(Fraction(0), True)), True, ())
     return spread(x, want)
+
+
+def _compares_floats(f: Frame, mask: str) -> bool:
+    """Whether a mask follows from comparisons of floating-point numbers."""
+    e = f.eqns.get(mask)
+    kinds = [(v, f.type_of(v)) for v in e.values] if e is not None else []
+    return any(_compares_floats(f, v) if kind == "bool" else kind != "int32" for v, kind in kinds)
 
 
 def spread(x: Expr, want: Axes) -> Expr:

@@ -16,6 +16,8 @@ def without_global(source: str, name: str) -> str:
     import torch; def f(torch): return torch; x = torch.nan
     --> import torch as torch_; def f(torch): return torch; x = torch_.nan
     """
+    if name not in source:  # most names: no need to parse
+        return source
     tree = ast.parse(source)
     if name not in _bound(tree.body):
         return source

@@ -28,6 +28,7 @@ from mirage_cli.codegen.nodes import (
     Value,
     Within,
 )
+from mirage_cli.ir.schedule import Word
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,8 +246,8 @@ class KernelPlan:
 
     dims: those that it has blocks along. values: their names, for none of the kernel's own to be one. args: buffers
     that it is given pointers into, in order. descriptors: by value. awaited: buffers that may be read only after the
-    wait. waits: whether it starts before the kernel in front has ended. fuses: whether a product may be added before
-    it is rounded.
+    wait. compiled: what the compiler is told beside the text. waits: whether it starts before the kernel in front has
+    ended. fuses: whether a product may be added before it is rounded.
     """
 
     name: str
@@ -256,8 +257,7 @@ class KernelPlan:
     descriptors: tuple[tuple[str, Descriptor], ...]
     awaited: frozenset[str]
     programs: int
-    warps: int
-    stages: int
+    compiled: tuple[tuple[str, Word], ...]
     waits: bool
     fuses: bool
     statements: tuple[Statement, ...]
@@ -270,7 +270,8 @@ class KernelPlan:
     def __str__(self) -> str:
         dims = " ".join(f"{d.name}={d.size}/{d.block}" for d in self.dims)
         flags = " waits" * self.waits + " fuses" * self.fuses
-        lines = [f"plan {self.name} programs={self.programs} warps={self.warps} stages={self.stages}{flags}"]
+        told = "".join(f" {name}={x}" for name, x in self.compiled)
+        lines = [f"plan {self.name} programs={self.programs}{told}{flags}"]
         lines += [f"dims {dims}", f"args {' '.join(self.args)}"]
         lines += [f"box {value}: {d.buffer}[{', '.join(d.dims)}] {d.box}" for value, d in self.descriptors]
         lines += [f"{'  ' * depth}{statement_text(s)}" for s, depth in walk(self.statements)]

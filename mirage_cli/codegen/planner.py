@@ -107,8 +107,7 @@ def plan_kernel(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mappi
         tuple(decided.boxes.items()),
         unread or frozenset(),
         instances.programs,
-        own.warps,
-        own.stages,
+        own.compiled,
         own.overlap,
         not f.single,  # a * b - a * b is 0, and not what a * b is rounded by
         tuple(body),

@@ -16,20 +16,26 @@ from mirage_cli.ir.program import DTYPE_BYTES
 SCRATCH_BYTES = 256  # where each scratch buffer starts in memory that they share: at a multiple of it
 NAMES_A_LINE = 8
 USED = frozenset(
-    {"plan", "stream", "empty", "allocate", "free", "joined", "torch", "ALIGNMENT_BYTES", "launches_are_watched"}
+    {"plan", "stream", "empty", "allocate", "free", "joined", "torch"}
+    | {"ALIGNMENT_BYTES", "is_capturing", "launches_are_watched"}
     | {"_by_triton", "_is_deterministic", "_FILLED", "_FRESH"}
 )
 """Names that the function uses besides those of tensors and kernels."""
 
 
 def start_body(
-    graph: MuGraph, sizes: Mapping[str, int], kernels: Mapping[str, KernelSource], names: Mapping[str, str]
+    graph: MuGraph,
+    sizes: Mapping[str, int],
+    kernels: Mapping[str, KernelSource],
+    names: Mapping[str, str],
+    patient: bool = False,
 ) -> str:
     """The lines of `_start(plan, *inputs)`. It returns what the public function does.
 
-    kernels: Triton's, which take addresses; libraries' take tensors. names: of the tensors in the text.
+    kernels: Triton's, which take addresses; libraries' take tensors. names: of the tensors in the text. patient:
+    whether a kernel is launched in another way while a CUDA graph is captured.
     """
-    start = _Start(graph, sizes, kernels, names)
+    start = _Start(graph, sizes, kernels, names, patient)
     outputs = ", ".join(names[t.name] for t in graph.outputs)
     result = outputs if len(graph.outputs) == 1 else f"({outputs})"
     lines = [*start.checks(), *start.tensors(), *start.launches(), f"return {result}"]
@@ -44,9 +50,15 @@ class _Start:
     """
 
     def __init__(
-        self, graph: MuGraph, sizes: Mapping[str, int], kernels: Mapping[str, KernelSource], names: Mapping[str, str]
+        self,
+        graph: MuGraph,
+        sizes: Mapping[str, int],
+        kernels: Mapping[str, KernelSource],
+        names: Mapping[str, str],
+        patient: bool,
     ) -> None:
         self.graph, self.sizes, self.kernels, self.names = graph, sizes, kernels, names
+        self.bound = "not is_capturing() and plan.bound.get(stream)" if patient else "plan.bound.get(stream)"
         libraries = [k for k in graph.kernels if k.name not in kernels]
         self.arguments = {
             k.name: _pointers(kernels[k.name]) if k.name in kernels else buffers_of(k) for k in graph.kernels
@@ -84,7 +96,7 @@ class _Start:
     def launches(self) -> list[str]:
         """All kernels, on scratch memory of their own."""
         called = ", ".join(self.arguments) + "," * (len(self.arguments) == 1)
-        lines = [f"{called} = plan.bound.get(stream) or plan.bind(stream)"]
+        lines = [f"{called} = {self.bound} or plan.bind(stream)"]
         for name, buffers in self.arguments.items():
             passed = [(self.at if name in self.kernels else self.names)[b] for b in buffers]
             if name not in self.made:

@@ -37,6 +37,8 @@ MARK_NOTES = {
     "whole": "from here on they hold for whole tiles",
     "rest": "up to here they hold for whole tiles",
 }
+COMPILED = {"warps": "num_warps", "stages": "num_stages", "registers": "maxnreg"}
+"""What Triton calls what its compiler is told."""
 RESERVED = HELPERS | {"tl", "triton", "range", "pid", "chunk", "step", "min", "max", "float"}
 OWN_PREFIXES = ("i_", "in_", "s_", "t_", "first_", "rows_", "begin_", "end_", "whole_", "rest_", "SIZE_", "BLOCK_")
 OWN_SUFFIXES = ("_ptr", "_desc", "_next", "_scale", "_shift")
@@ -76,7 +78,7 @@ def print_kernel(plan: KernelPlan) -> KernelSource:
             lines.append(f"    BLOCK_{d.name}: tl.constexpr = {d.block}")
     names = spelled(plan.values, _is_own, "v_")
     lines += [f"    {line}" for s in plan.statements for line in _statement(s, names)]
-    options = [f"num_warps={plan.warps}", f"num_stages={plan.stages}"]
+    options = [f"{COMPILED[name]}={x}" for name, x in plan.compiled]
     options += ["launch_pdl=can_overlap()"] * plan.waits + ["enable_fp_fusion=False"] * (not plan.fuses)
     boxes = tuple(d for _, d in plan.descriptors)
     source = "\n".join(lines) + "\n"

@@ -95,9 +95,10 @@ class Kernel:
         own = (x for e in self.body for x in e.looks_up)
         return tuple(dict.fromkeys((*lookups_of(i for x in self.loads for i in x.access), *own)))
 
+    @cached_property
     def matrix_axes(self) -> frozenset[str]:
         """Axes that are M, N or K of some product in this kernel."""
-        dims = self.value_dims()
+        dims = self.value_dims
         found: set[str] = set()
         for e in self.body:
             if e.op == "dot":
@@ -105,7 +106,8 @@ class Kernel:
                 found |= (a ^ b) | set(e.axes)
         return frozenset(found)
 
-    def value_dims(self) -> dict[str, tuple[str, ...]]:
+    @cached_property
+    def value_dims(self) -> Mapping[str, tuple[str, ...]]:
         """The axes of every value, in the order of the kernel's roles."""
         place = {d: i for i, (d, _) in enumerate(self.roles)}
         dims: dict[str, tuple[str, ...]] = {
@@ -164,7 +166,7 @@ def exact_values(
     """For each kernel, the values whose products are of float32: all in a program of that type; in others what float32
     inputs reach, also through float32 buffers, since a smaller type would lose what eager keeps."""
     if dtype == "float32":
-        return [frozenset(k.value_dims()) for k in kernels]
+        return [frozenset(k.value_dims) for k in kernels]
     read = set(inputs)
     found: list[frozenset[str]] = []
     for k in kernels:

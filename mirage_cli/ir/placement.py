@@ -92,7 +92,7 @@ class _Attempt:
         self.online = online
         self.loop_dims = frozenset(kernel.with_role("loop", "split"))
         self.grid_dims = frozenset(kernel.with_role("grid"))
-        self.dims = kernel.value_dims()
+        self.dims = kernel.value_dims
         self.loops: list[tuple[str, ...]] = []
         self.earliest: dict[str, int] = {}  # in-loop values: first loop that can compute them
         self.after: dict[str, int] = {}  # other values: the straight segment they are known in

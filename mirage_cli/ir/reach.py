@@ -153,7 +153,7 @@ class _Reader:
     def __init__(self, kernel: Kernel, dim: str) -> None:
         self.dim = dim
         self.loops = set(kernel.with_role("loop", "split"))
-        self.dims = kernel.value_dims()
+        self.dims = kernel.value_dims
         self.eqns = {e.out: e for e in kernel.body}
         self.loaded = {x.out for x in kernel.loads}
 

@@ -105,7 +105,20 @@ def _near_ahead(x: Tiles | None) -> Iterator[Tiles | None]:
     yield from SHARED
 
 
+# -- how many registers a thread has at most
+
+REGISTERS = (128, 168, 255)
+"""4, 3 and 2 blocks of 128 threads have room in a multiprocessor's 65,536 registers; 255 is the hardware's limit."""
+
+
+def _registers(w: Words) -> int | None:
+    return min(REGISTERS, key=lambda n: abs(n - w["registers"])) if w["registers"] else None
+
+
 # -- the choices
+
+
+Need: TypeAlias = Literal["overlaps", "descriptors", "specializes", "single", "crowded", ""]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +134,10 @@ class Choice:
     words: Callable[[Any], Words]  # Any: the type of the field, which differs by row
     read: Callable[[Words], Any]
     near: Callable[[Any], Iterable[Any]]
-    needs: Literal["overlaps", "descriptors", "specializes", "single", ""] = ""
+    needs: Need = ""
 
 
-def _flag(name: str, needs: Literal["overlaps", "descriptors", "specializes", "single", ""] = "") -> Choice:
+def _flag(name: str, needs: Need = "") -> Choice:
     """What is done or left."""
     return Choice(name, lambda x: {name: x}, lambda w: bool(w[name]), lambda x: [not x], needs)
 
@@ -138,13 +151,25 @@ CHOICES = (
     _flag("tf32x3", "single"),
     _flag("descriptors", "descriptors"),
     _flag("specialize", "specializes"),
+    _flag("patient", "overlaps"),
+    Choice(
+        "registers",
+        lambda x: {"registers": x or 0},
+        _registers,
+        lambda x: [y for y in (None, *REGISTERS) if y != x],
+        "crowded",
+    ),
 )
 FLAGS = ("overlap", "descriptors", "stream", "specialize", "early", "fetch")
 WORDS: Words = (
-    dict.fromkeys(FLAGS, False) | {"ahead": 0, "lead": 0} | {"relay": False, "read": False, "share": 0, "tf32x3": False}
+    dict.fromkeys(FLAGS, False)
+    | {"ahead": 0, "lead": 0}
+    | {"relay": False, "read": False, "share": 0, "tf32x3": False, "patient": False, "registers": 0}
 )
 """All words, as they are where nothing is chosen. Recorded measurements hold them in this order: new ones come last."""
 NUMBERS = ("warps", "stages", "split", "group")
+COMPILED = ("warps", "stages", "registers")
+"""Numbers and words that are for the compiler, which is told them beside the kernel's text."""
 
 
 @dataclass(frozen=True)  # without slots, for what is cached
@@ -163,8 +188,11 @@ class KernelSchedule:
     specialize: warps of their own fetch for the loops that multiply on the matrix units (warp specialization).
     hand_over: when the kernel behind may start.
     before, ahead: what is brought into the L2 while this kernel waits for the one in front.
+    patient: in a CUDA graph, start early only behind a kernel that releases this one early.
     tf32x3: products of float32 on the matrix units, as three products of TF32: the operands' first 11 bits and the next
         11, but for the product of the latter (3xTF32).
+    registers: of a thread, at most; None leaves it to the assembler. With fewer, more blocks share a multiprocessor;
+        what has no room is spilled to local memory. With a limit, the assembler may also take more than without.
     """
 
     tiles: tuple[tuple[str, int], ...]
@@ -181,6 +209,8 @@ class KernelSchedule:
     before: Before = Before.NOTHING
     ahead: Tiles | None = None
     tf32x3: bool = False
+    patient: bool = False
+    registers: int | None = None
 
     def tile(self, dim: str) -> int:
         return dict(self.tiles)[dim]
@@ -204,6 +234,12 @@ class KernelSchedule:
     @cached_property
     def numbers(self) -> Mapping[str, int]:
         return {name: getattr(self, name) for name in NUMBERS}
+
+    @cached_property
+    def compiled(self) -> tuple[tuple[str, Word], ...]:
+        """What of `COMPILED` is chosen, in that order."""
+        named = {**self.numbers, **self.words}
+        return tuple((name, named[name]) for name in COMPILED if named[name])
 
     @cached_property
     def text(self) -> str:
@@ -318,7 +354,7 @@ def on_matrix_units(e: Eqn, dims: Mapping[str, tuple[str, ...]], block: Mapping[
 
 def block_sizes(kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> dict[str, int]:
     """The block size of every dimension; one that is held whole is padded where the matrix units take it."""
-    matrix = kernel.matrix_axes()
+    matrix = kernel.matrix_axes
     block = dict(schedule.tiles)
     for d in kernel.with_role("tile"):
         least = MIN_DOT if d in matrix and sizes[d] > 1 else 1

@@ -543,7 +543,7 @@ class _Search:
     def repeated(kernel: Kernel, s: Store) -> set[str]:
         """The axes of a store along which the value repeats itself."""
         chunk = split_axis(kernel.split) if kernel.split else ""
-        return set(s.dims) - set(kernel.value_dims()[s.value]) - {chunk}
+        return set(s.dims) - set(kernel.value_dims[s.value]) - {chunk}
 
     def broadcasting(self, kernel: Kernel, schedule: KernelSchedule) -> tuple[Kernel, KernelSchedule]:
         """With a place on the grid for axes that only a store has: along them the output repeats itself."""

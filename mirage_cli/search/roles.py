@@ -128,7 +128,7 @@ def plans(
 def _choices_of_roles(base: Kernel, sizes: Mapping[str, int]) -> Iterator[Roles | InexpressibleError]:
     """Every choice of roles with at most one split, depth first; for a part of a choice that no other roles complete
     to a kernel, the reason why."""
-    dims = base.value_dims()
+    dims = base.value_dims
     reductions = [q for q in base.body if OPS[q.op].kind in ("reduction", "contraction")]
     reduced = {a for q in reductions for a in q.axes}
     spaces = {*dims.values(), *(tuple({*q.dims, *q.axes}) for q in reductions if OPS[q.op].kind == "reduction")}
@@ -228,7 +228,7 @@ def split_kernel(kernel: Kernel, dim: str, order: tuple[str, ...]) -> tuple[Kern
     degrees = {name: dict(g) for name, g in loop.accumulators}
     first_body = _ancestors(kernel.body, set(degrees))
     rest = _ancestors(kernel.body, {s.value for s in kernel.stores}, stop=set(degrees))
-    dims_of = kernel.value_dims()
+    dims_of = kernel.value_dims
     if any(dim in (*e.dims, *e.axes) for e in rest if e.op != "size"):  # which is a number, the same in every kernel
         raise InexpressibleError("a split needs a second pass")
     chunk = split_axis(dim)

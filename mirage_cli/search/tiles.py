@@ -138,7 +138,7 @@ def best_schedule(m: Model, sizes: Mapping[str, int], target: Target) -> tuple[f
 def default_order(m: Model) -> tuple[str, ...]:
     """An order of block axes in which products need no transposition: M before K before N, as far as possible."""
     order = [d for d, _ in m.kernel.roles]
-    dims = m.kernel.value_dims()
+    dims = m.kernel.value_dims
     for e in m.kernel.body:
         if e.op == "dot":
             a, b = (set(dims[v]) if isinstance(v, str) else set[str]() for v in e.args)

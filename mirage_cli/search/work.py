@@ -81,7 +81,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
     element_bytes: of each buffer it touches. exact: the values whose products are of float32.
     """
     placement = place(kernel)
-    dims = kernel.value_dims()
+    dims = kernel.value_dims
     segments: list[Work] = []
     loads = {x.out: x for x in kernel.loads}
     plain = {n for loop in placement.loops for n, degrees in loop.accumulators if not degrees}

@@ -140,7 +140,7 @@ def reduced_schedule(graph: MuGraph, schedule: Schedule) -> Schedule:
         s = schedule.kernels.get(k.name)
         if s is None:
             continue
-        matrix = k.matrix_axes()
+        matrix = k.matrix_axes
         split = 1
         if k.split is not None:
             split = chunks.setdefault(split_axis(k.split), min(s.split, 3))
@@ -279,11 +279,46 @@ def _patch_language_once(interpreter: Any) -> None:
     interpreter._patch_lang = lambda _: type(patched)()  # nothing to restore
 
 
+def _types_once(interpreter: Any, core: Any) -> None:
+    """Lets blocks of one type share what follows from it, and types of one name what they consist of.
+
+    By itself the interpreter works both out anew for every value, at the cost of half its time.
+    """
+    make_type, make_block, number = core.block_type.__init__, core.tensor.__init__, interpreter._get_np_dtype
+    types: dict[Any, dict[str, Any]] = {}
+    blocks: dict[Any, dict[str, Any]] = {}
+    numbers: dict[str, Any] = {}
+
+    def block_type(self: Any, element_ty: Any, shape: Any) -> None:
+        key = (element_ty.name, getattr(element_ty, "address_space", 0), *(getattr(n, "value", n) for n in shape))
+        if key not in types:
+            make_type(self, element_ty, shape)
+            types[key] = {**vars(self)}
+        self.__dict__.update(types[key])
+
+    def block(self: Any, handle: Any, type: Any) -> None:
+        key = type.name, getattr(type.scalar, "address_space", 0)
+        if key not in blocks:
+            make_block(self, handle, type)
+            blocks[key] = {name: x for name, x in vars(self).items() if name != "handle"}
+        self.__dict__.update(blocks[key])
+        self.handle = handle
+
+    def number_type(type: Any) -> Any:
+        if type.name not in numbers:
+            numbers[type.name] = number(type)
+        return numbers[type.name]
+
+    core.block_type.__init__, core.tensor.__init__, interpreter._get_np_dtype = block_type, block, number_type
+
+
 def like_a_gpu() -> None:
-    """Lets the interpreter add blocks up and multiply them as a GPU does, and spares it the search for integers that
-    overflow, which is a third of its time; the sizes are small. Once in a process."""
+    """Lets the interpreter add blocks up and multiply them as a GPU does, and spares it what takes most of its time:
+    the search for integers that overflow, since sizes are small, and the types of values that it knows. Once in a
+    process."""
     interpreter: Any = importlib.import_module("triton.runtime.interpreter")
     _patch_language_once(interpreter)
+    _types_once(interpreter, importlib.import_module("triton.language.core"))
     builder = interpreter.interpreter_builder
     builder.options = replace(builder.options, sanitize_overflow=False)
 

@@ -8,10 +8,13 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any  # torch has no type for a device's properties
 
 import torch
+import triton
 
+from mirage_cli.tune.launches import Launches
 from mirage_cli.tune.measure import (
     Accuracy,
     At,
@@ -91,6 +94,7 @@ class Setting:
         self.known: dict[int, yardstick.Known] = {}  # also of cases that are too large to be held
         self.sets: list[tuple[Tensors, Tensors]] = []
         self.busy_until = -math.inf  # the end of the last timing
+        self.launches = Launches(triton.runtime.driver.active if self.cuda else SimpleNamespace(launcher_cls=None))
         if self.cuda:
             torch.cuda.set_device(device)
             properties = device_properties(device)
@@ -98,6 +102,7 @@ class Setting:
             self.flush = torch.zeros(COLD_L2 * self.l2_bytes // 4, device=device)
             self.flushed = torch.zeros((), device=device)
             self.room_bytes = HELD * int(properties.total_memory)
+            self.launches.install()
         else:
             torch.set_num_threads(1)
             self.l2_bytes = CPU_L2_BYTES

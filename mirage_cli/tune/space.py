@@ -45,6 +45,12 @@ WARPS = (1, 2, 4, 8, 16)
 STAGES = (1, 2, 3, 4, 5, 6, 7, 9)
 GROUPS = (1, 4, 8, 16)
 SPLIT_LIMIT = 256
+CROWDED, MANY_WARPS = 96, 4
+"""Elements that a thread holds, and warps, from which a multiprocessor's registers may suffice for two blocks alone.
+Warps that are specialized share registers in another way. The cost model does not tell limits apart: where they are
+offered for less, the tuner tries little else."""
+BESIDE = 32
+"""Registers that a thread needs beside those, at the least."""
 RELAYED = tuple((Lead(lead), n) for lead in (2, 4) for n in AHEAD[1:3])
 """How all kernels of a μGraph may be ahead of time at once, if they relay: when one that may not relay lets the next
 start, and iterations that are fetched ahead. One that is ahead is of use to one behind it that is too."""
@@ -190,12 +196,17 @@ def chunk_sizes(graph: MuGraph, schedule: Schedule) -> dict[str, int]:
 
 def bottlenecks(graph: MuGraph, schedule: Schedule, target: Target) -> dict[str, tuple[str, float]]:
     """For each generated kernel what the cost model says it waits for (of `cost.LIMITS`), and its predicted time."""
+    found = estimates(graph, schedule, target).items()
+    return {name: (cost.LIMITS[int(e.limit[0])], round(float(e.us[0]), 3)) for name, e in found}
+
+
+def estimates(graph: MuGraph, schedule: Schedule, target: Target) -> dict[str, cost.Estimates]:
+    """For each generated kernel what the cost model says of this one schedule."""
     sizes = chunk_sizes(graph, schedule)
-    found: dict[str, tuple[str, float]] = {}
-    for name, m in models(graph).items():
-        e = cost.estimate(m, cost.Batch.of(m, [schedule.kernels[name]], sizes), sizes, target)
-        found[name] = cost.LIMITS[int(e.limit[0])], round(float(e.us[0]), 3)
-    return found
+    return {
+        name: cost.estimate(m, cost.Batch.of(m, [schedule.kernels[name]], sizes), sizes, target)
+        for name, m in models(graph).items()
+    }
 
 
 def total_us(graph: MuGraph, schedule: Schedule, target: Target, by_name: Mapping[str, work.Model]) -> float:
@@ -260,12 +271,13 @@ def neighbours(graph: MuGraph, schedules: Sequence[Schedule], target: Target) ->
 def _neighbours(
     graph: MuGraph, schedule: Schedule, target: Target, by_name: Mapping[str, work.Model]
 ) -> list[Schedule]:
+    sizes = chunk_sizes(graph, schedule)
     found: dict[str, Schedule] = {}
     for made in _ahead_of_time(graph, schedule) if target.overlaps else ():
         found[str(made)] = made
     for name, s in schedule.kernels.items():
         kernel = by_name[name].kernel
-        for other in _variations(kernel, by_name[name], s, graph.sizes, target):
+        for other in _variations(kernel, by_name[name], s, sizes, target):
             given = {**schedule.kernels, name: other}
             if kernel.split is not None and other.split != s.split:  # the merge has another axis to walk: refit it
                 given = {n: k for n, k in given.items() if n == name or by_name[n].kernel.split is None}
@@ -352,6 +364,8 @@ def _settled(graph: MuGraph, k: Kernel, schedule: Schedule, sizes: Mapping[str, 
         s = replace(s, before=before, ahead=s.ahead if found.keys() - {None} else None)
     if s.tf32x3:
         s = replace(s, tf32x3=_single(graph, k, s, sizes))
+    if s.patient:
+        s = replace(s, patient=s.overlap and _behind_others(graph, k))
     if s.descriptors:
         s = replace(s, descriptors=bool(descriptors(graph, k, s, sizes)))
     return replace(s, stream=bool(streamed(graph, k, s, sizes))) if s.stream else s
@@ -371,9 +385,15 @@ def _hands_over(graph: MuGraph, k: Kernel, schedule: Schedule, sizes: Mapping[st
             return True
 
 
+def _behind_others(graph: MuGraph, k: Kernel) -> bool:
+    """Whether what is in front of the kernel may be a kernel that releases nothing early."""
+    at = graph.kernels.index(k)
+    return at == 0 or graph.kernels[at - 1].kind == "library"
+
+
 def _single(graph: MuGraph, k: Kernel, s: KernelSchedule, sizes: Mapping[str, int]) -> bool:
     """Whether products of float32 are large enough for the matrix units."""
-    exact, dims, block = graph.exact()[k.name], k.value_dims(), block_sizes(k, s, sizes)
+    exact, dims, block = graph.exact()[k.name], k.value_dims, block_sizes(k, s, sizes)
     products = (e for e in k.body if e.op == "dot" and exact & set(e.values))
     return any(on_matrix_units(e, dims, block) for e in products)
 
@@ -386,27 +406,39 @@ def _variations(
     kernel: Kernel, m: work.Model, s: KernelSchedule, sizes: Mapping[str, int], target: Target
 ) -> Iterator[KernelSchedule]:
     """One choice changed at a time."""
-    yield from _other_choices(m, s, target)
+    yield from _other_choices(m, s, sizes, target)
     yield from _other_numbers(kernel, m, s, sizes)
     for i in range(len(s.tiles)):
         yield from _other_tiles(kernel, m, s, sizes, i)
 
 
-def _other_choices(m: work.Model, s: KernelSchedule, target: Target) -> Iterator[KernelSchedule]:
+def _other_choices(
+    m: work.Model, s: KernelSchedule, sizes: Mapping[str, int], target: Target
+) -> Iterator[KernelSchedule]:
+    held = _held(m, s, sizes)
     able = {
         "": True,
         "overlaps": target.overlaps,
         "descriptors": target.descriptors,
         "specializes": target.specializes,
         "single": m.single,
+        "crowded": held >= CROWDED and s.warps >= MANY_WARPS and not s.specialize,
     }
     for c in CHOICES:
         if able[c.needs]:
-            yield from (replace(s, **{c.field: x}) for x in c.near(getattr(s, c.field)))
+            near = (replace(s, **{c.field: x}) for x in c.near(getattr(s, c.field)))
+            yield from (x for x in near if x.registers is None or x.registers >= held + BESIDE)
     if target.overlaps:
         yield from (replace(s.choosing(overlap=True, ahead=n), hand_over=lead) for lead, n in RELAYED)
     if target.specializes:
         yield replace(s, specialize=True, warps=SPECIALIZED_WARPS)
+
+
+def _held(m: work.Model, s: KernelSchedule, sizes: Mapping[str, int]) -> float:
+    """Elements that a thread holds of all accumulators, or of the largest block that is computed."""
+    block = {d: float(n) for d, n in block_sizes(m.kernel, s, sizes).items()}
+    _, accumulated = cost.held(m, block, 0.0)
+    return max(accumulated, *(cost.elements_of(block, axes) for axes in m.computed), 1.0) / (32 * s.warps)
 
 
 def _other_numbers(

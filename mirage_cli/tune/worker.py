@@ -259,7 +259,8 @@ class Bench(Setting):
         rounding = [torch.finfo(y.dtype).eps for y in run(last) if y.dtype.is_floating_point]
         limit = max(TRACES * self.accuracy([(last, run(last))]).relative, *rounding, 0.0)
         for first in range(len(inputs)):
-            replay, _, _ = self.record(lambda _, first=first: (write(other, first), run(last))[1], [last])
+            with self.launches.early():
+                replay, _, _ = self.record(lambda _, first=first: (write(other, first), run(last))[1], [last])
             write(own)
             self.synchronize()
             replay()
@@ -366,7 +367,7 @@ class Bench(Setting):
             return None
         module, inputs = load_module(exported.source, self.directory), self.drawn[0]
         run, device = getattr(module, function), inputs[0].get_device()
-        with torch.inference_mode():
+        with torch.inference_mode(), self.launches.as_triton():
             return cpu_time(lambda: run(*inputs), getattr(module, "_PLANS", {}), device).overhead_us
 
     def measure_floor(self, dtype: torch.dtype) -> Floor:

@@ -36,6 +36,7 @@ from mirage_cli.codegen.export import load_export
 from mirage_cli.errors import EmptyStoreError, OtherGpuError
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline import searching, session
+from mirage_cli.search.cost import LIMITS
 from mirage_cli.store.records import Measurement
 from mirage_cli.store.store import Store
 from mirage_cli.target import gpus
@@ -711,6 +712,21 @@ def test_what_was_searched_and_chosen_is_explained(found: Mirage) -> None:
     assert r["best"]["claim"].startswith("proved: ") and r["best"]["claim"] in unwrapped
 
 
+def test_the_terms_of_the_chosen_kernel_s_predicted_time_add_up_to_it(found: Mirage) -> None:
+    best = found(*STORED).document["results"][0]["best"]
+    text = found("explain", "tiny.yaml").out
+    totals = {name: float(us) for name, us in re.findall(r"^(\w+) by the cost model: ([\d.]+) µs$", text, re.MULTILINE)}
+    assert sum(totals.values()) == pytest.approx(best["predicted_us"], abs=0.01) and len(totals) == best["kernels"]
+    for name, total in totals.items():
+        table = text.partition(f"{name} by the cost model")[2].partition("by the cost model")[0]
+        terms = {
+            term: float(us) for term, us in re.findall(r"^\W*([\w: ]+?)\s*[│|]\s*(-?[\d.]+) µs", table, re.MULTILINE)
+        }
+        work = {term.removeprefix("work: "): us for term, us in terms.items() if term.startswith("work: ")}
+        assert sum(us for term, us in terms.items() if not term.startswith("work: ")) == pytest.approx(total, abs=0.03)
+        assert max(work.values()) <= terms["work"] + 0.01 and {"latency"} <= work.keys() <= {*LIMITS}
+
+
 # -- verify
 
 TWICE = """
@@ -1110,7 +1126,9 @@ def test_an_interrupted_search_is_exit_code_130_and_keeps_what_it_found(
     while count(database, "results") < 2 and time.monotonic() < deadline:
         time.sleep(0.02)
     time.sleep(0.3)
-    (os.killpg if sent == signal.SIGINT else os.kill)(process.pid, sent)
+    if sent == signal.SIGTERM:
+        os.kill(process.pid, sent)  # as `timeout` does: to the process, then to its group
+    os.killpg(process.pid, sent)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in err and err.strip() == SAID_AT_ONCE
     results = json.loads(out)["results"]

@@ -12,7 +12,7 @@ from mirage_cli.ir.schedule import Schedule
 from mirage_cli.search import cost
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.space import models
-from tests.codegen.conftest import Stages
+from tests.codegen.conftest import Compile, Stages
 from tests.codegen.test_triton import kernel, schedule
 
 
@@ -68,3 +68,14 @@ def test_products_of_float32_run_on_the_matrix_units_where_the_schedule_says_so(
     texts = [loop(graph, p, stage) for p in (by_arithmetic, on_units)]
     assert ["mma" in text for text in texts] == [False, True]
     assert [len(re.findall(r"= \w+\.(?:warp_group_)?dot ", text)) for text in texts] == [1, 3]
+
+
+def test_a_thread_has_no_more_registers_than_the_schedule_says(compiled: Compile) -> None:
+    """Without a limit the assembler settles for 128, of three accumulators of 32 elements each."""
+    header = "m=4096 k=1024 n=4096; X[m,k] W[k,n] V[k,n] U[k,n]; Y[m,n]"
+    body = "A[m, n] = dot(X, W; k)\nB[m, n] = dot(X, V; k)\nC[m, n] = dot(X, U; k)\nD[m, n] = mul(A, B)\n"
+    graph = kernel(header, "m:grid n:grid k:loop", body + "Y[m, n] = add(C, D)")
+    plan = with_warps(schedule(graph, "m=64 n=64 k=64", "m n k"), 4, 3).kernels["k0"]
+    limited = [replace(plan, registers=limit) for limit in (None, 128, 168)]
+    free, narrow, wide = (compiled(graph, Schedule({"k0": s}), 90)[0].registers for s in limited)
+    assert free <= 128 and narrow <= 128 < wide <= 168

@@ -67,6 +67,15 @@ def check(text: str, seed: int, interpreter: Interpreter) -> None:
 
 
 FAILED = {
+    "masks of all elements beside masks of each": """
+name: masks
+dims: {m: 7, n: 40}
+inputs: {X: [m, n]}
+program: |
+  S = sum(X, m, n)
+  O = where((X > 0) and not (S > 0), X, 0) + where((S < 1) or (X < 0), 1, 0)
+outputs: {O: [m, n]}
+""",
     "a softmax that is read by windows and summed": """
 name: windows
 dims: {d: 100, v: 16, w: 8, u: 4}

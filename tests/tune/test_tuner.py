@@ -390,9 +390,28 @@ def test_neighbours_differ_in_what_they_say(name: str) -> None:
         for _, s in near:
             pairs = [(s.kernels[k].to_json(), start.kernels[k].to_json()) for k in s.kernels]
             changed.update(n for a, b in pairs for n in names if a[n] != b[n])
-    # gated_mlp: one kernel, with no load but those of products in a loop
-    idle = {"tf32x3"} | ({"stream", "fetch", "read", "relay"} if name == "gated_mlp" else set[str]())
+    # gated_mlp: one kernel, with no load but those of products in a loop; nor does a thread of either hold much
+    idle = {"tf32x3", "registers"} | ({"stream", "fetch", "read", "relay"} if name == "gated_mlp" else set[str]())
     assert set(changed) == set(names) - idle
+
+
+def test_where_threads_hold_much_they_may_have_fewer_registers() -> None:
+    """No fewer than what they hold takes."""
+    graph = golden("gated_mlp").resized({"m": 2048})
+    (name,) = models(graph)
+
+    def limits(m: int, n: int, warps: int) -> set[int]:
+        s = replace(first_schedules(graph, H200, 1)[0].kernels[name], warps=warps)
+        tiles = tuple((d, {"m": m, "n": n, "k": 32}[d]) for d, _ in s.tiles)
+        near = neighbours(graph, [Schedule({name: replace(s, tiles=tiles)})], H200)[0]
+        return {int(x.kernels[name].words["registers"]) for _, x in near}
+
+    assert limits(128, 64, 4) == {0, 168, 255}  # 128 elements of two accumulators for each thread
+    assert limits(128, 128, 8) == {0, 168, 255}
+    assert limits(64, 64, 4) == limits(128, 64, 8) == {0}
+    limited = replace(first_schedules(graph, H200, 1)[0].kernels[name], registers=128)
+    assert KernelSchedule.parse(str(limited)) == limited and "registers=128" in str(limited)
+    assert "maxnreg=128" in kernels_source(graph, Schedule({name: limited}))
 
 
 def test_products_of_float32_run_on_the_matrix_units_or_not() -> None:
