@@ -103,7 +103,7 @@ def _divides_integers(e: Eqn) -> bool:
     if not OPS[e.op].of_integers or not isinstance(e.args[0], str):
         return False
     by = e.args[1]
-    return isinstance(by, Fraction) and by.denominator == 1 and 0 < by < 1 << 31
+    return isinstance(by, Fraction) and by.denominator == 1 and 0 < by < 1 << 30
 
 
 def _with_sizes(f: Frame, e: Eqn) -> tuple[str | Number, ...]:

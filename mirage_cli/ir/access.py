@@ -17,7 +17,7 @@ as 0.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import gcd, prod
@@ -34,6 +34,8 @@ READ = 2
 """Positions of an axis that an index reads at reduced sizes, at least."""
 ENTRIES = 64
 """Positions of an axis that a table names at reduced sizes, at least: two entries of it are the same by luck."""
+MOST_COUNTED = 1 << 20
+"""Positions that are counted one by one, at most."""
 _TOKEN = re.compile(r"\s*(?:(\d+)|([^\W\d]\w*)|(//|[-+*%()\[\]{},]))")
 
 
@@ -449,19 +451,21 @@ def strides(access: Access, shape: Sequence[int]) -> tuple[dict[Atom, int], int]
     return found, start
 
 
-def elements_read(dims: Sequence[str], accesses: Iterable[Access], sizes: Mapping[str, int]) -> int:
+def elements_read(
+    dims: Sequence[str], accesses: Iterable[Access], sizes: Mapping[str, int], distinct: Collection[str] = ()
+) -> int:
     """Elements of a tensor with these dims that some of these accesses read, at least: of accesses that lie apart along
-    an axis, the sum."""
+    an axis, the sum. distinct: tables that name no position twice."""
     counted: list[tuple[int, Access]] = []
-    for x in sorted(set(accesses), key=lambda x: -_elements(dims, x, sizes)):
+    for x in sorted(set(accesses), key=lambda x: -_elements(dims, x, sizes, distinct)):
         if all(_apart(x, y, sizes) for _, y in counted):
-            counted.append((_elements(dims, x, sizes), x))
+            counted.append((_elements(dims, x, sizes, distinct), x))
     return sum(n for n, _ in counted)
 
 
-def _elements(dims: Sequence[str], access: Access, sizes: Mapping[str, int]) -> int:
+def _elements(dims: Sequence[str], access: Access, sizes: Mapping[str, int], distinct: Collection[str]) -> int:
     if not all(i.affine for i in access):
-        return _elements_by_atoms(dims, access, sizes)
+        return _elements_by_atoms(dims, access, sizes, distinct)
     along = [_positions(i, sizes[d], sizes) for d, i in zip(dims, access, strict=True)]
     if sum(len(i.terms) for i in access) == len(dims_of(access)):
         return prod(along)
@@ -469,14 +473,34 @@ def _elements(dims: Sequence[str], access: Access, sizes: Mapping[str, int]) -> 
     return 0 if beyond else max(along)
 
 
-def _elements_by_atoms(dims: Sequence[str], access: Access, sizes: Mapping[str, int]) -> int:
-    """Of tables nothing is known: they may name one row alone. Of others, the most that one axis moves."""
+def _elements_by_atoms(dims: Sequence[str], access: Access, sizes: Mapping[str, int], distinct: Collection[str]) -> int:
+    """The different positions along the axes of the tensor, those of axes that occur together counted one by one. Of a
+    table that may name a position twice nothing is known."""
     if any(any(i.leaves(sizes[d], sizes)) for d, i in zip(dims, access, strict=True)):
         return 0
-    own = [i.axis for i in access]
-    elsewhere = {d for i in access if i.axis is None for d in i.dims}
-    alone = [d for d in own if d is not None and own.count(d) == 1 and d not in elsewhere]
-    return prod(sizes[d] for d in alone)
+    total, left = 1, [i for i in _known_apart(access, distinct) if i.dims]
+    while left:
+        some = [left.pop()]
+        while near := [i for i in left if set(i.dims) & set(dims_of(some))]:
+            some += near
+            left = [i for i in left if i not in near]
+        axes = dims_of(some)
+        if len(some) == 1 and some[0].axis is not None:
+            total *= sizes[axes[0]]
+        elif prod(sizes[d] for d in axes) <= MOST_COUNTED:
+            at = [i.positions(axes, {d: (0, sizes[d]) for d in axes}) for i in some]
+            total *= len(np.unique(np.stack([x.ravel() for x in np.broadcast_arrays(*at)]), axis=1).T)
+    return total
+
+
+def _known_apart(access: Iterable[Index], distinct: Collection[str]) -> Iterator[Index]:
+    """Indices of which different positions are different elements."""
+    for i in access:
+        atom = i.terms[0][0] if len(i.terms) == 1 else None
+        if isinstance(atom, Lookup) and atom.table in distinct:
+            yield from _known_apart(atom.access, distinct)
+        elif not i.lookups:
+            yield i
 
 
 def _positions(i: Index, size: int, sizes: Mapping[str, int]) -> int:

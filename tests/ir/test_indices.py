@@ -241,6 +241,23 @@ def test_elements_that_are_read_are_counted_once(texts: list[str], elements: int
     assert elements_read(("m", "k"), map(parse_access, texts), sizes) == elements
 
 
+@pytest.mark.parametrize(
+    ("text", "distinct", "elements"),
+    [
+        ("P{x}[b, s//16], s%16", "P", 8 * 64),
+        ("P{x}[b, s//16], s%16", "", 16),
+        ("P{x}[b, s//16], 0", "P", 8 * 4),
+        ("P{x}[b, s//32], s%16", "P", 8 * 2 * 16),
+        ("x//4, y", "", 8 * 16),
+        ("P{x}[b, 0] // 2, (y + 3)%16", "P", 16),
+        ("s//16, s//16", "", 4),
+    ],
+)
+def test_elements_that_tables_name_are_counted_where_they_differ(text: str, distinct: str, elements: int) -> None:
+    sizes = {"x": 32, "y": 16, "b": 8, "p": 4, "s": 64}
+    assert elements_read(("x", "y"), [parse_access(text)], sizes, {distinct}) == elements
+
+
 def test_no_size_is_made_larger_than_it_is() -> None:
     read = [("x", parse_index("y - 32")), ("z", parse_index("x + 3"))]
     full = {"x": 4, "y": 33, "z": 5}
