@@ -17,7 +17,7 @@ from mirage_cli.codegen.nodes import Axes, Expr
 from mirage_cli.ir.access import Index, parse_index
 from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.ops import OPS, Number, exact_inverse
-from mirage_cli.ir.program import INTEGERS, Eqn
+from mirage_cli.ir.program import FLOAT8, INTEGERS, Eqn
 from mirage_cli.ir.reach import kept
 from mirage_cli.ir.schedule import on_matrix_units
 
@@ -205,7 +205,7 @@ def _argument(f: Frame, a: str | Number, want: Axes, e: Eqn, whole: bool, *, of_
     kind = f.type_of(a)
     mixed = kind in INTEGERS and not of_integers and (not whole or e.type == "float")
     counted = kind == "bool" and e.type == "float" and all(a != e.args[i] for i in OPS[e.op].masks)
-    if kind in ("float16", "bfloat16") or mixed or counted:
+    if kind in {"float16", "bfloat16", *FLOAT8} or mixed or counted:
         x = nodes.Cast(x, kind, "float32")
     elif kind == "int8":
         x = nodes.Cast(x, kind, "int32")

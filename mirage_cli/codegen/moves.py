@@ -15,7 +15,7 @@ from mirage_cli.codegen.plan import Statement
 from mirage_cli.ir.access import Access, Lookup, dims_of, plain, strides
 from mirage_cli.ir.mugraph import Load, Store, split_axis
 from mirage_cli.ir.placement import Loop
-from mirage_cli.ir.program import DTYPE_BYTES
+from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8
 from mirage_cli.ir.schedule import Before
 
 # -- loads and stores
@@ -24,10 +24,13 @@ from mirage_cli.ir.schedule import Before
 def load(f: Frame, x: Load, box: Descriptor | None, once: bool, at: Mapping[str, Start]) -> plan.Load:
     """box: what it goes through, if it does. at: where blocks start."""
     axes = f.axes(x.dims)
-    whole = f.tensors[x.buffer].dtype == "int64"
+    dtype = f.tensors[x.buffer].dtype
+    whole = dtype == "int64"
     if box is None:
         where = pointers(f, x.buffer, x.access, axes)
-        return plan.Load(x.out, where, f.masked_dims(x.dims, axes), once, within(f, x.buffer, x.access), whole)
+        return plan.Load(
+            x.out, where, f.masked_dims(x.dims, axes), once, within(f, x.buffer, x.access), whole, dtype in FLOAT8
+        )
     block = tuple(d for d in box.dims if f.block[d] > 1)
     access = nodes.Box(x.out, x.buffer, box.dims, tuple(at[d] for d in box.dims), block, axes)
     return plan.Load(x.out, access, (), once, (), whole)  # what lies past the end of a dimension reads as zero

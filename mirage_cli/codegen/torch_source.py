@@ -30,7 +30,7 @@ from mirage_cli.ir.access import (
 )
 from mirage_cli.ir.derived import DERIVED
 from mirage_cli.ir.ops import OPS, Number, Op, Type
-from mirage_cli.ir.program import Eqn, Program, tensor_type
+from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, Eqn, Program, tensor_type
 
 Dims = tuple[str, ...]
 
@@ -48,7 +48,7 @@ class _Value:
     """What a name of the program is in the text. layout: its axes in the order of the torch tensor's.
 
     scalar: a Python number, not a tensor. wide: float32, in a program with floating-point inputs of a smaller type.
-    narrow: integers of 8 bits, which arithmetic takes as those of 32.
+    narrow: of 8 bits, which arithmetic takes as more.
     """
 
     text: str
@@ -67,14 +67,16 @@ class _Writer:
         self.function = name
         reserved = {"torch", "dtype", "wide", "device", name}
         self.names = spelled(program.values(), reserved.__contains__)
-        floating = [t for t in program.inputs if tensor_type(t) == "float"]
+        floating = [t for t in program.inputs if tensor_type(t) == "float" and t.dtype not in FLOAT8]
         self.wide = [t for t in floating if t.dtype == "float32"]
         self.narrow = [t for t in floating if t.dtype != "float32"]
         if len({t.dtype for t in self.narrow}) > 1:  # float16 and bfloat16 have float32 alone in common
             self.wide, self.narrow = floating, []
         mixed = self.wide if self.narrow else []
         self.values = {
-            t.name: _Value(self.names[t.name], t.dims, tensor_type(t), wide=t in mixed, narrow=t.dtype == "int8")
+            t.name: _Value(
+                self.names[t.name], t.dims, tensor_type(t), wide=t in mixed, narrow=DTYPE_BYTES[t.dtype] == 1
+            )
             for t in program.inputs
         }
         self.statements: list[str] = []
@@ -93,7 +95,7 @@ class _Writer:
         lines = [*self.statements, *results]
         used = [n for n in ("dtype", "wide") if any(re.search(rf"\b{n}[),]", line) for line in lines)]
         if not self.narrow and not self.wide:
-            return ["dtype = torch.float64  # no floating-point input says otherwise"] if used else []
+            return self.own_dtype() if used else []
         names = [self.names[t.name] for t in self.narrow or self.wide]
         if len({t.dtype for t in self.narrow or self.wide}) == 1:
             found = {"dtype": f"dtype = {names[0]}.dtype"}
@@ -104,6 +106,13 @@ class _Writer:
         for n in names[1:]:
             dtype = f"torch.promote_types({dtype}, {n}.dtype)"
         return [f"dtype = {dtype}", f"{', '.join(names)} = {', '.join(f'{n}.to(dtype)' for n in names)}"]
+
+    def own_dtype(self) -> list[str]:
+        """The dtype where no input that is computed with has one: in float64, where inputs of 8 bits are."""
+        small = [self.names[t.name] for t in self.program.inputs if t.dtype in FLOAT8]
+        if not small:
+            return ["dtype = torch.float64  # no floating-point input says otherwise"]
+        return [f"dtype = torch.float64 if {small[0]}.dtype == torch.float64 else torch.{self.program.dtype}"]
 
     def output(self, name: str, dims: Dims) -> str:
         value = self.values[name]
@@ -303,6 +312,7 @@ class _Writer:
             return _Value(_number(arg, want), (), want, scalar=True)
         value = self.values[arg]
         have = value.type if value.type != "float" or not wide or value.wide else "smaller"
+        have = "smaller" if value.narrow else have
         if want == "int" and value.narrow:
             return replace(value, text=f"{value.text}.int()", narrow=False)
         if value.scalar or have == want or want != "float":

@@ -24,6 +24,8 @@ TYPE = {
     "float16": "tl.float16",
     "bfloat16": "tl.bfloat16",
     "float32": "tl.float32",
+    "float8_e4m3fn": "tl.float8e4nv",
+    "float8_e5m2": "tl.float8e5",
     "int8": "tl.int8",
     "int32": "tl.int32",
     "int64": "tl.int64",
@@ -150,7 +152,8 @@ def _load(s: p.Load, names: Names) -> Iterator[str]:
         text = _permuted(text, access.block, access.axes)
     else:
         masks = [_mask(s.mask, access.axes)] * bool(s.mask) + [_within(w, access.axes, names) for w in s.within]
-        mask = f", mask={' & '.join(masks)}, other=0" if masks else ""
+        zero = "0.0" if s.float8 else "0"
+        mask = f", mask={' & '.join(masks)}, other={zero}" if masks else ""
         hint = ', eviction_policy="evict_first"' if s.once else ""
         text = f"tl.load({_pointers(access, names)}{mask}{hint})"
     whole = ".to(tl.int32)" * s.whole

@@ -32,7 +32,7 @@ FARTHEST = 1 << 30
 """How far from the start of an axis an index may come: kernels count positions in 32 bits, past the last tile too."""
 READ = 2
 """Positions of an axis that an index reads at reduced sizes, at least."""
-ENTRIES = 64
+ENTRIES = 16
 """Positions of an axis that a table names at reduced sizes, at least: two entries of it are the same by luck."""
 MOST_COUNTED = 1 << 20
 """Positions that are counted one by one, at most."""
@@ -522,12 +522,17 @@ def _apart(x: Access, y: Access, sizes: Mapping[str, int]) -> bool:
 
 
 def large_enough(
-    sizes: Mapping[str, int], read: Iterable[tuple[str, Index]], full: Mapping[str, int], same: Callable[[str], str]
+    sizes: Mapping[str, int],
+    read: Iterable[tuple[str, Index]],
+    full: Mapping[str, int],
+    same: Callable[[str], str],
+    entries: int = ENTRIES,
 ) -> dict[str, int]:
     """The sizes, made large enough to read of every axis what is read at full sizes: the first positions and the last,
     what is before them and what is behind. No size is made larger than the full one.
 
     read: axes of tensors and the indices they are read by. same: a name for all axes that are to have one size.
+    entries: positions of an axis that a table names.
     """
     found = dict(sizes)
     known = [(d, i) for d, i in read if d in sizes and i.axis != d]
@@ -554,7 +559,7 @@ def large_enough(
                 return raised(a.of, (high // a.by + by) * a.by - high)
 
     def grown(d: str, i: Index) -> bool:
-        if True in [short > 0 and raised(x, short) for x, short in _shortages(i, found)]:
+        if True in [short > 0 and raised(x, short) for x, short in _shortages(i, found, entries)]:
             return True
         low, high = i.bounds(found)
         short = min(READ, i.bounds(full)[1] + 1) - (high + 1)
@@ -567,13 +572,13 @@ def large_enough(
     return found
 
 
-def _shortages(i: Index, sizes: Mapping[str, int]) -> Iterator[tuple[Index, int]]:
+def _shortages(i: Index, sizes: Mapping[str, int], entries: int) -> Iterator[tuple[Index, int]]:
     """By how much indices in an index are to come further: to the next multiple of what divides them, and to the
     entries that tables have."""
     for a, _ in i.terms:
         if isinstance(a, Lookup):
-            yield atom_index(a), ENTRIES - 1 - a.bounds(sizes)[1]
+            yield atom_index(a), entries - 1 - a.bounds(sizes)[1]
         elif not isinstance(a, str):
             low, high = a.of.bounds(sizes)
             yield a.of, (low // a.by + 1) * a.by + READ - 1 - high
-            yield from _shortages(a.of, sizes)
+            yield from _shortages(a.of, sizes, entries)

@@ -14,9 +14,16 @@ from fractions import Fraction
 from mirage_cli.ir.access import Index, Lookup, dims_of, lookups_of, nested, parse_index, substitution
 from mirage_cli.ir.ops import OPS, Number, Type, result_type
 
-DTYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int8": "i8", "int32": "i32", "int64": "i64"}
+DTYPES = {
+    "float16": "f16", "bfloat16": "bf16", "float32": "f32", "int8": "i8", "int32": "i32", "int64": "i64",
+    "float8_e4m3fn": "f8e4m3fn", "float8_e5m2": "f8e5m2",
+}  # fmt: skip
 """Element types, with the short names that texts and Triton use."""
-DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "int32": 4, "int64": 8}
+DTYPE_BYTES = {
+    "float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "int32": 4, "int64": 8, "float8_e4m3fn": 1, "float8_e5m2": 1,
+}  # fmt: skip
+FLOAT8 = frozenset({"float8_e4m3fn", "float8_e5m2"})
+"""Types of inputs that nothing computes in: they are brought to a larger one first."""
 INTEGERS = frozenset({"int8", "int32", "int64"})
 
 Arg = str | Number

@@ -18,7 +18,7 @@ from pathlib import Path
 import yaml
 
 from mirage_cli.errors import Diagnostic, MirageError, SpecError
-from mirage_cli.ir.program import INTEGERS, Program, Tensor
+from mirage_cli.ir.program import FLOAT8, INTEGERS, Program, Tensor
 from mirage_cli.spec.expression import CONSTANTS, MAX_AXES, Place, ProgramReader, closest
 from mirage_cli.target.files import FileTooLargeError, read_bytes
 
@@ -66,13 +66,13 @@ KEYS: Mapping[str, Field] = {
 REQUIRED = tuple(f.name for f in KEYS.values() if f.required)
 MAX_BELOW: Mapping[str, int] = {"int8": 1 << 7, "int32": 1 << 30, "int64": 1 << 30}
 """Of integers of these types: kernels count positions in 32 bits."""
-INPUT_TYPES = (*FLOATS, *sorted(INTEGERS))
+INPUT_TYPES = (*FLOATS, *sorted(FLOAT8), *sorted(INTEGERS))
 OUTPUT_KEYS: Mapping[str, Field] = {
     f.name: f
     for f in (
         Field("dims", "[k, n]", "axes in memory order, row-major", required=True),
-        Field("dtype", "float32", f"{', '.join(FLOATS)}; of an input also {', '.join(sorted(INTEGERS))}, whose values "
-              "are indices, or numbers beside others; left out: the spec's"),
+        Field("dtype", "float32", f"{', '.join(FLOATS)}; of an input also {', '.join(sorted(FLOAT8))}, and "
+              f"{', '.join(sorted(INTEGERS))}, whose values are indices, or numbers beside others; left out: the spec's"),
     )
 }  # fmt: skip
 INPUT_KEYS: Mapping[str, Field] = {

@@ -16,7 +16,9 @@ from math import prod
 import numpy as np
 
 from mirage_cli.ir.access import (
+    ENTRIES,
     FARTHEST,
+    READ,
     dims_of,
     is_plain,
     is_whole,
@@ -385,7 +387,7 @@ def _reduced_sizes(
     for d in {a for of, i in read for a in (of, *i.dims)}:  # none longer than in the program: what is read is there
         size[classes.find(d)] = min(size[classes.find(d)], whole[d])
     sizes = {d: size[classes.find(d)] for d in (*program.order, *graph.sizes)}
-    short, sizes = sizes, large_enough(sizes, read, whole, classes.find)
+    short, sizes = sizes, large_enough(sizes, read, whole, classes.find, READ if least else ENTRIES)
     return sizes, of_parts | {classes.find(d) for d, n in sizes.items() if n > short[d]}
 
 

@@ -8,7 +8,11 @@ from dataclasses import dataclass
 
 import torch
 
-LARGEST = {torch.float16: 65504.0}  # other types: their range is not what limits them
+LARGEST = {
+    torch.float16: 65504.0,
+    torch.float8_e4m3fn: 448.0,
+    torch.float8_e5m2: 57344.0,
+}  # other types: their range is not what limits them
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ def draw(
             drawn = torch.randn(some.shape, generator=g, device=device, dtype=torch.float64)
             some.copy_(kind.change(drawn, scale, contracted, x.numel()).clamp(-most, most))
         if outlier is not None:
-            x.view(-1)[x.numel() // 2] = outlier
+            x.view(-1)[x.numel() // 2] = min(outlier, most)
             outlier = None
         inputs.append(x)
     return inputs
