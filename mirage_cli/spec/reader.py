@@ -72,7 +72,8 @@ OUTPUT_KEYS: Mapping[str, Field] = {
     for f in (
         Field("dims", "[k, n]", "axes in memory order, row-major", required=True),
         Field("dtype", "float32", f"{', '.join(FLOATS)}; of an input also {', '.join(sorted(FLOAT8))}, and "
-              f"{', '.join(sorted(INTEGERS))}, whose values are indices, or numbers beside others; left out: the spec's"),
+              f"{', '.join(sorted(INTEGERS))}, whose values are indices, or numbers beside others; left out: the "
+              "spec's"),
     )
 }  # fmt: skip
 INPUT_KEYS: Mapping[str, Field] = {
@@ -465,6 +466,11 @@ class _Reader:
         scale = self.positive(parts["scale"], "the scale", MAX_SCALE) if "scale" in parts else None
         below = self.below(parts["below"], kind, sizes) if "below" in parts else None
         distinct = "distinct" in parts and self.distinct(parts["distinct"], kind)
+        if distinct and "below" not in parts:
+            self.at(parts["distinct"], f"{name} needs `below` too, the number of its values")
+        most = sizes[below] if isinstance(below, str) else below or math.inf
+        if distinct and axes is not None and (count := math.prod(sizes[a] for a in axes)) > most:
+            self.at(parts["distinct"], f"{name} has {count} elements, and no {count} numbers below {most} are distinct")
         return None if axes is None else Tensor(name, axes, kind, scale or 1.0, below, distinct)
 
     def below(self, node: yaml.Node, kind: str, sizes: Mapping[str, int]) -> str | int | None:

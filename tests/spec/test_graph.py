@@ -130,7 +130,7 @@ def cross_entropy() -> Graph:
 
 
 def paged_decode() -> Graph:
-    dims = {"b": 8, "g": 8, "r": 4, "d": 128, "s": 4096, "p": 256, "pages": 4096, "page": 16}
+    dims = {"b": 8, "g": 8, "r": 4, "d": 128, "s": 4096, "p": 256, "pages": 8192, "page": 16}
     g = Graph("paged_decode", dims, "bfloat16")
     Q, KC, VC = g.input("Q", *"bgrd"), *(g.input(n, "pages", "page", "g", "d") for n in ("KC", "VC"))
     P = g.input("P", "b", "p", dtype="int32", below="pages", distinct=True)
