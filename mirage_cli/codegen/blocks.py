@@ -130,6 +130,8 @@ class Frame:
                 before = max(0, -(a.of.bounds(self.sizes)[0] // a.by))  # numbers below 0 are divided otherwise
                 axes = tuple(d for d in self.order if any(d in nodes.lanes_of(x) for x, _ in terms))
                 rest = isinstance(a, Remainder)
+                if not terms:  # of axes with one position
+                    return None, start % a.by if rest else start // a.by
                 place = nodes.Divided(terms, start + before * a.by, a.by, rest, axes, self.huge)
                 return place, 0 if rest else -before
 
