@@ -152,7 +152,8 @@ def _regions(conditions: Mapping[str, Condition], sizes: Mapping[str, int]) -> l
         return [Region((), 1.0)]
     along, *across = axes
     at = dict(zip(across, _lines([sizes[a] for a in across]), strict=True))
-    cuts = [np.zeros(1, np.int64), np.full(1, sizes[along], np.int64)]
+    lines = next(iter(at.values()), np.zeros(1, np.int64)).shape
+    cuts = [np.zeros(lines, np.int64), np.full(lines, sizes[along], np.int64)]
     for c in conditions.values():
         slope, rest = dict(c.difference.terms).get(("index", along), 0), _sum(c.difference, at)
         if slope:

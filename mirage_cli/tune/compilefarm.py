@@ -54,9 +54,12 @@ class CompileRequest:
 
 @dataclass(slots=True)
 class _Busy:
+    """A process, which may be given its first job before it has started. deadline: for its next message."""
+
     child: Child
-    job: Candidate | None
+    job: CompileRequest | None
     deadline: float
+    started: bool = False
 
 
 class CompileFarm:
@@ -130,7 +133,7 @@ class CompileFarm:
                     b.child.kill()
                     self._children[self._children.index(b)] = self._spawn()
                 if job is not None:
-                    done.append((job.id, answer))
+                    done.append((job.candidate.id, answer))
             self._hand_out()
         return done
 
@@ -149,23 +152,25 @@ class CompileFarm:
 
     def _hand_out(self) -> None:
         for b in self._children:
-            if b.job is None and b.deadline == 0.0 and self._waiting:
+            if b.job is None and self._waiting:
                 self._give(b, self._waiting.popleft())
 
     def _spawn(self) -> _Busy:
-        """A process that is starting: it has no job, and a deadline for its first message."""
+        """A process that is starting, with a deadline for its first message."""
         # Nothing here may touch a GPU: the one there is belongs to the measuring process.
         env = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
         child = Child("mirage_cli.tune.offline", (self.arch, Path(self._directory.name)), env)
         return _Busy(child, None, time.monotonic() + START_TIMEOUT_S)
 
     def _give(self, b: _Busy, request: CompileRequest) -> None:
-        b.job, b.deadline = request.candidate, time.monotonic() + request.candidate.timeout_s
+        b.job = request
+        if b.started:
+            b.deadline = time.monotonic() + request.candidate.timeout_s
         with contextlib.suppress(ChildDied):  # the next receive reports it
             b.child.send(request)
 
     def _answers(self) -> list[tuple[_Busy, Compiled]]:
-        """Waits for at least one process to answer, die or run out of time. A process that has started answers ()."""
+        """Waits for at least one process to start, answer, die or run out of time."""
         busy = [b for b in self._children if b.deadline]
         ready = wait([b.child.connection for b in busy], max(min(b.deadline for b in busy) - time.monotonic(), 0))
         answers: list[tuple[_Busy, Compiled]] = []
@@ -173,17 +178,25 @@ class CompileFarm:
             if b.child.connection in ready:
                 try:
                     answer = b.child.receive(0)
-                    self._unstarted = 0
-                    answers.append((b, () if answer == "ready" else answer))
                 except ChildDied as e:
                     answers.append((b, self._lost(b, FailureKind.CRASH, str(e))))
+                    continue
+                if b.started:
+                    answers.append((b, answer))
+                else:
+                    b.started, self._unstarted = True, 0
+                    b.deadline = time.monotonic() + b.job.candidate.timeout_s if b.job else 0.0
             elif time.monotonic() >= b.deadline:
                 answers.append((b, self._lost(b, FailureKind.HANG, "no answer in time")))
         return answers
 
     def _lost(self, b: _Busy, kind: FailureKind, message: str) -> Failure:
-        """Raises MeasureError where processes do not start, and it is not a candidate that fails."""
-        self._unstarted += b.job is None
+        """Raises MeasureError where processes do not start, and it is not a candidate that fails: its turn is still to
+        come."""
+        if not b.started:
+            self._unstarted += 1
+            self._waiting.extendleft([b.job] if b.job else [])
+            b.job = None
         if self._unstarted > STARTS:
             raise MeasureError(f"The compiling processes do not start: {message}")
         return Failure(kind, message, fatal=True)

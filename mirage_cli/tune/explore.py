@@ -10,9 +10,9 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.ir.mugraph import MuGraph
@@ -31,7 +31,16 @@ from mirage_cli.tune.measure import (
     Standard,
     Timing,
 )
-from mirage_cli.tune.space import crossings, dearest_kernel, first_schedules, fitted, models, neighbours, totals_us
+from mirage_cli.tune.space import (
+    crossings,
+    dearest_kernel,
+    first_schedules,
+    fitted,
+    models,
+    most_held,
+    neighbours,
+    totals_us,
+)
 from mirage_cli.tune.surrogate import Point, choose, distinct
 from mirage_cli.tune.trials import Trial
 
@@ -60,9 +69,17 @@ LARGE_ELEMENTS = 1 << 26
 finals must have."""
 JUDGEMENTS = 2.2
 """For so many the time is kept: of the winner, and of the winner on data drawn anew."""
+FIRST_TIMED, BEFORE_JUDGING = 8, 0.4
+"""So many timings, or this part of the budget, come before the first judgement of a large problem."""
 SECURED = 3
 """Schedules of a large problem that are judged before the finals, at most, until one is right."""
 SPILL_LIMIT_BYTES = 128
+STEP, LEAST_STEP_S, MOST_STEP_S = 0.3, 5.0, 20.0
+"""The part of the budget that one step of a candidate may take before it counts as one that hangs, and its limits."""
+JUDGING_S = 20.0
+"""What judging one distribution may take, or the budget where that is more."""
+OVERTIME_S = 10.0
+"""After so long beyond the budget, or after twice the budget, it ends without an answer."""
 SPECIALIZED_TIMEOUT_S = 8.0
 """What a step of a specialized schedule may take: some that Triton compiles never end."""
 UNTRUSTED = (FailureKind.HANG, FailureKind.FAULT, FailureKind.CRASH, FailureKind.WRONG)
@@ -143,7 +160,12 @@ class Explorer:
     @property
     def late(self) -> bool:
         """Whether there is something to end with, and no time for more."""
-        return self.exploring_s < 0 and bool(self.leaders(1))
+        return self.exploring_s < 0 and (self.lost or bool(self.leaders(1)))
+
+    @property
+    def lost(self) -> bool:
+        """Whether it has taken so long that it ends even without an answer."""
+        return time.monotonic() > self.end + max(OVERTIME_S, self.task.budget_s)
 
     def run(self) -> None:
         """Times schedules until the best seems found, or the time is up. Raises MeasureError."""
@@ -174,11 +196,16 @@ class Explorer:
                 self.stopped = "budget" if self.late else "exhausted" if self.idle >= PATIENCE else ""
                 for key in self.means.farm.forget() if self.stopped else ():
                     del self.waiting[key]
+            if self.stopped and self.left_s < 0:  # what is being compiled comes too late
+                return
 
     def secure(self) -> None:
         """Judges the fastest so far, until one is right: there is an answer then, and what a judgement takes is known
         while there is time to keep for others."""
-        if len(self.verdicts) < SECURED and not any(v.ok for v in self.verdicts.values()):
+        timed = sum(t.timing is not None for t in self.trials.values())
+        if timed < FIRST_TIMED and self.end - time.monotonic() > (1 - BEFORE_JUDGING) * self.task.budget_s:
+            return
+        if len(self.verdicts) < SECURED and not self.known_right(lenient=False):
             for t in self.leaders(1):
                 if t.source:
                     self.judge(t, lenient=False)
@@ -216,7 +243,10 @@ class Explorer:
         return [(pool[i].graph, pool[i].schedule) for i in chosen]
 
     def pool(self) -> list[Point]:
-        """Schedules one change from the best of each promising μGraph, and some two changes away."""
+        """Schedules one change from the best of each promising μGraph, and some two changes away. Where none could be
+        timed, those one change away whose threads hold less than the ones that failed."""
+        if not self.leaders(1):
+            return [] if self.waiting else self.smaller()
         limit = HOPELESS * self.best_us()
         best: dict[str, list[Trial]] = {}
         for t in self.leaders(len(self.trials)):
@@ -236,9 +266,25 @@ class Explorer:
         for g, s in self.rng.sample(farther, min(FARTHER, len(farther))):
             drawn.setdefault(g, []).append(s)
         points += [p for g, schedules in drawn.items() for some in self.around(g, schedules) for p in some]
-        points = [p for p in points if not self.distrusted(p.graph, p.schedule)]
+        return self.untried(p for p in points if not self.distrusted(p.graph, p.schedule))
+
+    def smaller(self) -> list[Point]:
+        failed: dict[str, list[Trial]] = {}
+        for t in self.trials.values():
+            if t.schedule.kernels:
+                failed.setdefault(t.mugraph, []).append(t)
+        points: list[Point] = []
+        for g, trials in failed.items():
+            held = {self.key(g, t.schedule): most_held(self.graphs[g], t.schedule) for t in trials}
+            least = sorted(trials, key=lambda t, g=g, held=held: held[self.key(g, t.schedule)])[:BEAM]
+            for t, near in zip(least, self.around(g, [t.schedule for t in least]), strict=True):
+                limit = held[self.key(g, t.schedule)]
+                points += [p for p in near if most_held(self.graphs[g], p.schedule) < limit]
+        return self.untried(points)
+
+    def untried(self, points: Iterable[Point]) -> list[Point]:
         taken = (*self.trials.values(), *self.waiting.values())
-        return distinct(points, {(t.mugraph, str(t.schedule)) for t in taken})
+        return distinct([*points], {(t.mugraph, str(t.schedule)) for t in taken})
 
     def distrusted(self, g: str, schedule: Schedule) -> bool:
         return schedule.specialize and not self.trusted.get(g, True)
@@ -385,11 +431,15 @@ class Explorer:
         """Timings side by side, of as many as fit into the seconds. With a timeout, one that takes the
         process down leaves the others without."""
         jobs = {f"{i}": t for i, t in enumerate(trials)}
-        candidates = [Candidate(i, t.source) for i, t in jobs.items()]
-        if timeout_s is not None:
-            candidates = [replace(c, timeout_s=timeout_s) for c in candidates]
+        step_s = min(MOST_STEP_S, max(LEAST_STEP_S, STEP * self.task.budget_s)) if timeout_s is None else timeout_s
+        candidates = [Candidate(i, t.source, timeout_s=step_s) for i, t in jobs.items()]
         found = self.means.worker.time(
-            candidates, effort, persist=timeout_s is None, meanwhile=meanwhile, within_s=within_s
+            candidates,
+            effort,
+            persist=timeout_s is None,
+            meanwhile=meanwhile,
+            within_s=within_s,
+            best_us=self.best_us(),
         )
         return [(jobs[i], timing) for i, timing in found.items()]
 
@@ -424,9 +474,13 @@ class Explorer:
             self.verdicts[key] = judged
         return self.verdicts[key]
 
+    def known_right(self, lenient: bool) -> bool:
+        return any(v.ok for (_, kind), v in self.verdicts.items() if kind == lenient)
+
     def judged(self, trial: Trial, lenient: bool, anew: bool) -> Judged:
         standard = Standard(self.task.tolerance, self.task.contracted, lenient)
-        judged = self.means.worker.judge(Candidate("judged", trial.source, timeout_s=60.0), standard, anew)
+        step_s = max(JUDGING_S, self.task.budget_s)
+        judged = self.means.worker.judge(Candidate("judged", trial.source, timeout_s=step_s), standard, anew)
         if isinstance(judged, Failure):
             return Judged(False, float("inf"), 0.0, str(judged))
         return judged

@@ -34,6 +34,9 @@ STEPS = 3
 FINALISTS = 5
 REFUSALS = 3
 """A μGraph of which so many schedules were refused is not judged further."""
+LATE_REFUSALS = 3
+"""After so many, when time is up, no others are judged but what is known to be right; where nothing is, what overflows
+like eager."""
 FINAL = Effort(rounds=31, launches=2048, seconds=0.5, hot=True)
 PREPARING = 4.0
 """Times the seconds of a timing's rounds that all of it takes, where calls are long."""
@@ -215,15 +218,16 @@ class Finals:
         rejected: list[tuple[Trial, Judged]] = []
         refused: Counter[tuple[str, bool]] = Counter()
         waiting = deque(contenders)
-        while waiting and len(right) < FINALISTS and not (right and self.late):
+        while waiting and len(right) < FINALISTS and not self.ends(right, rejected, lenient):
             trial = waiting.popleft()
             kind = trial.mugraph, trial.schedule.tf32x3
             if self.explored.distrusted(trial.mugraph, trial.schedule):
                 continue
-            if refused[kind] >= REFUSALS:
+            known = self.explored.verdicts.get((trial.source, lenient))
+            if refused[kind] >= (1 if self.explored.large else REFUSALS) and not (known and known.ok):
                 continue  # what this μGraph computes is inaccurate, whatever else the schedule is
             trial = self.written(trial)
-            if trial is None:
+            if trial is None or self.too_late(trial, rejected, lenient):
                 continue
             verdict = self.explored.judge(trial, lenient)
             (right if verdict.ok else rejected).append((trial, verdict))
@@ -234,3 +238,15 @@ class Finals:
             if not verdict.ok and trial.schedule.tf32x3:
                 waiting.appendleft(Trial(trial.mugraph, trial.schedule.by_arithmetic(), ""))
         return right, rejected
+
+    def ends(self, right: Sequence[object], rejected: Sequence[object], lenient: bool) -> bool:
+        """Whether time is up for judging more: with an answer, or where the lenient judgement may still find one."""
+        if not self.late:
+            return False
+        given_up = not lenient and len(rejected) >= LATE_REFUSALS and not self.explored.known_right(lenient)
+        return bool(right) or self.explored.lost or given_up
+
+    def too_late(self, trial: Trial, rejected: Sequence[object], lenient: bool) -> bool:
+        """Whether time is up for judging this one, as another is known to be right."""
+        judged = (trial.source, lenient) in self.explored.verdicts
+        return self.late and not judged and len(rejected) >= LATE_REFUSALS and self.explored.known_right(lenient)

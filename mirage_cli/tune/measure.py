@@ -294,6 +294,7 @@ class Time:
     effort: Effort
     seed: int
     within_s: float = math.inf
+    best_us: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,10 +394,12 @@ class GpuWorker:
         persist: bool = True,
         meanwhile: Callable[[], object] = _nothing,
         within_s: float = math.inf,
+        best_us: float = math.inf,
     ) -> Mapping[str, Timing | Failure]:
         """Times all candidates in turn, round by round, each round in an order of its own.
 
         meanwhile: what the caller does while the process is at work.
+        best_us: the best of others before. Long calls that take far longer than the best are timed once.
         within_s: where all take longer, the last ones are left out, and have no figures; one that can be timed is.
         When one takes the process down, it is named, and the others are timed again without it; or else, unless this is
         to `persist`, they have no figures. One that writes where it should not spoils the inputs of the others.
@@ -405,7 +408,7 @@ class GpuWorker:
         left: tuple[Candidate, ...] = tuple(candidates)
         end = time.monotonic() + within_s
         while left:
-            answer: Timings | _Lost = self._ask(Time(left, effort, seed, end - time.monotonic()), meanwhile)
+            answer: Timings | _Lost = self._ask(Time(left, effort, seed, end - time.monotonic(), best_us), meanwhile)
             meanwhile = _nothing
             if isinstance(answer, Timings):
                 results |= answer.results

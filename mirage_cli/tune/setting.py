@@ -202,9 +202,9 @@ class Setting:
         if changed:
             raise WrongError(f"writes to its inputs: {', '.join(changed)}")
         for spec, y in zip(self.problem.outputs, guarded, strict=True):
-            fresh = poison(torch.empty_like(y))
+            fresh = poison(torch.empty_like(y[:GUARD_ELEMENTS]))
             for edge in (slice(None, GUARD_ELEMENTS), slice(-GUARD_ELEMENTS, None)):
-                if not torch.equal(y[edge].view(torch.uint8), fresh[edge].view(torch.uint8)):
+                if not torch.equal(y[edge].view(torch.uint8), fresh.view(torch.uint8)):
                     raise WrongError(f"writes outside output {spec.name}")
 
     def accuracy(self, calls: Sequence[tuple[int, Tensors]]) -> Accuracy:
@@ -222,7 +222,7 @@ class Setting:
         return Accuracy(worst.norm, worst.row)
 
     def judge_all(self, candidate: Candidate, standard: Standard, anew: bool) -> Judged:
-        """Every distribution of the yardstick. Raises WrongError."""
+        """Every distribution of the yardstick, up to the first on which it is wrong. Raises WrongError."""
         found: list[yardstick.Judgement] = []
         at: list[tuple[Tensors, Tensors]] = [([], [])]
         run: Run | None = None
@@ -239,8 +239,11 @@ class Setting:
                 self.synchronize()
                 self.refuse_stray_writes(inputs, case.inputs, guarded)
                 found.append(case.judge(kind.name, outputs, standard, self.cut))
-        problems = [f"{j.distribution}: {j.problem}" for j in found if j.problem]
-        return Judged(not problems, found[0].error.norm, found[0].eager_error.norm, "; ".join(problems) or None)
+                if found[-1].problem:
+                    break
+        last = found[-1]
+        problem = last.problem and f"{last.distribution}: {last.problem}"
+        return Judged(problem is None, found[0].error.norm, found[0].eager_error.norm, problem)
 
     def case(self, i: int, contracted: int, anew: bool) -> Case:
         """Inputs of the yardstick's distribution number i, with their outputs. It is held for the next candidate as

@@ -45,6 +45,10 @@ WARPS = (1, 2, 4, 8, 16)
 STAGES = (1, 2, 3, 4, 5, 6, 7, 9)
 GROUPS = (1, 4, 8, 16)
 SPLIT_LIMIT = 256
+REGISTERS_HELD = 0.5
+"""The part of a multiprocessor's registers that the largest value may take in a kernel without products. Of kernels for
+sm_90, those that filled half had 158 to 213 registers a thread, or spilled up to 488 bytes where they reduce many
+short rows; those that filled all spilled, with 8 warps and with 16."""
 CROWDED, MANY_WARPS = 96, 4
 """Elements that a thread holds, and warps, from which a multiprocessor's registers may suffice for two blocks alone.
 Warps that are specialized share registers in another way. The cost model does not tell limits apart: where they are
@@ -93,7 +97,8 @@ def _best(
 
 def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule]:
     """Up to `count` schedules: for the dearest kernel the cost model's best, then the best with each block size that
-    those before lack; both with operands swapped too where it has products. The other kernels' best with each."""
+    those before lack; both with operands swapped too where it has products. The other kernels' best with each. Blocks
+    that are sure to spill registers are left out."""
     by_name = models(graph)
     if not by_name:
         return [Schedule({})]
@@ -102,8 +107,10 @@ def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule
         return []
     dearest = dearest_kernel(graph, base, target)
     found: dict[str, Schedule] = {}
-    matrix = bool(by_name[dearest].matrix_axes)
-    for s in _varied(ranked(by_name[dearest], chunk_sizes(graph, base), target)):
+    m, sizes = by_name[dearest], chunk_sizes(graph, base)
+    matrix, room = bool(m.matrix_axes), REGISTERS_HELD * target.regs_per_sm
+    fitting = (s for s in ranked(m, sizes, target) if matrix or _held_by_all(m, s, sizes) <= room)
+    for s in _varied(fitting):
         swapped = [replace(s, order=s.order[::-1])] if matrix else []
         for variant in (s, *swapped):
             schedule = complete(graph, by_name, target, {dearest: variant})
@@ -112,6 +119,12 @@ def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule
         if len(found) >= count:
             break
     return list(found.values())[:count]
+
+
+def most_held(graph: MuGraph, schedule: Schedule) -> float:
+    """Elements that a thread of any kernel holds."""
+    sizes = chunk_sizes(graph, schedule)
+    return max(_held(m, schedule.kernels[n], sizes) for n, m in models(graph).items())
 
 
 def fitted(graph: MuGraph, schedule: Schedule, target: Target) -> Schedule | None:
@@ -436,9 +449,13 @@ def _other_choices(
 
 def _held(m: work.Model, s: KernelSchedule, sizes: Mapping[str, int]) -> float:
     """Elements that a thread holds of all accumulators, or of the largest block that is computed."""
+    return _held_by_all(m, s, sizes) / (32 * s.warps)
+
+
+def _held_by_all(m: work.Model, s: KernelSchedule, sizes: Mapping[str, int]) -> float:
     block = {d: float(n) for d, n in block_sizes(m.kernel, s, sizes).items()}
     _, accumulated = cost.held(m, block, 0.0)
-    return max(accumulated, *(cost.elements_of(block, axes) for axes in m.computed), 1.0) / (32 * s.warps)
+    return max(accumulated, *(cost.elements_of(block, axes) for axes in m.computed), 1.0)
 
 
 def _other_numbers(

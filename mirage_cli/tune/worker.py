@@ -66,6 +66,9 @@ LEAST_US = 1e-3
 """Of a call that is timed alone: where it takes next to nothing, noise may leave less than the kernel before it."""
 LEAST_CALLS = 2
 """Of one replay, however long a call takes: the second is behind the first."""
+SLOW, LONG_S = 3.0, 2e-3
+"""Calls that take so many times the best's time, and so long, are timed by the host's clock, which is off by a few
+percent then: a timing by events makes some twenty calls."""
 REPLAY_S = 0.5
 """No replay should take longer, nor than its part of the effort's seconds, or it makes fewer calls."""
 
@@ -89,8 +92,9 @@ def main(connection: Connection[Any, Any], options: WorkerOptions, directory: Pa
 class Prepared:
     """A candidate ready to be timed: `replay` makes `launches` calls over the first `sets` input sets.
 
-    spaced: the same calls with a kernel before each; None where only the chain is asked for.
-    run: held because the captured calls write to the scratch that it owns.
+    spaced: the same calls with a kernel before each; None where only the chain is asked for, or calls are so long that
+    what stands before one hardly matters: then what holds in a chain holds alone.
+    run: held because the captured calls write to the scratch that it owns. call_s: what one call of a chain takes.
     """
 
     candidate: Candidate
@@ -104,6 +108,7 @@ class Prepared:
     samples_us: list[float] = field(default_factory=list[float])
     alone_samples_us: list[float] = field(default_factory=list[float])
     hot_us: float | None = None
+    call_s: float = 0.0
 
     def timing(self, context: Context) -> Timing:
         return Timing(
@@ -113,9 +118,13 @@ class Prepared:
             self.method,
             self.hot_us,
             self.accuracy,
-            tuple(self.alone_samples_us),
+            tuple(self.samples_us if self.spaced is None and context != "chain" else self.alone_samples_us),
             context,
         )
+
+
+def is_slow(call_s: float, best_s: float) -> bool:
+    return call_s > LONG_S and call_s > SLOW * best_s
 
 
 class Bench(Setting):
@@ -156,8 +165,8 @@ class Bench(Setting):
                 return self.set_problem(problem)
             case Judge(candidate, standard, anew):
                 return self.judge_all(candidate, standard, anew)
-            case Time(candidates, effort, seed, within_s):
-                return Timings(self.time(candidates, effort, seed, within_s))
+            case Time(candidates, effort, seed, within_s, best_us):
+                return Timings(self.time(candidates, effort, seed, within_s, best_us))
             case MeasureOverhead(candidate, function):
                 return self.launch_overhead_us(candidate, function)
             case MeasureFloor(dtype):
@@ -184,26 +193,38 @@ class Bench(Setting):
     # Timing
 
     def time(
-        self, candidates: tuple[Candidate, ...], effort: Effort, seed: int, within_s: float = math.inf
+        self,
+        candidates: tuple[Candidate, ...],
+        effort: Effort,
+        seed: int,
+        within_s: float = math.inf,
+        best_us: float = math.inf,
     ) -> dict[str, Timing | Failure]:
         """As `GpuWorker.time` says. Half of the seconds are for the rounds."""
         results: dict[str, Timing | Failure] = {}
-        last_start = time.perf_counter() + within_s / 2
+        start = time.perf_counter()
         ready: list[Prepared] = []
+        best_s, timed = best_us * 1e-6, False
         with torch.no_grad():
             if time.perf_counter() - self.busy_until > COOL_S:
                 self.warm_up()
             for c in candidates:
-                if ready and time.perf_counter() > last_start:
+                if timed and time.perf_counter() > start + within_s / 2:
                     break
                 self.report(At(c.id, c.timeout_s))
                 try:
-                    ready.append(self.prepare(c, effort))
+                    run, host_s = self.begin(c)
+                    if not effort.hot and is_slow(host_s, best_s):
+                        results[c.id] = self.roughly(run, host_s)
+                    else:
+                        ready.append(self.prepare(c, run, host_s, effort))
+                        best_s = min(best_s, host_s)
+                    timed = True
                 except Exception as e:  # the border of the GPU process: one candidate's failure is not the others'
                     results[c.id] = failure = self.failure(e)
                     if failure.fatal:
                         raise
-            self.run_rounds(ready, effort, random.Random(seed))
+            self.run_rounds(ready, effort, random.Random(seed), start + within_s)
         results |= {p.candidate.id: p.timing(self.context) for p in ready}
         self.busy_until = time.perf_counter()
         ready.clear()
@@ -213,16 +234,27 @@ class Bench(Setting):
             torch.cuda.empty_cache()
         return results
 
-    def prepare(self, candidate: Candidate, effort: Effort) -> Prepared:
+    def begin(self, candidate: Candidate) -> tuple[Run, float]:
+        """The candidate on the input sets, compiled, and the seconds that a call takes by the host's clock."""
+        run = self.load(candidate, self.input_sets())
+        self.host_seconds(run)  # compiles
+        return run, self.host_seconds(run)
+
+    def roughly(self, run: Run, host_s: float) -> Timing:
+        """The timing of a call that is too slow to be of interest, from this one and one more."""
+        samples_us = (host_s * 1e6, self.host_seconds(run) * 1e6)
+        alone_us = samples_us if self.context != "chain" else ()
+        return Timing(samples_us, 1, 1, "host clock, too slow for more", None, None, alone_us, self.context)
+
+    def prepare(self, candidate: Candidate, run: Run, host_s: float, effort: Effort) -> Prepared:
         """Captures the calls, and judges what one replay of them leaves in the first and last set's outputs."""
         sets = self.input_sets()
-        run = self.load(candidate, sets)
-        self.host_seconds(run)  # compiles
-        affordable = max(LEAST_CALLS, int(min(REPLAY_S, effort.seconds / MIN_ROUNDS) / self.host_seconds(run)))
+        affordable = max(LEAST_CALLS, int(min(REPLAY_S, effort.seconds / MIN_ROUNDS) / host_s))
         cycle = list(range(len(sets))) * (2 if len(sets) <= 64 else 1)
         order = cycle[: min(effort.launches, affordable)]
         replay, outputs, method = self.record(run, order)
-        spaced = self.record(self.behind_a_spacer(run), order)[0] if self.context != "chain" else None
+        alone = self.context != "chain" and (effort.hot or host_s <= LONG_S)
+        spaced = self.record(self.behind_a_spacer(run), order)[0] if alone else None
         prepared = Prepared(candidate, run, replay, spaced, len(order), min(len(sets), len(order)), method)
         if self.expected:
             for y in (y for ys in outputs if candidate.kind == "kernels" for y in ys):
@@ -315,16 +347,26 @@ class Bench(Setting):
         self.synchronize()
         return graph.replay, outputs, "CUDA graph"
 
-    def run_rounds(self, ready: list[Prepared], effort: Effort, rng: random.Random) -> None:
+    def run_rounds(self, ready: list[Prepared], effort: Effort, rng: random.Random, until_s: float = math.inf) -> None:
+        """until_s: when no more rounds begin, by this process's clock; there is one in any case. Of a quick timing,
+        calls that are slow beside the best's take part in two."""
         if not ready:
             return
         first_s: list[float] = []
+        best_s = math.inf
         for p in ready:
             self.report(At(p.candidate.id, SAMPLE_TIMEOUT_S))
-            first_s.append((self.sample(p.replay) + (self.sample(p.spaced) if p.spaced else 0.0)) * 1e-6)
+            chain_us = self.sample(p.replay)
+            p.call_s = chain_us * 1e-6 / p.launches
+            best_s = min(best_s, p.call_s)
+            first_s.append((chain_us + (self.sample(p.spaced) if p.spaced else 0.0)) * 1e-6)
         affordable = int(effort.seconds * len(ready) / max(sum(first_s), 1e-9))
         order = list(ready)
-        for _ in range(max(MIN_ROUNDS, min(effort.rounds, affordable))):
+        for done in range(max(MIN_ROUNDS, min(effort.rounds, affordable))):
+            if done and time.perf_counter() > until_s:
+                break
+            if done == 2 and not effort.hot:
+                order = [p for p in order if not is_slow(p.call_s, best_s)]
             rng.shuffle(order)
             spacers_us = {n: self.spacers_us(n) for n in sorted({p.launches for p in order if p.spaced})}
             for p in order:
@@ -383,9 +425,8 @@ class Bench(Setting):
         matmul_us = self.median_us(lambda: a @ b)
         torch.set_float32_matmul_precision(precision)
         with self.problem_of_nothing():
-            empty = self.prepare(
-                Candidate("empty", _EMPTY_KERNEL if self.cuda else _EMPTY_CALL), Effort(1, 64, 0, False)
-            )
+            nothing = Candidate("empty", _EMPTY_KERNEL if self.cuda else _EMPTY_CALL)
+            empty = self.prepare(nothing, *self.begin(nothing), Effort(1, 64, 0, False))
             samples = [self.sample(empty.replay) / empty.launches for _ in range(11)]
         return Floor(2e6 * copy_elements / copy_us, 2e6 * side**3 / matmul_us, statistics.median(samples))
 

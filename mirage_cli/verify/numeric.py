@@ -122,6 +122,8 @@ CutFields = tuple[tuple[int | None, ...], tuple[int, ...], int, int]
 """The fields of a `yardstick.Cut`, which needs torch."""
 FINE_BYTES = 1 << 28
 """A position of an axis that takes more is no small piece."""
+SHARED_BYTES = 1 << 30
+"""Nor is one that comes with more that lacks the axis: every piece is computed from all of that."""
 
 
 def independent_axis(program: Program) -> CutFields | None:
@@ -138,7 +140,8 @@ def independent_axis(program: Program) -> CutFields | None:
         position_bytes = sum(at) + 8 * max(at)  # what rounds the largest value holds several of its size
         shared = sum(n for dims, n in elements if axis not in dims)
         cuts_rows = any(t.dims.index(axis) >= row_axis([sizes[d] for d in t.dims]) for t in program.outputs)
-        ranked.append(((position_bytes > FINE_BYTES, cuts_rows, shared, position_bytes), axis))
+        coarse = position_bytes > FINE_BYTES or shared > SHARED_BYTES
+        ranked.append(((coarse, cuts_rows, shared, position_bytes), axis))
     if not ranked or not program.outputs:
         return None
     (*_, position_bytes), axis = min(ranked)

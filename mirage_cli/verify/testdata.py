@@ -99,7 +99,8 @@ def draw(
         rows = x.view(-1, x.shape[-1]) if x.numel() and x.dim() > 1 else x.view(1, -1)
         for some in rows.split(max(1, DRAWN_ELEMENTS // max(1, rows.shape[-1]))):
             drawn = torch.randn(some.shape, generator=g, device=device, dtype=torch.float64)
-            some.copy_(kind.change(drawn, scale, contracted, x.numel()).clamp(-most, most))
+            changed = kind.change(drawn, scale, contracted, x.numel())
+            some.copy_(changed.clamp_(-most, most) if math.isfinite(most) else changed)
         if outlier is not None:
             x.view(-1)[x.numel() // 2] = min(outlier, most)
             outlier = None

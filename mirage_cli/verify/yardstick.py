@@ -48,6 +48,44 @@ def both_finite(y: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
     return torch.isfinite(ref.to(y.dtype)) & torch.isfinite(y)
 
 
+def overflows_alone(y: torch.Tensor, ref: torch.Tensor) -> bool:
+    """Whether `y` is infinite somewhere where `ref`, in y's type, is not."""
+    return not bool((torch.isfinite(y) | ~torch.isfinite(ref.to(y.dtype))).all())
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of the outputs in float64, with what its finite magnitudes come to.
+
+    norm: the Euclidean one. rows: the largest of each row. largest: of all. finite: whether all are.
+    """
+
+    ref: torch.Tensor
+    norm: float
+    rows: torch.Tensor
+    largest: float
+    finite: bool
+
+    @staticmethod
+    def of(ref: torch.Tensor, axis: int) -> Part:
+        """axis: the first of a row."""
+        norm = float(ref.norm())
+        finite = math.isfinite(norm)
+        sizes = ref if finite else torch.where(torch.isfinite(ref), ref.abs(), 0.0)
+        rows = largest_of_rows(sizes, axis) if ref.numel() else sizes
+        largest = float(rows.amax()) if ref.numel() else 0.0
+        return Part(ref, norm if finite else norm_of(sizes), rows, largest, finite)
+
+    def within(self, dtype: torch.dtype) -> bool:
+        """Whether all are finite in this type too: rounding keeps the order of magnitudes."""
+        return self.finite and bool(torch.isfinite(torch.tensor(self.largest, dtype=torch.float64).to(dtype)))
+
+
+def largest_of_rows(x: torch.Tensor, axis: int) -> torch.Tensor:
+    """The largest magnitude of each row; axis: the first of a row."""
+    return torch.linalg.vector_norm(x.reshape(*x.shape[:axis], -1), math.inf, dim=-1)
+
+
 class Measured:
     """The error of one output, which may come in pieces along an axis.
 
@@ -56,28 +94,29 @@ class Measured:
     so that it has a typical magnitude; a row of zeros is measured by the largest row, and where all is zero, the error
     is the difference itself, in the norm its root mean square: as if the reference were ones.
 
-    shape: of the whole output. along: the axis that pieces are cut along.
+    shape: of the whole output. along: the axis that pieces are cut along. finite: whether all so far were, in float64,
+    in y and in y's type.
     """
 
     def __init__(self, shape: Sequence[int], along: int = 0) -> None:
         self.row_axis = row_axis(shape)
         self.in_rows = along >= self.row_axis
         self.count, self.wrong, self.expected, self.largest = 0, 0.0, 0.0, 0.0
-        self.ratio = self.of_zero_rows = 0.0
+        self.ratios: list[torch.Tensor] = []  # of each piece, the worst row's
+        self.of_zero_rows: list[torch.Tensor] = []
+        self.finite = True
         self.rows: tuple[torch.Tensor, torch.Tensor] | None = None  # those that further pieces add to
 
-    def add(self, y: torch.Tensor, ref: torch.Tensor, among: torch.Tensor | None = None) -> Measured:
-        """One more piece. among: the places that count."""
-        if not ref.numel():
+    def add(self, y: torch.Tensor, part: Part, among: Callable[[], torch.Tensor] | None = None) -> Measured:
+        """One more piece. among: the places that count, where not all are finite; else all do."""
+        if not part.ref.numel():
             return self
-        wrong, expected = distance(y, ref), torch.where(torch.isfinite(ref), ref.abs(), 0.0)
-        if among is not None:
-            wrong = torch.where(among, wrong, 0.0)
-        self.count += ref.numel()
-        self.wrong = math.hypot(self.wrong, norm_of(wrong))
-        self.expected = math.hypot(self.expected, norm_of(expected))
-        worst, size = (x.reshape(*x.shape[: self.row_axis], -1).amax(dim=-1) for x in (wrong, expected))
-        self.largest = max(self.largest, float(size.amax()))
+        wrong, norm = self._differences(y, part, among)
+        self.count += part.ref.numel()
+        self.wrong = math.hypot(self.wrong, norm)
+        self.expected = math.hypot(self.expected, part.norm)
+        worst, size = largest_of_rows(wrong, self.row_axis), part.rows
+        self.largest = max(self.largest, part.largest)
         if not self.in_rows:
             self._add_rows(worst, size)
         elif self.rows is None:
@@ -86,9 +125,23 @@ class Measured:
             self.rows = torch.maximum(self.rows[0], worst), torch.maximum(self.rows[1], size)
         return self
 
+    def _differences(
+        self, y: torch.Tensor, part: Part, among: Callable[[], torch.Tensor] | None
+    ) -> tuple[torch.Tensor, float]:
+        """The distances that count, up to their signs, and their norm. A norm is finite only where every element is."""
+        if part.within(y.dtype):
+            wrong = part.ref - (y if y.dtype.is_floating_point else y.double())
+            if math.isfinite(norm := float(wrong.norm())):
+                return wrong, norm
+        self.finite = False
+        wrong = distance(y, part.ref)
+        if among is not None:
+            wrong = torch.where(among(), wrong, 0.0)
+        return wrong, norm_of(wrong)
+
     def _add_rows(self, worst: torch.Tensor, size: torch.Tensor) -> None:
-        self.ratio = max(self.ratio, float(torch.where(size > 0, worst / size, 0.0).amax()))
-        self.of_zero_rows = max(self.of_zero_rows, float(torch.where(size > 0, 0.0, worst).amax()))
+        self.ratios.append(torch.where(size > 0, worst / size, 0.0).amax())
+        self.of_zero_rows.append(torch.where(size > 0, 0.0, worst).amax())
 
     def row_sizes(self, ref: torch.Tensor) -> torch.Tensor:
         """What each element of a piece is measured by, after all pieces were added."""
@@ -104,7 +157,8 @@ class Measured:
         """Of all pieces."""
         if self.rows is not None:
             self._add_rows(*self.rows)
-        row = max(self.ratio, self.of_zero_rows / (self.largest or 1.0))
+        ratio, of_zero_rows = (float(torch.stack(x).amax()) if x else 0.0 for x in (self.ratios, self.of_zero_rows))
+        row = max(ratio, of_zero_rows / (self.largest or 1.0))
         return Error(self.wrong / (self.expected or math.sqrt(self.count) or 1.0), row)
 
 
@@ -117,9 +171,10 @@ def norm_of(x: torch.Tensor) -> float:
     return largest * float((x / largest).norm()) if math.isfinite(largest) else largest
 
 
-def error(y: torch.Tensor, ref: torch.Tensor, among: torch.Tensor | None = None) -> Error:
-    """The error of `y` against the float64 `ref`. among: the places that count."""
-    return Measured(ref.shape).add(y, ref, among).error
+def error(y: torch.Tensor, ref: torch.Tensor) -> Error:
+    """The error of `y` against the float64 `ref`."""
+    found = Measured(ref.shape)
+    return found.add(y, Part.of(ref, found.row_axis)).error
 
 
 def overflows(y: torch.Tensor, ref: torch.Tensor, allowed: torch.Tensor | float) -> torch.Tensor:
@@ -191,6 +246,8 @@ class RoundEveryResult(TorchDispatchMode):
         mantissa, exponent = torch.frexp(result)
         units = mantissa * 2**self.bits
         rounded = torch.ldexp(torch.round(units + self.drawn(units) if self.by_chance else units), exponent - self.bits)
+        if math.isfinite(float(result.norm())):  # then every element is
+            return rounded
         return torch.where(torch.isfinite(result), rounded, result)
 
     def drawn(self, x: torch.Tensor) -> torch.Tensor:
@@ -307,8 +364,8 @@ def error_of(y: torch.Tensor, i: int, exact: Exact, pieces: Sequence[Piece]) -> 
     no rounding explains."""
     mine = measured(y, i, pieces)
     for piece in pieces:
-        mine.add(piece.output(y, i), exact(piece)[i])
-    if not bool(torch.isfinite(y).all()):
+        mine.add(piece.output(y, i), Part.of(exact(piece)[i], mine.row_axis))
+    if not mine.finite and not bool(torch.isfinite(y).all()):
         for piece in pieces:
             ref = exact(piece)[i]
             if bool(overflows(piece.output(y, i), ref, mine.row_sizes(ref)).any()):
@@ -464,13 +521,10 @@ class _Output:
         self.overflow_like_eager = overflow_like_eager
 
     def judgement(self, name: str, tolerance: float, terms: int) -> Judgement:
-        mine = measured(self.y, self.i, self.pieces)
-        for y, e, ref in self.parts():
-            mine.add(y, ref, ~self.excusable(y, e))
         result = coarser(self.y.dtype, self.eager.dtype)
-        eagers = self.once("eager", self.of_eager)
-        yardstick = eagers.larger(unavoidable(result, self.once("rounded", lambda: self.of_rounded(result)), terms))
-        for seed in range(DRAWS):
+        mine, (eagers, of_result) = self.compared(result)
+        yardstick = eagers.larger(unavoidable(result, of_result, terms))
+        for seed in range(DRAWS if math.isfinite(mine.error.norm) else 0):  # rounding excuses no infinite error
             if mine.error.over(yardstick) <= tolerance:
                 break
             yardstick = yardstick.larger(self.rounding(None, seed)).larger(self.rounding(torch.float32, seed))
@@ -478,47 +532,53 @@ class _Output:
         overflow, excused = self.overflow(mine, allowed)
         return Judgement(name, mine.error, eagers, allowed, overflow, excused)
 
-    def parts(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    def compared(self, result: torch.dtype) -> tuple[Measured, tuple[Error, Error]]:
+        """The output, with eager's error and that of the exact output in this type, which are the same for every
+        output that is judged on these data. One evaluation in float64 serves all three.
+
+        Where eager overflows, and float64 does not, its error is at least that of its evaluation with rounding.
+        """
+        mine, theirs, rounded = (measured(self.y, self.i, self.pieces) for _ in range(3))
+        keys = (self.i, "eager"), (self.i, "rounded")
+        fresh, overflows = not all(key in self.known for key in keys), False
+        for y, e, part in self.parts():
+            mine.add(y, part, functools.partial(self.counted, y, e))
+            if fresh:
+                theirs.add(e, part, functools.partial(both_finite, e, part.ref))
+                rounded.add(part.ref.to(result), part)
+                overflows |= not theirs.finite and overflows_alone(e, part.ref)
+        if fresh:
+            eagers = theirs.error
+            self.known[keys[0]] = eagers.larger(self.rounding(None, 0)) if overflows else eagers
+            self.known[keys[1]] = rounded.error
+        return mine, (self.known[keys[0]], self.known[keys[1]])
+
+    def parts(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, Part]]:
         """For each piece: the output, eager's in its type, and float64's."""
+        axis = row_axis(self.y.shape)
         for piece in self.pieces:
-            ref = self.exact(piece)[self.i]
+            part = Part.of(self.exact(piece)[self.i], axis)
             y, e = (piece.output(x, self.i) for x in (self.y, self.eager))
-            yield y, e.to(y.dtype), ref
-
-    def once(self, what: object, compute: Callable[[], Error]) -> Error:
-        """What is the same for every output that is judged on these data."""
-        key = self.i, what
-        if key not in self.known:
-            self.known[key] = compute()
-        return self.known[key]
-
-    def of_eager(self) -> Error:
-        """Eager's error; where it overflows, and float64 does not, at least that of its evaluation with rounding."""
-        theirs, overflows = measured(self.y, self.i, self.pieces), False
-        for y, e, ref in self.parts():
-            counted = both_finite(e, ref)
-            overflows |= not bool((counted | ~torch.isfinite(ref.to(y.dtype))).all())
-            theirs.add(e, ref, counted)
-        return theirs.error.larger(self.rounding(None, 0)) if overflows else theirs.error
-
-    def of_rounded(self, result: torch.dtype) -> Error:
-        """The error of the exact output in this type."""
-        found = measured(self.y, self.i, self.pieces)
-        for _, _, ref in self.parts():
-            found.add(ref.to(result), ref)
-        return found.error
+            yield y, e.to(y.dtype), part
 
     def rounding(self, dtype: torch.dtype | None, seed: int) -> Error:
         """The error of an evaluation with rounding."""
-        return self.once((dtype, seed), lambda: self.evaluated(dtype, seed))
+        key = self.i, (dtype, seed)
+        if key not in self.known:
+            self.known[key] = self.evaluated(dtype, seed)
+        return self.known[key]
 
     def evaluated(self, dtype: torch.dtype | None, seed: int) -> Error:
         found = measured(self.y, self.i, self.pieces)
         for piece in self.pieces:
-            ref = self.exact(piece)[self.i]
+            part = Part.of(self.exact(piece)[self.i], found.row_axis)
             x = self.rounded(piece, dtype, seed)[self.i].to(self.y.dtype)
-            found.add(x, ref, both_finite(x, ref))
+            found.add(x, part, functools.partial(both_finite, x, part.ref))
         return found.error
+
+    def counted(self, y: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
+        """The places that are not excused."""
+        return ~self.excusable(y, e)
 
     def excusable(self, y: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
         if not self.overflow_like_eager:
@@ -527,10 +587,11 @@ class _Output:
 
     def overflow(self, mine: Measured, allowed: Error) -> tuple[str | None, int]:
         """The first place that overflows beyond rounding, in words, and how many such places are excused."""
-        if bool(torch.isfinite(self.y).all()):
+        if mine.finite or bool(torch.isfinite(self.y).all()):
             return None, 0
         first, count, excused = "", 0, 0
-        for piece, (y, e, ref) in zip(self.pieces, self.parts(), strict=True):
+        for piece, (y, e, part) in zip(self.pieces, self.parts(), strict=True):
+            ref = part.ref
             bad, excusable = overflows(y, ref, allowed.row * mine.row_sizes(ref)), self.excusable(y, e)
             excused += int((bad & excusable).sum())
             bad &= ~excusable

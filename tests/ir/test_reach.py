@@ -223,3 +223,17 @@ def test_the_floor_of_attention_is_the_share_of_its_products_that_the_mask_leave
     whole = floor("A + 0 * L")
     assert whole == pytest.approx(2 * 2 * prod((32, 4096, 4096, 64)) / H200.tensor_flops_per_us)
     assert floor(f"{MASKS['causal']} + 0 * L") == pytest.approx(whole * 4097 / 8192)
+
+
+def test_a_condition_across_beside_one_along_is_counted() -> None:
+    """A mask over q and s beside one over d, the longest axis: what each line of d holds depends on q and s."""
+    text = """
+name: two_masks
+dims: {q: 3, s: 4, d: 8}
+inputs: {X: [q, d], Y: [s, d]}
+program: |
+  O = where(index(q) >= index(s), dot(where(index(d) < 4, X, 0), Y, d), 0)
+outputs: {O: [q, s]}
+"""
+    kept = 3 + 2 + 1
+    assert product_flops(lower(parse_spec(text).at())) == kept * 2 * 4

@@ -143,11 +143,21 @@ def test_a_large_problem_is_judged_in_pieces(tmp_path: Path, monkeypatch: pytest
     assert setting.judge_all(GOOD, STANDARD, anew=False).ok
     assert max(largest) == 1000
     assert not setting.cases
-    first = len(largest)
-    assert setting.judge_all(GOOD, STANDARD, anew=False).ok
-    assert len(largest) - first <= first / 3  # what eager and rounding are off by is known by then
+    assert len(largest) == len(DISTRIBUTIONS) * math.ceil(ELEMENTS / 1000)  # one evaluation serves all measures
     last = candidate("last", "torch.mul(x, 2, out=y)\ny[-1] = float('inf')")
     assert f"inf at ({ELEMENTS - 1}," in str(setting.judge_all(last, STANDARD, anew=False).problem)
+
+
+def test_the_first_distribution_on_which_it_is_wrong_ends_a_judgement(tmp_path: Path) -> None:
+    setting = Bench(torch.device("cpu"), 0.5, tmp_path, lambda _: None)
+    setting.set_problem(DOUBLING)
+    drawn: list[int] = []
+    inputs_of = setting.inputs_of
+    setting.inputs_of = lambda i, *args: (drawn.append(i), inputs_of(i, *args))[1]  # type: ignore[method-assign]
+    large = candidate("large", "torch.mul(x, 2 if x.abs().max() < 50 else 3, out=y)")
+    judged = setting.judge_all(large, STANDARD, anew=False)
+    assert not judged.ok and str(judged.problem).startswith(f"{DISTRIBUTIONS[drawn[-1]].name}: error")
+    assert 1 < len(drawn) < len(DISTRIBUTIONS)
     (inputs, _), *_ = setting.input_sets()
     assert setting.accuracy([(0, [2 * inputs[0]])]).relative < 1e-3
     assert setting.accuracy([(0, [torch.full_like(inputs[0], math.inf)])]).relative == math.inf
@@ -171,7 +181,7 @@ def test_the_error_is_measured_and_held_to_the_standard(worker: GpuWorker) -> No
     near = candidate("near", "torch.mul(x, 2.02, out=y)")
     result = worker.judge(near, STANDARD)
     assert isinstance(result, Judged) and math.isclose(result.error, 0.01, rel_tol=1e-3)
-    assert [line.partition(":")[0] for line in refused(result).split("; ")] == [kind.name for kind in DISTRIBUTIONS]
+    assert refused(result).startswith("normal: error")  # the first on which it is wrong
     right(worker.judge(near, Standard(1e6, 1)))
 
 
@@ -287,6 +297,34 @@ def test_without_time_one_candidate_that_works_is_timed(worker: GpuWorker) -> No
     found = worker.time([bad, *others], within_s=0.0)
     assert list(found) == ["bad", "0"]
     assert isinstance(found["bad"], Failure) and isinstance(found["0"], Timing)
+
+
+def test_long_calls_that_are_slow_beside_the_best_are_timed_roughly(worker: GpuWorker, tmp_path: Path) -> None:
+    """By two calls behind the first, where the best is known, and in two rounds, where it is found later."""
+    log = tmp_path / "log"
+
+    def slow(id: str) -> Candidate:
+        return candidate(
+            id, f"torch.mul(x, 2, out=y)\ntime.sleep(0.02)\nwith open({str(log)!r}, 'a') as f: f.write('x')"
+        )
+
+    found = worker.time([slow("before"), GOOD, slow("behind")], QUICK)
+    assert all(isinstance(t, Timing) for t in found.values())
+    assert found["behind"].method.startswith("host clock, too slow") and found["behind"].accuracy is None
+    for id in ("before", "behind"):
+        assert len(found[id].figures_us) == 2 and found[id].median_us > 20_000 and math.isfinite(found[id].spread_us)
+    assert len(found["good"].figures_us) >= 5
+    log.unlink()
+    known = worker.time([slow("known")], QUICK, best_us=100.0)["known"]
+    assert isinstance(known, Timing) and known.median_us > 20_000
+    assert len(log.read_text()) == 3
+    assert len(worker.time([slow("final")], replace(QUICK, hot=True), best_us=100.0)["final"].figures_us) == 5
+
+
+def test_rounds_end_when_the_time_is_up(worker: GpuWorker) -> None:
+    slow = candidate("slow", "torch.mul(x, 2, out=y)\ntime.sleep(0.05)")
+    (timing,) = worker.time([slow], replace(QUICK, rounds=31, seconds=60.0), within_s=0.1).values()
+    assert isinstance(timing, Timing) and len(timing.figures_us) == 1
 
 
 def test_contestants_are_interleaved(worker: GpuWorker, tmp_path: Path) -> None:
@@ -479,6 +517,15 @@ def test_farm_compiles_and_survives(triton_cache: Path) -> None:
     )
     assert 8 <= large[0].registers <= 64
     assert again["small"] == results["small"]
+
+
+def test_processes_compile_before_anyone_waits_for_them(triton_cache: Path) -> None:
+    """The first jobs are with their processes while these start, and the caller is busy."""
+    with CompileFarm(90, workers=2) as farm:
+        farm.give([scaling("a", 256), scaling("b", 512), scaling("c", 1024)], (X,), (Y,))
+        assert farm.forget() == ["c"]
+        done = [*farm.take(), *farm.take()]
+    assert {key for key, _ in done} == {"a", "b"} and not any(isinstance(r, Failure) for _, r in done)
 
 
 LAUNCH_WITH_REAL_TENSORS = """

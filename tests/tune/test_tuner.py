@@ -576,6 +576,7 @@ class Worker:
         persist: bool = True,
         meanwhile: Callable[[], object] = lambda: None,
         within_s: float = math.inf,
+        best_us: float = math.inf,
     ) -> Mapping[str, Timing | Failure]:
         if persist:
             self.clock()
@@ -1059,6 +1060,38 @@ def test_judging_a_large_problem_is_part_of_its_budget(monkeypatch: pytest.Monke
     assert max(Counter(worker.judged).values()) <= 2  # once on the data that all see, once anew
 
 
+def test_a_large_problem_that_overflows_like_eager_has_an_answer_in_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every schedule of ten μGraphs is refused but for the lenient judgement. A judgement takes two seconds."""
+    now = [0.0]
+    for module in ("select", "explore"):
+        monkeypatch.setattr(f"mirage_cli.tune.{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("mirage_cli.tune.explore.LARGE_ELEMENTS", 0)
+    seconds = lambda s: lambda: now.__setitem__(0, now[0] + s)  # noqa: E731
+    graphs = tuple(f"g{i}" for i in range(10))
+    tuned, _ = tune(graphs=graphs, budget_s=40.0, clock=seconds(1.0), judging=seconds(2.0), lenient=lambda _: True)
+    assert tuned.best is not None and tuned.verdict is not None and tuned.verdict.ok
+    assert now[0] <= 1.1 * 40.0 + 5.0
+
+
+def test_late_what_is_known_to_be_right_comes_before_what_overflows_like_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first that is judged is right; all that is found behind it overflows."""
+    now = [0.0]
+    for module in ("select", "explore"):
+        monkeypatch.setattr(f"mirage_cli.tune.{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("mirage_cli.tune.explore.LARGE_ELEMENTS", 0)
+    seconds = lambda s: lambda: now.__setitem__(0, now[0] + s)  # noqa: E731
+    right: list[str] = []
+
+    def overflows(source: str) -> bool:
+        right.extend([] if right else [source])
+        return source not in right
+
+    tuned, worker = tune(budget_s=40.0, clock=seconds(1.0), judging=seconds(2.0), lenient=overflows)
+    assert tuned.best is not None and tuned.best.source == right[0]
+    assert tuned.best.us > min(t.us for t in tuned.trials)
+    assert not any(lenient for _, lenient in worker.finally_judged)
+
+
 def test_guesses_that_bring_nothing_end_the_search() -> None:
     tuned, worker = tune(lambda graph, s: 10.0)
     assert tuned.stopped == "exhausted"
@@ -1080,6 +1113,38 @@ def test_what_cannot_be_emitted_or_compiled_or_run_is_counted_and_not_timed() ->
     assert set(failed) == {"compile", "spills registers", "fault", "made up"}
     assert tuned.failures == failed
     assert tuned.best is not None and tuned.best.us <= 10.0 * 1.05
+
+
+def test_where_all_first_schedules_spill_others_whose_threads_hold_less_are_tried() -> None:
+    def spills(source: str) -> Any:
+        return None if "warps=16" in source else (KernelResources("k0", 1024, 255, 4096, 4, ""),)
+
+    tuned, worker = tune(farm=Farm(spills))
+    assert all("warps=16" in source for source in worker.timed)
+    assert [t.failure for t in tuned.trials[:STARTS]] == ["spills registers"] * STARTS
+    assert tuned.best is not None and tuned.best.schedule.kernels["k0"].warps == 16
+
+
+def test_blocks_that_fill_the_registers_are_no_first_schedules() -> None:
+    """Of 64 rows and 1024 columns, in float32: they spilled when they were compiled for sm_90."""
+    text = """\
+name: normalise
+dims: {b: 112, c: 64, x: 262144}
+dtype: float32
+inputs:
+  X: [b, c, x]
+program: |
+  O = X / sqrt(mean(square(X), c) + 0.00001)
+outputs:
+  O: [b, c, x]
+"""
+    found = search_program(parse_spec(text).at(), H200, Options(workers=1, budget_s=20.0))
+    graph = found.plans[0].graph
+    (kernel,) = graph.kernels
+    assert dict(kernel.roles)["c"] == "tile"
+    schedules = first_schedules(graph, H200, STARTS)
+    blocks = [64 * math.prod(n for _, n in s.kernels[kernel.name].tiles) for s in schedules]
+    assert len(schedules) == STARTS and max(blocks) == 32768 == H200.regs_per_sm // 2
 
 
 def test_overflow_like_eagers_passes_only_where_nothing_right_beats_eager() -> None:

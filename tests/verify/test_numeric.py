@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -483,6 +485,24 @@ def test_judging_in_pieces_finds_the_same_errors(name: str, monkeypatch: pytest.
             assert value == 1e3 or str(last) in found.problem
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.int32])
+@pytest.mark.parametrize(
+    "put", [(), ("y", math.inf), ("y", math.nan), ("ref", math.inf), ("ref", math.nan), ("ref", 1e300)]
+)
+def test_the_error_follows_from_distances(dtype: torch.dtype, put: tuple[Any, ...]) -> None:
+    """Whether or not all is finite, in float64 and in the type: what is finite takes fewer passes."""
+    g = torch.Generator().manual_seed(5)
+    ref = 100 * torch.randn(6, 40, generator=g, dtype=torch.float64)
+    y = (ref * 1.01).to(dtype)
+    if put and (put[0] == "ref" or dtype.is_floating_point):
+        (y if put[0] == "y" else ref)[2, 3] = put[1]
+    wrong, size = distance(y, ref), torch.where(ref.isfinite(), ref.abs(), 0.0)
+    norms = [float((x / size.amax()).norm()) for x in (wrong, size)]
+    found = error(y, ref)
+    assert found.norm == pytest.approx(norms[0] / norms[1], rel=1e-12, nan_ok=True)
+    assert found.row == pytest.approx(float((wrong.amax(-1) / size.amax(-1)).amax()), rel=1e-12)
+
+
 def test_rows_that_are_cut_are_measured_whole() -> None:
     """Sums over the last axis: the only independent axis is the row itself."""
     ref = torch.linspace(1, 100, 40, dtype=torch.float64)
@@ -504,6 +524,9 @@ def test_an_axis_to_judge_along_is_mixed_by_nothing() -> None:
     assert fields is not None and fields[:3] == ((0,), (0,), 2)
     softmax = independent_axis(attention())
     assert softmax is not None and softmax[:2] in {((0, 0, 0), (0,)), ((1, None, None), (1,))}
+    sizes = {"h": 8, "q": 512, "s": 65536, "d": 1024, "e": 1024}
+    wide = independent_axis(replace(attention(), dims=tuple((d, sizes[d]) for d, _ in attention().dims)))
+    assert wide is not None and None not in wide[0]  # along q every piece would need all keys and values
     inputs = (Tensor("X", ("h", "s"), "float32"),)
     b = Builder(inputs, ["h", "s"])
     b.emit("mul", "X", b.emit("index", axes="h"), out="O")
