@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import inf
 
+from mirage_cli.ir.access import dims_of, parse_access
 from mirage_cli.ir.derived import derived_equation, lower
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.program import Arg, Builder, Eqn, Program
+from mirage_cli.ir.program import Arg, Builder, Eqn, Part, Program, Tensor
 from mirage_cli.ir.text import parse_mugraph
 
 
@@ -25,6 +27,14 @@ class Case:
     def graph(self) -> MuGraph:
         return parse_mugraph(self.text)
 
+    def fitting(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The sizes, with tensors that have parts so long that they hold them."""
+        found = dict(sizes)
+        for p in self.program.parts:
+            for d, i in zip(p.tensor.dims, p.access, strict=True):
+                found[d] = max(found[d], i.bounds(sizes)[1] + 1)
+        return found
+
 
 class Write(Builder):
     """`w.mul("y", "x", 2)` appends `y = mul(x, 2)`; axes go behind `over`."""
@@ -37,15 +47,21 @@ class Write(Builder):
         return append
 
 
-def program(graph: MuGraph, define: Callable[[Write], None]) -> Program:
+def program(graph: MuGraph, define: Callable[[Write], None], parts: str = "") -> Program:
+    """parts: lines `O[m, n + 4] = Y`, where outputs are no tensors of their own."""
     w = Write(graph.inputs, (n for n, _ in graph.dims))
     define(w)
-    return lower(Program(graph.name, graph.dims, graph.dtype, graph.inputs, tuple(w.eqns), graph.outputs))
+    tensors = graph.tensors()
+    found = tuple(Part(m[3], tensors[m[1]], parse_access(m[2])) for m in re.finditer(r"(\w+)\[(.*)\] = (\w+)", parts))
+    own = tuple(t for t in graph.outputs if t not in {p.tensor for p in found})
+    outputs = (*own, *(Tensor(p.value, dims_of(p.access), p.tensor.dtype) for p in found))
+    eqns = tuple(w.eqns)
+    return lower(Program(graph.name, graph.dims, graph.dtype, graph.inputs, eqns, outputs, parts=found))
 
 
-def case(text: str, define: Callable[[Write], None]) -> Case:
+def case(text: str, define: Callable[[Write], None], parts: str = "") -> Case:
     graph = parse_mugraph(text)
-    return Case(graph.name, program(graph, define), text)
+    return Case(graph.name, program(graph, define, parts), text)
 
 
 # -- matmul: a library kernel, and a generated one with its contraction split
@@ -649,6 +665,100 @@ def rotated(w: Write) -> None:
     w.add("O", "B", "j")
 
 
+# -- parts of outputs: side by side, from two kernels, and in turn; and rows of an input that are changed in place
+
+PARTS = """
+mugraph parts float16
+dims m=32 k=64 n=48 p=16 w=64 h=16
+input X f16[m, k]
+input W f16[k, n]
+output O f16[m, w]
+buffer S f32[m]
+kernel k0 generated m:grid n:grid k:loop
+  X = load X[m, k]
+  W = load W[k, n]
+  A[m, n] = dot(X, W; k)
+  S[m] = sum(X; k)
+  store O[m, n] = A
+  store S[m] = S
+kernel k1 generated m:grid p:grid
+  X = load X[m, p*4]
+  S = load S[m]
+  B[m, p] = mul(X, S)
+  store O[m, p + 48] = B
+"""
+PARTS_WRITTEN = """
+O[m, n] = A
+O[m, p + 48] = B
+"""
+
+
+def parts(w: Write) -> None:
+    w.dot("A", "X", "W", over="k")
+    w.sum("S", "X", over="k")
+    w.rename("Y", "X", over="k p*4")
+    w.mul("B", "Y", "S")
+
+
+IN_TURN = """
+mugraph in_turn float16
+dims m=32 i=32 d=64 c=4 r=8
+input X f16[m, d]
+input C f16[m, i]
+output O f16[m, d]
+kernel k0 generated m:grid c:grid r:grid
+  A = load X[m, c*16 + r]
+  B = load X[m, c*16 + r + 8]
+  C = load C[m, c*8 + r]
+  P[m, c, r] = mul(A, C)
+  Q[m, c, r] = add(B, C)
+  Y[m, c, r] = sub(P, B)
+  Z[m, c, r] = mul(Q, A)
+  store O[m, c*16 + r] = Y
+  store O[m, c*16 + r + 8] = Z
+"""
+IN_TURN_WRITTEN = """
+O[m, c*16 + r] = Y
+O[m, c*16 + r + 8] = Z
+"""
+
+
+def in_turn(w: Write) -> None:
+    w.rename("A", "X", over="d c*16+r")
+    w.rename("B", "X", over="d c*16+r+8")
+    w.rename("R", "C", over="i c*8+r")
+    w.mul("P", "A", "R")
+    w.add("Q", "B", "R")
+    w.sub("Y", "P", "B")
+    w.mul("Z", "Q", "A")
+
+
+APPEND = """
+mugraph append float16
+dims t=16 d=32 k=64 s=160 l=100
+input X f16[t, k]
+input W f16[k, d]
+input K f16[s, d]
+output O f16[d]
+kernel k0 generated t:grid d:grid k:loop
+  X = load X[t, k]
+  W = load W[k, d]
+  N[t, d] = dot(X, W; k)
+  store K[t + 100, d] = N
+kernel k1 generated d:grid l:loop
+  L = load K[l, d]
+  O[d] = sum(L; l)
+  store O[d] = O
+"""
+APPEND_WRITTEN = "K[t + 100, d] = N"
+
+
+def append(w: Write) -> None:
+    w.rename("L", "K", over="s l")
+    w.sum("O", "L", over="l")
+    w.dot("N", "X", "W", over="k")
+
+
 CASES = {
     c.name: c
     for c in (
@@ -675,5 +785,8 @@ CASES = {
         case(PAGED, paged),
         case(EXPERTS, experts),
         case(ROTATED, rotated),
+        case(PARTS, parts, PARTS_WRITTEN),
+        case(IN_TURN, in_turn, IN_TURN_WRITTEN),
+        case(APPEND, append, APPEND_WRITTEN),
     )
 }

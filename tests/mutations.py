@@ -224,10 +224,11 @@ def _other_atoms(a: Atom, graph: MuGraph) -> Iterator[Atom]:
 
 
 def change_index(kernel: Kernel, graph: MuGraph, rng: random.Random) -> Kernel | None:
-    """X[m, n + 64] --> X[m, n + 63], X[m, h*64 + d] --> X[m, h*32 + d] or X[m, d*64 + h]"""
+    """X[m, n + 64] --> X[m, n + 63], X[m, h*64 + d] --> X[m, h*32 + d] or X[m, d*64 + h]; of a load or a store"""
     tensors = graph.tensors()
     choices: list[tuple[int, int, Index]] = []
-    for i, x in enumerate(kernel.loads):
+    moves = (*kernel.loads, *kernel.stores)
+    for i, x in enumerate(moves):
         for k, (d, old) in enumerate(zip(tensors[x.buffer].dims, x.access, strict=True)):
             if not {d, *old.dims} <= graph.sizes.keys():
                 continue
@@ -248,17 +249,20 @@ def change_index(kernel: Kernel, graph: MuGraph, rng: random.Random) -> Kernel |
     if not choices:
         return None
     i, k, new_index = rng.choice(choices)
-    access = kernel.loads[i].access
-    return _read_by(kernel, i, (*access[:k], new_index, *access[k + 1 :]))
+    access = (*moves[i].access[:k], new_index, *moves[i].access[k + 1 :])
+    return _read_by(kernel, i, access) if i < len(kernel.loads) else _stored_by(kernel, i - len(kernel.loads), access)
 
 
 def swap_store_dims(kernel: Kernel, graph: MuGraph, rng: random.Random) -> Kernel | None:
     """store O[h, q] = x --> store O[q, h] = x"""
     i = rng.randrange(len(kernel.stores))
-    dims = _swapped(kernel.stores[i].dims, rng)
-    if dims is None:
-        return None
-    return replace(kernel, stores=(*kernel.stores[:i], replace(kernel.stores[i], dims=dims), *kernel.stores[i + 1 :]))
+    access = _swapped(kernel.stores[i].access, rng)
+    return None if access is None else _stored_by(kernel, i, access)
+
+
+def _stored_by(kernel: Kernel, i: int, access: Access) -> Kernel:
+    new = replace(kernel.stores[i], access=access)
+    return replace(kernel, stores=(*kernel.stores[:i], new, *kernel.stores[i + 1 :]))
 
 
 def swap_store_values(kernel: Kernel, graph: MuGraph, rng: random.Random) -> Kernel | None:

@@ -20,7 +20,7 @@ from mirage_cli.ir.derived import DERIVED
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Tensor, number_text
 from mirage_cli.spec.expression import FUNCTIONS, ProgramReader
-from mirage_cli.spec.reader import INPUT_KEYS, KEYS, Field
+from mirage_cli.spec.reader import INPUT_KEYS, KEYS, OUTPUT_KEYS, Field
 
 SIZES = {"m": 3, "a": 2, "b": 2}
 VALUES = ("x", "y", "z")
@@ -186,7 +186,7 @@ def fields(keys: Mapping[str, Field]) -> str:
 
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "keys": lambda: fields(KEYS),
-    "tensors": lambda: fields(INPUT_KEYS),
+    "tensors": lambda: fields({**INPUT_KEYS, **OUTPUT_KEYS}),
     "operators": operators,
     "functions": functions,
 }

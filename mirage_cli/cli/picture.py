@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store
+from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.placement import InexpressibleError, Loop, Straight, place
-from mirage_cli.ir.text import load_text, print_mugraph
+from mirage_cli.ir.text import load_text, print_mugraph, store_text
 
 LINE, CHAR = 18, 7.25
 """Pixels: height of a line, width of a character of the 12 px monospaced font."""
@@ -129,10 +129,6 @@ def lay_out(graph: MuGraph) -> tuple[list[Box], list[Arrow]]:
         if starts[n] and ends[n]
     ]
     return [inputs, *kernels, outputs], arrows
-
-
-def store_text(s: Store) -> str:
-    return f"store {s.buffer}[{', '.join(s.dims)}] = {s.value}"
 
 
 def _notes(graph: MuGraph) -> dict[str, dict[str, str]]:

@@ -112,7 +112,8 @@ def _descriptor(
     allows: so what is loaded is the kernel's block, or a transposition of it.
     """
     tensor = graph.tensors()[x.buffer]
-    if x.buffer in {t.name for t in graph.outputs} or any(d not in block for d in x.dims) or _leaves(tensor, x, sizes):
+    stored = x.buffer in {t.name for t in graph.outputs} | graph.changed
+    if stored or any(d not in block for d in x.dims) or _leaves(tensor, x, sizes):
         return None
     element = DTYPE_BYTES[tensor.dtype]
     if not all(i.affine for i in x.access):

@@ -204,7 +204,7 @@ THE_FUNCTION, THE_GRAPH = "ƒ", "ƒ_graph"
 
 def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: ExportInfo | None = None) -> str:
     """The text of the file of contract section "Exported kernels"."""
-    from mirage_cli.verify.numeric import independent_axis, longest_sum
+    from mirage_cli.verify.numeric import independent_axis, longest_sum, where_outputs_lie
 
     parts = _Parts(graph, schedule)
     name = program.name
@@ -225,22 +225,26 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         "call": tuple_text(parameters),
         "doc": _interface(program),
         "inputs": table_text(f'("{t.name}", {parts.layout(t)[0]}, torch.{t.dtype}),' for t in program.inputs),
-        "outputs": table_text(f"({', '.join(parts.layout(t)[::-1])}, torch.{t.dtype})," for t in program.outputs),
+        "outputs": table_text(f"({', '.join(parts.layout(t)[::-1])}, torch.{t.dtype})," for t in program.results),
         "register": wrapped(
             "    _operator = torch.library.custom_op(",
-            [f'"mirage::{name}_{digest}"', "_run", "mutates_args=()", f'schema="{_schema(program)}"'],
+            [f'"mirage::{name}_{digest}"', "_run", f"mutates_args={_changed(program)}", f'schema="{_schema(program)}"'],
             ")",
         ),
         "parameters": ", ".join(parameters),
         "autocast": WITHOUT_AUTOCAST * parts.libraries,
         "tables": CHECKED_TABLES * bool(tables),
         "entries": tuple_text(f"({i}, {n})" for i, n in tables),
-        "result": "outputs[0]" if len(program.outputs) == 1 else "tuple(outputs)",
+        "result": ("None", "outputs[0]", "tuple(outputs)")[min(len(program.results), 2)],
     }
-    precision = f"torch.{program.dtype}"
+    precision, tolerance = f"torch.{program.dtype}", f"{program.tolerance:g}"
+    apart, lies = program.apart(), where_outputs_lie(program)
+    eager = [torch_source(apart, "eager"), *([torch_source(program, "whole")] if lies else [])]
     selfcheck = {
-        "eager": textwrap.indent(torch_source(program, "eager").strip(), "    "),
-        "stepwise": textwrap.indent(torch_source(lower(program), "stepwise").strip(), "    "),
+        "eager": textwrap.indent("\n\n".join(x.strip() for x in eager), "    "),
+        "stepwise": textwrap.indent(torch_source(lower(apart), "stepwise").strip(), "    "),
+        "whole": "whole" if lies else "eager",
+        "lies": "None" if lies is None else f"[{', '.join(f'Lies{x}' for x in lies)}]",
         "checks": textwrap.indent(carried(CHECKS).inside_function(), "    "),
         "cpu": "_PLANS",
         "spreads": tuple_text(repr(spread(t, program.sizes)) for t in program.inputs),
@@ -248,7 +252,7 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         "cut": "None" if (cut := independent_axis(program)) is None else f"Cut{cut}",
         "check": wrapped(
             "        results = check(",
-            f"run eager stepwise shapes dtypes spreads contracted {precision} {program.tolerance:g} device cut".split(),
+            f"run eager stepwise shapes dtypes spreads contracted {precision} {tolerance} device cut lies".split(),
             ")",
         ),
     }
@@ -308,13 +312,21 @@ def _header(program: Program, graph: MuGraph, schedule: Schedule, info: ExportIn
 
 
 def _interface(program: Program) -> str:
-    inputs, outputs = (", ".join(str(t) for t in group) for group in (program.inputs, program.outputs))
-    return f"{inputs} -> {outputs}"
+    inputs, outputs = (", ".join(str(t) for t in group) for group in (program.inputs, program.results))
+    changed = ", ".join(t.name for t in program.inputs if t.name in program.changed)
+    return f"{inputs} -> {outputs or 'nothing'}" + (f"; changes {changed}" if changed else "")
+
+
+def _changed(program: Program) -> str:
+    """The arguments of the torch operator that it changes in place."""
+    names = [f'"x{i}"' for i, t in enumerate(program.inputs) if t.name in program.changed]
+    return tuple_text(names) if names else "()"
 
 
 def _schema(program: Program) -> str:
-    arguments = ", ".join(f"Tensor x{i}" for i in range(len(program.inputs)))
-    n = len(program.outputs)
+    types = (f"Tensor(a{i}!)" if t.name in program.changed else "Tensor" for i, t in enumerate(program.inputs))
+    arguments = ", ".join(f"{t} x{i}" for i, t in enumerate(types))
+    n = len(program.results)
     return f"({arguments}) -> " + ("Tensor" if n == 1 else f"({', '.join(['Tensor'] * n)})")
 
 

@@ -232,7 +232,7 @@ def _check_this_file():
     device = torch.device("cuda" if gpu else "cpu")
     shapes, dtypes = [shape for _, shape, _ in _INPUTS], [dtype for _, _, dtype in _INPUTS]
     spreads, contracted = @spreads@, @contracted@
-    cut = @cut@
+    cut, lies = @cut@, @lies@
     passed = True
     with torch.inference_mode():
 @check@
@@ -242,7 +242,7 @@ def _check_this_file():
         if gpu:
             normal = DISTRIBUTIONS[0]
             more_inputs = lambda seed: draw(normal, shapes, dtypes, spreads, contracted, device, seed)  # noqa: E731
-            for line in time_beside_eager(run, eager, more_inputs):
+            for line in time_beside_eager(run, @whole@, more_inputs):
                 print(line)
             inputs = more_inputs(0)
             print(cpu_time(lambda: run(*inputs), @cpu@, inputs[0].get_device()))

@@ -262,7 +262,7 @@ def shows_nan(f: Frame, e: Eqn) -> bool:
         return False
     uses = [x for x in f.kernel.body if e.out in x.values]
     shift = bool(uses) and all(OPS[x.op].shift and x.args[1] == e.out for x in uses)
-    outputs = {t.name for t in f.graph.outputs}
+    outputs = {t.name for t in f.graph.outputs} | f.graph.changed
     return not shift or any(x.value == e.out and x.buffer in outputs for x in f.kernel.stores)
 
 

@@ -12,7 +12,7 @@ from mirage_cli.codegen.blocks import LINE_BYTES, Frame
 from mirage_cli.codegen.loops import loop_starts, positions, span, starts
 from mirage_cli.codegen.nodes import Axes, Expr, Place, Start
 from mirage_cli.codegen.plan import Statement
-from mirage_cli.ir.access import Access, Lookup, dims_of, plain, strides
+from mirage_cli.ir.access import Access, Lookup, dims_of, strides
 from mirage_cli.ir.mugraph import Load, Store, split_axis
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8
@@ -83,7 +83,7 @@ def store(f: Frame, s: Store) -> plan.Store:
         block = nodes.Cast(block, kind, dtype)
     if block.axes and block.axes != axes:
         block = nodes.Spread(block, axes)
-    return plan.Store(pointers(f, s.buffer, plain(s.dims), axes), block, f.masked_dims(s.dims, axes), once, one_chunk)
+    return plan.Store(pointers(f, s.buffer, s.access, axes), block, f.masked_dims(s.dims, axes), once, one_chunk)
 
 
 # -- prefetches

@@ -13,7 +13,16 @@ from typing import Any  # what a kernel takes and returns: tensors, or a tuple o
 import torch
 
 from mirage_cli.verify.testdata import DISTRIBUTIONS, draw
-from mirage_cli.verify.yardstick import Cut, Reference, as_tuple, fresh_memory_is_nan
+from mirage_cli.verify.yardstick import (
+    Cut,
+    Lies,
+    Reference,
+    as_tuple,
+    changed_elsewhere,
+    fresh_memory_is_nan,
+    outputs_of,
+    to_be_changed,
+)
 
 # -- the check
 
@@ -30,21 +39,26 @@ def check(
     tolerance: float,
     device: torch.device,
     cut: Cut | None,
+    lies: Sequence[Lies] | None,
 ) -> Iterator[tuple[bool, str]]:
     """For each distribution: whether it passes, and a line with the errors against float64.
 
-    eager: the program in PyTorch. stepwise: the same, operator by operator, to be rounded at every step.
+    eager: the program's outputs in PyTorch. stepwise: the same, operator by operator, to be rounded at every step.
+    lies: where a call of `run` leaves its outputs; None where it returns them.
     """
     program = Reference(eager, stepwise, precision)
     for seed, kind in enumerate(DISTRIBUTIONS):
         inputs = draw(kind, shapes, dtypes, spreads, contracted, device, seed)
         with fresh_memory_is_nan():
-            outputs = as_tuple(run(*inputs))
+            given = to_be_changed(lies, inputs) if lies else inputs
+            outputs = outputs_of(lies, as_tuple(run(*given)), given)
         verdict = program.judge(kind.name, inputs, outputs, tolerance, True, contracted, cut)
         figures = f"error {verdict.error.norm:.2e}, eager's {verdict.eager_error.norm:.2e}"
         overflow = f", but {verdict.excused} overflow as in eager" if verdict.excused else ""
-        line = f"{kind.name:<11} {figures}  {verdict.problem or 'passes'}{overflow}  ({kind.doc})"
-        yield verdict.problem is None, line
+        changed = ", ".join(f"number {i}" for i in changed_elsewhere(lies, given, inputs)) if lies else ""
+        problem = verdict.problem or (f"changes what it should not of input {changed}" if changed else None)
+        line = f"{kind.name:<11} {figures}  {problem or 'passes'}{overflow}  ({kind.doc})"
+        yield problem is None, line
 
 
 # -- the timing

@@ -37,7 +37,7 @@ def start_body(
     """
     start = _Start(graph, sizes, kernels, names, patient)
     outputs = ", ".join(names[t.name] for t in graph.outputs)
-    result = outputs if len(graph.outputs) == 1 else f"({outputs})"
+    result = (outputs if len(graph.outputs) == 1 else f"({outputs})") if graph.outputs else "None"
     lines = [*start.checks(), *start.tensors(), *start.launches(), f"return {result}"]
     return textwrap.indent("\n".join(lines), "    ")
 

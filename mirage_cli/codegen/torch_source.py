@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -27,10 +27,11 @@ from mirage_cli.ir.access import (
     parse_index,
     read_by,
     renames,
+    strides,
 )
 from mirage_cli.ir.derived import DERIVED
 from mirage_cli.ir.ops import OPS, Number, Op, Type
-from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, Eqn, Program, tensor_type
+from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, Eqn, Part, Program, tensor_type
 
 Dims = tuple[str, ...]
 
@@ -38,7 +39,8 @@ Dims = tuple[str, ...]
 def torch_source(program: Program, name: str = "reference") -> str:
     """The text of `def NAME(*inputs)`, which needs only `torch` in scope and returns a tensor, or a tuple of them.
 
-    Outputs are contiguous in their declared memory order, in the dtype of the computation: the caller rounds them.
+    Inputs that the program changes are changed; where nothing else is asked for, it returns None. Outputs are
+    contiguous in their declared memory order, in the dtype of the computation: the caller rounds them.
     """
     return _Writer(program, name).text()
 
@@ -66,7 +68,8 @@ class _Writer:
         self.program = program
         self.function = name
         reserved = {"torch", "dtype", "wide", "device", name}
-        self.names = spelled(program.values(), reserved.__contains__)
+        results = {t.name for t in program.results}
+        self.names = spelled([*program.values(), *(results - {*program.values()})], reserved.__contains__)
         floating = [t for t in program.inputs if tensor_type(t) == "float" and t.dtype not in FLOAT8]
         self.wide = [t for t in floating if t.dtype == "float32"]
         self.narrow = [t for t in floating if t.dtype != "float32"]
@@ -84,10 +87,10 @@ class _Writer:
     def text(self) -> str:
         for e in self.program.eqns:
             self.values[e.out] = self.statement(e)
-        results = [self.output(t.name, t.dims) for t in self.program.outputs]
+        results = self.results()
         header = f"def {self.function}({', '.join(self.names[t.name] for t in self.program.inputs)}):"
         doc = f'"""{self.program.name} in PyTorch, in the dtype of its floating-point inputs."""'
-        body = [doc, *self.preamble(results), *self.statements, f"return {', '.join(results)}"]
+        body = [doc, *self.preamble(results), *self.statements, f"return {', '.join(results)}".rstrip()]
         return "\n    ".join([header, *body]) + "\n"
 
     def preamble(self, results: Iterable[str]) -> list[str]:
@@ -113,6 +116,34 @@ class _Writer:
         if not small:
             return ["dtype = torch.float64  # no floating-point input says otherwise"]
         return [f"dtype = torch.float64 if {small[0]}.dtype == torch.float64 else torch.{self.program.dtype}"]
+
+    def results(self) -> list[str]:
+        """What is returned; statements before it write parts into what they are of."""
+        parted = {p.tensor.name for p in self.program.parts}
+        for t in (t for t in self.program.results if t.name in parted):
+            value = next(self.values[p.value] for p in self.program.parts if p.tensor == t)
+            source, shape = self.tensor(value, "float"), _tuple([self.size(d) for d in t.dims])
+            more = t.dtype == "float32" != self.program.dtype
+            kind = f", dtype=torch.promote_types({source}.dtype, torch.float32)" if more else ""
+            self.statements.append(f"{self.names[t.name]} = {source}.new_empty({shape}{kind})")
+        for p in self.program.parts:
+            value = self.values[p.value]
+            source = _permuted(self.tensor(value, value.type), value.layout, dims_of(p.access))
+            self.statements.append(f"{self.part(p)}.copy_({source})")
+        return [self.names[t.name] if t.name in parted else self.output(t.name, t.dims) for t in self.program.results]
+
+    def part(self, p: Part) -> str:
+        """The view of a tensor that a part is: a slice, where each index has an axis of its own."""
+        name, shape = self.names[p.tensor.name], [self.program.sizes[d] for d in p.tensor.dims]
+        if any(len(i.terms) > 1 or any(c < 0 for _, c in i.terms) for i in p.access) or len(dims_of(p.access)) < sum(
+            len(i.terms) for i in p.access
+        ):
+            steps, start = strides(p.access, shape)
+            dims = dims_of(p.access)
+            sizes = _tuple([self.size(d) for d in dims])
+            return f"{name}.as_strided({sizes}, {_tuple([str(steps[d]) for d in dims])}, {start})"
+        slices = [_slice(i, n, self.program.sizes) for i, n in zip(p.access, shape, strict=True)]
+        return f"{name}[{', '.join(slices)}]" if any(x != ":" for x in slices) else name
 
     def output(self, name: str, dims: Dims) -> str:
         value = self.values[name]
@@ -351,6 +382,18 @@ def axis_letters(dims: Iterable[str]) -> dict[str, str]:
         free = (c for c in d[0] + string.ascii_letters if c in string.ascii_letters and c not in letters.values())
         letters[d] = next(free)
     return letters
+
+
+def _slice(i: Index, size: int, sizes: Mapping[str, int]) -> str:
+    """The positions that an index of at most one axis takes of an axis of a tensor."""
+    if not i.terms:
+        return str(i.offset)
+    ((d, step),) = i.terms
+    assert isinstance(d, str), "an affine index"
+    if step == 1 and not i.offset and sizes[d] == size:
+        return ":"
+    end = i.offset + step * (sizes[d] - 1) + 1
+    return f"{i.offset or ''}:{end}" + (f":{step}" if step > 1 else "")
 
 
 def _tuple(parts: Sequence[str]) -> str:

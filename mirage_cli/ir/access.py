@@ -11,7 +11,7 @@
 An atom is an axis, a quotient or a remainder of an index by a number, or an integer that a table holds (`T{v}`: from 0
 to v - 1), itself accessed. An index has one normal form, which prints as it is read. Tensors are row-major: `strides`
 gives the elements between neighbours along each atom, and where the first lies. What lies outside of the tensor reads
-as 0.
+as 0. What is written by an access lies inside, and no element twice.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ ENTRIES = 16
 MOST_COUNTED = 1 << 20
 """Positions that are counted one by one, at most."""
 _TOKEN = re.compile(r"\s*(?:(\d+)|([^\W\d]\w*)|(//|[-+*%()\[\]{},]))")
+MAX_GUESSES = 10_000
+"""Numbers of steps that are tried to tell whether two indices meet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,7 +460,7 @@ def elements_read(
     an axis, the sum. distinct: tables that name no position twice."""
     counted: list[tuple[int, Access]] = []
     for x in sorted(set(accesses), key=lambda x: -_elements(dims, x, sizes, distinct)):
-        if all(_apart(x, y, sizes) for _, y in counted):
+        if all(apart(x, y, sizes) for _, y in counted):
             counted.append((_elements(dims, x, sizes, distinct), x))
     return sum(n for n, _ in counted)
 
@@ -516,9 +518,61 @@ def _positions(i: Index, size: int, sizes: Mapping[str, int]) -> int:
     return reach - before - behind
 
 
-def _apart(x: Access, y: Access, sizes: Mapping[str, int]) -> bool:
-    ends = [(i.bounds(sizes), j.bounds(sizes)) for i, j in zip(x, y, strict=True)]
-    return any(a[1] < b[0] or b[1] < a[0] for a, b in ends)
+def apart(x: Access, y: Access, sizes: Mapping[str, int]) -> bool:
+    """Whether no element of a tensor lies in both accesses, as far as can be told: they never meet along some axis."""
+    return not all(_meet(i, j, sizes) for i, j in zip(x, y, strict=True))
+
+
+def _meet(i: Index, j: Index, sizes: Mapping[str, int]) -> bool:
+    """Whether two indices may have one position in common, each with axes of its own."""
+    steps: dict[int, int] = {}
+    if not i.affine or not j.affine:
+        (first, last), (begin, end) = i.bounds(sizes), j.bounds(sizes)
+        return first <= end and begin <= last
+    for d, c in (*i.terms, *j.terms):
+        assert isinstance(d, str), "an affine index"
+        steps[abs(c)] = steps.get(abs(c), 0) + sizes[d] - 1
+    (low, _), (_, high) = i.bounds(sizes), j.bounds(sizes)
+    return _reaches(high - low, sorted(steps.items()), [MAX_GUESSES])
+
+
+def _reaches(target: int, steps: Sequence[tuple[int, int]], guesses: list[int]) -> bool:
+    """Whether the target is a sum of these steps, each taken up to so many times; true where that is not known.
+
+    steps: the shortest first. guesses: how many numbers of steps may still be tried.
+    """
+    if not steps:
+        return target == 0
+    *shorter, (step, most) = steps
+    rest = sum(c * n for c, n in shorter)
+    for n in range(max(0, -((rest - target) // step)), min(most, target // step) + 1):
+        guesses[0] -= 1
+        if guesses[0] < 0 or _reaches(target - n * step, shorter, guesses):
+            return True
+    return False
+
+
+def is_injective(access: Access, sizes: Mapping[str, int]) -> bool:
+    """Whether an access gives each of its elements once, as far as can be told: some order of its indices names all
+    axes, each index with steps that its shorter steps do not reach."""
+    known: set[str] = set()
+    left = list(access)
+    while found := next((i for i in left if _tells(i, known, sizes)), None):
+        left.remove(found)
+        known |= {*found.dims}
+    return known >= {*dims_of(access)}
+
+
+def _tells(i: Index, known: Collection[str], sizes: Mapping[str, int]) -> bool:
+    """Whether the position tells those axes of an index that are not known."""
+    if not i.affine:
+        return {*i.dims} <= {*known}
+    reach = 0
+    for d, c in reversed([(str(d), c) for d, c in i.terms if d not in known and sizes[str(d)] > 1]):
+        if abs(c) <= reach:
+            return False
+        reach += abs(c) * (sizes[d] - 1)
+    return True
 
 
 def large_enough(

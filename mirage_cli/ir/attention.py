@@ -39,6 +39,8 @@ class Attention:
 
 
 def find_attention(program: Program) -> Attention | None:
+    if program.parts:
+        return None
     lowered = lower(program)
     eqns = {e.out: e for e in lowered.eqns}
     dims = {name: x.dims for name, x in lowered.values().items()}

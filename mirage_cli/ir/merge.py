@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import pairwise
 from math import prod
 
-from mirage_cli.ir.access import lookups_of
+from mirage_cli.ir.access import dims_of, lookups_of
 from mirage_cli.ir.derived import DERIVED, derived_equation
 from mirage_cli.ir.mugraph import split_axis
 from mirage_cli.ir.ops import OPS
@@ -49,6 +49,8 @@ def merged_by(program: Program, merged: Merged) -> Program:
         if d in axis_of and d == parts_of[axis_of[d]][-1]:
             dims.append((axis_of[d], prod(sizes[p] for p in parts_of[axis_of[d]])))
     inputs, outputs = (tuple(_merged_tensor(t, parts_of) for t in ts) for ts in (program.inputs, program.outputs))
+    if pinned := [a for a in _stored_along(program) if a in axis_of]:
+        raise ValueError(f"a part of an output along {pinned[0]}, which is merged into {axis_of[pinned[0]]}")
     b = Builder(inputs, (d for d, _ in dims))
     if looked_up := sorted(_looked_up(program) & {*axis_of}):
         raise ValueError(f"{looked_up[0]} is of a table, and merged into {axis_of[looked_up[0]]}")
@@ -87,7 +89,8 @@ def _together(axes: tuple[str, ...], parts_of: Mapping[str, tuple[str, ...]], wh
 def _runs(program: Program) -> list[tuple[str, ...]]:
     """The longest runs of axes that are one, of two or more."""
     tensors = (*program.inputs, *program.outputs)
-    pinned = {a for e in program.eqns if e.op in ("index", "rename") for a in e.acts_on} | _looked_up(program)
+    pinned = {a for e in program.eqns if e.op in ("index", "rename") for a in e.acts_on}
+    pinned |= _looked_up(program) | _stored_along(program)
     groups: list[Collection[str]] = [t.dims for t in tensors]
     for e in program.eqns:
         groups += [e.dims, () if e.op in OPS and OPS[e.op].kind == "leaf" else e.axes]
@@ -114,6 +117,11 @@ def _looked_up(program: Program) -> set[str]:
     dims = {t.name: t.dims for t in program.inputs}
     found = {x for e in program.eqns for x in lookups_of(e.names.values())}
     return {d for x in found for d in (*dims[x.table], *([x.below] if isinstance(x.below, str) else []))}
+
+
+def _stored_along(program: Program) -> set[str]:
+    """The axes of tensors that have parts, and of the parts."""
+    return {a for p in program.parts for a in (*p.tensor.dims, *dims_of(p.access))}
 
 
 def _of_length(a: str, follower: Mapping[str, str], sizes: Mapping[str, int]) -> list[tuple[str, ...]]:

@@ -50,11 +50,18 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """`store buffer[dims] = value`. Stores of a split kernel that carry the chunk name `split_axis(dim)` in `dims`."""
+    """`store buffer[access] = value`: an index for each axis of the buffer, in memory order, in axes of this kernel.
+
+    dims: the axes that occur. Stores of a split kernel that carry the chunk name `split_axis(dim)` among them.
+    """
 
     buffer: str
     value: str
-    dims: tuple[str, ...]
+    access: Access
+    dims: tuple[str, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dims", dims_of(self.access))
 
 
 @dataclass(frozen=True)  # without slots, for what is cached
@@ -120,6 +127,7 @@ class Kernel:
 class MuGraph:
     """A plan for one program at given sizes. Kernels run in order; `buffers` are intermediates in device memory.
 
+    outputs: the tensors that are returned. Kernels may store into inputs too, which are changed in place.
     dims: every axis with its size. Chunk axes (`split_axis`) are not among them: the schedule sets their size.
     merged: the axes among them that stand for several of the program's. Tensors of the program that have such an axis
         are given and returned in the program's own shape, and seen as this one: the memory is the same.
@@ -142,12 +150,17 @@ class MuGraph:
         """Everything in device memory by name."""
         return {t.name: t for t in (*self.inputs, *self.buffers, *self.outputs)}
 
+    @property
+    def changed(self) -> frozenset[str]:
+        """The inputs that kernels store into."""
+        return frozenset(t.name for t in self.inputs) & {s.buffer for k in self.kernels for s in k.stores}
+
     def accesses(self) -> Iterator[tuple[str, Index]]:
-        """Every axis of a tensor that is read, with the index it is read by."""
+        """Every axis of a tensor that is read or written, with the index it is read or written by."""
         tensors = self.tensors()
         dims = {name: t.dims for name, t in tensors.items()}
-        loads = (x for k in self.kernels for x in k.loads)
-        return (read for x in loads for read in nested(zip(tensors[x.buffer].dims, x.access, strict=True), dims))
+        moves = (x for k in self.kernels for x in (*k.loads, *k.stores))
+        return (use for x in moves for use in nested(zip(tensors[x.buffer].dims, x.access, strict=True), dims))
 
     def exact(self) -> dict[str, frozenset[str]]:
         """For each kernel, the values whose products are of float32 (`exact_values`)."""

@@ -11,7 +11,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from mirage_cli.ir.access import Index, Lookup, dims_of, lookups_of, nested, parse_index, substitution
+from mirage_cli.ir.access import (
+    Access,
+    Index,
+    Lookup,
+    access_text,
+    dims_of,
+    lookups_of,
+    nested,
+    parse_index,
+    plain,
+    substitution,
+)
 from mirage_cli.ir.ops import OPS, Number, Type, result_type
 
 DTYPES = {
@@ -99,6 +110,21 @@ class Eqn:
         return f"{self.out}[{', '.join(self.dims)}] = {self.op}({joined})"
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`tensor[access] = value`: where an output lies that is no tensor of its own.
+
+    tensor: one that is returned, of which all parts are written together; or an input, changed in place.
+    """
+
+    value: str
+    tensor: Tensor
+    access: Access
+
+    def __str__(self) -> str:
+        return f"{self.tensor.name}[{access_text(self.access)}] = {self.value}"
+
+
 Merged = tuple[tuple[str, tuple[str, ...]], ...]
 """Axes that are several others in one (`ir.merge`), each with these parts, outermost first."""
 
@@ -129,6 +155,8 @@ class Program:
     """A tensor program. `eqns` may hold derived operators; `ir.derived.lower` replaces them by their definitions.
 
     dims: every axis with its size, in declaration order, which is also the order of axes inside a value.
+    outputs: the values that are asked for. Those without a part are tensors that are returned (`results`).
+    parts: where the others lie, in the order of outputs.
     internals: results that are not the user's but a derived operator's on its way, which PyTorch does not round.
     merged: the axes among `dims` that stand for several of the user's; none in a program as the user wrote it.
     """
@@ -142,6 +170,7 @@ class Program:
     tolerance: float = 4.0
     internals: frozenset[str] = frozenset()
     merged: Merged = ()
+    parts: tuple[Part, ...] = ()
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -151,12 +180,36 @@ class Program:
     def order(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self.dims)
 
+    @property
+    def changed(self) -> frozenset[str]:
+        """The inputs that are changed in place."""
+        return frozenset(t.name for t in self.inputs) & {p.tensor.name for p in self.parts}
+
+    @property
+    def results(self) -> tuple[Tensor, ...]:
+        """The tensors that are returned, in order."""
+        lies = {p.value: p.tensor for p in self.parts}
+        changed = self.changed
+        tensors = dict.fromkeys(lies.get(t.name, t) for t in self.outputs)
+        return tuple(t for t in tensors if t.name not in changed)
+
+    def places(self) -> Iterator[tuple[Tensor, Tensor, Access]]:
+        """Every output, the tensor it lies in, and where."""
+        parts = {p.value: p for p in self.parts}
+        for t in self.outputs:
+            p = parts.get(t.name)
+            yield (t, t, plain(t.dims)) if p is None else (t, p.tensor, p.access)
+
+    def apart(self) -> Program:
+        """The program with every output as a tensor of its own."""
+        return replace(self, parts=())
+
     def resized(self, sizes: Mapping[str, int]) -> Program:
         """The same equations at other sizes; numbers that the spec computed from sizes stay as they were."""
         return replace(self, dims=resized_dims(self.dims, self.merged, sizes))
 
     def only(self, names: Iterable[str]) -> Program:
-        """The same inputs, and of the outputs and equations those that these outputs need."""
+        """The same inputs, and of the outputs and equations those that these outputs need, as tensors of their own."""
         wanted = set(names)
         outputs = tuple(t for t in self.outputs if t.name in wanted)
         eqns: list[Eqn] = []
@@ -164,7 +217,7 @@ class Program:
             if e.out in wanted:
                 eqns.append(e)
                 wanted |= set(e.values)
-        return replace(self, eqns=tuple(reversed(eqns)), outputs=outputs)
+        return replace(self, eqns=tuple(reversed(eqns)), outputs=outputs, parts=())
 
     def values(self) -> dict[str, Tensor | Eqn]:
         """Every value by name: inputs first, then results in order."""
@@ -184,14 +237,18 @@ class Program:
         return found
 
     def accesses(self) -> Iterator[tuple[str, Index]]:
-        """Every axis that is read by an index, with the index."""
+        """Every axis that is read or written by an index, with the index."""
         tables = {t.name: t.dims for t in self.inputs}
-        return (read for e in self.eqns for read in nested(e.names.items(), tables))
+        for e in self.eqns:
+            yield from nested(e.names.items(), tables)
+        for p in self.parts:
+            yield from zip(p.tensor.dims, p.access, strict=True)
 
     def __str__(self) -> str:
         lines = [f"program {self.name}", "dims " + dims_text(self.dims, self.merged)]
         lines += [f"input {t}" for t in self.inputs] + [f"  {e}" for e in self.eqns]
-        return "\n".join(lines + [f"output {t}" for t in self.outputs]) + "\n"
+        lines += [f"output {t}" for t in self.outputs]
+        return "\n".join(lines + [f"part {p.tensor} {p}" for p in self.parts]) + "\n"
 
 
 def tensor_type(t: Tensor) -> Type:

@@ -55,11 +55,15 @@ def kernel_lines(k: Kernel) -> list[str]:
     lines = [f"kernel {k.name} {k.kind} {roles}".rstrip()]
     lines += [f"  {load_text(x)}" for x in k.loads]
     lines += [f"  {e}" for e in k.body]
-    return lines + [f"  store {s.buffer}[{', '.join(s.dims)}] = {s.value}" for s in k.stores]
+    return lines + [f"  {store_text(s)}" for s in k.stores]
 
 
 def load_text(x: Load) -> str:
     return f"{x.out} = load {x.buffer}[{access_text(x.access)}]"
+
+
+def store_text(s: Store) -> str:
+    return f"store {s.buffer}[{access_text(s.access)}] = {s.value}"
 
 
 def mugraph_id(graph: MuGraph) -> str:
@@ -132,7 +136,7 @@ def _notes(k: Kernel) -> dict[int, str]:
 
 _EQN = re.compile(r"^(\w+)\[([\w, ]*)\] = (\w+)\((.*)\)$")
 _LOAD = re.compile(r"^(\w+) = load (\w+)\[(.*)\]$")
-_STORE = re.compile(r"^store (\w+)\[([\w, ]*)\] = (\w+)$")
+_STORE = re.compile(r"^store (\w+)\[([\w, *+-]*)\] = (\w+)$")
 _TENSOR = re.compile(r"^(input|output|buffer) (\w+) (\w+)\[([\w, ]*)\](?: below (\w+))?( distinct)?$")
 
 
@@ -220,7 +224,7 @@ class _KernelReader:
             self.loads.append(load)
             self.known[load.out] = Tensor(load.out, load.dims, self.dtypes[load.buffer])
         elif match := _STORE.match(line):
-            self.stores.append(Store(match[1], match[3], _names(match[2])))
+            self.stores.append(Store(match[1], match[3], parse_access(match[2])))
         elif match := _EQN.match(line):
             args, axes = _arguments(match[3], match[4])
             eqn = equation(match[1], match[3], args, axes, self.known, self.order)

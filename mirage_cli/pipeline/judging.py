@@ -66,7 +66,7 @@ def compile_problem(program: Program, text: str, target: Target) -> str | None:
 
     inputs, outputs = (
         tuple(TensorSpec(t.name, tuple(program.sizes[d] for d in t.dims), t.dtype) for t in side)
-        for side in (program.inputs, program.outputs)
+        for side in (program.inputs, program.results)
     )
     with CompileFarm(target.sm, 1) as farm:
         ((_, answer),) = farm.compile_all([Candidate("kernel", text, timeout_s=COMPILE_TIMEOUT_S)], inputs, outputs)
@@ -99,9 +99,9 @@ def kernel_program(programs: Sequence[Program], text: str) -> Program:
     if None in made_for:
         return programs[0]
     for p in programs:
-        if made_for == (_wanted(p, p.inputs), _wanted(p, p.outputs)):
+        if made_for == (_wanted(p, p.inputs), _wanted(p, p.results)):
             return p
-    wanted = [_sides(_wanted(p, p.inputs), _wanted(p, p.outputs)) for p in programs]
+    wanted = [_sides(_wanted(p, p.inputs), _wanted(p, p.results)) for p in programs]
     raise OtherInterfaceError(_sides(*(x or () for x in made_for)), wanted)
 
 

@@ -32,8 +32,11 @@ def packed_source(program: Program) -> str | None:
         dot(X, W1, k), dot(X, W2, k)  -->  (X @ [W1 | W2]).split(...)
 
     The text defines `pack(inputs)`, which adds the packed weights to the inputs, and `reference(*packed)`. Of
-    several such values, the one with the largest weights is taken. None where there is none.
+    several such values, the one with the largest weights is taken. None where there is none, and where outputs are
+    parts of others.
     """
+    if program.parts:
+        return None
     group = max(_groups(program), key=lambda g: sum(_elements(program, e) for e in g), default=())
     if not group:
         return None

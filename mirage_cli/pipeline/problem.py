@@ -13,7 +13,7 @@ from mirage_cli.search.cost import floor_us
 from mirage_cli.store.records import Key
 from mirage_cli.target.gpus import Target, driver_version
 from mirage_cli.tune.measure import Problem, TensorSpec
-from mirage_cli.verify.numeric import independent_axis
+from mirage_cli.verify.numeric import independent_axis, where_outputs_lie
 
 
 def program_hash(program: Program) -> str:
@@ -55,7 +55,10 @@ def measured_problem(program: Program, seed: int) -> Problem:
     def spec(t: Tensor) -> TensorSpec:
         return TensorSpec(t.name, tuple(sizes[d] for d in t.dims), t.dtype, spread(t, sizes))
 
-    forms = [torch_source(program), torch_source(lower(program), "stepwise")]
+    apart = program.apart()
+    forms = [torch_source(apart), torch_source(lower(apart), "stepwise")]
+    forms += [torch_source(program, "whole")] if program.parts else []
     source = "\n\n\n".join(["import torch", *forms])
-    tensors = tuple(map(spec, program.inputs)), tuple(map(spec, program.outputs))
-    return Problem(*tensors, source, seed, independent_axis(program))
+    tensors = tuple(map(spec, program.inputs)), tuple(map(spec, program.results))
+    called = "whole" if program.parts else "reference"
+    return Problem(*tensors, source, seed, independent_axis(program), where_outputs_lie(program), called)

@@ -167,7 +167,9 @@ class _Search:
         self.sizes = sizes | {new: sizes[old] for new, old in d.algebra.aliases.items()}
         self.exact = {f for v in d.program.exact() for f in d.forms[v]}
         self.precise = self.exact | {f for v in d.program.internals for f in d.forms[v]}
-        self.broadcast = {f for t, f in zip(d.program.outputs, d.outputs, strict=True) if frozenset(t.dims) != f.dims}
+        outputs = list(zip(d.program.places(), d.outputs, strict=True))
+        self.no_library = {f for (t, whole, _), f in outputs if t is not whole or frozenset(t.dims) != f.dims}
+        """Outputs that repeat themselves, or that are parts: a library writes what it computes, as a whole."""
         self.memo: dict[tuple[frozenset[Form], int], tuple[float, list[Way]]] = {}
         self.whole: list[Way] = []  # kernel graphs so far
         self.ceiling = math.inf
@@ -209,7 +211,7 @@ class _Search:
         """The plan at its best coarse tiles, or None where no tiles fit."""
         if plan.kernels[0].kind == "library":
             dtypes = {self.dtype_of(f) for f in (*plan.targets, *plan.leaves)}
-            if dtypes != {self.d.program.dtype} or plan.targets[0] in self.broadcast:
+            if dtypes != {self.d.program.dtype} or plan.targets[0] in self.no_library:
                 return None
             element = DTYPE_BYTES[self.d.program.dtype]
             return Costed(plan, (None,), cost.library_us(plan.kernels[0], self.sizes, element, self.target))
@@ -496,7 +498,7 @@ class _Search:
             dims,
             program.dtype,
             program.inputs,
-            program.outputs,
+            program.results,
             tuple(buffers.tensors),
             tuple(kernels),
             program.merged,
@@ -506,12 +508,13 @@ class _Search:
         return Candidate(graph, Schedule(schedules), us, tuple(s.plan.shape for s in steps))
 
     def buffers(self, steps: Sequence[Costed]) -> Buffers:
-        """What these plans have in memory: classes that are outputs in the outputs, others in buffers of their own."""
+        """What these plans have in memory: classes that are outputs in the outputs, others in buffers of their own, as
+        parts of outputs are that later kernels read."""
         d, program = self.d, self.d.program
-        found = Buffers({t.name for t in (*program.inputs, *program.outputs)}, {}, [])
-        for t, f in zip(program.outputs, d.outputs, strict=True):
+        found = Buffers({t.name for t in (*program.inputs, *program.results)}, {}, [])
+        for (t, whole, _), f in zip(program.places(), d.outputs, strict=True):
             exact = f not in self.precise or DTYPE_BYTES[t.dtype] >= DTYPE_BYTES["float32"]
-            if frozenset(t.dims) == f.dims and exact:  # later kernels read it from there
+            if t is whole and frozenset(t.dims) == f.dims and exact:  # later kernels read it from there
                 found.names.setdefault("@" + f.key, t.name)
         read = {f for s in steps for f in s.plan.leaves if not d.is_input(f)}
         for n, step in enumerate(steps):
@@ -524,7 +527,7 @@ class _Search:
 
     def wired(self, kernel: Kernel, name: str, buffers: Buffers, n: int) -> Kernel:
         """A kernel of plan n with the buffers of the graph; what is an output is stored there too."""
-        outputs = {t.name for t in self.d.program.outputs}
+        outputs = {t.name for t in self.d.program.results}
         loads = tuple(replace(x, buffer=buffers.real(x.buffer, n)) for x in kernel.loads)
         stores: list[Store] = []
         for s in kernel.stores:
@@ -535,9 +538,9 @@ class _Search:
         return replace(kernel, name=name, loads=self.reorder(loads), stores=tuple(stores))
 
     def output_stores(self, s: Store) -> list[Store]:
-        """The stores of a class that is an output, once for each output that is this class, in its memory order."""
-        outputs = zip(self.d.program.outputs, self.d.outputs, strict=True)
-        return [Store(t.name, s.value, t.dims) for t, f in outputs if "@" + f.key == s.buffer]
+        """The stores of a class that is an output, once for each output that is this class, where that lies."""
+        outputs = zip(self.d.program.places(), self.d.outputs, strict=True)
+        return [Store(t.name, s.value, access) for (_, t, access), f in outputs if "@" + f.key == s.buffer]
 
     @staticmethod
     def repeated(kernel: Kernel, s: Store) -> set[str]:
@@ -556,7 +559,7 @@ class _Search:
 
     def reorder(self, loads: tuple[Load, ...]) -> tuple[Load, ...]:
         """Loads with the axes in the tensor's own memory order, which a declared output may have chosen."""
-        declared = {t.name: t.dims for t in self.d.program.outputs}
+        declared = {t.name: t.dims for t in self.d.program.results}
         found: list[Load] = []
         for x in loads:
             order = declared.get(x.buffer, ())

@@ -67,7 +67,7 @@ class Costed:
 
 def shape_of(k: Kernel) -> tuple[object, ...]:
     """The structure of a kernel, whatever its algebra."""
-    return k.kind, k.roles, tuple(sorted(x.access for x in k.loads)), tuple(sorted(s.dims for s in k.stores))
+    return k.kind, k.roles, tuple(sorted(x.access for x in k.loads)), tuple(sorted(s.access for s in k.stores))
 
 
 def nameless(k: Kernel, element_bytes: Mapping[str, int]) -> tuple[object, ...]:
@@ -83,7 +83,7 @@ def nameless(k: Kernel, element_bytes: Mapping[str, int]) -> tuple[object, ...]:
     loads = tuple((name(x.out), *buffer(x), x.access) for x in k.loads)
     args = (tuple(name(a) if isinstance(a, str) else a for a in e.args) for e in k.body)
     body = tuple((e.op, a, e.axes, name(e.out), e.dims, e.type) for e, a in zip(k.body, args, strict=True))
-    return k.roles, loads, body, tuple((name(s.value), *buffer(s), s.dims) for s in k.stores)
+    return k.roles, loads, body, tuple((name(s.value), *buffer(s), s.access) for s in k.stores)
 
 
 def buffer_of(d: Decomposition, f: Form) -> str:
@@ -184,7 +184,7 @@ def reduced_axes(eqns: tuple[Eqn, ...]) -> set[str]:
 def _kernel(d: Decomposition, e: Expansion, w: Written) -> Kernel:
     """The kernel with every dimension on the grid, to be given roles."""
     loads = tuple(Load(name, buffer_of(d, f), access) for name, f, access in w.loads)
-    stores = tuple(Store("@" + f.key, w.value[f], sort_axes(d, f.dims)) for f in e.targets)
+    stores = tuple(Store("@" + f.key, w.value[f], plain(sort_axes(d, f.dims))) for f in e.targets)
     dims = {a for x in loads for a in x.dims} | {a for q in w.eqns for a in (*q.dims, *q.acts_on) if q.op != "size"}
     roles: tuple[tuple[str, Role], ...] = tuple((a, "grid") for a in sort_axes(d, dims))
     return Kernel("k", "generated", roles, loads, w.eqns, stores)
@@ -242,7 +242,7 @@ def split_kernel(kernel: Kernel, dim: str, order: tuple[str, ...]) -> tuple[Kern
         _roles(kernel, first_loads, first_body, {dim: "split"}, order),
         first_loads,
         first_body,
-        tuple(Store(t.name, n, t.dims) for n, t in zip(needed, scratch, strict=True)),
+        tuple(Store(t.name, n, plain(t.dims)) for n, t in zip(needed, scratch, strict=True)),
     )
     place(first)
     merge_loads, merge_body = _merge(needed, degrees, scratch, kernel, chunk, order)

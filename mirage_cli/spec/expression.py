@@ -12,18 +12,24 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from fractions import Fraction
+from itertools import count
 from typing import TypeVar
 
 import numpy as np
 
 from mirage_cli.ir.access import (
     FARTHEST,
+    Access,
     Index,
     Lookup,
     atom_index,
     combined,
+    dims_of,
     index,
+    is_injective,
     lookups_of,
     plain,
     quotient,
@@ -46,6 +52,7 @@ MAX_AXES = 12
 """Of a tensor, and of all that one operator takes: the verifier runs a program with 3 places and more along each."""
 PAD = "pad"
 """What names the number outside of a tensor that is read by indices; it means nothing elsewhere."""
+MASK = "a mask; outputs are floats, such as where(mask, x, y)"
 MAX_NEAR, MAX_NAMES = 64, 200
 """Longer names than this are not compared with the valid ones, nor with more of them than this."""
 
@@ -80,20 +87,36 @@ class Poisoned(Exception):
     """A mistake was reported; whatever needs this value is skipped."""
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """`tensor[access] = value` of a program, and the line and column where it stands."""
+
+    tensor: Tensor
+    access: Access
+    value: str
+    place: tuple[int, int]
+
+
 class ProgramReader:
     """Reads assignments into a `Builder`. Axes and dimension names share one namespace; values have another.
 
     sizes: of every axis; 0 for one whose size was refused.
+    stores: what is written into `outputs` by indices: the program's, or inputs that are changed in place.
     complete: whether the whole text was parsed, so that `assigned` has every name that it assigns.
     """
 
-    def __init__(self, inputs: Iterable[Tensor], sizes: Mapping[str, int], report: Report) -> None:
+    def __init__(
+        self, inputs: Iterable[Tensor], sizes: Mapping[str, int], report: Report, outputs: Iterable[Tensor] = ()
+    ) -> None:
         self.sizes = sizes
         self.report = report
         inputs = tuple(inputs)
         self.builder = Builder(inputs, sizes)
         self.names: dict[str, Arg | None] = {t.name: t.name for t in inputs}  # None: poisoned
         self.inputs = {t.name for t in inputs}
+        self.outputs = {t.name: t for t in outputs}
+        self.stores: list[Stored] = []
+        self.written: set[str | None] = set()
         self.used: set[str] = set()
         self.assigned: dict[str, Arg | None] = {}
         self.taken: set[str] = set()
@@ -120,23 +143,38 @@ class ProgramReader:
 
     def fail(self, node: ast.AST, message: str, near: str | None = None, among: Iterable[str] = ()) -> Poisoned:
         """Report a mistake at a node; the exception to raise."""
-        row, offset = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)  # the offset counts bytes
-        column = len(self.rows[row - 1].encode()[:offset].decode(errors="ignore"))
-        self.report(*self.place(row, column), message, closest(near, among) if near else None)
+        self.report(*self.at(node), message, closest(near, among) if near else None)
         return Poisoned()
 
+    def at(self, node: ast.AST) -> tuple[int, int]:
+        """The line and the column of the file."""
+        row, offset = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)  # the offset counts bytes
+        column = len(self.rows[row - 1].encode()[:offset].decode(errors="ignore"))
+        return self.place(row, column)
+
     def statement(self, s: ast.stmt) -> None:
+        if isinstance(s, ast.Assign) and len(s.targets) == 1 and isinstance(target := s.targets[0], ast.Subscript):
+            with suppress(Poisoned):
+                self.store(s, target)
+            return
         if not isinstance(s, ast.Assign) or len(s.targets) != 1 or not isinstance(s.targets[0], ast.Name):
             self.fail(s, "a program is a list of assignments such as `Y = X * 2`")
             for target in _assigned(s) - self.inputs:
                 self.assigned.setdefault(target, None)
                 self.names.setdefault(target, None)
             return
-        name = s.targets[0].id
+        self.assign(s, s.targets[0].id)
+
+    def assign(self, s: ast.Assign, name: str) -> None:
+        """`name = value`, of the whole of a value."""
         value: Arg | None = None
         try:
             if name in self.inputs:
-                raise self.fail(s, f"{name} is an input and cannot be assigned")
+                self.written.add(name)
+                changed = f"; the form is {name}[index, ...] = ..." if name in self.outputs else ""
+                raise self.fail(s, f"{name} is an input and cannot be assigned{changed}")
+            if any(x.tensor.name == name for x in self.stores):
+                raise self.fail(s, f"{name} is written in parts already")
             if name in self.assigned:
                 raise self.fail(s, f"{name} is assigned twice")
             if name in self.sizes or name in CONSTANTS:
@@ -151,6 +189,69 @@ class ProgramReader:
         if name not in self.inputs:
             self.assigned.setdefault(name, value)
             self.names.setdefault(name, value)
+
+    def store(self, s: ast.Assign, target: ast.Subscript) -> None:
+        """`tensor[index, ...] = value`. What writes all of an output in its own order is an assignment of its name."""
+        name = target.value.id if isinstance(target.value, ast.Name) else None
+        try:
+            if name is None or name not in self.outputs:
+                what = "an input that is not `inout`" if name in self.inputs else "no output"
+                shown = name or ast.unparse(target.value)
+                raise self.fail(target, f"{shown} is {what}; only outputs are written by indices", name, self.outputs)
+            tensor = self.outputs[name]
+            nodes = target.slice.elts if isinstance(target.slice, ast.Tuple) else [target.slice]
+            access = tuple(self.each(self.index, nodes, 0))
+            if len(access) != len(tensor.dims):
+                raise self.fail(target, index_count(name, tensor.dims, len(access)))
+            if access == plain(tensor.dims) and name not in self.inputs:
+                self.assign(s, name)
+                return
+            if name in self.assigned:
+                raise self.fail(s, f"{name} is assigned already, as a whole")
+            self.check_indices(name, tensor, access, nodes)
+        except Poisoned:
+            self.written.add(name)
+            with suppress(Poisoned):  # for the mistakes in it
+                self.value(s.value, None, 0)
+            raise
+        self.written.add(name)
+        self.used.add(name)
+        self.stores.append(Stored(tensor, access, self.stored(s, name, access), self.at(target)))
+
+    def check_indices(self, name: str, tensor: Tensor, access: Access, nodes: Sequence[ast.expr]) -> None:
+        for d, i, node in zip(tensor.dims, access, nodes, strict=True):
+            if not all(self.sizes[a] for a in (d, *i.dims)):
+                raise Poisoned
+            low, high = i.bounds(self.sizes)
+            if low < 0 or high >= self.sizes[d]:
+                reach = f"from {low} to {high}" if low < high else f"at {low}"
+                positions = f"{d} has the positions 0 to {self.sizes[d] - 1}"
+                raise self.fail(node, f"this writes {name} along {d} {reach}, and {positions}")
+            if high > FARTHEST:
+                raise self.fail(node, f"this comes to {high}, more than 2 ** 30 from the start of {d}")
+        if not is_injective(access, self.sizes):
+            raise self.fail(nodes[0], f"these indices may write an element of {name} twice")
+
+    def stored(self, s: ast.Assign, name: str, access: Access) -> str:
+        """The value on the right, under a name of its own, which it may have already."""
+        taken = {x.value for x in self.stores} | {*self.outputs}
+        fresh = (x for n in count() if (x := f"{name}_{n}") not in self.builder.known)
+        out = next(x for x in fresh if x not in self.taken | {*self.sizes} | RESERVED | {*CONSTANTS} | taken)
+        value = self.value(s.value, out, 0)
+        if not isinstance(value, str):
+            raise self.fail(s.value, f"this part of {name} is just a number")
+        if (kind := self.type_of(value)) != "float":
+            what = "an integer; outputs are floats, such as index(a) / 1"
+            raise self.fail(s.value, f"this part of {name} is {what if kind == 'int' else MASK}")
+        has, written = self.builder.known[value].dims, dims_of(access)
+        if {*has} != {*written}:
+            axes = ", ".join(has) or "none", ", ".join(written) or "none"
+            raise self.fail(
+                s.value, f"this part of {name} has the axes {axes[0]}, and the indices on the left {axes[1]}"
+            )
+        if value in taken or value in self.inputs:
+            value = self.builder.emit("mul", value, Fraction(1), out=out)
+        return value
 
     # -- expressions
 
@@ -217,6 +318,8 @@ class ProgramReader:
             if not self.sizes[e.id]:
                 raise Poisoned
             return Fraction(self.sizes[e.id])
+        if e.id in self.written:
+            raise self.fail(e, f"{e.id} is written in parts: give what they hold names, and read those")
         known = [*self.names, *self.sizes, "inf"]
         raise self.fail(e, f"nothing is called {e.id}", e.id, known)
 
@@ -489,9 +592,7 @@ class ProgramReader:
         nodes = e.slice.elts if isinstance(e.slice, ast.Tuple) else [e.slice]
         indices = self.each(self.index, nodes, depth)
         if len(indices) != len(dims):
-            has = f"the axes {', '.join(dims)}" if dims else "no axes"
-            given = f"{len(indices)} indices are" if len(indices) > 1 else "1 index is"
-            raise self.fail(e, f"{given} given, and {x} has {has}")
+            raise self.fail(e, index_count(x, dims, len(indices)))
         read = [(d, i) for d, i in zip(dims, indices, strict=True) if i.axis != d]
         for d, i, node in zip(dims, indices, nodes, strict=True):
             self.check_index(node, d, i)
@@ -607,6 +708,12 @@ class ProgramReader:
                     node, f"this reads {d} from {low} to {high}, and a table is read inside of itself alone"
                 )
         return atom_index(Lookup(t.name, tuple(indices), t.below))
+
+
+def index_count(name: str, dims: Sequence[str], count: int) -> str:
+    """What is wrong with so many indices of a tensor."""
+    has = f"the axes {', '.join(dims)}" if dims else "no axes"
+    return f"{f'{count} indices are' if count > 1 else '1 index is'} given, and {name} has {has}"
 
 
 def _assigned(node: ast.AST) -> set[str]:

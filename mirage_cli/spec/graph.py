@@ -48,16 +48,16 @@ def _mask(op: ast.cmpop | ast.boolop) -> Operator:
 class Value:
     """An input, an axis, or what an operator makes of others. build: the expression, from those of the operands.
 
-    number: made of numbers alone, so worked out when the program is read.
+    number: made of numbers alone, so worked out when the program is read. stores: whether it is no value, but a store.
     """
 
-    __slots__ = ("build", "graph", "name", "number", "operands", "place")
+    __slots__ = ("build", "graph", "name", "number", "operands", "place", "stores")
     __hash__ = None  # type: ignore[assignment]  # == makes a mask
     __array_ufunc__ = None  # numpy's numbers leave operators to us
 
     def __init__(self, graph: Graph, build: Build, operands: tuple[Value, ...], number: bool, name: str = "") -> None:
         self.graph, self.build, self.operands, self.number, self.name = graph, build, operands, number, name
-        self.place = len(graph.values)
+        self.place, self.stores = len(graph.values), False
         graph.values.append(self)
 
     def __getitem__(self, indices: Operand | tuple[Operand, ...]) -> Value:
@@ -68,6 +68,17 @@ class Value:
 
         given = indices if isinstance(indices, tuple) else (indices,)
         return _apply(build, self, *given, number=False)
+
+    def __setitem__(self, indices: Operand | tuple[Operand, ...], value: Operand) -> None:
+        """Writes a part of an output (`Graph.parts`), or changes an input in place: `K[t + 128, h, d] = x`."""
+
+        def build(*nodes: ast.expr) -> ast.expr:
+            target = ast.Subscript(nodes[0], ast.Tuple(list(nodes[1:-1])))
+            return ast.NamedExpr(target, nodes[-1])  # type: ignore[arg-type]  # `statements` makes it an assignment
+
+        self.graph.written(self.name)
+        given = indices if isinstance(indices, tuple) else (indices,)
+        _apply(build, self, *given, value, number=False).stores = True
 
     __iter__ = None  # or else it would be over all indices
 
@@ -98,6 +109,7 @@ class Graph:
     def __init__(self, name: str, dims: Mapping[str, int], dtype: str = "float16", tolerance: float = 4.0) -> None:
         self.name, self.dims, self.dtype, self.tolerance = name, dims, dtype, tolerance
         self.inputs, self.values, self.outputs = list[str](), list[Value](), list[str]()
+        self.names = set[str]()  # of inputs
 
     def input(
         self,
@@ -110,6 +122,7 @@ class Graph:
     ) -> Value:
         """A tensor in memory order. scale: the standard deviation of its test data. below: what integers are less than,
         a number or the size of an axis. distinct: no two of them are equal."""
+        self.names.add(name)
         differ = "true" if distinct else None
         self.inputs.append(_tensor(name, axes, dtype=dtype, scale=scale, below=below, distinct=differ))
         return Value(self, lambda: ast.Name(name), (), False, name)
@@ -131,6 +144,17 @@ class Graph:
         if not (isinstance(value, Value) and value.name == name and value.operands):
             self.let(name, value)
         self.outputs.append(_tensor(name, axes, dtype=dtype))
+
+    def parts(self, name: str, *axes: Value | str, dtype: str | None = None) -> Value:
+        """A result in memory order of which parts are written: `O[g.axis("m"), g.axis("n") + 64] = x`."""
+        self.outputs.append(_tensor(name, axes, dtype=dtype))
+        return Value(self, lambda: ast.Name(name), (), False, name)
+
+    def written(self, name: str) -> None:
+        """A tensor is written by indices: an input among the outputs is changed in place."""
+        entry = f"{_word(name)}: {{inout: {_word(name)}}}"
+        if name in self.names and entry not in self.outputs:
+            self.outputs.append(entry)
 
     # -- what it means
 
@@ -155,7 +179,7 @@ class Graph:
         """An assignment for each value with a name, and for those that several others use or that are nested deeply."""
         uses = [0] * len(self.values)
         for v in reversed(self.values):
-            for x in v.operands if v.name or uses[v.place] else ():
+            for x in v.operands if v.name or v.stores or uses[v.place] else ():
                 uses[x.place] += 1
         taken = {v.name for v in self.values} | {*self.dims}
         fresh = (name for i in range(len(self.values)) if (name := f"v{i}") not in taken)
@@ -163,6 +187,9 @@ class Graph:
         for v, count in zip(self.values, uses, strict=True):
             nodes.append(v.build(*(nodes[x.place] for x in v.operands)))
             depth.append(max((depth[x.place] + 1 for x in v.operands), default=0))
+            if v.stores and isinstance(store := nodes[-1], ast.NamedExpr):
+                found.append(f"{ast.unparse(store.target)} = {ast.unparse(store.value)}")
+                continue
             if v.operands and not v.number and (v.name or count > 1 or (count and depth[-1] > MAX_DEPTH)):
                 name = v.name or next(fresh)
                 found.append(f"{name} = {ast.unparse(nodes[-1])}")

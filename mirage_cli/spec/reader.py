@@ -19,7 +19,8 @@ import yaml
 
 from mirage_cli.errors import Diagnostic, MirageError, SpecError
 from mirage_cli.ir.program import FLOAT8, INTEGERS, Program, Tensor
-from mirage_cli.spec.expression import CONSTANTS, MAX_AXES, Place, ProgramReader, closest
+from mirage_cli.spec.expression import CONSTANTS, MASK, MAX_AXES, Place, ProgramReader, closest
+from mirage_cli.spec.stores import check_stores, parts_of
 from mirage_cli.target.files import FileTooLargeError, read_bytes
 
 MAX_BYTES = 1 << 20
@@ -67,7 +68,7 @@ REQUIRED = tuple(f.name for f in KEYS.values() if f.required)
 MAX_BELOW: Mapping[str, int] = {"int8": 1 << 7, "int32": 1 << 30, "int64": 1 << 30}
 """Of integers of these types: kernels count positions in 32 bits."""
 INPUT_TYPES = (*FLOATS, *sorted(FLOAT8), *sorted(INTEGERS))
-OUTPUT_KEYS: Mapping[str, Field] = {
+TENSOR_KEYS: Mapping[str, Field] = {
     f.name: f
     for f in (
         Field("dims", "[k, n]", "axes in memory order, row-major", required=True),
@@ -76,8 +77,12 @@ OUTPUT_KEYS: Mapping[str, Field] = {
               "spec's"),
     )
 }  # fmt: skip
+OUTPUT_KEYS: Mapping[str, Field] = {
+    **TENSOR_KEYS,
+    "inout": Field("inout", "KC", "alone, and the output's own name: an input that is changed in place, not returned"),
+}
 INPUT_KEYS: Mapping[str, Field] = {
-    **OUTPUT_KEYS,
+    **TENSOR_KEYS,
     "scale": Field("scale", "0.02", "the standard deviation of an input's test data; left out: 1"),
     "below": Field(
         "below",
@@ -178,6 +183,8 @@ class _Reader:
         self.warnings: dict[Diagnostic, None] = {}
         self.instances: list[Mapping[str, int]] = []
         self.words: dict[str, str] = {}
+        self.inputs: Mapping[str, Tensor] = {}
+        self.changed: set[str] = set()
 
     # -- messages
 
@@ -307,16 +314,20 @@ class _Reader:
             raise SpecError(self.errors)
         self.read_instances(parts.get("instances"), dims)
         sizes = {**dims, **self.resized(parts["dims"], dims)}
-        inputs = self.tensors(parts.get("inputs"), sizes, dtype, "input")
+        inputs = self.inputs = self.tensors(parts.get("inputs"), sizes, dtype, "input")
         outputs = self.tensors(parts.get("outputs"), sizes, dtype, "output")
         if not self.is_map(parts, "inputs") or not parts["inputs"].value or "program" not in parts:
             raise SpecError(self.errors)
-        reader = ProgramReader(inputs.values(), sizes, self.report_program)
+        reader = ProgramReader(inputs.values(), sizes, self.report_program, outputs.values())
         broken = {k.value for k, _ in self.entries(parts["inputs"])} - set(inputs)
         reader.names |= dict.fromkeys(broken)
         self.read_program(parts["program"], reader)
         self.check_outputs(parts, outputs, reader)
         self.stop()
+        changed = [inputs[name] for name in self.changed]
+        check_stores(reader.stores, changed, reader.builder.eqns, sizes, self.report_program)
+        self.stop()
+        values, places = parts_of(reader.stores, outputs)
         for t in inputs.values():
             if t.name not in reader.used:
                 self.warn_unused(parts["inputs"], t.name)
@@ -326,8 +337,9 @@ class _Reader:
             dtype,
             tuple(inputs.values()),
             tuple(reader.builder.eqns),
-            tuple(outputs.values()),
+            tuple(values),
             tolerance,
+            parts=places,
         )
 
     def parts(self, root: yaml.MappingNode) -> dict[str, yaml.Node]:
@@ -455,6 +467,8 @@ class _Reader:
                 parts[key.value] = value
             else:
                 self.at(key, f"no key is called {key.value}; the keys are {', '.join(allowed)}", key.value, allowed)
+        if "inout" in parts:
+            return self.inout(name, node, parts["inout"])
         if "dims" not in parts or not isinstance(parts["dims"], yaml.SequenceNode):
             self.at(parts.get("dims", node), f"the {what} {name} needs `dims`, a list of axes")
             return None
@@ -499,6 +513,24 @@ class _Reader:
         elif kind not in INTEGERS:
             self.at(node, f"distinct is of integers, and this is {kind}")
         return value == "true"
+
+    def inout(self, name: str, entry: yaml.Node, node: yaml.Node) -> Tensor | None:
+        """The input that an output is, which is changed in place."""
+        given = self.word(node, "the name of an input")
+        if given is None:
+            return None
+        if len(entry.value) > 1:
+            self.at(entry, "`inout` stands alone: the dims and the dtype are the input's")
+        elif given not in self.inputs:
+            self.at(node, f"no input is called {given}", given, self.inputs)
+        elif given != name:
+            self.at(node, f"an `inout` has the name of its input: write {given}: {{inout: {given}}}")
+        elif self.inputs[given].dtype not in FLOATS:
+            self.at(node, f"{given} has the dtype {self.inputs[given].dtype}; an `inout` is one of {', '.join(FLOATS)}")
+        else:
+            self.changed.add(name)
+            return self.inputs[given]
+        return None
 
     def spec_dtype(self) -> str:
         """The dtype that the file itself names."""
@@ -562,11 +594,11 @@ class _Reader:
         places = {k.value: k for k, _ in self.entries(node)} if isinstance(node, yaml.MappingNode) else {}
         for t in outputs.values():
             place = places[t.name]
-            if t.name in reader.inputs:
+            if t.name in reader.inputs and t.name not in self.changed:
                 self.at(place, f"the output {t.name} is an input; give the copy a name of its own")
                 continue
             if t.name not in reader.assigned:
-                if reader.complete:
+                if reader.complete and t.name not in reader.written:
                     self.at(place, f"the output {t.name} is never assigned", t.name, reader.assigned)
                 continue
             value = reader.assigned[t.name]
@@ -578,7 +610,7 @@ class _Reader:
             if (kind := reader.type_of(value)) != "float":
                 what = "an integer; outputs are floats, such as index(a) / 1"
                 if kind == "bool":
-                    what = "a mask; outputs are floats, such as where(mask, x, y)"
+                    what = MASK
                 self.at(place, f"the output {t.name} is {what}")
                 continue
             dims = reader.builder.known[value].dims

@@ -16,7 +16,7 @@ _MAKE: Mapping[Baseline, str] = {
     "eager": """
 
 def make(inputs):
-    return reference
+    return {called}
 """,
     "compile": """
 
@@ -24,7 +24,7 @@ def make(inputs):
     import torch
 
     torch._dynamo.reset()
-    return torch.compile(reference, mode="max-autotune-no-cudagraphs", dynamic=False)
+    return torch.compile({called}, mode="max-autotune-no-cudagraphs", dynamic=False)
 """,
 }
 
@@ -43,7 +43,9 @@ def baseline(name: Baseline, problem: Problem) -> Candidate:
     if problem.reference_source is None:
         raise ValueError("a baseline needs the problem's reference")
     timeout_s = COMPILE_TIMEOUT_S if name == "compile" else 60.0
-    return Candidate(name, problem.reference_source + _MAKE[name], kind="function", timeout_s=timeout_s)
+    return Candidate(
+        name, problem.reference_source + _MAKE[name].format(called=problem.called), kind="function", timeout_s=timeout_s
+    )
 
 
 def run_bench(

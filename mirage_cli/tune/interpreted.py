@@ -358,14 +358,14 @@ def _judge(program: Program, source: str, seed: int, overflow_like_eager: bool) 
 
     sizes = program.sizes
     names: Mapping[str, Any] = {"torch": torch}
-    exec(torch_source(program), dict_names := dict(names))  # noqa: S102 - our own text, from a checked program
+    exec(torch_source(program.apart()), dict_names := dict(names))  # noqa: S102 - our own text, from a checked program
     try:
         module = load_export(source)
 
         def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
             outputs = [
                 torch.full([sizes[d] for d in t.dims], float("nan"), dtype=getattr(torch, t.dtype))
-                for t in program.outputs
+                for t in program.results
             ]
             module.launch(inputs, outputs, module.make_scratch("cpu"))
             return outputs

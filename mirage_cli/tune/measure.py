@@ -79,9 +79,12 @@ class TensorSpec:
 class Problem:
     """What all candidates are given, and what they should return.
 
+    outputs: the tensors that a call returns.
     reference_source: module text with `reference(*inputs)` in torch, returning the output or a tuple; it is run in
         float64. None where outputs are not judged.
     cut: the fields of the `yardstick.Cut` along which they are judged; None where they are judged whole.
+    lies: those of a `yardstick.Lies` for each output; None where they are the tensors that a call returns.
+    called: the function of `reference_source` that users call.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -89,6 +92,8 @@ class Problem:
     reference_source: str | None = None
     seed: int = 0
     cut: tuple[tuple[int | None, ...], tuple[int, ...], int, int] | None = None
+    lies: tuple[tuple[int, tuple[int, ...], tuple[int, ...], int], ...] | None = None
+    called: str = "reference"
 
     @property
     def elements(self) -> int:

@@ -88,6 +88,7 @@ class Setting:
         self.problem = Problem((), ())
         self.drawn: list[Tensors] = []  # draws of ordinary data, which the input sets hold in turn
         self.cut: yardstick.Cut | None = None
+        self.lies: list[yardstick.Lies] | None = None
         self.pieces = yardstick.pieces_of(None)
         self.expected: list[Case] = []  # of each of them, where there is a reference
         self.cases: dict[int, Case] = {}
@@ -116,6 +117,7 @@ class Setting:
         self.problem = problem
         self.cut = yardstick.Cut(*problem.cut) if problem.cut else None
         self.pieces = yardstick.pieces_of(self.cut)
+        self.lies = None if problem.lies is None else [yardstick.Lies(*x) for x in problem.lies]
         self.expected = []
         self.cases.clear()
         self.known.clear()
@@ -167,7 +169,7 @@ class Setting:
         if candidate.kind == "function":
             given = [module.pack(inputs) if hasattr(module, "pack") else inputs for inputs, _ in sets]
             fn = module.make(given[0])
-            return lambda i: list(yardstick.as_tuple(fn(*given[i])))
+            return lambda i: self.outputs_of(yardstick.as_tuple(fn(*given[i])), sets[i][0])
         scratch = module.make_scratch(self.device)
         for x in scratch:
             if x.is_floating_point():
@@ -176,9 +178,14 @@ class Setting:
         def run(i: int) -> Tensors:
             inputs, outputs = sets[i]
             module.launch(inputs, outputs, scratch)
-            return outputs
+            return self.outputs_of(outputs, inputs)
 
         return run
+
+    def outputs_of(self, results: Sequence[torch.Tensor], inputs: Tensors) -> Tensors:
+        """The outputs in what a call returned and in its inputs, which it may change. A call never reads what it
+        changes, so that one behind another finds what the first has found."""
+        return yardstick.outputs_of(self.lies, results, inputs)
 
     def refuse_traces_of_calls_before(self, run: Run, i: int, outputs: Tensors) -> None:
         """Raises WrongError where a call behind others has left these outputs, and by itself leaves other ones: it read
@@ -193,12 +200,9 @@ class Setting:
             raise WrongError("the outputs depend on the call before")
 
     def refuse_stray_writes(self, inputs: Tensors, pristine: Tensors, guarded: Tensors) -> None:
-        """Raises WrongError where the inputs differ from what they were, or what surrounds an output does."""
-        changed = [
-            spec.name
-            for spec, x, kept in zip(self.problem.inputs, inputs, pristine, strict=True)
-            if not torch.equal(x, kept)
-        ]
+        """Raises WrongError where the inputs differ from what they were, but for outputs in them, or what surrounds an
+        output does."""
+        changed = [self.problem.inputs[i].name for i in yardstick.changed_elsewhere(self.lies, inputs, pristine)]
         if changed:
             raise WrongError(f"writes to its inputs: {', '.join(changed)}")
         for spec, y in zip(self.problem.outputs, guarded, strict=True):
@@ -232,7 +236,7 @@ class Setting:
                 case = self.case(i, standard.contracted, anew)
                 guarded = [poison(guarded_buffer(spec, self.device)) for spec in self.problem.outputs]
                 inside = [inside_of(y, spec) for y, spec in zip(guarded, self.problem.outputs, strict=True)]
-                inputs = [x.clone() for x in case.inputs]
+                inputs = yardstick.to_be_changed(self.lies, case.inputs)
                 at[0] = inputs, inside
                 run = run or self.load(candidate, at)  # with one workspace for all, as in a real caller
                 outputs = run(0)

@@ -179,19 +179,25 @@ def claim(program: Program, graph: MuGraph, levels: Sequence[Iterable[Levels]]) 
     walk.run(program.eqns, env)
     other = _Walk(graph.sizes)
     memory = {t.name: Degree(1, {}) for t in graph.inputs}
+    parted = {p.tensor.name for p in program.parts}
+    stored: dict[str, list[Degree]] = {}
     for k in graph.kernels:
         values = {x.out: _read_by(memory[x.buffer], graph.tensors()[x.buffer].dims, x.access) for x in k.loads}
         other.run(k.body, values)
         for s in k.stores:
-            memory[s.buffer] = _read_by(values[s.value], s.dims, plain(graph.tensors()[s.buffer].dims))
+            if s.buffer in parted:
+                stored.setdefault(s.buffer, []).append(values[s.value])
+            else:
+                memory[s.buffer] = _read_by(values[s.value], s.dims, plain(graph.tensors()[s.buffer].dims))
     kinds = walk.kinds | other.kinds
     exponent = max(walk.exponent, other.exponent)
     bound = 0.0
-    for t, compared in zip(program.outputs, levels, strict=True):
+    for (t, whole, _), compared in zip(program.places(), levels, strict=True):
         if not compared:
             bound = 1.0
-        a, b = env[t.name], memory[t.name]
-        degree = max(a.top + b.below, b.top + a.below, 1)
+        a = env[t.name]
+        candidates = stored[whole.name] if whole.name in parted else [memory[t.name]]
+        degree = max(1, *(max(a.top + b.below, b.top + a.below) for b in candidates))
         for valid in compared:
             if "exponential" in kinds:
                 here = degree / MODULI[valid.index(True)] + exponent / MODULI[-1]

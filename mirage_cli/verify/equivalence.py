@@ -19,11 +19,11 @@ from mirage_cli.ir.access import (
     ENTRIES,
     FARTHEST,
     READ,
+    apart,
     dims_of,
-    is_plain,
+    is_injective,
     is_whole,
     large_enough,
-    plain,
     renames,
 )
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
@@ -194,7 +194,7 @@ class _Series:
             semantics = FloatSemantics(sizes)
             results = run_program(self.program, inputs, semantics)
             try:
-                found = run_mugraph(self.graph, self.schedule, inputs, semantics, self.seed)
+                found = run_mugraph(self.graph, self.schedule, inputs, semantics, self.seed, self.program.parts)
             except ScheduleFailure as failure:
                 return _refusal(str(failure), self.where)
             for t in self.program.outputs:
@@ -221,7 +221,7 @@ class _Series:
     def compare(self, run: Draw, *, doubtful: bool) -> Verdict | set[str]:
         """A refusal; or the outputs of which some element was compared."""
         try:
-            found = run_mugraph(self.graph, self.schedule, run.inputs, run.semantics, self.seed)
+            found = run_mugraph(self.graph, self.schedule, run.inputs, run.semantics, self.seed, self.program.parts)
         except ScheduleFailure as failure:
             return _refusal(str(failure), self.where)
         settled: set[str] = set()
@@ -314,7 +314,6 @@ class _Classes:
 
 def _classes(program: Program, graph: MuGraph) -> _Classes:
     classes = _Classes()
-    tensors = graph.tensors()
     for d in (*program.order, *graph.sizes):
         classes.find(d)
     for e in (*program.eqns, *(e for k in graph.kernels for e in k.body)):
@@ -322,11 +321,8 @@ def _classes(program: Program, graph: MuGraph) -> _Classes:
             if i.axis is not None and renames(d, i, graph.sizes | program.sizes):
                 classes.join(d, i.axis)
     for d, i in graph.accesses():
-        if i.axis is not None and renames(d, i, graph.sizes):
+        if i.axis is not None and (d == i.axis or renames(d, i, graph.sizes)):
             classes.join(d, i.axis)
-    for s in (s for k in graph.kernels for s in k.stores):
-        for a, b in zip(s.dims, tensors[s.buffer].dims, strict=True):
-            classes.join(a, b)
     known = {classes.find(d) for d in (*program.order, *(name for name, _ in graph.merged))}
     for made_up in [d for d in graph.sizes if classes.find(d) not in known]:  # positions alone: only its size ties it
         for d, n in program.dims:
@@ -430,7 +426,7 @@ def structure_problem(program: Program, graph: MuGraph) -> str | None:
     """Why this μGraph cannot be a plan for the program, whatever it computes; None if it can."""
     try:
         _check_interface(program, graph)
-        _check_buffers(graph)
+        _check_buffers(program, graph)
         for k in graph.kernels:
             _check_kernel(k, graph)
     except _ProblemError as problem:
@@ -456,7 +452,7 @@ def _check_interface(program: Program, graph: MuGraph) -> None:
     for t in graph.inputs:
         as_given = t.name, unmerged(t.dims, graph.merged), t.dtype
         _require(as_given in inputs, f"input {t} is not one of the program")
-    want = [(t.name, t.dims, t.dtype) for t in program.outputs]
+    want = [(t.name, t.dims, t.dtype) for t in program.results]
     got = [(t.name, unmerged(t.dims, graph.merged), t.dtype) for t in graph.outputs]
     _require(sorted(want) == sorted(got), "the outputs are not the program's")
     for d, n in program.dims:
@@ -466,14 +462,22 @@ def _check_interface(program: Program, graph: MuGraph) -> None:
     _require(len({k.name for k in graph.kernels}) == len(graph.kernels), "two kernels have one name")
 
 
-def _check_buffers(graph: MuGraph) -> None:
-    """Every output and buffer is written once, before it is read."""
+def _check_buffers(program: Program, graph: MuGraph) -> None:
+    """Every buffer is written once before it is read, and every output as often as it has parts. Tensors with parts are
+    not read where they are written."""
     tensors = graph.tensors()
     given = {t.name for t in graph.inputs}
     writes = Counter(s.buffer for k in graph.kernels for s in k.stores)
-    for t in (*graph.outputs, *graph.buffers):
-        _require(writes[t.name] > 0, f"nothing writes {t.name}")
-        _require(writes[t.name] == 1, f"{t.name} is written {writes[t.name]} times")
+    parts = Counter(p.tensor.name for p in program.parts)
+    for name in (*(t.name for t in (*graph.outputs, *graph.buffers)), *program.changed):
+        times = parts.get(name, 1)
+        _require(writes[name] > 0, f"nothing writes {name}")
+        _require(writes[name] >= times, f"only {writes[name]} of the {times} parts of {name} are written")
+        _require(writes[name] == times, f"{name} is written {writes[name]} times")
+    for x in (x for k in graph.kernels for x in k.loads if x.buffer in parts):
+        _require(x.buffer in program.changed, f"{x.buffer} is written in parts, and read")
+        stores = (s for k in graph.kernels for s in k.stores if s.buffer == x.buffer)
+        _require(all(apart(x.access, s.access, graph.sizes) for s in stores), f"{x.buffer} is read where it is written")
     for k in graph.kernels:
         for b in k.read:
             _require(b in tensors, f"{k.name} loads {b}, which does not exist")
@@ -481,7 +485,8 @@ def _check_buffers(graph: MuGraph) -> None:
         _check_lookups(k, graph)
         for s in k.stores:
             _require(s.buffer in tensors, f"{k.name} stores {s.buffer}, which does not exist")
-            _require(s.buffer not in {t.name for t in graph.inputs}, f"{k.name} overwrites the input {s.buffer}")
+            overwritten = s.buffer in {t.name for t in graph.inputs} - program.changed
+            _require(not overwritten, f"{k.name} overwrites the input {s.buffer}")
         given |= {s.buffer for s in k.stores}
 
 
@@ -538,6 +543,7 @@ def _check_lookups(k: Kernel, graph: MuGraph) -> None:
     inputs, sizes = {t.name: t for t in graph.inputs}, graph.sizes
     merging = {d for name, parts in graph.merged for d in (name, *parts)}
     for a in k.lookups:
+        _require(a.table not in graph.changed, f"{k.name} looks up {a.table}, which is changed")
         t = inputs.get(a.table)
         known_table = t is not None and tensor_type(t) == "int" and t.below == a.below
         _require(known_table, f"{k.name} looks up {a}, which is no table of such integers")
@@ -550,26 +556,27 @@ def _check_lookups(k: Kernel, graph: MuGraph) -> None:
 
 
 def _check_axes(k: Kernel, x: Load | Store, graph: MuGraph, chunk: str | None) -> None:
-    axes = graph.tensors()[x.buffer].dims
-    access = x.access if isinstance(x, Load) else plain(x.dims)
+    axes, access, does = graph.tensors()[x.buffer].dims, x.access, "reads" if isinstance(x, Load) else "stores"
     merging = {d for name, parts in graph.merged for d in (name, *parts)}
     _require(len(axes) == len(access), f"{k.name} gives {x.buffer} {len(access)} axes, not {len(axes)}")
-    _require(isinstance(x, Load) or is_plain(access), f"{k.name} stores along an axis of {x.buffer} twice")
     for a, i in zip(axes, access, strict=True):
         b = i.axis
-        if b is None or (isinstance(x, Load) and {a, b} <= {*graph.sizes} and graph.sizes[a] != graph.sizes[b]):
-            _require({*i.dims, a} <= {*graph.sizes} and not {*i.dims, a} & merging, f"{k.name} reads {a} by {i}")
+        if b is None or ({a, b} <= {*graph.sizes} and graph.sizes[a] != graph.sizes[b]):
+            _require({*i.dims, a} <= {*graph.sizes} and not {*i.dims, a} & merging, f"{k.name} {does} {a} by {i}")
             low, high = i.bounds(graph.sizes)
-            near = max(-low, high) <= FARTHEST
-            _require(near, f"{k.name} reads {x.buffer} along {a} from {low} to {high}")
+            near = max(-low, high) <= FARTHEST if isinstance(x, Load) else low >= 0 and high < graph.sizes[a]
+            _require(near, f"{k.name} {does} {x.buffer} along {a} from {low} to {high}")
             continue
         sizes = graph.sizes.get(a), graph.sizes.get(b)
         fits = sizes[0] == sizes[1] if None not in sizes else sizes == (None, None) and a == b
         fits = fits and (a == b or not {a, b} <= merging)
         _require(fits, f"{k.name} takes the axis {a} of {x.buffer} for {b}")
         _require(b in graph.sizes or b == chunk or isinstance(x, Load), f"{k.name} stores along {b}")
+    if isinstance(x, Store):
+        known = {d: n for d, n in graph.sizes.items() if d in x.dims} | dict.fromkeys({*x.dims} - {*graph.sizes}, 1)
+        _require(is_injective(access, known), f"{k.name} stores elements of {x.buffer} twice")
     whole = is_whole(access, axes, graph.sizes)
-    _require(whole or k.kind == "generated", f"{k.name} reads {x.buffer} by indices, which no library does")
+    _require(whole or k.kind == "generated", f"{k.name} {does} {x.buffer} by indices, which no library does")
 
 
 def _type(value: Tensor | Eqn) -> Type:

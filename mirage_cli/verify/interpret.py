@@ -8,18 +8,21 @@ stores into memory that starts undefined. `FieldSemantics` makes it the verifier
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import product
 from typing import Any
 
-from mirage_cli.ir.access import Tables
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_cli.ir.access import Tables, apart, dims_of
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS, Type
 from mirage_cli.ir.placement import Loop, Placement, place
-from mirage_cli.ir.program import Eqn, Program, Tensor, unmerged
+from mirage_cli.ir.program import Eqn, Part, Program, Tensor, unmerged
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
-from mirage_cli.verify.semantics import Memory, ScheduleFailure, Semantics, Slices, Window, positions
+from mirage_cli.verify.semantics import At, Memory, ScheduleFailure, Semantics, Window, positions
 
 # -- programs
 
@@ -52,14 +55,20 @@ def chunks(size: int, split: int, tile: int) -> list[tuple[int, int]]:
 
 
 def run_mugraph(
-    graph: MuGraph, schedule: Schedule, inputs: Mapping[str, Any], semantics: Semantics, seed: int = 0
+    graph: MuGraph,
+    schedule: Schedule,
+    inputs: Mapping[str, Any],
+    semantics: Semantics,
+    seed: int = 0,
+    parts: Sequence[Part] = (),
 ) -> dict[str, Any]:
     """Every buffer and output of the μGraph, by name, executed as scheduled; instances in an order drawn from `seed`.
 
     Inputs and outputs have the program's own axes; those of the μGraph see several as one (`MuGraph.merged`).
+    parts: the program's. Their values are among the results, as they lie in their tensors then.
 
-    Raises ScheduleFailure for a race, conflicting stores or elements that nothing wrote, InexpressibleError as `place`
-    does.
+    Raises ScheduleFailure for a race, conflicting stores, or stores that do not write just what they should: all of a
+    tensor, or its parts. InexpressibleError as `place` does.
     """
     tensors = graph.tensors()
 
@@ -81,22 +90,55 @@ def run_mugraph(
         for s in kernel.stores:
             sizes = graph.sizes | _chunk_sizes(graph, kernel, shapes) | chunk
             shapes[s.buffer] = tuple(sizes[d] for d in tensors[s.buffer].dims)
-            memories[s.buffer] = semantics.memory(s.buffer, tensors[s.buffer].dims, shapes[s.buffer])
-        if race := {*kernel.read} & {s.buffer for s in kernel.stores}:
+            if s.buffer not in memories:
+                memories[s.buffer] = semantics.memory(s.buffer, tensors[s.buffer].dims, shapes[s.buffer])
+        semantics.sizes = graph.sizes | _chunk_sizes(graph, kernel, shapes)
+        race = [s.buffer for s in kernel.stores for x in kernel.loads if _meet(x, s, semantics.sizes | chunk)]
+        race += [s.buffer for s in kernel.stores if s.buffer in {a.table for a in kernel.lookups}]
+        if race:
             raise ScheduleFailure("race", f"{kernel.name} reads and writes {min(race)}")
         if stale := [b for b in kernel.read if b not in memories]:
             raise ScheduleFailure("race", f"{kernel.name} reads {stale[0]} before anything writes it")
-        semantics.sizes = graph.sizes | _chunk_sizes(graph, kernel, shapes)
         _run_kernel(kernel, ks, memories, semantics, random.Random(seed))
-        for s in kernel.stores:
-            if (hole := memories[s.buffer].hole()) is not None:
-                raise ScheduleFailure("hole", f"nothing writes {s.buffer}[{', '.join(map(str, hole))}]")
+        own = {s.buffer for s in kernel.stores} - {p.tensor.name for p in parts}
+        for name in own:
+            _check_written(memories[name], np.ones(shapes[name], dtype=bool))
     written = [t.name for t in (*graph.buffers, *graph.outputs) if t.name in memories]
     results = {name: memories[name].whole() for name in written}
     for t in graph.outputs:
         if t.name in results:
             results[t.name] = seen(results[t.name], unmerged(t.dims, graph.merged), t)
-    return results
+    return results | _parts(parts, memories, graph.sizes)
+
+
+def _meet(x: Load, s: Store, sizes: Mapping[str, int]) -> bool:
+    """Whether a load may read what a store writes."""
+    return x.buffer == s.buffer and not apart(x.access, s.access, sizes)
+
+
+def _parts(parts: Sequence[Part], memories: Mapping[str, Memory], sizes: Mapping[str, int]) -> dict[str, Any]:
+    """The values of parts, by name. Raises ScheduleFailure where anything else of their tensors was written."""
+    found: dict[str, Any] = {}
+    want: dict[str, NDArray[np.bool_]] = {}
+    for p in parts:
+        memory = memories[p.tensor.name]
+        dims = dims_of(p.access)
+        at = positions(p.access, {d: (0, sizes[d]) for d in dims}, memory.written.shape, {})
+        want.setdefault(p.tensor.name, np.zeros_like(memory.written))[at] = True
+        found[p.value] = memory.read(at, dims)
+    for name, parts_of in want.items():
+        _check_written(memories[name], parts_of)
+    return found
+
+
+def _check_written(memory: Memory, want: NDArray[np.bool_]) -> None:
+    """Whether these elements were written, and no others. Raises ScheduleFailure."""
+    if (wrong := memory.written != want).any():
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        element = f"{memory.name}[{', '.join(map(str, at))}]"
+        if want[at]:
+            raise ScheduleFailure("hole", f"nothing writes {element}")
+        raise ScheduleFailure("stray store", f"{element} is no part that the program writes")
 
 
 def _chunk_sizes(graph: MuGraph, kernel: Kernel, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
@@ -188,9 +230,6 @@ class _Instance:
     def range(self, dim: str, window: Window) -> tuple[int, int]:
         return window[dim] if dim in window else (0, self.semantics.sizes[dim])
 
-    def slices(self, dims: tuple[str, ...], window: Window) -> Slices:
-        return tuple(slice(*self.range(d, window)) for d in dims)
-
     def store(self, s: Store, env: Mapping[str, Any], window: Window) -> None:
         """Write a tile. Instances that differ only in what the tile does not depend on leave it to the first."""
         split = self.kernel.split
@@ -198,7 +237,12 @@ class _Instance:
             kept = d in s.dims or (d == split and split_axis(d) in s.dims)
             if i > 0 and not kept:
                 return
-        self.memories[s.buffer].write(self.slices(s.dims, window), s.dims, env[s.value])
+        self.memories[s.buffer].write(self.places(s, window), s.dims, env[s.value])
+
+    def places(self, s: Store, window: Window) -> At:
+        """Where the tile of a store lies."""
+        ranges = {d: self.range(d, window) for d in s.dims}
+        return positions(s.access, ranges, self.memories[s.buffer].written.shape, {})
 
     def loop(self, loop: Loop, env: dict[str, Any]) -> None:
         degrees = {name: dict(d) for name, d in loop.accumulators}

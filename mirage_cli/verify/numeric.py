@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from mirage_cli.ir.access import Access, Index, Lookup, parse_index, read_by
+from mirage_cli.ir.access import Access, Index, Lookup, parse_index, read_by, strides
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program, spread
@@ -63,9 +63,11 @@ def judge(
     overflow_like_eager: bool = False,
     reference: Callable[[list[torch.Tensor]], Sequence[torch.Tensor]] | None = None,
 ) -> NumericVerdict:
-    """Judges `run` at the program's sizes. Exceptions of `run` pass through; ValueError for outputs of other shapes.
+    """Judges `run` at the program's sizes. Exceptions of `run` pass through; ValueError for outputs of other shapes,
+    and for inputs that it changes though the program does not.
 
-    eager: `eager(*inputs)` in PyTorch, a tensor or a tuple. distributions: names of those to try, all by default.
+    run: returns the program's results. eager: `eager(*inputs)` in PyTorch, a tensor or a tuple: its outputs, each as a
+    tensor of its own. distributions: names of those to try, all by default.
     overflow_like_eager: let an inf or NaN pass where eager has one too: for plans that keep intermediates in float16.
     reference: float64 outputs from the inputs, where the program's own evaluation (`reference64`) is not wanted.
     """
@@ -79,6 +81,7 @@ def judge(
     terms = longest_sum(program)
     fields = independent_axis(program) if reference is None else None
     cut = y.Cut(*fields) if fields else None
+    lies = [y.Lies(*x) for x in places] if (places := where_outputs_lie(program)) else None
 
     def definition(*inputs: torch.Tensor) -> Sequence[torch.Tensor]:
         return reference64(program, inputs)
@@ -91,7 +94,10 @@ def judge(
             continue
         inputs = draw_inputs(program, kind.name, where, seed + i)
         with y.fresh_memory_is_nan():
-            outputs = run([x.clone() for x in inputs])
+            given = y.to_be_changed(lies, inputs)
+            outputs = y.outputs_of(lies, run(given), given)
+        if changed := [program.inputs[i].name for i in y.changed_elsewhere(lies, given, inputs)]:
+            raise ValueError(f"writes to its inputs: {', '.join(changed)}")
         found.append(program_in_torch.judge(kind.name, inputs, outputs, allowed, overflow_like_eager, terms, cut))
     worst = max(found, key=lambda j: j.score)
     ok = all(j.problem is None for j in found)
@@ -116,6 +122,24 @@ def longest_sum(program: Program) -> int:
     sizes = program.sizes
     terms = [math.prod(sizes[d] for d in e.axes) for e in lower(program).eqns if e.op in ("dot", "sum")]
     return max(terms, default=1)
+
+
+LiesFields = tuple[int, tuple[int, ...], tuple[int, ...], int]
+"""The fields of a `yardstick.Lies`, which needs torch."""
+
+
+def where_outputs_lie(program: Program) -> tuple[LiesFields, ...] | None:
+    """Where a call leaves each output; None where every output is a tensor that it returns."""
+    if not program.parts:
+        return None
+    sizes, results = program.sizes, {t.name: i for i, t in enumerate(program.results)}
+    numbers = {t.name: -1 - i for i, t in enumerate(program.inputs)} | results
+    found: list[LiesFields] = []
+    for t, whole, access in program.places():
+        steps, start = strides(access, [sizes[d] for d in whole.dims])
+        shape = tuple(sizes[d] for d in t.dims)
+        found.append((numbers[whole.name], shape, tuple(steps.get(d, 0) for d in t.dims), start))
+    return tuple(found)
 
 
 CutFields = tuple[tuple[int | None, ...], tuple[int, ...], int, int]

@@ -15,11 +15,11 @@ from functools import reduce
 from math import isinf
 
 from mirage_cli.algebra.canonical import Algebra, Form
-from mirage_cli.ir.access import Access, Index, parse_index, plain
+from mirage_cli.ir.access import Access, Index, parse_index, plain, renames
 from mirage_cli.ir.merge import merged_by
-from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
+from mirage_cli.ir.mugraph import Kernel, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import Eqn, Program, Tensor
+from mirage_cli.ir.program import Eqn, Part, Program, Tensor
 
 
 def proved(program: Program, graph: MuGraph, same_axes: Callable[[str], str]) -> bool:
@@ -45,9 +45,13 @@ def proved(program: Program, graph: MuGraph, same_axes: Callable[[str], str]) ->
     placed = (parse_index(e.axes[0]) for k in graph.kernels for e in k.body if e.op == "index")
     if any(i.axis is None and pairs.keys() & {*i.dims} for i in placed):
         return False
+    tensors, parted = graph.tensors(), {p.tensor.name for p in program.parts}
+    stores = (s for k in graph.kernels for s in k.stores if s.buffer not in parted)
+    if any(not _is_whole(s, tensors[s.buffer].dims, graph.sizes) for s in stores):
+        return False
     forms = _Forms(pairs, dict(graph.merged))
     want = forms.of_program(program)
-    got = forms.of_graph(graph)
+    got = forms.of_graph(graph, program.parts)
     chunk_sizes = {("size", a) for a in (*pairs, *pairs.values())} & set(forms.algebra.atoms)  # chunks differ in size
     return not chunk_sizes and all(want[t.name] is got[t.name] for t in program.outputs)
 
@@ -55,6 +59,11 @@ def proved(program: Program, graph: MuGraph, same_axes: Callable[[str], str]) ->
 def _infinite(e: Eqn) -> bool:
     """Whether an infinity is added or multiplied, which forms take for a number."""
     return not OPS[e.op].takes_infinity and any(isinstance(a, float) and isinf(a) for a in e.args)
+
+
+def _is_whole(s: Store, dims: Iterable[str], sizes: Mapping[str, int]) -> bool:
+    """Whether a store writes all of a tensor with these axes."""
+    return all(d == i.axis or renames(d, i, sizes) for d, i in zip(dims, s.access, strict=True))
 
 
 def _mixes(k: Kernel, pairs: Mapping[str, str], same_axes: Callable[[str], str]) -> bool:
@@ -96,8 +105,11 @@ class _Forms:
         self.equations(program.eqns, forms, None)
         return forms
 
-    def of_graph(self, graph: MuGraph) -> dict[str, Form]:
-        """The form of everything in memory, each with the axes that the program or the graph gives it."""
+    def of_graph(self, graph: MuGraph, parts: Iterable[Part]) -> dict[str, Form | None]:
+        """The form of everything in memory, each with the axes that the program or the graph gives it; and of parts, by
+        their values. None where no store is one of the part's very access."""
+        stored: dict[tuple[str, Access], Form] = {}
+        whole = {p.tensor.name for p in parts}
         self.algebra.axes |= set(self.both(graph.sizes))
         tensors = graph.tensors()
         memory = self.inputs(graph.inputs)
@@ -105,8 +117,11 @@ class _Forms:
             values = {x.out: self.read_by(x.access, memory[x.buffer], tensors[x.buffer].dims) for x in k.loads}
             self.equations(k.body, values, k.split)
             for s in k.stores:
-                memory[s.buffer] = self.read_by(plain(tensors[s.buffer].dims), values[s.value], s.dims)
-        return memory
+                if s.buffer in whole:
+                    stored[s.buffer, s.access] = values[s.value]
+                else:
+                    memory[s.buffer] = self.read_by(plain(tensors[s.buffer].dims), values[s.value], s.dims)
+        return memory | {p.value: stored.get((p.tensor.name, p.access)) for p in parts}
 
     def read_by(self, access: Access, x: Form, dims: Iterable[str]) -> Form:
         """x, which has these axes, with an index in the place of each."""

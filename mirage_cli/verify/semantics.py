@@ -27,13 +27,13 @@ from mirage_cli.verify.residues import ALL, FINITE, LEVELS, UNDEFINED, Value, al
 
 Array = NDArray[Any]
 Window = dict[str, tuple[int, int]]
-Slices = tuple[slice, ...]
 At = tuple[slice | Array, ...]
 """For each axis of an array a range, or positions; with positions, for all of them."""
 
 
 class ScheduleFailure(Exception):
-    """A μGraph that cannot run as scheduled. `reason`: "race", "overlapping store", "hole" or "shape"."""
+    """A μGraph that cannot run as scheduled. `reason`: "race", "overlapping store", "store outside",
+    "hole", "stray store" or "shape"."""
 
     def __init__(self, reason: str, where: str) -> None:
         super().__init__(f"{reason}: {where}")
@@ -41,18 +41,15 @@ class ScheduleFailure(Exception):
 
 
 class Memory(Protocol):
-    """One tensor in device memory, undefined at first. written: which elements are not."""
+    """One tensor in device memory, undefined at first unless it is an input. written: what stores have written."""
 
+    name: str
     written: Array
 
     def read(self, at: At, dims: tuple[str, ...]) -> Any: ...
 
-    def write(self, at: Slices, dims: tuple[str, ...], value: Any) -> None:
-        """Store `value`, whose axes are among `dims`, the names of the slices. Raises ScheduleFailure on a conflict."""
-        ...
-
-    def hole(self) -> tuple[int, ...] | None:
-        """The first element that nothing wrote."""
+    def write(self, at: At, dims: tuple[str, ...], value: Any) -> None:
+        """Store `value`, whose axes are among `dims`, those of the places. Raises ScheduleFailure on a conflict."""
         ...
 
     def whole(self) -> Any: ...
@@ -179,6 +176,7 @@ class FieldSemantics:
     def input(self, name: str, value: Value, dims: tuple[str, ...]) -> FieldMemory:
         memory = FieldMemory(name, dims, value.shape)
         memory.write(tuple(slice(0, n) for n in value.shape), dims, value)
+        memory.written[...] = False
         return memory
 
     def seen_as(self, value: Value, dims: tuple[str, ...], shape: tuple[int, ...]) -> Value:
@@ -214,7 +212,8 @@ class FieldMemory:
     def read(self, at: At, dims: tuple[str, ...]) -> Value:
         return _part(self.whole(), at, dims)
 
-    def write(self, at: Slices, dims: tuple[str, ...], value: Value) -> None:
+    def write(self, at: At, dims: tuple[str, ...], value: Value) -> None:
+        _check_places(self.name, at, self.written.shape)
         value = replace(value, sign=0) if value.kind == "int" else as_field(value)
         if self.value is None:
             self.value = self._poison(value)
@@ -251,9 +250,6 @@ class FieldMemory:
             np.zeros((LEVELS, *shape), dtype=bool),
         )
 
-    def hole(self) -> tuple[int, ...] | None:
-        return _first_false(self.written)
-
 
 def _thawed(x: Value, written: Array) -> Value:
     """A field value that may be written to: flags and taint are arrays of their own."""
@@ -272,16 +268,33 @@ def _spread(x: Value, dims: tuple[str, ...], shape: tuple[int, ...]) -> Value:
     return replace(x, dims=dims, data=data, flags=flags, taint=taint)
 
 
-def _check_overlap(name: str, at: Slices, conflict: Array) -> None:
+def _check_overlap(name: str, at: At, conflict: Array) -> None:
     if conflict.any():
-        first = np.argwhere(conflict)[0]
-        element = ", ".join(str(s.start + int(i)) for s, i in zip(at, first, strict=True))
-        raise ScheduleFailure("overlapping store", f"{name}[{element}] gets two different values")
+        first = tuple(int(i) for i in np.argwhere(conflict)[0])
+        raise ScheduleFailure("overlapping store", f"{_element(name, at, first)} gets two different values")
 
 
-def _first_false(written: Array) -> tuple[int, ...] | None:
-    missing = np.argwhere(~written)
-    return tuple(int(i) for i in missing[0]) if len(missing) else None
+def _check_places(name: str, at: At, shape: tuple[int, ...]) -> None:
+    """Whether every place is in the tensor, and none is there twice."""
+    if not at or isinstance(at[0], slice):
+        return
+    for x, n in zip(at, shape, strict=True):
+        assert not isinstance(x, slice), "places are all ranges or none"
+        if (outside := (x < 0) | (x >= n)).any():
+            first = tuple(int(i) for i in np.argwhere(outside)[0])
+            raise ScheduleFailure("store outside", f"{_element(name, at, first)} is outside of {name}")
+    flat = np.ravel_multi_index([x for x in at if not isinstance(x, slice)], shape)
+    if len(np.unique(flat)) < flat.size:
+        raise ScheduleFailure("overlapping store", f"one store writes an element of {name} twice")
+
+
+def _element(name: str, at: At, place: tuple[int, ...]) -> str:
+    """The element of a tensor that is number `place` among these places."""
+    if at and not isinstance(at[0], slice):
+        found = [int(x[place]) for x in at if not isinstance(x, slice)]
+    else:
+        found = [s.start + i for s, i in zip(at, place, strict=True) if isinstance(s, slice)]
+    return f"{name}[{', '.join(map(str, found))}]"
 
 
 # -- float64
@@ -341,6 +354,7 @@ class FloatSemantics:
         data = value.data if isinstance(value, Named) else value
         memory = FloatMemory(name, dims, data.shape)
         memory.write(tuple(slice(0, n) for n in data.shape), dims, Named(dims, data))
+        memory.written[...] = False
         return memory
 
     def seen_as(self, value: Named | Array, dims: tuple[str, ...], shape: tuple[int, ...]) -> Named:
@@ -366,7 +380,8 @@ class FloatMemory:
     def read(self, at: At, dims: tuple[str, ...]) -> Named:
         return Named(dims, taken(self.data, at))
 
-    def write(self, at: Slices, dims: tuple[str, ...], value: Named) -> None:
+    def write(self, at: At, dims: tuple[str, ...], value: Named) -> None:
+        _check_places(self.name, at, self.written.shape)
         shape = self.written[at].shape
         new = np.broadcast_to(aligned(value.data, value.dims, dims), shape)
         if not self.written.any() and new.dtype.kind == "i":
@@ -375,6 +390,3 @@ class FloatMemory:
         _check_overlap(self.name, at, conflict)
         self.data[at] = new
         self.written[at] = True
-
-    def hole(self) -> tuple[int, ...] | None:
-        return _first_false(self.written)

@@ -341,6 +341,57 @@ def pieces_of(cut: Cut | None) -> list[Piece]:
     return [Piece(cut, at, min(step, cut.length - at)) for at in range(0, cut.length, step)]
 
 
+# -- where outputs lie
+
+
+@dataclass(frozen=True)
+class Lies:
+    """Where an output lies: in returned tensor number `tensor`, or in input number -1 - `tensor`, which is changed in
+    place. shape, strides, start: of the output in that tensor, in elements."""
+
+    tensor: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    start: int
+
+    def of(self, results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+        x = results[self.tensor] if self.tensor >= 0 else inputs[-1 - self.tensor]
+        return x.as_strided(self.shape, self.strides, x.storage_offset() + self.start)
+
+
+def outputs_of(
+    lies: Sequence[Lies] | None, results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """The outputs in what a call returned and in its inputs. lies: where; None where they are what is returned."""
+    return list(results) if lies is None else [x.of(results, inputs) for x in lies]
+
+
+def to_be_changed(lies: Sequence[Lies] | None, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Copies of inputs of which some are changed in place, with NaN where outputs will lie: nothing reads that."""
+    given = [x.clone() for x in inputs]
+    for v in lies or ():
+        if v.tensor < 0:
+            v.of((), given).fill_(math.nan)
+    return given
+
+
+def changed_elsewhere(
+    lies: Sequence[Lies] | None, inputs: Sequence[torch.Tensor], before: Sequence[torch.Tensor]
+) -> list[int]:
+    """The inputs, by number, that differ from what they were in other elements than outputs."""
+    found: list[int] = []
+    for i, (x, y) in enumerate(zip(inputs, before, strict=True)):
+        own = [v for v in lies or () if v.tensor == -1 - i]
+        pair = [t.clone() if own else t for t in (x, y)]
+        for v in own:
+            for t in pair:
+                v.of((), [t] * len(inputs)).zero_()
+        mine, kept = pair
+        if not bool(((mine == kept) | (mine.isnan() & kept.isnan())).all()):
+            found.append(i)
+    return found
+
+
 # -- judgement
 
 Exact = Callable[[Piece], Sequence[torch.Tensor]]
@@ -403,8 +454,8 @@ class Judgement:
 
 
 def as_tuple(result: Any) -> tuple[torch.Tensor, ...]:
-    """What a function returned: one tensor, or several."""
-    return (result,) if isinstance(result, torch.Tensor) else tuple(result)
+    """What a function returned: one tensor, several, or nothing."""
+    return (result,) if isinstance(result, torch.Tensor) else tuple(result or ())
 
 
 def judge_outputs(

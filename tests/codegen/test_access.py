@@ -69,6 +69,7 @@ def test_known_graphs_through_descriptors(name: str, seed: int) -> None:
     sizes = {d: n if n == 1 else -(-n // 8) * 8 for d, n in sizes.items()}
     if name == "gram":
         sizes["j"] = sizes["i"]
+    sizes = case.fitting(sizes)
     graph = case.graph.resized(sizes)
     positive = (lambda _, x: x.abs() + 0.1) if name == "roots" else None
     plan = choosing(random_schedule(graph, rng), descriptors=True)

@@ -36,6 +36,7 @@ from mirage_cli.ir.program import Builder, Program
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.verify.numeric import judge
+from mirage_cli.verify.yardstick import as_tuple
 from tests.mugraphs import CASES, Case, Write, case
 
 # A library kernel in front of a generated one, batch axes, an integer input, and a name that Python needs.
@@ -90,7 +91,7 @@ def schedule_of(graph: MuGraph, tile: int = 16, split: int = 3) -> Schedule:
 
 
 def reduced(c: Case) -> tuple[Program, MuGraph]:
-    sizes = {n: ODD.get(n, s) for n, s in c.program.dims}
+    sizes = c.fitting({n: ODD.get(n, s) for n, s in c.program.dims})
     return c.program.resized(sizes), c.graph.resized(sizes)
 
 
@@ -101,7 +102,7 @@ def export(c: Case, **info: Any) -> tuple[Program, str]:
 
 def eager_of(program: Program) -> Callable[..., Any]:
     scope: dict[str, Any] = {"torch": torch}
-    exec(torch_source(program), scope)
+    exec(torch_source(program.apart()), scope)
     return scope["reference"]
 
 
@@ -121,7 +122,7 @@ def function(program: Program, source: str) -> Callable[..., Any]:
 
 
 def as_list(result: Any) -> list[torch.Tensor]:
-    return [result] if isinstance(result, torch.Tensor) else list(result)
+    return list(as_tuple(result))
 
 
 @pytest.mark.parametrize("name", ALL)

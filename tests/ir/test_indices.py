@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 
 from mirage_cli.ir.access import (
+    Access,
     Index,
     Lookup,
     access_text,
+    apart,
     atom_index,
     combined,
     dims_of,
     elements_read,
     index,
+    is_injective,
     is_plain,
     is_whole,
     large_enough,
@@ -262,3 +265,79 @@ def test_no_size_is_made_larger_than_it_is() -> None:
     read = [("x", parse_index("y - 32")), ("z", parse_index("x + 3"))]
     full = {"x": 4, "y": 33, "z": 5}
     assert large_enough(dict.fromkeys(full, 1), read, full, str) == {"x": 1, "y": 33, "z": 5}
+
+
+# -- what is written
+
+
+def elements(access: Access) -> list[tuple[int, ...]]:
+    """Where an access lies, once for each of its elements."""
+    dims = dims_of(access)
+    ranges = {d: (0, SIZES[d]) for d in dims}
+    places = [i.positions(dims, ranges) for i in access]
+    return [tuple(map(int, at)) for at in zip(*(p.ravel() for p in np.broadcast_arrays(*places)), strict=True)]
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_accesses_that_are_told_apart_are_and_single_indices_always_are(seed: int) -> None:
+    rng = random.Random(seed)
+    x, y = (tuple(some_index(rng) for _ in range(rng.randint(1, 2))) for _ in range(2))
+    y = (*y, *x)[: len(x)]
+    meet = {*elements(x)} & {*elements(y)}
+    assert not (apart(x, y, SIZES) and meet)
+    if len(x) == 1:
+        assert apart(x, y, SIZES) == (not meet)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_an_access_that_is_injective_has_every_element_once(seed: int) -> None:
+    rng = random.Random(seed)
+    x = tuple(some_index(rng) for _ in range(rng.randint(1, 3)))
+    found = elements(x)
+    if is_injective(x, SIZES):
+        assert len({*found}) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "other", "told"),
+    [
+        ("a*8 + b", "a*8 + b + 4", True),
+        ("a*8 + b", "a*8 + b + 3", False),
+        ("a*2", "b*2 + 1", True),
+        ("a", "b + 3", True),
+        ("a", "b + 2", False),
+        ("a*7 + b", "c*7 + d + 4", False),
+        ("a*9 + b", "c*9 + d + 4", True),
+        ("-a + 2", "b + 3", True),
+        ("a, b", "a, b + 4", True),
+        ("a, a", "a, a + 1", False),
+    ],
+)
+def test_blocks_in_turn_are_told_apart(text: str, other: str, told: bool) -> None:
+    assert apart(parse_access(text), parse_access(other), SIZES) == told
+
+
+@pytest.mark.parametrize(
+    ("text", "once"),
+    [
+        ("a*4 + b", True),
+        ("a*3 + b", False),
+        ("a + b*3", True),
+        ("-a - b*3 + 40", True),
+        ("a, a + b", True),
+        ("a + b, a*2", True),
+        ("a + b, c", False),
+        ("a*20 + b*5 + d", True),
+        ("a*19 + b*5 + d", False),
+        ("", True),
+        ("7", True),
+    ],
+)
+def test_elements_that_are_written_once_are_told_from_others(text: str, once: bool) -> None:
+    assert is_injective(parse_access(text), SIZES) == once
+
+
+def test_whether_long_indices_meet_is_told_without_a_look_at_every_position() -> None:
+    sizes = {"h": 1 << 20, "d": 1 << 9, "e": 1 << 9}
+    x, y = parse_access("h*1024 + d"), parse_access("h*1024 + e + 512")
+    assert apart(x, y, sizes) and not apart(x, parse_access("h*1024 + e + 511"), sizes)

@@ -258,7 +258,7 @@ def test_ids_differ() -> None:
     assert len({mugraph_id(c.graph) for c in CASES.values()}) == len(CASES)
 
 
-@pytest.mark.parametrize("name", ["attention", "split_attention", "layer_norm", "rmsnorm_linear"])
+@pytest.mark.parametrize("name", ["attention", "split_attention", "layer_norm", "rmsnorm_linear", "parts", "append"])
 def test_print(name: str) -> None:
     """What people read: maps, loops, accumulators with their rescaling, epilogues."""
     assert print_mugraph(CASES[name].graph) == (GOLDEN / f"{name}.mugraph").read_text(encoding="utf-8")

@@ -31,6 +31,7 @@ from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import Interpreter, Judged, reduced_schedule, reduced_sizes
 from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.numeric import NumericVerdict, draw_inputs, judge
+from mirage_cli.verify.yardstick import as_tuple
 
 SPECS = Path(__file__).parents[2] / "search_specs"
 INSTANCES = {
@@ -56,11 +57,10 @@ def exported_verdict(program: Program, plan: Plan, variant: int, **options: obje
     module = load_export(export_source(small, graph, reduced_schedule(graph, plan.schedule)))
     function = getattr(module, program.name)
     names: dict[str, object] = {"torch": torch}
-    exec(torch_source(small), names)
+    exec(torch_source(small.apart()), names)
 
     def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        result = function(*inputs)
-        return [result] if isinstance(result, torch.Tensor) else list(result)
+        return list(as_tuple(function(*inputs)))
 
     settings = {"eager": names["reference"], "device": "cpu", "seed": variant} | options
     return judge(small, run, **settings)  # type: ignore[arg-type]

@@ -114,6 +114,28 @@ def rmsnorm_linear() -> Graph:
     return g
 
 
+def rope_append() -> Graph:
+    sizes = {"t": 16, "h": 32, "g": 8, "d": 64, "e": 128, "n": 6144, "s": 8192}
+    g = Graph("rope_append", sizes)
+    QKV, C, S = g.input("QKV", "t", "n"), g.input("C", "t", "d"), g.input("S", "t", "d")
+    KC, VC = g.input("KC", "s", "g", "e"), g.input("VC", "s", "g", "e")
+    Q = g.parts("Q", "t", "h", "e")
+    t, h, k, d = (g.axis(name) for name in "thgd")
+
+    def packed(name: str, head: Value, start: int) -> Value:
+        return g.let(name, QKV[t, head * 128 + d + start])
+
+    Q1, Q2 = packed("Q1", h, 0), packed("Q2", h, 64)
+    K1, K2 = packed("K1", k, 4096), packed("K2", k, 4160)
+    Q[t, h, d] = Q1 * C - Q2 * S
+    Q[t, h, d + 64] = Q2 * C + Q1 * S
+    KC[t + 256, k, d] = K1 * C - K2 * S
+    KC[t + 256, k, d + 64] = K2 * C + K1 * S
+    VC[t + 256, k, d] = QKV[t, k * 128 + d + 5120]
+    VC[t + 256, k, d + 64] = QKV[t, k * 128 + d + 5184]
+    return g
+
+
 def embedding_norm() -> Graph:
     g = Graph("embedding_norm", {"m": 16, "v": 128256, "k": 4096}, "bfloat16")
     T = g.input("T", "m", dtype="int64", below="v")
@@ -161,7 +183,7 @@ def int8_linear() -> Graph:
 
 BUILT = (
     gated_mlp, gqa, gqa_decode, gqa_prefill, lora, ntrans, qknorm_gqa, rmsnorm_linear, embedding_norm, cross_entropy,
-    paged_decode, moe_gate_up, int8_linear,
+    paged_decode, moe_gate_up, int8_linear, rope_append,
 )  # fmt: skip
 
 

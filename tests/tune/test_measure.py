@@ -126,6 +126,43 @@ def test_input_sets_that_follow_each_other_differ(tmp_path: Path) -> None:
         assert torch.equal(*case.exact(Piece()), 2 * x.double())
 
 
+ROWS = Problem(
+    (TensorSpec("X", (8, 64), "float32"), TensorSpec("K", (32, 64), "float32")),
+    (),
+    "def reference(x, k):\n    return x * 2, k[:16].sum(0)[None] + x",
+    lies=((-2, (8, 64), (64, 1), 24 * 64), (-2, (8, 64), (64, 1), 16 * 64)),
+)
+"""Of K the last rows are written, and 8 in front of them; the first are read."""
+
+RIGHT = "x, k = inputs\ntorch.mul(x, 2, out=k[24:])\ntorch.add(x, k[:16].sum(0)[None], out=k[16:24])"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("", "", None),
+        ("k[24:]", "k[24:].flip(0)", "normal: "),
+        ("x, 2", "x, 3", "normal: "),
+        ("out=k[16:24]", "out=k[8:16]", "writes to its inputs: K"),
+        ("x, k = inputs", "x, k = inputs\nx.zero_()", "writes to its inputs: X"),
+        ("k[:16].sum", "k[24:].sum", "normal: "),
+    ],
+)
+def test_a_kernel_that_changes_an_input_is_judged_by_what_it_leaves_there(old: str, new: str, says: str | None) -> None:
+    source = "import torch\n\ndef make_scratch(device):\n    return []\n\n\ndef launch(inputs, outputs, scratch):\n"
+    source += "".join(f"    {line}\n" for line in RIGHT.replace(old, new).split("\n"))
+    with GpuWorker("cpu", context="chain") as w:
+        w.set_problem(ROWS)
+        found = w.judge(Candidate("rows", source), STANDARD)
+        timed = w.time([Candidate("rows", source)], Effort(rounds=5, launches=8, seconds=0.1, hot=True))["rows"]
+    if says is None:
+        right(found)
+        assert isinstance(timed, Timing) and timed.accuracy is not None and timed.accuracy.relative < 1e-6
+    else:
+        said = found.message if isinstance(found, Failure) else refused(found)
+        assert says in said, said
+
+
 def test_a_large_problem_is_judged_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of its float64 values no more than a piece is made at a time, and every piece counts."""
     monkeypatch.setattr(yardstick, "PIECE_BYTES", 1000)

@@ -6,13 +6,15 @@ import os
 import random
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mirage_cli.ir.mugraph import Kernel
+from mirage_cli.ir.access import is_plain
+from mirage_cli.ir.mugraph import Kernel, Store
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import canonical_text, parse_mugraph
 from mirage_cli.verify import interpret
@@ -28,7 +30,7 @@ from mirage_cli.verify.equivalence import (
 from mirage_cli.verify.interpret import run_mugraph, run_program
 from mirage_cli.verify.proof import proved
 from mirage_cli.verify.residues import aligned
-from mirage_cli.verify.semantics import FloatSemantics, Slices, Window
+from mirage_cli.verify.semantics import At, FloatSemantics, ScheduleFailure, Window
 from tests.mugraphs import CASES, Case, Write, case, matmul
 from tests.mutations import change_index, mutate, rederived
 from tests.verify.test_interpret import agrees_in_float64, floats
@@ -315,6 +317,37 @@ MUST_REJECT: Mapping[str, Wrong] = {
     "groups of another size": Wrong("rotated", (("d//8", "d//7"),), "field"),
     "groups one behind another": Wrong("rotated", (("d//8", "d%8"),), "field"),
     "another position": Wrong("rotated", (("index(T{m}[m])", "index(m)"),), "field"),
+    "a part one too far along": Wrong("parts", (("p + 48]", "p + 47]"),), "field", "stray store: O[0, 47]"),
+    "a part beyond the end": Wrong("parts", (("p + 48]", "p + 49]"),), "structure", "stores O along w from 49 to 64"),
+    "a part that is missing": Wrong(
+        "parts", (("  store O[m, p + 48] = B\n", ""),), "structure", "only 1 of the 2 parts"
+    ),
+    "a part twice": Wrong(
+        "parts", (("store O[m, n] = A", "store O[m, n] = A\n  store O[m, n] = A"),), "structure", "written 3 times"
+    ),
+    "a part over another": Wrong("parts", (("p + 48]", "p + 30]"),), "field", "stray store: O[0, 30]"),
+    "a part read before it is whole": Wrong(
+        "parts", (("X = load X[m, p*4]", "X = load O[m, p*4]"),), "structure", "and read"
+    ),
+    "parts exchanged": Wrong("in_turn", (("8] = Z", "8] = Y"), ("r] = Y", "r] = Z")), "field", "computes another Y"),
+    "parts in another turn": Wrong(
+        "in_turn", (("store O[m, c*16 + r]", "store O[m, c*8 + r]"),), "field", "overlapping"
+    ),
+    "parts the wrong way round": Wrong(
+        "in_turn", (("store O[m, c*16 + r]", "store O[m, r*8 + c]"),), "field", "overlapping store"
+    ),
+    "an element twice": Wrong(
+        "in_turn", (("store O[m, c*16 + r]", "store O[m, c*6 + r]"),), "structure", "stores elements of O twice"
+    ),
+    "rows too early": Wrong("append", (("t + 100, d] =", "t + 99, d] ="),), "structure", "is read where it is written"),
+    "rows too late": Wrong("append", (("t + 100, d] =", "t + 101, d] ="),), "field", "hole"),
+    "rows turned around": Wrong("append", (("t + 100, d] =", "-t + 115, d] ="),), "field", "hole"),
+    "rows that are written are read": Wrong(
+        "append", (("load K[l, d]", "load K[l + 1, d]"),), "structure", "is written"
+    ),
+    "rows of another input": Wrong(
+        "append", (("store K[t + 100, d]", "store X[t, d]"),), "structure", "nothing writes K"
+    ),
     "another element type": Wrong("gram", (("output Y f16", "output Y f32"),), "structure", "outputs"),
 }
 
@@ -335,7 +368,10 @@ kernel k0 generated m:grid n:grid k:loop
 FOUND = re.compile(r"\(\w+\[.*\]: expected (\(\d.*\)|\S+), got (\(\d.*\)|\S+); seed \d+, sizes \w+=\d")
 """A counterexample: the element, both values, seed and sizes."""
 
-PLACE = re.compile(r"\bk\d\b|\binput |the outputs|nothing writes \w+|\w+ is written \d+ times|\w+ has another size")
+PLACE = re.compile(
+    r"\bk\d\b|\binput |the outputs|nothing writes \w+|\w+ is written \d+ times|\w+ has another size"
+    r"|parts of \w+ are written|\w+ is written in parts|\w+ is read where"
+)
 """The kernel or the tensor that is unsound."""
 
 RIGHT: Mapping[str, Case] = {**CASES, "gram_square": case(SQUARE, matmul)}
@@ -396,10 +432,14 @@ def without_ragged_instances(kernel: Kernel, *rest: Any) -> list[Any]:
     return [(w, at) for w, at in INSTANCES(kernel, *rest) if all(high - low > 1 for low, high in w.values())]
 
 
-def at_first_tile(self: Any, dims: tuple[str, ...], window: Window) -> Slices:
-    """Reads are right; a store, which is of all grid axes alone, goes to the first rows."""
-    first = {d: (0, high - low) for d, (low, high) in window.items()}
-    return SLICES(self, dims, first if dims == self.kernel.stores[0].dims else window)
+def at_first_tile(self: Any, s: Store, window: Window) -> At:
+    """Reads are right; a store goes to the first rows."""
+    return PLACES(self, s, {d: (0, high - low) for d, (low, high) in window.items()})
+
+
+def one_further(self: Any, s: Store, window: Window) -> At:
+    """A store by indices goes to the next rows."""
+    return PLACES(self, s, window if is_plain(s.access) else {d: (a + 1, b + 1) for d, (a, b) in window.items()})
 
 
 def a_chunk_too_few(*args: Any) -> dict[str, int]:
@@ -408,7 +448,7 @@ def a_chunk_too_few(*args: Any) -> dict[str, int]:
 
 TILES, CHUNKS = interpret.tiles, interpret.chunks
 INSTANCES, CHUNK_SIZES = interpret._instances, interpret._chunk_sizes  # pyright: ignore[reportPrivateUsage]
-SLICES = interpret._Instance.slices  # pyright: ignore[reportPrivateUsage]
+PLACES = interpret._Instance.places  # pyright: ignore[reportPrivateUsage]
 
 WRONG_RUNS: Mapping[str, tuple[str, str, Callable[..., Any]]] = {
     "last tile of a loop dropped": ("attention", "tiles", without_last_tile),
@@ -416,7 +456,9 @@ WRONG_RUNS: Mapping[str, tuple[str, str, Callable[..., Any]]] = {
     "last tile starts early, so that it is full": ("rmsnorm_linear", "tiles", full_last_tile),
     "grid of whole tiles alone: a hole": ("gram", "_instances", without_ragged_instances),
     "last instance does not run: a hole": ("gram", "_instances", without_last_instance),
-    "stores overlap: every instance stores at the first tile": ("gram", "_Instance.slices", at_first_tile),
+    "stores overlap: every instance stores at the first tile": ("gram", "_Instance.places", at_first_tile),
+    "parts go one element further": ("parts", "_Instance.places", one_further),
+    "appended rows go one row further": ("append", "_Instance.places", one_further),
     "the merge reads a chunk too few": ("split_matmul", "_chunk_sizes", a_chunk_too_few),
     "chunks overlap": ("split_matmul", "chunks", overlapping_chunks),
     "unsynchronised split: every instance sums everything": ("split_matmul", "chunks", every_chunk_whole),
@@ -504,10 +546,12 @@ def test_wrong_indices_are_refused(name: str) -> None:
         if kernel is None:
             continue
         mutant = replace(right.graph, kernels=(*right.graph.kernels[:at], kernel, *right.graph.kernels[at + 1 :]))
-        got = run_mugraph(mutant, whole, inputs, FloatSemantics(right.program.sizes))
-        if all(np.allclose(aligned(want[t.name].data, want[t.name].dims, t.dims), got[t.name].data)
-               for t in right.program.outputs):  # fmt: skip
-            continue
+        with suppress(ScheduleFailure if structure_problem(right.program, mutant) is None else Exception):
+            parts = right.program.parts
+            got = run_mugraph(mutant, whole, inputs, FloatSemantics(right.program.sizes), parts=parts)
+            if all(np.allclose(aligned(want[t.name].data, want[t.name].dims, t.dims), got[t.name].data)
+                   for t in right.program.outputs):  # fmt: skip
+                continue
         wrong += 1
         verdict = check_equivalence(right.program, mutant, seed, tests=1)
         assert not verdict.ok, canonical_text(mutant)
@@ -520,7 +564,15 @@ def tells(verdict: Verdict, seed: int) -> bool:
     found = verdict.counterexample or ""
     if verdict.detail.startswith("computes another"):
         return FOUND.search(str(verdict)) is not None and f"; seed {seed}, sizes " in found
-    known = ("hole: ", "overlapping store: ", "race: ", "roots and logarithms", "an output was undefined")
+    known = (
+        "hole: ",
+        "stray store: ",
+        "store outside: ",
+        "overlapping store: ",
+        "race: ",
+        "roots and logarithms",
+        "an output was undefined",
+    )
     return verdict.detail.startswith(known) and found.startswith(f"seed {seed}")
 
 

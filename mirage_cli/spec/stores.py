@@ -1,0 +1,67 @@
+"""What a program writes by indices: parts of outputs, which together are all of them, and inputs changed in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import prod
+
+from mirage_cli.ir.access import apart, dims_of, plain, read_by
+from mirage_cli.ir.program import Eqn, Part, Tensor
+from mirage_cli.spec.expression import Report, Stored
+
+
+def check_stores(
+    stores: Iterable[Stored], inputs: Iterable[Tensor], eqns: Iterable[Eqn], sizes: Mapping[str, int], report: Report
+) -> None:
+    """Whether no element is written twice, every output is written whole, and nothing of an input that is changed in
+    place is read where it is written. Whatever cannot be told is reported too."""
+    by_tensor: dict[str, list[Stored]] = {}
+    for s in stores:
+        by_tensor.setdefault(s.tensor.name, []).append(s)
+    changed = {t.name for t in inputs}
+    for name, found in by_tensor.items():
+        overlap = False
+        for i, s in enumerate(found):
+            other = next((o for o in found[:i] if not apart(s.access, o.access, sizes)), None)
+            if other is not None:
+                overlap = True
+                line = other.place[0]
+                report(*s.place, f"this writes elements of {name} that line {line} writes, as far as can be told", None)
+        if name in changed:
+            _check_reads(name, found, eqns, sizes, report)
+        elif not overlap:
+            _check_whole(found, sizes, report)
+
+
+def _check_whole(found: list[Stored], sizes: Mapping[str, int], report: Report) -> None:
+    """Parts that are apart are all of a tensor if they have as many elements."""
+    tensor = found[0].tensor
+    written = sum(prod(sizes[d] for d in dims_of(s.access)) for s in found)
+    elements = prod(sizes[d] for d in tensor.dims)
+    if written < elements:
+        report(*found[0].place, f"{tensor.name} has {elements} elements, and only {written} of them are written", None)
+
+
+def _check_reads(name: str, found: list[Stored], eqns: Iterable[Eqn], sizes: Mapping[str, int], report: Report) -> None:
+    dims = found[0].tensor.dims
+    reads = [read_by(dims, e.names) if e.names and e.args[0] == name else plain(dims) for e in eqns if name in e.values]
+    for s in found:
+        if any(not apart(s.access, read, sizes) for read in reads):
+            report(
+                *s.place,
+                f"this writes elements of the `inout` {name} that the program reads, as far as can be told: "
+                "use the value that is written, and read other rows alone",
+                None,
+            )
+
+
+def parts_of(stores: Iterable[Stored], outputs: Mapping[str, Tensor]) -> tuple[list[Tensor], tuple[Part, ...]]:
+    """The outputs of a program, in the order in which they are declared, with a value for each part; and the parts."""
+    stores = list(stores)
+    found: list[Tensor] = []
+    parts: list[Part] = []
+    for t in outputs.values():
+        own = [s for s in stores if s.tensor.name == t.name]
+        found += [Tensor(s.value, dims_of(s.access), t.dtype) for s in own] or [t]
+        parts += [Part(s.value, s.tensor, s.access) for s in own]
+    return found, tuple(parts)

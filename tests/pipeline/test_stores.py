@@ -1,0 +1,288 @@
+"""Programs that write parts of outputs or change inputs in place: search, verifier, emitter, interpreter, exports."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from itertools import count, pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from mirage_cli.codegen.export import export_source, kernels_source, load_export
+from mirage_cli.codegen.torch_source import torch_source
+from mirage_cli.ir.program import Program
+from mirage_cli.ir.text import canonical_text, parse_mugraph
+from mirage_cli.pipeline.problem import measured_problem, program_hash
+from mirage_cli.pipeline.searching import Options, Plan, search_program
+from mirage_cli.spec.reader import parse_spec
+from mirage_cli.target.gpus import find_target
+from mirage_cli.tune.bench import baseline, run_bench
+from mirage_cli.tune.interpreted import Interpreter
+from mirage_cli.tune.measure import Effort, GpuWorker
+from mirage_cli.verify.numeric import reference64, where_outputs_lie
+from mirage_cli.verify.yardstick import Lies, as_tuple, outputs_of
+
+PROGRAMS = int(os.environ.get("MIRAGE_RANDOM_PROGRAMS", "30")) // 2
+TARGET = find_target("h200")
+PLANS = 2
+
+
+def plans(program: Program) -> tuple[Plan, ...]:
+    found = search_program(program, TARGET, Options(budget_s=15.0))
+    assert not found.rejected, found.rejected
+    assert found.plans
+    return found.plans
+
+
+# -- random programs
+
+
+@dataclass
+class Writer:
+    """Writes a random spec: every output is cut in parts in one of several ways, each part a random expression."""
+
+    rng: random.Random
+
+    def __post_init__(self) -> None:
+        self.dims = {"m": self.rng.choice((1, 3, 7, 16)), "k": self.rng.choice((5, 16, 33))}
+        self.inputs = {"X": "[m, k]"}
+        self.lines: list[str] = []
+        self.outputs: dict[str, str] = {}
+        self.fresh = count()
+
+    def axis(self, size: int) -> str:
+        name = f"a{next(self.fresh)}"
+        self.dims[name] = size
+        return name
+
+    def value(self, *axes: str) -> str:
+        """An expression with m and these axes."""
+        name = f"W{next(self.fresh)}"
+        form = self.rng.choice(("dot({x}, {w}, k)", "silu({w})", "sum({x} * {w}, k)", "{v} * sum({x}, k)"))
+        own = ("k", *axes) if "{w}" in form and "k)" in form else (*axes,)
+        own = ("m", *own) if "k" not in own else own
+        self.inputs[name] = f"[{', '.join(own)}]"
+        return form.format(x="X", w=name, v=name)
+
+    def cut(self, pieces: int) -> list[tuple[str, str]]:
+        """Indices of parts of one axis, each with the axes that it has; then the size is that of the axis."""
+        kind = self.rng.choice(("side by side", "in turn", "blocks in turn"))
+        if kind == "side by side":
+            sizes = [self.rng.choice((1, 3, 8, 20)) for _ in range(pieces)]
+            names = [self.axis(n) for n in sizes]
+            starts = [sum(sizes[:i]) for i in range(pieces)]
+            self.size = sum(sizes)
+            return [(f"{a} + {s}", a) for a, s in zip(names, starts, strict=True)]
+        outer, inner = self.rng.choice((2, 5)), self.rng.choice((3, 8))
+        a, b = self.axis(outer), self.axis(inner)
+        self.size = outer * inner * pieces
+        if kind == "in turn":
+            whole = self.axis(outer * inner)
+            return [(f"{whole} * {pieces} + {i}", whole) for i in range(pieces)]
+        return [(f"{a} * {inner * pieces} + {b} + {i * inner}", f"{a} {b}") for i in range(pieces)]
+
+    def output(self, name: str) -> None:
+        parts = self.cut(self.rng.randint(1, 3))
+        whole = self.axis(self.size)
+        turned = self.rng.random() < 0.3
+        for index, axes in self.rng.sample(parts, len(parts)):
+            at = f"{index}, m" if turned else f"m, {index}"
+            self.lines.append(f"{name}[{at}] = {self.value(*axes.split())}")
+        self.outputs[name] = f"[{whole}, m]" if turned else f"[m, {whole}]"
+
+    def change(self, name: str) -> None:
+        """Rows of an input; sometimes rows in front of them are read."""
+        before, rows, behind = (self.rng.choice((1, 4, 9)) for _ in range(3))
+        r, s = self.axis(rows), self.axis(before + rows + behind)
+        self.inputs[name] = f"[{s}, m]"
+        self.lines.append(f"{name}[{r} + {before}, m] = {self.value(r)}")
+        if self.rng.random() < 0.5:
+            read = self.axis(before)
+            self.lines.append(f"S{name} = sum({name}[{read}, m], {read})")
+            self.outputs[f"S{name}"] = "[m]"
+        self.outputs[name] = f"{{inout: {name}}}"
+
+    def text(self) -> str:
+        what = self.rng.choice(("output", "output", "change", "both", "both"))
+        if what != "change":
+            self.output("O")
+        if what != "output":
+            self.change("K")
+        dims = ", ".join(f"{d}: {n}" for d, n in self.dims.items())
+        lines = ["name: stores", f"dims: {{{dims}}}", f"dtype: {self.rng.choice(('float16', 'float32'))}", "inputs:"]
+        lines += [f"  {n}: {t}" for n, t in self.inputs.items()] + ["program: |", *(f"  {x}" for x in self.lines)]
+        return "\n".join([*lines, "outputs:", *(f"  {n}: {t}" for n, t in self.outputs.items())]) + "\n"
+
+
+@pytest.mark.parametrize("seed", range(PROGRAMS))
+def test_random_programs_with_stores(seed: int, interpreter: Interpreter) -> None:
+    text = Writer(random.Random(seed)).text()
+    program = parse_spec(text).at()
+    for plan in plans(program)[:PLANS]:
+        assert parse_mugraph(canonical_text(plan.graph)) == plan.graph
+        judged = interpreter.judge(
+            program, kernels_source(plan.graph, plan.schedule), seed, len(plan.graph.kernels) > 1
+        )
+        assert judged.ok, f"{judged.problem}\n{text}\n{canonical_text(plan.graph)}"
+
+
+@pytest.mark.parametrize("seed", range(PROGRAMS))
+def test_pytorch_writes_what_the_definition_says(seed: int) -> None:
+    """The text for users, which writes slices and changes inputs, beside float64 values of the single parts."""
+    program = parse_spec(Writer(random.Random(seed)).text()).at()
+    torch.manual_seed(seed)
+    inputs = [torch.randn([program.sizes[d] for d in t.dims], dtype=torch.float64) for t in program.inputs]
+    names: dict[str, object] = {"torch": torch}
+    exec(torch_source(program), names)
+    given = [x.clone() for x in inputs]
+    results = as_tuple(names["reference"](*given))  # type: ignore[operator]
+    lies = [Lies(*x) for x in where_outputs_lie(program) or ()]
+    assert lies
+    for mine, want in zip(outputs_of(lies, results, given), reference64(program, inputs), strict=True):
+        torch.testing.assert_close(mine, want)
+    for t, x, before in zip(program.inputs, given, inputs, strict=True):
+        assert torch.equal(x, before) == (t.name not in program.changed)
+
+
+# -- what users get
+
+APPEND = """
+name: append
+dims: {t: 4, h: 2, d: 8, s: 24, q: 20}
+dtype: float32
+inputs: {X: [t, h, d], K: [s, h, d], V: [s, h, d]}
+program: |
+  K[t + 20, h, d] = silu(X)
+  V[t + 20, h, d] = X * 2
+  O = sum(K[q, h, d], q)
+outputs:
+  K: {inout: K}
+  V: {inout: V}
+"""
+
+
+def appending(returns: bool) -> tuple[Program, str]:
+    text = (
+        APPEND + "  O: [h, d]\n" if returns else APPEND.replace("  O = sum(K[q, h, d], q)\n", "").replace(", q: 20", "")
+    )
+    program = parse_spec(text).at()
+    plan = plans(program)[0]
+    return program, export_source(program, plan.graph, plan.schedule)
+
+
+def tensors() -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(shape) for shape in ((4, 2, 8), (24, 2, 8), (24, 2, 8))]
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_an_exported_function_changes_its_inputs_and_returns_the_rest(returns: bool) -> None:
+    _, source = appending(returns)
+    module = load_export(source)
+    x, k, v = tensors()
+    _, k0, v0 = tensors()
+
+    def check(result: torch.Tensor | None) -> None:
+        torch.testing.assert_close(k[20:], torch.nn.functional.silu(x))
+        torch.testing.assert_close(v[20:], x * 2)
+        assert torch.equal(k[:20], k0[:20]) and torch.equal(v[:20], v0[:20])
+        if returns:
+            torch.testing.assert_close(result, k0[:20].sum(0))
+        else:
+            assert result is None
+        k.copy_(k0), v.copy_(v0)
+
+    check(module.append(x, k, v))
+    name = re.search(r"torch\.ops\.mirage\.(append_\w+)\(", source)
+    assert name is not None
+    operator = getattr(torch.ops.mirage, name[1])
+    assert [a.alias_info is not None for a in operator.default._schema.arguments] == [False, True, True]
+    check(operator(x, k, v))
+    torch.library.opcheck(operator, (x, k, v), test_utils=("test_schema", "test_faketensor"))
+    k.copy_(k0), v.copy_(v0)
+
+    def layer(x: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        result = module.append(x, k, v)
+        return k[20:].sum() + (result.sum() if returns else 0)  # what stands behind the call sees what it wrote
+
+    want = torch.nn.functional.silu(x).sum() + (k0[:20].sum() if returns else 0)
+    for backend in ("eager", "aot_eager"):
+        torch.testing.assert_close(torch.compile(layer, backend=backend, fullgraph=True)(x, k, v), want)
+        k.copy_(k0), v.copy_(v0)
+
+
+@pytest.mark.parametrize(("old", "new"), [("+ 320", "+ 304"), ("+ 320", "+ 0")])
+def test_a_file_that_writes_other_rows_fails_its_own_check(old: str, new: str, tmp_path: Path) -> None:
+    """Rows in front of those that it should write, also where these are right all the same."""
+    _, source = appending(returns=False)
+    assert old in source
+    path = tmp_path / "append.py"
+    for text, code in ((source, 0), (source.replace(old, new), 1)):
+        path.write_text(text, encoding="utf-8")
+        done = subprocess.run([sys.executable, path], env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True)
+        assert done.returncode == code, done
+
+
+def test_a_kernel_that_changes_more_than_its_rows_is_refused(interpreter: Interpreter) -> None:
+    program, _ = appending(returns=False)
+    plan = plans(program)[0]
+    source = kernels_source(plan.graph, plan.schedule)
+    assert interpreter.judge(program, source, 0).ok
+    more = source.replace(
+        "def launch(inputs, outputs, scratch):", "def launch(inputs, outputs, scratch):\n    inputs[1][0] += 1"
+    )
+    judged = interpreter.judge(program, more, 0)
+    assert not judged.ok and "writes to its inputs: K" in (judged.problem or "")
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_a_baseline_is_timed_by_what_it_leaves(returns: bool) -> None:
+    """PyTorch's own call changes the inputs too; the database tells such a program from one that returns the values."""
+    program, _ = appending(returns)
+    problem = measured_problem(program, seed=0)
+    with GpuWorker("cpu", context="chain") as worker:
+        (row,) = run_bench(worker, problem, [baseline("eager", problem)], Effort(5, 2, 0.05, hot=True))
+    assert row.timing is not None, row.failure
+    assert row.timing.accuracy is not None and row.timing.accuracy.relative < 1e-6
+    assert program_hash(program) != program_hash(program.apart())
+
+
+WHOLE = """
+name: whole
+dims: {m: 6, k: 16, n: 8, p: 4, w: 12}
+inputs: {X: [m, k], A: [k, n], B: [k, p]}
+program: |
+  O[m, n] = dot(X, A, k)
+  O[m, p + 8] = dot(X, B, k)
+outputs: {O: [m, w]}
+"""
+
+
+def test_a_store_of_all_of_an_output_is_an_assignment() -> None:
+    text = "name: plain\ndims: {m: 2, k: 3}\ninputs: {X: [m, k]}\nprogram: |\n  O[m, k] = X * 2\noutputs: {O: [m, k]}\n"
+    assert parse_spec(text).at() == parse_spec(text.replace("O[m, k] = X", "O = X")).at()
+
+
+def test_parts_that_one_kernel_reads_are_in_memory_as_a_whole_too() -> None:
+    """A part that a later kernel reads is stored twice: nothing reads an output that is written in parts."""
+    text = WHOLE.replace("{O: [m, w]}", "{O: [m, w], Z: [m]}").replace(
+        "  O[m, n] = dot(X, A, k)\n", "  P = dot(X, A, k)\n  O[m, n] = P\n  Z = sum(exp(P - max(P, n)), n)\n"
+    )
+    program = parse_spec(text).at()
+    for plan in plans(program):
+        reads = {x.buffer for k in plan.graph.kernels for x in k.loads}
+        assert "O" not in reads
+
+
+def test_parts_are_written_in_the_order_of_their_outputs() -> None:
+    program = parse_spec(WHOLE).at()
+    assert [t.name for t in program.results] == ["O"]
+    assert [p.tensor.name for p in program.parts] == ["O", "O"]
+    starts = [i.offset for p in program.parts for i in p.access[1:]]
+    assert all(a < b for a, b in pairwise(starts))
