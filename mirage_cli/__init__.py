@@ -8,8 +8,12 @@ from typing import Any
 __version__ = "0.1.0"
 
 
+ELSEWHERE = {"Graph": "pipeline.callers", "optimize": "pipeline.model"}
+
+
 def __getattr__(name: str) -> Any:
-    """`Graph` and every function of the spec language, which `spec.graph` has; imported when first asked for."""
+    """`Graph`, `optimize`, and every function of the spec language, which `spec.graph` has; imported when first asked
+    for."""
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("mirage_cli.spec.graph"), name)
+    return getattr(import_module(f"mirage_cli.{ELSEWHERE.get(name, 'spec.graph')}"), name)

@@ -157,6 +157,21 @@ class Diagnostic:
         return text
 
 
+class TraceError(MirageError):
+    """What is to be traced cannot be."""
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(f"{what}: {why}")
+
+
+class NoKernelError(MirageError):
+    """A program for which nothing was found."""
+
+    def __init__(self, name: str, why: str) -> None:
+        self.why = why
+        super().__init__(f"{name} has no kernel: {why}")
+
+
 class SpecError(MirageError):
     """A spec with mistakes, all of them."""
 

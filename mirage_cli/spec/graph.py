@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 
 from mirage_cli.errors import GraphError
 from mirage_cli.ir.program import Program
-from mirage_cli.spec.expression import FUNCTIONS
+from mirage_cli.spec.expression import FUNCTIONS, PAD
 from mirage_cli.spec.reader import IDENTIFIER, Spec, parse_spec
 
 Build: TypeAlias = Callable[..., ast.expr]
@@ -199,7 +199,7 @@ class Graph:
 
 def __getattr__(name: str) -> Callable[..., Value]:
     """The functions of the spec language."""
-    if name not in FUNCTIONS:
+    if name not in FUNCTIONS and name != PAD:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def function(*args: Operand, **options: Operand) -> Value:

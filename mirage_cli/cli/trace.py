@@ -1,0 +1,85 @@
+"""`mirage trace`."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any  # a user's function or module
+
+import typer
+
+from mirage_cli.cli.shared import app, err
+from mirage_cli.errors import TraceError
+
+if TYPE_CHECKING:
+    import torch
+
+SHAPE = re.compile(r"(?P<sizes>\d+(,\d+)*)?(:(?P<dtype>\w+))?")
+
+
+@app.command()
+def trace(
+    what: Annotated[str, typer.Argument(help="a function, or a module, of a Python file", metavar="FILE.py:NAME")],
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option("--input", help="shape and type of an example input, such as 8,4096:float16; one for each"),
+    ] = None,
+    folder: Annotated[Path | None, typer.Option("--output", "-o", help="write NAME_0.yaml, ... here")] = None,
+) -> None:
+    """Write the specs of a PyTorch function or module.
+
+    The example inputs are what NAME_inputs() of the file returns, or --input. The file is run.
+    """
+    path, _, name = what.rpartition(":")
+    if not path or not name.isidentifier():
+        raise TraceError(what, "the form is FILE.py:NAME")
+    if not Path(path).is_file():
+        raise TraceError(what, f"there is no file {path}")
+    found = runpy.run_path(path)
+    if name not in found:
+        raise TraceError(what, f"{path} defines no {name}")
+    inputs = examples(what, found.get(f"{name}_inputs"), shapes or [])
+    from mirage_cli.pipeline.model import as_module
+    from mirage_cli.pipeline.regions import cut, exported
+
+    function = found[name]() if isinstance(found[name], type) else found[name]
+    if not callable(function):
+        raise TraceError(what, f"{name} is no function and no module")
+    made = cut(exported(as_module(function), inputs))
+    for operator, why in made.left.items():
+        err.print(f"{operator}: {why}", style="yellow", markup=False)
+    texts = {r.graph.text(): r for r in made.regions}
+    for i, text in enumerate(texts):
+        if folder is None:
+            sys.stdout.write("---\n" * (i > 0) + text)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{name}_{i}.yaml").write_text(text, encoding="utf-8")
+            sys.stdout.write(f"{folder / f'{name}_{i}.yaml'}\n")
+    if not texts:
+        raise TraceError(what, "nothing in it is a program")
+
+
+def examples(what: str, make: Any, shapes: list[str]) -> tuple[torch.Tensor, ...]:
+    """The example inputs. Raises TraceError."""
+    if shapes:
+        return tuple(example(what, x) for x in shapes)
+    if not callable(make):
+        raise TraceError(what, f"give --input, or define {what.rpartition(':')[2]}_inputs() in the file")
+    made: Any = make()
+    return tuple(made) if isinstance(made, list | tuple) else (made,)
+
+
+def example(what: str, text: str) -> torch.Tensor:
+    import torch
+
+    match = SHAPE.fullmatch(text)
+    dtype = getattr(torch, (match and match["dtype"]) or "float32", None)
+    if match is None or not isinstance(dtype, torch.dtype):
+        raise TraceError(what, f"{text!r} is no shape and type such as 8,4096:float16")
+    sizes = [int(n) for n in (match["sizes"] or "").split(",") if n]
+    if dtype.is_floating_point:
+        return torch.randn(sizes).to(dtype)
+    return torch.zeros(sizes, dtype=dtype)

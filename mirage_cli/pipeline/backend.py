@@ -1,0 +1,125 @@
+"""`torch.compile(model, backend="mirage")`: regions that the database knows run by its kernels.
+
+Graphs come from AOTAutograd, so gradients, autocast and functionalisation are PyTorch's: the forward graph is
+compiled, and the backward graph. On a GPU the rest is Inductor's. Nothing is searched or tuned, unless
+`options={"tune": seconds}` says so.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any  # PyTorch's graphs and compiled functions
+
+import torch
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
+
+from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
+from mirage_cli.pipeline.model import LEAST_S, Gain, gain_of
+from mirage_cli.pipeline.regions import PREFIX, Region, cut
+
+OPTIONS = ("tune", "target", "db", "seed", "workers")
+aten = torch.ops.aten
+
+
+def mirage(
+    model: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
+) -> Any:
+    """The backend. options: tune (seconds of search and tuning for each graph), target, db, seed, workers. Raises
+    ValueError for others."""
+    given = dict(options or {})
+    if unknown := [name for name in given if name not in OPTIONS]:
+        raise ValueError(f"backend mirage has no option {', '.join(unknown)}; there are {', '.join(OPTIONS)}")
+    compiler = partial(compiled, options=given)
+    return aot_autograd(fw_compiler=compiler, bw_compiler=compiler, inference_compiler=compiler)(model, example_inputs)
+
+
+def compiled(
+    model: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """One graph of AOTAutograd, as a function of a list of its inputs."""
+    with_kernels(model, options)
+    if any(isinstance(x, torch.Tensor) and x.is_cuda for x in example_inputs):
+        from torch._inductor.compile_fx import compile_fx_inner
+
+        return compile_fx_inner(model, list(example_inputs))  # type: ignore[return-value]
+    return make_boxed_func(model.forward)
+
+
+def with_kernels(model: torch.fx.GraphModule, options: Mapping[str, Any]) -> None:
+    """Puts calls of kernels in the place of regions that have one, where they can run."""
+    tune = options.get("tune")
+    named = {name: options[name] for name in OPTIONS[1:] if name in options}
+    values = [n.meta.get("val") for n in model.graph.nodes if n.op == "placeholder"]
+    tensors = [x for x in values if isinstance(x, torch.Tensor)]
+    if not runs_on(tensors) or any(isinstance(n, torch.SymInt) for x in tensors for n in x.shape):
+        return
+    found = cut(model)
+    with Kernels(budget=tune or 0.0, **named) as kernels:
+        graphs = [r.graph for r in found.regions]
+        made = kernels.of(graphs, LEAST_S) if tune else kernels.known(graphs)
+    taken = {r.module: gain_of(r, k) for r, k in zip(found.regions, made, strict=True)}
+    for name in [name for name, _ in model.named_children() if name.startswith(PREFIX)]:
+        replace(model, name, taken.get(name))
+    model.graph.eliminate_dead_code()
+    model.graph.lint()
+    model.delete_all_unused_submodules()
+    model.recompile()
+
+
+def replace(model: torch.fx.GraphModule, name: str, gain: Gain | None) -> None:
+    """A region's module by a call of its kernel; by what it was made of where there is none."""
+    (node,) = (n for n in model.graph.nodes if n.op == "call_module" and n.target == name)
+    graph, inner = model.graph, model.get_submodule(name)
+    with graph.inserting_before(node):
+        if gain is None or gain.kernel is None:
+            places = dict(zip((n for n in inner.graph.nodes if n.op == "placeholder"), node.args, strict=True))  # type: ignore[attr-defined]
+            made: Any = graph.graph_copy(inner.graph, places)  # type: ignore[arg-type]
+        else:
+            made = call(graph, gain.region, gain.kernel, node.args)
+            some = [made] if isinstance(made, torch.fx.Node) else made
+            for new, value in zip(some, values_of(inner), strict=True):
+                new.meta["val"] = value.new_empty(value.shape)  # contiguous, as kernels make it
+    if isinstance(made, torch.fx.Node):
+        node.replace_all_uses_with(made)
+    else:
+        for user in list(node.users):  # each takes one result
+            user.replace_all_uses_with(made[user.args[1]])
+            graph.erase_node(user)
+    graph.erase_node(node)
+
+
+def call(graph: torch.fx.Graph, region: Region, kernel: Kernel, args: Sequence[Any]) -> Any:
+    """The nodes of a kernel's call: inputs in its shapes, results in PyTorch's."""
+    sizes = kernel.program.sizes
+    given: list[Any] = []
+    for i, t in zip(region.inputs, kernel.program.inputs, strict=True):
+        shape = [sizes[d] for d in t.dims]
+        x = args[i]
+        if not x.meta["val"].is_contiguous():
+            x = graph.call_function(aten.clone.default, (x,), {"memory_format": torch.contiguous_format})
+        given.append(graph.call_function(aten.reshape.default, (x, shape)))
+    made = graph.call_function(operator_of(kernel), tuple(given))
+    results: list[Any] = []
+    for i, (shape, held) in enumerate(region.shapes):
+        y = made if len(region.shapes) == 1 else graph.call_function(operator.getitem, (made, i))
+        y = graph.call_function(aten.reshape.default, (y, [*held]))
+        results.append(y if shape == held else graph.call_function(aten.expand.default, (y, [*shape])))
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def values_of(module: Any) -> list[Any]:
+    """What PyTorch knows of a region's results."""
+    made = next(n for n in module.graph.nodes if n.op == "output").args[0]
+    return [n.meta["val"] for n in (made if isinstance(made, list | tuple) else [made])]
+
+
+def operator_of(kernel: Kernel) -> Any:
+    """The custom operator that the exported file registers."""
+    assert kernel.function is not None, "loading the file registers it"
+    match = re.search(r"torch\.ops\.mirage\.(\w+)\(", kernel.source)
+    assert match is not None, "an exported file calls its operator"
+    return getattr(torch.ops.mirage, match[1]).default

@@ -1,0 +1,204 @@
+"""Kernels for callers in Python: what `Graph.search`, `mirage_cli.mi` and `mirage_cli.optimize` return.
+
+with Kernels("auto", budget=30.0) as kernels:
+    (kernel,) = kernels.of([graph])
+y = kernel.run(x, w)
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Any  # torch's tensors: torch is imported when a kernel first runs
+
+from mirage_cli.errors import NoKernelError
+from mirage_cli.ir.program import Program
+from mirage_cli.spec import graph as spec_graph
+from mirage_cli.store.results import Result
+
+
+@contextmanager
+def without_main() -> Generator[None]:
+    """Processes that are started meanwhile do not run the caller's script again, which may not look whether it is the
+    main module."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def runs_on(tensors: Sequence[Any]) -> bool:
+    """Whether kernels run on these: on a GPU, or in Triton's interpreter."""
+    interpreted = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
+    return interpreted or all(x.is_cuda for x in tensors)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The best kernel of a program. source: of the exported file. mugraph: its text."""
+
+    program: Program
+    result: Result
+    source: str
+    mugraph: str
+
+    def run(self, *tensors: Any) -> Any:
+        """The result, or a tuple of them, of tensors in the order of the inputs. Raises ValueError, TypeError.
+
+        PyTorch computes where they are on a CPU, unless TRITON_INTERPRET=1 is set.
+        """
+        return (self.function if runs_on(tensors) else self.in_pytorch)(*tensors)
+
+    def export(self, path: str | Path | None = None) -> str:
+        """The text of the file that needs only torch and triton, which is also written to a path."""
+        if path is not None:
+            Path(path).write_text(self.source, encoding="utf-8")
+        return self.source
+
+    def explain(self) -> str:
+        """What was searched, what was chosen, and what else there was."""
+        best, search = self.result.best, self.result.search
+        assert best is not None, "a kernel is of a result that has one"
+        times = f"{best.us:.2f} µs ({best.status}), floor {best.floor_us:.2f}"
+        eager = f", eager {best.eager_us:.2f}" if best.eager_us is not None else ""
+        lines = [
+            f"{self.program.name}: {times}{eager}",
+            f"searched: {search.enumerated} kernels, {search.stopped} in {search.seconds:.1f} s",
+            f"right: {best.claim or 'never looked at'}",
+            f"schedule: {best.schedule}",
+            "",
+            self.mugraph,
+        ]
+        return "\n".join(lines)
+
+    @cached_property
+    def function(self) -> Callable[..., Any]:
+        """The exported function."""
+        from mirage_cli.codegen.export import load_export
+
+        return vars(load_export(self.source))[self.program.name]
+
+    def in_pytorch(self, *tensors: Any) -> Any:
+        """The same by PyTorch's operators, in the types of the results."""
+        import torch
+
+        made = self._reference(*tensors)
+        single = not isinstance(made, tuple)
+        dtypes = [getattr(torch, t.dtype) for t in self.program.outputs]
+        results = [y.to(dtype) for y, dtype in zip([made] if single else made, dtypes, strict=True)]
+        return results[0] if single else tuple(results)
+
+    @cached_property
+    def _reference(self) -> Callable[..., Any]:
+        from mirage_cli.codegen.export import load_export
+        from mirage_cli.codegen.torch_source import torch_source
+
+        return load_export("import torch\n\n\n" + torch_source(self.program)).reference
+
+
+class Kernels:
+    """Searches and tunes programs for callers, as `mirage search` does: a context manager.
+
+    target: as of `mirage search`. budget: seconds for all programs together. db: the database's path.
+    """
+
+    def __init__(
+        self,
+        target: str = "auto",
+        *,
+        budget: float = 60.0,
+        seed: int = 0,
+        workers: int | None = None,
+        db: str | Path | None = None,
+    ) -> None:
+        from mirage_cli.pipeline.searching import Options
+        from mirage_cli.store.store import default_path
+        from mirage_cli.target.gpus import driver_version, find_target, local_target
+
+        local = local_target() if target == "auto" and driver_version() is not None else None
+        self.measures = local is not None
+        self.target = local or find_target("h100" if target == "auto" else target)
+        self.options = Options(workers or len(os.sched_getaffinity(0)), budget_s=budget, seed=seed)
+        self.path = Path(db) if db else default_path()
+        self.stack = ExitStack()
+
+    def __enter__(self) -> Kernels:
+        from mirage_cli.pipeline.session import Session
+        from mirage_cli.store.store import Store
+
+        self.stack.enter_context(without_main())
+        self.store = self.stack.enter_context(Store(self.path))
+        session = Session(self.target, self.options, self.store, self.measures, lambda _: None, "mirage_cli")
+        self.session = self.stack.enter_context(session)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stack.close()
+
+    def of(self, graphs: Sequence[spec_graph.Graph], least_s: float = 0.0) -> list[Kernel | NoKernelError]:
+        """The best kernel of each graph, or why there is none. Equal graphs are searched once.
+
+        least_s: of search and tuning for each, whatever the budget is.
+        """
+        from dataclasses import replace
+
+        from mirage_cli.pipeline.optimize import optimize
+
+        programs = {g.text(): g.program() for g in graphs}
+        each_s = max(self.options.budget_s / max(len(programs), 1), least_s)
+        self.session.options = replace(self.options, budget_s=each_s)
+        found = optimize(self.session, [(p, text) for text, p in programs.items()])
+        made = {text: self.kernel(p, r) for (text, p), r in zip(programs.items(), found, strict=True)}
+        return [made[g.text()] for g in graphs]
+
+    def known(self, graphs: Sequence[spec_graph.Graph]) -> list[Kernel | NoKernelError]:
+        """What the database has for each graph."""
+        return [self.stored(g.program()) for g in graphs]
+
+    def kernel(self, program: Program, result: object) -> Kernel | NoKernelError:
+        if not isinstance(result, Result):
+            return NoKernelError(program.name, str(getattr(result, "problem", "the search failed")))
+        return self.stored(program)
+
+    def stored(self, program: Program) -> Kernel | NoKernelError:
+        from mirage_cli.pipeline.kept import claimed
+        from mirage_cli.pipeline.problem import key_of
+
+        best = self.store.best(key_of(program, self.target, self.measures))
+        if best is None or best.result.best is None:
+            return NoKernelError(program.name, "the database has none")
+        shown: Mapping[str, Any] = {s.mugraph.id: s.mugraph for s in self.store.show(best.mugraph)}
+        return Kernel(
+            program,
+            claimed(self.store, best.result),
+            best.source,
+            shown[best.mugraph].text if best.mugraph in shown else "",
+        )
+
+
+class Graph(spec_graph.Graph):
+    """A program built in Python, which can be searched."""
+
+    def search(
+        self,
+        target: str = "auto",
+        *,
+        budget: float = 60.0,
+        seed: int = 0,
+        workers: int | None = None,
+        db: str | Path | None = None,
+    ) -> Kernel:
+        """The best kernel for a GPU. budget: seconds of search and tuning. Raises SpecError, NoKernelError."""
+        with Kernels(target, budget=budget, seed=seed, workers=workers, db=db) as kernels:
+            (found,) = kernels.of([self])
+        if isinstance(found, NoKernelError):
+            raise found
+        return found

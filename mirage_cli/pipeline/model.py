@@ -1,0 +1,120 @@
+"""A faster model from a PyTorch function or module: `mirage_cli.optimize`.
+
+    model ─► regions ─► a Kernel each ─► the model with kernels in their place
+
+What is in no region, and every region for which PyTorch is as fast, stays PyTorch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any  # models, their arguments and results
+
+import torch
+
+from mirage_cli.errors import NoKernelError
+from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
+from mirage_cli.pipeline.regions import Region, attribute, cut, exported
+
+LEAST_S = 5.0
+"""Of search and tuning for one region, however many there are."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What was found for a region. kernel: what takes its place; where there is none, `problem` says why."""
+
+    region: Region
+    kernel: Kernel | None
+    problem: str = ""
+
+    def __str__(self) -> str:
+        name = f"{self.region.module} ({self.region.graph.name})"
+        if self.kernel is None:
+            return f"{name}: PyTorch's, {self.problem}"
+        best = self.kernel.result.best
+        assert best is not None, "a kernel is of a result that has one"
+        eager = f", eager {best.eager_us:.2f} µs" if best.eager_us is not None else ""
+        return f"{name}: {best.us:.2f} µs ({best.status}){eager}"
+
+
+class Replaced(torch.nn.Module):
+    """A region by its kernel; by PyTorch where a gradient is asked for, or where the kernel cannot run."""
+
+    def __init__(self, original: torch.nn.Module, region: Region, kernel: Kernel) -> None:
+        super().__init__()
+        self.original, self.kernel = original, kernel
+        sizes, inputs = kernel.program.sizes, kernel.program.inputs
+        self.inputs = [(i, tuple(sizes[d] for d in t.dims)) for i, t in zip(region.inputs, inputs, strict=True)]
+        self.shapes, self.single = region.shapes, len(region.shapes) == 1
+
+    def forward(self, *given: torch.Tensor) -> Any:
+        trained = torch.is_grad_enabled() and any(x.requires_grad for x in given)
+        if trained or not runs_on(given):
+            return self.original(*given)
+        made = self.kernel.function(*(given[i].reshape(shape).contiguous() for i, shape in self.inputs))
+        results = [made] if self.single else made
+        shaped = [y.view(held).expand(shape) for y, (shape, held) in zip(results, self.shapes, strict=True)]
+        return shaped[0] if self.single else tuple(shaped)
+
+
+def optimize(
+    function: Callable[..., Any],
+    example_inputs: Sequence[Any],
+    *,
+    budget: float = 60.0,
+    target: str = "auto",
+    dynamic: object = None,
+    seed: int = 0,
+    workers: int | None = None,
+    db: str | Path | None = None,
+    say: Callable[[str], object] = print,
+) -> torch.nn.Module:
+    """The same function or module with the kernels that were found for it, for inputs of these shapes.
+
+    example_inputs: positional. budget: seconds of search and tuning for all regions together; what the database answers
+    takes none. target: as of `mirage search`. say: is told what was taken, what was not and why. Where a gradient is
+    asked for, and on other devices, PyTorch computes. Raises MirageError, and what `torch.export` raises.
+    """
+    if dynamic is not None:
+        raise NotImplementedError("a model serves the sizes of its example inputs")
+    found = cut(exported(as_module(function), tuple(example_inputs)))
+    for operator, why in found.left.items():
+        say(f"{operator}: PyTorch's, {why}")
+    with Kernels(target, budget=budget, seed=seed, workers=workers, db=db) as kernels:
+        made = kernels.of([r.graph for r in found.regions], LEAST_S)
+        measures = kernels.measures
+    for gain in map(gain_of, found.regions, made):
+        say(str(gain))
+        if gain.kernel is not None:
+            module = gain.region.module
+            setattr(found.model, module, Replaced(attribute(found.model, module), gain.region, gain.kernel))
+    return torch.compile(found.model) if measures else found.model  # type: ignore[return-value]
+
+
+class Function(torch.nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(*inputs)
+
+
+def as_module(function: Callable[..., Any]) -> torch.nn.Module:
+    return function if isinstance(function, torch.nn.Module) else Function(function)
+
+
+def gain_of(region: Region, found: Kernel | NoKernelError) -> Gain:
+    """A region gets a kernel that is faster than eager PyTorch, where that was timed."""
+    if isinstance(found, NoKernelError):
+        return Gain(region, None, found.why)
+    best = found.result.best
+    assert best is not None, "a kernel is of a result that has one"
+    if best.eager_us is not None and best.us is not None and best.us >= best.eager_us:
+        return Gain(region, None, f"{best.us:.2f} µs is no faster than eager's {best.eager_us:.2f}")
+    return Gain(region, found)

@@ -1,0 +1,267 @@
+"""A PyTorch model as regions: programs that the search takes whole, cut where little passes from one to the next.
+
+    module ─► torch.export ─► nodes ─► partitions of what is known ─► cuts ─► one program for each region
+
+What is in no region stays as it is, and says why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any  # torch's graphs and nodes, which have few types
+
+import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import OperatorSupportBase
+from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
+
+from mirage_cli.errors import SpecError
+from mirage_cli.spec.aten import overloadless, supported, trace
+from mirage_cli.spec.graph import Graph
+from mirage_cli.spec.positional import Unsupported
+from mirage_cli.verify.numeric import reference64
+
+PREFIX = "region_"
+ONCE = "mm bmm addmm baddbmm matmul linear einsum mv conv1d conv2d conv3d convolution"
+PRODUCTS = {"aten.scaled_dot_product_attention": 2} | {f"aten.{x}": 1 for x in ONCE.split()}
+"""Operators that contract, with how often."""
+VIEWS = (
+    "view reshape permute transpose t expand unsqueeze squeeze slice select chunk split split_with_sizes clone"
+    " contiguous detach to _to_copy alias flatten unflatten dropout unbind _unsafe_view"
+)
+FREE = frozenset({f"aten.{x}" for x in VIEWS.split()} | {"getitem"})
+"""Operators that compute nothing."""
+MOST_PRODUCTS, MOST_NODES = 3, 20
+"""Of one region: more than that, and the search takes minutes."""
+SEVERAL_BYTES = 1 << 60
+"""A node that makes several tensors is not cut from what takes them apart."""
+ROUNDINGS, LEAST_OFF = 16, 2e-3
+"""How far a result of PyTorch may be from the program's in float64: roundings of its type, or with TF32's."""
+MANY = 256
+"""Numbers from which on their deviation is looked at."""
+LAUNCH_BYTES = 8 << 20
+"""What a kernel more costs, as bytes that could be moved meanwhile (2 µs at 4 TB/s)."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """A program of the model.
+
+    module: what it replaces, by its name in the model. graph: the program, under a name that is the same wherever the
+        same is computed. inputs: for each input of the program, which of the module's it is.
+    shapes: of the results as PyTorch has them, each with the program's shape, which has one place for axes along which
+        the result is constant.
+    """
+
+    module: str
+    graph: Graph
+    inputs: tuple[int, ...]
+    shapes: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+
+
+@dataclass
+class Cut:
+    """A model whose regions are modules. left: the operators that are in none, with the reason."""
+
+    model: torch.fx.GraphModule
+    regions: list[Region] = field(default_factory=list[Region])
+    left: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def exported(model: torch.nn.Module, inputs: tuple[Any, ...]) -> torch.fx.GraphModule:
+    """The model's graph for inputs like these. Operators that are not known here are decomposed where PyTorch can."""
+    program = torch.export.export(model, inputs)
+    unknown = {n.target for n in calls(program.graph) if not supported(n)}
+    table = torch.export.default_decompositions()
+    some = {op: table[op] for op in unknown if op in table}
+    if some:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of PyTorch's own
+            program = program.run_decompositions(some)  # type: ignore[arg-type]
+    made = program.module()
+    for node in made.graph.nodes:
+        if node.op == "get_attr":
+            tensor = attribute(made, node.target)
+            node.meta = node.meta | {"val": node.meta.get("val", tensor), "scale": scale_of(tensor)}
+    return made  # type: ignore[return-value]
+
+
+def scale_of(tensor: torch.Tensor) -> float | None:
+    """The standard deviation of a parameter's data, as a power of 4: equal layers have equal programs."""
+    if not tensor.is_floating_point() or tensor.numel() < MANY:
+        return None
+    deviation = float(tensor.detach().float().std())
+    return 4.0 ** round(math.log(deviation, 4)) if 0 < deviation < math.inf else None
+
+
+def attribute(module: torch.nn.Module, path: str) -> Any:
+    found: Any = module
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found
+
+
+def calls(graph: torch.fx.Graph) -> list[Any]:
+    return [n for n in graph.nodes if n.op == "call_function"]
+
+
+def cut(model: torch.fx.GraphModule) -> Cut:
+    """The model with a module for each region. Its parameters stay where they are."""
+    left: dict[str, str] = {}
+    refused: set[Any] = set()
+    while True:
+        parts = segments(model, refused)
+        wrong = [(part, why) for part in parts if (why := problem_of(part)) is not None]
+        if not wrong:
+            break
+        for part, why in wrong:
+            refused |= {*part}
+            left |= {f"{overloadless(n.target)} ({n})": why for n in part if overloadless(n.target) not in FREE}
+    left |= {
+        f"{overloadless(n.target)} ({n})": "no operator that is known here"
+        for n in calls(model.graph)
+        if not supported(n) and "val" in n.meta
+    }
+    fused = fuse_by_partitions(model, [dict.fromkeys(part) for part in parts], prefix=PREFIX)
+    found = Cut(fused, left=left)
+    for name, module in fused.named_children():
+        if name.startswith(PREFIX) and isinstance(module, torch.fx.GraphModule):
+            region = region_of(name, module)
+            if agrees(region, module):
+                found.regions.append(region)
+            else:
+                found.left[name] = "its program is not what PyTorch computes: a mistake of mirage's"
+    return found
+
+
+def agrees(region: Region, module: torch.fx.GraphModule) -> bool:
+    """Whether the program, in float64, gives what PyTorch computes of some random data."""
+    program = region.graph.program()
+    sizes = program.sizes
+    with unset_fake_temporarily(), torch.no_grad():
+        generator = torch.Generator().manual_seed(0)
+        given = [drawn(n.meta["val"], generator) for n in module.graph.nodes if n.op == "placeholder"]
+        made = module(*given)
+        shapes = [[sizes[d] for d in t.dims] for t in program.inputs]
+        exact = reference64(program, [given[i].reshape(s) for i, s in zip(region.inputs, shapes, strict=True)])
+        results = made if isinstance(made, list | tuple) else [made]
+        return all(
+            close(y, x.reshape(held).expand(shape))
+            for y, x, (shape, held) in zip(results, exact, region.shapes, strict=True)
+        )
+
+
+def drawn(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Random data in the memory order of a tensor."""
+    data = torch.randn(like.shape, generator=generator).to(like.device, like.dtype)
+    if 0 in like.stride():
+        return data
+    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device).copy_(data)
+
+
+def close(y: torch.Tensor, exact: torch.Tensor) -> bool:
+    """By the norm of the difference, where both are numbers: a program that is another one is off by far more."""
+    both = y.isfinite() & exact.isfinite()
+    off, size = (float(torch.where(both, x, 0.0).norm()) for x in (y.double() - exact, exact))
+    return bool(both.any()) and off <= max(ROUNDINGS * torch.finfo(y.dtype).eps, LEAST_OFF) * size
+
+
+class _Known(OperatorSupportBase):
+    def __init__(self, refused: set[Any]) -> None:
+        self.refused = refused
+
+    def is_node_supported(self, submodules: Any, node: torch.fx.Node) -> bool:  # noqa: ARG002
+        return node.op == "call_function" and node not in self.refused and supported(node)
+
+
+def segments(model: torch.fx.GraphModule, refused: set[Any]) -> list[list[Any]]:
+    """The nodes of each region, in order."""
+    support = _Known(refused)
+    place = {n: i for i, n in enumerate(model.graph.nodes)}
+    found: list[list[Any]] = []
+    for partition in CapabilityBasedPartitioner(model, support, allows_single_node_partition=True).propose_partitions():
+        nodes = sorted(partition.nodes, key=place.__getitem__)
+        found += [part for part in pieces(nodes) if any(overloadless(n.target) not in FREE for n in part)]
+    return found
+
+
+def pieces(nodes: Sequence[Any]) -> list[list[Any]]:
+    """The nodes of a partition cut where the least has to be stored, into parts that are no larger than a search takes.
+
+    best[i] = min over j of best[j] + the bytes that pass at j + `LAUNCH_BYTES`, for the first i nodes.
+    Of equal cuts the last is taken: it leaves what is cheap with what it follows.
+    """
+    weight = [PRODUCTS.get(overloadless(n.target), 0) for n in nodes]
+    work = [overloadless(n.target) not in FREE for n in nodes]
+    passing = [seam_bytes(nodes, i) for i in range(len(nodes))]
+    best: list[tuple[float, int]] = [(0.0, 0)]
+    for i in range(1, len(nodes) + 1):
+        options: list[tuple[float, int]] = []
+        products = count = 0
+        for j in range(i - 1, -1, -1):
+            products, count = products + weight[j], count + work[j]
+            if (products > MOST_PRODUCTS or count > MOST_NODES) and j < i - 1:
+                break
+            options.append((best[j][0] + (passing[j] + LAUNCH_BYTES if j else 0), j))
+        best.append(min(options, key=lambda x: (x[0], -x[1])))
+    ends = [len(nodes)]
+    while ends[-1]:
+        ends.append(best[ends[-1]][1])
+    return [list(nodes[a:b]) for a, b in pairwise(reversed(ends))]
+
+
+def seam_bytes(nodes: Sequence[Any], at: int) -> int:
+    """What the nodes before a place hand to those behind it."""
+    needed = {x for n in nodes[at:] for x in n.all_input_nodes}
+    passed = [n for n in nodes[:at] if n in needed]
+    if any(isinstance(x.meta.get("val"), list | tuple) for x in passed):
+        return SEVERAL_BYTES
+    return sum(map(bytes_of, passed))
+
+
+def bytes_of(node: Any) -> int:
+    value = node.meta.get("val")
+    some = value if isinstance(value, list | tuple) else [value]
+    return sum(x.numel() * x.element_size() for x in some if isinstance(x, torch.Tensor))
+
+
+def outputs_of(part: Iterable[Any]) -> list[Any]:
+    own = {*part}
+    return [n for n in part if any(u not in own for u in n.users)]
+
+
+def problem_of(part: Sequence[Any]) -> str | None:
+    """Why the nodes are no program; None where they are."""
+    try:
+        trace(part, outputs_of(part), "region").graph.spec()
+    except Unsupported as error:
+        return str(error)
+    except SpecError as error:
+        return str(error).splitlines()[1] if "\n" in str(error) else str(error)
+    return None
+
+
+def region_of(name: str, module: torch.fx.GraphModule) -> Region:
+    """The program of a fused module."""
+    results = next(n for n in module.graph.nodes if n.op == "output").args[0]
+    outputs = [*results] if isinstance(results, list | tuple) else [results]
+    places = [n for n in module.graph.nodes if n.op == "placeholder"]
+    traced = trace(calls(module.graph), outputs, "region", lambda n: n.meta.get("scale"))
+    graph = traced.graph
+    graph.name = f"region_{hashlib.sha256(graph.text().encode()).hexdigest()[:8]}"
+    read = {label: places.index(n) for label, n in traced.inputs}
+    inputs = tuple(read[t.name] for t in graph.program().inputs)
+    shapes = [(tuple(n.meta["val"].shape), held_shape(a)) for n, a in zip(outputs, traced.arrays, strict=True)]
+    return Region(name, graph, inputs, tuple(shapes))
+
+
+def held_shape(array: Any) -> tuple[int, ...]:
+    """The shape of a result whose axes along which it is constant have one place."""
+    own = {*array.own}
+    return tuple(math.prod(x.size for axis in dim for x in axis.leaves() if x in own) for dim in array.dims)

@@ -1,0 +1,493 @@
+"""Programs whose tensors have axes by position, written down as a `Graph`, whose axes have names.
+
+    a = trace.input("X", (8, 64), "float16")
+    b = trace.input("W", (64, 32), "float16")
+    c = einsum("mk,kn->mn", a, b)
+    graph = trace.graph("product", {"O": c})
+
+Axes that an operator takes side by side are one axis (union-find). Where a shape splits an axis, or merges several, the
+axis has parts, and so have all tensors with it: X[b, s, h·d] becomes X[b, s, h, d], which is the same memory. Where two
+axes of one tensor would become one, one of them is renamed instead. Axes of size 1 have no name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+
+from mirage_cli.spec import graph as g
+from mirage_cli.spec.graph import Graph, Value
+
+
+class Unsupported(Exception):
+    """A program that a spec cannot say. The message says why."""
+
+
+class Axis:
+    """An axis of `size` positions. parts: those it is split into, outermost first."""
+
+    __slots__ = ("other", "parts", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.other: Axis | None = None
+        self.parts: tuple[Axis, ...] = ()
+
+    def found(self) -> Axis:
+        """The one that stands for all that it was unified with."""
+        axis = self
+        while axis.other is not None:
+            axis = axis.other
+        return axis
+
+    def leaves(self) -> list[Axis]:
+        """The axes that are not split any further, outermost first."""
+        axis = self.found()
+        return [x for part in axis.parts for x in part.leaves()] if axis.parts else [axis]
+
+    def split(self, inner: int) -> None:
+        self.parts = Axis(self.size // inner), Axis(inner)
+
+
+Dim = tuple[Axis, ...]
+"""The axes of one position, outermost first: none where its size is 1."""
+
+
+def leaves(dim: Iterable[Axis]) -> list[Axis]:
+    return [x for axis in dim for x in axis.leaves()]
+
+
+def size_of(dim: Iterable[Axis]) -> int:
+    return math.prod(x.size for x in dim)
+
+
+def paired(a: Sequence[Axis], b: Sequence[Axis]) -> list[tuple[Axis, Axis]]:
+    """The axes of two dims of one size, pair by pair, split until they agree. Raises Unsupported."""
+    if size_of(a) != size_of(b):
+        raise Unsupported(f"axes of {size_of(a)} and {size_of(b)} positions are taken side by side")
+    left, right = leaves(a)[::-1], leaves(b)[::-1]
+    found: list[tuple[Axis, Axis]] = []
+    while left and right:
+        x, y = left.pop(0), right.pop(0)
+        small, large = sorted((x, y), key=lambda axis: axis.size)
+        if large.size % small.size:
+            raise Unsupported(f"axes of {small.size} and {large.size} positions lie across each other")
+        if large.size > small.size:
+            large.split(small.size)
+            outer, inner = large.leaves()
+            rest = left if large is x else right
+            rest.insert(0, outer)
+            x, y = (inner, y) if large is x else (x, inner)
+        found.append((x, y))
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Array:
+    """A value of a trace.
+
+    dims: by position. held: the axes that it varies along; it is the same at all positions of other ones.
+    mask: whether it is a mask, not a number. make: the graph's value, from the names of axes and the operands' values.
+    name: of an input.
+    """
+
+    trace: Trace
+    dims: tuple[Dim, ...]
+    held: Dim
+    operands: tuple[Array, ...]
+    make: Callable[..., Value | float]
+    mask: bool = False
+    name: str = ""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(map(size_of, self.dims))
+
+    @property
+    def own(self) -> list[Axis]:
+        return leaves(self.held)
+
+
+class Names:
+    """What axes are called in the graph."""
+
+    def __init__(self, graph: Graph, names: Mapping[Axis, str]) -> None:
+        self.graph, self.names = graph, names
+        self.order = {name: i for i, name in enumerate(names.values())}
+
+    def of(self, dim: Iterable[Axis]) -> list[str]:
+        return [self.names[x] for x in leaves(dim)]
+
+    def axis(self, x: Axis) -> Value:
+        return self.graph.axis(self.names[x])
+
+    def index(self, dim: Iterable[Axis]) -> Value | float:
+        """The position along a dim, as a number of the program."""
+        total: Value | float = 0
+        step = 1
+        for x in leaves(dim)[::-1]:
+            here = g.index(self.axis(x))
+            total = here * step + total if step > 1 else here
+            step *= x.size
+        return total
+
+
+class Trace:
+    """Collects arrays. A program is one trace."""
+
+    def __init__(self) -> None:
+        self.arrays: list[Array] = []
+        self.inputs: list[tuple[Array, str, float | None]] = []
+
+    def add(self, array: Array) -> Array:
+        self.arrays.append(array)
+        return array
+
+    def input(self, name: str, shape: Sequence[int], dtype: str, scale: float | None = None) -> Array:
+        """A tensor in device memory, row-major. dtype, scale: as in a spec."""
+        dims = tuple((Axis(n),) if n > 1 else () for n in shape)
+        held = tuple(x for dim in dims for x in dim)
+        array = self.add(Array(self, dims, held, (), lambda _: 0.0, name=name))
+        self.inputs.append((array, dtype, scale))
+        return array
+
+    def full(self, shape: Sequence[int], value: float) -> Array:
+        dims = tuple((Axis(n),) if n > 1 else () for n in shape)
+        return self.add(Array(self, dims, (), (), lambda _: value))
+
+    def positions(self, size: int) -> Array:
+        """0, 1, 2, ..."""
+        dim = (Axis(size),) if size > 1 else ()
+        return self.add(Array(self, (dim,), dim, (), lambda names: names.index(dim)))
+
+    def unify(self, x: Axis, y: Axis) -> bool:
+        """Makes one axis of two, unless one array has both."""
+        if x is y:
+            return True
+        if any({x, y} <= {*a.own} for a in self.arrays):
+            return False
+        y.other = x
+        return True
+
+    # -- the graph
+
+    def graph(self, name: str, outputs: Mapping[str, tuple[Array, str]]) -> Graph:
+        """The named program. outputs: arrays with their dtypes. Raises Unsupported."""
+        needed = self.needed(a for a, _ in outputs.values())
+        axes: dict[Axis, str] = {}
+        for a in needed:
+            for x in (*a.own, *leaves(x for dim in a.dims for x in dim)):
+                axes.setdefault(x, f"a{len(axes)}")
+        sizes = {n: x.size for x, n in axes.items()}
+        graph = Graph(name, sizes, next(dtype for _, dtype in outputs.values()))
+        names = Names(graph, axes)
+        values: dict[Array, Value | float] = {}
+        given = {a: (dtype, scale) for a, dtype, scale in self.inputs}
+        for a in needed:
+            if a.name:
+                dtype, scale = given[a]
+                values[a] = graph.input(a.name, *names.of(a.held), dtype=dtype, scale=scale)
+            else:
+                values[a] = a.make(names, *(values[x] for x in a.operands))
+        for out, (a, dtype) in outputs.items():
+            value = values[a]
+            if not isinstance(value, Value) or value.number:
+                raise Unsupported(f"the result {out} is a constant")
+            if a.mask:
+                raise Unsupported(f"the result {out} is a mask")
+            graph.output(out, value, *names.of(result_axes(a)), dtype=dtype)
+        return graph
+
+    def needed(self, outputs: Iterable[Array]) -> list[Array]:
+        wanted = {*outputs}
+        for a in reversed(self.arrays):
+            if a in wanted:
+                wanted |= {*a.operands}
+        return [a for a in self.arrays if a in wanted]
+
+
+def result_axes(a: Array) -> list[Axis]:
+    """The axes of a result in memory order: those of its dims that it varies along."""
+    own = {*a.own}
+    return [x for dim in a.dims for x in leaves(dim) if x in own]
+
+
+# -- operators
+
+
+Pairs = Iterable[tuple[Sequence[Axis], Sequence[Axis]]]
+"""Dims that are taken beside each other: another array's, and an array's own."""
+
+
+def beside(a: Array, pairs: Pairs) -> dict[Axis, Axis]:
+    """What an array's own axes are to be called, so that they are those that they are taken beside."""
+    sides = [both for theirs, own in pairs for both in paired(theirs, own)]
+    return {y: x for x, y in sides if not a.trace.unify(x.found(), y.found())}
+
+
+def with_axes(a: Array, renamed: Mapping[Axis, Axis]) -> Array:
+    """The array with other axes in the place of some of its leaves."""
+    if not renamed:
+        return a
+    dims = tuple(tuple(renamed.get(x, x) for x in leaves(dim)) for dim in a.dims)
+    held = tuple(renamed.get(x, x) for x in a.own)
+    if len({*held}) < len(held):
+        raise Unsupported("a diagonal")
+    pairs = [(y, x) for y, x in renamed.items() if y in a.own]
+    if not pairs:
+        return Array(a.trace, dims, held, a.operands, a.make, a.mask, a.name)
+
+    def make(names: Names, value: Value) -> Value:
+        new = {o: n for y, x in pairs for o, n in zip(names.of([y]), names.of([x]), strict=True)}
+        return g.rename(value, **{o: names.graph.axis(n) for o, n in new.items() if o != n})
+
+    return a.trace.add(Array(a.trace, dims, held, (a,), make, a.mask))
+
+
+def elementwise(function: Callable[..., Value], *operands: Array | float, mask: bool = False) -> Array:
+    """function: of the graph's values. Shapes broadcast as in PyTorch."""
+    arrays = [x for x in operands if isinstance(x, Array)]
+    trace = arrays[0].trace
+    rank = max(len(x.dims) for x in arrays)
+    dims: list[Dim] = []
+    pairs: dict[int, list[tuple[Sequence[Axis], Sequence[Axis]]]] = {i: [] for i in range(len(arrays))}
+    for at in range(-rank, 0):
+        some = {i: x.dims[at] for i, x in enumerate(arrays) if len(x.dims) >= -at and size_of(x.dims[at]) > 1}
+        first = next(iter(some.values()), ())
+        if any(size_of(d) != size_of(first) for d in some.values()):
+            raise Unsupported(f"shapes {', '.join(str(x.shape) for x in arrays)} do not broadcast")
+        dims.append(first)
+        for i, d in some.items():
+            pairs[i].append((first, d))
+    made = [with_axes(x, beside(x, pairs[i])) for i, x in enumerate(arrays)]
+    held = tuple(dict.fromkeys(x for a in made for x in a.own))
+    places = [i for i, x in enumerate(operands) if isinstance(x, Array)]
+
+    def make(_: Names, *values: Value | float) -> Value:
+        given = [*operands]
+        for i, v in zip(places, values, strict=True):
+            given[i] = v  # type: ignore[call-overload]
+        return function(*given)
+
+    return trace.add(Array(trace, tuple(dims), held, tuple(made), make, mask))
+
+
+def reduction(name: str, a: Array, positions: Sequence[int], keep: bool = False, **options: float) -> Array:
+    """A reduction of the spec language over these positions, which disappear unless they are kept."""
+    at = {p % len(a.dims) for p in positions} if a.dims else set()
+    over = [x for p in sorted(at) for x in a.dims[p]]
+    if not {*leaves(over)} <= {*a.own}:
+        raise Unsupported(f"{name} over an axis along which the tensor is constant")
+    dims = tuple(() if p in at else d for p, d in enumerate(a.dims) if keep or p not in at)
+    held = tuple(x for x in a.own if x not in leaves(over))
+
+    def make(names: Names, value: Value) -> Value:
+        axes = names.of(over)
+        return getattr(g, name)(value, *axes, **options) if axes else value
+
+    if not leaves(over):
+        return a.trace.add(Array(a.trace, dims, held, (a,), lambda _, value: value, a.mask))
+    return a.trace.add(Array(a.trace, dims, held, (a,), make))
+
+
+def along(name: str, a: Array, positions: Sequence[int], **options: float) -> Array:
+    """A function of the spec language over these positions that keeps them: softmax, a norm."""
+    over = [x for p in positions for x in a.dims[p]]
+    if not {*leaves(over)} <= {*a.own}:
+        raise Unsupported(f"{name} over an axis along which the tensor is constant")
+    if not leaves(over):
+        raise Unsupported(f"{name} over an axis of one position")
+
+    def make(names: Names, value: Value) -> Value:
+        return getattr(g, name)(value, *names.of(over), **options)
+
+    return a.trace.add(Array(a.trace, a.dims, a.held, (a,), make))
+
+
+def einsum(equation: str, *operands: Array) -> Array:
+    """As `torch.einsum`, with a letter for every position."""
+    left, _, right = equation.replace(" ", "").partition("->")
+    labels = left.split(",")
+    result = operands[0]
+    at = labels[0]
+    for i, (more, operand) in enumerate(zip(labels[1:], operands[1:], strict=True), 1):
+        later = {*right, *"".join(labels[i + 1 :])}
+        kept = "".join(dict.fromkeys(c for c in at + more if c in later))
+        result, at = product(result, at, operand, more, kept), kept
+    summed = [i for i, c in enumerate(at) if c not in right]
+    if summed:
+        result, at = reduction("sum", result, summed), "".join(c for c in at if c in right)
+    return permuted(result, [at.index(c) for c in right])
+
+
+def product(a: Array, left: str, b: Array, right: str, kept: str) -> Array:
+    """Multiplied, and summed over the labels that are not kept."""
+    if len({*left}) < len(left) or len({*right}) < len(right):
+        raise Unsupported("a diagonal in einsum")
+    dim_of: dict[str, Dim] = {}
+    for labels, x in ((left, a), (right, b)):
+        for c, d in zip(labels, x.dims, strict=True):
+            if not dim_of.get(c):
+                dim_of[c] = d
+    shared = [(dim_of[c], d) for c, d in zip(right, b.dims, strict=True) if c in left and d and a.dims[left.index(c)]]
+    renamed = beside(b, shared)
+    taken = {*a.own} | {*renamed.values()}
+    alone = (x for c, d in zip(right, b.dims, strict=True) if c not in left for x in leaves(d))
+    b = with_axes(b, renamed | {x: Axis(x.size) for x in alone if x in taken})
+    dim_of |= {c: d for c, d in zip(right, b.dims, strict=True) if c not in left or not a.dims[left.index(c)]}
+    both = {*a.own} | {*b.own}
+    over = [x for c in dict.fromkeys(left + right) if c not in kept for x in leaves(dim_of[c])]
+    if not {*over} <= both:
+        raise Unsupported("a sum over an axis along which the tensor is constant")
+    alone = [x for x in over if x not in {*a.own} or x not in {*b.own}]
+    held = tuple(dict.fromkeys(x for x in (*a.own, *b.own) if x not in over))
+
+    def make(names: Names, x: Value, y: Value) -> Value:
+        axes = names.of(over)
+        if not axes:
+            return x * y
+        return g.dot(x, y, *axes) if not alone else g.sum(x * y, *axes)
+
+    dims = tuple(dim_of[c] for c in kept)
+    return a.trace.add(Array(a.trace, dims, held, (a, b), make))
+
+
+# -- shapes
+
+
+def viewed(a: Array, dims: Sequence[Dim]) -> Array:
+    """The same value with its axes at other positions."""
+    return a.trace.add(Array(a.trace, tuple(dims), a.held, (a,), lambda _, value: value, a.mask))
+
+
+def permuted(a: Array, order: Sequence[int]) -> Array:
+    return viewed(a, [a.dims[p] for p in order])
+
+
+def reshaped(a: Array, shape: Sequence[int]) -> Array:
+    total = math.prod(a.shape)
+    known = math.prod(n for n in shape if n >= 0)
+    wanted = [n if n >= 0 else total // max(known, 1) for n in shape]
+    if math.prod(wanted) != total:
+        raise Unsupported(f"{a.shape} is no {wanted}")
+    left = [x for dim in a.dims for x in leaves(dim)]
+    dims: list[Dim] = []
+    for n in wanted:
+        dim: list[Axis] = []
+        while size_of(dim) < n:
+            x, missing = left.pop(0), n // size_of(dim)
+            if x.size > missing:
+                if n % size_of(dim) or x.size % missing:
+                    raise Unsupported(f"{list(a.shape)} as {wanted} cuts an axis of {x.size} across")
+                x.split(x.size // missing)
+                x, rest = x.leaves()
+                left.insert(0, rest)
+            dim.append(x)
+        if size_of(dim) != n:
+            raise Unsupported(f"{list(a.shape)} as {wanted} cuts an axis across")
+        dims.append(tuple(dim))
+    return viewed(a, dims)
+
+
+def expanded(a: Array, shape: Sequence[int]) -> Array:
+    new = len(shape) - len(a.dims)
+    dims: list[Dim] = []
+    for p, n in enumerate(shape):
+        own = a.dims[p - new] if p >= new else ()
+        dims.append(own if n in (-1, size_of(own)) else (Axis(n),))
+    return viewed(a, dims)
+
+
+Part = tuple[Sequence[tuple[Dim, int]], int]
+"""An index: dims with their steps, and an offset."""
+
+
+def read(a: Array, parts: Sequence[Part], dims: Sequence[Dim], outside: float = 0.0) -> Array:
+    """The array read at an index for each of its positions. dims: of the result. outside: what lies there."""
+    own = {*a.own}
+    places = (terms for d, (terms, _) in zip(a.dims, parts, strict=True) if {*leaves(d)} & own)
+    held = dict.fromkeys(x for terms in places for dim, _ in terms for x in leaves(dim))
+
+    def make(names: Names, value: Value) -> Value:
+        along = {*a.own}
+        index: dict[str, Value | int] = {}
+        for d, (terms, offset) in zip(a.dims, parts, strict=True):
+            index |= spread(names, [x for x in leaves(d) if x in along], terms, offset)
+        order = names.of(a.held) if a.name else sorted(names.of(a.held), key=names.order.__getitem__)
+        target = value if value.name else names.graph.let(f"r{len(names.graph.values)}", value)
+        padded = g.pad(target, outside) if outside else target
+        return padded[tuple(index[n] for n in order)]
+
+    return a.trace.add(Array(a.trace, tuple(dims), tuple(held), (a,), make))
+
+
+def spread(names: Names, axes: Sequence[Axis], terms: Sequence[tuple[Dim, int]], offset: int) -> dict[str, Value | int]:
+    """The index of a position, as one for each axis that the position has. Raises Unsupported."""
+    steps: list[tuple[Axis, int]] = []
+    for dim, step in terms:
+        for x in leaves(dim)[::-1]:
+            steps.append((x, step))
+            step *= x.size
+    found: dict[str, Value | int] = {}
+    for n, axis in enumerate(axes[::-1]):
+        last = n == len(axes) - 1
+        inner = [(x, s) for x, s in steps if last or s % axis.size]
+        if not last and (offset % axis.size or sum(s * (x.size - 1) for x, s in inner) >= axis.size):
+            raise Unsupported(f"an index cuts an axis of {axis.size} positions across")
+        total: Value | int = offset if last else 0
+        for x, s in inner:
+            place = names.axis(x) * s if s != 1 else names.axis(x)
+            total = place if isinstance(total, int) and total == 0 else place + total
+        (name,) = names.of([axis])
+        found[name] = total
+        steps = [(x, s // axis.size) for x, s in steps if (x, s) not in inner]
+        offset //= axis.size
+    return found
+
+
+def whole(a: Array) -> list[Part]:
+    """The parts that read all of an array."""
+    return [([(d, 1)], 0) for d in a.dims]
+
+
+def sliced(a: Array, position: int, start: int, size: int, step: int = 1) -> Array:
+    """`size` places along a position."""
+    at = position % len(a.dims)
+    if (start, size) == (0, a.shape[at]):
+        return a
+    new: Dim = (Axis(size),) if size > 1 else ()
+    parts, dims = whole(a), [*a.dims]
+    parts[at], dims[at] = ([(new, step)], start), new
+    return read(a, parts, dims)
+
+
+def selected(a: Array, position: int, index: int) -> Array:
+    at = position % len(a.dims)
+    one = sliced(a, at, index % a.shape[at], 1)
+    return viewed(one, [d for p, d in enumerate(one.dims) if p != at])
+
+
+def concatenated(arrays: Sequence[Array], position: int) -> Array:
+    """Arrays behind each other along a position."""
+    at = position % len(arrays[0].dims)
+    sizes = [a.shape[at] for a in arrays]
+    axis = (Axis(sum(sizes)),)
+    moved: list[Array] = []
+    for a, n, start in zip(arrays, sizes, accumulate(sizes, initial=0), strict=False):
+        parts, dims = whole(a), [*a.dims]
+        parts[at], dims[at] = ([(axis, 1)], -start), axis
+        moved.append(read(a, parts, dims) if n > 1 else viewed(a, dims))
+    result = moved[0]
+    place = result.trace.add(
+        Array(result.trace, (axis, *[()] * (len(result.dims) - at - 1)), axis, (), lambda names: names.index(axis))
+    )
+    for a, start in zip(moved[1:], accumulate(sizes), strict=False):
+        result = elementwise(partial(_before, start), place, result, a)
+    return result
+
+
+def _before(start: int, place: Value, x: Value, y: Value) -> Value:
+    return g.where(place < start, x, y)

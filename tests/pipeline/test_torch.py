@@ -1,0 +1,263 @@
+"""Models, graphs and Mirage's tutorials in Python: what callers get, in Triton's interpreter."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import mirage_cli
+from mirage_cli import mi
+from mirage_cli.errors import GraphError
+from mirage_cli.pipeline.regions import Cut, cut, exported, pieces
+from tests.torch_programs import Attention, GatedMlp, rope_halves
+
+ROOT = Path(__file__).parents[2]
+
+
+class Layer(nn.Module):
+    """A decoder's layer with grouped attention: nine products."""
+
+    def __init__(self, width: int = 32, heads: int = 4, groups: int = 2) -> None:
+        super().__init__()
+        self.heads, self.groups, size = heads, groups, width // heads
+        self.q, self.o = (nn.Linear(width, width, bias=False) for _ in range(2))
+        self.k, self.v = (nn.Linear(width, groups * size, bias=False) for _ in range(2))
+        self.norm1, self.norm2, self.mlp = nn.RMSNorm(width), nn.RMSNorm(width), GatedMlp(width, 2 * width)
+
+    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        b, t, d = x.shape
+        y = self.norm1(x)
+        q, k, v = (w(y).view(b, t, -1, d // self.heads).transpose(1, 2) for w in (self.q, self.k, self.v))
+        q, k = rope_halves(q, cos, sin), rope_halves(k, cos, sin)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        x = x + self.o(mixed.transpose(1, 2).reshape(b, t, d))
+        return x + self.mlp(self.norm2(x))
+
+
+class Decoder(nn.Module):
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer() for _ in range(layers))
+
+    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x, cos, sin)
+        return x
+
+
+def decoder(layers: int) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    torch.manual_seed(0)
+    return Decoder(layers).eval(), (torch.randn(1, 6, 32), torch.randn(6, 8), torch.randn(6, 8))
+
+
+@pytest.fixture(scope="module")
+def regions() -> Cut:
+    model, inputs = decoder(3)
+    return cut(exported(model, inputs))
+
+
+# -- regions
+
+
+def test_equal_layers_have_equal_regions(regions: Cut) -> None:
+    names = [r.graph.name for r in regions.regions]
+    assert regions.left == {}
+    assert len(names) == 9
+    assert names[:3] == names[3:6] == names[6:]
+
+
+def test_products_of_one_input_are_in_one_region(regions: Cut) -> None:
+    """The three projections, of weights that stay apart, with the norm in front and RoPE behind."""
+    text = regions.regions[0].graph.text()
+    assert text.count("dot(") == 3
+    assert "rsqrt" in text or "rms_norm" in text
+    assert len(regions.regions[0].shapes) == 3
+
+
+def test_a_model_is_cut_where_little_passes() -> None:
+    wide = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 4), nn.ReLU(), nn.Linear(4, 64), nn.Linear(64, 64))
+    graph = exported(wide, (torch.randn(2048, 8),)).graph
+    parts = pieces([n for n in graph.nodes if n.op == "call_function"])
+    assert [len(p) for p in parts] == [4, 2]  # behind the 4 numbers of each row
+
+
+def test_what_is_not_known_is_named() -> None:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cumsum(x.softmax(-1) * 2, -1).relu()
+
+    found = cut(exported(Model(), (torch.randn(3, 4),)))
+    assert [*found.left.values()] == ["no operator that is known here"]
+    assert len(found.regions) == 2
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(found.model(x), Model()(x))
+
+
+# -- kernels, in a process that interprets them
+
+SCRIPT = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+import torch
+torch.set_num_threads(1)
+import mirage_cli
+from mirage_cli import Graph, dot, mi, silu
+from tests.pipeline.test_torch import decoder
+db, found = sys.argv[1], {}
+model, inputs = decoder(2)
+said = []
+with torch.no_grad():
+    expected = model(*inputs)
+    fast = mirage_cli.optimize(model, inputs, budget=25, db=db, say=said.append)
+    found["optimize"] = float((fast(*inputs) - expected).abs().max())
+    again = []
+    mirage_cli.optimize(model, inputs, budget=25, db=db, say=again.append)
+    found["said"] = said, again
+    compiled = torch.compile(model, backend="mirage", options={"db": db, "tune": 20})
+    found["backend"] = float((compiled(*inputs) - expected).abs().max())
+x = inputs[0].clone().requires_grad_()
+fast(x, *inputs[1:]).sum().backward()
+found["gradient"] = x.grad is not None
+
+graph = mi.new_kernel_graph()
+Q = graph.new_input(dims=(2, 16, 32), dtype=mi.float16)
+K = graph.new_input(dims=(2, 32, 24), dtype=mi.float16)
+V = graph.new_input(dims=(2, 24, 32), dtype=mi.float16)
+E = graph.exp(graph.matmul(Q, K))
+graph.matmul(graph.div(E, graph.reduction(E, 2)), V)
+attention = graph.superoptimize(config="attention", budget=10, db=db)
+torch.manual_seed(1)
+q, k, v = (torch.randn(s).half() * 0.5 for s in ((2, 16, 32), (2, 32, 24), (2, 24, 32)))
+exact = torch.softmax(q.double() @ k.double(), -1) @ v.double()
+ways = {"list": attention([q, k, v]), "positions": attention(q, k, v), "named": attention(inputs=[q, k, v])}
+for way, (y,) in ways.items():
+    found[way] = float((y.double() - exact).abs().max())
+try:
+    attention(q, k, v[:1])
+except ValueError as error:
+    found["shape"] = str(error)
+
+g = Graph("gated", dims={"m": 5, "k": 24, "n": 12}, dtype="float32")
+X, W = g.input("X", "m", "k"), g.input("W", "k", "n")
+g.output("O", silu(dot(X, W, "k")), "m", "n")
+kernel = g.search(budget=10, db=db)
+a, b = torch.randn(5, 24), torch.randn(24, 12)
+found["graph"] = float((kernel.run(a, b) - torch.nn.functional.silu(a @ b)).abs().max())
+found["explain"], found["export"] = kernel.explain(), kernel.export()[:40]
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a script without `if __name__ == "__main__"` gets."""
+    folder = tmp_path_factory.mktemp("callers")
+    script = folder / "script.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    env = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, str(script), str(folder / "mirage.db")], env=env, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_model_with_kernels_is_the_same(found: dict[str, Any]) -> None:
+    said, again = found["said"]
+    assert found["optimize"] < 1e-5
+    assert len(said) == 6
+    assert not [line for line in said if "PyTorch's" in line]
+    assert again == said  # of the database, and no search
+
+
+def test_the_backend_takes_what_it_may_tune(found: dict[str, Any]) -> None:
+    assert found["backend"] < 1e-5
+
+
+def test_where_a_gradient_is_asked_for_pytorch_computes(found: dict[str, Any]) -> None:
+    assert found["gradient"]
+
+
+@pytest.mark.parametrize("way", ["list", "positions", "named"])
+def test_a_tutorial_runs(found: dict[str, Any], way: str) -> None:
+    assert found[way] < 5e-3
+
+
+def test_a_tensor_of_another_shape_is_refused_with_both(found: dict[str, Any]) -> None:
+    assert found["shape"] == "X2 is declared with the shape (2, 24, 32), and given with (1, 24, 32)"
+
+
+def test_a_graph_is_searched(found: dict[str, Any]) -> None:
+    assert found["graph"] < 1e-5
+    assert found["explain"].startswith("gated: ")
+    assert "equal canonical forms" in found["explain"]
+    assert found["export"].startswith('"""gated:')
+
+
+# -- what goes without kernels
+
+
+def test_a_backend_without_a_gpu_leaves_all_to_pytorch() -> None:
+    model, inputs = decoder(1)
+    with torch.no_grad():
+        compiled = torch.compile(model, backend="mirage")
+        torch.testing.assert_close(compiled(*inputs), model(*inputs))
+
+
+def test_a_backend_trains() -> None:
+    model, inputs = decoder(1)
+    compiled = torch.compile(model, backend="mirage")
+    gradients = []
+    for run in (compiled, model):
+        model.zero_grad()
+        run(*inputs).square().sum().backward()
+        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    assert len(gradients[0]) == len(gradients[1]) == 9
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_backend_refuses_options_that_it_lacks() -> None:
+    compiled = torch.compile(Attention().eval(), backend="mirage", options={"tunes": 3})
+    with pytest.raises(Exception, match="backend mirage has no option tunes"):
+        compiled(torch.randn(1, 4, 32))
+
+
+def test_a_models_sizes_are_those_of_its_example() -> None:
+    with pytest.raises(NotImplementedError, match="sizes of its example"):
+        mirage_cli.optimize(lambda x: x + 1, (torch.randn(3),), dynamic={"m": (1, 8)})
+
+
+# -- Mirage's tutorials, as far as they need no search
+
+
+def test_a_reduction_keeps_its_axis() -> None:
+    graph = mi.new_kernel_graph()
+    x = graph.new_input(dims=(4, 6))
+    assert graph.reduction(x, 1).shape == (4, 1)
+    assert graph.reduction(x, 1, 3).shape == (4, 3)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda graph, x: graph.matmul(x, x),
+        lambda graph, x: graph.reduction(x, 1, 4),
+        lambda graph, x: graph.rms_norm(x, (5,)),
+        lambda graph, x: graph.add(x, graph.new_input(dims=(3, 6))),
+        lambda graph, _: graph.new_input(dims=(4, 6), strides=(1, 4)),
+        lambda graph, _: graph.superoptimize(),
+    ],
+)
+def test_what_no_program_is_is_refused(wrong: Any) -> None:
+    graph = mi.new_kernel_graph()
+    with pytest.raises(GraphError):
+        wrong(graph, graph.new_input(dims=(4, 6)))

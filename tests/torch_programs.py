@@ -1,0 +1,215 @@
+"""Functions and modules as model authors write them, at small and odd sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+
+R = torch.randn
+
+
+class Attention(nn.Module):
+    """Self-attention on one packed projection."""
+
+    def __init__(self, width: int = 32, heads: int = 4, causal: bool = True) -> None:
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, t, d = x.shape
+        q, k, v = (y.view(b, t, self.heads, d // self.heads).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        return self.out(mixed.transpose(1, 2).reshape(b, t, d))
+
+
+def rope_halves(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    half = x.shape[-1] // 2
+    return x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin
+
+
+def rope_pairs(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    a, b = x[..., ::2], x[..., 1::2]
+    return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
+
+
+class GatedMlp(nn.Module):
+    def __init__(self, width: int = 32, inner: int = 48) -> None:
+        super().__init__()
+        self.gate, self.up = (nn.Linear(width, inner, bias=False) for _ in range(2))
+        self.down = nn.Linear(inner, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class Lora(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.a, self.b = nn.Linear(32, 24), nn.Linear(32, 4, bias=False), nn.Linear(4, 24, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.w(x) + 2.0 * self.b(self.a(x))
+
+
+class ConvBlock(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(4, 6, 3, padding=1), nn.BatchNorm2d(6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.silu(self.norm(self.conv(x)))
+
+
+class SqueezeExcite(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 4), nn.Linear(4, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.sigmoid(self.b(F.relu(self.a(x.mean((2, 3))))))[:, :, None, None]
+
+
+class Block(nn.Module):
+    """A transformer's block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.attention, self.norm2 = nn.LayerNorm(32), Attention(), nn.LayerNorm(32)
+        self.mlp = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class GroupedAttention(nn.Module):
+    """Queries in groups, a key and value head for each, RoPE, a mask that is added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.o = (nn.Linear(32, 32, bias=False) for _ in range(2))
+        self.k, self.v = (nn.Linear(32, 16, bias=False) for _ in range(2))
+
+    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        b, t, _ = x.shape
+        q = rope_halves(self.q(x).view(b, t, 4, 8).transpose(1, 2), cos, sin)
+        k = rope_halves(self.k(x).view(b, t, 2, 8).transpose(1, 2), cos, sin)
+        v = self.v(x).view(b, t, 2, 8).transpose(1, 2)
+        k, v = (y[:, :, None].expand(b, 2, 2, t, 8).reshape(b, 4, t, 8) for y in (k, v))
+        scores = q @ k.transpose(2, 3) / 8**0.5 + torch.full((t, t), -math.inf).triu(1)
+        return self.o((torch.softmax(scores, -1) @ v).transpose(1, 2).reshape(b, t, 32))
+
+
+def adam(p: torch.Tensor, grad: torch.Tensor, m: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    m, v = 0.9 * m + 0.1 * grad, 0.99 * v + 0.01 * grad * grad
+    return p - 0.1 * m / (torch.sqrt(v) + 1e-8), m, v
+
+
+def alibi(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
+    distance = torch.arange(6)[None, :] - torch.arange(6)[:, None]
+    return torch.softmax(q @ k.mT / 8**0.5 + slope[:, None, None] * distance, -1) @ v
+
+
+def masked_softmax(x: torch.Tensor) -> torch.Tensor:
+    upper = torch.ones(5, 5, dtype=torch.bool).tril().logical_not()
+    return x.masked_fill(upper, -math.inf).softmax(-1)
+
+
+def heads(*shape: int) -> tuple[torch.Tensor, ...]:
+    return tuple(R(*shape) for _ in range(3))
+
+
+CASES: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "silu": (F.silu, (R(4, 7),)),
+    "gelu": (F.gelu, (R(4, 7),)),
+    "gelu_tanh": (lambda x: F.gelu(x, approximate="tanh"), (R(4, 7),)),
+    "softplus": (F.softplus, (R(4, 7) * 10,)),
+    "mish": (F.mish, (R(4, 7),)),
+    "elu": (F.elu, (R(4, 7),)),
+    "celu": (F.celu, (R(4, 7),)),
+    "selu": (F.selu, (R(4, 7),)),
+    "hardswish": (F.hardswish, (R(4, 7) * 3,)),
+    "hardtanh": (F.hardtanh, (R(4, 7),)),
+    "relu6": (F.relu6, (R(4, 7) * 5,)),
+    "leaky_relu": (F.leaky_relu, (R(4, 7),)),
+    "prelu": (F.prelu, (R(4, 7), R(1))),
+    "logsigmoid": (F.logsigmoid, (R(4, 7) * 10,)),
+    "tanhshrink": (F.tanhshrink, (R(4, 7),)),
+    "softsign": (F.softsign, (R(4, 7),)),
+    "glu": (lambda x: F.glu(x, -1), (R(4, 8),)),
+    "clamp_and_power": (lambda x: x.clamp(-1, 1) ** 3, (R(4, 7),)),
+    "one_minus": (lambda x: 1 - x, (R(4, 7),)),
+    "softmax": (lambda x: torch.softmax(x, -1), (R(4, 7),)),
+    "log_softmax": (lambda x: F.log_softmax(x, 1), (R(4, 7),)),
+    "masked_softmax": (masked_softmax, (R(2, 5, 5),)),
+    "layer_norm": (nn.LayerNorm(12), (R(3, 5, 12),)),
+    "rms_norm": (nn.RMSNorm(12), (R(3, 5, 12),)),
+    "group_norm": (nn.GroupNorm(2, 6), (R(2, 6, 4, 3),)),
+    "instance_norm": (nn.InstanceNorm2d(6), (R(2, 6, 4, 3),)),
+    "batch_norm": (nn.BatchNorm2d(6), (R(2, 6, 4, 3),)),
+    "batch_norm_of_rows": (nn.BatchNorm1d(6), (R(5, 6),)),
+    "batch_norm_in_training": (lambda x: F.batch_norm(x, None, None, training=True), (R(5, 6, 3),)),
+    "variance": (lambda x: (x.var(-1), x.std(0, unbiased=False)), (R(4, 7),)),
+    "norm": (lambda x: x / x.norm(dim=-1, keepdim=True), (R(4, 7),)),
+    "normalize": (lambda x: F.normalize(x, dim=-1), (R(4, 7),)),
+    "cosine_similarity": (F.cosine_similarity, (R(4, 7), R(4, 7))),
+    "between_extremes": (lambda x: (x - x.amin(-1, True)) / (x.amax(-1, True) - x.amin(-1, True)), (R(4, 7),)),
+    "linear": (nn.Linear(7, 5), (R(3, 7),)),
+    "addmm": (torch.addmm, (R(5), R(4, 7), R(7, 5))),
+    "gated_mlp": (GatedMlp(), (R(3, 5, 32),)),
+    "lora": (Lora(), (R(3, 32),)),
+    "bilinear": (lambda x, w, y: torch.einsum("bi,oij,bj->bo", x, w, y), (R(3, 4), R(5, 4, 6), R(3, 6))),
+    "einsum": (lambda a, b: torch.einsum("bhqd,bkhd->bhqk", a, b), (R(2, 3, 4, 5), R(2, 6, 3, 5))),
+    "lower_triangle": (lambda x: torch.tril(x) @ x, (R(5, 5),)),
+    "with_its_transpose": (lambda x: x @ x.T + x + x.T, (R(5, 5),)),
+    "gram": (lambda x: x.T @ x, (R(7, 5),)),
+    "attention": (Attention(), (R(2, 6, 32),)),
+    "attention_of_all": (Attention(causal=False), (R(2, 6, 32),)),
+    "attention_with_mask": (
+        lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m),
+        (R(2, 3, 5, 8), R(2, 3, 7, 8), R(2, 3, 7, 8), R(5, 7)),
+    ),
+    "attention_in_groups": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True, scale=0.3),
+        (R(2, 6, 5, 8), R(2, 3, 7, 8), R(2, 3, 7, 8)),
+    ),
+    "attention_with_rope": (GroupedAttention(), (R(2, 6, 32), R(6, 8), R(6, 8))),
+    "attention_with_alibi": (alibi, (*heads(2, 4, 6, 8), R(4))),
+    "attention_with_softcap": (
+        lambda q, k, v: torch.softmax(30 * torch.tanh(q @ k.mT / 30), -1) @ v,
+        heads(2, 3, 6, 8),
+    ),
+    "linear_attention": (lambda q, k, v: (F.elu(q) + 1) @ ((F.elu(k) + 1).mT @ v), heads(2, 3, 6, 8)),
+    "multihead_attention": (nn.MultiheadAttention(16, 4, batch_first=True), heads(2, 5, 16)),
+    "rope_of_halves": (rope_halves, (R(2, 4, 5, 8), R(5, 8), R(5, 8))),
+    "rope_of_pairs": (rope_pairs, (R(2, 4, 5, 8), R(5, 4), R(5, 4))),
+    "block": (Block(), (R(2, 5, 32),)),
+    "conv_block": (ConvBlock(), (R(2, 4, 6, 5),)),
+    "depthwise": (nn.Conv2d(6, 6, 3, groups=6, padding=1), (R(2, 6, 5, 5),)),
+    "conv_with_stride": (nn.Conv2d(4, 6, 3, stride=2), (R(2, 4, 9, 9),)),
+    "conv_of_one_place": (nn.Conv2d(4, 6, 1), (R(2, 4, 5, 5),)),
+    "conv_of_a_line": (nn.Conv1d(4, 6, 3, padding=1, dilation=2), (R(2, 4, 9),)),
+    "max_pool": (lambda x: F.max_pool2d(x, 3, 2, 1), (R(2, 3, 8, 8),)),
+    "avg_pool": (lambda x: F.avg_pool2d(x, 2), (R(2, 3, 8, 8),)),
+    "pool_of_all": (lambda x: F.adaptive_avg_pool2d(x, 1), (R(2, 3, 8, 8),)),
+    "squeeze_excite": (SqueezeExcite(), (R(2, 8, 3, 3),)),
+    "unfold": (lambda x: x.unfold(1, 3, 1).mean(-1), (R(2, 9),)),
+    "roll": (lambda x: torch.roll(x, 2, -1) + x, (R(4, 7),)),
+    "pad": (lambda x: F.pad(x, (1, 2)) * 2, (R(4, 7),)),
+    "shift": (lambda x: torch.cat([x[:, 1:], torch.zeros(2, 1, 4)], 1) + x, (R(2, 5, 4),)),
+    "mse_loss": (F.mse_loss, (R(4, 7), R(4, 7))),
+    "l1_loss": (F.l1_loss, (R(4, 7), R(4, 7))),
+    "huber_loss": (F.huber_loss, (R(4, 7), R(4, 7) * 3)),
+    "smooth_l1_loss": (F.smooth_l1_loss, (R(4, 7), R(4, 7) * 3)),
+    "cross_entropy_of_bits": (F.binary_cross_entropy_with_logits, (R(4, 7), torch.rand(4, 7))),
+    "adam": (adam, (R(4, 7), R(4, 7), R(4, 7), torch.rand(4, 7))),
+    "gru": (nn.GRUCell(6, 5), (R(3, 6), R(3, 5))),
+    "rnn": (nn.RNNCell(6, 5), (R(3, 6), R(3, 5))),
+}
+"""By name: what is traced, and its inputs."""
