@@ -589,6 +589,82 @@ def halves(w: Write) -> None:
     w.sub("O", "A", "B")
 
 
+# -- what tables name: pages of a cache, the experts of rows; and a rotation
+
+PAGED = """
+mugraph paged float16
+dims b=3 s=64 p=4 pages=9 page=16 h=2 d=16
+input Q f16[b, h, d]
+input K f16[pages, page, h, d]
+input P i32[b, p] below pages
+output O f16[b, h, s]
+kernel k0 generated b:grid h:grid s:grid d:loop
+  Q = load Q[b, h, d]
+  K = load K[P{pages}[b, s//16], s%16, h, d]
+  O[b, h, s] = dot(Q, K; d)
+  store O[b, h, s] = O
+"""
+
+EXPERTS = """
+mugraph experts float16
+dims t=24 e=12 k=32 n=16
+input X f16[t, k]
+input E i32[t] below e
+input F i64[t] below e
+input W f16[e, k, n]
+input B f16[e, n]
+output O f16[t, n]
+kernel k0 generated t:grid n:grid k:split
+  X = load X[t, k]
+  W = load W[E{e}[t], k, n]
+  A[t, n] = dot(X, W; k)
+  store A[k_split, t, n] = A
+kernel k1 generated t:grid n:grid k_split:tile
+  A = load A[k_split, t, n]
+  S[t, n] = sum(A; k_split)
+  B = load B[F{e}[t], n]
+  O[t, n] = add(S, B)
+  store O[t, n] = O
+""".replace("output O f16[t, n]\n", "output O f16[t, n]\nbuffer A f32[k_split, t, n]\n")
+
+ROTATED = """
+mugraph rotated float16
+dims m=16 d=64 g=8
+input X f16[m, d]
+input S f16[m, g]
+input T i32[m] below m
+output O f16[m, d]
+kernel k0 generated m:grid d:grid
+  A = load X[m, (d + 32)%64]
+  S = load S[T{m}[T{m}[m]], d//8]
+  B[m, d] = mul(A, S)
+  i[m] = index(T{m}[m])
+  O[m, d] = add(B, i)
+  store O[m, d] = O
+"""
+
+
+def paged(w: Write) -> None:
+    w.rename("C", "K", "P", over="pages P{pages}[b,s//16] page s%16")
+    w.dot("O", "Q", "C", over="d")
+
+
+def experts(w: Write) -> None:
+    w.rename("V", "W", "E", over="e E{e}[t]")
+    w.dot("A", "X", "V", over="k")
+    w.rename("C", "B", "F", over="e F{e}[t]")
+    w.add("O", "A", "C")
+
+
+def rotated(w: Write) -> None:
+    w.rename("A", "X", over="d (d+32)%64")
+    w.rename("C", "S", "T", over="m T{m}[T{m}[m]] g d//8")
+    w.mul("B", "A", "C")
+    w.index("i", over="m")
+    w.rename("j", "i", "T", over="m T{m}[m]")
+    w.add("O", "B", "j")
+
+
 # -- parts of outputs: side by side, from two kernels, and in turn; and rows of an input that are changed in place
 
 PARTS = """
@@ -706,6 +782,9 @@ CASES = {
         case(BORDER, border),
         case(HALVES, halves),
         case(DIAGONAL, diagonal),
+        case(PAGED, paged),
+        case(EXPERTS, experts),
+        case(ROTATED, rotated),
         case(PARTS, parts, PARTS_WRITTEN),
         case(IN_TURN, in_turn, IN_TURN_WRITTEN),
         case(APPEND, append, APPEND_WRITTEN),

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from itertools import permutations
 from typing import TypeVar
 
-from mirage_cli.ir.access import Access, Index, index, plain
+from mirage_cli.ir.access import Access, Atom, Index, Lookup, Quotient, Remainder, index, plain
 from mirage_cli.ir.mugraph import Kernel, MuGraph, Role
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import Arg, Eqn, Tensor, equation, sort_dims
+from mirage_cli.ir.program import Arg, Eqn, Tensor, equation, sort_dims, tensor_type
 
 T = TypeVar("T")
 SIBLINGS = (
@@ -205,6 +205,24 @@ def _reaches(i: Index, size: int, sizes: Mapping[str, int]) -> bool:
     return high >= 0 and low < size
 
 
+def _other_atoms(a: Atom, graph: MuGraph) -> Iterator[Atom]:
+    """s//16 --> s//15 or s%16, T[m] --> U[m] or T[m + 1]"""
+    if isinstance(a, Quotient | Remainder):
+        for by in (-1, 1, a.by):
+            if a.by + by > 0:
+                yield type(a)(a.of, a.by + by)
+        yield (Remainder if isinstance(a, Quotient) else Quotient)(a.of, a.by)
+    if isinstance(a, Lookup):
+        dims = {t.name: t.dims for t in graph.inputs}
+        for t in graph.inputs:
+            if tensor_type(t) == "int" and t.below == a.below and t.name != a.table and t.dims == dims[a.table]:
+                yield Lookup(t.name, a.access, a.below)
+        for k, i in enumerate(a.access):
+            others = [index(dict(i.terms), i.offset + by) for by in (-1, 1)]
+            others += [index({b: c}) for old, c in i.terms for b in _other_atoms(old, graph)]
+            yield from (Lookup(a.table, (*a.access[:k], j, *a.access[k + 1 :]), a.below) for j in others)
+
+
 def change_index(kernel: Kernel, graph: MuGraph, rng: random.Random) -> Kernel | None:
     """X[m, n + 64] --> X[m, n + 63], X[m, h*64 + d] --> X[m, h*32 + d] or X[m, d*64 + h]; of a load or a store"""
     tensors = graph.tensors()
@@ -217,6 +235,8 @@ def change_index(kernel: Kernel, graph: MuGraph, rng: random.Random) -> Kernel |
             named = dict(old.terms)
             new = [index(named, old.offset + by) for by in (-64, -1, 1, 64)]
             new += [index(named | {a: c + by}, old.offset) for a, c in old.terms for by in (-1, 1, c)]
+            new += [index({b if a == old_atom else a: c for a, c in old.terms}, old.offset)
+                    for old_atom in named for b in _other_atoms(old_atom, graph)]  # fmt: skip
             new += [index(dict(zip(named, c, strict=True)), old.offset) for c in permutations(named.values())]
             choices += [
                 (i, k, j)

@@ -74,7 +74,7 @@ class Draft:
                 need |= names(e)
                 lines.append((name, e))
         inputs = {n: t for n, t in self.inputs.items() if n in need}
-        need |= {d for t in inputs.values() for d in t["dims"]}
+        need |= {d for t in inputs.values() for d in (*t["dims"], t.get("below"))}
         return replace(
             self, dims={d: n for d, n in self.dims.items() if d in need}, inputs=inputs, lines=tuple(reversed(lines))
         )
@@ -82,7 +82,7 @@ class Draft:
 
 def _options(t: Mapping[str, Any]) -> str:
     dims = f"[{', '.join(t['dims'])}]"
-    rest = "".join(f", {k}: {t[k]}" for k in ("dtype", "scale") if k in t)
+    rest = "".join(f", {k}: {t[k]}" for k in ("dtype", "scale", "below", "distinct") if k in t)
     return f"{{dims: {dims}{rest}}}" if rest else dims
 
 
@@ -350,9 +350,9 @@ class _Generator:
 
 
 class _Accesses(_Generator):
-    """Programs that read slices, windows and axes that are two, of inputs and of results."""
+    """Programs that read slices, windows and axes that are two, of inputs and of results, and rows that tables name."""
 
-    kinds = (*_Generator.kinds, *["access"] * 5)
+    kinds = (*_Generator.kinds, *["access"] * 5, *["gather"] * 5)
 
     def __init__(self, seed: int, long: bool) -> None:
         super().__init__(seed, long)
@@ -380,6 +380,57 @@ class _Accesses(_Generator):
         of = f"pad({x}, {rng.choice((0, -1, 2))})" if rng.random() < 0.3 else x
         indices = ", ".join(f"{terms} + {start}" if d == old else d for d in order)
         return f"{of}[{indices}]", Value(v.axes - {old} | {*new}, v.growth)
+
+    def gather(self) -> tuple[str, Value] | None:
+        """X[m, T[h] + 2], X[m, d // 4], X[m, (d + 3) % 8]: an axis of a value by quotients, remainders and tables."""
+        x, rng = self.pick(), self.rng
+        v = self.values[x]
+        if not v.axes:
+            return None
+        order = self.inputs[x]["dims"] if x in self.inputs else [d for d in self.dims if d in v.axes]
+        old = rng.choice(order)
+        new = rng.choice(sorted(self.dims))
+        size, length = self.dims[old], self.dims[new]
+        by = rng.choice((2, 3, 4, 8, 16))
+        kind = rng.choice(("quotient", "remainder", "table", "table", "pages", "both"))
+        if kind == "quotient" and (length - 1) // by < size:
+            text = f"{new} // {by} + {rng.choice((0, size - 1 - (length - 1) // by))}"
+        elif kind == "remainder":
+            n = rng.randint(1, size)
+            text = f"({new} * {rng.choice((1, 1, 2, -1))} + {rng.randint(0, size)}) % {n} + {rng.choice((0, size - n))}"
+        elif kind == "table":
+            text = self.table([(new, length)], old)
+        elif kind == "pages" and size >= by:
+            page = self.table([(f"{new} // {by}", -(-length // by))], size // by)
+            text = page and f"{page} * {by} + {new} % {by}"
+        elif kind == "both":
+            other = rng.choice(sorted(self.dims))
+            text = self.table([(new, length), (f"{other} % {by}", min(by, self.dims[other]))], old)
+        else:
+            return None
+        if not text:
+            return None
+        axes = frozenset({*names(text)} & self.dims.keys())
+        if not self.fits(v.axes - {old} | axes):
+            return None
+        return f"{x}[{', '.join(text if d == old else d for d in order)}]", Value(v.axes - {old} | axes, v.growth)
+
+    def table(self, read: list[tuple[str, int]], below: str | int) -> str:
+        """A table with an axis for each of these positions, of which there are so many; looked up there."""
+        dims: list[str] = []
+        for position, length in read:
+            fitting = [d for d in self.dims if self.dims[d] >= length and d not in dims]
+            if not fitting:
+                return ""
+            dims.append(position if position in fitting else self.rng.choice(fitting))
+        known = [n for n in "IJKH" if self.inputs.get(n, {}).get("dims", dims) == dims]
+        known = [n for n in known if self.inputs.get(n, {}).get("below", below) == below]
+        if not known:
+            return ""
+        name = self.rng.choice(known)
+        kind = self.rng.choice(("int32", "int32", "int64"))
+        self.inputs.setdefault(name, {"dims": dims, "dtype": kind, "below": below})
+        return f"{name}[{', '.join(p for p, _ in read)}]"
 
 
 def random_spec(seed: int, *, accesses: bool = False) -> str:

@@ -23,7 +23,7 @@ from mirage_cli.algebra.canonical import ONE, Algebra, Atom, Form, Mono
 from mirage_cli.algebra.safe import grows_with_exponentials, overflowing, plain_forms, program_forms
 from mirage_cli.errors import NumberError
 from mirage_cli.ir.ops import OPS, Number, Type
-from mirage_cli.ir.program import Program
+from mirage_cli.ir.program import Program, tensor_type
 
 MAX_CLASSES = 400
 """Beyond this many classes, further ones keep the program's own nodes alone (or one of the algebra's if none)."""
@@ -124,7 +124,7 @@ def type_of(form: Form, program: Program) -> Type:
     atom = form.atom
     if atom is not None and atom.kind == "fn" and OPS[atom.args[0]].result == "bool":
         return "bool"
-    integers = {t.name for t in program.inputs if t.dtype == "int32"}
+    integers = {t.name for t in program.inputs if tensor_type(t) == "int"}
 
     def integral(a: Atom) -> bool:
         if a.kind == "fn" and OPS[a.args[0]].result == "same":
@@ -197,7 +197,8 @@ def _program_nodes(d: Decomposition, safe: dict[str, Form]) -> dict[Form, list[N
     """The program's own equations as nodes, where they hold for the safe forms too."""
     nodes: dict[Form, list[Node]] = {}
     for e in d.program.eqns:
-        args: tuple[Form | Number, ...] = tuple(safe[a] if isinstance(a, str) else a for a in e.args)
+        given = e.args[: OPS[e.op].arity]  # tables are part of an access
+        args: tuple[Form | Number, ...] = tuple(safe[a] if isinstance(a, str) else a for a in given)
         made = safe[e.out].atom
         if made is not None and made.kind == "shifted_exp":
             continue  # exp(a - max a), which only exp_sub computes without NaN where a row is masked out whole

@@ -118,7 +118,10 @@ def _descriptor(
     if stored or any(d not in block for d in x.dims) or _leaves(tensor, x, sizes):
         return None
     element = DTYPE_BYTES[tensor.dtype]
-    stride, start = strides(x.access, [sizes[a] for a in tensor.dims])
+    if not all(i.affine for i in x.access):
+        return None
+    steps, start = strides(x.access, [sizes[a] for a in tensor.dims])
+    stride = {str(a): n for a, n in steps.items()}
     kept = sorted((d for d in x.dims if sizes[d] > 1 or block[d] > 1), key=lambda d: -stride[d])
     axes = [d for d in kept if block[d] > 1]
     if len(axes) < 2 or len(kept) > MAX_RANK:
@@ -156,8 +159,9 @@ def streamed(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Ma
     shared = {d for d, n in _instances(kernel, schedule, block, sizes).items() if n > 1}
     segments = place(kernel).segments
     readers = [x.buffer for k in graph.kernels for x in k.loads]
+    readers += [x.table for k in graph.kernels for x in k.lookups]
     found: set[str] = set()
-    for x in (x for x in kernel.loads if x.out not in boxes):
+    for x in (x for x in kernel.loads if x.out not in boxes and all(i.affine for i in x.access)):
         homes = [s for s in segments if any(step.out == x.out for step in s.steps)]
         loops = [s for s in homes if isinstance(s, Loop)]
         walked = {d for s in loops for d in s.dims}
@@ -293,4 +297,5 @@ def _inputs(
     """Of inputs, what is there whole: beyond a tensor there may be no memory."""
     tensors = graph.tensors()
     loads = (x for x in segment.steps if isinstance(x, Load) and x.buffer not in late)
+    loads = (x for x in loads if all(i.affine for i in x.access))  # the others' positions are not known yet
     return tuple(x for x in loads if not _leaves(tensors[x.buffer], x, sizes))

@@ -8,13 +8,16 @@ unless it knows.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from mirage_cli.codegen.nodes import Axes, Value
-from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
+from mirage_cli.codegen import nodes
+from mirage_cli.codegen.nodes import Axes, Place, Value
+from mirage_cli.ir.access import Atom, Index, Lookup, Remainder, dims_of
+from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, split_axis
 from mirage_cli.ir.placement import Placement, place
 from mirage_cli.ir.program import Eqn, Tensor
 from mirage_cli.ir.schedule import KernelSchedule, block_sizes
@@ -101,6 +104,48 @@ class Frame:
         return "float32" in {self.graph.dtype, *(t.dtype for t in tensors)}
 
     @cached_property
+    def looked_up(self) -> dict[Lookup, str]:
+        """What loads look up, each with the name of its block."""
+        found: dict[Lookup, str] = {}
+        for a in self.kernel.lookups:
+            names = (f"{a.table}_at{i or ''}" for i in itertools.count())
+            found[a] = found.get(a) or next(n for n in names if n not in {*self.dims, *found.values()})
+        return found
+
+    def places(self, i: Index) -> tuple[tuple[tuple[Place, int], ...], int]:
+        """Where an index is, as the sum of position · factor, and where that starts."""
+        terms: list[tuple[Place, int]] = []
+        start = i.offset
+        for a, c in i.terms:
+            place, more = self.place(a)
+            start += c * more
+            if place is not None:
+                terms.append((place, c))
+        return tuple(terms), start
+
+    def place(self, a: Atom) -> tuple[Place | None, int]:
+        """Where an atom is, and what is to be added; no place where it is a number."""
+        split = self.kernel.split
+        match a:
+            case str():
+                if split is not None and a == split_axis(split):
+                    return nodes.ChunkNumber(), 0
+                axes = self.axes((a,))
+                several = axes or self.sizes[a] > 1 or a in self.dynamic
+                return (nodes.Lanes(a, bool(axes)) if several else None), 0
+            case Lookup():
+                return nodes.Looked(self.looked_up[a], self.axes(dims_of(a.access)), self.huge), 0
+            case _:
+                terms, start = self.places(a.of)
+                before = max(0, -(a.of.bounds(self.sizes)[0] // a.by))  # numbers below 0 are divided otherwise
+                axes = tuple(d for d in self.order if any(d in nodes.lanes_of(x) for x, _ in terms))
+                rest = isinstance(a, Remainder)
+                if not terms:  # of axes with one position
+                    return None, start % a.by if rest else start // a.by
+                place = nodes.Divided(terms, start + before * a.by, a.by, rest, axes, self.huge)
+                return place, 0 if rest else -before
+
+    @cached_property
     def huge(self) -> bool:
         """Whether offsets into some tensor need 64 bits."""
         sizes = {**self.sizes, **{r.dim: r.most for r in self.graph.dynamic}}
@@ -109,7 +154,7 @@ class Frame:
     @cached_property
     def buffers(self) -> tuple[str, ...]:
         """What the kernel reads and writes, in order."""
-        return tuple(dict.fromkeys([x.buffer for x in self.kernel.loads] + [s.buffer for s in self.kernel.stores]))
+        return tuple(dict.fromkeys([*self.kernel.read, *(s.buffer for s in self.kernel.stores)]))
 
     def axes(self, dims: Iterable[str]) -> Axes:
         """The axes of a block: the dimensions that are not scalars, in the schedule's order."""
@@ -133,9 +178,10 @@ class Frame:
         return tuple(d for d in axes if d in dims & self.padded)
 
     def type_of(self, value: str) -> str:
-        """The element type of a value: of its tensor for a load, else float32, int32 or bool."""
+        """The element type of a value: of its tensor for a load, 32 bits of 64, else float32, int32 or bool."""
         if value in self.loads:
-            return self.tensors[self.loads[value].buffer].dtype
+            dtype = self.tensors[self.loads[value].buffer].dtype
+            return "int32" if dtype == "int64" else dtype
         return {"float": "float32", "int": "int32", "bool": "bool"}[self.eqns[value].type]
 
     def space(self, e: Eqn) -> set[str]:

@@ -7,7 +7,7 @@ worked out anew here. Nothing is stored, and nothing awaited is read, before the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import prod
 
 from mirage_cli.codegen import nodes, plan
@@ -103,8 +103,7 @@ class _Checker:
         _must(self.waited or access.buffer not in self.plan.awaited, f"{access.buffer} is read before the wait")
         if isinstance(access, nodes.Pointers):
             self.pointers(access, s.mask)
-            for place, _ in (term for w in s.within for term in w.terms):
-                self.at(place)
+            self.places(term for w in s.within for term in w.terms)
         else:
             _must(self.boxes[access.value].buffer == access.buffer, "a box of another buffer")
             _must(sorted(access.block) == sorted(access.axes), "a box with other axes than the block")
@@ -150,8 +149,7 @@ class _Checker:
 
     def prefetch(self, s: plan.Prefetch) -> None:
         _must(self.plan.waits and not self.waited, "a prefetch that nothing waits behind")
-        for place, _ in s.pointers.terms:
-            self.at(place)
+        self.places(s.pointers.terms)
 
     def wait(self, _: plan.Wait) -> None:
         _must(self.plan.waits and not self.waited and not self.walked, "a wait too many")
@@ -230,10 +228,13 @@ class _Checker:
 
     def pointers(self, x: nodes.Pointers, mask: Axes) -> None:
         _must(x.buffer in self.plan.args, f"there is no pointer into {x.buffer}")
-        lanes = [place.dim for place, _ in x.terms if not isinstance(place, nodes.ChunkNumber) and place.block]
+        lanes = [d for place, _ in x.terms for d in nodes.lanes_of(place)]
         _must({*lanes} == {*x.axes}, f"{x.buffer} is addressed along {lanes}, in blocks with {x.axes}")
         _must({*mask} == self.padded & {*x.axes}, f"{x.buffer} is masked along {mask}")
-        for place, _ in x.terms:
+        self.places(x.terms)
+
+    def places(self, terms: Iterable[tuple[Place, nodes.Stride]]) -> None:
+        for place, _ in terms:
             self.at(place)
 
     def at(self, x: Place) -> None:
@@ -244,6 +245,12 @@ class _Checker:
                 _must(self.chunked, "there are no chunks")
             case nodes.Picked(d, _, start):
                 self.at(nodes.Lanes(d, False)) if start is None else self.start(start)
+            case nodes.Divided(terms, _, by, _, axes):
+                _must(by > 0, "division by what is not positive")
+                _must({d for p, _ in terms for d in nodes.lanes_of(p)} == {*axes}, "a quotient of other axes")
+                self.places(terms)
+            case nodes.Looked(value, axes):
+                _must(self.known(value) == axes, f"{value} has other axes")
 
     # -- blocks
 
@@ -257,6 +264,8 @@ class _Checker:
                 _must(m in self.maxima, f"the maximum {m} has not moved")
             case nodes.Position(d):
                 self.at(nodes.Lanes(d, False))
+            case nodes.Placed(terms):
+                self.places(terms)
             case nodes.Reduce(op, block, over):
                 for d in over:
                     _must(d in block.axes, f"{d} is no axis of what is reduced")
@@ -359,7 +368,9 @@ def parts(x: Expr) -> tuple[Expr, ...]:
             return a, b
         case nodes.ExpDifference(block, shift):
             return block, shift
-        case nodes.Value() | nodes.Shift() | nodes.Factor() | nodes.Literal() | nodes.Position() | nodes.Full():
+        case nodes.Value() | nodes.Shift() | nodes.Factor() | nodes.Literal() | nodes.Position():
+            return ()
+        case nodes.Placed() | nodes.Full():
             return ()
         case _:
             return (x.x,)

@@ -88,6 +88,7 @@ class Plan:
         self.device = device
         self.known: tuple[Callable[..., bool], bool] = (lambda *_: False), False
         self.steps = [k.step(*noted[k]) if isinstance(k, RecordedKernel) else k for k in kernels]
+        self.patient = any(x.patient for x in self.steps if isinstance(x, Step))
         self.bound: dict[int, list[Callable[..., Any]]] = {}  # by stream, for calls that no CUDA graph captures
         steps = (x for x in self.steps if isinstance(x, Step))
         releasing_kernels().update(x.function for x in steps if getattr(x.run, "launch_pdl", False))
@@ -96,7 +97,7 @@ class Plan:
 
     def bind(self, stream: int) -> list[Callable[..., Any]]:
         """What makes each of the launches on this stream: of addresses, or of tensors where a library is called."""
-        if is_capturing():
+        if self.patient and is_capturing():
             return [
                 x if not isinstance(x, Step) else (captured if x.patient else on_stream)(x, stream) for x in self.steps
             ]

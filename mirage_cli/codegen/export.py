@@ -25,10 +25,12 @@ from mirage_cli.codegen.carried import CHECKS, PLANS, PLANS_WITH_MAPS, carried
 from mirage_cli.codegen.exported_text import (
     BUILTIN,
     CAPTURE,
+    CHECKED_TABLES,
     PLANNED,
     PUBLIC,
     RESERVED,
     SELF_CHECK,
+    TABLES,
     WITHOUT_AUTOCAST,
 )
 from mirage_cli.codegen.globals import without_global
@@ -61,7 +63,7 @@ from mirage_cli.codegen.writing import (
 )
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
-from mirage_cli.ir.program import Program, Tensor, unmerged
+from mirage_cli.ir.program import Program, Tensor, below, spread, unmerged
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import mugraph_id, print_mugraph
 
@@ -244,6 +246,8 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
     digest = hashlib.sha256("\n".join([name, *map(str, program.inputs), *blocks]).encode()).hexdigest()[:12]
     imports = "\n".join([plans.standard, "", "import torch", *(parts.imports() or ["import triton"])])
     comment = "\n".join(f"# {x}".rstrip() for x in print_mugraph(graph).splitlines())
+    limits = ((i, below(t, program.sizes)) for i, t in enumerate(program.inputs))
+    tables = [(i, n) for i, n in limits if n is not None]
     parameters = [*spelled((t.name for t in program.inputs), RESERVED.__contains__).values()]
     mapping = {
         "name": name,
@@ -262,6 +266,8 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         ),
         "parameters": ", ".join(parameters),
         "autocast": WITHOUT_AUTOCAST * parts.libraries,
+        "tables": CHECKED_TABLES * bool(tables),
+        "entries": tuple_text(f"({i}, {n})" for i, n in tables),
         "result": ("None", "outputs[0]", "tuple(outputs)")[min(len(program.results), 2)],
     }
     precision, tolerance = f"torch.{program.dtype}", f"{program.tolerance:g}"
@@ -274,16 +280,17 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         "lies": "None" if lies is None else f"[{', '.join(f'Lies{x}' for x in lies)}]",
         "checks": textwrap.indent(carried(CHECKS).inside_function(), "    "),
         "cpu": "_PLANS",
-        "scales": tuple_text(repr(float(t.scale)) for t in program.inputs),
+        "spreads": tuple_text(repr(spread(t, program.sizes)) for t in program.inputs),
         "contracted": str(longest_sum(program)),
         "cut": "None" if (cut := independent_axis(program)) is None else f"Cut{cut}",
         "check": wrapped(
             "        results = check(",
-            f"run eager stepwise shapes dtypes scales contracted {precision} {tolerance} device cut lies".split(),
+            f"run eager stepwise shapes dtypes spreads contracted {precision} {tolerance} device cut lies".split(),
             ")",
         ),
     }
     front = "\n\n".join(["from __future__ import annotations", imports, comment])
+    blocks += [filled(TABLES, mapping)] * bool(tables)
     blocks += [filled(PUBLIC, mapping), *([filled(BUILTIN, mapping)] if builtin else [])]
     mapping |= {
         "recorded": parts.recorded(),

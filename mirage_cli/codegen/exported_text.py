@@ -34,7 +34,7 @@ def @graph@(@parameters@):
 
 
 def _call(inputs):
-    """Runs plain inputs. All else is checked, and then runs as a torch operator."""
+    """Runs plain inputs. All else is checked, and then runs as a torch operator."""@tables@
     if _is_plain(inputs):
         result = _run(*inputs)
         _remember(inputs)
@@ -141,6 +141,23 @@ def _capture(inputs):
 """
 """What makes a CUDA graph of a call."""
 
+TABLES = '''
+_TABLES = @entries@  # which input, and what its integers are less than
+
+
+def _check_tables(inputs):
+    """Raises ValueError where a table names what is not there."""
+    for i, below in _TABLES:
+        least, most = (int(x) for x in torch.aminmax(inputs[i]))
+        if least < 0 or most >= below:
+            raise ValueError(f"{_INPUTS[i][0]} should be from 0 to {below - 1}, and holds {least} to {most}")
+'''
+"""What stands in front of the public functions where indices are looked up."""
+
+CHECKED_TABLES = """
+    if os.environ.get("MIRAGE_CHECK_TABLES") and not _is_compiling():  # calls like an earlier one do not come here
+        _check_tables(inputs)"""
+
 BUILTIN = '''
 _@name@.__name__ = _@name@.__qualname__ = "@name@"
 
@@ -219,7 +236,7 @@ def _check_this_file():
         sys.exit("no GPU here: set TRITON_INTERPRET=1 to check the kernel on the CPU")
     device = torch.device("cuda" if gpu else "cpu")
     shapes, dtypes = [shape for _, shape, _ in _INPUTS], [dtype for _, _, dtype in _INPUTS]
-    scales, contracted = @scales@, @contracted@
+    spreads, contracted = @spreads@, @contracted@
     cut, lies = @cut@, @lies@
     passed = True
     with torch.inference_mode():
@@ -229,7 +246,7 @@ def _check_this_file():
             passed = passed and ok
         if gpu:
             normal = DISTRIBUTIONS[0]
-            more_inputs = lambda seed: draw(normal, shapes, dtypes, scales, contracted, device, seed)  # noqa: E731
+            more_inputs = lambda seed: draw(normal, shapes, dtypes, spreads, contracted, device, seed)  # noqa: E731
             for line in time_beside_eager(run, @whole@, more_inputs):
                 print(line)
             inputs = more_inputs(0)

@@ -17,7 +17,7 @@ from mirage_cli.codegen.nodes import Axes, Expr
 from mirage_cli.ir.access import Index, parse_index
 from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.ops import OPS, Number, exact_inverse
-from mirage_cli.ir.program import Eqn
+from mirage_cli.ir.program import FLOAT8, INTEGERS, Eqn
 from mirage_cli.ir.reach import kept
 from mirage_cli.ir.schedule import on_matrix_units
 
@@ -67,8 +67,11 @@ def _fixed_size(f: Frame, d: str) -> int:
 
 def _position(f: Frame, i: Index) -> Expr:
     axes = f.axes(i.dims)
+    if not i.affine:
+        return nodes.Placed(*f.places(i), axes)
     total: Expr | None = None
     for d, c in i.terms:
+        assert isinstance(d, str), "an affine index"
         term: Expr = nodes.Position(d, f.axes((d,)))
         if term.axes and term.axes != axes:
             term = nodes.Spread(term, axes)
@@ -93,9 +96,20 @@ def _elementwise(s: Scope, e: Eqn) -> Computed:
     if not e.values:
         return Computed(_constant(e))
     given = _with_sizes(f, e) if e.type == "bool" else e.args
-    whole = all(f.type_of(v) in ("int32", "bool") for v in given if isinstance(v, str))
+    whole = all(f.type_of(v) in {*INTEGERS, "bool"} for v in given if isinstance(v, str))
+    if whole and _divides_integers(e):
+        x, y = (_argument(f, a, want, e, True, of_integers=True) for a in given)
+        return Computed(nodes.Cast(nodes.Apply(e.op, (x, y), True, want, True), "int32", "float32"), _zero_lanes(s, e))
     args = tuple(_argument(f, a, want, e, whole) for a in given)
     return Computed(_applied(f, e, args, want), _zero_lanes(s, e))
+
+
+def _divides_integers(e: Eqn) -> bool:
+    """Whether it is an operator that has a text for an integer and a positive whole number, of these."""
+    if not OPS[e.op].of_integers or not isinstance(e.args[0], str):
+        return False
+    by = e.args[1]
+    return isinstance(by, Fraction) and by.denominator == 1 and 0 < by < 1 << 30
 
 
 def _with_sizes(f: Frame, e: Eqn) -> tuple[str | Number, ...]:
@@ -190,15 +204,17 @@ def _constant(e: Eqn) -> Expr:
     return nodes.Full(nodes.Literal(Fraction(result) if math.isfinite(result) else result), "float32", ())
 
 
-def _argument(f: Frame, a: str | Number, want: Axes, e: Eqn, whole: bool) -> Expr:
+def _argument(f: Frame, a: str | Number, want: Axes, e: Eqn, whole: bool, *, of_integers: bool = False) -> Expr:
     if not isinstance(a, str):
         return nodes.Literal(a, whole)
     x: Expr = f.current(a)
     kind = f.type_of(a)
-    mixed = kind == "int32" and (not whole or e.type == "float")
+    mixed = kind in INTEGERS and not of_integers and (not whole or e.type == "float")
     counted = kind == "bool" and e.type == "float" and all(a != e.args[i] for i in OPS[e.op].masks)
-    if kind in ("float16", "bfloat16") or mixed or counted:
+    if kind in {"float16", "bfloat16", *FLOAT8} or mixed or counted:
         x = nodes.Cast(x, kind, "float32")
+    elif kind == "int8":
+        x = nodes.Cast(x, kind, "int32")
     if OPS[e.op].masks and e.type == "bool" and want and not x.axes and _compares_floats(f, a):
         # Triton's interpreter repeats the mask as float32, which has no `&`
         x = nodes.Apply("gt", (nodes.Cast(x, kind, "int32"), nodes.Literal(Fraction(0), True)), True, ())
@@ -226,10 +242,11 @@ def summands(s: Scope, e: Eqn) -> Computed:
     (a,) = e.values
     kind = f.type_of(a)
     x: Expr = f.current(a)
+    whole = kind in INTEGERS
     if kind not in ("float32", "int32"):
-        x = nodes.Cast(x, kind, "float32")
+        x = nodes.Cast(x, kind, "int32" if whole else "float32")
     zero_is_neutral = s.clean[a] if e.op == "sum" else NOWHERE
-    x = _masked(f, x, [d for d in e.axes if d not in zero_is_neutral], neutral(e.op, kind == "int32"))
+    x = _masked(f, x, [d for d in e.axes if d not in zero_is_neutral], neutral(e.op, whole))
     return Computed(x, s.clean[a] - set(e.axes) if e.op == "sum" else NOWHERE)
 
 
@@ -304,7 +321,7 @@ def _operand(s: Scope, value: str, groups: list[list[str]], summed: Axes, dtype:
     """A block as the matrix units take it: batch, then two axes, clean along the summed ones, in their type."""
     f = s.frame
     kind = f.type_of(value)
-    zero = nodes.Literal(0, True) if kind == "int32" else nodes.Literal(0.0)
+    zero = nodes.Literal(0, True) if kind in INTEGERS else nodes.Literal(0.0)
     x = _masked(f, f.current(value), [d for d in summed if d not in s.clean[value]], zero)
     if kind != dtype:
         x = nodes.Cast(x, kind, dtype)

@@ -52,8 +52,8 @@ def hand_over(
 
 def _waits(x: Unit, awaited: Collection[str]) -> bool:
     """Whether it reads what the kernel in front has written, or writes: that one may still be reading."""
-    if isinstance(x, Load):
-        return x.buffer in awaited
     if isinstance(x, Loop):
-        return bool(x.stores) or any(isinstance(s, Load) and s.buffer in awaited for s in x.steps)
-    return isinstance(x, tuple)
+        return bool(x.stores) or any(_waits(s, awaited) for s in x.steps)
+    if isinstance(x, Load):
+        return not set(awaited).isdisjoint(x.buffers)
+    return isinstance(x, tuple) or any(a.table in awaited for a in x.looks_up)

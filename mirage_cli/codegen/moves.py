@@ -12,10 +12,10 @@ from mirage_cli.codegen.blocks import LINE_BYTES, Frame
 from mirage_cli.codegen.loops import loop_starts, positions, span, starts
 from mirage_cli.codegen.nodes import Axes, Expr, Place, Start
 from mirage_cli.codegen.plan import Statement
-from mirage_cli.ir.access import Access, index, strides
+from mirage_cli.ir.access import Access, Lookup, dims_of, index, strides
 from mirage_cli.ir.mugraph import Load, Store, split_axis
 from mirage_cli.ir.placement import Loop
-from mirage_cli.ir.program import DTYPE_BYTES
+from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8
 from mirage_cli.ir.schedule import Before
 
 _NOWHERE: Access = (index({}),)
@@ -26,22 +26,34 @@ _NOWHERE: Access = (index({}),)
 def load(f: Frame, x: Load, box: Descriptor | None, once: bool, at: Mapping[str, Start]) -> plan.Load:
     """box: what it goes through, if it does. at: where blocks start."""
     axes = f.axes(x.dims)
+    dtype = f.tensors[x.buffer].dtype
+    whole = dtype == "int64"
     if box is None:
         where = pointers(f, x.buffer, x.access, axes)
-        return plan.Load(x.out, where, f.masked_dims(x.dims, axes), once, within(f, x, axes))
+        return plan.Load(
+            x.out, where, f.masked_dims(x.dims, axes), once, within(f, x.buffer, x.access), whole, dtype in FLOAT8
+        )
     block = tuple(d for d in box.dims if f.block[d] > 1)
     access = nodes.Box(x.out, x.buffer, box.dims, tuple(at[d] for d in box.dims), block, axes)
-    return plan.Load(x.out, access, (), once)  # what lies past the end of a dimension reads as zero
+    return plan.Load(x.out, access, (), once, (), whole)  # what lies past the end of a dimension reads as zero
 
 
-def within(f: Frame, x: Load, axes: Axes) -> tuple[nodes.Within, ...]:
+def look_up(f: Frame, a: Lookup) -> plan.Load:
+    """A block of a table. Lanes that do not exist hold 0, which is a position too."""
+    axes, dims = f.axes(dims_of(a.access)), dims_of(a.access)
+    where, inside = pointers(f, a.table, a.access, axes), within(f, a.table, a.access)
+    whole = f.tensors[a.table].dtype != "int32"
+    return plan.Load(f.looked_up[a], where, f.masked_dims(dims, axes), False, inside, whole)
+
+
+def within(f: Frame, buffer: str, access: Access) -> tuple[nodes.Within, ...]:
     """The bounds of a tensor that a load may read beyond."""
     found: list[nodes.Within] = []
-    for d, i in zip(f.tensors[x.buffer].dims, x.access, strict=True):
+    for d, i in zip(f.tensors[buffer].dims, access, strict=True):
         before, behind = i.leaves(f.sizes[d], f.sizes)
         if before or behind:
-            terms = tuple((nodes.Lanes(a, a in axes), c) for a, c in i.terms)
-            found.append(nodes.Within(terms, i.offset, before > 0, f.sizes[d] if behind else None))
+            terms, start = f.places(i)
+            found.append(nodes.Within(terms, start, before > 0, f.sizes[d] if behind else None))
     return tuple(found)
 
 
@@ -60,16 +72,16 @@ def pointers(
     for first, last in _parts(f, dims):
         steps, more = strides((*_NOWHERE * first, *access[first:last], *_NOWHERE * (len(dims) - last)), shape)
         behind = tuple(a for a in dims[last:] if a in f.dynamic)
+        for a, n in steps.items():
+            place, moved = f.place(a)
+            more += moved * n
+            if place is not None:
+                at = (picked or {}).get(a, place) if isinstance(a, str) else place
+                terms.append((at, nodes.Times(n, behind) if behind else n))
         if behind:
             starts += [nodes.Times(more, behind)] * bool(more)
         else:
             start += more
-        for d, n in steps.items():
-            stride = nodes.Times(n, behind) if behind else n
-            if f.kernel.split is not None and d == split_axis(f.kernel.split):
-                terms.append((nodes.ChunkNumber(), stride))
-            elif f.block[d] > 1 or f.sizes[d] > 1 or d in f.dynamic:
-                terms.append(((picked or {}).get(d) or nodes.Lanes(d, d in axes), stride))
     return nodes.Pointers(buffer, axes, tuple(terms), start, tuple(starts))
 
 

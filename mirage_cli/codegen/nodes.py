@@ -192,7 +192,40 @@ class Picked:
     clamped: bool = False
 
 
-Place: TypeAlias = Lanes | ChunkNumber | Picked
+@dataclass(frozen=True, slots=True)
+class Divided:
+    """The sum of position · factor, and `start`, which is not negative, over a number: rounded down, or what is left.
+    axes: of the block. wide: in 64 bits."""
+
+    terms: tuple[tuple[Place, int], ...]
+    start: int
+    by: int
+    rest: bool
+    axes: Axes
+    wide: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A block of integers from memory, by its name. wide: in 64 bits."""
+
+    value: str
+    axes: Axes
+    wide: bool
+
+
+Place: TypeAlias = Lanes | ChunkNumber | Picked | Divided | Looked
+
+
+def lanes_of(x: Place) -> Axes:
+    """The axes of a block of positions."""
+    match x:
+        case ChunkNumber():
+            return ()
+        case Divided() | Looked():
+            return x.axes
+        case _:
+            return (x.dim,) if x.block else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +311,15 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
+class Placed:
+    """The sum of position · factor, from `start` on."""
+
+    terms: tuple[tuple[Place, int], ...]
+    start: int
+    axes: Axes
+
+
+@dataclass(frozen=True, slots=True)
 class Full:
     """A block of one number."""
 
@@ -353,12 +395,14 @@ class Masked:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """An elementwise operator of `OPS`. exact: rounded correctly, also where half an ulp more would be cheaper."""
+    """An elementwise operator of `OPS`. exact: rounded correctly, also where half an ulp more would be cheaper.
+    whole: of an integer and a positive whole number, as integers."""
 
     op: str
     args: tuple[Expr, ...]
     exact: bool
     axes: Axes
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,7 +497,7 @@ class Added:
         return self.x.axes
 
 
-Leaf: TypeAlias = Value | Shift | Factor | Literal | Position | Full
+Leaf: TypeAlias = Value | Shift | Factor | Literal | Position | Placed | Full
 Expr: TypeAlias = (
     Leaf
     | Cast

@@ -72,13 +72,16 @@ class SetMark:
 @dataclass(frozen=True, slots=True)
 class Load:
     """A block from memory; zero past the end of the dimensions in `mask`, as boxes have it in all, and where what is to
-    be within bounds is not. once: nobody reads it again."""
+    be within bounds is not. once: nobody reads it again. whole: integers, taken as those of 32 bits. float8:
+    of a type that has no integer 0."""
 
     out: str
     access: Pointers | Box
     mask: Axes
     once: bool
     within: tuple[Within, ...] = ()
+    whole: bool = False
+    float8: bool = False
 
 
 @dataclass(frozen=True, slots=True)

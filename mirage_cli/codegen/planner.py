@@ -7,7 +7,7 @@ and behind).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, prod
 
@@ -27,9 +27,10 @@ from mirage_cli.codegen.expressions import NOWHERE, Scope, computed
 from mirage_cli.codegen.handover import HandOver, hand_over, units
 from mirage_cli.codegen.iterations import combined, completed, deferred, initialised, wide_products_last
 from mirage_cli.codegen.loops import Range, longest_last, loop_starts, positions, ranges, starts, together
-from mirage_cli.codegen.moves import load, prefetches, store
+from mirage_cli.codegen.moves import load, look_up, prefetches, store
 from mirage_cli.codegen.nodes import Start
 from mirage_cli.codegen.plan import KernelPlan, Statement
+from mirage_cli.ir.access import Lookup, dims_of, lookups_of
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import Eqn
@@ -47,7 +48,7 @@ class _Decided:
 
     boxes: by value, what is read through a descriptor. once: values whose loads nobody repeats. narrowed: values that
     go on as they are stored, with the type. leading: the loop in whose last iterations the kernel behind may start.
-    clean: padded dimensions along which each value so far is zero past their end.
+    clean: padded dimensions along which each value so far is zero past their end. looked_up: what of tables is known.
     """
 
     frame: Frame
@@ -58,6 +59,7 @@ class _Decided:
     narrowed: Mapping[str, str]
     leading: Loop | None
     clean: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    looked_up: set[Lookup] = field(default_factory=set["Lookup"])
 
 
 def plan_kernel(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> KernelPlan:
@@ -98,11 +100,15 @@ def plan_kernel(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mappi
             else:
                 body += _step(decided, x, starts(f), Scope(f, decided.clean))
     fetched = {x.load.buffer for found in ahead.values() for x in found}
-    pointed = {x.buffer for x in kernel.loads if x.out not in decided.boxes} | {s.buffer for s in kernel.stores}
+    pointed = (
+        {x.buffer for x in kernel.loads if x.out not in decided.boxes}
+        | {x.table for x in kernel.lookups}
+        | {s.buffer for s in kernel.stores}
+    )
     return KernelPlan(
         kernel.name,
         tuple(plan.Dimension(d, sizes[d], n, d in f.padded, d in f.dynamic) for d, n in f.block.items()),
-        tuple(f.dims),
+        (*f.dims, *f.looked_up.values()),
         tuple(b for b in f.buffers if b in pointed | fetched),
         tuple(decided.boxes.items()),
         unread or frozenset(),
@@ -158,12 +164,22 @@ def _narrowed(f: Frame) -> dict[str, str]:
 def _step(c: _Decided, x: Load | Eqn, at: Mapping[str, Start], scope: Scope) -> list[Statement]:
     """A load or an equation. at: where blocks start."""
     f = c.frame
+    looked_up = _looked_up(c, [x], ())
     if isinstance(x, Load):
         c.clean[x.out] = f.padded & set(f.axes(x.dims))
-        return [load(f, x, c.boxes.get(x.out), x.out in c.once, at)]
+        return [*looked_up, load(f, x, c.boxes.get(x.out), x.out in c.once, at)]
     found = computed(scope, x)
     c.clean[x.out] = found.clean
-    return [plan.Let(x.out, found.expr), *_rounded(c, x.out)]
+    return [*looked_up, plan.Let(x.out, found.expr), *_rounded(c, x.out)]
+
+
+def _looked_up(c: _Decided, steps: Sequence[Load | Eqn], moving: Collection[str]) -> list[Statement]:
+    """What these look up and is not known yet, but for what depends on axes that move."""
+    needed = dict.fromkeys(a for x in steps for a in (x.looks_up if isinstance(x, Eqn) else lookups_of(x.access)))
+    new = [a for a in needed if a not in c.looked_up]
+    found = [a for a in new if not set(dims_of(a.access)) & set(moving)]
+    c.looked_up.update(found)
+    return [look_up(c.frame, a) for a in found]
 
 
 def _rounded(c: _Decided, value: str) -> list[Statement]:
@@ -175,8 +191,10 @@ def _loop(c: _Decided, loop: Loop, leads: bool) -> list[Statement]:
     f = c.frame
     late = deferred(f, loop)
     body: list[Statement] = [initialised(f, f.eqns[name], name in late) for name, _ in loop.accumulators]
+    body += _looked_up(c, loop.steps, {*loop.dims})
     marks, parts = ranges(f, loop, c.limits[loop], c.specialized)
     body += marks
+    outside = set(c.looked_up)
     for part in parts:
         inside: list[Statement] = [positions(f, d, start) for d, start in loop_starts(f, loop).items()]
         if leads and part == parts[-1] and isinstance(f.schedule.hand_over, Lead):
@@ -184,6 +202,7 @@ def _loop(c: _Decided, loop: Loop, leads: bool) -> list[Statement]:
             inside.append(plan.ReleaseBefore(d, part.last, f.schedule.hand_over.iterations * f.block[d]))
         inside += _iteration(c, loop, part, late)
         over = plan.Over(loop.dims[0], part.first, part.last, f.block[loop.dims[0]])
+        c.looked_up.intersection_update(outside)
         body.append(plan.Loop(over if len(loop.dims) == 1 else together(f, loop), c.specialized, tuple(inside)))
     for name, _ in loop.accumulators:
         body += [*completed(f, f.eqns[name], name in late), *_rounded(c, name)]

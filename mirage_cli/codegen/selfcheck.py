@@ -33,7 +33,7 @@ def check(
     stepwise: Callable[..., Any],
     shapes: Sequence[tuple[int, ...]],
     dtypes: Sequence[torch.dtype],
-    scales: Sequence[float],
+    spreads: Sequence[float],
     contracted: int,
     precision: torch.dtype,
     tolerance: float,
@@ -48,7 +48,7 @@ def check(
     """
     program = Reference(eager, stepwise, precision)
     for seed, kind in enumerate(DISTRIBUTIONS):
-        inputs = draw(kind, shapes, dtypes, scales, contracted, device, seed)
+        inputs = draw(kind, shapes, dtypes, spreads, contracted, device, seed)
         with fresh_memory_is_nan():
             given = to_be_changed(lies, inputs) if lies else inputs
             outputs = outputs_of(lies, as_tuple(run(*given)), given)

@@ -15,10 +15,23 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from mirage_cli.codegen.writing import spelled
-from mirage_cli.ir.access import Access, Index, dims_of, is_whole, parse_index, read_by, renames, strides
+from mirage_cli.ir.access import (
+    Access,
+    Atom,
+    Index,
+    Lookup,
+    Quotient,
+    Remainder,
+    dims_of,
+    is_whole,
+    parse_index,
+    read_by,
+    renames,
+    strides,
+)
 from mirage_cli.ir.derived import DERIVED
 from mirage_cli.ir.ops import OPS, Number, Op, Type
-from mirage_cli.ir.program import Eqn, Part, Program, tensor_type
+from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, Eqn, Part, Program, tensor_type
 
 Dims = tuple[str, ...]
 
@@ -37,6 +50,7 @@ class _Value:
     """What a name of the program is in the text. layout: its axes in the order of the torch tensor's.
 
     scalar: a Python number, not a tensor. wide: float32, in a program with floating-point inputs of a smaller type.
+    narrow: of 8 bits, which arithmetic takes as more.
     """
 
     text: str
@@ -44,6 +58,7 @@ class _Value:
     type: Type
     scalar: bool = False
     wide: bool = False
+    narrow: bool = False
 
 
 class _Writer:
@@ -55,14 +70,17 @@ class _Writer:
         reserved = {"torch", "dtype", "wide", "device", name}
         results = {t.name for t in program.results}
         self.names = spelled([*program.values(), *(results - {*program.values()})], reserved.__contains__)
-        floating = [t for t in program.inputs if tensor_type(t) == "float"]
+        floating = [t for t in program.inputs if tensor_type(t) == "float" and t.dtype not in FLOAT8]
         self.wide = [t for t in floating if t.dtype == "float32"]
         self.narrow = [t for t in floating if t.dtype != "float32"]
         if len({t.dtype for t in self.narrow}) > 1:  # float16 and bfloat16 have float32 alone in common
             self.wide, self.narrow = floating, []
         mixed = self.wide if self.narrow else []
         self.values = {
-            t.name: _Value(self.names[t.name], t.dims, tensor_type(t), wide=t in mixed) for t in program.inputs
+            t.name: _Value(
+                self.names[t.name], t.dims, tensor_type(t), wide=t in mixed, narrow=DTYPE_BYTES[t.dtype] == 1
+            )
+            for t in program.inputs
         }
         self.statements: list[str] = []
 
@@ -80,7 +98,7 @@ class _Writer:
         lines = [*self.statements, *results]
         used = [n for n in ("dtype", "wide") if any(re.search(rf"\b{n}[),]", line) for line in lines)]
         if not self.narrow and not self.wide:
-            return ["dtype = torch.float64  # no floating-point input says otherwise"] if used else []
+            return self.own_dtype() if used else []
         names = [self.names[t.name] for t in self.narrow or self.wide]
         if len({t.dtype for t in self.narrow or self.wide}) == 1:
             found = {"dtype": f"dtype = {names[0]}.dtype"}
@@ -91,6 +109,13 @@ class _Writer:
         for n in names[1:]:
             dtype = f"torch.promote_types({dtype}, {n}.dtype)"
         return [f"dtype = {dtype}", f"{', '.join(names)} = {', '.join(f'{n}.to(dtype)' for n in names)}"]
+
+    def own_dtype(self) -> list[str]:
+        """The dtype where no input that is computed with has one: in float64, where inputs of 8 bits are."""
+        small = [self.names[t.name] for t in self.program.inputs if t.dtype in FLOAT8]
+        if not small:
+            return ["dtype = torch.float64  # no floating-point input says otherwise"]
+        return [f"dtype = torch.float64 if {small[0]}.dtype == torch.float64 else torch.{self.program.dtype}"]
 
     def results(self) -> list[str]:
         """What is returned; statements before it write parts into what they are of."""
@@ -160,7 +185,61 @@ class _Writer:
         access = read_by(x.layout, e.names)
         if is_whole(access, x.layout, self.program.sizes):
             return replace(x, layout=dims_of(access))
-        return replace(self.assign(e, self.view(x, access, e.out), dims_of(access)), wide=x.wide)
+        if all(i.affine for i in access):
+            return replace(self.assign(e, self.view(x, access, e.out), dims_of(access)), wide=x.wide)
+        return replace(self.assign(e, *self.gathered(x, access, e.out)), wide=x.wide)
+
+    def padded(self, x: _Value, access: Access, out: str) -> tuple[str, list[int]]:
+        """The tensor, or a copy with zeros around where an access reads beyond; and how many are before each axis."""
+        sizes = self.program.sizes
+        beyond = [i.leaves(sizes[d], sizes) for d, i in zip(x.layout, access, strict=True)]
+        if not any(map(any, beyond)):
+            return x.text, [0] * len(beyond)
+        text = f"{self.names[out]}_in"
+        ends = ", ".join(str(n) for some in reversed(beyond) for n in some)
+        self.statements.append(f"{text} = torch.nn.functional.pad({x.text}, ({ends}))")
+        return text, [before for before, _ in beyond]
+
+    def gathered(self, x: _Value, access: Access, out: str) -> tuple[str, Dims]:
+        """The elements at the positions of indices; the last axes as they are, where they are read whole."""
+        text, before = self.padded(x, access, out)
+        count = len(access)
+        while count and self.stays(x.layout, access, count - 1):
+            count -= 1
+        dims = dims_of(access[:count])
+        places = [self.position(i, dims, n) for i, n in zip(access[:count], before, strict=False)]
+        return f"{text}[{', '.join(places)}]", (*dims, *dims_of(access[count:]))
+
+    def stays(self, layout: Dims, access: Access, place: int) -> bool:
+        """Whether an axis of a tensor is read whole, as an axis that no other index has."""
+        i = access[place]
+        others = dims_of((*access[:place], *access[place + 1 :]))
+        return i.axis not in others and renames(layout[place], i, self.program.sizes)
+
+    def position(self, i: Index, dims: Dims, before: int = 0) -> str:
+        """The positions that an index has, behind so many zeros, for tensors of this layout."""
+        terms = [_times(self.atom(a, dims), c) for a, c in i.terms]
+        return " + ".join(terms + [str(i.offset + before)] * bool(i.offset + before or not terms))
+
+    def atom(self, a: Atom, dims: Dims) -> str:
+        match a:
+            case str():
+                text = f"torch.arange({self.size(a)}, device={self.device()})"
+                return self.aligned(_Value(text, (a,), "int"), dims, "int", wide=False)
+            case Quotient() | Remainder():
+                inside = self.position(a.of, dims)
+                inside = f"({inside})" if len(a.of.terms) > 1 or a.of.offset else inside
+                return f"{inside} {'//' if isinstance(a, Quotient) else '%'} {a.by}"
+            case Lookup():
+                return self.looked_up(a, dims)
+
+    def looked_up(self, a: Lookup, dims: Dims) -> str:
+        table = self.values[a.table]
+        if table.narrow:  # which is no type of PyTorch's indices
+            table = replace(table, text=f"{table.text}.int()", narrow=False)
+        if is_whole(a.access, table.layout, self.program.sizes):
+            return self.aligned(replace(table, layout=dims_of(a.access)), dims, "int", wide=False)
+        return f"{table.text}[{', '.join(self.position(i, dims) for i in a.access)}]"
 
     def view(self, x: _Value, access: Access, out: str) -> str:
         """The tensor as a strided view of its own memory, or of a copy with zeros around where it reads beyond."""
@@ -169,31 +248,21 @@ class _Writer:
         own = {i.axis: f"{x.text}.shape[{n}]" for n, (d, i) in both if renames(d, i, self.program.sizes)}
         sizes = [own.get(d) or self.size(d) for d in dims]
         steps = ["0"] * len(dims)
-        own_sizes = self.program.sizes
-        beyond = [i.leaves(own_sizes[d], own_sizes) for d, i in zip(x.layout, access, strict=True)]
-        text = x.text
-        if any(map(any, beyond)):
-            text = f"{self.names[out]}_in"
-            ends = ", ".join(str(n) for some in reversed(beyond) for n in some)
-            self.statements.append(f"{text} = torch.nn.functional.pad({x.text}, ({ends}))")
+        text, before = self.padded(x, access, out)
         start = f"{text}.storage_offset()"
         for n, i in enumerate(access):
             for d, c in i.terms:
+                assert isinstance(d, str), "an affine index"
                 step = _times(f"{text}.stride({n})", c)
                 at = dims.index(d)
                 steps[at] = step if steps[at] == "0" else f"{steps[at]} + {step}"
-            offset = i.offset + beyond[n][0]
+            offset = i.offset + before[n]
             start += f" + {_times(f'{text}.stride({n})', offset)}" if offset else ""
         return f"{text}.as_strided({_tuple(sizes)}, {_tuple(steps)}, {start})"
 
     def leaf(self, e: Eqn, row: Op) -> _Value:
         if e.dims and (i := parse_index(e.axes[0])).axis is None:
-            terms = [
-                _times(self.aligned(_Value(f"torch.arange({self.size(d)}, device={self.device()})", (d,), "int"),
-                                    e.dims, "int", wide=False), c)
-                for d, c in i.terms
-            ]  # fmt: skip
-            return self.assign(e, " + ".join([*terms, str(i.offset)]), e.dims)
+            return self.assign(e, self.position(i, e.dims), e.dims)
         size = self.size(e.axes[0])
         argument = f"{size}, device={self.device()}" if e.dims else size
         return self.assign(e, row.torch.format(argument), e.dims, scalar=not e.dims)
@@ -274,6 +343,9 @@ class _Writer:
             return _Value(_number(arg, want), (), want, scalar=True)
         value = self.values[arg]
         have = value.type if value.type != "float" or not wide or value.wide else "smaller"
+        have = "smaller" if value.narrow else have
+        if want == "int" and value.narrow:
+            return replace(value, text=f"{value.text}.int()", narrow=False)
         if value.scalar or have == want or want != "float":
             return value
         return _Value(f"{value.text}.to({'wide' if wide else 'dtype'})", value.layout, want, wide=wide)
@@ -317,6 +389,7 @@ def _slice(i: Index, size: int, sizes: Mapping[str, int]) -> str:
     if not i.terms:
         return str(i.offset)
     ((d, step),) = i.terms
+    assert isinstance(d, str), "an affine index"
     if step == 1 and not i.offset and sizes[d] == size:
         return ":"
     end = i.offset + step * (sizes[d] - 1) + 1
@@ -328,7 +401,7 @@ def _tuple(parts: Sequence[str]) -> str:
 
 
 def _times(text: str, factor: int) -> str:
-    return text if factor == 1 else f"{factor} * {text}"
+    return text if factor == 1 else f"{factor} * ({text})" if " " in text else f"{factor} * {text}"
 
 
 def _without(dims: Dims, axes: Sequence[str]) -> Dims:

@@ -24,7 +24,11 @@ TYPE = {
     "float16": "tl.float16",
     "bfloat16": "tl.bfloat16",
     "float32": "tl.float32",
+    "float8_e4m3fn": "tl.float8e4nv",
+    "float8_e5m2": "tl.float8e5",
+    "int8": "tl.int8",
     "int32": "tl.int32",
+    "int64": "tl.int64",
     "bool": "tl.int1",
 }
 LOG2E = math.log2(math.e)
@@ -187,11 +191,13 @@ def _load(s: p.Load, names: Names) -> Iterator[str]:
             text = f"tl.reshape({text}, {_shape(access.block)})"
         text = _permuted(text, access.block, access.axes)
     else:
-        masks = [_mask(s.mask, access.axes)] * bool(s.mask) + [_within(w, access.axes) for w in s.within]
-        mask = f", mask={' & '.join(masks)}, other=0" if masks else ""
+        masks = [_mask(s.mask, access.axes)] * bool(s.mask) + [_within(w, access.axes, names) for w in s.within]
+        zero = "0.0" if s.float8 else "0"
+        mask = f", mask={' & '.join(masks)}, other={zero}" if masks else ""
         hint = ', eviction_policy="evict_first"' if s.once else ""
-        text = f"tl.load({_pointers(access)}{mask}{hint})"
-    yield f"{names[s.out]} = {text}{_note(access.axes)}"
+        text = f"tl.load({_pointers(access, names)}{mask}{hint})"
+    whole = ".to(tl.int32)" * s.whole
+    yield f"{names[s.out]} = {text}{whole}{_note(access.axes)}"
 
 
 def _let(s: p.Let, names: Names) -> Iterator[str]:
@@ -242,11 +248,11 @@ def _store(s: p.Store, names: Names) -> Iterator[str]:
         yield f"if {' and '.join(once)}:  # the same for all of these instances: one of them stores"
     mask = f", mask={_mask(s.mask, s.pointers.axes)}" if s.mask else ""
     indent = "    " * bool(once)
-    yield f"{indent}tl.store({_pointers(s.pointers)}, {_expr(s.block, names)}{mask})"
+    yield f"{indent}tl.store({_pointers(s.pointers, names)}, {_expr(s.block, names)}{mask})"
 
 
-def _prefetch(s: p.Prefetch, _: Names) -> Iterator[str]:
-    yield f"fetch({_pointers(s.pointers)}, read={s.read}){_note(s.pointers.axes)}"
+def _prefetch(s: p.Prefetch, names: Names) -> Iterator[str]:
+    yield f"fetch({_pointers(s.pointers, names)}, read={s.read}){_note(s.pointers.axes)}"
 
 
 def _release_before(s: p.ReleaseBefore, names: Names) -> Iterator[str]:
@@ -343,15 +349,19 @@ def _start(x: Start) -> str:
 # -- memory
 
 
-def _pointers(x: nodes.Pointers) -> str:
+def _pointers(x: nodes.Pointers, names: Names) -> str:
     """Offsets from the start of a buffer."""
-    return f"{x.buffer}_ptr + {_position(x.terms, x.start, x.axes, x.starts)}"
+    return f"{x.buffer}_ptr + {_position(x.terms, x.start, x.axes, names, x.starts)}"
 
 
 def _position(
-    terms: Iterable[tuple[Place, nodes.Stride]], start: int, want: Axes, starts: Iterable[nodes.Times] = ()
+    terms: Iterable[tuple[Place, nodes.Stride]],
+    start: int,
+    want: Axes,
+    names: Names,
+    starts: Iterable[nodes.Times] = (),
 ) -> str:
-    texts = [_place(place, want) if n == 1 else f"{_place(place, want)} * {_stride(n)}" for place, n in terms]
+    texts = [_place(place, want, names) + (f" * {_stride(n)}" if n != 1 else "") for place, n in terms]
     texts += [_stride(n) for n in starts]
     texts += [str(start)] if start or not texts else []
     return " + ".join(texts)
@@ -364,14 +374,14 @@ def _stride(n: nodes.Stride) -> str:
     return texts[0] if len(texts) == 1 else f"({' * '.join(texts)})"
 
 
-def _within(x: nodes.Within, want: Axes) -> str:
-    position = _position(x.terms, x.start, want)
+def _within(x: nodes.Within, want: Axes, names: Names) -> str:
+    position = _position(x.terms, x.start, want, names)
     low = f"({position} >= 0)" if x.below else ""
     high = f"({position} < {x.size})" if x.size is not None else ""
     return " & ".join(filter(None, (low, high)))
 
 
-def _place(x: Place, want: Axes) -> str:
+def _place(x: Place, want: Axes, names: Names) -> str:
     match x:
         case nodes.ChunkNumber():
             return "chunk"
@@ -384,6 +394,13 @@ def _place(x: Place, want: Axes) -> str:
             if clamped:
                 text = f"tl.minimum({text}, SIZE_{d} - 1)"
             return _spread(f"({text})", (d,) if block else (), want)
+        case nodes.Divided(terms, start, by, rest, axes, wide):
+            inside = _position(terms, start, axes, names)
+            inside = f"({inside})" if " " in inside else inside
+            text = f"{inside} {'%' if rest else '//'} {by}"
+            return _spread(f"({text})" + ".to(tl.int64)" * wide, axes, want)
+        case nodes.Looked(value, axes, wide):
+            return _spread(names[value] + ".to(tl.int64)" * wide, axes, want)
 
 
 def _every(x: nodes.Every) -> str:
@@ -410,7 +427,8 @@ def _expr(x: Expr, names: Names) -> str:
 
 def _apply(x: nodes.Apply, names: Names) -> str:
     row = OPS[x.op]
-    return (row.triton if x.exact else row.nearly or row.triton).format(*(_expr(a, names) for a in x.args))
+    text = row.of_integers if x.whole else row.triton if x.exact else row.nearly or row.triton
+    return text.format(*(_expr(a, names) for a in x.args))
 
 
 def _reduce(x: nodes.Reduce, names: Names) -> str:
@@ -458,6 +476,7 @@ _EXPRESSIONS: Mapping[type[Expr], Callable[..., str]] = {
     nodes.Shift: lambda x, names: f"{names[x.maximum]}_shift",
     nodes.Factor: lambda x, names: f"{names[x.maximum]}_scale",
     nodes.Literal: lambda x, _: number_text(x),
+    nodes.Placed: lambda x, names: f"({_position(x.terms, x.start, x.axes, names)})",
     nodes.Position: lambda x, _: f"i_{x.dim}" if x.axes else f"(i_{x.dim} + 0)",
     nodes.Full: lambda x, _: f"tl.full({_shape(x.axes) if x.axes else '()'}, {number_text(x.number)}, {TYPE[x.dtype]})",
     nodes.Cast: lambda x, names: _cast(_expr(x.x, names), x.old, x.new),

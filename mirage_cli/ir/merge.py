@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import pairwise
 from math import prod
 
-from mirage_cli.ir.access import dims_of
+from mirage_cli.ir.access import dims_of, lookups_of
 from mirage_cli.ir.derived import DERIVED, derived_equation
 from mirage_cli.ir.mugraph import split_axis
 from mirage_cli.ir.ops import OPS
@@ -52,6 +52,8 @@ def merged_by(program: Program, merged: Merged) -> Program:
     if pinned := [a for a in _stored_along(program) if a in axis_of]:
         raise ValueError(f"a part of an output along {pinned[0]}, which is merged into {axis_of[pinned[0]]}")
     b = Builder(inputs, (d for d, _ in dims))
+    if looked_up := sorted(_looked_up(program) & {*axis_of}):
+        raise ValueError(f"{looked_up[0]} is of a table, and merged into {axis_of[looked_up[0]]}")
     for e in program.eqns:
         axes = e.axes
         if e.op in ("index", "rename"):
@@ -87,8 +89,8 @@ def _together(axes: tuple[str, ...], parts_of: Mapping[str, tuple[str, ...]], wh
 def _runs(program: Program) -> list[tuple[str, ...]]:
     """The longest runs of axes that are one, of two or more."""
     tensors = (*program.inputs, *program.outputs)
-    pinned = {a for e in program.eqns if e.op in ("index", "rename") for a in e.acts_on} | _stored_along(program)
-    pinned |= {r.dim for r in program.dynamic}
+    pinned = {a for e in program.eqns if e.op in ("index", "rename") for a in e.acts_on}
+    pinned |= _looked_up(program) | _stored_along(program) | {r.dim for r in program.dynamic}
     groups: list[Collection[str]] = [t.dims for t in tensors]
     for e in program.eqns:
         groups += [e.dims, () if e.op in OPS and OPS[e.op].kind == "leaf" else e.axes]
@@ -108,6 +110,13 @@ def _runs(program: Program) -> list[tuple[str, ...]]:
         if a not in follower.values():
             runs += _of_length(a, follower, program.sizes)
     return [r for r in runs if len(r) > 1]
+
+
+def _looked_up(program: Program) -> set[str]:
+    """The axes of tables, and those that they name positions of."""
+    dims = {t.name: t.dims for t in program.inputs}
+    found = {x for e in program.eqns for x in lookups_of(e.names.values())}
+    return {d for x in found for d in (*dims[x.table], *([x.below] if isinstance(x.below, str) else []))}
 
 
 def _stored_along(program: Program) -> set[str]:

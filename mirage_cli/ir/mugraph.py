@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from mirage_cli.ir.access import Access, Index, dims_of
-from mirage_cli.ir.program import Eqn, Merged, Range, Tensor, resized_dims
+from mirage_cli.ir.access import Access, Index, Lookup, dims_of, lookups_of, nested
+from mirage_cli.ir.program import Eqn, Merged, Range, Tensor, resized_dims, tables_of
 
 Role = Literal["grid", "split", "loop", "tile"]
 
@@ -34,15 +34,18 @@ class Load:
     """`out = load buffer[access]`: an index for each axis of the buffer, in memory order, in axes of this kernel.
 
     dims: the axes of the value. Where the access is plain, they name the buffer's own.
+    buffers: what it reads, the tables that its indices look up behind the other.
     """
 
     out: str
     buffer: str
     access: Access
     dims: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    buffers: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dims", dims_of(self.access))
+        object.__setattr__(self, "buffers", (self.buffer, *tables_of(self.access)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,17 @@ class Kernel:
     def split(self) -> str | None:
         """The split dimension, if any; there is at most one."""
         return next(iter(self.with_role("split")), None)
+
+    @cached_property
+    def read(self) -> tuple[str, ...]:
+        """The buffers that it reads, once each."""
+        return tuple(dict.fromkeys([*(x.buffer for x in self.loads), *(x.table for x in self.lookups)]))
+
+    @cached_property
+    def lookups(self) -> tuple[Lookup, ...]:
+        """What it looks up, once each, what the others need first."""
+        own = (x for e in self.body for x in e.looks_up)
+        return tuple(dict.fromkeys((*lookups_of(i for x in self.loads for i in x.access), *own)))
 
     @cached_property
     def matrix_axes(self) -> frozenset[str]:
@@ -146,8 +160,9 @@ class MuGraph:
     def accesses(self) -> Iterator[tuple[str, Index]]:
         """Every axis of a tensor that is read or written, with the index it is read or written by."""
         tensors = self.tensors()
+        dims = {name: t.dims for name, t in tensors.items()}
         moves = (x for k in self.kernels for x in (*k.loads, *k.stores))
-        return (use for x in moves for use in zip(tensors[x.buffer].dims, x.access, strict=True))
+        return (use for x in moves for use in nested(zip(tensors[x.buffer].dims, x.access, strict=True), dims))
 
     def exact(self) -> dict[str, frozenset[str]]:
         """For each kernel, the values whose products are of float32 (`exact_values`)."""

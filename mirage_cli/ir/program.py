@@ -12,12 +12,31 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from mirage_cli.ir.access import Access, Index, access_text, dims_of, parse_index, plain, substitution
+from mirage_cli.ir.access import (
+    Access,
+    Index,
+    Lookup,
+    access_text,
+    dims_of,
+    lookups_of,
+    nested,
+    parse_index,
+    plain,
+    substitution,
+)
 from mirage_cli.ir.ops import OPS, Number, Type, result_type
 
-DTYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int32": "i32"}
+DTYPES = {
+    "float16": "f16", "bfloat16": "bf16", "float32": "f32", "int8": "i8", "int32": "i32", "int64": "i64",
+    "float8_e4m3fn": "f8e4m3fn", "float8_e5m2": "f8e5m2",
+}  # fmt: skip
 """Element types, with the short names that texts and Triton use."""
-DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4}
+DTYPE_BYTES = {
+    "float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "int32": 4, "int64": 8, "float8_e4m3fn": 1, "float8_e5m2": 1,
+}  # fmt: skip
+FLOAT8 = frozenset({"float8_e4m3fn", "float8_e5m2"})
+"""Types of inputs that nothing computes in: they are brought to a larger one first."""
+INTEGERS = frozenset({"int8", "int32", "int64"})
 
 MOST_JUDGED = 1 << 28
 """Elements of all inputs and outputs at the largest size of a dynamic axis that kernels are judged at, about."""
@@ -28,15 +47,22 @@ Arg = str | Number
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor in device memory: `dims` in memory order, row-major. `scale` is the deviation of its test data."""
+    """A tensor in device memory: `dims` in memory order, row-major.
+
+    scale: the deviation of its test data. below: integers are from 0 on and less than this number, or than the size of
+    this axis. distinct: no two of them are equal.
+    """
 
     name: str
     dims: tuple[str, ...]
     dtype: str
     scale: float = 1.0
+    below: str | int | None = None
+    distinct: bool = False
 
     def __str__(self) -> str:
-        return f"{self.name} {DTYPES[self.dtype]}[{', '.join(self.dims)}]"
+        values = f" below {self.below}" * (self.below is not None) + " distinct" * self.distinct
+        return f"{self.name} {DTYPES[self.dtype]}[{', '.join(self.dims)}]{values}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +71,7 @@ class Eqn:
 
     axes: the reduced axes (`sum`, `max`, `min`, `dot`, and derived operators), the axis (`size`), the position as an
         index (`index`), or axes and the indices that take their place in turn (`rename`; `ir.access.substitution`).
+    args: of a `rename`, what is read, and the tables that its indices look up.
     dims, type: of the result; `equation` computes both.
     values: the arguments that are values, not numbers.
     """
@@ -64,6 +91,11 @@ class Eqn:
     def names(self) -> Mapping[str, Index]:
         """What takes the place of axes of the argument; of a `rename` alone."""
         return substitution(self.axes) if self.op == "rename" else {}
+
+    @property
+    def looks_up(self) -> tuple[Lookup, ...]:
+        """What the equation itself reads of tables; of an `index` alone."""
+        return parse_index(self.axes[0]).lookups if self.op == "index" else ()
 
     @property
     def acts_on(self) -> frozenset[str]:
@@ -257,8 +289,9 @@ class Program:
 
     def accesses(self) -> Iterator[tuple[str, Index]]:
         """Every axis that is read or written by an index, with the index."""
+        tables = {t.name: t.dims for t in self.inputs}
         for e in self.eqns:
-            yield from e.names.items()
+            yield from nested(e.names.items(), tables)
         for p in self.parts:
             yield from zip(p.tensor.dims, p.access, strict=True)
 
@@ -274,7 +307,20 @@ def _elements(t: Tensor, sizes: Mapping[str, int]) -> int:
 
 
 def tensor_type(t: Tensor) -> Type:
-    return "int" if t.dtype == "int32" else "float"
+    return "int" if t.dtype in INTEGERS else "float"
+
+
+def below(t: Tensor, sizes: Mapping[str, int]) -> int | None:
+    """What the integers of a tensor are less than, where that is declared."""
+    return sizes[t.below] if isinstance(t.below, str) else t.below
+
+
+def spread(t: Tensor, sizes: Mapping[str, int]) -> float:
+    """What test data are drawn with: of floats the deviation; of integers what they are less than, 0 where nothing says
+    it, and negative where no two of them are equal."""
+    if tensor_type(t) != "int":
+        return t.scale
+    return float(below(t, sizes) or 0) * (-1 if t.distinct else 1)
 
 
 def number_type(x: Number) -> Type:
@@ -321,11 +367,13 @@ def equation(
     arguments. Callers that read users' files check first and say where.
     """
     row = OPS[op]
-    if len(args) != row.arity:
-        raise ValueError(f"{op} takes {row.arity} arguments, not {len(args)}")
+    names = substitution(axes) if op == "rename" else {}
+    tables = tables_of(names.values())
+    if len(args) != row.arity + len(tables) or args[row.arity :] != tables:
+        raise ValueError(f"{op} takes {row.arity + len(tables)} arguments, not {len(args)}")
     dims: set[str] = set()
     types: list[Type] = []
-    for a in args:
+    for a in args[: row.arity]:
         if isinstance(a, str):
             v = known[a]
             dims |= set(v.dims)
@@ -337,13 +385,17 @@ def equation(
             raise ValueError(f"{op} over {missing[0]}, which its argument lacks")
         dims -= set(axes)
     elif op == "rename":
-        names = substitution(axes)
         if missing := [a for a in names if a not in dims]:
             raise ValueError(f"rename of {missing[0]}, which its argument lacks")
         dims = {*(dims - set(names)), *dims_of(names.values())}
     elif op == "index":
         dims = {*parse_index(axes[0]).dims}
     return Eqn(out, op, args, axes, sort_dims(dims, order), result_type(row, tuple(types)))
+
+
+def tables_of(access: Iterable[Index]) -> tuple[str, ...]:
+    """The tables that are looked up, once each."""
+    return tuple(dict.fromkeys(x.table for x in lookups_of(access)))
 
 
 class Builder:

@@ -190,7 +190,9 @@ def linear(a: Arg, eqns: Mapping[str, Eqn], allowed: Callable[[Leaf], bool]) -> 
     e = eqns.get(a)
     if e is None or e.op == "index":
         position = None if e is None else parse_index(e.axes[0])
-        leaves = [(("index", d), c) for d, c in position.terms] if position else [(("value", a), 1)]
+        if position is not None and not position.affine:
+            return None
+        leaves = [(("index", str(d)), c) for d, c in position.terms] if position else [(("value", a), 1)]
         offset = position.offset if position else 0
         return Linear(tuple(leaves), offset) if all(allowed(leaf) for leaf, _ in leaves) else None
     if e.type != "int":

@@ -138,9 +138,9 @@ def _notes(k: Kernel) -> dict[int, str]:
 # -- parsing
 
 _EQN = re.compile(r"^(\w+)\[([\w, ]*)\] = (\w+)\((.*)\)$")
-_LOAD = re.compile(r"^(\w+) = load (\w+)\[([\w, *+-]*)\]$")
+_LOAD = re.compile(r"^(\w+) = load (\w+)\[(.*)\]$")
 _STORE = re.compile(r"^store (\w+)\[([\w, *+-]*)\] = (\w+)$")
-_TENSOR = re.compile(r"^(input|output|buffer) (\w+) (\w+)\[([\w, ]*)\]$")
+_TENSOR = re.compile(r"^(input|output|buffer) (\w+) (\w+)\[([\w, ]*)\](?: below (\w+))?( distinct)?$")
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -173,7 +173,9 @@ def parse_mugraph(text: str) -> MuGraph:
                 dtypes = {t.name: t.dtype for group in tensors.values() for t in group}
                 kernels.append(_KernelReader(rest, tuple(n for n, _ in dims), dtypes))
             elif match := _TENSOR.match(line):
-                tensors[match[1]].append(Tensor(match[2], _names(match[4]), _LONG[match[3]]))
+                below = int(match[5]) if match[5] and match[5].isdigit() else match[5]
+                found = Tensor(match[2], _names(match[4]), _LONG[match[3]], 1.0, below, bool(match[6]))
+                tensors[match[1]].append(found)
             else:
                 raise ValueError("expected dims, input, output, buffer, kernel or an indented equation")
         except (ValueError, KeyError) as error:

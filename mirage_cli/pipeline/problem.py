@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from mirage_cli import __version__
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.masked import product_flops, program_bytes
-from mirage_cli.ir.program import Program, Tensor
+from mirage_cli.ir.program import Program, Tensor, spread
 from mirage_cli.search.cost import floor_us
 from mirage_cli.store.records import Key
 from mirage_cli.target.gpus import Target, driver_version
@@ -53,7 +53,7 @@ def measured_problem(program: Program, seed: int) -> Problem:
     sizes = program.sizes
 
     def spec(t: Tensor) -> TensorSpec:
-        return TensorSpec(t.name, tuple(sizes[d] for d in t.dims), t.dtype, t.scale)
+        return TensorSpec(t.name, tuple(sizes[d] for d in t.dims), t.dtype, spread(t, sizes))
 
     apart = program.apart()
     forms = [torch_source(apart), torch_source(lower(apart), "stepwise")]

@@ -176,7 +176,8 @@ def evaluated(node: Any) -> Any:
         return [evaluated(x) for x in node]
     if not isinstance(node, torch.fx.Node):
         return node
-    return node.target(*map(evaluated, node.args), **{k: evaluated(x) for k, x in node.kwargs.items()})
+    function: Any = node.target
+    return function(*map(evaluated, node.args), **{k: evaluated(x) for k, x in node.kwargs.items()})
 
 
 def drawn(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

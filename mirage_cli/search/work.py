@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from mirage_cli.ir.access import access_text
 from mirage_cli.ir.mugraph import Kernel, Load
 from mirage_cli.ir.ops import OPS, exact_inverse
 from mirage_cli.ir.placement import Loop, place
@@ -121,7 +122,10 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
 
 
 def part_of(x: Load) -> str:
-    """A name for what is read of a buffer: loads that begin at other offsets read other parts."""
+    """A name for what is read of a buffer: loads that begin at other offsets, or at other rows that tables name, read
+    other parts."""
+    if not all(i.affine for i in x.access):
+        return f"{x.buffer}[{access_text(x.access)}]"
     offsets = [i.offset for i in x.access]
     return f"{x.buffer} + {offsets}" if any(offsets) else x.buffer
 

@@ -73,6 +73,9 @@ def trace(
             return [value(y) for y in x]
         if not hasattr(x, "op"):
             return x
+        return node_value(x)
+
+    def node_value(x: Any) -> Any:
         if x not in known and positional(x):
             known[x] = call(t, x, [value(a) for a in x.args], {k: value(a) for k, a in x.kwargs.items()})
         if x not in known:

@@ -20,10 +20,24 @@ from typing import TypeVar
 
 import numpy as np
 
-from mirage_cli.ir.access import FARTHEST, Access, Index, dims_of, index, is_injective, plain
+from mirage_cli.ir.access import (
+    FARTHEST,
+    Access,
+    Index,
+    Lookup,
+    atom_index,
+    combined,
+    dims_of,
+    index,
+    is_injective,
+    lookups_of,
+    plain,
+    quotient,
+    remainder,
+)
 from mirage_cli.ir.derived import DERIVED, Derived, derived_equation
 from mirage_cli.ir.ops import MAX_BITS, OPS, Number, Op, bits
-from mirage_cli.ir.program import Arg, Builder, Eqn, Tensor, equation, tensor_type
+from mirage_cli.ir.program import Arg, Builder, Eqn, Tensor, equation, tables_of, tensor_type
 
 T = TypeVar("T")
 Report = Callable[[int, int, str, str | None], None]
@@ -601,22 +615,14 @@ class ProgramReader:
             raise self.fail(e, index_count(x, dims, len(indices)))
         read = [(d, i) for d, i in zip(dims, indices, strict=True) if i.axis != d]
         for d, i, node in zip(dims, indices, nodes, strict=True):
-            if not all(self.sizes[a] for a in (d, *i.dims)):
-                raise Poisoned
-            low, high = i.bounds(self.sizes)
-            if high < 0 or low >= self.sizes[d]:
-                reach = f"from {low} to {high}" if low < high else f"at {low}"
-                raise self.fail(node, f"this reads {d} {reach}, and {d} has the positions 0 to {self.sizes[d] - 1}")
-            if max(-low, high) > FARTHEST:
-                farthest = low if -low > high else high
-                raise self.fail(node, f"this comes to {farthest}, more than 2 ** 30 from the start of {d}")
-        for d, i, node in zip(dims, indices, nodes, strict=True):
+            self.check_index(node, d, i)
             if i.axis != d:
                 self.refuse_dynamic(node, (d, *i.dims), "is only read by its own name")
         if not read:
             return x
         masks = self.inside(e, read) if outside is not None or x not in self.inputs else []
-        found = self.append(e, "rename", (x,), tuple(t for d, i in read for t in (d, str(i))), None if masks else out)
+        axes = tuple(t for d, i in read for t in (d, str(i)))
+        found = self.append(e, "rename", (x, *tables_of(i for _, i in read)), axes, None if masks else out)
         if not masks:
             return found
         return self.append(e, "where", (self.chain(e, "and", masks, None), found, outside or Fraction(0)), (), out)
@@ -643,42 +649,93 @@ class ProgramReader:
                     masks.append(self.append(e, "lt", (position, self.append(e, "size", (), (d,), None)), (), None))
         return masks
 
+    def check_index(self, node: ast.expr, d: str, i: Index) -> None:
+        """Whether an index reads some of an axis; all that a table names must be there."""
+        tables = lookups_of([i])
+        if not all(self.sizes[a] for a in (d, *i.dims, *(x.below for x in tables)) if isinstance(a, str)):
+            raise Poisoned
+        low, high = i.bounds(self.sizes)
+        has = f"{d} has the positions 0 to {self.sizes[d] - 1}"
+        if high < 0 or low >= self.sizes[d]:
+            reach = f"from {low} to {high}" if low < high else f"at {low}"
+            raise self.fail(node, f"this reads {d} {reach}, and {has}")
+        if max(-low, high) > FARTHEST:
+            farthest = low if -low > high else high
+            raise self.fail(node, f"this comes to {farthest}, more than 2 ** 30 from the start of {d}")
+        if tables and any(i.leaves(self.sizes[d], self.sizes)):
+            below = " and ".join(f"{x.table} is below {x.below}" for x in tables)
+            raise self.fail(node, f"this may read {d} from {low} to {high}, and {has}: {below}")
+
     def index(self, e: ast.expr, depth: int) -> Index:
-        """A sum of axes, each times an integer, and an integer."""
+        """A sum of axes, tables, and their quotients and remainders, each times an integer, and an integer."""
         if depth > MAX_DEPTH:
             raise self.fail(e, "this index is nested too deeply")
         match e:
             case ast.Constant(value=int() as n) if not isinstance(n, bool) and abs(n) <= MAX_INTEGER:
                 return index({}, n)
+            case ast.Name() if e.id not in self.sizes and e.id in self.names:
+                return self.lookup(e, e, (), depth)
             case ast.Name():
                 return plain((self.axis(e),))[0]
+            case ast.Subscript():
+                return self.lookup(e, e.value, e.slice.elts if isinstance(e.slice, ast.Tuple) else [e.slice], depth)
             case ast.UnaryOp(op=ast.USub() | ast.UAdd()):
                 x = self.index(e.operand, depth + 1)
-                return _combined(x, index({}), -1) if isinstance(e.op, ast.USub) else x
+                return combined(0, ((x, -1),)) if isinstance(e.op, ast.USub) else x
             case ast.BinOp(op=ast.Add() | ast.Sub()):
                 x, y = self.each(self.index, (e.left, e.right), depth + 1)
-                return _combined(y, x, 1 if isinstance(e.op, ast.Add) else -1)
-            case ast.BinOp(op=ast.Mult()):
-                x, y = self.each(self.index, (e.left, e.right), depth + 1)
-                if x.terms and y.terms:
-                    raise self.fail(e, "an axis is multiplied by a number here, not by an axis; a name is a position")
-                return _combined(x, index({}), y.offset) if x.terms else _combined(y, index({}), x.offset)
+                return combined(0, ((x, 1), (y, 1 if isinstance(e.op, ast.Add) else -1)))
+            case ast.BinOp(op=ast.Mult() | ast.FloorDiv() | ast.Mod()):
+                return self.index_by_number(e, depth)
+            case ast.BinOp(op=ast.Div()):
+                raise self.fail(e, "an index is an integer: // divides and rounds down")
             case _:
-                raise self.fail(e, "an index is a sum of axes, each times an integer, and an integer")
+                known = "axes, integer inputs and their // and %, each times an integer, and an integer"
+                raise self.fail(e, f"an index is a sum of {known}")
+
+    def index_by_number(self, e: ast.BinOp, depth: int) -> Index:
+        """An index times, over or modulo a number."""
+        x, y = self.each(self.index, (e.left, e.right), depth + 1)
+        if isinstance(e.op, ast.Mult):
+            if x.terms and y.terms:
+                raise self.fail(e, "an axis is multiplied by a number here, not by an axis; a name is a position")
+            return combined(0, ((x, y.offset),)) if x.terms else combined(0, ((y, x.offset),))
+        if y.terms or not 1 <= y.offset <= FARTHEST:
+            raise self.fail(e.right, "an index is divided by a positive number here; a name is a position")
+        return (quotient if isinstance(e.op, ast.FloorDiv) else remainder)(x, y.offset)
+
+    def lookup(self, e: ast.expr, of: ast.expr, nodes: Sequence[ast.expr], depth: int) -> Index:
+        """`T[m]`, or `T` where it has no axes: an integer that an input holds."""
+        if not isinstance(of, ast.Name):
+            raise self.fail(of, "an index is looked up in an input")
+        x = self.name(of)
+        t = self.builder.known[x] if isinstance(x, str) else None
+        if not isinstance(t, Tensor):
+            raise self.fail(of, f"{of.id} is no input; an index is computed of axes, numbers and integer inputs alone")
+        if tensor_type(t) != "int":
+            raise self.fail(of, f"{of.id} is {t.dtype}, and an index is an integer")
+        if t.below is None:
+            hint = f"inputs: {of.id}: {{dims: [{', '.join(t.dims)}], dtype: {t.dtype}, below: AXIS}}"
+            raise self.fail(of, f"an index needs to know what {of.id} is less than; {hint}")
+        indices = self.each(self.index, nodes, depth + 1)
+        if len(indices) != len(t.dims):
+            has = f"the axes {', '.join(t.dims)}" if t.dims else "no axes"
+            given = f"{len(indices)} indices are" if len(indices) != 1 else "1 index is"
+            raise self.fail(e, f"{given} given, and {of.id} has {has}")
+        for d, i, node in zip(t.dims, indices, nodes, strict=True):
+            self.check_index(node, d, i)
+            if any(i.leaves(self.sizes[d], self.sizes)):
+                low, high = i.bounds(self.sizes)
+                raise self.fail(
+                    node, f"this reads {d} from {low} to {high}, and a table is read inside of itself alone"
+                )
+        return atom_index(Lookup(t.name, tuple(indices), t.below))
 
 
 def index_count(name: str, dims: Sequence[str], count: int) -> str:
     """What is wrong with so many indices of a tensor."""
     has = f"the axes {', '.join(dims)}" if dims else "no axes"
     return f"{f'{count} indices are' if count > 1 else '1 index is'} given, and {name} has {has}"
-
-
-def _combined(x: Index, y: Index, factor: int) -> Index:
-    """factor · x + y"""
-    terms = dict(y.terms)
-    for d, c in x.terms:
-        terms[d] = terms.get(d, 0) + factor * c
-    return index(terms, factor * x.offset + y.offset)
 
 
 def _assigned(node: ast.AST) -> set[str]:

@@ -111,10 +111,20 @@ class Graph:
         self.inputs, self.values, self.outputs = list[str](), list[Value](), list[str]()
         self.names = set[str]()  # of inputs
 
-    def input(self, name: str, *axes: Value | str, dtype: str | None = None, scale: float | None = None) -> Value:
-        """A tensor in memory order. scale: the standard deviation of its test data."""
+    def input(
+        self,
+        name: str,
+        *axes: Value | str,
+        dtype: str | None = None,
+        scale: float | None = None,
+        below: int | str | None = None,
+        distinct: bool = False,
+    ) -> Value:
+        """A tensor in memory order. scale: the standard deviation of its test data. below: what integers are less than,
+        a number or the size of an axis. distinct: no two of them are equal."""
         self.names.add(name)
-        self.inputs.append(_tensor(name, axes, dtype=dtype, scale=scale))
+        differ = "true" if distinct else None
+        self.inputs.append(_tensor(name, axes, dtype=dtype, scale=scale, below=below, distinct=differ))
         return Value(self, lambda: ast.Name(name), (), False, name)
 
     def axis(self, name: str) -> Value:

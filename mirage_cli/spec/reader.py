@@ -18,7 +18,7 @@ from pathlib import Path
 import yaml
 
 from mirage_cli.errors import Diagnostic, MirageError, SpecError
-from mirage_cli.ir.program import Program, Range, Tensor
+from mirage_cli.ir.program import FLOAT8, INTEGERS, Program, Range, Tensor
 from mirage_cli.spec.expression import CONSTANTS, MASK, MAX_AXES, Place, ProgramReader, closest
 from mirage_cli.spec.stores import check_stores, parts_of
 from mirage_cli.target.files import FileTooLargeError, read_bytes
@@ -70,13 +70,16 @@ KEYS: Mapping[str, Field] = {
     )
 }  # fmt: skip
 REQUIRED = tuple(f.name for f in KEYS.values() if f.required)
-INPUT_TYPES = (*FLOATS, "int32")
+MAX_BELOW: Mapping[str, int] = {"int8": 1 << 7, "int32": 1 << 30, "int64": 1 << 30}
+"""Of integers of these types: kernels count positions in 32 bits."""
+INPUT_TYPES = (*FLOATS, *sorted(FLOAT8), *sorted(INTEGERS))
 TENSOR_KEYS: Mapping[str, Field] = {
     f.name: f
     for f in (
         Field("dims", "[k, n]", "axes in memory order, row-major", required=True),
-        Field("dtype", "float32", f"{', '.join(FLOATS)}; of an input also int32, whose values are compared with "
-              "positions; left out: the spec's"),
+        Field("dtype", "float32", f"{', '.join(FLOATS)}; of an input also {', '.join(sorted(FLOAT8))}, and "
+              f"{', '.join(sorted(INTEGERS))}, whose values are indices, or numbers beside others; left out: the "
+              "spec's"),
     )
 }  # fmt: skip
 OUTPUT_KEYS: Mapping[str, Field] = {
@@ -86,6 +89,14 @@ OUTPUT_KEYS: Mapping[str, Field] = {
 INPUT_KEYS: Mapping[str, Field] = {
     **TENSOR_KEYS,
     "scale": Field("scale", "0.02", "the standard deviation of an input's test data; left out: 1"),
+    "below": Field(
+        "below",
+        "pages",
+        "of integers: they are from 0 on and less than this number, or than the size of "
+        "this axis, and what a program makes of others is undefined; needed where the input is an index; left "
+        "out: the whole range of int8, of others numbers below the longest axis",
+    ),
+    "distinct": Field("distinct", "true", "whether no two of the integers are equal; left out: false"),
 }
 
 
@@ -579,7 +590,41 @@ class _Reader:
         if self.dtype_change is not None and kind in FLOATS and kind == self.spec_dtype():
             kind = dtype
         scale = self.positive(parts["scale"], "the scale", MAX_SCALE) if "scale" in parts else None
-        return None if axes is None else Tensor(name, axes, kind, scale or 1.0)
+        below = self.below(parts["below"], kind, sizes) if "below" in parts else None
+        distinct = "distinct" in parts and self.distinct(parts["distinct"], kind)
+        if distinct and "below" not in parts:
+            self.at(parts["distinct"], f"{name} needs `below` too, the number of its values")
+        most = sizes[below] if isinstance(below, str) else below or math.inf
+        if distinct and axes is not None and (count := math.prod(sizes[a] for a in axes)) > most:
+            self.at(parts["distinct"], f"{name} has {count} elements, and no {count} numbers below {most} are distinct")
+        return None if axes is None else Tensor(name, axes, kind, scale or 1.0, below, distinct)
+
+    def below(self, node: yaml.Node, kind: str, sizes: Mapping[str, int]) -> str | int | None:
+        """What integers are less than: a number or the name of an axis."""
+        value = self.word(node, "a number or an axis")
+        if value is None:
+            return None
+        if kind not in INTEGERS:
+            self.at(node, f"below is of integers, and this is {kind}")
+        elif value in sizes:
+            if sizes[value] <= MAX_BELOW[kind]:
+                return value
+            self.at(node, f"{value} has size {sizes[value]}, and {kind} ends at {MAX_BELOW[kind] - 1}")
+        elif not value.isdecimal():
+            self.at(node, f"no dimension is called {value}", value, sizes)
+        elif not 1 <= int(value) <= MAX_BELOW[kind]:
+            self.at(node, f"below is from 1 to {MAX_BELOW[kind]} for {kind}, not {value}")
+        else:
+            return int(value)
+        return None
+
+    def distinct(self, node: yaml.Node, kind: str) -> bool:
+        value = self.word(node, "true or false")
+        if value not in ("true", "false"):
+            self.at(node, "distinct is true or false")
+        elif kind not in INTEGERS:
+            self.at(node, f"distinct is of integers, and this is {kind}")
+        return value == "true"
 
     def inout(self, name: str, entry: yaml.Node, node: yaml.Node) -> Tensor | None:
         """The input that an output is, which is changed in place."""

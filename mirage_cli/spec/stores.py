@@ -44,7 +44,7 @@ def _check_whole(found: list[Stored], sizes: Mapping[str, int], report: Report) 
 
 def _check_reads(name: str, found: list[Stored], eqns: Iterable[Eqn], sizes: Mapping[str, int], report: Report) -> None:
     dims = found[0].tensor.dims
-    reads = [read_by(dims, e.names) if e.names else plain(dims) for e in eqns if name in e.values]
+    reads = [read_by(dims, e.names) if e.names and e.args[0] == name else plain(dims) for e in eqns if name in e.values]
     for s in found:
         if any(not apart(s.access, read, sizes) for read in reads):
             report(

@@ -67,12 +67,12 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """`name: dtype[shape]`, contiguous. Test data: normal with deviation `scale`; integers below the longest axis."""
+    """`name: dtype[shape]`, contiguous. spread: of its test data (`verify.testdata.draw`)."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
-    scale: float = 1.0
+    spread: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,10 +136,10 @@ class Setting:
     def inputs_of(self, i: int, contracted: int, anew: bool = False) -> Tensors:
         """Inputs of the yardstick's distribution number i. anew: others than else."""
         specs = self.problem.inputs
-        shapes, scales = [s.shape for s in specs], [s.scale for s in specs]
+        shapes, spreads = [s.shape for s in specs], [s.spread for s in specs]
         dtypes: list[torch.dtype] = [getattr(torch, s.dtype) for s in specs]
         seed = self.problem.seed + i + len(testdata.DISTRIBUTIONS) * anew
-        return testdata.draw(testdata.DISTRIBUTIONS[i], shapes, dtypes, scales, contracted, self.device, seed)
+        return testdata.draw(testdata.DISTRIBUTIONS[i], shapes, dtypes, spreads, contracted, self.device, seed)
 
     def input_sets(self) -> list[tuple[Tensors, Tensors]]:
         """Copies of the draws in turn and room for the outputs, enough to cover `COLD_L2` times the L2.

@@ -14,11 +14,13 @@ from math import prod
 
 import numpy as np
 
-from mirage_cli.ir.program import Program, tensor_type
+from mirage_cli.ir.access import lookups_of
+from mirage_cli.ir.program import Program, below, tensor_type
 from mirage_cli.verify.field import Field
 from mirage_cli.verify.interpret import run_program
 from mirage_cli.verify.residues import (
     MODULI,
+    NO_GUESSES,
     UNDEFINED,
     Array,
     Value,
@@ -50,7 +52,8 @@ def blocks(program: Program) -> Iterator[range]:
 class Draw:
     """One random input, and what the program makes of it.
 
-    guesses: random bits behind the comparison of the program that had the fewest.
+    guesses: random bits behind the comparison of the program that had the fewest. entry_bits: of an entry of a table,
+    which every draw draws anew.
     """
 
     def __init__(self, program: Program, seed: int, block: range, draw: int) -> None:
@@ -58,6 +61,14 @@ class Draw:
         self.inputs = {n: _at(x, draw - block.start) for n, x in _inputs(program, seed, block).items()}
         self.want = run_program(program, self.inputs, self.semantics)
         self.guesses = self.semantics.field.fewest_guesses
+        self.entry_bits = _entry_bits(program)
+
+
+def _entry_bits(program: Program) -> int:
+    """Random bits of an entry of a table, of that with the fewest: two entries are the same by luck."""
+    looked_up = {x for e in program.eqns for x in lookups_of(e.names.values())}
+    ranges = (x.bounds(program.sizes)[1] + 1 for x in looked_up)
+    return min((max(1, n.bit_length() - 1) for n in ranges if n > 1), default=NO_GUESSES)
 
 
 @lru_cache(maxsize=256)
@@ -99,7 +110,7 @@ def _inputs(program: Program, seed: int, block: range) -> Mapping[str, Value]:
     """Every input, with the draws of the block as its first axis. The draw 0 is left as it comes."""
     field = Field(seed * 4099 + block.start, program.sizes)
     shapes = {DRAW: len(block), **program.sizes}
-    found = {t.name: field.draw((DRAW, *t.dims), tensor_type(t), shapes) for t in program.inputs}
+    found = {t.name: field.draw((DRAW, *t.dims), tensor_type(t), shapes, below(t, shapes)) for t in program.inputs}
     return found if len(block) > 1 or not block.start else mended(program, found, seed * 4099 + block.start)
 
 

@@ -15,11 +15,21 @@ from math import prod
 
 import numpy as np
 
-from mirage_cli.ir.access import FARTHEST, apart, is_injective, is_whole, large_enough, renames
+from mirage_cli.ir.access import (
+    ENTRIES,
+    FARTHEST,
+    READ,
+    apart,
+    dims_of,
+    is_injective,
+    is_whole,
+    large_enough,
+    renames,
+)
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS, Type
 from mirage_cli.ir.placement import InexpressibleError, place
-from mirage_cli.ir.program import Eqn, Program, Tensor, equation, tensor_type, unmerged
+from mirage_cli.ir.program import Eqn, Program, Tensor, below, equation, tensor_type, unmerged
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.verify.degree import Claim, claim
 from mirage_cli.verify.draws import Draw, blocks, run_draw, told
@@ -110,7 +120,7 @@ class _Series:
     told: in how many draws the program told something about an output. unseen: its elements that were never compared.
     undefined: in how many draws each had no value. levels: the residues in which elements were compared. bits: the
     random bits behind the comparisons in the program, in draws that settled something, one of each block: `counted` is
-    the last that gave an output any.
+    the last that gave an output any. entry_bits: of the entries of tables, in all these draws.
     """
 
     def __init__(self, program: Program, graph: MuGraph, sizes: dict[str, int], schedule: Schedule, seed: int) -> None:
@@ -118,6 +128,7 @@ class _Series:
         self.seed, self.where = seed, f"seed {seed}, {_sizes(self.program)}, {_schedule(schedule)}".removesuffix(", ")
         self.told: Counter[str] = Counter()
         self.bits: Counter[str] = Counter()
+        self.entry_bits: Counter[str] = Counter()
         self.counted: dict[str, range] = {}
         self.unseen = {t.name: np.ones([sizes[d] for d in t.dims], dtype=bool) for t in program.outputs}
         self.undefined = {name: np.zeros(x.shape, dtype=np.int64) for name, x in self.unseen.items()}
@@ -142,12 +153,14 @@ class _Series:
                 if isinstance(settled, Verdict):
                     return settled
                 for name in settled & useful:
+                    self.entry_bits[name] += run.entry_bits
                     if self.counted.get(name) != block:
                         self.counted[name] = block
                         self.bits[name] += run.guesses
                     since = 0
                 if not any(self.needs(t.name) for t in self.program.outputs):
-                    return self.claim(0.0 if run.guesses == NO_GUESSES else 2.0 ** -min(self.bits.values()))
+                    luck = ((run.guesses, self.bits), (run.entry_bits, self.entry_bits))
+                    return self.claim(sum(2.0 ** -min(bits.values()) for n, bits in luck if n != NO_GUESSES))
         return None
 
     def missing(self, name: str) -> np.ndarray:
@@ -155,14 +168,16 @@ class _Series:
         return self.unseen[name] & (self.undefined[name] < UNDEFINED_DRAWS)
 
     def needs(self, name: str) -> bool:
-        return bool(self.missing(name).any()) or not self.levels[name] or self.bits[name] < MASK_BITS
+        few = min(self.bits[name], self.entry_bits[name]) < MASK_BITS
+        return bool(self.missing(name).any()) or not self.levels[name] or few
 
     def useful(self, name: str, certain: np.ndarray, block: range) -> bool:
         """Whether a draw with these elements without doubt says something that is still needed."""
         missing = self.missing(name)
         if missing.any():
             return bool((certain & missing).any())
-        return self.needs(name) and self.counted.get(name) != block and bool(certain.any())
+        fresh = self.counted.get(name) != block or self.entry_bits[name] < MASK_BITS
+        return self.needs(name) and fresh and bool(certain.any())
 
     def doubtful(self) -> Verdict | Claim:
         """One draw in which elements beyond roots of non-squares count too."""
@@ -256,7 +271,7 @@ def _numbers(t: Tensor, sizes: Mapping[str, int], rng: np.random.Generator, *, p
     """Normal numbers, or their magnitudes; integers up to the largest size."""
     shape = [sizes[d] for d in t.dims]
     if tensor_type(t) == "int":
-        return rng.integers(0, max(sizes.values()) + 1, size=shape)
+        return rng.integers(0, below(t, sizes) or max(sizes.values()) + 1, size=shape)
     x = rng.standard_normal(shape)
     return np.abs(x) if positive else x
 
@@ -386,7 +401,7 @@ def _reduced_sizes(
     for d in {a for of, i in read for a in (of, *i.dims)}:  # none longer than in the program: what is read is there
         size[classes.find(d)] = min(size[classes.find(d)], whole[d])
     sizes = {d: size[classes.find(d)] for d in (*program.order, *graph.sizes)}
-    short, sizes = sizes, large_enough(sizes, read, whole, classes.find)
+    short, sizes = sizes, large_enough(sizes, read, whole, classes.find, READ if least else ENTRIES)
     return sizes, of_parts | {classes.find(d) for d, n in sizes.items() if n > short[d]}
 
 
@@ -502,9 +517,10 @@ def _check_buffers(program: Program, graph: MuGraph) -> None:
         stores = (s for k in graph.kernels for s in k.stores if s.buffer == x.buffer)
         _require(all(apart(x.access, s.access, graph.sizes) for s in stores), f"{x.buffer} is read where it is written")
     for k in graph.kernels:
-        for x in k.loads:
-            _require(x.buffer in tensors, f"{k.name} loads {x.buffer}, which does not exist")
-            _require(x.buffer in given, f"{k.name} loads {x.buffer} before it is stored")
+        for b in k.read:
+            _require(b in tensors, f"{k.name} loads {b}, which does not exist")
+            _require(b in given, f"{k.name} loads {b} before it is stored")
+        _check_lookups(k, graph)
         for s in k.stores:
             _require(s.buffer in tensors, f"{k.name} stores {s.buffer}, which does not exist")
             overwritten = s.buffer in {t.name for t in graph.inputs} - program.changed
@@ -558,6 +574,23 @@ def _check_kernel(k: Kernel, graph: MuGraph) -> None:
             place(k)
         except InexpressibleError as error:
             raise _ProblemError(f"{k.name} has no placement: {error.reason}") from error
+
+
+def _check_lookups(k: Kernel, graph: MuGraph) -> None:
+    """Tables are inputs of integers. Beyond their end they hold 0, as all tensors do."""
+    inputs, sizes = {t.name: t for t in graph.inputs}, graph.sizes
+    merging = {d for name, parts in graph.merged for d in (name, *parts)}
+    for a in k.lookups:
+        _require(a.table not in graph.changed, f"{k.name} looks up {a.table}, which is changed")
+        t = inputs.get(a.table)
+        known_table = t is not None and tensor_type(t) == "int" and t.below == a.below
+        _require(known_table, f"{k.name} looks up {a}, which is no table of such integers")
+        dims = t.dims if t is not None else ()
+        _require(len(dims) == len(a.access), f"{k.name} gives {a.table} {len(a.access)} axes, not {len(dims)}")
+        known = {*dims, *dims_of(a.access), *([a.below] if isinstance(a.below, str) else [])}
+        _require(known <= {*sizes} and not known & merging, f"{k.name} looks up {a}")
+        near = all(max(-low, high) <= FARTHEST for low, high in (i.bounds(sizes) for i in a.access))
+        _require(near, f"{k.name} reads {a.table} far beyond its end")
 
 
 def _check_axes(k: Kernel, x: Load | Store, graph: MuGraph, chunk: str | None) -> None:

@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage_cli.ir.access import parse_index
+from mirage_cli.ir.access import Tables, parse_index
 from mirage_cli.ir.ops import Number, Type
 from mirage_cli.verify.residues import (
     ALL,
@@ -77,14 +77,15 @@ _BYTE_PLACES = np.array([0, 8, 16, 24]).reshape(1, 4, 1)
 class Field:
     """The interpreter `F` that the `field` column of OPS speaks to.
 
-    sizes: of every axis, for `index` and `size`. window: where a tile lies along its axes, for `index`. Both are set by
-        whoever runs a kernel.
+    sizes: of every axis, for `index` and `size`. window: where a tile lies along its axes, for `index`. tables: what
+        it looks up. All are set by whoever runs a kernel.
     """
 
     def __init__(self, seed: int, sizes: Mapping[str, int]) -> None:
         self.seed = seed
         self.sizes: Mapping[str, int] = dict(sizes)
         self.window: Mapping[str, tuple[int, int]] = {}
+        self.tables: Tables = {}
         rng = np.random.default_rng(seed)
         self._rng = rng
         self._turns = tuple(int(rng.integers(1, q)) for q in MODULI[1:])
@@ -97,11 +98,15 @@ class Field:
 
     # -- leaves
 
-    def draw(self, dims: tuple[str, ...], type: Type, sizes: Mapping[str, int] | None = None) -> Value:
-        """A random input: uniform residues, or integers up to the largest size. sizes: where dims has further axes."""
+    def draw(
+        self, dims: tuple[str, ...], type: Type, sizes: Mapping[str, int] | None = None, below: int | None = None
+    ) -> Value:
+        """A random input: uniform residues, or integers, up to the largest size where nothing says what they are below.
+        sizes: where dims has further axes."""
         shape = tuple((sizes or self.sizes)[d] for d in dims)
         if type == "int":
-            return Value(dims, "int", self._rng.integers(0, max(self.sizes.values()) + 1, size=shape))
+            most = max(self.sizes.values()) + 1 if below is None else below
+            return Value(dims, "int", self._rng.integers(0, most, size=shape))
         data = np.stack([self._rng.integers(0, p, size=shape, dtype=np.int64) for p in MODULI])
         return Value(dims, "field", data)
 
@@ -131,7 +136,7 @@ class Field:
     def index(self, axis: str) -> Value:
         i = parse_index(axis)
         ranges = {d: self.window.get(d, (0, self.sizes[d])) for d in i.dims}
-        return Value(i.dims, "int", i.positions(i.dims, ranges))
+        return Value(i.dims, "int", i.positions(i.dims, ranges, self.tables))
 
     def size(self, axis: str) -> Value:
         return Value((), "int", np.array(self.sizes[axis], dtype=np.int64), sign=1)

@@ -8,7 +8,7 @@ stores into memory that starts undefined. `FieldSemantics` makes it the verifier
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import product
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import apart, dims_of
+from mirage_cli.ir.access import Tables, apart, dims_of
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS, Type
 from mirage_cli.ir.placement import Loop, Placement, place
@@ -29,7 +29,7 @@ from mirage_cli.verify.semantics import At, Memory, ScheduleFailure, Semantics, 
 
 def run_program(program: Program, inputs: Mapping[str, Any], semantics: Semantics) -> dict[str, Any]:
     """The outputs of a lowered program, by name. The semantics' sizes are the sizes."""
-    semantics.window = {}
+    semantics.window, semantics.tables = {}, {}
     env = dict(inputs)
     for e in program.eqns:
         env[e.out] = semantics.apply(e.op, tuple(env[a] if isinstance(a, str) else a for a in e.args), e.axes)
@@ -93,9 +93,11 @@ def run_mugraph(
             if s.buffer not in memories:
                 memories[s.buffer] = semantics.memory(s.buffer, tensors[s.buffer].dims, shapes[s.buffer])
         semantics.sizes = graph.sizes | _chunk_sizes(graph, kernel, shapes)
-        if race := [s.buffer for s in kernel.stores for x in kernel.loads if _meet(x, s, semantics.sizes | chunk)]:
+        race = [s.buffer for s in kernel.stores for x in kernel.loads if _meet(x, s, semantics.sizes | chunk)]
+        race += [s.buffer for s in kernel.stores if s.buffer in {a.table for a in kernel.lookups}]
+        if race:
             raise ScheduleFailure("race", f"{kernel.name} reads and writes {min(race)}")
-        if stale := [x.buffer for x in kernel.loads if x.buffer not in memories]:
+        if stale := [b for b in kernel.read if b not in memories]:
             raise ScheduleFailure("race", f"{kernel.name} reads {stale[0]} before anything writes it")
         _run_kernel(kernel, ks, memories, semantics, random.Random(seed))
         own = {s.buffer for s in kernel.stores} - {p.tensor.name for p in parts}
@@ -121,7 +123,7 @@ def _parts(parts: Sequence[Part], memories: Mapping[str, Memory], sizes: Mapping
     for p in parts:
         memory = memories[p.tensor.name]
         dims = dims_of(p.access)
-        at = positions(p.access, {d: (0, sizes[d]) for d in dims}, memory.written.shape)
+        at = positions(p.access, {d: (0, sizes[d]) for d in dims}, memory.written.shape, {})
         want.setdefault(p.tensor.name, np.zeros_like(memory.written))[at] = True
         found[p.value] = memory.read(at, dims)
     for name, parts_of in want.items():
@@ -216,10 +218,14 @@ class _Instance:
         if isinstance(step, Load):
             memory = self.memories[step.buffer]
             ranges = {d: self.range(d, window) for d in step.dims}
-            return memory.read(positions(step.access, ranges, memory.written.shape), step.dims)
-        self.semantics.window = window
+            tables = self.tables(step.buffers[1:])
+            return memory.read(positions(step.access, ranges, memory.written.shape, tables), step.dims)
+        self.semantics.window, self.semantics.tables = window, self.tables(x.table for x in step.looks_up)
         args = tuple(env[a] if isinstance(a, str) else a for a in step.args)
         return self.semantics.apply(step.op, args, step.axes)
+
+    def tables(self, names: Iterable[str]) -> Tables:
+        return {name: ((), self.memories[name].whole().data) for name in names}
 
     def range(self, dim: str, window: Window) -> tuple[int, int]:
         return window[dim] if dim in window else (0, self.semantics.sizes[dim])
@@ -235,7 +241,8 @@ class _Instance:
 
     def places(self, s: Store, window: Window) -> At:
         """Where the tile of a store lies."""
-        return positions(s.access, {d: self.range(d, window) for d in s.dims}, self.memories[s.buffer].written.shape)
+        ranges = {d: self.range(d, window) for d in s.dims}
+        return positions(s.access, ranges, self.memories[s.buffer].written.shape, {})
 
     def loop(self, loop: Loop, env: dict[str, Any]) -> None:
         degrees = {name: dict(d) for name, d in loop.accumulators}

@@ -12,15 +12,15 @@ float64 evaluation with every operation rounded to the type's precision stands i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from mirage_cli.ir.access import parse_index, read_by, strides
+from mirage_cli.ir.access import Access, Index, Lookup, parse_index, read_by, strides
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import Eqn, Program
+from mirage_cli.ir.program import Eqn, Program, spread
 from mirage_cli.verify.rows import row_axis
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def draw_inputs(program: Program, distribution: str, device: torch.device, seed:
     sizes = program.sizes
     shapes = [tuple(sizes[d] for d in t.dims) for t in program.inputs]
     dtypes: list[torch.dtype] = [getattr(torch, t.dtype) for t in program.inputs]
-    return draw(kind, shapes, dtypes, [t.scale for t in program.inputs], longest_sum(program), device, seed)
+    return draw(kind, shapes, dtypes, [spread(t, sizes) for t in program.inputs], longest_sum(program), device, seed)
 
 
 def longest_sum(program: Program) -> int:
@@ -209,9 +209,7 @@ class _Evaluation:
             case "leaf":
                 if not e.dims:
                     return torch.tensor(sizes[e.axes[0]], dtype=torch.float64, device=self.device)
-                i = parse_index(e.axes[0])
-                at = i.positions(e.dims, {d: (0, sizes[d]) for d in e.dims})
-                return torch.from_numpy(at).to(self.device)
+                return self.position(parse_index(e.axes[0]), e.dims, sizes)
             case "rename":
                 return self.renamed(e, str(e.args[0]))
             case "contraction":
@@ -237,6 +235,9 @@ class _Evaluation:
         x = self.values[name]
         sizes = self.program.sizes | dict(zip(self.dims[name], x.shape, strict=True))
         access = read_by(self.dims[name], e.names)
+        if not all(i.affine for i in access):
+            own = {d: n for d, i, n in zip(self.dims[name], access, x.shape, strict=True) if i.axis == d}
+            return self.gathered(x, access, e.dims, self.program.sizes | own)
         beyond = [i.leaves(n, sizes) for i, n in zip(access, x.shape, strict=True)]
         if any(map(any, beyond)):
             x = torch.nn.functional.pad(x, [n for ends in reversed(beyond) for n in ends])
@@ -245,8 +246,31 @@ class _Evaluation:
         for stride, i, (before, _) in zip(x.stride(), access, beyond, strict=True):
             start += stride * (i.offset + before)
             for axis, c in i.terms:
+                assert isinstance(axis, str), "an affine index"
                 step[axis] += stride * c
         return x.as_strided([sizes[d] for d in e.dims], list(step.values()), start)
+
+    def gathered(
+        self, x: torch.Tensor, access: Access, dims: tuple[str, ...], sizes: Mapping[str, int]
+    ) -> torch.Tensor:
+        """The elements at the positions of indices."""
+        found = _taken(x, [self.position(i, dims, sizes) for i in access])
+        return found.expand([sizes[d] for d in dims])
+
+    def position(self, i: Index, dims: tuple[str, ...], sizes: Mapping[str, int]) -> torch.Tensor:
+        """The positions that an index has, which broadcast against others along these axes."""
+        import torch
+
+        def along(d: str) -> torch.Tensor:
+            return torch.arange(sizes[d], device=self.device).reshape([-1 if d == e else 1 for e in dims])
+
+        def looked_up(x: Lookup, at: list[torch.Tensor]) -> torch.Tensor:
+            declared = {t.name: t.dims for t in self.program.inputs}[x.table]
+            place = dict(zip(declared, at, strict=True))
+            return _taken(self.values[x.table], [zero + place[d] for d in self.dims[x.table]])
+
+        zero = torch.zeros([1] * len(dims), dtype=torch.int64, device=self.device)
+        return zero + i.value(along, looked_up)
 
     def argument(self, a: Any, type: str | None, dims: tuple[str, ...] = ()) -> torch.Tensor:
         """An argument, in float64 where the operator computes in floating point, aligned to `dims` where given."""
@@ -266,6 +290,16 @@ class _Evaluation:
     def output(self, name: str, dims: tuple[str, ...]) -> torch.Tensor:
         have = self.dims[name]
         return self.values[name].double().permute([have.index(d) for d in dims]).contiguous()
+
+
+def _taken(x: torch.Tensor, at: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The elements at these positions, 0 where there is none."""
+    import torch
+
+    found = x[tuple(p.clamp(0, n - 1) for p, n in zip(at, x.shape, strict=True))]
+    for p, n in zip(at, x.shape, strict=True):
+        found = torch.where((p < 0) | (p >= n), torch.zeros((), dtype=x.dtype, device=x.device), found)
+    return found
 
 
 def _call(expression: str, *args: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,16 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import Access, dims_of, parse_index, read_by, renames, substitution
+from mirage_cli.ir.access import (
+    Access,
+    Tables,
+    dims_of,
+    lookups_of,
+    parse_index,
+    read_by,
+    renames,
+    substitution,
+)
 from mirage_cli.ir.ops import OPS, Number, Type
 from mirage_cli.verify.field import Field
 from mirage_cli.verify.residues import ALL, FINITE, LEVELS, UNDEFINED, Value, aligned, as_field, both_valid, same
@@ -51,6 +60,7 @@ class Semantics(Protocol):
 
     sizes: Mapping[str, int]
     window: Window
+    tables: Tables
 
     def apply(self, op: str, args: tuple[Any, ...], axes: tuple[str, ...] = ()) -> Any: ...
 
@@ -69,14 +79,20 @@ class Semantics(Protocol):
         ...
 
 
-def positions(access: Access, ranges: Mapping[str, tuple[int, int]], lengths: Sequence[int]) -> At:
+def positions(
+    access: Access,
+    ranges: Mapping[str, tuple[int, int]],
+    lengths: Sequence[int],
+    tables: Tables,
+    dims: tuple[str, ...] | None = None,
+) -> At:
     """Where the elements of an access lie in an array, for these positions of its axes: ranges where each index is an
-    axis, and all are there."""
-    dims = dims_of(access)
+    axis, and all are there. dims: the axes of the positions, where tables bring further ones."""
+    dims = dims_of(access) if dims is None else dims
     if dims == tuple(i.axis for i in access) and all(ranges[d][1] <= n for d, n in zip(dims, lengths, strict=True)):
         return tuple(slice(*ranges[d]) for d in dims)
     shape = [high - low for low, high in (ranges[d] for d in dims)]
-    return tuple(np.broadcast_to(i.positions(dims, ranges), shape) for i in access)
+    return tuple(np.broadcast_to(i.positions(dims, ranges, tables), shape) for i in access)
 
 
 def taken(data: Array, at: At, lead: int = 0) -> Array:
@@ -88,6 +104,26 @@ def taken(data: Array, at: At, lead: int = 0) -> Array:
         return data[(*first, *at)]
     inner = tuple(np.clip(x, 0, n - 1) for x, n in zip(at, shape, strict=True) if not isinstance(x, slice))
     return np.where(np.logical_or.reduce(outside), np.zeros((), data.dtype), data[(*first, *inner)])
+
+
+def _renamed(
+    x: Value | Named, tables: Sequence[Value | Named], axes: tuple[str, ...], sizes: Mapping[str, int]
+) -> tuple[At, tuple[str, ...]]:
+    """Where the elements of a renamed value lie in it, and its axes. Each table may have axes in front of its own."""
+    shape = x.data.shape[-len(x.dims) :] if x.dims else ()
+    names = substitution(axes)
+    access = read_by(x.dims, names)
+    own = {y.table: len(y.access) for y in lookups_of(access)}
+    found: dict[str, tuple[tuple[str, ...], Array]] = {}
+    ranges = _ranges(access, x.dims, shape, sizes)
+    dims = dims_of(access)
+    for (name, count), t in zip(own.items(), tables, strict=True):
+        before = t.dims[: len(t.dims) - count]
+        found[name] = before, t.data
+        for d, n in zip(before, t.data.shape, strict=False):
+            if d not in dims:
+                dims, ranges = (d, *dims), ranges | {d: (0, n)}
+    return positions(access, ranges, shape, found, dims), dims
 
 
 def _ranges(
@@ -108,23 +144,20 @@ class FieldSemantics:
         self.field = Field(seed, sizes)
         self.sizes: Mapping[str, int] = dict(sizes)
         self.window: Window = {}
+        self.tables: Tables = {}
 
     def apply(self, op: str, args: tuple[Any, ...], axes: tuple[str, ...] = ()) -> Value:
         row, F = OPS[op], self.field
         if row.kind == "leaf":
-            F.window, F.sizes = self.window, self.sizes
+            F.window, F.sizes, F.tables = self.window, self.sizes, self.tables
             return row.field(F, axes[0])
         values = [a if i in row.numbers else self._value(a) for i, a in enumerate(args)]
         if op == "rename":
-            return self.renamed(values[0], axes)
+            x, *tables = values
+            return _part(x, *_renamed(x, tables, axes, self.sizes))
         if row.kind in ("reduction", "contraction"):
             return row.field(F, *values, axes)
         return row.field(F, *values)
-
-    def renamed(self, x: Value, axes: tuple[str, ...]) -> Value:
-        access = read_by(x.dims, substitution(axes))
-        at = positions(access, _ranges(access, x.dims, x.shape, self.sizes), x.shape)
-        return _part(x, at, dims_of(access))
 
     def _value(self, a: Any) -> Value:
         return a if isinstance(a, Value) else self.field.const(a)
@@ -281,19 +314,20 @@ class FloatSemantics:
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.sizes: Mapping[str, int] = dict(sizes)
         self.window: Window = {}
+        self.tables: Tables = {}
 
     def apply(self, op: str, args: tuple[Any, ...], axes: tuple[str, ...] = ()) -> Named:
         row = OPS[op]
         if op == "index":
             i = parse_index(axes[0])
-            return Named(i.dims, i.positions(i.dims, {d: self.window.get(d, (0, self.sizes[d])) for d in i.dims}))
+            ranges = {d: self.window.get(d, (0, self.sizes[d])) for d in i.dims}
+            return Named(i.dims, i.positions(i.dims, ranges, self.tables))
         if op == "size":
             return Named((), np.asarray(row.ref(self.sizes[axes[0]])))
         if op == "rename":
-            access = read_by(args[0].dims, substitution(axes))
-            data = args[0].data
-            at = positions(access, _ranges(access, args[0].dims, data.shape, self.sizes), data.shape)
-            return Named(dims_of(access), taken(data, at))
+            x, *tables = args
+            at, into = _renamed(x, tables, axes, self.sizes)
+            return Named(into, taken(x.data, at))
         dims = tuple(dict.fromkeys(d for a in args if isinstance(a, Named) for d in a.dims))
         arrays = [aligned(a.data, a.dims, dims) if isinstance(a, Named) else _float(a) for a in args]
         with np.errstate(all="ignore"):

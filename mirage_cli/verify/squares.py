@@ -74,7 +74,7 @@ def _rows_of(e: Eqn, rows: Mapping[str, Mapping[str, Axes]], sizes: Mapping[str,
     """For each input that the result depends on, the axes along which its rows give rows of the result."""
     found: dict[str, Axes] = {}
     for v in e.values:
-        for name, axes in rows[v].items():
+        for name, axes in rows[v].items() if e.op != "rename" or v == e.args[0] else ():
             if e.op == "rename":
                 moved = zip(read_by(axes, e.names), axes.items(), strict=True)
                 axes = {i.axis: b for i, (a, b) in moved if i.axis is not None and renames(a, i, sizes)}

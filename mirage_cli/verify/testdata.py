@@ -8,7 +8,11 @@ from dataclasses import dataclass
 
 import torch
 
-LARGEST = {torch.float16: 65504.0}  # other types: their range is not what limits them
+LARGEST = {
+    torch.float16: 65504.0,
+    torch.float8_e4m3fn: 448.0,
+    torch.float8_e5m2: 57344.0,
+}  # other types: their range is not what limits them
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,17 @@ DISTRIBUTIONS = (
     Distribution("large mean", "mean 100, deviation 1, times the spec's", lambda x, scale, *_: (x + 100) * scale),
 )
 
+
+def integers(shape: tuple[int, ...], dtype: torch.dtype, spread: int, longest: int, g: torch.Generator) -> torch.Tensor:
+    """Integers from 0 on, of 8 bits from the least on, where `spread` is 0; see `draw`."""
+    if spread < 0 and math.prod(shape) <= -spread:
+        some = torch.randperm(-spread, generator=g, device=g.device)[: math.prod(shape)]
+        return some.reshape(shape).to(dtype)
+    narrow = dtype == torch.int8 and not spread
+    low, high = (-128, 128) if narrow else (0, abs(spread) or longest)
+    return torch.randint(low, high, shape, generator=g, device=g.device, dtype=dtype)
+
+
 DRAWN_ELEMENTS = 1 << 24
 """About how many are drawn at a time, in float64."""
 
@@ -61,19 +76,23 @@ def draw(
     kind: Distribution,
     shapes: Sequence[tuple[int, ...]],
     dtypes: Sequence[torch.dtype],
-    scales: Sequence[float],
+    spreads: Sequence[float],
     contracted: int,
     device: torch.device,
     seed: int,
 ) -> list[torch.Tensor]:
-    """Inputs of one distribution. Integers are below the longest axis of all, whatever the distribution."""
+    """Inputs of one distribution.
+
+    spreads: of floats, the deviation; of integers, what they are less than, negative where no two are equal. Where it
+    is 0, those of 8 bits have their whole range, and others are less than the longest axis of all.
+    """
     g = torch.Generator(device=device).manual_seed(seed)
     longest = max([2, *(n for shape in shapes for n in shape)])
     inputs: list[torch.Tensor] = []
     outlier = kind.outlier
-    for shape, dtype, scale in zip(shapes, dtypes, scales, strict=True):
+    for shape, dtype, scale in zip(shapes, dtypes, spreads, strict=True):
         if not dtype.is_floating_point:
-            inputs.append(torch.randint(0, longest, shape, generator=g, device=device, dtype=dtype))
+            inputs.append(integers(shape, dtype, int(scale), longest, g))
             continue
         x = torch.empty(shape, device=device, dtype=dtype)
         most = LARGEST.get(dtype, math.inf)
@@ -83,7 +102,7 @@ def draw(
             changed = kind.change(drawn, scale, contracted, x.numel())
             some.copy_(changed.clamp_(-most, most) if math.isfinite(most) else changed)
         if outlier is not None:
-            x.view(-1)[x.numel() // 2] = outlier
+            x.view(-1)[x.numel() // 2] = min(outlier, most)
             outlier = None
         inputs.append(x)
     return inputs

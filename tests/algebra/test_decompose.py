@@ -6,6 +6,7 @@ import pytest
 
 from mirage_cli.algebra.canonical import Form
 from mirage_cli.algebra.decompose import Decomposition, Node, decompose
+from mirage_cli.ir.access import Index, parse_index
 from mirage_cli.ir.ops import Number
 from mirage_cli.ir.program import Program
 from tests.mugraphs import CASES
@@ -83,6 +84,13 @@ def test_every_node_makes_its_class(name: str) -> None:
             assert all(c in d.nodes for c in node.children)
 
 
+def accesses_in(f: Form) -> tuple[Index, ...]:
+    """The indices of an input, or of a position."""
+    if f.atom is None or f.atom.kind not in ("input", "index"):
+        return ()
+    return f.atom.args[1] if f.atom.kind == "input" else (parse_index(f.atom.args[0]),)
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_class_is_needed_and_leads_down_to_inputs(name: str) -> None:
     d = decompose(PROGRAMS[name])
@@ -97,9 +105,9 @@ def test_every_class_is_needed_and_leads_down_to_inputs(name: str) -> None:
     while more := {f for f, nodes in d.nodes.items() if f not in made and any(set(n.children) <= made for n in nodes)}:
         made |= more
     assert made == set(d.nodes), "a class that no program computes"
-    assert {f.atom.args[0] for f in d.nodes if f.atom and d.is_input(f)} == {t.name for t in d.program.inputs} or (
-        name == "constant"
-    )
+    inputs = [f.atom for f in d.nodes if f.atom and d.is_input(f)]
+    looked_up = {x.table for f in d.nodes for i in accesses_in(f) for x in i.lookups}
+    assert {a.args[0] for a in inputs} | looked_up == {t.name for t in d.program.inputs} or (name == "constant")
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -468,3 +469,37 @@ def test_library_kernels(x: str, w: str, y: str, axes: str, call: str, out: str)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         under = f(*inputs)
     assert torch.equal(under, f(*inputs))
+
+
+TOKENS = parse_mugraph("""
+mugraph tokens float16
+dims t=12 v=32 k=16
+input T i64[t] below v
+input E f16[v, k]
+output O f16[t, k]
+kernel k0 generated t:grid k:tile
+  E = load E[T{v}[t], k]
+  O[t, k] = mul(E, 2)
+  store O[t, k] = O
+""")
+
+
+def test_tables_are_checked_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    b = Builder(TOKENS.inputs, TOKENS.sizes)
+    b.emit("rename", "E", "T", axes=("v", "T{v}[t]"), out="R")
+    b.emit("mul", "R", Fraction(2), out="O")
+    program = Program("tokens", TOKENS.dims, "float16", TOKENS.inputs, tuple(b.eqns), TOKENS.outputs)
+    tokens = load_export(
+        export_source(program, TOKENS, Schedule({"k0": KernelSchedule((("t", 4),), ("t", "k"))}))
+    ).tokens
+    E = torch.randn(32, 16).half()
+    T = torch.tensor([31, 0, 5] * 4)
+    assert torch.equal(tokens(T, E), E[T] * 2)
+    monkeypatch.setenv("MIRAGE_CHECK_TABLES", "1")
+    assert torch.equal(tokens(T, E), E[T] * 2)
+    T[3] = 32
+    with pytest.raises(ValueError, match="T should be from 0 to 31, and holds 0 to 32"):
+        tokens(T, E)
+    T[3] = -1
+    with pytest.raises(ValueError, match="T should be from 0 to 31, and holds -1 to 31"):
+        tokens(T, E)

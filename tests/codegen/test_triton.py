@@ -16,7 +16,7 @@ from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.codegen.export import kernels_source, load_export
 from mirage_cli.codegen.triton import emit_kernel
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.program import DTYPES, Program
+from mirage_cli.ir.program import DTYPES, Program, below, tensor_type
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.tune.space import settled
@@ -53,13 +53,14 @@ def schedule(
 
 
 def draw(graph: MuGraph, seed: int = 0, change: Callable[[str, torch.Tensor], torch.Tensor] | None = None) -> Inputs:
-    """Normal data; integers from 0 up to 8."""
+    """Normal data; integers as they are declared, or from 0 up to 8."""
     g = torch.Generator().manual_seed(seed)
     inputs: Inputs = {}
     for t in graph.inputs:
         shape = [graph.sizes[d] for d in t.dims]
-        if t.dtype == "int32":
-            inputs[t.name] = torch.randint(0, 9, shape, generator=g, dtype=torch.int32)
+        if tensor_type(t) == "int":
+            most = below(t, graph.sizes) or 9
+            inputs[t.name] = torch.randint(0, most, shape, generator=g, dtype=getattr(torch, t.dtype))
         else:
             x = torch.randn(shape, generator=g)
             inputs[t.name] = (change(t.name, x) if change else x).to(getattr(torch, t.dtype))

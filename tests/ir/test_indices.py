@@ -11,8 +11,11 @@ import pytest
 from mirage_cli.ir.access import (
     Access,
     Index,
+    Lookup,
     access_text,
     apart,
+    atom_index,
+    combined,
     dims_of,
     elements_read,
     index,
@@ -20,9 +23,12 @@ from mirage_cli.ir.access import (
     is_plain,
     is_whole,
     large_enough,
+    nested,
     parse_access,
     parse_index,
     plain,
+    quotient,
+    remainder,
     strides,
 )
 
@@ -34,12 +40,84 @@ def some_index(rng: random.Random) -> Index:
     return index({a: rng.choice((-7, -1, 0, 1, 1, 2, 16)) for a in axes}, rng.choice((0, 0, 3, -2, 4096)))
 
 
+TABLES = {"S": ("a",), "T": ("b", "d")}
+ENTRIES = {"S": [2, 0, 4], "T": [[1, 3, 0, 2, 4], [4, 4, 1, 0, 2], [0, 0, 0, 0, 1], [3, 1, 2, 4, 0]]}
+
+
+def any_index(rng: random.Random, depth: int = 2) -> Index:
+    """A sum of axes, quotients, remainders and entries of tables below 5, with bounds of their own."""
+    parts = [(some_index(rng), 1)]
+    for _ in range(rng.randint(0, 2) if depth else 0):
+        kind, factor = rng.choice(("quotient", "remainder", "S", "T")), rng.choice((-2, 1, 1, 3, 8))
+        inner = any_index(rng, depth - 1)
+        if kind in TABLES:
+            access = tuple(remainder(any_index(rng, depth - 1), SIZES[d]) for d in TABLES[kind])
+            parts.append((atom_index(Lookup(kind, access, "d")), factor))
+        else:
+            parts.append(((quotient if kind == "quotient" else remainder)(inner, rng.choice((1, 2, 3, 8))), factor))
+    return combined(0, parts)
+
+
 def value(i: Index, at: dict[str, int]) -> int:
-    return i.offset + sum(c * at[d] for d, c in i.terms)
+    return i.value(at.__getitem__, lambda x, p: ENTRIES["S"][p[0]] if x.table == "S" else ENTRIES["T"][p[0]][p[1]])
 
 
 def every(dims: tuple[str, ...]) -> list[dict[str, int]]:
     return [dict(zip(dims, at, strict=True)) for at in product(*(range(SIZES[d]) for d in dims))]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_quotients_remainders_and_tables_print_as_they_are_read_and_are_where_they_say(seed: int) -> None:
+    rng = random.Random(seed)
+    i, names = any_index(rng), {"a": any_index(rng, 1), "c": some_index(rng)}
+    assert parse_index(str(i)) == i
+    low, high = i.bounds(SIZES)
+    tables = {name: ((), np.array(entries)) for name, entries in ENTRIES.items()}
+    found = i.positions(i.dims, {d: (0, n) for d, n in SIZES.items()}, tables)
+    shape = [SIZES[d] for d in i.dims]
+    for at in every(i.dims):
+        assert low <= value(i, at) <= high
+        assert np.broadcast_to(found, shape)[tuple(at.values())] == value(i, at)
+    inner = i.within(names)
+    for at in every(tuple(SIZES)):
+        there = at | {d: value(j, at) for d, j in names.items()}
+        if all(0 <= there[d] < SIZES[d] for d in names):
+            assert value(inner, at) == value(i, there)
+
+
+@pytest.mark.parametrize(
+    "of", ["a*16 + b", "a*32 + b*4 + 9", "b - 40", "-b + 3", "a*6 + b*4 + 2", "(b*3 + 1)//4", "b%12"]
+)
+@pytest.mark.parametrize("by", [1, 2, 3, 4, 16])
+def test_a_quotient_and_a_remainder_are_those_of_python(of: str, by: int) -> None:
+    i = parse_index(of)
+    for at in every(i.dims):
+        assert value(quotient(i, by), at) == value(i, at) // by
+        assert value(remainder(i, by), at) == value(i, at) % by
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("(a*16 + b)//16", "a + b//16"),
+        ("(a*32 + 5)%16", "5"),
+        ("(a*32 + b*4)%16", "b%4*4"),
+        ("a//4//8", "a//32"),
+        ("a%12%4", "a%4"),
+        ("(a - 64)%128", "(a + 64)%128"),
+        ("T{d}[b, (2*a)//2]*8 + T{d}[b, a]", "T{d}[b, a]*9"),
+    ],
+)
+def test_a_quotient_has_one_normal_form(text: str, normal: str) -> None:
+    assert str(parse_index(text)) == normal
+
+
+def test_sizes_are_made_large_enough_for_several_pages_and_entries() -> None:
+    """Two pages, the second read at two places; a table that names so many pages that luck is rare."""
+    full = {"pages": 512, "page": 16, "s": 4096, "p": 256, "b": 8}
+    read = [("pages", parse_index("P{pages}[b, s//16]")), ("page", parse_index("s%16"))]
+    found = large_enough({"pages": 3, "page": 5, "s": 7, "p": 2, "b": 2}, nested(read, {"P": ("b", "p")}), full, str)
+    assert found == {"pages": 16, "page": 16, "s": 18, "p": 2, "b": 2}
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -65,7 +143,9 @@ def test_an_index_has_one_normal_form(text: str, normal: str) -> None:
     assert str(parse_index(text)) == normal
 
 
-@pytest.mark.parametrize("text", ["", "a*b", "2*a*3", "a b", "a//2", "a%2", "1.5", "a[b]", "(a)", "a+"])
+@pytest.mark.parametrize(
+    "text", ["", "a*b", "a//b", "a%0", "a//-2", "a b", "1.5", "a[b]", "T{v}", "T{v}[a", "a)", "a+"]
+)
 def test_what_is_no_index_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="an index is a sum of axes"):
         parse_index(text)
@@ -162,6 +242,23 @@ def test_no_more_elements_are_counted_than_are_read(seed: int) -> None:
 def test_elements_that_are_read_are_counted_once(texts: list[str], elements: int) -> None:
     sizes = {"m": 8, "n": 8, "k": 64, "h": 2, "d": 16, "i": 3}
     assert elements_read(("m", "k"), map(parse_access, texts), sizes) == elements
+
+
+@pytest.mark.parametrize(
+    ("text", "distinct", "elements"),
+    [
+        ("P{x}[b, s//16], s%16", "P", 8 * 64),
+        ("P{x}[b, s//16], s%16", "", 16),
+        ("P{x}[b, s//16], 0", "P", 8 * 4),
+        ("P{x}[b, s//32], s%16", "P", 8 * 2 * 16),
+        ("x//4, y", "", 8 * 16),
+        ("P{x}[b, 0] // 2, (y + 3)%16", "P", 16),
+        ("s//16, s//16", "", 4),
+    ],
+)
+def test_elements_that_tables_name_are_counted_where_they_differ(text: str, distinct: str, elements: int) -> None:
+    sizes = {"x": 32, "y": 16, "b": 8, "p": 4, "s": 64}
+    assert elements_read(("x", "y"), [parse_access(text)], sizes, {distinct}) == elements
 
 
 def test_no_size_is_made_larger_than_it_is() -> None:

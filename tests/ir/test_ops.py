@@ -916,3 +916,29 @@ def test_derived_operators_have_meanings_of_their_own(one: str, other: str) -> N
     programs = [derived_case(n, ("k",) * DERIVED[n].over_axes, *GIVEN[n]).program for n in (one, other)]
     assert form(algebra, programs[0]) is not form(algebra, programs[1])
     assert not agree(*(through_field(p) for p in programs))
+
+
+class CInteger(int):
+    """An integer whose quotients are rounded towards 0, as a GPU's are."""
+
+    def __floordiv__(self, other: int) -> CInteger:
+        return CInteger(math.trunc(Fraction(int(self), int(other))))
+
+    def __mod__(self, other: int) -> CInteger:
+        return CInteger(int(self) - int(other) * int(self // other))
+
+    def __add__(self, other: int) -> CInteger:
+        return CInteger(int(self) + int(other))
+
+    def __sub__(self, other: int) -> CInteger:
+        return CInteger(int(self) - int(other))
+
+
+@pytest.mark.parametrize("kind", [int, CInteger])
+@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.of_integers])
+def test_the_text_of_integers_is_the_reference_however_quotients_are_rounded(name: str, kind: type[int]) -> None:
+    row = OPS[name]
+    for y in (1, 2, 3, 7, 16, 100):
+        for x in (*range(-130, 131), (1 << 31) - 101, -(1 << 31)):
+            found = eval(row.of_integers.format("x", "y"), {"x": kind(x), "y": kind(y)})  # noqa: S307
+            assert found == row.ref(x, y), (x, y)

@@ -23,6 +23,7 @@ from mirage_cli.spec.graph import (
     dot,
     exp,
     index,
+    logsumexp,
     maximum,
     rename,
     rms_norm,
@@ -135,7 +136,55 @@ def rope_append() -> Graph:
     return g
 
 
-BUILT = (gated_mlp, gqa, gqa_decode, gqa_prefill, lora, ntrans, qknorm_gqa, rmsnorm_linear, rope_append)
+def embedding_norm() -> Graph:
+    g = Graph("embedding_norm", {"m": 16, "v": 128256, "k": 4096}, "bfloat16")
+    T = g.input("T", "m", dtype="int64", below="v")
+    E, G = g.input("E", "v", "k", scale=0.02), g.input("G", "k")
+    g.output("O", rms_norm(E[T["m"], "k"], "k", eps=1e-5) * G, "m", "k")
+    return g
+
+
+def cross_entropy() -> Graph:
+    g = Graph("cross_entropy", {"m": 512, "v": 128256}, "bfloat16")
+    X, T = g.input("X", "m", "v"), g.input("T", "m", dtype="int64", below="v")
+    g.output("L", logsumexp(X, "v") - X["m", T["m"]], "m", dtype="float32")
+    return g
+
+
+def paged_decode() -> Graph:
+    dims = {"b": 8, "g": 8, "r": 4, "d": 128, "s": 4096, "p": 256, "pages": 8192, "page": 16}
+    g = Graph("paged_decode", dims, "bfloat16")
+    Q, KC, VC = g.input("Q", *"bgrd"), *(g.input(n, "pages", "page", "g", "d") for n in ("KC", "VC"))
+    P = g.input("P", "b", "p", dtype="int32", below="pages", distinct=True)
+    L = g.input("L", "b", dtype="int32", below="s")
+    s, d = g.axis("s"), g.axis("d")
+    K, V = (g.let(n, x[P["b", s // 16], s % 16, "g", "d"]) for n, x in (("K", KC), ("V", VC)))
+    A = g.let("A", dot(Q, K, d) / d**0.5)
+    g.output("O", dot(softmax(where(index(s) <= L["b"], A, -math.inf), s), V, s), *"bgrd")
+    return g
+
+
+def moe_gate_up() -> Graph:
+    g = Graph("moe_gate_up", {"t": 32, "e": 8, "k": 4096, "n": 14336}, "bfloat16")
+    X, E = g.input("X", "t", "k"), g.input("E", "t", dtype="int32", below="e")
+    WG, WU = (g.input(n, "e", "k", "n", scale=0.02) for n in ("WG", "WU"))
+    G, U = (g.let(n, dot(X, w[E["t"], "k", "n"], "k")) for n, w in (("G", WG), ("U", WU)))
+    g.output("O", silu(G) * U, "t", "n")
+    return g
+
+
+def int8_linear() -> Graph:
+    g = Graph("int8_linear", {"m": 16, "k": 4096, "n": 4096, "groups": 32})
+    X, W = g.input("X", "m", "k"), g.input("W", "k", "n", dtype="int8")
+    S = g.input("S", "groups", "n", scale=0.0003)
+    g.output("O", dot(X, W * S[g.axis("k") // 128, "n"], "k"), "m", "n")
+    return g
+
+
+BUILT = (
+    gated_mlp, gqa, gqa_decode, gqa_prefill, lora, ntrans, qknorm_gqa, rmsnorm_linear, embedding_norm, cross_entropy,
+    paged_decode, moe_gate_up, int8_linear, rope_append,
+)  # fmt: skip
 
 
 def test_every_spec_is_built() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from mirage_cli.ir.access import plain
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.program import Program
+from mirage_cli.ir.program import Program, below, tensor_type
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.verify import interpret
 from mirage_cli.verify.equivalence import small_instance
@@ -22,7 +22,12 @@ from tests.mugraphs import CASES, Case
 def floats(program: Program, seed: int) -> dict[str, Named]:
     rng = np.random.default_rng(seed)
     sizes = program.sizes
-    draws = {t.name: rng.normal(size=tuple(sizes[d] for d in t.dims)) for t in program.inputs}
+    draws = {
+        t.name: rng.integers(0, below(t, sizes) or 9, size=tuple(sizes[d] for d in t.dims))
+        if tensor_type(t) == "int"
+        else rng.normal(size=tuple(sizes[d] for d in t.dims))
+        for t in program.inputs
+    }
     positive = program.name == "roots"
     return {t.name: Named(t.dims, np.abs(draws[t.name]) if positive else draws[t.name]) for t in program.inputs}
 

@@ -167,6 +167,46 @@ def test_data_and_products_are_finite(dtype: str) -> None:
         assert torch.equal(q, again)
 
 
+def test_integers_are_drawn_as_they_are_declared() -> None:
+    tables = (
+        Tensor("P", ("m", "k"), "int32", below="v", distinct=True),
+        Tensor("T", ("m", "k"), "int64", below=3),
+        Tensor("W", ("m", "k"), "int8"),
+        Tensor("U", ("m", "k"), "int8", below="m"),
+    )
+    program = Program("t", (("m", 16), ("k", 300), ("v", 5000)), "float16", tables, (), ())
+    for kind in DISTRIBUTIONS:
+        distinct, few, whole, small = draw_inputs(program, kind.name, torch.device("cpu"), 0)
+        assert distinct.unique().numel() == 16 * 300 and 0 <= int(distinct.min()) < int(distinct.max()) < 5000
+        assert few.unique().tolist() == [0, 1, 2] and few.dtype == torch.int64
+        assert (int(whole.min()), int(whole.max())) == (-128, 127)
+        assert small.unique().tolist() == [*range(16)]
+
+
+def test_positions_that_are_looked_up_are_those_of_pytorch() -> None:
+    """In float64 and as a PyTorch user would write it: rows, pages, remainders, and what lies outside of a table."""
+    inputs = (
+        Tensor("E", ("v", "k"), "float32"),
+        Tensor("T", ("m",), "int64", below="v"),
+        Tensor("B", ("m", "p"), "int8", below=9),
+    )
+    dims = (("m", 7), ("k", 12), ("v", 40), ("p", 3), ("s", 12))
+    b = Builder(inputs, [d for d, _ in dims])
+    b.emit("rename", "E", "T", axes=("v", "T{v}[m]", "k", "(k + 5)%12"), out="X")
+    b.emit("rename", "E", "B", axes=("v", "B{9}[m, s//4]*4 + s%4", "k", "0"), out="Y")
+    b.emit("rename", "T", axes=("m", "m//2"), out="Z")
+    outputs = tuple(Tensor(n, b.known[n].dims, "float32") for n in "XYZ")
+    program = Program("t", dims, "float32", inputs, tuple(b.eqns), outputs)
+    E, T, B = draw_inputs(program, "normal", torch.device("cpu"), 0)
+    names: dict[str, Any] = {"torch": torch}
+    exec(torch_source(program), names)
+    s, pages = torch.arange(12), B.long().repeat_interleave(4, 1)
+    want = E[T].roll(-5, 1), E[pages * 4 + s % 4, 0], T[torch.arange(7) // 2]
+    for found in (names["reference"](E, T, B), reference64(program, (E, T, B))):
+        for x, y in zip(found, want, strict=True):
+            torch.testing.assert_close(x.double(), y.double(), rtol=0, atol=0)
+
+
 def test_integers_are_drawn_below_the_longest_axis() -> None:
     x = Tensor("n", ("h", "s"), "int32")
     b = Builder((x,), [n for n, _ in DIMS])

@@ -1,0 +1,127 @@
+"""Programs that look positions up, divide them, and take integers and small floats from memory, from spec to
+kernel."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirage_cli.tune.interpreted import Interpreter
+from tests.pipeline.test_random import problem
+
+PROGRAMS = {
+    "integers of all types, as indices and as numbers": """
+name: ints
+dims: {m: 12, k: 64, v: 50}
+dtype: float16
+inputs:
+  X: [m, k]
+  W: {dims: [m, k], dtype: int8}
+  T: {dims: [m], dtype: int64, below: v}
+  U: {dims: [m], dtype: int64}
+  Z: {dims: [k], dtype: int8, below: v}
+  E: [v]
+program: |
+  A = W * X + W * 3 * W / 100
+  B = (sum(W * W, k) + T * T - max(W, k)) / 1000
+  C = where(index(k) < U, A, W)
+  O = A + B + C * E[T[m]] + E[Z[k]] + W // 16 + W % 16
+outputs: {O: [m, k]}
+""",
+    "floats of 8 bits": """
+name: f8
+dims: {m: 12, k: 128, n: 48, g: 4}
+dtype: float16
+inputs:
+  X: [m, k]
+  W: {dims: [k, n], dtype: float8_e4m3fn}
+  V: {dims: [k, n], dtype: float8_e5m2}
+  S: {dims: [g, n], scale: 0.02}
+program: |
+  O = dot(X, W * S[k // 32, n], k) + dot(rms_norm(X, k), V, k) * 0.01 + max(W[m * 2, n], n)
+outputs: {O: [m, n]}
+""",
+    "floats of 8 bits alone": """
+name: f8b
+dims: {m: 12, k: 128, n: 48}
+dtype: bfloat16
+inputs:
+  X: {dims: [m, k], dtype: float8_e4m3fn}
+  W: {dims: [k, n], dtype: float8_e4m3fn}
+program: |
+  O = dot(X, W, k)
+outputs: {O: [m, n]}
+""",
+    "tables at constant places and without axes": """
+name: consts
+dims: {m: 12, k: 64, v: 50, p: 3}
+dtype: float16
+inputs:
+  X: [v, k]
+  T: {dims: [p], dtype: int64, below: v}
+  N: {dims: [], dtype: int32, below: 7}
+program: |
+  O = X[T[2], k] + X[T[m % 3] // 2 + N, (k + T[N // 4] % 5) % 64]
+outputs: {O: [m, k]}
+""",
+    "a mask over positions that a table names": """
+name: random
+dims: {k: 16, m: 16, v: 3}
+dtype: bfloat16
+inputs:
+  X: [k, m]
+  H: {dims: [k], dtype: int64, below: 8}
+program: |
+  A = softmax(where(index(k) >= index(m), X, -inf), m)
+  B = rsqrt(A + 1)
+  C = A * A
+  D = B[H[v // 2] * 2 + v % 2, m]
+  E = min(D, v, m)
+  F = minimum(D, E)
+outputs:
+  C: [k, m]
+  F: {dims: [m, v], dtype: float32}
+""",
+    "a window over rows that a table names": """
+name: random
+dims: {m: 57, d: 7, k: 1, v: 4}
+dtype: bfloat16
+inputs:
+  X: {dims: [k, d], scale: 0.1}
+  J: {dims: [v], dtype: int32, below: 7}
+program: |
+  B = X[k, 2*m - 2]
+  C = B[J[k // 8] * 8 + k % 8, k]
+  D = B * C
+  F = min(C, k)
+outputs: {D: [m, k], F: []}
+""",
+    "a rotation and a quotient of a computed value": """
+name: rot
+dims: {m: 12, d: 128, j: 256}
+dtype: float16
+inputs:
+  X: [m, d]
+  S: [j, d]
+program: |
+  Y = X * 2 + 1
+  O = Y[m, (d + 64) % 128] * X + S[d // 2 + 3 + m % 5, d]
+outputs: {O: [m, d]}
+""",
+    "pages": """
+name: paged_scores
+dims: {b: 3, h: 2, d: 32, s: 64, pages: 20, page: 16, p: 4}
+dtype: float16
+inputs:
+  Q: [b, h, d]
+  P: {dims: [b, p], dtype: int32, below: pages}
+  K: [pages, page, h, d]
+program: |
+  O = softmax(dot(Q, K[P[b, s // 16], s % 16, h, d], d), s)
+outputs: {O: [b, h, s]}
+""",
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_tables_and_types(name: str, interpreter: Interpreter) -> None:
+    assert problem(PROGRAMS[name], interpreter) is None
