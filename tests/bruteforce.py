@@ -251,7 +251,7 @@ class Writer:
             args = tuple(names[a] for a in way.args)
             body.append(equation(names[way.out], way.op, args, way.axes, known, self.program.order))
             known[body[-1].out] = body[-1]
-        stores = tuple(Store(self.buffer(v).name, names[v], self.buffer(v).dims) for v in sorted(part.targets))
+        stores = tuple(Store(self.buffer(v).name, names[v], plain(self.buffer(v).dims)) for v in sorted(part.targets))
         sizes = self.program.sizes
         reduced = {a for e in body for a in e.axes}
         dims = [d for d in self.program.order if d in {a for x in (*loads, *body) for a in x.dims} | reduced]
@@ -303,7 +303,7 @@ def split(kernel: Kernel, order: tuple[str, ...]) -> tuple[tuple[Kernel, ...], t
     merges: list[Eqn] = []
     stores: list[Store] = []
     for e, t in zip(partial, scratch, strict=True):
-        stores.append(Store(t.name, e.out, t.dims))
+        stores.append(Store(t.name, e.out, plain(t.dims)))
         loads.append(Load(f"{e.out}_in", t.name, plain(t.dims)))
         merges.append(Eqn(e.out, "max" if e.op == "max" else "sum", (f"{e.out}_in",), (chunk,), e.dims, "float"))
     first = with_roles(kernel, {dim: "split"}, kernel.loads, before, tuple(stores), order)

@@ -114,7 +114,7 @@ kernel k0 generated m:grid k:tile n:grid
   store O[m, n] = O
 """
 
-COMMANDS = ("search", "tune", "bench", "export", "show", "explain", "verify", "doctor", "init", "cache")
+COMMANDS = ("search", "tune", "bench", "export", "show", "explain", "verify", "doctor", "init", "trace", "cache")
 CACHE_COMMANDS = ("list", "show", "remove", "merge", "export", "import")
 
 NUMBER = int | float
