@@ -219,7 +219,8 @@ def segments(model: torch.fx.GraphModule, refused: set[Any]) -> list[list[Any]]:
     found: list[list[Any]] = []
     for partition in CapabilityBasedPartitioner(model, support, allows_single_node_partition=True).propose_partitions():
         nodes = sorted(partition.nodes, key=place.__getitem__)
-        found += [part for part in pieces(nodes) if any(overloadless(n.target) not in FREE for n in part)]
+        if not refused & {*nodes}:  # the partitioner keeps what takes several tensors apart with what makes them
+            found += [part for part in pieces(nodes) if any(overloadless(n.target) not in FREE for n in part)]
     return found
 
 
