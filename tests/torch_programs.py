@@ -208,6 +208,17 @@ CASES: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "huber_loss": (F.huber_loss, (R(4, 7), R(4, 7) * 3)),
     "smooth_l1_loss": (F.smooth_l1_loss, (R(4, 7), R(4, 7) * 3)),
     "cross_entropy_of_bits": (F.binary_cross_entropy_with_logits, (R(4, 7), torch.rand(4, 7))),
+    "cross_entropy": (F.cross_entropy, (R(4, 7), torch.tensor([3, 0, -100, 6]))),
+    "cross_entropy_of_pictures": (
+        lambda x, y: F.cross_entropy(x, y, reduction="sum"),
+        (R(2, 5, 3, 2), torch.randint(0, 5, (2, 3, 2))),
+    ),
+    "embedding": (nn.Embedding(10, 6), (torch.randint(0, 10, (3, 4)),)),
+    "embedding_and_norm": (nn.Sequential(nn.Embedding(10, 6), nn.LayerNorm(6)), (torch.randint(0, 10, (3, 4)),)),
+    "attention_with_a_mask_of_bits": (
+        lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m),
+        (R(2, 3, 5, 8), R(2, 3, 7, 8), R(2, 3, 7, 8), torch.rand(5, 7) > 0.3),
+    ),
     "adam": (adam, (R(4, 7), R(4, 7), R(4, 7), torch.rand(4, 7))),
     "gru": (nn.GRUCell(6, 5), (R(3, 6), R(3, 5))),
     "rnn": (nn.RNNCell(6, 5), (R(3, 6), R(3, 5))),

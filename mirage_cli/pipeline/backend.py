@@ -101,7 +101,8 @@ def call(graph: torch.fx.Graph, region: Region, kernel: Kernel, args: Sequence[A
         x = args[i]
         if not x.meta["val"].is_contiguous():
             x = graph.call_function(aten.clone.default, (x,), {"memory_format": torch.contiguous_format})
-        given.append(graph.call_function(aten.reshape.default, (x, shape)))
+        y = graph.call_function(aten.reshape.default, (x, shape))
+        given.append(graph.call_function(aten.view.dtype, (y, torch.int8)) if is_mask(args[i]) else y)
     made = graph.call_function(operator_of(kernel), tuple(given))
     results: list[Any] = []
     for i, shape in enumerate(region.shapes):
@@ -111,6 +112,10 @@ def call(graph: torch.fx.Graph, region: Region, kernel: Kernel, args: Sequence[A
             y = graph.call_function(aten.expand.default, (y, [*shape.parts]))
         results.append(graph.call_function(aten.reshape.default, (y, [*shape.whole])))
     return results[0] if len(results) == 1 else tuple(results)
+
+
+def is_mask(node: Any) -> bool:
+    return node.meta["val"].dtype is torch.bool
 
 
 def values_of(module: Any) -> list[Any]:

@@ -16,7 +16,7 @@ import torch
 
 from mirage_cli.errors import NoKernelError
 from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
-from mirage_cli.pipeline.regions import Region, attribute, cut, exported
+from mirage_cli.pipeline.regions import Region, as_given, attribute, cut, exported
 
 LEAST_S = 5.0
 """Of search and tuning for one region, however many there are."""
@@ -54,7 +54,7 @@ class Replaced(torch.nn.Module):
         trained = torch.is_grad_enabled() and any(x.requires_grad for x in given)
         if trained or not runs_on(given):
             return self.original(*given)
-        made = self.kernel.function(*(given[i].reshape(shape).contiguous() for i, shape in self.inputs))
+        made = self.kernel.function(*(as_given(given[i], shape) for i, shape in self.inputs))
         results = [made] if self.single else made
         shaped = [shape.of(y) for y, shape in zip(results, self.shapes, strict=True)]
         return shaped[0] if self.single else tuple(shaped)

@@ -131,12 +131,12 @@ def cut(model: torch.fx.GraphModule) -> Cut:
     refused: set[Any] = set()
     while True:
         parts = segments(model, refused)
-        wrong = [(part, why) for part in parts if (why := problem_of(part)) is not None]
+        wrong = [x for part in parts if (x := problem_of(part)) is not None]
         if not wrong:
             break
-        for part, why in wrong:
-            refused |= {*part}
-            left |= {f"{overloadless(n.target)} ({n})": why for n in part if overloadless(n.target) not in FREE}
+        for some, why in wrong:
+            refused |= {*some}
+            left |= {f"{overloadless(n.target)} ({n})": why for n in some if overloadless(n.target) not in FREE}
     left |= {
         f"{overloadless(n.target)} ({n})": "no operator that is known here"
         for n in calls(model.graph)
@@ -165,9 +165,15 @@ def agrees(model: torch.fx.GraphModule, region: Region) -> bool:
         given = [evaluated(x) if positional(x) else drawn(x.meta["val"], generator) for x in node.args]
         made = model.get_submodule(region.module)(*given)
         shapes = [[sizes[d] for d in t.dims] for t in program.inputs]
-        exact = reference64(program, [given[i].reshape(s) for i, s in zip(region.inputs, shapes, strict=True)])
+        exact = reference64(program, [as_given(given[i], s) for i, s in zip(region.inputs, shapes, strict=True)])
         outputs = made if isinstance(made, list | tuple) else [made]
         return all(close(y, shape.of(x)) for y, x, shape in zip(outputs, exact, region.shapes, strict=True))
+
+
+def as_given(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """A tensor as a program's input. The bytes of masks are 0 and 1."""
+    x = x.reshape(shape)
+    return x.contiguous().view(torch.int8) if x.dtype is torch.bool else x.contiguous()
 
 
 def evaluated(node: Any) -> Any:
@@ -182,6 +188,8 @@ def evaluated(node: Any) -> Any:
 
 def drawn(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Random data in the memory order of a tensor."""
+    if not like.is_floating_point():  # small numbers are rows of all tables, and classes
+        return torch.randint(0, 2, like.shape, generator=generator).to(like.device, like.dtype)
     data = torch.randn(like.shape, generator=generator).to(like.device, like.dtype)
     if 0 in like.stride():
         return data
@@ -211,7 +219,8 @@ def segments(model: torch.fx.GraphModule, refused: set[Any]) -> list[list[Any]]:
     found: list[list[Any]] = []
     for partition in CapabilityBasedPartitioner(model, support, allows_single_node_partition=True).propose_partitions():
         nodes = sorted(partition.nodes, key=place.__getitem__)
-        found += [part for part in pieces(nodes) if any(overloadless(n.target) not in FREE for n in part)]
+        if not refused & {*nodes}:  # the partitioner keeps what takes several tensors apart with what makes them
+            found += [part for part in pieces(nodes) if any(overloadless(n.target) not in FREE for n in part)]
     return found
 
 
@@ -266,14 +275,14 @@ def outputs_of(part: Iterable[Any]) -> list[Any]:
     return [n for n in part if any(u not in own for u in n.users)]
 
 
-def problem_of(part: Sequence[Any]) -> str | None:
-    """Why the nodes are no program; None where they are."""
+def problem_of(part: Sequence[Any]) -> tuple[Sequence[Any], str] | None:
+    """Which nodes are no program, and why; None where all are one."""
     try:
         trace(part, outputs_of(part), "region").graph.spec()
     except Unsupported as error:
-        return str(error)
+        return [error.maker] if error.maker in part else part, str(error)
     except SpecError as error:
-        return str(error).splitlines()[1] if "\n" in str(error) else str(error)
+        return part, error.diagnostics[0].message
     return None
 
 

@@ -84,12 +84,26 @@ def trace(
             known[x] = input_of(t, label, x, scale_of(x))
         return known[x]
 
-    for node in nodes:
-        known[node] = call(t, node, [value(a) for a in node.args], {k: value(a) for k, a in node.kwargs.items()})
+    try:
+        for node in nodes:
+            t.maker = node
+            known[node] = call(t, node, [value(a) for a in node.args], {k: value(a) for k, a in node.kwargs.items()})
+        t.maker = None
+        return traced(t, name, known, inputs, outputs)
+    except Unsupported as error:
+        error.maker = t.maker
+        raise
+
+
+def traced(t: Trace, name: str, known: Mapping[Any, Any], inputs: Mapping[str, Any], outputs: Sequence[Any]) -> Traced:
+    """The program of what the nodes have come to. Raises Unsupported."""
     if several := [n for n in outputs if not isinstance(known[n], Array)]:
         raise Unsupported(f"{several[0]} makes several tensors")
     arrays = tuple(number_of(known[n]) for n in outputs)
-    made = {f"O{i}": (a, output_dtype(n)) for i, (a, n) in enumerate(zip(arrays, outputs, strict=True))}
+    made: dict[str, tuple[Array, str]] = {}
+    for i, (a, n) in enumerate(zip(arrays, outputs, strict=True)):
+        t.maker = n
+        made[f"O{i}"] = a, output_dtype(n)
     try:
         graph = t.graph(name, made)
     except GraphError as error:
@@ -107,6 +121,8 @@ def positional(node: Any) -> bool:
 def input_of(t: Trace, label: str, node: Any, scale: float | None) -> Array:
     tensor = node.meta["val"]
     dtype = dtype_name(tensor.dtype)
+    if dtype == "bool":  # its bytes are 0 and 1
+        return mask_of(t.input(label, tensor.shape, "int8"))
     if dtype not in DTYPES:
         raise Unsupported(f"{node} is of {dtype}")
     if not all(isinstance(n, int) for n in tensor.shape):
@@ -674,6 +690,11 @@ def _norm(x: Array, order: Any = 2, dims: Any = None, keep: bool = False, **_: A
     return both(g.sqrt, p.reduction("sum", both(g.square, x), at, keep))
 
 
+@aten("aten.embedding")
+def _embedding(weight: Array, indices: Array, *_: Any, **__: Any) -> Array:
+    return p.looked_up(weight, indices)
+
+
 # -- norms
 
 
@@ -1003,6 +1024,30 @@ def _kl_div(x: Array, y: Array, reduce: int = 1, log_target: bool = False) -> Ar
     if not log_target:
         raise Unsupported("kl_div of a target that is no logarithm")
     return reduced(both(lambda a, b: g.exp(b) * (b - a), x, y), reduce)
+
+
+@aten("aten.nll_loss", "aten.nll_loss_nd")
+def _nll_loss(x: Array, target: Array, weight: Any = None, reduce: int = 1, ignored: int = -100) -> Array:
+    """Of logarithms and class numbers: what counts is where the position along the classes is that number."""
+    if weight is not None or len(target.dims) != len(x.dims) - 1:
+        raise Unsupported("a loss with weights, or of probabilities")
+    at = min(1, len(x.dims) - 1)
+    classes = x.trace.positions(x.shape[at])
+    place = p.viewed(classes, [*classes.dims, *[()] * (len(x.dims) - at - 1)])
+    loss = _sum(p.elementwise(lambda i, t, v: g.where(i == t, -v, 0), place, _unsqueeze(target, at), x), at)
+    loss = p.elementwise(lambda t, v: g.where(t != ignored, v, 0), target, loss)
+    if reduce == 0:
+        return loss
+    count = _sum(p.elementwise(lambda t: g.where(t != ignored, 1.0, 0.0), target))
+    return _sum(loss) if reduce == 2 else both(operator.truediv, _sum(loss), count)
+
+
+@aten("aten.cross_entropy_loss")
+def _cross_entropy(x: Array, target: Array, weight: Any = None, reduce: int = 1, ignored: int = -100,
+                   smoothing: float = 0.0) -> Array:  # fmt: skip
+    if smoothing:
+        raise Unsupported("cross entropy with smoothing")
+    return _nll_loss(_log_softmax(x, min(1, len(x.dims) - 1)), target, weight, reduce, ignored)
 
 
 def reduced(x: Array, how: int) -> Array:

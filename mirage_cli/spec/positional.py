@@ -23,7 +23,9 @@ from mirage_cli.spec.graph import Graph, Value
 
 
 class Unsupported(Exception):
-    """A program that a spec cannot say. The message says why."""
+    """A program that a spec cannot say. The message says why. maker: what asked for what cannot be said, if known."""
+
+    maker: object = None
 
 
 class Axis:
@@ -141,9 +143,13 @@ class Trace:
     def __init__(self) -> None:
         self.arrays: list[Array] = []
         self.inputs: list[tuple[Array, str, float | None]] = []
+        self.below: dict[Array, int] = {}  # of tables, what their entries are less than
+        self.maker: object = None  # of the arrays that are added next
+        self.makers: dict[Array, object] = {}
 
     def add(self, array: Array) -> Array:
         self.arrays.append(array)
+        self.makers[array] = self.maker
         return array
 
     def input(self, name: str, shape: Sequence[int], dtype: str, scale: float | None = None) -> Array:
@@ -189,8 +195,10 @@ class Trace:
         for a in needed:
             if a.name:
                 dtype, scale = given[a]
-                values[a] = graph.input(a.name, *names.of(a.held), dtype=dtype, scale=scale)
+                below = self.below.get(a)
+                values[a] = graph.input(a.name, *names.of(a.held), dtype=dtype, scale=scale, below=below)
             else:
+                self.maker = self.makers[a]
                 values[a] = a.make(names, *(values[x] for x in a.operands))
         for out, (a, dtype) in outputs.items():
             value = values[a]
@@ -422,6 +430,28 @@ def read(a: Array, parts: Sequence[Part], dims: Sequence[Dim], outside: float = 
         return padded[tuple(index[n] for n in order)]
 
     return a.trace.add(Array(a.trace, tuple(dims), tuple(held), (a,), make))
+
+
+def looked_up(a: Array, table: Array) -> Array:
+    """a[table], along a's first position: a row for each entry of a table, which is an input. Raises Unsupported."""
+    if not table.name:
+        raise Unsupported("an index that is computed")
+    first = a.dims[0]
+    if len(leaves(first)) != 1 or not {*leaves(first)} <= {*a.own}:
+        raise Unsupported("rows of an axis of one position, or of several")
+    a.trace.below[table] = min(a.trace.below.get(table, size_of(first)), size_of(first))
+    taken = {*table.own}
+    fresh = with_axes(a, {x: Axis(x.size) for x in a.own if x in taken})
+    held = dict.fromkeys(x for x in (*table.own, *fresh.own) if x not in leaves(fresh.dims[0]))
+
+    def make(names: Names, value: Value, entries: Value) -> Value:
+        row = entries[tuple(names.axis(x) for x in leaves(table.held))] if table.held else entries
+        (along,) = names.of(fresh.dims[0])
+        order = names.of(fresh.held) if fresh.name else sorted(names.of(fresh.held), key=names.order.__getitem__)
+        target = value if value.name else names.graph.let(f"r{len(names.graph.values)}", value)
+        return target[tuple(row if n == along else names.graph.axis(n) for n in order)]
+
+    return a.trace.add(Array(a.trace, (*table.dims, *fresh.dims[1:]), tuple(held), (fresh, table), make))
 
 
 def spread(names: Names, axes: Sequence[Axis], terms: Sequence[tuple[Dim, int]], offset: int) -> dict[str, Value | int]:

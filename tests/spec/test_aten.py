@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mirage_cli.pipeline.model import as_module
-from mirage_cli.pipeline.regions import calls, cut, exported
+from mirage_cli.pipeline.regions import as_given, calls, cut, exported
 from mirage_cli.spec.aten import Traced, trace
 from mirage_cli.spec.positional import Trace, Unsupported, einsum, elementwise, reshaped
 from mirage_cli.verify.numeric import reference64
@@ -39,7 +39,9 @@ def test_a_program_is_what_pytorch_computes(name: str) -> None:
     model, traced = whole(function, inputs)
     program = traced.graph.program()
     nodes = dict(traced.inputs)
-    given = [value_of(model, nodes[t.name], inputs).reshape([program.sizes[d] for d in t.dims]) for t in program.inputs]
+    given = [
+        as_given(value_of(model, nodes[t.name], inputs), [program.sizes[d] for d in t.dims]) for t in program.inputs
+    ]
     found = reference64(program, given)
     with torch.no_grad():
         expected = model(*inputs)
