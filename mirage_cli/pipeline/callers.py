@@ -152,7 +152,7 @@ class Kernels:
 
         from mirage_cli.pipeline.optimize import optimize
 
-        programs = {g.text(): g.program() for g in graphs}
+        programs = {text: g.program() for text, g in {g.text(): g for g in graphs}.items()}
         each_s = max(self.options.budget_s / max(len(programs), 1), least_s)
         self.session.options = replace(self.options, budget_s=each_s)
         found = optimize(self.session, [(p, text) for text, p in programs.items()])

@@ -12,7 +12,8 @@ import math
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import Any  # torch's graphs and nodes, which have few types
 
 import torch
@@ -22,9 +23,11 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
 from mirage_cli.errors import SpecError
+from mirage_cli.ir.program import Program
 from mirage_cli.spec.aten import Traced, overloadless, positional, supported, trace
 from mirage_cli.spec.graph import Graph
 from mirage_cli.spec.positional import Array, Unsupported
+from mirage_cli.spec.reader import parse_spec
 from mirage_cli.verify.numeric import reference64
 
 PREFIX = "region_"
@@ -69,12 +72,13 @@ class Shape:
 class Region:
     """A program of the model.
 
-    module: what it replaces, by its name in the model. graph: the program, under a name that is the same wherever the
-        same is computed. inputs: for each input of the program, which of the module's it is.
+    module: what it replaces, by its name in the model. graph, program: what it computes, under a name that is the same
+        wherever the same is computed. inputs: for each input of the program, which of the module's it is.
     """
 
     module: str
     graph: Graph
+    program: Program
     inputs: tuple[int, ...]
     shapes: tuple[Shape, ...]
 
@@ -157,8 +161,7 @@ def cut(model: torch.fx.GraphModule) -> Cut:
 
 def agrees(model: torch.fx.GraphModule, region: Region) -> bool:
     """Whether the program, in float64, gives what PyTorch computes of some random data."""
-    program = region.graph.program()
-    sizes = program.sizes
+    program, sizes = region.program, region.program.sizes
     (node,) = (n for n in model.graph.nodes if n.op == "call_module" and n.target == region.module)
     with unset_fake_temporarily(), torch.no_grad():
         generator = torch.Generator().manual_seed(0)
@@ -232,7 +235,7 @@ def pieces(nodes: Sequence[Any]) -> list[list[Any]]:
     """
     weight = [PRODUCTS.get(overloadless(n.target), 0) for n in nodes]
     work = [overloadless(n.target) not in FREE for n in nodes]
-    passing = [seam_bytes(nodes, i) for i in range(len(nodes))]
+    passing = seams(nodes)
     best: list[tuple[float, int]] = [(0.0, 0)]
     for i in range(1, len(nodes) + 1):
         options: list[tuple[float, int]] = []
@@ -249,13 +252,16 @@ def pieces(nodes: Sequence[Any]) -> list[list[Any]]:
     return [list(nodes[a:b]) for a, b in pairwise(reversed(ends))]
 
 
-def seam_bytes(nodes: Sequence[Any], at: int) -> int:
-    """What the nodes before a place hand to those behind it."""
-    needed = {x for n in nodes[at:] for x in n.all_input_nodes}
-    passed = [n for n in nodes[:at] if n in needed]
-    if not all(is_result(x) for x in passed):
-        return UNCUT_BYTES
-    return sum(map(bytes_of, passed))
+def seams(nodes: Sequence[Any]) -> list[int]:
+    """Bytes that the nodes before each place hand to those from there on."""
+    at = {n: i for i, n in enumerate(nodes)}
+    changes = [0] * (len(nodes) + 1)
+    for i, n in enumerate(nodes):
+        last = max((at[u] for u in n.users if u in at), default=i)
+        passed = bytes_of(n) if is_result(n) else UNCUT_BYTES
+        changes[i + 1] += passed
+        changes[last + 1] -= passed
+    return [*accumulate(changes)][: len(nodes)]
 
 
 def is_result(node: Any) -> bool:
@@ -278,12 +284,22 @@ def outputs_of(part: Iterable[Any]) -> list[Any]:
 def problem_of(part: Sequence[Any]) -> tuple[Sequence[Any], str] | None:
     """Which nodes are no program, and why; None where all are one."""
     try:
-        trace(part, outputs_of(part), "region").graph.spec()
+        made = program_of(trace(part, outputs_of(part), "region").graph.text())
     except Unsupported as error:
         return [error.maker] if error.maker in part else part, str(error)
+    return (part, made) if isinstance(made, str) else None
+
+
+@lru_cache(maxsize=1 << 10)
+def program_of(text: str) -> Program | str:
+    """What a spec means, or its first mistake.
+
+    Equal layers have equal texts, and a text takes longer to read than a region to be traced.
+    """
+    try:
+        return parse_spec(text).at()
     except SpecError as error:
-        return part, error.diagnostics[0].message
-    return None
+        return error.diagnostics[0].message
 
 
 def region_of(model: torch.fx.GraphModule, name: str, traced: Traced) -> Region:
@@ -293,10 +309,12 @@ def region_of(model: torch.fx.GraphModule, name: str, traced: Traced) -> Region:
     (node,) = (n for n in model.graph.nodes if n.op == "call_module" and n.target == name)
     given = [original(model, x) for x in node.args]
     read = {label: given.index(n.name) for label, n in traced.inputs}
-    inputs = tuple(read[t.name] for t in graph.program().inputs)
+    program = program_of(graph.text())
+    assert isinstance(program, Program), f"it was one by another name: {program}"
+    inputs = tuple(read[t.name] for t in program.inputs)
     made = results(model, name)
     assert [n.name for n in made] == [n.name for _, n in traced.outputs], "results are in the order of the graph"
-    return Region(name, graph, inputs, tuple(map(shape_of, traced.arrays)))
+    return Region(name, graph, program, inputs, tuple(map(shape_of, traced.arrays)))
 
 
 def results(model: torch.fx.GraphModule, name: str) -> list[Any]:
