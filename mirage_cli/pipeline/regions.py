@@ -42,6 +42,8 @@ FREE = frozenset({f"aten.{x}" for x in VIEWS.split()} | {"getitem"})
 """Operators that compute nothing."""
 MOST_PRODUCTS, MOST_NODES = 3, 20
 """Of one region: more than that, and the search takes minutes."""
+CHANGES, LAST = "changes a tensor in place", "aten.copy_"
+"""LAST: what writes inputs and buffers that a model changes, at the end of its graph."""
 UNCUT_BYTES = 1 << 60
 """Where masks, whole numbers or several tensors at once would pass."""
 ROUNDINGS, LEAST_OFF = 16, 2e-3
@@ -93,12 +95,13 @@ class Cut:
 
 
 def exported(model: torch.nn.Module, inputs: tuple[Any, ...]) -> torch.fx.GraphModule:
-    """The model's graph for inputs like these. Operators that are not known here are decomposed where PyTorch can."""
+    """The model's graph for inputs like these. Operators that are not known here are decomposed where PyTorch can, and
+    tensors that are changed in place become new ones."""
     program = torch.export.export(model, inputs)
     unknown = {n.target for n in calls(program.graph) if not supported(n)}
     table = torch.export.default_decompositions()
     some = {op: table[op] for op in unknown if op in table}
-    if some:
+    if some or any(map(changes, calls(program.graph))):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of PyTorch's own
             program = program.run_decompositions(some)  # type: ignore[arg-type]
@@ -108,6 +111,11 @@ def exported(model: torch.nn.Module, inputs: tuple[Any, ...]) -> torch.fx.GraphM
             tensor = attribute(made, node.target)
             node.meta = node.meta | {"val": node.meta.get("val", tensor), "scale": scale_of(tensor)}
     return made  # type: ignore[return-value]
+
+
+def changes(node: Any) -> bool:
+    """Whether a node changes a tensor in place."""
+    return bool(getattr(getattr(node.target, "_schema", None), "is_mutable", False))
 
 
 def scale_of(tensor: torch.Tensor) -> float | None:
@@ -142,7 +150,7 @@ def cut(model: torch.fx.GraphModule) -> Cut:
             refused |= {*some}
             left |= {f"{overloadless(n.target)} ({n})": why for n in some if overloadless(n.target) not in FREE}
     left |= {
-        f"{overloadless(n.target)} ({n})": "no operator that is known here"
+        f"{overloadless(n.target)} ({n})": CHANGES if changes(n) else "no operator that is known here"
         for n in calls(model.graph)
         if not supported(n) and "val" in n.meta
     }
@@ -217,6 +225,8 @@ class _Known(OperatorSupportBase):
 
 def segments(model: torch.fx.GraphModule, refused: set[Any]) -> list[list[Any]]:
     """The nodes of each region, in order."""
+    if any(changes(n) and overloadless(n.target) != LAST for n in calls(model.graph)):
+        return []  # what is read before and behind the change may not be moved past it
     support = _Known(refused)
     place = {n: i for i, n in enumerate(model.graph.nodes)}
     found: list[list[Any]] = []

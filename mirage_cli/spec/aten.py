@@ -199,12 +199,12 @@ def both(function: Callable[..., Any], *args: Any) -> Array:
     return p.elementwise(function, *map(number_of, args))
 
 
-@aten("aten.add", "aten.add_")
+@aten("aten.add")
 def _add(x: Any, y: Any, alpha: float = 1) -> Array:
     return both(operator.add, x, y if alpha == 1 else both(operator.mul, y, alpha))
 
 
-@aten("aten.sub", "aten.sub_")
+@aten("aten.sub")
 def _sub(x: Any, y: Any, alpha: float = 1) -> Array:
     return both(operator.sub, x, y if alpha == 1 else both(operator.mul, y, alpha))
 
@@ -346,7 +346,7 @@ def _where(mask: Array, x: Any, y: Any) -> Array:
 
 # -- data as it is
 
-SAME = ("aten.clone", "aten.contiguous", "aten.detach", "aten.detach_", "aten.alias", "aten.lift_fresh_copy",
+SAME = ("aten.clone", "aten.contiguous", "aten.detach", "aten.alias", "aten.lift_fresh_copy",
         "aten.dropout", "aten.feature_dropout", "aten.type_as")  # fmt: skip
 
 

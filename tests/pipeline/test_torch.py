@@ -16,6 +16,7 @@ from torch import nn
 import mirage_cli
 from mirage_cli import mi
 from mirage_cli.errors import GraphError
+from mirage_cli.pipeline.model import as_module
 from mirage_cli.pipeline.regions import Cut, cut, exported, pieces
 from tests.torch_programs import Attention, GatedMlp, rope_halves
 
@@ -261,3 +262,27 @@ def test_what_no_program_is_is_refused(wrong: Any) -> None:
     graph = mi.new_kernel_graph()
     with pytest.raises(GraphError):
         wrong(graph, graph.new_input(dims=(4, 6)))
+
+
+def changed_inside(x: torch.Tensor) -> torch.Tensor:
+    before = x * 2
+    y = x.clone()
+    y.add_(1)
+    y[:, 0] = 5.0
+    return before + y * 3
+
+
+def changed_input(x: torch.Tensor) -> torch.Tensor:
+    before = x * 2
+    x.add_(1)
+    return before + x * 3
+
+
+@pytest.mark.parametrize("function", [changed_inside, changed_input])
+def test_what_is_changed_in_place_is_read_as_it_was_then(function: Any) -> None:
+    x = torch.randn(3, 4)
+    found = cut(exported(as_module(function), (x.clone(),)))
+    inputs = [x.clone(), x.clone()]
+    torch.testing.assert_close(found.model(inputs[0]), function(inputs[1]))
+    assert torch.equal(inputs[0], inputs[1])
+    assert found.regions
