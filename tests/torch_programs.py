@@ -116,6 +116,12 @@ def alibi(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slope: torch.Tensor
     return torch.softmax(q @ k.mT / 8**0.5 + slope[:, None, None] * distance, -1) @ v
 
 
+def expanded_beside_two(x: torch.Tensor, y: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The axis along which x is constant is taken beside two axes that one tensor has both of."""
+    wide = x.expand(4, 4)
+    return wide + y, y @ v + wide
+
+
 def masked_softmax(x: torch.Tensor) -> torch.Tensor:
     upper = torch.ones(5, 5, dtype=torch.bool).tril().logical_not()
     return x.masked_fill(upper, -math.inf).softmax(-1)
@@ -169,6 +175,7 @@ CASES: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "lower_triangle": (lambda x: torch.tril(x) @ x, (R(5, 5),)),
     "with_its_transpose": (lambda x: x @ x.T + x + x.T, (R(5, 5),)),
     "gram": (lambda x: x.T @ x, (R(7, 5),)),
+    "expanded_beside_two": (expanded_beside_two, (R(4, 1), R(4, 4), R(4, 4))),
     "attention": (Attention(), (R(2, 6, 32),)),
     "attention_of_all": (Attention(causal=False), (R(2, 6, 32),)),
     "attention_with_mask": (

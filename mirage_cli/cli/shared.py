@@ -157,14 +157,10 @@ def print_text(text: str) -> None:
 
 
 def choose_target(name: str) -> tuple[Target, bool]:
-    """The target, and whether this machine's GPU is it."""
-    from mirage_cli.target.gpus import driver_version, find_target, local_target
+    """`target.gpus.chosen_target`, imported when a command runs."""
+    from mirage_cli.target.gpus import chosen_target
 
-    local = local_target() if driver_version() is not None else None
-    if name == "auto":
-        return (local, True) if local is not None else (find_target("h100"), False)
-    target = find_target(name)
-    return target, local is not None and local.name == target.name
+    return chosen_target(name)
 
 
 def local_gpu(name: str, what: str) -> Target:

@@ -4,6 +4,37 @@ from __future__ import annotations
 
 import re
 
+CALLS = '''def @graph@(@parameters@):
+    """One call for these very tensors as a CUDA graph: `replay()` computes anew from what they hold by then.
+
+    replay() returns the same output each time, written over, on the current stream. `replay.inputs` are the tensors.
+    """
+    return _capture(@call@)
+
+
+def _call(inputs):
+    """Runs plain inputs. All else is checked, and then runs as a torch operator."""@tables@
+    if _is_plain(inputs):
+        result = _run(*inputs)
+        _remember(inputs)
+        return result
+    _check(inputs)
+    return torch.ops.mirage.@operator@(*inputs)
+
+
+'''
+"""The second public function, and what both come to where a call is no usual one."""
+WHERE = """\
+        if x.device != device:
+            raise ValueError(f"{name} should be on {device} like the first input, not on {x.device}")
+        if not x.is_contiguous():
+            raise ValueError(f"{name} should be contiguous: pass {name}.contiguous()")
+    if device.type != "cuda" and not _INTERPRETED:
+        raise ValueError(f"inputs should be on a CUDA device, not on {device} (unless TRITON_INTERPRET=1 is set)")
+
+
+"""
+"""Where tensors should be, which `_check` ends with."""
 PUBLIC = '''
 _INPUTS = @inputs@
 _OUTPUTS = @outputs@  # strides, shape, dtype
@@ -25,25 +56,7 @@ def @function@(@parameters@):
     return _call(@call@)
 
 
-def @graph@(@parameters@):
-    """One call for these very tensors as a CUDA graph: `replay()` computes anew from what they hold by then.
-
-    replay() returns the same output each time, written over, on the current stream. `replay.inputs` are the tensors.
-    """
-    return _capture(@call@)
-
-
-def _call(inputs):
-    """Runs plain inputs. All else is checked, and then runs as a torch operator."""@tables@
-    if _is_plain(inputs):
-        result = _run(*inputs)
-        _remember(inputs)
-        return result
-    _check(inputs)
-    return torch.ops.mirage.@operator@(*inputs)
-
-
-def _is_plain(inputs):
+@calls@def _is_plain(inputs):
     """Whether the inputs are as they should be, and nothing but data: the usual case, quickly."""
     if _is_compiling():
         return False
@@ -72,15 +85,7 @@ def _check(inputs):
             raise TypeError(f"{name} should have the dtype {dtype}, not {x.dtype}")
         if x.shape != shape:
             raise ValueError(f"{name} should have the shape {shape}, not {tuple(x.shape)}")
-        if x.device != device:
-            raise ValueError(f"{name} should be on {device} like the first input, not on {x.device}")
-        if not x.is_contiguous():
-            raise ValueError(f"{name} should be contiguous: pass {name}.contiguous()")
-    if device.type != "cuda" and not _INTERPRETED:
-        raise ValueError(f"inputs should be on a CUDA device, not on {device} (unless TRITON_INTERPRET=1 is set)")
-
-
-def _run(*inputs):
+@where@def _run(*inputs):
     if _INTERPRETED:  # Triton's interpreter serves one thread at a time
         with _INTERPRETER_LOCK:
             return _by_triton(inputs)
@@ -114,7 +119,7 @@ def _fake(*inputs):
 if not hasattr(torch.ops.mirage, "@operator@"):  # the same file may be loaded twice
 @register@
     _operator.register_fake(_fake)
-'''
+'''.replace("@calls@", CALLS).replace("@where@", WHERE)
 
 CAPTURE = """
 def _capture(inputs):

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import re
 
+from mirage_cli.codegen.exported_text import CALLS, WHERE
+
 PUBLIC_SIZED = '''
 _INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
 _INTERPRETER_LOCK = threading.Lock()
@@ -43,25 +45,7 @@ def @function@(@parameters@):
     return _call(@call@)
 
 
-def @graph@(@parameters@):
-    """One call for these very tensors as a CUDA graph: `replay()` computes anew from what they hold by then.
-
-    replay() returns the same output each time, written over, on the current stream. `replay.inputs` are the tensors.
-    """
-    return _capture(@call@)
-
-
-def _call(inputs):
-    """Runs plain inputs. All else is checked, and then runs as a torch operator."""
-    if _is_plain(inputs):
-        result = _run(*inputs)
-        _remember(inputs)
-        return result
-    _check(inputs)
-    return torch.ops.mirage.@operator@(*inputs)
-
-
-def _is_plain(inputs):
+@calls@def _is_plain(inputs):
     """Whether the inputs are as they should be, and nothing but data."""
     if _is_compiling() or any(type(x) not in _PLAIN for x in inputs):
         return False
@@ -95,15 +79,7 @@ def _check(inputs):
             raise TypeError(f"{name} should have the dtype {dtype}, not {x.dtype}")
         if x.shape != shape:
             raise ValueError(f"{name} should have the shape {tuple(shape)}, not {tuple(x.shape)}")
-        if x.device != device:
-            raise ValueError(f"{name} should be on {device} like the first input, not on {x.device}")
-        if not x.is_contiguous():
-            raise ValueError(f"{name} should be contiguous: pass {name}.contiguous()")
-    if device.type != "cuda" and not _INTERPRETED:
-        raise ValueError(f"inputs should be on a CUDA device, not on {device} (unless TRITON_INTERPRET=1 is set)")
-
-
-def _run(*inputs):
+@where@def _run(*inputs):
     sizes = _sizes(inputs)
     which = _which(*sizes)
     if _INTERPRETED:  # Triton's interpreter serves one thread at a time
@@ -152,7 +128,7 @@ _SCRATCH = @scratch@
 if not hasattr(torch.ops.mirage, "@operator@"):  # the same file may be loaded twice
 @register@
     _operator.register_fake(_fake)
-'''
+'''.replace("@calls@", CALLS.replace("@tables@", "")).replace("@where@", WHERE)
 
 RANGED = '''
 def _which(@size_names@):

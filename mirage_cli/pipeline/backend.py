@@ -19,7 +19,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
 from mirage_cli.pipeline.model import LEAST_S, Gain, gain_of
-from mirage_cli.pipeline.regions import PREFIX, Region, cut
+from mirage_cli.pipeline.regions import PREFIX, Region, cut, results
 
 OPTIONS = ("tune", "target", "db", "seed", "workers")
 aten = torch.ops.aten
@@ -81,7 +81,8 @@ def replace(model: torch.fx.GraphModule, name: str, gain: Gain | None) -> None:
         else:
             made = call(graph, gain.region, gain.kernel, node.args)
             some = [made] if isinstance(made, torch.fx.Node) else made
-            for new, value in zip(some, values_of(inner), strict=True):
+            for new, n in zip(some, results(model, name), strict=True):
+                value = n.meta["val"]
                 new.meta["val"] = value.new_empty(value.shape)  # contiguous, as kernels make it
     if isinstance(made, torch.fx.Node):
         node.replace_all_uses_with(made)
@@ -104,24 +105,18 @@ def call(graph: torch.fx.Graph, region: Region, kernel: Kernel, args: Sequence[A
         y = graph.call_function(aten.reshape.default, (x, shape))
         given.append(graph.call_function(aten.view.dtype, (y, torch.int8)) if is_mask(args[i]) else y)
     made = graph.call_function(operator_of(kernel), tuple(given))
-    results: list[Any] = []
+    shaped: list[Any] = []
     for i, shape in enumerate(region.shapes):
         y = made if len(region.shapes) == 1 else graph.call_function(operator.getitem, (made, i))
         y = graph.call_function(aten.reshape.default, (y, [*shape.held]))
         if shape.held != shape.parts:
             y = graph.call_function(aten.expand.default, (y, [*shape.parts]))
-        results.append(graph.call_function(aten.reshape.default, (y, [*shape.whole])))
-    return results[0] if len(results) == 1 else tuple(results)
+        shaped.append(graph.call_function(aten.reshape.default, (y, [*shape.whole])))
+    return shaped[0] if len(shaped) == 1 else tuple(shaped)
 
 
 def is_mask(node: Any) -> bool:
     return node.meta["val"].dtype is torch.bool
-
-
-def values_of(module: Any) -> list[Any]:
-    """What PyTorch knows of a region's results."""
-    made = next(n for n in module.graph.nodes if n.op == "output").args[0]
-    return [n.meta["val"] for n in (made if isinstance(made, list | tuple) else [made])]
 
 
 def operator_of(kernel: Kernel) -> Any:

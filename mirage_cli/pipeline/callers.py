@@ -121,11 +121,9 @@ class Kernels:
     ) -> None:
         from mirage_cli.pipeline.searching import Options
         from mirage_cli.store.store import default_path
-        from mirage_cli.target.gpus import driver_version, find_target, local_target
+        from mirage_cli.target.gpus import chosen_target
 
-        local = local_target() if target == "auto" and driver_version() is not None else None
-        self.measures = local is not None
-        self.target = local or find_target("h100" if target == "auto" else target)
+        self.target, self.measures = chosen_target(target)
         self.options = Options(workers or len(os.sched_getaffinity(0)), budget_s=budget, seed=seed)
         self.path = Path(db) if db else default_path()
         self.stack = ExitStack()

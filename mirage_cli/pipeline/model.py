@@ -2,7 +2,7 @@
 
     model ─► regions ─► a Kernel each ─► the model with kernels in their place
 
-What is in no region, and every region for which PyTorch is as fast, stays PyTorch's.
+What is in no region stays PyTorch's, and so does every region for which eager PyTorch is as fast.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any  # models, their arguments and results
 
 import torch
 
-from mirage_cli.errors import NoKernelError
+from mirage_cli.errors import NoKernelError, TraceError
 from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
 from mirage_cli.pipeline.regions import Region, as_given, attribute, cut, exported
 
@@ -79,7 +79,7 @@ def optimize(
     asked for, and on other devices, PyTorch computes. Raises MirageError, and what `torch.export` raises.
     """
     if dynamic is not None:
-        raise NotImplementedError("a model serves the sizes of its example inputs")
+        raise TraceError("dynamic", "a model serves the sizes of its example inputs, and no other")
     found = cut(exported(as_module(function), tuple(example_inputs)))
     for operator, why in found.left.items():
         say(f"{operator}: PyTorch's, {why}")

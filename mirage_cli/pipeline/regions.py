@@ -24,22 +24,13 @@ from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
 from mirage_cli.errors import SpecError
 from mirage_cli.ir.program import Program
-from mirage_cli.spec.aten import Traced, overloadless, positional, supported, trace
+from mirage_cli.spec.aten import MOVES, PRODUCTS, Traced, overloadless, positional, supported, trace
 from mirage_cli.spec.graph import Graph
 from mirage_cli.spec.positional import Array, Unsupported
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.verify.numeric import reference64
 
 PREFIX = "region_"
-ONCE = "mm bmm addmm baddbmm matmul linear einsum mv conv1d conv2d conv3d convolution"
-PRODUCTS = {"aten.scaled_dot_product_attention": 2} | {f"aten.{x}": 1 for x in ONCE.split()}
-"""Operators that contract, with how often."""
-VIEWS = (
-    "view reshape permute transpose t expand unsqueeze squeeze slice select chunk split split_with_sizes clone"
-    " contiguous detach to _to_copy alias flatten unflatten dropout unbind _unsafe_view"
-)
-FREE = frozenset({f"aten.{x}" for x in VIEWS.split()} | {"getitem"})
-"""Operators that compute nothing."""
 MOST_PRODUCTS, MOST_NODES = 3, 20
 """Of one region: more than that, and the search takes minutes."""
 CHANGES, LAST = "changes a tensor in place", "aten.copy_"
@@ -75,7 +66,8 @@ class Region:
     """A program of the model.
 
     module: what it replaces, by its name in the model. graph, program: what it computes, under a name that is the same
-        wherever the same is computed. inputs: for each input of the program, which of the module's it is.
+        wherever the same is computed. inputs: for each input of the program, which of the module's it is. shapes: of
+        the results, in order.
     """
 
     module: str
@@ -148,7 +140,7 @@ def cut(model: torch.fx.GraphModule) -> Cut:
             break
         for some, why in wrong:
             refused |= {*some}
-            left |= {f"{overloadless(n.target)} ({n})": why for n in some if overloadless(n.target) not in FREE}
+            left |= {f"{overloadless(n.target)} ({n})": why for n in some if overloadless(n.target) not in MOVES}
     left |= {
         f"{overloadless(n.target)} ({n})": CHANGES if changes(n) else "no operator that is known here"
         for n in calls(model.graph)
@@ -233,7 +225,7 @@ def segments(model: torch.fx.GraphModule, refused: set[Any]) -> list[list[Any]]:
     for partition in CapabilityBasedPartitioner(model, support, allows_single_node_partition=True).propose_partitions():
         nodes = sorted(partition.nodes, key=place.__getitem__)
         if not refused & {*nodes}:  # the partitioner keeps what takes several tensors apart with what makes them
-            found += [part for part in pieces(nodes) if any(overloadless(n.target) not in FREE for n in part)]
+            found += [part for part in pieces(nodes) if any(overloadless(n.target) not in MOVES for n in part)]
     return found
 
 
@@ -244,7 +236,7 @@ def pieces(nodes: Sequence[Any]) -> list[list[Any]]:
     Of equal cuts the last is taken: it leaves what is cheap with what it follows.
     """
     weight = [PRODUCTS.get(overloadless(n.target), 0) for n in nodes]
-    work = [overloadless(n.target) not in FREE for n in nodes]
+    work = [overloadless(n.target) not in MOVES for n in nodes]
     passing = seams(nodes)
     best: list[tuple[float, int]] = [(0.0, 0)]
     for i in range(1, len(nodes) + 1):
@@ -265,13 +257,13 @@ def pieces(nodes: Sequence[Any]) -> list[list[Any]]:
 def seams(nodes: Sequence[Any]) -> list[int]:
     """Bytes that the nodes before each place hand to those from there on."""
     at = {n: i for i, n in enumerate(nodes)}
-    changes = [0] * (len(nodes) + 1)
+    steps = [0] * (len(nodes) + 1)
     for i, n in enumerate(nodes):
         last = max((at[u] for u in n.users if u in at), default=i)
         passed = bytes_of(n) if is_result(n) else UNCUT_BYTES
-        changes[i + 1] += passed
-        changes[last + 1] -= passed
-    return [*accumulate(changes)][: len(nodes)]
+        steps[i + 1] += passed
+        steps[last + 1] -= passed
+    return [*accumulate(steps)][: len(nodes)]
 
 
 def is_result(node: Any) -> bool:

@@ -22,11 +22,19 @@ from mirage_cli.spec.positional import Array, Trace, Unsupported
 Handler = Callable[..., Any]
 ATEN: dict[str, Handler] = {}
 """By the operator's name without its overload."""
+PRODUCTS: dict[str, int] = {}
+"""How often an operator contracts, for those that do."""
+MOVES: set[str] = set()
+"""Operators that compute nothing."""
 
 
-def aten(*names: str) -> Callable[[Handler], Handler]:
+def aten(*names: str, products: int = 0, moves: bool = False) -> Callable[[Handler], Handler]:
+    """A row of the table."""
+
     def register(handler: Handler) -> Handler:
         ATEN.update(dict.fromkeys(names, handler))
+        PRODUCTS.update(dict.fromkeys(names, products) if products else {})
+        MOVES.update(names if moves else ())
         return handler
 
     return register
@@ -350,7 +358,7 @@ SAME = ("aten.clone", "aten.contiguous", "aten.detach", "aten.alias", "aten.lift
         "aten.dropout", "aten.feature_dropout", "aten.type_as")  # fmt: skip
 
 
-@aten(*SAME)
+@aten(*SAME, moves=True)
 def _same(x: Array, probability: Any = None, train: bool = False) -> Array:
     if train and probability:
         raise Unsupported("dropout in training draws numbers")
@@ -363,7 +371,7 @@ def makes(handler: Handler) -> Handler:
     return handler
 
 
-@aten("aten.to", "aten._to_copy")
+@aten("aten.to", "aten._to_copy", moves=True)
 @makes
 def _convert(_t: Trace, node: Any, x: Array, *_: Any, **__: Any) -> Array:
     dtype = node.meta["val"].dtype
@@ -412,48 +420,48 @@ def _triangle(t: Trace, node: Any, x: Array, diagonal: int = 0) -> Array:
 # -- shapes
 
 
-@aten("aten.view", "aten.reshape", "aten._unsafe_view")
+@aten("aten.view", "aten.reshape", "aten._unsafe_view", moves=True)
 def _view(x: Array, shape: Sequence[int]) -> Array:
     return p.reshaped(x, shape)
 
 
-@aten("aten.view_as", "aten.reshape_as")
+@aten("aten.view_as", "aten.reshape_as", moves=True)
 def _view_as(x: Array, like: Array) -> Array:
     return p.reshaped(x, like.shape)
 
 
-@aten("aten.flatten")
+@aten("aten.flatten", moves=True)
 def _flatten(x: Array, first: int = 0, last: int = -1) -> Array:
     n = len(x.shape)
     first, last = first % max(n, 1), last % max(n, 1)
     return p.reshaped(x, [*x.shape[:first], math.prod(x.shape[first : last + 1]), *x.shape[last + 1 :]])
 
 
-@aten("aten.unflatten")
+@aten("aten.unflatten", moves=True)
 def _unflatten(x: Array, dim: int, sizes: Sequence[int]) -> Array:
     dim %= len(x.shape)
     rest = x.shape[dim] // abs(math.prod(sizes))
     return p.reshaped(x, [*x.shape[:dim], *(n if n >= 0 else rest for n in sizes), *x.shape[dim + 1 :]])
 
 
-@aten("aten.permute")
+@aten("aten.permute", moves=True)
 def _permute(x: Array, order: Sequence[int]) -> Array:
     return p.permuted(x, [d % len(order) for d in order])
 
 
-@aten("aten.transpose", "aten.swapaxes")
+@aten("aten.transpose", "aten.swapaxes", moves=True)
 def _transpose(x: Array, a: int, b: int) -> Array:
     order = [*range(len(x.dims))]
     order[a], order[b] = order[b], order[a]
     return p.permuted(x, order)
 
 
-@aten("aten.t", "aten.numpy_T", "aten.mT")
+@aten("aten.t", "aten.numpy_T", "aten.mT", moves=True)
 def _t(x: Array) -> Array:
     return _transpose(x, -2, -1) if len(x.dims) > 1 else x
 
 
-@aten("aten.movedim")
+@aten("aten.movedim", moves=True)
 def _movedim(x: Array, source: Any, target: Any) -> Array:
     n = len(x.dims)
     source, target = ([d % n for d in (s if isinstance(s, list) else [s])] for s in (source, target))
@@ -462,13 +470,13 @@ def _movedim(x: Array, source: Any, target: Any) -> Array:
     return p.permuted(x, [at[i] if i in at else next(rest) for i in range(n)])
 
 
-@aten("aten.unsqueeze")
+@aten("aten.unsqueeze", moves=True)
 def _unsqueeze(x: Array, dim: int) -> Array:
     dim %= len(x.dims) + 1
     return p.viewed(x, [*x.dims[:dim], (), *x.dims[dim:]])
 
 
-@aten("aten.squeeze")
+@aten("aten.squeeze", moves=True)
 def _squeeze(x: Array, dims: Any = None) -> Array:
     n = len(x.dims)
     given = range(n) if dims is None else dims if isinstance(dims, list) else [dims]
@@ -476,24 +484,24 @@ def _squeeze(x: Array, dims: Any = None) -> Array:
     return p.viewed(x, [d for i, d in enumerate(x.dims) if i not in gone])
 
 
-@aten("aten.expand", "aten.broadcast_to")
+@aten("aten.expand", "aten.broadcast_to", moves=True)
 def _expand(x: Array, shape: Sequence[int], **_: Any) -> Array:
     return p.expanded(x, shape)
 
 
-@aten("aten.expand_as")
+@aten("aten.expand_as", moves=True)
 def _expand_as(x: Array, like: Array) -> Array:
     return p.expanded(x, like.shape)
 
 
-@aten("aten.broadcast_tensors")
+@aten("aten.broadcast_tensors", moves=True)
 def _broadcast_tensors(arrays: Sequence[Array]) -> list[Array]:
     rank = max(len(x.dims) for x in arrays)
     shapes = [(1,) * (rank - len(x.dims)) + x.shape for x in arrays]
     return [p.expanded(x, [max(sizes) for sizes in zip(*shapes, strict=True)]) for x in arrays]
 
 
-@aten("aten.repeat")
+@aten("aten.repeat", moves=True)
 def _repeat(x: Array, times: Sequence[int]) -> Array:
     if any(n != 1 and size != 1 for n, size in zip(times[::-1], x.shape[::-1], strict=False)):
         raise Unsupported("repeat along an axis of several positions")
@@ -513,7 +521,7 @@ def _repeat_interleave(x: Array, times: Any, dim: int | None = None, **_: Any) -
     return p.reshaped(longer, [*x.shape[:dim], x.shape[dim] * times, *x.shape[dim + 1 :]])
 
 
-@aten("aten.slice")
+@aten("aten.slice", moves=True)
 def _slice(x: Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Array:
     positions = range(*slice(start, end, step).indices(x.shape[dim]))
     if not positions:
@@ -521,34 +529,34 @@ def _slice(x: Array, dim: int = 0, start: int | None = None, end: int | None = N
     return p.sliced(x, dim, positions[0], len(positions), step)
 
 
-@aten("aten.narrow")
+@aten("aten.narrow", moves=True)
 def _narrow(x: Array, dim: int, start: int, size: int) -> Array:
     return p.sliced(x, dim, start % x.shape[dim] if start else 0, size)
 
 
-@aten("aten.select")
+@aten("aten.select", moves=True)
 def _select(x: Array, dim: int, at: int) -> Array:
     return p.selected(x, dim, at)
 
 
-@aten("aten.chunk", "aten.unsafe_chunk")
+@aten("aten.chunk", "aten.unsafe_chunk", moves=True)
 def _chunk(x: Array, count: int, dim: int = 0) -> list[Array]:
     return _split(x, -(-x.shape[dim] // count), dim)
 
 
-@aten("aten.split", "aten.split_with_sizes", "aten.unsafe_split")
+@aten("aten.split", "aten.split_with_sizes", "aten.unsafe_split", moves=True)
 def _split(x: Array, sizes: Any, dim: int = 0) -> list[Array]:
     n = x.shape[dim]
     each = [*sizes] if isinstance(sizes, list) else [min(sizes, n - i) for i in range(0, n, sizes)]
     return [p.sliced(x, dim, sum(each[:i]), size) for i, size in enumerate(each)]
 
 
-@aten("aten.unbind")
+@aten("aten.unbind", moves=True)
 def _unbind(x: Array, dim: int = 0) -> list[Array]:
     return [p.selected(x, dim, i) for i in range(x.shape[dim])]
 
 
-@aten("getitem")
+@aten("getitem", moves=True)
 def _getitem(x: Sequence[Array], at: int) -> Array:
     if at >= len(x):
         raise Unsupported(f"result {at} of an operator that makes {len(x)} here")
@@ -781,17 +789,17 @@ def _batch_norm(_t: Trace, node: Any, x: Array, weight: Any, bias: Any, mean: An
 # -- products
 
 
-@aten("aten.mm")
+@aten("aten.mm", products=1)
 def _mm(a: Array, b: Array) -> Array:
     return p.einsum("mk,kn->mn", a, b)
 
 
-@aten("aten.mv")
+@aten("aten.mv", products=1)
 def _mv(a: Array, b: Array) -> Array:
     return p.einsum("mk,k->m", a, b)
 
 
-@aten("aten.dot", "aten.inner")
+@aten("aten.dot", "aten.inner", products=1)
 def _dot(a: Array, b: Array) -> Array:
     return p.einsum("k,k->", a, b)
 
@@ -801,12 +809,12 @@ def _outer(a: Array, b: Array) -> Array:
     return p.einsum("m,n->mn", a, b)
 
 
-@aten("aten.bmm")
+@aten("aten.bmm", products=1)
 def _bmm(a: Array, b: Array) -> Array:
     return p.einsum("bmk,bkn->bmn", a, b)
 
 
-@aten("aten.matmul")
+@aten("aten.matmul", products=1)
 def _matmul(a: Array, b: Array) -> Array:
     batch = "abcdefgh"
     left, right = len(a.dims), len(b.dims)
@@ -820,12 +828,12 @@ def _matmul(a: Array, b: Array) -> Array:
     return p.einsum(f"{lead[len(lead) - left + 2 :]}mk,{lead[len(lead) - right + 2 :]}kn->{lead}mn", a, b)
 
 
-@aten("aten.addmm")
+@aten("aten.addmm", products=1)
 def _addmm(c: Array, a: Array, b: Array, beta: float = 1, alpha: float = 1) -> Array:
     return scaled_sum(c, _mm(a, b), beta, alpha)
 
 
-@aten("aten.baddbmm")
+@aten("aten.baddbmm", products=1)
 def _baddbmm(c: Array, a: Array, b: Array, beta: float = 1, alpha: float = 1) -> Array:
     return scaled_sum(c, _bmm(a, b), beta, alpha)
 
@@ -834,14 +842,14 @@ def scaled_sum(c: Array, product: Array, beta: float, alpha: float) -> Array:
     return both(lambda x, y: x * beta + y * alpha if (beta, alpha) != (1, 1) else x + y, c, product)
 
 
-@aten("aten.linear")
+@aten("aten.linear", products=1)
 def _linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
     lead = "abcdefgh"[: len(x.dims) - 1]
     made = p.einsum(f"{lead}k,nk->{lead}n", x, weight)
     return made if bias is None else both(operator.add, made, bias)
 
 
-@aten("aten.einsum")
+@aten("aten.einsum", products=1)
 def _einsum(equation: str, operands: Sequence[Array], **_: Any) -> Array:
     if "." in equation:
         raise Unsupported("an ellipsis in einsum")
@@ -858,7 +866,7 @@ FUSED = tuple(
 """What PyTorch makes of attention on a GPU. Their masks are numbers."""
 
 
-@aten(*FUSED)
+@aten(*FUSED, products=2)
 @makes
 def _attention_on_gpu(t: Trace, node: Any, q: Array, k: Array, v: Array, *rest: Any, **named: Any) -> list[Array]:
     flash = "flash" in overloadless(node.target)
@@ -870,14 +878,14 @@ def _attention_on_gpu(t: Trace, node: Any, q: Array, k: Array, v: Array, *rest: 
     return [_attention(t, node, q, k, v, mask, dropout or 0.0, bool(causal), named.get("scale"))]
 
 
-@aten("aten._scaled_dot_product_flash_attention_for_cpu")
+@aten("aten._scaled_dot_product_flash_attention_for_cpu", products=2)
 @makes
 def _attention_on_cpu(t: Trace, node: Any, q: Array, k: Array, v: Array, dropout: float = 0.0, causal: bool = False,
                       **named: Any) -> list[Array]:  # fmt: skip
     return [_attention(t, node, q, k, v, named.get("attn_mask"), dropout, causal, named.get("scale"))]
 
 
-@aten("aten.scaled_dot_product_attention")
+@aten("aten.scaled_dot_product_attention", products=2)
 @makes
 def _attention(t: Trace, node: Any, q: Array, k: Array, v: Array, mask: Any = None, dropout: float = 0.0,
                causal: bool = False, scale: float | None = None, **_: Any) -> Array:  # fmt: skip
@@ -929,7 +937,7 @@ def windows(
     return p.read(x, parts, [*dims, *inner], outside)
 
 
-@aten("aten.conv1d", "aten.conv2d", "aten.conv3d", "aten.convolution")
+@aten("aten.conv1d", "aten.conv2d", "aten.conv3d", "aten.convolution", products=1)
 @makes
 def _convolution(_t: Trace, node: Any, x: Array, weight: Array, bias: Any = None, stride: Any = 1, padding: Any = 0,
                  dilation: Any = 1, *rest: Any) -> Array:  # fmt: skip

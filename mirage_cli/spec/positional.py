@@ -246,7 +246,7 @@ def with_axes(a: Array, renamed: Mapping[Axis, Axis]) -> Array:
         raise Unsupported("a diagonal")
     pairs = [(y, x) for y, x in renamed.items() if y in a.own]
     if not pairs:
-        return Array(a.trace, dims, held, a.operands, a.make, a.mask, a.name)
+        return viewed(a, dims)
 
     def make(names: Names, value: Value) -> Value:
         new = {o: n for y, x in pairs for o, n in zip(names.of([y]), names.of([x]), strict=True)}

@@ -333,6 +333,16 @@ def driver_version() -> str | None:
     return None
 
 
+def chosen_target(name: str) -> tuple[Target, bool]:
+    """The target of this name, and whether this machine's GPU is it. "auto" is this machine's, or the h100 where there
+    is none. Raises TargetError."""
+    local = local_target() if driver_version() is not None else None
+    if name == "auto":
+        return (local, True) if local is not None else (find_target("h100"), False)
+    target = find_target(name)
+    return target, local is not None and local.name == target.name
+
+
 def from_device(name: str, arch: str, sms: int, l2_bytes: int) -> Target:
     """The row of the device that the driver describes so, or one made from its architecture's. Raises TargetError."""
     row = next((t for t in TARGETS if _plain(name).startswith(t.name) and t.arch == arch and t.sms == sms), None)
