@@ -31,7 +31,7 @@ from mirage_cli.codegen.moves import load, look_up, prefetches, store
 from mirage_cli.codegen.nodes import Start
 from mirage_cli.codegen.plan import KernelPlan, Statement
 from mirage_cli.ir.access import Lookup, dims_of, lookups_of
-from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
+from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import Eqn
 from mirage_cli.ir.reach import Limit, limits, needed
@@ -96,7 +96,7 @@ def plan_kernel(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mappi
             if isinstance(x, Loop):
                 body += _loop(decided, x, x == decided.leading and _may_release(over, i, unread is not None))
             elif isinstance(x, tuple):
-                body += [store(f, s) for s in x]
+                body += [*_looked_up(decided, x, ()), *(store(f, s) for s in x)]
             else:
                 body += _step(decided, x, starts(f), Scope(f, decided.clean))
     fetched = {x.load.buffer for found in ahead.values() for x in found}
@@ -173,7 +173,7 @@ def _step(c: _Decided, x: Load | Eqn, at: Mapping[str, Start], scope: Scope) -> 
     return [*looked_up, plan.Let(x.out, found.expr), *_rounded(c, x.out)]
 
 
-def _looked_up(c: _Decided, steps: Sequence[Load | Eqn], moving: Collection[str]) -> list[Statement]:
+def _looked_up(c: _Decided, steps: Sequence[Load | Eqn | Store], moving: Collection[str]) -> list[Statement]:
     """What these look up and is not known yet, but for what depends on axes that move."""
     needed = dict.fromkeys(a for x in steps for a in (x.looks_up if isinstance(x, Eqn) else lookups_of(x.access)))
     new = [a for a in needed if a not in c.looked_up]
@@ -191,7 +191,7 @@ def _loop(c: _Decided, loop: Loop, leads: bool) -> list[Statement]:
     f = c.frame
     late = deferred(f, loop)
     body: list[Statement] = [initialised(f, f.eqns[name], name in late) for name, _ in loop.accumulators]
-    body += _looked_up(c, loop.steps, {*loop.dims})
+    body += _looked_up(c, (*loop.steps, *loop.stores), {*loop.dims})
     marks, parts = ranges(f, loop, c.limits[loop], c.specialized)
     body += marks
     outside = set(c.looked_up)
@@ -223,4 +223,4 @@ def _iteration(c: _Decided, loop: Loop, part: Range, late: frozenset[str]) -> li
             body += combined(scope, step, accumulators[step.out], step.out in late)
         elif step.out in need:
             body += _step(c, step, at, scope)
-    return [*body, *(store(f, s) for s in loop.stores)]
+    return [*body, *_looked_up(c, loop.stores, ()), *(store(f, s) for s in loop.stores)]

@@ -11,7 +11,7 @@
 An atom is an axis, a quotient or a remainder of an index by a number, or an integer that a table holds (`T{v}`: from 0
 to v - 1), itself accessed. An index has one normal form, which prints as it is read. Tensors are row-major: `strides`
 gives the elements between neighbours along each atom, and where the first lies. What lies outside of the tensor reads
-as 0. What is written by an access lies inside, and no element twice.
+as 0. What is written by an access lies inside, and no element twice: rows that a table names, if it names none twice.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 T = TypeVar("T")
+Distinct = Mapping[str, tuple[str, ...]]
+"""Tables that hold no integer twice, with their axes."""
+NOT_DISTINCT: Distinct = MappingProxyType({})
 FARTHEST = 1 << 30
 """How far from the start of an axis an index may come: kernels count positions in 32 bits, past the last tile too."""
 READ = 2
@@ -518,22 +521,33 @@ def _positions(i: Index, size: int, sizes: Mapping[str, int]) -> int:
     return reach - before - behind
 
 
-def apart(x: Access, y: Access, sizes: Mapping[str, int]) -> bool:
+def apart(x: Access, y: Access, sizes: Mapping[str, int], distinct: Distinct = NOT_DISTINCT) -> bool:
     """Whether no element of a tensor lies in both accesses, as far as can be told: they never meet along some axis."""
-    return not all(_meet(i, j, sizes) for i, j in zip(x, y, strict=True))
+    return not all(_meet(i, j, sizes, distinct) for i, j in zip(x, y, strict=True))
 
 
-def _meet(i: Index, j: Index, sizes: Mapping[str, int]) -> bool:
+def _meet(i: Index, j: Index, sizes: Mapping[str, int], distinct: Distinct) -> bool:
     """Whether two indices may have one position in common, each with axes of its own."""
-    steps: dict[int, int] = {}
-    if not i.affine or not j.affine:
-        (first, last), (begin, end) = i.bounds(sizes), j.bounds(sizes)
-        return first <= end and begin <= last
-    for d, c in (*i.terms, *j.terms):
-        assert isinstance(d, str), "an affine index"
-        steps[abs(c)] = steps.get(abs(c), 0) + sizes[d] - 1
-    (low, _), (_, high) = i.bounds(sizes), j.bounds(sizes)
-    return _reaches(high - low, sorted(steps.items()), [MAX_GUESSES])
+    (low, first), (last, high) = i.bounds(sizes), j.bounds(sizes)
+    if i.affine and j.affine:
+        steps: dict[int, int] = {}
+        for d, c in (*i.terms, *j.terms):
+            assert isinstance(d, str), "an affine index"
+            steps[abs(c)] = steps.get(abs(c), 0) + sizes[d] - 1
+        return _reaches(high - low, sorted(steps.items()), [MAX_GUESSES])
+    if low > high or last > first:
+        return False
+    if i.offset == j.offset and len(i.terms) == len(j.terms) == 1:
+        (a, c), (b, e) = i.terms[0], j.terms[0]
+        if c == e and isinstance(a, Lookup) and isinstance(b, Lookup) and a.table == b.table:
+            return not _names_once(a, sizes, distinct) or not apart(a.access, b.access, sizes, distinct)
+    return True
+
+
+def _names_once(a: Lookup, sizes: Mapping[str, int], distinct: Distinct) -> bool:
+    """Whether equal integers are one entry of the table: it holds no integer twice, and is read inside of itself."""
+    dims = distinct.get(a.table)
+    return dims is not None and not any(any(i.leaves(sizes[d], sizes)) for d, i in zip(dims, a.access, strict=True))
 
 
 def _reaches(target: int, steps: Sequence[tuple[int, int]], guesses: list[int]) -> bool:
@@ -552,27 +566,59 @@ def _reaches(target: int, steps: Sequence[tuple[int, int]], guesses: list[int]) 
     return False
 
 
-def is_injective(access: Access, sizes: Mapping[str, int]) -> bool:
-    """Whether an access gives each of its elements once, as far as can be told: some order of its indices names all
-    axes, each index with steps that its shorter steps do not reach."""
-    known: set[str] = set()
-    left = list(access)
-    while found := next((i for i in left if _tells(i, known, sizes)), None):
-        left.remove(found)
-        known |= {*found.dims}
-    return known >= {*dims_of(access)}
+def is_injective(access: Access, sizes: Mapping[str, int], distinct: Distinct = NOT_DISTINCT) -> bool:
+    """Whether an access gives each of its elements once, as far as can be told: its positions tell all axes."""
+    return not untold(access, sizes, distinct)
 
 
-def _tells(i: Index, known: Collection[str], sizes: Mapping[str, int]) -> bool:
-    """Whether the position tells those axes of an index that are not known."""
-    if not i.affine:
-        return {*i.dims} <= {*known}
+def untold(access: Access, sizes: Mapping[str, int], distinct: Distinct = NOT_DISTINCT) -> tuple[str, ...]:
+    """The axes that the positions of an access do not tell, as far as is known.
+
+    An index tells its atoms where the steps of each are longer than what shorter ones reach. An entry of a table that
+    holds no integer twice tells where it stands. A remainder by n tells its index where that is less than n from end to
+    end, or beside the quotient by n.
+    """
+    known: dict[Index, None] = dict.fromkeys(access)
+    told: set[Atom] = {d for d in dims_of(access) if sizes[d] == 1}
+    before = -1
+    while before < len(known) + len(told):
+        before = len(known) + len(told)
+        told |= {a for i in known if _tells(i, told, sizes) for a, _ in i.terms}
+        known |= dict.fromkeys(i for a in told for i in _behind(a, told, sizes, distinct))
+    return tuple(d for d in dims_of(access) if d not in told)
+
+
+def _tells(i: Index, told: Collection[Atom], sizes: Mapping[str, int]) -> bool:
+    """Whether the position tells those atoms of an index that are not known."""
     reach = 0
-    for d, c in reversed([(str(d), c) for d, c in i.terms if d not in known and sizes[str(d)] > 1]):
+    for a, c in reversed(i.terms):
+        low, high = atom_index(a).bounds(sizes)
+        if low == high or _is_told(a, told):
+            continue
         if abs(c) <= reach:
             return False
-        reach += abs(c) * (sizes[d] - 1)
+        reach += abs(c) * (high - low)
     return True
+
+
+def _is_told(a: Atom, told: Collection[Atom]) -> bool:
+    """Whether an atom is known, by itself or by its axes."""
+    return a in told or {*_dims(a)} <= {*told}
+
+
+def _behind(a: Atom, told: Collection[Atom], sizes: Mapping[str, int], distinct: Distinct) -> Iterator[Index]:
+    """The indices whose positions an atom tells that is known."""
+    match a:
+        case str():
+            return
+        case Lookup():
+            yield from a.access if _names_once(a, sizes, distinct) else ()
+        case Quotient():
+            yield from (a.of,) if Remainder(a.of, a.by) in told else ()
+        case Remainder():
+            rest = combined(0, ((atom_index(b), c) for b, c in a.of.terms if not _is_told(b, told)))
+            low, high = rest.bounds(sizes)
+            yield from (a.of,) if Quotient(a.of, a.by) in told or high - low < a.by else ()
 
 
 def large_enough(
@@ -581,12 +627,14 @@ def large_enough(
     full: Mapping[str, int],
     same: Callable[[str], str],
     entries: int = ENTRIES,
+    distinct: Iterable[tuple[Sequence[str], str]] = (),
 ) -> dict[str, int]:
     """The sizes, made large enough to read of every axis what is read at full sizes: the first positions and the last,
     what is before them and what is behind. No size is made larger than the full one.
 
     read: axes of tensors and the indices they are read by. same: a name for all axes that are to have one size.
-    entries: positions of an axis that a table names.
+    entries: positions of an axis that a table names. distinct: the axes of tables that hold no integer twice, and the
+    axis that those are positions of.
     """
     found = dict(sizes)
     known = [(d, i) for d, i in read if d in sizes and i.axis != d]
@@ -621,7 +669,8 @@ def large_enough(
             return True
         return grow(d, max(high + 1 - i.leaves(full[d], full)[1], low + READ))
 
-    while True in {grown(d, i) for d, i in known}:
+    tables = [(dims, below) for dims, below in distinct if {*dims, below} <= {*found}]
+    while True in {*(grown(d, i) for d, i in known), *(grow(x, prod(found[d] for d in dims)) for dims, x in tables)}:
         pass
     return found
 

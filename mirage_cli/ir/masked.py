@@ -15,7 +15,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import Access, elements_read, lookups_of, read_by
+from mirage_cli.ir.access import Access, elements_read, read_by
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import DTYPE_BYTES, Eqn, Program, Tensor
 from mirage_cli.ir.reach import Linear, known_value, linear
@@ -59,11 +59,11 @@ def program_bytes(program: Program) -> int:
         for e in program.eqns:
             if t.name in e.values[:1] or (t.name in e.values and e.op != "rename"):
                 yield read_by(t.dims, e.names)
-            yield from (x.access for x in lookups_of(e.names.values()) if x.table == t.name)
+        yield from (x.access for x in program.lookups() if x.table == t.name)
 
     positional = {name for name, _ in _conditions(program)}
     by_data = any(OPS[e.op].known == "mask" and e.out not in positional for e in program.eqns)
-    distinct = () if by_data else {t.name for t in program.inputs if t.distinct}  # lengths may leave some out
+    distinct = () if by_data else program.distinct  # lengths may leave some out
     inputs = sum(elements_read(t.dims, read(t), sizes, distinct) * DTYPE_BYTES[t.dtype] for t in program.inputs)
     return inputs + sum(prod(sizes[a] for a in t.dims) * DTYPE_BYTES[t.dtype] for t in program.outputs)
 

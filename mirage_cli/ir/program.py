@@ -14,6 +14,7 @@ from fractions import Fraction
 
 from mirage_cli.ir.access import (
     Access,
+    Distinct,
     Index,
     Lookup,
     access_text,
@@ -293,7 +294,18 @@ class Program:
         for e in self.eqns:
             yield from nested(e.names.items(), tables)
         for p in self.parts:
-            yield from zip(p.tensor.dims, p.access, strict=True)
+            yield from nested(zip(p.tensor.dims, p.access, strict=True), tables)
+
+    def lookups(self) -> Iterator[Lookup]:
+        """What it reads of tables, and where it writes by tables."""
+        for e in self.eqns:
+            yield from lookups_of(e.names.values())
+        for p in self.parts:
+            yield from lookups_of(p.access)
+
+    @property
+    def distinct(self) -> Distinct:
+        return distinct_tables(self.inputs)
 
     def __str__(self) -> str:
         lines = [f"program {self.name}", "dims " + dims_text(self.dims, self.merged), *dynamic_lines(self.dynamic)]
@@ -304,6 +316,16 @@ class Program:
 
 def _elements(t: Tensor, sizes: Mapping[str, int]) -> int:
     return math.prod(sizes[d] for d in t.dims)
+
+
+def distinct_tables(inputs: Iterable[Tensor]) -> Distinct:
+    """The tables that hold no integer twice, with their axes."""
+    return {t.name: t.dims for t in inputs if t.distinct}
+
+
+def distinct_positions(inputs: Iterable[Tensor]) -> list[tuple[tuple[str, ...], str]]:
+    """The axes of tables that hold no integer twice, and the axis that the integers are positions of, if it is one."""
+    return [(t.dims, t.below) for t in inputs if t.distinct and isinstance(t.below, str)]
 
 
 def tensor_type(t: Tensor) -> Type:

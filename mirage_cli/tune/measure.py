@@ -32,6 +32,7 @@ from typing import Any, Literal, get_args  # Any: an answer of the process, whos
 from mirage_cli.errors import MirageError
 from mirage_cli.store.results import Times
 from mirage_cli.tune.child import Child, ChildDied
+from mirage_cli.verify.numeric import LiesFields
 
 START_TIMEOUT_S = 180.0
 PROBLEM_TIMEOUT_S = 300.0
@@ -93,7 +94,7 @@ class Problem:
     reference_source: str | None = None
     seed: int = 0
     cut: tuple[tuple[int | None, ...], tuple[int, ...], int, int] | None = None
-    lies: tuple[tuple[int, tuple[int, ...], tuple[int, ...], int], ...] | None = None
+    lies: tuple[LiesFields, ...] | None = None
     called: str = "reference"
     arguments: tuple[int, ...] = ()
 

@@ -14,7 +14,6 @@ from math import prod
 
 import numpy as np
 
-from mirage_cli.ir.access import lookups_of
 from mirage_cli.ir.program import Program, below, tensor_type
 from mirage_cli.verify.field import Field
 from mirage_cli.verify.interpret import run_program
@@ -66,8 +65,7 @@ class Draw:
 
 def _entry_bits(program: Program) -> int:
     """Random bits of an entry of a table, of that with the fewest: two entries are the same by luck."""
-    looked_up = {x for e in program.eqns for x in lookups_of(e.names.values())}
-    ranges = (x.bounds(program.sizes)[1] + 1 for x in looked_up)
+    ranges = (x.bounds(program.sizes)[1] + 1 for x in {*program.lookups()})
     return min((max(1, n.bit_length() - 1) for n in ranges if n > 1), default=NO_GUESSES)
 
 
@@ -110,7 +108,10 @@ def _inputs(program: Program, seed: int, block: range) -> Mapping[str, Value]:
     """Every input, with the draws of the block as its first axis. The draw 0 is left as it comes."""
     field = Field(seed * 4099 + block.start, program.sizes)
     shapes = {DRAW: len(block), **program.sizes}
-    found = {t.name: field.draw((DRAW, *t.dims), tensor_type(t), shapes, below(t, shapes)) for t in program.inputs}
+    found = {
+        t.name: field.draw((DRAW, *t.dims), tensor_type(t), shapes, below(t, shapes), t.distinct)
+        for t in program.inputs
+    }
     return found if len(block) > 1 or not block.start else mended(program, found, seed * 4099 + block.start)
 
 

@@ -99,11 +99,21 @@ class Field:
     # -- leaves
 
     def draw(
-        self, dims: tuple[str, ...], type: Type, sizes: Mapping[str, int] | None = None, below: int | None = None
+        self,
+        dims: tuple[str, ...],
+        type: Type,
+        sizes: Mapping[str, int] | None = None,
+        below: int | None = None,
+        distinct: bool = False,
     ) -> Value:
         """A random input: uniform residues, or integers, up to the largest size where nothing says what they are below.
-        sizes: where dims has further axes."""
+        sizes: where dims has further axes. distinct: whether no two of the integers are equal, along all axes but the
+        first."""
         shape = tuple((sizes or self.sizes)[d] for d in dims)
+        if distinct:
+            assert below is not None, "distinct integers are below a number"
+            some = [self._rng.permutation(below)[: math.prod(shape[1:])] for _ in range(shape[0])]
+            return Value(dims, "int", np.stack(some).reshape(shape))
         if type == "int":
             most = max(self.sizes.values()) + 1 if below is None else below
             return Value(dims, "int", self._rng.integers(0, most, size=shape))

@@ -60,7 +60,7 @@ DISTRIBUTIONS = (
 
 def integers(shape: tuple[int, ...], dtype: torch.dtype, spread: int, longest: int, g: torch.Generator) -> torch.Tensor:
     """Integers from 0 on, of 8 bits from the least on, where `spread` is 0; see `draw`."""
-    if spread < 0 and math.prod(shape) <= -spread:
+    if spread < 0:
         some = torch.randperm(-spread, generator=g, device=g.device)[: math.prod(shape)]
         return some.reshape(shape).to(dtype)
     narrow = dtype == torch.int8 and not spread

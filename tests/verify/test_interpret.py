@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
@@ -23,7 +24,9 @@ def floats(program: Program, seed: int) -> dict[str, Named]:
     rng = np.random.default_rng(seed)
     sizes = program.sizes
     draws = {
-        t.name: rng.integers(0, below(t, sizes) or 9, size=tuple(sizes[d] for d in t.dims))
+        t.name: rng.permutation(below(t, sizes))[: prod(sizes[d] for d in t.dims)].reshape([sizes[d] for d in t.dims])
+        if t.distinct
+        else rng.integers(0, below(t, sizes) or 9, size=tuple(sizes[d] for d in t.dims))
         if tensor_type(t) == "int"
         else rng.normal(size=tuple(sizes[d] for d in t.dims))
         for t in program.inputs
