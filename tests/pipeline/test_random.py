@@ -67,6 +67,16 @@ def check(text: str, seed: int, interpreter: Interpreter) -> None:
 
 
 FAILED = {
+    "a tensor that is read backwards": """
+name: backwards
+dims: {m: 7, n: 40, k: 5}
+dtype: float32
+inputs: {X: [m, n], W: [k]}
+program: |
+  A = X[m, 39 - n] + 1
+  B = dot(X[m, n - k + 2], W, k)
+outputs: {A: [m, n], B: [m, n]}
+""",
     "masks of all elements beside masks of each": """
 name: masks
 dims: {m: 7, n: 40}
