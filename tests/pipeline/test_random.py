@@ -67,6 +67,17 @@ def check(text: str, seed: int, interpreter: Interpreter) -> None:
 
 
 FAILED = {
+    "attention on one packed projection with a bias, in float32": """
+name: packed
+dims: {b: 2, q: 5, c: 8, p: 3, h: 2, d: 4, s: 5}
+dtype: float32
+inputs: {X: [b, q, c], W: [p, h, d, c], B: [p, h, d]}
+program: |
+  R = dot(X, W, c) + B
+  P = softmax(dot(R[b, q, 0, h, d], R[b, s, 1, h, d], d) * 0.5, s)
+  O = dot(P, R[b, s, 2, h, d], s)
+outputs: {O: [q, b, h, d]}
+""",
     "a tensor that is read backwards": """
 name: backwards
 dims: {m: 7, n: 40, k: 5}
