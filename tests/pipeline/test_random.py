@@ -67,6 +67,17 @@ def check(text: str, seed: int, interpreter: Interpreter) -> None:
 
 
 FAILED = {
+    "a product with what is 1 everywhere": """
+name: ones
+dims: {n: 7, d: 3}
+dtype: float32
+inputs: {W: [d, n]}
+program: |
+  A = softmax(where(index(d) >= index(n), W, -inf), n)
+  C = sum(A, n)
+  E = dot(A, C, d)
+outputs: {E: [n]}
+""",
     "attention on one packed projection with a bias, in float32": """
 name: packed
 dims: {b: 2, q: 5, c: 8, p: 3, h: 2, d: 4, s: 5}
