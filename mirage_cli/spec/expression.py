@@ -233,7 +233,7 @@ class ProgramReader:
             if low < 0 or high >= self.sizes[d]:
                 reach = f"from {low} to {high}" if low < high else f"at {low}"
                 positions = f"{d} has the positions 0 to {self.sizes[d] - 1}"
-                raise self.fail(node, f"this writes {name} along {d} {reach}, and {positions}{_limits([i])}")
+                raise self.fail(node, f"this writes {name} along {d} {reach}, and {positions}{_limits((i,))}")
             if high > FARTHEST:
                 raise self.fail(node, f"this comes to {high}, more than 2 ** 30 from the start of {d}")
         tables = {t.name: t for t in self.builder.known.values() if isinstance(t, Tensor)}
@@ -667,7 +667,7 @@ class ProgramReader:
             farthest = low if -low > high else high
             raise self.fail(node, f"this comes to {farthest}, more than 2 ** 30 from the start of {d}")
         if tables and any(i.leaves(self.sizes[d], self.sizes)):
-            raise self.fail(node, f"this may read {d} from {low} to {high}, and {has}{_limits([i])}")
+            raise self.fail(node, f"this may read {d} from {low} to {high}, and {has}{_limits((i,))}")
 
     def index(self, e: ast.expr, depth: int) -> Index:
         """A sum of axes, tables, and their quotients and remainders, each times an integer, and an integer."""

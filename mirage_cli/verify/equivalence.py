@@ -270,10 +270,9 @@ def _mismatch(t: Tensor, at: tuple[int, ...], want: str, got: str, where: str) -
 def _numbers(t: Tensor, sizes: Mapping[str, int], rng: np.random.Generator, *, positive: bool) -> np.ndarray:
     """Normal numbers, or their magnitudes; integers up to the largest size."""
     shape = [sizes[d] for d in t.dims]
-    if t.distinct:
-        return rng.permutation(below(t, sizes))[: prod(shape)].reshape(shape)
     if tensor_type(t) == "int":
-        return rng.integers(0, below(t, sizes) or max(sizes.values()) + 1, size=shape)
+        most = below(t, sizes) or max(sizes.values()) + 1
+        return rng.choice(most, size=shape, replace=not t.distinct)
     x = rng.standard_normal(shape)
     return np.abs(x) if positive else x
 
