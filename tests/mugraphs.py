@@ -759,6 +759,108 @@ def append(w: Write) -> None:
     w.dot("N", "X", "W", over="k")
 
 
+# -- rows that a table names: slots of a paged cache, the page behind a length, and a ring
+
+SLOTS = """
+mugraph slots float16
+dims t=24 h=3 g=2 d=8 e=16 pages=4 page=16 slots=64
+input A f16[t, h, e]
+input B f16[t, g, e]
+input V f16[t, g, e]
+input C f16[t, d]
+input S f16[t, d]
+input KC f16[pages, page, g, e]
+input VC f16[pages, page, g, e]
+input slot i64[t] below slots distinct
+input place i64[t] below slots distinct
+output Q f16[t, h, d]
+kernel k0 generated t:grid h:grid g:grid d:grid e:grid
+  A = load A[t, h, d]
+  B1 = load B[t, g, d]
+  B2 = load B[t, g, d + 8]
+  V = load V[t, g, e]
+  C = load C[t, d]
+  S = load S[t, d]
+  Q[t, h, d] = mul(A, C)
+  P1[t, g, d] = mul(B1, C)
+  P2[t, g, d] = mul(B2, S)
+  K1[t, g, d] = sub(P1, P2)
+  P3[t, g, d] = mul(B2, C)
+  P4[t, g, d] = mul(B1, S)
+  K2[t, g, d] = add(P3, P4)
+  W[t, g, e] = mul(V, 2)
+  store Q[t, h, d] = Q
+  store KC[slot{slots}[t]//16, slot{slots}[t]%16, g, d] = K1
+  store KC[slot{slots}[t]//16, slot{slots}[t]%16, g, d + 8] = K2
+  store VC[place{slots}[t]//16, place{slots}[t]%16, g, e] = W
+"""
+SLOTS_WRITTEN = """
+KC[slot{slots}[t]//16, slot{slots}[t]%16, g, d] = K1
+KC[slot{slots}[t]//16, slot{slots}[t]%16, g, d + 8] = K2
+VC[place{slots}[t]//16, place{slots}[t]%16, g, e] = W
+"""
+
+
+def slots(w: Write) -> None:
+    w.rename("A1", "A", over="e d")
+    w.mul("Q", "A1", "C")
+    w.rename("B1", "B", over="e d")
+    w.rename("B2", "B", over="e d+8")
+    w.mul("P1", "B1", "C")
+    w.mul("P2", "B2", "S")
+    w.sub("K1", "P1", "P2")
+    w.mul("P3", "B2", "C")
+    w.mul("P4", "B1", "S")
+    w.add("K2", "P3", "P4")
+    w.mul("W", "V", 2)
+
+
+LENGTHS = """
+mugraph lengths float16
+dims b=3 p=4 pages=20 page=16 d=16 j=16 k=32
+input X f16[b, k]
+input W f16[k, d]
+input K f16[pages, page, d]
+input P i32[b, p] below pages distinct
+input L i32[b] below 48
+output O f16[b, d]
+kernel k0 generated b:grid d:grid j:loop
+  F = load K[P{pages}[b, 0], j, d]
+  O[b, d] = sum(F; j)
+  store O[b, d] = O
+kernel k1 generated b:grid d:grid k:loop
+  X = load X[b, k]
+  W = load W[k, d]
+  N[b, d] = dot(X, W; k)
+  store K[P{pages}[b, L{48}[b]//16 + 1], L{48}[b]%16, d] = N
+"""
+LENGTHS_WRITTEN = "K[P{pages}[b, L{48}[b]//16 + 1], L{48}[b]%16, d] = N"
+
+
+def lengths(w: Write) -> None:
+    w.dot("N", "X", "W", over="k")
+    w.rename("F", "K", "P", over="pages P{pages}[b,0] page j")
+    w.sum("O", "F", over="j")
+
+
+RING = """
+mugraph ring float16
+dims t=24 d=16 s=32
+input X f16[t, d]
+input K f16[s, d]
+input N i32[] below s
+kernel k0 generated t:grid d:grid
+  X = load X[t, d]
+  Y[t, d] = mul(X, 2)
+  store K[(t + N{s}[])%32, d] = Y
+"""
+RING_WRITTEN = "K[(t + N{s}[])%32, d] = Y"
+
+
+def ring(w: Write) -> None:
+    w.mul("Y", "X", 2)
+
+
 CASES = {
     c.name: c
     for c in (
@@ -788,5 +890,8 @@ CASES = {
         case(PARTS, parts, PARTS_WRITTEN),
         case(IN_TURN, in_turn, IN_TURN_WRITTEN),
         case(APPEND, append, APPEND_WRITTEN),
+        case(SLOTS, slots, SLOTS_WRITTEN),
+        case(LENGTHS, lengths, LENGTHS_WRITTEN),
+        case(RING, ring, RING_WRITTEN),
     )
 }

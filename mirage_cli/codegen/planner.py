@@ -92,11 +92,13 @@ def plan_kernel(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mappi
             body += [*prefetches(f, ahead, decided.specialized), plan.Wait()]
         if i == over.release:
             body.append(plan.Release())
+        if i == (over.wait or 0):  # where rows are written is known when they are: a load behind a loop takes as long
+            body += _looked_up(decided, kernel.stores, {d for x in f.placement.loops for d in x.dims})
         for x in some[i : i + 1]:
             if isinstance(x, Loop):
                 body += _loop(decided, x, x == decided.leading and _may_release(over, i, unread is not None))
             elif isinstance(x, tuple):
-                body += [*_looked_up(decided, x, ()), *(store(f, s) for s in x)]
+                body += [store(f, s) for s in x]
             else:
                 body += _step(decided, x, starts(f), Scope(f, decided.clean))
     fetched = {x.load.buffer for found in ahead.values() for x in found}

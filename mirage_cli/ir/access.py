@@ -314,6 +314,16 @@ def lookups_of(access: Iterable[Index]) -> tuple[Lookup, ...]:
     return tuple(dict.fromkeys(x for i in access for x in i.lookups))
 
 
+def divided(access: Iterable[Index]) -> Iterator[tuple[str, int]]:
+    """The tables whose integers are part of what is divided, each with the number."""
+    for a in (a for i in access for a, _ in i.terms if not isinstance(a, str)):
+        if isinstance(a, Lookup):
+            yield from divided(a.access)
+        else:
+            yield from ((x.table, a.by) for x in a.of.lookups)
+            yield from divided((a.of,))
+
+
 def nested(read: Iterable[tuple[str, Index]], dims: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Index]]:
     """Axes and the indices they are read by, those of the tables that are looked up behind each. dims: of tables."""
     for d, i in read:

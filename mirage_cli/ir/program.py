@@ -19,6 +19,7 @@ from mirage_cli.ir.access import (
     Lookup,
     access_text,
     dims_of,
+    divided,
     lookups_of,
     nested,
     parse_index,
@@ -306,6 +307,14 @@ class Program:
     @property
     def distinct(self) -> Distinct:
         return distinct_tables(self.inputs)
+
+    def divisors(self) -> dict[str, tuple[int, ...]]:
+        """The numbers that divide what tables name, by table."""
+        found: dict[str, set[int]] = {}
+        placed = (parse_index(e.axes[0]) for e in self.eqns if e.op == "index")
+        for table, by in divided((*(i for _, i in self.accesses()), *placed)):
+            found.setdefault(table, set()).add(by)
+        return {table: tuple(sorted(numbers)) for table, numbers in found.items()}
 
     def __str__(self) -> str:
         lines = [f"program {self.name}", "dims " + dims_text(self.dims, self.merged), *dynamic_lines(self.dynamic)]

@@ -64,7 +64,10 @@ class Draw:
 
 
 def _entry_bits(program: Program) -> int:
-    """Random bits of an entry of a table, of that with the fewest: two entries are the same by luck."""
+    """Random bits of an entry of a table, of that with the fewest: two entries are the same by luck. One bit where an
+    entry is divided: every other one is where a quotient changes."""
+    if program.divisors():
+        return 1
     ranges = (x.bounds(program.sizes)[1] + 1 for x in {*program.lookups()})
     return min((max(1, n.bit_length() - 1) for n in ranges if n > 1), default=NO_GUESSES)
 
@@ -108,8 +111,11 @@ def _inputs(program: Program, seed: int, block: range) -> Mapping[str, Value]:
     """Every input, with the draws of the block as its first axis. The draw 0 is left as it comes."""
     field = Field(seed * 4099 + block.start, program.sizes)
     shapes = {DRAW: len(block), **program.sizes}
+    divisors = program.divisors()
     found = {
-        t.name: field.draw((DRAW, *t.dims), tensor_type(t), shapes, below(t, shapes), t.distinct)
+        t.name: field.draw(
+            (DRAW, *t.dims), tensor_type(t), shapes, below(t, shapes), t.distinct, divisors.get(t.name, ())
+        )
         for t in program.inputs
     }
     return found if len(block) > 1 or not block.start else mended(program, found, seed * 4099 + block.start)

@@ -449,6 +449,7 @@ def structure_problem(program: Program, graph: MuGraph) -> str | None:
         _check_buffers(program, graph)
         for k in graph.kernels:
             _check_kernel(k, graph)
+        _check_changed(graph)
         _check_dynamic(program, graph)
     except _ProblemError as problem:
         return str(problem)
@@ -503,8 +504,7 @@ def _check_dynamic(program: Program, graph: MuGraph) -> None:
 
 
 def _check_buffers(program: Program, graph: MuGraph) -> None:
-    """Every buffer is written once before it is read, and every output as often as it has parts. Tensors with parts are
-    not read where they are written."""
+    """Every buffer is written once before it is read, and every output as often as it has parts."""
     tensors = graph.tensors()
     given = {t.name for t in graph.inputs}
     writes = Counter(s.buffer for k in graph.kernels for s in k.stores)
@@ -516,9 +516,6 @@ def _check_buffers(program: Program, graph: MuGraph) -> None:
         _require(writes[name] == times, f"{name} is written {writes[name]} times")
     for x in (x for k in graph.kernels for x in k.loads if x.buffer in parts):
         _require(x.buffer in program.changed, f"{x.buffer} is written in parts, and read")
-        stores = (s for k in graph.kernels for s in k.stores if s.buffer == x.buffer)
-        meet = (s for s in stores if not apart(x.access, s.access, graph.sizes, graph.distinct))
-        _require(next(meet, None) is None, f"{x.buffer} is read where it is written")
     for k in graph.kernels:
         for b in k.read:
             _require(b in tensors, f"{k.name} loads {b}, which does not exist")
@@ -529,6 +526,15 @@ def _check_buffers(program: Program, graph: MuGraph) -> None:
             overwritten = s.buffer in {t.name for t in graph.inputs} - program.changed
             _require(not overwritten, f"{k.name} overwrites the input {s.buffer}")
         given |= {s.buffer for s in k.stores}
+
+
+def _check_changed(graph: MuGraph) -> None:
+    """Tensors that are changed in place are not read where they are written."""
+    stores = [s for k in graph.kernels for s in k.stores if s.buffer in graph.changed]
+    for x in (x for k in graph.kernels for x in k.loads):
+        own = (s for s in stores if s.buffer == x.buffer)
+        meet = (s for s in own if not apart(x.access, s.access, graph.sizes, graph.distinct))
+        _require(next(meet, None) is None, f"{x.buffer} is read where it is written")
 
 
 def _check_kernel(k: Kernel, graph: MuGraph) -> None:
