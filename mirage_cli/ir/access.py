@@ -314,13 +314,13 @@ def lookups_of(access: Iterable[Index]) -> tuple[Lookup, ...]:
     return tuple(dict.fromkeys(x for i in access for x in i.lookups))
 
 
-def divided(access: Iterable[Index]) -> Iterator[tuple[str, int]]:
-    """The tables whose integers are part of what is divided, each with the number."""
+def divided(access: Iterable[Index]) -> Iterator[tuple[Lookup, int]]:
+    """What is looked up and part of what is divided, with the number."""
     for a in (a for i in access for a, _ in i.terms if not isinstance(a, str)):
         if isinstance(a, Lookup):
             yield from divided(a.access)
         else:
-            yield from ((x.table, a.by) for x in a.of.lookups)
+            yield from ((x, a.by) for x in a.of.lookups)
             yield from divided((a.of,))
 
 
@@ -555,7 +555,8 @@ def _meet(i: Index, j: Index, sizes: Mapping[str, int], distinct: Distinct) -> b
     if i.offset == j.offset and len(i.terms) == len(j.terms) == 1:
         (a, c), (b, e) = i.terms[0], j.terms[0]
         if c == e and isinstance(a, Lookup) and isinstance(b, Lookup) and a.table == b.table:
-            return not _names_once(a, sizes, distinct) or not apart(a.access, b.access, sizes, distinct)
+            told = all(_names_once(x, sizes, distinct) for x in (a, b))
+            return not told or not apart(a.access, b.access, sizes, distinct)
     return True
 
 

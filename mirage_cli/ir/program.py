@@ -308,13 +308,10 @@ class Program:
     def distinct(self) -> Distinct:
         return distinct_tables(self.inputs)
 
-    def divisors(self) -> dict[str, tuple[int, ...]]:
-        """The numbers that divide what tables name, by table."""
-        found: dict[str, set[int]] = {}
+    def divided(self) -> frozenset[tuple[Lookup, int]]:
+        """What is looked up and part of what is divided, with the number."""
         placed = (parse_index(e.axes[0]) for e in self.eqns if e.op == "index")
-        for table, by in divided((*(i for _, i in self.accesses()), *placed)):
-            found.setdefault(table, set()).add(by)
-        return {table: tuple(sorted(numbers)) for table, numbers in found.items()}
+        return frozenset(divided((*(i for _, i in self.accesses()), *placed)))
 
     def __str__(self) -> str:
         lines = [f"program {self.name}", "dims " + dims_text(self.dims, self.merged), *dynamic_lines(self.dynamic)]

@@ -115,24 +115,35 @@ def rmsnorm_linear() -> Graph:
 
 
 def rope_append() -> Graph:
-    sizes = {"t": 16, "h": 32, "g": 8, "d": 64, "e": 128, "n": 6144, "s": 8192}
-    g = Graph("rope_append", sizes)
-    QKV, C, S = g.input("QKV", "t", "n"), g.input("C", "t", "d"), g.input("S", "t", "d")
-    KC, VC = g.input("KC", "s", "g", "e"), g.input("VC", "s", "g", "e")
+    return rotated("rope_append", 1, 64)
+
+
+def rope_append_pairs() -> Graph:
+    return rotated("rope_append_pairs", 2, 1)
+
+
+def rotated(name: str, step: int, other: int) -> Graph:
+    """step: between the first elements of neighbouring pairs. other: from the first of a pair to the second."""
+    sizes = {"t": 16, "h": 32, "g": 8, "d": 64, "e": 128, "n": 6144, "s": 8192, "pages": 512, "page": 16, "slots": 8192}
+    g = Graph(name, sizes, "bfloat16")
+    QKV, R = g.input("QKV", "t", "n"), g.input("R", "s", "e")
+    pos = g.input("pos", "t", dtype="int64", below="s")
+    slot = g.input("slot", "t", dtype="int64", below="slots", distinct=True)
+    KC, VC = (g.input(n, "pages", "page", "g", "e") for n in ("KC", "VC"))
     Q = g.parts("Q", "t", "h", "e")
-    t, h, k, d = (g.axis(name) for name in "thgd")
+    t, h, k, d, e = (g.axis(name) for name in "thgde")
+    C, S = g.let("C", R[pos[t], d]), g.let("S", R[pos[t], d + 64])
 
     def packed(name: str, head: Value, start: int) -> Value:
-        return g.let(name, QKV[t, head * 128 + d + start])
+        return g.let(name, QKV[t, head * 128 + step * d + start])
 
-    Q1, Q2 = packed("Q1", h, 0), packed("Q2", h, 64)
-    K1, K2 = packed("K1", k, 4096), packed("K2", k, 4160)
-    Q[t, h, d] = Q1 * C - Q2 * S
-    Q[t, h, d + 64] = Q2 * C + Q1 * S
-    KC[t + 256, k, d] = K1 * C - K2 * S
-    KC[t + 256, k, d + 64] = K2 * C + K1 * S
-    VC[t + 256, k, d] = QKV[t, k * 128 + d + 5120]
-    VC[t + 256, k, d + 64] = QKV[t, k * 128 + d + 5184]
+    Q1, Q2 = packed("Q1", h, 0), packed("Q2", h, other)
+    K1, K2 = packed("K1", k, 4096), packed("K2", k, 4096 + other)
+    Q[t, h, step * d] = Q1 * C - Q2 * S
+    Q[t, h, step * d + other] = Q2 * C + Q1 * S
+    KC[slot[t] // 16, slot[t] % 16, k, step * d] = K1 * C - K2 * S
+    KC[slot[t] // 16, slot[t] % 16, k, step * d + other] = K2 * C + K1 * S
+    VC[slot[t] // 16, slot[t] % 16, k, e] = QKV[t, k * 128 + e + 5120]
     return g
 
 
@@ -183,7 +194,7 @@ def int8_linear() -> Graph:
 
 BUILT = (
     gated_mlp, gqa, gqa_decode, gqa_prefill, lora, ntrans, qknorm_gqa, rmsnorm_linear, embedding_norm, cross_entropy,
-    paged_decode, moe_gate_up, int8_linear, rope_append,
+    paged_decode, moe_gate_up, int8_linear, rope_append, rope_append_pairs,
 )  # fmt: skip
 
 
