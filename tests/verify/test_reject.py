@@ -348,10 +348,10 @@ MUST_REJECT: Mapping[str, Wrong] = {
     "appended to the slot behind": Wrong(
         "slots",
         (
-            ("slot{slots}[t]%16, g, d] =", "(slot{slots}[t] + 1)%16, g, d] ="),
+            ("slot{slots}[t]%16, g, f] =", "(slot{slots}[t] + 1)%16, g, f] ="),
             (
-                "slot{slots}[t]//16, slot{slots}[t]%16, g, d + 8] =",
-                "slot{slots}[t]//16, (slot{slots}[t] + 1)%16, g, d + 8] =",
+                "slot{slots}[t]//16, slot{slots}[t]%16, g, f + 8] =",
+                "slot{slots}[t]//16, (slot{slots}[t] + 1)%16, g, f + 8] =",
             ),
         ),
         "structure",
@@ -400,17 +400,17 @@ MUST_REJECT: Mapping[str, Wrong] = {
         "slots",
         (
             (
-                "store KC[slot{slots}[t]//16, slot{slots}[t]%16, g, d] = K1",
-                "store KC[slot{slots}[t]//16, slot{slots}[t]%16, g, d] = K2",
+                "store KC[slot{slots}[t]//16, slot{slots}[t]%16, g, f] = K1",
+                "store KC[slot{slots}[t]//16, slot{slots}[t]%16, g, f] = K2",
             ),
-            ("g, d + 8] = K2", "g, d + 8] = K1"),
+            ("g, f + 8] = K2", "g, f + 8] = K1"),
         ),
         "field",
         "computes another K1",
     ),
     "the halves of a rotation exchanged": Wrong(
         "slots",
-        (("B1 = load B[t, g, d]", "B1 = load B[t, g, d + 8]"), ("B2 = load B[t, g, d + 8]", "B2 = load B[t, g, d]")),
+        (("B1 = load B[t, g, f]", "B1 = load B[t, g, f + 8]"), ("B2 = load B[t, g, f + 8]", "B2 = load B[t, g, f]")),
         "field",
     ),
     "a table whose integers are distinct by its own word": Wrong(
