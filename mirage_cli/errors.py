@@ -164,6 +164,14 @@ class TraceError(MirageError):
         super().__init__(f"{what}: {why}")
 
 
+class UnknownTopicError(MirageError):
+    """Something to be explained that is not known. near: the known name that was probably meant."""
+
+    def __init__(self, what: str, name: str, near: str | None, known: Iterable[str]) -> None:
+        hint = f"did you mean `{near}`?" if near else f"known are {', '.join(known)}"
+        super().__init__(f"no {what} is called {name}\n    {hint}")
+
+
 class NoKernelError(MirageError):
     """A program for which nothing was found."""
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mirage_cli.cli.documents import emit
 from mirage_cli.cli.shared import (
     Database,
     Dims,
@@ -18,15 +17,15 @@ from mirage_cli.cli.shared import (
     OneSpec,
     Seed,
     TargetName,
-    app,
     best_of,
     bests_of,
+    command,
     command_line,
     gpu_of,
-    open_store,
     out,
     print_text,
     read,
+    reading_store,
     shown_for,
     tell_gpu,
 )
@@ -34,10 +33,9 @@ from mirage_cli.errors import MirageError, TargetError, UnknownIdError
 from mirage_cli.target.files import read_bytes, write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from rich.table import Table
-
+    from mirage_cli.cli.layout import Sheet
     from mirage_cli.ir.mugraph import MuGraph
     from mirage_cli.ir.schedule import Schedule
     from mirage_cli.store.store import Store
@@ -45,7 +43,11 @@ if TYPE_CHECKING:
 MAX_KERNEL_BYTES = 1 << 24
 
 
-@app.command()
+@command(
+    "mirage export lora.yaml                       to stdout",
+    "mirage export lora.yaml --dim m=16 -o lora.py",
+    "mirage export lora.yaml --all -o lora.py      every size behind one function",
+)
 def export(
     spec: OneSpec,
     _triton: Annotated[
@@ -61,12 +63,15 @@ def export(
     target: TargetName = "auto",
     db: Database = None,
 ) -> None:
-    """Write the best kernel (or the one named) as one Python file that needs only torch and triton."""
+    """Write the best kernel as one Python file.
+
+    It needs only torch and triton, and is written anew from the stored μGraph.
+    """
     from mirage_cli.pipeline.kept import export_all, export_plan
 
     if all_sizes and id is not None:
         raise typer.BadParameter("--all takes the best kernel of each size, --id one μGraph: name one of them")
-    with open_store(db) as store:
+    with reading_store(db) as store:
         if all_sizes:
             source = export_all(store, bests_of(store, spec, dim, dtype, target), command_line())
         elif id is None:
@@ -78,7 +83,7 @@ def export(
             taken, source = export_plan(found, programs, id, command_line())
             same = [s.key for s in found if s.key.program_hash == taken.key.program_hash]
             tell_gpu(taken.spec, taken.key, same, target)
-    if output is None:
+    if output is None or str(output) == "-":
         print_text(source)
         return
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -86,7 +91,11 @@ def export(
     out.print(str(output))
 
 
-@app.command()
+@command(
+    "mirage show gqa.yaml",
+    "mirage show gqa.yaml --dim h=16 --svg > gqa.svg",
+    "mirage show c9906dc2e993                      by its id",
+)
 def show(
     what: Annotated[str, typer.Argument(help="a spec file, or the id of a μGraph", metavar="SPEC|ID")],
     dim: Dims = None,
@@ -97,13 +106,13 @@ def show(
     as_html: Annotated[bool, typer.Option("--html", help="as a page with picture, text and program")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print a μGraph as text, with its maps, loops, accumulators and epilogues; or in another form."""
+    """Print a plan (μGraph), as text or in another form."""
     from mirage_cli.cli.picture import html, svg
     from mirage_cli.ir.text import canonical_text, parse_mugraph, print_mugraph
 
     if as_svg + as_html + as_json > 1:
         raise typer.BadParameter("--svg, --html and --json are forms of the same: name one")
-    with open_store(db) as store:
+    with reading_store(db) as store:
         id = what
         if Path(what).suffix in (".yaml", ".yml"):
             key, best = best_of(store, Path(what), dim, dtype, target)
@@ -116,13 +125,13 @@ def show(
         spec = store.spec(shown[0].key.program_hash)
     graph = parse_mugraph(shown[0].mugraph.text)
     if as_json:
-        document = {
+        shape = {
             "id": shown[0].mugraph.id,
             "text": canonical_text(graph),
             "predicted_us": shown[0].mugraph.predicted_us,
             "verification": shown[0].mugraph.verification,
         }
-        sys.stdout.write(json.dumps(document, indent=1) + "\n")
+        emit("show", [shape])
     elif as_svg:
         print_text(svg(graph))
     elif as_html:
@@ -131,15 +140,16 @@ def show(
         print_text(print_mugraph(graph))
 
 
-@app.command()
+@command("mirage explain gqa.yaml --dim h=16", "mirage help cuts                              what each reason means")
 def explain(
     spec: OneSpec, dim: Dims = None, dtype: Dtype = None, target: TargetName = "auto", db: Database = None
 ) -> None:
-    """Say what was searched, what was cut and why, and what was chosen, against the hardware's floor."""
-    from mirage_cli.cli.tables import explanation, mapping_table
+    """Say what was searched, cut and chosen, and why."""
+    from mirage_cli.cli.layout import named
+    from mirage_cli.cli.tables import explanation
     from mirage_cli.pipeline.kept import verdict_of
 
-    with open_store(db) as store:
+    with reading_store(db) as store:
         key, best = best_of(store, spec, dim, dtype, target)
         verdict = verdict_of(store, best.mugraph)
         graph = stored_graph(store, best.mugraph)
@@ -154,7 +164,7 @@ def explain(
             *([("merged axes", merged_axes(graph))] if graph is not None and graph.merged else []),
             *(("outside the theorem", x) for x in verdict.outside),
         ]
-        out.print(mapping_table("verified", rows))
+        out.print(named("verified", rows))
 
 
 def stored_graph(store: Store, id: str) -> MuGraph | None:
@@ -172,10 +182,10 @@ def merged_axes(graph: MuGraph) -> str:
     return ", ".join(f"{name} = {'*'.join(parts)}" for name, parts in graph.merged)
 
 
-def predicted(graph: MuGraph, schedule: Schedule, gpu: str) -> Iterator[Table]:
+def predicted(graph: MuGraph, schedule: Schedule, gpu: str) -> Iterator[Sheet]:
     """For each generated kernel the named terms of its predicted time: what it is the sum of and, of the work, how long
     each part takes, of which one dominates. None where the cost model does not know the GPU."""
-    from mirage_cli.cli.tables import mapping_table
+    from mirage_cli.cli.layout import named
     from mirage_cli.target.gpus import find_target
     from mirage_cli.tune.space import estimates
 
@@ -188,10 +198,13 @@ def predicted(graph: MuGraph, schedule: Schedule, gpu: str) -> Iterator[Table]:
     for name, e in estimates(graph, schedule, target).items():
         terms = [*e.parts.items(), *((f"work: {term}", us) for term, us in e.busy.items())]
         rows = [(term, f"{us[0]:.2f} µs") for term, us in terms if abs(us[0]) >= 0.005]
-        yield mapping_table(f"{name} by the cost model: {e.us[0]:.2f} µs", rows)
+        yield named(f"{name} by the cost model: {e.us[0]:.2f} µs", rows)
 
 
-@app.command()
+@command(
+    "mirage verify lora.yaml lora.py --dim m=16    an exported kernel, or one that was changed since",
+    "mirage verify lora.yaml plan.txt              a μGraph that was written by hand",
+)
 def verify(
     spec: OneSpec,
     file: Annotated[
@@ -205,7 +218,9 @@ def verify(
     db: Database = None,
     as_json: Json = False,
 ) -> None:
-    """Judge a hand-written μGraph or an exported kernel against a spec. A kernel is a program, and is run.
+    """Judge a μGraph or a kernel against a spec.
+
+    A kernel is a program, and is run.
 
     With --target, a kernel is also compiled for that GPU.
     """
@@ -215,7 +230,7 @@ def verify(
     gpu = None if target == "auto" else find_target(target)
     programs = [p for p, _ in read([spec], dim, dtype)]
     if re.fullmatch("[0-9a-f]{4,12}", file) and not Path(file).exists():
-        with open_store(db) as store:
+        with reading_store(db) as store:
             text = "".join(s.mugraph.text for s in store.show(file)[:1])
     else:
         try:
@@ -227,8 +242,20 @@ def verify(
     except MirageError as error:
         raise MirageError(f"{file}: {error}") from None
     if as_json:
-        sys.stdout.write(json.dumps(answer, indent=1) + "\n")
+        emit("verify", [answer])
     else:
-        out.print(answer["detail"])
+        print_verdict(answer)
     if not answer["ok"]:
         raise typer.Exit(1)
+
+
+def print_verdict(answer: Mapping[str, object]) -> None:
+    """What is known of a kernel in a line; of one that was refused, a line for each distribution of its data."""
+    from mirage_cli.cli.layout import named
+
+    tests = answer.get("distributions")
+    if answer["ok"] or not isinstance(tests, dict) or not tests:
+        out.print(answer["detail"])
+        return
+    out.print(f"{answer['claim']}: {sum(x is not None for x in tests.values())} of {len(tests)} distributions fail")
+    out.print(named("", ((name, problem or "passes") for name, problem in tests.items())))

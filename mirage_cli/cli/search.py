@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mirage_cli.cli.documents import emit
+from mirage_cli.cli.progress import progress
 from mirage_cli.cli.shared import (
+    TOP,
     Budget,
     Context,
     Contexts,
@@ -24,16 +27,14 @@ from mirage_cli.cli.shared import (
     TargetName,
     Top,
     Workers,
-    app,
     choose_target,
+    command,
     command_line,
-    emit_json,
     err,
     local_gpu,
     open_store,
     out,
     read,
-    status,
     worker_count,
 )
 from mirage_cli.errors import NothingStoredError
@@ -44,11 +45,16 @@ if TYPE_CHECKING:
     from mirage_cli.target.gpus import Target
 
 
-@app.command()
+@command(
+    "mirage search rmsnorm_linear.yaml                  all sizes of a spec",
+    "mirage search *.yaml --budget 30 --json > out.json",
+    "mirage search gqa.yaml --dim m=8,16 --top 5        two sizes, and why the others lost",
+    "mirage search lora.yaml --target a100              plan for a GPU that is not here",
+)
 def search(
     specs: Specs,
     workers: Workers = None,
-    top: Top = 5,
+    top: Top = None,
     budget: Budget = 60.0,
     seed: Seed = 0,
     fresh: Fresh = False,
@@ -79,7 +85,7 @@ def search(
     ablation = no_prune or no_decompose
     wanted = Options(
         worker_count(workers),
-        top=top,
+        top=top or TOP,
         budget_s=budget,
         seed=seed,
         fresh=fresh or ablation,
@@ -92,8 +98,8 @@ def search(
     interrupted = False
     with (
         passing_store() if ablation else open_store(db) as store,
-        status(as_json) as tell,
-        Session(chosen, wanted, store, here, tell, command_line()) as session,
+        progress(len(programs), budget) as told,
+        Session(chosen, wanted, store, here, told, command_line()) as session,
     ):
         try:
             for result in optimize(session, programs):
@@ -103,7 +109,7 @@ def search(
     if ablation and not as_json:
         for result in found_of(results):
             out.print(effort(result))
-    end(results, chosen, as_json, interrupted, predicted_for(chosen, here, target))
+    end("search", results, chosen, as_json, interrupted, top, predicted_for(chosen, here, target))
 
 
 @contextmanager
@@ -122,11 +128,14 @@ def effort(result: Result) -> str:
     return f"{about_text(result.about)}: {stats.enumerated} kernels looked at, {end}"
 
 
-@app.command()
+@command(
+    "mirage cache merge found_elsewhere.db",
+    "mirage tune gated_mlp.yaml --budget 120",
+)
 def tune(
     specs: Specs,
     workers: Workers = None,
-    top: Top = 5,
+    top: Top = None,
     budget: Budget = 60.0,
     seed: Seed = 0,
     context: Context = Contexts.both,
@@ -146,22 +155,23 @@ def tune(
     gpu = local_gpu(target, "tune")
     results: list[Result | Unfinished] = []
     interrupted = False
-    wanted = Options(worker_count(workers), top=top, budget_s=budget, seed=seed, context=context.value)
+    wanted = Options(worker_count(workers), top=top or TOP, budget_s=budget, seed=seed, context=context.value)
     with (
         open_store(db) as store,
-        status(as_json) as tell,
-        Session(gpu, wanted, store, True, tell, command_line()) as session,
+        progress(len(programs), budget) as told,
+        Session(gpu, wanted, store, True, told, command_line()) as session,
     ):
         session.prepare()
         try:
-            for program, text in programs:
+            for i, (program, text) in enumerate(programs, 1):
+                told.program(i, program.name)
                 found = stored_search(store, program)
                 if found is None:
                     raise NothingStoredError(program.name, program.sizes)
                 results.append(finish(session, program, text, found))
         except KeyboardInterrupt:
             interrupted = True
-    end(results, gpu, as_json, interrupted)
+    end("tune", results, gpu, as_json, interrupted, top)
 
 
 def found_of(results: Sequence[Result | Unfinished]) -> list[Result]:
@@ -176,19 +186,28 @@ def predicted_for(target: Target, here: bool, named: str) -> str:
 
 
 def end(
-    results: Sequence[Result | Unfinished], target: Target, as_json: bool, interrupted: bool, about: str = ""
+    command: str,
+    results: Sequence[Result | Unfinished],
+    target: Target,
+    as_json: bool,
+    interrupted: bool,
+    top: int | None,
+    about: str = "",
 ) -> None:
-    """Prints results, and what was lost or failed, and picks the exit code."""
-    from mirage_cli.cli.tables import about_text, losses, refusals, results_tables
+    """Prints results, and what was lost or failed, and picks the exit code. top: whether and how many plans of each are
+    shown."""
+    from mirage_cli.cli.tables import about_text, contenders, losses, refusals, results_tables
     from mirage_cli.store.results import Unfinished
 
     found = found_of(results)
     failed = [r for r in results if isinstance(r, Unfinished)]
     if as_json:
-        emit_json(results, target)
+        emit(command, (r.to_json() for r in results), target)
     else:
         for table in results_tables(found, about):
             out.print(table)
+        for r in found if top else ():
+            out.print(contenders(r))
         for line in [*losses(found), *refusals(found)]:
             out.print(line, soft_wrap=True, markup=False)
     for r in failed:

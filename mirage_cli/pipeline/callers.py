@@ -134,7 +134,7 @@ class Kernels:
 
         self.stack.enter_context(without_main())
         self.store = self.stack.enter_context(Store(self.path))
-        session = Session(self.target, self.options, self.store, self.measures, lambda _: None, "mirage_cli")
+        session = Session(self.target, self.options, self.store, self.measures, command="mirage_cli")
         self.session = self.stack.enter_context(session)
         return self
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from mirage_cli.codegen.export import ExportInfo
 from mirage_cli.codegen.sized import Variant, any_source
@@ -28,7 +28,7 @@ def stored_result(session: Session, program: Program) -> Result | None:
     best = session.store.best(key_of(program, session.target, session.measures))
     if session.options.fresh or best is None or not answers(best.result, session.options, session.measures):
         return None
-    return claimed(session.store, best.result)
+    return replace(claimed(session.store, best.result), cached=True)
 
 
 def answers(result: Result, wanted: Options, measures: bool) -> bool:

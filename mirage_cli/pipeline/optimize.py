@@ -29,12 +29,13 @@ def optimize(session: Session, programs: Sequence[tuple[Program, str]]) -> Itera
     left = [p for i, (p, _) in enumerate(programs) if i not in known]
     if left:
         session.prepare()
-    searched = search_all(left, session.target, session.options)
+    searched = search_all(left, session.target, session.options, session.progress.doing)
     for i, (program, text) in enumerate(programs):
         if i in known:
             yield known[i]
             continue
-        session.progress(f"searching {program.name}")
+        session.progress.program(i + 1, program.name)
+        session.progress.doing("searching")
         found = next(searched)
         yield finish(session, program, text, found)
         if isinstance(found, Found) and found.stopped == "interrupted":

@@ -71,6 +71,8 @@ def predicted_result(
         for k in passed.kernels[: session.options.top]
     )
     stopped = "budget" if passed.out_of_time else empty.search.stopped
+    written_us = next((round(p.predicted_us, 3) for p in found.plans if p.id == found.as_written), None)
+    empty = replace(empty, as_written_us=written_us)
     result = replace(empty, search=replace(empty.search, stopped=stopped), dropped=dict(passed.failures))
     if not top:
         return replace(result, lost=tuple(passed.lost))
@@ -129,7 +131,7 @@ def check_offline(session: Session, program: Program, p: Plan) -> tuple[Schedule
         if any(k.spill_bytes > SPILL_LIMIT_BYTES or k.shared_bytes > limit for k in answer):
             reason = "spills registers or shared memory"
             continue
-        session.progress(f"interpreting {p.id}")
+        session.progress.doing(f"interpreting {p.id}")
         small = p.graph.resized(reduced_sizes(program))
         judged = interpret(small, reduced_schedule(small, schedule))
         if judged.ok and (long := own_sums(program, p.graph, schedule)) is not None:
@@ -174,7 +176,7 @@ def compiled_offline(
     """The plan's schedule and, if more are asked for, others, each with the kernels that it compiles to for the target,
     or why there are none. Those others are compiled side by side."""
     for others in (False, True):
-        session.progress(f"compiling {p.id} for {session.target.arch}")
+        session.progress.doing(f"compiling {p.id} for {session.target.arch}")
         schedules = [p.schedule]
         if others:
             schedules = first_schedules(p.graph, session.target, 4)

@@ -276,7 +276,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
     with (
         Store(tmp_path / "mirage.db") as store,
         GpuWorker("cpu") as worker,
-        Session(find_target("h100"), Options(), store, True, lambda _: None) as made,
+        Session(find_target("h100"), Options(), store, True) as made,
     ):
         monkeypatch.setattr(made, "worker", lambda: worker)
         yield made
