@@ -45,6 +45,21 @@ class EarlierBenchError(MirageError):
         super().__init__(f"{path}: {problem}")
 
 
+class LockFileError(MirageError):
+    """A lock file that is not as `mirage lock` writes it."""
+
+    def __init__(self, path: object, problem: str) -> None:
+        super().__init__(f"{path}: {problem}\n    `mirage lock SPEC...` writes it")
+
+
+class LockError(MirageError):
+    """Kernels that are not, or would not be, those of a lock file: a line for each."""
+
+    def __init__(self, path: object, problems: Iterable[str]) -> None:
+        lines = "\n".join(f"    {problem}" for problem in problems)
+        super().__init__(f"{path} does not hold any more\n{lines}\n    `mirage lock SPEC...` writes it anew")
+
+
 class BaselineError(MirageError):
     """A baseline that is not known."""
 

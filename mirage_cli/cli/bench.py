@@ -114,9 +114,10 @@ def bench(
     with open_store(db) as store:
         programs, others = shard(programs or stored_programs(store, overrides(dim), dtype), part)
         with (
-            progress(len(programs)) as told,
+            progress() as told,
             Session(gpu, wanted, store, True, told, command_line()) as session,
         ):
+            told.count = len(programs)
             todo = [p for p, _ in programs if not has_kernel(session, p)]
             if todo:
                 session.prepare()

@@ -33,7 +33,10 @@ outputs:
 def init(
     name: Annotated[str, typer.Argument(help="the name of the spec, and of its file", metavar="NAME")] = "example",
 ) -> None:
-    """Write an example spec to start from as NAME.yaml, where there is no such file."""
+    """Write an example spec to start from.
+
+    It is NAME.yaml, where there is no such file.
+    """
     from mirage_cli.spec.reader import parse_spec
 
     path, text = Path(f"{name}.yaml"), EXAMPLE.format(name=name)

@@ -15,7 +15,7 @@ from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 GAP = "  "
-LEAST_PROSE = 24
+LEAST_PROSE = 16
 """Characters of a column of prose below which rows become lists."""
 
 
@@ -44,22 +44,23 @@ class Sheet:
         assert len(cells) == len(self.columns), "a cell for each column"
         self.rows.append(tuple(map(str, cells)))
 
-    def lines(self, width: int | None) -> list[str]:
-        """The text, where lines are at most this long, as far as whole words allow. None: as long as they are."""
+    def lines(self, width: int | None) -> list[tuple[str, str]]:
+        """The text with its styles, where lines are at most this long, as far as whole words allow. None: as long as
+        they are."""
+        title = [(line, "bold") for line in textwrap.wrap(self.title, width or 10_000, break_on_hyphens=False)]
         widths = [max(map(cell_len, cells)) for cells in self._by_column()]
         room = None if width is None else width - len(GAP) * (len(widths) - 1)
-        if room is not None and sum(widths) > room and (narrower := self._wrapped(widths, room)) is None:
-            return [*self._heading(width), *(line for row in self.rows for line in self._listed(row, width or 0))]
-        elif room is not None and sum(widths) > room:
+        if room is not None and sum(widths) > room:
+            narrower = self._wrapped(widths, room)
+            if narrower is None:
+                return [*title, *(line for row in self.rows for line in self._listed(row, width or 0))]
             widths = narrower
-        head = [self._line([c.name for c in self.columns], widths)] if self._named else []
-        return [*self._heading(width), *head, *(line for row in self.rows for line in self._row(row, widths))]
+        head = [(self._line([c.name for c in self.columns], widths), "dim")] if self._named else []
+        return [*title, *head, *((line, "") for row in self.rows for line in self._row(row, widths))]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        lines = self.lines(options.max_width if console.is_terminal else None)
-        bold = len(self._heading(options.max_width if console.is_terminal else None))
-        for i, line in enumerate(lines):
-            yield Text(line, style="bold" if i < bold else "dim" if i == bold and self._named else "")
+        for line, style in self.lines(options.max_width if console.is_terminal else None):
+            yield Text(line, style=style)
 
     @property
     def _named(self) -> bool:
@@ -68,9 +69,6 @@ class Sheet:
     def _by_column(self) -> list[list[str]]:
         names = [c.name for c in self.columns]
         return [[name, *(row[i] for row in self.rows)] for i, name in enumerate(names)]
-
-    def _heading(self, width: int | None) -> list[str]:
-        return textwrap.wrap(self.title, width or 10_000, break_on_hyphens=False) if self.title else []
 
     def _wrapped(self, widths: Sequence[int], room: int) -> list[int] | None:
         """Widths that fit, where columns of prose are narrow enough; None where they would be too narrow."""
@@ -101,18 +99,15 @@ class Sheet:
         deep = max(map(len, cells), default=0)
         return [self._line([c[i] if i < len(c) else "" for c in cells], widths) for i in range(deep)]
 
-    def _listed(self, row: Sequence[str], width: int) -> list[str]:
+    def _listed(self, row: Sequence[str], width: int) -> list[tuple[str, str]]:
         """A row as a list: its first cell, and the others with their names beneath."""
         if not self._named:
-            return _hanging("", f"{row[0]}: {' '.join(row[1:])}", width)
+            return [(line, "") for line in _hanging("", f"{row[0]}: {' '.join(row[1:])}", width)]
         rest = [(c.name, x) for c, x in zip(self.columns[1:], row[1:], strict=True) if x]
         deepest = max((cell_len(name) for name, _ in rest), default=0)
-        named = (
-            line
-            for name, x in rest
-            for line in _hanging(GAP + name + " " * (deepest - cell_len(name)) + GAP, x, width)
-        )
-        return [row[0] or "-", *named]
+        starts = (GAP + name + " " * (deepest - cell_len(name)) + GAP for name, _ in rest)
+        lines = (line for start, (_, x) in zip(starts, rest, strict=True) for line in _hanging(start, x, width))
+        return [(row[0] or "-", "bold"), *((line, "") for line in lines)]
 
 
 def _hanging(start: str, text: str, width: int) -> list[str]:

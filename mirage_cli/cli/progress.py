@@ -8,6 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.text import Text
 
 from mirage_cli.cli.shared import err
 
@@ -21,41 +22,42 @@ class Told:
     budget_s: for each program; None where there is none. Told things from one thread, and read from another.
     """
 
-    def __init__(self, count: int, budget_s: float | None) -> None:
-        self.count, self.budget_s = count, budget_s
-        self.number, self.name, self.what = 0, "", ""
+    def __init__(self, budget_s: float | None) -> None:
+        self.budget_s = budget_s
+        self.count, self.number, self.name, self.what = 0, 0, "", "starting"
         self.best_us: float | None = None
         self.begun = self.began = time.monotonic()
 
     def program(self, number: int, name: str) -> None:
+        """The next program is at hand. number: from 1."""
         self.number, self.name, self.what, self.best_us = number, name, "", None
         self.began = time.monotonic()
 
     def doing(self, what: str, best_us: float | None = None) -> None:
+        """What is being tried, and the best time so far where there is one."""
         self.what = what
         if best_us is not None:
             self.best_us = best_us
 
-    def __rich__(self) -> str:
-        return self.line()
+    def __rich__(self) -> Text:
+        return Text(self.line(), no_wrap=True, overflow="ellipsis")
 
     def line(self) -> str:
         now = time.monotonic()
-        parts = [f"{self.number} of {self.count}"] if self.number else []
-        if self.name:
-            of_budget = f" of {self.budget_s:g} s" if self.budget_s is not None else " s"
-            parts.append(f"{self.name}, {now - self.began:.0f}{of_budget}")
-        parts += [self.what] if self.what else []
-        parts += [f"best {self.best_us:.2f} µs"] if self.best_us is not None else []
-        if self.count > 1:
-            parts.append(f"{now - self.begun:.0f} s in all")
-        return " · ".join(parts) or "starting"
+        parts: list[str] = []
+        if self.number:
+            parts.append(f"{self.number} of {self.count}" if self.count > 1 else "")
+            limit = f" of {self.budget_s:g}" if self.budget_s is not None else ""
+            parts.append(f"{self.name} {now - self.began:.0f}{limit} s")
+        parts += [self.what, f"best {self.best_us:.2f} µs" if self.best_us is not None else ""]
+        parts.append(f"{now - self.begun:.0f} s in all" if self.count > 1 else "")
+        return " · ".join(filter(None, parts))
 
 
 @contextmanager
-def progress(count: int, budget_s: float | None = None, console: Console = err) -> Generator[Told]:
+def progress(budget_s: float | None = None, console: Console = err) -> Generator[Told]:
     """A line that says what is being tried; on a terminal it stays in its place and goes at the end."""
-    told = Told(count, budget_s)
+    told = Told(budget_s)
     if console.is_terminal:
         with console.status(told):
             yield told

@@ -58,7 +58,8 @@ def _group_table(rows: Sequence[Result], about: str) -> Sheet:
 def contenders(r: Result) -> Sheet:
     """The plans of one program, the best first, each with its factor against the program as written, and why it lost;
     and those that were refused though they were faster."""
-    title = f"{about_text(r.about)} {r.about.dtype}: {r.best.status if r.best else 'no'} times of its plans"
+    written = f"; as written {figure(r.as_written_us)} µs" if r.as_written_us else ""
+    title = f"{about_text(r.about)} {r.about.dtype}: {r.best.status if r.best else 'no'} times of its plans{written}"
     columns = (*figures("", "kernels", "µs", "× as written"), Column("μGraph"), Column("", prose=True))
     table = Sheet(title, columns)
 

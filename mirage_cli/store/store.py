@@ -83,9 +83,12 @@ class Store:
         self.path = Path(called or path)
         self._warn, self._warned = warn, set[str]()
         try:
-            check_regular(Path(path))
             if not reads:
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(self.path, f"cannot be made: {error.strerror}", OTHER_PATH) from None
+        try:
+            check_regular(Path(path))
         except OSError as error:
             raise StoreError(self.path, f"cannot be used ({error.strerror})", OTHER_PATH) from None
         with self._translated():
