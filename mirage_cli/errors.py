@@ -130,6 +130,16 @@ class DamagedResultError(MirageError):
     """A document that should be a result's, and is none. The message says what is amiss."""
 
 
+class StoredKernelError(MirageError):
+    """A stored kernel that cannot be written anew from its μGraph."""
+
+    def __init__(self, name: str, id: str, problem: str) -> None:
+        super().__init__(
+            f"the stored kernel {id} of {name} {problem}\n    search it again with --fresh, or remove it with "
+            f"`mirage cache remove {id}`"
+        )
+
+
 class NothingStoredError(MirageError):
     """A command that needs an earlier search's result, which is not there."""
 

@@ -164,8 +164,8 @@ def tell(compared: Sequence[Compared], summary: Summary | None, junit: Path | No
 
 
 def stored_programs(store: Store, sizes: Sequence[Mapping[str, int]], dtype: str | None) -> list[tuple[Program, str]]:
-    """Every program that a kernel is stored for, on any GPU, with its spec's text; those of one of these sizes and of this
-    type.
+    """Every program that a kernel is stored for, on any GPU, with its spec's text; those of one of these sizes and of
+    this type.
 
     Raises EmptyStoreError where there is none. A spec that this version cannot read is a warning.
     """

@@ -33,7 +33,9 @@ Older = Annotated[
 ]
 Version = Annotated[
     list[str] | None,
-    typer.Option("--version", help="of a version: of mirage, or torch=2.6.0, triton=..., driver=...", metavar="VERSION"),
+    typer.Option(
+        "--version", help="of a version: of mirage, or torch=2.6.0, triton=..., driver=...", metavar="VERSION"
+    ),
 ]
 Stale = Annotated[
     bool, typer.Option("--stale", help="of other versions than those here, so that no search is answered from it")
@@ -77,7 +79,11 @@ def _is_stale(named: dict[str, str]) -> bool:
 
 
 def wanted(
-    specs: Sequence[str] | None, gpus: Sequence[str] | None, older: str | None, versions: Sequence[str] | None, stale: bool
+    specs: Sequence[str] | None,
+    gpus: Sequence[str] | None,
+    older: str | None,
+    versions: Sequence[str] | None,
+    stale: bool,
 ) -> Wanted:
     """The filters of a command line. Raises typer.BadParameter."""
     before = None
@@ -140,7 +146,9 @@ def print_entries(entries: Iterable[Entry]) -> None:
     from mirage_cli.cli.tables import figure
 
     texts = ("spec", "id", "dims", "dtype", "GPU")
-    table = Sheet("", (*map(Column, texts), *figures("μGraphs", "timings"), Column("best"), *figures("µs"), Column("at")))
+    table = Sheet(
+        "", (*map(Column, texts), *figures("μGraphs", "timings"), Column("best"), *figures("µs"), Column("at"))
+    )
     for e in entries:
         dims = " ".join(f"{d}={n}" for d, n in e.key.dims)
         best, us = (e.best.mugraph, figure(e.best.time_us)) if e.best else ("-", "-")
@@ -186,7 +194,10 @@ def cache_merge(
 
 
 @command(
-    "mirage cache export kernels.jsonl", "mirage cache export - | ssh node mirage cache import -", group=cache, name="export"
+    "mirage cache export kernels.jsonl",
+    "mirage cache export - | ssh node mirage cache import -",
+    group=cache,
+    name="export",
 )
 def cache_export(
     file: Annotated[
@@ -207,9 +218,7 @@ def cache_export(
 
 @command("mirage cache import kernels.jsonl", group=cache, name="import")
 def cache_import(
-    file: Annotated[
-        Path, typer.Argument(help="a file that `mirage cache export` wrote; - for stdin", metavar="FILE")
-    ],
+    file: Annotated[Path, typer.Argument(help="a file that `mirage cache export` wrote; - for stdin", metavar="FILE")],
     db: Database = None,
 ) -> None:
     """Take in what `mirage cache export` wrote, as `merge` does.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mirage_cli.cli.documents import emit
+from mirage_cli.cli.gatefiles import Case, Summary, tell_github, write_junit
 from mirage_cli.cli.shared import (
     Database,
     Dims,
@@ -16,6 +18,7 @@ from mirage_cli.cli.shared import (
     Json,
     OneSpec,
     Seed,
+    ShardOption,
     TargetName,
     best_of,
     bests_of,
@@ -28,19 +31,19 @@ from mirage_cli.cli.shared import (
     reading_store,
     shown_for,
     tell_gpu,
+    warn,
 )
 from mirage_cli.errors import MirageError, TargetError, UnknownIdError
 from mirage_cli.target.files import read_bytes, write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from mirage_cli.cli.layout import Sheet
+    from mirage_cli.cli.verifyall import Answer
     from mirage_cli.ir.mugraph import MuGraph
     from mirage_cli.ir.schedule import Schedule
     from mirage_cli.store.store import Store
-
-MAX_KERNEL_BYTES = 1 << 24
 
 
 @command(
@@ -67,7 +70,7 @@ def export(
 
     It needs only torch and triton, and is written anew from the stored μGraph.
     """
-    from mirage_cli.pipeline.kept import export_all, export_plan
+    from mirage_cli.pipeline.kept import export_all, export_plan, written_anew
 
     if all_sizes and id is not None:
         raise typer.BadParameter("--all takes the best kernel of each size, --id one μGraph: name one of them")
@@ -75,8 +78,11 @@ def export(
         if all_sizes:
             source = export_all(store, bests_of(store, spec, dim, dtype, target), command_line())
         elif id is None:
-            _, best = best_of(store, spec, dim, dtype, target)
-            source = best.source
+            program, key, best = best_of(store, spec, dim, dtype, target)
+            written = written_anew(store, program, key, best)
+            source = written.source
+            if written.differs:
+                warn(f"{program.name}: the stored text is not what this version writes, and is left aside")
         else:
             programs = [p for p, _ in read([spec], dim, dtype)]
             found = shown_for(store, id, target)
@@ -115,7 +121,7 @@ def show(
     with reading_store(db) as store:
         id = what
         if Path(what).suffix in (".yaml", ".yml"):
-            key, best = best_of(store, Path(what), dim, dtype, target)
+            _, key, best = best_of(store, Path(what), dim, dtype, target)
             id = best.mugraph
             shown = tuple(s for s in store.show(id) if s.key == key)
         elif shown := shown_for(store, id, target):
@@ -150,7 +156,7 @@ def explain(
     from mirage_cli.pipeline.kept import verdict_of
 
     with reading_store(db) as store:
-        key, best = best_of(store, spec, dim, dtype, target)
+        _, key, best = best_of(store, spec, dim, dtype, target)
         verdict = verdict_of(store, best.mugraph)
         graph = stored_graph(store, best.mugraph)
     for part in explanation(best.result):
@@ -204,13 +210,29 @@ def predicted(graph: MuGraph, schedule: Schedule, gpu: str) -> Iterator[Sheet]:
 @command(
     "mirage verify lora.yaml lora.py --dim m=16    an exported kernel, or one that was changed since",
     "mirage verify lora.yaml plan.txt              a μGraph that was written by hand",
+    "mirage verify --all --junit verify.xml        every stored kernel",
+    "mirage verify --all lora.yaml --exported kernels/",
 )
 def verify(
-    spec: OneSpec,
-    file: Annotated[
-        str,
-        typer.Argument(help="a μGraph as text, an exported kernel, or a stored id", metavar="FILE|ID"),
-    ],
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="a spec, and what is judged: a μGraph as text, an exported kernel, or a stored id; with --all, specs "
+            "alone",
+            metavar="SPEC FILE|ID",
+        ),
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="judge every stored kernel, of these specs or of all, anew")
+    ] = False,
+    exported: Annotated[
+        Path | None, typer.Option("--exported", help="with --all: the exported kernels of this folder instead")
+    ] = None,
+    summary: Annotated[
+        Summary | None, typer.Option("--summary", help="with --all: a summary, and annotations, for this service")
+    ] = None,
+    junit: Annotated[Path | None, typer.Option("--junit", help="with --all: also write tests of JUnit's XML")] = None,
+    part: ShardOption = None,
     seed: Seed = 0,
     dim: Dims = None,
     dtype: Dtype = None,
@@ -224,11 +246,21 @@ def verify(
 
     With --target, a kernel is also compiled for that GPU.
     """
+    from mirage_cli.cli.verifyall import MAX_KERNEL_BYTES, judge_all
     from mirage_cli.pipeline.judging import judge_file
     from mirage_cli.target.gpus import find_target
 
     gpu = None if target == "auto" else find_target(target)
-    programs = [p for p, _ in read([spec], dim, dtype)]
+    given = what or []
+    if every:
+        with reading_store(db) as store:
+            answers = judge_all(store, [Path(x) for x in given], exported, part, seed, dim, dtype, gpu)
+        tell_all(answers, summary, junit, as_json)
+        return
+    if len(given) != 2:
+        raise typer.BadParameter("name a spec and what is to be judged, or --all")
+    spec, file = given
+    programs = [p for p, _ in read([Path(spec)], dim, dtype)]
     if re.fullmatch("[0-9a-f]{4,12}", file) and not Path(file).exists():
         with reading_store(db) as store:
             text = "".join(s.mugraph.text for s in store.show(file)[:1])
@@ -246,6 +278,26 @@ def verify(
     else:
         print_verdict(answer)
     if not answer["ok"]:
+        raise typer.Exit(1)
+
+
+def tell_all(answers: Sequence[Answer], summary: Summary | None, junit: Path | None, as_json: bool) -> None:
+    """A line for each kernel that was judged, and what a CI system reads of it."""
+    from mirage_cli.cli.layout import Column, Sheet
+
+    cases = [Case(a.name, (a.id, a.gpu, a.claim if a.ok else "refused"), None if a.ok else a.claim) for a in answers]
+    if as_json:
+        emit("verify", (asdict(a) for a in answers))
+    else:
+        table = Sheet("", (Column("kernel"), Column("μGraph"), Column("GPU"), Column("", prose=True)))
+        for a in answers:
+            table.add(a.name, a.id, a.gpu, ("" if a.ok else "refused: ") + a.claim)
+        out.print(table)
+    if junit:
+        write_junit(junit, "mirage verify", cases)
+    if summary and not as_json:
+        tell_github("mirage verify", ("μGraph", "GPU", "verdict"), cases)
+    if not all(a.ok for a in answers):
         raise typer.Exit(1)
 
 

@@ -1,7 +1,7 @@
 """Tables as plain aligned text: as wide as they are in files and pipes, and as wide as the terminal on one.
 
-    Where a sheet is wider than the terminal, columns of prose are wrapped; where that is not enough, each row becomes a
-    list of its cells. Nothing is cut: an id that is shown can be copied.
+Where a sheet is wider than the terminal, columns of prose are wrapped; where that is not enough, each row becomes a
+list of its cells. Nothing is cut: an id that is shown can be copied.
 """
 
 from __future__ import annotations

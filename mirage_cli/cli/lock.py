@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from mirage_cli.cli.shared import Database, Dims, Dtype, Specs, TargetName, choose_target, command, out, read, reading_store
+from mirage_cli.cli.shared import (
+    Database,
+    Dims,
+    Dtype,
+    Specs,
+    TargetName,
+    choose_target,
+    command,
+    out,
+    read,
+    reading_store,
+)
 
 LockFile = Annotated[Path, typer.Option("--lock-file", help="the lock file", metavar="FILE")]
 DEFAULT = Path("mirage.lock")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -99,7 +98,8 @@ Fresh = Annotated[
 
 
 ShardOption = Annotated[
-    str | None, typer.Option("--shard", help="of the programs, the part I of N: run each of 1/4, 2/4, ...", metavar="I/N")
+    str | None,
+    typer.Option("--shard", help="of the programs, the part I of N: run each of 1/4, 2/4, ...", metavar="I/N"),
 ]
 MAX_SHARDS = 10_000
 
@@ -237,7 +237,9 @@ def shown(text: str) -> str:
     return text.encode(errors="backslashreplace").decode().translate(PICTURES | {9: 0x2409, 10: 0x240A})
 
 
-def best_of(store: Store, path: Path, dims: Sequence[str] | None, dtype: str | None, target: str) -> tuple[Key, Best]:
+def best_of(
+    store: Store, path: Path, dims: Sequence[str] | None, dtype: str | None, target: str
+) -> tuple[Program, Key, Best]:
     """The best stored kernel for a spec: of the first size that has one, measured before predicted.
 
     For the GPU that `target` names. Where it is "auto": for this machine's, or, where that has none, for another. What
@@ -251,7 +253,7 @@ def best_of(store: Store, path: Path, dims: Sequence[str] | None, dtype: str | N
         tell_choice(program.name, changed(programs, first), [changed(programs, i) for i in others], "--dim")
     chosen = chosen_of(stored[first], target)
     tell_gpu(program.name, chosen[0], [key for key, _ in stored[first]], target)
-    return chosen
+    return program, *chosen
 
 
 def bests_of(

@@ -8,11 +8,14 @@ from functools import cache
 from math import inf
 from typing import Any, TypeAlias  # Any: what a file of JSON holds
 
+from mirage_cli.errors import StoredKernelError
 from mirage_cli.ir.program import Program
+from mirage_cli.pipeline.kept import written_anew
 from mirage_cli.pipeline.library import LIBRARY, library
 from mirage_cli.pipeline.problem import floor_of, key_of, measured_problem, versions
 from mirage_cli.pipeline.sdpa import sdpa_source
 from mirage_cli.pipeline.session import Session
+from mirage_cli.store.records import Best
 from mirage_cli.target.gpus import driver_version
 from mirage_cli.tune.bench import Row, baseline, run_bench
 from mirage_cli.tune.measure import Candidate, Failure, GpuWorker, MeasureError, Problem, Standard
@@ -111,11 +114,11 @@ def run(session: Session, program: Program, against: Sequence[str]) -> Document:
     contestants = [c for c in made.values() if isinstance(c, Candidate)]
     contestants += [c for c in tried.values() if c.source not in same]
     found = {n: _figures(Row(n), why) for n, why in made.items() if isinstance(why, str)}
-    exported = Candidate("mirage", best.source) if best else None
+    exported, missing = kernel_of(session, program, best)
     if exported is not None:
         contestants.insert(0, exported)
     else:
-        found["mirage"] = _figures(Row("mirage"), "no kernel was found")
+        found["mirage"] = _figures(Row("mirage"), missing)
     if contestants:
         rows = run_bench(session.worker(), problem, contestants, seed=session.options.seed)
         found |= {r.name: _figures(r, str(r.failure) if r.failure else None) for r in rows}
@@ -141,6 +144,17 @@ def run(session: Session, program: Program, against: Sequence[str]) -> Document:
         "errors": [result.best.error, result.best.eager_error] if result and result.best else None,
         "contestants": {n: found[n] for n in ("mirage", *against)},
     }
+
+
+def kernel_of(session: Session, program: Program, best: Best | None) -> tuple[Candidate | None, str]:
+    """The stored kernel, written anew; or why there is none."""
+    if best is None:
+        return None, "no kernel was found"
+    key = key_of(program, session.target, True)
+    try:
+        return Candidate("mirage", written_anew(session.store, program, key, best).source), ""
+    except StoredKernelError as error:
+        return None, str(error)
 
 
 def wrong_by_the_yardstick(worker: GpuWorker, program: Program, kernel: Candidate) -> str | None:

@@ -119,8 +119,8 @@ def compare(
             problem = "missing: the earlier run has no such row"
         else:
             problem = _worse(was, now, threshold)
-        us = (x["median_us"] or None if x else None for x in (was, now))
-        found.append(Compared(row["spec"], row["dims"], row["dtype"], *us, problem))
+        was_us, now_us = ((x["median_us"] or None) if x else None for x in (was, now))
+        found.append(Compared(row["spec"], row["dims"], row["dtype"], was_us, now_us, problem))
     return found
 
 

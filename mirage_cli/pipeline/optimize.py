@@ -51,7 +51,7 @@ def finish(session: Session, program: Program, text: str, found: Found | Failed)
     about = About(program.name, program.sizes, program.dtype, o.seed)
     if isinstance(found, Failed):
         return Unfinished(about, found.problem)
-    asked = Asked(o.seed, o.top, o.budget_s, o.tune, o.context)
+    asked = Asked(o.seed, o.top, o.budget_s, o.tune, o.context, session.command)
     empty = Result(about, found.stats, asked, found.as_written, rejections=found.rejected)
     measures = session.measures and found.stopped != "interrupted"
     left_s = max(o.budget_s - found.seconds, 0.0)

@@ -17,7 +17,9 @@ SLICE = "a slice is an axis of its own: give c its size in `dims`, and read X[c]
 CHOICE = "a choice is where(mask, x, y)"
 
 IDIOMS: Mapping[str, str] = {
-    **dict.fromkeys(("matmul", "mm", "bmm", "baddbmm", "addmm", "linear", "einsum", "tensordot", "inner", "mv"), PRODUCT),
+    **dict.fromkeys(
+        ("matmul", "mm", "bmm", "baddbmm", "addmm", "linear", "einsum", "tensordot", "inner", "mv"), PRODUCT
+    ),
     **dict.fromkeys(("transpose", "permute", "swapaxes", "moveaxis", "t"), BY_NAME),
     **dict.fromkeys(("view", "reshape", "flatten", "unflatten", "rearrange"), VIEW),
     **dict.fromkeys(("cat", "concat", "concatenate", "stack", "hstack", "vstack"), JOIN),
@@ -26,7 +28,9 @@ IDIOMS: Mapping[str, str] = {
     **dict.fromkeys(("unsqueeze", "squeeze", "expand", "broadcast_to", "repeat", "tile"), BROADCAST),
     **dict.fromkeys(("conv1d", "conv2d", "conv3d", "unfold", "avg_pool2d", "max_pool2d"), WINDOW),
     **dict.fromkeys(("slice", "narrow", "split", "chunk", "select"), SLICE),
-    **dict.fromkeys(("scaled_dot_product_attention", "attention", "sdpa"), "dot(softmax(dot(Q, K, d) * scale, s), V, s)"),
+    **dict.fromkeys(
+        ("scaled_dot_product_attention", "attention", "sdpa"), "dot(softmax(dot(Q, K, d) * scale, s), V, s)"
+    ),
     "arange": "the position along the axis a is index(a)",
     "iota": "the position along the axis a is index(a)",
     "swish": "silu(x)",
@@ -49,7 +53,9 @@ IDIOMS: Mapping[str, str] = {
     "cosh": "(exp(x) + exp(-x)) / 2",
     "log10": "log(x) * 0.4342944819",
     "dropout": "programs are of inference, which drops nothing",
-    **dict.fromkeys(("asin", "acos", "atan", "atan2", "asinh", "acosh", "atanh", "sort", "topk", "fft"), "there is none"),
+    **dict.fromkeys(
+        ("asin", "acos", "atan", "atan2", "asinh", "acosh", "atanh", "sort", "topk", "fft"), "there is none"
+    ),
 }
 """The name, and what is said behind `no function is called NAME;`."""
 OTHER_DTYPES = frozenset(

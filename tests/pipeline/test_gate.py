@@ -60,9 +60,7 @@ def test_a_kernel_that_is_wrong_or_failed_is_worse_than_before_however_fast(what
 
 
 def test_a_row_that_only_one_run_has_is_missing() -> None:
-    assert problems([row(1.0), row(1.0, m=4)], [row(1.0)]) == [
-        "s float16 m=4: missing: only the earlier run has it"
-    ]
+    assert problems([row(1.0), row(1.0, m=4)], [row(1.0)]) == ["s float16 m=4: missing: only the earlier run has it"]
     assert problems([row(1.0)], [row(1.0), row(1.0, m=4)]) == [
         "s float16 m=4: missing: the earlier run has no such row"
     ]
