@@ -1,6 +1,6 @@
 """Which nodes of a PyTorch graph become one region: what the search takes whole, cut where little passes.
 
-    graph ─► levels of what is known ─► cuts of each level ─► parts, of which equal ones have equal signatures
+graph ─► levels of what is known ─► cuts of each level ─► parts, of which equal ones have equal signatures
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def changes(node: Any) -> bool:
 
 
 def in_order(graph: torch.fx.Graph) -> bool:
-    """Whether tensors that nodes change in place are inputs or buffers that nothing else reads but by the node's result,
-    so that the graph's edges say what stands in front of a change, and what behind it."""
+    """Whether tensors that nodes change in place are inputs or buffers that nothing else reads but by the node's
+    result, so that the graph's edges say what stands in front of a change, and what behind it."""
     changed = [n.args[0] for n in calls(graph) if changes(n) and overloadless(n.target) != LAST]
     return all(changes(x) or (x.op in ("placeholder", "get_attr") and len(x.users) == 1) for x in changed)
 
@@ -100,20 +100,23 @@ def segments(graph: torch.fx.Graph, refused: set[Any]) -> list[Part]:
 def levels(graph: torch.fx.Graph, refused: set[Any]) -> list[Part]:
     """The nodes that are known here, by level: how many nodes that are not stand in front, one behind the other.
 
-    No node of a level is both before and behind one that is not known, so any of its nodes may be one region. Those that
-    read one value are side by side, wherever the model has them.
+    No node of a level is both before and behind one that is not known, so any of its nodes may be one region. Those
+    that read one value are side by side, wherever the model has them.
     """
     level: dict[Any, int] = {}
     known: set[Any] = set()
+    unknown: set[Any] = set()
     for n in calls(graph):
         taken = overloadless(n.target) == "getitem"  # with what makes several tensors
         if n not in refused and supported(n) and (not taken or n.args[0] in known):
             known.add(n)
-        level[n] = max((level.get(x, 0) for x in n.all_input_nodes), default=0) + (n not in known and not taken)
+        elif not taken:
+            unknown.add(n)
+        level[n] = max((level.get(x, 0) for x in n.all_input_nodes), default=0) + (n in unknown)
     found: dict[int, Part] = {}
     for n in reversed(calls(graph)):
         if n in known and made_anew(n, refused):
-            level[n] = min((level.get(u, level[n]) for u in n.users), default=level[n])
+            level[n] = min((level.get(u, level[n]) - (u in unknown) for u in n.users), default=level[n])
         if n in known:
             found.setdefault(level[n], []).append(n)
     return [nodes[::-1] for _, nodes in sorted(found.items())]
@@ -195,8 +198,8 @@ def outputs_of(part: Iterable[Any]) -> list[Any]:
 
 
 def signature(part: Sequence[Any]) -> tuple[Signature, list[Any]]:
-    """What a part computes, whatever its nodes are called, and the nodes that it reads, in order. Parts of one signature
-    are one program."""
+    """What a part computes, whatever its nodes are called, and the nodes that it reads, in order. Parts of one
+    signature are one program."""
     own = {n: i for i, n in enumerate(part)}
     read: dict[Any, int] = {}
 

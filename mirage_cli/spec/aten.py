@@ -30,9 +30,7 @@ REDUCES: set[str] = set()
 """Operators that need all places along an axis for one of their results, and contract nothing."""
 
 
-def aten(
-    *names: str, products: int = 0, moves: bool = False, reduces: bool = False
-) -> Callable[[Handler], Handler]:
+def aten(*names: str, products: int = 0, moves: bool = False, reduces: bool = False) -> Callable[[Handler], Handler]:
     """A row of the table."""
 
     def register(handler: Handler) -> Handler:
