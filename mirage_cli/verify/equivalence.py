@@ -273,6 +273,8 @@ def _numbers(t: Tensor, sizes: Mapping[str, int], rng: np.random.Generator, *, p
     if tensor_type(t) == "int":
         most = below(t, sizes) or max(sizes.values()) + 1
         return rng.choice(most, size=shape, replace=not t.distinct)
+    if tensor_type(t) == "bool":
+        return rng.integers(0, 2, size=shape, dtype=np.bool_)
     x = rng.standard_normal(shape)
     return np.abs(x) if positive else x
 

@@ -123,6 +123,8 @@ class Field:
                 rows = [self._without_repeats(row, most) for row in x.reshape(shape[0], -1)]
                 x = np.stack(rows).reshape(shape)
             return Value(dims, "int", x)
+        if type == "bool":
+            return Value(dims, "bool", self._rng.integers(0, 2, size=shape, dtype=np.bool_))
         data = np.stack([self._rng.integers(0, p, size=shape, dtype=np.int64) for p in MODULI])
         return Value(dims, "field", data)
 
