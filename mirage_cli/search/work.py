@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage_cli.ir.access import access_text
+from mirage_cli.ir.beside import beside
 from mirage_cli.ir.mugraph import Kernel, Load
 from mirage_cli.ir.ops import OPS, exact_inverse
 from mirage_cli.ir.placement import Loop, place
@@ -68,6 +69,14 @@ class Model:
     """Of accumulators, products and what is computed: those that lie within no other."""
     matrix_axes: frozenset[str]
     batch_axes: frozenset[str]
+    element_bytes: Mapping[str, int]
+    exact: Collection[str]
+    several: bool
+    """Whether it has parts that may run side by side (`ir.beside`)."""
+
+    def parts(self, tiled: Collection[str]) -> tuple[Model, ...]:
+        """Those that do, with several tiles along these axes."""
+        return tuple(model(k, self.element_bytes, self.exact) for k in beside(self.kernel, tiled))
 
     @property
     def single(self) -> bool:
@@ -89,13 +98,17 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
         eqns = [s for s in segment.steps if isinstance(s, Eqn)]
         rows = _computed_operands(eqns, dims, set(loads))
         read = [loads[s.out] for s in segment.steps if s.out in loads]
-        beside = _in_registers(eqns)
+        in_registers = _in_registers(eqns)
         segments.append(
             Work(
                 segment.dims if isinstance(segment, Loop) else (),
                 tuple((x.dims, element_bytes[x.buffer], part_of(x)) for x in read),
                 tuple((*block, n) for block, n in Counter((x.dims, element_bytes[x.buffer]) for x in read).items()),
-                tuple(Counter(_product(e, dims, e.out in plain, beside, exact) for e in eqns if e.op == "dot").items()),
+                tuple(
+                    Counter(
+                        _product(e, dims, e.out in plain, in_registers, exact) for e in eqns if e.op == "dot"
+                    ).items()
+                ),
                 _elementwise([e for e in eqns if e.op != "dot"], rows, set(loads)),
                 limits(kernel, segment) if isinstance(segment, Loop) else (),
             )
@@ -118,6 +131,9 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
         widest([*accumulators, *products, *(axes for w in segments for axes, *_ in w.elementwise)]),
         matrix,
         batch,
+        element_bytes,
+        exact,
+        len(beside(kernel, kernel.with_role("grid"))) > 1,
     )
 
 
