@@ -86,7 +86,8 @@ TERMS: Mapping[str, str] = {
 class Estimates:
     """For each schedule of a batch: predicted microseconds (infinite where blocks do not fit), and where they are from.
 
-    parts: what `us` is the sum of, by name. busy: the times of LIMITS, of which one dominates.
+    parts: what `us` is the sum of, by name. busy: the times of LIMITS, of which one dominates. spread: the part of the
+    multiprocessors that has any work.
     """
 
     us: Array
@@ -94,6 +95,7 @@ class Estimates:
     busy: Mapping[str, Array]
     limit: Array
     shared_bytes: Array
+    spread: Array
 
     @staticmethod
     def of(some: Sequence[Estimates], order: NDArray[np.int64]) -> Estimates:
@@ -108,6 +110,7 @@ class Estimates:
             {name: joined(e.busy[name] for e in some) for name in some[0].busy},
             joined(e.limit for e in some),
             joined(e.shared_bytes for e in some),
+            joined(e.spread for e in some),
         )
 
 
@@ -514,12 +517,19 @@ def estimate(
 
 
 def _side_by_side(parts: Sequence[Estimates], target: Target) -> Estimates:
-    """Of parts that run side by side: what they keep busy adds up, but for latencies; they share one launch."""
+    """Of parts that run side by side: what they keep busy adds up, but for latencies; they share one launch.
+
+    busy = max(the longest, Σ busy · spread / min(1, Σ spread)): few instances leave multiprocessors to other parts.
+    """
     first, *others = parts
     if not others:
         return first
-    busy = {name: reduce(np.add, (p.busy[name] for p in parts)) for name in first.busy}
-    busy["latency"] = reduce(np.maximum, (p.busy["latency"] for p in parts))
+    spread = np.minimum(1.0, reduce(np.add, (p.spread for p in parts)))
+    busy = {name: reduce(np.maximum, (p.busy[name] for p in parts)) for name in first.busy}
+    for name in busy.keys() - {"memory", "latency"}:
+        together = reduce(np.add, (p.busy[name] * p.spread for p in parts)) / spread
+        busy[name] = np.maximum(busy[name], together)
+    busy["memory"] = reduce(np.add, (p.busy["memory"] for p in parts))
     times = np.array([*busy.values()])
     longest = times.max(axis=0)
     found = {name: reduce(np.add, (p.parts[name] for p in parts)) for name in first.parts}
@@ -527,7 +537,7 @@ def _side_by_side(parts: Sequence[Estimates], target: Target) -> Estimates:
     found["work"] = longest + target.costs.shown * (times.sum(axis=0) - longest)
     fit = reduce(np.logical_and, (np.isfinite(p.us) for p in parts))
     us = np.where(fit, reduce(np.add, found.values()), np.inf)
-    return Estimates(us, found, busy, times.argmax(axis=0), reduce(np.maximum, (p.shared_bytes for p in parts)))
+    return Estimates(us, found, busy, times.argmax(axis=0), reduce(np.maximum, (p.shared_bytes for p in parts)), spread)
 
 
 def _estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, without: Collection[str]) -> Estimates:
@@ -558,7 +568,7 @@ def _estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, 
     }
     fit = fits(largest, accumulated) & (o.shared <= target.smem_per_block_bytes) & (o.registers <= MAX_REGISTERS)
     us = np.where(fit, reduce(np.add, parts.values()), np.inf)
-    return Estimates(us, parts, busy, times.argmax(axis=0), o.shared)
+    return Estimates(us, parts, busy, times.argmax(axis=0), o.shared, o.spread)
 
 
 # -- what blocks hold, move and share

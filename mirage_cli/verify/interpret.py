@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_cli.ir.access import Distinct, Tables, apart, dims_of
+from mirage_cli.ir.beside import beside
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS, Type
 from mirage_cli.ir.placement import Loop, Placement, place
@@ -163,11 +164,12 @@ def _run_kernel(
     if kernel.kind == "library":
         _Instance(kernel, schedule, memories, semantics, {}, {}).run(None)
         return
-    placement = place(kernel)
-    instances = list(_instances(kernel, schedule, semantics.sizes))
+    tiled = {d for d in kernel.with_role("grid") if semantics.sizes[d] > schedule.tile(d)}
+    parts = beside(kernel, tiled)
+    instances = [(k, *at) for k in parts for at in _instances(k, schedule, semantics.sizes)]
     rng.shuffle(instances)
-    for window, tile_index in instances:
-        _Instance(kernel, schedule, memories, semantics, window, tile_index).run(placement)
+    for k, window, tile_index in instances:
+        _Instance(k, schedule, memories, semantics, window, tile_index).run(place(k))
 
 
 def _instances(

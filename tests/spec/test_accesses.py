@@ -45,7 +45,7 @@ BAD = {
     "an index that is divided by /": ("O = X[m, k / 2]", "k / 2", "an index is an integer: // divides and rounds down"),
     "an axis that is not there": ("O = X[m, q]", "q]", "no axis is called q"),
     "axes that are multiplied": ("O = X[m, h*d]", "h*d", "an axis is multiplied by a number here, not by an axis"),
-    "a slice": ("O = X[m, 2:]", "2:", "an index is a sum of axes"),
+    "a slice": ("O = X[m, 2:]", "", "a slice is an axis of its own"),
     "a result for an index": ("O = X[m, Z[m, k]]", "Z[m", "Z is no input"),
     "floats in a table": ("O = X[m, F[m]]", "F[m]", "F is float32, and an index is an integer"),
     "a table of unknown range": ("O = X[m, T[m]]", "T[m]", "an index needs to know what T is less than"),
@@ -64,7 +64,7 @@ BAD = {
     "a table read beyond its end": ("O = V[P[m, m + 1], 0, k]", "m + 1]", "a table is read inside of itself alone"),
     "division by an axis": ("O = X[m, k // h]", "h]", "an index is divided by a positive number here"),
     "division by zero": ("O = X[m, k % 0]", "0]", "an index is divided by a positive number here"),
-    "a mask that is read by indices": ("O = (X > 0)[m, k]", "(X > 0)", "a mask is not read by indices"),
+    "a mask that is read by indices": ("O = (X > 0)[m, k]", "X > 0)", "a mask is not read by indices"),
     "a number that is read by indices": ("O = 3[m]", "3[m]", "a number is not read by indices"),
     "no number outside": ("O = pad(X, Z)[m, k]", "Z)", "what lies outside is a number"),
     "an input that is not changed": (

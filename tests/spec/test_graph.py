@@ -122,16 +122,35 @@ def rope_append_pairs() -> Graph:
     return rotated("rope_append_pairs", 2, 1)
 
 
-def rotated(name: str, step: int, other: int) -> Graph:
-    """step: between the first elements of neighbouring pairs. other: from the first of a pair to the second."""
-    sizes = {"t": 16, "h": 32, "g": 8, "d": 64, "e": 128, "n": 6144, "s": 8192, "pages": 512, "page": 16, "slots": 8192}
+def rotated(name: str, step: int, other: int, projected: bool = False) -> Graph:
+    """step: between the first elements of neighbouring pairs. other: from the first of a pair to the second. projected:
+    whether the packed row is the result of a projection with bias."""
+    sizes = {
+        "t": 16,
+        **({"k": 4096} if projected else {}),
+        "h": 32,
+        "g": 8,
+        "d": 64,
+        "e": 128,
+        "n": 6144,
+        "s": 8192,
+        "pages": 512,
+        "page": 16,
+        "slots": 8192,
+    }
     g = Graph(name, sizes, "bfloat16")
-    QKV, R = g.input("QKV", "t", "n"), g.input("R", "s", "e")
+    if projected:
+        X, W, B = g.input("X", "t", "k"), g.input("W", "k", "n", scale=0.02), g.input("B", "n")
+    else:
+        QKV = g.input("QKV", "t", "n")
+    R = g.input("R", "s", "e")
     pos = g.input("pos", "t", dtype="int64", below="s")
     slot = g.input("slot", "t", dtype="int64", below="slots", distinct=True)
     KC, VC = (g.input(n, "pages", "page", "g", "e") for n in ("KC", "VC"))
     Q = g.parts("Q", "t", "h", "e")
     t, h, k, d, e = (g.axis(name) for name in "thgde")
+    if projected:
+        QKV = g.let("P", dot(X, W, "k") + B)
     C, S = g.let("C", R[pos[t], d]), g.let("S", R[pos[t], d + 64])
 
     def packed(name: str, head: Value, start: int) -> Value:
@@ -145,6 +164,10 @@ def rotated(name: str, step: int, other: int) -> Graph:
     KC[slot[t] // 16, slot[t] % 16, k, step * d + other] = K2 * C + K1 * S
     VC[slot[t] // 16, slot[t] % 16, k, e] = QKV[t, k * 128 + e + 5120]
     return g
+
+
+def qkv_rope_append() -> Graph:
+    return rotated("qkv_rope_append", 1, 64, projected=True)
 
 
 def embedding_norm() -> Graph:
@@ -194,7 +217,7 @@ def int8_linear() -> Graph:
 
 BUILT = (
     gated_mlp, gqa, gqa_decode, gqa_prefill, lora, ntrans, qknorm_gqa, rmsnorm_linear, embedding_norm, cross_entropy,
-    paged_decode, moe_gate_up, int8_linear, rope_append, rope_append_pairs,
+    paged_decode, moe_gate_up, int8_linear, rope_append, rope_append_pairs, qkv_rope_append,
 )  # fmt: skip
 
 
