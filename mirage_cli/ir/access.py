@@ -524,16 +524,22 @@ def _known_apart(access: Iterable[Index], distinct: Collection[str]) -> Iterator
 
 
 def _positions(i: Index, size: int, sizes: Mapping[str, int]) -> int:
-    """Positions of an axis of this size that an index reads, at least: all from its first to its last where the steps
-    of an axis are no longer than what smaller steps reach."""
+    """Positions of an axis of this size that an index reads, at least.
+
+    A step that is as long as what shorter steps reach gives as many positions again for each; a shorter one fills what
+    has no gaps further.
+    """
     before, behind = i.leaves(size, sizes)
-    reach = 1
+    reach = count = 1
     for d, c in reversed(i.terms):
         assert isinstance(d, str), "an affine index"
-        if abs(c) > reach:
-            return max(0, max(sizes[d] for d in i.dims) - before - behind)
-        reach += abs(c) * (sizes[d] - 1)
-    return reach - before - behind
+        further = abs(c) * (sizes[d] - 1)
+        if abs(c) >= reach:
+            count *= sizes[d]
+        else:
+            count = reach + further if count == reach else max(count, sizes[d])
+        reach += further
+    return max(0, count - before - behind)
 
 
 def apart(x: Access, y: Access, sizes: Mapping[str, int], distinct: Distinct = NOT_DISTINCT) -> bool:

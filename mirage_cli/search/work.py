@@ -69,14 +69,14 @@ class Model:
     """Of accumulators, products and what is computed: those that lie within no other."""
     matrix_axes: frozenset[str]
     batch_axes: frozenset[str]
-    element_bytes: Mapping[str, int]
-    exact: Collection[str]
+    element_bytes: tuple[tuple[str, int], ...]
+    exact: frozenset[str]
     several: bool
     """Whether it has parts that may run side by side (`ir.beside`)."""
 
     def parts(self, tiled: Collection[str]) -> tuple[Model, ...]:
         """Those that do, with several tiles along these axes."""
-        return tuple(model(k, self.element_bytes, self.exact) for k in beside(self.kernel, tiled))
+        return tuple(model(k, dict(self.element_bytes), self.exact) for k in beside(self.kernel, tiled))
 
     @property
     def single(self) -> bool:
@@ -131,8 +131,8 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
         widest([*accumulators, *products, *(axes for w in segments for axes, *_ in w.elementwise)]),
         matrix,
         batch,
-        element_bytes,
-        exact,
+        tuple(element_bytes.items()),
+        frozenset(exact),
         len(beside(kernel, kernel.with_role("grid"))) > 1,
     )
 
