@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from typing import cast
 
 from mirage_cli.errors import MirageError
 from mirage_cli.ir.access import access_text, parse_access
@@ -16,6 +17,7 @@ from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Role, Store, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError, Loop, place
 from mirage_cli.ir.program import (
+    Drawn,
     DTYPES,
     Arg,
     Eqn,
@@ -140,7 +142,7 @@ def _notes(k: Kernel) -> dict[int, str]:
 _EQN = re.compile(r"^(\w+)\[([\w, ]*)\] = (\w+)\((.*)\)$")
 _LOAD = re.compile(r"^(\w+) = load (\w+)\[(.*)\]$")
 _STORE = re.compile(r"^store (\w+)\[([\w, *+-]*)\] = (\w+)$")
-_TENSOR = re.compile(r"^(input|output|buffer) (\w+) (\w+)\[([\w, ]*)\](?: below (\w+))?( distinct)?$")
+_TENSOR = re.compile(r"^(input|output|buffer) (\w+) (\w+)\[([\w, ]*)\](?: below (\w+))?( distinct)?(?: drawn (skewed|sorted))?$")
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -174,7 +176,8 @@ def parse_mugraph(text: str) -> MuGraph:
                 kernels.append(_KernelReader(rest, tuple(n for n, _ in dims), dtypes))
             elif match := _TENSOR.match(line):
                 below = int(match[5]) if match[5] and match[5].isdigit() else match[5]
-                found = Tensor(match[2], _names(match[4]), _LONG[match[3]], 1.0, below, bool(match[6]))
+                values = below, bool(match[6]), cast("Drawn", match[7] or "evenly")
+                found = Tensor(match[2], _names(match[4]), _LONG[match[3]], 1.0, *values)
                 tensors[match[1]].append(found)
             else:
                 raise ValueError("expected dims, input, output, buffer, kernel or an indented equation")
