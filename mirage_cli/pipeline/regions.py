@@ -160,17 +160,22 @@ def cut(model: torch.fx.GraphModule) -> Cut:
 
 
 def agrees(model: torch.fx.GraphModule, region: Region) -> bool:
-    """Whether the program, in float64, gives what PyTorch computes of some random data."""
+    """Whether the program, in float64, gives what PyTorch computes of some random data: of any sign, or above zero
+    where nothing is a number of those (below a root, say)."""
     program, sizes = region.program, region.program.sizes
     (node,) = (n for n in model.graph.nodes if n.op == "call_module" and n.target == region.module)
     with unset_fake_temporarily(), torch.no_grad():
-        generator = torch.Generator().manual_seed(0)
-        given = [evaluated(x) if positional(x) else drawn(x.meta["val"], generator) for x in node.args]
-        made = model.get_submodule(region.module)(*given)
-        shapes = [[sizes[d] for d in t.dims] for t in program.inputs]
-        exact = reference64(program, [as_given(given[i], s) for i, s in zip(region.inputs, shapes, strict=True)])
-        outputs = made if isinstance(made, list | tuple) else [made]
-        return all(close(y, shape.of(x)) for y, x, shape in zip(outputs, exact, region.shapes, strict=True))
+        for positive in (False, True):
+            generator = torch.Generator().manual_seed(0)
+            given = [evaluated(x) if positional(x) else drawn(x.meta["val"], generator, positive) for x in node.args]
+            made = model.get_submodule(region.module)(*given)
+            outputs = made if isinstance(made, list | tuple) else [made]
+            if not all(bool(y.isfinite().any()) for y in outputs):
+                continue
+            shapes = [[sizes[d] for d in t.dims] for t in program.inputs]
+            exact = reference64(program, [as_given(given[i], s) for i, s in zip(region.inputs, shapes, strict=True)])
+            return all(close(y, shape.of(x)) for y, x, shape in zip(outputs, exact, region.shapes, strict=True))
+    return False
 
 
 def as_given(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
@@ -189,21 +194,28 @@ def evaluated(node: Any) -> Any:
     return function(*map(evaluated, node.args), **{k: evaluated(x) for k, x in node.kwargs.items()})
 
 
-def drawn(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def drawn(like: torch.Tensor, generator: torch.Generator, positive: bool = False) -> torch.Tensor:
     """Random data in the memory order of a tensor."""
     if not like.is_floating_point():  # small numbers are rows of all tables, and classes
         return torch.randint(0, 2, like.shape, generator=generator).to(like.device, like.dtype)
-    data = torch.randn(like.shape, generator=generator).to(like.device, like.dtype)
+    data = torch.randn(like.shape, generator=generator)
+    data = (data.abs() if positive else data).to(like.device, like.dtype)
     if 0 in like.stride():
         return data
     return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device).copy_(data)
 
 
 def close(y: torch.Tensor, exact: torch.Tensor) -> bool:
-    """By the norm of the difference, where both are numbers: a program that is another one is off by far more."""
-    both = y.isfinite() & exact.isfinite()
-    off, size = (float(torch.where(both, x, 0.0).norm()) for x in (y.double() - exact, exact))
-    return bool(both.any()) and off <= max(ROUNDINGS * torch.finfo(y.dtype).eps, LEAST_OFF) * size
+    """By the norm of the difference of what are numbers: a program that is another one is off by far more. Infinities
+    and what is no number are in the same places, but for what is beyond the type of PyTorch's result."""
+    rounded = exact.to(y.dtype)
+    numbers = y.isfinite()
+    if not torch.equal(numbers, rounded.isfinite()) or not torch.equal(y.isnan(), exact.isnan()):
+        return False
+    if not torch.equal(y[y.isinf()], rounded[y.isinf()]):
+        return False
+    off, size = (float(torch.where(numbers, x, 0.0).norm()) for x in (y.double() - exact, exact))
+    return bool(numbers.any()) and off <= max(ROUNDINGS * torch.finfo(y.dtype).eps, LEAST_OFF) * size
 
 
 class _Known(OperatorSupportBase):

@@ -112,6 +112,11 @@ class Array:
     def own(self) -> list[Axis]:
         return leaves(self.held)
 
+    @property
+    def axes(self) -> set[Axis]:
+        """Those of its positions, and those that it varies along."""
+        return {*self.own, *leaves(x for dim in self.dims for x in dim)}
+
 
 class Names:
     """What axes are called in the graph."""
@@ -173,7 +178,7 @@ class Trace:
         """Makes one axis of two, unless one array has both."""
         if x is y:
             return True
-        if any({x, y} <= {*a.own} for a in self.arrays):
+        if any({x, y} <= a.axes for a in self.arrays):
             return False
         y.other = x
         return True
@@ -263,13 +268,18 @@ def elementwise(function: Callable[..., Value], *operands: Array | float, mask: 
     dims: list[Dim] = []
     pairs: dict[int, list[tuple[Sequence[Axis], Sequence[Axis]]]] = {i: [] for i in range(len(arrays))}
     for at in range(-rank, 0):
-        some = {i: x.dims[at] for i, x in enumerate(arrays) if len(x.dims) >= -at and size_of(x.dims[at]) > 1}
+        some = {i: arrays[i].dims[at] for i, x in enumerate(arrays) if len(x.dims) >= -at and size_of(x.dims[at]) > 1}
         first = next(iter(some.values()), ())
         if any(size_of(d) != size_of(first) for d in some.values()):
             raise Unsupported(f"shapes {', '.join(str(x.shape) for x in arrays)} do not broadcast")
+        if {*leaves(first)} & {x for dim in dims for x in leaves(dim)}:  # x[:, None] - x[None, :]
+            first = tuple(Axis(x.size) for x in leaves(first))
+            for i, d in some.items():
+                taken = zip(leaves(d), first, strict=True)
+                arrays[i] = with_axes(arrays[i], {x: new for x, new in taken if x in arrays[i].axes})
         dims.append(first)
-        for i, d in some.items():
-            pairs[i].append((first, d))
+        for i in some:
+            pairs[i].append((first, arrays[i].dims[at]))
     made = [with_axes(x, beside(x, pairs[i])) for i, x in enumerate(arrays)]
     held = tuple(dict.fromkeys(x for a in made for x in a.own))
     places = [i for i, x in enumerate(operands) if isinstance(x, Array)]

@@ -21,6 +21,7 @@ import yaml
 from mirage_cli.errors import Diagnostic, MirageError, SpecError
 from mirage_cli.ir.program import FLOAT8, INTEGERS, Drawn, Program, Range, Tensor
 from mirage_cli.spec.expression import CONSTANTS, MASK, MAX_AXES, Place, ProgramReader, closest
+from mirage_cli.spec.idioms import OTHER_DTYPES
 from mirage_cli.spec.stores import check_stores, parts_of
 from mirage_cli.target.files import FileTooLargeError, read_bytes
 
@@ -429,7 +430,8 @@ class _Reader:
     def element_type(self, node: yaml.Node, allowed: tuple[str, ...]) -> str:
         value = self.word(node, "a dtype")
         if value is not None and value not in allowed:
-            self.at(node, f"a dtype is one of {', '.join(allowed)}, not {value or 'nothing'}", value, allowed)
+            near = "" if value in OTHER_DTYPES.union(INPUT_TYPES) else value
+            self.at(node, f"a dtype is one of {', '.join(allowed)}, not {value or 'nothing'}", near, allowed)
         return value if value in allowed else "float16"
 
     def tolerance(self, node: yaml.Node | None) -> float:
