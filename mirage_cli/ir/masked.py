@@ -2,9 +2,9 @@
 
 Where a mask is a comparison that is linear in positions (causal, a window), the places of the program fall into regions
 in each of which every such comparison is true throughout, or false. What is known of values there follows operator by
-operator, as it does for the loops of kernels (`ir.reach`), and what is needed follows backwards from the outputs. The
-integers of a table that is drawn skewed (lengths, say) are known but for their order, so comparisons with one such table
-are among these. Any other comparison of data may come out either way: it is taken to be the way that leaves less.
+operator, as it does for the loops of kernels (`ir.reach`), and what is needed follows backwards from the outputs.
+The integers of a table that is drawn skewed (lengths, say) are known but for their order, so comparisons with one such
+table are among these. Any other comparison of data may come out either way: it is taken to be the way that leaves less.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Role, Store, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError, Loop, place
 from mirage_cli.ir.program import (
-    Drawn,
     DTYPES,
     Arg,
+    Drawn,
     Eqn,
     Merged,
     Range,
@@ -143,7 +143,9 @@ _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*\Z")
 _EQN = re.compile(r"^(\w+)\[([\w, ]*)\] = (\w+)\((.*)\)$")
 _LOAD = re.compile(r"^(\w+) = load (\w+)\[(.*)\]$")
 _STORE = re.compile(r"^store (\w+)\[([\w, *+-]*)\] = (\w+)$")
-_TENSOR = re.compile(r"^(input|output|buffer) (\w+) (\w+)\[([\w, ]*)\](?: below (\w+))?( distinct)?(?: drawn (skewed|sorted))?$")
+_TENSOR = re.compile(
+    r"^(input|output|buffer) (\w+) (\w+)\[([\w, ]*)\](?: below (\w+))?( distinct)?(?: drawn (skewed|sorted))?$"
+)
 
 
 def _names(text: str) -> tuple[str, ...]:
