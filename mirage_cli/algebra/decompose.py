@@ -124,16 +124,19 @@ def type_of(form: Form, program: Program) -> Type:
     atom = form.atom
     if atom is not None and atom.kind == "fn" and OPS[atom.args[0]].result == "bool":
         return "bool"
-    integers = {t.name for t in program.inputs if tensor_type(t) == "int"}
+    types = {t.name: tensor_type(t) for t in program.inputs}
+    if atom is not None and atom.kind == "input" and types[atom.args[0]] == "bool":
+        return "bool"
 
     def integral(a: Atom) -> bool:
-        if a.kind == "fn" and OPS[a.args[0]].result == "same":
-            return all(type_of(x, program) == "int" for x in a.args[1:])
+        if a.kind == "fn" and OPS[a.args[0]].result in ("same", "branches"):
+            chosen = a.args[2:] if OPS[a.args[0]].result == "branches" else a.args[1:]
+            return all(not x.terms or type_of(x, program) == "int" for x in chosen)
         if a.kind in ("max", "min"):
             return type_of(a.args[1], program) == "int"
         if a.kind == "sum":
             return all(integral(x) and e.denominator == 1 and e > 0 for x, e in a.args[1])
-        return a.kind == "index" or (a.kind == "input" and a.args[0] in integers)
+        return a.kind == "index" or (a.kind == "input" and types[a.args[0]] == "int")
 
     whole = all(
         c.denominator == 1 and all(integral(a) and e.denominator == 1 and e > 0 for a, e in m) for m, c in form.terms

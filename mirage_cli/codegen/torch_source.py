@@ -79,7 +79,11 @@ class _Writer:
         mixed = self.wide if self.narrow else []
         self.values = {
             t.name: _Value(
-                self.names[t.name], t.dims, tensor_type(t), wide=t in mixed, narrow=DTYPE_BYTES[t.dtype] == 1
+                self.names[t.name],
+                t.dims,
+                tensor_type(t),
+                wide=t in mixed,
+                narrow=t.dtype != "bool" and DTYPE_BYTES[t.dtype] == 1,
             )
             for t in program.inputs
         }

@@ -30,11 +30,12 @@ from mirage_cli.ir.ops import OPS, Number, Type, result_type
 
 DTYPES = {
     "float16": "f16", "bfloat16": "bf16", "float32": "f32", "int8": "i8", "int32": "i32", "int64": "i64",
-    "float8_e4m3fn": "f8e4m3fn", "float8_e5m2": "f8e5m2",
+    "bool": "i1", "float8_e4m3fn": "f8e4m3fn", "float8_e5m2": "f8e5m2",
 }  # fmt: skip
 """Element types, with the short names that texts and Triton use."""
 DTYPE_BYTES = {
-    "float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "int32": 4, "int64": 8, "float8_e4m3fn": 1, "float8_e5m2": 1,
+    "float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "int32": 4, "int64": 8, "bool": 1,
+    "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
 FLOAT8 = frozenset({"float8_e4m3fn", "float8_e5m2"})
 """Types of inputs that nothing computes in: they are brought to a larger one first."""
@@ -314,7 +315,7 @@ def _elements(t: Tensor, sizes: Mapping[str, int]) -> int:
 
 
 def tensor_type(t: Tensor) -> Type:
-    return "int" if t.dtype in INTEGERS else "float"
+    return "int" if t.dtype in INTEGERS else "bool" if t.dtype == "bool" else "float"
 
 
 def below(t: Tensor, sizes: Mapping[str, int]) -> int | None:
@@ -324,7 +325,7 @@ def below(t: Tensor, sizes: Mapping[str, int]) -> int | None:
 
 def spread(t: Tensor, sizes: Mapping[str, int]) -> Spread:
     """What a tensor's test data are drawn with."""
-    if tensor_type(t) != "int":
+    if tensor_type(t) == "float":
         return t.scale
     return below(t, sizes) or 0, "distinct" if t.distinct else t.drawn
 

@@ -599,7 +599,7 @@ class ProgramReader:
         self.count(e, 1, 1, "the form is rename(x, old=new)", depth)
         if not e.keywords:
             raise self.fail(e, "the form is rename(x, old=new)")
-        x = self.tensor(e.args[0], depth, "rename")
+        x = self.moved(e.args[0], depth, "renamed")
         dims = self.builder.known[x].dims
         pairs: list[str] = []
         left = [d for d in dims if d not in {k.arg for k in e.keywords}]
@@ -618,15 +618,24 @@ class ProgramReader:
 
     # -- accesses
 
+    def moved(self, e: ast.expr, depth: int, how: str) -> str:
+        """What is read elsewhere than it lies: masks are no values in memory, so of them inputs alone."""
+        x = self.value(e, None, depth + 1)
+        if not isinstance(x, str):
+            raise self.fail(e, f"a number is not {how}")
+        if self.type_of(x) == "bool" and x not in self.inputs:
+            raise self.fail(e, f"a mask is not {how}, but for one that is an input; do so with what it is made of")
+        return x
+
     def access(self, e: ast.Subscript, out: str | None, depth: int) -> Arg:
         """`X[i, j]`: a tensor read by an index for each of its axes, those of a result in the order of `dims`.
 
         What lies outside is 0, or the number that `pad(X, number)[i, j]` says. Loads of inputs give 0 by themselves.
         """
         of, outside = self.padded(e.value, depth)
-        x = self.value(of, None, depth + 1)
-        if not isinstance(x, str) or self.type_of(x) == "bool":
-            raise self.fail(e, f"{'a number' if not isinstance(x, str) else 'a mask'} is not read by indices")
+        x = self.moved(of, depth, "read by indices")
+        if self.type_of(x) == "bool" and outside is not None:
+            raise self.fail(e, "outside of a mask it does not hold: there is no number to pad it with")
         dims = self.builder.known[x].dims
         nodes = e.slice.elts if isinstance(e.slice, ast.Tuple) else [e.slice]
         indices = self.each(self.index, nodes, depth)

@@ -180,7 +180,7 @@ def reference64(program: Program, inputs: Sequence[torch.Tensor]) -> tuple[torch
     evaluation = _Evaluation(lower(program))
     for t, x in zip(program.inputs, inputs, strict=True):
         order = sorted(t.dims, key=evaluation.place)
-        value = x.double() if x.dtype.is_floating_point else x.long()
+        value = x.double() if x.dtype.is_floating_point else x if t.dtype == "bool" else x.long()
         evaluation.values[t.name] = value.permute([t.dims.index(d) for d in order])
         evaluation.dims[t.name] = tuple(order)
     evaluation.device = inputs[0].device if inputs else torch.device("cpu")

@@ -70,6 +70,8 @@ def integers(
     if drawn == "skewed":
         some = torch.tensor(skewed(count, below or longest), dtype=dtype, device=g.device)
         return some[torch.randperm(count, generator=g, device=g.device)].reshape(shape)
+    if dtype == torch.bool:
+        return torch.randint(0, 2, shape, generator=g, device=g.device).bool()
     low, high = (-128, 128) if dtype == torch.int8 and not below else (0, below or longest)
     some = torch.randint(low, high, shape, generator=g, device=g.device, dtype=dtype)
     return some.view(-1).sort().values.view(shape) if drawn == "sorted" else some

