@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from mirage_cli.ir.mugraph import Kernel, split_axis
 from mirage_cli.ir.program import DTYPE_BYTES
-from mirage_cli.ir.reach import visited
+from mirage_cli.ir.reach import Leaf, visited
 from mirage_cli.ir.schedule import MAX_LANES, MIN_DOT, KernelSchedule, next_power_of_two
 from mirage_cli.search.roles import MAX_BLOCK
 from mirage_cli.search.work import Model, Product, Work
@@ -335,7 +335,7 @@ def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulate
 
 def memory_us(x: Launch, stored: Array) -> Array:
     """(bytes of each tensor that is read + bytes that are stored) / the memory's rate"""
-    return (_read_bytes(x.m, x.sizes) + stored) / x.target.dram_bytes_per_us
+    return (_read_bytes(x) + stored) / x.target.dram_bytes_per_us
 
 
 def l2_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
@@ -593,9 +593,28 @@ def _used(x: Launch, axes: Sequence[str], size: int) -> Array | float:
     return np.minimum(1.0, run / RUN_BYTES) ** x.target.costs.waste
 
 
-def _read_bytes(m: Model, sizes: Mapping[str, int]) -> float:
-    """Bytes of device memory: each tensor read once."""
-    return sum({name: prod(sizes[a] for a in axes) * size for w in m.segments for axes, size, name in w.loads}.values())
+def _read_bytes(x: Launch) -> Array:
+    """Bytes of device memory: each tensor read once, but for what no loop visits."""
+    read: dict[str, Array] = {}
+    for w in x.m.segments:
+        for axes, size, name in w.loads:
+            whole = prod(x.sizes[a] for a in axes) * size
+            read[name] = np.maximum(read.get(name, x.zero), whole * _part_read(x, w, axes))
+    return sum(read.values(), x.zero)
+
+
+def _part_read(x: Launch, w: Work, axes: Sequence[str]) -> Array | float:
+    """The part of a load's elements that is read: what all positions need that it does not have is read for one."""
+    if not w.limits or w.loop[0] not in axes:
+        return 1.0
+    depends = {a for limit in w.limits for leaf, _ in limit.limit.terms for a in _axes_of(x.m.kernel, leaf)}
+    mean, most = visited(w.limits, w.loop, x.sizes, dict(w.integers))
+    return x.term("masks", x.zero + (mean if depends <= {*axes} else most), 1.0)
+
+
+def _axes_of(kernel: Kernel, leaf: Leaf) -> tuple[str, ...]:
+    kind, name = leaf
+    return (name,) if kind == "index" else kernel.value_dims[name]
 
 
 def _stored_bytes(m: Model, sizes: Mapping[str, int], split: Array) -> Array:
