@@ -673,8 +673,8 @@ dims t=8 b=3 s=64 p=4 pages=9 page=16 d=16
 input Q f16[t, d]
 input K f16[pages, page, d]
 input P i32[b, p] below pages
-input B i32[t] below b
-input L i32[b] below s
+input B i32[t] below b drawn sorted
+input L i32[b] below s drawn skewed
 output O f16[t, d]
 buffer Mp f32[t, s_split]
 buffer Lp f32[t, s_split]

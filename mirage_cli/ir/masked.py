@@ -17,7 +17,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import Access, dims_of, elements_read, lookups_of, read_by
+from mirage_cli.ir.access import Access, elements_read, lookups_of, read_by, renames
 from mirage_cli.ir.drawn import skewed
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import DTYPE_BYTES, Eqn, Program, Tensor, below
@@ -197,7 +197,10 @@ def _conditions(program: Program) -> Iterator[tuple[str, Condition]]:
 
 
 def _known_integers(program: Program) -> dict[str, tuple[tuple[str, ...], NDArray[np.int64]]]:
-    """The integers of the first table that is drawn skewed, and of what is read of it, with their axes."""
+    """The integers of the first table that is drawn skewed, with its axes; and the same by other names of its axes.
+
+    What is read of a part of it is not known, as their order is not.
+    """
     table = next((t for t in program.inputs if t.drawn == "skewed"), None)
     if table is None:
         return {}
@@ -208,11 +211,10 @@ def _known_integers(program: Program) -> dict[str, tuple[tuple[str, ...], NDArra
     found = {table.name: (table.dims, data)}
     for e in program.eqns:
         access = read_by(table.dims, e.names)
-        inside = not any(any(i.leaves(n, sizes)) for n, i in zip(shape, access, strict=True))
-        if e.op == "rename" and e.args == (table.name,) and inside:
-            dims = dims_of(access)
-            at = [i.positions(dims, {d: (0, sizes[d]) for d in dims}) for i in access]
-            found[e.out] = dims, np.broadcast_to(data[tuple(at)], [sizes[d] for d in dims])
+        whole = all(renames(d, i, sizes) for d, i in zip(table.dims, access, strict=True))
+        dims = tuple(str(i) for i in access)
+        if e.op == "rename" and e.args == (table.name,) and whole and len({*dims}) == len(dims):
+            found[e.out] = dims, data
     return found
 
 
