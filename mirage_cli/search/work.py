@@ -11,7 +11,7 @@ from mirage_cli.ir.beside import beside
 from mirage_cli.ir.mugraph import Kernel, Load
 from mirage_cli.ir.ops import OPS, exact_inverse
 from mirage_cli.ir.placement import Loop, place
-from mirage_cli.ir.program import Eqn
+from mirage_cli.ir.program import Eqn, Tensor
 from mirage_cli.ir.reach import Limit, limits
 
 Elementwise = tuple[tuple[str, ...], float, int, tuple[str, ...]]
@@ -49,6 +49,7 @@ class Work:
     dots: tuple[tuple[Product, int], ...]  # and how many there are alike
     elementwise: tuple[Elementwise, ...]
     limits: tuple[Limit, ...] = ()  # of the loop's position, where masks leave the rest of it nothing to do
+    integers: tuple[tuple[str, Tensor], ...] = ()  # the tensors of loaded values that limits depend on
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +72,13 @@ class Model:
     batch_axes: frozenset[str]
     element_bytes: tuple[tuple[str, int], ...]
     exact: frozenset[str]
+    inputs: tuple[Tensor, ...]
     several: bool
     """Whether it has parts that may run side by side (`ir.beside`)."""
 
     def parts(self, tiled: Collection[str]) -> tuple[Model, ...]:
         """Those that do, with several tiles along these axes."""
-        return tuple(model(k, dict(self.element_bytes), self.exact) for k in beside(self.kernel, tiled))
+        return tuple(model(k, dict(self.element_bytes), self.exact, self.inputs) for k in beside(self.kernel, tiled))
 
     @property
     def single(self) -> bool:
@@ -84,17 +86,21 @@ class Model:
         return any(p.single for w in self.segments for p, _ in w.dots)
 
 
-def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[str]) -> Model:
+def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[str], inputs: Iterable[Tensor]) -> Model:
     """The model of a generated kernel. Raises InexpressibleError.
 
-    element_bytes: of each buffer it touches. exact: the values whose products are of float32.
+    element_bytes: of each buffer it touches. exact: the values whose products are of float32. inputs: of the μGraph.
     """
     placement = place(kernel)
     dims = kernel.value_dims
     segments: list[Work] = []
     loads = {x.out: x for x in kernel.loads}
     plain = {n for loop in placement.loops for n, degrees in loop.accumulators if not degrees}
+    inputs = tuple(inputs)
+    tensors = {t.name: t for t in inputs}
     for segment in placement.segments:
+        found = limits(kernel, segment) if isinstance(segment, Loop) else ()
+        leaves = {name for x in found for (kind, name), _ in x.limit.terms if kind == "value"}
         eqns = [s for s in segment.steps if isinstance(s, Eqn)]
         rows = _computed_operands(eqns, dims, set(loads))
         read = [loads[s.out] for s in segment.steps if s.out in loads]
@@ -110,7 +116,8 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
                     ).items()
                 ),
                 _elementwise([e for e in eqns if e.op != "dot"], rows, set(loads)),
-                limits(kernel, segment) if isinstance(segment, Loop) else (),
+                found,
+                tuple((v, tensors[b]) for v in sorted(leaves) if (b := loads[v].buffer) in tensors),
             )
         )
     held = {n for loop in placement.loops for n, _ in loop.accumulators}
@@ -133,6 +140,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
         batch,
         tuple(element_bytes.items()),
         frozenset(exact),
+        inputs,
         len(beside(kernel, kernel.with_role("grid"))) > 1,
     )
 

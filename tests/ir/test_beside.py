@@ -76,6 +76,6 @@ def test_what_another_part_loads_anyway_stays_with_it() -> None:
 def test_a_kernel_with_parts_is_modelled_as_these() -> None:
     whole = kernel("slots")
     element = dict.fromkeys((*whole.read, *(s.buffer for s in whole.stores)), 2)
-    m = model(whole, element, ())
+    m = model(whole, element, (), ())
     assert m.several and [len(p.stores) for p in m.parts(whole.with_role("grid"))] == [1, 2, 1]
-    assert not model(kernel("attention"), dict.fromkeys("QKVO", 2), ()).several
+    assert not model(kernel("attention"), dict.fromkeys("QKVO", 2), (), ()).several
