@@ -83,7 +83,7 @@ class _Writer:
                 t.dims,
                 tensor_type(t),
                 wide=t in mixed,
-                narrow=t.dtype != "bool" and DTYPE_BYTES[t.dtype] == 1,
+                narrow=DTYPE_BYTES[t.dtype] == 1 and t.dtype != "bool",
             )
             for t in program.inputs
         }
