@@ -301,6 +301,20 @@ def is_view(access: Access) -> bool:
     return all(i.affine and all(c > 0 for _, c in i.terms) for i in access)
 
 
+def outside_tables(i: Index) -> frozenset[str]:
+    """The axes whose position an index depends on, but for where a table is read."""
+    found = set[str]()
+    for a, _ in i.terms:
+        match a:
+            case str():
+                found.add(a)
+            case Lookup():
+                pass
+            case _:
+                found |= outside_tables(a.of)
+    return frozenset(found)
+
+
 def dims_of(access: Iterable[Index]) -> tuple[str, ...]:
     """The axes that occur, once each."""
     return tuple(dict.fromkeys(d for i in access for d in i.dims))
