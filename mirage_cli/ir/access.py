@@ -315,6 +315,15 @@ def outside_tables(i: Index) -> frozenset[str]:
     return frozenset(found)
 
 
+def steady(a: Atom, d: str) -> int:
+    """How many positions along a dimension an atom is the same for, from a multiple of that number on; 0 for all."""
+    match a:
+        case Quotient() if a.of.terms == ((d, 1),):
+            return gcd(a.by, a.of.offset)
+        case _:
+            return int(d in _dims(a))
+
+
 def dims_of(access: Iterable[Index]) -> tuple[str, ...]:
     """The axes that occur, once each."""
     return tuple(dict.fromkeys(d for i in access for d in i.dims))
