@@ -304,6 +304,20 @@ def is_view(access: Access) -> bool:
     return all(i.affine and all(c > 0 for _, c in i.terms) for i in access)
 
 
+def outside_tables(i: Index) -> frozenset[str]:
+    """The axes whose position an index depends on, but for where a table is read."""
+    found = set[str]()
+    for a, _ in i.terms:
+        match a:
+            case str():
+                found.add(a)
+            case Lookup():
+                pass
+            case _:
+                found |= outside_tables(a.of)
+    return frozenset(found)
+
+
 def steady(a: Atom, d: str) -> int:
     """How many positions along a dimension an atom is the same for, from a multiple of that number on; 0 for all."""
     match a:

@@ -30,6 +30,8 @@ from mirage_cli.ir.access import (
     dims_of,
     index,
     lookups_of,
+    nested,
+    outside_tables,
     plain,
     quotient,
     remainder,
@@ -648,8 +650,9 @@ class ProgramReader:
         read = [(d, i) for d, i in zip(dims, indices, strict=True) if i.axis != d]
         for d, i, node in zip(dims, indices, nodes, strict=True):
             self.check_index(node, d, i)
-            if i.axis != d:
-                self.refuse_dynamic(node, (d, *i.dims), "is only read by its own name")
+            for a, j in nested([(d, i)], {t: self.builder.known[t].dims for t in tables_of([i])}):
+                if j.axis != a:
+                    self.refuse_dynamic(node, (a, *outside_tables(j)), "is only read by its own name")
         if not read:
             return x
         masks = self.inside(e, read) if outside is not None or x not in self.inputs else []

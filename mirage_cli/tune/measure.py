@@ -417,11 +417,14 @@ class GpuWorker:
         left: tuple[Candidate, ...] = tuple(candidates)
         end = time.monotonic() + within_s
         while left:
-            answer: Timings | _Lost = self._ask(Time(left, effort, seed, end - time.monotonic(), best_us), meanwhile)
+            request = Time(left, effort, seed, end - time.monotonic(), best_us)
+            answer: Timings | Failure | _Lost = self._ask(request, meanwhile)
             meanwhile = _nothing
             if isinstance(answer, Timings):
                 results |= answer.results
                 break
+            if isinstance(answer, Failure):  # of the process, not of one of them
+                raise MeasureError(f"Kernels cannot be timed: {answer}")
             lost: set[str] = {answer.candidate} if answer.candidate else {c.id for c in left}
             results |= dict.fromkeys(lost, answer.failure)
             left = tuple(c for c in left if c.id not in lost) if persist else ()

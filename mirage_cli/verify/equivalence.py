@@ -24,6 +24,8 @@ from mirage_cli.ir.access import (
     is_injective,
     is_whole,
     large_enough,
+    nested,
+    outside_tables,
     renames,
 )
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
@@ -496,8 +498,9 @@ def _check_dynamic(program: Program, graph: MuGraph) -> None:
         for e in k.body:
             _require(e.op == "index" or not dynamic & e.acts_on, f"{k.name}: {e} needs the size of a dynamic axis")
         for x in k.loads:
-            for a, i in zip(tensors[x.buffer].dims, x.access, strict=True):
-                own = i.axis == a or not dynamic & {a, *i.dims}
+            pairs = zip(tensors[x.buffer].dims, x.access, strict=True)
+            for a, i in nested(pairs, {name: t.dims for name, t in tensors.items()}):
+                own = i.axis == a or not dynamic & {a, *outside_tables(i)}
                 _require(own, f"{k.name} reads {x.buffer} along the dynamic axis {a} by {i}")
         for s in k.stores:
             for a, i in zip(tensors[s.buffer].dims, s.access, strict=True):

@@ -214,6 +214,20 @@ def ragged_decode() -> Graph:
     return g
 
 
+def mixed_batch() -> Graph:
+    dims = {"t": 256, "b": 32, "g": 8, "r": 4, "d": 128, "s": 4096, "p": 256, "pages": 8192, "page": 16}
+    g = Graph("mixed_batch", dims, "bfloat16")
+    Q, KC, VC = g.input("Q", *"tgrd"), *(g.input(n, "pages", "page", "g", "d") for n in ("KC", "VC"))
+    P = g.input("P", "b", "p", dtype="int32", below="pages", distinct=True)
+    B = g.input("B", "t", dtype="int32", below="b", drawn="sorted")
+    N = g.input("N", "t", dtype="int32", below="s", drawn="skewed")
+    s, d = g.axis("s"), g.axis("d")
+    K, V = (g.let(n, x[P[B["t"], s // 16], s % 16, "g", "d"]) for n, x in (("K", KC), ("V", VC)))
+    A = g.let("A", dot(Q, K, d) / d**0.5)
+    g.output("O", dot(softmax(where(index(s) <= N["t"], A, -math.inf), s), V, s), *"tgrd")
+    return g
+
+
 def moe_gate_up() -> Graph:
     g = Graph("moe_gate_up", {"t": 32, "e": 8, "k": 4096, "n": 14336}, "bfloat16")
     X, E = g.input("X", "t", "k"), g.input("E", "t", dtype="int32", below="e")
@@ -292,8 +306,8 @@ def window_sink_softcap() -> Graph:
 
 BUILT = (
     gated_mlp, gqa, gqa_decode, gqa_prefill, lora, ntrans, qknorm_gqa, rmsnorm_linear, embedding_norm, cross_entropy,
-    paged_decode, ragged_decode, moe_gate_up, int8_linear, rope_append, rope_append_pairs, qkv_rope_append, int4_linear,
-    conv_block, conv_block_first, triangle_multiplication, window_sink_softcap,
+    paged_decode, ragged_decode, mixed_batch, moe_gate_up, int8_linear, rope_append, rope_append_pairs,
+    qkv_rope_append, int4_linear, conv_block, conv_block_first, triangle_multiplication, window_sink_softcap,
 )  # fmt: skip
 
 
