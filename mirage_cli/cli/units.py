@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 
-def figure(x: float | None, digits: int = 2) -> str:
-    """A figure, or a dash where there is none."""
-    return "-" if x is None else f"{x:.{digits}f}"
-
-
 def us_text(us: float | None) -> str:
     """Three digits, in µs or ms."""
     if us is None:

@@ -296,6 +296,11 @@ def renames(dim: str, i: Index, sizes: Mapping[str, int]) -> bool:
     return i.axis is not None and sizes.get(dim) == sizes.get(i.axis)
 
 
+def is_view(access: Access) -> bool:
+    """Whether what is read is a view in PyTorch's sense: each axis has a step in memory that is known and positive."""
+    return all(i.affine and all(c > 0 for _, c in i.terms) for i in access)
+
+
 def dims_of(access: Iterable[Index]) -> tuple[str, ...]:
     """The axes that occur, once each."""
     return tuple(dict.fromkeys(d for i in access for d in i.dims))

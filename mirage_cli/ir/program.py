@@ -28,11 +28,12 @@ from mirage_cli.ir.ops import OPS, Number, Type, result_type
 
 DTYPES = {
     "float16": "f16", "bfloat16": "bf16", "float32": "f32", "int8": "i8", "int32": "i32", "int64": "i64",
-    "float8_e4m3fn": "f8e4m3fn", "float8_e5m2": "f8e5m2",
+    "bool": "i1", "float8_e4m3fn": "f8e4m3fn", "float8_e5m2": "f8e5m2",
 }  # fmt: skip
 """Element types, with the short names that texts and Triton use."""
 DTYPE_BYTES = {
-    "float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "int32": 4, "int64": 8, "float8_e4m3fn": 1, "float8_e5m2": 1,
+    "float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "int32": 4, "int64": 8, "bool": 1,
+    "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
 FLOAT8 = frozenset({"float8_e4m3fn", "float8_e5m2"})
 """Types of inputs that nothing computes in: they are brought to a larger one first."""
@@ -307,7 +308,7 @@ def _elements(t: Tensor, sizes: Mapping[str, int]) -> int:
 
 
 def tensor_type(t: Tensor) -> Type:
-    return "int" if t.dtype in INTEGERS else "float"
+    return "int" if t.dtype in INTEGERS else "bool" if t.dtype == "bool" else "float"
 
 
 def below(t: Tensor, sizes: Mapping[str, int]) -> int | None:
@@ -318,7 +319,7 @@ def below(t: Tensor, sizes: Mapping[str, int]) -> int | None:
 def spread(t: Tensor, sizes: Mapping[str, int]) -> float:
     """What test data are drawn with: of floats the deviation; of integers what they are less than, 0 where nothing says
     it, and negative where no two of them are equal."""
-    if tensor_type(t) != "int":
+    if tensor_type(t) == "float":
         return t.scale
     return float(below(t, sizes) or 0) * (-1 if t.distinct else 1)
 

@@ -137,6 +137,7 @@ def _notes(k: Kernel) -> dict[int, str]:
 
 # -- parsing
 
+_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*\Z")
 _EQN = re.compile(r"^(\w+)\[([\w, ]*)\] = (\w+)\((.*)\)$")
 _LOAD = re.compile(r"^(\w+) = load (\w+)\[(.*)\]$")
 _STORE = re.compile(r"^store (\w+)\[([\w, *+-]*)\] = (\w+)$")
@@ -183,6 +184,9 @@ def parse_mugraph(text: str) -> MuGraph:
     graph_kernels = tuple(k.kernel() for k in kernels)
     if not name or not graph_kernels:
         raise MuGraphTextError(1, text[:80], "a μGraph starts with `mugraph NAME DTYPE` and has at least one kernel")
+    names = (name, dtype, *(k.name for k in graph_kernels), *(n for n, _ in dims), *(p for _, ps in merged for p in ps))
+    if strange := [n for n in names if not _NAME.match(n)]:  # they become names of Python
+        raise MuGraphTextError(1, text[:80], f"{strange[0]!r} is no name: letters of ASCII, digits and _")
     return MuGraph(
         name,
         dims,

@@ -20,6 +20,7 @@ import yaml
 from mirage_cli.errors import Diagnostic, MirageError, SpecError
 from mirage_cli.ir.program import FLOAT8, INTEGERS, Program, Range, Tensor
 from mirage_cli.spec.expression import CONSTANTS, MASK, MAX_AXES, Place, ProgramReader, closest
+from mirage_cli.spec.idioms import OTHER_DTYPES
 from mirage_cli.spec.stores import check_stores, parts_of
 from mirage_cli.target.files import FileTooLargeError, read_bytes
 
@@ -72,14 +73,14 @@ KEYS: Mapping[str, Field] = {
 REQUIRED = tuple(f.name for f in KEYS.values() if f.required)
 MAX_BELOW: Mapping[str, int] = {"int8": 1 << 7, "int32": 1 << 30, "int64": 1 << 30}
 """Of integers of these types: kernels count positions in 32 bits."""
-INPUT_TYPES = (*FLOATS, *sorted(FLOAT8), *sorted(INTEGERS))
+INPUT_TYPES = (*FLOATS, *sorted(FLOAT8), *sorted(INTEGERS), "bool")
 TENSOR_KEYS: Mapping[str, Field] = {
     f.name: f
     for f in (
         Field("dims", "[k, n]", "axes in memory order, row-major", required=True),
-        Field("dtype", "float32", f"{', '.join(FLOATS)}; of an input also {', '.join(sorted(FLOAT8))}, and "
-              f"{', '.join(sorted(INTEGERS))}, whose values are indices, or numbers beside others; left out: the "
-              "spec's"),
+        Field("dtype", "float32", f"{', '.join(FLOATS)}; of an input also {', '.join(sorted(FLOAT8))}, "
+              f"{', '.join(sorted(INTEGERS))}, whose values are indices, or numbers beside others, and bool, a mask; "
+              "left out: the spec's"),
     )
 }  # fmt: skip
 OUTPUT_KEYS: Mapping[str, Field] = {
@@ -422,7 +423,8 @@ class _Reader:
     def element_type(self, node: yaml.Node, allowed: tuple[str, ...]) -> str:
         value = self.word(node, "a dtype")
         if value is not None and value not in allowed:
-            self.at(node, f"a dtype is one of {', '.join(allowed)}, not {value or 'nothing'}", value, allowed)
+            near = "" if value in OTHER_DTYPES.union(INPUT_TYPES) else value
+            self.at(node, f"a dtype is one of {', '.join(allowed)}, not {value or 'nothing'}", near, allowed)
         return value if value in allowed else "float16"
 
     def tolerance(self, node: yaml.Node | None) -> float:

@@ -63,6 +63,8 @@ def integers(shape: tuple[int, ...], dtype: torch.dtype, spread: int, longest: i
     if spread < 0 and math.prod(shape) <= -spread:
         some = torch.randperm(-spread, generator=g, device=g.device)[: math.prod(shape)]
         return some.reshape(shape).to(dtype)
+    if dtype == torch.bool:
+        return torch.randint(0, 2, shape, generator=g, device=g.device).bool()
     narrow = dtype == torch.int8 and not spread
     low, high = (-128, 128) if narrow else (0, abs(spread) or longest)
     return torch.randint(low, high, shape, generator=g, device=g.device, dtype=dtype)
