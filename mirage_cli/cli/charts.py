@@ -73,7 +73,7 @@ def roofline(target: Target, dtype: str, points: Sequence[Point], style: str = S
     ]
     if style:
         parts.append(f"<style>{style}</style>")
-    parts += [*_grid(x, y), *_roof(x, y, top, memory, ""), *_roof(x, y, top, l2, " second")]
+    parts += [*_grid(x, y), *_roof(x, y, top, memory, "", 14), *_roof(x, y, top, l2, " second", -5)]
     parts += [*_flat(x, y, top, memory, ""), *_flat(x, y, arithmetic, l2, " second")]
     parts += _points(x, y, shown)
     return "\n".join([*parts, "</svg>"]) + "\n"
@@ -99,15 +99,15 @@ def _grid(x: Axis, y: Axis) -> Iterator[str]:
     yield f'<text transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">TFLOP/s</text>'
 
 
-def _roof(x: Axis, y: Axis, top: Level, moved: Level, kind: str) -> Iterator[str]:
-    """The slope of what is moved, up to the matrix units' rate, with its name along it."""
+def _roof(x: Axis, y: Axis, top: Level, moved: Level, kind: str, beside: float) -> Iterator[str]:
+    """The slope of what is moved, up to the matrix units' rate, with its name above or below it."""
     left, right = max(10.0**x.low, 10.0**y.low / moved.per_us), top.per_us / moved.per_us
     x1, y1, x2, y2 = x(left), y(left * moved.per_us), x(right), y(top.per_us)
     yield f'<path class="roof{kind}" d="M {x1:.1f} {y1:.1f} L {x2:.1f} {y2:.1f}"/>'
     text = f"{moved.name} {moved.per_us / 1e6:.3g} TB/s"
     share = 0.3
     at = x1 + share * (x2 - x1), y1 + share * (y2 - y1)
-    turn = f"translate({at[0]:.1f} {at[1]:.1f}) rotate({degrees(atan2(y2 - y1, x2 - x1)):.1f}) translate(0 -5)"
+    turn = f"translate({at[0]:.1f} {at[1]:.1f}) rotate({degrees(atan2(y2 - y1, x2 - x1)):.1f}) translate(0 {beside})"
     yield f'<text class="roof-text" transform="{turn}" text-anchor="middle">{text}</text>'
 
 

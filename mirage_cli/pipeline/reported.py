@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from mirage_cli.codegen.export import kernels_source
 from mirage_cli.errors import MirageError, TargetError
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
@@ -64,6 +65,7 @@ class Section:
     bounds: Bounds | None
     verdict: Verdict | None
     contestants: tuple[Contestant, ...]
+    source: str
 
     @property
     def key(self) -> Key:
@@ -133,6 +135,7 @@ def _section(store: Store, history: tuple[Moment, ...], name: str, warn: Callabl
         bounds(program, target) if program and target else None,
         _verdict(stored),
         tuple(_contestants(store, key, best)),
+        kernels_source(graph, schedule) if graph and schedule and schedule.fits(graph) else "",
     )
 
 
