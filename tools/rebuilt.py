@@ -34,7 +34,9 @@ from tools.recorded import Measured, Recorded, load
 TOP = 5
 
 
-def rebuild(store: Store, rows: Iterable[Mapping[str, Any]], recorded: Sequence[Recorded], specs: Iterable[Path]) -> int:
+def rebuild(
+    store: Store, rows: Iterable[Mapping[str, Any]], recorded: Sequence[Recorded], specs: Iterable[Path]
+) -> int:
     """Puts every row whose μGraph is recorded into the database. Returns how many these were."""
     programs = {(p.name, p.dtype, p.dims): (p, s.text) for s in map(load_spec, specs) for p in s.programs(None, None)}
     count = 0
@@ -61,7 +63,9 @@ def _put(store: Store, program: Program, text: str, row: Mapping[str, Any], know
     store.put_mugraphs(
         key,
         [
-            StoredMuGraph(g, canonical_text(known.graphs[g]), i, len(known.graphs[g].kernels), None, asdict(verdicts[g]))
+            StoredMuGraph(
+                g, canonical_text(known.graphs[g]), i, len(known.graphs[g].kernels), None, asdict(verdicts[g])
+            )
             for i, g in enumerate(kept)
         ],
     )
@@ -71,10 +75,18 @@ def _put(store: Store, program: Program, text: str, row: Mapping[str, Any], know
     for name, contestant in row["contestants"].items():
         if contestant["median_us"] is not None:
             store.put_measurement(key, measurement_of(name, contestant))
-    schedules = {g: fastest[g].schedule for g in kept if g in fastest} | {row["mugraph"]: Schedule.from_json(row["schedule"])}
+    schedules = {g: fastest[g].schedule for g in kept if g in fastest} | {
+        row["mugraph"]: Schedule.from_json(row["schedule"])
+    }
     kernels = [_kernel(row, known.graphs[g], schedules[g], fastest.get(g)) for g in kept if g in schedules]
     result = Result(
-        about, searched, None, None, kernels[0], tuple(kernels), tuning=row["tuning"] and Tuning.from_json(row["tuning"])
+        about,
+        searched,
+        None,
+        None,
+        kernels[0],
+        tuple(kernels),
+        tuning=row["tuning"] and Tuning.from_json(row["tuning"]),
     )
     for k in kernels[1:]:
         us = k.times.time_us if k.times else None

@@ -1,4 +1,4 @@
-"""The roofline as a picture: operations a second over operations a byte, both logarithmic, one point for each kernel."""
+"""The roofline as a picture: operations a second over operations a byte, both logarithmic, a point for each kernel."""
 
 from __future__ import annotations
 
@@ -64,7 +64,11 @@ def roofline(target: Target, dtype: str, points: Sequence[Point], style: str = S
     shown = [p for p in points if p.intensity > 0 and p.flops_per_us > 0]
     ridge = top.per_us / memory.per_us
     x = _axis([ridge * 4, ridge / 100, *(p.intensity for p in shown)], LEFT, WIDTH - LEFT - RIGHT)
-    y = _axis([top.per_us * 1.5, *(p.flops_per_us for p in shown)], HEIGHT - BOTTOM, -(HEIGHT - BOTTOM - TOP))
+    y = _axis(
+        [top.per_us * 1.5, top.per_us / 300, *(p.flops_per_us for p in shown)],
+        HEIGHT - BOTTOM,
+        -(HEIGHT - BOTTOM - TOP),
+    )
     name = safe(f"Roofline of {target.name}, {dtype}: {', '.join(p.title for p in shown) or 'no points'}")
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="roofline" role="img" aria-label="{name}" '

@@ -17,4 +17,18 @@ from mirage_cli.cli import help
 
 from mirage_cli.cli.shared import app, err
 
-__all__ = ["app", "bench", "cache", "doctor", "err", "found", "help", "init", "lock", "report", "roofline", "search", "trace"]
+__all__ = [
+    "app",
+    "bench",
+    "cache",
+    "doctor",
+    "err",
+    "found",
+    "help",
+    "init",
+    "lock",
+    "report",
+    "roofline",
+    "search",
+    "trace",
+]

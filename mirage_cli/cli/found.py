@@ -116,8 +116,8 @@ def show(
 ) -> None:
     """Print a plan (μGraph), as text or in another form."""
     from mirage_cli.cli.picture import svg
-    from mirage_cli.pipeline.profile import profile
     from mirage_cli.ir.text import canonical_text, parse_mugraph, print_mugraph
+    from mirage_cli.pipeline.profile import profile
 
     if as_svg + as_html + as_json > 1:
         raise typer.BadParameter("--svg, --html and --json are forms of the same: name one")

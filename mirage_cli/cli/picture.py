@@ -1,8 +1,8 @@
-"""A μGraph as a picture: kernels from top to bottom, and between them the tensors in device memory that they exchange.
+"""A μGraph as a picture: kernels from top to bottom, and between them the tensors in device memory they exchange.
 
     MuGraph, KernelProfiles ─► lay_out ─► Row, Box, Row, Box, ..., Row ─► svg
 
-A row has a chip for each tensor that the kernel above it writes or the kernel below it reads. All arrows lead from a box
+A row has a chip for each tensor that the kernel above it writes or the kernel below it reads. Arrows lead from a box
 to the row below it or from a row to the box below it, along one line for each, so none crosses a chip, a box or a text.
 """
 
@@ -221,7 +221,7 @@ def _kernel_box(k: Kernel, p: KernelProfile, notes: dict[str, str]) -> Box:
     box = Box(k.kind if k.kind == "library" else "kernel", _heads(k, p, notes[""]))
     for segment in segments or (Straight((*k.loads, *k.body), k.stores),):
         steps = (*segment.steps, *segment.stores)
-        lines: list[Line | Box] = [Line(_rounded(_text_of(s)), _note(s, p, notes)) for s in steps]
+        lines: list[Line | Box] = [Line(rounded(_text_of(s)), _note(s, p, notes)) for s in steps]
         if isinstance(segment, Loop):
             box.content.append(Box("loop", _loop_heads(next(loops)), lines))
         else:
@@ -233,7 +233,7 @@ def _text_of(step: object) -> str:
     return load_text(step) if isinstance(step, Load) else store_text(step) if isinstance(step, Store) else str(step)
 
 
-def _rounded(text: str) -> str:
+def rounded(text: str) -> str:
     """With fractions as decimals of four digits: the text beside the picture has the exact numbers."""
     return re.sub(r"(?<![\w.])-?\d+/\d+(?![\w.])", lambda m: f"{float(Fraction(m[0])):.4g}", text)
 
@@ -264,7 +264,10 @@ def _heads(k: Kernel, p: KernelProfile, note: str) -> list[Line]:
         shape = f"{count}, a tile of {tiles} each" if tiles else count or note
         first = Line(f"{k.name}: {shape}")
     work = f", {flops_text(p.flops)}" if p.flops else ""
-    heads = [first, Line(f"reads {bytes_text(sum(p.read.values()))}, writes {bytes_text(sum(p.written.values()))}{work}")]
+    heads = [
+        first,
+        Line(f"reads {bytes_text(sum(p.read.values()))}, writes {bytes_text(sum(p.written.values()))}{work}"),
+    ]
     if p.predicted_us is not None:
         waits = f", waits for {p.limit}" if p.limit and not p.library else ""
         heads.append(Line(f"predicted {us_text(p.predicted_us)}{waits}"))
@@ -348,7 +351,9 @@ def _draw_arrows(row: Row, above: Box | None, below: Box | None) -> Iterator[str
         spine = max((c.x + c.width for c in row.chips), default=0.0) + GAP
         path = _joint([(y, line) for y, line in zip(ys, lines, strict=True) if line], above.centre, start, spine)
         heads = [_head(c.centre, c.y) for line in lines for c in line]
-        path += "".join(f" M {c.centre:.1f} {y:.1f} V {c.y - 5:.1f}" for y, line in zip(ys, lines, strict=True) for c in line)
+        path += "".join(
+            f" M {c.centre:.1f} {y:.1f} V {c.y - 5:.1f}" for y, line in zip(ys, lines, strict=True) for c in line
+        )
         yield _arrow(path, heads, "writes " + ", ".join(c.tensor.name for line in lines for c in line))
     if below and any(c.read for c in row.chips):
         lines = [[c for c in line if c.read] for line in row.lines]
@@ -356,9 +361,13 @@ def _draw_arrows(row: Row, above: Box | None, below: Box | None) -> Iterator[str
         spine = min(c.x for c in row.chips) - GAP
         path = _joint([(y, line) for y, line in zip(ys, lines, strict=True) if line], below.centre, below.y - 5, spine)
         path += "".join(
-            f" M {c.centre:.1f} {c.y + Chip.HEIGHT:.1f} V {y:.1f}" for y, line in zip(ys, lines, strict=True) for c in line
+            f" M {c.centre:.1f} {c.y + Chip.HEIGHT:.1f} V {y:.1f}"
+            for y, line in zip(ys, lines, strict=True)
+            for c in line
         )
-        yield _arrow(path, [_head(below.centre, below.y)], "reads " + ", ".join(c.tensor.name for x in lines for c in x))
+        yield _arrow(
+            path, [_head(below.centre, below.y)], "reads " + ", ".join(c.tensor.name for x in lines for c in x)
+        )
 
 
 def _joint(lines: Sequence[tuple[float, Sequence[Chip]]], x: float, y: float, spine: float) -> str:

@@ -41,8 +41,8 @@ def report(
 ) -> None:
     """Write one HTML page of what the database holds.
 
-    For each program: its plan as a picture, times beside baselines, the roofline, history, what lost and why, the verdict,
-    and the source. The page needs nothing else, and asks for nothing.
+    For each program: its plan as a picture, times beside baselines, the roofline, history, what lost and why, the
+    verdict, and the source. The page needs nothing else, and asks for nothing.
     """
     from mirage_cli.cli.reportpage import page
     from mirage_cli.pipeline.problem import program_hash

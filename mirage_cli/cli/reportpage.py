@@ -170,7 +170,7 @@ def _headline(s: Section, eager: Contestant | None) -> Iterator[tuple[str, str]]
     if (speedup := _speedup(s, eager)) != "-":
         yield f"{speedup} ×", "as fast as eager PyTorch, in a chain" + " / alone" * ("/" in speedup)
     if b:
-        yield bytes_text(b.moved_bytes), f"and {flops_text(b.flops)} at least; {b.limit.name} sets the bound"
+        yield bytes_text(b.moved_bytes), f"and {flops_text(b.flops)} at least, bound by {b.limit.name}"
 
 
 def _contexts(s: Section) -> Iterator[tuple[str, str, Sequence[Bar]]]:
@@ -201,7 +201,7 @@ def _missing(s: Section) -> str:
     gone = [name for name in RIVALS[:3] if name not in there]
     if s.times is None:
         return "Nothing was measured: there was no GPU."
-    return f"Not timed: {', '.join(gone)}. `mirage bench --against {','.join(gone)}` adds them." if gone else ""
+    return f"Not timed: {', '.join(gone)} (mirage bench --against {','.join(gone)} adds them)." if gone else ""
 
 
 def _kernel_row(p: KernelProfile) -> KernelRow:
@@ -251,7 +251,8 @@ def _searched(r: Result) -> str:
     s = r.search
     told = f"The search looked at {s.enumerated:,} kernels in {s.seconds:.1f} s and stopped: {s.stopped}."
     if r.tuning:
-        told += f" The tuner tried {r.tuning.trials:,} schedules in {r.tuning.seconds:.1f} s and stopped: {r.tuning.stopped}."
+        t = r.tuning
+        told += f" The tuner tried {t.trials:,} schedules in {t.seconds:.1f} s and stopped: {t.stopped}."
     return told
 
 
@@ -271,7 +272,11 @@ def _claim(s: Section) -> str:
     if best is None:
         return ""
     error = error_text(best)
-    against = "numbers were not compared with float64" if error == "unchecked" else f"error against float64, over eager's: {error}"
+    against = (
+        "numbers were not compared with float64"
+        if error == "unchecked"
+        else f"error against float64, over eager's: {error}"
+    )
     return f"{s.verdict.claim if s.verdict else ''}; {against}.".removeprefix("; ")
 
 

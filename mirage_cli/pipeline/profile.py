@@ -89,7 +89,8 @@ def profile(graph: MuGraph, schedule: Schedule | None, target: Target | None) ->
     """The kernels in their order. Without a schedule that fits, what no schedule changes alone; without a target, no
     prediction."""
     scheduled = schedule if schedule is not None and schedule.fits(graph) else None
-    sizes = chunk_sizes(graph, scheduled) if scheduled else graph.sizes
+    one_chunk = {split_axis(k.split): 1 for k in graph.kernels if k.split}
+    sizes = chunk_sizes(graph, scheduled) if scheduled else graph.sizes | one_chunk
     expected: dict[str, tuple[float, str]] = {}
     if scheduled and target:
         found = estimates(graph, scheduled, target).items()

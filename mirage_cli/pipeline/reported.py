@@ -1,6 +1,6 @@
 """What a report tells of each program that the database has a kernel for.
 
-    Store ─► Section for each program and GPU: the newest result, its kernels, its rivals, its history
+Store ─► Section for each program and GPU: the newest result, its kernels, its rivals, its history
 """
 
 from __future__ import annotations
@@ -102,7 +102,11 @@ def sections(store: Store, wanted: Collection[str], gpu: str | None, warn: Calla
             continue
         kept.setdefault((e.key.program_hash, e.key.gpu), []).append(Moment(e.key, e.best))
         names[e.key.program_hash] = e.spec
-    chosen = {k: moments for k, moments in kept.items() if (k[0], k[1].removesuffix(PREDICTED)) not in kept or PREDICTED not in k[1]}
+    chosen = {
+        k: moments
+        for k, moments in kept.items()
+        if (k[0], k[1].removesuffix(PREDICTED)) not in kept or PREDICTED not in k[1]
+    }
     ordered = sorted(chosen, key=lambda k: names[k[0]])
     found: list[Section] = []
     for which in ordered:

@@ -1,6 +1,6 @@
 """What a program takes at least on a GPU: a bound for each level that it uses.
 
-    Program, Target ─► Bounds: matrix units, memory, L2, launches
+Program, Target ─► Bounds: matrix units, memory, L2, launches
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from typing import Any
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PROBE = """
-const luminance = c => { const [r, g, b] = c.map(x => x / 255).map(x => x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
+const luminance = c => { const [r, g, b] = c.map(x => x / 255).map(x =>
+    x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
   return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
 const colour = text => (text.match(/[\\d.]+/g) || []).map(Number);
 const solid = c => c.length >= 3 && (c.length < 4 || c[3] > 0);
@@ -31,7 +32,8 @@ function behind(text) {  // the last box that is drawn before a text of a pictur
   for (const r of text.ownerSVGElement.querySelectorAll('rect')) {
     if (!(r.compareDocumentPosition(text) & Node.DOCUMENT_POSITION_FOLLOWING)) continue;
     const b = r.getBBox(), c = colour(getComputedStyle(r).fill);
-    if (solid(c) && b.x <= at.x + 1 && at.x + 1 <= b.x + b.width && b.y <= at.y + 6 && at.y + 6 <= b.y + b.height) found = c.slice(0, 3);
+    const inside = b.x <= at.x + 1 && at.x + 1 <= b.x + b.width && b.y <= at.y + 6 && at.y + 6 <= b.y + b.height;
+    if (solid(c) && inside) found = c.slice(0, 3);
   }
   return found;
 }
@@ -52,7 +54,8 @@ const scrollers = [...document.querySelectorAll('*')].filter(e => {
   const how = getComputedStyle(e).overflowX;
   return (how === 'auto' || how === 'scroll') && e.scrollWidth > e.clientWidth + 1;
 });
-const unreachable = scrollers.filter(e => e.tabIndex < 0 || !e.getAttribute('aria-label')).map(e => e.outerHTML.slice(0, 80));
+const nameless = e => e.tabIndex < 0 || !e.getAttribute('aria-label');
+const unreachable = scrollers.filter(nameless).map(e => e.outerHTML.slice(0, 80));
 const links = [...document.querySelectorAll('a[href^="#"]')].map(a => a.getAttribute('href'));
 parent.postMessage(JSON.stringify({
   width: innerWidth, overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,

@@ -92,7 +92,9 @@ def test_in_a_browser_it_fits_is_legible_and_silent(text: str, width: int, dark:
 
 @needs_chromium
 def test_the_browser_sees_what_is_amiss(text: str, tmp_path: Path) -> None:
-    pale = text.replace("--faint: #57606a", "--faint: #b0b0b0").replace("<main>", '<main><div style="width:3000px">x</div>')
+    pale = text.replace("--faint: #57606a", "--faint: #b0b0b0").replace(
+        "<main>", '<main><div style="width:3000px">x</div>'
+    )
     pale = pale.replace("<header>", '<header><img src="https://example.org/x.png" alt="x">')
     seen = look(pale, 800, tmp_path)
     assert seen.found["overflow"] > 0 and seen.found["low"] and seen.console
