@@ -301,6 +301,15 @@ def is_view(access: Access) -> bool:
     return all(i.affine and all(c > 0 for _, c in i.terms) for i in access)
 
 
+def steady(a: Atom, d: str) -> int:
+    """How many positions along a dimension an atom is the same for, from a multiple of that number on; 0 for all."""
+    match a:
+        case Quotient() if a.of.terms == ((d, 1),):
+            return gcd(a.by, a.of.offset)
+        case _:
+            return int(d in _dims(a))
+
+
 def dims_of(access: Iterable[Index]) -> tuple[str, ...]:
     """The axes that occur, once each."""
     return tuple(dict.fromkeys(d for i in access for d in i.dims))
@@ -459,14 +468,18 @@ def strides(access: Access, shape: Sequence[int]) -> tuple[dict[Atom, int], int]
 
 
 def elements_read(
-    dims: Sequence[str], accesses: Iterable[Access], sizes: Mapping[str, int], distinct: Collection[str] = ()
-) -> int:
+    dims: Sequence[str],
+    accesses: Iterable[tuple[Access, float]],
+    sizes: Mapping[str, int],
+    distinct: Collection[str] = (),
+) -> float:
     """Elements of a tensor with these dims that some of these accesses read, at least: of accesses that lie apart along
-    an axis, the sum. distinct: tables that name no position twice."""
-    counted: list[tuple[int, Access]] = []
-    for x in sorted(set(accesses), key=lambda x: -_elements(dims, x, sizes, distinct)):
+    an axis, the sum. Each comes with the part of it that is read. distinct: tables that name no position twice."""
+    read = [(_elements(dims, x, sizes, distinct) * part, x) for x, part in set(accesses)]
+    counted: list[tuple[float, Access]] = []
+    for n, x in sorted(read, key=lambda read: (-read[0], str(read[1]))):
         if all(apart(x, y, sizes) for _, y in counted):
-            counted.append((_elements(dims, x, sizes, distinct), x))
+            counted.append((n, x))
     return sum(n for n, _ in counted)
 
 

@@ -230,7 +230,8 @@ class _Search:
             products = tuple(bool(exact & set(e.values)) for e in kernel.body if e.op == "dot")
             alike = nameless(kernel, element_bytes), products, tuple(sizes.items())[len(self.sizes) :]
             if alike not in self.priced:
-                self.priced[alike] = best_schedule(work.model(kernel, element_bytes, exact), sizes, self.target)
+                m = work.model(kernel, element_bytes, exact, self.d.program.inputs)
+                self.priced[alike] = best_schedule(m, sizes, self.target)
             best = self.priced[alike]
             if best is None:
                 return None

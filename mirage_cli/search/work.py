@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mirage_cli.ir.access import access_text
+from mirage_cli.ir.access import access_text, steady
 from mirage_cli.ir.mugraph import Kernel, Load
-from mirage_cli.ir.ops import OPS, exact_inverse
+from mirage_cli.ir.ops import OPS, exact_inverse, power_of_two
 from mirage_cli.ir.placement import Loop, place
-from mirage_cli.ir.program import Eqn
+from mirage_cli.ir.program import Eqn, Tensor
 from mirage_cli.ir.reach import Limit, limits
 
 Elementwise = tuple[tuple[str, ...], float, int, tuple[str, ...]]
@@ -43,11 +44,12 @@ class Work:
     """What one segment does in each of its iterations, as lists of axes (the block sizes come with the tiles)."""
 
     loop: tuple[str, ...]
-    loads: tuple[tuple[tuple[str, ...], int, str], ...]  # axes, bytes of an element, buffer
-    blocks: tuple[tuple[tuple[str, ...], int, int], ...]  # axes, bytes of an element, how many loads have these
+    loads: tuple[tuple[tuple[str, ...], float, str], ...]  # axes, bytes of an element, buffer
+    blocks: tuple[tuple[tuple[str, ...], float, int], ...]  # axes, bytes of an element, how many loads have these
     dots: tuple[tuple[Product, int], ...]  # and how many there are alike
     elementwise: tuple[Elementwise, ...]
     limits: tuple[Limit, ...] = ()  # of the loop's position, where masks leave the rest of it nothing to do
+    integers: tuple[tuple[str, Tensor], ...] = ()  # the tensors of loaded values that limits depend on
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +77,20 @@ class Model:
         return any(p.single for w in self.segments for p, _ in w.dots)
 
 
-def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[str]) -> Model:
+def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[str], inputs: Iterable[Tensor]) -> Model:
     """The model of a generated kernel. Raises InexpressibleError.
 
-    element_bytes: of each buffer it touches. exact: the values whose products are of float32.
+    element_bytes: of each buffer it touches. exact: the values whose products are of float32. inputs: of the μGraph.
     """
     placement = place(kernel)
     dims = kernel.value_dims
     segments: list[Work] = []
     loads = {x.out: x for x in kernel.loads}
     plain = {n for loop in placement.loops for n, degrees in loop.accumulators if not degrees}
+    tensors = {t.name: t for t in inputs}
     for segment in placement.segments:
+        found = limits(kernel, segment) if isinstance(segment, Loop) else ()
+        leaves = {name for x in found for (kind, name), _ in x.limit.terms if kind == "value"}
         eqns = [s for s in segment.steps if isinstance(s, Eqn)]
         rows = _computed_operands(eqns, dims, set(loads))
         read = [loads[s.out] for s in segment.steps if s.out in loads]
@@ -93,11 +98,12 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
         segments.append(
             Work(
                 segment.dims if isinstance(segment, Loop) else (),
-                tuple((x.dims, element_bytes[x.buffer], part_of(x)) for x in read),
-                tuple((*block, n) for block, n in Counter((x.dims, element_bytes[x.buffer]) for x in read).items()),
+                tuple((x.dims, bytes_of(x, element_bytes), part_of(x)) for x in read),
+                tuple((*block, n) for block, n in Counter((x.dims, bytes_of(x, element_bytes)) for x in read).items()),
                 tuple(Counter(_product(e, dims, e.out in plain, beside, exact) for e in eqns if e.op == "dot").items()),
                 _elementwise([e for e in eqns if e.op != "dot"], rows, set(loads)),
-                limits(kernel, segment) if isinstance(segment, Loop) else (),
+                found,
+                tuple((v, tensors[b]) for v in sorted(leaves) if (b := loads[v].buffer) in tensors),
             )
         )
     held = {n for loop in placement.loops for n, _ in loop.accumulators}
@@ -119,6 +125,12 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
         matrix,
         batch,
     )
+
+
+def bytes_of(x: Load, element_bytes: Mapping[str, int]) -> float:
+    """Of an element, for each position that reads it: several in a row may."""
+    in_a_row = (math.gcd(*(steady(a, d) for i in x.access for a, _ in i.terms)) for d in x.dims)
+    return element_bytes[x.buffer] / math.prod(max(n, 1) for n in in_a_row)
 
 
 def part_of(x: Load) -> str:
@@ -180,7 +192,9 @@ def _elementwise(
         by_number = OPS[e.op].by_number
         if by_number and (isinstance(e.args[1], str) or exact_inverse(e.args[1]) is None):
             by_number = ""
-        operations[space, operand] += OPS[by_number or e.op].flops
+        row = OPS[by_number or e.op]
+        shifts = bool(row.of_powers) and power_of_two(e.args[1]) is not None
+        operations[space, operand] += 1.0 if shifts else row.flops
         conversions[space, operand] += bool(operand and loads & set(e.values))
     return tuple((space, n, conversions[space, operand], operand) for (space, operand), n in operations.items())
 

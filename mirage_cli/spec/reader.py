@@ -14,11 +14,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from typing import get_args
 
 import yaml
 
 from mirage_cli.errors import Diagnostic, MirageError, SpecError
-from mirage_cli.ir.program import FLOAT8, INTEGERS, Program, Range, Tensor
+from mirage_cli.ir.program import FLOAT8, INTEGERS, Drawn, Program, Range, Tensor
 from mirage_cli.spec.expression import CONSTANTS, MASK, MAX_AXES, Place, ProgramReader, closest
 from mirage_cli.spec.idioms import OTHER_DTYPES
 from mirage_cli.spec.stores import check_stores, parts_of
@@ -98,6 +99,12 @@ INPUT_KEYS: Mapping[str, Field] = {
         "out: the whole range of int8, of others numbers below the longest axis",
     ),
     "distinct": Field("distinct", "true", "whether no two of the integers are equal; left out: false"),
+    "drawn": Field(
+        "drawn",
+        "skewed",
+        "how integers of test data are drawn: `evenly`; `skewed`, as many from 10 to 100 as from 100 to 1000, which "
+        "figures of speed then count; `sorted`, in memory order; left out: evenly",
+    ),
 }
 
 
@@ -596,10 +603,13 @@ class _Reader:
         distinct = "distinct" in parts and self.distinct(parts["distinct"], kind)
         if distinct and "below" not in parts:
             self.at(parts["distinct"], f"{name} needs `below` too, the number of its values")
+        drawn = self.drawn(parts["drawn"], kind) if "drawn" in parts else "evenly"
+        if distinct and drawn != "evenly":
+            self.at(parts["drawn"], f"integers that are distinct are drawn evenly, not {drawn}")
         most = sizes[below] if isinstance(below, str) else below or math.inf
         if distinct and axes is not None and (count := math.prod(sizes[a] for a in axes)) > most:
             self.at(parts["distinct"], f"{name} has {count} elements, and no {count} numbers below {most} are distinct")
-        return None if axes is None else Tensor(name, axes, kind, scale or 1.0, below, distinct)
+        return None if axes is None else Tensor(name, axes, kind, scale or 1.0, below, distinct, drawn)
 
     def below(self, node: yaml.Node, kind: str, sizes: Mapping[str, int]) -> str | int | None:
         """What integers are less than: a number or the name of an axis."""
@@ -627,6 +637,17 @@ class _Reader:
         elif kind not in INTEGERS:
             self.at(node, f"distinct is of integers, and this is {kind}")
         return value == "true"
+
+    def drawn(self, node: yaml.Node, kind: str) -> Drawn:
+        value = self.word(node, "a word")
+        if kind not in INTEGERS:
+            self.at(node, f"drawn is of integers, and this is {kind}")
+        for word in get_args(Drawn):
+            if word == value:
+                return word
+        if value is not None:
+            self.at(node, f"integers are drawn {', '.join(get_args(Drawn))}", value, get_args(Drawn))
+        return "evenly"
 
     def inout(self, name: str, entry: yaml.Node, node: yaml.Node) -> Tensor | None:
         """The input that an output is, which is changed in place."""

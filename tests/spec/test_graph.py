@@ -167,6 +167,19 @@ def paged_decode() -> Graph:
     return g
 
 
+def ragged_decode() -> Graph:
+    dims = {"b": 64, "g": 8, "r": 4, "d": 128, "s": 8192, "p": 512, "pages": 32768, "page": 16}
+    g = Graph("ragged_decode", dims, "bfloat16")
+    Q, KC, VC = g.input("Q", *"bgrd"), *(g.input(n, "pages", "page", "g", "d") for n in ("KC", "VC"))
+    P = g.input("P", "b", "p", dtype="int32", below="pages", distinct=True)
+    L = g.input("L", "b", dtype="int32", below="s", drawn="skewed")
+    s, d = g.axis("s"), g.axis("d")
+    K, V = (g.let(n, x[P["b", s // 16], s % 16, "g", "d"]) for n, x in (("K", KC), ("V", VC)))
+    A = g.let("A", dot(Q, K, d) / d**0.5)
+    g.output("O", dot(softmax(where(index(s) <= L["b"], A, -math.inf), s), V, s), *"bgrd")
+    return g
+
+
 def moe_gate_up() -> Graph:
     g = Graph("moe_gate_up", {"t": 32, "e": 8, "k": 4096, "n": 14336}, "bfloat16")
     X, E = g.input("X", "t", "k"), g.input("E", "t", dtype="int32", below="e")
@@ -245,7 +258,7 @@ def window_sink_softcap() -> Graph:
 
 BUILT = (
     gated_mlp, gqa, gqa_decode, gqa_prefill, lora, ntrans, qknorm_gqa, rmsnorm_linear, embedding_norm, cross_entropy,
-    paged_decode, moe_gate_up, int8_linear, rope_append, int4_linear, conv_block, conv_block_first,
+    paged_decode, ragged_decode, moe_gate_up, int8_linear, rope_append, int4_linear, conv_block, conv_block_first,
     triangle_multiplication, window_sink_softcap,
 )  # fmt: skip
 
