@@ -14,7 +14,7 @@ from math import ceil, prod
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError, Loop, place
-from mirage_cli.ir.program import DTYPE_BYTES, Eqn
+from mirage_cli.ir.program import DTYPE_BYTES, Eqn, Tensor
 from mirage_cli.ir.reach import limits, visited
 from mirage_cli.ir.schedule import (
     AtEnd,
@@ -106,7 +106,8 @@ def _profiled(
 ) -> KernelProfile:
     s = schedule.kernels.get(k.name) if schedule else None
     loops = _loops(k)
-    shares = [_share(k, loop, graph.sizes) for loop in loops]
+    integers = {x.out: t for x in k.loads for t in graph.inputs if t.name == x.buffer}
+    shares = [_share(k, loop, graph.sizes, integers) for loop in loops]
     blocks = block_sizes(k, s, sizes) if s else {}
     part = {step.out: share for loop, (share, _) in zip(loops, shares, strict=True) for step in loop.steps}
     work = [(e, _operations(e, sizes) * part.get(e.out, 1.0)) for e in k.body]
@@ -137,11 +138,11 @@ def _loops(k: Kernel) -> tuple[Loop, ...]:
         return ()
 
 
-def _share(k: Kernel, loop: Loop, sizes: Mapping[str, int]) -> tuple[float, bool]:
-    """The part of a loop that masks of positions leave, and whether masks of data end it as well."""
+def _share(k: Kernel, loop: Loop, sizes: Mapping[str, int], integers: Mapping[str, Tensor]) -> tuple[float, bool]:
+    """The part of a loop that masks leave, and whether data end it as well as positions."""
     found = limits(k, loop)
     by_data = any(kind == "value" for x in found for (kind, _), _ in x.limit.terms)
-    return visited(found, loop.dims, sizes), by_data
+    return visited(found, loop.dims, sizes, integers)[0], by_data
 
 
 def _iterations(k: Kernel, loop: Loop, s: KernelSchedule, sizes: Mapping[str, int]) -> int:
