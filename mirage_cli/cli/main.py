@@ -61,7 +61,8 @@ def _open_streams() -> None:
 
 
 class Interrupts:
-    """What Ctrl-C, SIGTERM and SIGHUP do: before anything has begun, they end the process; then, they raise KeyboardInterrupt.
+    """What Ctrl-C, SIGTERM and SIGHUP do: before anything has begun, they end the process; then, they raise
+    KeyboardInterrupt.
 
     seen: whether there was one. An import that is interrupted may lose the exception, or make another of it. `timeout`
     and supervisors send one signal to the process and again to its group: two within TWICE_S are one.

@@ -1,4 +1,4 @@
-"""Faults of the machine: full disks, what cannot be written, damaged files, several writers, streams that are closed."""
+"""Faults of the machine: full disks, what cannot be written, damaged files, several writers, closed streams."""
 
 from __future__ import annotations
 
@@ -14,15 +14,11 @@ from pathlib import Path
 import pytest
 
 from mirage_cli.store.store import Store
-from tests.cli.test_cli import (  # noqa: F401 - the fixtures of the command line
-    STORED,
+from tests.cli.test_cli import (
     Mirage,
     Run,
     count,
     environment,
-    found,
-    mirage,
-    searched,
     spawn,
     write_specs,
 )
@@ -185,11 +181,8 @@ def test_eight_writers_lose_nothing(tmp_path: Path) -> None:
 def test_a_closed_stream_is_no_traceback(closed: str, searched: tuple[Path, Run]) -> None:
     """Nor does a database or a file take its place."""
     number = {"stdin": 0, "stdout": 1, "stderr": 2}[closed]
-    command = [
-        sys.executable,
-        "-c",
-        f"import os; os.close({number}); os.execv({sys.executable!r}, {[sys.executable, '-m', 'mirage_cli', 'show', 'tiny.yaml']})",
-    ]
+    show = [sys.executable, "-m", "mirage_cli", "show", "tiny.yaml"]
+    command = [sys.executable, "-c", f"import os; os.close({number}); os.execv({sys.executable!r}, {show})"]
     done = subprocess.run(
         command, cwd=searched[0], env=environment(searched[0]), capture_output=True, timeout=60, check=False
     )

@@ -14,7 +14,7 @@ import shlex
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,12 +31,10 @@ from mirage_cli.cli.commands import app
 from mirage_cli.cli.help import ENVELOPE, EXIT_CODES
 from mirage_cli.cli.layout import Column, Sheet, figures
 from mirage_cli.cli.progress import Told, progress
-from mirage_cli.cli.tables import contenders
 from mirage_cli.pipeline import benchmark, problem
 from mirage_cli.search.cuts import CUTS
-from mirage_cli.store.store import Store
 from mirage_cli.target.gpus import find_target
-from tests.cli.test_cli import (  # noqa: F401 - the fixtures of the command line
+from tests.cli.test_cli import (
     CACHE_COMMANDS,
     COMMANDS,
     MUGRAPH,
@@ -44,11 +42,6 @@ from tests.cli.test_cli import (  # noqa: F401 - the fixtures of the command lin
     Mirage,
     Run,
     environment,
-    found,
-    mirage,
-    searched,
-    spawn,
-    write_specs,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -502,7 +495,8 @@ CRAFTED = {
     "a spec": "UPDATE specs SET text = ? || text",
     "a result": "UPDATE results SET document = json_set(document, '$.spec', ?1, '$.dtype', ?1, '$.best.method', ?1)",
     "a claim": "UPDATE mugraphs SET verification = json_set(verification, '$.claim', ?1, '$.detail', ?1)",
-    "a function": "UPDATE mugraphs SET text = replace(text, 'kernel k0 ', 'kernel k0(x=__import__(\"os\").mkdir(\"pwned\")):0# ')",
+    "a function": "UPDATE mugraphs SET text = replace(text, 'kernel k0 ', "
+    '\'kernel k0(x=__import__("os").mkdir("pwned")):0# \')',
     "an axis": "UPDATE mugraphs SET text = replace(text, 'dims m=', 'dims __import__(\"os\").mkdir(\"pwned\")=1 m=')",
     "another μGraph": "UPDATE mugraphs SET text = replace(text, 'silu', 'sigmoid')",
 }
