@@ -7,9 +7,10 @@ is found does not depend on how many workers there are.
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any  # dask has no types
+from typing import Any  # dask is an extra, which may not be there
 
 from mirage_cli.errors import ExecutorError
 from mirage_cli.ir.program import Program
@@ -26,17 +27,17 @@ LOST_S = 120.0
 def connected(scheduler: str | None, workers: int) -> Iterator[Any]:
     """A client of the scheduler at this address; without one, of this many processes here. Raises ExecutorError."""
     try:
-        import dask
-        from distributed import Client, LocalCluster
+        dask: Any = importlib.import_module("dask")
+        distributed: Any = importlib.import_module("distributed")
     except ImportError as error:
         raise ExecutorError("dask", f"{error}; install mirage-cli[dask]") from None
     settings = {"distributed.scheduler.allowed-failures": DEATHS, "distributed.logging.distributed": "error"}
     with contextlib.ExitStack() as stack, dask.config.set(settings):
         try:
             if scheduler is None:
-                cluster = LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None)
+                cluster = distributed.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None)
                 scheduler = stack.enter_context(cluster).scheduler_address
-            yield stack.enter_context(Client(scheduler, timeout=10))
+            yield stack.enter_context(distributed.Client(scheduler, timeout=10))
         except OSError as error:
             raise ExecutorError("dask", f"no scheduler answers at {scheduler}: {error}") from None
 
