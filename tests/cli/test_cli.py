@@ -1213,7 +1213,9 @@ def test_an_interrupt_during_the_imports_is_exit_code_130(tmp_path: Path, module
     assert done.stderr in ("interrupted\n", SAID_AT_ONCE + "\n")
 
 
-@pytest.mark.parametrize(("workers", "sent"), [(1, signal.SIGINT), (2, signal.SIGINT), (2, signal.SIGTERM)])
+@pytest.mark.parametrize(
+    ("workers", "sent"), [(1, signal.SIGINT), (2, signal.SIGINT), (2, signal.SIGTERM), (2, signal.SIGHUP)]
+)
 def test_an_interrupted_search_is_exit_code_130_and_keeps_what_it_found(
     tmp_path: Path, workers: int, sent: signal.Signals
 ) -> None:
