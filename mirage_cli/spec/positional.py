@@ -13,7 +13,8 @@ axes of one tensor would become one, one of them is renamed instead. Axes of siz
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -178,6 +179,17 @@ class Trace:
         y.other = x
         return True
 
+    @contextmanager
+    def apart(self, dims: Sequence[Dim]) -> Generator[None]:
+        """Meanwhile no two of these axes are made one."""
+        held = tuple(x for dim in dims for x in dim)
+        self.arrays.append(Array(self, tuple(dims), held, (), lambda _: 0.0))
+        at = len(self.arrays) - 1
+        try:
+            yield
+        finally:
+            del self.arrays[at]
+
     # -- the graph
 
     def graph(self, name: str, outputs: Mapping[str, tuple[Array, str]]) -> Graph:
@@ -264,13 +276,17 @@ def elementwise(function: Callable[..., Value], *operands: Array | float, mask: 
     pairs: dict[int, list[tuple[Sequence[Axis], Sequence[Axis]]]] = {i: [] for i in range(len(arrays))}
     for at in range(-rank, 0):
         some = {i: x.dims[at] for i, x in enumerate(arrays) if len(x.dims) >= -at and size_of(x.dims[at]) > 1}
-        first = next(iter(some.values()), ())
+        taken = {*leaves(x for dim in dims for x in dim)}
+        first = next((d for d in some.values() if not taken & {*leaves(d)}), None)
+        if first is None:  # x[:, None] - x[None, :]
+            first = tuple(Axis(x.size) for x in leaves(next(iter(some.values()), ())))
         if any(size_of(d) != size_of(first) for d in some.values()):
             raise Unsupported(f"shapes {', '.join(str(x.shape) for x in arrays)} do not broadcast")
         dims.append(first)
         for i, d in some.items():
             pairs[i].append((first, d))
-    made = [with_axes(x, beside(x, pairs[i])) for i, x in enumerate(arrays)]
+    with trace.apart(dims):
+        made = [with_axes(x, beside(x, pairs[i])) for i, x in enumerate(arrays)]
     held = tuple(dict.fromkeys(x for a in made for x in a.own))
     places = [i for i, x in enumerate(operands) if isinstance(x, Array)]
 
