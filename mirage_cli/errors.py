@@ -45,6 +45,21 @@ class EarlierBenchError(MirageError):
         super().__init__(f"{path}: {problem}")
 
 
+class LockFileError(MirageError):
+    """A lock file that is not as `mirage lock` writes it."""
+
+    def __init__(self, path: object, problem: str) -> None:
+        super().__init__(f"{path}: {problem}\n    `mirage lock SPEC...` writes it")
+
+
+class LockError(MirageError):
+    """Kernels that are not, or would not be, those of a lock file: a line for each."""
+
+    def __init__(self, path: object, problems: Iterable[str]) -> None:
+        lines = "\n".join(f"    {problem}" for problem in problems)
+        super().__init__(f"{path} does not hold any more\n{lines}\n    `mirage lock SPEC...` writes it anew")
+
+
 class BaselineError(MirageError):
     """A baseline that is not known."""
 
@@ -115,6 +130,16 @@ class DamagedResultError(MirageError):
     """A document that should be a result's, and is none. The message says what is amiss."""
 
 
+class StoredKernelError(MirageError):
+    """A stored kernel that cannot be written anew from its μGraph."""
+
+    def __init__(self, name: str, id: str, problem: str) -> None:
+        super().__init__(
+            f"the stored kernel {id} of {name} {problem}\n    search it again with --fresh, or remove it with "
+            f"`mirage cache remove {id}`"
+        )
+
+
 class NothingStoredError(MirageError):
     """A command that needs an earlier search's result, which is not there."""
 
@@ -162,6 +187,14 @@ class TraceError(MirageError):
 
     def __init__(self, what: str, why: str) -> None:
         super().__init__(f"{what}: {why}")
+
+
+class UnknownTopicError(MirageError):
+    """Something to be explained that is not known. near: the known name that was probably meant."""
+
+    def __init__(self, what: str, name: str, near: str | None, known: Iterable[str]) -> None:
+        hint = f"did you mean `{near}`?" if near else f"known are {', '.join(known)}"
+        super().__init__(f"no {what} is called {name}\n    {hint}")
 
 
 class NoKernelError(MirageError):

@@ -665,6 +665,84 @@ def rotated(w: Write) -> None:
     w.add("O", "B", "j")
 
 
+# -- rows of different lengths: positions beyond a row's last are masked out, in chunks that merge
+
+RAGGED = """
+mugraph ragged float16
+dims t=8 b=3 s=64 p=4 pages=9 page=16 d=16
+input Q f16[t, d]
+input K f16[pages, page, d]
+input P i32[b, p] below pages
+input B i32[t] below b drawn sorted
+input L i32[b] below s drawn skewed
+output O f16[t, d]
+buffer Mp f32[t, s_split]
+buffer Lp f32[t, s_split]
+buffer Up f32[t, s_split, d]
+kernel k0 generated t:grid d:tile s:split
+  L = load L[B{b}[t]]
+  Q = load Q[t, d]
+  K = load K[P{pages}[B{b}[t], s//16], s%16, d]
+  i[s] = index(s)
+  C[t, s] = le(i, L)
+  A[t, s] = dot(Q, K; d)
+  R[t, s] = where(C, A, -inf)
+  M[t] = max(R; s)
+  E[t, s] = exp_sub(R, M)
+  S[t] = sum(E; s)
+  U[t, d] = dot(E, K; s)
+  store Mp[t, s_split] = M
+  store Lp[t, s_split] = S
+  store Up[t, s_split, d] = U
+kernel k1 generated t:grid d:tile s_split:loop
+  Mp = load Mp[t, s_split]
+  Lp = load Lp[t, s_split]
+  Up = load Up[t, s_split, d]
+  M[t] = max(Mp; s_split)
+  F[t, s_split] = exp_sub(Mp, M)
+  Lw[t, s_split] = mul(Lp, F)
+  Uw[t, d, s_split] = mul(Up, F)
+  S[t] = sum(Lw; s_split)
+  U[t, d] = sum(Uw; s_split)
+  O[t, d] = div(U, S)
+  store O[t, d] = O
+"""
+
+FILLED = """
+mugraph filled float32
+dims m=8 k=64
+input X f32[m, k]
+input L i32[m] below k
+output Y f32[m]
+kernel k0 generated m:grid k:loop
+  X = load X[m, k]
+  L = load L[m]
+  i[k] = index(k)
+  C[m, k] = lt(i, L)
+  A[m, k] = where(C, X, 1)
+  Y[m] = sum(A; k)
+  store Y[m] = Y
+"""
+
+
+def filled(w: Write) -> None:
+    w.index("i", over="k")
+    w.lt("C", "i", "L")
+    w.where("A", "C", "X", 1)
+    w.sum("Y", "A", over="k")
+
+
+def ragged(w: Write) -> None:
+    w.rename("C", "K", "B", "P", over="pages P{pages}[B{b}[t],s//16] page s%16")
+    w.rename("N", "L", "B", over="b B{b}[t]")
+    w.dot("A", "Q", "C", over="d")
+    w.index("i", over="s")
+    w.le("H", "i", "N")
+    w.where("R", "H", "A", -inf)
+    w.append(_derived(w, "W", "softmax", "R", over="s"))
+    w.dot("O", "W", "C", over="s")
+
+
 # -- parts of outputs: side by side, from two kernels, and in turn; and rows of an input that are changed in place
 
 PARTS = """
@@ -785,6 +863,8 @@ CASES = {
         case(PAGED, paged),
         case(EXPERTS, experts),
         case(ROTATED, rotated),
+        case(RAGGED, ragged),
+        case(FILLED, filled),
         case(PARTS, parts, PARTS_WRITTEN),
         case(IN_TURN, in_turn, IN_TURN_WRITTEN),
         case(APPEND, append, APPEND_WRITTEN),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from mirage_cli.spec import forms
 from mirage_cli.spec.expression import FUNCTIONS
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.verify.numeric import draw_inputs, reference64, where_outputs_lie
@@ -28,8 +29,8 @@ def test_the_tables_are_those_of_the_code() -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_function_has_a_form_that_the_reader_takes(name: str) -> None:
-    assert language.read(language.call_of(name)) is not None
-    assert f"| `{language.form_of(name)}` |" in TEXT
+    assert forms.read(forms.call_of(name)) is not None
+    assert f"| `{forms.form_of(name)}` |" in TEXT
 
 
 def test_every_spec_of_the_page_stands_beside_its_function() -> None:

@@ -174,6 +174,12 @@ CASES: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "einsum": (lambda a, b: torch.einsum("bhqd,bkhd->bhqk", a, b), (R(2, 3, 4, 5), R(2, 6, 3, 5))),
     "lower_triangle": (lambda x: torch.tril(x) @ x, (R(5, 5),)),
     "with_its_transpose": (lambda x: x @ x.T + x + x.T, (R(5, 5),)),
+    "differences_of_all_pairs": (lambda x: torch.tril(torch.exp(x[:, :, None] - x[:, None, :])), (R(2, 5),)),
+    "backwards": (lambda x: x.flip(1) * x, (R(4, 7),)),
+    "batch_norm_that_all_see": (
+        nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Softmax(-1)).eval(),
+        (R(4, 5),),
+    ),
     "gram": (lambda x: x.T @ x, (R(7, 5),)),
     "expanded_beside_two": (expanded_beside_two, (R(4, 1), R(4, 4), R(4, 4))),
     "attention": (Attention(), (R(2, 6, 32),)),

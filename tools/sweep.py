@@ -1,8 +1,8 @@
 """Thousands of random programs in many processes, as a page: what failed, how many were fused, how long it took.
 
-`python -m tools.sweep PAGE [--programs 2000] [--first 0] [--workers N] [--gpu]`; `make random` writes
+`python -m tools.sweep PAGE [--programs 2000] [--first 0] [--workers N] [--gpu] [--accesses]`; `make random` writes
 results/random.md. Each program's best plans are judged in Triton's interpreter, with --gpu its best plan on the GPU.
-The exit code is 1 where any program failed.
+With --accesses, programs read and write by indices. The exit code is 1 where any program failed.
 """
 
 from __future__ import annotations
@@ -60,20 +60,21 @@ class GpuJudge:
 class Process:
     """One process of the sweep."""
 
-    gpu: bool
+    gpu: bool = False
+    accesses: bool = False
     judge: Judge | None = None
 
     def run(self, seed: int) -> tuple[int, Outcome]:
         if self.judge is None:
             self.judge = GpuJudge() if self.gpu else Interpreter()
-        return seed, outcome(random_spec(seed), self.judge, 1 if self.gpu else PLANS)
+        return seed, outcome(random_spec(seed, accesses=self.accesses), self.judge, 1 if self.gpu else PLANS)
 
 
-PROCESS = Process(gpu=False)
+PROCESS = Process()
 
 
-def start(gpu: bool) -> None:
-    PROCESS.gpu = gpu
+def start(gpu: bool, accesses: bool) -> None:
+    PROCESS.gpu, PROCESS.accesses = gpu, accesses
 
 
 def run(seed: int) -> tuple[int, Outcome]:
@@ -117,13 +118,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--gpu", action="store_true")
+    parser.add_argument("--accesses", action="store_true")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this long")
     given = parser.parse_args(arguments)
     begun = time.monotonic()
     found: dict[int, Outcome] = {}
     seeds = range(given.first, given.first + given.programs)
     context = multiprocessing.get_context("spawn")
-    with context.Pool(given.workers, start, (given.gpu,)) as pool:
+    with context.Pool(given.workers, start, (given.gpu, given.accesses)) as pool:
         for seed, o in pool.imap_unordered(run, seeds):
             found[seed] = o
             if o.problem:

@@ -248,7 +248,7 @@ class Algebra:
             mono, c = x.single
             if e.denominator == 1 and (c or e > 0) and _writable(c, e):
                 return self.of_mono(tuple((a, k * e) for a, k in mono), c**e.numerator)
-            unknown = [(a, k) for a, k in mono if not _nonnegative(a)]
+            unknown = [(a, k) for a, k in mono if not _nonnegative(a) or _loses_sign(a, k)]
             if c > 0 and (not unknown or (len(unknown) == 1 and unknown[0][1] == 1)):
                 root = _exact_power(c, e)
                 product = self.of_mono(tuple((a, k * e) for a, k in mono), ONE if root is None else root)
@@ -491,6 +491,12 @@ def _nonnegative(atom: Atom) -> bool:
     """Whether an atom cannot be negative, so that fractional powers distribute over it."""
     squares = atom.kind == "sum" and all(_nonnegative(a) or k % 2 == 0 for a, k in atom.args[1])
     return squares or atom.kind in ("exp", "shifted_exp", "size", "number")
+
+
+def _loses_sign(atom: Atom, k: Fraction) -> bool:
+    """Whether a root of atom**k need not be a power of the atom in a finite field, where a sum of squares may have no
+    root, and be the negative of that of its own square."""
+    return atom.kind == "sum" and k % 2 == 0
 
 
 def _exact_power(c: Fraction, e: Fraction) -> Fraction | None:

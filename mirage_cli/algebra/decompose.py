@@ -23,7 +23,7 @@ from mirage_cli.algebra.canonical import ONE, Algebra, Atom, Form, Mono
 from mirage_cli.algebra.safe import grows_with_exponentials, overflowing, plain_forms, program_forms
 from mirage_cli.errors import NumberError
 from mirage_cli.ir.ops import OPS, Number, Type
-from mirage_cli.ir.program import Program, tensor_type
+from mirage_cli.ir.program import Eqn, Program, tensor_type
 
 MAX_CLASSES = 400
 """Beyond this many classes, further ones keep the program's own nodes alone (or one of the algebra's if none)."""
@@ -124,16 +124,19 @@ def type_of(form: Form, program: Program) -> Type:
     atom = form.atom
     if atom is not None and atom.kind == "fn" and OPS[atom.args[0]].result == "bool":
         return "bool"
-    integers = {t.name for t in program.inputs if tensor_type(t) == "int"}
+    types = {t.name: tensor_type(t) for t in program.inputs}
+    if atom is not None and atom.kind == "input" and types[atom.args[0]] == "bool":
+        return "bool"
 
     def integral(a: Atom) -> bool:
-        if a.kind == "fn" and OPS[a.args[0]].result == "same":
-            return all(type_of(x, program) == "int" for x in a.args[1:])
+        if a.kind == "fn" and OPS[a.args[0]].result in ("same", "branches"):
+            chosen = a.args[2:] if OPS[a.args[0]].result == "branches" else a.args[1:]
+            return all(not x.terms or type_of(x, program) == "int" for x in chosen)
         if a.kind in ("max", "min"):
             return type_of(a.args[1], program) == "int"
         if a.kind == "sum":
             return all(integral(x) and e.denominator == 1 and e > 0 for x, e in a.args[1])
-        return a.kind == "index" or (a.kind == "input" and a.args[0] in integers)
+        return a.kind == "index" or (a.kind == "input" and types[a.args[0]] == "int")
 
     whole = all(
         c.denominator == 1 and all(integral(a) and e.denominator == 1 and e > 0 for a, e in m) for m, c in form.terms
@@ -210,9 +213,16 @@ def _program_nodes(d: Decomposition, safe: dict[str, Form]) -> dict[Form, list[N
             continue  # an argument or the result has lost an axis, its terms having cancelled
         if d.algebra.apply(e.op, args, e.axes) is safe[e.out] and safe[e.out] not in args:
             constant = tuple(_constant(a) if isinstance(a, Form) else a for a in args)
-            node = Node((Step(e.op, constant, e.axes),), "program")
+            node = Node(_steps_of(e, constant), "program")
             nodes.setdefault(safe[e.out], []).append(node)
     return nodes
+
+
+def _steps_of(e: Eqn, args: tuple[Form | Number, ...]) -> tuple[Step, ...]:
+    """An equation's steps: one, but for a product with a number, which is no operand of a contraction."""
+    if OPS[e.op].kind == "contraction" and not all(isinstance(a, Form) for a in args):
+        return Step("mul", args), Step("sum", (0,), e.axes)
+    return (Step(e.op, args, e.axes),)
 
 
 def _constant(form: Form) -> Form | Number:

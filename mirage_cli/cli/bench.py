@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mirage_cli.cli.documents import envelope
+from mirage_cli.cli.gatefiles import Case, Summary, tell_github, write_junit
+from mirage_cli.cli.progress import progress
 from mirage_cli.cli.shared import (
     Budget,
     Context,
@@ -17,9 +20,10 @@ from mirage_cli.cli.shared import (
     Dims,
     Dtype,
     Seed,
+    ShardOption,
     TargetName,
     Workers,
-    app,
+    command,
     command_line,
     err,
     local_gpu,
@@ -27,7 +31,7 @@ from mirage_cli.cli.shared import (
     out,
     overrides,
     read,
-    status,
+    shard,
     worker_count,
 )
 from mirage_cli.errors import BaselineError, EmptyStoreError, MirageError
@@ -36,17 +40,24 @@ from mirage_cli.target.files import write_text
 if TYPE_CHECKING:
     from mirage_cli.ir.program import Program
     from mirage_cli.pipeline.benchmark import Document
+    from mirage_cli.pipeline.gate import Compared
     from mirage_cli.store.store import Store
 
 REGRESSED = 4
 """The exit code of `--check` where a row is worse than before."""
+COLUMNS = ("before, µs", "now, µs")
 
 
-@app.command()
+@command(
+    "mirage bench                                       all that is stored, with eager and torch.compile",
+    "mirage bench gqa.yaml --against eager,library",
+    "mirage bench specs/*.yaml --json before.json",
+    "mirage bench specs/*.yaml --check before.json --threshold 3 --summary github --junit bench.xml",
+)
 def bench(
     specs: Annotated[
         list[Path] | None,
-        typer.Argument(help="spec files (YAML) [default: all that the database has a kernel for]", metavar="[SPEC]..."),
+        typer.Argument(help="spec files (YAML) [default: all that the database has a kernel for]", metavar="SPEC"),
     ] = None,
     against: Annotated[
         str, typer.Option(help="baselines, comma separated: eager, compile, sdpa, cudnn, library (the fastest of all)")
@@ -59,6 +70,14 @@ def bench(
         Path | None,
         typer.Option("--check", help="exit with 4 where a kernel is slower than in this file, wrong or missing"),
     ] = None,
+    threshold: Annotated[
+        float, typer.Option(min=0.0, max=1000.0, help="percent beyond both spreads from which a kernel is slower")
+    ] = 5.0,
+    summary: Annotated[
+        Summary | None, typer.Option("--summary", help="write a summary, and annotations, as this service reads them")
+    ] = None,
+    junit: Annotated[Path | None, typer.Option("--junit", help="also write the rows as tests of JUnit's XML")] = None,
+    part: ShardOption = None,
     workers: Workers = None,
     budget: Budget = 60.0,
     seed: Seed = 0,
@@ -68,10 +87,15 @@ def bench(
     target: TargetName = "auto",
     db: Database = None,
 ) -> None:
-    """Compare the best kernels with baselines on this GPU: one process, cold inputs, one method, interleaved."""
+    """Compare the best kernels with baselines on this GPU.
+
+    One process, cold inputs, one method, contestants interleaved. With --check it is a gate: exit code 4 where a kernel
+    is slower than in an earlier file, wrong, failed or missing.
+    """
     from mirage_cli.cli import benchpage
     from mirage_cli.cli.tables import about_text, bench_table, remarks
-    from mirage_cli.pipeline.benchmark import AGAINST, asked_for, read_rows, regressions, run
+    from mirage_cli.pipeline import gate
+    from mirage_cli.pipeline.benchmark import AGAINST, run
     from mirage_cli.pipeline.kept import has_kernel
     from mirage_cli.pipeline.optimize import finish
     from mirage_cli.pipeline.searching import Options, search_all
@@ -83,47 +107,65 @@ def bench(
     if unknown := [n for n in names if n not in AGAINST]:
         raise BaselineError(unknown, AGAINST)
     gpu = local_gpu(target, "measure")
-    before = read_rows(check, gpu.name, context.value) if check else None
+    before = gate.read_rows(check, gpu.name, context.value) if check else None
     wanted = Options(worker_count(workers), budget_s=budget, seed=seed, context=context.value)
     rows: list[Document] = []
     failures: list[str] = []
-    with (
-        open_store(db) as store,
-        status(False) as tell,
-        Session(gpu, wanted, store, True, tell, command_line()) as session,
-    ):
-        programs = programs or stored_programs(store, overrides(dim), dtype)
-        todo = [p for p, _ in programs if not has_kernel(session, p)]
-        if todo:
-            session.prepare()
-        found = search_all(todo, gpu, wanted)
-        for program, text in programs:
-            if not has_kernel(session, program):
-                result = finish(session, program, text, next(found))
-                if isinstance(result, Unfinished):
-                    failures.append(f"{about_text(result.about)}: {result.problem}")
-                    continue
-            tell(f"timing {program.name}")
-            rows.append(run(session, program, names))
-            if json_file:
-                write_text(json_file, json.dumps(rows, indent=1))
-            if markdown:
-                benchpage.write(markdown, rows, command_line())
+    with open_store(db) as store:
+        programs, others = shard(programs or stored_programs(store, overrides(dim), dtype), part)
+        with (
+            progress() as told,
+            Session(gpu, wanted, store, True, told, command_line()) as session,
+        ):
+            told.count = len(programs)
+            todo = [p for p, _ in programs if not has_kernel(session, p)]
+            if todo:
+                session.prepare()
+            found = search_all(todo, gpu, wanted)
+            for i, (program, text) in enumerate(programs, 1):
+                told.program(i, program.name)
+                if not has_kernel(session, program):
+                    result = finish(session, program, text, next(found))
+                    if isinstance(result, Unfinished):
+                        failures.append(f"{about_text(result.about)}: {result.problem}")
+                        continue
+                told.doing("timing it with its baselines")
+                rows.append(run(session, program, names))
+                if json_file:
+                    write_text(json_file, json.dumps(envelope("bench", rows, gpu), indent=1))
+                if markdown:
+                    benchpage.write(markdown, rows, command_line())
     out.print(bench_table(rows))
     for line in remarks(rows):
         err.print(line)
     for problem in failures:
         err.print(f"error: {problem}", style="red")
-    named = {p.name for p, _ in programs} if specs else set[str]()
-    worse = [] if before is None else regressions(asked_for(before, named, overrides(dim), dtype), rows)
-    for line in worse:
-        err.print(line, style="red")
+    named = {p.name for p, _ in programs + others} if specs else set[str]()
+    elsewhere = {gate.identity(p.name, p.sizes, p.dtype) for p, _ in others}
+    earlier = None if before is None else gate.asked_for(before, named, overrides(dim), dtype, elsewhere)
+    compared = gate.compare(earlier, rows, threshold)
+    tell(compared, summary, junit)
+    worse = [c for c in compared if c.problem and before is not None]
+    for c in worse:
+        err.print(f"{c.name}: {c.problem}", style="red")
     if worse or failures:
         raise typer.Exit(REGRESSED if worse else 1)
 
 
-def stored_programs(store: Store, dims: Mapping[str, int], dtype: str | None) -> list[tuple[Program, str]]:
-    """Every program that a kernel is stored for, on any GPU, with its spec's text; those of these sizes and this type.
+def tell(compared: Sequence[Compared], summary: Summary | None, junit: Path | None) -> None:
+    """What a CI system is told of each row."""
+    from mirage_cli.cli.tables import figure
+
+    cases = [Case(c.name, (figure(c.was_us), figure(c.now_us)), c.problem) for c in compared]
+    if junit:
+        write_junit(junit, "mirage bench", cases)
+    if summary:
+        tell_github("mirage bench", COLUMNS, cases)
+
+
+def stored_programs(store: Store, sizes: Sequence[Mapping[str, int]], dtype: str | None) -> list[tuple[Program, str]]:
+    """Every program that a kernel is stored for, on any GPU, with its spec's text; those of one of these sizes and of
+    this type.
 
     Raises EmptyStoreError where there is none. A spec that this version cannot read is a warning.
     """
@@ -132,14 +174,15 @@ def stored_programs(store: Store, dims: Mapping[str, int], dtype: str | None) ->
 
     found: dict[str, tuple[Program, str]] = {}
     for e in store.list():
-        key, sizes = e.key, dict(e.key.dims)
+        key, has = e.key, dict(e.key.dims)
         spec = store.spec(key.program_hash)
         if e.best is None or spec is None or key.program_hash in found:
             continue
-        if dtype not in (None, key.dtype) or any(sizes.get(d) != n for d, n in dims.items()):
+        fits = any(all(has.get(d) == n for d, n in chosen.items()) for chosen in sizes)
+        if dtype not in (None, key.dtype) or not fits:
             continue
         try:
-            program = parse_spec(spec[1], f"<stored {spec[0]}>").at(sizes, key.dtype)
+            program = parse_spec(spec[1], f"<stored {spec[0]}>").at(has, key.dtype)
         except MirageError as error:
             err.print(f"warning: {error}", style="yellow")
             continue

@@ -5,12 +5,14 @@
 from mirage_cli.cli import search
 from mirage_cli.cli import bench
 from mirage_cli.cli import found
+from mirage_cli.cli import lock
 from mirage_cli.cli import cache
 from mirage_cli.cli import doctor
 from mirage_cli.cli import init
 from mirage_cli.cli import trace
+from mirage_cli.cli import help
 # isort: on
 
 from mirage_cli.cli.shared import app, err
 
-__all__ = ["app", "bench", "cache", "doctor", "err", "found", "init", "search", "trace"]
+__all__ = ["app", "bench", "cache", "doctor", "err", "found", "help", "init", "lock", "search", "trace"]

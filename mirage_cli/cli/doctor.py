@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import sys
-
 import typer
 
-from mirage_cli.cli.shared import Database, Json, app, out
+from mirage_cli.cli.documents import emit
+from mirage_cli.cli.shared import Database, Json, command, out
 
 
-@app.command()
+@command("mirage doctor", "mirage doctor --json")
 def doctor(db: Database = None, as_json: Json = False) -> None:
-    """Say what this machine has, what is missing, and what that rules out."""
+    """Say what this machine has, and what that rules out."""
     from dataclasses import asdict
 
-    from rich.table import Table
-
+    from mirage_cli.cli.layout import Column, Sheet
     from mirage_cli.cli.machine import examine
 
     checks = examine(db)
     if as_json:
-        sys.stdout.write(json.dumps([asdict(c) for c in checks], indent=1) + "\n")
+        emit("doctor", (asdict(c) for c in checks))
     else:
-        table = Table("", "what", "found", "remedy")
+        table = Sheet("", (Column("what"), Column("ok"), Column("found", prose=True), Column("remedy", prose=True)))
         for c in checks:
-            table.add_row("ok" if c.ok else "--", c.name, c.detail, "" if c.ok else c.remedy)
+            table.add(c.name, "yes" if c.ok else "no", c.detail, "" if c.ok else c.remedy)
         out.print(table)
     if any(not c.ok and c.required for c in checks):
         raise typer.Exit(1)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
-import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mirage_cli.cli.documents import emit
+from mirage_cli.cli.gatefiles import Case, Summary, tell_github, write_junit
 from mirage_cli.cli.shared import (
     Database,
     Dims,
@@ -17,35 +18,39 @@ from mirage_cli.cli.shared import (
     Json,
     OneSpec,
     Seed,
+    ShardOption,
     TargetName,
-    app,
     best_of,
     bests_of,
+    command,
     command_line,
     gpu_of,
-    open_store,
     out,
     print_text,
     read,
+    reading_store,
     shown_for,
     tell_gpu,
+    warn,
 )
 from mirage_cli.errors import MirageError, TargetError, UnknownIdError
 from mirage_cli.target.files import read_bytes, write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from rich.table import Table
-
+    from mirage_cli.cli.layout import Sheet
+    from mirage_cli.cli.verifyall import Answer
     from mirage_cli.ir.mugraph import MuGraph
     from mirage_cli.ir.schedule import Schedule
     from mirage_cli.store.store import Store
 
-MAX_KERNEL_BYTES = 1 << 24
 
-
-@app.command()
+@command(
+    "mirage export lora.yaml                       to stdout",
+    "mirage export lora.yaml --dim m=16 -o lora.py",
+    "mirage export lora.yaml --all -o lora.py      every size behind one function",
+)
 def export(
     spec: OneSpec,
     _triton: Annotated[
@@ -61,24 +66,30 @@ def export(
     target: TargetName = "auto",
     db: Database = None,
 ) -> None:
-    """Write the best kernel (or the one named) as one Python file that needs only torch and triton."""
-    from mirage_cli.pipeline.kept import export_all, export_plan
+    """Write the best kernel as one Python file.
+
+    It needs only torch and triton, and is written anew from the stored μGraph.
+    """
+    from mirage_cli.pipeline.kept import export_all, export_plan, written_anew
 
     if all_sizes and id is not None:
         raise typer.BadParameter("--all takes the best kernel of each size, --id one μGraph: name one of them")
-    with open_store(db) as store:
+    with reading_store(db) as store:
         if all_sizes:
             source = export_all(store, bests_of(store, spec, dim, dtype, target), command_line())
         elif id is None:
-            _, best = best_of(store, spec, dim, dtype, target)
-            source = best.source
+            program, key, best = best_of(store, spec, dim, dtype, target)
+            written = written_anew(store, program, key, best)
+            source = written.source
+            if written.differs:
+                warn(f"{program.name}: the stored text is not what this version writes, and is left aside")
         else:
             programs = [p for p, _ in read([spec], dim, dtype)]
             found = shown_for(store, id, target)
             taken, source = export_plan(found, programs, id, command_line())
             same = [s.key for s in found if s.key.program_hash == taken.key.program_hash]
             tell_gpu(taken.spec, taken.key, same, target)
-    if output is None:
+    if output is None or str(output) == "-":
         print_text(source)
         return
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -86,7 +97,11 @@ def export(
     out.print(str(output))
 
 
-@app.command()
+@command(
+    "mirage show gqa.yaml",
+    "mirage show gqa.yaml --dim h=16 --svg > gqa.svg",
+    "mirage show c9906dc2e993                      by its id",
+)
 def show(
     what: Annotated[str, typer.Argument(help="a spec file, or the id of a μGraph", metavar="SPEC|ID")],
     dim: Dims = None,
@@ -97,16 +112,16 @@ def show(
     as_html: Annotated[bool, typer.Option("--html", help="as a page with picture, text and program")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print a μGraph as text, with its maps, loops, accumulators and epilogues; or in another form."""
+    """Print a plan (μGraph), as text or in another form."""
     from mirage_cli.cli.picture import html, svg
     from mirage_cli.ir.text import canonical_text, parse_mugraph, print_mugraph
 
     if as_svg + as_html + as_json > 1:
         raise typer.BadParameter("--svg, --html and --json are forms of the same: name one")
-    with open_store(db) as store:
+    with reading_store(db) as store:
         id = what
         if Path(what).suffix in (".yaml", ".yml"):
-            key, best = best_of(store, Path(what), dim, dtype, target)
+            _, key, best = best_of(store, Path(what), dim, dtype, target)
             id = best.mugraph
             shown = tuple(s for s in store.show(id) if s.key == key)
         elif shown := shown_for(store, id, target):
@@ -116,13 +131,13 @@ def show(
         spec = store.spec(shown[0].key.program_hash)
     graph = parse_mugraph(shown[0].mugraph.text)
     if as_json:
-        document = {
+        shape = {
             "id": shown[0].mugraph.id,
             "text": canonical_text(graph),
             "predicted_us": shown[0].mugraph.predicted_us,
             "verification": shown[0].mugraph.verification,
         }
-        sys.stdout.write(json.dumps(document, indent=1) + "\n")
+        emit("show", [shape])
     elif as_svg:
         print_text(svg(graph))
     elif as_html:
@@ -131,16 +146,17 @@ def show(
         print_text(print_mugraph(graph))
 
 
-@app.command()
+@command("mirage explain gqa.yaml --dim h=16", "mirage help cuts                              what each reason means")
 def explain(
     spec: OneSpec, dim: Dims = None, dtype: Dtype = None, target: TargetName = "auto", db: Database = None
 ) -> None:
-    """Say what was searched, what was cut and why, and what was chosen, against the hardware's floor."""
-    from mirage_cli.cli.tables import explanation, mapping_table
+    """Say what was searched, cut and chosen, and why."""
+    from mirage_cli.cli.layout import named
+    from mirage_cli.cli.tables import explanation
     from mirage_cli.pipeline.kept import verdict_of
 
-    with open_store(db) as store:
-        key, best = best_of(store, spec, dim, dtype, target)
+    with reading_store(db) as store:
+        _, key, best = best_of(store, spec, dim, dtype, target)
         verdict = verdict_of(store, best.mugraph)
         graph = stored_graph(store, best.mugraph)
     for part in explanation(best.result):
@@ -154,7 +170,7 @@ def explain(
             *([("merged axes", merged_axes(graph))] if graph is not None and graph.merged else []),
             *(("outside the theorem", x) for x in verdict.outside),
         ]
-        out.print(mapping_table("verified", rows))
+        out.print(named("verified", rows))
 
 
 def stored_graph(store: Store, id: str) -> MuGraph | None:
@@ -172,10 +188,10 @@ def merged_axes(graph: MuGraph) -> str:
     return ", ".join(f"{name} = {'*'.join(parts)}" for name, parts in graph.merged)
 
 
-def predicted(graph: MuGraph, schedule: Schedule, gpu: str) -> Iterator[Table]:
+def predicted(graph: MuGraph, schedule: Schedule, gpu: str) -> Iterator[Sheet]:
     """For each generated kernel the named terms of its predicted time: what it is the sum of and, of the work, how long
     each part takes, of which one dominates. None where the cost model does not know the GPU."""
-    from mirage_cli.cli.tables import mapping_table
+    from mirage_cli.cli.layout import named
     from mirage_cli.target.gpus import find_target
     from mirage_cli.tune.space import estimates
 
@@ -188,16 +204,35 @@ def predicted(graph: MuGraph, schedule: Schedule, gpu: str) -> Iterator[Table]:
     for name, e in estimates(graph, schedule, target).items():
         terms = [*e.parts.items(), *((f"work: {term}", us) for term, us in e.busy.items())]
         rows = [(term, f"{us[0]:.2f} µs") for term, us in terms if abs(us[0]) >= 0.005]
-        yield mapping_table(f"{name} by the cost model: {e.us[0]:.2f} µs", rows)
+        yield named(f"{name} by the cost model: {e.us[0]:.2f} µs", rows)
 
 
-@app.command()
+@command(
+    "mirage verify lora.yaml lora.py --dim m=16    an exported kernel, or one that was changed since",
+    "mirage verify lora.yaml plan.txt              a μGraph that was written by hand",
+    "mirage verify --all --junit verify.xml        every stored kernel",
+    "mirage verify --all lora.yaml --exported kernels/",
+)
 def verify(
-    spec: OneSpec,
-    file: Annotated[
-        str,
-        typer.Argument(help="a μGraph as text, an exported kernel, or a stored id", metavar="FILE|ID"),
-    ],
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="a spec, and what is judged: a μGraph as text, an exported kernel, or a stored id; with --all, specs "
+            "alone",
+            metavar="SPEC FILE|ID",
+        ),
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="judge every stored kernel, of these specs or of all, anew")
+    ] = False,
+    exported: Annotated[
+        Path | None, typer.Option("--exported", help="with --all: the exported kernels of this folder instead")
+    ] = None,
+    summary: Annotated[
+        Summary | None, typer.Option("--summary", help="with --all: a summary, and annotations, for this service")
+    ] = None,
+    junit: Annotated[Path | None, typer.Option("--junit", help="with --all: also write tests of JUnit's XML")] = None,
+    part: ShardOption = None,
     seed: Seed = 0,
     dim: Dims = None,
     dtype: Dtype = None,
@@ -205,17 +240,29 @@ def verify(
     db: Database = None,
     as_json: Json = False,
 ) -> None:
-    """Judge a hand-written μGraph or an exported kernel against a spec. A kernel is a program, and is run.
+    """Judge a μGraph or a kernel against a spec.
+
+    A kernel is a program, and is run.
 
     With --target, a kernel is also compiled for that GPU.
     """
+    from mirage_cli.cli.verifyall import MAX_KERNEL_BYTES, judge_all
     from mirage_cli.pipeline.judging import judge_file
     from mirage_cli.target.gpus import find_target
 
     gpu = None if target == "auto" else find_target(target)
-    programs = [p for p, _ in read([spec], dim, dtype)]
+    given = what or []
+    if every:
+        with reading_store(db) as store:
+            answers = judge_all(store, [Path(x) for x in given], exported, part, seed, dim, dtype, gpu)
+        tell_all(answers, summary, junit, as_json)
+        return
+    if len(given) != 2:
+        raise typer.BadParameter("name a spec and what is to be judged, or --all")
+    spec, file = given
+    programs = [p for p, _ in read([Path(spec)], dim, dtype)]
     if re.fullmatch("[0-9a-f]{4,12}", file) and not Path(file).exists():
-        with open_store(db) as store:
+        with reading_store(db) as store:
             text = "".join(s.mugraph.text for s in store.show(file)[:1])
     else:
         try:
@@ -227,8 +274,40 @@ def verify(
     except MirageError as error:
         raise MirageError(f"{file}: {error}") from None
     if as_json:
-        sys.stdout.write(json.dumps(answer, indent=1) + "\n")
+        emit("verify", [answer])
     else:
-        out.print(answer["detail"])
+        print_verdict(answer)
     if not answer["ok"]:
         raise typer.Exit(1)
+
+
+def tell_all(answers: Sequence[Answer], summary: Summary | None, junit: Path | None, as_json: bool) -> None:
+    """A line for each kernel that was judged, and what a CI system reads of it."""
+    from mirage_cli.cli.layout import Column, Sheet
+
+    cases = [Case(a.name, (a.id, a.gpu, a.claim if a.ok else "refused"), None if a.ok else a.claim) for a in answers]
+    if as_json:
+        emit("verify", (asdict(a) for a in answers))
+    else:
+        table = Sheet("", (Column("kernel"), Column("μGraph"), Column("GPU"), Column("", prose=True)))
+        for a in answers:
+            table.add(a.name, a.id, a.gpu, ("" if a.ok else "refused: ") + a.claim)
+        out.print(table)
+    if junit:
+        write_junit(junit, "mirage verify", cases)
+    if summary and not as_json:
+        tell_github("mirage verify", ("μGraph", "GPU", "verdict"), cases)
+    if not all(a.ok for a in answers):
+        raise typer.Exit(1)
+
+
+def print_verdict(answer: Mapping[str, object]) -> None:
+    """What is known of a kernel in a line; of one that was refused, a line for each distribution of its data."""
+    from mirage_cli.cli.layout import named
+
+    tests = answer.get("distributions")
+    if answer["ok"] or not isinstance(tests, dict) or not tests:
+        out.print(answer["detail"])
+        return
+    out.print(f"{answer['claim']}: {sum(x is not None for x in tests.values())} of {len(tests)} distributions fail")
+    out.print(named("", ((name, problem or "passes") for name, problem in tests.items())))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from mirage_cli.cli.shared import app
+from mirage_cli.cli.shared import command
 
 EXAMPLE = """\
 # A spec: what goes in, what comes out, and how it is computed. docs/language.md has every key and function.
@@ -29,11 +29,14 @@ outputs:
 """
 
 
-@app.command()
+@command("mirage init gated_mlp                gated_mlp.yaml, to be changed", "mirage search gated_mlp.yaml")
 def init(
-    name: Annotated[str, typer.Argument(help="the name of the spec, and of its file", metavar="[NAME]")] = "example",
+    name: Annotated[str, typer.Argument(help="the name of the spec, and of its file", metavar="NAME")] = "example",
 ) -> None:
-    """Write an example spec to start from as NAME.yaml, where there is no such file."""
+    """Write an example spec to start from.
+
+    It is NAME.yaml, where there is no such file.
+    """
     from mirage_cli.spec.reader import parse_spec
 
     path, text = Path(f"{name}.yaml"), EXAMPLE.format(name=name)

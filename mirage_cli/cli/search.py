@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mirage_cli.cli.documents import emit
+from mirage_cli.cli.lock import DEFAULT, LockFile
+from mirage_cli.cli.progress import progress
 from mirage_cli.cli.shared import (
+    TOP,
     Budget,
     Context,
     Contexts,
@@ -20,39 +24,49 @@ from mirage_cli.cli.shared import (
     Fresh,
     Json,
     Seed,
+    ShardOption,
     Specs,
     TargetName,
     Top,
     Workers,
-    app,
     choose_target,
+    command,
     command_line,
-    emit_json,
     err,
     local_gpu,
     open_store,
     out,
     read,
-    status,
+    shard,
     worker_count,
 )
 from mirage_cli.errors import NothingStoredError
 
 if TYPE_CHECKING:
+    from mirage_cli.pipeline.locked import Lock
     from mirage_cli.store.results import Result, Unfinished
     from mirage_cli.store.store import Store
     from mirage_cli.target.gpus import Target
 
 
-@app.command()
+@command(
+    "mirage search rmsnorm_linear.yaml                  all sizes of a spec",
+    "mirage search *.yaml --budget 30 --json > out.json",
+    "mirage search gqa.yaml --dim m=8,16 --top 5        two sizes, and why the others lost",
+    "mirage search lora.yaml --target a100              plan for a GPU that is not here",
+)
 def search(
     specs: Specs,
     workers: Workers = None,
-    top: Top = 5,
+    top: Top = None,
     budget: Budget = 60.0,
     seed: Seed = 0,
     fresh: Fresh = False,
     context: Context = Contexts.both,
+    locked: Annotated[
+        bool, typer.Option("--locked", help="fail where a kernel is another than the lock file pins")
+    ] = False,
+    lock_file: LockFile = DEFAULT,
     no_tune: Annotated[
         bool, typer.Option("--no-tune", help="search and verify only: compile and time nothing")
     ] = False,
@@ -60,50 +74,57 @@ def search(
     no_decompose: Annotated[
         bool, typer.Option("--no-decompose", help="only the program's own algebra (an ablation)")
     ] = False,
+    part: ShardOption = None,
     dim: Dims = None,
     dtype: Dtype = None,
     target: TargetName = "auto",
     db: Database = None,
     as_json: Json = False,
 ) -> None:
-    """Find the best kernels: search, verify, and tune on this machine's GPU (or predict for the target).
+    """Find, verify, tune and keep the best kernels.
 
-    What an ablation finds is printed, with what it took, and not kept.
+    They are timed on this machine's GPU, or predicted for the target. What the database can answer is not searched
+    again. What an ablation finds is printed, with what it took, and not kept.
     """
-    from mirage_cli.pipeline.optimize import optimize
-    from mirage_cli.pipeline.searching import Options
-    from mirage_cli.pipeline.session import Session
-
-    programs = read(specs, dim, dtype)
-    chosen, here = choose_target(target)
     ablation = no_prune or no_decompose
-    wanted = Options(
-        worker_count(workers),
-        top=top,
-        budget_s=budget,
-        seed=seed,
-        fresh=fresh or ablation,
-        tune=not no_tune,
-        context=context.value,
-        prune=not no_prune,
-        own_algebra_only=no_decompose,
-    )
     results: list[Result | Unfinished] = []
     interrupted = False
-    with (
-        passing_store() if ablation else open_store(db) as store,
-        status(as_json) as tell,
-        Session(chosen, wanted, store, here, tell, command_line()) as session,
-    ):
-        try:
-            for result in optimize(session, programs):
-                results.append(result)  # noqa: PERF402  an interrupt leaves those before it
-        except KeyboardInterrupt:
-            interrupted = True
+    with progress(budget) as told:  # from here on, the terminal shows that something is being done
+        from mirage_cli.pipeline.locked import Lock
+        from mirage_cli.pipeline.optimize import optimize
+        from mirage_cli.pipeline.searching import Options
+        from mirage_cli.pipeline.session import Session
+
+        programs, _ = shard(read(specs, dim, dtype), part)
+        told.count = len(programs)
+        chosen, here = choose_target(target)
+        wanted = Options(
+            worker_count(workers),
+            top=top or TOP,
+            budget_s=budget,
+            seed=seed,
+            fresh=fresh or ablation,
+            tune=not no_tune,
+            context=context.value,
+            prune=not no_prune,
+            own_algebra_only=no_decompose,
+        )
+        lock = Lock(lock_file) if locked else None
+        if lock:
+            lock.check_before([p for p, _ in programs], chosen, here and wanted.tune)
+        with (
+            passing_store() if ablation else open_store(db) as store,
+            Session(chosen, wanted, store, here, told, command_line()) as session,
+        ):
+            try:
+                for result in optimize(session, programs):
+                    results.append(result)  # noqa: PERF402  an interrupt leaves those before it
+            except KeyboardInterrupt:
+                interrupted = True
     if ablation and not as_json:
         for result in found_of(results):
             out.print(effort(result))
-    end(results, chosen, as_json, interrupted, predicted_for(chosen, here, target))
+    end("search", results, chosen, as_json, interrupted, top, predicted_for(chosen, here, target), lock)
 
 
 @contextmanager
@@ -122,46 +143,52 @@ def effort(result: Result) -> str:
     return f"{about_text(result.about)}: {stats.enumerated} kernels looked at, {end}"
 
 
-@app.command()
+@command(
+    "mirage cache merge found_elsewhere.db",
+    "mirage tune gated_mlp.yaml --budget 120",
+)
 def tune(
     specs: Specs,
     workers: Workers = None,
-    top: Top = 5,
+    top: Top = None,
     budget: Budget = 60.0,
     seed: Seed = 0,
     context: Context = Contexts.both,
+    part: ShardOption = None,
     dim: Dims = None,
     dtype: Dtype = None,
     target: TargetName = "auto",
     db: Database = None,
     as_json: Json = False,
 ) -> None:
-    """Time the stored μGraphs of the specs on this machine's GPU: search elsewhere, tune here."""
-    from mirage_cli.pipeline.kept import stored_search
-    from mirage_cli.pipeline.optimize import finish
-    from mirage_cli.pipeline.searching import Options
-    from mirage_cli.pipeline.session import Session
+    """Time the stored plans on this machine's GPU.
 
-    programs = read(specs, dim, dtype)
-    gpu = local_gpu(target, "tune")
+    Search elsewhere, and tune here.
+    """
     results: list[Result | Unfinished] = []
     interrupted = False
-    wanted = Options(worker_count(workers), top=top, budget_s=budget, seed=seed, context=context.value)
-    with (
-        open_store(db) as store,
-        status(as_json) as tell,
-        Session(gpu, wanted, store, True, tell, command_line()) as session,
-    ):
-        session.prepare()
-        try:
-            for program, text in programs:
-                found = stored_search(store, program)
-                if found is None:
-                    raise NothingStoredError(program.name, program.sizes)
-                results.append(finish(session, program, text, found))
-        except KeyboardInterrupt:
-            interrupted = True
-    end(results, gpu, as_json, interrupted)
+    with progress(budget) as told:
+        from mirage_cli.pipeline.kept import stored_search
+        from mirage_cli.pipeline.optimize import finish
+        from mirage_cli.pipeline.searching import Options
+        from mirage_cli.pipeline.session import Session
+
+        programs, _ = shard(read(specs, dim, dtype), part)
+        told.count = len(programs)
+        gpu = local_gpu(target, "tune")
+        wanted = Options(worker_count(workers), top=top or TOP, budget_s=budget, seed=seed, context=context.value)
+        with open_store(db) as store, Session(gpu, wanted, store, True, told, command_line()) as session:
+            session.prepare()
+            try:
+                for i, (program, text) in enumerate(programs, 1):
+                    told.program(i, program.name)
+                    found = stored_search(store, program)
+                    if found is None:
+                        raise NothingStoredError(program.name, program.sizes)
+                    results.append(finish(session, program, text, found))
+            except KeyboardInterrupt:
+                interrupted = True
+    end("tune", results, gpu, as_json, interrupted, top)
 
 
 def found_of(results: Sequence[Result | Unfinished]) -> list[Result]:
@@ -176,19 +203,29 @@ def predicted_for(target: Target, here: bool, named: str) -> str:
 
 
 def end(
-    results: Sequence[Result | Unfinished], target: Target, as_json: bool, interrupted: bool, about: str = ""
+    command: str,
+    results: Sequence[Result | Unfinished],
+    target: Target,
+    as_json: bool,
+    interrupted: bool,
+    top: int | None,
+    about: str = "",
+    lock: Lock | None = None,
 ) -> None:
-    """Prints results, and what was lost or failed, and picks the exit code."""
-    from mirage_cli.cli.tables import about_text, losses, refusals, results_tables
+    """Prints results, and what was lost or failed, and picks the exit code. top: whether and how many plans of each are
+    shown. Raises LockError where a kernel is another than the locked one."""
+    from mirage_cli.cli.tables import about_text, contenders, losses, refusals, results_tables
     from mirage_cli.store.results import Unfinished
 
     found = found_of(results)
     failed = [r for r in results if isinstance(r, Unfinished)]
     if as_json:
-        emit_json(results, target)
+        emit(command, (r.to_json() for r in results), target)
     else:
         for table in results_tables(found, about):
             out.print(table)
+        for r in found if top else ():
+            out.print(contenders(r))
         for line in [*losses(found), *refusals(found)]:
             out.print(line, soft_wrap=True, markup=False)
     for r in failed:
@@ -197,5 +234,7 @@ def end(
         raise typer.Exit(130)
     if failed:
         raise typer.Exit(1)
+    if lock:
+        lock.check(found)
     if not any(r.beats_what_was_given for r in found):
         raise typer.Exit(3)

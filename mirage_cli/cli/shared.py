@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import sys
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
+from itertools import product
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -23,7 +22,6 @@ from mirage_cli.target.knobs import MAX_WORKERS
 if TYPE_CHECKING:
     from mirage_cli.ir.program import Program
     from mirage_cli.store.records import Best, Key, Shown
-    from mirage_cli.store.results import Result, Unfinished
     from mirage_cli.store.store import Store
     from mirage_cli.target.gpus import Target
 
@@ -32,11 +30,20 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-# Text is printed as it is: nothing in it is markup or an emoji, no path is broken. Tables have room in files and pipes.
-WIDTH = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 200
+Command = Callable[..., None]
+T = TypeVar("T")
+
+
+def command(*examples: str, group: typer.Typer = app, name: str | None = None) -> Callable[[Command], Command]:
+    """A command, whose help ends with these examples: each what it does and, behind two spaces, the command line."""
+    lines = "\n".join(f"  {example}" for example in examples)
+    return group.command(name, epilog=f"\b\nExamples:\n{lines}" if examples else None)
+
+
+# Text is printed as it is: nothing in it is markup or an emoji, no path is broken.
 PICTURES = dict.fromkeys(range(0x7F, 0xA0), 0xFFFD) | {c: 0x2400 + c for c in range(32) if c not in b"\t\n"}
 """Control characters, and what is printed for them: names from a file or a database may have any."""
 
@@ -49,19 +56,24 @@ class HarmlessConsole(Console):
             yield s if s.control else Segment(s.text.translate(PICTURES), s.style)
 
 
-out = HarmlessConsole(soft_wrap=True, markup=False, emoji=False, highlight=False, width=WIDTH)
+out = HarmlessConsole(soft_wrap=True, markup=False, emoji=False, highlight=False)
 err = HarmlessConsole(soft_wrap=True, markup=False, emoji=False, highlight=False, stderr=True)
 
 MAX_SEED = (1 << 63) - 1
 """What the database's integers hold."""
 MAX_BUDGET_S = 1e9
 """A generation, and a number that JSON has."""
+MAX_SIZES = 256
+"""Combinations of sizes of one command line."""
 MAX_DIGITS = 18
 """Of a size; the spec says which sizes are too large."""
 
-Specs = Annotated[list[Path], typer.Argument(help="spec files (YAML)", metavar="SPEC...")]
+Specs = Annotated[list[Path], typer.Argument(help="spec files (YAML)", metavar="SPEC")]
 OneSpec = Annotated[Path, typer.Argument(help="a spec file (YAML)", metavar="SPEC")]
-Dims = Annotated[list[str] | None, typer.Option("--dim", help="size to use, NAME=SIZE; may be repeated")]
+Dims = Annotated[
+    list[str] | None,
+    typer.Option("--dim", help="sizes to use, NAME=SIZE,...; of one name given twice, both", metavar="NAME=SIZE"),
+]
 Dtype = Annotated[str | None, typer.Option(help="element type of inputs and outputs instead of the spec's")]
 TargetName = Annotated[str, typer.Option("--target", help="GPU to plan for: auto, h200, h100, a100, ..., sm_90")]
 Database = Annotated[
@@ -85,6 +97,13 @@ Fresh = Annotated[
 ]
 
 
+ShardOption = Annotated[
+    str | None,
+    typer.Option("--shard", help="of the programs, the part I of N: run each of 1/4, 2/4, ...", metavar="I/N"),
+]
+MAX_SHARDS = 10_000
+
+
 class Contexts(StrEnum):
     """The values of --context."""
 
@@ -100,7 +119,14 @@ Context = Annotated[
         "both (the geometric mean)"
     ),
 ]
-Top = Annotated[int, typer.Option(min=1, help="how many kernels to report for each program")]
+MOST_TOP = 1000
+TOP = 5
+Top = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=MOST_TOP, help="show so many plans of each program, and why each lost [default: the best; 5 in JSON]"
+    ),
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -115,21 +141,35 @@ def root(
         raise typer.Exit(2)
 
 
-def overrides(dims: Sequence[str] | None) -> dict[str, int]:
-    """`--dim` options as a mapping. Raises typer.BadParameter."""
-    found: dict[str, int] = {}
+def overrides(dims: Sequence[str] | None) -> list[dict[str, int]]:
+    """`--dim` options as the sizes to use: a mapping for each combination. Raises typer.BadParameter."""
+    sizes: dict[str, list[int]] = {}
     for text in dims or ():
-        name, _, size = text.partition("=")
-        if not name or not re.fullmatch(f"[0-9]{{1,{MAX_DIGITS}}}", size) or int(size) < 1:
-            raise typer.BadParameter(f"--dim takes NAME=SIZE with a positive size, not {text!r}")
-        if name in found:
-            raise typer.BadParameter(f"--dim gives {name} twice")
-        found[name] = int(size)
-    return found
+        name, _, several = text.partition("=")
+        for size in several.split(","):
+            if not name or not re.fullmatch(f"[0-9]{{1,{MAX_DIGITS}}}", size) or int(size) < 1:
+                raise typer.BadParameter(f"--dim takes NAME=SIZE, or NAME=SIZE,SIZE, with positive sizes, not {text!r}")
+            if int(size) not in sizes.setdefault(name, []):
+                sizes[name].append(int(size))
+    if (count := prod(map(len, sizes.values()))) > MAX_SIZES:
+        raise typer.BadParameter(f"--dim gives {count} combinations of sizes; at most {MAX_SIZES} are taken")
+    return [dict(zip(sizes, chosen, strict=True)) for chosen in product(*sizes.values())]
+
+
+def shard(programs: Sequence[T], part: str | None) -> tuple[list[T], list[T]]:
+    """Those of a shard, and those of the others. Raises typer.BadParameter."""
+    if part is None:
+        return list(programs), []
+    match = re.fullmatch(r"([0-9]{1,5})/([0-9]{1,5})", part)
+    if match is None or not 1 <= (number := int(match[1])) <= (count := int(match[2])) <= MAX_SHARDS:
+        raise typer.BadParameter(f"--shard takes I/N, such as 1/4, not {part!r}")
+    mine = [p for i, p in enumerate(programs) if i % count == number - 1]
+    return mine, [p for i, p in enumerate(programs) if i % count != number - 1]
 
 
 def read(paths: Sequence[Path], dims: Sequence[str] | None, dtype: str | None) -> list[tuple[Program, str]]:
-    """The programs of these specs, one for each instance, each with its spec's text. Warnings go to stderr."""
+    """The programs of these specs, one for each instance or `--dim`, each with its spec's text. Warnings go to
+    stderr."""
     from mirage_cli.spec.reader import load_spec
 
     found: list[tuple[Program, str]] = []
@@ -137,14 +177,24 @@ def read(paths: Sequence[Path], dims: Sequence[str] | None, dtype: str | None) -
         spec = load_spec(path)
         for warning in spec.warnings:
             err.print(str(warning), style="yellow")
-        found += [(p, spec.text) for p in spec.programs(overrides(dims) or None, dtype)]
+        found += [(p, spec.text) for sizes in overrides(dims) for p in spec.programs(sizes or None, dtype)]
     return found
 
 
 def open_store(db: Path | None) -> Store:
+    """The database, to write to; made where there is none."""
     from mirage_cli.store.store import Store, default_path
 
     return Store(db or default_path(), warn=warn)
+
+
+def reading_store(db: Path | None) -> Store:
+    """The database, to read: the file is not changed, and never made. One that is named has to be there; without the
+    user's own, nothing is stored yet. Raises StoreError."""
+    from mirage_cli.store.store import Store, default_path
+
+    path = db or default_path()
+    return Store.reading(path, warn=warn) if db or path.exists() else Store(":memory:", called=path, warn=warn)
 
 
 def warn(text: str) -> None:
@@ -172,23 +222,6 @@ def local_gpu(name: str, what: str) -> Target:
     raise OtherGpuError(what, local.name if has_one else None, target.name)
 
 
-@contextmanager
-def status(quiet: bool) -> Generator[Callable[[str], None]]:
-    """A line on stderr that says what is being tried; nothing where stderr is no terminal or `quiet`."""
-    if quiet or not err.is_terminal:
-        yield lambda text: None
-        return
-    with err.status("starting") as line:
-        yield lambda text: line.update(text)
-
-
-def emit_json(results: Sequence[Result | Unfinished], target: Target) -> None:
-    from dataclasses import asdict
-
-    document = {"mirage": __version__, "target": asdict(target), "results": [r.to_json() for r in results]}
-    sys.stdout.write(json.dumps(document, indent=1) + "\n")
-
-
 def worker_count(workers: int | None) -> int:
     from mirage_cli.target.knobs import WORKERS
 
@@ -204,7 +237,9 @@ def shown(text: str) -> str:
     return text.encode(errors="backslashreplace").decode().translate(PICTURES | {9: 0x2409, 10: 0x240A})
 
 
-def best_of(store: Store, path: Path, dims: Sequence[str] | None, dtype: str | None, target: str) -> tuple[Key, Best]:
+def best_of(
+    store: Store, path: Path, dims: Sequence[str] | None, dtype: str | None, target: str
+) -> tuple[Program, Key, Best]:
     """The best stored kernel for a spec: of the first size that has one, measured before predicted.
 
     For the GPU that `target` names. Where it is "auto": for this machine's, or, where that has none, for another. What
@@ -218,7 +253,7 @@ def best_of(store: Store, path: Path, dims: Sequence[str] | None, dtype: str | N
         tell_choice(program.name, changed(programs, first), [changed(programs, i) for i in others], "--dim")
     chosen = chosen_of(stored[first], target)
     tell_gpu(program.name, chosen[0], [key for key, _ in stored[first]], target)
-    return chosen
+    return program, *chosen
 
 
 def bests_of(

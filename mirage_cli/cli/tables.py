@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 from rich.text import Text
 
+from mirage_cli.cli.layout import Column, Sheet, figures, named
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.store.results import About, Finalist, Kernel, Lost, Result, Tuning
 
@@ -30,34 +29,66 @@ def about_text(about: About) -> str:
     return f"{about.spec} {sizes_text(about.dims)}"
 
 
-def results_tables(results: Sequence[Result], about: str = "") -> list[Table]:
+def results_tables(results: Sequence[Result], about: str = "") -> list[Sheet]:
     """A table for each spec and dtype: a line for each size, with its best kernel. about: of all, for the titles."""
     groups = [list(rows) for _, rows in groupby(results, key=lambda r: (r.about.spec, r.about.dtype))]
     return [_group_table(rows, about) for rows in groups]
 
 
-def _group_table(rows: Sequence[Result], about: str) -> Table:
+def _group_table(rows: Sequence[Result], about: str) -> Sheet:
     first = rows[0].about
     fixed = {d: n for d, n in first.dims.items() if all(r.about.dims[d] == n for r in rows)}
     if len(rows) == 1:
         fixed = {}
     title = f"{first.spec} {first.dtype} {sizes_text(fixed)}"
-    title = title.strip() + f", {about}" * bool(about)
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("dims")
-    table.add_column("μGraph", no_wrap=True)
-    for name in ("kernels", "µs", "floor", "eager", "error / eager's"):
-        table.add_column(name, justify="right", no_wrap=name != "error / eager's")
-    table.add_column("status", no_wrap=True)
+    numbers = figures("kernels", "µs", "floor", "eager", "error / eager's")
+    columns = (Column("dims"), Column("μGraph"), *numbers, Column("status"))
+    table = Sheet(title.strip() + f", {about}" * bool(about), columns)
     for r in rows:
         b = r.best
         dims = sizes_text({d: n for d, n in r.about.dims.items() if d not in fixed})
         if b is None:
-            table.add_row(dims, "none", "", "", "", "", "", r.search.stopped)
+            table.add(dims, "none", "", "", "", "", "", r.search.stopped)
             continue
         us = [figure(x) for x in (b.us, b.floor_us, b.eager_us)]
-        table.add_row(dims, b.id[:8], str(b.kernels), *us, error_text(b), status_text(r, b))
+        table.add(dims, b.id, b.kernels, *us, error_text(b), status_text(r, b))
     return table
+
+
+def contenders(r: Result) -> Sheet:
+    """The plans of one program, the best first, each with its factor against the program as written, and why it lost;
+    and those that were refused though they were faster."""
+    written = f"; as written {figure(r.as_written_us)} µs" if r.as_written_us else ""
+    title = f"{about_text(r.about)} {r.about.dtype}: {r.best.status if r.best else 'no'} times of its plans{written}"
+    columns = (*figures("", "kernels", "µs", "× as written"), Column("μGraph"), Column("", prose=True))
+    table = Sheet(title, columns)
+
+    def factor(us: float | None) -> str:
+        return f"{r.as_written_us / us:.2f}" if us and r.as_written_us else "-"
+
+    for i, k in enumerate(r.top, 1):
+        table.add(i, k.kernels, figure(k.us), factor(k.us), k.id, why_text(r, k))
+    for x in r.lost:
+        table.add("-", x.kernels, figure(x.us), factor(x.us), x.id, f"refused: {x.problem}")
+    return table
+
+
+def why_text(r: Result, k: Kernel) -> str:
+    """`best`, or how much slower than the best and what takes the time; and whether it is the program as written."""
+    best = r.best
+    said = ["as written"] if k.id == r.as_written else []
+    if best is None or k is r.top[0] or not k.us or not best.us:
+        return ", ".join(["best", *said])
+    spread_us = best.times.spread_us if best.times else 0.0
+    if best.times is not None and k.us - best.us <= spread_us:
+        return ", ".join([*said, "no slower than the best beyond its spread"])
+    why = [f"{k.us / best.us:.2f} times the best's"]
+    if (more := k.kernels - best.kernels) > 0:
+        why.append(f"{more} more kernel{'s' * (more > 1)} to launch")
+    if k.bottlenecks:
+        dearest, (limit, us) = max(k.bottlenecks.items(), key=lambda b: b[1][1])
+        why.append(f"{dearest} waits for {limit}, about {us:.2f} µs")
+    return ", ".join([*said, *why])
 
 
 def status_text(r: Result, kernel: Kernel) -> str:
@@ -85,7 +116,7 @@ def lost_text(lost: Lost, best: Kernel | None) -> str:
     best_us = best.us if best else None
     faster = f" ({best_us / lost.us:.2f} times as fast as the best)" if best_us and lost.us else ""
     kernels = f"{lost.kernels} kernel{'s' * (lost.kernels != 1)}"
-    return f"{lost.id[:8]}, {kernels}, {figure(lost.us)} µs{faster}: {lost.problem}"
+    return f"{lost.id}, {kernels}, {figure(lost.us)} µs{faster}: {lost.problem}"
 
 
 def error_text(kernel: Kernel) -> str:
@@ -97,17 +128,10 @@ def error_text(kernel: Kernel) -> str:
     return f"{kernel.error / kernel.eager_error:.2f}" if kernel.eager_error else f"{kernel.error:.1e}"
 
 
-def mapping_table(title: str, rows: Iterable[tuple[str, object]]) -> Table:
-    table = Table(title=title, title_justify="left", show_header=False)
-    for name, value in rows:
-        table.add_row(name, str(value))
-    return table
-
-
-def explanation(r: Result) -> list[Table | Text]:
+def explanation(r: Result) -> list[Sheet | Text]:
     """What was searched, what was cut and why, what was chosen, against the floor."""
     about, stats = r.about, r.search
-    parts: list[Table | Text] = [Text(f"{about.spec} ({sizes_text(about.dims)}, {about.dtype})", style="bold")]
+    parts: list[Sheet | Text] = [Text(f"{about.spec} ({sizes_text(about.dims)}, {about.dtype})", style="bold")]
     rows: list[tuple[str, object]] = [
         ("classes of equal values", stats.classes),
         ("ways to make one with a last operator", stats.nodes),
@@ -115,15 +139,15 @@ def explanation(r: Result) -> list[Table | Text]:
         ("μGraphs verified / rejected", f"{stats.verified} / {stats.rejected}"),
         ("stopped", f"{stats.stopped} after {stats.seconds:.2f} s"),
     ]
-    parts.append(mapping_table("searched", rows))
+    parts.append(named("searched", rows))
     pruned = sorted(stats.pruned.items(), key=lambda x: -x[1])
     if pruned:
-        parts.append(mapping_table("cut, and why", pruned))
+        parts.append(named("cut, and why (`mirage help cuts` explains each)", pruned))
     if r.tuning:
-        parts.append(mapping_table("tuned", tuning_rows(r.tuning)))
+        parts.append(named("tuned", tuning_rows(r.tuning)))
     if r.lost:
-        parts.append(mapping_table("refused, though faster", ((x.id, lost_text(x, r.best)) for x in r.lost)))
-    parts.append(mapping_table("chosen", chosen_rows(r, r.best)) if r.best else Text("No kernel was found."))
+        parts.append(named("refused, though faster", ((x.id, lost_text(x, r.best)) for x in r.lost)))
+    parts.append(named("chosen", chosen_rows(r, r.best)) if r.best else Text("No kernel was found."))
     return parts
 
 
@@ -143,11 +167,11 @@ def chosen_rows(r: Result, best: Kernel) -> list[tuple[str, object]]:
     us, floor_us = best.us, best.floor_us
     reached = f", {floor_us / us:.0%} of it reached" if us and floor_us is not None else ""
     rows: list[tuple[str, object]] = [
-        ("μGraph", f"{best.id}, {best.kernels} kernels"),
+        ("μGraph", f"{best.id}, {best.kernels} kernel{'s' * (best.kernels != 1)}"),
         ("time", f"{figure(us)} µs, {status_text(r, best)}"),
         ("floor", f"{figure(floor_us)} µs{reached}"),
-        ("eager PyTorch", f"{figure(best.eager_us)} µs"),
-        ("error against float64", f"{best.error} (eager's {best.eager_error})"),
+        ("eager PyTorch", "not measured" if best.eager_us is None else f"{figure(best.eager_us)} µs"),
+        ("error against float64", errors_text(best)),
     ]
     for name, k in best.schedule.kernels.items():
         rows.append((f"schedule of {name}", k))
@@ -155,6 +179,15 @@ def chosen_rows(r: Result, best: Kernel) -> list[tuple[str, object]]:
             limit, predicted = best.bottlenecks[name]
             rows.append((f"{name} waits for", f"{limit}, by the cost model, which expects {predicted:.2f} µs"))
     return rows
+
+
+def errors_text(kernel: Kernel) -> str:
+    """The error against float64, and eager PyTorch's."""
+    if not kernel.checked:
+        return "unchecked: `mirage search` without --no-tune compares with float64"
+    if kernel.error is None:
+        return "infinite where float64 is not, as in eager PyTorch"
+    return f"{kernel.error:.2e}" + ("" if kernel.eager_error is None else f" (eager's {kernel.eager_error:.2e})")
 
 
 def finalist_text(t: Finalist) -> str:
@@ -206,22 +239,18 @@ def bench_figure(c: Document | None, context: str) -> str:
     return f"{found[0]:.2f} ± {found[1]:.2f}{which}"
 
 
-def bench_table(rows: Sequence[Document]) -> Table:
+def bench_table(rows: Sequence[Document]) -> Sheet:
     """Contestants side by side in each context: medians of cold calls, with their interquartile range. `remarks` says
     what is amiss."""
     names = list(dict.fromkeys(name for r in rows for name in r["contestants"]))
     contexts = bench_contexts(rows)
-    columns = [(context, name) for context in contexts for name in names]
+    cells_of = [(context, name) for context in contexts for name in names]
     title = "cold, median µs ± interquartile range"
     if "alone" in contexts:
         title += "; chain: calls follow each other; alone: behind a small kernel, its time subtracted"
-    table = Table(title=title, title_justify="left")
-    table.add_column("spec")
-    table.add_column("dims")
-    table.add_column("floor", justify="right")
-    for context, name in columns:
-        table.add_column(f"{name}\n{context}" if "alone" in contexts else name, justify="right")
+    titles = [f"{name}, {context}" if "alone" in contexts else name for context, name in cells_of]
+    table = Sheet(title, (Column("spec"), Column("dims"), *figures("floor", *titles)))
     for r in rows:
-        cells = [bench_figure(r["contestants"].get(name), context) for context, name in columns]
-        table.add_row(r["spec"], sizes_text(r["dims"]), figure(r["floor_us"]), *cells)
+        cells = [bench_figure(r["contestants"].get(name), context) for context, name in cells_of]
+        table.add(r["spec"], sizes_text(r["dims"]), figure(r["floor_us"]), *cells)
     return table

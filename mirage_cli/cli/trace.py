@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any  # a user's function or module
 
 import typer
 
-from mirage_cli.cli.shared import app, err
+from mirage_cli.cli.shared import command, err
 from mirage_cli.errors import TraceError
 
 if TYPE_CHECKING:
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 SHAPE = re.compile(r"(?P<sizes>\d+(,\d+)*)?(:(?P<dtype>\w+))?")
 
 
-@app.command()
+@command(
+    "mirage trace model.py:Block -o specs/          with Block_inputs() in the file",
+    "mirage trace ops.py:gate --input 8,4096:float16 --input 8,4096:float16",
+)
 def trace(
     what: Annotated[str, typer.Argument(help="a function, or a module, of a Python file", metavar="FILE.py:NAME")],
     shapes: Annotated[

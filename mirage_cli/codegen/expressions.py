@@ -281,34 +281,66 @@ def _masked(f: Frame, x: Expr, dims: Sequence[str], number: nodes.Literal) -> Ex
 # -- products
 
 
-def product(s: Scope, e: Eqn, accumulator: str | None = None) -> Computed:
-    """A product on the matrix units where the blocks allow it, else multiplied out and summed.
+class Matrices(NamedTuple):
+    """The operands of a product as matrices: their axes in groups, each of which is one side of them."""
 
-    accumulator: the name of a block to add to, which the matrix units do themselves.
-    """
-    f = s.frame
+    left: str
+    right: str
+    batch: list[str]
+    rows: list[str]
+    middle: list[str]
+    columns: list[str]
+
+    @property
+    def axes(self) -> Axes:
+        """Of what the matrix units compute."""
+        return tuple("*".join(group) for group in (self.batch, self.rows, self.columns) if group)
+
+
+def matrices(f: Frame, e: Eqn) -> Matrices:
+    """A product as one of matrices: the rows are the axes that come first in blocks."""
     a, b = _factors(e)
     rows, columns = ([d for d in f.axes_of(v) if d in e.dims and d not in f.dims[w]] for v, w in ((a, b), (b, a)))
     batch = [d for d in f.axes(e.dims) if d in f.axes_of(a) and d in f.axes_of(b)]
-    clean = frozenset(d for d in f.padded & set(e.dims) if (d in s.clean[a] or d in s.clean[b]) and d not in batch)
-    if not on_matrix_units(e, f.dims, f.block):
-        block = _multiplied_out(s, e)
-        return Computed(nodes.Added(accumulator, block) if accumulator else block, clean)
     middle = [d for d in f.axes_of(a) if d in f.axes_of(b) and d in e.axes]
     if rows and columns and f.order.index(rows[0]) > f.order.index(columns[0]):
         a, b, rows, columns = b, a, columns, rows
-    dtype = "float32" if f.exact & {a, b} else f.graph.dtype
-    left = _operand(s, a, [batch, rows, middle], e.axes, dtype)
-    right = _operand(s, b, [batch, middle, columns], e.axes, dtype)
+    return Matrices(a, b, batch, rows, middle, columns)
+
+
+def product(s: Scope, e: Eqn, accumulator: str | None = None) -> Computed:
+    """A product on the matrix units where the blocks allow it, else multiplied out and summed.
+
+    accumulator: the name of a block to add to.
+    """
+    f = s.frame
+    m = matrices(f, e)
+    clean = frozenset(
+        d for d in f.padded & set(e.dims) if (d in s.clean[m.left] or d in s.clean[m.right]) and d not in m.batch
+    )
+    x = unfolded(f, e, matrix_product(s, e, None)) if on_matrix_units(e, f.dims, f.block) else _multiplied_out(s, e)
+    return Computed(nodes.Added(accumulator, x) if accumulator else x, clean)
+
+
+def matrix_product(s: Scope, e: Eqn, accumulator: str | None) -> nodes.Dot:
+    """A product with the axes that the matrix units give it. accumulator: the name of a block of these axes to add to,
+    which they do themselves."""
+    f = s.frame
+    m = matrices(f, e)
+    dtype = "float32" if f.exact & {m.left, m.right} else f.graph.dtype
+    left = _operand(s, m.left, [m.batch, m.rows, m.middle], e.axes, dtype)
+    right = _operand(s, m.right, [m.batch, m.middle, m.columns], e.axes, dtype)
     precision = None if dtype != "float32" else "tf32x3" if f.schedule.tf32x3 else "ieee"
-    whole, result = (*batch, *rows, *columns), f.axes(e.dims)
-    added = accumulator if (left.axes[:-1] + right.axes[-1:]) == result else None
-    x: Expr = nodes.Dot(left, right, added, precision)
+    return nodes.Dot(left, right, accumulator, precision)
+
+
+def unfolded(f: Frame, e: Eqn, x: Expr) -> Expr:
+    """What the matrix units compute of a product, with the axes of the product."""
+    m, result = matrices(f, e), f.axes(e.dims)
+    whole = (*m.batch, *m.rows, *m.columns)
     if x.axes != whole:
         x = nodes.Reshaped(x, whole)
-    if whole != result:
-        x = nodes.Permuted(x, result)
-    return Computed(nodes.Added(accumulator, x) if accumulator and not added else x, clean)
+    return nodes.Permuted(x, result) if whole != result else x
 
 
 def _factors(e: Eqn) -> tuple[str, str]:

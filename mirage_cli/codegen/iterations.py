@@ -12,13 +12,17 @@ from mirage_cli.codegen.expressions import (
     Scope,
     across,
     computed,
+    matrices,
+    matrix_product,
     multiplied,
     neutral,
     product,
     shows_nan,
     spread,
     summands,
+    unfolded,
 )
+from mirage_cli.codegen.nodes import Axes
 from mirage_cli.codegen.plan import Statement
 from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.ops import OPS
@@ -27,6 +31,7 @@ from mirage_cli.ir.program import Eqn
 from mirage_cli.ir.schedule import MAX_LANES, on_matrix_units
 
 Step: TypeAlias = Load | Eqn
+Degrees: TypeAlias = Sequence[tuple[str, int]]
 
 
 def deferred(f: Frame, loop: Loop) -> frozenset[str]:
@@ -60,23 +65,37 @@ def wide_products_last(f: Frame, loop: Loop) -> Sequence[Step]:
     return [*(s for s in loop.steps if s not in last), *last]
 
 
-def initialised(f: Frame, e: Eqn, defers: bool) -> plan.Initialise:
-    """defers: whether the accumulator keeps the axes that it reduces."""
-    axes = f.axes(f.space(e) if defers else e.dims)
+def accumulated(f: Frame, e: Eqn, degrees: Degrees, defers: bool) -> Axes:
+    """The axes of an accumulator in its loop. Where nothing rescales a product, they are those that the matrix units
+    give it: to bring it to its own in each iteration costs a second block of registers.
+
+    degrees: in running maxima. defers: whether it keeps the axes that it reduces.
+    """
+    if e.op == "dot" and on_matrix_units(e, f.dims, f.block):
+        axes = matrices(f, e).axes
+        return axes if not degrees or axes == f.axes(e.dims) else f.axes(e.dims)
+    return f.axes(f.space(e) if defers else e.dims)
+
+
+def initialised(f: Frame, e: Eqn, degrees: Degrees, defers: bool) -> plan.Initialise:
+    """An accumulator, `accumulated`, before its loop."""
+    axes = accumulated(f, e, degrees, defers)
     return plan.Initialise(e.out, neutral(e.op, e.type == "int"), f.type_of(e.out), axes)
 
 
-def combined(s: Scope, e: Eqn, degrees: Sequence[tuple[str, int]], defers: bool) -> Iterator[Statement]:
-    """What an iteration does to an accumulator. degrees: in running maxima."""
+def combined(s: Scope, e: Eqn, degrees: Degrees, defers: bool) -> Iterator[Statement]:
+    """What an iteration does to an accumulator, `accumulated`."""
     f = s.frame
     if e.out in s.running:
         yield plan.Advance(e.out, computed(s, e).expr, shows_nan(f, e), f.single)
         return
-    axes = f.axes(f.space(e) if defers else e.dims)
+    axes = accumulated(f, e, degrees, defers)
     for m, g in degrees:
         factor = spread(nodes.Factor(m, f.axes_of(m)), axes)
         yield from [plan.Rescale(e.out, factor, g < 0)] * abs(g)
-    if e.op == "dot" and not defers:
+    if e.op == "dot" and on_matrix_units(e, f.dims, f.block) and axes == matrices(f, e).axes:
+        yield plan.Let(e.out, matrix_product(s, e, e.out))
+    elif e.op == "dot" and not defers:
         yield plan.Let(e.out, product(s, e, e.out).expr)
     elif e.op == "dot":
         yield plan.Accumulate(e.out, "sum", multiplied(s, e), False)
@@ -85,9 +104,9 @@ def combined(s: Scope, e: Eqn, degrees: Sequence[tuple[str, int]], defers: bool)
         yield plan.Accumulate(e.out, e.op, block if defers else across(f, e, block), shows_nan(f, e))
 
 
-def completed(f: Frame, e: Eqn, defers: bool) -> list[Statement]:
-    """What is left to do of an accumulator after its loop."""
-    if not defers:
+def completed(f: Frame, e: Eqn, degrees: Degrees, defers: bool) -> list[Statement]:
+    """What is left to do of an accumulator, `accumulated`, after its loop."""
+    kept = replace(f.current(e.out), axes=accumulated(f, e, degrees, defers))
+    if kept.axes == f.axes(e.dims):
         return []
-    kept = replace(f.current(e.out), axes=f.axes(f.space(e)))
-    return [plan.Complete(e.out, across(f, e, kept))]
+    return [plan.Complete(e.out, across(f, e, kept) if defers else unfolded(f, e, kept))]

@@ -190,7 +190,7 @@ def _loop(c: _Decided, loop: Loop, leads: bool) -> list[Statement]:
     """A loop with its accumulators. leads: whether the kernel behind may start in its last iterations."""
     f = c.frame
     late = deferred(f, loop)
-    body: list[Statement] = [initialised(f, f.eqns[name], name in late) for name, _ in loop.accumulators]
+    body: list[Statement] = [initialised(f, f.eqns[name], degrees, name in late) for name, degrees in loop.accumulators]
     body += _looked_up(c, loop.steps, {*loop.dims})
     marks, parts = ranges(f, loop, c.limits[loop], c.specialized)
     body += marks
@@ -204,8 +204,8 @@ def _loop(c: _Decided, loop: Loop, leads: bool) -> list[Statement]:
         over = plan.Over(loop.dims[0], part.first, part.last, f.block[loop.dims[0]])
         c.looked_up.intersection_update(outside)
         body.append(plan.Loop(over if len(loop.dims) == 1 else together(f, loop), c.specialized, tuple(inside)))
-    for name, _ in loop.accumulators:
-        body += [*completed(f, f.eqns[name], name in late), *_rounded(c, name)]
+    for name, degrees in loop.accumulators:
+        body += [*completed(f, f.eqns[name], degrees, name in late), *_rounded(c, name)]
         c.clean[name] = NOWHERE
     return body
 

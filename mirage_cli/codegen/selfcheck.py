@@ -12,6 +12,7 @@ from typing import Any  # what a kernel takes and returns: tensors, or a tuple o
 
 import torch
 
+from mirage_cli.ir.drawn import Spread
 from mirage_cli.verify.testdata import DISTRIBUTIONS, draw
 from mirage_cli.verify.yardstick import (
     Cut,
@@ -33,7 +34,7 @@ def check(
     stepwise: Callable[..., Any],
     shapes: Sequence[tuple[int, ...]],
     dtypes: Sequence[torch.dtype],
-    spreads: Sequence[float],
+    spreads: Sequence[Spread],
     contracted: int,
     precision: torch.dtype,
     tolerance: float,

@@ -44,7 +44,7 @@ from mirage_cli.codegen.writing import filled, layout_text, spelled, table_text,
 from mirage_cli.errors import MirageError
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.program import Program, Range
+from mirage_cli.ir.program import Program, Range, spread
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import print_mugraph
 
@@ -276,7 +276,6 @@ class _File:
         return {
             "forms": textwrap.indent("\n\n".join(forms), "    "),
             "checks": textwrap.indent(carried(CHECKS).inside_function(), "    "),
-            "scales": tuple_text(repr(float(t.scale)) for t in self.program.inputs),
             "programs": f"{{{', '.join(programs)}}}",
             "on_gpu": _lines(on_gpu),
             "interpreted": _lines(interpreted),
@@ -322,7 +321,8 @@ def _case(i: int, program: Program, differing: Sequence[str], timed: bool) -> st
 
     cut = independent_axis(program)
     sizes = tuple(program.sizes[d] for d in differing)
-    return f"({i}, {sizes}, {timed}, {longest_sum(program)}, {'None' if cut is None else f'Cut{cut}'}),"
+    spreads = tuple(spread(t, program.sizes) for t in program.inputs)
+    return f"({i}, {sizes}, {spreads}, {timed}, {longest_sum(program)}, {'None' if cut is None else f'Cut{cut}'}),"
 
 
 def _lines(cases: Sequence[str]) -> str:

@@ -219,10 +219,10 @@ def _check_this_file():
     if not gpu and not _INTERPRETED:
         sys.exit("no GPU here: set TRITON_INTERPRET=1 to check the kernels on the CPU")
     device = torch.device("cuda" if gpu else "cpu")
-    scales, normal = @scales@, DISTRIBUTIONS[0]
+    normal = DISTRIBUTIONS[0]
     passed = True
     with torch.inference_mode():
-        for which, sizes, timed, contracted, cut in @on_gpu@ if gpu else @interpreted@:
+        for which, sizes, spreads, timed, contracted, cut in @on_gpu@ if gpu else @interpreted@:
             eager, stepwise = @programs@[which]
             shapes, dtypes = ([x[i] for x in _inputs(*sizes)] for i in (1, 2))
 
@@ -233,12 +233,12 @@ def _check_this_file():
 
             print(", ".join(f"{name}={size}" for name, size in zip(_SIZE_NAMES, sizes)) + f", kernels {which}")
             for ok, line in check(
-                run, eager, stepwise, shapes, dtypes, scales, contracted, @precision@, @tolerance@, device, cut, None
+                run, eager, stepwise, shapes, dtypes, spreads, contracted, @precision@, @tolerance@, device, cut, None
             ):
                 print(line)
                 passed = passed and ok
             if gpu and timed:
-                more_inputs = lambda seed: draw(normal, shapes, dtypes, scales, contracted, device, seed)  # noqa: E731
+                more_inputs = lambda seed: draw(normal, shapes, dtypes, spreads, contracted, device, seed)  # noqa: E731
                 for line in time_beside_eager(run, eager, more_inputs):
                     print(line)
                 inputs = more_inputs(0)

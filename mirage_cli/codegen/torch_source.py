@@ -23,6 +23,7 @@ from mirage_cli.ir.access import (
     Quotient,
     Remainder,
     dims_of,
+    is_view,
     is_whole,
     parse_index,
     read_by,
@@ -78,7 +79,11 @@ class _Writer:
         mixed = self.wide if self.narrow else []
         self.values = {
             t.name: _Value(
-                self.names[t.name], t.dims, tensor_type(t), wide=t in mixed, narrow=DTYPE_BYTES[t.dtype] == 1
+                self.names[t.name],
+                t.dims,
+                tensor_type(t),
+                wide=t in mixed,
+                narrow=DTYPE_BYTES[t.dtype] == 1 and t.dtype != "bool",
             )
             for t in program.inputs
         }
@@ -185,7 +190,7 @@ class _Writer:
         access = read_by(x.layout, e.names)
         if is_whole(access, x.layout, self.program.sizes):
             return replace(x, layout=dims_of(access))
-        if all(i.affine for i in access):
+        if is_view(access):
             return replace(self.assign(e, self.view(x, access, e.out), dims_of(access)), wide=x.wide)
         return replace(self.assign(e, *self.gathered(x, access, e.out)), wide=x.wide)
 

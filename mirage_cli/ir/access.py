@@ -296,6 +296,11 @@ def renames(dim: str, i: Index, sizes: Mapping[str, int]) -> bool:
     return i.axis is not None and sizes.get(dim) == sizes.get(i.axis)
 
 
+def is_view(access: Access) -> bool:
+    """Whether what is read is a view in PyTorch's sense: each axis has a step in memory that is known and positive."""
+    return all(i.affine and all(c > 0 for _, c in i.terms) for i in access)
+
+
 def dims_of(access: Iterable[Index]) -> tuple[str, ...]:
     """The axes that occur, once each."""
     return tuple(dict.fromkeys(d for i in access for d in i.dims))
@@ -454,14 +459,18 @@ def strides(access: Access, shape: Sequence[int]) -> tuple[dict[Atom, int], int]
 
 
 def elements_read(
-    dims: Sequence[str], accesses: Iterable[Access], sizes: Mapping[str, int], distinct: Collection[str] = ()
-) -> int:
+    dims: Sequence[str],
+    accesses: Iterable[tuple[Access, float]],
+    sizes: Mapping[str, int],
+    distinct: Collection[str] = (),
+) -> float:
     """Elements of a tensor with these dims that some of these accesses read, at least: of accesses that lie apart along
-    an axis, the sum. distinct: tables that name no position twice."""
-    counted: list[tuple[int, Access]] = []
-    for x in sorted(set(accesses), key=lambda x: -_elements(dims, x, sizes, distinct)):
+    an axis, the sum. Each comes with the part of it that is read. distinct: tables that name no position twice."""
+    read = [(_elements(dims, x, sizes, distinct) * part, x) for x, part in set(accesses)]
+    counted: list[tuple[float, Access]] = []
+    for n, x in sorted(read, key=lambda read: (-read[0], str(read[1]))):
         if all(apart(x, y, sizes) for _, y in counted):
-            counted.append((_elements(dims, x, sizes, distinct), x))
+            counted.append((n, x))
     return sum(n for n, _ in counted)
 
 

@@ -2,22 +2,25 @@
 
 Where a mask is a comparison that is linear in positions (causal, a window), the places of the program fall into regions
 in each of which every such comparison is true throughout, or false. What is known of values there follows operator by
-operator, as it does for the loops of kernels (`ir.reach`), and what is needed follows backwards from the outputs. A
-comparison of data may come out either way: it is taken to be the way that leaves less.
+operator, as it does for the loops of kernels (`ir.reach`), and what is needed follows backwards from the outputs.
+The integers of a table that is drawn skewed (lengths, say) are known but for their order, so comparisons with one such
+table are among these. Any other comparison of data may come out either way: it is taken to be the way that leaves less.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import Access, elements_read, lookups_of, read_by
+from mirage_cli.ir.access import Access, elements_read, lookups_of, read_by, renames
+from mirage_cli.ir.drawn import skewed
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import DTYPE_BYTES, Eqn, Program, Tensor
+from mirage_cli.ir.program import DTYPE_BYTES, Eqn, Program, Tensor, below
 from mirage_cli.ir.reach import Linear, known_value, linear
 
 MOST_LINES = 1 << 20
@@ -39,44 +42,87 @@ class Region:
         return tuple((name, holds) for name, holds in self.truth if conditions[name].axes <= axes)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, for what is cached
 class Condition:
-    """A comparison: `difference` of the operands, a sum of positions, beside 0."""
+    """A comparison: `difference` of the operands, a sum of positions and of known integers, beside 0.
+
+    known: of the values among its leaves, the axes and the integers.
+    """
 
     op: str
     difference: Linear
+    known: Mapping[str, tuple[tuple[str, ...], NDArray[np.int64]]]
 
-    @property
+    @cached_property
     def axes(self) -> frozenset[str]:
-        return frozenset(name for (_, name), _ in self.difference.terms)
+        return self.positions | self.of_values
+
+    @cached_property
+    def positions(self) -> frozenset[str]:
+        return frozenset(name for (kind, name), _ in self.difference.terms if kind == "index")
+
+    @cached_property
+    def of_values(self) -> frozenset[str]:
+        """The axes of the values among its leaves."""
+        return frozenset(d for (kind, name), _ in self.difference.terms if kind == "value" for d in self.known[name][0])
+
+    def at(self, places: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64]:
+        """The difference at these positions; axes without one do not count."""
+        total = np.full(1, self.difference.constant, np.int64)
+        for (kind, name), c in self.difference.terms:
+            if kind == "value":
+                dims, integers = self.known[name]
+                total = total + c * integers[tuple(places[d] for d in dims)]
+            elif name in places:
+                total = total + c * places[name]
+        return total
 
 
 def program_bytes(program: Program) -> int:
     """Bytes that any implementation must move: what is read of every input, and every output, once."""
     sizes = program.sizes
+    conditions = dict(_conditions(program))
+    by_data = any(OPS[e.op].known == "mask" and e.out not in conditions for e in program.eqns)
+    distinct = () if by_data else {t.name for t in program.inputs if t.distinct}  # lengths may leave some out
+    parts = _parts_needed(program, conditions)
 
-    def read(t: Tensor) -> Iterator[Access]:
+    def read(t: Tensor) -> Iterator[tuple[Access, float]]:
         for e in program.eqns:
             if t.name in e.values[:1] or (t.name in e.values and e.op != "rename"):
-                yield read_by(t.dims, e.names)
-            yield from (x.access for x in lookups_of(e.names.values()) if x.table == t.name)
+                yield read_by(t.dims, e.names), parts.get(e.out, 1.0) if e.op == "rename" else 1.0
+            yield from ((x.access, 1.0) for x in lookups_of(e.names.values()) if x.table == t.name)
 
-    positional = {name for name, _ in _conditions(program)}
-    by_data = any(OPS[e.op].known == "mask" and e.out not in positional for e in program.eqns)
-    distinct = () if by_data else {t.name for t in program.inputs if t.distinct}  # lengths may leave some out
     inputs = sum(elements_read(t.dims, read(t), sizes, distinct) * DTYPE_BYTES[t.dtype] for t in program.inputs)
-    return inputs + sum(prod(sizes[a] for a in t.dims) * DTYPE_BYTES[t.dtype] for t in program.outputs)
+    return round(inputs) + sum(prod(sizes[a] for a in t.dims) * DTYPE_BYTES[t.dtype] for t in program.outputs)
+
+
+def _parts_needed(program: Program, conditions: Mapping[str, Condition]) -> dict[str, float]:
+    """The part of each value that is needed where comparisons with known integers say so; of the others all."""
+    if not any(c.of_values for c in conditions.values()):
+        return {}
+    regions = _regions(conditions, program.sizes)
+    dims = {name: frozenset(v.dims) for name, v in program.values().items()}
+    needed, _ = _needed(program, conditions, regions, other=True)
+    return {
+        name: sum(r.share for r in regions if r.seen(dims[name], conditions) in places)
+        for name, places in needed.items()
+    }
 
 
 def product_flops(program: Program) -> float:
     """Operations of the lowered program's products, without those that masks make useless."""
     conditions = dict(_conditions(program))
     regions = _regions(conditions, program.sizes)
-    return min(_flops(program, conditions, regions, other) for other in (False, True))
+    return min(_needed(program, conditions, regions, other)[1] for other in (False, True))
 
 
-def _flops(program: Program, conditions: Mapping[str, Condition], regions: list[Region], other: bool) -> float:
-    """other: how all comparisons come out that are no conditions."""
+def _needed(
+    program: Program, conditions: Mapping[str, Condition], regions: list[Region], other: bool
+) -> tuple[dict[str, set[Truth]], float]:
+    """Where each value is needed, and the operations of products there.
+
+    other: how all comparisons come out that are no conditions.
+    """
     sure = [_known(program, dict(r.truth), None) for r in regions]
     known = [_known(program, dict(r.truth), other) for r in regions]
     dims = {name: frozenset(v.dims) for name, v in program.values().items()}
@@ -95,7 +141,7 @@ def _flops(program: Program, conditions: Mapping[str, Condition], regions: list[
         if e.op == "dot":
             share = sum(r.share for r in regions if r.seen(axes, conditions) in places)
             total += 2.0 * prod(program.sizes[a] for a in axes) * share
-    return total
+    return needed, total
 
 
 def _used(e: Eqn, known: Mapping[str, float]) -> set[str]:
@@ -133,13 +179,43 @@ def _known(program: Program, truth: Mapping[str, bool], other: bool | None) -> d
 
 
 def _conditions(program: Program) -> Iterator[tuple[str, Condition]]:
-    """Comparisons of integers that positions alone decide."""
+    """Comparisons of integers that positions alone decide, and known integers that have no axis of these positions."""
     eqns = {e.out: e for e in program.eqns}
+    known = _known_integers(program)
+    positions, of_values = set[str](), set[str]()
     for e in program.eqns:
         if OPS[e.op].known == "mask" and len(e.args) == 2:
-            left, right = (linear(a, eqns, lambda leaf: leaf[0] == "index") for a in e.args)
-            if left is not None and right is not None:
-                yield e.out, Condition(e.op, left.plus(right, -1))
+            left, right = (linear(a, eqns, lambda leaf: leaf[0] == "index" or leaf[1] in known) for a in e.args)
+            if left is None or right is None:
+                continue
+            found = Condition(e.op, left.plus(right, -1), known)
+            if found.of_values:
+                positions, of_values = positions | found.positions, of_values | found.of_values
+                if not found.positions or positions & of_values:
+                    continue
+            yield e.out, found
+
+
+def _known_integers(program: Program) -> dict[str, tuple[tuple[str, ...], NDArray[np.int64]]]:
+    """The integers of the first table that is drawn skewed, with its axes; and the same by other names of its axes.
+
+    What is read of a part of it is not known, as their order is not.
+    """
+    table = next((t for t in program.inputs if t.drawn == "skewed"), None)
+    if table is None:
+        return {}
+    sizes = program.sizes
+    shape = [sizes[d] for d in table.dims]
+    longest = max((2, *(sizes[d] for t in program.inputs for d in t.dims)))
+    data = np.array(skewed(prod(shape), below(table, sizes) or longest), np.int64).reshape(shape)
+    found = {table.name: (table.dims, data)}
+    for e in program.eqns:
+        access = read_by(table.dims, e.names)
+        whole = all(renames(d, i, sizes) for d, i in zip(table.dims, access, strict=True))
+        dims = tuple(str(i) for i in access)
+        if e.op == "rename" and e.args == (table.name,) and whole and len({*dims}) == len(dims):
+            found[e.out] = dims, data
+    return found
 
 
 def _regions(conditions: Mapping[str, Condition], sizes: Mapping[str, int]) -> list[Region]:
@@ -147,7 +223,8 @@ def _regions(conditions: Mapping[str, Condition], sizes: Mapping[str, int]) -> l
 
     Along a line of places, a comparison changes at most twice; what is between two changes of any is counted at once.
     """
-    axes = sorted({a for c in conditions.values() for a in c.axes}, key=lambda a: (-sizes[a], a))
+    of_values = {a for c in conditions.values() for a in c.of_values}
+    axes = sorted({a for c in conditions.values() for a in c.axes}, key=lambda a: (a in of_values, -sizes[a], a))
     if not axes:
         return [Region((), 1.0)]
     along, *across = axes
@@ -155,13 +232,13 @@ def _regions(conditions: Mapping[str, Condition], sizes: Mapping[str, int]) -> l
     lines = next(iter(at.values()), np.zeros(1, np.int64)).shape
     cuts = [np.zeros(lines, np.int64), np.full(lines, sizes[along], np.int64)]
     for c in conditions.values():
-        slope, rest = dict(c.difference.terms).get(("index", along), 0), _sum(c.difference, at)
+        slope, rest = dict(c.difference.terms).get(("index", along), 0), c.at(at)
         if slope:
             zero = -rest * (1 if slope > 0 else -1)  # over |slope|: where the difference is 0
             cuts += [-(-zero // abs(slope)), zero // abs(slope) + 1]
     ends = np.sort(np.stack(np.broadcast_arrays(*(np.clip(x, 0, sizes[along]) for x in cuts))), axis=0)
     at |= {along: ends[:-1]}
-    held = [np.broadcast_to(OPS[c.op].ref(_sum(c.difference, at), 0), ends[1:].shape) for c in conditions.values()]
+    held = [np.broadcast_to(OPS[c.op].ref(c.at(at), 0), ends[1:].shape) for c in conditions.values()]
     which = sum((h.astype(np.int64) << i for i, h in enumerate(held)), start=np.zeros(ends[1:].shape, np.int64))
     codes, inverse = np.unique(which, return_inverse=True)
     places = np.bincount(inverse.ravel(), weights=np.diff(ends, axis=0).ravel().astype(float))
@@ -178,12 +255,3 @@ def _lines(sizes: list[int]) -> list[NDArray[np.int64]]:
     count = prod(sizes)
     lines = np.arange(count) if count <= MOST_LINES else np.linspace(0, count - 1, MOST_LINES).astype(np.int64)
     return [np.asarray(x, np.int64) for x in np.unravel_index(lines, sizes)] if sizes else []
-
-
-def _sum(x: Linear, at: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64]:
-    """The sum at these positions; axes without one do not count."""
-    total = np.full(1, x.constant, np.int64)
-    for (_, axis), c in x.terms:
-        if axis in at:
-            total = total + c * at[axis]
-    return total

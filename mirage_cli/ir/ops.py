@@ -449,6 +449,8 @@ def result_type(op: Op, types: tuple[Type, ...]) -> Type:
         return "int"
     if op.result == "branches":
         types = types[1:]
+    if op.kind == "rename":
+        return types[0]
     if op.result in ("same", "branches") and types and all(t == "int" for t in types):
         return "int"
     return "float"

@@ -11,6 +11,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import Literal
 
 from mirage_cli.ir.access import (
     Access,
@@ -24,15 +25,17 @@ from mirage_cli.ir.access import (
     plain,
     substitution,
 )
+from mirage_cli.ir.drawn import Spread
 from mirage_cli.ir.ops import OPS, Number, Type, result_type
 
 DTYPES = {
     "float16": "f16", "bfloat16": "bf16", "float32": "f32", "int8": "i8", "int32": "i32", "int64": "i64",
-    "float8_e4m3fn": "f8e4m3fn", "float8_e5m2": "f8e5m2",
+    "bool": "i1", "float8_e4m3fn": "f8e4m3fn", "float8_e5m2": "f8e5m2",
 }  # fmt: skip
 """Element types, with the short names that texts and Triton use."""
 DTYPE_BYTES = {
-    "float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "int32": 4, "int64": 8, "float8_e4m3fn": 1, "float8_e5m2": 1,
+    "float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "int32": 4, "int64": 8, "bool": 1,
+    "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
 FLOAT8 = frozenset({"float8_e4m3fn", "float8_e5m2"})
 """Types of inputs that nothing computes in: they are brought to a larger one first."""
@@ -44,13 +47,16 @@ MOST_JUDGED = 1 << 28
 Arg = str | Number
 """An argument of an equation: the name of a value, or a number."""
 
+Drawn = Literal["evenly", "skewed", "sorted"]
+"""Each integer as likely as any other; those of `ir.drawn.skewed`, in any order; evenly, and in order."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """A tensor in device memory: `dims` in memory order, row-major.
 
     scale: the deviation of its test data. below: integers are from 0 on and less than this number, or than the size of
-    this axis. distinct: no two of them are equal.
+    this axis. distinct: no two of them are equal. drawn: how integers are drawn for tests.
     """
 
     name: str
@@ -59,9 +65,11 @@ class Tensor:
     scale: float = 1.0
     below: str | int | None = None
     distinct: bool = False
+    drawn: Drawn = "evenly"
 
     def __str__(self) -> str:
         values = f" below {self.below}" * (self.below is not None) + " distinct" * self.distinct
+        values += f" drawn {self.drawn}" * (self.drawn != "evenly")
         return f"{self.name} {DTYPES[self.dtype]}[{', '.join(self.dims)}]{values}"
 
 
@@ -307,7 +315,7 @@ def _elements(t: Tensor, sizes: Mapping[str, int]) -> int:
 
 
 def tensor_type(t: Tensor) -> Type:
-    return "int" if t.dtype in INTEGERS else "float"
+    return "int" if t.dtype in INTEGERS else "bool" if t.dtype == "bool" else "float"
 
 
 def below(t: Tensor, sizes: Mapping[str, int]) -> int | None:
@@ -315,12 +323,11 @@ def below(t: Tensor, sizes: Mapping[str, int]) -> int | None:
     return sizes[t.below] if isinstance(t.below, str) else t.below
 
 
-def spread(t: Tensor, sizes: Mapping[str, int]) -> float:
-    """What test data are drawn with: of floats the deviation; of integers what they are less than, 0 where nothing says
-    it, and negative where no two of them are equal."""
-    if tensor_type(t) != "int":
+def spread(t: Tensor, sizes: Mapping[str, int]) -> Spread:
+    """What a tensor's test data are drawn with."""
+    if tensor_type(t) == "float":
         return t.scale
-    return float(below(t, sizes) or 0) * (-1 if t.distinct else 1)
+    return below(t, sizes) or 0, "distinct" if t.distinct else t.drawn
 
 
 def number_type(x: Number) -> Type:

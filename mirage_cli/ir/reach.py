@@ -13,17 +13,19 @@ from fractions import Fraction
 from math import inf, isnan
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mirage_cli.ir.access import parse_index
+from mirage_cli.ir.drawn import skewed
 from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import Loop
-from mirage_cli.ir.program import Arg, Eqn
+from mirage_cli.ir.program import Arg, Eqn, Tensor, below
 
 Leaf = tuple[str, str]
 """("index", d), the position along d, or ("value", v), an integer that does not change in the loop."""
 SAMPLES = 17
-"""Positions along an axis that stand for all."""
+"""Positions along an axis, or integers of a tensor, that stand for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,23 +69,40 @@ def limits(kernel: Kernel, loop: Loop) -> tuple[Limit, ...]:
     return tuple(found)
 
 
-def visited(found: Sequence[Limit], loop: Sequence[str], sizes: Mapping[str, int]) -> float:
-    """The part of a loop that its limits leave, in the mean over the positions that they depend on.
+def visited(
+    found: Sequence[Limit], loop: Sequence[str], sizes: Mapping[str, int], integers: Mapping[str, Tensor]
+) -> tuple[float, float]:
+    """The part of a loop that its limits leave: in the mean over the positions and integers that they depend on, and
+    the most.
 
-    A limit that depends on data counts as none.
+    integers: of values that are loaded, the tensors. A limit by one that may have any integers counts as none.
     """
-    known = [x for x in found if all(kind == "index" for (kind, _), _ in x.limit.terms)]
+    leaves = sorted({leaf for x in found for leaf, _ in x.limit.terms})
+    samples = {leaf: s for leaf in leaves if (s := _samples(leaf, sizes, integers)) is not None}
+    known = [x for x in found if all(leaf in samples for leaf, _ in x.limit.terms)]
     if not known:
-        return 1.0
+        return 1.0, 1.0
     size = sizes[loop[0]]
-    axes = sorted({d for x in known for (_, d), _ in x.limit.terms})
-    grid = np.meshgrid(*(np.linspace(0, sizes[d] - 1, SAMPLES) for d in axes), indexing="ij")
-    at = dict(zip(axes, grid, strict=True))
+    grid = np.meshgrid(*samples.values(), indexing="ij")
+    at = dict(zip(samples, grid, strict=True))
     first, last = np.zeros_like(grid[0]) if grid else np.zeros(()), np.full(np.shape(grid[0]) if grid else (), size)
     for x in known:
-        position = x.limit.constant + sum(c * at[d] for (_, d), c in x.limit.terms)
+        position = x.limit.constant + sum(c * at[leaf] for leaf, c in x.limit.terms)
         first, last = (np.maximum(first, position), last) if x.lower else (first, np.minimum(last, position + 1))
-    return float(np.clip(last - first, 0, size).mean()) / size
+    left = np.clip(last - first, 0, size) / size
+    return float(left.mean()), float(left.max())
+
+
+def _samples(leaf: Leaf, sizes: Mapping[str, int], integers: Mapping[str, Tensor]) -> NDArray[np.float64] | None:
+    """Some of what a leaf can be, each as likely as any other."""
+    kind, name = leaf
+    if kind == "index":
+        return np.linspace(0, sizes[name] - 1, SAMPLES)
+    most = below(integers[name], sizes) if name in integers else None
+    if most is None:
+        return None
+    drawn = skewed(SAMPLES, most) if integers[name].drawn == "skewed" else np.linspace(0, most - 1, SAMPLES)
+    return np.asarray(drawn, np.float64)
 
 
 def idle(loop: Loop, mask: str) -> bool:

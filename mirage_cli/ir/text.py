@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from typing import cast
 
 from mirage_cli.errors import MirageError
 from mirage_cli.ir.access import access_text, parse_access
@@ -18,6 +19,7 @@ from mirage_cli.ir.placement import InexpressibleError, Loop, place
 from mirage_cli.ir.program import (
     DTYPES,
     Arg,
+    Drawn,
     Eqn,
     Merged,
     Range,
@@ -137,10 +139,13 @@ def _notes(k: Kernel) -> dict[int, str]:
 
 # -- parsing
 
+_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*\Z")
 _EQN = re.compile(r"^(\w+)\[([\w, ]*)\] = (\w+)\((.*)\)$")
 _LOAD = re.compile(r"^(\w+) = load (\w+)\[(.*)\]$")
 _STORE = re.compile(r"^store (\w+)\[([\w, *+-]*)\] = (\w+)$")
-_TENSOR = re.compile(r"^(input|output|buffer) (\w+) (\w+)\[([\w, ]*)\](?: below (\w+))?( distinct)?$")
+_TENSOR = re.compile(
+    r"^(input|output|buffer) (\w+) (\w+)\[([\w, ]*)\](?: below (\w+))?( distinct)?(?: drawn (skewed|sorted))?$"
+)
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -174,7 +179,8 @@ def parse_mugraph(text: str) -> MuGraph:
                 kernels.append(_KernelReader(rest, tuple(n for n, _ in dims), dtypes))
             elif match := _TENSOR.match(line):
                 below = int(match[5]) if match[5] and match[5].isdigit() else match[5]
-                found = Tensor(match[2], _names(match[4]), _LONG[match[3]], 1.0, below, bool(match[6]))
+                values = below, bool(match[6]), cast("Drawn", match[7] or "evenly")
+                found = Tensor(match[2], _names(match[4]), _LONG[match[3]], 1.0, *values)
                 tensors[match[1]].append(found)
             else:
                 raise ValueError("expected dims, input, output, buffer, kernel or an indented equation")
@@ -183,6 +189,9 @@ def parse_mugraph(text: str) -> MuGraph:
     graph_kernels = tuple(k.kernel() for k in kernels)
     if not name or not graph_kernels:
         raise MuGraphTextError(1, text[:80], "a μGraph starts with `mugraph NAME DTYPE` and has at least one kernel")
+    names = (name, dtype, *(k.name for k in graph_kernels), *(n for n, _ in dims), *(p for _, ps in merged for p in ps))
+    if strange := [n for n in names if not _NAME.match(n)]:  # they become names of Python
+        raise MuGraphTextError(1, text[:80], f"{strange[0]!r} is no name: letters of ASCII, digits and _")
     return MuGraph(
         name,
         dims,

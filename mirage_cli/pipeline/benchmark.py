@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from math import inf
-from pathlib import Path
 from typing import Any, TypeAlias  # Any: what a file of JSON holds
 
-from mirage_cli.errors import EarlierBenchError
+from mirage_cli.errors import StoredKernelError
 from mirage_cli.ir.program import Program
+from mirage_cli.pipeline.kept import written_anew
 from mirage_cli.pipeline.library import LIBRARY, library
 from mirage_cli.pipeline.problem import floor_of, key_of, measured_problem, versions
 from mirage_cli.pipeline.sdpa import sdpa_source
 from mirage_cli.pipeline.session import Session
-from mirage_cli.target.files import read_bytes
+from mirage_cli.store.records import Best
 from mirage_cli.target.gpus import driver_version
 from mirage_cli.tune.bench import Row, baseline, run_bench
 from mirage_cli.tune.measure import Candidate, Failure, GpuWorker, MeasureError, Problem, Standard
@@ -47,8 +46,6 @@ Document: TypeAlias = dict[str, Any]
 
 AGAINST = (*BASELINES, LIBRARY)
 """The last: the fastest right one of `library`, in the row's context."""
-MAX_BYTES = 1 << 28
-"""Of an earlier run's file: one row with its samples has some ten thousand."""
 WRONG = 0.05
 """A library's call that is further than this from float64, relatively, computes something else."""
 
@@ -117,11 +114,11 @@ def run(session: Session, program: Program, against: Sequence[str]) -> Document:
     contestants = [c for c in made.values() if isinstance(c, Candidate)]
     contestants += [c for c in tried.values() if c.source not in same]
     found = {n: _figures(Row(n), why) for n, why in made.items() if isinstance(why, str)}
-    exported = Candidate("mirage", best.source) if best else None
+    exported, missing = kernel_of(session, program, best)
     if exported is not None:
         contestants.insert(0, exported)
     else:
-        found["mirage"] = _figures(Row("mirage"), "no kernel was found")
+        found["mirage"] = _figures(Row("mirage"), missing)
     if contestants:
         rows = run_bench(session.worker(), problem, contestants, seed=session.options.seed)
         found |= {r.name: _figures(r, str(r.failure) if r.failure else None) for r in rows}
@@ -149,6 +146,17 @@ def run(session: Session, program: Program, against: Sequence[str]) -> Document:
     }
 
 
+def kernel_of(session: Session, program: Program, best: Best | None) -> tuple[Candidate | None, str]:
+    """The stored kernel, written anew; or why there is none."""
+    if best is None:
+        return None, "no kernel was found"
+    key = key_of(program, session.target, True)
+    try:
+        return Candidate("mirage", written_anew(session.store, program, key, best).source), ""
+    except StoredKernelError as error:
+        return None, str(error)
+
+
 def wrong_by_the_yardstick(worker: GpuWorker, program: Program, kernel: Candidate) -> str | None:
     """Why a kernel is wrong, on every distribution, by the standard of `mirage verify`; None where it is right."""
     judged = worker.judge(kernel, Standard(program.tolerance, longest_sum(program), overflow_like_eager=True))
@@ -172,84 +180,3 @@ def _figures(r: Row, failure: str | None) -> Document:
         "accuracy": asdict(t.accuracy) if t.accuracy else None,
         "failure": failure,
     }
-
-
-# -- with an earlier run
-
-
-def read_rows(path: Path, gpu: str, context: str) -> list[Document]:
-    """The rows of an earlier run's file, all of this GPU, in this context. Raises EarlierBenchError."""
-    try:
-        rows = json.loads(read_bytes(path, MAX_BYTES).decode("utf-8"))
-    except OSError as error:
-        raise EarlierBenchError(path, error.strerror or str(error)) from None
-    except (ValueError, RecursionError) as error:
-        raise EarlierBenchError(path, f"not JSON: {error}") from None
-    if not isinstance(rows, list) or not all(_is_row(r) for r in rows):
-        raise EarlierBenchError(path, "this is no file of `mirage bench --json`")
-    if not rows:
-        raise EarlierBenchError(path, "this file has no rows to compare with")
-    if others := sorted({str(r.get("gpu")) for r in rows} - {gpu}):
-        raise EarlierBenchError(path, f"this file is of {', '.join(others)}, and the GPU here is {gpu}")
-    if others := sorted({c for c in map(_context, rows) if c is not None} - {context}):
-        again = f"name it with --context, or make the file anew with --context {context}"
-        raise EarlierBenchError(path, f"this file's times are of the context {', '.join(others)}; {again}")
-    return rows
-
-
-def _context(r: Document) -> str | None:
-    """That a row's kernel was timed in; an earlier version's only one is the chain. None where it was not timed."""
-    c = r["contestants"].get("mirage")
-    return str(c.get("context", "chain")) if c and c["median_us"] is not None else None
-
-
-def _is_row(r: object) -> bool:
-    if not isinstance(r, dict) or not {"spec", "dims", "dtype", "contestants"} <= set(r):
-        return False
-    c = r["contestants"].get("mirage") if isinstance(r["contestants"], dict) else {}
-    return c is None or (isinstance(c, dict) and {"median_us", "spread_us"} <= set(c))
-
-
-def regressions(before: Sequence[Document], after: Sequence[Document]) -> list[str]:
-    """A line for each row that is worse than before: `slower` by more than 5 % and both spreads, `wrong`, `failed`, or
-    `missing`, where only one of the runs has it."""
-    old, new = ({_identity(r): r["contestants"].get("mirage") for r in rows} for rows in (before, after))
-    lines: list[str] = []
-    for which in {**old, **new}:
-        spec, dims, dtype = which
-        problem = _worse(old[which], new[which]) if which in old and which in new else None
-        if which not in old:
-            problem = "missing: the earlier run has no such row"
-        elif which not in new:
-            problem = "missing: only the earlier run has it"
-        if problem:
-            lines.append(f"{spec} {dtype} {json.loads(dims)}: {problem}")
-    return lines
-
-
-def asked_for(rows: Sequence[Document], specs: set[str], dims: Mapping[str, int], dtype: str | None) -> list[Document]:
-    """The rows of an earlier run that a run of these specs (all, where none is named) repeats."""
-    return [
-        r
-        for r in rows
-        if (not specs or r["spec"] in specs)
-        and dtype in (None, r["dtype"])
-        and all(r["dims"].get(d) == n for d, n in dims.items())
-    ]
-
-
-def _identity(r: Document) -> tuple[str, str, str]:
-    return str(r["spec"]), json.dumps(r["dims"]), str(r["dtype"])
-
-
-def _worse(was: Document | None, now: Document | None) -> str | None:
-    """How a kernel's figures are worse than before."""
-    if now is None or not now["median_us"]:
-        return f"failed: {(now or {}).get('failure') or 'no time was measured'}"
-    if now["wrong"]:
-        return f"wrong: {now['wrong']}"
-    if was is None or not was["median_us"]:
-        return None
-    if now["median_us"] > 1.05 * was["median_us"] + was["spread_us"] + now["spread_us"]:
-        return f"slower: {now['median_us']:.2f} µs, was {was['median_us']:.2f} µs"
-    return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any  # torch's tensors: torch is imported when a kernel first runs
 
-from mirage_cli.errors import NoKernelError
+from mirage_cli.errors import NoKernelError, StoredKernelError
 from mirage_cli.ir.program import Program
 from mirage_cli.spec import graph as spec_graph
 from mirage_cli.store.results import Result
@@ -134,7 +134,7 @@ class Kernels:
 
         self.stack.enter_context(without_main())
         self.store = self.stack.enter_context(Store(self.path))
-        session = Session(self.target, self.options, self.store, self.measures, lambda _: None, "mirage_cli")
+        session = Session(self.target, self.options, self.store, self.measures, command="mirage_cli")
         self.session = self.stack.enter_context(session)
         return self
 
@@ -167,19 +167,19 @@ class Kernels:
         return self.stored(program)
 
     def stored(self, program: Program) -> Kernel | NoKernelError:
-        from mirage_cli.pipeline.kept import claimed
+        from mirage_cli.ir.text import canonical_text
+        from mirage_cli.pipeline.kept import claimed, written_anew
         from mirage_cli.pipeline.problem import key_of
 
-        best = self.store.best(key_of(program, self.target, self.measures))
+        key = key_of(program, self.target, self.measures)
+        best = self.store.best(key)
         if best is None or best.result.best is None:
             return NoKernelError(program.name, "the database has none")
-        shown: Mapping[str, Any] = {s.mugraph.id: s.mugraph for s in self.store.show(best.mugraph)}
-        return Kernel(
-            program,
-            claimed(self.store, best.result),
-            best.source,
-            shown[best.mugraph].text if best.mugraph in shown else "",
-        )
+        try:
+            written = written_anew(self.store, program, key, best)
+        except StoredKernelError as error:
+            return NoKernelError(program.name, str(error))
+        return Kernel(program, claimed(self.store, best.result), written.source, canonical_text(written.graph))
 
 
 class Graph(spec_graph.Graph):

@@ -108,6 +108,17 @@ def kernel_programs(programs: Sequence[Program], text: str) -> list[Program]:
     return found if not found[0].dynamic else _at_several_sizes(found)
 
 
+def defines(program: Program, text: str) -> bool:
+    """Whether a file is an exported kernel of this program: by its public function, and the tensors that it names. The
+    text is read, not run."""
+    try:
+        if program.name not in _definitions(text)[0]:
+            return False
+        return bool(kernel_programs([program], text))
+    except (NotAKernelError, OtherInterfaceError):
+        return False
+
+
 def _at_several_sizes(programs: Sequence[Program]) -> list[Program]:
     """Programs with one dynamic axis, at sizes that the interpreter takes seconds for, and one of them at least."""
     (r,) = programs[0].dynamic

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 
-from mirage_cli.codegen.export import ExportInfo
+from mirage_cli.codegen.blocks import EmitError
+from mirage_cli.codegen.export import ExportInfo, kernels_source
 from mirage_cli.codegen.sized import Variant, any_source
-from mirage_cli.errors import MirageError, UnknownIdError
+from mirage_cli.errors import MirageError, StoredKernelError, UnknownIdError
+from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
@@ -20,7 +22,7 @@ from mirage_cli.store.results import Kernel, Result
 from mirage_cli.store.store import Store
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.space import first_schedules
-from mirage_cli.verify.equivalence import Verdict
+from mirage_cli.verify.equivalence import Verdict, check_equivalence
 
 
 def stored_result(session: Session, program: Program) -> Result | None:
@@ -28,7 +30,7 @@ def stored_result(session: Session, program: Program) -> Result | None:
     best = session.store.best(key_of(program, session.target, session.measures))
     if session.options.fresh or best is None or not answers(best.result, session.options, session.measures):
         return None
-    return claimed(session.store, best.result)
+    return replace(claimed(session.store, best.result), cached=True)
 
 
 def answers(result: Result, wanted: Options, measures: bool) -> bool:
@@ -130,19 +132,63 @@ def stored_search(store: Store, program: Program) -> Found | None:
     return Found(tuple(plans.values()), "", 0, 0, 0, {}, (), "stored", 0.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The file of a stored kernel, written by this version from its μGraph and schedule. The text that was stored is
+    never run: it may be anybody's. differs: whether it was another than this, its header apart."""
+
+    source: str
+    graph: MuGraph
+    schedule: Schedule
+    verdict: Verdict
+    differs: bool
+
+
+def written_anew(store: Store, program: Program, key: Key, best: Best, seed: int = 0) -> Written:
+    """A stored kernel, whose μGraph is verified anew. Raises StoredKernelError."""
+    command = best.result.asked.command if best.result.asked else ""
+    variant, verdict = checked_variant(store, program, key, best, command, seed)
+    source = any_source(variant)
+    differs = _without_header(source) != _without_header(best.source)
+    if differs:  # its figures are of another text
+        source = any_source(replace(variant, info=replace(variant.info, measured=False, time_us=None, error=None)))
+    return Written(source, variant.graph, variant.schedule, verdict, differs)
+
+
+def checked_variant(
+    store: Store, program: Program, key: Key, best: Best, command: str, seed: int = 0
+) -> tuple[Variant, Verdict]:
+    """What a stored kernel is written from. Raises StoredKernelError where it is not there, does not compute the
+    program, or cannot be written."""
+
+    def refuse(problem: str) -> StoredKernelError:
+        return StoredKernelError(program.name, best.mugraph, problem)
+
+    graph = next((g for m in store.mugraphs(key) if m.id == best.mugraph and (g := readable_graph(m))), None)
+    schedule = Schedule.from_json(best.schedule)
+    if graph is None or best.result.best is None:
+        raise refuse("has no μGraph in the database that this version can read")
+    if mugraph_id(graph) != best.mugraph or not schedule.fits(graph):
+        raise refuse("is of another μGraph than the one that is stored under its id")
+    verdict = check_equivalence(lower(program), graph, seed)
+    if not verdict.ok:
+        raise refuse(f"does not compute the program: {verdict}")
+    info = info_of(best.result.best, command, key.gpu.removesuffix(" (predicted)"))
+    try:
+        kernels_source(graph, schedule)
+    except (EmitError, ValueError) as error:
+        raise refuse(f"cannot be written by this version: {error}") from None
+    return Variant(program, graph, schedule, info), verdict
+
+
+def _without_header(source: str) -> str:
+    """The text behind the first docstring, which has times and versions."""
+    return source.split('"""', 2)[-1]
+
+
 def export_all(store: Store, found: Sequence[tuple[Program, Key, Best]], command: str) -> str:
     """One file of the best kernels of several sizes of a spec. Raises MirageError."""
-    variants: list[Variant] = []
-    for program, key, best in found:
-        graph = next((g for m in store.mugraphs(key) if m.id == best.mugraph and (g := readable_graph(m))), None)
-        if graph is None or best.result.best is None:
-            sizes = " ".join(f"{d}={n}" for d, n in program.dims)
-            raise MirageError(
-                f"the μGraph of {program.name} at {sizes} is no longer stored; search it again with --fresh"
-            )
-        info = info_of(best.result.best, command, key.gpu.removesuffix(" (predicted)"))
-        variants.append(Variant(program, graph, Schedule.from_json(best.schedule), info))
-    return any_source(*variants)
+    return any_source(*(checked_variant(store, *one, command)[0] for one in found))
 
 
 def export_plan(found: Sequence[Shown], programs: Sequence[Program], id: str, command: str) -> tuple[Shown, str]:
@@ -153,6 +199,8 @@ def export_plan(found: Sequence[Shown], programs: Sequence[Program], id: str, co
         if program is None:
             continue
         graph = parse_mugraph(s.mugraph.text)
+        if not (verdict := check_equivalence(lower(program), graph, 0)).ok:
+            raise StoredKernelError(program.name, s.mugraph.id, f"does not compute the program: {verdict}")
         timed = [m for m in s.measurements if m.median_us is not None and Schedule.from_json(m.schedule).fits(graph)]
         info = ExportInfo(command=command, target=s.key.gpu, versions=versions(), measured=bool(timed))
         if timed:

@@ -29,12 +29,13 @@ def optimize(session: Session, programs: Sequence[tuple[Program, str]]) -> Itera
     left = [p for i, (p, _) in enumerate(programs) if i not in known]
     if left:
         session.prepare()
-    searched = search_all(left, session.target, session.options)
+    searched = search_all(left, session.target, session.options, session.progress.doing)
     for i, (program, text) in enumerate(programs):
         if i in known:
             yield known[i]
             continue
-        session.progress(f"searching {program.name}")
+        session.progress.program(i + 1, program.name)
+        session.progress.doing("searching")
         found = next(searched)
         yield finish(session, program, text, found)
         if isinstance(found, Found) and found.stopped == "interrupted":
@@ -50,7 +51,7 @@ def finish(session: Session, program: Program, text: str, found: Found | Failed)
     about = About(program.name, program.sizes, program.dtype, o.seed)
     if isinstance(found, Failed):
         return Unfinished(about, found.problem)
-    asked = Asked(o.seed, o.top, o.budget_s, o.tune, o.context)
+    asked = Asked(o.seed, o.top, o.budget_s, o.tune, o.context, session.command)
     empty = Result(about, found.stats, asked, found.as_written, rejections=found.rejected)
     measures = session.measures and found.stopped != "interrupted"
     left_s = max(o.budget_s - found.seconds, 0.0)

@@ -20,7 +20,7 @@ from mirage_cli.store.records import Key
 from mirage_cli.store.results import Kernel, Lost, Result
 from mirage_cli.tune.compilefarm import KernelResources
 from mirage_cli.tune.explore import SPILL_LIMIT_BYTES
-from mirage_cli.tune.interpreted import Judged, own_sums, reduced_schedule, reduced_sizes
+from mirage_cli.tune.interpreted import Interpreter, Judged, own_sums, reduced_schedule, reduced_sizes
 from mirage_cli.tune.measure import Candidate, Failure, Problem
 from mirage_cli.tune.space import bottlenecks, first_schedules
 
@@ -71,6 +71,8 @@ def predicted_result(
         for k in passed.kernels[: session.options.top]
     )
     stopped = "budget" if passed.out_of_time else empty.search.stopped
+    written_us = next((round(p.predicted_us, 3) for p in found.plans if p.id == found.as_written), None)
+    empty = replace(empty, as_written_us=written_us)
     result = replace(empty, search=replace(empty.search, stopped=stopped), dropped=dict(passed.failures))
     if not top:
         return replace(result, lost=tuple(passed.lost))
@@ -117,7 +119,7 @@ def check_offline(session: Session, program: Program, p: Plan) -> tuple[Schedule
     """
 
     def interpret(graph: MuGraph, schedule: Schedule) -> Judged:
-        return judge_kernel(session, program, graph, schedule)
+        return judge_kernel(session.interpreter(), program, graph, schedule)
 
     problem = measured_problem(program, session.options.seed)
     reason = "no schedule fits"
@@ -129,9 +131,8 @@ def check_offline(session: Session, program: Program, p: Plan) -> tuple[Schedule
         if any(k.spill_bytes > SPILL_LIMIT_BYTES or k.shared_bytes > limit for k in answer):
             reason = "spills registers or shared memory"
             continue
-        session.progress(f"interpreting {p.id}")
-        small = p.graph.resized(reduced_sizes(program))
-        judged = interpret(small, reduced_schedule(small, schedule))
+        session.progress.doing(f"interpreting {p.id}")
+        judged = judge_small(session.interpreter(), program, p.graph, schedule)
         if judged.ok and (long := own_sums(program, p.graph, schedule)) is not None:
             before, judged = judged, interpret(*long)
             if not judged.ok and not schedule.tf32x3:  # whatever else the schedule is
@@ -143,13 +144,19 @@ def check_offline(session: Session, program: Program, p: Plan) -> tuple[Schedule
     return reason
 
 
-def judge_kernel(session: Session, program: Program, graph: MuGraph, schedule: Schedule) -> Judged:
+def judge_small(interpreter: Interpreter, program: Program, graph: MuGraph, schedule: Schedule) -> Judged:
+    """A μGraph's kernels in the interpreter, at reduced sizes in reduced blocks."""
+    small = graph.resized(reduced_sizes(program))
+    return judge_kernel(interpreter, program, small, reduced_schedule(small, schedule))
+
+
+def judge_kernel(interpreter: Interpreter, program: Program, graph: MuGraph, schedule: Schedule) -> Judged:
     """The kernel's text in the interpreter: at the graph's sizes, and at others where its dynamic axis is a part of a
     tile, about one, and several. The errors are those at the graph's sizes."""
     source = kernels_source(graph, schedule)
     found: Judged | None = None
     for sizes in [{}, *some_dynamic_sizes(graph, schedule)]:
-        judged = session.interpreter().judge(program.resized(graph.sizes | sizes), source, 0, True)
+        judged = interpreter.judge(program.resized(graph.sizes | sizes), source, 0, True)
         if not judged.ok:
             where = ", ".join(f"{d}={n}" for d, n in sizes.items())
             return replace(judged, problem=f"at {where}: {judged.problem}" if where else judged.problem)
@@ -174,7 +181,7 @@ def compiled_offline(
     """The plan's schedule and, if more are asked for, others, each with the kernels that it compiles to for the target,
     or why there are none. Those others are compiled side by side."""
     for others in (False, True):
-        session.progress(f"compiling {p.id} for {session.target.arch}")
+        session.progress.doing(f"compiling {p.id} for {session.target.arch}")
         schedules = [p.schedule]
         if others:
             schedules = first_schedules(p.graph, session.target, 4)

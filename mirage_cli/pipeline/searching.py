@@ -117,8 +117,16 @@ class Failed:
         return Failed(f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})")
 
 
+Doing = Callable[[str, "float | None"], None]
+"""Told what is being done, and the µs of the best plan so far where there is one."""
+
+
 def search_program(
-    program: Program, target: Target, options: Options, interrupted: Callable[[], bool] = lambda: False
+    program: Program,
+    target: Target,
+    options: Options,
+    interrupted: Callable[[], bool] = lambda: False,
+    doing: Doing = lambda _, __: None,
 ) -> Found:
     """Search and verify. Runs without torch; the same seed gives the same result in any process. The search sees axes
     that are one as one; the verifier compares what it finds with the program as it was written.
@@ -144,6 +152,7 @@ def search_program(
         own_algebra_only=options.own_algebra_only,
         deadline=time_to_verify,
         end=out_of_time,
+        looking=lambda count, us: doing(f"searching, {count} kernels looked at", us),
     )
     plans: list[Plan] = []
     rejected: list[str] = []
@@ -154,6 +163,7 @@ def search_program(
             if plans and c is not result.as_written and (result.stopped == "interrupted" or out_of_time()):
                 stopped = "interrupted" if result.stopped == "interrupted" else "budget"
                 continue
+            doing(f"verifying {i + 1} of {len(chosen)} plans", chosen[0].predicted_us)
             verdict = verifier.verdict(i)
             if verdict.ok:
                 plans.append(Plan(c.id, c.graph, c.schedule, c.predicted_us, verdict))
@@ -220,12 +230,14 @@ def distinct(candidates: Sequence[Candidate], as_written: Candidate) -> list[Can
     return chosen if as_written in chosen else [*chosen, as_written]
 
 
-def search_all(programs: Sequence[Program], target: Target, options: Options) -> Iterator[Found | Failed]:
+def search_all(
+    programs: Sequence[Program], target: Target, options: Options, doing: Doing = lambda _, __: None
+) -> Iterator[Found | Failed]:
     """Search every program, in order, in worker processes where there are several. Interrupted, it gives what the
-    search at hand has found so far, as the last."""
+    search at hand has found so far, as the last. doing: told of the search at hand, where it is in this process."""
     if options.workers <= 1 or len(programs) <= 1:
         for p in programs:
-            yield search_or_fail(p, target, options)
+            yield search_or_fail(p, target, options, doing=doing)
         return
     with _Searchers(programs, target, options) as searchers:
         for i in range(len(programs)):
@@ -233,11 +245,15 @@ def search_all(programs: Sequence[Program], target: Target, options: Options) ->
 
 
 def search_or_fail(
-    program: Program, target: Target, options: Options, interrupted: Callable[[], bool] = lambda: False
+    program: Program,
+    target: Target,
+    options: Options,
+    interrupted: Callable[[], bool] = lambda: False,
+    doing: Doing = lambda _, __: None,
 ) -> Found | Failed:
     """`search_program`, where a failure of one program must not cost the others their results."""
     try:
-        return search_program(program, target, options, interrupted)
+        return search_program(program, target, options, interrupted, doing)
     except Exception as error:
         return Failed.of(error)
 

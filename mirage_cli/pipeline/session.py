@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import Protocol
 
 from mirage_cli.codegen.export import kernels_source
 from mirage_cli.pipeline.searching import Options
@@ -15,8 +16,25 @@ from mirage_cli.tune.interpreted import Interpreter
 from mirage_cli.tune.measure import GpuWorker
 from mirage_cli.tune.trials import Tuned
 
-Progress = Callable[[str], None]
-"""Told what is being tried."""
+
+class Progress(Protocol):
+    """Told how far the work is."""
+
+    def program(self, number: int, name: str) -> None:
+        """The next program is at hand. number: from 1."""
+
+    def doing(self, what: str, best_us: float | None = None) -> None:
+        """What is being tried, and the best time so far where there is one."""
+
+
+class Silence:
+    """Progress that nobody is told of."""
+
+    def program(self, number: int, name: str) -> None:
+        pass
+
+    def doing(self, what: str, best_us: float | None = None) -> None:
+        pass
 
 
 class Session:
@@ -32,12 +50,13 @@ class Session:
         options: Options,
         store: Store,
         has_gpu: bool,
-        progress: Progress,
+        progress: Progress | None = None,
         command: str = "",
         on_tuned: Callable[[Tuned], None] = lambda _: None,
     ) -> None:
         self.on_tuned = on_tuned
-        self.target, self.options, self.store, self.progress, self.command = target, options, store, progress, command
+        self.target, self.options, self.store, self.command = target, options, store, command
+        self.progress = progress or Silence()
         self.measures = has_gpu and options.tune
         self._stack = ExitStack()
         self._means: Means | None = None
@@ -83,4 +102,4 @@ class Session:
         return self._means
 
     def tell(self, what: str, count: int, best_us: float | None) -> None:
-        self.progress(f"{what}: {count} schedules" + (f", best {best_us:.2f} µs" if best_us is not None else ""))
+        self.progress.doing(f"{what}: {count} schedules", best_us)

@@ -55,8 +55,9 @@ def tuned_result(session: Session, program: Program, key: Key, found: Found, emp
         )
 
     winner = replace(kernel(best), error=tuned.verdict.error, eager_error=tuned.verdict.eager_error)
-    others = tuned.finalists[1 : session.options.top]  # the first is the best
-    result = replace(result, best=winner, top=(winner, *map(kernel, others)))
+    others = tuned.ranked[1 : session.options.top]  # the first is the best
+    written_us = next((t.us for t in tuned.ranked if t.mugraph == found.as_written), None)
+    result = replace(result, best=winner, top=(winner, *map(kernel, others)), as_written_us=written_us)
     keep_best(session, program, key, graphs[best.mugraph], result, stored)
     return result
 

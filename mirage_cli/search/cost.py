@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from mirage_cli.ir.mugraph import Kernel, split_axis
 from mirage_cli.ir.program import DTYPE_BYTES
-from mirage_cli.ir.reach import visited
+from mirage_cli.ir.reach import Leaf, visited
 from mirage_cli.ir.schedule import MAX_LANES, MIN_DOT, KernelSchedule, next_power_of_two
 from mirage_cli.search.roles import MAX_BLOCK
 from mirage_cli.search.work import Model, Product, Work
@@ -227,12 +227,14 @@ class Multiplied(NamedTuple):
 class Segment(NamedTuple):
     """A segment of the kernel: in front of its loops, a loop, or behind them.
 
-    trips: iterations of a program instance; runs: of all instances. loaded: bytes that an iteration loads; fetched:
-    what the L2 serves for them. multiplies: whether the matrix units do. depth: iterations whose loads are in flight.
+    trips: iterations of a program instance in the mean; longest: of that with the most; runs: of all. loaded: bytes
+    that an iteration loads; fetched: what the L2 serves for them. multiplies: whether the matrix units do. depth:
+    iterations whose loads are in flight.
     """
 
     work: Work
     trips: Array
+    longest: Array
     runs: Array
     loaded: Array
     fetched: Array
@@ -279,13 +281,15 @@ def multiplied(x: Launch, p: Product, n: int) -> Multiplied:
 
 
 def segment(x: Launch, w: Work) -> Segment:
-    """trips = Π tiles of the loop's axes · the part of them that masks leave.
+    """trips = Π tiles of the loop's axes · the part of them that masks leave; longest = the same · the most they leave.
 
     depth = stages where the matrix units multiply, else 1: only such loops are pipelined.
     """
-    trips = elements_of(x.tiles, w.loop) + x.zero
+    trips = longest = elements_of(x.tiles, w.loop) + x.zero
     if w.limits:
-        trips = np.maximum(1.0, trips * x.term("masks", x.zero + visited(w.limits, w.loop, x.sizes), 1.0))
+        mean, most = visited(w.limits, w.loop, x.sizes, dict(w.integers))
+        trips = np.maximum(1.0, longest * x.term("masks", x.zero + mean, 1.0))
+        longest = np.maximum(1.0, longest * x.term("masks", x.zero + most, 1.0))
     moved = [(n * x.elements[axes] * size, axes, size) for axes, size, n in w.blocks]
     loaded = sum((each for each, _, _ in moved), x.zero)
     fetched = sum((each / _used(x, axes, size) for each, axes, size in moved), x.zero)
@@ -294,7 +298,7 @@ def segment(x: Launch, w: Work) -> Segment:
     stages = x.batch.stages
     depth = x.term("ahead", np.where(multiplies, stages, 1.0), stages) if w.loop else x.zero + 1.0
     fetched = x.term("coalescing", fetched, loaded)
-    return Segment(w, trips, x.programs * trips, loaded, fetched, products, multiplies, depth)
+    return Segment(w, trips, longest, x.programs * trips, loaded, fetched, products, multiplies, depth)
 
 
 def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulated: Array) -> Occupancy:
@@ -331,7 +335,7 @@ def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulate
 
 def memory_us(x: Launch, stored: Array) -> Array:
     """(bytes of each tensor that is read + bytes that are stored) / the memory's rate"""
-    return (_read_bytes(x.m, x.sizes) + stored) / x.target.dram_bytes_per_us
+    return (_read_bytes(x) + stored) / x.target.dram_bytes_per_us
 
 
 def l2_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
@@ -389,11 +393,15 @@ def in_turns(x: Launch, o: Occupancy, products: Array, elementwise: Array) -> tu
 
 
 def latency_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
-    """Σ of segments, of a program instance · waves"""
-    return sum((us for s in segments for us in _latencies(x, s)), x.zero) * o.waves
+    """max(of a program instance in the mean · waves, of the longest), each the Σ of segments"""
+    mean, longest = (
+        sum((us for s, n in zip(segments, trips, strict=True) for us in _latencies(x, s, n)), x.zero)
+        for trips in ([s.trips for s in segments], [s.longest for s in segments])
+    )
+    return np.maximum(mean * o.waves, longest)
 
 
-def _latencies(x: Launch, s: Segment) -> Iterator[Array | float]:
+def _latencies(x: Launch, s: Segment, trips: Array) -> Iterator[Array | float]:
     """Of a loop: `latency_us` + (trips - 1) · step + (trips - fetching) · max(0, `latency_us` / fetching - step)
     + `late_us` · trips where a load comes late.
 
@@ -405,14 +413,14 @@ def _latencies(x: Launch, s: Segment) -> Iterator[Array | float]:
         return
     step = c.step_us + x.term("warps", c.warp_step_us * np.log2(x.batch.warps), 0.0)
     fetching = np.maximum(1.0, s.depth - 1)
-    once = x.term("short", np.minimum(fetching, s.trips), 0.0)  # iterations whose data the first wait brings
-    stalls = (s.trips - once) * np.maximum(0.0, c.latency_us / fetching - step)
+    once = x.term("short", np.minimum(fetching, trips), 0.0)  # iterations whose data the first wait brings
+    stalls = (trips - once) * np.maximum(0.0, c.latency_us / fetching - step)
     yield c.latency_us
-    yield (s.trips - x.term("short", x.zero + 1.0, 0.0)) * step
+    yield (trips - x.term("short", x.zero + 1.0, 0.0)) * step
     yield stalls
     if s.work.dots:
         late = s.multiplies * _comes_late(x, s.work)
-        yield c.late_us * x.term("late", late, 0.0) * s.trips
+        yield c.late_us * x.term("late", late, 0.0) * trips
 
 
 def operands_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
@@ -585,9 +593,28 @@ def _used(x: Launch, axes: Sequence[str], size: int) -> Array | float:
     return np.minimum(1.0, run / RUN_BYTES) ** x.target.costs.waste
 
 
-def _read_bytes(m: Model, sizes: Mapping[str, int]) -> float:
-    """Bytes of device memory: each tensor read once."""
-    return sum({name: prod(sizes[a] for a in axes) * size for w in m.segments for axes, size, name in w.loads}.values())
+def _read_bytes(x: Launch) -> Array:
+    """Bytes of device memory: each tensor read once, but for what no loop visits."""
+    read: dict[str, Array] = {}
+    for w in x.m.segments:
+        for axes, size, name in w.loads:
+            whole = prod(x.sizes[a] for a in axes) * size
+            read[name] = np.maximum(read.get(name, x.zero), whole * _part_read(x, w, axes))
+    return sum(read.values(), x.zero)
+
+
+def _part_read(x: Launch, w: Work, axes: Sequence[str]) -> Array | float:
+    """The part of a load's elements that is read: what all positions need that it does not have is read for one."""
+    if not w.limits or w.loop[0] not in axes:
+        return 1.0
+    depends = {a for limit in w.limits for leaf, _ in limit.limit.terms for a in _axes_of(x.m.kernel, leaf)}
+    mean, most = visited(w.limits, w.loop, x.sizes, dict(w.integers))
+    return x.term("masks", x.zero + (mean if depends <= {*axes} else most), 1.0)
+
+
+def _axes_of(kernel: Kernel, leaf: Leaf) -> tuple[str, ...]:
+    kind, name = leaf
+    return (name,) if kind == "index" else kernel.value_dims[name]
 
 
 def _stored_bytes(m: Model, sizes: Mapping[str, int], split: Array) -> Array:

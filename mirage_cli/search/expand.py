@@ -31,7 +31,7 @@ class Bounds:
     may take.
     """
 
-    kernels: int = 5
+    kernels: int = 7
     equations: int = 40
     reductions: int = 9
     expansions: int = 600

@@ -102,12 +102,14 @@ def search(
     own_algebra_only: bool = False,
     deadline: Callable[[], bool] = lambda: False,
     end: Callable[[], bool] = lambda: False,
+    looking: Callable[[int, float | None], None] = lambda _, __: None,
 ) -> SearchResult:
     """All μGraphs of a lowered program within the bounds, the best of them in order.
 
     prune: cut what costs more than the best times the slack; off for ablations.
     deadline: asked now and then; true ends the search with what it has.
     end: asked before that, as the program is decomposed and its operators are fused; true leaves them as written.
+    looking: told as often how many kernels were looked at, and the µs of the best plan so far.
     """
     start = time.perf_counter()
     d = decompose(program, own_algebra_only=own_algebra_only, deadline=end)
@@ -117,11 +119,16 @@ def search(
     assert as_written is not None, "the program's own operators are in order"
     fused = written
     stopped = "exhausted"
+
+    def look_and_ask() -> bool:
+        looking(run.enumerated, run.whole[0][0] if run.whole else None)
+        return deadline()
+
     try:
         run.deadline = end
         fused = greedy.fused(run, written)
-        run.deadline = deadline
-        if run.assemble(tuple(fused.values())) is None:  # less exact than the program
+        run.deadline = look_and_ask
+        if run.exact_candidate(tuple(fused.values())) is None:
             fused = written
         run.ceiling = run.space.bounds.slack * greedy.predicted_us(fused, run.gap_us) if prune else math.inf
         run.whole = run.solve(frozenset(d.outputs), run.space.bounds.kernels, run.ceiling)
@@ -135,7 +142,7 @@ def search(
         found = [(fused_us, tuple(fused.values())), *found]
     candidates: dict[str, Candidate] = {}
     for _, steps in found:
-        if candidate := run.assemble(steps):
+        if candidate := run.exact_candidate(steps):
             candidates.setdefault(candidate.id, candidate)
     candidates.setdefault(as_written.id, as_written)
     ordered = tuple(sorted(candidates.values(), key=lambda c: (c.predicted_us, c.id)))
@@ -184,12 +191,12 @@ class _Search:
     def dtype_of(self, f: Form) -> str:
         """The element type of an intermediate: the program's where its user has this value as an elementwise or
         contracted result, so that it is rounded where eager PyTorch rounds; float32 otherwise, and where eager keeps
-        the same value in float32 elsewhere, within a norm say."""
+        the same value in float32 elsewhere, within a norm say. Integers are not rounded: they are float32's too."""
         if self.d.is_input(f):
             atom = f.atom
             return next(t.dtype for t in self.d.program.inputs if atom is not None and t.name == atom.args[0])
         own = self.d.own.get(f)
-        if own is None or f in self.precise:
+        if own is None or f in self.precise or self.space.types[f] == "int":
             return "float32"
         for e in self.d.program.eqns:
             if e.out == own:
@@ -223,7 +230,8 @@ class _Search:
             products = tuple(bool(exact & set(e.values)) for e in kernel.body if e.op == "dot")
             alike = nameless(kernel, element_bytes), products, tuple(sizes.items())[len(self.sizes) :]
             if alike not in self.priced:
-                self.priced[alike] = best_schedule(work.model(kernel, element_bytes, exact), sizes, self.target)
+                m = work.model(kernel, element_bytes, exact, self.d.program.inputs)
+                self.priced[alike] = best_schedule(m, sizes, self.target)
             best = self.priced[alike]
             if best is None:
                 return None
@@ -465,9 +473,13 @@ class _Search:
 
     # -- μGraphs
 
+    def exact_candidate(self, steps: tuple[Costed, ...]) -> Candidate | None:
+        """The μGraph of these plans, unless it would be less exact than the program."""
+        made = self.assemble(steps)
+        return None if made is None or summed_twice(made.graph, {e.out for e in self.d.program.eqns}) else made
+
     def assemble(self, steps: tuple[Costed, ...]) -> Candidate | None:
-        """The μGraph of these plans in order; None where one of them reads what only a later one writes, or where it
-        would be less exact than the program."""
+        """The μGraph of these plans in order; None where one of them reads what only a later one writes."""
         d, program = self.d, self.d.program
         buffers = self.buffers(steps)
         kernels: list[Kernel] = []
@@ -504,8 +516,6 @@ class _Search:
             program.merged,
             program.dynamic,
         )
-        if summed_twice(graph):
-            return None
         return Candidate(graph, Schedule(schedules), us, tuple(s.plan.shape for s in steps))
 
     def buffers(self, steps: Sequence[Costed]) -> Buffers:

@@ -10,7 +10,7 @@ from mirage_cli.ir.access import access_text
 from mirage_cli.ir.mugraph import Kernel, Load
 from mirage_cli.ir.ops import OPS, exact_inverse
 from mirage_cli.ir.placement import Loop, place
-from mirage_cli.ir.program import Eqn
+from mirage_cli.ir.program import Eqn, Tensor
 from mirage_cli.ir.reach import Limit, limits
 
 Elementwise = tuple[tuple[str, ...], float, int, tuple[str, ...]]
@@ -48,6 +48,7 @@ class Work:
     dots: tuple[tuple[Product, int], ...]  # and how many there are alike
     elementwise: tuple[Elementwise, ...]
     limits: tuple[Limit, ...] = ()  # of the loop's position, where masks leave the rest of it nothing to do
+    integers: tuple[tuple[str, Tensor], ...] = ()  # the tensors of loaded values that limits depend on
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +76,20 @@ class Model:
         return any(p.single for w in self.segments for p, _ in w.dots)
 
 
-def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[str]) -> Model:
+def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[str], inputs: Iterable[Tensor]) -> Model:
     """The model of a generated kernel. Raises InexpressibleError.
 
-    element_bytes: of each buffer it touches. exact: the values whose products are of float32.
+    element_bytes: of each buffer it touches. exact: the values whose products are of float32. inputs: of the μGraph.
     """
     placement = place(kernel)
     dims = kernel.value_dims
     segments: list[Work] = []
     loads = {x.out: x for x in kernel.loads}
     plain = {n for loop in placement.loops for n, degrees in loop.accumulators if not degrees}
+    tensors = {t.name: t for t in inputs}
     for segment in placement.segments:
+        found = limits(kernel, segment) if isinstance(segment, Loop) else ()
+        leaves = {name for x in found for (kind, name), _ in x.limit.terms if kind == "value"}
         eqns = [s for s in segment.steps if isinstance(s, Eqn)]
         rows = _computed_operands(eqns, dims, set(loads))
         read = [loads[s.out] for s in segment.steps if s.out in loads]
@@ -97,7 +101,8 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
                 tuple((*block, n) for block, n in Counter((x.dims, element_bytes[x.buffer]) for x in read).items()),
                 tuple(Counter(_product(e, dims, e.out in plain, beside, exact) for e in eqns if e.op == "dot").items()),
                 _elementwise([e for e in eqns if e.op != "dot"], rows, set(loads)),
-                limits(kernel, segment) if isinstance(segment, Loop) else (),
+                found,
+                tuple((v, tensors[b]) for v in sorted(leaves) if (b := loads[v].buffer) in tensors),
             )
         )
     held = {n for loop in placement.loops for n, _ in loop.accumulators}

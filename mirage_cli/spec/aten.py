@@ -26,15 +26,18 @@ PRODUCTS: dict[str, int] = {}
 """How often an operator contracts, for those that do."""
 MOVES: set[str] = set()
 """Operators that compute nothing."""
+REDUCES: set[str] = set()
+"""Operators that need all places along an axis for one of their results, and contract nothing."""
 
 
-def aten(*names: str, products: int = 0, moves: bool = False) -> Callable[[Handler], Handler]:
+def aten(*names: str, products: int = 0, moves: bool = False, reduces: bool = False) -> Callable[[Handler], Handler]:
     """A row of the table."""
 
     def register(handler: Handler) -> Handler:
         ATEN.update(dict.fromkeys(names, handler))
         PRODUCTS.update(dict.fromkeys(names, products) if products else {})
         MOVES.update(names if moves else ())
+        REDUCES.update(names if reduces else ())
         return handler
 
     return register
@@ -81,11 +84,6 @@ def trace(
             return [value(y) for y in x]
         if not hasattr(x, "op"):
             return x
-        return node_value(x)
-
-    def node_value(x: Any) -> Any:
-        if x not in known and positional(x):
-            known[x] = call(t, x, [value(a) for a in x.args], {k: value(a) for k, a in x.kwargs.items()})
         if x not in known:
             label = f"X{len(inputs)}"
             inputs[label] = x
@@ -119,11 +117,6 @@ def traced(t: Trace, name: str, known: Mapping[Any, Any], inputs: Mapping[str, A
     used = {line.split(":")[0] for line in graph.inputs}
     read = tuple((label, x) for label, x in inputs.items() if label in used)
     return Traced(graph, read, tuple(zip(made, outputs, strict=True)), arrays)
-
-
-def positional(node: Any) -> bool:
-    """Whether a node is made of no tensor: of positions and numbers alone. A program has it without reading it."""
-    return node.op == "call_function" and supported(node) and all(map(positional, node.all_input_nodes))
 
 
 def input_of(t: Trace, label: str, node: Any, scale: float | None) -> Array:
@@ -620,56 +613,56 @@ def positions(x: Array, dims: Any) -> list[int]:
     return [d % n for d in (dims if isinstance(dims, list) else [dims])]
 
 
-@aten("aten.sum")
+@aten("aten.sum", reduces=True)
 def _sum(x: Array, dims: Any = None, keep: bool = False) -> Array:
     return p.reduction("sum", number_of(x), positions(x, dims), keep)
 
 
-@aten("aten.mean")
+@aten("aten.mean", reduces=True)
 def _mean(x: Array, dims: Any = None, keep: bool = False) -> Array:
     return p.reduction("mean", number_of(x), positions(x, dims), keep)
 
 
-@aten("aten.amax")
+@aten("aten.amax", reduces=True)
 def _amax(x: Array, dims: Any = None, keep: bool = False) -> Array:
     return p.reduction("max", x, positions(x, dims), keep)
 
 
-@aten("aten.amin")
+@aten("aten.amin", reduces=True)
 def _amin(x: Array, dims: Any = None, keep: bool = False) -> Array:
     return p.reduction("min", x, positions(x, dims), keep)
 
 
-@aten("aten.max")
+@aten("aten.max", reduces=True)
 def _max(x: Array, other: Any = None) -> Array:
     if isinstance(other, int):
         raise Unsupported("the place of a maximum")
     return both(g.maximum, x, other) if other is not None else _amax(x)
 
 
-@aten("aten.min")
+@aten("aten.min", reduces=True)
 def _min(x: Array, other: Any = None) -> Array:
     if isinstance(other, int):
         raise Unsupported("the place of a minimum")
     return both(g.minimum, x, other) if other is not None else _amin(x)
 
 
-@aten("aten.logsumexp")
+@aten("aten.logsumexp", reduces=True)
 def _logsumexp(x: Array, dims: Any, keep: bool = False) -> Array:
     return p.reduction("logsumexp", x, positions(x, dims), keep)
 
 
-@aten("aten.softmax", "aten._softmax")
+@aten("aten.softmax", "aten._softmax", reduces=True)
 def _softmax(x: Array, dim: int, *_: Any) -> Array:
     return p.along("softmax", number_of(x), positions(x, dim))
 
 
-@aten("aten.log_softmax", "aten._log_softmax")
+@aten("aten.log_softmax", "aten._log_softmax", reduces=True)
 def _log_softmax(x: Array, dim: int, *_: Any) -> Array:
     return both(operator.sub, x, p.reduction("logsumexp", number_of(x), positions(x, dim), True))
 
 
-@aten("aten.var", "aten.std")
+@aten("aten.var", "aten.std", reduces=True)
 @makes
 def _var(
     _t: Trace, node: Any, x: Array, dims: Any = None, unbiased: Any = True, keep: bool = False, **named: Any
@@ -686,7 +679,7 @@ def _var(
     return variance if overloadless(node.target) == "aten.var" else both(g.sqrt, variance)
 
 
-@aten("aten.linalg_vector_norm", "aten.norm")
+@aten("aten.linalg_vector_norm", "aten.norm", reduces=True)
 def _norm(x: Array, order: Any = 2, dims: Any = None, keep: bool = False, **_: Any) -> Array:
     at = positions(x, dims)
     if order == math.inf:
@@ -711,7 +704,7 @@ def affine(x: Array, weight: Array | None, bias: Array | None) -> Array:
     return x if bias is None else both(operator.add, x, bias)
 
 
-@aten("aten.layer_norm")
+@aten("aten.layer_norm", reduces=True)
 def _layer_norm(
     x: Array, shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
 ) -> Array:
@@ -719,12 +712,12 @@ def _layer_norm(
     return affine(p.along("layer_norm", x, at, eps=eps), weight, bias)
 
 
-@aten("aten.native_layer_norm")
+@aten("aten.native_layer_norm", reduces=True)
 def _native_layer_norm(x: Array, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> list[Array]:
     return [_layer_norm(x, shape, weight, bias, eps)]
 
 
-@aten("aten.rms_norm", "aten._fused_rms_norm")
+@aten("aten.rms_norm", "aten._fused_rms_norm", reduces=True)
 @makes
 def _rms_norm(
     _t: Trace, node: Any, x: Array, shape: Sequence[int], weight: Any = None, eps: float | None = None
@@ -738,7 +731,7 @@ def _rms_norm(
     return [made] if overloadless(node.target) == "aten._fused_rms_norm" else made
 
 
-@aten("aten.group_norm")
+@aten("aten.group_norm", reduces=True)
 def _group_norm(x: Array, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any) -> Array:
     n, c, *rest = x.shape
     cut = p.reshaped(x, [n, groups, c // groups, *rest])
@@ -746,7 +739,7 @@ def _group_norm(x: Array, groups: int, weight: Any = None, bias: Any = None, eps
     return affine(made, *(w and trailing(w, len(rest)) for w in (weight, bias)))
 
 
-@aten("aten.instance_norm")
+@aten("aten.instance_norm", reduces=True)
 def _instance_norm(x: Array, weight: Any, bias: Any, mean: Any, var: Any, use_input: bool, *rest: Any) -> Array:
     _, eps, *_ = rest
     if not use_input or mean is not None or var is not None:
@@ -755,7 +748,7 @@ def _instance_norm(x: Array, weight: Any, bias: Any, mean: Any, var: Any, use_in
     return affine(made, *(w and trailing(w, len(x.dims) - 2) for w in (weight, bias)))
 
 
-@aten("aten.native_group_norm")
+@aten("aten.native_group_norm", reduces=True)
 def _native_group_norm(x: Array, weight: Any, bias: Any, *rest: Any) -> list[Array]:
     *_, groups, eps = rest
     return [_group_norm(x, groups, weight, bias, eps)]

@@ -38,6 +38,7 @@ from mirage_cli.ir.access import (
 from mirage_cli.ir.derived import DERIVED, Derived, derived_equation
 from mirage_cli.ir.ops import MAX_BITS, OPS, Number, Op, bits
 from mirage_cli.ir.program import Arg, Builder, Eqn, Tensor, equation, tables_of, tensor_type
+from mirage_cli.spec.idioms import CHOICE, IDIOMS, PRODUCT, SLICE
 
 T = TypeVar("T")
 Report = Callable[[int, int, str, str | None], None]
@@ -81,6 +82,24 @@ def closest(name: str, among: Iterable[str]) -> str | None:
         return None
     same = [n for n in names if n.lower() == name.lower()]
     return next(iter(same or difflib.get_close_matches(name, names, 1)), None)
+
+
+def _idiom(name: str) -> str:
+    """What another library's function is here."""
+    return f"; {IDIOMS[name]}" if name in IDIOMS else ""
+
+
+def _no_expression(e: ast.expr) -> str:
+    """Why Python's expression is none of the spec language."""
+    match e:
+        case ast.BinOp(op=ast.BitAnd() | ast.BitOr()):
+            return "masks are joined by `and` and `or`, not by & and |"
+        case ast.BinOp(op=ast.MatMult()):
+            return f"@ does not say which axis it sums over: {PRODUCT}"
+        case ast.IfExp():
+            return f"this is not an expression of the spec language: {CHOICE}"
+        case _:
+            return "this is not an expression of the spec language"
 
 
 class Poisoned(Exception):
@@ -301,9 +320,7 @@ class ProgramReader:
             case ast.Subscript():
                 return self.access(e, out, depth)
             case _:
-                joins = isinstance(e, ast.BinOp) and isinstance(e.op, ast.BitAnd | ast.BitOr)
-                hint = "masks are joined by `and` and `or`, not by & and |"
-                raise self.fail(e, hint if joins else "this is not an expression of the spec language")
+                raise self.fail(e, _no_expression(e))
 
     def literal(self, e: ast.Constant) -> Number:
         if isinstance(e.value, bool) or not isinstance(e.value, int | float):
@@ -459,13 +476,15 @@ class ProgramReader:
 
     def call(self, e: ast.Call, out: str | None, depth: int) -> Arg:
         if not isinstance(e.func, ast.Name):
-            raise self.fail(e, "only functions of the spec language can be called")
+            named = e.func.attr if isinstance(e.func, ast.Attribute) else ""
+            hint = f"; functions have no prefix: {named}(...)" if named in FUNCTIONS else _idiom(named)
+            raise self.fail(e, f"only functions of the spec language can be called{hint}")
         op = e.func.id
         if any(isinstance(a, ast.Starred) for a in e.args) or any(k.arg is None for k in e.keywords):
             raise self.fail(e, "arguments cannot be unpacked here")
         if op not in FUNCTIONS:
-            form = "; the form is pad(x, number)[index, ...]" if op == PAD else ""
-            raise self.fail_call(e, f"no function is called {op}{form}", depth, op)
+            form = "; the form is pad(x, number)[index, ...]" if op == PAD else _idiom(op)
+            raise self.fail_call(e, f"no function is called {op}{form}", depth, None if form else op)
         if op in DERIVED:
             return self.derived(e, op, out, depth)
         kind = OPS[op].kind
@@ -580,7 +599,7 @@ class ProgramReader:
         self.count(e, 1, 1, "the form is rename(x, old=new)", depth)
         if not e.keywords:
             raise self.fail(e, "the form is rename(x, old=new)")
-        x = self.tensor(e.args[0], depth, "rename")
+        x = self.moved(e.args[0], depth, "renamed")
         dims = self.builder.known[x].dims
         pairs: list[str] = []
         left = [d for d in dims if d not in {k.arg for k in e.keywords}]
@@ -599,15 +618,24 @@ class ProgramReader:
 
     # -- accesses
 
+    def moved(self, e: ast.expr, depth: int, how: str) -> str:
+        """What is read elsewhere than it lies: masks are no values in memory, so of them inputs alone."""
+        x = self.value(e, None, depth + 1)
+        if not isinstance(x, str):
+            raise self.fail(e, f"a number is not {how}")
+        if self.type_of(x) == "bool" and x not in self.inputs:
+            raise self.fail(e, f"a mask is not {how}, but for one that is an input; do so with what it is made of")
+        return x
+
     def access(self, e: ast.Subscript, out: str | None, depth: int) -> Arg:
         """`X[i, j]`: a tensor read by an index for each of its axes, those of a result in the order of `dims`.
 
         What lies outside is 0, or the number that `pad(X, number)[i, j]` says. Loads of inputs give 0 by themselves.
         """
         of, outside = self.padded(e.value, depth)
-        x = self.value(of, None, depth + 1)
-        if not isinstance(x, str) or self.type_of(x) == "bool":
-            raise self.fail(e, f"{'a number' if not isinstance(x, str) else 'a mask'} is not read by indices")
+        x = self.moved(of, depth, "read by indices")
+        if self.type_of(x) == "bool" and outside is not None:
+            raise self.fail(e, "outside of a mask it does not hold: there is no number to pad it with")
         dims = self.builder.known[x].dims
         nodes = e.slice.elts if isinstance(e.slice, ast.Tuple) else [e.slice]
         indices = self.each(self.index, nodes, depth)
@@ -689,6 +717,8 @@ class ProgramReader:
                 return self.index_by_number(e, depth)
             case ast.BinOp(op=ast.Div()):
                 raise self.fail(e, "an index is an integer: // divides and rounds down")
+            case ast.Slice():
+                raise self.fail(e, SLICE)
             case _:
                 known = "axes, integer inputs and their // and %, each times an integer, and an integer"
                 raise self.fail(e, f"an index is a sum of {known}")

@@ -119,12 +119,13 @@ class Graph:
         scale: float | None = None,
         below: int | str | None = None,
         distinct: bool = False,
+        drawn: str | None = None,
     ) -> Value:
         """A tensor in memory order. scale: the standard deviation of its test data. below: what integers are less than,
-        a number or the size of an axis. distinct: no two of them are equal."""
+        a number or the size of an axis. distinct: no two of them are equal. drawn: how they are drawn for tests."""
         self.names.add(name)
         differ = "true" if distinct else None
-        self.inputs.append(_tensor(name, axes, dtype=dtype, scale=scale, below=below, distinct=differ))
+        self.inputs.append(_tensor(name, axes, dtype=dtype, scale=scale, below=below, distinct=differ, drawn=drawn))
         return Value(self, lambda: ast.Name(name), (), False, name)
 
     def axis(self, name: str) -> Value:

@@ -13,8 +13,7 @@ axes of one tensor would become one, one of them is renamed instead. Axes of siz
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -57,6 +56,8 @@ class Axis:
 
 Dim = tuple[Axis, ...]
 """The axes of one position, outermost first: none where its size is 1."""
+Part = tuple[Sequence[tuple[Dim, int]], int]
+"""An index: dims with their steps, and an offset."""
 
 
 def leaves(dim: Iterable[Axis]) -> list[Axis]:
@@ -88,13 +89,29 @@ def paired(a: Sequence[Axis], b: Sequence[Axis]) -> list[tuple[Axis, Axis]]:
     return found
 
 
+@dataclass(frozen=True)
+class Applied:
+    """What elementwise operators have made of one array, at each of its positions."""
+
+    function: Callable[..., Value]
+    operands: tuple[Array | float, ...]
+
+
+@dataclass(frozen=True)
+class Read:
+    """What an array holds at these indices."""
+
+    source: Array
+    parts: tuple[Part, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Array:
     """A value of a trace.
 
     dims: by position. held: the axes that it varies along; it is the same at all positions of other ones.
     mask: whether it is a mask, not a number. make: the graph's value, from the names of axes and the operands' values.
-    name: of an input.
+    name: of an input. how: of what another access may be taken through.
     """
 
     trace: Trace
@@ -104,6 +121,7 @@ class Array:
     make: Callable[..., Value | float]
     mask: bool = False
     name: str = ""
+    how: Applied | Read | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -112,6 +130,11 @@ class Array:
     @property
     def own(self) -> list[Axis]:
         return leaves(self.held)
+
+    @property
+    def axes(self) -> set[Axis]:
+        """Those of its positions, and those that it varies along."""
+        return {*self.own, *leaves(x for dim in self.dims for x in dim)}
 
 
 class Names:
@@ -174,21 +197,10 @@ class Trace:
         """Makes one axis of two, unless one array has both."""
         if x is y:
             return True
-        if any({x, y} <= {*a.own} for a in self.arrays):
+        if any({x, y} <= a.axes for a in self.arrays):
             return False
         y.other = x
         return True
-
-    @contextmanager
-    def apart(self, dims: Sequence[Dim]) -> Generator[None]:
-        """Meanwhile no two of these axes are made one."""
-        held = tuple(x for dim in dims for x in dim)
-        self.arrays.append(Array(self, tuple(dims), held, (), lambda _: 0.0))
-        at = len(self.arrays) - 1
-        try:
-            yield
-        finally:
-            del self.arrays[at]
 
     # -- the graph
 
@@ -275,18 +287,19 @@ def elementwise(function: Callable[..., Value], *operands: Array | float, mask: 
     dims: list[Dim] = []
     pairs: dict[int, list[tuple[Sequence[Axis], Sequence[Axis]]]] = {i: [] for i in range(len(arrays))}
     for at in range(-rank, 0):
-        some = {i: x.dims[at] for i, x in enumerate(arrays) if len(x.dims) >= -at and size_of(x.dims[at]) > 1}
-        taken = {*leaves(x for dim in dims for x in dim)}
-        first = next((d for d in some.values() if not taken & {*leaves(d)}), None)
-        if first is None:  # x[:, None] - x[None, :]
-            first = tuple(Axis(x.size) for x in leaves(next(iter(some.values()), ())))
+        some = {i: arrays[i].dims[at] for i, x in enumerate(arrays) if len(x.dims) >= -at and size_of(x.dims[at]) > 1}
+        first = next(iter(some.values()), ())
         if any(size_of(d) != size_of(first) for d in some.values()):
             raise Unsupported(f"shapes {', '.join(str(x.shape) for x in arrays)} do not broadcast")
+        if {*leaves(first)} & {x for dim in dims for x in leaves(dim)}:  # x[:, None] - x[None, :]
+            first = tuple(Axis(x.size) for x in leaves(first))
+            for i, d in some.items():
+                taken = zip(leaves(d), first, strict=True)
+                arrays[i] = with_axes(arrays[i], {x: new for x, new in taken if x in arrays[i].axes})
         dims.append(first)
-        for i, d in some.items():
-            pairs[i].append((first, d))
-    with trace.apart(dims):
-        made = [with_axes(x, beside(x, pairs[i])) for i, x in enumerate(arrays)]
+        for i in some:
+            pairs[i].append((first, arrays[i].dims[at]))
+    made = [with_axes(x, beside(x, pairs[i])) for i, x in enumerate(arrays)]
     held = tuple(dict.fromkeys(x for a in made for x in a.own))
     places = [i for i, x in enumerate(operands) if isinstance(x, Array)]
 
@@ -296,7 +309,8 @@ def elementwise(function: Callable[..., Value], *operands: Array | float, mask: 
             given[i] = v  # type: ignore[call-overload]
         return function(*given)
 
-    return trace.add(Array(trace, tuple(dims), held, tuple(made), make, mask))
+    how = Applied(function, operands) if len(arrays) == 1 else None
+    return trace.add(Array(trace, tuple(dims), held, tuple(made), make, mask, how=how))
 
 
 def reduction(name: str, a: Array, positions: Sequence[int], keep: bool = False, **options: float) -> Array:
@@ -425,10 +439,6 @@ def expanded(a: Array, shape: Sequence[int]) -> Array:
     return viewed(a, dims)
 
 
-Part = tuple[Sequence[tuple[Dim, int]], int]
-"""An index: dims with their steps, and an offset."""
-
-
 def read(a: Array, parts: Sequence[Part], dims: Sequence[Dim], outside: float = 0.0) -> Array:
     """The array read at an index for each of its positions. dims: of the result. outside: what lies there."""
     own = {*a.own}
@@ -445,7 +455,32 @@ def read(a: Array, parts: Sequence[Part], dims: Sequence[Dim], outside: float = 
         padded = g.pad(target, outside) if outside else target
         return padded[tuple(index[n] for n in order)]
 
-    return a.trace.add(Array(a.trace, tuple(dims), tuple(held), (a,), make))
+    how = Read(a, tuple(parts)) if not outside else None
+    return a.trace.add(Array(a.trace, tuple(dims), tuple(held), (a,), make, how=how))
+
+
+def read_through(a: Array, parts: Sequence[Part], dims: Sequence[Dim]) -> Array:
+    """The same where what lies outside of the array is of no use: f(x[i])[j] is f(x[i[j]])."""
+    match a.how:
+        case Applied(function, operands):
+            given = (read_through(x, parts, dims) if isinstance(x, Array) else x for x in operands)
+            return elementwise(function, *given, mask=a.mask)
+        case Read(source, own) if all(dim in a.dims for terms, _ in own for dim, _ in terms if dim):
+            return read_through(source, [composed(x, a.dims, parts) for x in own], dims)
+        case _:
+            return read(a, parts, dims)
+
+
+def composed(inner: Part, dims: Sequence[Dim], outer: Sequence[Part]) -> Part:
+    """An index by these dims, with other indices in the place of their positions."""
+    terms, offset = inner
+    found: list[tuple[Dim, int]] = []
+    for dim, step in terms:
+        if dim:
+            more, start = outer[dims.index(dim)]
+            found += [(d, s * step) for d, s in more]
+            offset += start * step
+    return found, offset
 
 
 def looked_up(a: Array, table: Array) -> Array:
@@ -525,7 +560,7 @@ def concatenated(arrays: Sequence[Array], position: int) -> Array:
     for a, n, start in zip(arrays, sizes, accumulate(sizes, initial=0), strict=False):
         parts, dims = whole(a), [*a.dims]
         parts[at], dims[at] = ([(axis, 1)], -start), axis
-        moved.append(read(a, parts, dims) if n > 1 else viewed(a, dims))
+        moved.append(read_through(a, parts, dims) if n > 1 else viewed(a, dims))
     result = moved[0]
     place = result.trace.add(
         Array(result.trace, (axis, *[()] * (len(result.dims) - at - 1)), axis, (), lambda names: names.index(axis))

@@ -14,12 +14,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from typing import get_args
 
 import yaml
 
 from mirage_cli.errors import Diagnostic, MirageError, SpecError
-from mirage_cli.ir.program import FLOAT8, INTEGERS, Program, Range, Tensor
+from mirage_cli.ir.program import FLOAT8, INTEGERS, Drawn, Program, Range, Tensor
 from mirage_cli.spec.expression import CONSTANTS, MASK, MAX_AXES, Place, ProgramReader, closest
+from mirage_cli.spec.idioms import OTHER_DTYPES
 from mirage_cli.spec.stores import check_stores, parts_of
 from mirage_cli.target.files import FileTooLargeError, read_bytes
 
@@ -72,14 +74,14 @@ KEYS: Mapping[str, Field] = {
 REQUIRED = tuple(f.name for f in KEYS.values() if f.required)
 MAX_BELOW: Mapping[str, int] = {"int8": 1 << 7, "int32": 1 << 30, "int64": 1 << 30}
 """Of integers of these types: kernels count positions in 32 bits."""
-INPUT_TYPES = (*FLOATS, *sorted(FLOAT8), *sorted(INTEGERS))
+INPUT_TYPES = (*FLOATS, *sorted(FLOAT8), *sorted(INTEGERS), "bool")
 TENSOR_KEYS: Mapping[str, Field] = {
     f.name: f
     for f in (
         Field("dims", "[k, n]", "axes in memory order, row-major", required=True),
-        Field("dtype", "float32", f"{', '.join(FLOATS)}; of an input also {', '.join(sorted(FLOAT8))}, and "
-              f"{', '.join(sorted(INTEGERS))}, whose values are indices, or numbers beside others; left out: the "
-              "spec's"),
+        Field("dtype", "float32", f"{', '.join(FLOATS)}; of an input also {', '.join(sorted(FLOAT8))}, "
+              f"{', '.join(sorted(INTEGERS))}, whose values are indices, or numbers beside others, and bool, a mask; "
+              "left out: the spec's"),
     )
 }  # fmt: skip
 OUTPUT_KEYS: Mapping[str, Field] = {
@@ -97,6 +99,12 @@ INPUT_KEYS: Mapping[str, Field] = {
         "out: the whole range of int8, of others numbers below the longest axis",
     ),
     "distinct": Field("distinct", "true", "whether no two of the integers are equal; left out: false"),
+    "drawn": Field(
+        "drawn",
+        "skewed",
+        "how integers of test data are drawn: `evenly`; `skewed`, as many from 10 to 100 as from 100 to 1000, which "
+        "figures of speed then count; `sorted`, in memory order; left out: evenly",
+    ),
 }
 
 
@@ -422,7 +430,8 @@ class _Reader:
     def element_type(self, node: yaml.Node, allowed: tuple[str, ...]) -> str:
         value = self.word(node, "a dtype")
         if value is not None and value not in allowed:
-            self.at(node, f"a dtype is one of {', '.join(allowed)}, not {value or 'nothing'}", value, allowed)
+            near = "" if value in OTHER_DTYPES.union(INPUT_TYPES) else value
+            self.at(node, f"a dtype is one of {', '.join(allowed)}, not {value or 'nothing'}", near, allowed)
         return value if value in allowed else "float16"
 
     def tolerance(self, node: yaml.Node | None) -> float:
@@ -594,10 +603,13 @@ class _Reader:
         distinct = "distinct" in parts and self.distinct(parts["distinct"], kind)
         if distinct and "below" not in parts:
             self.at(parts["distinct"], f"{name} needs `below` too, the number of its values")
+        drawn = self.drawn(parts["drawn"], kind) if "drawn" in parts else "evenly"
+        if distinct and drawn != "evenly":
+            self.at(parts["drawn"], f"integers that are distinct are drawn evenly, not {drawn}")
         most = sizes[below] if isinstance(below, str) else below or math.inf
         if distinct and axes is not None and (count := math.prod(sizes[a] for a in axes)) > most:
             self.at(parts["distinct"], f"{name} has {count} elements, and no {count} numbers below {most} are distinct")
-        return None if axes is None else Tensor(name, axes, kind, scale or 1.0, below, distinct)
+        return None if axes is None else Tensor(name, axes, kind, scale or 1.0, below, distinct, drawn)
 
     def below(self, node: yaml.Node, kind: str, sizes: Mapping[str, int]) -> str | int | None:
         """What integers are less than: a number or the name of an axis."""
@@ -625,6 +637,17 @@ class _Reader:
         elif kind not in INTEGERS:
             self.at(node, f"distinct is of integers, and this is {kind}")
         return value == "true"
+
+    def drawn(self, node: yaml.Node, kind: str) -> Drawn:
+        value = self.word(node, "a word")
+        if kind not in INTEGERS:
+            self.at(node, f"drawn is of integers, and this is {kind}")
+        for word in get_args(Drawn):
+            if word == value:
+                return word
+        if value is not None:
+            self.at(node, f"integers are drawn {', '.join(get_args(Drawn))}", value, get_args(Drawn))
+        return "evenly"
 
     def inout(self, name: str, entry: yaml.Node, node: yaml.Node) -> Tensor | None:
         """The input that an output is, which is changed in place."""

@@ -11,20 +11,17 @@ from __future__ import annotations
 import io
 import json
 import math
-import sqlite3
-import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mirage_cli import __version__
-from mirage_cli.errors import DamagedResultError, ExchangeError, StoreError
+from mirage_cli.errors import DamagedResultError, ExchangeError
 from mirage_cli.store.records import NUMBER, VERDICT, Best, Key, Row, Shape, digest, dump, misfit
 from mirage_cli.store.results import Result
 from mirage_cli.store.sqlite import Database
-from mirage_cli.store.store import OTHER_PATH, Store, explanation
+from mirage_cli.store.store import Store
 from mirage_cli.target.files import open_regular, replacing
 
 FORMAT = 1
@@ -274,38 +271,7 @@ def _fits(x: object) -> bool:
     return not isinstance(x, float) or not math.isnan(x)
 
 
-# -- other databases
-
-
-@contextmanager
-def copy_of(path: Path, warn: Callable[[str], None] = lambda _: None) -> Generator[Store]:
-    """A copy of another database, brought to this version; the file itself is only read. warn: as of `Store`. Raises
-    StoreError."""
-    if not path.is_file():
-        raise StoreError(path, "is not there", "name a file that mirage made")
-    with tempfile.TemporaryDirectory(prefix="mirage-") as folder:
-        copied = Path(folder) / "copy.db"
-        try:
-            with closing(_reading(path)) as source, closing(sqlite3.connect(copied)) as target:
-                source.backup(target)
-        except sqlite3.DatabaseError as error:
-            raise StoreError(path, explanation(str(error))[0], "name a file that mirage made") from None
-        with Store(copied, called=path, warn=warn) as store:
-            yield store
-
-
-def _reading(path: Path) -> sqlite3.Connection:
-    """Where SQLite cannot put its lock beside the file, nobody else is writing to it either."""
-    uri = path.absolute().as_uri()
-    for options in ("mode=ro", "mode=ro&immutable=1"):
-        connection = sqlite3.connect(f"{uri}?{options}", uri=True)
-        try:
-            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        except sqlite3.OperationalError:
-            connection.close()
-            continue
-        return connection
-    raise sqlite3.OperationalError(f"unable to read it; {OTHER_PATH}")
+# -- rows of tables
 
 
 def _decoded(row: Row, columns: Mapping[str, Any], what: str) -> Row:

@@ -150,7 +150,7 @@ class Winner:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of the list of what is stored."""
+    """One line of the list of what is stored. at: when something was last added."""
 
     key: Key
     spec: str
@@ -158,6 +158,7 @@ class Entry:
     measurements: int
     stopped: str | None
     best: Best | None
+    at: str = ""
 
 
 @dataclass(frozen=True, slots=True)

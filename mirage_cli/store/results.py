@@ -350,13 +350,15 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a run was asked for, so that a later one knows whether its result answers it too."""
+    """What a run was asked for, so that a later one knows whether its result answers it too. command: with what command
+    line."""
 
     seed: int
     top: int
     budget_s: float
     tune: bool
     context: str | None
+    command: str = ""
 
     @staticmethod
     def from_json(x: object, where: str = "what was asked") -> Asked:
@@ -367,6 +369,7 @@ class Asked:
             o.one("budget_s", number),
             o.one("tune", flag),
             o.maybe("context", text),
+            o.since("command", text, ""),
         )
 
 
@@ -401,6 +404,8 @@ class Result:
     best: None where nothing passed. top: the best and those behind it. lost: what was refused though it was faster.
     dropped: of plans that were checked without a GPU, how many failed and why. complete: false where a run has ended
     before it had compared all that it wanted to. rejections: what the verifier refused; a right generator gives none.
+    as_written: the plan that is the program as it was written. as_written_us: its time, by measurement or prediction as
+    the best's. cached: it was read from the database.
     """
 
     about: About
@@ -414,6 +419,8 @@ class Result:
     dropped: Mapping[str, int] = field(default_factory=dict[str, int])
     complete: bool = True
     rejections: tuple[str, ...] = ()
+    as_written_us: float | None = None
+    cached: bool = False
 
     @property
     def beats_what_was_given(self) -> bool:
@@ -446,7 +453,9 @@ class Result:
             "complete": self.complete,
             "asked": self.asked and asdict(self.asked),
             "as_written": self.as_written,
+            "as_written_us": self.as_written_us,
             "rejections": list(self.rejections),
+            "cached": self.cached,
         }
 
     @staticmethod
@@ -465,4 +474,5 @@ class Result:
             dropped=o.since("dropped", by_name(whole), {}),
             complete=o.since("complete", flag, True),
             rejections=o.since("rejections", each(text), ()),
+            as_written_us=o.maybe("as_written_us", number),
         )

@@ -19,13 +19,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import TypeVar
 
@@ -68,16 +70,21 @@ class Store:
     """An open database; a context manager. Made where there is none, migrated where it is older. Raises StoreError.
 
     Use one for each process and thread. called: the path that messages name, where it is another. warn: told once of
-    each row that cannot be read, which is then as if it were not there.
+    each row that cannot be read, which is then as if it were not there. reads: the file is there, and only read.
     """
 
     def __init__(
-        self, path: Path | str, called: Path | None = None, warn: Callable[[str], None] = lambda _: None
+        self,
+        path: Path | str,
+        called: Path | None = None,
+        warn: Callable[[str], None] = lambda _: None,
+        reads: bool = False,
     ) -> None:
         self.path = Path(called or path)
         self._warn, self._warned = warn, set[str]()
         try:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            if not reads:
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(self.path, f"cannot be made: {error.strerror}", OTHER_PATH) from None
         try:
@@ -85,13 +92,20 @@ class Store:
         except OSError as error:
             raise StoreError(self.path, f"cannot be used ({error.strerror})", OTHER_PATH) from None
         with self._translated():
-            connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+            connection = (_opened_to_read if reads else _opened)(Path(path))
             self._db = Database(connection, execute_plugins=False)
             try:
                 self._prepare()
             except BaseException:
                 connection.close()
                 raise
+
+    @classmethod
+    def reading(cls, path: Path, warn: Callable[[str], None] = lambda _: None) -> Store:
+        """The database of a file that is not changed: nor is anything beside it. Raises StoreError."""
+        if not path.exists():
+            raise StoreError(path, "is not there", "name a file that mirage made")
+        return cls(path, warn=warn, reads=True)
 
     def __enter__(self) -> Store:
         return self
@@ -217,13 +231,16 @@ class Store:
         sql = """SELECT keys.*, coalesce(specs.name, '') AS spec,
                 (SELECT count(*) FROM mugraphs WHERE key = keys.id) AS mugraphs,
                 (SELECT count(*) FROM measurements WHERE key = keys.id) AS measurements,
-                (SELECT stopped FROM searches WHERE key = keys.id ORDER BY at DESC LIMIT 1) AS stopped
+                (SELECT stopped FROM searches WHERE key = keys.id ORDER BY at DESC LIMIT 1) AS stopped,
+                (SELECT max(at) FROM (SELECT at FROM searches WHERE key = keys.id UNION ALL
+                    SELECT at FROM measurements WHERE key = keys.id UNION ALL
+                    SELECT at FROM results WHERE key = keys.id)) AS at
             FROM keys LEFT JOIN specs USING (program_hash) ORDER BY keys.rowid"""
         found: list[Entry] = []
         for r in self.rows(sql):
             for key in self.readable([r], Key.from_row, f"the key {r['id']}", r["id"]):
                 best = self._best(r["id"])
-                found.append(Entry(key, r["spec"], r["mugraphs"], r["measurements"], r["stopped"], best))
+                found.append(Entry(key, r["spec"], r["mugraphs"], r["measurements"], r["stopped"], best, r["at"] or ""))
         return tuple(found)
 
     def find(self, id: str) -> str:
@@ -280,6 +297,14 @@ class Store:
                 db.execute("DELETE FROM searches WHERE key = ?", [key])
             db.execute("DELETE FROM specs WHERE program_hash NOT IN (SELECT program_hash FROM keys)")
             return gone + len(holders)
+
+    def shrink(self) -> None:
+        """Drops schedules that nothing names any more, and gives free pages back."""
+        with self.transaction() as db:
+            named = " UNION ".join(f"SELECT schedule FROM {t}" for t in ("kernels", "measurements", "results"))
+            db.execute(f"DELETE FROM schedules WHERE id NOT IN ({named})")
+        with self._translated():
+            self._db.execute("VACUUM")
 
     # -- the ground
 
@@ -382,6 +407,39 @@ class Store:
                 if "locked" not in str(error) or time.monotonic() > deadline:
                     raise
                 time.sleep(0.02)
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+
+
+def _opened_to_read(path: Path) -> sqlite3.Connection:
+    """The file itself, where SQLite can read it and its format is this version's; else a copy of it in memory.
+
+    SQLite cannot read a file with a write-ahead log in a folder that cannot be written to: the log is then copied too.
+    """
+    with suppress(sqlite3.OperationalError):
+        uri = f"{path.absolute().as_uri()}?mode=ro"
+        connection = sqlite3.connect(uri, timeout=BUSY_TIMEOUT_S, isolation_level=None, uri=True)
+        return connection if _last_migration(connection) == len(MIGRATIONS) else _in_memory(connection)
+    with TemporaryDirectory(prefix="mirage-") as folder:
+        for suffix in ("", "-wal"):
+            with suppress(FileNotFoundError):
+                shutil.copyfile(f"{path}{suffix}", f"{folder}/copy{suffix}")
+        return _in_memory(_opened(Path(folder) / "copy"))
+
+
+def _last_migration(connection: sqlite3.Connection) -> int | None:
+    """None where the file is empty or another program's. Raises OperationalError where SQLite cannot read it there."""
+    tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'migrations'")
+    return connection.execute("SELECT max(number) FROM migrations").fetchone()[0] if tables.fetchone() else None
+
+
+def _in_memory(source: sqlite3.Connection) -> sqlite3.Connection:
+    copied = _opened(Path(":memory:"))
+    with closing(source):
+        source.backup(copied)
+    return copied
 
 
 OTHER_PATH = "name another file with --db or MIRAGE_DB"

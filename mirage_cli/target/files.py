@@ -6,6 +6,7 @@ import errno
 import os
 import secrets
 import stat
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -71,7 +72,10 @@ def write_text(path: Path, text: str) -> None:
 def replacing(path: Path) -> Generator[TextIO]:
     """A new file that takes the place of `path` once it has been written to its end. Its permissions stay, and a link
     stays a link. What is no regular file, such as /dev/stdout, is written as it is, and no reader of a FIFO waited for.
-    Raises OSError."""
+    "-" is stdout. Raises OSError."""
+    if str(path) == "-":
+        yield sys.stdout
+        return
     if path.exists() and not path.is_file():
         with _open_special(path) as file:
             yield file

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil, isfinite, prod
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -52,7 +52,8 @@ SOON_ELEMENTS, SOON_PRODUCTS = 1 << 23, 1 << 26
 class Judged:
     """ok, the errors on ordinary data (None where that of the kernel is infinite), and what went wrong otherwise.
 
-    excused: how many places were let pass because eager PyTorch overflows there too.
+    excused: how many places were let pass because eager PyTorch overflows there too. distributions: by name what is
+    wrong on each, None where nothing is.
     """
 
     ok: bool
@@ -60,6 +61,7 @@ class Judged:
     eager_error: float | None
     problem: str | None = None
     excused: int = 0
+    distributions: Mapping[str, str | None] = field(default_factory=dict[str, "str | None"])
 
 
 def reduced_sizes(program: Program, variant: int = 0) -> dict[str, int]:
@@ -375,4 +377,5 @@ def _judge(program: Program, source: str, seed: int, overflow_like_eager: bool) 
         return Judged(False, None, None, f"in the interpreter: {type(error).__name__}: {error}")
     excused = sum(j.excused for j in verdict.detail)
     error = verdict.error if isfinite(verdict.error) else None
-    return Judged(verdict.ok, error, verdict.eager_error, None if verdict.ok else str(verdict), excused)
+    tests = {j.distribution: j.problem for j in verdict.detail}
+    return Judged(verdict.ok, error, verdict.eager_error, None if verdict.ok else str(verdict), excused, tests)

@@ -30,6 +30,7 @@ from types import TracebackType
 from typing import Any, Literal, get_args  # Any: an answer of the process, whose type follows from the request's
 
 from mirage_cli.errors import MirageError
+from mirage_cli.ir.drawn import Spread
 from mirage_cli.store.results import Times
 from mirage_cli.tune.child import Child, ChildDied
 
@@ -72,7 +73,7 @@ class TensorSpec:
     name: str
     shape: tuple[int, ...]
     dtype: str
-    spread: float = 1.0
+    spread: Spread = 1.0
 
 
 @dataclass(frozen=True, slots=True)

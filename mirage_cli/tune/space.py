@@ -67,7 +67,7 @@ def models(graph: MuGraph) -> Mapping[str, work.Model]:
     """The cost model's view of every generated kernel."""
     element = {name: DTYPE_BYTES[t.dtype] for name, t in graph.tensors().items()}
     exact = graph.exact()
-    return {k.name: work.model(k, element, exact[k.name]) for k in graph.kernels if k.kind == "generated"}
+    return {k.name: work.model(k, element, exact[k.name], graph.inputs) for k in graph.kernels if k.kind == "generated"}
 
 
 def ranked(

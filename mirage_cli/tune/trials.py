@@ -63,6 +63,15 @@ class Tuned:
     phases: Mapping[str, float] = field(default_factory=dict)
 
     @property
+    def ranked(self) -> list[Trial]:
+        """The finalists, and behind them the fastest trial of each μGraph that has none among them."""
+        ranked = list(self.finalists)
+        for t in sorted(self.trials, key=lambda t: t.us):
+            if t.timing and all(t.mugraph != x.mugraph for x in ranked):
+                ranked.append(t)
+        return ranked
+
+    @property
     def lost(self) -> list[tuple[Trial, Judged]]:
         """What was refused and took less than the best, by more than its spread: the fastest of each μGraph, the
         fastest first."""

@@ -272,6 +272,8 @@ def _numbers(t: Tensor, sizes: Mapping[str, int], rng: np.random.Generator, *, p
     shape = [sizes[d] for d in t.dims]
     if tensor_type(t) == "int":
         return rng.integers(0, below(t, sizes) or max(sizes.values()) + 1, size=shape)
+    if tensor_type(t) == "bool":
+        return rng.integers(0, 2, size=shape, dtype=np.bool_)
     x = rng.standard_normal(shape)
     return np.abs(x) if positive else x
 

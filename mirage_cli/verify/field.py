@@ -107,6 +107,8 @@ class Field:
         if type == "int":
             most = max(self.sizes.values()) + 1 if below is None else below
             return Value(dims, "int", self._rng.integers(0, most, size=shape))
+        if type == "bool":
+            return Value(dims, "bool", self._rng.integers(0, 2, size=shape, dtype=np.bool_))
         data = np.stack([self._rng.integers(0, p, size=shape, dtype=np.int64) for p in MODULI])
         return Value(dims, "field", data)
 

@@ -1,8 +1,9 @@
 """The slow, obvious definition of programs and of scheduled μGraphs, over any semantics of the operators.
 
 `run_program` evaluates equation by equation. `run_mugraph` executes a μGraph as its schedule says: every program
-instance, every tile of every loop, accumulators, running maxima with their rescaling, chunks of a split dimension and
-stores into memory that starts undefined. `FieldSemantics` makes it the verifier's, `FloatSemantics` a reference.
+instance, every tile of every loop but those that masks leave nothing to do, accumulators, running maxima with their
+rescaling, chunks of a split dimension and stores into memory that starts undefined. `FieldSemantics` makes it the
+verifier's, `FloatSemantics` a reference.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS, Type
 from mirage_cli.ir.placement import Loop, Placement, place
 from mirage_cli.ir.program import Eqn, Part, Program, Tensor, unmerged
+from mirage_cli.ir.reach import limits
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.verify.semantics import At, Memory, ScheduleFailure, Semantics, Window, positions
 
@@ -248,9 +250,10 @@ class _Instance:
         degrees = {name: dict(d) for name, d in loop.accumulators}
         accumulators = {s.out: self.identity(s) for s in loop.steps if isinstance(s, Eqn) and s.out in degrees}
         cuts = [tiles(*self.range(d, self.window), self.schedule.tile(d)) for d in loop.dims]
+        ends = {x.mask for x in limits(self.kernel, loop)}
         for ranges in product(*cuts):
             window = self.window | dict(zip(loop.dims, ranges, strict=True))
-            inner = dict(env)
+            inner, before = dict(env), dict(accumulators)
             moved: dict[str, tuple[Any, Any]] = {}
             for step in loop.steps:
                 value = self.step(step, inner, window)
@@ -265,6 +268,8 @@ class _Instance:
                 if step.out in loop.running:
                     moved[step.out] = (old, new)
                     inner[step.out] = new
+            if any(not inner[mask].data.any() for mask in ends):
+                accumulators = before  # kernels leave this tile out
             for s in loop.stores:
                 self.store(s, inner, window)
         env.update(accumulators)

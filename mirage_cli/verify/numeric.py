@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from mirage_cli.ir.access import Access, Index, Lookup, parse_index, read_by, strides
+from mirage_cli.ir.access import Access, Index, Lookup, is_view, parse_index, read_by, strides
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program, spread
@@ -180,7 +180,7 @@ def reference64(program: Program, inputs: Sequence[torch.Tensor]) -> tuple[torch
     evaluation = _Evaluation(lower(program))
     for t, x in zip(program.inputs, inputs, strict=True):
         order = sorted(t.dims, key=evaluation.place)
-        value = x.double() if x.dtype.is_floating_point else x.long()
+        value = x.double() if x.dtype.is_floating_point else x if t.dtype == "bool" else x.long()
         evaluation.values[t.name] = value.permute([t.dims.index(d) for d in order])
         evaluation.dims[t.name] = tuple(order)
     evaluation.device = inputs[0].device if inputs else torch.device("cpu")
@@ -235,7 +235,7 @@ class _Evaluation:
         x = self.values[name]
         sizes = self.program.sizes | dict(zip(self.dims[name], x.shape, strict=True))
         access = read_by(self.dims[name], e.names)
-        if not all(i.affine for i in access):
+        if not is_view(access):
             own = {d: n for d, i, n in zip(self.dims[name], access, x.shape, strict=True) if i.axis == d}
             return self.gathered(x, access, e.dims, self.program.sizes | own)
         beyond = [i.leaves(n, sizes) for i, n in zip(access, x.shape, strict=True)]

@@ -197,7 +197,7 @@ def _part(x: Value, at: At, dims: tuple[str, ...]) -> Value:
 
 
 class FieldMemory:
-    """A tensor of field values; masks are stored as integers."""
+    """A tensor of field values, or of integers or masks."""
 
     def __init__(self, name: str, dims: tuple[str, ...], shape: tuple[int, ...]) -> None:
         self.name = name
@@ -214,7 +214,7 @@ class FieldMemory:
 
     def write(self, at: At, dims: tuple[str, ...], value: Value) -> None:
         _check_places(self.name, at, self.written.shape)
-        value = replace(value, sign=0) if value.kind == "int" else as_field(value)
+        value = as_field(value) if value.kind == "field" else replace(value, sign=0)
         if self.value is None:
             self.value = self._poison(value)
         old = self.value
@@ -226,7 +226,7 @@ class FieldMemory:
             agree, _ = same(self.read(at, dims), _spread(value, dims, shape))
             _check_overlap(self.name, at, self.written[at] & ~agree)
         spread = _spread(value, dims, shape)
-        if value.kind == "int":
+        if value.kind != "field":
             old.data[at] = spread.data
         else:
             assert old.flags is not None and old.taint is not None
@@ -239,6 +239,8 @@ class FieldMemory:
 
     def _poison(self, like: Value) -> Value:
         shape = self.written.shape
+        if like.kind == "bool":
+            return Value(self.dims, "bool", np.zeros(shape, dtype=np.bool_))
         if like.kind == "int":
             return Value(self.dims, "int", np.full(shape, np.iinfo(np.int64).min), large=like.large)
         return Value(
@@ -366,7 +368,7 @@ def _float(c: Number) -> Any:
 
 
 class FloatMemory:
-    """A float64 (or int64) tensor, NaN at first."""
+    """A float64 (or int64, or bool) tensor, NaN at first."""
 
     def __init__(self, name: str, dims: tuple[str, ...], shape: tuple[int, ...]) -> None:
         self.name = name
@@ -386,6 +388,8 @@ class FloatMemory:
         new = np.broadcast_to(aligned(value.data, value.dims, dims), shape)
         if not self.written.any() and new.dtype.kind == "i":
             self.data = np.full(self.written.shape, np.iinfo(np.int64).min)
+        if not self.written.any() and new.dtype.kind == "b":
+            self.data = np.zeros(self.written.shape, dtype=bool)
         conflict = self.written[at] & ~np.isclose(self.data[at], new, rtol=1e-9, atol=0, equal_nan=True)
         _check_overlap(self.name, at, conflict)
         self.data[at] = new

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from mirage_cli.ir.drawn import Spread, skewed
+
 LARGEST = {
     torch.float16: 65504.0,
     torch.float8_e4m3fn: 448.0,
@@ -58,14 +60,21 @@ DISTRIBUTIONS = (
 )
 
 
-def integers(shape: tuple[int, ...], dtype: torch.dtype, spread: int, longest: int, g: torch.Generator) -> torch.Tensor:
-    """Integers from 0 on, of 8 bits from the least on, where `spread` is 0; see `draw`."""
-    if spread < 0 and math.prod(shape) <= -spread:
-        some = torch.randperm(-spread, generator=g, device=g.device)[: math.prod(shape)]
-        return some.reshape(shape).to(dtype)
-    narrow = dtype == torch.int8 and not spread
-    low, high = (-128, 128) if narrow else (0, abs(spread) or longest)
-    return torch.randint(low, high, shape, generator=g, device=g.device, dtype=dtype)
+def integers(
+    shape: tuple[int, ...], dtype: torch.dtype, below: int, drawn: str, longest: int, g: torch.Generator
+) -> torch.Tensor:
+    """Integers from 0 on, of 8 bits from the least on, where `below` is 0; see `draw`."""
+    count = math.prod(shape)
+    if drawn == "distinct" and count <= below:
+        return torch.randperm(below, generator=g, device=g.device)[:count].reshape(shape).to(dtype)
+    if drawn == "skewed":
+        some = torch.tensor(skewed(count, below or longest), dtype=dtype, device=g.device)
+        return some[torch.randperm(count, generator=g, device=g.device)].reshape(shape)
+    if dtype == torch.bool:
+        return torch.randint(0, 2, shape, generator=g, device=g.device).bool()
+    low, high = (-128, 128) if dtype == torch.int8 and not below else (0, below or longest)
+    some = torch.randint(low, high, shape, generator=g, device=g.device, dtype=dtype)
+    return some.view(-1).sort().values.view(shape) if drawn == "sorted" else some
 
 
 DRAWN_ELEMENTS = 1 << 24
@@ -76,23 +85,24 @@ def draw(
     kind: Distribution,
     shapes: Sequence[tuple[int, ...]],
     dtypes: Sequence[torch.dtype],
-    spreads: Sequence[float],
+    spreads: Sequence[Spread],
     contracted: int,
     device: torch.device,
     seed: int,
 ) -> list[torch.Tensor]:
     """Inputs of one distribution.
 
-    spreads: of floats, the deviation; of integers, what they are less than, negative where no two are equal. Where it
-    is 0, those of 8 bits have their whole range, and others are less than the longest axis of all.
+    spreads: of floats, the deviation; of integers, what they are less than, and how they are drawn. Where the former is
+    0, those of 8 bits have their whole range, and others are less than the longest axis of all.
     """
     g = torch.Generator(device=device).manual_seed(seed)
     longest = max([2, *(n for shape in shapes for n in shape)])
     inputs: list[torch.Tensor] = []
     outlier = kind.outlier
     for shape, dtype, scale in zip(shapes, dtypes, spreads, strict=True):
-        if not dtype.is_floating_point:
-            inputs.append(integers(shape, dtype, int(scale), longest, g))
+        if not dtype.is_floating_point or isinstance(scale, tuple):
+            below, drawn = scale if isinstance(scale, tuple) else (0, "evenly")
+            inputs.append(integers(shape, dtype, below, drawn, longest, g))
             continue
         x = torch.empty(shape, device=device, dtype=dtype)
         most = LARGEST.get(dtype, math.inf)

@@ -62,8 +62,8 @@ def test_the_page_and_the_table_have_both_contexts() -> None:
     assert "where both ran, alone: 2.50 over eager (1 sizes)." in text
     assert "`alone` is the same call behind a small elementwise kernel" in text
     assert "eager: 2.50 times" in benchpage.chart([row])
-    headers = [c.header for c in bench_table([row]).columns]
-    assert headers[3:] == ["mirage\nchain", "eager\nchain", "mirage\nalone", "eager\nalone"]
+    headers = [c.name for c in bench_table([row]).columns]
+    assert headers[3:] == ["mirage, chain", "eager, chain", "mirage, alone", "eager, alone"]
 
 
 def test_rows_of_earlier_versions_have_a_page_without_the_other_context() -> None:

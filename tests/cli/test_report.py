@@ -67,7 +67,7 @@ def test_a_line_says_what_was_lost_by_how_much_and_why() -> None:
     r = result(lost=[{"id": "bbbbbbbbbbbb", "kernels": 1, "time_us": 55.6, "problem": "huge: output 0 is -inf"}])
     (line,) = losses([r, result(lost=[]), result()])
     assert line == (
-        "mlp m=8: refused, though faster: bbbbbbbb, 1 kernel, 55.60 µs (1.37 times as fast as the best): "
+        "mlp m=8: refused, though faster: bbbbbbbbbbbb, 1 kernel, 55.60 µs (1.37 times as fast as the best): "
         "huge: output 0 is -inf"
     )
     printed = StringIO()
@@ -75,7 +75,7 @@ def test_a_line_says_what_was_lost_by_how_much_and_why() -> None:
     for part in explanation(r):
         console.print(part)
     assert "refused, though faster" in printed.getvalue()
-    assert losses([replace(r, best=None)])[0].endswith("bbbbbbbb, 1 kernel, 55.60 µs: huge: output 0 is -inf")
+    assert losses([replace(r, best=None)])[0].endswith("bbbbbbbbbbbb, 1 kernel, 55.60 µs: huge: output 0 is -inf")
 
 
 def test_tables_say_that_the_program_as_written_won() -> None:

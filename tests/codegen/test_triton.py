@@ -415,6 +415,46 @@ def test_rows_that_are_masked_out_whole(tiles: str, role: str) -> None:
     assert y.isnan().any(1).tolist() == [True, False, False, False, False, True]
 
 
+@pytest.mark.parametrize("rows", [1, 2, 4])
+@pytest.mark.parametrize("chunks", [1, 2, 3, 4])
+@pytest.mark.parametrize("last", [0, 15, 16, 40, 63])
+def test_nothing_beyond_the_end_of_a_row_is_read(rows: int, chunks: int, last: int) -> None:
+    """Pages are NaN from the tile on where no row of a block has keys: read, they would reach the sums as 0·NaN."""
+    ragged = CASES["ragged"]
+    graph = ragged.graph
+    inputs = draw(graph)
+    inputs["B"] = torch.tensor([2, 2, 2, 2, 0, 0, 0, 0], dtype=torch.int32)
+    inputs["L"] = torch.tensor([last, 63, 5], dtype=torch.int32)
+    inputs["P"] = torch.tensor([[0, 1, 2, 3], [8, 8, 8, 8], [4, 5, 6, 7]], dtype=torch.int32)
+    inputs["K"][[p for row, n in ((0, last), (2, 5)) for p in inputs["P"][row, n // 16 + 1 :].tolist()]] = math.nan
+    whole = inputs | {"K": inputs["K"].nan_to_num()}
+    expected = run(graph, schedule(graph, f"t={rows} s=16", chunks=chunks), whole)
+    check(graph, schedule(graph, f"t={rows} s=16", chunks=chunks), ragged.program, whole)
+    (found,) = run(graph, schedule(graph, f"t={rows} s=16", chunks=chunks), inputs)
+    assert torch.equal(found, expected[0])
+
+
+OFFSETS = """
+i[k] = index(k)
+C[m, k] = ge(i, F)
+D[m, k] = lt(i, G)
+B[m, k] = and(C, D)
+A[m, k] = where(B, X, 0)
+Y[m] = sum(A; k)
+"""
+
+
+@pytest.mark.parametrize("tiles", ["m=1 k=8", "m=2 k=4", "m=4 k=64"])
+def test_loops_go_from_one_offset_to_the_next(tiles: str) -> None:
+    """Rows of one flat tensor: offsets that meet leave a row empty, the first row starts at 0, the last ends at k."""
+    graph = kernel("m=5 k=40; X[k] F:i32[m] G:i32[m]; Y[m]; float32", "m:grid k:loop", OFFSETS)
+    offsets = torch.tensor([0, 0, 7, 8, 39, 40], dtype=torch.int32)
+    inputs = draw(graph) | {"F": offsets[:-1].clone(), "G": offsets[1:].clone()}
+    check(graph, schedule(graph, tiles), inputs=inputs)
+    source = kernels_source(graph, schedule(graph, tiles))
+    assert "begin_k" in source and "end_k" in source
+
+
 def test_a_maximum_that_is_found_late() -> None:
     """The first tiles are masked out: their maximum is -inf, and what they sum is nothing."""
     body = LENGTHS.format("-inf").replace("lt(i, L)", "ge(i, L)") + SOFTMAX

@@ -224,7 +224,7 @@ def test_no_more_elements_are_counted_than_are_read(seed: int) -> None:
             accesses.append(access)
     places = {tuple(value(i, at) for i in access) for access in accesses for at in every(dims_of(access))}
     read = {p for p in places if all(0 <= x < n for x, n in zip(p, shape.values(), strict=True))}
-    assert elements_read(tuple(shape), accesses, SIZES | shape) <= len(read)
+    assert elements_read(tuple(shape), [(x, 1.0) for x in accesses], SIZES | shape) <= len(read)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_no_more_elements_are_counted_than_are_read(seed: int) -> None:
 )
 def test_elements_that_are_read_are_counted_once(texts: list[str], elements: int) -> None:
     sizes = {"m": 8, "n": 8, "k": 64, "h": 2, "d": 16, "i": 3}
-    assert elements_read(("m", "k"), map(parse_access, texts), sizes) == elements
+    assert elements_read(("m", "k"), [(parse_access(x), 1.0) for x in texts], sizes) == elements
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_elements_that_are_read_are_counted_once(texts: list[str], elements: int
 )
 def test_elements_that_tables_name_are_counted_where_they_differ(text: str, distinct: str, elements: int) -> None:
     sizes = {"x": 32, "y": 16, "b": 8, "p": 4, "s": 64}
-    assert elements_read(("x", "y"), [parse_access(text)], sizes, {distinct}) == elements
+    assert elements_read(("x", "y"), [(parse_access(text), 1.0)], sizes, {distinct}) == elements
 
 
 def test_no_size_is_made_larger_than_it_is() -> None:

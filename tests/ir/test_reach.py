@@ -15,11 +15,12 @@ import torch
 from mirage_cli.codegen.export import kernels_source, load_export
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.derived import lower
-from mirage_cli.ir.masked import product_flops
+from mirage_cli.ir.drawn import skewed
+from mirage_cli.ir.masked import product_flops, program_bytes
 from mirage_cli.ir.mugraph import Kernel, MuGraph
 from mirage_cli.ir.placement import place
-from mirage_cli.ir.program import Program
-from mirage_cli.ir.reach import idle, limits
+from mirage_cli.ir.program import Drawn, Program, Tensor
+from mirage_cli.ir.reach import idle, limits, visited
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.pipeline.problem import floor_of
 from mirage_cli.pipeline.searching import Options, search_program
@@ -237,3 +238,44 @@ outputs: {O: [q, s]}
 """
     kept = 3 + 2 + 1
     assert product_flops(lower(parse_spec(text).at())) == kept * 2 * 4
+
+
+RAGGED = """
+name: ragged
+dims: {b: 6, t: 9, s: 200, d: 8, p: 50, pages: 300, page: 4}
+inputs:
+  Q: [b, d]
+  K: [pages, page, d]
+  V: [pages, page, d]
+  P: {dims: [b, p], dtype: int32, below: pages, distinct: true}
+  L: {dims: [b], dtype: int32, below: s, drawn: DRAWN}
+program: |
+  N = K[P[b, s // 4], s % 4, d]
+  A = dot(Q, N, d)
+  O = dot(softmax(where(index(s) <= L[b], A, -inf), s), V[P[b, s // 4], s % 4, d], s)
+outputs:
+  O: [b, d]
+"""
+
+
+def test_the_floor_counts_the_lengths_that_are_drawn() -> None:
+    """Keys and values of the positions that rows have, and once what is read of the rest: tables, queries, results."""
+    program = parse_spec(RAGGED.replace("DRAWN", "skewed")).at()
+    positions = sum(n + 1 for n in skewed(6, 200))
+    rest = 2 * 6 * 8 * 2 + 6 * 50 * 4 + 6 * 4
+    assert program_bytes(lower(program)) == pytest.approx(positions * 2 * 8 * 2 + rest, abs=2)
+    assert product_flops(lower(program)) == pytest.approx(positions * 2 * 2 * 8)
+    unknown = RAGGED.replace("DRAWN", "evenly"), RAGGED.replace("DRAWN", "skewed").replace("<= L[b]", "<= L[b // 2]")
+    for other in (lower(parse_spec(text).at()) for text in unknown):
+        assert program_bytes(other) < program_bytes(lower(program)) and product_flops(other) == 0
+
+
+@pytest.mark.parametrize(("drawn", "mean"), [("skewed", 0.17), ("evenly", 0.5), ("sorted", 0.5)])
+def test_loops_are_expected_to_go_as_far_as_lengths_are_drawn(drawn: Drawn, mean: float) -> None:
+    (kernel,) = fused("lengths")[1].kernels
+    (loop,) = place(kernel).loops
+    found, (leaf,) = limits(kernel, loop), [leaf for x in limits(kernel, loop) for leaf, _ in x.limit.terms]
+    lengths = Tensor("L", ("h",), "int32", below="s", drawn=drawn)
+    left = visited(found, loop.dims, {"h": 2, "s": 400}, {leaf[1]: lengths})
+    assert left == (pytest.approx(mean, abs=0.02), pytest.approx(1.0))
+    assert visited(found, loop.dims, {"h": 2, "s": 400}, {}) == (1.0, 1.0)

@@ -67,6 +67,38 @@ def check(text: str, seed: int, interpreter: Interpreter) -> None:
 
 
 FAILED = {
+    "a product with what is 1 everywhere": """
+name: ones
+dims: {n: 7, d: 3}
+dtype: float32
+inputs: {W: [d, n]}
+program: |
+  A = softmax(where(index(d) >= index(n), W, -inf), n)
+  C = sum(A, n)
+  E = dot(A, C, d)
+outputs: {E: [n]}
+""",
+    "attention on one packed projection with a bias, in float32": """
+name: packed
+dims: {b: 2, q: 5, c: 8, p: 3, h: 2, d: 4, s: 5}
+dtype: float32
+inputs: {X: [b, q, c], W: [p, h, d, c], B: [p, h, d]}
+program: |
+  R = dot(X, W, c) + B
+  P = softmax(dot(R[b, q, 0, h, d], R[b, s, 1, h, d], d) * 0.5, s)
+  O = dot(P, R[b, s, 2, h, d], s)
+outputs: {O: [q, b, h, d]}
+""",
+    "a tensor that is read backwards": """
+name: backwards
+dims: {m: 7, n: 40, k: 5}
+dtype: float32
+inputs: {X: [m, n], W: [k]}
+program: |
+  A = X[m, 39 - n] + 1
+  B = dot(X[m, n - k + 2], W, k)
+outputs: {A: [m, n], B: [m, n]}
+""",
     "masks of all elements beside masks of each": """
 name: masks
 dims: {m: 7, n: 40}

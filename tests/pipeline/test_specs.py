@@ -141,7 +141,7 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     monkeypatch.setattr(predicting, "compiled_offline", lambda _, p, __: [(p.schedule, ())])
     with (
         Store(tmp_path / "mirage.db") as store,
-        Session(H200, Options(), store, False, lambda _: None) as session,
+        Session(H200, Options(), store, False) as session,
     ):
 
         def judging(judge: Judge) -> Session:

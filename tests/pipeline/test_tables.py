@@ -9,6 +9,35 @@ from mirage_cli.tune.interpreted import Interpreter
 from tests.pipeline.test_random import problem
 
 PROGRAMS = {
+    "masks that are given, read whole, by windows, by a table and under another name": """
+name: masks
+dims: {m: 13, s: 13, k: 40, v: 50}
+dtype: float16
+inputs:
+  X: [m, k]
+  M: {dims: [m], dtype: bool}
+  N: {dims: [m, s], dtype: bool}
+  U: {dims: [v, k], dtype: bool}
+  T: {dims: [m], dtype: int32, below: v}
+program: |
+  A = dot(X, rename(X, m=s), k) / 8
+  B = softmax(where(N or index(s) == 0, A, -inf), s)
+  C = where(M[m + 1] and not M, X, 0) + where(xor(U[T[m], k], X > 0), 1, 2) + where(xor(N[m, 0], M), X, -X)
+  O = dot(B, where(rename(M, m=s), rename(X, m=s), 0), s) + C
+outputs: {O: [m, k]}
+""",
+    "a mask in each row of a loop": """
+name: rows
+dims: {i: 9, j: 40, k: 33}
+dtype: bfloat16
+inputs:
+  A: [i, k]
+  B: [j, k]
+  M: {dims: [j, k], dtype: bool}
+program: |
+  O = dot(A, where(M, B, 0), k) + sum(where(M, 1, 0), k)
+outputs: {O: [i, j]}
+""",
     "integers of all types, as indices and as numbers": """
 name: ints
 dims: {m: 12, k: 64, v: 50}

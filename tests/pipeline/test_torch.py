@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import mirage_cli
 from mirage_cli import mi
 from mirage_cli.errors import GraphError, TraceError
 from mirage_cli.pipeline.model import as_module
-from mirage_cli.pipeline.regions import Cut, cut, exported, pieces
+from mirage_cli.pipeline.regions import Cut, close, cut, exported, pieces
 from tests.torch_programs import Attention, GatedMlp, rope_halves
 
 ROOT = Path(__file__).parents[2]
@@ -88,6 +89,28 @@ def test_a_model_is_cut_where_little_passes() -> None:
     graph = exported(wide, (torch.randn(2048, 8),)).graph
     parts = pieces([n for n in graph.nodes if n.op == "call_function"])
     assert [len(p) for p in parts] == [4, 2]  # behind the 4 numbers of each row
+
+
+INF, NAN = math.inf, math.nan
+
+
+@pytest.mark.parametrize(
+    ("pytorchs", "exact", "same"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], True),
+        ([1.0, 2.0], [1.0, 2.1], False),
+        ([1.0, -INF], [1.0, -INF], True),
+        ([1.0, -INF], [1.0, INF], False),
+        ([1.0, -INF], [1.0, 0.0], False),
+        ([1.0, 0.0], [1.0, -INF], False),
+        ([1.0, NAN], [1.0, NAN], True),
+        ([1.0, NAN], [1.0, INF], False),
+        ([1.0, INF], [1.0, 1e39], True),  # beyond float32
+        ([NAN, NAN], [NAN, NAN], False),  # says nothing
+    ],
+)
+def test_a_region_agrees_where_infinities_do_too(pytorchs: list[float], exact: list[float], same: bool) -> None:
+    assert close(torch.tensor(pytorchs), torch.tensor(exact, dtype=torch.float64)) == same
 
 
 def test_what_is_not_known_is_named() -> None:

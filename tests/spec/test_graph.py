@@ -23,14 +23,17 @@ from mirage_cli.spec.graph import (
     dot,
     exp,
     index,
+    layer_norm,
     logsumexp,
     maximum,
     rename,
     rms_norm,
+    sigmoid,
     silu,
     softmax,
     sqrt,
     sum,
+    tanh,
     where,
 )
 from mirage_cli.spec.reader import load_spec, parse_spec
@@ -164,6 +167,19 @@ def paged_decode() -> Graph:
     return g
 
 
+def ragged_decode() -> Graph:
+    dims = {"b": 64, "g": 8, "r": 4, "d": 128, "s": 8192, "p": 512, "pages": 32768, "page": 16}
+    g = Graph("ragged_decode", dims, "bfloat16")
+    Q, KC, VC = g.input("Q", *"bgrd"), *(g.input(n, "pages", "page", "g", "d") for n in ("KC", "VC"))
+    P = g.input("P", "b", "p", dtype="int32", below="pages", distinct=True)
+    L = g.input("L", "b", dtype="int32", below="s", drawn="skewed")
+    s, d = g.axis("s"), g.axis("d")
+    K, V = (g.let(n, x[P["b", s // 16], s % 16, "g", "d"]) for n, x in (("K", KC), ("V", VC)))
+    A = g.let("A", dot(Q, K, d) / d**0.5)
+    g.output("O", dot(softmax(where(index(s) <= L["b"], A, -math.inf), s), V, s), *"bgrd")
+    return g
+
+
 def moe_gate_up() -> Graph:
     g = Graph("moe_gate_up", {"t": 32, "e": 8, "k": 4096, "n": 14336}, "bfloat16")
     X, E = g.input("X", "t", "k"), g.input("E", "t", dtype="int32", below="e")
@@ -181,9 +197,69 @@ def int8_linear() -> Graph:
     return g
 
 
+def int4_linear() -> Graph:
+    g = Graph("int4_linear", {"m": 16, "k": 4096, "half": 2048, "n": 14336, "groups": 32})
+    X, W = g.input("X", "m", "k"), g.input("W", "half", "n", dtype="int8")
+    S, Z = g.input("S", "groups", "n", scale=0.0003), g.input("Z", "groups", "n", dtype="int8", below=16)
+    k = g.axis("k")
+    B = g.let("B", W[k // 2, "n"])
+    Q = g.let("Q", where(index(k) % 2 == 0, B % 16, B // 16 + 8))
+    g.output("O", dot(X, (Q - Z[k // 128, "n"]) * S[k // 128, "n"], "k"), "m", "n")
+    return g
+
+
+CONVOLVED = {"b": 2, "y": 64, "x": 64, "c": 320, "e": 320, "i": 3, "j": 3}
+
+
+def conv_block() -> Graph:
+    g = Graph("conv_block", CONVOLVED)
+    X, W = g.input("X", "b", "y", "x", "c"), g.input("W", "i", "j", "c", "e", scale=0.02)
+    B, R = g.input("B", "e"), g.input("R", "b", "y", "x", "e")
+    near = X["b", g.axis("y") + g.axis("i") - 1, g.axis("x") + g.axis("j") - 1, "c"]
+    g.output("O", silu(dot(near, W, "c", "i", "j") + B) + R, "b", "y", "x", "e")
+    return g
+
+
+def conv_block_first() -> Graph:
+    g = Graph("conv_block_first", CONVOLVED)
+    X, W = g.input("X", "b", "c", "y", "x"), g.input("W", "e", "c", "i", "j", scale=0.02)
+    B, R = g.input("B", "e"), g.input("R", "b", "e", "y", "x")
+    near = X["b", "c", g.axis("y") + g.axis("i") - 1, g.axis("x") + g.axis("j") - 1]
+    g.output("O", silu(dot(near, W, "c", "i", "j") + B) + R, "b", "e", "y", "x")
+    return g
+
+
+def triangle_multiplication() -> Graph:
+    g = Graph("triangle_multiplication", {"i": 256, "j": 256, "k": 256, "c": 128, "d": 128, "e": 128}, "bfloat16")
+    X, M = g.input("X", "i", "j", "c"), g.input("M", "i", "j", dtype="bool")
+    G1, B1 = g.input("G1", "c"), g.input("B1", "c")
+    WA, WB, GA, GB = (g.input(n, "c", "d", scale=0.1) for n in ("WA", "WB", "GA", "GB"))
+    WG, G2, B2 = g.input("WG", "c", "e", scale=0.1), g.input("G2", "d"), g.input("B2", "d")
+    WO = g.input("WO", "d", "e", scale=0.1)
+    N = g.let("N", layer_norm(X, "c") * G1 + B1)
+    A = g.let("A", where(M, sigmoid(dot(N, GA, "c")) * dot(N, WA, "c"), 0))
+    B = g.let("B", where(M, sigmoid(dot(N, GB, "c")) * dot(N, WB, "c"), 0))
+    T = g.let("T", dot(rename(A, j="k"), rename(B, i="j", j="k"), "k"))
+    g.output("O", sigmoid(dot(N, WG, "c")) * dot(layer_norm(T, "d") * G2 + B2, WO, "d"), "i", "j", "e")
+    return g
+
+
+def window_sink_softcap() -> Graph:
+    g = Graph("window_sink_softcap", {"b": 1, "q": 4096, "s": 4096, "h": 8, "g": 8, "d": 64, "e": 64}, "bfloat16")
+    Q, K = g.input("Q", "b", "q", "h", "g", "d"), g.input("K", "b", "s", "h", "d")
+    V, S = g.input("V", "b", "s", "h", "e"), g.input("S", "h", "g")
+    q, s, d = (g.axis(name) for name in "qsd")
+    at = g.let("at", index(q) + (s - q))
+    A = g.let("A", 50 * tanh(dot(Q, K, d) / (50 * d**0.5)))
+    E = g.let("E", exp(where((index(s) <= at) & (index(s) > at - 128), A, -math.inf)))
+    g.output("O", dot(E, V, "s") / (sum(E, "s") + exp(S)), "b", "q", "h", "g", "e")
+    return g
+
+
 BUILT = (
     gated_mlp, gqa, gqa_decode, gqa_prefill, lora, ntrans, qknorm_gqa, rmsnorm_linear, embedding_norm, cross_entropy,
-    paged_decode, moe_gate_up, int8_linear, rope_append,
+    paged_decode, ragged_decode, moe_gate_up, int8_linear, rope_append, int4_linear, conv_block, conv_block_first,
+    triangle_multiplication, window_sink_softcap,
 )  # fmt: skip
 
 

@@ -400,7 +400,7 @@ def test_a_part_is_exported_by_id(path: Path, tmp_path: Path) -> None:
 
 
 def merged(path: Path, other: Path) -> exchange.Merged:
-    with Store(path) as store, exchange.copy_of(other) as copy:
+    with Store(path) as store, Store.reading(other) as copy:
         return exchange.merge(store, exchange.bundles(copy))
 
 

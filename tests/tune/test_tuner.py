@@ -901,7 +901,7 @@ def searched(store: Store, us: Callable[[Schedule], float], **options: Any) -> t
     farm: Any = Farm()
     program = parse_spec(SCALED).at()
     wanted = Options(budget_s=0.0, **options)  # one round
-    with Session(H200, wanted, store, True, lambda _: None) as session:
+    with Session(H200, wanted, store, True) as session:
         session._means = Means(worker, farm, H200, emit, lambda *_: None)
         result = finish(session, program, SCALED, search_program(program, H200, Options()))
     return json.loads(json.dumps(result.to_json())), worker
@@ -950,7 +950,7 @@ def test_a_stored_kernel_that_cannot_be_read_any_more_is_no_contestant(tmp_path:
         with store.transaction() as db:
             db.execute("UPDATE mugraphs SET text = 'of another time'")
         key = key_of(parse_spec(SCALED).at(), H200, True)
-        session = Session(H200, Options(), store, True, lambda _: None)
+        session = Session(H200, Options(), store, True)
         assert readable_incumbent(session, key, store.best(key)) is None
 
 

