@@ -38,6 +38,8 @@ from mirage_cli.spec.positional import Array, Unsupported
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.verify.numeric import reference64
 
+CLAIMS = ("aten._assert_tensor_metadata",)
+"""Operators that say of what type a tensor is, which its inputs' types settle."""
 PREFIX = "region_"
 CHANGES = "changes a tensor in place"
 ROUNDINGS, LEAST_OFF = 16, 2e-3
@@ -102,6 +104,8 @@ def exported(model: torch.nn.Module, inputs: tuple[Any, ...]) -> torch.fx.GraphM
             warnings.simplefilter("ignore", FutureWarning)  # of PyTorch's own
             program = program.run_decompositions(some)  # type: ignore[arg-type]
     made = program.module()
+    for node in [n for n in calls(made.graph) if overloadless(n.target) in CLAIMS]:
+        made.graph.erase_node(node)
     for node in made.graph.nodes:
         if node.op == "get_attr":
             tensor = attribute(made, node.target)
