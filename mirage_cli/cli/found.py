@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     "mirage export lora.yaml                       to stdout",
     "mirage export lora.yaml --dim m=16 -o lora.py",
     "mirage export lora.yaml --all -o lora.py      every size behind one function",
+    "mirage export lora.yaml --kernel-only         the Triton functions and one launcher",
+    "mirage export lora.yaml --layer W,A,B         with a module class that has these parameters",
 )
 def export(
     spec: OneSpec,
@@ -63,6 +65,12 @@ def export(
     all_sizes: Annotated[
         bool, typer.Option("--all", help="the best kernels of all sizes of the spec, behind one function")
     ] = False,
+    kernel_only: Annotated[
+        bool, typer.Option("--kernel-only", help="the Triton functions and one launcher, nothing else")
+    ] = False,
+    layer: Annotated[
+        str | None, typer.Option("--layer", help="also a module class whose parameters are these inputs", metavar="W,G")
+    ] = None,
     dim: Dims = None,
     dtype: Dtype = None,
     target: TargetName = "auto",
@@ -72,8 +80,11 @@ def export(
 
     It needs only torch and triton, and is written anew from the stored μGraph.
     """
+    from mirage_cli.codegen.bare import bare_source, layer_source
     from mirage_cli.pipeline.kept import export_all, export_plan, written_anew
 
+    if (kernel_only or layer) and (all_sizes or id is not None):
+        raise typer.BadParameter("--kernel-only and --layer take the best kernel of one size")
     if all_sizes and id is not None:
         raise typer.BadParameter("--all takes the best kernel of each size, --id one μGraph: name one of them")
     with reading_store(db) as store:
@@ -85,6 +96,8 @@ def export(
             source = written.source
             if written.differs:
                 warn(f"{program.name}: the stored text is not what this version writes, and is left aside")
+            source = bare_source(program, written.graph, written.schedule) if kernel_only else source
+            source += f"\n\n{layer_source(program, layer.split(','))}" if layer else ""
         else:
             programs = [p for p, _ in read([spec], dim, dtype)]
             found = shown_for(store, id, target)
