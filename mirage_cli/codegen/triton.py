@@ -427,6 +427,9 @@ def _expr(x: Expr, names: Names) -> str:
 
 def _apply(x: nodes.Apply, names: Names) -> str:
     row = OPS[x.op]
+    by = int(x.args[1].value) if x.whole and isinstance(x.args[1], nodes.Literal) else 0
+    if by and by & (by - 1) == 0 and row.of_powers:
+        return row.of_powers.format(_expr(x.args[0], names), mask=by - 1, bits=by.bit_length() - 1)
     text = row.of_integers if x.whole else row.triton if x.exact else row.nearly or row.triton
     return text.format(*(_expr(a, names) for a in x.args))
 
