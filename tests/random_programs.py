@@ -350,8 +350,8 @@ class _Generator:
 
 
 class _Accesses(_Generator):
-    """Programs that read slices, windows and axes that are two, of inputs and of results, and rows that tables name, and
-    that write outputs in parts."""
+    """Programs that read slices, windows and axes that are two, of inputs and of results, and rows that tables name.
+    Some write an output in parts."""
 
     kinds = (*_Generator.kinds, *["access"] * 5, *["gather"] * 5)
 
