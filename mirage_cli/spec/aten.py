@@ -27,7 +27,7 @@ PRODUCTS: dict[str, int] = {}
 MOVES: set[str] = set()
 """Operators that compute nothing."""
 REDUCES: set[str] = set()
-"""Operators that need all places along an axis for one of their results, and contract nothing."""
+"""Operators that need other places of what they read for a place of their result, and contract nothing."""
 
 
 def aten(*names: str, products: int = 0, moves: bool = False, reduces: bool = False) -> Callable[[Handler], Handler]:
@@ -556,18 +556,18 @@ def _getitem(x: Sequence[Array], at: int) -> Array:
     return x[at]
 
 
-@aten("aten.cat", "aten.concat")
+@aten("aten.cat", "aten.concat", reduces=True)
 def _cat(arrays: Sequence[Array], dim: int = 0) -> Array:
     some = [number_of(a) for a in arrays if math.prod(a.shape)]
     return p.concatenated(some, dim) if len(some) > 1 else some[0]
 
 
-@aten("aten.stack")
+@aten("aten.stack", reduces=True)
 def _stack(arrays: Sequence[Array], dim: int = 0) -> Array:
     return _cat([_unsqueeze(a, dim) for a in arrays], dim)
 
 
-@aten("aten.flip")
+@aten("aten.flip", reduces=True)
 def _flip(x: Array, dims: Sequence[int]) -> Array:
     for d in dims:
         n = x.shape[d]
@@ -575,7 +575,7 @@ def _flip(x: Array, dims: Sequence[int]) -> Array:
     return x
 
 
-@aten("aten.roll")
+@aten("aten.roll", reduces=True)
 def _roll(x: Array, shifts: Any, dims: Any = None) -> Array:
     if dims in (None, []):
         raise Unsupported("roll of a flattened tensor")
