@@ -140,7 +140,9 @@ def pieces(nodes: Sequence[Any], often: Iterable[Signature] = ()) -> list[Part]:
     for i in range(1, len(nodes) + 1):
         options: list[tuple[float, int]] = []
         products = count = 0
-        late = 0  # what needs other places of the last product takes a kernel of its own, which reads what the cut passes
+        late = (
+            0  # what needs other places of the last product takes a kernel of its own, which reads what the cut passes
+        )
         for j in range(i - 1, -1, -1):
             if reduces[j] and not products:
                 late = passing[j] + LAUNCH_BYTES
