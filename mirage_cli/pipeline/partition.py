@@ -94,7 +94,12 @@ def segments(graph: torch.fx.Graph, refused: set[Any]) -> list[Part]:
     first = [signature(part)[0] for nodes in found for part in pieces(nodes)]
     often = {s for s, count in Counter(first).items() if count > 1}
     parts = (part for nodes in found for part in pieces(nodes, often))
-    return [part for part in parts if any(overloadless(n.target) not in MOVES for n in part)]
+    return [part for part in parts if any(computes(n, refused) for n in part)]
+
+
+def computes(node: Any, refused: set[Any]) -> bool:
+    """Whether it is worth a region."""
+    return overloadless(node.target) not in MOVES and not made_anew(node, refused)
 
 
 def levels(graph: torch.fx.Graph, refused: set[Any]) -> list[Part]:

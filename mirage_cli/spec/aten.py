@@ -161,11 +161,34 @@ def supported(node: Any) -> bool:
 CALLED = {"logical_and": "and", "logical_or": "or", "logical_not": "not", "logical_xor": "xor", "bitwise_and": "and",
           "bitwise_or": "or", "bitwise_not": "not", "bitwise_xor": "xor"}  # fmt: skip
 """ATen's names of operators that have others here."""
+
+
+def _and(x: Any, y: Any) -> Any:
+    """Of masks, of which one may be known."""
+    if isinstance(x, bool) or isinstance(y, bool):
+        known, other = (x, y) if isinstance(x, bool) else (y, x)
+        return other if known else False
+    return x & y
+
+
+def _or(x: Any, y: Any) -> Any:
+    return _not(_and(_not(x), _not(y))) if isinstance(x, bool) or isinstance(y, bool) else x | y
+
+
+def _not(x: Any) -> Any:
+    return not x if isinstance(x, bool) else ~x
+
+
+def chosen(mask: Any, x: Any, y: Any) -> Any:
+    if isinstance(mask, bool):
+        return x if mask else y
+    return g.where(mask, x, y)
+
+
 SYMBOLS: Mapping[str, Callable[..., Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "**": operator.pow,
     "%": operator.mod, "//": operator.floordiv, "<": operator.lt, "<=": operator.le, ">": operator.gt,
-    ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "and": operator.and_, "or": operator.or_,
-    "not": operator.invert,
+    ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "and": _and, "or": _or, "not": _not,
 }  # fmt: skip
 
 
@@ -193,7 +216,7 @@ def mask_of(x: Any) -> Any:
 
 
 def number_of(x: Any) -> Any:
-    return p.elementwise(lambda v: g.where(v, 1, 0), x) if isinstance(x, Array) and x.mask else x
+    return p.elementwise(lambda v: chosen(v, 1, 0), x) if isinstance(x, Array) and x.mask else x
 
 
 def both(function: Callable[..., Any], *args: Any) -> Array:
@@ -337,12 +360,12 @@ def _lerp(x: Array, y: Array, weight: Any) -> Array:
 
 @aten("aten.masked_fill")
 def _masked_fill(x: Array, mask: Array, value: Any) -> Array:
-    return p.elementwise(lambda m, v, f: g.where(m, f, v), mask_of(mask), number_of(x), number_of(value))
+    return p.elementwise(lambda m, v, f: chosen(m, f, v), mask_of(mask), number_of(x), number_of(value))
 
 
 @aten("aten.where")
 def _where(mask: Array, x: Any, y: Any) -> Array:
-    return p.elementwise(lambda m, a, b: g.where(m, a, b), mask_of(mask), number_of(x), number_of(y))
+    return p.elementwise(lambda m, a, b: chosen(m, a, b), mask_of(mask), number_of(x), number_of(y))
 
 
 # -- data as it is
@@ -407,7 +430,7 @@ def _triangle(t: Trace, node: Any, x: Array, diagonal: int = 0) -> Array:
     lower = overloadless(node.target) == "aten.tril"
     side = operator.le if lower else operator.ge
     inside = p.elementwise(lambda i, j: side(j, i + diagonal), row, column, mask=True)
-    return p.elementwise(lambda m, v: g.where(m, v, 0), inside, number_of(x))
+    return p.elementwise(lambda m, v: chosen(m, v, 0), inside, number_of(x))
 
 
 # -- shapes
@@ -897,7 +920,7 @@ def _attention(t: Trace, node: Any, q: Array, k: Array, v: Array, mask: Any = No
         given = node.args[3] if len(node.args) > 3 and hasattr(node.args[3], "meta") else None
         boolean = mask.mask or (given is not None and dtype_name(given.meta["val"].dtype) == "bool")
         scores = (
-            p.elementwise(lambda m, x: g.where(m, x, -math.inf), mask_of(mask), scores)
+            p.elementwise(lambda m, x: chosen(m, x, -math.inf), mask_of(mask), scores)
             if boolean
             else both(operator.add, scores, mask)
         )
