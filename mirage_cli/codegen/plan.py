@@ -39,13 +39,14 @@ class Instances:
     """Which tiles this program instance has. chunk: instances of each chunk; 0 where all are of one chunk; None where
     nothing is split. grid: dimensions with more than one tile, and how many. group: tiles of the first of two that
     run next to each other. backwards: dimensions whose last tile comes first. programs, chunk: for each tile along a
-    dimension whose size is an argument."""
+    dimension whose size is an argument. first: instances of other parts of the kernel in front of these."""
 
     programs: int
     chunk: int | None
     grid: tuple[tuple[str, Count], ...]
     group: int
     backwards: Axes
+    first: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,12 @@ class SetMark:
 @dataclass(frozen=True, slots=True)
 class Load:
     """A block from memory; zero past the end of the dimensions in `mask`, as boxes have it in all, and where what is to
-    be within bounds is not. once: nobody reads it again. whole: integers, taken as those of 32 bits. float8:
-    of a type that has no integer 0."""
+    be within bounds is not.
+
+    once: nobody reads it again. whole: integers, taken as those of 32 bits. float8: of a type that has no integer 0.
+    repeated: axes of the block, with how many positions in a row hold what is loaded for the first of them: all of an
+    axis that the pointers lack. axes: of the block.
+    """
 
     out: str
     access: Pointers | Box
@@ -82,6 +87,8 @@ class Load:
     within: tuple[Within, ...] = ()
     whole: bool = False
     float8: bool = False
+    repeated: tuple[tuple[str, int], ...] = ()
+    axes: Axes = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +222,15 @@ class Loop:
     body: tuple[Statement, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Parts of the kernel, each in so many program instances of its own (for each tile along a dimension whose size is
+    an argument)."""
+
+    programs: tuple[int, ...]
+    bodies: tuple[tuple[Statement, ...], ...]
+
+
 Statement: TypeAlias = (
     Instances
     | Positions
@@ -233,6 +249,7 @@ Statement: TypeAlias = (
     | Release
     | ReleaseBefore
     | Loop
+    | Beside
 )
 
 
@@ -273,8 +290,8 @@ class KernelPlan:
     @property
     def tiles(self) -> tuple[Tiles, ...]:
         """What the number of instances is a multiple of besides `programs`."""
-        grid = (n for s in self.statements if isinstance(s, Instances) for _, n in s.grid)
-        return tuple(n for n in grid if isinstance(n, Tiles))
+        instances = next(s for s, _ in walk(self.statements) if isinstance(s, Instances))
+        return tuple(n for _, n in instances.grid if isinstance(n, Tiles))
 
     @property
     def fetches(self) -> bool:
@@ -298,15 +315,21 @@ def walk(statements: tuple[Statement, ...], depth: int = 1) -> Iterator[tuple[St
         yield s, depth
         if isinstance(s, Loop):
             yield from walk(s.body, depth + 1)
+        if isinstance(s, Beside):
+            yield from (x for body in s.bodies for x in walk(body, depth + 1))
 
 
 def statement_text(s: Statement) -> str:
     """One line: `let A[m, n] = dot(X, W)`."""
     if isinstance(s, Loop):
         return f"loop {_text(s.over)}" + " specialized" * s.specialized
+    if isinstance(s, Beside):
+        return f"beside {' '.join(map(str, s.programs))}"
     word = type(s).__name__.lower()
     given = {f.name: getattr(s, f.name) for f in fields(s)}
     out = f" {given.pop('out')}" if "out" in given else ""
+    if isinstance(s, Load) and not s.repeated:
+        del given["axes"]  # the pointers', or the box's
     if isinstance(s, Let | Complete):
         return f"{word}{out}[{', '.join(s.expr.axes)}] = {_text(s.expr)}"
     return word + out + "".join(f" {name}={_text(x)}" for name, x in given.items() if x not in (False, (), None))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -17,7 +17,7 @@ from mirage_cli.codegen.plan import KernelPlan, Statement
 from mirage_cli.codegen.planner import plan_kernel
 from mirage_cli.codegen.writing import spelled
 from mirage_cli.ir.mugraph import Kernel, MuGraph
-from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.ops import OPS, power_of_two
 from mirage_cli.ir.schedule import Schedule
 
 TYPE = {
@@ -126,12 +126,31 @@ def _statement(s: Statement, names: Names) -> Iterable[str]:
 
 def _instances(s: p.Instances, _: Names) -> Iterator[str]:
     if s.programs > 1 or s.grid:
-        yield "pid = tl.program_id(0)"
+        tiles = [n for _, n in s.grid if isinstance(n, nodes.Tiles)]
+        yield "pid = tl.program_id(0)" + f" - {_instances_of(s.first, tiles)}" * bool(s.first)
     lines = [*_tile_numbers(s)]
     for d, n in s.grid:
         if isinstance(n, nodes.Tiles) and any(f"tiles_{d}" in line for line in lines):
             yield f"tiles_{d} = (SIZE_{d} + {n.tile - 1}) // {n.tile}" if n.tile > 1 else f"tiles_{d} = SIZE_{d}"
     yield from lines
+
+
+def _instances_of(number: int, tiles: Sequence[nodes.Tiles]) -> str:
+    """So many program instances for each tile along dimensions whose size is an argument."""
+    texts = [f"((SIZE_{n.dim} + {n.tile - 1}) // {n.tile})" if n.tile > 1 else f"SIZE_{n.dim}" for n in tiles]
+    return " * ".join([str(number), *texts])
+
+
+def _beside(s: p.Beside, names: Names) -> Iterator[str]:
+    last, end = len(s.bodies) - 1, 0
+    for i, (programs, body) in enumerate(zip(s.programs, s.bodies, strict=True)):
+        end += programs
+        instances = next(x for x in body if isinstance(x, p.Instances))
+        tiles = [n for _, n in instances.grid if isinstance(n, nodes.Tiles)]
+        below = f"tl.program_id(0) < {_instances_of(end, tiles)}"
+        yield f"if {below}:" if i == 0 else f"elif {below}:" if i < last else "else:"
+        for x in body:
+            yield from (f"    {line}" for line in _statement(x, names))
 
 
 def _tile_numbers(s: p.Instances) -> Iterator[str]:
@@ -196,8 +215,19 @@ def _load(s: p.Load, names: Names) -> Iterator[str]:
         mask = f", mask={' & '.join(masks)}, other={zero}" if masks else ""
         hint = ', eviction_policy="evict_first"' if s.once else ""
         text = f"tl.load({_pointers(access, names)}{mask}{hint})"
+        text = _repeated(text, access.axes, s) if s.repeated else text
     whole = ".to(tl.int32)" * s.whole
-    yield f"{names[s.out]} = {text}{whole}{_note(access.axes)}"
+    yield f"{names[s.out]} = {text}{whole}{_note(s.axes)}"
+
+
+def _repeated(text: str, loaded: Axes, s: p.Load) -> str:
+    """A block with each element as often as it is repeated along its axes."""
+    times = dict(s.repeated)
+    places = ["None" if d not in loaded else ":, None" if d in times else ":" for d in s.axes]
+    text = f"{text}[{', '.join(places)}]"
+    shape = [f"BLOCK_{d} // {times[d]}, {times[d]}" if d in times and d in loaded else f"BLOCK_{d}" for d in s.axes]
+    text = f"tl.broadcast_to({text}, [{', '.join(shape)}])"
+    return f"tl.reshape({text}, {_shape(s.axes)})" if times.keys() & {*loaded} else text
 
 
 def _let(s: p.Let, names: Names) -> Iterator[str]:
@@ -294,6 +324,7 @@ _STATEMENTS: Mapping[type[Statement], Callable[..., Iterable[str]]] = {
     p.Release: lambda *_: ["release_next()"],
     p.ReleaseBefore: _release_before,
     p.Loop: _loop,
+    p.Beside: _beside,
 }
 
 
@@ -427,6 +458,9 @@ def _expr(x: Expr, names: Names) -> str:
 
 def _apply(x: nodes.Apply, names: Names) -> str:
     row = OPS[x.op]
+    by = x.args[-1]
+    if row.of_powers and x.whole and isinstance(by, nodes.Literal) and (n := power_of_two(by.value)) is not None:
+        return row.of_powers.format(*(_expr(a, names) for a in x.args), (1 << n) - 1, n)
     text = row.of_integers if x.whole else row.triton if x.exact else row.nearly or row.triton
     return text.format(*(_expr(a, names) for a in x.args))
 

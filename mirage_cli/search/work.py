@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mirage_cli.ir.access import access_text
+from mirage_cli.ir.access import access_text, steady
+from mirage_cli.ir.beside import beside
 from mirage_cli.ir.mugraph import Kernel, Load
-from mirage_cli.ir.ops import OPS, exact_inverse
+from mirage_cli.ir.ops import OPS, exact_inverse, power_of_two
 from mirage_cli.ir.placement import Loop, place
 from mirage_cli.ir.program import Eqn, Tensor
 from mirage_cli.ir.reach import Limit, limits
@@ -43,8 +45,8 @@ class Work:
     """What one segment does in each of its iterations, as lists of axes (the block sizes come with the tiles)."""
 
     loop: tuple[str, ...]
-    loads: tuple[tuple[tuple[str, ...], int, str], ...]  # axes, bytes of an element, buffer
-    blocks: tuple[tuple[tuple[str, ...], int, int], ...]  # axes, bytes of an element, how many loads have these
+    loads: tuple[tuple[tuple[str, ...], float, str], ...]  # axes, bytes of an element, buffer
+    blocks: tuple[tuple[tuple[str, ...], float, int], ...]  # axes, bytes of an element, how many loads have these
     dots: tuple[tuple[Product, int], ...]  # and how many there are alike
     elementwise: tuple[Elementwise, ...]
     limits: tuple[Limit, ...] = ()  # of the loop's position, where masks leave the rest of it nothing to do
@@ -69,6 +71,15 @@ class Model:
     """Of accumulators, products and what is computed: those that lie within no other."""
     matrix_axes: frozenset[str]
     batch_axes: frozenset[str]
+    element_bytes: tuple[tuple[str, int], ...]
+    exact: frozenset[str]
+    inputs: tuple[Tensor, ...]
+    several: bool
+    """Whether it has parts that may run side by side (`ir.beside`)."""
+
+    def parts(self, tiled: Collection[str]) -> tuple[Model, ...]:
+        """Those that do, with several tiles along these axes."""
+        return tuple(model(k, dict(self.element_bytes), self.exact, self.inputs) for k in beside(self.kernel, tiled))
 
     @property
     def single(self) -> bool:
@@ -86,6 +97,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
     segments: list[Work] = []
     loads = {x.out: x for x in kernel.loads}
     plain = {n for loop in placement.loops for n, degrees in loop.accumulators if not degrees}
+    inputs = tuple(inputs)
     tensors = {t.name: t for t in inputs}
     for segment in placement.segments:
         found = limits(kernel, segment) if isinstance(segment, Loop) else ()
@@ -93,13 +105,15 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
         eqns = [s for s in segment.steps if isinstance(s, Eqn)]
         rows = _computed_operands(eqns, dims, set(loads))
         read = [loads[s.out] for s in segment.steps if s.out in loads]
-        beside = _in_registers(eqns)
+        registers = _in_registers(eqns)
         segments.append(
             Work(
                 segment.dims if isinstance(segment, Loop) else (),
-                tuple((x.dims, element_bytes[x.buffer], part_of(x)) for x in read),
-                tuple((*block, n) for block, n in Counter((x.dims, element_bytes[x.buffer]) for x in read).items()),
-                tuple(Counter(_product(e, dims, e.out in plain, beside, exact) for e in eqns if e.op == "dot").items()),
+                tuple((x.dims, bytes_of(x, element_bytes), part_of(x)) for x in read),
+                tuple((*block, n) for block, n in Counter((x.dims, bytes_of(x, element_bytes)) for x in read).items()),
+                tuple(
+                    Counter(_product(e, dims, e.out in plain, registers, exact) for e in eqns if e.op == "dot").items()
+                ),
                 _elementwise([e for e in eqns if e.op != "dot"], rows, set(loads)),
                 found,
                 tuple((v, tensors[b]) for v in sorted(leaves) if (b := loads[v].buffer) in tensors),
@@ -123,7 +137,17 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
         widest([*accumulators, *products, *(axes for w in segments for axes, *_ in w.elementwise)]),
         matrix,
         batch,
+        tuple(element_bytes.items()),
+        frozenset(exact),
+        inputs,
+        len(beside(kernel, kernel.with_role("grid"))) > 1,
     )
+
+
+def bytes_of(x: Load, element_bytes: Mapping[str, int]) -> float:
+    """Of an element, for each position that reads it: several in a row may."""
+    in_a_row = (math.gcd(*(steady(a, d) for i in x.access for a, _ in i.terms)) for d in x.dims)
+    return element_bytes[x.buffer] / math.prod(max(n, 1) for n in in_a_row)
 
 
 def part_of(x: Load) -> str:
@@ -185,7 +209,9 @@ def _elementwise(
         by_number = OPS[e.op].by_number
         if by_number and (isinstance(e.args[1], str) or exact_inverse(e.args[1]) is None):
             by_number = ""
-        operations[space, operand] += OPS[by_number or e.op].flops
+        row = OPS[by_number or e.op]
+        shifts = bool(row.of_powers) and power_of_two(e.args[1]) is not None
+        operations[space, operand] += 1.0 if shifts else row.flops
         conversions[space, operand] += bool(operand and loads & set(e.values))
     return tuple((space, n, conversions[space, operand], operand) for (space, operand), n in operations.items())
 

@@ -17,7 +17,7 @@ from mirage_cli.codegen import nodes, plan
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.codegen.check import PlanError, check
 from mirage_cli.codegen.export import launch_sizes
-from mirage_cli.codegen.plan import KernelPlan, Statement
+from mirage_cli.codegen.plan import Beside, Instances, KernelPlan, Statement
 from mirage_cli.codegen.planner import plan_kernel
 from mirage_cli.codegen.triton import emit_kernel
 from mirage_cli.ir.mugraph import MuGraph
@@ -221,6 +221,27 @@ def test_what_the_tuner_takes_away_changes_no_plan(path: Path) -> None:
         assert plans(graph, settled(graph, other)) == made
         for p in made:
             check(p)
+
+
+def test_parts_that_run_side_by_side_have_all_instances_once() -> None:
+    graph = CASES["slots"].graph
+    tiles = (("t", 4), ("h", 1), ("g", 1), ("f", 8), ("w", 16))
+    plan = Schedule({"k0": KernelSchedule(tiles, ("t", "h", "g", "f", "w"))})
+    made = plan_kernel(graph, graph.kernels[0], plan, graph.sizes)
+    (statement,) = made.statements
+    assert isinstance(statement, Beside)
+    assert statement.programs == (18, 12) or statement.programs == (12, 18)
+    assert made.programs == 30
+    check(made)
+    bodies = statement.bodies
+    from_the_start = tuple(replace(s, first=0) if isinstance(s, Instances) else s for s in bodies[1])
+    for wrong in (
+        replace(statement, bodies=(bodies[0], from_the_start)),
+        replace(statement, programs=(statement.programs[0], statement.programs[1] - 1)),
+        replace(statement, bodies=(bodies[0], bodies[0])),
+    ):
+        with pytest.raises(PlanError):
+            check(replace(made, statements=(wrong,)))
 
 
 @pytest.mark.parametrize("name", CASES)
