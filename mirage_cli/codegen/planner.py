@@ -68,18 +68,23 @@ def plan_kernel(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mappi
     f = Frame(graph, kernel, schedule.kernels[kernel.name], sizes)
     parts = beside(kernel, {d for d in kernel.with_role("grid") if f.tiled(d)})
     plans = [_plan(graph, k, schedule, sizes) for k in parts]
-    if len({p.tiles for p in plans}) > 1:  # how many instances the first have would follow from sizes in other ways
-        return _plan(graph, kernel, schedule, sizes)
-    return plans[0] if len(plans) == 1 else _side_by_side(plans)
+    if len(plans) == 1:
+        return plans[0]
+    return _side_by_side(plans) if _alike(plans) else _plan(graph, kernel, schedule, sizes)
+
+
+def _alike(plans: Sequence[KernelPlan]) -> bool:
+    """Whether parts have the same blocks of each axis and the same boxes, and numbers of tiles from the same sizes."""
+    dims = {d.name: d for p in plans for d in p.dims}
+    boxes = {name: box for p in plans for name, box in p.descriptors}
+    same_boxes = all(boxes[n] == b for p in plans for n, b in p.descriptors)
+    return same_boxes and all(dims[d.name] == d for p in plans for d in p.dims) and len({p.tiles for p in plans}) == 1
 
 
 def _side_by_side(plans: Sequence[KernelPlan]) -> KernelPlan:
     """One launch with the instances of these one behind another. They are parts of one kernel."""
     dims = {d.name: d for p in plans for d in p.dims}
     boxes = {name: box for p in plans for name, box in p.descriptors}
-    other_boxes = any(boxes[n] != b for p in plans for n, b in p.descriptors)
-    if other_boxes or any(dims[d.name] != d for p in plans for d in p.dims):
-        raise EmitError("parts with other blocks of one axis")
     bodies: list[tuple[Statement, ...]] = []
     first = 0
     for p in plans:

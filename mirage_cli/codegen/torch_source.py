@@ -319,7 +319,7 @@ class _Writer:
         return replace(made, type="int", wide=False) if divides else made
 
     def divides_integers(self, e: Eqn, row: Op) -> bool:
-        """Whether it divides integers by a whole number: 16 bits of floating point would round positions from 2049 on."""
+        """Whether it divides integers by a whole number: floats of 16 bits would round positions from 2049 on."""
         first, *others = e.args
         whole = all(isinstance(x, Fraction) and x.denominator == 1 and x > 0 for x in others)
         return bool(row.of_integers) and isinstance(first, str) and self.values[first].type == "int" and whole

@@ -16,7 +16,7 @@ from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import DTYPES
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
-from mirage_cli.spec.graph import Graph
+from mirage_cli.spec.graph import Graph, Value
 from mirage_cli.spec.positional import Array, Trace, Unsupported
 
 Handler = Callable[..., Any]
@@ -287,8 +287,12 @@ ATEN.update({
     "aten.sgn": row(lambda x: g.sign(x)),
     "aten.xlogy": row(lambda x, y: g.where(x == 0, 0, x * g.log(y))),
     "aten.logaddexp": row(lambda x, y: g.maximum(x, y) + g.log1p(g.exp(-g.abs(x - y)))),
-    "aten.isinf": lambda x: p.elementwise(lambda v: g.abs(v) == math.inf, number_of(x), mask=True),
+    "aten.isinf": lambda x: p.elementwise(is_infinite, number_of(x), mask=True),
 })  # fmt: skip
+
+
+def is_infinite(x: Value) -> Value:
+    return g.abs(x) >= math.inf
 
 
 @aten("aten.clamp", "aten.clip", "aten.hardtanh")
@@ -1295,7 +1299,7 @@ def _attention(t: Trace, node: Any, q: Array, k: Array, v: Array, mask: Any = No
 # -- windows
 
 
-def each(x: Any, rank: int) -> list[int]:
+def each(x: Any, rank: int) -> list[Any]:
     """A number for each axis of a picture."""
     values = x if isinstance(x, list) else [x]
     return values * rank if len(values) == 1 else values
@@ -1435,8 +1439,9 @@ def _unfold(x: Array, dim: int, size: int, step: int) -> Array:
 
 @aten("aten.adaptive_avg_pool2d", "aten._adaptive_avg_pool2d")
 def _adaptive_avg_pool2d(x: Array, size: Any) -> Array:
-    sizes, rank = each(size, 2), len(x.dims)
-    if any(n is None or x.shape[rank - 2 + i] % n for i, n in enumerate(sizes)):
+    rank = len(x.dims)
+    sizes = [x.shape[rank - 2 + i] if n is None else n for i, n in enumerate(each(size, 2))]
+    if any(x.shape[rank - 2 + i] % n for i, n in enumerate(sizes)):
         raise Unsupported("adaptive pooling in windows of several sizes")
     *lead, h, w = x.shape
     cut = p.reshaped(x, [*lead, sizes[0], h // sizes[0], sizes[1], w // sizes[1]])
