@@ -1,7 +1,7 @@
 """Multi-group attention as a module of its own, in a small transformer, by exported kernels.
 
-Queries stand in groups, with a key and value head for each, rotary positions, and a causal mask. Two kernels do the work:
-a projection with the rotation behind it, and the attention.
+Queries stand in groups, with a key and value head for each, rotary positions, and a causal mask. Three kernels do the
+work: the projections of queries and of keys, with the rotation behind them, and the attention.
 
     python examples/mgqa.py                          # on a GPU: searches, exports, compares
     TRITON_INTERPRET=1 python examples/mgqa.py       # without one, in Triton's interpreter

@@ -12,8 +12,9 @@ ELSEWHERE = {"Graph": "pipeline.callers", "kernel": "pipeline.functions", "optim
 
 
 def __getattr__(name: str) -> Any:
-    """`Graph`, `kernel`, `optimize`, and every function of the spec language, which `spec.graph` has; imported when first asked
-    for."""
+    """`Graph`, `kernel`, `optimize`, and every function of the spec language, which `spec.graph` has.
+
+    They are imported when first asked for."""
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"mirage_cli.{ELSEWHERE.get(name, 'spec.graph')}"), name)

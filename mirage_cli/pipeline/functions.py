@@ -1,11 +1,11 @@
 """`@mirage_cli.kernel`: a function written with torch's calls, by one kernel of all that it computes.
 
-    @mirage_cli.kernel
-    def gated(x, w, v):
-        return F.silu(x @ w) * (x @ v)
+@mirage_cli.kernel
+def gated(x, w, v):
+    return F.silu(x @ w) * (x @ v)
 
-    y = gated(x, w, v)                          # by the stored kernel for these shapes, or by PyTorch
-    kernel = gated.search(x, w, v, budget=60)   # .run, .export and .explain, as of `Graph.search`
+y = gated(x, w, v)                          # by the stored kernel for these shapes, or by PyTorch
+kernel = gated.search(x, w, v, budget=60)   # .run, .export and .explain, as of `Graph.search`
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ class KernelFunction:
         return self.known[sizes](*tensors)
 
     def search(self, *tensors: torch.Tensor, budget: float = 60.0) -> Kernel:
-        """The best kernel for tensors of these shapes, which calls take from then on. Raises TraceError, NoKernelError."""
+        """The best kernel for tensors of these shapes, which calls take from then on.
+
+        Raises TraceError, NoKernelError.
+        """
         found = self.find(tensors, budget)
         if isinstance(found, NoKernelError):
             raise found

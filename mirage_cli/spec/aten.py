@@ -264,7 +264,7 @@ ATEN.update({
     "aten.sgn": row(lambda x: g.sign(x)),
     "aten.xlogy": row(lambda x, y: g.where(x == 0, 0, x * g.log(y))),
     "aten.logaddexp": row(lambda x, y: g.maximum(x, y) + g.log1p(g.exp(-g.abs(x - y)))),
-    "aten.isinf": lambda x: p.elementwise(lambda v: g.abs(v) == math.inf, number_of(x), mask=True),
+    "aten.isinf": lambda x: p.elementwise(lambda v: operator.eq(g.abs(v), math.inf), number_of(x), mask=True),
 })  # fmt: skip
 
 
@@ -1413,7 +1413,7 @@ def _unfold(x: Array, dim: int, size: int, step: int) -> Array:
 @aten("aten.adaptive_avg_pool2d", "aten._adaptive_avg_pool2d")
 def _adaptive_avg_pool2d(x: Array, size: Any) -> Array:
     sizes, rank = each(size, 2), len(x.dims)
-    if any(n is None or x.shape[rank - 2 + i] % n for i, n in enumerate(sizes)):
+    if any(x.shape[rank - 2 + i] % n for i, n in enumerate(sizes)):
         raise Unsupported("adaptive pooling in windows of several sizes")
     *lead, h, w = x.shape
     cut = p.reshaped(x, [*lead, sizes[0], h // sizes[0], sizes[1], w // sizes[1]])

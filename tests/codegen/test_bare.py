@@ -9,13 +9,13 @@ import torch
 
 from mirage_cli.codegen.bare import bare_source, layer_source
 from mirage_cli.codegen.export import export_source, load_export
+from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.errors import MirageError
 from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import reduced_schedule
 from mirage_cli.verify.numeric import draw_inputs, judge, reference64
-from mirage_cli.codegen.torch_source import torch_source
 
 SPEC = """
 name: normed

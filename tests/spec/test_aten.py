@@ -15,7 +15,6 @@ from mirage_cli.spec.positional import Trace, Unsupported, einsum, elementwise, 
 from mirage_cli.verify.numeric import reference64
 from tests.torch_programs import CASES
 
-
 TOLERANCE = {torch.float32: {"rtol": 2e-5, "atol": 2e-5}, torch.float16: {"rtol": 2e-3, "atol": 2e-3}}
 
 
@@ -156,7 +155,10 @@ def test_what_a_program_would_compute_otherwise_is_refused(function: Any, proble
         (lambda x: torch.nn.functional.adaptive_avg_pool2d(x, (2, 3)), (torch.randn(1, 2, 4, 9),)),
         (lambda c, a, b: torch.addmm(c, a, b, beta=0, alpha=2), (torch.full((3, 2), torch.nan), *torch.randn(2, 3, 3))),
         (lambda x: torch.roll(x, 4) + 1, (torch.randn(3, 5),)),
-        (lambda x, m, v: torch.nn.functional.batch_norm(x, m, v, training=True), (torch.randn(5, 3), *torch.rand(2, 3))),
+        (
+            lambda x, m, v: torch.nn.functional.batch_norm(x, m, v, training=True),
+            (torch.randn(5, 3), *torch.rand(2, 3)),
+        ),
         (lambda x: torch.nn.functional.pad(x, (2, 1), mode="replicate") * 2, (torch.randn(1, 3, 5),)),
     ],
 )
