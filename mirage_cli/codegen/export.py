@@ -15,6 +15,7 @@ import shutil
 import sys
 import tempfile
 import textwrap
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -357,7 +358,10 @@ def docstring(program: Program, rows: Sequence[tuple[str, str]]) -> str:
         "`python FILE` checks it against float64 and, on a GPU, times it."
     )
     lines += ["", *textwrap.wrap(about, WIDTH)]
-    text = "\n".join(lines).replace("\\", "\\\\").replace('"""', "'''")
+    plain = "".join(
+        c if c == "\n" or unicodedata.category(c)[0] != "C" else "\N{REPLACEMENT CHARACTER}" for c in "\n".join(lines)
+    )
+    text = plain.replace("\\", "\\\\").replace('"""', "'''")
     return f'"""{text}\n"""'
 
 

@@ -275,9 +275,8 @@ def close(y: torch.Tensor, exact: torch.Tensor) -> bool:
     return bool(numbers.any()) and off <= max(ROUNDINGS * torch.finfo(y.dtype).eps, LEAST_OFF) * size
 
 
-def results(model: torch.fx.GraphModule, name: str) -> list[Any]:
-    """What a fused module returns."""
-    module: Any = model.get_submodule(name)
+def results(module: Any) -> list[Any]:
+    """What a region's module returns."""
     return next(n for n in module.graph.nodes if n.op == "output").all_input_nodes
 
 

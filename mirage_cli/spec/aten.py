@@ -27,7 +27,7 @@ PRODUCTS: dict[str, int] = {}
 MOVES: set[str] = set()
 """Operators that compute nothing."""
 REDUCES: set[str] = set()
-"""Operators that need all places along an axis for one of their results, and contract nothing."""
+"""Operators that need other places of what they read for a place of their result, and contract nothing."""
 
 
 def aten(*names: str, products: int = 0, moves: bool = False, reduces: bool = False) -> Callable[[Handler], Handler]:
@@ -176,11 +176,34 @@ def supported(node: Any) -> bool:
 CALLED = {"logical_and": "and", "logical_or": "or", "logical_not": "not", "logical_xor": "xor", "bitwise_and": "and",
           "bitwise_or": "or", "bitwise_not": "not", "bitwise_xor": "xor"}  # fmt: skip
 """ATen's names of operators that have others here."""
+
+
+def _and(x: Any, y: Any) -> Any:
+    """Of masks, of which one may be known."""
+    if isinstance(x, bool) or isinstance(y, bool):
+        known, other = (x, y) if isinstance(x, bool) else (y, x)
+        return other if known else False
+    return x & y
+
+
+def _or(x: Any, y: Any) -> Any:
+    return _not(_and(_not(x), _not(y))) if isinstance(x, bool) or isinstance(y, bool) else x | y
+
+
+def _not(x: Any) -> Any:
+    return not x if isinstance(x, bool) else ~x
+
+
+def chosen(mask: Any, x: Any, y: Any) -> Any:
+    if isinstance(mask, bool):
+        return x if mask else y
+    return g.where(mask, x, y)
+
+
 SYMBOLS: Mapping[str, Callable[..., Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "**": operator.pow,
     "%": operator.mod, "//": operator.floordiv, "<": operator.lt, "<=": operator.le, ">": operator.gt,
-    ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "and": operator.and_, "or": operator.or_,
-    "not": operator.invert,
+    ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "and": _and, "or": _or, "not": _not,
 }  # fmt: skip
 
 
@@ -208,7 +231,7 @@ def mask_of(x: Any) -> Any:
 
 
 def number_of(x: Any) -> Any:
-    return p.elementwise(lambda v: g.where(v, 1, 0), x) if isinstance(x, Array) and x.mask else x
+    return p.elementwise(lambda v: chosen(v, 1, 0), x) if isinstance(x, Array) and x.mask else x
 
 
 def both(function: Callable[..., Any], *args: Any) -> Array:
@@ -375,12 +398,12 @@ def _lerp(x: Array, y: Array, weight: Any) -> Array:
 
 @aten("aten.masked_fill")
 def _masked_fill(x: Array, mask: Array, value: Any) -> Array:
-    return p.elementwise(lambda m, v, f: g.where(m, f, v), mask_of(mask), number_of(x), number_of(value))
+    return p.elementwise(lambda m, v, f: chosen(m, f, v), mask_of(mask), number_of(x), number_of(value))
 
 
 @aten("aten.where")
 def _where(mask: Array, x: Any, y: Any) -> Array:
-    return p.elementwise(lambda m, a, b: g.where(m, a, b), mask_of(mask), number_of(x), number_of(y))
+    return p.elementwise(lambda m, a, b: chosen(m, a, b), mask_of(mask), number_of(x), number_of(y))
 
 
 # -- data as it is
@@ -446,7 +469,7 @@ def _triangle(t: Trace, node: Any, x: Array, diagonal: int = 0) -> Array:
     lower = overloadless(node.target) == "aten.tril"
     side = operator.le if lower else operator.ge
     inside = p.elementwise(lambda i, j: side(j, i + diagonal), row, column, mask=True)
-    return p.elementwise(lambda m, v: g.where(m, v, 0), inside, number_of(x))
+    return p.elementwise(lambda m, v: chosen(m, v, 0), inside, number_of(x))
 
 
 # -- shapes
@@ -595,18 +618,18 @@ def _getitem(x: Sequence[Array], at: int) -> Array:
     return x[at]
 
 
-@aten("aten.cat", "aten.concat")
+@aten("aten.cat", "aten.concat", reduces=True)
 def _cat(arrays: Sequence[Array], dim: int = 0) -> Array:
     some = [number_of(a) for a in arrays if math.prod(a.shape)]
     return p.concatenated(some, dim) if len(some) > 1 else some[0]
 
 
-@aten("aten.stack")
+@aten("aten.stack", reduces=True)
 def _stack(arrays: Sequence[Array], dim: int = 0) -> Array:
     return _cat([_unsqueeze(a, dim) for a in arrays], dim)
 
 
-@aten("aten.flip")
+@aten("aten.flip", reduces=True)
 def _flip(x: Array, dims: Sequence[int]) -> Array:
     for d in dims:
         n = x.shape[d]
@@ -614,7 +637,7 @@ def _flip(x: Array, dims: Sequence[int]) -> Array:
     return x
 
 
-@aten("aten.roll")
+@aten("aten.roll", reduces=True)
 def _roll(x: Array, shifts: Any, dims: Any = None) -> Array:
     if dims in (None, []):
         return p.reshaped(_roll(p.reshaped(x, [-1]), shifts, 0), x.shape)
@@ -1262,7 +1285,7 @@ def _attention(t: Trace, node: Any, q: Array, k: Array, v: Array, mask: Any = No
         given = node.args[3] if len(node.args) > 3 and hasattr(node.args[3], "meta") else None
         boolean = mask.mask or (given is not None and dtype_name(given.meta["val"].dtype) == "bool")
         scores = (
-            p.elementwise(lambda m, x: g.where(m, x, -math.inf), mask_of(mask), scores)
+            p.elementwise(lambda m, x: chosen(m, x, -math.inf), mask_of(mask), scores)
             if boolean
             else both(operator.add, scores, mask)
         )

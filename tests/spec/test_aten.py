@@ -9,7 +9,8 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from mirage_cli.pipeline.model import as_module
-from mirage_cli.pipeline.regions import as_given, calls, cut, exported
+from mirage_cli.pipeline.partition import calls
+from mirage_cli.pipeline.regions import as_given, cut, exported
 from mirage_cli.spec.aten import Traced, trace
 from mirage_cli.spec.positional import Trace, Unsupported, einsum, elementwise, reshaped
 from mirage_cli.verify.numeric import reference64
