@@ -42,10 +42,15 @@ def changes(node: Any) -> bool:
     return bool(getattr(getattr(node.target, "_schema", None), "is_mutable", False))
 
 
+def is_last(node: Any) -> bool:
+    """Whether a node writes an input or a buffer that the model has changed, at the end."""
+    return overloadless(node.target) == LAST and node.args[0].op in ("placeholder", "get_attr")
+
+
 def in_order(graph: torch.fx.Graph) -> bool:
     """Whether tensors that nodes change in place are inputs or buffers that nothing else reads but by the node's
     result, so that the graph's edges say what stands in front of a change, and what behind it."""
-    changed = [n.args[0] for n in calls(graph) if changes(n) and overloadless(n.target) != LAST]
+    changed = [n.args[0] for n in calls(graph) if changes(n) and not is_last(n)]
     return all(changes(x) or (x.op in ("placeholder", "get_attr") and len(x.users) == 1) for x in changed)
 
 
@@ -105,8 +110,9 @@ def segments(graph: torch.fx.Graph, refused: set[Any]) -> list[Part]:
 
 
 def computes(node: Any, refused: set[Any]) -> bool:
-    """Whether it is worth a region."""
-    return overloadless(node.target) not in MOVES and not made_anew(node, refused)
+    """Whether it is worth a region. Counts are, where they are results of the graph."""
+    result = floating(node) and any(u.op == "output" for u in node.users)
+    return overloadless(node.target) not in MOVES and (result or not made_anew(node, refused))
 
 
 def levels(graph: torch.fx.Graph, refused: set[Any]) -> list[Part]:
@@ -144,7 +150,7 @@ def pieces(nodes: Sequence[Any], often: Iterable[Signature] = ()) -> list[Part]:
     Of equal cuts the last is taken: it leaves what is cheap with what it follows.
     """
     weight = [PRODUCTS.get(overloadless(n.target), 0) for n in nodes]
-    work = [overloadless(n.target) not in MOVES for n in nodes]
+    work = [overloadless(n.target) not in MOVES and floating(n) for n in nodes]
     behind = [BEHIND.get(overloadless(n.target), 0) for n in nodes]
     passing = seams(nodes)
     known = recognised(nodes, often)

@@ -173,7 +173,7 @@ def test_a_region_agrees_where_infinities_do_too(pytorchs: list[float], exact: l
 def test_what_is_not_known_is_named() -> None:
     class Model(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.cumsum(x.softmax(-1) * 2, -1).relu()
+            return torch.cumprod(x.softmax(-1) * 2, -1).relu()
 
     found = cut(exported(Model(), (torch.randn(3, 4),)))
     assert [*found.left.values()] == ["no operator that is known here"]
