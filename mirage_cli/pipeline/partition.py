@@ -14,7 +14,7 @@ from typing import Any  # torch's graphs and nodes, which have few types
 
 import torch
 
-from mirage_cli.spec.aten import MOVES, PRODUCTS, REDUCES, overloadless, supported
+from mirage_cli.spec.aten import BEHIND, MOVES, PRODUCTS, overloadless, supported
 
 MOST_PRODUCTS, MOST_NODES = 3, 20
 """Of one region: more than that, and the search takes minutes."""
@@ -60,13 +60,20 @@ def in_order(graph: torch.fx.Graph) -> bool:
 def made_anew(node: Any, refused: Iterable[Any] = ()) -> bool:
     """Whether each user may make a node's value for itself: it is what the model is given, moved, or a count with
     positions and whole numbers."""
-    if node.op != "call_function" or node in refused or not supported(node):
-        return False
-    moved = overloadless(node.target) in MOVES
-    return all(
-        made_anew(x, refused) or not floating(x) or (moved and x.op in ("placeholder", "get_attr"))
-        for x in node.all_input_nodes
-    )
+    return moved(node, refused) or counted(node, refused)
+
+
+def moved(node: Any, refused: Iterable[Any]) -> bool:
+    moves = known_call(node, refused) and overloadless(node.target) in MOVES
+    return moves and all(x.op in ("placeholder", "get_attr") or moved(x, refused) for x in node.all_input_nodes)
+
+
+def counted(node: Any, refused: Iterable[Any]) -> bool:
+    return known_call(node, refused) and all(not floating(x) or counted(x, refused) for x in node.all_input_nodes)
+
+
+def known_call(node: Any, refused: Iterable[Any]) -> bool:
+    return node.op == "call_function" and node not in refused and supported(node)
 
 
 def floating(node: Any) -> bool:
@@ -103,8 +110,9 @@ def segments(graph: torch.fx.Graph, refused: set[Any]) -> list[Part]:
 
 
 def computes(node: Any, refused: set[Any]) -> bool:
-    """Whether it is worth a region."""
-    return overloadless(node.target) not in MOVES and not made_anew(node, refused)
+    """Whether it is worth a region. Counts are, where they are results of the graph."""
+    result = floating(node) and any(u.op == "output" for u in node.users)
+    return overloadless(node.target) not in MOVES and (result or not made_anew(node, refused))
 
 
 def levels(graph: torch.fx.Graph, refused: set[Any]) -> list[Part]:
@@ -143,23 +151,20 @@ def pieces(nodes: Sequence[Any], often: Iterable[Signature] = ()) -> list[Part]:
     """
     weight = [PRODUCTS.get(overloadless(n.target), 0) for n in nodes]
     work = [overloadless(n.target) not in MOVES and floating(n) for n in nodes]
-    reduces = [overloadless(n.target) in REDUCES for n in nodes]
+    behind = [BEHIND.get(overloadless(n.target), 0) for n in nodes]
     passing = seams(nodes)
     known = recognised(nodes, often)
     best: list[tuple[float, int]] = [(0.0, 0)]
     for i in range(1, len(nodes) + 1):
         options: list[tuple[float, int]] = []
         products = count = 0
-        late = (
-            0  # what needs other places of the last product takes a kernel of its own, which reads what the cut passes
-        )
+        late = 0  # kernels behind the last product
         for j in range(i - 1, -1, -1):
-            if reduces[j] and not products:
-                late = passing[j] + LAUNCH_BYTES
+            late = late if products else max(late, behind[j])
             products, count = products + weight[j], count + work[j]
             if (products > MOST_PRODUCTS or count > MOST_NODES) and j < i - 1:
                 break
-            cost = (late if products else 0) + (passing[j] + LAUNCH_BYTES if j else 0)
+            cost = (late * LAUNCH_BYTES if products else 0) + (passing[j] + LAUNCH_BYTES if j else 0)
             fresh = 0 if known(j, i) or not products else SEARCH_BYTES
             options.append((best[j][0] + cost + fresh, j))
         best.append(min(options, key=lambda x: (x[0], -x[1])))

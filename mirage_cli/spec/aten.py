@@ -26,18 +26,19 @@ PRODUCTS: dict[str, int] = {}
 """How often an operator contracts, for those that do."""
 MOVES: set[str] = set()
 """Operators that compute nothing."""
-REDUCES: set[str] = set()
-"""Operators that need other places of what they read for a place of their result, and contract nothing."""
+BEHIND: dict[str, int] = {}
+"""How many kernels an operator takes behind a product: those that need other places of what they read, and contract
+nothing. Sums and norms take one. What moves places is searched worst beside what makes them."""
 
 
-def aten(*names: str, products: int = 0, moves: bool = False, reduces: bool = False) -> Callable[[Handler], Handler]:
+def aten(*names: str, products: int = 0, moves: bool = False, behind: int = 0) -> Callable[[Handler], Handler]:
     """A row of the table."""
 
     def register(handler: Handler) -> Handler:
         ATEN.update(dict.fromkeys(names, handler))
         PRODUCTS.update(dict.fromkeys(names, products) if products else {})
         MOVES.update(names if moves else ())
-        REDUCES.update(names if reduces else ())
+        BEHIND.update(dict.fromkeys(names, behind) if behind else {})
         return handler
 
     return register
@@ -622,18 +623,18 @@ def _getitem(x: Sequence[Array], at: int) -> Array:
     return x[at]
 
 
-@aten("aten.cat", "aten.concat", reduces=True)
+@aten("aten.cat", "aten.concat", behind=2)
 def _cat(arrays: Sequence[Array], dim: int = 0) -> Array:
     some = [number_of(a) for a in arrays if math.prod(a.shape)]
     return p.concatenated(some, dim) if len(some) > 1 else some[0]
 
 
-@aten("aten.stack", reduces=True)
+@aten("aten.stack", behind=2)
 def _stack(arrays: Sequence[Array], dim: int = 0) -> Array:
     return _cat([_unsqueeze(a, dim) for a in arrays], dim)
 
 
-@aten("aten.flip", reduces=True)
+@aten("aten.flip", behind=2)
 def _flip(x: Array, dims: Sequence[int]) -> Array:
     for d in dims:
         n = x.shape[d]
@@ -641,7 +642,7 @@ def _flip(x: Array, dims: Sequence[int]) -> Array:
     return x
 
 
-@aten("aten.roll", reduces=True)
+@aten("aten.roll", behind=2)
 def _roll(x: Array, shifts: Any, dims: Any = None) -> Array:
     if dims in (None, []):
         return p.reshaped(_roll(p.reshaped(x, [-1]), shifts, 0), x.shape)
@@ -928,27 +929,27 @@ def positions(x: Array, dims: Any) -> list[int]:
     return [d % n for d in (dims if isinstance(dims, list) else [dims])]
 
 
-@aten("aten.sum", reduces=True)
+@aten("aten.sum", behind=1)
 def _sum(x: Array, dims: Any = None, keep: bool = False) -> Array:
     return p.reduction("sum", number_of(x), positions(x, dims), keep)
 
 
-@aten("aten.mean", reduces=True)
+@aten("aten.mean", behind=1)
 def _mean(x: Array, dims: Any = None, keep: bool = False) -> Array:
     return p.reduction("mean", number_of(x), positions(x, dims), keep)
 
 
-@aten("aten.amax", reduces=True)
+@aten("aten.amax", behind=1)
 def _amax(x: Array, dims: Any = None, keep: bool = False) -> Array:
     return p.reduction("max", x, positions(x, dims), keep)
 
 
-@aten("aten.amin", reduces=True)
+@aten("aten.amin", behind=1)
 def _amin(x: Array, dims: Any = None, keep: bool = False) -> Array:
     return p.reduction("min", x, positions(x, dims), keep)
 
 
-@aten("aten.max", reduces=True)
+@aten("aten.max", behind=1)
 def _max(x: Array, other: Any = None, keep: bool = False) -> Any:
     if isinstance(other, int):
         return with_place(x, _amax(x, other, True), other, keep)
@@ -961,14 +962,14 @@ def with_place(x: Array, found: Array, dim: int, keep: bool) -> list[Array]:
     return made if keep else [_squeeze(a, dim) for a in made]
 
 
-@aten("aten.any", "aten.all", reduces=True)
+@aten("aten.any", "aten.all", behind=1)
 @makes
 def _any(_t: Trace, node: Any, x: Array, dims: Any = None, keep: bool = False) -> Array:
     most = _amax if overloadless(node.target) == "aten.any" else _amin
     return mask_of(most(number_of(mask_of(x)), dims, keep))
 
 
-@aten("aten.prod", reduces=True)
+@aten("aten.prod", behind=1)
 def _prod(x: Array, dim: int | None = None, keep: bool = False) -> Array:
     if dim is None or x.shape[dim] > MOST_TAKEN:
         raise Unsupported("a product of many elements")
@@ -978,29 +979,29 @@ def _prod(x: Array, dim: int | None = None, keep: bool = False) -> Array:
     return _unsqueeze(made, dim % len(x.dims)) if keep else made
 
 
-@aten("aten.min", reduces=True)
+@aten("aten.min", behind=1)
 def _min(x: Array, other: Any = None, keep: bool = False) -> Any:
     if isinstance(other, int):
         return with_place(x, _amin(x, other, True), other, keep)
     return both(g.minimum, x, other) if other is not None else _amin(x)
 
 
-@aten("aten.logsumexp", reduces=True)
+@aten("aten.logsumexp", behind=1)
 def _logsumexp(x: Array, dims: Any, keep: bool = False) -> Array:
     return p.reduction("logsumexp", x, positions(x, dims), keep)
 
 
-@aten("aten.softmax", "aten._softmax", reduces=True)
+@aten("aten.softmax", "aten._softmax", behind=1)
 def _softmax(x: Array, dim: int, *_: Any) -> Array:
     return p.along("softmax", number_of(x), positions(x, dim))
 
 
-@aten("aten.log_softmax", "aten._log_softmax", reduces=True)
+@aten("aten.log_softmax", "aten._log_softmax", behind=1)
 def _log_softmax(x: Array, dim: int, *_: Any) -> Array:
     return both(operator.sub, x, p.reduction("logsumexp", number_of(x), positions(x, dim), True))
 
 
-@aten("aten.var", "aten.std", reduces=True)
+@aten("aten.var", "aten.std", behind=1)
 @makes
 def _var(
     _t: Trace, node: Any, x: Array, dims: Any = None, unbiased: Any = True, keep: bool = False, **named: Any
@@ -1017,7 +1018,7 @@ def _var(
     return variance if overloadless(node.target) == "aten.var" else both(g.sqrt, variance)
 
 
-@aten("aten.linalg_vector_norm", "aten.norm", reduces=True)
+@aten("aten.linalg_vector_norm", "aten.norm", behind=1)
 def _norm(x: Array, order: Any = 2, dims: Any = None, keep: bool = False, **_: Any) -> Array:
     at = positions(x, dims)
     if order == math.inf:
@@ -1042,7 +1043,7 @@ def affine(x: Array, weight: Array | None, bias: Array | None) -> Array:
     return x if bias is None else both(operator.add, x, bias)
 
 
-@aten("aten.layer_norm", reduces=True)
+@aten("aten.layer_norm", behind=1)
 def _layer_norm(
     x: Array, shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
 ) -> Array:
@@ -1050,7 +1051,7 @@ def _layer_norm(
     return affine(p.along("layer_norm", x, at, eps=eps), weight, bias)
 
 
-@aten("aten.native_layer_norm", reduces=True)
+@aten("aten.native_layer_norm", behind=1)
 def _native_layer_norm(x: Array, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> list[Array]:
     at = [*range(len(x.dims) - len(shape), len(x.dims))]
     return [_layer_norm(x, shape, weight, bias, eps), *statistics(x, at, eps)]
@@ -1064,7 +1065,7 @@ def statistics(x: Array, at: Sequence[int], eps: float, keep: bool = True) -> li
     return [shown, both(lambda v: g.rsqrt(v + eps), variance)]
 
 
-@aten("aten.rms_norm", "aten._fused_rms_norm", reduces=True)
+@aten("aten.rms_norm", "aten._fused_rms_norm", behind=1)
 @makes
 def _rms_norm(
     _t: Trace, node: Any, x: Array, shape: Sequence[int], weight: Any = None, eps: float | None = None
@@ -1078,7 +1079,7 @@ def _rms_norm(
     return [made] if overloadless(node.target) == "aten._fused_rms_norm" else made
 
 
-@aten("aten.group_norm", reduces=True)
+@aten("aten.group_norm", behind=1)
 def _group_norm(x: Array, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any) -> Array:
     n, c, *rest = x.shape
     cut = p.reshaped(x, [n, groups, c // groups, *rest])
@@ -1086,7 +1087,7 @@ def _group_norm(x: Array, groups: int, weight: Any = None, bias: Any = None, eps
     return affine(made, *(w and trailing(w, len(rest)) for w in (weight, bias)))
 
 
-@aten("aten.instance_norm", reduces=True)
+@aten("aten.instance_norm", behind=1)
 def _instance_norm(x: Array, weight: Any, bias: Any, mean: Any, var: Any, use_input: bool, *rest: Any) -> Array:
     _, eps, *_ = rest
     if not use_input or mean is not None or var is not None:
@@ -1095,7 +1096,7 @@ def _instance_norm(x: Array, weight: Any, bias: Any, mean: Any, var: Any, use_in
     return affine(made, *(w and trailing(w, len(x.dims) - 2) for w in (weight, bias)))
 
 
-@aten("aten.native_group_norm", reduces=True)
+@aten("aten.native_group_norm", behind=1)
 def _native_group_norm(x: Array, weight: Any, bias: Any, *rest: Any) -> list[Array]:
     *_, groups, eps = rest
     n, c, *others = x.shape
