@@ -109,7 +109,7 @@ class _Checker:
             _must(sorted(access.block) == sorted(access.axes), "a box with other axes than the block")
             for start in access.starts:
                 self.start(start)
-        self.define(s.out, access.axes, frozenset(self.padded & set(access.axes)))
+        self.define(s.out, access.axes, NOWHERE if s.outside else frozenset(self.padded & set(access.axes)))
 
     def let(self, s: plan.Let) -> None:
         self.expr(s.expr)
@@ -158,6 +158,12 @@ class _Checker:
     def release(self, _: plan.Release) -> None:
         _must(not self.released, "the kernel behind is let start twice")
         self.released = True
+
+    def leave(self, s: plan.Leave) -> None:
+        _must(self.waited or not self.plan.waits, "the kernel may end before the wait")
+        _must(self.chunked and not self.walked, "an instance ends that may have to store")
+        self.scalar(s.first)
+        self.scalar(s.last)
 
     def release_before(self, s: plan.ReleaseBefore) -> None:
         _must(self.waited or not self.plan.waits, "the kernel behind may start before the wait")
@@ -397,6 +403,7 @@ _STATEMENTS: Mapping[type[Statement], Callable[..., None]] = {
     plan.Prefetch: _Checker.prefetch,
     plan.Wait: _Checker.wait,
     plan.Release: _Checker.release,
+    plan.Leave: _Checker.leave,
     plan.ReleaseBefore: _Checker.release_before,
     plan.Loop: _Checker.loop,
 }

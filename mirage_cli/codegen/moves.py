@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from mirage_cli.codegen import nodes, plan
 from mirage_cli.codegen.access import Descriptor, Fetch
-from mirage_cli.codegen.blocks import LINE_BYTES, Frame
+from mirage_cli.codegen.blocks import LINE_BYTES, Frame, Live
 from mirage_cli.codegen.loops import loop_starts, positions, span, starts
 from mirage_cli.codegen.nodes import Axes, Expr, Place, Start
 from mirage_cli.codegen.plan import Statement
@@ -30,9 +30,10 @@ def load(f: Frame, x: Load, box: Descriptor | None, once: bool, at: Mapping[str,
     whole = dtype == "int64"
     if box is None:
         where = pointers(f, x.buffer, x.access, axes)
-        return plan.Load(
-            x.out, where, f.masked_dims(x.dims, axes), once, within(f, x.buffer, x.access), whole, dtype in FLOAT8
-        )
+        inside, outside = within(f, x.buffer, x.access), 0.0
+        if (live := f.live.get(x.buffer)) is not None:
+            inside, outside = (*inside, *_stored(f, live)), live.identity
+        return plan.Load(x.out, where, f.masked_dims(x.dims, axes), once, inside, whole, dtype in FLOAT8, outside)
     block = tuple(d for d in box.dims if f.block[d] > 1)
     access = nodes.Box(x.out, x.buffer, box.dims, tuple(at[d] for d in box.dims), block, axes)
     return plan.Load(x.out, access, (), once, (), whole)  # what lies past the end of a dimension reads as zero
@@ -44,6 +45,14 @@ def look_up(f: Frame, a: Lookup) -> plan.Load:
     where, inside = pointers(f, a.table, a.access, axes), within(f, a.table, a.access)
     whole = f.tensors[a.table].dtype != "int32"
     return plan.Load(f.looked_up[a], where, f.masked_dims(dims, axes), False, inside, whole)
+
+
+def _stored(f: Frame, live: Live) -> Iterator[nodes.Within]:
+    """Where a partial result was stored."""
+    for i in live.where:
+        if any(i.lookups) or i.bounds(f.sizes)[0] < 0:
+            terms, start = f.places(i)
+            yield nodes.Within(terms, start, True, None)
 
 
 def within(f: Frame, buffer: str, access: Access) -> tuple[nodes.Within, ...]:

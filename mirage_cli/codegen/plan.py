@@ -73,7 +73,7 @@ class SetMark:
 class Load:
     """A block from memory; zero past the end of the dimensions in `mask`, as boxes have it in all, and where what is to
     be within bounds is not. once: nobody reads it again. whole: integers, taken as those of 32 bits. float8:
-    of a type that has no integer 0."""
+    of a type that has no integer 0. outside: a number in the place of zero."""
 
     out: str
     access: Pointers | Box
@@ -82,6 +82,7 @@ class Load:
     within: tuple[Within, ...] = ()
     whole: bool = False
     float8: bool = False
+    outside: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +179,14 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
+class Leave:
+    """Ends this program instance where the loop from `first` to `last` has no iteration: then it stores nothing."""
+
+    first: Scalar
+    last: Scalar
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseBefore:
     """Lets the kernel behind start if no more than `most` positions of the loop are left."""
 
@@ -231,6 +240,7 @@ Statement: TypeAlias = (
     | Prefetch
     | Wait
     | Release
+    | Leave
     | ReleaseBefore
     | Loop
 )

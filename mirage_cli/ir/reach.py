@@ -3,6 +3,9 @@
 In causal attention, `where(index(s) <= index(q), A, -inf)`, tiles of s behind the last q of the block leave every
 accumulator as it is: the maximum of -inf, sums of exp(-inf) = 0. Nothing here knows of attention: a mask is any
 comparison that is linear in the loop's position, and what a false one leads to is worked out operator by operator.
+
+A chunk of a split loop that masks leave nothing to do would store what its accumulators start with: the identities of
+their reductions. It stores nothing, and kernels behind know its partial results by the same masks.
 """
 
 from __future__ import annotations
@@ -15,17 +18,19 @@ from math import inf, isnan
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import parse_index
+from mirage_cli.ir.access import Atom, Index, Lookup, index, is_plain, lookups_of, parse_index
 from mirage_cli.ir.drawn import skewed
-from mirage_cli.ir.mugraph import Kernel
+from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.placement import Loop
-from mirage_cli.ir.program import Arg, Eqn, Tensor, below
+from mirage_cli.ir.placement import Loop, place
+from mirage_cli.ir.program import Arg, Eqn, Tensor, below, tensor_type
 
 Leaf = tuple[str, str]
 """("index", d), the position along d, or ("value", v), an integer that does not change in the loop."""
 SAMPLES = 17
 """Positions along an axis, or integers of a tensor, that stand for all."""
+MAX_INTEGER = 1 << 30
+"""Of tables that declare no end: positions are counted in 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +169,80 @@ def kept(e: Eqn, true: frozenset[str]) -> str | Fraction | float | None:
     if e.op == "and" and true & set(e.values):
         return e.args[0] if e.args[1] in true else e.args[1]
     return None
+
+
+# -- chunks without work
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Partial results that a split kernel does not store for chunks that its masks leave nothing to do.
+
+    kernel: the split one. dim: that it splits. most: what the position along it is at most where there is work, all in
+    axes of the partial results. identity: what the accumulator starts with.
+    """
+
+    kernel: str
+    dim: str
+    most: tuple[Index, ...]
+    identity: float
+
+    def live(self, length: int, size: int) -> tuple[Index, ...]:
+        """A chunk of this length stores where none of these is negative. size: of the split dimension."""
+        chunk: dict[Atom, int] = {split_axis(self.dim): -length}
+        return tuple(index(dict(i.terms) | chunk, i.offset) for i in (*self.most, Index((), size - 1)))
+
+
+def left_out(graph: MuGraph) -> dict[str, Left]:
+    """The partial results that are not stored where there is no work, by their buffers.
+
+    Limits are what loads and positions say that all readers have too: upper ones, of inputs and axes of the buffers.
+    """
+    found: dict[str, Left] = {}
+    for k in graph.kernels:
+        loops = place(k).loops if k.split is not None else ()
+        if k.split is None or len(loops) != 1 or loops[0].dims != (k.split,):
+            continue
+        ends = limits(k, loops[0])
+        most = [_index_of(x.limit, k, graph) for x in ends if not x.lower]
+        if not ends or len(most) < len(ends):
+            continue
+        started = {name: OPS[e.op].identity for e in k.body for name, _ in loops[0].accumulators if e.out == name}
+        known = [i for i in most if i is not None]
+        if len(known) == len(most) and all(_says(s, known, k, graph) and s.value in started for s in k.stores):
+            found |= {s.buffer: Left(k.name, k.split, tuple(known), started[s.value] or 0.0) for s in k.stores}
+    return found
+
+
+def _index_of(limit: Linear, kernel: Kernel, graph: MuGraph) -> Index | None:
+    """A limit as an index, its values looked up in inputs; None where they are no such integers."""
+    loads = {x.out: x for x in kernel.loads}
+    inputs = {t.name: t for t in graph.inputs if tensor_type(t) == "int" and t.name not in graph.changed}
+    terms: dict[Atom, int] = {}
+    for (kind, name), c in limit.terms:
+        if kind == "index":
+            terms[name] = c
+            continue
+        x = loads[name]
+        if x.buffer not in inputs or lookups_of(x.access):
+            return None
+        terms[Lookup(x.buffer, x.access, below(inputs[x.buffer], graph.sizes) or MAX_INTEGER)] = c
+    return index(terms, limit.constant)
+
+
+def _says(s: Store, most: Sequence[Index], split: Kernel, graph: MuGraph) -> bool:
+    """Whether all kernels that read a partial result know where it was stored: they have the axes of the limits, and
+    hold all chunks at once, outside of loops."""
+    assert split.split is not None
+    chunk = split_axis(split.split)
+    readers = [(k, x) for k in graph.kernels for x in k.loads if x.buffer == s.buffer]
+
+    def knows(k: Kernel, x: Load) -> bool:
+        walked = {d for loop in place(k).loops for d in loop.dims} if k.kind == "generated" else {chunk}
+        return x.access == s.access and not walked & {*x.dims} and k.role(chunk) == "tile"
+
+    of_limits = {d for i in most for d in i.dims}
+    return chunk in s.dims and is_plain(s.access) and of_limits <= {*s.dims} and all(knows(k, x) for k, x in readers)
 
 
 class _Reader:
