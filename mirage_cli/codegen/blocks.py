@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
+from types import MappingProxyType
 
 from mirage_cli.codegen import nodes
 from mirage_cli.codegen.nodes import Axes, Place, Value
@@ -21,6 +22,9 @@ from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, split_axis
 from mirage_cli.ir.placement import Placement, place
 from mirage_cli.ir.program import Eqn, Tensor
 from mirage_cli.ir.schedule import KernelSchedule, block_sizes
+
+EVERYWHERE: Mapping[str, Place] = MappingProxyType({})
+"""The positions of current blocks along all dimensions."""
 
 LINE_BYTES = 128
 """A cache line (CUDA C++ programming guide)."""
@@ -122,21 +126,24 @@ class Frame:
             found[a] = found.get(a) or next(n for n in names if n not in {*self.dims, *found.values()})
         return found
 
-    def places(self, i: Index) -> tuple[tuple[tuple[Place, int], ...], int]:
-        """Where an index is, as the sum of position · factor, and where that starts."""
+    def places(self, i: Index, picked: Mapping[str, Place] = EVERYWHERE) -> tuple[tuple[tuple[Place, int], ...], int]:
+        """Where an index is, as the sum of position · factor, and where that starts. picked: positions along some
+        dimensions, where they are not those of the current block."""
         terms: list[tuple[Place, int]] = []
         start = i.offset
         for a, c in i.terms:
-            place, more = self.place(a)
+            place, more = self.place(a, picked)
             start += c * more
             if place is not None:
                 terms.append((place, c))
         return tuple(terms), start
 
-    def place(self, a: Atom) -> tuple[Place | None, int]:
-        """Where an atom is, and what is to be added; no place where it is a number."""
+    def place(self, a: Atom, picked: Mapping[str, Place] = EVERYWHERE) -> tuple[Place | None, int]:
+        """Where an atom is, and what is to be added; no place where it is a number. picked: as in `places`."""
         split = self.kernel.split
         match a:
+            case str() if a in picked:
+                return picked[a], 0
             case str():
                 if split is not None and a == split_axis(split):
                     return nodes.ChunkNumber(), 0
@@ -146,7 +153,7 @@ class Frame:
             case Lookup():
                 return nodes.Looked(self.looked_up[a], self.axes(dims_of(a.access)), self.huge), 0
             case _:
-                terms, start = self.places(a.of)
+                terms, start = self.places(a.of, picked)
                 before = max(0, -(a.of.bounds(self.sizes)[0] // a.by))  # numbers below 0 are divided otherwise
                 axes = tuple(d for d in self.order if any(d in nodes.lanes_of(x) for x, _ in terms))
                 rest = isinstance(a, Remainder)

@@ -104,12 +104,16 @@ class _Checker:
         if isinstance(access, nodes.Pointers):
             self.pointers(access, s.mask)
             self.places(term for w in s.within for term in w.terms)
+            few = {d for d, _ in s.repeated}
+            _must(
+                {*access.axes} | few == {*s.axes} and not few & self.padded, f"{s.out} has other axes than are loaded"
+            )
         else:
             _must(self.boxes[access.value].buffer == access.buffer, "a box of another buffer")
             _must(sorted(access.block) == sorted(access.axes), "a box with other axes than the block")
             for start in access.starts:
                 self.start(start)
-        self.define(s.out, access.axes, NOWHERE if s.outside else frozenset(self.padded & set(access.axes)))
+        self.define(s.out, s.axes, NOWHERE if s.outside else frozenset(self.padded & set(s.axes)))
 
     def let(self, s: plan.Let) -> None:
         self.expr(s.expr)

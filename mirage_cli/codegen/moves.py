@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 
 from mirage_cli.codegen import nodes, plan
 from mirage_cli.codegen.access import Descriptor, Fetch
-from mirage_cli.codegen.blocks import LINE_BYTES, Frame, Live
+from mirage_cli.codegen.blocks import EVERYWHERE, LINE_BYTES, Frame, Live
 from mirage_cli.codegen.loops import loop_starts, positions, span, starts
 from mirage_cli.codegen.nodes import Axes, Expr, Place, Start
 from mirage_cli.codegen.plan import Statement
-from mirage_cli.ir.access import Access, Lookup, dims_of, index, strides
+from mirage_cli.ir.access import Access, Lookup, dims_of, index, steady, strides
 from mirage_cli.ir.mugraph import Load, Store, split_axis
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8
@@ -29,14 +29,20 @@ def load(f: Frame, x: Load, box: Descriptor | None, once: bool, at: Mapping[str,
     dtype = f.tensors[x.buffer].dtype
     whole = dtype == "int64"
     if box is None:
-        where = pointers(f, x.buffer, x.access, axes)
         inside, outside = within(f, x.buffer, x.access), 0.0
         if (live := f.live.get(x.buffer)) is not None:
             inside, outside = (*inside, *_stored(f, live)), live.identity
-        return plan.Load(x.out, where, f.masked_dims(x.dims, axes), once, inside, whole, dtype in FLOAT8, outside)
+        repeated = () if inside else repeats(f, x.access, axes)
+        few = {d: nodes.Picked(d, f.block[d] > n, at[d], every=_every(f.block[d], n)) for d, n in repeated}
+        loaded = tuple(d for d in axes if d not in few or few[d].block)
+        where = pointers(f, x.buffer, x.access, loaded, few)
+        mask = f.masked_dims(x.dims, loaded)
+        return plan.Load(x.out, where, mask, once, inside, whole, dtype in FLOAT8, repeated, axes, outside)
     block = tuple(d for d in box.dims if f.block[d] > 1)
     access = nodes.Box(x.out, x.buffer, box.dims, tuple(at[d] for d in box.dims), block, axes)
-    return plan.Load(x.out, access, (), once, (), whole)  # what lies past the end of a dimension reads as zero
+    return plan.Load(
+        x.out, access, (), once, (), whole, axes=axes
+    )  # what lies past the end of a dimension reads as zero
 
 
 def look_up(f: Frame, a: Lookup) -> plan.Load:
@@ -44,13 +50,30 @@ def look_up(f: Frame, a: Lookup) -> plan.Load:
     axes, dims = f.axes(dims_of(a.access)), dims_of(a.access)
     where, inside = pointers(f, a.table, a.access, axes), within(f, a.table, a.access)
     whole = f.tensors[a.table].dtype != "int32"
-    return plan.Load(f.looked_up[a], where, f.masked_dims(dims, axes), False, inside, whole)
+    return plan.Load(f.looked_up[a], where, f.masked_dims(dims, axes), False, inside, whole, axes=axes)
+
+
+def repeats(f: Frame, access: Access, axes: Axes) -> tuple[tuple[str, int], ...]:
+    """Axes of a block along which one element is read for several positions in a row, and for how many: indices divide
+    what a block that starts at a multiple of that number has along them. At least one axis has no such."""
+    found: list[tuple[str, int]] = []
+    for d in axes:
+        terms = [a for i in access for a, _ in i.terms]
+        n = gcd(f.block[d], *(steady(a, d) for a in terms))
+        if n > 1 and d not in f.padded and d not in f.dynamic:
+            found.append((d, n))
+    return tuple(found) if len(found) < len(axes) else ()
+
+
+def _every(block: int, n: int) -> nodes.Every | None:
+    """Each n-th position of a block; None where that is its first alone."""
+    return nodes.Every(block, block // n, n, 1) if block > n else None
 
 
 def _stored(f: Frame, live: Live) -> Iterator[nodes.Within]:
     """Where a partial result was stored."""
     for i in live.where:
-        if any(i.lookups) or i.bounds(f.sizes)[0] < 0:
+        if i.lookups or {*i.dims} & f.dynamic or i.bounds(f.sizes)[0] < 0:
             terms, start = f.places(i)
             yield nodes.Within(terms, start, True, None)
 
@@ -67,7 +90,7 @@ def within(f: Frame, buffer: str, access: Access) -> tuple[nodes.Within, ...]:
 
 
 def pointers(
-    f: Frame, buffer: str, access: Access, axes: Axes, picked: Mapping[str, nodes.Picked] | None = None
+    f: Frame, buffer: str, access: Access, axes: Axes, picked: Mapping[str, Place] = EVERYWHERE
 ) -> nodes.Pointers:
     """A block of pointers into a buffer by an access in dimensions of the kernel.
 
@@ -82,11 +105,10 @@ def pointers(
         steps, more = strides((*_NOWHERE * first, *access[first:last], *_NOWHERE * (len(dims) - last)), shape)
         behind = tuple(a for a in dims[last:] if a in f.dynamic)
         for a, n in steps.items():
-            place, moved = f.place(a)
+            place, moved = f.place(a, picked)
             more += moved * n
             if place is not None:
-                at = (picked or {}).get(a, place) if isinstance(a, str) else place
-                terms.append((at, nodes.Times(n, behind) if behind else n))
+                terms.append((place, nodes.Times(n, behind) if behind else n))
         if behind:
             starts += [nodes.Times(more, behind)] * bool(more)
         else:

@@ -72,8 +72,12 @@ class SetMark:
 @dataclass(frozen=True, slots=True)
 class Load:
     """A block from memory; zero past the end of the dimensions in `mask`, as boxes have it in all, and where what is to
-    be within bounds is not. once: nobody reads it again. whole: integers, taken as those of 32 bits. float8:
-    of a type that has no integer 0. outside: a number in the place of zero."""
+    be within bounds is not.
+
+    once: nobody reads it again. whole: integers, taken as those of 32 bits. float8: of a type that has no integer 0.
+    repeated: axes of the block, with how many positions in a row hold what is loaded for the first of them: all of an
+    axis that the pointers lack. axes: of the block. outside: a number in the place of zero.
+    """
 
     out: str
     access: Pointers | Box
@@ -82,6 +86,8 @@ class Load:
     within: tuple[Within, ...] = ()
     whole: bool = False
     float8: bool = False
+    repeated: tuple[tuple[str, int], ...] = ()
+    axes: Axes = ()
     outside: float = 0.0
 
 
@@ -317,6 +323,8 @@ def statement_text(s: Statement) -> str:
     word = type(s).__name__.lower()
     given = {f.name: getattr(s, f.name) for f in fields(s)}
     out = f" {given.pop('out')}" if "out" in given else ""
+    if isinstance(s, Load) and not s.repeated:
+        del given["axes"]  # the pointers', or the box's
     if isinstance(s, Let | Complete):
         return f"{word}{out}[{', '.join(s.expr.axes)}] = {_text(s.expr)}"
     return word + out + "".join(f" {name}={_text(x)}" for name, x in given.items() if x not in (False, (), None))

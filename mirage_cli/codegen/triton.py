@@ -17,7 +17,7 @@ from mirage_cli.codegen.plan import KernelPlan, Statement
 from mirage_cli.codegen.planner import plan_kernel
 from mirage_cli.codegen.writing import spelled
 from mirage_cli.ir.mugraph import Kernel, MuGraph
-from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.ops import OPS, power_of_two
 from mirage_cli.ir.schedule import Schedule
 
 TYPE = {
@@ -196,8 +196,19 @@ def _load(s: p.Load, names: Names) -> Iterator[str]:
         mask = f", mask={' & '.join(masks)}, other={zero}" if masks else ""
         hint = ', eviction_policy="evict_first"' if s.once else ""
         text = f"tl.load({_pointers(access, names)}{mask}{hint})"
+        text = _repeated(text, access.axes, s) if s.repeated else text
     whole = ".to(tl.int32)" * s.whole
-    yield f"{names[s.out]} = {text}{whole}{_note(access.axes)}"
+    yield f"{names[s.out]} = {text}{whole}{_note(s.axes)}"
+
+
+def _repeated(text: str, loaded: Axes, s: p.Load) -> str:
+    """A block with each element as often as it is repeated along its axes."""
+    times = dict(s.repeated)
+    places = ["None" if d not in loaded else ":, None" if d in times else ":" for d in s.axes]
+    text = f"{text}[{', '.join(places)}]"
+    shape = [f"BLOCK_{d} // {times[d]}, {times[d]}" if d in times and d in loaded else f"BLOCK_{d}" for d in s.axes]
+    text = f"tl.broadcast_to({text}, [{', '.join(shape)}])"
+    return f"tl.reshape({text}, {_shape(s.axes)})" if times.keys() & {*loaded} else text
 
 
 def _let(s: p.Let, names: Names) -> Iterator[str]:
@@ -433,6 +444,9 @@ def _expr(x: Expr, names: Names) -> str:
 
 def _apply(x: nodes.Apply, names: Names) -> str:
     row = OPS[x.op]
+    by = x.args[-1]
+    if row.of_powers and x.whole and isinstance(by, nodes.Literal) and (n := power_of_two(by.value)) is not None:
+        return row.of_powers.format(*(_expr(a, names) for a in x.args), (1 << n) - 1, n)
     text = row.of_integers if x.whole else row.triton if x.exact else row.nearly or row.triton
     return text.format(*(_expr(a, names) for a in x.args))
 

@@ -301,6 +301,15 @@ def is_view(access: Access) -> bool:
     return all(i.affine and all(c > 0 for _, c in i.terms) for i in access)
 
 
+def steady(a: Atom, d: str) -> int:
+    """How many positions along a dimension an atom is the same for, from a multiple of that number on; 0 for all."""
+    match a:
+        case Quotient() if a.of.terms == ((d, 1),):
+            return gcd(a.by, a.of.offset)
+        case _:
+            return int(d in _dims(a))
+
+
 def dims_of(access: Iterable[Index]) -> tuple[str, ...]:
     """The axes that occur, once each."""
     return tuple(dict.fromkeys(d for i in access for d in i.dims))

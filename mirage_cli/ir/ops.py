@@ -75,7 +75,8 @@ class Op:
     masks: positions of the arguments that are masks. numbers: of those that are numbers, no values.
     exact: the result for rational numbers, where that is rational and not too long.
     helper: text of the function in Triton that the template calls, where one line is not enough.
-    of_integers: the text in Triton for an integer and a positive whole number, which gives an integer.
+    of_integers: the text in Triton for an integer and a positive whole number, which gives an integer. of_powers: the
+        text where the number is 2 to the power of {3}, and {2} is less by 1.
     nearly: the text in Triton that is a unit of float32 off, which no smaller type shows, for a part of the time.
     order: the order that a comparison asks for.
     linear: the coefficients of a sum of the arguments.
@@ -112,6 +113,7 @@ class Op:
     exact: Callable[..., Fraction | None] | None = None
     helper: str = ""
     of_integers: str = ""
+    of_powers: str = ""
     nearly: str | None = None
     order: Order | None = None
     linear: tuple[int, ...] = ()
@@ -370,13 +372,14 @@ _ROWS = [
        *_fn("remainder"), "remainder({0}, {1})", "({0} % {1})", "float", flops=32.0,
        domain=((-2, 2), (0.5, 2)), zero="first", degree="same",
        known="fn", growth="fresh", assignable=True, commutes=False, takes_infinity=False, symbol="%",
-       exact=operator.mod, helper=REMAINDER, of_integers="((({0} % {1}) + {1}) % {1})"),
+       exact=operator.mod, helper=REMAINDER, of_integers="((({0} % {1}) + {1}) % {1})",
+       of_powers="({0} & {2})"),
     Op("floor_divide", "elementwise", 2, "x / y, rounded down", lambda x, y: np.floor_divide(x * 1.0, y),
        *_fn("floor_divide"), "floor_divide({0}, {1})", "({0} // {1})", "float", flops=32.0,
        domain=((-2, 2), (0.5, 2)), zero="first",
        known="fn", growth="fresh", assignable=True, commutes=False, takes_infinity=False, symbol="//",
        exact=lambda x, y: Fraction(x // y), helper=FLOOR_DIVIDE,
-       of_integers="(({0} - (({0} % {1}) + {1}) % {1}) // {1})"),
+       of_integers="(({0} - (({0} % {1}) + {1}) % {1}) // {1})", of_powers="({0} >> {3})"),
     # -- masks
     _compare("lt", "<", np.less, lambda F, x, y: F.less(x, y), lambda A, x, y: A.fn("lt", x, y),
              order=Order(strict=True, turned=False)),
@@ -439,6 +442,13 @@ _ROWS = [
 
 OPS: Mapping[str, Op] = {row.name: row for row in _ROWS}
 """Every primitive operator by name. Derived operators (softmax, ...) are rows of `ir.derived.DERIVED`."""
+
+
+def power_of_two(x: object) -> int | None:
+    """The n of 2**n, of a number of a program."""
+    if not isinstance(x, Fraction) or x.denominator != 1 or x <= 0 or x.numerator & (x.numerator - 1):
+        return None
+    return x.numerator.bit_length() - 1
 
 
 def result_type(op: Op, types: tuple[Type, ...]) -> Type:

@@ -13,14 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from math import inf, isnan
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import Atom, Index, Lookup, index, is_plain, lookups_of, parse_index
+from mirage_cli.ir.access import Atom, Index, Lookup, index, is_plain, parse_index
 from mirage_cli.ir.drawn import skewed
-from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
+from mirage_cli.ir.mugraph import Kernel, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import Loop, place
 from mirage_cli.ir.program import Arg, Eqn, Tensor, below, tensor_type
@@ -193,7 +194,8 @@ class Left:
         return tuple(index(dict(i.terms) | chunk, i.offset) for i in (*self.most, Index((), size - 1)))
 
 
-def left_out(graph: MuGraph) -> dict[str, Left]:
+@lru_cache(maxsize=256)
+def left_out(graph: MuGraph) -> Mapping[str, Left]:
     """The partial results that are not stored where there is no work, by their buffers.
 
     Limits are what loads and positions say that all readers have too: upper ones, of inputs and axes of the buffers.
@@ -224,25 +226,18 @@ def _index_of(limit: Linear, kernel: Kernel, graph: MuGraph) -> Index | None:
             terms[name] = c
             continue
         x = loads[name]
-        if x.buffer not in inputs or lookups_of(x.access):
+        if x.buffer not in inputs:
             return None
         terms[Lookup(x.buffer, x.access, below(inputs[x.buffer], graph.sizes) or MAX_INTEGER)] = c
     return index(terms, limit.constant)
 
 
 def _says(s: Store, most: Sequence[Index], split: Kernel, graph: MuGraph) -> bool:
-    """Whether all kernels that read a partial result know where it was stored: they have the axes of the limits, and
-    hold all chunks at once, outside of loops."""
+    """Whether all kernels that read a partial result know where it was stored: they have the axes of the limits."""
     assert split.split is not None
-    chunk = split_axis(split.split)
     readers = [(k, x) for k in graph.kernels for x in k.loads if x.buffer == s.buffer]
-
-    def knows(k: Kernel, x: Load) -> bool:
-        walked = {d for loop in place(k).loops for d in loop.dims} if k.kind == "generated" else {chunk}
-        return x.access == s.access and not walked & {*x.dims} and k.role(chunk) == "tile"
-
-    of_limits = {d for i in most for d in i.dims}
-    return chunk in s.dims and is_plain(s.access) and of_limits <= {*s.dims} and all(knows(k, x) for k, x in readers)
+    known = all(k.kind == "generated" and x.access == s.access for k, x in readers)
+    return known and is_plain(s.access) and {split_axis(split.split), *(d for i in most for d in i.dims)} <= {*s.dims}
 
 
 class _Reader:

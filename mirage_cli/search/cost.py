@@ -581,7 +581,7 @@ def _turned_rows(p: Multiplied, warps: Array) -> Array:
     return np.where(_in_warpgroups(warps, p.depth), second, 0.0)
 
 
-def _used(x: Launch, axes: Sequence[str], size: int) -> Array | float:
+def _used(x: Launch, axes: Sequence[str], size: float) -> Array | float:
     """The part of what a load fetches that it uses: runs shorter than `RUN_BYTES` side by side in memory waste some."""
     if not axes:
         return 1.0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mirage_cli.ir.access import access_text
+from mirage_cli.ir.access import access_text, steady
 from mirage_cli.ir.mugraph import Kernel, Load
-from mirage_cli.ir.ops import OPS, exact_inverse
+from mirage_cli.ir.ops import OPS, exact_inverse, power_of_two
 from mirage_cli.ir.placement import Loop, place
 from mirage_cli.ir.program import Eqn, Tensor
 from mirage_cli.ir.reach import Limit, limits
@@ -43,8 +44,8 @@ class Work:
     """What one segment does in each of its iterations, as lists of axes (the block sizes come with the tiles)."""
 
     loop: tuple[str, ...]
-    loads: tuple[tuple[tuple[str, ...], int, str], ...]  # axes, bytes of an element, buffer
-    blocks: tuple[tuple[tuple[str, ...], int, int], ...]  # axes, bytes of an element, how many loads have these
+    loads: tuple[tuple[tuple[str, ...], float, str], ...]  # axes, bytes of an element, buffer
+    blocks: tuple[tuple[tuple[str, ...], float, int], ...]  # axes, bytes of an element, how many loads have these
     dots: tuple[tuple[Product, int], ...]  # and how many there are alike
     elementwise: tuple[Elementwise, ...]
     limits: tuple[Limit, ...] = ()  # of the loop's position, where masks leave the rest of it nothing to do
@@ -97,8 +98,8 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
         segments.append(
             Work(
                 segment.dims if isinstance(segment, Loop) else (),
-                tuple((x.dims, element_bytes[x.buffer], part_of(x)) for x in read),
-                tuple((*block, n) for block, n in Counter((x.dims, element_bytes[x.buffer]) for x in read).items()),
+                tuple((x.dims, bytes_of(x, element_bytes), part_of(x)) for x in read),
+                tuple((*block, n) for block, n in Counter((x.dims, bytes_of(x, element_bytes)) for x in read).items()),
                 tuple(Counter(_product(e, dims, e.out in plain, beside, exact) for e in eqns if e.op == "dot").items()),
                 _elementwise([e for e in eqns if e.op != "dot"], rows, set(loads)),
                 found,
@@ -124,6 +125,12 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
         matrix,
         batch,
     )
+
+
+def bytes_of(x: Load, element_bytes: Mapping[str, int]) -> float:
+    """Of an element, for each position that reads it: several in a row may."""
+    in_a_row = (math.gcd(*(steady(a, d) for i in x.access for a, _ in i.terms)) for d in x.dims)
+    return element_bytes[x.buffer] / math.prod(max(n, 1) for n in in_a_row)
 
 
 def part_of(x: Load) -> str:
@@ -185,7 +192,9 @@ def _elementwise(
         by_number = OPS[e.op].by_number
         if by_number and (isinstance(e.args[1], str) or exact_inverse(e.args[1]) is None):
             by_number = ""
-        operations[space, operand] += OPS[by_number or e.op].flops
+        row = OPS[by_number or e.op]
+        shifts = bool(row.of_powers) and power_of_two(e.args[1]) is not None
+        operations[space, operand] += 1.0 if shifts else row.flops
         conversions[space, operand] += bool(operand and loads & set(e.values))
     return tuple((space, n, conversions[space, operand], operand) for (space, operand), n in operations.items())
 

@@ -28,7 +28,7 @@ from mirage_cli.codegen.export import kernels_source, load_export
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.access import plain
 from mirage_cli.ir.derived import DERIVED, derived_equation, lower
-from mirage_cli.ir.ops import OPS, Op, Type, result_type
+from mirage_cli.ir.ops import OPS, Op, Type, power_of_two, result_type
 from mirage_cli.ir.program import Arg, Builder, Eqn, Program, Tensor
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
@@ -942,3 +942,18 @@ def test_the_text_of_integers_is_the_reference_however_quotients_are_rounded(nam
         for x in (*range(-130, 131), (1 << 31) - 101, -(1 << 31)):
             found = eval(row.of_integers.format("x", "y"), {"x": kind(x), "y": kind(y)})  # noqa: S307
             assert found == row.ref(x, y), (x, y)
+
+
+@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.of_powers])
+def test_the_text_of_powers_of_two_is_the_reference(name: str) -> None:
+    row = OPS[name]
+    for n in (0, 1, 4, 7):
+        for x in (*range(-130, 131), (1 << 31) - 1, -(1 << 31)):
+            assert eval(row.of_powers.format("x", 1 << n, (1 << n) - 1, n)) == row.ref(x, 1 << n), (x, n)  # noqa: S307
+
+
+def test_powers_of_two_are_known() -> None:
+    found = [
+        power_of_two(x) for x in (Fraction(1), Fraction(8), Fraction(6), Fraction(0), Fraction(-2), Fraction(1, 2))
+    ]
+    assert found == [0, 3, None, None, None, None] and power_of_two(4.0) is None

@@ -67,6 +67,17 @@ def check(text: str, seed: int, interpreter: Interpreter) -> None:
 
 
 FAILED = {
+    "elements that several positions in a row read": """
+name: halves
+dims: {m: 4, k: 64, h: 32, i: 33, n: 48, g: 4, t: 22}
+dtype: float32
+inputs: {X: [m, k], W: [h, n], V: [i, n], S: [g, n], T: [t, n], U: [h, g]}
+program: |
+  A = dot(X, W[k // 2, n] * S[k // 16, n] + V[(k + 1) // 2, n] - T[k // 3, n], k)
+  B = dot(X, U[k // 2, k // 16] * X, k)
+  C = where(index(k) % 2 == 0, W[k // 2, n], S[k // 16, n])
+outputs: {A: [m, n], B: [m], C: [n, k]}
+""",
     "a product with what is 1 everywhere": """
 name: ones
 dims: {n: 7, d: 3}
