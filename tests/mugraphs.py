@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from math import inf
+from math import inf, prod
 
-from mirage_cli.ir.access import dims_of, parse_access
+from mirage_cli.ir import access
 from mirage_cli.ir.derived import derived_equation, lower
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.program import Arg, Builder, Eqn, Part, Program, Tensor
+from mirage_cli.ir.program import Arg, Builder, Eqn, Part, Program, Tensor, distinct_positions
 from mirage_cli.ir.text import parse_mugraph
 
 
@@ -28,11 +28,16 @@ class Case:
         return parse_mugraph(self.text)
 
     def fitting(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """The sizes, with tensors that have parts so long that they hold them."""
-        found = dict(sizes)
-        for p in self.program.parts:
-            for d, i in zip(p.tensor.dims, p.access, strict=True):
-                found[d] = max(found[d], i.bounds(sizes)[1] + 1)
+        """The sizes, with tensors that have parts so long that they hold them, as the tables do that name where."""
+        before, found = dict[str, int](), dict(sizes)
+        tables = {t.name: t.dims for t in self.program.inputs}
+        while before != found:
+            before = dict(found)
+            for p in self.program.parts:
+                for d, i in access.nested(zip(p.tensor.dims, p.access, strict=True), tables):
+                    found[d] = max(found[d], i.bounds(before)[1] + 1)
+            for dims, below in distinct_positions(self.program.inputs) if self.program.parts else ():
+                found[below] = max(found[below], prod(found[d] for d in dims))
         return found
 
 
@@ -52,9 +57,11 @@ def program(graph: MuGraph, define: Callable[[Write], None], parts: str = "") ->
     w = Write(graph.inputs, (n for n, _ in graph.dims))
     define(w)
     tensors = graph.tensors()
-    found = tuple(Part(m[3], tensors[m[1]], parse_access(m[2])) for m in re.finditer(r"(\w+)\[(.*)\] = (\w+)", parts))
+    found = tuple(
+        Part(m[3], tensors[m[1]], access.parse_access(m[2])) for m in re.finditer(r"(\w+)\[(.*)\] = (\w+)", parts)
+    )
     own = tuple(t for t in graph.outputs if t not in {p.tensor for p in found})
-    outputs = (*own, *(Tensor(p.value, dims_of(p.access), p.tensor.dtype) for p in found))
+    outputs = (*own, *(Tensor(p.value, access.dims_of(p.access), p.tensor.dtype) for p in found))
     eqns = tuple(w.eqns)
     return lower(Program(graph.name, graph.dims, graph.dtype, graph.inputs, eqns, outputs, parts=found))
 
@@ -837,6 +844,108 @@ def append(w: Write) -> None:
     w.dot("N", "X", "W", over="k")
 
 
+# -- rows that a table names: slots of a paged cache, the page behind a length, and a ring
+
+SLOTS = """
+mugraph slots float16
+dims t=24 h=3 g=2 f=8 w=16 pages=4 page=16 slots=64
+input A f16[t, h, w]
+input B f16[t, g, w]
+input V f16[t, g, w]
+input C f16[t, f]
+input S f16[t, f]
+input KC f16[pages, page, g, w]
+input VC f16[pages, page, g, w]
+input slot i64[t] below slots distinct
+input place i64[t] below slots distinct
+output Q f16[t, h, f]
+kernel k0 generated t:grid h:grid g:grid f:grid w:grid
+  A = load A[t, h, f]
+  B1 = load B[t, g, f]
+  B2 = load B[t, g, f + 8]
+  V = load V[t, g, w]
+  C = load C[t, f]
+  S = load S[t, f]
+  Q[t, h, f] = mul(A, C)
+  P1[t, g, f] = mul(B1, C)
+  P2[t, g, f] = mul(B2, S)
+  K1[t, g, f] = sub(P1, P2)
+  P3[t, g, f] = mul(B2, C)
+  P4[t, g, f] = mul(B1, S)
+  K2[t, g, f] = add(P3, P4)
+  W[t, g, w] = mul(V, 2)
+  store Q[t, h, f] = Q
+  store KC[slot{slots}[t]//16, slot{slots}[t]%16, g, f] = K1
+  store KC[slot{slots}[t]//16, slot{slots}[t]%16, g, f + 8] = K2
+  store VC[place{slots}[t]//16, place{slots}[t]%16, g, w] = W
+"""
+SLOTS_WRITTEN = """
+KC[slot{slots}[t]//16, slot{slots}[t]%16, g, f] = K1
+KC[slot{slots}[t]//16, slot{slots}[t]%16, g, f + 8] = K2
+VC[place{slots}[t]//16, place{slots}[t]%16, g, w] = W
+"""
+
+
+def slots(w: Write) -> None:
+    w.rename("A1", "A", over="w f")
+    w.mul("Q", "A1", "C")
+    w.rename("B1", "B", over="w f")
+    w.rename("B2", "B", over="w f+8")
+    w.mul("P1", "B1", "C")
+    w.mul("P2", "B2", "S")
+    w.sub("K1", "P1", "P2")
+    w.mul("P3", "B2", "C")
+    w.mul("P4", "B1", "S")
+    w.add("K2", "P3", "P4")
+    w.mul("W", "V", 2)
+
+
+LENGTHS = """
+mugraph lengths float16
+dims b=3 p=4 pages=20 page=16 d=16 j=16 k=32
+input X f16[b, k]
+input W f16[k, d]
+input K f16[pages, page, d]
+input P i32[b, p] below pages distinct
+input L i32[b] below 48
+output O f16[b, d]
+kernel k0 generated b:grid d:grid j:loop
+  F = load K[P{pages}[b, 0], j, d]
+  O[b, d] = sum(F; j)
+  store O[b, d] = O
+kernel k1 generated b:grid d:grid k:loop
+  X = load X[b, k]
+  W = load W[k, d]
+  N[b, d] = dot(X, W; k)
+  store K[P{pages}[b, L{48}[b]//16 + 1], L{48}[b]%16, d] = N
+"""
+LENGTHS_WRITTEN = "K[P{pages}[b, L{48}[b]//16 + 1], L{48}[b]%16, d] = N"
+
+
+def lengths(w: Write) -> None:
+    w.dot("N", "X", "W", over="k")
+    w.rename("F", "K", "P", over="pages P{pages}[b,0] page j")
+    w.sum("O", "F", over="j")
+
+
+RING = """
+mugraph ring float16
+dims t=24 d=16 s=32
+input X f16[t, d]
+input K f16[s, d]
+input N i32[] below s
+kernel k0 generated t:grid d:grid
+  X = load X[t, d]
+  Y[t, d] = mul(X, 2)
+  store K[(t + N{s}[])%32, d] = Y
+"""
+RING_WRITTEN = "K[(t + N{s}[])%32, d] = Y"
+
+
+def ring(w: Write) -> None:
+    w.mul("Y", "X", 2)
+
+
 CASES = {
     c.name: c
     for c in (
@@ -868,5 +977,8 @@ CASES = {
         case(PARTS, parts, PARTS_WRITTEN),
         case(IN_TURN, in_turn, IN_TURN_WRITTEN),
         case(APPEND, append, APPEND_WRITTEN),
+        case(SLOTS, slots, SLOTS_WRITTEN),
+        case(LENGTHS, lengths, LENGTHS_WRITTEN),
+        case(RING, ring, RING_WRITTEN),
     )
 }

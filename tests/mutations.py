@@ -212,15 +212,24 @@ def _other_atoms(a: Atom, graph: MuGraph) -> Iterator[Atom]:
             if a.by + by > 0:
                 yield type(a)(a.of, a.by + by)
         yield (Remainder if isinstance(a, Quotient) else Quotient)(a.of, a.by)
+        yield from (type(a)(i, a.by) for i in _other_indices(a.of, graph))
     if isinstance(a, Lookup):
         dims = {t.name: t.dims for t in graph.inputs}
         for t in graph.inputs:
             if tensor_type(t) == "int" and t.below == a.below and t.name != a.table and t.dims == dims[a.table]:
                 yield Lookup(t.name, a.access, a.below)
         for k, i in enumerate(a.access):
-            others = [index(dict(i.terms), i.offset + by) for by in (-1, 1)]
-            others += [index({b: c}) for old, c in i.terms for b in _other_atoms(old, graph)]
-            yield from (Lookup(a.table, (*a.access[:k], j, *a.access[k + 1 :]), a.below) for j in others)
+            yield from (
+                Lookup(a.table, (*a.access[:k], j, *a.access[k + 1 :]), a.below) for j in _other_indices(i, graph)
+            )
+
+
+def _other_indices(i: Index, graph: MuGraph) -> Iterator[Index]:
+    """The index one further or back, and with another atom in the place of one."""
+    yield from (index(dict(i.terms), i.offset + by) for by in (-1, 1))
+    for old, c in i.terms:
+        rest = {a: d for a, d in i.terms if a != old}
+        yield from (index(rest | {b: c + rest.get(b, 0)}, i.offset) for b in _other_atoms(old, graph))
 
 
 def change_index(kernel: Kernel, graph: MuGraph, rng: random.Random) -> Kernel | None:
@@ -316,9 +325,27 @@ def drop_store(kernel: Kernel, graph: MuGraph, rng: random.Random) -> Kernel | N
     return replace(kernel, stores=(*kernel.stores[:i], *kernel.stores[i + 1 :]))
 
 
+def swap_stores(kernel: Kernel, graph: MuGraph, rng: random.Random) -> Kernel | None:
+    """store KC = x, store VC = y --> store VC = x, store KC = y"""
+    pairs = [
+        (i, j) for j, t in enumerate(kernel.stores) for i, s in enumerate(kernel.stores[:j]) if s.buffer != t.buffer
+    ]
+    if not pairs:
+        return None
+    i, j = rng.choice(pairs)
+    stores = list(kernel.stores)
+    stores[i], stores[j] = replace(stores[i], buffer=stores[j].buffer), replace(stores[j], buffer=stores[i].buffer)
+    return replace(kernel, stores=tuple(stores))
+
+
 Mutation = Callable[[Kernel, MuGraph, random.Random], Kernel | None]
 KINDS: tuple[Mutation, ...] = (
     swap_args, swap_loads, swap_use, sibling, change_number, insert_number, change_axis, swap_load_dims,
     rename_load_dim, change_index, swap_store_dims, swap_store_values, drop_eqn, change_role, duplicate_term,
-    drop_store,
+    drop_store, swap_stores,
 )  # fmt: skip
+ACCESSES: tuple[Mutation, ...] = (
+    change_index, change_index, change_index, change_index, swap_load_dims, swap_store_dims, rename_load_dim,
+    swap_loads, swap_stores,
+)  # fmt: skip
+"""Those of where a load or a store lies."""

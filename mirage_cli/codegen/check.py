@@ -8,6 +8,7 @@ worked out anew here. Nothing is stored, and nothing awaited is read, before the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from math import prod
 
 from mirage_cli.codegen import nodes, plan
@@ -188,6 +189,19 @@ class _Checker:
         self.axes, self.positions = {v: self.axes[v] for v in before[0]}, before[1]
         self.walked = []
         self.maxima = set()
+
+    def beside(self, s: plan.Beside) -> None:
+        _must(not self.axes and sum(s.programs) == self.plan.programs, "the instances of parts are not all there are")
+        first = 0
+        for programs, body in zip(s.programs, s.bodies, strict=True):
+            part = _Checker(replace(self.plan, programs=programs, statements=body))
+            instances = next((x for x in body if isinstance(x, plan.Instances)), None)
+            _must(instances is not None and instances.first == first, "instances of two parts are the same")
+            part.seen = self.seen
+            part.statements(body)
+            _must(part.waited == self.plan.waits, "a part never waits")
+            first += programs
+        self.waited = self.plan.waits
 
     # -- names
 
@@ -410,4 +424,5 @@ _STATEMENTS: Mapping[type[Statement], Callable[..., None]] = {
     plan.Leave: _Checker.leave,
     plan.ReleaseBefore: _Checker.release_before,
     plan.Loop: _Checker.loop,
+    plan.Beside: _Checker.beside,
 }

@@ -267,7 +267,7 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         "parameters": ", ".join(parameters),
         "autocast": WITHOUT_AUTOCAST * parts.libraries,
         "tables": CHECKED_TABLES * bool(tables),
-        "entries": tuple_text(f"({i}, {n})" for i, n in tables),
+        "entries": tuple_text(f"({i}, {n}, {program.inputs[i].distinct})" for i, n in tables),
         "result": ("None", "outputs[0]", "tuple(outputs)")[min(len(program.results), 2)],
     }
     precision, tolerance = f"torch.{program.dtype}", f"{program.tolerance:g}"

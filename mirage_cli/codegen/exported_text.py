@@ -147,15 +147,17 @@ def _capture(inputs):
 """What makes a CUDA graph of a call."""
 
 TABLES = '''
-_TABLES = @entries@  # which input, and what its integers are less than
+_TABLES = @entries@  # which input, what its integers are less than, and whether none is there twice
 
 
 def _check_tables(inputs):
     """Raises ValueError where a table names what is not there."""
-    for i, below in _TABLES:
+    for i, below, distinct in _TABLES:
         least, most = (int(x) for x in torch.aminmax(inputs[i]))
         if least < 0 or most >= below:
             raise ValueError(f"{_INPUTS[i][0]} should be from 0 to {below - 1}, and holds {least} to {most}")
+        if distinct and len(torch.unique(inputs[i])) < inputs[i].numel():
+            raise ValueError(f"{_INPUTS[i][0]} should hold no number twice")
 '''
 """What stands in front of the public functions where indices are looked up."""
 

@@ -39,13 +39,14 @@ class Instances:
     """Which tiles this program instance has. chunk: instances of each chunk; 0 where all are of one chunk; None where
     nothing is split. grid: dimensions with more than one tile, and how many. group: tiles of the first of two that
     run next to each other. backwards: dimensions whose last tile comes first. programs, chunk: for each tile along a
-    dimension whose size is an argument."""
+    dimension whose size is an argument. first: instances of other parts of the kernel in front of these."""
 
     programs: int
     chunk: int | None
     grid: tuple[tuple[str, Count], ...]
     group: int
     backwards: Axes
+    first: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +231,15 @@ class Loop:
     body: tuple[Statement, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Parts of the kernel, each in so many program instances of its own (for each tile along a dimension whose size is
+    an argument)."""
+
+    programs: tuple[int, ...]
+    bodies: tuple[tuple[Statement, ...], ...]
+
+
 Statement: TypeAlias = (
     Instances
     | Positions
@@ -249,6 +259,7 @@ Statement: TypeAlias = (
     | Leave
     | ReleaseBefore
     | Loop
+    | Beside
 )
 
 
@@ -289,8 +300,8 @@ class KernelPlan:
     @property
     def tiles(self) -> tuple[Tiles, ...]:
         """What the number of instances is a multiple of besides `programs`."""
-        grid = (n for s in self.statements if isinstance(s, Instances) for _, n in s.grid)
-        return tuple(n for n in grid if isinstance(n, Tiles))
+        instances = next(s for s, _ in walk(self.statements) if isinstance(s, Instances))
+        return tuple(n for _, n in instances.grid if isinstance(n, Tiles))
 
     @property
     def fetches(self) -> bool:
@@ -314,12 +325,16 @@ def walk(statements: tuple[Statement, ...], depth: int = 1) -> Iterator[tuple[St
         yield s, depth
         if isinstance(s, Loop):
             yield from walk(s.body, depth + 1)
+        if isinstance(s, Beside):
+            yield from (x for body in s.bodies for x in walk(body, depth + 1))
 
 
 def statement_text(s: Statement) -> str:
     """One line: `let A[m, n] = dot(X, W)`."""
     if isinstance(s, Loop):
         return f"loop {_text(s.over)}" + " specialized" * s.specialized
+    if isinstance(s, Beside):
+        return f"beside {' '.join(map(str, s.programs))}"
     word = type(s).__name__.lower()
     given = {f.name: getattr(s, f.name) for f in fields(s)}
     out = f" {given.pop('out')}" if "out" in given else ""

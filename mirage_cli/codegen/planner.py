@@ -8,7 +8,7 @@ and behind).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil, prod
 
 from mirage_cli.codegen import nodes, plan
@@ -31,7 +31,8 @@ from mirage_cli.codegen.moves import load, look_up, prefetches, store
 from mirage_cli.codegen.nodes import Start
 from mirage_cli.codegen.plan import KernelPlan, Statement
 from mirage_cli.ir.access import Lookup, dims_of, lookups_of
-from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
+from mirage_cli.ir.beside import beside
+from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import Eqn
 from mirage_cli.ir.reach import Left, Limit, left_out, limits, needed
@@ -66,6 +67,42 @@ class _Decided:
 
 def plan_kernel(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> KernelPlan:
     """The kernel at this schedule. `sizes` holds every axis, those of chunks included. Raises EmitError."""
+    f = Frame(graph, kernel, schedule.kernels[kernel.name], sizes)
+    parts = beside(kernel, {d for d in kernel.with_role("grid") if f.tiled(d)})
+    plans = [_plan(graph, k, schedule, sizes) for k in parts]
+    if len({p.tiles for p in plans}) > 1:  # how many instances the first have would follow from sizes in other ways
+        return _plan(graph, kernel, schedule, sizes)
+    return plans[0] if len(plans) == 1 else _side_by_side(plans)
+
+
+def _side_by_side(plans: Sequence[KernelPlan]) -> KernelPlan:
+    """One launch with the instances of these one behind another. They are parts of one kernel."""
+    dims = {d.name: d for p in plans for d in p.dims}
+    boxes = {name: box for p in plans for name, box in p.descriptors}
+    other_boxes = any(boxes[n] != b for p in plans for n, b in p.descriptors)
+    if other_boxes or any(dims[d.name] != d for p in plans for d in p.dims):
+        raise EmitError("parts with other blocks of one axis")
+    bodies: list[tuple[Statement, ...]] = []
+    first = 0
+    for p in plans:
+        bodies.append(tuple(replace(s, first=first) if isinstance(s, plan.Instances) else s for s in p.statements))
+        first += p.programs
+    if first > MAX_PROGRAMS:
+        raise EmitError("too many program instances")
+    return replace(
+        plans[0],
+        dims=tuple(dims.values()),
+        values=tuple(dict.fromkeys(v for p in plans for v in p.values)),
+        args=tuple(dict.fromkeys(b for p in plans for b in p.args)),
+        descriptors=tuple(boxes.items()),
+        awaited=frozenset[str]().union(*(p.awaited for p in plans)),
+        programs=first,
+        statements=(plan.Beside(tuple(p.programs for p in plans), tuple(bodies)),),
+    )
+
+
+def _plan(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> KernelPlan:
+    """Of a kernel whose parts share their program instances."""
     own = schedule.kernels[kernel.name]
     left = left_out(graph)
     f = Frame(graph, kernel, own, sizes, _live(left, kernel, schedule, sizes))
@@ -96,6 +133,8 @@ def plan_kernel(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mappi
             body += [*prefetches(f, ahead, decided.specialized), plan.Wait()]
         if i == over.release:
             body.append(plan.Release())
+        if i == (over.wait or 0):  # where rows are written is known when they are: a load behind a loop takes as long
+            body += _looked_up(decided, kernel.stores, {d for x in f.placement.loops for d in x.dims})
         for x in some[i : i + 1]:
             if isinstance(x, Loop):
                 waited = unread is None or (over.wait is not None and over.wait <= i)
@@ -185,7 +224,7 @@ def _step(c: _Decided, x: Load | Eqn, at: Mapping[str, Start], scope: Scope) -> 
     return [*looked_up, plan.Let(x.out, found.expr), *_rounded(c, x.out)]
 
 
-def _looked_up(c: _Decided, steps: Sequence[Load | Eqn], moving: Collection[str]) -> list[Statement]:
+def _looked_up(c: _Decided, steps: Sequence[Load | Eqn | Store], moving: Collection[str]) -> list[Statement]:
     """What these look up and is not known yet, but for what depends on axes that move."""
     needed = dict.fromkeys(a for x in steps for a in _lookups(c.frame, x))
     new = [a for a in needed if a not in c.looked_up]
@@ -194,11 +233,11 @@ def _looked_up(c: _Decided, steps: Sequence[Load | Eqn], moving: Collection[str]
     return [look_up(c.frame, a) for a in found]
 
 
-def _lookups(f: Frame, x: Load | Eqn) -> tuple[Lookup, ...]:
+def _lookups(f: Frame, x: Load | Eqn | Store) -> tuple[Lookup, ...]:
     """What a step looks up, to say where partial results were stored too."""
     if isinstance(x, Eqn):
         return x.looks_up
-    return lookups_of((*x.access, *(f.live[x.buffer].where if x.buffer in f.live else ())))
+    return lookups_of((*x.access, *(f.live[x.buffer].where if isinstance(x, Load) and x.buffer in f.live else ())))
 
 
 def _rounded(c: _Decided, value: str) -> list[Statement]:
@@ -214,7 +253,7 @@ def _loop(c: _Decided, loop: Loop, leads: bool, waited: bool) -> list[Statement]
     leaves = c.leaves and waited and not c.specialized
     body = [*marks, plan.Leave(parts[0].first, parts[-1].last)] if leaves else []
     body += [initialised(f, f.eqns[name], degrees, name in late) for name, degrees in loop.accumulators]
-    body += _looked_up(c, loop.steps, {*loop.dims})
+    body += _looked_up(c, (*loop.steps, *loop.stores), {*loop.dims})
     body += [] if leaves else marks
     outside = set(c.looked_up)
     for part in parts:
@@ -245,4 +284,4 @@ def _iteration(c: _Decided, loop: Loop, part: Range, late: frozenset[str]) -> li
             body += combined(scope, step, accumulators[step.out], step.out in late)
         elif step.out in need:
             body += _step(c, step, at, scope)
-    return [*body, *(store(f, s) for s in loop.stores)]
+    return [*body, *_looked_up(c, loop.stores, ()), *(store(f, s) for s in loop.stores)]

@@ -132,10 +132,33 @@ class _Writer:
             kind = f", dtype=torch.promote_types({source}.dtype, torch.float32)" if more else ""
             self.statements.append(f"{self.names[t.name]} = {source}.new_empty({shape}{kind})")
         for p in self.program.parts:
-            value = self.values[p.value]
-            source = _permuted(self.tensor(value, value.type), value.layout, dims_of(p.access))
-            self.statements.append(f"{self.part(p)}.copy_({source})")
+            self.statements.append(self.written(p))
         return [self.names[t.name] if t.name in parted else self.output(t.name, t.dims) for t in self.program.results]
+
+    def written(self, p: Part) -> str:
+        """The statement that writes a part: a copy into a view; where indices are no multiples of positions, an
+        assignment by positions along the first axes, the last ones as slices."""
+        value = self.values[p.value]
+        text = self.tensor(value, value.type)
+        if all(i.affine for i in p.access):
+            return f"{self.part(p)}.copy_({_permuted(text, value.layout, dims_of(p.access))})"
+        shape, sizes, count = [self.program.sizes[d] for d in p.tensor.dims], self.program.sizes, len(p.access)
+        while count and self.is_slice(p.access, count - 1):
+            count -= 1
+        dims = dims_of(p.access[:count])
+        places = [self.position(i, dims) for i in p.access[:count]]
+        slices = [_slice(i, n, sizes) for i, n in zip(p.access[count:], shape[count:], strict=True)]
+        while slices and slices[-1] == ":":
+            slices.pop()
+        name, source = self.names[p.tensor.name], _permuted(text, value.layout, (*dims, *dims_of(p.access[count:])))
+        return f"{name}[{', '.join([*places, *slices])}] = {source}.to({name}.dtype)"
+
+    @staticmethod
+    def is_slice(access: Access, place: int) -> bool:
+        """Whether an index is a slice along an axis that no other index has."""
+        i = access[place]
+        alone = len(i.terms) == 1 and i.affine and i.terms[0][1] > 0
+        return alone and i.dims[0] not in dims_of((*access[:place], *access[place + 1 :]))
 
     def part(self, p: Part) -> str:
         """The view of a tensor that a part is: a slice, where each index has an axis of its own."""

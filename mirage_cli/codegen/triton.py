@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -126,12 +126,31 @@ def _statement(s: Statement, names: Names) -> Iterable[str]:
 
 def _instances(s: p.Instances, _: Names) -> Iterator[str]:
     if s.programs > 1 or s.grid:
-        yield "pid = tl.program_id(0)"
+        tiles = [n for _, n in s.grid if isinstance(n, nodes.Tiles)]
+        yield "pid = tl.program_id(0)" + f" - {_instances_of(s.first, tiles)}" * bool(s.first)
     lines = [*_tile_numbers(s)]
     for d, n in s.grid:
         if isinstance(n, nodes.Tiles) and any(f"tiles_{d}" in line for line in lines):
             yield f"tiles_{d} = (SIZE_{d} + {n.tile - 1}) // {n.tile}" if n.tile > 1 else f"tiles_{d} = SIZE_{d}"
     yield from lines
+
+
+def _instances_of(number: int, tiles: Sequence[nodes.Tiles]) -> str:
+    """So many program instances for each tile along dimensions whose size is an argument."""
+    texts = [f"((SIZE_{n.dim} + {n.tile - 1}) // {n.tile})" if n.tile > 1 else f"SIZE_{n.dim}" for n in tiles]
+    return " * ".join([str(number), *texts])
+
+
+def _beside(s: p.Beside, names: Names) -> Iterator[str]:
+    last, end = len(s.bodies) - 1, 0
+    for i, (programs, body) in enumerate(zip(s.programs, s.bodies, strict=True)):
+        end += programs
+        instances = next(x for x in body if isinstance(x, p.Instances))
+        tiles = [n for _, n in instances.grid if isinstance(n, nodes.Tiles)]
+        below = f"tl.program_id(0) < {_instances_of(end, tiles)}"
+        yield f"if {below}:" if i == 0 else f"elif {below}:" if i < last else "else:"
+        for x in body:
+            yield from (f"    {line}" for line in _statement(x, names))
 
 
 def _tile_numbers(s: p.Instances) -> Iterator[str]:
@@ -311,6 +330,7 @@ _STATEMENTS: Mapping[type[Statement], Callable[..., Iterable[str]]] = {
     p.Leave: _leave,
     p.ReleaseBefore: _release_before,
     p.Loop: _loop,
+    p.Beside: _beside,
 }
 
 

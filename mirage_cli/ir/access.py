@@ -11,7 +11,7 @@
 An atom is an axis, a quotient or a remainder of an index by a number, or an integer that a table holds (`T{v}`: from 0
 to v - 1), itself accessed. An index has one normal form, which prints as it is read. Tensors are row-major: `strides`
 gives the elements between neighbours along each atom, and where the first lies. What lies outside of the tensor reads
-as 0. What is written by an access lies inside, and no element twice.
+as 0. What is written by an access lies inside, and no element twice: rows that a table names, if it names none twice.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 T = TypeVar("T")
+Distinct = Mapping[str, tuple[str, ...]]
+"""Tables that hold no integer twice, with their axes."""
+NOT_DISTINCT: Distinct = MappingProxyType({})
 FARTHEST = 1 << 30
 """How far from the start of an axis an index may come: kernels count positions in 32 bits, past the last tile too."""
 READ = 2
@@ -301,6 +304,20 @@ def is_view(access: Access) -> bool:
     return all(i.affine and all(c > 0 for _, c in i.terms) for i in access)
 
 
+def outside_tables(i: Index) -> frozenset[str]:
+    """The axes whose position an index depends on, but for where a table is read."""
+    found = set[str]()
+    for a, _ in i.terms:
+        match a:
+            case str():
+                found.add(a)
+            case Lookup():
+                pass
+            case _:
+                found |= outside_tables(a.of)
+    return frozenset(found)
+
+
 def steady(a: Atom, d: str) -> int:
     """How many positions along a dimension an atom is the same for, from a multiple of that number on; 0 for all."""
     match a:
@@ -318,6 +335,16 @@ def dims_of(access: Iterable[Index]) -> tuple[str, ...]:
 def lookups_of(access: Iterable[Index]) -> tuple[Lookup, ...]:
     """What is looked up, once each, what the others need first."""
     return tuple(dict.fromkeys(x for i in access for x in i.lookups))
+
+
+def divided(access: Iterable[Index]) -> Iterator[tuple[Lookup, int]]:
+    """What is looked up and part of what is divided, with the number."""
+    for a in (a for i in access for a, _ in i.terms if not isinstance(a, str)):
+        if isinstance(a, Lookup):
+            yield from divided(a.access)
+        else:
+            yield from ((x, a.by) for x in a.of.lookups)
+            yield from divided((a.of,))
 
 
 def nested(read: Iterable[tuple[str, Index]], dims: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Index]]:
@@ -524,34 +551,52 @@ def _known_apart(access: Iterable[Index], distinct: Collection[str]) -> Iterator
 
 
 def _positions(i: Index, size: int, sizes: Mapping[str, int]) -> int:
-    """Positions of an axis of this size that an index reads, at least: all from its first to its last where the steps
-    of an axis are no longer than what smaller steps reach."""
+    """Positions of an axis of this size that an index reads, at least.
+
+    A step that is as long as what shorter steps reach gives as many positions again for each; a shorter one fills what
+    has no gaps further.
+    """
     before, behind = i.leaves(size, sizes)
-    reach = 1
+    reach = count = 1
     for d, c in reversed(i.terms):
         assert isinstance(d, str), "an affine index"
-        if abs(c) > reach:
-            return max(0, max(sizes[d] for d in i.dims) - before - behind)
-        reach += abs(c) * (sizes[d] - 1)
-    return reach - before - behind
+        further = abs(c) * (sizes[d] - 1)
+        if abs(c) >= reach:
+            count *= sizes[d]
+        else:
+            count = reach + further if count == reach else max(count, sizes[d])
+        reach += further
+    return max(0, count - before - behind)
 
 
-def apart(x: Access, y: Access, sizes: Mapping[str, int]) -> bool:
+def apart(x: Access, y: Access, sizes: Mapping[str, int], distinct: Distinct = NOT_DISTINCT) -> bool:
     """Whether no element of a tensor lies in both accesses, as far as can be told: they never meet along some axis."""
-    return not all(_meet(i, j, sizes) for i, j in zip(x, y, strict=True))
+    return not all(_meet(i, j, sizes, distinct) for i, j in zip(x, y, strict=True))
 
 
-def _meet(i: Index, j: Index, sizes: Mapping[str, int]) -> bool:
+def _meet(i: Index, j: Index, sizes: Mapping[str, int], distinct: Distinct) -> bool:
     """Whether two indices may have one position in common, each with axes of its own."""
-    steps: dict[int, int] = {}
-    if not i.affine or not j.affine:
-        (first, last), (begin, end) = i.bounds(sizes), j.bounds(sizes)
-        return first <= end and begin <= last
-    for d, c in (*i.terms, *j.terms):
-        assert isinstance(d, str), "an affine index"
-        steps[abs(c)] = steps.get(abs(c), 0) + sizes[d] - 1
-    (low, _), (_, high) = i.bounds(sizes), j.bounds(sizes)
-    return _reaches(high - low, sorted(steps.items()), [MAX_GUESSES])
+    (low, first), (last, high) = i.bounds(sizes), j.bounds(sizes)
+    if i.affine and j.affine:
+        steps: dict[int, int] = {}
+        for d, c in (*i.terms, *j.terms):
+            assert isinstance(d, str), "an affine index"
+            steps[abs(c)] = steps.get(abs(c), 0) + sizes[d] - 1
+        return _reaches(high - low, sorted(steps.items()), [MAX_GUESSES])
+    if low > high or last > first:
+        return False
+    if i.offset == j.offset and len(i.terms) == len(j.terms) == 1:
+        (a, c), (b, e) = i.terms[0], j.terms[0]
+        if c == e and isinstance(a, Lookup) and isinstance(b, Lookup) and a.table == b.table:
+            told = all(_names_once(x, sizes, distinct) for x in (a, b))
+            return not told or not apart(a.access, b.access, sizes, distinct)
+    return True
+
+
+def _names_once(a: Lookup, sizes: Mapping[str, int], distinct: Distinct) -> bool:
+    """Whether equal integers are one entry of the table: it holds no integer twice, and is read inside of itself."""
+    dims = distinct.get(a.table)
+    return dims is not None and not any(any(i.leaves(sizes[d], sizes)) for d, i in zip(dims, a.access, strict=True))
 
 
 def _reaches(target: int, steps: Sequence[tuple[int, int]], guesses: list[int]) -> bool:
@@ -570,27 +615,59 @@ def _reaches(target: int, steps: Sequence[tuple[int, int]], guesses: list[int]) 
     return False
 
 
-def is_injective(access: Access, sizes: Mapping[str, int]) -> bool:
-    """Whether an access gives each of its elements once, as far as can be told: some order of its indices names all
-    axes, each index with steps that its shorter steps do not reach."""
-    known: set[str] = set()
-    left = list(access)
-    while found := next((i for i in left if _tells(i, known, sizes)), None):
-        left.remove(found)
-        known |= {*found.dims}
-    return known >= {*dims_of(access)}
+def is_injective(access: Access, sizes: Mapping[str, int], distinct: Distinct = NOT_DISTINCT) -> bool:
+    """Whether an access gives each of its elements once, as far as can be told: its positions tell all axes."""
+    return not untold(access, sizes, distinct)
 
 
-def _tells(i: Index, known: Collection[str], sizes: Mapping[str, int]) -> bool:
-    """Whether the position tells those axes of an index that are not known."""
-    if not i.affine:
-        return {*i.dims} <= {*known}
+def untold(access: Access, sizes: Mapping[str, int], distinct: Distinct = NOT_DISTINCT) -> tuple[str, ...]:
+    """The axes that the positions of an access do not tell, as far as is known.
+
+    An index tells its atoms where the steps of each are longer than what shorter ones reach. An entry of a table that
+    holds no integer twice tells where it stands. A remainder by n tells its index where that is less than n from end to
+    end, or beside the quotient by n.
+    """
+    known: dict[Index, None] = dict.fromkeys(access)
+    told: set[Atom] = {d for d in dims_of(access) if sizes[d] == 1}
+    before = -1
+    while before < len(known) + len(told):
+        before = len(known) + len(told)
+        told |= {a for i in known if _tells(i, told, sizes) for a, _ in i.terms}
+        known |= dict.fromkeys(i for a in told for i in _behind(a, told, sizes, distinct))
+    return tuple(d for d in dims_of(access) if d not in told)
+
+
+def _tells(i: Index, told: Collection[Atom], sizes: Mapping[str, int]) -> bool:
+    """Whether the position tells those atoms of an index that are not known."""
     reach = 0
-    for d, c in reversed([(str(d), c) for d, c in i.terms if d not in known and sizes[str(d)] > 1]):
+    for a, c in reversed(i.terms):
+        low, high = atom_index(a).bounds(sizes)
+        if low == high or _is_told(a, told):
+            continue
         if abs(c) <= reach:
             return False
-        reach += abs(c) * (sizes[d] - 1)
+        reach += abs(c) * (high - low)
     return True
+
+
+def _is_told(a: Atom, told: Collection[Atom]) -> bool:
+    """Whether an atom is known, by itself or by its axes."""
+    return a in told or {*_dims(a)} <= {*told}
+
+
+def _behind(a: Atom, told: Collection[Atom], sizes: Mapping[str, int], distinct: Distinct) -> Iterator[Index]:
+    """The indices whose positions an atom tells that is known."""
+    match a:
+        case str():
+            return
+        case Lookup():
+            yield from a.access if _names_once(a, sizes, distinct) else ()
+        case Quotient():
+            yield from (a.of,) if Remainder(a.of, a.by) in told else ()
+        case Remainder():
+            rest = combined(0, ((atom_index(b), c) for b, c in a.of.terms if not _is_told(b, told)))
+            low, high = rest.bounds(sizes)
+            yield from (a.of,) if Quotient(a.of, a.by) in told or high - low < a.by else ()
 
 
 def large_enough(
@@ -599,12 +676,14 @@ def large_enough(
     full: Mapping[str, int],
     same: Callable[[str], str],
     entries: int = ENTRIES,
+    distinct: Iterable[tuple[Sequence[str], str]] = (),
 ) -> dict[str, int]:
     """The sizes, made large enough to read of every axis what is read at full sizes: the first positions and the last,
     what is before them and what is behind. No size is made larger than the full one.
 
     read: axes of tensors and the indices they are read by. same: a name for all axes that are to have one size.
-    entries: positions of an axis that a table names.
+    entries: positions of an axis that a table names. distinct: the axes of tables that hold no integer twice, and the
+    axis that those are positions of.
     """
     found = dict(sizes)
     known = [(d, i) for d, i in read if d in sizes and i.axis != d]
@@ -639,7 +718,8 @@ def large_enough(
             return True
         return grow(d, max(high + 1 - i.leaves(full[d], full)[1], low + READ))
 
-    while True in {grown(d, i) for d, i in known}:
+    tables = [(dims, below) for dims, below in distinct if {*dims, below} <= {*found}]
+    while True in {*(grown(d, i) for d, i in known), *(grow(x, prod(found[d] for d in dims)) for dims, x in tables)}:
         pass
     return found
 

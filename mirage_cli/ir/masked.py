@@ -17,7 +17,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import Access, elements_read, lookups_of, read_by, renames
+from mirage_cli.ir.access import Access, elements_read, read_by, renames
 from mirage_cli.ir.drawn import skewed
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import DTYPE_BYTES, Eqn, Program, Tensor, below
@@ -83,14 +83,14 @@ def program_bytes(program: Program) -> int:
     sizes = program.sizes
     conditions = dict(_conditions(program))
     by_data = any(OPS[e.op].known == "mask" and e.out not in conditions for e in program.eqns)
-    distinct = () if by_data else {t.name for t in program.inputs if t.distinct}  # lengths may leave some out
+    distinct = () if by_data else program.distinct  # lengths may leave some out
     parts = _parts_needed(program, conditions)
 
     def read(t: Tensor) -> Iterator[tuple[Access, float]]:
         for e in program.eqns:
             if t.name in e.values[:1] or (t.name in e.values and e.op != "rename"):
-                yield read_by(t.dims, e.names), parts.get(e.out, 1.0) if e.op == "rename" else 1.0
-            yield from ((x.access, 1.0) for x in lookups_of(e.names.values()) if x.table == t.name)
+                yield read_by(t.dims, e.names), parts.get(e.out if e.op == "rename" else t.name, 1.0)
+        yield from ((x.access, 1.0) for x in program.lookups() if x.table == t.name)
 
     inputs = sum(elements_read(t.dims, read(t), sizes, distinct) * DTYPE_BYTES[t.dtype] for t in program.inputs)
     return round(inputs) + sum(prod(sizes[a] for a in t.dims) * DTYPE_BYTES[t.dtype] for t in program.outputs)
@@ -179,21 +179,20 @@ def _known(program: Program, truth: Mapping[str, bool], other: bool | None) -> d
 
 
 def _conditions(program: Program) -> Iterator[tuple[str, Condition]]:
-    """Comparisons of integers that positions alone decide, and known integers that have no axis of these positions."""
+    """Comparisons of integers that positions alone decide; with known integers beside them, whose order is not known,
+    where no comparison has positions along an axis of theirs."""
     eqns = {e.out: e for e in program.eqns}
     known = _known_integers(program)
-    positions, of_values = set[str](), set[str]()
+    found: dict[str, Condition] = {}
     for e in program.eqns:
         if OPS[e.op].known == "mask" and len(e.args) == 2:
             left, right = (linear(a, eqns, lambda leaf: leaf[0] == "index" or leaf[1] in known) for a in e.args)
-            if left is None or right is None:
-                continue
-            found = Condition(e.op, left.plus(right, -1), known)
-            if found.of_values:
-                positions, of_values = positions | found.positions, of_values | found.of_values
-                if not found.positions or positions & of_values:
-                    continue
-            yield e.out, found
+            if left is not None and right is not None:
+                found[e.out] = Condition(e.op, left.plus(right, -1), known)
+    positions = {a for c in found.values() for a in c.positions}
+    for name, c in found.items():
+        if not c.of_values or (c.positions and not positions & c.of_values):
+            yield name, c
 
 
 def _known_integers(program: Program) -> dict[str, tuple[tuple[str, ...], NDArray[np.int64]]]:

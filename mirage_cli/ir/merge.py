@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import pairwise
 from math import prod
 
-from mirage_cli.ir.access import dims_of, lookups_of
+from mirage_cli.ir.access import dims_of
 from mirage_cli.ir.derived import DERIVED, derived_equation
 from mirage_cli.ir.mugraph import split_axis
 from mirage_cli.ir.ops import OPS
@@ -115,8 +115,7 @@ def _runs(program: Program) -> list[tuple[str, ...]]:
 def _looked_up(program: Program) -> set[str]:
     """The axes of tables, and those that they name positions of."""
     dims = {t.name: t.dims for t in program.inputs}
-    found = {x for e in program.eqns for x in lookups_of(e.names.values())}
-    return {d for x in found for d in (*dims[x.table], *([x.below] if isinstance(x.below, str) else []))}
+    return {d for x in program.lookups() for d in (*dims[x.table], *([x.below] if isinstance(x.below, str) else []))}
 
 
 def _stored_along(program: Program) -> set[str]:

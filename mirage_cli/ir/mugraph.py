@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from mirage_cli.ir.access import Access, Index, Lookup, dims_of, lookups_of, nested
-from mirage_cli.ir.program import Eqn, Merged, Range, Tensor, resized_dims, tables_of
+from mirage_cli.ir.access import Access, Distinct, Index, Lookup, dims_of, lookups_of, nested
+from mirage_cli.ir.program import Eqn, Merged, Range, Tensor, distinct_tables, resized_dims, tables_of
 
 Role = Literal["grid", "split", "loop", "tile"]
 
@@ -100,7 +100,8 @@ class Kernel:
     def lookups(self) -> tuple[Lookup, ...]:
         """What it looks up, once each, what the others need first."""
         own = (x for e in self.body for x in e.looks_up)
-        return tuple(dict.fromkeys((*lookups_of(i for x in self.loads for i in x.access), *own)))
+        moved = lookups_of(i for x in (*self.loads, *self.stores) for i in x.access)
+        return tuple(dict.fromkeys((*moved, *own)))
 
     @cached_property
     def matrix_axes(self) -> frozenset[str]:
@@ -151,6 +152,10 @@ class MuGraph:
     def tensors(self) -> dict[str, Tensor]:
         """Everything in device memory by name."""
         return {t.name: t for t in (*self.inputs, *self.buffers, *self.outputs)}
+
+    @property
+    def distinct(self) -> Distinct:
+        return distinct_tables(self.inputs)
 
     @property
     def changed(self) -> frozenset[str]:

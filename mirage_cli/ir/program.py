@@ -15,10 +15,12 @@ from typing import Literal
 
 from mirage_cli.ir.access import (
     Access,
+    Distinct,
     Index,
     Lookup,
     access_text,
     dims_of,
+    divided,
     lookups_of,
     nested,
     parse_index,
@@ -301,7 +303,23 @@ class Program:
         for e in self.eqns:
             yield from nested(e.names.items(), tables)
         for p in self.parts:
-            yield from zip(p.tensor.dims, p.access, strict=True)
+            yield from nested(zip(p.tensor.dims, p.access, strict=True), tables)
+
+    def lookups(self) -> Iterator[Lookup]:
+        """What it reads of tables, and where it writes by tables."""
+        for e in self.eqns:
+            yield from lookups_of(e.names.values())
+        for p in self.parts:
+            yield from lookups_of(p.access)
+
+    @property
+    def distinct(self) -> Distinct:
+        return distinct_tables(self.inputs)
+
+    def divided(self) -> frozenset[tuple[Lookup, int]]:
+        """What is looked up and part of what is divided, with the number."""
+        placed = (parse_index(e.axes[0]) for e in self.eqns if e.op == "index")
+        return frozenset(divided((*(i for _, i in self.accesses()), *placed)))
 
     def __str__(self) -> str:
         lines = [f"program {self.name}", "dims " + dims_text(self.dims, self.merged), *dynamic_lines(self.dynamic)]
@@ -312,6 +330,16 @@ class Program:
 
 def _elements(t: Tensor, sizes: Mapping[str, int]) -> int:
     return math.prod(sizes[d] for d in t.dims)
+
+
+def distinct_tables(inputs: Iterable[Tensor]) -> Distinct:
+    """The tables that hold no integer twice, with their axes."""
+    return {t.name: t.dims for t in inputs if t.distinct}
+
+
+def distinct_positions(inputs: Iterable[Tensor]) -> list[tuple[tuple[str, ...], str]]:
+    """The axes of tables that hold no integer twice, and the axis that the integers are positions of, if it is one."""
+    return [(t.dims, t.below) for t in inputs if t.distinct and isinstance(t.below, str)]
 
 
 def tensor_type(t: Tensor) -> Type:

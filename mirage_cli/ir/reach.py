@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_cli.ir.access import Atom, Index, Lookup, index, is_plain, parse_index
+from mirage_cli.ir.beside import beside
 from mirage_cli.ir.drawn import skewed
 from mirage_cli.ir.mugraph import Kernel, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS
@@ -202,8 +203,10 @@ def left_out(graph: MuGraph) -> Mapping[str, Left]:
     """
     found: dict[str, Left] = {}
     for k in graph.kernels:
-        loops = place(k).loops if k.split is not None else ()
-        if k.split is None or len(loops) != 1 or loops[0].dims != (k.split,):
+        if k.split is None or len(beside(k, k.with_role("grid"))) > 1:
+            continue
+        loops = place(k).loops
+        if len(loops) != 1 or loops[0].dims != (k.split,):
             continue
         ends = limits(k, loops[0])
         most = [_index_of(x.limit, k, graph) for x in ends if not x.lower]

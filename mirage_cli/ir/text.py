@@ -142,7 +142,7 @@ def _notes(k: Kernel) -> dict[int, str]:
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*\Z")
 _EQN = re.compile(r"^(\w+)\[([\w, ]*)\] = (\w+)\((.*)\)$")
 _LOAD = re.compile(r"^(\w+) = load (\w+)\[(.*)\]$")
-_STORE = re.compile(r"^store (\w+)\[([\w, *+-]*)\] = (\w+)$")
+_STORE = re.compile(r"^store (\w+)\[(.*)\] = (\w+)$")
 _TENSOR = re.compile(
     r"^(input|output|buffer) (\w+) (\w+)\[([\w, ]*)\](?: below (\w+))?( distinct)?(?: drawn (skewed|sorted))?$"
 )

@@ -7,7 +7,7 @@ sequence. Constants in backquotes are the target's (`target.gpus.Costs`); `estim
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
 from math import prod
@@ -86,7 +86,8 @@ TERMS: Mapping[str, str] = {
 class Estimates:
     """For each schedule of a batch: predicted microseconds (infinite where blocks do not fit), and where they are from.
 
-    parts: what `us` is the sum of, by name. busy: the times of LIMITS, of which one dominates.
+    parts: what `us` is the sum of, by name. busy: the times of LIMITS, of which one dominates. spread: the part of the
+    multiprocessors that has any work.
     """
 
     us: Array
@@ -94,6 +95,23 @@ class Estimates:
     busy: Mapping[str, Array]
     limit: Array
     shared_bytes: Array
+    spread: Array
+
+    @staticmethod
+    def of(some: Sequence[Estimates], order: NDArray[np.int64]) -> Estimates:
+        """Several in this order, whose place in it says which of all comes where."""
+
+        def joined(arrays: Iterable[Array]) -> Array:
+            return np.concatenate([*arrays])[order]
+
+        return Estimates(
+            joined(e.us for e in some),
+            {name: joined(e.parts[name] for e in some) for name in some[0].parts},
+            {name: joined(e.busy[name] for e in some) for name in some[0].busy},
+            joined(e.limit for e in some),
+            joined(e.shared_bytes for e in some),
+            joined(e.spread for e in some),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +137,11 @@ class Batch:
     lead: Array
     share: Array
     tf32x3: Array
+
+    def some(self, which: NDArray[np.bool_]) -> Batch:
+        """The columns of some schedules."""
+        block, place = ({d: x[which] for d, x in columns.items()} for columns in (self.block, self.place))
+        return Batch(block, place, *(getattr(self, f.name)[which] for f in fields(Batch)[2:]))
 
     @staticmethod
     def of(m: Model, schedules: Sequence[KernelSchedule], sizes: Mapping[str, int]) -> Batch:
@@ -488,6 +511,45 @@ def estimate(
     m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, without: Collection[str] = ()
 ) -> Estimates:
     """Predicted time of one launch for every schedule of the batch. without: of TERMS, those that do not count."""
+    if not m.several:
+        return _estimate(m, batch, sizes, target, without)
+    tiled = np.array([batch.block[d] < sizes[d] for d in m.grid])
+    patterns, which = np.unique(tiled, axis=1, return_inverse=True)
+    found: list[Estimates] = []
+    for i, pattern in enumerate(patterns.T):
+        parts = m.parts({d for d, several in zip(m.grid, pattern, strict=True) if several})
+        some = batch.some(which.ravel() == i)
+        found.append(_side_by_side([_estimate(p, some, sizes, target, without) for p in parts], target))
+    order = np.argsort(np.argsort(which.ravel(), kind="stable"))
+    return Estimates.of(found, order)
+
+
+def _side_by_side(parts: Sequence[Estimates], target: Target) -> Estimates:
+    """Of parts that run side by side: what they keep busy adds up, but for latencies; they share one launch.
+
+    busy = max(the longest, Σ busy · spread / min(1, Σ spread)): few instances leave multiprocessors to other parts.
+    """
+    first, *others = parts
+    if not others:
+        return first
+    spread = np.minimum(1.0, reduce(np.add, (p.spread for p in parts)))
+    busy = {name: reduce(np.maximum, (p.busy[name] for p in parts)) for name in first.busy}
+    for name in busy.keys() - {"memory", "latency"}:
+        together = reduce(np.add, (p.busy[name] * p.spread for p in parts)) / spread
+        busy[name] = np.maximum(busy[name], together)
+    busy["memory"] = reduce(np.add, (p.busy["memory"] for p in parts))
+    times = np.array([*busy.values()])
+    longest = times.max(axis=0)
+    found = {name: reduce(np.add, (p.parts[name] for p in parts)) for name in first.parts}
+    found |= {name: first.parts[name] for name in ("launch", "ramp", "early", "fetched")}
+    found["work"] = longest + target.costs.shown * (times.sum(axis=0) - longest)
+    fit = reduce(np.logical_and, (np.isfinite(p.us) for p in parts))
+    us = np.where(fit, reduce(np.add, found.values()), np.inf)
+    return Estimates(us, found, busy, times.argmax(axis=0), reduce(np.maximum, (p.shared_bytes for p in parts)), spread)
+
+
+def _estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, without: Collection[str]) -> Estimates:
+    """Of instances that compute all of a kernel."""
     x = Launch.of(m, batch, sizes, target, without)
     segments = [segment(x, w) for w in m.segments]
     largest, accumulated = held(m, batch.block, x.zero)
@@ -514,7 +576,7 @@ def estimate(
     }
     fit = fits(largest, accumulated) & (o.shared <= target.smem_per_block_bytes) & (o.registers <= MAX_REGISTERS)
     us = np.where(fit, reduce(np.add, parts.values()), np.inf)
-    return Estimates(us, parts, busy, times.argmax(axis=0), o.shared)
+    return Estimates(us, parts, busy, times.argmax(axis=0), o.shared, o.spread)
 
 
 # -- what blocks hold, move and share

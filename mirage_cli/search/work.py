@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage_cli.ir.access import access_text, steady
+from mirage_cli.ir.beside import beside
 from mirage_cli.ir.mugraph import Kernel, Load
 from mirage_cli.ir.ops import OPS, exact_inverse, power_of_two
 from mirage_cli.ir.placement import Loop, place
@@ -70,6 +71,15 @@ class Model:
     """Of accumulators, products and what is computed: those that lie within no other."""
     matrix_axes: frozenset[str]
     batch_axes: frozenset[str]
+    element_bytes: tuple[tuple[str, int], ...]
+    exact: frozenset[str]
+    inputs: tuple[Tensor, ...]
+    several: bool
+    """Whether it has parts that may run side by side (`ir.beside`)."""
+
+    def parts(self, tiled: Collection[str]) -> tuple[Model, ...]:
+        """Those that do, with several tiles along these axes."""
+        return tuple(model(k, dict(self.element_bytes), self.exact, self.inputs) for k in beside(self.kernel, tiled))
 
     @property
     def single(self) -> bool:
@@ -87,6 +97,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
     segments: list[Work] = []
     loads = {x.out: x for x in kernel.loads}
     plain = {n for loop in placement.loops for n, degrees in loop.accumulators if not degrees}
+    inputs = tuple(inputs)
     tensors = {t.name: t for t in inputs}
     for segment in placement.segments:
         found = limits(kernel, segment) if isinstance(segment, Loop) else ()
@@ -94,13 +105,15 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
         eqns = [s for s in segment.steps if isinstance(s, Eqn)]
         rows = _computed_operands(eqns, dims, set(loads))
         read = [loads[s.out] for s in segment.steps if s.out in loads]
-        beside = _in_registers(eqns)
+        registers = _in_registers(eqns)
         segments.append(
             Work(
                 segment.dims if isinstance(segment, Loop) else (),
                 tuple((x.dims, bytes_of(x, element_bytes), part_of(x)) for x in read),
                 tuple((*block, n) for block, n in Counter((x.dims, bytes_of(x, element_bytes)) for x in read).items()),
-                tuple(Counter(_product(e, dims, e.out in plain, beside, exact) for e in eqns if e.op == "dot").items()),
+                tuple(
+                    Counter(_product(e, dims, e.out in plain, registers, exact) for e in eqns if e.op == "dot").items()
+                ),
                 _elementwise([e for e in eqns if e.op != "dot"], rows, set(loads)),
                 found,
                 tuple((v, tensors[b]) for v in sorted(leaves) if (b := loads[v].buffer) in tensors),
@@ -124,6 +137,10 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
         widest([*accumulators, *products, *(axes for w in segments for axes, *_ in w.elementwise)]),
         matrix,
         batch,
+        tuple(element_bytes.items()),
+        frozenset(exact),
+        inputs,
+        len(beside(kernel, kernel.with_role("grid"))) > 1,
     )
 
 

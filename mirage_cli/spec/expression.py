@@ -29,15 +29,17 @@ from mirage_cli.ir.access import (
     combined,
     dims_of,
     index,
-    is_injective,
     lookups_of,
+    nested,
+    outside_tables,
     plain,
     quotient,
     remainder,
+    untold,
 )
 from mirage_cli.ir.derived import DERIVED, Derived, derived_equation
 from mirage_cli.ir.ops import MAX_BITS, OPS, Number, Op, bits
-from mirage_cli.ir.program import Arg, Builder, Eqn, Tensor, equation, tables_of, tensor_type
+from mirage_cli.ir.program import Arg, Builder, Eqn, Tensor, distinct_tables, equation, tables_of, tensor_type
 from mirage_cli.spec.idioms import CHOICE, IDIOMS, PRODUCT, SLICE
 
 T = TypeVar("T")
@@ -246,17 +248,21 @@ class ProgramReader:
 
     def check_indices(self, name: str, tensor: Tensor, access: Access, nodes: Sequence[ast.expr]) -> None:
         for d, i, node in zip(tensor.dims, access, nodes, strict=True):
-            if not all(self.sizes[a] for a in (d, *i.dims)):
+            if not all(self.sizes[a] for a in (d, *i.dims, *(x.below for x in i.lookups)) if isinstance(a, str)):
                 raise Poisoned
             low, high = i.bounds(self.sizes)
             if low < 0 or high >= self.sizes[d]:
                 reach = f"from {low} to {high}" if low < high else f"at {low}"
                 positions = f"{d} has the positions 0 to {self.sizes[d] - 1}"
-                raise self.fail(node, f"this writes {name} along {d} {reach}, and {positions}")
+                raise self.fail(node, f"this writes {name} along {d} {reach}, and {positions}{_limits((i,))}")
             if high > FARTHEST:
                 raise self.fail(node, f"this comes to {high}, more than 2 ** 30 from the start of {d}")
-        if not is_injective(access, self.sizes):
-            raise self.fail(nodes[0], f"these indices may write an element of {name} twice")
+        tables = {t.name: t for t in self.builder.known.values() if isinstance(t, Tensor)}
+        if axes := untold(access, self.sizes, distinct_tables(tables.values())):
+            why = f"they are the same for several positions along {', '.join(axes)}, as far as can be told"
+            again = [x for x in tables_of(access) if not tables[x].distinct]
+            hint = f"; if {again[0]} names none twice, declare it `distinct: true`" if again else ""
+            raise self.fail(nodes[0], f"these indices may write an element of {name} twice: {why}{hint}")
 
     def stored(self, s: ast.Assign, name: str, access: Access) -> str:
         """The value on the right, under a name of its own, which it may have already."""
@@ -644,8 +650,9 @@ class ProgramReader:
         read = [(d, i) for d, i in zip(dims, indices, strict=True) if i.axis != d]
         for d, i, node in zip(dims, indices, nodes, strict=True):
             self.check_index(node, d, i)
-            if i.axis != d:
-                self.refuse_dynamic(node, (d, *i.dims), "is only read by its own name")
+            for a, j in nested([(d, i)], {t: self.builder.known[t].dims for t in tables_of([i])}):
+                if j.axis != a:
+                    self.refuse_dynamic(node, (a, *outside_tables(j)), "is only read by its own name")
         if not read:
             return x
         masks = self.inside(e, read) if outside is not None or x not in self.inputs else []
@@ -691,8 +698,7 @@ class ProgramReader:
             farthest = low if -low > high else high
             raise self.fail(node, f"this comes to {farthest}, more than 2 ** 30 from the start of {d}")
         if tables and any(i.leaves(self.sizes[d], self.sizes)):
-            below = " and ".join(f"{x.table} is below {x.below}" for x in tables)
-            raise self.fail(node, f"this may read {d} from {low} to {high}, and {has}: {below}")
+            raise self.fail(node, f"this may read {d} from {low} to {high}, and {has}{_limits((i,))}")
 
     def index(self, e: ast.expr, depth: int) -> Index:
         """A sum of axes, tables, and their quotients and remainders, each times an integer, and an integer."""
@@ -760,6 +766,12 @@ class ProgramReader:
                     node, f"this reads {d} from {low} to {high}, and a table is read inside of itself alone"
                 )
         return atom_index(Lookup(t.name, tuple(indices), t.below))
+
+
+def _limits(access: Access) -> str:
+    """What the tables are below that are looked up."""
+    below = " and ".join(f"{x.table} is below {x.below}" for x in lookups_of(access))
+    return f": {below}" * bool(below)
 
 
 def index_count(name: str, dims: Sequence[str], count: int) -> str:

@@ -341,8 +341,7 @@ class _Reader:
         self.read_program(parts["program"], reader)
         self.check_outputs(parts, outputs, reader)
         self.stop()
-        changed = [inputs[name] for name in self.changed]
-        check_stores(reader.stores, changed, reader.builder.eqns, sizes, self.report_program)
+        check_stores(reader.stores, inputs.values(), reader.builder.eqns, sizes, self.report_program)
         self.stop()
         values, places = parts_of(reader.stores, outputs)
         if self.dynamic and places:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import prod
 
-from mirage_cli.ir.access import apart, dims_of, plain, read_by
-from mirage_cli.ir.program import Eqn, Part, Tensor
+from mirage_cli.ir.access import Distinct, apart, dims_of, plain, read_by
+from mirage_cli.ir.program import Eqn, Part, Tensor, distinct_tables
 from mirage_cli.spec.expression import Report, Stored
 
 
@@ -15,20 +15,21 @@ def check_stores(
 ) -> None:
     """Whether no element is written twice, every output is written whole, and nothing of an input that is changed in
     place is read where it is written. Whatever cannot be told is reported too."""
+    inputs = tuple(inputs)
+    given, distinct = {t.name for t in inputs}, distinct_tables(inputs)
     by_tensor: dict[str, list[Stored]] = {}
     for s in stores:
         by_tensor.setdefault(s.tensor.name, []).append(s)
-    changed = {t.name for t in inputs}
     for name, found in by_tensor.items():
         overlap = False
         for i, s in enumerate(found):
-            other = next((o for o in found[:i] if not apart(s.access, o.access, sizes)), None)
+            other = next((o for o in found[:i] if not apart(s.access, o.access, sizes, distinct)), None)
             if other is not None:
                 overlap = True
                 line = other.place[0]
                 report(*s.place, f"this writes elements of {name} that line {line} writes, as far as can be told", None)
-        if name in changed:
-            _check_reads(name, found, eqns, sizes, report)
+        if name in given:
+            _check_reads(name, found, eqns, sizes, distinct, report)
         elif not overlap:
             _check_whole(found, sizes, report)
 
@@ -42,11 +43,18 @@ def _check_whole(found: list[Stored], sizes: Mapping[str, int], report: Report) 
         report(*found[0].place, f"{tensor.name} has {elements} elements, and only {written} of them are written", None)
 
 
-def _check_reads(name: str, found: list[Stored], eqns: Iterable[Eqn], sizes: Mapping[str, int], report: Report) -> None:
+def _check_reads(
+    name: str,
+    found: list[Stored],
+    eqns: Iterable[Eqn],
+    sizes: Mapping[str, int],
+    distinct: Distinct,
+    report: Report,
+) -> None:
     dims = found[0].tensor.dims
     reads = [read_by(dims, e.names) if e.names and e.args[0] == name else plain(dims) for e in eqns if name in e.values]
     for s in found:
-        if any(not apart(s.access, read, sizes) for read in reads):
+        if any(not apart(s.access, read, sizes, distinct) for read in reads):
             report(
                 *s.place,
                 f"this writes elements of the `inout` {name} that the program reads, as far as can be told: "

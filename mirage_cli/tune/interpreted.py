@@ -20,7 +20,7 @@ from mirage_cli.ir.derived import lower
 from mirage_cli.ir.merge import merge_axes
 from mirage_cli.ir.mugraph import MuGraph, split_axis
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import Program
+from mirage_cli.ir.program import Program, distinct_positions
 from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, Schedule
 from mirage_cli.tune.child import Child, ChildDied
 from mirage_cli.tune.space import chunk_sizes
@@ -93,7 +93,8 @@ def reduced_sizes(program: Program, variant: int = 0) -> dict[str, int]:
         return small[root[d]] if sizes[d] > SMALL else sizes[d]
 
     least = {d: min(sizes[d], reduced(root[d])) for d in sizes}
-    return large_enough(least, lowered.accesses(), sizes, root.__getitem__)
+    distinct = distinct_positions(program.inputs)
+    return large_enough(least, lowered.accesses(), sizes, root.__getitem__, distinct=distinct)
 
 
 def _largest_space(program: Program) -> int:
@@ -176,7 +177,9 @@ def own_sums(program: Program, graph: MuGraph, schedule: Schedule) -> tuple[MuGr
                 if (axis := last.get(d, d)) in free:
                     block[root[axis]] = max(block[root[axis]], t)
     sizes = graph.sizes | {d: min(program.sizes[d], block[root[d]]) for d in free}
-    short = graph.resized(large_enough(sizes, graph.accesses(), graph.sizes, lambda d: root.get(d, d)))
+    distinct = distinct_positions(graph.inputs)
+    large = large_enough(sizes, graph.accesses(), graph.sizes, lambda d: root.get(d, d), distinct=distinct)
+    short = graph.resized(large)
     return (short, Schedule(small)) if _soon_done(short, Schedule(small), MANY_STEPS) else None
 
 

@@ -33,6 +33,7 @@ from mirage_cli.errors import MirageError
 from mirage_cli.ir.drawn import Spread
 from mirage_cli.store.results import Times
 from mirage_cli.tune.child import Child, ChildDied
+from mirage_cli.verify.numeric import LiesFields
 
 START_TIMEOUT_S = 180.0
 PROBLEM_TIMEOUT_S = 300.0
@@ -94,7 +95,7 @@ class Problem:
     reference_source: str | None = None
     seed: int = 0
     cut: tuple[tuple[int | None, ...], tuple[int, ...], int, int] | None = None
-    lies: tuple[tuple[int, tuple[int, ...], tuple[int, ...], int], ...] | None = None
+    lies: tuple[LiesFields, ...] | None = None
     called: str = "reference"
     arguments: tuple[int, ...] = ()
 
@@ -416,11 +417,14 @@ class GpuWorker:
         left: tuple[Candidate, ...] = tuple(candidates)
         end = time.monotonic() + within_s
         while left:
-            answer: Timings | _Lost = self._ask(Time(left, effort, seed, end - time.monotonic(), best_us), meanwhile)
+            request = Time(left, effort, seed, end - time.monotonic(), best_us)
+            answer: Timings | Failure | _Lost = self._ask(request, meanwhile)
             meanwhile = _nothing
             if isinstance(answer, Timings):
                 results |= answer.results
                 break
+            if isinstance(answer, Failure):  # of the process, not of one of them
+                raise MeasureError(f"Kernels cannot be timed: {answer}")
             lost: set[str] = {answer.candidate} if answer.candidate else {c.id for c in left}
             results |= dict.fromkeys(lost, answer.failure)
             left = tuple(c for c in left if c.id not in lost) if persist else ()

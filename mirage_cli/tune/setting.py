@@ -39,8 +39,31 @@ TRACES = 2.0
 CPU_L2_BYTES = 1 << 20
 CPU_MAX_SETS = 8
 
-Run = Callable[[int], Tensors]
-"""Runs a candidate on the input set of this number and returns its outputs."""
+
+@dataclass(frozen=True)
+class Left:
+    """What a call has left: the tensors that it returned, and its inputs, which it may have changed.
+
+    Outputs in rows that a table names are read, not viewed: not before the call has ended, nor where it is timed.
+    """
+
+    lies: Sequence[yardstick.Lies] | None
+    results: Sequence[torch.Tensor]
+    inputs: Tensors
+
+    def outputs(self) -> Tensors:
+        return yardstick.outputs_of(self.lies, self.results, self.inputs)
+
+    def poison(self) -> None:
+        """Takes the outputs away, for the next call to write them."""
+        for y in self.results if self.lies is None else ():
+            poison(y)
+        for x in self.lies or ():
+            x.fill(math.nan, self.results, self.inputs)
+
+
+Run = Callable[[int], Left]
+"""Runs a candidate on the input set of this number."""
 
 
 @dataclass
@@ -169,30 +192,25 @@ class Setting:
         if candidate.kind == "function":
             given = [module.pack(inputs) if hasattr(module, "pack") else inputs for inputs, _ in sets]
             fn = module.make(given[0])
-            return lambda i: self.outputs_of(yardstick.as_tuple(fn(*given[i])), sets[i][0])
+            return lambda i: Left(self.lies, yardstick.as_tuple(fn(*given[i])), sets[i][0])
         scratch = module.make_scratch(self.device, *self.problem.arguments)
         for x in scratch:
             if x.is_floating_point():
                 x.fill_(math.nan)
 
-        def run(i: int) -> Tensors:
+        def run(i: int) -> Left:
             inputs, outputs = sets[i]
             module.launch(inputs, outputs, scratch)
-            return self.outputs_of(outputs, inputs)
+            return Left(self.lies, outputs, inputs)
 
         return run
 
-    def outputs_of(self, results: Sequence[torch.Tensor], inputs: Tensors) -> Tensors:
-        """The outputs in what a call returned and in its inputs, which it may change. A call never reads what it
-        changes, so that one behind another finds what the first has found."""
-        return yardstick.outputs_of(self.lies, results, inputs)
-
-    def refuse_traces_of_calls_before(self, run: Run, i: int, outputs: Tensors) -> None:
+    def refuse_traces_of_calls_before(self, run: Run, i: int, left: Left) -> None:
         """Raises WrongError where a call behind others has left these outputs, and by itself leaves other ones: it read
         too soon. Orders of addition that differ may round otherwise, and no worse."""
-        among = [y.clone() for y in outputs]
+        among = [y.clone() for y in left.outputs()]
         self.synchronize()
-        alone = run(i)
+        alone = run(i).outputs()
         self.synchronize()
         if all(map(torch.equal, among, alone)):
             return
@@ -239,7 +257,7 @@ class Setting:
                 inputs = yardstick.to_be_changed(self.lies, case.inputs)
                 at[0] = inputs, inside
                 run = run or self.load(candidate, at)  # with one workspace for all, as in a real caller
-                outputs = run(0)
+                outputs = run(0).outputs()
                 self.synchronize()
                 self.refuse_stray_writes(inputs, case.inputs, guarded)
                 found.append(case.judge(kind.name, outputs, standard, self.cut))

@@ -25,7 +25,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any  # what comes through a pipe
+from typing import Any, TypeVar  # Any: what comes through a pipe
 
 import torch
 
@@ -52,9 +52,10 @@ from mirage_cli.tune.measure import (
     WorkerOptions,
 )
 from mirage_cli.tune.modules import load_module
-from mirage_cli.tune.outputs import Tensors, WrongError, poison
+from mirage_cli.tune.outputs import Tensors, WrongError
 from mirage_cli.tune.setting import TRACES, Run, Setting, device_properties
 
+T = TypeVar("T")
 HOT_LAUNCHES = 200
 MIN_ROUNDS = 5
 WARM_UP_S = 0.2
@@ -252,20 +253,20 @@ class Bench(Setting):
         affordable = max(LEAST_CALLS, int(min(REPLAY_S, effort.seconds / MIN_ROUNDS) / host_s))
         cycle = list(range(len(sets))) * (2 if len(sets) <= 64 else 1)
         order = cycle[: min(effort.launches, affordable)]
-        replay, outputs, method = self.record(run, order)
+        replay, left, method = self.record(run, order)
         alone = self.context != "chain" and (effort.hot or host_s <= LONG_S)
-        spaced = self.record(self.behind_a_spacer(run), order)[0] if alone else None
+        spaced = self.record(lambda i: (self.spacer(), run(i))[1], order)[0] if alone else None
         prepared = Prepared(candidate, run, replay, spaced, len(order), min(len(sets), len(order)), method)
         if self.expected:
-            for y in (y for ys in outputs if candidate.kind == "kernels" for y in ys):
-                poison(y)
+            for x in left if candidate.kind == "kernels" else ():
+                x.poison()
             replay()
             self.synchronize()
-            prepared.accuracy = self.accuracy([(order[0], outputs[0]), (order[-1], outputs[-1])])
+            prepared.accuracy = self.accuracy([(order[i], left[i].outputs()) for i in (0, -1)])
             if candidate.kind == "kernels" and not math.isfinite(prepared.accuracy.relative):
                 raise WrongError("an output is inf or NaN, or was not written, where float64 is finite")
             if candidate.kind == "kernels":
-                self.refuse_traces_of_calls_before(run, order[-1], outputs[-1])
+                self.refuse_traces_of_calls_before(run, order[-1], left[-1])
             if candidate.kind == "kernels" and effort.hot and len(sets) > 1:
                 self.refuse_early_reads(run)
         if effort.hot:
@@ -288,8 +289,8 @@ class Bench(Setting):
             for i in range(first, first + len(inputs)):
                 torch.maximum(data[i % len(inputs)], data[i % len(inputs)], out=inputs[i % len(inputs)])
 
-        rounding = [torch.finfo(y.dtype).eps for y in run(last) if y.dtype.is_floating_point]
-        limit = max(TRACES * self.accuracy([(last, run(last))]).relative, *rounding, 0.0)
+        rounding = [torch.finfo(y.dtype).eps for y in run(last).outputs() if y.dtype.is_floating_point]
+        limit = max(TRACES * self.accuracy([(last, run(last).outputs())]).relative, *rounding, 0.0)
         for first in range(len(inputs)):
             with self.launches.early():
                 replay, found, _ = self.record(lambda _, first=first: (write(other, first), run(last))[1], [last])
@@ -297,19 +298,15 @@ class Bench(Setting):
             self.synchronize()
             replay()
             self.synchronize()
-            if self.accuracy([(last + 1, found[0])]).relative > limit:
+            if self.accuracy([(last + 1, found[0].outputs())]).relative > limit:
                 name = self.problem.inputs[first - 1].name
                 raise WrongError(f"reads {name} before the kernel in front has written it")
         write(own)
         self.synchronize()
 
-    def spacer(self, _: int = 0) -> Tensors:
+    def spacer(self, _: int = 0) -> None:
         """The kernel that stands before a call which is timed alone."""
         self.buffer.add_(1.0)
-        return []
-
-    def behind_a_spacer(self, run: Run) -> Run:
-        return lambda i: [*self.spacer(), *run(i)]
 
     def spacers_us(self, count: int) -> float:
         """A sample of a chain of them."""
@@ -323,17 +320,16 @@ class Bench(Setting):
         self.synchronize()
         return time.perf_counter() - start
 
-    def record(self, run: Run, order: Sequence[int]) -> tuple[Callable[[], None], list[Tensors], str]:
-        """A way to repeat these calls, the outputs they write, and its name."""
-        outputs: list[Tensors] = [[] for _ in order]
+    def record(self, run: Callable[[int], T], order: Sequence[int]) -> tuple[Callable[[], None], list[T], str]:
+        """A way to repeat these calls, what they return, and its name."""
+        returned: list[T] = []
 
         def calls() -> None:
-            for n, i in enumerate(order):
-                outputs[n] = run(i)
+            returned[:] = [run(i) for i in order]
 
         if not self.cuda:
             calls()
-            return calls, outputs, "host clock"
+            return calls, returned, "host clock"
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph):
@@ -342,10 +338,10 @@ class Bench(Setting):
             self.synchronize()
             reason = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
             calls()
-            return calls, outputs, f"events, no CUDA graph: {reason}"
+            return calls, returned, f"events, no CUDA graph: {reason}"
         graph.replay()
         self.synchronize()
-        return graph.replay, outputs, "CUDA graph"
+        return graph.replay, returned, "CUDA graph"
 
     def run_rounds(self, ready: list[Prepared], effort: Effort, rng: random.Random, until_s: float = math.inf) -> None:
         """until_s: when no more rounds begin, by this process's clock; there is one in any case. Of a quick timing,

@@ -7,6 +7,7 @@ something about an output is then run by itself.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -14,7 +15,7 @@ from math import prod
 
 import numpy as np
 
-from mirage_cli.ir.access import lookups_of
+from mirage_cli.ir.access import dims_of
 from mirage_cli.ir.program import Program, below, tensor_type
 from mirage_cli.verify.field import Field
 from mirage_cli.verify.interpret import run_program
@@ -65,10 +66,13 @@ class Draw:
 
 
 def _entry_bits(program: Program) -> int:
-    """Random bits of an entry of a table, of that with the fewest: two entries are the same by luck."""
-    looked_up = {x for e in program.eqns for x in lookups_of(e.names.values())}
-    ranges = (x.bounds(program.sizes)[1] + 1 for x in looked_up)
-    return min((max(1, n.bit_length() - 1) for n in ranges if n > 1), default=NO_GUESSES)
+    """Random bits of an entry of a table, of that with the fewest: two entries are the same by luck. One bit of each
+    entry that is divided: every other one is where a quotient changes."""
+    sizes, parts = program.sizes, program.divided()
+    bits = [max(1, n.bit_length() - 1) for x in program.lookups() if (n := x.bounds(sizes)[1] + 1) > 1]
+    by_number = Counter(x for x, _ in parts)
+    bits += [max(1, prod(sizes[d] for d in dims_of(x.access)) // n) for x, n in by_number.items()]
+    return min(bits, default=NO_GUESSES)
 
 
 @lru_cache(maxsize=256)
@@ -110,7 +114,15 @@ def _inputs(program: Program, seed: int, block: range) -> Mapping[str, Value]:
     """Every input, with the draws of the block as its first axis. The draw 0 is left as it comes."""
     field = Field(seed * 4099 + block.start, program.sizes)
     shapes = {DRAW: len(block), **program.sizes}
-    found = {t.name: field.draw((DRAW, *t.dims), tensor_type(t), shapes, below(t, shapes)) for t in program.inputs}
+    divisors: dict[str, set[int]] = {}
+    for x, by in program.divided():
+        divisors.setdefault(x.table, set()).add(by)
+    found = {
+        t.name: field.draw(
+            (DRAW, *t.dims), tensor_type(t), shapes, below(t, shapes), t.distinct, sorted(divisors.get(t.name, ()))
+        )
+        for t in program.inputs
+    }
     return found if len(block) > 1 or not block.start else mended(program, found, seed * 4099 + block.start)
 
 

@@ -24,12 +24,14 @@ from mirage_cli.ir.access import (
     is_injective,
     is_whole,
     large_enough,
+    nested,
+    outside_tables,
     renames,
 )
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS, Type
 from mirage_cli.ir.placement import InexpressibleError, place
-from mirage_cli.ir.program import Eqn, Program, Tensor, below, equation, tensor_type, unmerged
+from mirage_cli.ir.program import Eqn, Program, Tensor, below, distinct_positions, equation, tensor_type, unmerged
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.verify.degree import Claim, claim
 from mirage_cli.verify.draws import Draw, blocks, run_draw, told
@@ -271,7 +273,8 @@ def _numbers(t: Tensor, sizes: Mapping[str, int], rng: np.random.Generator, *, p
     """Normal numbers, or their magnitudes; integers up to the largest size."""
     shape = [sizes[d] for d in t.dims]
     if tensor_type(t) == "int":
-        return rng.integers(0, below(t, sizes) or max(sizes.values()) + 1, size=shape)
+        most = below(t, sizes) or max(sizes.values()) + 1
+        return rng.choice(most, size=shape, replace=not t.distinct)
     if tensor_type(t) == "bool":
         return rng.integers(0, 2, size=shape, dtype=np.bool_)
     x = rng.standard_normal(shape)
@@ -403,7 +406,8 @@ def _reduced_sizes(
     for d in {a for of, i in read for a in (of, *i.dims)}:  # none longer than in the program: what is read is there
         size[classes.find(d)] = min(size[classes.find(d)], whole[d])
     sizes = {d: size[classes.find(d)] for d in (*program.order, *graph.sizes)}
-    short, sizes = sizes, large_enough(sizes, read, whole, classes.find, READ if least else ENTRIES)
+    entries = READ if least else ENTRIES
+    short, sizes = sizes, large_enough(sizes, read, whole, classes.find, entries, distinct_positions(program.inputs))
     return sizes, of_parts | {classes.find(d) for d, n in sizes.items() if n > short[d]}
 
 
@@ -449,6 +453,7 @@ def structure_problem(program: Program, graph: MuGraph) -> str | None:
         _check_buffers(program, graph)
         for k in graph.kernels:
             _check_kernel(k, graph)
+        _check_changed(graph)
         _check_dynamic(program, graph)
     except _ProblemError as problem:
         return str(problem)
@@ -469,9 +474,9 @@ def _check_interface(program: Program, graph: MuGraph) -> None:
     made_up = {name for name, _ in graph.merged}
     _require(len({*parts}) == len(parts) and {*parts} <= {*program.order}, "an axis is merged twice, or not there")
     _require(not made_up & {*program.order}, "a merged axis is called like one of the program")
-    inputs = {(t.name, t.dims, t.dtype) for t in program.inputs}
+    inputs = {(t.name, t.dims, t.dtype, t.below, t.distinct) for t in program.inputs}
     for t in graph.inputs:
-        as_given = t.name, unmerged(t.dims, graph.merged), t.dtype
+        as_given = t.name, unmerged(t.dims, graph.merged), t.dtype, t.below, t.distinct
         _require(as_given in inputs, f"input {t} is not one of the program")
     want = [(t.name, t.dims, t.dtype) for t in program.results]
     got = [(t.name, unmerged(t.dims, graph.merged), t.dtype) for t in graph.outputs]
@@ -493,8 +498,9 @@ def _check_dynamic(program: Program, graph: MuGraph) -> None:
         for e in k.body:
             _require(e.op == "index" or not dynamic & e.acts_on, f"{k.name}: {e} needs the size of a dynamic axis")
         for x in k.loads:
-            for a, i in zip(tensors[x.buffer].dims, x.access, strict=True):
-                own = i.axis == a or not dynamic & {a, *i.dims}
+            pairs = zip(tensors[x.buffer].dims, x.access, strict=True)
+            for a, i in nested(pairs, {name: t.dims for name, t in tensors.items()}):
+                own = i.axis == a or not dynamic & {a, *outside_tables(i)}
                 _require(own, f"{k.name} reads {x.buffer} along the dynamic axis {a} by {i}")
         for s in k.stores:
             for a, i in zip(tensors[s.buffer].dims, s.access, strict=True):
@@ -503,8 +509,7 @@ def _check_dynamic(program: Program, graph: MuGraph) -> None:
 
 
 def _check_buffers(program: Program, graph: MuGraph) -> None:
-    """Every buffer is written once before it is read, and every output as often as it has parts. Tensors with parts are
-    not read where they are written."""
+    """Every buffer is written once before it is read, and every output as often as it has parts."""
     tensors = graph.tensors()
     given = {t.name for t in graph.inputs}
     writes = Counter(s.buffer for k in graph.kernels for s in k.stores)
@@ -516,8 +521,6 @@ def _check_buffers(program: Program, graph: MuGraph) -> None:
         _require(writes[name] == times, f"{name} is written {writes[name]} times")
     for x in (x for k in graph.kernels for x in k.loads if x.buffer in parts):
         _require(x.buffer in program.changed, f"{x.buffer} is written in parts, and read")
-        stores = (s for k in graph.kernels for s in k.stores if s.buffer == x.buffer)
-        _require(all(apart(x.access, s.access, graph.sizes) for s in stores), f"{x.buffer} is read where it is written")
     for k in graph.kernels:
         for b in k.read:
             _require(b in tensors, f"{k.name} loads {b}, which does not exist")
@@ -528,6 +531,15 @@ def _check_buffers(program: Program, graph: MuGraph) -> None:
             overwritten = s.buffer in {t.name for t in graph.inputs} - program.changed
             _require(not overwritten, f"{k.name} overwrites the input {s.buffer}")
         given |= {s.buffer for s in k.stores}
+
+
+def _check_changed(graph: MuGraph) -> None:
+    """Tensors that are changed in place are not read where they are written."""
+    stores = [s for k in graph.kernels for s in k.stores if s.buffer in graph.changed]
+    for x in (x for k in graph.kernels for x in k.loads):
+        own = (s for s in stores if s.buffer == x.buffer)
+        meet = (s for s in own if not apart(x.access, s.access, graph.sizes, graph.distinct))
+        _require(next(meet, None) is None, f"{x.buffer} is read where it is written")
 
 
 def _check_kernel(k: Kernel, graph: MuGraph) -> None:
@@ -613,8 +625,8 @@ def _check_axes(k: Kernel, x: Load | Store, graph: MuGraph, chunk: str | None) -
         _require(fits, f"{k.name} takes the axis {a} of {x.buffer} for {b}")
         _require(b in graph.sizes or b == chunk or isinstance(x, Load), f"{k.name} stores along {b}")
     if isinstance(x, Store):
-        known = {d: n for d, n in graph.sizes.items() if d in x.dims} | dict.fromkeys({*x.dims} - {*graph.sizes}, 1)
-        _require(is_injective(access, known), f"{k.name} stores elements of {x.buffer} twice")
+        known = graph.sizes | dict.fromkeys({*x.dims} - {*graph.sizes}, 1)
+        _require(is_injective(access, known, graph.distinct), f"{k.name} stores elements of {x.buffer} twice")
     whole = is_whole(access, axes, graph.sizes)
     _require(whole or k.kind == "generated", f"{k.name} {does} {x.buffer} by indices, which no library does")
 

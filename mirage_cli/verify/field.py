@@ -23,12 +23,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mirage_cli.ir.access import Tables, parse_index
 from mirage_cli.ir.ops import Number, Type
@@ -99,18 +100,39 @@ class Field:
     # -- leaves
 
     def draw(
-        self, dims: tuple[str, ...], type: Type, sizes: Mapping[str, int] | None = None, below: int | None = None
+        self,
+        dims: tuple[str, ...],
+        type: Type,
+        sizes: Mapping[str, int] | None = None,
+        below: int | None = None,
+        distinct: bool = False,
+        divisors: Sequence[int] = (),
     ) -> Value:
         """A random input: uniform residues, or integers, up to the largest size where nothing says what they are below.
-        sizes: where dims has further axes."""
+        sizes: where dims has further axes. distinct: whether no two of the integers are equal, along all axes but the
+        first. divisors: every other integer is one below a multiple of these, where a quotient changes."""
         shape = tuple((sizes or self.sizes)[d] for d in dims)
         if type == "int":
             most = max(self.sizes.values()) + 1 if below is None else below
-            return Value(dims, "int", self._rng.integers(0, most, size=shape))
+            x = self._rng.integers(0, most, size=shape)
+            if divisors:
+                last = self._rng.choice(divisors, size=shape)
+                last = np.minimum(last * self._rng.integers(1, most // last + 2), most) - 1
+                x = np.where(self._rng.integers(0, 2, size=shape) > 0, last, x)
+            if distinct:
+                rows = [self._without_repeats(row, most) for row in x.reshape(shape[0], -1)]
+                x = np.stack(rows).reshape(shape)
+            return Value(dims, "int", x)
         if type == "bool":
             return Value(dims, "bool", self._rng.integers(0, 2, size=shape, dtype=np.bool_))
         data = np.stack([self._rng.integers(0, p, size=shape, dtype=np.int64) for p in MODULI])
         return Value(dims, "field", data)
+
+    def _without_repeats(self, row: NDArray[np.int64], below: int) -> NDArray[np.int64]:
+        """The integers, with others in the place of what is there already."""
+        many = np.concatenate([row, self._rng.permutation(below)])
+        _, first = np.unique(many, return_index=True)
+        return many[np.sort(first)[: len(row)]]
 
     def const(self, c: Number) -> Value:
         sign = (c > 0) - (c < 0)

@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import Access, Tables, apart, dims_of, lookups_of
+from mirage_cli.ir.access import Access, Distinct, Tables, apart, dims_of, lookups_of
+from mirage_cli.ir.beside import beside
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS, Type
 from mirage_cli.ir.placement import Loop, Placement, place
-from mirage_cli.ir.program import Eqn, Part, Program, Tensor, unmerged
+from mirage_cli.ir.program import Eqn, Part, Program, Tensor, tables_of, unmerged
 from mirage_cli.ir.reach import Left, left_out, limits
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.verify.semantics import At, Memory, ScheduleFailure, Semantics, Window, positions
@@ -97,7 +98,8 @@ def run_mugraph(
             if s.buffer not in memories:
                 memories[s.buffer] = semantics.memory(s.buffer, tensors[s.buffer].dims, shapes[s.buffer])
         semantics.sizes = graph.sizes | _chunk_sizes(graph, kernel, shapes)
-        race = [s.buffer for s in kernel.stores for x in kernel.loads if _meet(x, s, semantics.sizes | chunk)]
+        sizes = semantics.sizes | chunk
+        race = [s.buffer for s in kernel.stores for x in kernel.loads if _meet(x, s, sizes, graph.distinct)]
         race += [s.buffer for s in kernel.stores if s.buffer in {a.table for a in kernel.lookups}]
         if race:
             raise ScheduleFailure("race", f"{kernel.name} reads and writes {min(race)}")
@@ -118,9 +120,9 @@ def run_mugraph(
     return results | _parts(parts, memories, graph.sizes)
 
 
-def _meet(x: Load, s: Store, sizes: Mapping[str, int]) -> bool:
+def _meet(x: Load, s: Store, sizes: Mapping[str, int], distinct: Distinct) -> bool:
     """Whether a load may read what a store writes."""
-    return x.buffer == s.buffer and not apart(x.access, s.access, sizes)
+    return x.buffer == s.buffer and not apart(x.access, s.access, sizes, distinct)
 
 
 def _parts(parts: Sequence[Part], memories: Mapping[str, Memory], sizes: Mapping[str, int]) -> dict[str, Any]:
@@ -130,12 +132,17 @@ def _parts(parts: Sequence[Part], memories: Mapping[str, Memory], sizes: Mapping
     for p in parts:
         memory = memories[p.tensor.name]
         dims = dims_of(p.access)
-        at = positions(p.access, {d: (0, sizes[d]) for d in dims}, memory.written.shape, {})
+        tables = _tables(memories, tables_of(p.access))
+        at = positions(p.access, {d: (0, sizes[d]) for d in dims}, memory.written.shape, tables)
         want.setdefault(p.tensor.name, np.zeros_like(memory.written))[at] = True
         found[p.value] = memory.read(at, dims)
     for name, parts_of in want.items():
         _check_written(memories[name], parts_of)
     return found
+
+
+def _tables(memories: Mapping[str, Memory], names: Iterable[str]) -> Tables:
+    return {name: ((), memories[name].whole().data) for name in names}
 
 
 def _check_written(memory: Memory, want: NDArray[np.bool_]) -> None:
@@ -171,11 +178,12 @@ def _run_kernel(
     if kernel.kind == "library":
         _Instance(kernel, schedule, memories, semantics, {}, {}, left, live).run(None)
         return
-    placement = place(kernel)
-    instances = list(_instances(kernel, schedule, semantics.sizes))
+    tiled = {d for d in kernel.with_role("grid") if semantics.sizes[d] > schedule.tile(d)}
+    parts = beside(kernel, tiled)
+    instances = [(k, *at) for k in parts for at in _instances(k, schedule, semantics.sizes)]
     rng.shuffle(instances)
-    for window, tile_index in instances:
-        _Instance(kernel, schedule, memories, semantics, window, tile_index, left, live).run(placement)
+    for k, window, tile_index in instances:
+        _Instance(k, schedule, memories, semantics, window, tile_index, left, live).run(place(k))
 
 
 def _instances(
@@ -237,28 +245,25 @@ class _Instance:
             ranges = {d: self.range(d, window) for d in step.dims}
             if step.buffer in self.live:
                 return self.partial(step, memory, ranges)
-            tables = self.tables(step.buffers[1:])
+            tables = _tables(self.memories, step.buffers[1:])
             return memory.read(positions(step.access, ranges, memory.written.shape, tables), step.dims)
-        self.semantics.window, self.semantics.tables = window, self.tables(x.table for x in step.looks_up)
+        self.semantics.window, self.semantics.tables = window, _tables(self.memories, (x.table for x in step.looks_up))
         args = tuple(env[a] if isinstance(a, str) else a for a in step.args)
         return self.semantics.apply(step.op, args, step.axes)
 
     def partial(self, x: Load, memory: Memory, ranges: Window) -> Any:
         """A partial result, where it was not stored the identity of its reduction."""
         where = self.live[x.buffer]
-        tables = self.tables(a.table for a in lookups_of(where))
-        shape = [high - low for low, high in (ranges[d] for d in x.dims)]
+        tables = _tables(self.memories, (a.table for a in lookups_of(where)))
+        shape = tuple(high - low for low, high in (ranges[d] for d in x.dims))
         stored = np.ones(shape, dtype=bool)
         for i in where:
             stored &= i.positions(x.dims, ranges, tables) >= 0
-        identity = self.semantics.full(number(self.left[x.buffer].identity), x.dims, tuple(shape), "float")
+        identity = self.semantics.full(number(self.left[x.buffer].identity), x.dims, shape, "float")
         if not memory.written.any():
             return identity
         found = memory.read(positions(x.access, ranges, memory.written.shape, {}), x.dims)
         return self.semantics.apply("where", (self.semantics.mask(x.dims, stored), found, identity))
-
-    def tables(self, names: Iterable[str]) -> Tables:
-        return {name: ((), self.memories[name].whole().data) for name in names}
 
     def range(self, dim: str, window: Window) -> tuple[int, int]:
         return window[dim] if dim in window else (0, self.semantics.sizes[dim])
@@ -277,7 +282,8 @@ class _Instance:
     def places(self, s: Store, window: Window) -> At:
         """Where the tile of a store lies."""
         ranges = {d: self.range(d, window) for d in s.dims}
-        return positions(s.access, ranges, self.memories[s.buffer].written.shape, {})
+        tables = _tables(self.memories, tables_of(s.access))
+        return positions(s.access, ranges, self.memories[s.buffer].written.shape, tables)
 
     def loop(self, loop: Loop, env: dict[str, Any]) -> None:
         degrees = {name: dict(d) for name, d in loop.accumulators}

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from mirage_cli.ir.access import Access, Index, Lookup, is_view, parse_index, read_by, strides
+from mirage_cli.ir.access import Access, Atom, Index, Lookup, Quotient, is_view, parse_index, read_by, strides
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program, spread
@@ -124,7 +124,7 @@ def longest_sum(program: Program) -> int:
     return max(terms, default=1)
 
 
-LiesFields = tuple[int, tuple[int, ...], tuple[int, ...], int]
+LiesFields = tuple[int, tuple[int, ...], tuple[int, ...], int, tuple[Any, ...]]
 """The fields of a `yardstick.Lies`, which needs torch."""
 
 
@@ -138,8 +138,25 @@ def where_outputs_lie(program: Program) -> tuple[LiesFields, ...] | None:
     for t, whole, access in program.places():
         steps, start = strides(access, [sizes[d] for d in whole.dims])
         shape = tuple(sizes[d] for d in t.dims)
-        found.append((numbers[whole.name], shape, tuple(steps.get(d, 0) for d in t.dims), start))
+        tables = {x.name: i for i, x in enumerate(program.inputs)}
+        moved = tuple((n, _atom_fields(a, t.dims, tables)) for a, n in steps.items() if not isinstance(a, str))
+        found.append((numbers[whole.name], shape, tuple(steps.get(d, 0) for d in t.dims), start, moved))
     return tuple(found)
+
+
+def _atom_fields(a: Atom, dims: tuple[str, ...], tables: Mapping[str, int]) -> Any:
+    """An atom as `yardstick.Atom` has it."""
+
+    def total(i: Index) -> Any:
+        return i.offset, tuple((c, _atom_fields(b, dims, tables)) for b, c in i.terms)
+
+    match a:
+        case str():
+            return dims.index(a)
+        case Lookup():
+            return "at", tables[a.table], tuple(total(i) for i in a.access)
+        case _:
+            return "//" if isinstance(a, Quotient) else "%", total(a.of), a.by
 
 
 CutFields = tuple[tuple[int | None, ...], tuple[int, ...], int, int]

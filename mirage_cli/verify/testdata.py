@@ -60,12 +60,17 @@ DISTRIBUTIONS = (
 )
 
 
+SEVERAL = 4
+"""Integers from which on the least, the one behind it and the largest are among them: lengths of no, one and all
+positions."""
+
+
 def integers(
     shape: tuple[int, ...], dtype: torch.dtype, below: int, drawn: str, longest: int, g: torch.Generator
 ) -> torch.Tensor:
-    """Integers from 0 on, of 8 bits from the least on, where `below` is 0; see `draw`."""
+    """Integers from 0 on, of 8 bits from the least on, where `below` is 0; see `draw`. The ends are among several."""
     count = math.prod(shape)
-    if drawn == "distinct" and count <= below:
+    if drawn == "distinct":
         return torch.randperm(below, generator=g, device=g.device)[:count].reshape(shape).to(dtype)
     if drawn == "skewed":
         some = torch.tensor(skewed(count, below or longest), dtype=dtype, device=g.device)
@@ -73,8 +78,11 @@ def integers(
     if dtype == torch.bool:
         return torch.randint(0, 2, shape, generator=g, device=g.device).bool()
     low, high = (-128, 128) if dtype == torch.int8 and not below else (0, below or longest)
-    some = torch.randint(low, high, shape, generator=g, device=g.device, dtype=dtype)
-    return some.view(-1).sort().values.view(shape) if drawn == "sorted" else some
+    some = torch.randint(low, high, (count,), generator=g, device=g.device, dtype=dtype)
+    if count >= SEVERAL:
+        ends = torch.tensor([low, min(low + 1, high - 1), high - 1], dtype=dtype, device=g.device)
+        some[torch.randperm(SEVERAL, generator=g, device=g.device)[: len(ends)] * (count // SEVERAL)] = ends
+    return (some.sort().values if drawn == "sorted" else some).view(shape)
 
 
 DRAWN_ELEMENTS = 1 << 24

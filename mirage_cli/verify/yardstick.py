@@ -344,19 +344,73 @@ def pieces_of(cut: Cut | None) -> list[Piece]:
 # -- where outputs lie
 
 
+Total = tuple[int, tuple[tuple[int, "Atom"], ...]]
+"""A number, and factors with atoms, of which it is the sum."""
+Atom = int | tuple[str, Total, int] | tuple[str, int, tuple[Total, ...]]
+"""What positions are computed from: the position along an axis, by its number; a total divided (`//`) by a number, or
+what is left of it (`%`); or what input number so-and-so holds (`at`) at totals."""
+
+
 @dataclass(frozen=True)
 class Lies:
     """Where an output lies: in returned tensor number `tensor`, or in input number -1 - `tensor`, which is changed in
-    place. shape, strides, start: of the output in that tensor, in elements."""
+    place. shape, strides, start: of the output in that tensor, in elements. moved: steps from there that depend on what
+    inputs hold, or are no multiples of positions, with what they are multiplied by."""
 
     tensor: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     start: int
+    moved: tuple[tuple[int, Atom], ...] = ()
+
+    def whole(self, results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The tensor that it lies in."""
+        return results[self.tensor] if self.tensor >= 0 else inputs[-1 - self.tensor]
 
     def of(self, results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> torch.Tensor:
-        x = results[self.tensor] if self.tensor >= 0 else inputs[-1 - self.tensor]
-        return x.as_strided(self.shape, self.strides, x.storage_offset() + self.start)
+        """The output: a view where it has strides alone, else a copy."""
+        x = self.whole(results, inputs)
+        if not self.moved:
+            return x.as_strided(self.shape, self.strides, x.storage_offset() + self.start)
+        return x[self.places(x, inputs)]
+
+    def fill(self, number: float, results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
+        """Writes a number where the output lies."""
+        x = self.whole(results, inputs)
+        if not self.moved:
+            self.of(results, inputs).fill_(number)
+        else:
+            x[self.places(x, inputs)] = number
+
+    def places(self, x: torch.Tensor, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """The positions of its elements along each axis of the tensor that it lies in."""
+        count = range(len(self.shape))
+        shapes = [[-1 if j == i else 1 for j in count] for i in count]
+        along = [torch.arange(n, device=x.device).reshape(s) for n, s in zip(self.shape, shapes, strict=True)]
+        terms = (*((s, i) for i, s in enumerate(self.strides) if s), *self.moved)
+        at = torch.as_tensor(_position((self.start, terms), along, inputs), device=x.device)
+        return torch.unravel_index(at.expand(self.shape), x.shape)
+
+
+def _position(x: Total, along: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> torch.Tensor | int:
+    found: torch.Tensor | int = x[0]
+    for factor, a in x[1]:
+        found = found + factor * _atom(a, along, inputs)
+    return found
+
+
+def _atom(a: Atom, along: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> torch.Tensor | int:
+    match a:
+        case int():
+            return along[a]
+        case ("at", int() as table, tuple() as at):
+            return inputs[table].long()[tuple(_position(x, along, inputs) for x in at)]
+        case ("//", tuple() as of, int() as by):
+            return _position(of, along, inputs) // by
+        case (_, tuple() as of, int() as by):
+            return _position(of, along, inputs) % by
+        case _:
+            raise ValueError(f"no atom: {a}")
 
 
 def outputs_of(
@@ -371,7 +425,7 @@ def to_be_changed(lies: Sequence[Lies] | None, inputs: Sequence[torch.Tensor]) -
     given = [x.clone() for x in inputs]
     for v in lies or ():
         if v.tensor < 0:
-            v.of((), given).fill_(math.nan)
+            v.fill(math.nan, (), given)
     return given
 
 
@@ -385,7 +439,7 @@ def changed_elsewhere(
         pair = [t.clone() if own else t for t in (x, y)]
         for v in own:
             for t in pair:
-                v.of((), [t] * len(inputs)).zero_()
+                v.fill(0.0, (), [*before[:i], t, *before[i + 1 :]])
         mine, kept = pair
         if not bool(((mine == kept) | (mine.isnan() & kept.isnan())).all()):
             found.append(i)

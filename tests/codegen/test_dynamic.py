@@ -84,8 +84,31 @@ program: |
   O = dot(P, V, s)
 outputs: {{O: [b, h, m, d]}}
 """,
+    # rows of sequences of different lengths: tables along the dynamic axis, one behind another; and rows of experts
+    "ragged": f"""
+name: ragged
+dims: {{m: {DIMS}, b: 3, s: 40, d: 16, p: 10, pages: 30, page: 4}}
+inputs:
+  Q: [m, d]
+  K: [pages, page, d]
+  P: {{dims: [b, p], dtype: int32, below: pages, distinct: true}}
+  B: {{dims: [m], dtype: int32, below: b, drawn: sorted}}
+  N: {{dims: [m], dtype: int32, below: s, drawn: skewed}}
+program: |
+  C = K[P[B[m], s // 4], s % 4, d]
+  O = dot(softmax(where(index(s) <= N[m], dot(Q, C, d), -inf), s), C, s)
+outputs: {{O: [m, d]}}
+""",
+    "experts": f"""
+name: experts
+dims: {{m: {DIMS}, e: 4, k: 48, n: 32}}
+inputs: {{X: [m, k], E: {{dims: [m], dtype: int32, below: e}}, W: {{dims: [e, k, n], scale: 0.1}}, G: [e, n]}}
+program: O = dot(X, W[E[m], k, n], k) * G[E[m], n]
+outputs: {{O: [m, n]}}
+""",
 }
-PROGRAMS = ("gated_mlp", "rmsnorm_linear", "lora", "inner")
+PROGRAMS = ("gated_mlp", "rmsnorm_linear", "lora", "inner", "ragged", "experts")
+SLOW = ("inner", "ragged")
 UNTUNED = (2, 3, 5, 7, 8, 13, 15, 17, 19, 23, 31, 32, 33, 37, 47, 49, 53, 64, 65, 90)
 
 
@@ -117,7 +140,7 @@ def judged(program: Program, call: Callable[..., Any]) -> str | None:
 def test_one_file_is_right_at_sizes_that_were_not_tuned(name: str) -> None:
     function = getattr(exported(name), name)
     program = found(name)[0][0]
-    for m in UNTUNED[:: 4 if name == "inner" else 1]:
+    for m in UNTUNED[:: 4 if name in SLOW else 1]:
         assert judged(program.resized({"m": m}), function) is None, m
 
 
@@ -424,6 +447,22 @@ WRONG: Mapping[str, tuple[Callable[[MuGraph], MuGraph], str]] = {
         "needs the size of a dynamic axis",
     ),
 }
+
+
+WRONG_TABLES = {
+    "a table by a part of the axis": ("E{e}[m]", "E{e}[m//2]", "along the dynamic axis m by m//2"),
+    "the next row of a table": ("E{e}[m]", "E{e}[m + 1]", "along the dynamic axis m by m + 1"),
+    "a position beside a table": ("W[E{e}[m]", "W[E{e}[m] + m", "reads W along the dynamic axis e by E{e}[m] + m"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_TABLES)
+def test_structure_refuses_tables_that_are_not_read_row_by_row(name: str) -> None:
+    program, c = found("experts")[1]
+    old, new, problem = WRONG_TABLES[name]
+    text = canonical_text(c.graph)
+    assert structure_problem(lower(program), c.graph) is None and old in text
+    assert problem in (structure_problem(lower(program), parse_mugraph(text.replace(old, new))) or "")
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -17,7 +17,7 @@ from mirage_cli.codegen import nodes, plan
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.codegen.check import PlanError, check
 from mirage_cli.codegen.export import launch_sizes
-from mirage_cli.codegen.plan import KernelPlan, Statement
+from mirage_cli.codegen.plan import Beside, Instances, KernelPlan, Statement
 from mirage_cli.codegen.planner import plan_kernel
 from mirage_cli.codegen.triton import emit_kernel
 from mirage_cli.ir.mugraph import MuGraph
@@ -121,12 +121,25 @@ def merge() -> KernelPlan:
     return golden("attention_decode")[1]
 
 
+def uneven() -> KernelPlan:
+    """A split kernel that overlaps, of rows that end at lengths: chunks without work leave."""
+    tiles = {"k0": (("t", 1), ("s", 16)), "k1": (("t", 1), ("s_split", 1))}
+    axes = {"k0": ("t", "s", "d"), "k1": ("t", "s_split", "d")}
+    some = {k: KernelSchedule(tiles[k], axes[k], split=4 if k == "k0" else 1, overlap=True) for k in tiles}
+    return plans(CASES["ragged"].graph, Schedule(some))[0]
+
+
 WRONG: dict[str, tuple[Callable[[], KernelPlan], Change, str]] = {
     "a value is not loaded": (decode, without(plan.Load, out="Q"), "Q is used before it is defined"),
     "an accumulator is not there": (decode, without(plan.Initialise, out="v0"), "v0 is used before it is defined"),
     "a maximum does not move": (decode, without(plan.Advance), "the maximum t2 has not moved"),
     "positions are not known": (decode, without(plan.Positions, dim="b"), "the positions along b are not known"),
     "a mark is not set": (lambda: golden("causal_attention")[0], without(plan.SetMark), "is used before it is set"),
+    "it ends before it has waited": (
+        lambda: replace(uneven(), awaited=frozenset()),
+        lambda s: [] if isinstance(s, plan.Wait) else [s, plan.Wait()] if isinstance(s, plan.Leave) else [s],
+        "the kernel may end before the wait",
+    ),
     "it never waits": (merge, without(plan.Wait), "t2_part is read before the wait"),
     "it waits too late": (
         merge,
@@ -221,6 +234,27 @@ def test_what_the_tuner_takes_away_changes_no_plan(path: Path) -> None:
         assert plans(graph, settled(graph, other)) == made
         for p in made:
             check(p)
+
+
+def test_parts_that_run_side_by_side_have_all_instances_once() -> None:
+    graph = CASES["slots"].graph
+    tiles = (("t", 4), ("h", 1), ("g", 1), ("f", 8), ("w", 16))
+    plan = Schedule({"k0": KernelSchedule(tiles, ("t", "h", "g", "f", "w"))})
+    made = plan_kernel(graph, graph.kernels[0], plan, graph.sizes)
+    (statement,) = made.statements
+    assert isinstance(statement, Beside)
+    assert statement.programs == (18, 12) or statement.programs == (12, 18)
+    assert made.programs == 30
+    check(made)
+    bodies = statement.bodies
+    from_the_start = tuple(replace(s, first=0) if isinstance(s, Instances) else s for s in bodies[1])
+    for wrong in (
+        replace(statement, bodies=(bodies[0], from_the_start)),
+        replace(statement, programs=(statement.programs[0], statement.programs[1] - 1)),
+        replace(statement, bodies=(bodies[0], bodies[0])),
+    ):
+        with pytest.raises(PlanError):
+            check(replace(made, statements=(wrong,)))
 
 
 @pytest.mark.parametrize("name", CASES)

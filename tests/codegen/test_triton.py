@@ -62,7 +62,9 @@ def draw(graph: MuGraph, seed: int = 0, change: Callable[[str, torch.Tensor], to
         shape = [graph.sizes[d] for d in t.dims]
         if tensor_type(t) == "int":
             most = below(t, graph.sizes) or 9
-            inputs[t.name] = torch.randint(0, most, shape, generator=g, dtype=getattr(torch, t.dtype))
+            many = torch.randperm(most, generator=g)[: math.prod(shape)] if t.distinct else None
+            x = torch.randint(0, most, shape, generator=g) if many is None else many.reshape(shape)
+            inputs[t.name] = x.to(getattr(torch, t.dtype))
         else:
             x = torch.randn(shape, generator=g)
             inputs[t.name] = (change(t.name, x) if change else x).to(getattr(torch, t.dtype))

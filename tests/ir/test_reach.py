@@ -270,6 +270,35 @@ def test_the_floor_counts_the_lengths_that_are_drawn() -> None:
         assert program_bytes(other) < program_bytes(lower(program)) and product_flops(other) == 0
 
 
+CONTIGUOUS = """
+name: contiguous
+dims: {b: 6, s: 200, d: 8}
+inputs:
+  Q: [b, d]
+  K: [b, s, d]
+  L: {dims: [b], dtype: int32, below: s, drawn: skewed}
+program: |
+  A = dot(Q, K, d)
+  O = dot(softmax(where(MASK, A, -inf), s), K, s)
+outputs:
+  O: [b, d]
+"""
+
+
+def test_of_what_rows_have_side_by_side_the_floor_counts_their_lengths_too() -> None:
+    program = parse_spec(CONTIGUOUS.replace("MASK", "index(s) <= L")).at()
+    positions, rest = sum(n + 1 for n in skewed(6, 200)), 2 * 6 * 8 * 2 + 6 * 4
+    assert program_bytes(lower(program)) == pytest.approx(positions * 8 * 2 + rest, abs=2)
+
+
+def test_lengths_of_some_rows_are_not_known() -> None:
+    """Their order is not: the first rows may be the shortest."""
+    some = "index(s) <= L and index(b) < 3"
+    program = lower(parse_spec(CONTIGUOUS.replace("MASK", some)).at())
+    assert product_flops(program) == 0
+    assert product_flops(lower(parse_spec(CONTIGUOUS.replace("MASK", "index(s) <= L")).at())) > 0
+
+
 @pytest.mark.parametrize(("drawn", "mean"), [("skewed", 0.17), ("evenly", 0.5), ("sorted", 0.5)])
 def test_loops_are_expected_to_go_as_far_as_lengths_are_drawn(drawn: Drawn, mean: float) -> None:
     (kernel,) = fused("lengths")[1].kernels

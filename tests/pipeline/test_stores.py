@@ -7,7 +7,7 @@ import random
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.bench import baseline, run_bench
 from mirage_cli.tune.interpreted import Interpreter
 from mirage_cli.tune.measure import Effort, GpuWorker
-from mirage_cli.verify.numeric import reference64, where_outputs_lie
+from mirage_cli.verify.numeric import draw_inputs, reference64, where_outputs_lie
 from mirage_cli.verify.yardstick import Lies, as_tuple, outputs_of
 
 PROGRAMS = int(os.environ.get("MIRAGE_RANDOM_PROGRAMS", "30")) // 2
@@ -108,12 +108,46 @@ class Writer:
             self.outputs[f"S{name}"] = "[m]"
         self.outputs[name] = f"{{inout: {name}}}"
 
+    def scatter(self, name: str) -> None:
+        """Rows of an input that a table names: by their number, by page and place, behind a length, or round a ring."""
+        page, rows = self.rng.choice((2, 4, 8)), self.rng.choice((1, 3, 5))
+        r, p, s = self.axis(rows), self.axis(page), self.axis(self.rng.choice((2, 3, 5)) + -(-rows // page))
+        table = f"T{next(self.fresh)}"
+        places = self.dims[p] * self.dims[s]
+        dtype = self.rng.choice(("int32", "int64"))
+
+        def declared(axes: str, below: str | int, distinct: bool = True) -> str:
+            return f"{{dims: [{axes}], dtype: {dtype}, below: {below}, distinct: {str(distinct).lower()}}}"
+
+        kind = self.rng.choice(("row", "slot", "pages", "length", "ring"))
+        tensor, at = f"[{s}, {p}, m]", f"{table}[{r}] // {page}, {table}[{r}] % {page}, m"
+        self.inputs[table] = declared(r, places)
+        if kind == "row":
+            tensor, at = f"[{self.axis(places)}, m]", f"{table}[{r}], m"
+        elif kind == "pages":
+            self.inputs[table] = declared(s, s)
+            at = f"{table}[{r} // {page}], {r} % {page}, m"
+        elif kind == "length":
+            pages, length = self.axis(2 * rows + 1), f"L{next(self.fresh)}"
+            self.inputs[table] = declared(f"{r}, {self.axis(2)}", pages)
+            self.inputs[length] = declared(r, 2 * page, distinct=False)
+            tensor = f"[{pages}, {p}, m]"
+            at = f"{table}[{r}, {length}[{r}] // {page}], {length}[{r}] % {page}, m"
+        elif kind == "ring":
+            self.inputs[table] = declared("", places, distinct=False)
+            tensor, at = f"[{self.axis(places)}, m]", f"({r} + {table}) % {places}, m"
+        self.inputs[name] = tensor
+        self.lines.append(f"{name}[{at}] = {self.value(r)}")
+        self.outputs[name] = f"{{inout: {name}}}"
+
     def text(self) -> str:
-        what = self.rng.choice(("output", "output", "change", "both", "both"))
-        if what != "change":
+        what = self.rng.choice(("output", "change", "both", "scatter", "scatter", "all"))
+        if what in ("output", "both", "all"):
             self.output("O")
-        if what != "output":
+        if what in ("change", "both"):
             self.change("K")
+        if what in ("scatter", "all"):
+            self.scatter("P")
         dims = ", ".join(f"{d}: {n}" for d, n in self.dims.items())
         lines = ["name: stores", f"dims: {{{dims}}}", f"dtype: {self.rng.choice(('float16', 'float32'))}", "inputs:"]
         lines += [f"  {n}: {t}" for n, t in self.inputs.items()] + ["program: |", *(f"  {x}" for x in self.lines)]
@@ -137,7 +171,8 @@ def test_pytorch_writes_what_the_definition_says(seed: int) -> None:
     """The text for users, which writes slices and changes inputs, beside float64 values of the single parts."""
     program = parse_spec(Writer(random.Random(seed)).text()).at()
     torch.manual_seed(seed)
-    inputs = [torch.randn([program.sizes[d] for d in t.dims], dtype=torch.float64) for t in program.inputs]
+    drawn = draw_inputs(program, "normal", torch.device("cpu"), seed)
+    inputs = [x.double() if x.is_floating_point() else x for x in drawn]
     names: dict[str, object] = {"torch": torch}
     exec(torch_source(program), names)
     given = [x.clone() for x in inputs]
@@ -251,6 +286,100 @@ def test_a_baseline_is_timed_by_what_it_leaves(returns: bool) -> None:
     assert row.timing is not None, row.failure
     assert row.timing.accuracy is not None and row.timing.accuracy.relative < 1e-6
     assert program_hash(program) != program_hash(program.apart())
+
+
+SLOTS = """
+name: slots
+dims: {t: 5, h: 2, d: 8, pages: 6, page: 4, slots: pages*page}
+dtype: float32
+inputs:
+  X: [t, h, d]
+  K: [pages, page, h, d]
+  slot: {dims: [t], dtype: int64, below: slots, distinct: true}
+program: |
+  K[slot[t] // 4, slot[t] % 4, h, d] = silu(X)
+outputs:
+  K: {inout: K}
+"""
+
+
+def slots_source() -> str:
+    program = parse_spec(SLOTS).at()
+    plan = plans(program)[0]
+    return export_source(program, plan.graph, plan.schedule)
+
+
+def test_an_exported_function_writes_the_rows_that_a_table_names_now() -> None:
+    """Calls with the same tensors, of which the table holds other rows each time: a kernel keeps none of them."""
+    slots = load_export(slots_source()).slots
+    torch.manual_seed(0)
+    x, k, slot = torch.randn(5, 2, 8), torch.randn(6, 4, 2, 8), torch.empty(5, dtype=torch.int64)
+    for _ in range(4):
+        slot.copy_(torch.randperm(24)[:5])
+        x.normal_()
+        want = k.clone()
+        want.view(24, 2, 8)[slot] = torch.nn.functional.silu(x)
+        assert slots(x, k, slot) is None
+        torch.testing.assert_close(k, want)
+
+
+def test_a_table_that_names_rows_twice_is_refused_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    slots = load_export(slots_source()).slots
+    x, k = torch.randn(5, 2, 8), torch.zeros(6, 4, 2, 8)
+    monkeypatch.setenv("MIRAGE_CHECK_TABLES", "1")
+    slots(x, k, torch.tensor([23, 4, 0, 7, 5]))
+    before = k.clone()
+    for wrong, why in (([23, 4, 0, 23, 5], "slot should hold no number twice"), ([24, 4, 0, 7, 5], "from 0 to 23")):
+        with pytest.raises(ValueError, match=why):
+            slots(x, k, torch.tensor(wrong))
+    assert torch.equal(k, before)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("(slot_at // 4)", "((slot_at + 4) // 4 % 6)"),
+        ("(slot_at % 4)", "((slot_at + 1) % 4)"),
+        ("slot_at % 4", "slot_at % 3"),
+    ],
+)
+def test_a_file_that_writes_other_slots_fails_its_own_check(old: str, new: str, tmp_path: Path) -> None:
+    source = slots_source()
+    assert old in source
+    path = tmp_path / "slots.py"
+    for text, code in ((source, 0), (source.replace(old, new), 1)):
+        path.write_text(text, encoding="utf-8")
+        done = subprocess.run([sys.executable, path], env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True)
+        assert done.returncode == code, done
+
+
+def test_slots_are_timed_by_what_a_call_leaves_and_a_call_that_writes_elsewhere_is_none() -> None:
+    program = parse_spec(SLOTS).at()
+    problem = measured_problem(program, seed=0)
+    eager = baseline("eager", problem)
+    assert "slot % 4] =" in eager.source
+    wrong = replace(eager, id="wrong", source=eager.source.replace("slot % 4] =", "(slot + 1) % 4] ="))
+    with GpuWorker("cpu", context="chain") as worker:
+        right, other = run_bench(worker, problem, [eager, wrong], Effort(5, 2, 0.05, hot=True))
+    assert right.timing is not None and right.timing.accuracy is not None and right.timing.accuracy.relative < 1e-6
+    assert other.timing is None or other.timing.accuracy is None or not other.timing.accuracy.relative < 1e-2
+
+
+def test_an_operator_that_writes_by_slots_says_what_it_changes() -> None:
+    module, source = load_export(slots_source()), slots_source()
+    name = re.search(r"torch\.ops\.mirage\.(slots_\w+)\(", source)
+    assert name is not None
+    operator = getattr(torch.ops.mirage, name[1])
+    assert [a.alias_info is not None for a in operator.default._schema.arguments] == [False, True, False]
+    x, k, slot = torch.randn(5, 2, 8), torch.zeros(6, 4, 2, 8), torch.tensor([23, 4, 0, 7, 5])
+    torch.library.opcheck(operator, (x, k, slot), test_utils=("test_schema", "test_faketensor"))
+
+    def layer(x: torch.Tensor, k: torch.Tensor, slot: torch.Tensor) -> torch.Tensor:
+        module.slots(x, k, slot)
+        return k.view(24, 2, 8)[slot].sum()  # what stands behind the call sees what it wrote
+
+    want = torch.nn.functional.silu(x).sum()
+    torch.testing.assert_close(torch.compile(layer, backend="aot_eager", fullgraph=True)(x, k, slot), want)
 
 
 WHOLE = """

@@ -118,25 +118,59 @@ def rmsnorm_linear() -> Graph:
 
 
 def rope_append() -> Graph:
-    sizes = {"t": 16, "h": 32, "g": 8, "d": 64, "e": 128, "n": 6144, "s": 8192}
-    g = Graph("rope_append", sizes)
-    QKV, C, S = g.input("QKV", "t", "n"), g.input("C", "t", "d"), g.input("S", "t", "d")
-    KC, VC = g.input("KC", "s", "g", "e"), g.input("VC", "s", "g", "e")
+    return rotated("rope_append", 1, 64)
+
+
+def rope_append_pairs() -> Graph:
+    return rotated("rope_append_pairs", 2, 1)
+
+
+def rotated(name: str, step: int, other: int, projected: bool = False) -> Graph:
+    """step: between the first elements of neighbouring pairs. other: from the first of a pair to the second. projected:
+    whether the packed row is the result of a projection with bias."""
+    sizes = {
+        "t": 16,
+        **({"k": 4096} if projected else {}),
+        "h": 32,
+        "g": 8,
+        "d": 64,
+        "e": 128,
+        "n": 6144,
+        "s": 8192,
+        "pages": 512,
+        "page": 16,
+        "slots": 8192,
+    }
+    g = Graph(name, sizes, "bfloat16")
+    if projected:
+        X, W, B = g.input("X", "t", "k"), g.input("W", "k", "n", scale=0.02), g.input("B", "n")
+    else:
+        QKV = g.input("QKV", "t", "n")
+    R = g.input("R", "s", "e")
+    pos = g.input("pos", "t", dtype="int64", below="s")
+    slot = g.input("slot", "t", dtype="int64", below="slots", distinct=True)
+    KC, VC = (g.input(n, "pages", "page", "g", "e") for n in ("KC", "VC"))
     Q = g.parts("Q", "t", "h", "e")
-    t, h, k, d = (g.axis(name) for name in "thgd")
+    t, h, k, d, e = (g.axis(name) for name in "thgde")
+    if projected:
+        QKV = g.let("P", dot(X, W, "k") + B)
+    C, S = g.let("C", R[pos[t], d]), g.let("S", R[pos[t], d + 64])
 
     def packed(name: str, head: Value, start: int) -> Value:
-        return g.let(name, QKV[t, head * 128 + d + start])
+        return g.let(name, QKV[t, head * 128 + step * d + start])
 
-    Q1, Q2 = packed("Q1", h, 0), packed("Q2", h, 64)
-    K1, K2 = packed("K1", k, 4096), packed("K2", k, 4160)
-    Q[t, h, d] = Q1 * C - Q2 * S
-    Q[t, h, d + 64] = Q2 * C + Q1 * S
-    KC[t + 256, k, d] = K1 * C - K2 * S
-    KC[t + 256, k, d + 64] = K2 * C + K1 * S
-    VC[t + 256, k, d] = QKV[t, k * 128 + d + 5120]
-    VC[t + 256, k, d + 64] = QKV[t, k * 128 + d + 5184]
+    Q1, Q2 = packed("Q1", h, 0), packed("Q2", h, other)
+    K1, K2 = packed("K1", k, 4096), packed("K2", k, 4096 + other)
+    Q[t, h, step * d] = Q1 * C - Q2 * S
+    Q[t, h, step * d + other] = Q2 * C + Q1 * S
+    KC[slot[t] // 16, slot[t] % 16, k, step * d] = K1 * C - K2 * S
+    KC[slot[t] // 16, slot[t] % 16, k, step * d + other] = K2 * C + K1 * S
+    VC[slot[t] // 16, slot[t] % 16, k, e] = QKV[t, k * 128 + e + 5120]
     return g
+
+
+def qkv_rope_append() -> Graph:
+    return rotated("qkv_rope_append", 1, 64, projected=True)
 
 
 def embedding_norm() -> Graph:
@@ -177,6 +211,20 @@ def ragged_decode() -> Graph:
     K, V = (g.let(n, x[P["b", s // 16], s % 16, "g", "d"]) for n, x in (("K", KC), ("V", VC)))
     A = g.let("A", dot(Q, K, d) / d**0.5)
     g.output("O", dot(softmax(where(index(s) <= L["b"], A, -math.inf), s), V, s), *"bgrd")
+    return g
+
+
+def mixed_batch() -> Graph:
+    dims = {"t": 256, "b": 32, "g": 8, "r": 4, "d": 128, "s": 4096, "p": 256, "pages": 8192, "page": 16}
+    g = Graph("mixed_batch", dims, "bfloat16")
+    Q, KC, VC = g.input("Q", *"tgrd"), *(g.input(n, "pages", "page", "g", "d") for n in ("KC", "VC"))
+    P = g.input("P", "b", "p", dtype="int32", below="pages", distinct=True)
+    B = g.input("B", "t", dtype="int32", below="b", drawn="sorted")
+    N = g.input("N", "t", dtype="int32", below="s", drawn="skewed")
+    s, d = g.axis("s"), g.axis("d")
+    K, V = (g.let(n, x[P[B["t"], s // 16], s % 16, "g", "d"]) for n, x in (("K", KC), ("V", VC)))
+    A = g.let("A", dot(Q, K, d) / d**0.5)
+    g.output("O", dot(softmax(where(index(s) <= N["t"], A, -math.inf), s), V, s), *"tgrd")
     return g
 
 
@@ -258,8 +306,8 @@ def window_sink_softcap() -> Graph:
 
 BUILT = (
     gated_mlp, gqa, gqa_decode, gqa_prefill, lora, ntrans, qknorm_gqa, rmsnorm_linear, embedding_norm, cross_entropy,
-    paged_decode, ragged_decode, moe_gate_up, int8_linear, rope_append, int4_linear, conv_block, conv_block_first,
-    triangle_multiplication, window_sink_softcap,
+    paged_decode, ragged_decode, mixed_batch, moe_gate_up, int8_linear, rope_append, rope_append_pairs,
+    qkv_rope_append, int4_linear, conv_block, conv_block_first, triangle_multiplication, window_sink_softcap,
 )  # fmt: skip
 
 

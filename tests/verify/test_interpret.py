@@ -24,7 +24,7 @@ def floats(program: Program, seed: int) -> dict[str, Named]:
     rng = np.random.default_rng(seed)
     sizes = program.sizes
     draws = {
-        t.name: rng.integers(0, below(t, sizes) or 9, size=tuple(sizes[d] for d in t.dims))
+        t.name: rng.choice(below(t, sizes) or 9, size=tuple(sizes[d] for d in t.dims), replace=not t.distinct)
         if tensor_type(t) == "int"
         else rng.normal(size=tuple(sizes[d] for d in t.dims))
         for t in program.inputs

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.derived import derived_equation
-from mirage_cli.ir.program import Builder, Program, Tensor
+from mirage_cli.ir.program import Builder, Drawn, Program, Tensor
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.tune.interpreted import halved_sum, product_of_tf32x3, to_tf32
 from mirage_cli.verify import testdata, yardstick
@@ -183,6 +183,15 @@ def test_integers_are_drawn_as_they_are_declared() -> None:
         assert few.unique().tolist() == [0, 1, 2] and few.dtype == torch.int64
         assert (int(whole.min()), int(whole.max())) == (-128, 127)
         assert small.unique().tolist() == [*range(16)]
+
+
+@pytest.mark.parametrize("drawn", ["evenly", "sorted", "skewed"])
+def test_lengths_of_none_one_and_all_are_drawn(drawn: Drawn) -> None:
+    table = Tensor("L", ("b",), "int32", below="s", drawn=drawn)
+    program = Program("t", (("b", 9), ("s", 1000)), "float16", (table,), (), ())
+    for seed in range(5):
+        (lengths,) = draw_inputs(program, "normal", torch.device("cpu"), seed)
+        assert {0, 1, 999} <= {*lengths.tolist()} and lengths.unique().numel() >= 5
 
 
 def test_integers_are_drawn_with_a_long_tail_or_in_order() -> None:

@@ -1,0 +1,81 @@
+"""Which parts of a kernel run side by side."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirage_cli.ir.beside import beside
+from mirage_cli.ir.mugraph import Kernel
+from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.search.work import model
+from tests.mugraphs import CASES
+
+
+def kernel(name: str) -> Kernel:
+    return CASES[name].graph.kernels[0]
+
+
+def written(parts: tuple[Kernel, ...]) -> list[list[str]]:
+    return [sorted(f"{s.buffer} {s.value}" for s in k.stores) for k in parts]
+
+
+@pytest.mark.parametrize(
+    ("tiled", "stores"),
+    [
+        ("t", [["KC K1", "KC K2", "Q Q", "VC W"]]),
+        ("t h", [["KC K1", "KC K2", "Q Q", "VC W"]]),
+        ("t h g", [["KC K1", "KC K2", "VC W"], ["Q Q"]]),
+        ("t h g w", [["KC K1", "KC K2", "VC W"], ["Q Q"]]),
+        ("t h g f", [["KC K1", "KC K2", "VC W"], ["Q Q"]]),
+        ("t h g f w", [["KC K1", "KC K2"], ["Q Q"], ["VC W"]]),
+    ],
+)
+def test_parts_are_apart_where_each_has_tiles_that_another_lacks(tiled: str, stores: list[list[str]]) -> None:
+    """Else an instance of the one has the blocks of the other already."""
+    assert sorted(written(beside(kernel("slots"), tiled.split()))) == stores
+
+
+def test_parts_are_all_of_a_kernel_and_have_what_they_need() -> None:
+    whole = kernel("slots")
+    parts = beside(whole, whole.with_role("grid"))
+    assert sorted(s.value for k in parts for s in k.stores) == sorted(s.value for s in whole.stores)
+    assert sorted(e.out for k in parts for e in k.body) == sorted(e.out for e in whole.body)
+    for k in parts:
+        known = {x.out for x in k.loads} | {e.out for e in k.body}
+        assert all(v in known for e in k.body for v in e.values)
+        assert {d for d, _ in k.roles} == {d for x in (*k.loads, *k.stores) for d in x.dims}
+        assert k.name == whole.name
+
+
+TOGETHER = """
+mugraph together float16
+dims m=32 n=32 k=64
+input X f16[m, k]
+input W f16[k, n]
+output O f16[m, n]
+output S f16[m]
+output C f16[n]
+kernel k0 generated m:grid n:grid k:loop
+  X = load X[m, k]
+  W = load W[k, n]
+  O[m, n] = dot(X, W; k)
+  S[m] = sum(X; k)
+  T[n] = sum(W; k)
+  C[n] = {of}
+  store O[m, n] = O
+  store S[m] = S
+  store C[n] = C
+"""
+
+
+def test_what_another_part_loads_anyway_stays_with_it() -> None:
+    (k,) = parse_mugraph(TOGETHER.format(of="mul(T, 2)")).kernels
+    assert beside(k, ("m", "n")) == (k,)
+
+
+def test_a_kernel_with_parts_is_modelled_as_these() -> None:
+    whole = kernel("slots")
+    element = dict.fromkeys((*whole.read, *(s.buffer for s in whole.stores)), 2)
+    m = model(whole, element, (), ())
+    assert m.several and [len(p.stores) for p in m.parts(whole.with_role("grid"))] == [1, 2, 1]
+    assert not model(kernel("attention"), dict.fromkeys("QKVO", 2), (), ()).several
