@@ -60,6 +60,13 @@ class LockError(MirageError):
         super().__init__(f"{path} does not hold any more\n{lines}\n    `mirage lock SPEC...` writes it anew")
 
 
+class ExecutorError(MirageError):
+    """Somewhere to search that cannot be reached."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(f"--executor {name}: {problem}")
+
+
 class BaselineError(MirageError):
     """A baseline that is not known."""
 

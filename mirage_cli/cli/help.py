@@ -27,7 +27,7 @@ ENVELOPE: Mapping[str, str] = {
     "gpu": "this machine's GPU by name, or null",
     "driver": "the version of its driver, or null",
     "target": "the GPU that the results are for, with all its figures, or null",
-    "results": "a list; docs/json.md has its elements for each command",
+    "results": "a list; its elements are those of the command",
 }
 """The keys of every document of `--json`, in their order."""
 

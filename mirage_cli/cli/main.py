@@ -25,6 +25,8 @@ def main() -> None:
     interrupts = Interrupts()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where the shell ignores them
         signal.signal(signal.SIGINT, interrupts)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` does
+        signal.signal(signal.SIGHUP, interrupts)
     signal.signal(signal.SIGTERM, interrupts)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the matrices here are small: threads cost more than they save
     from mirage_cli.cli import commands
@@ -38,8 +40,8 @@ def main() -> None:
     except Exception:
         if not interrupts.seen:
             raise
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is printed: nothing is left to interrupt
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # all is printed: nothing is left to interrupt
+        signal.signal(sent, signal.SIG_IGN)
     if interrupts.seen or code == 130:
         if not interrupts.seen:
             sys.stderr.write("interrupted\n")
@@ -59,7 +61,8 @@ def _open_streams() -> None:
 
 
 class Interrupts:
-    """What Ctrl-C and SIGTERM do: before anything has begun, they end the process; then, they raise KeyboardInterrupt.
+    """What Ctrl-C, SIGTERM and SIGHUP do: before anything has begun, they end the process; then, they raise
+    KeyboardInterrupt.
 
     seen: whether there was one. An import that is interrupted may lose the exception, or make another of it. `timeout`
     and supervisors send one signal to the process and again to its group: two within TWICE_S are one.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -44,15 +45,38 @@ from mirage_cli.errors import NothingStoredError
 
 if TYPE_CHECKING:
     from mirage_cli.pipeline.locked import Lock
+    from mirage_cli.pipeline.searching import Searcher
     from mirage_cli.store.results import Result, Unfinished
     from mirage_cli.store.store import Store
     from mirage_cli.target.gpus import Target
+
+
+class Executor(StrEnum):
+    """The values of --executor."""
+
+    processes = "processes"
+    dask = "dask"
+
+
+@contextmanager
+def searching_on(executor: Executor, scheduler: str | None, workers: int) -> Generator[Searcher]:
+    """What searches several programs."""
+    if executor is Executor.processes:
+        from mirage_cli.pipeline.searching import search_all
+
+        yield search_all
+        return
+    from mirage_cli.pipeline.cluster import connected, searcher
+
+    with connected(scheduler, workers) as client:
+        yield searcher(client)
 
 
 @command(
     "mirage search rmsnorm_linear.yaml                  all sizes of a spec",
     "mirage search *.yaml --budget 30 --json > out.json",
     "mirage search gqa.yaml --dim m=8,16 --top 5        two sizes, and why the others lost",
+    "mirage search *.yaml --executor dask --scheduler tcp://head:8786",
     "mirage search lora.yaml --target a100              plan for a GPU that is not here",
 )
 def search(
@@ -63,6 +87,12 @@ def search(
     seed: Seed = 0,
     fresh: Fresh = False,
     context: Context = Contexts.both,
+    executor: Annotated[
+        Executor, typer.Option(help="where to search: processes of this machine, or a Dask cluster (mirage-cli[dask])")
+    ] = Executor.processes,
+    scheduler: Annotated[
+        str | None, typer.Option(help="of Dask: the scheduler's address [default: --workers processes here]")
+    ] = None,
     locked: Annotated[
         bool, typer.Option("--locked", help="fail where a kernel is another than the lock file pins")
     ] = False,
@@ -114,10 +144,11 @@ def search(
             lock.check_before([p for p, _ in programs], chosen, here and wanted.tune)
         with (
             passing_store() if ablation else open_store(db) as store,
+            searching_on(executor, scheduler, wanted.workers) as searcher,
             Session(chosen, wanted, store, here, told, command_line()) as session,
         ):
             try:
-                for result in optimize(session, programs):
+                for result in optimize(session, programs, searcher):
                     results.append(result)  # noqa: PERF402  an interrupt leaves those before it
             except KeyboardInterrupt:
                 interrupted = True

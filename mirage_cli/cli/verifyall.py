@@ -47,36 +47,37 @@ def judge_all(
     """Every kernel of these specs, or of all that are stored. Raises MirageError where there is none."""
     programs = read(specs, dims, dtype) if specs else stored_programs(store, overrides(dims), dtype)
     programs, _ = shard(programs, part)
+    from mirage_cli.tune.interpreted import Interpreter
+
     found: list[Answer] = []
-    with progress() as told:
+    with progress() as told, Interpreter() as interpreter:
         told.count = len(programs)
         for i, (program, _) in enumerate(programs, 1):
             told.program(i, program.name)
-            found += (
-                judge_stored(store, program, seed, gpu)
-                if exported is None
-                else judge_files(program, exported, seed, gpu)
-            )
+            if exported is None:
+                found += judge_stored(store, program, seed, gpu, interpreter)
+            else:
+                found += judge_files(program, exported, seed, gpu)
     if not found and part is None:
         raise EmptyStoreError
     return found
 
 
-def judge_stored(store: Store, program: Program, seed: int, gpu: Target | None) -> Iterator[Answer]:
+def judge_stored(
+    store: Store, program: Program, seed: int, gpu: Target | None, interpreter: Interpreter
+) -> Iterator[Answer]:
     """The stored kernels of a program, of every GPU or of one: the μGraph by the structural and finite-field nets, and
     the text by the numeric one, in the interpreter at reduced sizes."""
     from mirage_cli.pipeline.problem import program_hash
-    from mirage_cli.tune.interpreted import Interpreter
 
     mine = [(e.key, e.best) for e in store.list() if e.best and e.key.program_hash == program_hash(program)]
-    with Interpreter() as interpreter:
-        for key, best in mine:
-            if gpu is None or gpu_of(key) == gpu.name:
-                try:
-                    ok, claim = judged(store, program, key, best, seed, interpreter)
-                except MirageError as error:
-                    ok, claim = False, str(error).partition("\n")[0]
-                yield Answer(name_of(program), best.mugraph, gpu_of(key), ok, claim)
+    for key, best in mine:
+        if gpu is None or gpu_of(key) == gpu.name:
+            try:
+                ok, claim = judged(store, program, key, best, seed, interpreter)
+            except MirageError as error:
+                ok, claim = False, str(error).partition("\n")[0]
+            yield Answer(name_of(program), best.mugraph, gpu_of(key), ok, claim)
 
 
 def judged(

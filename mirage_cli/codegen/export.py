@@ -15,6 +15,7 @@ import shutil
 import sys
 import tempfile
 import textwrap
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -153,6 +154,11 @@ class Parts:
         return layout_text(t, self.texts)
 
     def blocks(self) -> list[str]:
+        ends = [] if self.label else patience(self.patient)
+        return [*self.functions(), *ends, self.scratch(), self.launch()]
+
+    def functions(self) -> list[str]:
+        """The kernels, and what they call."""
         kernels = [self.kernel(k) for k in self.graph.kernels]
         helpers = [OVERLAP] * self.overlap
         helpers += [RELEASE_BEFORE] * any("release_before(" in k for k in kernels)
@@ -165,8 +171,7 @@ class Parts:
             kernels = [DESCRIPTORS, *kernels]
         if helpers:
             kernels = [INTERPRETED, *helpers, *kernels]
-        kernels = [*own, *kernels]
-        return [*kernels, *([] if self.label else patience(self.patient)), self.scratch(), self.launch()]
+        return [*own, *kernels]
 
     def kernel(self, k: Kernel) -> str:
         if k.name in self.kernels:
@@ -202,6 +207,11 @@ class Parts:
         ):
             if tensors:
                 lines.append(unpacked([self.names[t.name] for t in tensors], source))
+        return "\n".join([*lines, *self.launches()])
+
+    def launches(self) -> list[str]:
+        """The lines that start all kernels, with the tensors under their names."""
+        lines: list[str] = []
         for r in self.graph.dynamic:
             axes = {t.name: unmerged(t.dims, self.graph.merged) for t in self.graph.inputs}
             name = next(name for name, dims in axes.items() if r.dim in dims)
@@ -214,7 +224,7 @@ class Parts:
                 lines.append(wrapped(f"    {ks.name}[({ks.programs},)](", args, ")"))
             else:
                 lines.append(f"    {k.name}({', '.join(self.names[b] for b in buffers_of(k))})")
-        return "\n".join(lines)
+        return lines
 
     def descriptor(self, d: Descriptor) -> str:
         return f"descriptor({self.names[d.buffer]}, {[*d.shape]}, {[*d.strides]}, {[*d.box]})"
@@ -348,7 +358,10 @@ def docstring(program: Program, rows: Sequence[tuple[str, str]]) -> str:
         "`python FILE` checks it against float64 and, on a GPU, times it."
     )
     lines += ["", *textwrap.wrap(about, WIDTH)]
-    text = "\n".join(lines).replace("\\", "\\\\").replace('"""', "'''")
+    plain = "".join(
+        c if c == "\n" or unicodedata.category(c)[0] != "C" else "\N{REPLACEMENT CHARACTER}" for c in "\n".join(lines)
+    )
+    text = plain.replace("\\", "\\\\").replace('"""', "'''")
     return f'"""{text}\n"""'
 
 

@@ -13,14 +13,16 @@ from collections.abc import Iterator, Sequence
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline.kept import claimed, keep_search, stored_result
 from mirage_cli.pipeline.predicting import predicted_result
-from mirage_cli.pipeline.searching import Failed, Found, search_all
+from mirage_cli.pipeline.searching import Failed, Found, Searcher, search_all
 from mirage_cli.pipeline.session import Session
 from mirage_cli.pipeline.tuning import tuned_result
 from mirage_cli.store.results import About, Asked, Result, Unfinished
 
 
-def optimize(session: Session, programs: Sequence[tuple[Program, str]]) -> Iterator[Result | Unfinished]:
-    """The result of each program, in order; each comes with the text of its spec.
+def optimize(
+    session: Session, programs: Sequence[tuple[Program, str]], searcher: Searcher = search_all
+) -> Iterator[Result | Unfinished]:
+    """The result of each program, in order; each comes with the text of its spec. searcher: what searches several.
 
     What the database can answer is not searched again. The others are searched ahead, side by side in processes of
     their own, while one after the other is tuned. Behind an interrupt comes the program at hand, with what there is.
@@ -29,7 +31,7 @@ def optimize(session: Session, programs: Sequence[tuple[Program, str]]) -> Itera
     left = [p for i, (p, _) in enumerate(programs) if i not in known]
     if left:
         session.prepare()
-    searched = search_all(left, session.target, session.options, session.progress.doing)
+    searched = searcher(left, session.target, session.options, session.progress.doing)
     for i, (program, text) in enumerate(programs):
         if i in known:
             yield known[i]

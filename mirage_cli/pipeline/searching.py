@@ -244,6 +244,10 @@ def search_all(
             yield searchers.result(i)
 
 
+Searcher = Callable[[Sequence[Program], Target, Options, Doing], Iterator[Found | Failed]]
+"""`search_all`, or what does the same elsewhere."""
+
+
 def search_or_fail(
     program: Program,
     target: Target,
@@ -325,11 +329,11 @@ _stop: Event | None = None
 
 
 def _become_searcher(stop: Event | None) -> None:
-    """A worker leaves Ctrl-C and SIGTERM to its parent, and does not outlive it."""
+    """A worker leaves interrupts to its parent, and does not outlive it."""
     global _stop
     _stop = stop
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which `timeout` sends to the whole group
+    for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # which reach the whole group
+        signal.signal(sent, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None, "workers are child processes"
     threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()

@@ -92,7 +92,10 @@ class Store:
         except OSError as error:
             raise StoreError(self.path, f"cannot be used ({error.strerror})", OTHER_PATH) from None
         with self._translated():
-            connection = (_opened_to_read if reads else _opened)(Path(path))
+            try:
+                connection = (_opened_to_read if reads else _opened)(Path(path))
+            except OSError as error:
+                raise StoreError(self.path, f"cannot be read ({error.strerror})", OTHER_PATH) from None
             self._db = Database(connection, execute_plugins=False)
             try:
                 self._prepare()
@@ -102,7 +105,7 @@ class Store:
 
     @classmethod
     def reading(cls, path: Path, warn: Callable[[str], None] = lambda _: None) -> Store:
-        """The database of a file that is not changed: nor is anything beside it. Raises StoreError."""
+        """The database of a file that is there, and is not changed. Raises StoreError."""
         if not path.exists():
             raise StoreError(path, "is not there", "name a file that mirage made")
         return cls(path, warn=warn, reads=True)
@@ -416,15 +419,20 @@ def _opened(path: Path) -> sqlite3.Connection:
 def _opened_to_read(path: Path) -> sqlite3.Connection:
     """The file itself, where SQLite can read it and its format is this version's; else a copy of it in memory.
 
-    SQLite cannot read a file with a write-ahead log in a folder that cannot be written to: the log is then copied too.
+    SQLite has no room for its locks where nothing can be written: nobody else writes there either. It then cannot read
+    a write-ahead log, and reads a copy of both.
     """
-    with suppress(sqlite3.OperationalError):
-        uri = f"{path.absolute().as_uri()}?mode=ro"
-        connection = sqlite3.connect(uri, timeout=BUSY_TIMEOUT_S, isolation_level=None, uri=True)
-        return connection if _last_migration(connection) == len(MIGRATIONS) else _in_memory(connection)
+    log = path.with_name(f"{path.name}-wal")
+    for options in ("mode=ro", "mode=ro&immutable=1"):
+        if "immutable" in options and log.exists() and log.stat().st_size:
+            break
+        with suppress(sqlite3.OperationalError):
+            uri = f"{path.absolute().as_uri()}?{options}"
+            connection = sqlite3.connect(uri, timeout=BUSY_TIMEOUT_S, isolation_level=None, uri=True)
+            return connection if _last_migration(connection) == len(MIGRATIONS) else _in_memory(connection)
     with TemporaryDirectory(prefix="mirage-") as folder:
         for suffix in ("", "-wal"):
-            with suppress(FileNotFoundError):
+            if Path(f"{path}{suffix}").exists():
                 shutil.copyfile(f"{path}{suffix}", f"{folder}/copy{suffix}")
         return _in_memory(_opened(Path(folder) / "copy"))
 

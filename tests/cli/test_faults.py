@@ -1,0 +1,191 @@
+"""Faults of the machine: full disks, what cannot be written, damaged files, several writers, closed streams."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mirage_cli.store.store import Store
+from tests.cli.test_cli import (
+    Mirage,
+    Run,
+    count,
+    environment,
+    spawn,
+    write_specs,
+)
+
+READING = (
+    *(["cache", "list"], ["cache", "export", "-"], ["show", "tiny.yaml"], ["explain", "tiny.yaml"]),
+    *(["export", "tiny.yaml"], ["verify", "--all"], ["lock", "tiny.yaml", "--lock-file", "-"]),
+)
+
+
+@pytest.fixture
+def read_only(searched: tuple[Path, Run], tmp_path: Path) -> Path:
+    """A folder with a database, none of which can be written to. The last writes are in its write-ahead log alone."""
+    folder = tmp_path / "read_only"
+    folder.mkdir()
+    write_specs(folder)
+    shutil.copy(searched[0] / "mirage.db", folder)
+    holder = sqlite3.connect(folder / "mirage.db")
+    holder.execute("PRAGMA wal_autocheckpoint = 0")
+    with holder:
+        holder.execute("UPDATE specs SET name = 'renamed'")
+    for suffix in ("", "-wal"):
+        shutil.copy(folder / f"mirage.db{suffix}", tmp_path / f"copy{suffix}")
+    holder.close()
+    (folder / "mirage.db").unlink()
+    for suffix in ("", "-wal"):
+        shutil.copy(tmp_path / f"copy{suffix}", folder / f"mirage.db{suffix}")
+        (folder / f"mirage.db{suffix}").chmod(0o444)
+    folder.chmod(0o555)
+    return folder
+
+
+def without_override() -> None:
+    """The process may not write where permissions forbid it, even where the tests run as root."""
+    drop, override = 24, 1  # PR_CAPBSET_DROP, CAP_DAC_OVERRIDE
+    ctypes.CDLL(None).prctl(drop, override, 0, 0, 0)
+
+
+def plain_user(folder: Path, *args: str) -> Run:
+    command, env = [sys.executable, "-m", "mirage_cli", *args], environment(folder)
+    run = subprocess.run
+    done = run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, preexec_fn=without_override)
+    assert "Traceback" not in done.stderr, done.stderr
+    return Run(done.returncode, done.stdout, done.stderr)
+
+
+def test_reading_commands_work_where_nothing_can_be_written(read_only: Path) -> None:
+    before = sorted(os.listdir(read_only))
+    assert "renamed" in plain_user(read_only, "cache", "list").out
+    for args in (["show", "tiny.yaml"], ["explain", "tiny.yaml"], ["export", "tiny.yaml"], ["cache", "export", "-"]):
+        run = plain_user(read_only, *args)
+        assert run.code == 0 and run.out, (args, run)
+    for args in (["search", "tiny.yaml", "--no-tune", "--fresh"], ["cache", "prune", "--spec", "renamed"]):
+        run = plain_user(read_only, *args)
+        assert run.code == 1 and "error: the database" in run.err and "permissions" in run.err, (args, run)
+    run = plain_user(read_only, "export", "tiny.yaml", "-o", "made.py")
+    assert run.code == 1 and run.err.startswith("error: made.py: ")
+    assert sorted(os.listdir(read_only)) == before
+
+
+def limited(folder: Path, most_bytes: int, *args: str) -> Run:
+    """A command whose files end there, as on a full disk."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+
+    code = "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); from mirage_cli.cli.main import main; main()"
+    command, env = [sys.executable, "-c", code, *args], environment(folder, PYTHONDONTWRITEBYTECODE="1")
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, preexec_fn=limit)
+    assert "Traceback" not in done.stderr, done.stderr
+    return Run(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["export", "tiny.yaml", "-o", "out"],
+        ["cache", "export", "out"],
+        ["verify", "--all", "tiny.yaml", "--junit", "out"],
+        ["lock", "tiny.yaml", "--lock-file", "out"],
+    ],
+    ids=" ".join,
+)
+def test_a_file_is_written_whole_or_not_at_all(args: list[str], searched: tuple[Path, Run], tmp_path: Path) -> None:
+    write_specs(tmp_path)
+    shutil.copy(searched[0] / "mirage.db", tmp_path)
+    (tmp_path / "out").write_text("before", encoding="utf-8")
+    before = sorted(os.listdir(tmp_path))
+    run = limited(tmp_path, 100, *args)
+    assert run.code == 1 and "out: " in run.err
+    left = sorted(n for n in os.listdir(tmp_path) if not n.startswith("mirage.db-"))  # SQLite's own
+    assert (tmp_path / "out").read_text(encoding="utf-8") == "before" and left == before
+
+
+def test_a_full_disk_costs_nothing_that_was_committed(searched: tuple[Path, Run], tmp_path: Path) -> None:
+    write_specs(tmp_path)
+    shutil.copy(searched[0] / "mirage.db", tmp_path)
+    size = (tmp_path / "mirage.db").stat().st_size
+    run = limited(tmp_path, size, "search", "increment.yaml", "transformer_block.yaml", "--no-tune", "--budget", "1")
+    assert run.code == 1 and "error: " in run.err and ("full" in run.err or "cannot be used" in run.err)
+    assert "tiny" in spawn(tmp_path, "cache", "list").out and spawn(tmp_path, "export", "tiny.yaml").code == 0
+
+
+def test_corrupted_pages_are_a_message_in_every_command(
+    searched: tuple[Path, Run], tmp_path: Path, found: Mirage
+) -> None:
+    path = tmp_path / "mirage.db"
+    whole = bytearray(path.read_bytes())
+    for start in range(4096, len(whole), 4096):
+        whole[start : start + 600] = b"\xa5" * 600
+    path.write_bytes(whole)
+    for args in (*READING, ["cache", "merge", "mirage.db", "--db", "new.db"], ["search", "tiny.yaml", "--no-tune"]):
+        run = found(*args)
+        assert run.code == 1 and "error: the database" in run.err and "is damaged" in run.err, (args, run)
+
+
+def test_a_newer_database_is_refused_by_every_command(found: Mirage, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "mirage.db") as connection:
+        connection.execute("INSERT INTO migrations VALUES (999, 'of the future', '')")
+    connection.close()
+    for args in (*READING, ["cache", "merge", "mirage.db", "--db", "new.db"], ["search", "tiny.yaml", "--no-tune"]):
+        run = found(*args)
+        assert run.code == 1 and "was made by a newer mirage: its format is 999" in run.err, (args, run)
+
+
+def test_an_older_database_is_read_without_being_changed(found: Mirage, tmp_path: Path) -> None:
+    path = tmp_path / "mirage.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+        connection.execute("ALTER TABLE measurements DROP COLUMN alone_samples_us")
+        connection.execute("DELETE FROM migrations WHERE number = 2")
+    connection.close()
+    before = path.read_bytes()
+    for args in READING:
+        assert found(*args).code == 0, args
+    assert path.read_bytes() == before
+
+
+WRITER = """
+import sys
+from mirage_cli.store.records import Key, Measurement
+from mirage_cli.store.store import Store
+n = int(sys.argv[1])
+with Store("mirage.db") as store:
+    for i in range(25):
+        store.put_measurement(Key(f"p{n}", (("m", i),), "float16", "h100"), Measurement("aaaa", {}, (float(i),), 1.0))
+"""
+
+
+def test_eight_writers_lose_nothing(tmp_path: Path) -> None:
+    env = environment(tmp_path)
+    command = [sys.executable, "-c", WRITER]
+    writers = [subprocess.Popen([*command, str(n)], cwd=tmp_path, env=env) for n in range(8)]
+    assert [w.wait(60) for w in writers] == [0] * 8
+    with Store(tmp_path / "mirage.db") as store:
+        assert len(store.list()) == 8 * 25 and all(e.measurements == 1 for e in store.list())
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr", "stdin"])
+def test_a_closed_stream_is_no_traceback(closed: str, searched: tuple[Path, Run]) -> None:
+    """Nor does a database or a file take its place."""
+    number = {"stdin": 0, "stdout": 1, "stderr": 2}[closed]
+    show = [sys.executable, "-m", "mirage_cli", "show", "tiny.yaml"]
+    command = [sys.executable, "-c", f"import os; os.close({number}); os.execv({sys.executable!r}, {show})"]
+    done = subprocess.run(
+        command, cwd=searched[0], env=environment(searched[0]), capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode in (0, 1) and b"Traceback" not in done.stderr
+    assert (closed == "stdout") == (done.stdout == b"")
+    assert count(searched[0] / "mirage.db", "results") == 1
