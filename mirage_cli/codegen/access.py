@@ -15,7 +15,7 @@ from mirage_cli.ir.access import strides
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.placement import Loop, Straight, place
 from mirage_cli.ir.program import DTYPE_BYTES, Eqn, Tensor
-from mirage_cli.ir.reach import limits
+from mirage_cli.ir.reach import left_out, limits
 from mirage_cli.ir.schedule import (
     Before,
     KernelSchedule,
@@ -99,7 +99,8 @@ def multiplies(loop: Loop, dims: Mapping[str, tuple[str, ...]], block: Mapping[s
 
 def _boxes(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> dict[str, Descriptor]:
     block = block_sizes(kernel, schedule, sizes)
-    found = {x.out: _descriptor(graph, x, schedule, block, sizes) for x in kernel.loads}
+    partly = left_out(graph)  # a box has no mask
+    found = {x.out: _descriptor(graph, x, schedule, block, sizes) for x in kernel.loads if x.buffer not in partly}
     return {value: d for value, d in found.items() if d is not None}
 
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from types import MappingProxyType
 
 from mirage_cli.codegen import nodes
 from mirage_cli.codegen.nodes import Axes, Place, Value
-from mirage_cli.ir.access import Atom, Index, Lookup, Remainder, dims_of
+from mirage_cli.ir.access import Atom, Index, Lookup, Remainder, dims_of, lookups_of
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, split_axis
 from mirage_cli.ir.placement import Placement, place
 from mirage_cli.ir.program import Eqn, Tensor
@@ -42,14 +42,24 @@ class EmitError(Exception):
         self.reason = reason
 
 
+@dataclass(frozen=True, slots=True)
+class Live:
+    """Where a partial result was stored: where none of these is negative. Elsewhere it is `identity`."""
+
+    where: tuple[Index, ...]
+    identity: float
+
+
 @dataclass(frozen=True)  # without slots, for what is cached
 class Frame:
-    """A kernel with its schedule. sizes: of every axis, those of chunks included."""
+    """A kernel with its schedule. sizes: of every axis, those of chunks included. live: of partial results that are not
+    stored everywhere, by buffer."""
 
     graph: MuGraph
     kernel: Kernel
     schedule: KernelSchedule
     sizes: Mapping[str, int]
+    live: Mapping[str, Live] = field(default_factory=dict["str", "Live"])
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
@@ -111,7 +121,7 @@ class Frame:
     def looked_up(self) -> dict[Lookup, str]:
         """What loads look up, each with the name of its block."""
         found: dict[Lookup, str] = {}
-        for a in self.kernel.lookups:
+        for a in (*self.kernel.lookups, *(a for x in self.live.values() for a in lookups_of(x.where))):
             names = (f"{a.table}_at{i or ''}" for i in itertools.count())
             found[a] = found.get(a) or next(n for n in names if n not in {*self.dims, *found.values()})
         return found
@@ -163,7 +173,8 @@ class Frame:
     @cached_property
     def buffers(self) -> tuple[str, ...]:
         """What the kernel reads and writes, in order."""
-        return tuple(dict.fromkeys([*self.kernel.read, *(s.buffer for s in self.kernel.stores)]))
+        known = (a.table for x in self.live.values() for a in lookups_of(x.where))
+        return tuple(dict.fromkeys([*self.kernel.read, *known, *(s.buffer for s in self.kernel.stores)]))
 
     def axes(self, dims: Iterable[str]) -> Axes:
         """The axes of a block: the dimensions that are not scalars, in the schedule's order."""

@@ -114,7 +114,7 @@ class _Checker:
             _must(sorted(access.block) == sorted(access.axes), "a box with other axes than the block")
             for start in access.starts:
                 self.start(start)
-        self.define(s.out, s.axes, frozenset(self.padded & set(s.axes)))
+        self.define(s.out, s.axes, NOWHERE if s.outside else frozenset(self.padded & set(s.axes)))
 
     def let(self, s: plan.Let) -> None:
         self.expr(s.expr)
@@ -163,6 +163,12 @@ class _Checker:
     def release(self, _: plan.Release) -> None:
         _must(not self.released, "the kernel behind is let start twice")
         self.released = True
+
+    def leave(self, s: plan.Leave) -> None:
+        _must(self.waited or not self.plan.waits, "the kernel may end before the wait")
+        _must(self.chunked and not self.walked, "an instance ends that may have to store")
+        self.scalar(s.first)
+        self.scalar(s.last)
 
     def release_before(self, s: plan.ReleaseBefore) -> None:
         _must(self.waited or not self.plan.waits, "the kernel behind may start before the wait")
@@ -415,6 +421,7 @@ _STATEMENTS: Mapping[type[Statement], Callable[..., None]] = {
     plan.Prefetch: _Checker.prefetch,
     plan.Wait: _Checker.wait,
     plan.Release: _Checker.release,
+    plan.Leave: _Checker.leave,
     plan.ReleaseBefore: _Checker.release_before,
     plan.Loop: _Checker.loop,
     plan.Beside: _Checker.beside,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd, prod
 
 from mirage_cli.codegen import nodes, plan
 from mirage_cli.codegen.access import Descriptor, Fetch
-from mirage_cli.codegen.blocks import EVERYWHERE, LINE_BYTES, Frame
+from mirage_cli.codegen.blocks import EVERYWHERE, LINE_BYTES, Frame, Live
 from mirage_cli.codegen.loops import loop_starts, positions, span, starts
 from mirage_cli.codegen.nodes import Axes, Expr, Place, Start
 from mirage_cli.codegen.plan import Statement
@@ -29,13 +29,15 @@ def load(f: Frame, x: Load, box: Descriptor | None, once: bool, at: Mapping[str,
     dtype = f.tensors[x.buffer].dtype
     whole = dtype == "int64"
     if box is None:
-        inside = within(f, x.buffer, x.access)
+        inside, outside = within(f, x.buffer, x.access), 0.0
+        if (live := f.live.get(x.buffer)) is not None:
+            inside, outside = (*inside, *_stored(f, live)), live.identity
         repeated = () if inside else repeats(f, x.access, axes)
         few = {d: nodes.Picked(d, f.block[d] > n, at[d], every=_every(f.block[d], n)) for d, n in repeated}
         loaded = tuple(d for d in axes if d not in few or few[d].block)
         where = pointers(f, x.buffer, x.access, loaded, few)
         mask = f.masked_dims(x.dims, loaded)
-        return plan.Load(x.out, where, mask, once, inside, whole, dtype in FLOAT8, repeated, axes)
+        return plan.Load(x.out, where, mask, once, inside, whole, dtype in FLOAT8, repeated, axes, outside)
     block = tuple(d for d in box.dims if f.block[d] > 1)
     access = nodes.Box(x.out, x.buffer, box.dims, tuple(at[d] for d in box.dims), block, axes)
     return plan.Load(
@@ -66,6 +68,14 @@ def repeats(f: Frame, access: Access, axes: Axes) -> tuple[tuple[str, int], ...]
 def _every(block: int, n: int) -> nodes.Every | None:
     """Each n-th position of a block; None where that is its first alone."""
     return nodes.Every(block, block // n, n, 1) if block > n else None
+
+
+def _stored(f: Frame, live: Live) -> Iterator[nodes.Within]:
+    """Where a partial result was stored."""
+    for i in live.where:
+        if i.lookups or {*i.dims} & f.dynamic or i.bounds(f.sizes)[0] < 0:
+            terms, start = f.places(i)
+            yield nodes.Within(terms, start, True, None)
 
 
 def within(f: Frame, buffer: str, access: Access) -> tuple[nodes.Within, ...]:

@@ -77,7 +77,7 @@ class Load:
 
     once: nobody reads it again. whole: integers, taken as those of 32 bits. float8: of a type that has no integer 0.
     repeated: axes of the block, with how many positions in a row hold what is loaded for the first of them: all of an
-    axis that the pointers lack. axes: of the block.
+    axis that the pointers lack. axes: of the block. outside: a number in the place of zero.
     """
 
     out: str
@@ -89,6 +89,7 @@ class Load:
     float8: bool = False
     repeated: tuple[tuple[str, int], ...] = ()
     axes: Axes = ()
+    outside: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +186,14 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
+class Leave:
+    """Ends this program instance where the loop from `first` to `last` has no iteration: then it stores nothing."""
+
+    first: Scalar
+    last: Scalar
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseBefore:
     """Lets the kernel behind start if no more than `most` positions of the loop are left."""
 
@@ -247,6 +256,7 @@ Statement: TypeAlias = (
     | Prefetch
     | Wait
     | Release
+    | Leave
     | ReleaseBefore
     | Loop
     | Beside

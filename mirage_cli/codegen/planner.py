@@ -22,9 +22,9 @@ from mirage_cli.codegen.access import (
     specialized,
     streamed,
 )
-from mirage_cli.codegen.blocks import MAX_ELEMENTS, EmitError, Frame
+from mirage_cli.codegen.blocks import MAX_ELEMENTS, EmitError, Frame, Live
 from mirage_cli.codegen.expressions import NOWHERE, Scope, computed
-from mirage_cli.codegen.handover import HandOver, hand_over, units
+from mirage_cli.codegen.handover import hand_over, units
 from mirage_cli.codegen.iterations import combined, completed, deferred, initialised, wide_products_last
 from mirage_cli.codegen.loops import Range, longest_last, loop_starts, positions, ranges, starts, together
 from mirage_cli.codegen.moves import load, look_up, prefetches, store
@@ -35,8 +35,8 @@ from mirage_cli.ir.beside import beside
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import Eqn
-from mirage_cli.ir.reach import Limit, limits, needed
-from mirage_cli.ir.schedule import Early, Lead, Schedule
+from mirage_cli.ir.reach import Left, Limit, left_out, limits, needed
+from mirage_cli.ir.schedule import Early, Lead, Schedule, chunk_length
 
 MAX_PROGRAMS = (1 << 31) - 1
 """Program instances of one launch, whose chunks are not counted here (CUDA C++ programming guide, compute
@@ -49,6 +49,7 @@ class _Decided:
 
     boxes: by value, what is read through a descriptor. once: values whose loads nobody repeats. narrowed: values that
     go on as they are stored, with the type. leading: the loop in whose last iterations the kernel behind may start.
+    leaves: whether chunks without work store nothing.
     clean: padded dimensions along which each value so far is zero past their end. looked_up: what of tables is known.
     """
 
@@ -59,6 +60,7 @@ class _Decided:
     specialized: bool
     narrowed: Mapping[str, str]
     leading: Loop | None
+    leaves: bool
     clean: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     looked_up: set[Lookup] = field(default_factory=set["Lookup"])
 
@@ -107,7 +109,8 @@ def _side_by_side(plans: Sequence[KernelPlan]) -> KernelPlan:
 def _plan(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> KernelPlan:
     """Of a kernel whose parts share their program instances."""
     own = schedule.kernels[kernel.name]
-    f = Frame(graph, kernel, own, sizes)
+    left = left_out(graph)
+    f = Frame(graph, kernel, own, sizes, _live(left, kernel, schedule, sizes))
     if any(f.count(f.axes(dims)) > MAX_ELEMENTS for dims in f.dims.values()):
         raise EmitError("block too large")
     if f.dynamic and f.huge:
@@ -126,6 +129,7 @@ def _plan(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str
         specialized(graph, kernel, own, sizes),
         _narrowed(f),
         leading(graph, kernel, own, sizes) if releases and not over.at_once else None,
+        any(x.kernel == kernel.name for x in left.values()),
     )
     instances = _instances(f, decided.limits)
     body: list[Statement] = [instances, *_fixed_positions(f), *[plan.Release()] * over.at_once]
@@ -138,7 +142,8 @@ def _plan(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str
             body += _looked_up(decided, kernel.stores, {d for x in f.placement.loops for d in x.dims})
         for x in some[i : i + 1]:
             if isinstance(x, Loop):
-                body += _loop(decided, x, x == decided.leading and _may_release(over, i, unread is not None))
+                waited = unread is None or (over.wait is not None and over.wait <= i)
+                body += _loop(decided, x, x == decided.leading and waited, waited)
             elif isinstance(x, tuple):
                 body += [store(f, s) for s in x]
             else:
@@ -146,7 +151,7 @@ def _plan(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str
     fetched = {x.load.buffer for found in ahead.values() for x in found}
     pointed = (
         {x.buffer for x in kernel.loads if x.out not in decided.boxes}
-        | {x.table for x in kernel.lookups}
+        | {x.table for x in f.looked_up}
         | {s.buffer for s in kernel.stores}
     )
     return KernelPlan(
@@ -164,9 +169,15 @@ def _plan(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str
     )
 
 
-def _may_release(over: HandOver, at: int, overlaps: bool) -> bool:
-    """Whether the kernel behind may start in the unit at this place."""
-    return not overlaps or (over.wait is not None and over.wait <= at)
+def _live(left: Mapping[str, Left], kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> dict[str, Live]:
+    """Where the partial results that a kernel reads were stored, as the kernels in front are scheduled."""
+    found: dict[str, Live] = {}
+    for x in (x for x in kernel.loads if x.buffer in left):
+        of = left[x.buffer]
+        split = schedule.kernels[of.kernel]
+        length = chunk_length(sizes[of.dim], split.split, split.tile(of.dim))
+        found[x.buffer] = Live(of.live(length, sizes[of.dim]), of.identity)
+    return found
 
 
 def _instances(f: Frame, found: Mapping[Loop, tuple[Limit, ...]]) -> plan.Instances:
@@ -210,7 +221,8 @@ def _step(c: _Decided, x: Load | Eqn, at: Mapping[str, Start], scope: Scope) -> 
     f = c.frame
     looked_up = _looked_up(c, [x], ())
     if isinstance(x, Load):
-        c.clean[x.out] = f.padded & set(f.axes(x.dims))
+        zero = x.buffer not in f.live or not f.live[x.buffer].identity
+        c.clean[x.out] = f.padded & set(f.axes(x.dims)) if zero else NOWHERE
         return [*looked_up, load(f, x, c.boxes.get(x.out), x.out in c.once, at)]
     found = computed(scope, x)
     c.clean[x.out] = found.clean
@@ -219,25 +231,35 @@ def _step(c: _Decided, x: Load | Eqn, at: Mapping[str, Start], scope: Scope) -> 
 
 def _looked_up(c: _Decided, steps: Sequence[Load | Eqn | Store], moving: Collection[str]) -> list[Statement]:
     """What these look up and is not known yet, but for what depends on axes that move."""
-    needed = dict.fromkeys(a for x in steps for a in (x.looks_up if isinstance(x, Eqn) else lookups_of(x.access)))
+    needed = dict.fromkeys(a for x in steps for a in _lookups(c.frame, x))
     new = [a for a in needed if a not in c.looked_up]
     found = [a for a in new if not set(dims_of(a.access)) & set(moving)]
     c.looked_up.update(found)
     return [look_up(c.frame, a) for a in found]
 
 
+def _lookups(f: Frame, x: Load | Eqn | Store) -> tuple[Lookup, ...]:
+    """What a step looks up, to say where partial results were stored too."""
+    if isinstance(x, Eqn):
+        return x.looks_up
+    return lookups_of((*x.access, *(f.live[x.buffer].where if isinstance(x, Load) and x.buffer in f.live else ())))
+
+
 def _rounded(c: _Decided, value: str) -> list[Statement]:
     return [plan.Round(value, c.narrowed[value])] if value in c.narrowed else []
 
 
-def _loop(c: _Decided, loop: Loop, leads: bool) -> list[Statement]:
-    """A loop with its accumulators. leads: whether the kernel behind may start in its last iterations."""
+def _loop(c: _Decided, loop: Loop, leads: bool, waited: bool) -> list[Statement]:
+    """A loop with its accumulators. leads: whether the kernel behind may start in its last iterations. waited: whether
+    the wait comes before."""
     f = c.frame
     late = deferred(f, loop)
-    body: list[Statement] = [initialised(f, f.eqns[name], degrees, name in late) for name, degrees in loop.accumulators]
-    body += _looked_up(c, (*loop.steps, *loop.stores), {*loop.dims})
     marks, parts = ranges(f, loop, c.limits[loop], c.specialized)
-    body += marks
+    leaves = c.leaves and waited and not c.specialized
+    body = [*marks, plan.Leave(parts[0].first, parts[-1].last)] if leaves else []
+    body += [initialised(f, f.eqns[name], degrees, name in late) for name, degrees in loop.accumulators]
+    body += _looked_up(c, (*loop.steps, *loop.stores), {*loop.dims})
+    body += [] if leaves else marks
     outside = set(c.looked_up)
     for part in parts:
         inside: list[Statement] = [positions(f, d, start) for d, start in loop_starts(f, loop).items()]

@@ -211,7 +211,7 @@ def _load(s: p.Load, names: Names) -> Iterator[str]:
         text = _permuted(text, access.block, access.axes)
     else:
         masks = [_mask(s.mask, access.axes)] * bool(s.mask) + [_within(w, access.axes, names) for w in s.within]
-        zero = "0.0" if s.float8 else "0"
+        zero = number_text(nodes.Literal(s.outside)) if s.outside else "0.0" if s.float8 else "0"
         mask = f", mask={' & '.join(masks)}, other={zero}" if masks else ""
         hint = ', eviction_policy="evict_first"' if s.once else ""
         text = f"tl.load({_pointers(access, names)}{mask}{hint})"
@@ -285,6 +285,11 @@ def _prefetch(s: p.Prefetch, names: Names) -> Iterator[str]:
     yield f"fetch({_pointers(s.pointers, names)}, read={s.read}){_note(s.pointers.axes)}"
 
 
+def _leave(s: p.Leave, names: Names) -> Iterator[str]:
+    yield f"if {_scalar(s.first, names)} >= {_scalar(s.last, names)}:  # nothing to do, and nothing to store"
+    yield "    return"
+
+
 def _release_before(s: p.ReleaseBefore, names: Names) -> Iterator[str]:
     yield f"release_before({_bound(s.last, names)} - s_{s.dim}, {s.most})"
 
@@ -322,6 +327,7 @@ _STATEMENTS: Mapping[type[Statement], Callable[..., Iterable[str]]] = {
     p.Prefetch: _prefetch,
     p.Wait: lambda *_: ["wait_for_data()"],
     p.Release: lambda *_: ["release_next()"],
+    p.Leave: _leave,
     p.ReleaseBefore: _release_before,
     p.Loop: _loop,
     p.Beside: _beside,

@@ -3,6 +3,9 @@
 In causal attention, `where(index(s) <= index(q), A, -inf)`, tiles of s behind the last q of the block leave every
 accumulator as it is: the maximum of -inf, sums of exp(-inf) = 0. Nothing here knows of attention: a mask is any
 comparison that is linear in the loop's position, and what a false one leads to is worked out operator by operator.
+
+A chunk of a split loop that masks leave nothing to do would store what its accumulators start with: the identities of
+their reductions. It stores nothing, and kernels behind know its partial results by the same masks.
 """
 
 from __future__ import annotations
@@ -10,22 +13,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from math import inf, isnan
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import parse_index
+from mirage_cli.ir.access import Atom, Index, Lookup, index, is_plain, parse_index
+from mirage_cli.ir.beside import beside
 from mirage_cli.ir.drawn import skewed
-from mirage_cli.ir.mugraph import Kernel
+from mirage_cli.ir.mugraph import Kernel, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.placement import Loop
-from mirage_cli.ir.program import Arg, Eqn, Tensor, below
+from mirage_cli.ir.placement import Loop, place
+from mirage_cli.ir.program import Arg, Eqn, Tensor, below, tensor_type
 
 Leaf = tuple[str, str]
 """("index", d), the position along d, or ("value", v), an integer that does not change in the loop."""
 SAMPLES = 17
 """Positions along an axis, or integers of a tensor, that stand for all."""
+MAX_INTEGER = 1 << 30
+"""Of tables that declare no end: positions are counted in 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +171,76 @@ def kept(e: Eqn, true: frozenset[str]) -> str | Fraction | float | None:
     if e.op == "and" and true & set(e.values):
         return e.args[0] if e.args[1] in true else e.args[1]
     return None
+
+
+# -- chunks without work
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Partial results that a split kernel does not store for chunks that its masks leave nothing to do.
+
+    kernel: the split one. dim: that it splits. most: what the position along it is at most where there is work, all in
+    axes of the partial results. identity: what the accumulator starts with.
+    """
+
+    kernel: str
+    dim: str
+    most: tuple[Index, ...]
+    identity: float
+
+    def live(self, length: int, size: int) -> tuple[Index, ...]:
+        """A chunk of this length stores where none of these is negative. size: of the split dimension."""
+        chunk: dict[Atom, int] = {split_axis(self.dim): -length}
+        return tuple(index(dict(i.terms) | chunk, i.offset) for i in (*self.most, Index((), size - 1)))
+
+
+@lru_cache(maxsize=256)
+def left_out(graph: MuGraph) -> Mapping[str, Left]:
+    """The partial results that are not stored where there is no work, by their buffers.
+
+    Limits are what loads and positions say that all readers have too: upper ones, of inputs and axes of the buffers.
+    """
+    found: dict[str, Left] = {}
+    for k in graph.kernels:
+        if k.split is None or len(beside(k, k.with_role("grid"))) > 1:
+            continue
+        loops = place(k).loops
+        if len(loops) != 1 or loops[0].dims != (k.split,):
+            continue
+        ends = limits(k, loops[0])
+        most = [_index_of(x.limit, k, graph) for x in ends if not x.lower]
+        if not ends or len(most) < len(ends):
+            continue
+        started = {name: OPS[e.op].identity for e in k.body for name, _ in loops[0].accumulators if e.out == name}
+        known = [i for i in most if i is not None]
+        if len(known) == len(most) and all(_says(s, known, k, graph) and s.value in started for s in k.stores):
+            found |= {s.buffer: Left(k.name, k.split, tuple(known), started[s.value] or 0.0) for s in k.stores}
+    return found
+
+
+def _index_of(limit: Linear, kernel: Kernel, graph: MuGraph) -> Index | None:
+    """A limit as an index, its values looked up in inputs; None where they are no such integers."""
+    loads = {x.out: x for x in kernel.loads}
+    inputs = {t.name: t for t in graph.inputs if tensor_type(t) == "int" and t.name not in graph.changed}
+    terms: dict[Atom, int] = {}
+    for (kind, name), c in limit.terms:
+        if kind == "index":
+            terms[name] = c
+            continue
+        x = loads[name]
+        if x.buffer not in inputs:
+            return None
+        terms[Lookup(x.buffer, x.access, below(inputs[x.buffer], graph.sizes) or MAX_INTEGER)] = c
+    return index(terms, limit.constant)
+
+
+def _says(s: Store, most: Sequence[Index], split: Kernel, graph: MuGraph) -> bool:
+    """Whether all kernels that read a partial result know where it was stored: they have the axes of the limits."""
+    assert split.split is not None
+    readers = [(k, x) for k in graph.kernels for x in k.loads if x.buffer == s.buffer]
+    known = all(k.kind == "generated" and x.access == s.access for k, x in readers)
+    return known and is_plain(s.access) and {split_axis(split.split), *(d for i in most for d in i.dims)} <= {*s.dims}
 
 
 class _Reader:

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import Distinct, Tables, apart, dims_of
+from mirage_cli.ir.access import Access, Distinct, Tables, apart, dims_of, lookups_of
 from mirage_cli.ir.beside import beside
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS, Type
 from mirage_cli.ir.placement import Loop, Placement, place
 from mirage_cli.ir.program import Eqn, Part, Program, Tensor, tables_of, unmerged
-from mirage_cli.ir.reach import limits
+from mirage_cli.ir.reach import Left, left_out, limits
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.verify.semantics import At, Memory, ScheduleFailure, Semantics, Window, positions
 
@@ -87,6 +87,8 @@ def run_mugraph(
         if t.name in inputs
     }
     shapes = {t.name: tuple(graph.sizes.get(d, 0) for d in t.dims) for t in graph.inputs}
+    left = left_out(graph)
+    live: dict[str, Access] = {}
     for kernel in graph.kernels:
         ks = schedule.kernels.get(kernel.name) or KernelSchedule((), ())
         chunk = {split_axis(kernel.split): ks.split} if kernel.split else {}
@@ -103,11 +105,14 @@ def run_mugraph(
             raise ScheduleFailure("race", f"{kernel.name} reads and writes {min(race)}")
         if stale := [b for b in kernel.read if b not in memories]:
             raise ScheduleFailure("race", f"{kernel.name} reads {stale[0]} before anything writes it")
-        _run_kernel(kernel, ks, memories, semantics, random.Random(seed))
-        own = {s.buffer for s in kernel.stores} - {p.tensor.name for p in parts}
+        _run_kernel(kernel, ks, memories, semantics, random.Random(seed), left, live)
+        own = {s.buffer for s in kernel.stores} - {p.tensor.name for p in parts} - {*left}
+        for name, x in ((s.buffer, left[s.buffer]) for s in kernel.stores if s.buffer in left):
+            (_, length), *_ = chunks(graph.sizes[x.dim], ks.split, ks.tile(x.dim))
+            live[name] = x.live(length, graph.sizes[x.dim])
         for name in own:
             _check_written(memories[name], np.ones(shapes[name], dtype=bool))
-    written = [t.name for t in (*graph.buffers, *graph.outputs) if t.name in memories]
+    written = [t.name for t in (*graph.buffers, *graph.outputs) if t.name in memories and t.name not in left]
     results = {name: memories[name].whole() for name in written}
     for t in graph.outputs:
         if t.name in results:
@@ -161,17 +166,24 @@ def _chunk_sizes(graph: MuGraph, kernel: Kernel, shapes: Mapping[str, tuple[int,
 
 
 def _run_kernel(
-    kernel: Kernel, schedule: KernelSchedule, memories: Mapping[str, Memory], semantics: Semantics, rng: random.Random
+    kernel: Kernel,
+    schedule: KernelSchedule,
+    memories: Mapping[str, Memory],
+    semantics: Semantics,
+    rng: random.Random,
+    left: Mapping[str, Left],
+    live: Mapping[str, Access],
 ) -> None:
+    """left, live: of partial results that are not stored everywhere, and where those in front were."""
     if kernel.kind == "library":
-        _Instance(kernel, schedule, memories, semantics, {}, {}).run(None)
+        _Instance(kernel, schedule, memories, semantics, {}, {}, left, live).run(None)
         return
     tiled = {d for d in kernel.with_role("grid") if semantics.sizes[d] > schedule.tile(d)}
     parts = beside(kernel, tiled)
     instances = [(k, *at) for k in parts for at in _instances(k, schedule, semantics.sizes)]
     rng.shuffle(instances)
     for k, window, tile_index in instances:
-        _Instance(k, schedule, memories, semantics, window, tile_index).run(place(k))
+        _Instance(k, schedule, memories, semantics, window, tile_index, left, live).run(place(k))
 
 
 def _instances(
@@ -200,9 +212,12 @@ class _Instance:
         semantics: Semantics,
         window: Window,
         tile_index: Mapping[str, int],
+        left: Mapping[str, Left],
+        live: Mapping[str, Access],
     ) -> None:
         self.kernel, self.schedule, self.memories, self.semantics = kernel, schedule, memories, semantics
-        self.window, self.tile_index = window, tile_index
+        self.window, self.tile_index, self.left, self.live = window, tile_index, left, live
+        self.worked = False
         self.types: dict[str, Type] = {e.out: e.type for e in kernel.body}
 
     def run(self, placement: Placement | None) -> None:
@@ -228,17 +243,35 @@ class _Instance:
         if isinstance(step, Load):
             memory = self.memories[step.buffer]
             ranges = {d: self.range(d, window) for d in step.dims}
+            if step.buffer in self.live:
+                return self.partial(step, memory, ranges)
             tables = _tables(self.memories, step.buffers[1:])
             return memory.read(positions(step.access, ranges, memory.written.shape, tables), step.dims)
         self.semantics.window, self.semantics.tables = window, _tables(self.memories, (x.table for x in step.looks_up))
         args = tuple(env[a] if isinstance(a, str) else a for a in step.args)
         return self.semantics.apply(step.op, args, step.axes)
 
+    def partial(self, x: Load, memory: Memory, ranges: Window) -> Any:
+        """A partial result, where it was not stored the identity of its reduction."""
+        where = self.live[x.buffer]
+        tables = _tables(self.memories, (a.table for a in lookups_of(where)))
+        shape = tuple(high - low for low, high in (ranges[d] for d in x.dims))
+        stored = np.ones(shape, dtype=bool)
+        for i in where:
+            stored &= i.positions(x.dims, ranges, tables) >= 0
+        identity = self.semantics.full(number(self.left[x.buffer].identity), x.dims, shape, "float")
+        if not memory.written.any():
+            return identity
+        found = memory.read(positions(x.access, ranges, memory.written.shape, {}), x.dims)
+        return self.semantics.apply("where", (self.semantics.mask(x.dims, stored), found, identity))
+
     def range(self, dim: str, window: Window) -> tuple[int, int]:
         return window[dim] if dim in window else (0, self.semantics.sizes[dim])
 
     def store(self, s: Store, env: Mapping[str, Any], window: Window) -> None:
         """Write a tile. Instances that differ only in what the tile does not depend on leave it to the first."""
+        if s.buffer in self.left and not self.worked:
+            return
         split = self.kernel.split
         for d, i in self.tile_index.items():
             kept = d in s.dims or (d == split and split_axis(d) in s.dims)
@@ -276,6 +309,8 @@ class _Instance:
                     inner[step.out] = new
             if any(not inner[mask].data.any() for mask in ends):
                 accumulators = before  # kernels leave this tile out
+            else:
+                self.worked = True
             for s in loop.stores:
                 self.store(s, inner, window)
         env.update(accumulators)
@@ -290,5 +325,9 @@ class _Instance:
 
     def identity(self, e: Eqn) -> Any:
         shape = tuple(high - low for low, high in (self.range(d, self.window) for d in e.dims))
-        c = OPS[e.op].neutral(whole=False)
-        return self.semantics.full(Fraction(0) if c == 0 else c, e.dims, shape, e.type)
+        return self.semantics.full(number(OPS[e.op].neutral(whole=False)), e.dims, shape, e.type)
+
+
+def number(c: float) -> Fraction | float:
+    """What an accumulator starts with."""
+    return Fraction(0) if c == 0 else c

@@ -70,6 +70,8 @@ class Semantics(Protocol):
 
     def full(self, c: Number, dims: tuple[str, ...], shape: tuple[int, ...], type: Type) -> Any: ...
 
+    def mask(self, dims: tuple[str, ...], data: Array) -> Any: ...
+
     def memory(self, name: str, dims: tuple[str, ...], shape: tuple[int, ...]) -> Memory: ...
 
     def input(self, name: str, value: Any, dims: tuple[str, ...]) -> Memory: ...
@@ -169,6 +171,9 @@ class FieldSemantics:
 
     def full(self, c: Number, dims: tuple[str, ...], shape: tuple[int, ...], type: Type) -> Value:
         return self.field.full(c, dims, shape, type)
+
+    def mask(self, dims: tuple[str, ...], data: Array) -> Value:
+        return Value(dims, "bool", data)
 
     def memory(self, name: str, dims: tuple[str, ...], shape: tuple[int, ...]) -> FieldMemory:
         return FieldMemory(name, dims, shape)
@@ -348,6 +353,9 @@ class FloatSemantics:
             exact = int(c) if isinstance(c, Fraction) else info.max if c > 0 else info.min
             return Named(dims, np.full(shape, exact, dtype=np.int64))
         return Named(dims, np.full(shape, float(c)))
+
+    def mask(self, dims: tuple[str, ...], data: Array) -> Named:
+        return Named(dims, data)
 
     def memory(self, name: str, dims: tuple[str, ...], shape: tuple[int, ...]) -> FloatMemory:
         return FloatMemory(name, dims, shape)

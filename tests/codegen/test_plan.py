@@ -121,12 +121,25 @@ def merge() -> KernelPlan:
     return golden("attention_decode")[1]
 
 
+def uneven() -> KernelPlan:
+    """A split kernel that overlaps, of rows that end at lengths: chunks without work leave."""
+    tiles = {"k0": (("t", 1), ("s", 16)), "k1": (("t", 1), ("s_split", 1))}
+    axes = {"k0": ("t", "s", "d"), "k1": ("t", "s_split", "d")}
+    some = {k: KernelSchedule(tiles[k], axes[k], split=4 if k == "k0" else 1, overlap=True) for k in tiles}
+    return plans(CASES["ragged"].graph, Schedule(some))[0]
+
+
 WRONG: dict[str, tuple[Callable[[], KernelPlan], Change, str]] = {
     "a value is not loaded": (decode, without(plan.Load, out="Q"), "Q is used before it is defined"),
     "an accumulator is not there": (decode, without(plan.Initialise, out="v0"), "v0 is used before it is defined"),
     "a maximum does not move": (decode, without(plan.Advance), "the maximum t2 has not moved"),
     "positions are not known": (decode, without(plan.Positions, dim="b"), "the positions along b are not known"),
     "a mark is not set": (lambda: golden("causal_attention")[0], without(plan.SetMark), "is used before it is set"),
+    "it ends before it has waited": (
+        lambda: replace(uneven(), awaited=frozenset()),
+        lambda s: [] if isinstance(s, plan.Wait) else [s, plan.Wait()] if isinstance(s, plan.Leave) else [s],
+        "the kernel may end before the wait",
+    ),
     "it never waits": (merge, without(plan.Wait), "t2_part is read before the wait"),
     "it waits too late": (
         merge,

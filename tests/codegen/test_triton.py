@@ -15,8 +15,10 @@ import triton.language as tl
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.codegen.export import kernels_source, load_export
 from mirage_cli.codegen.triton import emit_kernel
+from mirage_cli.ir.access import index
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import DTYPES, Program, below, tensor_type
+from mirage_cli.ir.reach import Left
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.tune.space import settled
@@ -434,6 +436,39 @@ def test_nothing_beyond_the_end_of_a_row_is_read(rows: int, chunks: int, last: i
     check(graph, schedule(graph, f"t={rows} s=16", chunks=chunks), ragged.program, whole)
     (found,) = run(graph, schedule(graph, f"t={rows} s=16", chunks=chunks), inputs)
     assert torch.equal(found, expected[0])
+
+
+def uneven_rows(*last: int) -> Inputs:
+    """Of rows whose last keys are these, in pages of their own."""
+    rows = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2], dtype=torch.int32)
+    pages = torch.tensor([[0, 1, 2, 3], [4, 5, 6, 7], [5, 3, 8, 1]], dtype=torch.int32)
+    return draw(CASES["ragged"].graph) | {"B": rows, "P": pages, "L": torch.tensor(last, dtype=torch.int32)}
+
+
+@pytest.mark.parametrize("last", [(15, 16, 63), (0, 31, 47), (-1, 32, 200)])
+def test_chunks_without_work_store_nothing(last: tuple[int, ...]) -> None:
+    """The scratch stays NaN there, and nothing else does; a row without keys has no chunk, and is NaN."""
+    graph = CASES["ragged"].graph
+    inputs = uneven_rows(*last)
+    uneven = schedule(graph, "t=1 s=16 s_split=1", chunks=4)
+    module = load_export(kernels_source(graph, uneven))
+    scratch = [poisoned(list(x.shape), "float32") for x in module.make_scratch("cpu")]
+    outputs = [poisoned([8, 16], "float16")]
+    with np.errstate(all="ignore"):  # 0 / 0 in a row without keys
+        module.launch(list(inputs.values()), outputs, scratch)
+    live = torch.arange(4) * 16 <= inputs["L"][inputs["B"].long()][:, None]
+    assert all(torch.equal(~x.isnan().flatten(2).any(2) if x.dim() > 2 else ~x.isnan(), live) for x in scratch)
+    check(graph, uneven, CASES["ragged"].program, inputs)
+
+
+@pytest.mark.parametrize("off", [-1, 1])
+def test_a_merge_that_mistakes_which_chunks_were_stored_is_wrong(off: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One position too few leaves a chunk out, one too many reads memory that nothing wrote."""
+    right = Left.live
+    monkeypatch.setattr(Left, "live", lambda *given: tuple(index(dict(i.terms), i.offset + off) for i in right(*given)))
+    graph = CASES["ragged"].graph
+    with pytest.raises(AssertionError):
+        check(graph, schedule(graph, "t=1 s=16", chunks=4), CASES["ragged"].program, uneven_rows(15, 16, 63))
 
 
 OFFSETS = """

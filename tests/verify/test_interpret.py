@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mirage_cli.ir.access import plain
+from mirage_cli.ir.access import index, plain
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program, below, tensor_type
+from mirage_cli.ir.reach import Left, left_out
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.verify import interpret
-from mirage_cli.verify.equivalence import small_instance
+from mirage_cli.verify.equivalence import check_equivalence, small_instance
 from mirage_cli.verify.interpret import chunks, run_mugraph, run_program, tiles
 from mirage_cli.verify.residues import aligned
 from mirage_cli.verify.semantics import FieldSemantics, FloatSemantics, Named, ScheduleFailure
@@ -112,6 +113,36 @@ def test_overlapping_stores_are_seen() -> None:
     case = CASES["two_outputs"]
     text = case.text.replace("  store Y[m, n] = Y", "  store Y[m, n] = Y\n  store Y[m, n] = R")
     assert failure(parse_mugraph(text), case) == "overlapping store"
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("off", [-1, 1])
+def test_a_merge_that_mistakes_which_chunks_were_stored_is_refused(
+    off: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One position too few leaves a chunk out, one too many reads memory that nothing wrote."""
+    ragged = CASES["ragged"]
+    assert {*left_out(ragged.graph)} == {"Mp", "Lp", "Up"}
+    assert check_equivalence(ragged.program, ragged.graph, seed).ok
+    right = Left.live
+    monkeypatch.setattr(Left, "live", lambda *given: tuple(index(dict(i.terms), i.offset + off) for i in right(*given)))
+    verdict = check_equivalence(ragged.program, ragged.graph, seed)
+    assert not verdict.ok and "computes another O" in str(verdict)
+
+
+def test_partial_results_are_stored_everywhere_where_a_reader_does_not_know_the_lengths() -> None:
+    """Lengths that a kernel in front computes are in no input."""
+    ragged = CASES["ragged"]
+    computed = (
+        ragged.text.replace("output O", "buffer N i32[t]\noutput O")
+        .replace(
+            "kernel k0 generated t:grid d",
+            "kernel n0 generated t:grid\n  L = load L[B{b}[t]]\n  N[t] = add(L, 0)\n"
+            "  store N[t] = N\nkernel k0 generated t:grid d",
+        )
+        .replace("  L = load L[B{b}[t]]\n  Q", "  L = load N[t]\n  Q")
+    )
+    assert not left_out(parse_mugraph(computed))
 
 
 def test_holes_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
