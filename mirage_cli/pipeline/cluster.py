@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any  # dask is an extra, which may not be there
 
@@ -24,7 +24,7 @@ LOST_S = 120.0
 
 
 @contextlib.contextmanager
-def connected(scheduler: str | None, workers: int) -> Iterator[Any]:
+def connected(scheduler: str | None, workers: int) -> Generator[Any]:
     """A client of the scheduler at this address; without one, of this many processes here. Raises ExecutorError."""
     try:
         dask: Any = importlib.import_module("dask")
