@@ -14,7 +14,7 @@ STAMP  := $(VENV)/.installed
 PYTEST := PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BIN)/python -m pytest -p xdist -p pytest_timeout -n 2 --dist worksteal --timeout 300
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint check format gpu models study ablation random mutations language clean
+.PHONY: help venv demo test lint check format gpu models study ablation random mutations docs language clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -97,6 +97,10 @@ random: $(STAMP) ## Run 2,000 random programs through search, verifier and inter
 
 mutations: $(STAMP) ## Give the verifier 1,000 wrong μGraphs instead of 200
 	MIRAGE_MUTATIONS=1000 $(PYTEST) tests/verify/test_reject.py
+
+docs: $(STAMP) ## Build the pages of docs/ as HTML, into docs/_build/
+	$(BIN)/python -c 'import furo, myst_parser' 2>/dev/null || $(BIN)/python -m pip install --quiet --editable '.[docs]'
+	$(BIN)/python -m sphinx -q -W -b html docs docs/_build
 
 language: $(STAMP) ## Write the tables of docs/language.md anew
 	$(BIN)/python -m tools.language docs/language.md

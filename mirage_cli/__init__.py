@@ -8,11 +8,11 @@ from typing import Any
 __version__ = "0.1.0"
 
 
-ELSEWHERE = {"Graph": "pipeline.callers", "optimize": "pipeline.model"}
+ELSEWHERE = {"Graph": "pipeline.callers", "kernel": "pipeline.functions", "optimize": "pipeline.model"}
 
 
 def __getattr__(name: str) -> Any:
-    """`Graph`, `optimize`, and every function of the spec language, which `spec.graph` has; imported when first asked
+    """`Graph`, `kernel`, `optimize`, and every function of the spec language, which `spec.graph` has; imported when first asked
     for."""
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -68,10 +68,10 @@ class Draft:
 
     def pruned(self) -> Draft:
         """Without equations, inputs and axes that no output needs."""
-        need, lines = set(self.outputs), []
+        need, lines = {*self.outputs, *(d for t in self.outputs.values() for d in t["dims"])}, []
         for name, e in reversed(self.lines):
-            if name in need:
-                need |= names(e)
+            if name.partition("[")[0] in need:
+                need |= names(e) | names(name)
                 lines.append((name, e))
         inputs = {n: t for n, t in self.inputs.items() if n in need}
         need |= {d for t in inputs.values() for d in (*t["dims"], t.get("below"))}
@@ -350,13 +350,40 @@ class _Generator:
 
 
 class _Accesses(_Generator):
-    """Programs that read slices, windows and axes that are two, of inputs and of results, and rows that tables name."""
+    """Programs that read slices, windows and axes that are two, of inputs and of results, and rows that tables name.
+    Some write an output in parts."""
 
     kinds = (*_Generator.kinds, *["access"] * 5, *["gather"] * 5)
 
     def __init__(self, seed: int, long: bool) -> None:
         super().__init__(seed, long)
         self.dims |= {d: self.rng.choice((2, 3, 4, 8, 16)) for d in self.rng.sample(FEW_AXES, 3)}
+
+    def spec(self) -> Draft:
+        draft = super().spec()
+        return self.in_parts(draft) if self.rng.random() < 0.3 else draft
+
+    def in_parts(self, draft: Draft) -> Draft:
+        """With one output written by indices: two axes as one, side by side with its double, or every other row."""
+        rng = self.rng
+        name = rng.choice(sorted(draft.outputs))
+        dims = list(draft.outputs[name]["dims"])
+        if not dims:
+            return draft
+        at = rng.randrange(len(dims))
+        d, n = dims[at], draft.dims[dims[at]]
+        kind = rng.choice(("merged", "beside", "every other"))
+        if kind == "merged" and at + 1 < len(dims):
+            behind = dims.pop(at + 1)
+            size, written = n * draft.dims[behind], [(f"{draft.dims[behind]}*{d} + {behind}", name)]
+        elif kind == "every other":
+            size, written = 2 * n, [(f"2*{d}", f"{name} * 2"), (f"2*{d} + 1", name)]
+        else:
+            size, written = 2 * n, [(d, name), (f"{d} + {n}", f"-{name}")]
+        lines = [(f"O[{', '.join([*dims[:at], index, *dims[at + 1 :]])}]", e) for index, e in written]
+        whole = {**draft.outputs[name], "dims": [*dims[:at], "o", *dims[at + 1 :]]}
+        outputs = {n: t for n, t in draft.outputs.items() if n != name} | {"O": whole}
+        return replace(draft, dims=draft.dims | {"o": size}, lines=(*draft.lines, *lines), outputs=outputs)
 
     def access(self) -> tuple[str, Value] | None:
         """X[m, 8*h + d + 3]: of one axis of a value, one or two others, which it may have already (a diagonal)."""

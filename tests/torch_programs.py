@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
+from tests.torch_blocks import BLOCKS
+
 R = torch.randn
 
 
@@ -235,5 +237,6 @@ CASES: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "adam": (adam, (R(4, 7), R(4, 7), R(4, 7), torch.rand(4, 7))),
     "gru": (nn.GRUCell(6, 5), (R(3, 6), R(3, 5))),
     "rnn": (nn.RNNCell(6, 5), (R(3, 6), R(3, 5))),
+    **BLOCKS,
 }
 """By name: what is traced, and its inputs."""

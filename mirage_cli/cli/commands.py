@@ -5,6 +5,8 @@
 from mirage_cli.cli import search
 from mirage_cli.cli import bench
 from mirage_cli.cli import found
+from mirage_cli.cli import report
+from mirage_cli.cli import roofline
 from mirage_cli.cli import lock
 from mirage_cli.cli import cache
 from mirage_cli.cli import doctor
@@ -15,4 +17,18 @@ from mirage_cli.cli import help
 
 from mirage_cli.cli.shared import app, err
 
-__all__ = ["app", "bench", "cache", "doctor", "err", "found", "help", "init", "lock", "search", "trace"]
+__all__ = [
+    "app",
+    "bench",
+    "cache",
+    "doctor",
+    "err",
+    "found",
+    "help",
+    "init",
+    "lock",
+    "report",
+    "roofline",
+    "search",
+    "trace",
+]

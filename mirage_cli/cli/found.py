@@ -33,7 +33,7 @@ from mirage_cli.cli.shared import (
     tell_gpu,
     warn,
 )
-from mirage_cli.errors import MirageError, TargetError, UnknownIdError
+from mirage_cli.errors import MirageError, NothingStoredError, TargetError, UnknownIdError
 from mirage_cli.target.files import read_bytes, write_text
 
 if TYPE_CHECKING:
@@ -43,13 +43,17 @@ if TYPE_CHECKING:
     from mirage_cli.cli.verifyall import Answer
     from mirage_cli.ir.mugraph import MuGraph
     from mirage_cli.ir.schedule import Schedule
+    from mirage_cli.store.records import Shown
     from mirage_cli.store.store import Store
+    from mirage_cli.target.gpus import Target
 
 
 @command(
     "mirage export lora.yaml                       to stdout",
     "mirage export lora.yaml --dim m=16 -o lora.py",
     "mirage export lora.yaml --all -o lora.py      every size behind one function",
+    "mirage export lora.yaml --kernel-only         the Triton functions and one launcher",
+    "mirage export lora.yaml --layer W,A,B         with a module class that has these parameters",
 )
 def export(
     spec: OneSpec,
@@ -61,6 +65,12 @@ def export(
     all_sizes: Annotated[
         bool, typer.Option("--all", help="the best kernels of all sizes of the spec, behind one function")
     ] = False,
+    kernel_only: Annotated[
+        bool, typer.Option("--kernel-only", help="the Triton functions and one launcher, nothing else")
+    ] = False,
+    layer: Annotated[
+        str | None, typer.Option("--layer", help="also a module class whose parameters are these inputs", metavar="W,G")
+    ] = None,
     dim: Dims = None,
     dtype: Dtype = None,
     target: TargetName = "auto",
@@ -70,8 +80,11 @@ def export(
 
     It needs only torch and triton, and is written anew from the stored μGraph.
     """
+    from mirage_cli.codegen.bare import bare_source, layer_source
     from mirage_cli.pipeline.kept import export_all, export_plan, written_anew
 
+    if (kernel_only or layer) and (all_sizes or id is not None):
+        raise typer.BadParameter("--kernel-only and --layer take the best kernel of one size")
     if all_sizes and id is not None:
         raise typer.BadParameter("--all takes the best kernel of each size, --id one μGraph: name one of them")
     with reading_store(db) as store:
@@ -83,6 +96,8 @@ def export(
             source = written.source
             if written.differs:
                 warn(f"{program.name}: the stored text is not what this version writes, and is left aside")
+            source = bare_source(program, written.graph, written.schedule) if kernel_only else source
+            source += f"\n\n{layer_source(program, layer.split(','))}" if layer else ""
         else:
             programs = [p for p, _ in read([spec], dim, dtype)]
             found = shown_for(store, id, target)
@@ -113,8 +128,9 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Print a plan (μGraph), as text or in another form."""
-    from mirage_cli.cli.picture import html, svg
+    from mirage_cli.cli.picture import svg
     from mirage_cli.ir.text import canonical_text, parse_mugraph, print_mugraph
+    from mirage_cli.pipeline.profile import profile
 
     if as_svg + as_html + as_json > 1:
         raise typer.BadParameter("--svg, --html and --json are forms of the same: name one")
@@ -128,8 +144,11 @@ def show(
             tell_gpu(shown[0].spec, shown[0].key, [s.key for s in shown], target)
         if not shown:
             raise UnknownIdError(id)
-        spec = store.spec(shown[0].key.program_hash)
-    graph = parse_mugraph(shown[0].mugraph.text)
+        graph = parse_mugraph(shown[0].mugraph.text)
+        if as_html:
+            print_text(shown_page(store, shown[0], graph))
+            return
+        schedule, gpu = schedule_of(store, shown[0])
     if as_json:
         shape = {
             "id": shown[0].mugraph.id,
@@ -139,11 +158,43 @@ def show(
         }
         emit("show", [shape])
     elif as_svg:
-        print_text(svg(graph))
-    elif as_html:
-        print_text(html(graph, spec[1] if spec else ""))
+        print_text(svg(graph, profile(graph, schedule, gpu)))
     else:
         print_text(print_mugraph(graph))
+
+
+def schedule_of(store: Store, shown: Shown) -> tuple[Schedule | None, Target | None]:
+    """The schedule that a stored μGraph is drawn with, and the GPU: the best's, where it is that; else its fastest."""
+    from mirage_cli.ir.schedule import Schedule
+    from mirage_cli.target.gpus import find_target
+
+    best = store.best(shown.key)
+    timed = [m for m in shown.measurements if m.median_us is not None]
+    chosen = best.schedule if best and best.mugraph == shown.mugraph.id else None
+    if chosen is None and timed:
+        chosen = min(timed, key=lambda m: m.median_us or 0.0).schedule
+    try:
+        gpu = find_target(gpu_of(shown.key))
+    except TargetError:
+        gpu = None
+    return (None if chosen is None else Schedule.from_json(chosen)), gpu
+
+
+def shown_page(store: Store, shown: Shown, graph: MuGraph) -> str:
+    """The report of one program, with this plan's picture. Raises NothingStoredError where no plan of it was kept."""
+    from dataclasses import replace
+
+    from mirage_cli.cli.reportpage import page
+    from mirage_cli.pipeline.profile import profile
+    from mirage_cli.pipeline.reported import sections
+
+    found = sections(store, {shown.key.program_hash}, gpu_of(shown.key), warn)
+    if not found:
+        raise NothingStoredError(shown.spec, dict(shown.key.dims))
+    section = found[0]
+    if section.best.mugraph != shown.mugraph.id:
+        section = replace(section, graph=graph, profiles=profile(graph, *schedule_of(store, shown)))
+    return page([section], f"mirage: {shown.spec}", command_line())
 
 
 @command("mirage explain gqa.yaml --dim h=16", "mirage help cuts                              what each reason means")

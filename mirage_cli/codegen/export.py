@@ -154,6 +154,11 @@ class Parts:
         return layout_text(t, self.texts)
 
     def blocks(self) -> list[str]:
+        ends = [] if self.label else patience(self.patient)
+        return [*self.functions(), *ends, self.scratch(), self.launch()]
+
+    def functions(self) -> list[str]:
+        """The kernels, and what they call."""
         kernels = [self.kernel(k) for k in self.graph.kernels]
         helpers = [OVERLAP] * self.overlap
         helpers += [RELEASE_BEFORE] * any("release_before(" in k for k in kernels)
@@ -166,8 +171,7 @@ class Parts:
             kernels = [DESCRIPTORS, *kernels]
         if helpers:
             kernels = [INTERPRETED, *helpers, *kernels]
-        kernels = [*own, *kernels]
-        return [*kernels, *([] if self.label else patience(self.patient)), self.scratch(), self.launch()]
+        return [*own, *kernels]
 
     def kernel(self, k: Kernel) -> str:
         if k.name in self.kernels:
@@ -203,6 +207,11 @@ class Parts:
         ):
             if tensors:
                 lines.append(unpacked([self.names[t.name] for t in tensors], source))
+        return "\n".join([*lines, *self.launches()])
+
+    def launches(self) -> list[str]:
+        """The lines that start all kernels, with the tensors under their names."""
+        lines: list[str] = []
         for r in self.graph.dynamic:
             axes = {t.name: unmerged(t.dims, self.graph.merged) for t in self.graph.inputs}
             name = next(name for name, dims in axes.items() if r.dim in dims)
@@ -215,7 +224,7 @@ class Parts:
                 lines.append(wrapped(f"    {ks.name}[({ks.programs},)](", args, ")"))
             else:
                 lines.append(f"    {k.name}({', '.join(self.names[b] for b in buffers_of(k))})")
-        return "\n".join(lines)
+        return lines
 
     def descriptor(self, d: Descriptor) -> str:
         return f"descriptor({self.names[d.buffer]}, {[*d.shape]}, {[*d.strides]}, {[*d.box]})"

@@ -297,7 +297,8 @@ class _Writer:
 
     def elementwise(self, e: Eqn, row: Op) -> _Value:
         """Arguments aligned to one of them that has every axis, where there is one."""
-        want: Type = "float" if e.type == "float" else "int"
+        divides = self.divides_integers(e, row)
+        want: Type = "float" if e.type == "float" and not divides else "int"
         wide = self.in_wide(e)
         args: list[_Value] = []
         for i, a in enumerate(e.args):
@@ -314,7 +315,14 @@ class _Writer:
             always_number = row.domain[min(i, len(row.domain) - 1)]
             inline = infix or (branches and i > 0) or always_number[0] == always_number[1]
             texts.append(a.text if a.scalar and inline else self.aligned(a, layout, want, wide))
-        return self.assign(e, row.torch.format(*texts), layout)
+        made = self.assign(e, row.torch.format(*texts), layout)
+        return replace(made, type="int", wide=False) if divides else made
+
+    def divides_integers(self, e: Eqn, row: Op) -> bool:
+        """Whether it divides integers by a whole number: 16 bits of floating point would round positions from 2049 on."""
+        first, *others = e.args
+        whole = all(isinstance(x, Fraction) and x.denominator == 1 and x > 0 for x in others)
+        return bool(row.of_integers) and isinstance(first, str) and self.values[first].type == "int" and whole
 
     def derived(self, e: Eqn) -> tuple[str, Dims]:
         row = DERIVED[e.op]

@@ -71,17 +71,20 @@ def with_kernels(model: torch.fx.GraphModule, options: Mapping[str, Any]) -> Non
 
 
 def replace(model: torch.fx.GraphModule, name: str, gain: Gain | None) -> None:
-    """A region's module by a call of its kernel; by what it was made of where there is none."""
-    (node,) = (n for n in model.graph.nodes if n.op == "call_module" and n.target == name)
-    graph, inner = model.graph, model.get_submodule(name)
+    """Each call of a region's module by its kernel's; by what it was made of where there is none."""
+    for node in model.graph.find_nodes(op="call_module", target=name):
+        replace_call(model.graph, node, model.get_submodule(name), gain)
+
+
+def replace_call(graph: torch.fx.Graph, node: torch.fx.Node, inner: Any, gain: Gain | None) -> None:
     with graph.inserting_before(node):
         if gain is None or gain.kernel is None:
-            places = dict(zip((n for n in inner.graph.nodes if n.op == "placeholder"), node.args, strict=True))  # type: ignore[attr-defined]
+            places = dict(zip((n for n in inner.graph.nodes if n.op == "placeholder"), node.args, strict=True))
             made: Any = graph.graph_copy(inner.graph, places)  # type: ignore[arg-type]
         else:
             made = call(graph, gain.region, gain.kernel, node.args)
             some = [made] if isinstance(made, torch.fx.Node) else made
-            for new, n in zip(some, results(model, name), strict=True):
+            for new, n in zip(some, results(inner), strict=True):
                 value = n.meta["val"]
                 new.meta["val"] = value.new_empty(value.shape)  # contiguous, as kernels make it
     if isinstance(made, torch.fx.Node):

@@ -15,7 +15,7 @@ from mirage_cli.pipeline.library import LIBRARY, library
 from mirage_cli.pipeline.problem import floor_of, key_of, measured_problem, versions
 from mirage_cli.pipeline.sdpa import sdpa_source
 from mirage_cli.pipeline.session import Session
-from mirage_cli.store.records import Best
+from mirage_cli.store.records import Best, Key, Measurement
 from mirage_cli.target.gpus import driver_version
 from mirage_cli.tune.bench import Row, baseline, run_bench
 from mirage_cli.tune.measure import Candidate, Failure, GpuWorker, MeasureError, Problem, Standard
@@ -125,6 +125,8 @@ def run(session: Session, program: Program, against: Sequence[str]) -> Document:
         if tried:
             by_id = {r.name: r for r in rows}
             found[LIBRARY] = fastest({n: by_id[same.get(c.source, c.id)] for n, c in tried.items()})
+    if best:
+        keep_contestants(session, key_of(program, session.target, True), found)
     if exported is not None and found["mirage"]["failure"] is None:
         found["mirage"]["wrong"] = wrong_by_the_yardstick(session.worker(), program, exported)
     return {
@@ -144,6 +146,27 @@ def run(session: Session, program: Program, against: Sequence[str]) -> Document:
         "errors": [result.best.error, result.best.eager_error] if result and result.best else None,
         "contestants": {n: found[n] for n in ("mirage", *against)},
     }
+
+
+def keep_contestants(session: Session, key: Key, found: Mapping[str, Document]) -> None:
+    """Puts what was timed into the database, each contestant under its own name."""
+    for name, figures in found.items():
+        if figures["median_us"] is not None:
+            session.store.put_measurement(key, measurement_of(name, figures))
+
+
+def measurement_of(name: str, figures: Document) -> Measurement:
+    """A contestant's figures as the database keeps them. kernel: of the fastest of several, which it is."""
+    return Measurement(
+        name,
+        {},
+        tuple(figures["samples_us"]),
+        figures["median_us"],
+        figures["spread_us"],
+        method=figures["method"],
+        kernel=figures.get("which"),
+        alone_samples_us=tuple(figures["alone_samples_us"]),
+    )
 
 
 def kernel_of(session: Session, program: Program, best: Best | None) -> tuple[Candidate | None, str]:

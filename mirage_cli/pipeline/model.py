@@ -2,21 +2,22 @@
 
     model ─► regions ─► a Kernel each ─► the model with kernels in their place
 
-What is in no region stays PyTorch's, and so does every region for which eager PyTorch is as fast.
+What is in no region stays PyTorch's, and so does every region for which Inductor's code is as fast.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any  # models, their arguments and results
 
 import torch
 
 from mirage_cli.errors import NoKernelError, TraceError
+from mirage_cli.pipeline.beside import Beside, beside_inductor, given_to
 from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
-from mirage_cli.pipeline.regions import Region, as_given, attribute, cut, exported
+from mirage_cli.pipeline.regions import Cut, Region, as_given, attribute, cut, exported
 
 LEAST_S = 5.0
 """Of search and tuning for one region, however many there are."""
@@ -24,18 +25,25 @@ LEAST_S = 5.0
 
 @dataclass(frozen=True)
 class Gain:
-    """What was found for a region. kernel: what takes its place; where there is none, `problem` says why."""
+    """What was found for a region. kernel: what takes its place; where there is none, `problem` says why.
+
+    beside: the kernel and Inductor's code, as they were timed on what the model gives the region.
+    """
 
     region: Region
     kernel: Kernel | None
     problem: str = ""
+    beside: Beside | None = None
 
     def __str__(self) -> str:
-        name = f"{self.region.module} ({self.region.graph.name})"
+        times = f" × {self.region.times}" if self.region.times > 1 else ""
+        name = f"{self.region.module} ({self.region.graph.name}){times}"
         if self.kernel is None:
             return f"{name}: PyTorch's, {self.problem}"
         best = self.kernel.result.best
         assert best is not None, "a kernel is of a result that has one"
+        if self.beside is not None:
+            return f"{name}: {self.beside.kernel_us:.2f} µs, Inductor {self.beside.inductor_us:.2f} µs"
         eager = f", eager {best.eager_us:.2f} µs" if best.eager_us is not None else ""
         return f"{name}: {best.us:.2f} µs ({best.status}){eager}"
 
@@ -45,7 +53,7 @@ class Replaced(torch.nn.Module):
 
     def __init__(self, original: torch.nn.Module, region: Region, kernel: Kernel) -> None:
         super().__init__()
-        self.original, self.kernel = original, kernel
+        self.original, self.function = original, kernel.function  # which loads its file
         sizes, inputs = kernel.program.sizes, kernel.program.inputs
         self.inputs = [(i, tuple(sizes[d] for d in t.dims)) for i, t in zip(region.inputs, inputs, strict=True)]
         self.shapes, self.single = region.shapes, len(region.shapes) == 1
@@ -54,7 +62,7 @@ class Replaced(torch.nn.Module):
         trained = torch.is_grad_enabled() and any(x.requires_grad for x in given)
         if trained or not runs_on(given):
             return self.original(*given)
-        made = self.kernel.function(*(as_given(given[i], shape) for i, shape in self.inputs))
+        made = self.function(*(as_given(given[i], shape) for i, shape in self.inputs))
         results = [made] if self.single else made
         shaped = [shape.of(y) for y, shape in zip(results, self.shapes, strict=True)]
         return shaped[0] if self.single else tuple(shaped)
@@ -86,12 +94,33 @@ def optimize(
     with Kernels(target, budget=budget, seed=seed, workers=workers, db=db) as kernels:
         made = kernels.of([r.graph for r in found.regions], LEAST_S)
         measures = kernels.measures
-    for gain in map(gain_of, found.regions, made):
+    for gain in gains(found, made, example_inputs, measures):
         say(str(gain))
         if gain.kernel is not None:
-            module = gain.region.module
-            setattr(found.model, module, Replaced(attribute(found.model, module), gain.region, gain.kernel))
+            setattr(found.model, gain.region.module, replaced(found, gain.region, gain.kernel))
     return torch.compile(found.model) if measures else found.model  # type: ignore[return-value]
+
+
+def gains(found: Cut, made: Sequence[Kernel | NoKernelError], inputs: Sequence[Any], measures: bool) -> Iterator[Gain]:
+    """What becomes of each region, of what was found for it. measures: whether kernels are timed beside Inductor's."""
+    several = [gain_of(r, k) for r, k in zip(found.regions, made, strict=True)]
+    timed = [g.region.module for g in several if g.kernel is not None] if measures else []
+    given = given_to(found.model, timed, inputs) if timed else {}
+    for gain in several:
+        if gain.kernel is None or gain.region.module not in given:
+            yield gain
+            continue
+        own = attribute(found.model, gain.region.module)
+        beside = beside_inductor(own, replaced(found, gain.region, gain.kernel), given[gain.region.module])
+        if beside.kernel_us < beside.inductor_us:
+            yield replace(gain, beside=beside)
+        else:
+            why = f"{beside.kernel_us:.2f} µs is no faster than Inductor's {beside.inductor_us:.2f}"
+            yield Gain(gain.region, None, why, beside)
+
+
+def replaced(found: Cut, region: Region, kernel: Kernel) -> Replaced:
+    return Replaced(attribute(found.model, region.module), region, kernel)
 
 
 class Function(torch.nn.Module):

@@ -42,10 +42,15 @@ def changes(node: Any) -> bool:
     return bool(getattr(getattr(node.target, "_schema", None), "is_mutable", False))
 
 
+def is_last(node: Any) -> bool:
+    """Whether a node writes an input or a buffer that the model has changed, at the end."""
+    return overloadless(node.target) == LAST and node.args[0].op in ("placeholder", "get_attr")
+
+
 def in_order(graph: torch.fx.Graph) -> bool:
     """Whether tensors that nodes change in place are inputs or buffers that nothing else reads but by the node's
     result, so that the graph's edges say what stands in front of a change, and what behind it."""
-    changed = [n.args[0] for n in calls(graph) if changes(n) and overloadless(n.target) != LAST]
+    changed = [n.args[0] for n in calls(graph) if changes(n) and not is_last(n)]
     return all(changes(x) or (x.op in ("placeholder", "get_attr") and len(x.users) == 1) for x in changed)
 
 
@@ -94,7 +99,12 @@ def segments(graph: torch.fx.Graph, refused: set[Any]) -> list[Part]:
     first = [signature(part)[0] for nodes in found for part in pieces(nodes)]
     often = {s for s, count in Counter(first).items() if count > 1}
     parts = (part for nodes in found for part in pieces(nodes, often))
-    return [part for part in parts if any(overloadless(n.target) not in MOVES for n in part)]
+    return [part for part in parts if any(computes(n, refused) for n in part)]
+
+
+def computes(node: Any, refused: set[Any]) -> bool:
+    """Whether it is worth a region."""
+    return overloadless(node.target) not in MOVES and not made_anew(node, refused)
 
 
 def levels(graph: torch.fx.Graph, refused: set[Any]) -> list[Part]:
@@ -132,7 +142,7 @@ def pieces(nodes: Sequence[Any], often: Iterable[Signature] = ()) -> list[Part]:
     Of equal cuts the last is taken: it leaves what is cheap with what it follows.
     """
     weight = [PRODUCTS.get(overloadless(n.target), 0) for n in nodes]
-    work = [overloadless(n.target) not in MOVES for n in nodes]
+    work = [overloadless(n.target) not in MOVES and floating(n) for n in nodes]
     reduces = [overloadless(n.target) in REDUCES for n in nodes]
     passing = seams(nodes)
     known = recognised(nodes, often)
@@ -140,15 +150,18 @@ def pieces(nodes: Sequence[Any], often: Iterable[Signature] = ()) -> list[Part]:
     for i in range(1, len(nodes) + 1):
         options: list[tuple[float, int]] = []
         products = count = 0
-        late = False  # a reduction behind the last product takes a kernel of its own
+        late = (
+            0  # what needs other places of the last product takes a kernel of its own, which reads what the cut passes
+        )
         for j in range(i - 1, -1, -1):
-            late |= reduces[j] and not products
+            if reduces[j] and not products:
+                late = passing[j] + LAUNCH_BYTES
             products, count = products + weight[j], count + work[j]
             if (products > MOST_PRODUCTS or count > MOST_NODES) and j < i - 1:
                 break
-            kernels = (late and products > 0) + (j > 0)
+            cost = (late if products else 0) + (passing[j] + LAUNCH_BYTES if j else 0)
             fresh = 0 if known(j, i) or not products else SEARCH_BYTES
-            options.append((best[j][0] + passing[j] + kernels * LAUNCH_BYTES + fresh, j))
+            options.append((best[j][0] + cost + fresh, j))
         best.append(min(options, key=lambda x: (x[0], -x[1])))
     ends = [len(nodes)]
     while ends[-1]:

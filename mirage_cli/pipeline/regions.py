@@ -18,7 +18,7 @@ from typing import Any  # torch's graphs and nodes, which have few types
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from mirage_cli.errors import SpecError
+from mirage_cli.errors import SpecError, TraceError
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline.partition import (
     Part,
@@ -38,6 +38,8 @@ from mirage_cli.spec.positional import Array, Unsupported
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.verify.numeric import reference64
 
+CLAIMS = ("aten._assert_tensor_metadata",)
+"""Operators that say of what type a tensor is, which its inputs' types settle."""
 PREFIX = "region_"
 CHANGES = "changes a tensor in place"
 ROUNDINGS, LEAST_OFF = 16, 2e-3
@@ -102,6 +104,8 @@ def exported(model: torch.nn.Module, inputs: tuple[Any, ...]) -> torch.fx.GraphM
             warnings.simplefilter("ignore", FutureWarning)  # of PyTorch's own
             program = program.run_decompositions(some)  # type: ignore[arg-type]
     made = program.module()
+    for node in [n for n in calls(made.graph) if overloadless(n.target) in CLAIMS]:
+        made.graph.erase_node(node)
     for node in made.graph.nodes:
         if node.op == "get_attr":
             tensor = attribute(made, node.target)
@@ -174,6 +178,23 @@ def cut(model: torch.fx.GraphModule) -> Cut:
         else:
             found.left[name] = "its program is not what PyTorch computes: a mistake of mirage's"
     return found
+
+
+def whole(model: torch.fx.GraphModule, name: str) -> Region:
+    """All of a model without parameters as one program, however large. Raises TraceError."""
+    part, read = calls(model.graph), [n for n in model.graph.nodes if n.op == "placeholder"]
+    if any(n.op == "get_attr" for n in model.graph.nodes):
+        raise TraceError(name, "a kernel's tensors are its arguments, and this has others")
+    said = said_of(part, read)
+    if isinstance(said, Unsaid):
+        raise TraceError(name, said.why if said.at is None else f"{overloadless(part[said.at].target)}: {said.why}")
+    returned = next(n for n in model.graph.nodes if n.op == "output").all_input_nodes
+    if returned != outputs_of(part):
+        raise TraceError(name, "it returns one of its arguments, one tensor twice, or in another order than computed")
+    region = Region("", 1, said.graph, said.program, said.inputs, said.shapes)
+    if not agrees(model, region):
+        raise TraceError(name, "its program is not what PyTorch computes: a mistake of mirage's")
+    return region
 
 
 def said_once(part: Part, known: dict[Signature, Said | Unsaid]) -> Said | Unsaid:
@@ -254,9 +275,8 @@ def close(y: torch.Tensor, exact: torch.Tensor) -> bool:
     return bool(numbers.any()) and off <= max(ROUNDINGS * torch.finfo(y.dtype).eps, LEAST_OFF) * size
 
 
-def results(model: torch.fx.GraphModule, name: str) -> list[Any]:
-    """What a fused module returns."""
-    module: Any = model.get_submodule(name)
+def results(module: Any) -> list[Any]:
+    """What a region's module returns."""
     return next(n for n in module.graph.nodes if n.op == "output").all_input_nodes
 
 

@@ -27,7 +27,7 @@ PRODUCTS: dict[str, int] = {}
 MOVES: set[str] = set()
 """Operators that compute nothing."""
 REDUCES: set[str] = set()
-"""Operators that need all places along an axis for one of their results, and contract nothing."""
+"""Operators that need other places of what they read for a place of their result, and contract nothing."""
 
 
 def aten(*names: str, products: int = 0, moves: bool = False, reduces: bool = False) -> Callable[[Handler], Handler]:
@@ -144,10 +144,25 @@ def call(t: Trace, node: Any, args: Sequence[Any], options: Mapping[str, Any]) -
     handler = ATEN.get(name) or elementwise_handler(name.removeprefix("aten."))
     if handler is None:
         raise Unsupported(f"{name} is no operator that is known here")
+    refuse_types(node)
     given = {k: x for k, x in options.items() if k not in ("dtype", "layout", "device", "pin_memory", "memory_format")}
     if getattr(handler, "makes", False):
         return handler(t, node, *args, **given)
     return handler(*args, **given)
+
+
+NARROW = ("int8", "uint8", "int16")
+"""Whole numbers that arithmetic in PyTorch wraps around."""
+
+
+def refuse_types(node: Any) -> None:
+    """Raises Unsupported for numbers that a kernel would compute otherwise than PyTorch."""
+    value = node.meta.get("val")
+    dtype = dtype_name(getattr(value, "dtype", ""))
+    if dtype in ("float64", "complex64", "complex128"):
+        raise Unsupported(f"{node} is of {dtype}")
+    if dtype in NARROW and overloadless(node.target) not in MOVES:
+        raise Unsupported(f"{node} computes in {dtype}")
 
 
 def supported(node: Any) -> bool:
@@ -161,11 +176,34 @@ def supported(node: Any) -> bool:
 CALLED = {"logical_and": "and", "logical_or": "or", "logical_not": "not", "logical_xor": "xor", "bitwise_and": "and",
           "bitwise_or": "or", "bitwise_not": "not", "bitwise_xor": "xor"}  # fmt: skip
 """ATen's names of operators that have others here."""
+
+
+def _and(x: Any, y: Any) -> Any:
+    """Of masks, of which one may be known."""
+    if isinstance(x, bool) or isinstance(y, bool):
+        known, other = (x, y) if isinstance(x, bool) else (y, x)
+        return other if known else False
+    return x & y
+
+
+def _or(x: Any, y: Any) -> Any:
+    return _not(_and(_not(x), _not(y))) if isinstance(x, bool) or isinstance(y, bool) else x | y
+
+
+def _not(x: Any) -> Any:
+    return not x if isinstance(x, bool) else ~x
+
+
+def chosen(mask: Any, x: Any, y: Any) -> Any:
+    if isinstance(mask, bool):
+        return x if mask else y
+    return g.where(mask, x, y)
+
+
 SYMBOLS: Mapping[str, Callable[..., Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "**": operator.pow,
     "%": operator.mod, "//": operator.floordiv, "<": operator.lt, "<=": operator.le, ">": operator.gt,
-    ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "and": operator.and_, "or": operator.or_,
-    "not": operator.invert,
+    ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "and": _and, "or": _or, "not": _not,
 }  # fmt: skip
 
 
@@ -193,7 +231,7 @@ def mask_of(x: Any) -> Any:
 
 
 def number_of(x: Any) -> Any:
-    return p.elementwise(lambda v: g.where(v, 1, 0), x) if isinstance(x, Array) and x.mask else x
+    return p.elementwise(lambda v: chosen(v, 1, 0), x) if isinstance(x, Array) and x.mask else x
 
 
 def both(function: Callable[..., Any], *args: Any) -> Array:
@@ -228,6 +266,29 @@ def _pow(x: Any, y: Any) -> Array:
         return both(g.power, x, y)
     special = {2: g.square, 0.5: g.sqrt, -0.5: g.rsqrt, -1: g.reciprocal}
     return both(special[y], x) if y in special else both(lambda v: v**y, x)
+
+
+def row(x: Callable[..., Any]) -> Handler:
+    """A row that is one expression of numbers."""
+    return lambda *args: both(x, *args)
+
+
+ATEN.update({
+    "aten.erfc": row(lambda x: 1 - g.erf(x)),
+    "aten.tan": row(lambda x: g.sin(x) / g.cos(x)),
+    "aten.sinh": row(lambda x: (g.expm1(x) - g.expm1(-x)) / 2),
+    "aten.cosh": row(lambda x: (g.exp(x) + g.exp(-x)) / 2),
+    "aten.asinh": row(lambda x: g.sign(x) * g.log1p(g.abs(x) + x * x / (1 + g.sqrt(x * x + 1)))),
+    "aten.atanh": row(lambda x: (g.log1p(x) - g.log1p(-x)) / 2),
+    "aten.log10": row(lambda x: g.log(x) * (1 / math.log(10))),
+    "aten.trunc": row(lambda x: g.where(x < 0, g.ceil(x), g.floor(x))),
+    "aten.fix": row(lambda x: g.where(x < 0, g.ceil(x), g.floor(x))),
+    "aten.frac": row(lambda x: x - g.where(x < 0, g.ceil(x), g.floor(x))),
+    "aten.sgn": row(lambda x: g.sign(x)),
+    "aten.xlogy": row(lambda x, y: g.where(x == 0, 0, x * g.log(y))),
+    "aten.logaddexp": row(lambda x, y: g.maximum(x, y) + g.log1p(g.exp(-g.abs(x - y)))),
+    "aten.isinf": lambda x: p.elementwise(lambda v: g.abs(v) == math.inf, number_of(x), mask=True),
+})  # fmt: skip
 
 
 @aten("aten.clamp", "aten.clip", "aten.hardtanh")
@@ -337,12 +398,12 @@ def _lerp(x: Array, y: Array, weight: Any) -> Array:
 
 @aten("aten.masked_fill")
 def _masked_fill(x: Array, mask: Array, value: Any) -> Array:
-    return p.elementwise(lambda m, v, f: g.where(m, f, v), mask_of(mask), number_of(x), number_of(value))
+    return p.elementwise(lambda m, v, f: chosen(m, f, v), mask_of(mask), number_of(x), number_of(value))
 
 
 @aten("aten.where")
 def _where(mask: Array, x: Any, y: Any) -> Array:
-    return p.elementwise(lambda m, a, b: g.where(m, a, b), mask_of(mask), number_of(x), number_of(y))
+    return p.elementwise(lambda m, a, b: chosen(m, a, b), mask_of(mask), number_of(x), number_of(y))
 
 
 # -- data as it is
@@ -369,12 +430,13 @@ def makes(handler: Handler) -> Handler:
 def _convert(_t: Trace, node: Any, x: Array, *_: Any, **__: Any) -> Array:
     dtype = node.meta["val"].dtype
     if dtype.is_floating_point:
-        return number_of(x)
+        whole = not node.args[0].meta["val"].dtype.is_floating_point
+        return both(lambda v: v / 1, x) if whole else number_of(x)
     if dtype_name(dtype) == "bool":
         return mask_of(x)
     if x.mask or not node.args[0].meta["val"].dtype.is_floating_point:
         return number_of(x)
-    raise Unsupported(f"{node} makes whole numbers of others")
+    return both(lambda v: g.where(v < 0, g.ceil(v), g.floor(v)), x)
 
 
 @aten("aten.full", "aten.zeros", "aten.ones", "aten.scalar_tensor", "aten.full_like", "aten.zeros_like",
@@ -407,7 +469,7 @@ def _triangle(t: Trace, node: Any, x: Array, diagonal: int = 0) -> Array:
     lower = overloadless(node.target) == "aten.tril"
     side = operator.le if lower else operator.ge
     inside = p.elementwise(lambda i, j: side(j, i + diagonal), row, column, mask=True)
-    return p.elementwise(lambda m, v: g.where(m, v, 0), inside, number_of(x))
+    return p.elementwise(lambda m, v: chosen(m, v, 0), inside, number_of(x))
 
 
 # -- shapes
@@ -556,18 +618,18 @@ def _getitem(x: Sequence[Array], at: int) -> Array:
     return x[at]
 
 
-@aten("aten.cat", "aten.concat")
+@aten("aten.cat", "aten.concat", reduces=True)
 def _cat(arrays: Sequence[Array], dim: int = 0) -> Array:
     some = [number_of(a) for a in arrays if math.prod(a.shape)]
     return p.concatenated(some, dim) if len(some) > 1 else some[0]
 
 
-@aten("aten.stack")
+@aten("aten.stack", reduces=True)
 def _stack(arrays: Sequence[Array], dim: int = 0) -> Array:
     return _cat([_unsqueeze(a, dim) for a in arrays], dim)
 
 
-@aten("aten.flip")
+@aten("aten.flip", reduces=True)
 def _flip(x: Array, dims: Sequence[int]) -> Array:
     for d in dims:
         n = x.shape[d]
@@ -575,10 +637,10 @@ def _flip(x: Array, dims: Sequence[int]) -> Array:
     return x
 
 
-@aten("aten.roll")
+@aten("aten.roll", reduces=True)
 def _roll(x: Array, shifts: Any, dims: Any = None) -> Array:
     if dims in (None, []):
-        raise Unsupported("roll of a flattened tensor")
+        return p.reshaped(_roll(p.reshaped(x, [-1]), shifts, 0), x.shape)
     for s, d in zip(
         shifts if isinstance(shifts, list) else [shifts], dims if isinstance(dims, list) else [dims], strict=True
     ):
@@ -593,14 +655,263 @@ def _pad(x: Array, pads: Sequence[int], mode: Any = "constant", value: Any = 0.0
     if isinstance(mode, int | float):
         mode, value = "constant", mode
     if mode != "constant":
-        raise Unsupported(f"padding of the kind {mode}")
+        return padded_with_itself(x, pads, EDGES[mode])
     parts, dims = p.whole(x), [*x.dims]
     for i, (before, behind) in enumerate(zip(pads[::2], pads[1::2], strict=True)):
         at = len(dims) - 1 - i
         if before or behind:
-            dims[at] = (p.Axis(x.shape[at] + before + behind),)
+            n = x.shape[at] + before + behind
+            if n < 1:
+                raise Unsupported("padding that leaves nothing")
+            dims[at] = (p.Axis(n),) if n > 1 else ()
             parts[at] = ([(dims[at], 1)], -before)
     return p.read(x, parts, dims, float(value or 0.0))
+
+
+Edge = Callable[[Array, int, int, bool], Array]
+EDGES: Mapping[str, Edge] = {
+    "reflect": lambda x, d, n, front: _flip(p.sliced(x, d, 1 if front else x.shape[d] - n - 1, n), [d]),
+    "replicate": lambda x, d, n, front: _expand_at(p.sliced(x, d, 0 if front else x.shape[d] - 1, 1), d, n),
+    "circular": lambda x, d, n, front: p.sliced(x, d, x.shape[d] - n if front else 0, n),
+}
+"""What stands in front of and behind an axis, by the kind of padding."""
+
+
+def _expand_at(x: Array, dim: int, n: int) -> Array:
+    return p.expanded(x, [n if i == dim else size for i, size in enumerate(x.shape)])
+
+
+def padded_with_itself(x: Array, pads: Sequence[int], edge: Edge) -> Array:
+    if any(n < 0 for n in pads):
+        raise Unsupported("padding that takes away")
+    for i, (before, behind) in enumerate(zip(pads[::2], pads[1::2], strict=True)):
+        at = len(x.dims) - 1 - i
+        front, back = ([edge(x, at, n, first)] if n else [] for n, first in ((before, True), (behind, False)))
+        x = _cat([*front, x, *back], at)
+    return x
+
+
+@aten("aten.reflection_pad1d", "aten.reflection_pad2d", "aten.reflection_pad3d")
+def _reflection_pad(x: Array, pads: Sequence[int]) -> Array:
+    return padded_with_itself(x, pads, EDGES["reflect"])
+
+
+@aten("aten.replication_pad1d", "aten.replication_pad2d", "aten.replication_pad3d")
+def _replication_pad(x: Array, pads: Sequence[int]) -> Array:
+    return padded_with_itself(x, pads, EDGES["replicate"])
+
+
+@aten("aten.slice_scatter")
+def _slice_scatter(
+    x: Array, new: Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Array:
+    at, n = dim % len(x.dims), x.shape[dim]
+    places = range(*slice(start, end, step).indices(n))
+    if not places:
+        return x
+    first, last = places[0], places[-1]
+    axis: p.Dim = (p.Axis(n),) if n > 1 else ()
+    spaced = p.counted(x.trace, axis, len(x.dims) - at - 1)
+    parts, dims = p.whole(new), [*new.dims]
+    wide = _repeat_interleave(new, step, at) if step > 1 else new
+    parts = p.whole(wide)
+    parts[at], dims[at] = ([(axis, 1)], -first), axis
+    moved = p.read(number_of(wide), parts, dims)
+
+    def inside(place: Any) -> Any:
+        within = (place >= first) & (place <= last)
+        return within & ((place - first) % step == 0) if step > 1 else within
+
+    return p.elementwise(lambda i, a, b: g.where(inside(i), a, b), spaced, moved, number_of(x))
+
+
+@aten("aten.select_scatter")
+def _select_scatter(x: Array, new: Array, dim: int, index: int) -> Array:
+    at = index % x.shape[dim]
+    return _slice_scatter(x, _unsqueeze(new, dim % len(x.dims)), dim, at, at + 1)
+
+
+@aten("aten.copy")
+def _copy(x: Array, source: Array, *_: Any) -> Array:
+    return p.expanded(number_of(source), x.shape)
+
+
+@aten("aten.fill")
+def _fill(x: Array, value: Any) -> Array:
+    return p.expanded(number_of(value), x.shape) if isinstance(value, Array) else x.trace.full(x.shape, float(value))
+
+
+# -- rows that numbers name
+
+
+MOST_COMPARED = 4096
+"""Rows of a table that are compared with a computed number, at most: each is read for each result."""
+
+
+def rows(x: Array, dim: int, index: Array, wraps: bool = False) -> Array:
+    """x along a position at each of these numbers, whose positions take the place of that one.
+
+    wraps: whether negative numbers count from the end. Where numbers are computed, or the rows stand at no first
+    position, each row is taken times whether it is the one.
+    """
+    at = dim % len(x.dims)
+    if at == 0 and index.name and not wraps and x.shape[0] > 1:
+        return p.looked_up(x, index)
+    lead, behind, n = x.dims[:at], x.dims[at + 1 :], x.shape[at]
+    if n > MOST_COMPARED:
+        raise Unsupported(f"a computed index among {n} rows")
+    inner = len(index.dims)
+    table = p.viewed(x, [*lead, *[()] * inner, x.dims[at], *behind])
+    asked = p.viewed(index, [*[()] * at, *index.dims, (), *[()] * len(behind)])
+    return one_of(table, at + inner, asked, wraps)
+
+
+def one_of(x: Array, dim: int, asked: Array, wraps: bool = False) -> Array:
+    """The element along a position whose number is asked for at each of the others."""
+    n = x.shape[dim]
+    if n > MOST_COMPARED:
+        raise Unsupported(f"a computed index among {n} rows")
+    place = along_positions(x, dim)
+
+    def here(i: Any, t: Any) -> Any:
+        return (i == t) | (i == t + n) if wraps else i == t
+
+    return _sum(p.elementwise(lambda i, t, v: g.where(here(i, t), v, 0), place, asked, number_of(x)), dim)
+
+
+def along_positions(x: Array, dim: int) -> Array:
+    """The numbers of the positions along an axis of an array."""
+    counted = x.trace.positions(x.shape[dim])
+    return p.viewed(counted, [*counted.dims, *[()] * (len(x.dims) - dim % len(x.dims) - 1)])
+
+
+@aten("aten.index_select")
+def _index_select(x: Array, dim: int, index: Array) -> Array:
+    return rows(x, dim, index)
+
+
+@aten("aten.index")
+def _index(x: Array, indices: Sequence[Any]) -> Array:
+    """x[..., i, ..., j]: tensors of numbers beside each other, from the first position on or alone."""
+    given = [(d, i) for d, i in enumerate(indices) if i is not None]
+    if any(i.mask for _, i in given):
+        raise Unsupported("elements that a mask picks")
+    if len(given) == 1:
+        (dim, index), *_ = given
+        return rows(x, dim, index, wraps=True)
+    dims = [d for d, _ in given]
+    if dims != [*range(len(dims))]:
+        raise Unsupported("several indices that stand apart")
+    shapes = _broadcast_tensors([i for _, i in given])
+    inner = len(shapes[0].dims)
+    rest = len(x.dims) - len(dims)
+    x = p.viewed(x, [*[()] * inner, *x.dims])
+    for index in shapes:  # each takes the first position that is left
+        asked = p.viewed(index, [*index.dims, *[()] * (len(x.dims) - inner)])
+        x = one_of(x, inner, asked, wraps=True)
+    assert len(x.dims) == inner + rest
+    return x
+
+
+@aten("aten.gather")
+def _gather(x: Array, dim: int, index: Array, *_: Any) -> Array:
+    dim %= len(x.dims)
+    for d, (n, size) in enumerate(zip(index.shape, x.shape, strict=True)):
+        if d != dim and n != size:
+            x = p.sliced(x, d, 0, n)
+    table = p.viewed(x, [*x.dims[: dim + 1], (), *x.dims[dim + 1 :]])
+    table = p.viewed(table, [*x.dims[:dim], (), *x.dims[dim:]])
+    return one_of(table, dim + 1, _unsqueeze(index, dim + 1))
+
+
+@aten("aten.scatter", "aten.scatter_add")
+@makes
+def _scatter(_t: Trace, node: Any, x: Array, dim: int, index: Array, new: Any, **named: Any) -> Array:
+    """At most one of the numbers along the axis is expected to be a place's; of several, the largest is kept."""
+    dim %= len(x.dims)
+    if named.get("reduce") or (isinstance(new, Array) and new.shape != index.shape) or index.shape[dim] > MOST_COMPARED:
+        raise Unsupported("a scatter that reduces, or of more than there are numbers")
+    if any(n != size for d, (n, size) in enumerate(zip(index.shape, x.shape, strict=True)) if d != dim):
+        raise Unsupported("a scatter into a part")
+    place = along_positions(_unsqueeze(x, dim), dim + 1)
+    asked = _unsqueeze(index, dim + 1)
+    given = _unsqueeze(new, dim + 1) if isinstance(new, Array) else new
+    if overloadless(node.target) == "aten.scatter_add":
+        more = _sum(p.elementwise(lambda i, t, v: g.where(i == t, v, 0), place, asked, given), dim)
+        return both(operator.add, x, more)
+    hit = _amax(p.elementwise(lambda i, t: g.where(i == t, 1, 0), place, asked), dim)
+    best = _amax(p.elementwise(lambda i, t, v: g.where(i == t, v, -math.inf), place, asked, given), dim)
+    return p.elementwise(lambda h, b, v: g.where(h > 0, b, v), hit, best, number_of(x))
+
+
+@aten("aten.one_hot")
+def _one_hot(index: Array, classes: int = -1) -> Array:
+    if classes < 1:
+        raise Unsupported("one_hot of a number of classes that is not known")
+    place = index.trace.positions(classes)
+    return number_of(p.elementwise(operator.eq, place, _unsqueeze(index, len(index.dims)), mask=True))
+
+
+MOST_TAKEN = 8
+"""Of the largest elements: each is looked for anew."""
+
+
+@aten("aten.topk")
+def _topk(x: Array, k: int, dim: int = -1, largest: bool = True, *_: Any) -> list[Array]:
+    """One after the other: the largest that was not taken yet, at its first place."""
+    if k > MOST_TAKEN:
+        raise Unsupported(f"the {k} largest elements")
+    dim %= len(x.dims)
+    sign = 1 if largest else -1
+    place, taken = along_positions(x, dim), None
+    x = both(lambda v: v * sign, x)
+    values: list[Array] = []
+    places: list[Array] = []
+    for _i in range(k):
+        left = x if taken is None else p.elementwise(lambda t, v: g.where(t, -math.inf, v), taken, x)
+        best = _amax(left, dim, True)
+        first = first_place(left, best, place, dim, taken)
+        values.append(both(lambda v: v * sign, best))
+        places.append(first)
+        now = p.elementwise(operator.eq, place, first, mask=True)
+        taken = now if taken is None else p.elementwise(operator.or_, taken, now, mask=True)
+    return [_cat(values, dim), _cat(places, dim)] if k > 1 else [values[0], places[0]]
+
+
+def first_place(x: Array, value: Array, place: Array, dim: int, taken: Array | None = None) -> Array:
+    """Where along an axis a value stands first, of the places that are not taken."""
+    n = x.shape[dim]
+    there = p.elementwise(operator.eq, x, value, mask=True)
+    if taken is not None:
+        there = p.elementwise(lambda t, e: e & ~t, taken, there, mask=True)
+    return _amin(p.elementwise(lambda e, i: g.where(e, i, n), there, place), dim, True)
+
+
+@aten("aten.argmax", "aten.argmin")
+@makes
+def _argmax(_t: Trace, node: Any, x: Array, dim: int | None = None, keep: bool = False) -> Array:
+    if dim is None:
+        x, dim = p.reshaped(x, [-1]), 0
+    dim %= len(x.dims)
+    most = _amax if overloadless(node.target) == "aten.argmax" else _amin
+    found = first_place(x, most(x, dim, True), along_positions(x, dim), dim)
+    return found if keep else _squeeze(found, dim)
+
+
+@aten("aten.cumsum")
+def _cumsum(x: Array, dim: int, *_: Any) -> Array:
+    """Of each position, the sum of those up to it."""
+    x, dim = number_of(x), dim % max(len(x.dims), 1)
+    n = x.shape[dim]
+    if n > MOST_COMPARED:
+        raise Unsupported(f"running sums of {n} elements")
+    if n == 1:
+        return x
+    longer = p.viewed(x, [*x.dims[:dim], (), *x.dims[dim:]])
+    rank = len(longer.dims)
+    upto, place = x.trace.positions(n), along_positions(longer, dim + 1)
+    upto = p.viewed(upto, [*upto.dims, *[()] * (rank - dim - 1)])
+    return _sum(p.elementwise(lambda i, j, v: g.where(j <= i, v, 0), upto, place, longer), dim + 1)
 
 
 # -- reductions
@@ -634,16 +945,39 @@ def _amin(x: Array, dims: Any = None, keep: bool = False) -> Array:
 
 
 @aten("aten.max", reduces=True)
-def _max(x: Array, other: Any = None) -> Array:
+def _max(x: Array, other: Any = None, keep: bool = False) -> Any:
     if isinstance(other, int):
-        raise Unsupported("the place of a maximum")
+        return with_place(x, _amax(x, other, True), other, keep)
     return both(g.maximum, x, other) if other is not None else _amax(x)
 
 
+def with_place(x: Array, found: Array, dim: int, keep: bool) -> list[Array]:
+    """An extremum along an axis, and where it stands."""
+    made = [found, first_place(x, found, along_positions(x, dim % len(x.dims)), dim % len(x.dims))]
+    return made if keep else [_squeeze(a, dim) for a in made]
+
+
+@aten("aten.any", "aten.all", reduces=True)
+@makes
+def _any(_t: Trace, node: Any, x: Array, dims: Any = None, keep: bool = False) -> Array:
+    most = _amax if overloadless(node.target) == "aten.any" else _amin
+    return mask_of(most(number_of(mask_of(x)), dims, keep))
+
+
+@aten("aten.prod", reduces=True)
+def _prod(x: Array, dim: int | None = None, keep: bool = False) -> Array:
+    if dim is None or x.shape[dim] > MOST_TAKEN:
+        raise Unsupported("a product of many elements")
+    made = p.selected(x, dim, 0)
+    for i in range(1, x.shape[dim]):
+        made = both(operator.mul, made, p.selected(x, dim, i))
+    return _unsqueeze(made, dim % len(x.dims)) if keep else made
+
+
 @aten("aten.min", reduces=True)
-def _min(x: Array, other: Any = None) -> Array:
+def _min(x: Array, other: Any = None, keep: bool = False) -> Any:
     if isinstance(other, int):
-        raise Unsupported("the place of a minimum")
+        return with_place(x, _amin(x, other, True), other, keep)
     return both(g.minimum, x, other) if other is not None else _amin(x)
 
 
@@ -693,7 +1027,7 @@ def _norm(x: Array, order: Any = 2, dims: Any = None, keep: bool = False, **_: A
 
 @aten("aten.embedding")
 def _embedding(weight: Array, indices: Array, *_: Any, **__: Any) -> Array:
-    return p.looked_up(weight, indices)
+    return rows(weight, 0, indices)
 
 
 # -- norms
@@ -714,7 +1048,16 @@ def _layer_norm(
 
 @aten("aten.native_layer_norm", reduces=True)
 def _native_layer_norm(x: Array, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> list[Array]:
-    return [_layer_norm(x, shape, weight, bias, eps)]
+    at = [*range(len(x.dims) - len(shape), len(x.dims))]
+    return [_layer_norm(x, shape, weight, bias, eps), *statistics(x, at, eps)]
+
+
+def statistics(x: Array, at: Sequence[int], eps: float, keep: bool = True) -> list[Array]:
+    """The mean, and one over the deviation."""
+    mean = p.reduction("mean", x, at, True)
+    variance = p.reduction("mean", both(lambda a, m: g.square(a - m), x, mean), at, keep)
+    shown = mean if keep else p.reduction("mean", x, at, False)
+    return [shown, both(lambda v: g.rsqrt(v + eps), variance)]
 
 
 @aten("aten.rms_norm", "aten._fused_rms_norm", reduces=True)
@@ -751,7 +1094,11 @@ def _instance_norm(x: Array, weight: Any, bias: Any, mean: Any, var: Any, use_in
 @aten("aten.native_group_norm", reduces=True)
 def _native_group_norm(x: Array, weight: Any, bias: Any, *rest: Any) -> list[Array]:
     *_, groups, eps = rest
-    return [_group_norm(x, groups, weight, bias, eps)]
+    n, c, *others = x.shape
+    cut = p.reshaped(x, [n, groups, c // groups, *others])
+    return [
+        _group_norm(x, groups, weight, bias, eps), *statistics(cut, [*range(2, len(cut.dims))], eps, keep=False)
+    ]  # fmt: skip
 
 
 def trailing(w: Array, count: int) -> Array:
@@ -767,8 +1114,6 @@ def _batch_norm(_t: Trace, node: Any, x: Array, weight: Any, bias: Any, mean: An
     behind = len(x.dims) - 2
     weight, bias = (w and trailing(w, behind) for w in (weight, bias))
     if training or mean is None:
-        if mean is not None:
-            raise Unsupported("batch norm that keeps running statistics")
         at = [0, *range(2, len(x.dims))]
         made = affine(p.along("layer_norm", x, at, eps=eps), weight, bias)
     else:
@@ -777,6 +1122,32 @@ def _batch_norm(_t: Trace, node: Any, x: Array, weight: Any, bias: Any, mean: An
             both(operator.mul, centred, both(lambda v: g.rsqrt(v + eps), trailing(var, behind))), weight, bias
         )
     return [made] if native else made
+
+
+@aten("aten._native_batch_norm_legit_functional", "aten._native_batch_norm_legit")
+@makes
+def _batch_norm_in_training(_t: Trace, node: Any, x: Array, weight: Any, bias: Any, *rest: Any) -> list[Array]:
+    """The result, the batch's statistics, and the running ones behind it."""
+    *running, training, momentum, eps = rest
+    if not training:
+        raise Unsupported("batch norm of running statistics, in the form for training")
+    at, behind = [0, *range(2, len(x.dims))], len(x.dims) - 2
+    made = affine(p.along("layer_norm", x, at, eps=eps), *(w and trailing(w, behind) for w in (weight, bias)))
+    mean, deviation = statistics(x, at, eps, keep=False)
+    found = [made, mean, deviation]
+    if len(running) == 2 and overloadless(node.target).endswith("functional"):
+        count = math.prod(x.shape[i] for i in at)
+        variance = _var_of(x, at, count - 1)
+        found += [
+            both(lambda old, new: (1 - momentum) * old + momentum * new, *pair)
+            for pair in zip(running, (mean, variance), strict=True)
+        ]
+    return found
+
+
+def _var_of(x: Array, at: Sequence[int], count: int) -> Array:
+    centred = both(operator.sub, x, p.reduction("mean", x, at, True))
+    return both(lambda v: v / count, p.reduction("sum", both(g.square, centred), at))
 
 
 # -- products
@@ -832,7 +1203,24 @@ def _baddbmm(c: Array, a: Array, b: Array, beta: float = 1, alpha: float = 1) ->
 
 
 def scaled_sum(c: Array, product: Array, beta: float, alpha: float) -> Array:
+    if beta == 0:  # what is in c does not count, whatever it is
+        return both(operator.mul, product, alpha)
     return both(lambda x, y: x * beta + y * alpha if (beta, alpha) != (1, 1) else x + y, c, product)
+
+
+@aten("aten.addmv", products=1)
+def _addmv(c: Array, a: Array, b: Array, beta: float = 1, alpha: float = 1) -> Array:
+    return scaled_sum(c, _mv(a, b), beta, alpha)
+
+
+@aten("aten.addbmm", products=1)
+def _addbmm(c: Array, a: Array, b: Array, beta: float = 1, alpha: float = 1) -> Array:
+    return scaled_sum(c, p.einsum("bmk,bkn->mn", a, b), beta, alpha)
+
+
+@aten("aten.addr")
+def _addr(c: Array, a: Array, b: Array, beta: float = 1, alpha: float = 1) -> Array:
+    return scaled_sum(c, _outer(a, b), beta, alpha)
 
 
 @aten("aten.linear", products=1)
@@ -884,7 +1272,7 @@ def _attention(t: Trace, node: Any, q: Array, k: Array, v: Array, mask: Any = No
                causal: bool = False, scale: float | None = None, **_: Any) -> Array:  # fmt: skip
     if dropout:
         raise Unsupported("dropout in training draws numbers")
-    if q.shape[-3:-2] != k.shape[-3:-2]:
+    if len(q.dims) > 2 and 1 < k.shape[-3] < q.shape[-3]:
         k, v = (_repeat_interleave(x, q.shape[-3] // x.shape[-3], -3) for x in (k, v))
     scores = _matmul(q, _transpose(k, -2, -1))
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
@@ -897,7 +1285,7 @@ def _attention(t: Trace, node: Any, q: Array, k: Array, v: Array, mask: Any = No
         given = node.args[3] if len(node.args) > 3 and hasattr(node.args[3], "meta") else None
         boolean = mask.mask or (given is not None and dtype_name(given.meta["val"].dtype) == "bool")
         scores = (
-            p.elementwise(lambda m, x: g.where(m, x, -math.inf), mask_of(mask), scores)
+            p.elementwise(lambda m, x: chosen(m, x, -math.inf), mask_of(mask), scores)
             if boolean
             else both(operator.add, scores, mask)
         )
@@ -936,10 +1324,16 @@ def _convolution(_t: Trace, node: Any, x: Array, weight: Array, bias: Any = None
                  dilation: Any = 1, *rest: Any) -> Array:  # fmt: skip
     native = overloadless(node.target) == "aten.convolution"
     groups = rest[-1] if rest else 1
-    out, rank = node.meta["val"].shape, len(weight.dims) - 2
-    if (native and rest and rest[0]) or len(x.dims) != rank + 2 or isinstance(padding, str):
-        raise Unsupported("a convolution that is transposed, without a batch, or padded by name")
-    seen = windows(x, weight.shape[2:], stride, padding, dilation, out[2:], 0.0)
+    out, rank = tuple(node.meta["val"].shape), len(weight.dims) - 2
+    if len(x.dims) == rank + 1:
+        x, out = _unsqueeze(x, 0), (1, *out)
+    if native and rest and rest[0]:
+        seen, weight = reached(x, weight, stride, padding, dilation, out[2:], groups)
+    else:
+        if isinstance(padding, str):  # what there is an odd one of stands behind
+            reach = [d * (k - 1) for d, k in zip(each(dilation, rank), weight.shape[2:], strict=True)]
+            padding = [n // 2 if padding == "same" else 0 for n in reach]
+        seen = windows(x, weight.shape[2:], stride, padding, dilation, out[2:], 0.0)
     places, taps = "xyz"[:rank], "ijk"[:rank]
     if groups == 1:
         made = p.einsum(f"bc{places}{taps},oc{taps}->bo{places}", seen, weight)
@@ -948,16 +1342,65 @@ def _convolution(_t: Trace, node: Any, x: Array, weight: Array, bias: Any = None
         cut = p.reshaped(seen, [b, groups, c // groups, *others])
         by_group = p.reshaped(weight, [groups, weight.shape[0] // groups, *weight.shape[1:]])
         made = p.reshaped(p.einsum(f"bgc{places}{taps},goc{taps}->bgo{places}", cut, by_group), out)
-    return made if bias is None else both(operator.add, made, trailing(bias, rank))
+    made = made if bias is None else both(operator.add, made, trailing(bias, rank))
+    return made if len(node.meta["val"].shape) == rank + 2 else _squeeze(made, [0])
+
+
+def reached(
+    x: Array, weight: Array, stride: Any, padding: Any, dilation: Any, shape: Sequence[int], groups: int
+) -> tuple[Array, Array]:
+    """Of a transposed convolution: what each place of the result is reached by through each tap, 0 where the stride
+    steps over it; and the weight as that of a convolution."""
+    rank = len(shape)
+    (cin, per_group), taps = weight.shape[:2], weight.shape[2:]
+    by_group = p.reshaped(weight, [groups, cin // groups, per_group, *taps])
+    turned = p.permuted(by_group, [0, 2, 1, *range(3, 3 + rank)])
+    turned = p.reshaped(turned, [groups * per_group, cin // groups, *taps])
+    steps = [each(v, rank) for v in (stride, padding, dilation)]
+    wide = x
+    for i, s in enumerate(steps[0]):
+        wide = spaced(wide, 2 + i, s)
+    before = [d * (k - 1) - q for d, k, q in zip(steps[2], taps, steps[1], strict=True)]
+    seen = windows(wide, taps, 1, before, steps[2], shape, 0.0)
+    return seen, _flip(turned, [*range(2, 2 + rank)])
+
+
+def spaced(x: Array, dim: int, step: int) -> Array:
+    """The array with zeros between its places along a position."""
+    if step == 1:
+        return x
+    shape = [*x.shape]
+    longer = _pad(_unsqueeze(x, dim + 1), [*[0, 0] * (len(shape) - dim - 1), 0, step - 1])
+    return p.reshaped(longer, [*shape[:dim], shape[dim] * step, *shape[dim + 1 :]])
+
+
+@aten("aten.upsample_nearest1d", "aten.upsample_nearest2d", "aten.upsample_nearest3d")
+@makes
+def _upsample_nearest(_t: Trace, node: Any, x: Array, *_: Any) -> Array:
+    for dim in range(2, len(x.dims)):
+        times, rest = divmod(node.meta["val"].shape[dim], x.shape[dim])
+        if rest:
+            raise Unsupported("a picture enlarged by no whole number")
+        x = _repeat_interleave(x, times, dim) if times > 1 else x
+    return x
+
+
+@aten("aten.pixel_shuffle")
+def _pixel_shuffle(x: Array, r: int) -> Array:
+    *lead, c, h, w = x.shape
+    n = len(lead)
+    cut = p.reshaped(x, [*lead, c // (r * r), r, r, h, w])
+    moved = p.permuted(cut, [*range(n), n, n + 3, n + 1, n + 4, n + 2])
+    return p.reshaped(moved, [*lead, c // (r * r), h * r, w * r])
 
 
 @aten("aten.max_pool1d", "aten.max_pool2d", "aten.max_pool3d")
 @makes
 def _max_pool(_t: Trace, node: Any, x: Array, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
-              ceil: bool = False) -> Array:  # fmt: skip
+              _ceil: bool = False) -> Array:  # fmt: skip
     shape = node.meta["val"].shape[2:]
-    if ceil or len(x.dims) < 3:
-        raise Unsupported("pooling that rounds up, or without a batch")
+    if len(x.dims) < 3 or len(x.dims) != len(node.meta["val"].shape) or len(shape) != len(each(kernel, len(shape))):
+        raise Unsupported("pooling without a batch")
     seen = windows(x, each(kernel, len(shape)), stride or kernel, padding, dilation, shape, -math.inf)
     return p.reduction("max", seen, [*range(len(x.dims), len(seen.dims))])
 
@@ -967,12 +1410,17 @@ def _max_pool(_t: Trace, node: Any, x: Array, kernel: Any, stride: Any = None, p
 def _avg_pool(_t: Trace, node: Any, x: Array, kernel: Any, stride: Any = None, padding: Any = 0, ceil: bool = False,
               count_pad: bool = True, divisor: Any = None) -> Array:  # fmt: skip
     shape = node.meta["val"].shape[2:]
-    if ceil or divisor or len(x.dims) < 3 or (any(each(padding, 1)) and not count_pad):
-        raise Unsupported("pooling that rounds up, that counts otherwise, or without a batch")
     sizes = each(kernel, len(shape))
+    if ceil or len(x.dims) < 3 or len(x.dims) != len(node.meta["val"].shape):
+        raise Unsupported("pooling that rounds up, or without a batch")
     seen = windows(x, sizes, stride or kernel, padding, 1, shape, 0.0)
-    total = p.reduction("sum", seen, [*range(len(x.dims), len(seen.dims))])
-    return both(lambda v: v / math.prod(sizes), total)
+    at = [*range(len(x.dims), len(seen.dims))]
+    total = p.reduction("sum", seen, at)
+    if divisor or count_pad or not any(each(padding, 1)):
+        return both(lambda v: v / (divisor or math.prod(sizes)), total)
+    ones = p.elementwise(lambda v: g.where(v == v, 1, 1), x)
+    inside = windows(ones, sizes, stride or kernel, padding, 1, shape, 0.0)
+    return both(operator.truediv, total, p.reduction("sum", inside, at))
 
 
 @aten("aten.unfold")
@@ -987,9 +1435,12 @@ def _unfold(x: Array, dim: int, size: int, step: int) -> Array:
 
 @aten("aten.adaptive_avg_pool2d", "aten._adaptive_avg_pool2d")
 def _adaptive_avg_pool2d(x: Array, size: Any) -> Array:
-    if {*each(size, 2)} != {1}:
-        raise Unsupported("adaptive pooling to more than one place")
-    return p.reduction("mean", x, [len(x.dims) - 2, len(x.dims) - 1], True)
+    sizes, rank = each(size, 2), len(x.dims)
+    if any(n is None or x.shape[rank - 2 + i] % n for i, n in enumerate(sizes)):
+        raise Unsupported("adaptive pooling in windows of several sizes")
+    *lead, h, w = x.shape
+    cut = p.reshaped(x, [*lead, sizes[0], h // sizes[0], sizes[1], w // sizes[1]])
+    return p.reduction("mean", cut, [rank - 1, rank + 1])
 
 
 # -- losses
@@ -1022,33 +1473,67 @@ def _bce(x: Array, y: Array, weight: Any = None, positive: Any = None, reduce: i
 
 @aten("aten.kl_div")
 def _kl_div(x: Array, y: Array, reduce: int = 1, log_target: bool = False) -> Array:
-    if not log_target:
-        raise Unsupported("kl_div of a target that is no logarithm")
-    return reduced(both(lambda a, b: g.exp(b) * (b - a), x, y), reduce)
+    if log_target:
+        return reduced(both(lambda a, b: g.exp(b) * (b - a), x, y), reduce)
+    return reduced(both(lambda a, b: g.where(b == 0, 0, b * g.log(b)) - b * a, x, y), reduce)
+
+
+@aten("aten.binary_cross_entropy")
+def _bce_of_probabilities(x: Array, y: Array, weight: Any = None, reduce: int = 1) -> Array:
+    made = both(lambda a, b: -(b * g.maximum(g.log(a), -100) + (1 - b) * g.maximum(g.log1p(-a), -100)), x, y)
+    return reduced(made if weight is None else both(operator.mul, made, weight), reduce)
 
 
 @aten("aten.nll_loss", "aten.nll_loss_nd")
 def _nll_loss(x: Array, target: Array, weight: Any = None, reduce: int = 1, ignored: int = -100) -> Array:
     """Of logarithms and class numbers: what counts is where the position along the classes is that number."""
-    if weight is not None or len(target.dims) != len(x.dims) - 1:
-        raise Unsupported("a loss with weights, or of probabilities")
     at = min(1, len(x.dims) - 1)
-    classes = x.trace.positions(x.shape[at])
-    place = p.viewed(classes, [*classes.dims, *[()] * (len(x.dims) - at - 1)])
-    loss = _sum(p.elementwise(lambda i, t, v: g.where(i == t, -v, 0), place, _unsqueeze(target, at), x), at)
-    loss = p.elementwise(lambda t, v: g.where(t != ignored, v, 0), target, loss)
+    loss, counts = of_classes(x, target, weight, ignored, at)
+    return _over(loss, counts, reduce)
+
+
+def of_classes(x: Array, target: Array, weight: Any, ignored: int, at: int) -> tuple[Array, Array]:
+    """For each target, its loss, and how much it counts."""
+    if len(target.dims) != len(x.dims) - 1:
+        raise Unsupported("a loss whose classes are no numbers")
+    place, asked = along_positions(x, at), _unsqueeze(target, at)
+    loss = _sum(p.elementwise(lambda i, t, v: g.where(i == t, -v, 0), place, asked, x), at)
+    if weight is None:
+        counts = p.elementwise(lambda t: g.where(t != ignored, 1.0, 0.0), target)
+        return p.elementwise(lambda t, v: g.where(t != ignored, v, 0), target, loss), counts
+    weights = trailing(weight, len(x.dims) - at - 1)
+    known = p.elementwise(lambda i, t, w: g.where((i == t) & (t != ignored), w, 0), place, asked, weights)
+    counts = _sum(known, at)
+    return both(operator.mul, loss, counts), counts
+
+
+def _over(loss: Array, counts: Array, reduce: int) -> Array:
     if reduce == 0:
         return loss
-    count = _sum(p.elementwise(lambda t: g.where(t != ignored, 1.0, 0.0), target))
-    return _sum(loss) if reduce == 2 else both(operator.truediv, _sum(loss), count)
+    return _sum(loss) if reduce == 2 else both(operator.truediv, _sum(loss), _sum(counts))
 
 
 @aten("aten.cross_entropy_loss")
-def _cross_entropy(x: Array, target: Array, weight: Any = None, reduce: int = 1, ignored: int = -100,
-                   smoothing: float = 0.0) -> Array:  # fmt: skip
-    if smoothing:
-        raise Unsupported("cross entropy with smoothing")
-    return _nll_loss(_log_softmax(x, min(1, len(x.dims) - 1)), target, weight, reduce, ignored)
+@makes
+def _cross_entropy(_t: Trace, node: Any, x: Array, target: Array, weight: Any = None, reduce: int = 1,
+                   ignored: int = -100, smoothing: float = 0.0) -> Array:  # fmt: skip
+    at = min(1, len(x.dims) - 1)
+    logs, n = _log_softmax(x, at), x.shape[at]
+    weights = None if weight is None else trailing(weight, len(x.dims) - at - 1)
+    if node.args[1].meta["val"].is_floating_point():
+        smooth = both(lambda t: t * (1 - smoothing) + smoothing / n, target) if smoothing else target
+        each_class = both(lambda t, v: -t * v, smooth, logs)
+        loss = _sum(each_class if weights is None else both(operator.mul, each_class, weights), at)
+        if reduce != 1:
+            return loss if reduce == 0 else _sum(loss)
+        return both(lambda v: v / (math.prod(x.shape) / n), _sum(loss))
+    loss, counts = of_classes(logs, target, weight, ignored, at)
+    made = _over(loss, counts, reduce)
+    if not smoothing:
+        return made
+    weighted = logs if weights is None else both(operator.mul, logs, weights)
+    spread = p.elementwise(lambda t, v: g.where(t != ignored, -v, 0), target, _sum(weighted, at))
+    return both(lambda a, b: (1 - smoothing) * a + (smoothing / n) * b, made, _over(spread, counts, reduce))
 
 
 def reduced(x: Array, how: int) -> Array:

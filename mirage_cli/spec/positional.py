@@ -13,10 +13,12 @@ axes of one tensor would become one, one of them is renamed instead. Axes of siz
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from mirage_cli.spec import graph as g
 from mirage_cli.spec.graph import Graph, Value
@@ -147,6 +149,11 @@ class Names:
     def of(self, dim: Iterable[Axis]) -> list[str]:
         return [self.names[x] for x in leaves(dim)]
 
+    def in_memory(self, value: Value, array: Array) -> list[str]:
+        """The axes by which a value is read: an input's as it is declared, another's as it is written."""
+        held = self.of(array.held)
+        return held if value.name in self.graph.names else sorted(held, key=self.order.__getitem__)
+
     def axis(self, x: Axis) -> Value:
         return self.graph.axis(self.names[x])
 
@@ -201,6 +208,17 @@ class Trace:
             return False
         y.other = x
         return True
+
+    @contextmanager
+    def apart(self, dims: Sequence[Dim]) -> Generator[None]:
+        """Meanwhile no two of these axes are made one."""
+        held = tuple(x for dim in dims for x in dim)
+        result = Array(self, tuple(dims), held, (), lambda _: 0.0)
+        self.arrays.append(result)
+        try:
+            yield
+        finally:
+            self.arrays.remove(result)
 
     # -- the graph
 
@@ -299,7 +317,8 @@ def elementwise(function: Callable[..., Value], *operands: Array | float, mask: 
         dims.append(first)
         for i in some:
             pairs[i].append((first, arrays[i].dims[at]))
-    made = [with_axes(x, beside(x, pairs[i])) for i, x in enumerate(arrays)]
+    with trace.apart(dims):
+        made = [with_axes(x, beside(x, pairs[i])) for i, x in enumerate(arrays)]
     held = tuple(dict.fromkeys(x for a in made for x in a.own))
     places = [i for i, x in enumerate(operands) if isinstance(x, Array)]
 
@@ -412,22 +431,34 @@ def reshaped(a: Array, shape: Sequence[int]) -> Array:
     if math.prod(wanted) != total:
         raise Unsupported(f"{a.shape} is no {wanted}")
     left = [x for dim in a.dims for x in leaves(dim)]
+    if not nested_sizes([x.size for x in left], wanted):
+        return counted_anew(a, wanted)
     dims: list[Dim] = []
     for n in wanted:
         dim: list[Axis] = []
         while size_of(dim) < n:
             x, missing = left.pop(0), n // size_of(dim)
             if x.size > missing:
-                if n % size_of(dim) or x.size % missing:
-                    raise Unsupported(f"{list(a.shape)} as {wanted} cuts an axis of {x.size} across")
                 x.split(x.size // missing)
                 x, rest = x.leaves()
                 left.insert(0, rest)
             dim.append(x)
-        if size_of(dim) != n:
-            raise Unsupported(f"{list(a.shape)} as {wanted} cuts an axis across")
         dims.append(tuple(dim))
     return viewed(a, dims)
+
+
+def nested_sizes(sizes: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Whether axes of these sizes may be split and merged to those that are wanted."""
+    ends = sorted({*accumulate(sizes, operator.mul), *accumulate(wanted, operator.mul)})
+    return all(b % a == 0 for a, b in pairwise(ends))
+
+
+def counted_anew(a: Array, shape: Sequence[int]) -> Array:
+    """A shape that cuts axes across: each place is read where the same number stands in the old one."""
+    dims = [(Axis(n),) if n > 1 else () for n in shape]
+    steps = [*accumulate([*shape[:0:-1]], operator.mul, initial=1)][::-1]
+    flat = viewed(a, [tuple(x for dim in a.dims for x in leaves(dim))])
+    return read(flat, [([*zip(dims, steps, strict=True)], 0)], dims)
 
 
 def expanded(a: Array, shape: Sequence[int]) -> Array:
@@ -441,7 +472,16 @@ def expanded(a: Array, shape: Sequence[int]) -> Array:
 
 def read(a: Array, parts: Sequence[Part], dims: Sequence[Dim], outside: float = 0.0) -> Array:
     """The array read at an index for each of its positions. dims: of the result. outside: what lies there."""
+    if a.mask:
+        number = elementwise(lambda m: g.where(m, 1, 0), a)
+        return elementwise(lambda v: v != 0, read(number, parts, dims, outside), mask=True)
     own = {*a.own}
+    for at, (d, part) in enumerate(zip(a.dims, parts, strict=True)):
+        if not {*leaves(d)} & own and leaves_axis(size_of(d), part):
+            rest = [([], 0) if i == at else x for i, x in enumerate(parts)]
+            return inside(read(a, rest, dims, outside), size_of(d), part, outside)
+    if not own:
+        return viewed(a, dims)
     places = (terms for d, (terms, _) in zip(a.dims, parts, strict=True) if {*leaves(d)} & own)
     held = dict.fromkeys(x for terms in places for dim, _ in terms for x in leaves(dim))
 
@@ -449,14 +489,39 @@ def read(a: Array, parts: Sequence[Part], dims: Sequence[Dim], outside: float = 
         along = {*a.own}
         index: dict[str, Value | int] = {}
         for d, (terms, offset) in zip(a.dims, parts, strict=True):
-            index |= spread(names, [x for x in leaves(d) if x in along], terms, offset)
-        order = names.of(a.held) if a.name else sorted(names.of(a.held), key=names.order.__getitem__)
-        target = value if value.name else names.graph.let(f"r{len(names.graph.values)}", value)
+            index |= spread(names, leaves(d), along, terms, offset)
+        order = names.in_memory(value, a)
+        target = named(names, value)
         padded = g.pad(target, outside) if outside else target
         return padded[tuple(index[n] for n in order)]
 
     how = Read(a, tuple(parts)) if not outside else None
     return a.trace.add(Array(a.trace, tuple(dims), tuple(held), (a,), make, how=how))
+
+
+def leaves_axis(size: int, part: Part) -> bool:
+    """Whether an index may lie outside of an axis of this size."""
+    terms, offset = part
+    ends = [step * (size_of(dim) - 1) for dim, step in terms]
+    return offset + sum(min(e, 0) for e in ends) < 0 or offset + sum(max(e, 0) for e in ends) >= size
+
+
+def inside(a: Array, size: int, part: Part, outside: float) -> Array:
+    """The array where an index lies on an axis of this size, along which it is the same."""
+    terms, offset = part
+
+    def make(names: Names) -> Value | float:
+        places = (names.index(dim) * step for dim, step in terms if dim)
+        return sum(places, start=offset)
+
+    held = tuple(x for dim, _ in terms for x in leaves(dim))
+    place = a.trace.add(Array(a.trace, a.dims, held, (), make))
+    return elementwise(lambda i, v: g.where((i >= 0) & (i < size), v, outside), place, a)
+
+
+def named(names: Names, value: Value) -> Value:
+    """What is read by indices has a name."""
+    return value if value.name else names.graph.let(f"r{len(names.graph.values)}", value)
 
 
 def read_through(a: Array, parts: Sequence[Part], dims: Sequence[Dim]) -> Array:
@@ -498,35 +563,59 @@ def looked_up(a: Array, table: Array) -> Array:
     def make(names: Names, value: Value, entries: Value) -> Value:
         row = entries[tuple(names.axis(x) for x in leaves(table.held))] if table.held else entries
         (along,) = names.of(fresh.dims[0])
-        order = names.of(fresh.held) if fresh.name else sorted(names.of(fresh.held), key=names.order.__getitem__)
-        target = value if value.name else names.graph.let(f"r{len(names.graph.values)}", value)
+        order = names.in_memory(value, fresh)
+        target = named(names, value)
         return target[tuple(row if n == along else names.graph.axis(n) for n in order)]
 
     return a.trace.add(Array(a.trace, (*table.dims, *fresh.dims[1:]), tuple(held), (fresh, table), make))
 
 
-def spread(names: Names, axes: Sequence[Axis], terms: Sequence[tuple[Dim, int]], offset: int) -> dict[str, Value | int]:
-    """The index of a position, as one for each axis that the position has. Raises Unsupported."""
+def spread(
+    names: Names, axes: Sequence[Axis], held: Container[Axis], terms: Sequence[tuple[Dim, int]], offset: int
+) -> dict[str, Value | int]:
+    """The index of a position, as one for each axis that the position has and the tensor varies along."""
     steps: list[tuple[Axis, int]] = []
     for dim, step in terms:
         for x in leaves(dim)[::-1]:
             steps.append((x, step))
             step *= x.size
-    found: dict[str, Value | int] = {}
+    found: dict[Axis, Value | int] = {}
     for n, axis in enumerate(axes[::-1]):
         last = n == len(axes) - 1
         inner = [(x, s) for x, s in steps if last or s % axis.size]
-        if not last and (offset % axis.size or sum(s * (x.size - 1) for x, s in inner) >= axis.size):
-            raise Unsupported(f"an index cuts an axis of {axis.size} positions across")
-        total: Value | int = offset if last else 0
-        for x, s in inner:
-            place = names.axis(x) * s if s != 1 else names.axis(x)
-            total = place if isinstance(total, int) and total == 0 else place + total
-        (name,) = names.of([axis])
-        found[name] = total
+        if not last and (offset % axis.size or not 0 <= reach(inner) < axis.size):
+            return found_of(names, found | digits(axes[: len(axes) - n], total(names, steps, offset)), held)
+        found[axis] = total(names, inner, offset if last else 0)
         steps = [(x, s // axis.size) for x, s in steps if (x, s) not in inner]
         offset //= axis.size
+    return found_of(names, found, held)
+
+
+def reach(terms: Sequence[tuple[Axis, int]]) -> int:
+    """The largest sum of positions times steps; -1 where a step is negative."""
+    return -1 if any(s < 0 for _, s in terms) else sum(s * (x.size - 1) for x, s in terms)
+
+
+def total(names: Names, terms: Sequence[tuple[Axis, int]], offset: int) -> Value | int:
+    found: Value | int = offset
+    for x, s in terms:
+        place = names.axis(x) * s if s != 1 else names.axis(x)
+        found = place if isinstance(found, int) and found == 0 else place + found
     return found
+
+
+def digits(axes: Sequence[Axis], place: Value | int) -> dict[Axis, Value | int]:
+    """A place that is counted over several axes, as one along each. Outside of the first is outside of all."""
+    found: dict[Axis, Value | int] = {}
+    for n, axis in enumerate(axes):
+        inner = size_of(axes[n + 1 :])
+        along = place // inner if inner > 1 else place
+        found[axis] = along % axis.size if n else along
+    return found
+
+
+def found_of(names: Names, found: Mapping[Axis, Value | int], held: Container[Axis]) -> dict[str, Value | int]:
+    return {names.of([x])[0]: index for x, index in found.items() if x in held}
 
 
 def whole(a: Array) -> list[Part]:
@@ -562,12 +651,15 @@ def concatenated(arrays: Sequence[Array], position: int) -> Array:
         parts[at], dims[at] = ([(axis, 1)], -start), axis
         moved.append(read_through(a, parts, dims) if n > 1 else viewed(a, dims))
     result = moved[0]
-    place = result.trace.add(
-        Array(result.trace, (axis, *[()] * (len(result.dims) - at - 1)), axis, (), lambda names: names.index(axis))
-    )
+    place = counted(result.trace, axis, len(result.dims) - at - 1)
     for a, start in zip(moved[1:], accumulate(sizes), strict=False):
         result = elementwise(partial(_before, start), place, result, a)
     return result
+
+
+def counted(trace: Trace, dim: Dim, behind: int) -> Array:
+    """The positions along a dim, with so many positions of size 1 behind."""
+    return trace.add(Array(trace, (dim, *[()] * behind), dim, (), lambda names: names.index(dim)))
 
 
 def _before(start: int, place: Value, x: Value, y: Value) -> Value:

@@ -37,6 +37,12 @@ LAUNCH_US = 0.74
 """[H200] An empty kernel in a CUDA graph. Taken for every GPU: it is the host-free cost of the same front end."""
 
 
+LINK = 0.8
+"""The part of a link's rate that an all-reduce of NCCL reaches; no measurement is recorded."""
+JOIN_US = 12.0
+"""An all-reduce of a few bytes by NCCL in a CUDA graph; no measurement is recorded."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
     """What the terms of the cost model (`search/cost.py`) take from a GPU besides its rates.
@@ -151,6 +157,7 @@ class Target:
 
     tensor_flops_per_us: float16 and bfloat16 products with float32 accumulation, dense.
     smem_per_block_bytes: the most that a block can opt in to. l2_bytes_per_us is an estimate everywhere.
+    link_bytes_per_us: from one GPU of a host to the others, in one direction. join_us: an all-reduce of a few bytes.
     launch_us: a kernel in a CUDA graph; a dependent kernel starts `costs.gap_us` after the one in front began to drain.
     """
 
@@ -170,6 +177,8 @@ class Target:
     costs: Costs
     regs_per_sm: int = 65536  # [CC]: since compute capability 3.5
     launch_us: float = LAUNCH_US
+    link_bytes_per_us: float = LINK * 32e3  # PCIe 4 x16, one direction
+    join_us: float = JOIN_US
 
     @property
     def smem_bytes_per_us(self) -> float:
@@ -214,6 +223,7 @@ TARGETS: tuple[Target, ...] = (
         tensor_flops_per_us=FULL_CLOCK * 312e6, tf32_flops_per_us=FULL_CLOCK * 156e6,  # [A100]
         fp32_flops_per_us=19.5e6,  # [A100]
         smem_per_sm_bytes=164 * KIB, smem_per_block_bytes=163 * KIB, max_threads_per_sm=2048,  # [CC] 8.0
+        link_bytes_per_us=LINK * 300e3,  # [A100] NVLink 3, one direction
         costs=H200_COSTS,  # not measured
     ),
     Target(
@@ -250,6 +260,7 @@ TARGETS: tuple[Target, ...] = (
         tensor_flops_per_us=POWER_LIMITED * 989.4e6, tf32_flops_per_us=POWER_LIMITED * 494.7e6,  # [H100] SXM5
         fp32_flops_per_us=66.9e6,  # [H100] SXM5
         smem_per_sm_bytes=228 * KIB, smem_per_block_bytes=227 * KIB, max_threads_per_sm=2048,  # [CC] 9.0
+        link_bytes_per_us=LINK * 450e3,  # [H100] NVLink 4, one direction
         costs=H200_COSTS,  # not measured
     ),
     Target(
@@ -259,6 +270,7 @@ TARGETS: tuple[Target, ...] = (
         tensor_flops_per_us=651e6, tf32_flops_per_us=POWER_LIMITED * 494.7e6,  # [H200] cuBLAS f16; [H100]
         fp32_flops_per_us=66.9e6,  # [H100] SXM5
         smem_per_sm_bytes=228 * KIB, smem_per_block_bytes=227 * KIB, max_threads_per_sm=2048,  # [CC] 9.0
+        link_bytes_per_us=LINK * 450e3,  # [H100] NVLink 4, one direction
         costs=H200_COSTS,  # [H200], [fit]
     ),
     Target(
@@ -268,6 +280,7 @@ TARGETS: tuple[Target, ...] = (
         tensor_flops_per_us=POWER_LIMITED * 2250e6, tf32_flops_per_us=POWER_LIMITED * 1125e6,  # [B] HGX B200, dense
         fp32_flops_per_us=75e6,  # [B] HGX B200
         smem_per_sm_bytes=228 * KIB, smem_per_block_bytes=227 * KIB, max_threads_per_sm=2048,  # [CC] 10.0
+        link_bytes_per_us=LINK * 900e3,  # [B] NVLink 5, one direction
         costs=H200_COSTS,  # not measured
     ),
     Target(
@@ -277,6 +290,7 @@ TARGETS: tuple[Target, ...] = (
         tensor_flops_per_us=FULL_CLOCK * 209.5e6, tf32_flops_per_us=FULL_CLOCK * 104.8e6,  # [B] RTX, f32 accumulation
         fp32_flops_per_us=104.8e6,  # [B] RTX
         smem_per_sm_bytes=100 * KIB, smem_per_block_bytes=99 * KIB, max_threads_per_sm=1536,  # [CC] 12.0
+        link_bytes_per_us=LINK * 63e3,  # [B] PCIe 5 x16, one direction
         costs=H200_COSTS,  # not measured
     ),
 )  # fmt: skip

@@ -39,6 +39,7 @@ from mirage_cli.verify.interpret import run_mugraph, run_program
 from mirage_cli.verify.proof import proved
 from mirage_cli.verify.residues import LEVELS, NO_GUESSES, UNDEFINED, Levels, Value, aligned, compared_levels, same
 from mirage_cli.verify.semantics import FloatSemantics, Named, ScheduleFailure
+from mirage_cli.verify.squares import effort
 from mirage_cli.verify.verdict import Verdict, accepted, refused
 
 REDRAWS = 48
@@ -137,12 +138,13 @@ class _Series:
         self.levels: dict[str, set[Levels]] = {t.name: set() for t in program.outputs}
 
     def run(self, idle: int) -> Verdict | Claim | None:
-        """A refusal, or what the test claims, or None after so many draws in a row that brought nothing."""
-        since = 0
+        """A refusal, or what the test claims, or None after so many draws in a row that brought nothing, fewer where
+        each takes long."""
+        since, each = 0, effort(self.program.eqns, self.program.sizes)
         for block in blocks(self.program):
             if since >= idle:
                 return None
-            since += len(block)
+            since += len(block) * each
             needed = frozenset(t.name for t in self.program.outputs if self.needs(t.name))
             certain = told(self.program, needed, self.seed, block)
             for n, draw in enumerate(block):

@@ -7,13 +7,14 @@ each other: X is drawn many times, and each row is taken from the first draw in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import prod
 
 import numpy as np
 
 from mirage_cli.ir.access import read_by, renames
+from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program, tensor_type
 from mirage_cli.verify.field import Field
 from mirage_cli.verify.residues import Array, Value, joint_taint
@@ -28,8 +29,17 @@ DRAWS = 64
 SPACE = 1 << 15
 """Elements of any one value of all these draws, at most."""
 
+LOGARITHMS = 1 << 7
+"""Elements of logarithms of which a draw that has more counts as several: a discrete one takes about 0.1 ms."""
+
 Axes = dict[str, str]
 """The axes of a value that are axes of an input, and what the input calls them."""
+
+
+def effort(eqns: Iterable[Eqn], sizes: Mapping[str, int]) -> int:
+    """How many draws of equations without logarithms a draw of these counts as."""
+    logs = (e for e in eqns if OPS[e.op].known == "exponential" and OPS[e.op].domain[0][0] > 0)
+    return 1 + sum(prod(sizes[d] for d in e.dims) for e in logs) // LOGARITHMS
 
 
 def mended(program: Program, inputs: Mapping[str, Value], seed: int) -> dict[str, Value]:
@@ -54,7 +64,8 @@ def mended(program: Program, inputs: Mapping[str, Value], seed: int) -> dict[str
         needed = [q for q in program.only([e.out]).eqns if name in rows[q.out]]
         largest = max(prod(sizes[a] for a in {*q.dims, *q.acts_on}) for q in needed)
         field = Field(seed + i, sizes)
-        again = field.draw(found[name].dims, "float", {DRAW: min(DRAWS, 1 + SPACE // largest), **sizes})
+        count = min(DRAWS, 1 + SPACE // (largest * effort(needed, sizes)))
+        again = field.draw(found[name].dims, "float", {DRAW: count, **sizes})
         both = replace(again, data=np.concatenate([found[name].data, again.data], axis=1))  # the present one first
         many = {**env, name: both}
         for q in needed:

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from types import SimpleNamespace, UnionType
 from typing import Any
@@ -116,6 +117,7 @@ kernel k0 generated m:grid k:tile n:grid
 
 COMMANDS = (
     *("search", "tune", "bench", "export", "show", "explain", "verify", "doctor", "init", "trace", "help", "lock"),
+    *("report", "roofline"),
     "cache",
 )
 CACHE_COMMANDS = ("list", "show", "remove", "merge", "export", "import", "prune")
@@ -725,7 +727,8 @@ def test_the_best_mugraph_is_shown_as_a_picture_and_as_a_page(found: Mirage) -> 
     picture, page = found("show", "tiny.yaml", "--svg"), found("show", "tiny.yaml", "--html")
     assert picture.code == page.code == 0 and picture.err == page.err == ""
     assert picture.out.startswith("<svg ") and "dot(X, W; k)" in picture.out
-    assert picture.out in page.out and TINY in page.out and "mugraph tiny float16\n" in page.out
+    assert page.out.startswith("<!DOCTYPE html>") and page.out.count('class="mugraph"') == 1
+    assert escape(TINY) in page.out and "mugraph tiny float16\n" in page.out
     both = found("show", "tiny.yaml", "--svg", "--json")
     assert both.code == 2 and both.out == "" and "--svg, --html and --json are forms of the same" in both.err
 

@@ -29,6 +29,7 @@ FEATURES = {
     "a running maximum": "running maximum",
     "an accumulator that is rescaled": " * M_scale",
     "chunks of a split": "chunk = pid",
+    "an accumulator with the axes that the matrix units give it": "tl.zeros([BLOCK_y * BLOCK_x, BLOCK_e]",
     "the merge of a split": "i_s_split",
     "a loop that starts where masks let it": "begin_s = max(",
     "a loop that ends where masks let it": "end_s = min(",

@@ -316,3 +316,15 @@ def test_float16_and_bfloat16_have_float32_in_common() -> None:
     x, w = torch.randn(4, 6).half(), torch.randn(6).bfloat16()
     p = replace(p, inputs=(p.inputs[0], replace(p.inputs[1], dtype="bfloat16")))
     assert torch.equal(run(p, [x, w])[0], x.float() * w.float())
+
+
+def test_positions_are_divided_as_integers() -> None:
+    """The parity of 2049 is none in float16."""
+    p = parse_spec(
+        "name: odd\ndims: {k: 4096}\ninputs: {X: [k]}\n"
+        "program: |\n  O = where(index(k) % 2 == 0, X, -X) + index(k) // 1024\noutputs: {O: [k]}\n"
+    ).at()
+    x = torch.randn(4096).half()
+    (y,) = run(p, [x])
+    sign = 1 - 2 * (torch.arange(4096) % 2)
+    torch.testing.assert_close(y, x * sign + torch.arange(4096) // 1024)

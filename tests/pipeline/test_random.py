@@ -428,6 +428,11 @@ def test_specs_do_not_depend_on_the_run() -> None:
     assert [random_spec(s) for s in range(20)] == [random_spec(s) for s in range(20)]
 
 
+def test_some_specs_with_accesses_write_outputs_in_parts() -> None:
+    programs = [parse_spec(random_spec(s, accesses=True)).at() for s in range(40)]
+    assert {len(p.parts) for p in programs} >= {0, 1, 2}
+
+
 def test_shrinking_keeps_what_fails_alone() -> None:
     """The smallest spec with a softmax of something."""
     text = next(t for t in map(random_spec, range(100)) if "softmax" in t and t.count("=") > 6)

@@ -18,7 +18,8 @@ import mirage_cli
 from mirage_cli import mi
 from mirage_cli.errors import GraphError, TraceError
 from mirage_cli.pipeline.model import as_module
-from mirage_cli.pipeline.regions import Cut, close, cut, exported, pieces
+from mirage_cli.pipeline.partition import pieces
+from mirage_cli.pipeline.regions import Cut, close, cut, exported
 from tests.torch_programs import Attention, GatedMlp, rope_halves
 
 ROOT = Path(__file__).parents[2]
@@ -69,19 +70,75 @@ def regions() -> Cut:
 # -- regions
 
 
-def test_equal_layers_have_equal_regions(regions: Cut) -> None:
-    names = [r.graph.name for r in regions.regions]
+def test_equal_layers_are_the_same_regions(regions: Cut) -> None:
     assert regions.left == {}
-    assert len(names) == 9
-    assert names[:3] == names[3:6] == names[6:]
+    assert [r.times for r in regions.regions] == [3, 3, 3]
 
 
 def test_products_of_one_input_are_in_one_region(regions: Cut) -> None:
-    """The three projections, of weights that stay apart, with the norm in front and RoPE behind."""
+    """The three projections, of weights that stay apart, with the norm in front."""
     text = regions.regions[0].graph.text()
     assert text.count("dot(") == 3
     assert "rsqrt" in text or "rms_norm" in text
     assert len(regions.regions[0].shapes) == 3
+
+
+class Cached(nn.Module):
+    """One step of attention that appends to a cache, which it reads as far as it is filled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.register_buffer("keys", torch.zeros(1, 2, 16, 4))
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        q, k = (w(x).view(1, 1, 2, 4).transpose(1, 2) for w in (self.q, self.k))
+        self.keys[:, :, at] = k
+        seen = torch.arange(16) <= at[:, None]
+        return nn.functional.scaled_dot_product_attention(q, self.keys, self.keys, seen)
+
+
+def test_a_cache_stays_where_it_is() -> None:
+    """PyTorch's own operator changes it in place; products in front of it and attention behind it are regions."""
+    model, inputs = Cached().eval(), (torch.randn(1, 1, 8), torch.tensor([5]))
+    with torch.no_grad():
+        found = cut(exported(model, inputs))
+        assert [*found.left.values()] == ["changes a tensor in place"]
+        assert "copy_" not in found.model.code
+        assert [r.graph.text().count("dot(") for r in found.regions] == [2, 2]
+        assert "index(" in found.regions[1].graph.text()  # the mask is made anew of the position, and not read
+        expected = model(*inputs)
+        kept = model.keys.clone()
+        model.keys.zero_()
+        torch.testing.assert_close(found.model(*inputs), expected)
+        assert torch.equal(model.keys, kept)
+        assert kept[:, :, 5].any()
+
+
+def test_a_cache_that_is_read_in_front_of_its_change_too_becomes_a_new_one() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("sums", torch.ones(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            before = self.sums * 2
+            self.sums.add_(x)
+            return before + self.sums
+
+    model = Model()
+    found = cut(exported(model, (torch.ones(3),)))
+    torch.testing.assert_close(found.model(torch.ones(3)), torch.full((3,), 4.0))
+    torch.testing.assert_close(model.sums, torch.full((3,), 2.0))
+
+
+def test_what_needs_other_places_of_a_product_is_another_region(regions: Cut) -> None:
+    """RoPE reads halves of heads that other blocks compute; norms sum what all of them compute."""
+    projections, *others = [r.graph.text() for r in regions.regions]
+    assert "index(" not in projections
+    assert any("index(" in text for text in others)
+    norms = [text for text in (projections, *others) if "rms_norm" in text]
+    assert not [text for text in norms if "dot(" in text.partition("rms_norm")[0]]
 
 
 def test_a_model_is_cut_where_little_passes() -> None:
@@ -116,7 +173,7 @@ def test_a_region_agrees_where_infinities_do_too(pytorchs: list[float], exact: l
 def test_what_is_not_known_is_named() -> None:
     class Model(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.cumsum(x.softmax(-1) * 2, -1).relu()
+            return torch.cumprod(x.softmax(-1) * 2, -1).relu()
 
     found = cut(exported(Model(), (torch.randn(3, 4),)))
     assert [*found.left.values()] == ["no operator that is known here"]
@@ -150,6 +207,16 @@ with torch.no_grad():
 x = inputs[0].clone().requires_grad_()
 fast(x, *inputs[1:]).sum().backward()
 found["gradient"] = x.grad is not None
+(first,) = torch.autograd.grad(fast(x, *inputs[1:]).sum(), x, create_graph=True)
+(second,) = torch.autograd.grad(first.square().sum(), x)
+(plain,) = torch.autograd.grad(model(x, *inputs[1:]).sum(), x, create_graph=True)
+found["second"] = float((second - torch.autograd.grad(plain.square().sum(), x)[0]).abs().max())
+for wrong, y in {"type": inputs[0].double(), "size": torch.randn(1, 7, 32)}.items():
+    try:
+        with torch.no_grad():
+            fast(y, *inputs[1:])
+    except Exception as error:
+        found[wrong] = f"{type(error).__name__}: {error}"
 
 graph = mi.new_kernel_graph()
 Q = graph.new_input(dims=(2, 16, 32), dtype=mi.float16)
@@ -197,7 +264,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_a_model_with_kernels_is_the_same(found: dict[str, Any]) -> None:
     said, again = found["said"]
     assert found["optimize"] < 1e-5
-    assert len(said) == 6
+    assert [" × 2: " in line for line in said] == [True] * len(said)
     assert not [line for line in said if "PyTorch's" in line]
     assert again == said  # of the database, and no search
 
@@ -208,6 +275,12 @@ def test_the_backend_takes_what_it_may_tune(found: dict[str, Any]) -> None:
 
 def test_where_a_gradient_is_asked_for_pytorch_computes(found: dict[str, Any]) -> None:
     assert found["gradient"]
+    assert found["second"] < 1e-4
+
+
+def test_inputs_of_another_type_or_size_are_refused(found: dict[str, Any]) -> None:
+    assert "float64" in found["type"] or "Double" in found["type"]
+    assert "7" in found["size"]
 
 
 @pytest.mark.parametrize("way", ["list", "positions", "named"])

@@ -1,0 +1,95 @@
+"""`@mirage_cli.kernel`: a function written with torch's calls, by one kernel of all that it computes.
+
+    @mirage_cli.kernel
+    def gated(x, w, v):
+        return F.silu(x @ w) * (x @ v)
+
+    y = gated(x, w, v)                          # by the stored kernel for these shapes, or by PyTorch
+    kernel = gated.search(x, w, v, budget=60)   # .run, .export and .explain, as of `Graph.search`
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload  # Any: tensors, and what functions of them return
+
+import torch
+
+from mirage_cli.errors import NoKernelError
+from mirage_cli.pipeline.callers import Kernel, Kernels
+from mirage_cli.pipeline.model import Function, Replaced
+from mirage_cli.pipeline.regions import exported, whole
+
+Sizes = tuple[tuple[torch.Size, torch.dtype, torch.device], ...]
+
+
+@dataclass(frozen=True)
+class Options:
+    """tune: seconds of search and tuning at the first call with tensors of new shapes; 0: stored kernels alone."""
+
+    tune: float = 0.0
+    target: str = "auto"
+    seed: int = 0
+    workers: int | None = None
+    db: str | Path | None = None
+
+
+class KernelFunction:
+    """A function of tensors that knows kernels for the shapes that it was called with."""
+
+    def __init__(self, function: Callable[..., Any], options: Options) -> None:
+        functools.update_wrapper(self, function)
+        self.function, self.options = function, options
+        self.known: dict[Sizes, Callable[..., Any]] = {}
+
+    def __call__(self, *tensors: torch.Tensor) -> Any:
+        """By the kernel for these shapes; by PyTorch where there is none, where a gradient is asked for, and on a CPU.
+
+        Raises TraceError where the function is no program.
+        """
+        if torch.compiler.is_compiling():
+            return self.function(*tensors)
+        sizes = tuple((x.shape, x.dtype, x.device) for x in tensors)
+        if sizes not in self.known:
+            self.find(tensors, self.options.tune)
+        return self.known[sizes](*tensors)
+
+    def search(self, *tensors: torch.Tensor, budget: float = 60.0) -> Kernel:
+        """The best kernel for tensors of these shapes, which calls take from then on. Raises TraceError, NoKernelError."""
+        found = self.find(tensors, budget)
+        if isinstance(found, NoKernelError):
+            raise found
+        return found
+
+    def find(self, tensors: Sequence[torch.Tensor], budget_s: float) -> Kernel | NoKernelError:
+        name, o = getattr(self.function, "__name__", "kernel"), self.options
+        made = exported(Function(self.function), tuple(x.detach() for x in tensors))
+        region = whole(made, name)
+        if name.isidentifier() and name.islower() and not name.startswith("_"):
+            region.graph.name = name
+        with Kernels(o.target, budget=budget_s, seed=o.seed, workers=o.workers, db=o.db) as kernels:
+            (found,) = kernels.of([region.graph]) if budget_s else kernels.known([region.graph])
+        sizes = tuple((x.shape, x.dtype, x.device) for x in tensors)
+        missing = isinstance(found, NoKernelError)
+        self.known[sizes] = self.function if missing else Replaced(Function(self.function), region, found)
+        return found
+
+
+@overload
+def kernel(function: Callable[..., Any]) -> KernelFunction: ...
+@overload
+def kernel(
+    *,
+    tune: float = 0.0,
+    target: str = "auto",
+    seed: int = 0,
+    workers: int | None = None,
+    db: str | Path | None = None,
+) -> Callable[[Callable[..., Any]], KernelFunction]: ...
+def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """A decorator, with or without options: those of `Options`. Raises TypeError for others."""
+    given = Options(**options)
+    return (lambda f: KernelFunction(f, given)) if function is None else KernelFunction(function, given)

@@ -1,0 +1,40 @@
+"""`@mirage_cli.kernel`, in Triton's interpreter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import mirage_cli
+from mirage_cli.errors import TraceError
+from mirage_cli.pipeline.callers import Kernel
+
+
+def scores(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x @ w / 2, -1)
+
+
+def test_calls_take_what_was_searched_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = mirage_cli.kernel(db=tmp_path / "mirage.db")(scores)
+    x, w = torch.randn(5, 24), torch.randn(24, 9)
+    assert torch.equal(fast(x, w), scores(x, w))  # by PyTorch: nothing is stored, and nothing is searched unasked
+    kernel = fast.search(x, w, budget=8)
+    assert isinstance(kernel, Kernel)
+    assert "def scores(" in kernel.export() and kernel.explain().startswith("scores: ")
+    torch.testing.assert_close(fast(x, w), scores(x, w))
+    again = mirage_cli.kernel(db=tmp_path / "mirage.db")(scores)
+    again(x, w)
+    (known,) = again.known.values()
+    assert isinstance(known, torch.nn.Module)  # the stored kernel
+    y = x.clone().requires_grad_()
+    again(y, w).sum().backward()
+    assert y.grad is not None
+
+
+def test_what_is_no_program_is_refused() -> None:
+    with pytest.raises(TraceError, match=r"aten\.cumprod"):
+        mirage_cli.kernel(lambda x: x.cumprod(0) + 1)(torch.randn(4))
+    with pytest.raises(TypeError, match="budget"):
+        mirage_cli.kernel(budget=3)  # type: ignore[call-overload]

@@ -1,0 +1,69 @@
+"""Every example of a console in the documentation is run, and prints what the page says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [p for p in sorted((ROOT / "docs").glob("*.md")) if "```console" in p.read_text(encoding="utf-8")]
+MOST_LINES = 110
+"""Of the README: two screens."""
+
+
+def examples(page: Path) -> list[tuple[str, str]]:
+    """Each command line with what it prints."""
+    blocks = re.findall(r"```console\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    return [
+        (m[1], m[2]) for block in blocks for m in re.finditer(r"^\$ (.*)\n((?:(?!\$ ).*\n?)*)", block, re.MULTILINE)
+    ]
+
+
+def fits(said: str, printed: str) -> bool:
+    """`...` stands for any text."""
+    pattern = ".*".join(map(re.escape, said.strip().split("...")))
+    return re.fullmatch(pattern, printed.strip(), re.DOTALL) is not None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_examples_print_what_the_page_says(page: Path, tmp_path: Path) -> None:
+    found = examples(page)
+    assert found
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "MIRAGE_DB": str(tmp_path / "mirage.db"), "CUDA_VISIBLE_DEVICES": ""}
+    for line, said in found:
+        command, _, into = line.partition(" > ")
+        words = shlex.split(command)
+        assert words[0] == "mirage"
+        done = subprocess.run(
+            [sys.executable, "-m", "mirage_cli", *words[1:]], cwd=tmp_path, env=env, capture_output=True, text=True
+        )
+        assert done.returncode in (0, 3), f"{line}: {done.stderr}"
+        if into:
+            (tmp_path / into).write_text(done.stdout, encoding="utf-8")
+            continue
+        assert fits(said, done.stdout), f"{line}\n--- the page\n{said}\n--- printed\n{done.stdout}"
+
+
+def test_the_comparison_sees_what_differs() -> None:
+    assert fits("a ... c\n", "a b b c") and not fits("a ... c", "a b d") and not fits("a", "a b")
+
+
+def test_every_page_is_in_the_site_and_every_command_has_an_example_or_a_row() -> None:
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    pages = {p.stem for p in (ROOT / "docs").glob("*.md")} - {"index"}
+    assert pages == set(re.search(r"maxdepth: 1\n\n(.*?)```", index, re.DOTALL)[1].split())  # type: ignore[index]
+    from mirage_cli.cli.shared import app
+
+    text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    names = [c.name or getattr(c.callback, "__name__", "") for c in app.registered_commands]
+    assert all(f"mirage {name}" in text for name in names)
+
+
+def test_the_readme_fits_two_screens() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= MOST_LINES
