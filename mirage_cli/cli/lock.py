@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
 from mirage_cli.cli.shared import (
+    LOCK_FILE,
     Database,
     Dims,
     Dtype,
+    LockFile,
     Specs,
     TargetName,
     choose_target,
@@ -20,9 +17,6 @@ from mirage_cli.cli.shared import (
     reading_store,
 )
 
-LockFile = Annotated[Path, typer.Option("--lock-file", help="the lock file", metavar="FILE")]
-DEFAULT = Path("mirage.lock")
-
 
 @command(
     "mirage search specs/*.yaml",
@@ -31,7 +25,7 @@ DEFAULT = Path("mirage.lock")
 )
 def lock(
     specs: Specs,
-    lock_file: LockFile = DEFAULT,
+    lock_file: LockFile = LOCK_FILE,
     dim: Dims = None,
     dtype: Dtype = None,
     target: TargetName = "auto",

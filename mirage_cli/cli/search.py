@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mirage_cli.cli.documents import emit
-from mirage_cli.cli.lock import DEFAULT, LockFile
 from mirage_cli.cli.progress import progress
 from mirage_cli.cli.shared import (
+    LOCK_FILE,
     TOP,
     Budget,
     Context,
@@ -24,6 +24,7 @@ from mirage_cli.cli.shared import (
     Dtype,
     Fresh,
     Json,
+    LockFile,
     Seed,
     ShardOption,
     Specs,
@@ -96,7 +97,7 @@ def search(
     locked: Annotated[
         bool, typer.Option("--locked", help="fail where a kernel is another than the lock file pins")
     ] = False,
-    lock_file: LockFile = DEFAULT,
+    lock_file: LockFile = LOCK_FILE,
     no_tune: Annotated[
         bool, typer.Option("--no-tune", help="search and verify only: compile and time nothing")
     ] = False,

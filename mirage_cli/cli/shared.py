@@ -102,6 +102,8 @@ ShardOption = Annotated[
     typer.Option("--shard", help="of the programs, the part I of N: run each of 1/4, 2/4, ...", metavar="I/N"),
 ]
 MAX_SHARDS = 10_000
+LockFile = Annotated[Path, typer.Option("--lock-file", help="the lock file", metavar="FILE")]
+LOCK_FILE = Path("mirage.lock")
 
 
 class Contexts(StrEnum):
