@@ -141,6 +141,7 @@ class Bench(Setting):
     ) -> None:
         super().__init__(device, memory_fraction, directory, report)
         self.context: Context = context
+        self.generator = torch.Generator(self.device)
         self.buffer = torch.zeros(SPACER_BYTES // 4, device=self.device)
         self.spacers: dict[int, Callable[[], None]] = {}  # chains of that many of the kernels before calls
 
@@ -391,12 +392,16 @@ class Bench(Setting):
         """Keeps the GPU at work until its clock has risen."""
         if not self.cuda:
             return
-        a = torch.randn(2048, 2048, device=self.device).half()
+        a = self.square(2048).half()
         stop = time.perf_counter() + WARM_UP_S
         while time.perf_counter() < stop:
             for _ in range(20):
                 torch.mm(a, a)
             self.synchronize()
+
+    def square(self, side: int) -> torch.Tensor:
+        """Random numbers. PyTorch's own generator gives none any more once a CUDA graph could not be captured."""
+        return torch.randn(side, side, generator=self.generator, device=self.device)
 
     def launch_overhead_us(self, exported: Candidate, function: str) -> float | None:
         """As the file's own check measures it; None without a GPU, or where the file launches by Triton's own way."""
@@ -415,7 +420,7 @@ class Bench(Setting):
         copied = [torch.ones(copy_elements, dtype=torch.uint8, device=self.device) for _ in range(2)]
         copy_us = self.median_us(lambda: copied[0].copy_(copied[1]))
         copied.clear()
-        a, b = (torch.randn(side, side, device=self.device).to(dtype) for _ in range(2))
+        a, b = (self.square(side).to(dtype) for _ in range(2))
         precision = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("high")
         matmul_us = self.median_us(lambda: a @ b)

@@ -650,6 +650,17 @@ def test_gpu_time_is_above_the_floor(gpu: GpuWorker) -> None:
 
 
 @pytest.mark.gpu
+def test_gpu_times_on_behind_a_call_that_no_graph_can_hold(gpu: GpuWorker) -> None:
+    """A capture that fails leaves PyTorch's random numbers unusable, which warming up once drew from."""
+    waits = "make = lambda inputs: lambda x: x * float(x.flatten()[0].item() * 0 + 2)\n"
+    first = gpu.time([Candidate("waits", waits, "function"), scaling("good", 1024)])
+    assert isinstance(first["waits"], Timing) and first["waits"].method.startswith("events, no CUDA graph")
+    time.sleep(1.1)  # after so long it warms up again
+    assert isinstance(gpu.time([scaling("good", 1024)])["good"], Timing)
+    assert gpu.measure_floor().empty_us > 0
+
+
+@pytest.mark.gpu
 def test_gpu_finds_what_the_farm_compiled(gpu: GpuWorker, triton_cache: Path) -> None:
     """Timing a compiled candidate adds no kernel to Triton's disk cache."""
     job = scaling("precompiled", 2048)
