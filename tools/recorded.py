@@ -6,14 +6,16 @@ import gzip
 import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mirage_cli.ir.beside import beside
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import NUMBERS, WORDS, KernelSchedule, Schedule
 from mirage_cli.ir.text import canonical_text, parse_mugraph
 from mirage_cli.store.store import Store
+from mirage_cli.tune.space import chunk_sizes
 
 VERSIONS = ("gpu", "driver", "torch", "triton", "mirage")
 """Columns of a key that figures depend on."""
@@ -42,8 +44,20 @@ class Recorded:
 
 
 def load(path: Path) -> list[Recorded]:
-    """From a database or a recorded file. Raises StoreError."""
-    return read_recorded(path) if path.suffix == ".gz" else read_store(path)
+    """From a database or a recorded file. Raises StoreError.
+
+    Without schedules of kernels whose parts run side by side: when these were measured, parts shared one grid.
+    """
+    if path.suffix != ".gz":
+        return read_store(path)
+    found = read_recorded(path)
+    return [replace(r, measured=tuple(m for m in r.measured if not side_by_side(r.graphs[m.graph], m))) for r in found]
+
+
+def side_by_side(graph: MuGraph, m: Measured) -> bool:
+    sizes = chunk_sizes(graph, m.schedule)
+    kernels = ((k, m.schedule.kernels[k.name]) for k in graph.kernels if k.name in m.schedule.kernels)
+    return any(len(beside(k, {d for d in k.with_role("grid") if sizes[d] > s.tile(d)})) > 1 for k, s in kernels)
 
 
 def read_store(path: Path) -> list[Recorded]:

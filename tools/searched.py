@@ -127,7 +127,7 @@ class Remembering(Session):
     tuned: Tuned | None = None
 
     def __init__(self, target: Target, options: Options, store: Store, measures: bool) -> None:
-        super().__init__(target, options, store, measures, lambda _: None, on_tuned=self.remember)
+        super().__init__(target, options, store, measures, on_tuned=self.remember)
 
     def remember(self, tuned: Tuned) -> None:
         self.tuned = tuned

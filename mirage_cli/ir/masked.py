@@ -79,7 +79,7 @@ class Condition:
 
 
 def program_bytes(program: Program) -> int:
-    """Bytes that any implementation must move: what is read of every input, and every output, once."""
+    """Bytes that any implementation of a lowered program moves: what is read of each input, and each output, once."""
     sizes = program.sizes
     conditions = dict(_conditions(program))
     by_data = any(OPS[e.op].known == "mask" and e.out not in conditions for e in program.eqns)
@@ -97,11 +97,10 @@ def program_bytes(program: Program) -> int:
 
 
 def _parts_needed(program: Program, conditions: Mapping[str, Condition]) -> dict[str, float]:
-    """The part of each value that is needed where comparisons with known integers say so; of the others all."""
-    if not any(c.of_values for c in conditions.values()):
-        return {}
+    """The part of each value that is needed where comparisons of positions, and with known integers, say so."""
     regions = _regions(conditions, program.sizes)
-    dims = {name: frozenset(v.dims) for name, v in program.values().items()}
+    single = frozenset(d for d, n in program.sizes.items() if n == 1)
+    dims = {name: single.union(v.dims) for name, v in program.values().items()}
     needed, _ = _needed(program, conditions, regions, other=True)
     return {
         name: sum(r.share for r in regions if r.seen(dims[name], conditions) in places)
@@ -125,7 +124,8 @@ def _needed(
     """
     sure = [_known(program, dict(r.truth), None) for r in regions]
     known = [_known(program, dict(r.truth), other) for r in regions]
-    dims = {name: frozenset(v.dims) for name, v in program.values().items()}
+    single = frozenset(d for d, n in program.sizes.items() if n == 1)
+    dims = {name: single.union(v.dims) for name, v in program.values().items()}
     needed = {t.name: {r.seen(dims[t.name], conditions) for r in regions} for t in program.outputs}
     total = 0.0
     for e in reversed(program.eqns):

@@ -191,11 +191,11 @@ class _Cut:
         """Whether the equation of the joined arguments is what joining the equation's results gives."""
         row = OPS[e.op]
         states = [self.states[v] for v in values]
-        if any(s.join != "add" for s in states if s.join):
+        if any(not OPS[s.join].linear for s in states if s.join):
             return False
         if row.linear:
             return len(values) == len(e.args) and all(s.join for s in states)
-        if row.kind == "rename" or (row.kind == "reduction" and row.joins == "add"):
+        if row.kind == "rename" or (row.kind == "reduction" and row.joins and OPS[row.joins].linear):
             return bool(states[0].join)
         if row.growth == "product":
             return sum(bool(s.join) for s in states) == 1 and not any(s.cut for s in states)

@@ -1180,10 +1180,11 @@ def test_the_command_line_starts_and_searches_without_torch_and_triton(
 INTERRUPTIBLE = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from mirage_cli.cli.main import main
 main()
 """
-"""`mirage`, also where the tests run in the background of a shell, which ignores the signal."""
+"""`mirage`, also where the tests run in the background of a shell, which ignores these signals."""
 
 
 SAID_AT_ONCE = "interrupted: keeping what was found"

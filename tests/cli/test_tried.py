@@ -315,8 +315,8 @@ def test_the_language_is_at_hand(mirage: Mirage) -> None:
 
 
 def test_the_exit_codes_and_the_envelope_are_those_of_the_pages() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| (\d+) \|", readme, re.MULTILINE)) == set(EXIT_CODES)
+    commands = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| (\d+) \|", commands, re.MULTILINE)) == set(EXIT_CODES)
     page = (ROOT / "docs/json.md").read_text(encoding="utf-8").partition("\nA figure")[0]
     assert dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", page, re.MULTILINE)) == ENVELOPE
 

@@ -94,9 +94,9 @@ def answer(kind: str, folder: Path) -> Any:
 
 
 def without_seconds(value: Any) -> Any:
-    """A document without the figures that differ from run to run."""
+    """A document without what differs from run to run: figures, and whether the database had the answer."""
     if isinstance(value, dict):
-        return {k: without_seconds(v) for k, v in value.items() if k != "seconds"}
+        return {k: without_seconds(v) for k, v in value.items() if k not in ("seconds", "cached")}
     return [without_seconds(v) for v in value] if isinstance(value, list) else value
 
 

@@ -298,9 +298,9 @@ def window_sink_softcap() -> Graph:
     V, S = g.input("V", "b", "s", "h", "e"), g.input("S", "h", "g")
     q, s, d = (g.axis(name) for name in "qsd")
     at = g.let("at", index(q) + (s - q))
-    A = g.let("A", 50 * tanh(dot(Q, K, d) / (50 * d**0.5)))
-    E = g.let("E", exp(where((index(s) <= at) & (index(s) > at - 128), A, -math.inf)))
-    g.output("O", dot(E, V, "s") / (sum(E, "s") + exp(S)), "b", "q", "h", "g", "e")
+    C = g.let("C", 50 * tanh(dot(Q, K, d) / (50 * d**0.5)))
+    A = g.let("A", where((index(s) <= at) & (index(s) > at - 128), C, -math.inf))
+    g.output("O", dot(softmax(A, s), V, s) * sigmoid(logsumexp(A, s) - S), "b", "q", "h", "g", "e")
     return g
 
 
