@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import random
+import re
 import signal
 import sqlite3
 import subprocess
