@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,13 +34,14 @@ from mirage_cli.cli.shared import (
     shard,
     worker_count,
 )
-from mirage_cli.errors import BaselineError, EmptyStoreError, MirageError
+from mirage_cli.errors import BaselineError, EmptyStoreError
 from mirage_cli.target.files import write_text
 
 if TYPE_CHECKING:
     from mirage_cli.ir.program import Program
     from mirage_cli.pipeline.benchmark import Document
     from mirage_cli.pipeline.gate import Compared
+    from mirage_cli.pipeline.session import Session
     from mirage_cli.store.store import Store
 
 REGRESSED = 4
@@ -93,14 +94,11 @@ def bench(
     is slower than in an earlier file, wrong, failed or missing.
     """
     from mirage_cli.cli import benchpage
-    from mirage_cli.cli.tables import about_text, bench_table, remarks
+    from mirage_cli.cli.tables import bench_table, remarks
     from mirage_cli.pipeline import gate
-    from mirage_cli.pipeline.benchmark import AGAINST, run
-    from mirage_cli.pipeline.kept import has_kernel
-    from mirage_cli.pipeline.optimize import finish
-    from mirage_cli.pipeline.searching import Options, search_all
+    from mirage_cli.pipeline.benchmark import AGAINST
+    from mirage_cli.pipeline.searching import Options
     from mirage_cli.pipeline.session import Session
-    from mirage_cli.store.results import Unfinished
 
     programs = read(specs or (), dim, dtype)
     names = list(dict.fromkeys(n.strip() for n in against.split(",") if n.strip()))
@@ -118,19 +116,11 @@ def bench(
             Session(gpu, wanted, store, True, told, command_line()) as session,
         ):
             told.count = len(programs)
-            todo = [p for p, _ in programs if not has_kernel(session, p)]
-            if todo:
-                session.prepare()
-            found = search_all(todo, gpu, wanted)
-            for i, (program, text) in enumerate(programs, 1):
-                told.program(i, program.name)
-                if not has_kernel(session, program):
-                    result = finish(session, program, text, next(found))
-                    if isinstance(result, Unfinished):
-                        failures.append(f"{about_text(result.about)}: {result.problem}")
-                        continue
-                told.doing("timing it with its baselines")
-                rows.append(run(session, program, names))
+            for row in measured(session, programs, names):
+                if isinstance(row, str):
+                    failures.append(row)
+                    continue
+                rows.append(row)
                 if json_file:
                     write_text(json_file, json.dumps(envelope("bench", rows, gpu), indent=1))
                 if markdown:
@@ -152,6 +142,32 @@ def bench(
         raise typer.Exit(REGRESSED if worse else 1)
 
 
+def measured(
+    session: Session, programs: Sequence[tuple[Program, str]], against: Sequence[str]
+) -> Iterator[Document | str]:
+    """The row of each program, or why there is none. A program without a kernel is searched and tuned first."""
+    from mirage_cli.cli.tables import about_text
+    from mirage_cli.pipeline.benchmark import run
+    from mirage_cli.pipeline.kept import has_kernel
+    from mirage_cli.pipeline.optimize import finish
+    from mirage_cli.pipeline.searching import search_all
+    from mirage_cli.store.results import Unfinished
+
+    todo = [p for p, _ in programs if not has_kernel(session, p)]
+    if todo:
+        session.prepare()
+    found = search_all(todo, session.target, session.options)
+    for i, (program, text) in enumerate(programs, 1):
+        session.progress.program(i, program.name)
+        if not has_kernel(session, program):
+            result = finish(session, program, text, next(found))
+            if isinstance(result, Unfinished):
+                yield f"{about_text(result.about)}: {result.problem}"
+                continue
+        session.progress.doing("timing it with its baselines")
+        yield run(session, program, against)
+
+
 def tell(compared: Sequence[Compared], summary: Summary | None, junit: Path | None) -> None:
     """What a CI system is told of each row."""
     from mirage_cli.cli.tables import figure
@@ -169,8 +185,7 @@ def stored_programs(store: Store, sizes: Sequence[Mapping[str, int]], dtype: str
 
     Raises EmptyStoreError where there is none. A spec that this version cannot read is a warning.
     """
-    from mirage_cli.pipeline.problem import program_hash
-    from mirage_cli.spec.reader import parse_spec
+    from mirage_cli.pipeline.kept import stored_program
 
     found: dict[str, tuple[Program, str]] = {}
     for e in store.list():
@@ -181,12 +196,8 @@ def stored_programs(store: Store, sizes: Sequence[Mapping[str, int]], dtype: str
         fits = any(all(has.get(d) == n for d, n in chosen.items()) for chosen in sizes)
         if dtype not in (None, key.dtype) or not fits:
             continue
-        try:
-            program = parse_spec(spec[1], f"<stored {spec[0]}>").at(has, key.dtype)
-        except MirageError as error:
-            err.print(f"warning: {error}", style="yellow")
-            continue
-        if program_hash(program) == key.program_hash:
+        program = stored_program(spec[1], spec[0], key, lambda text: err.print(f"warning: {text}", style="yellow"))
+        if program is not None:
             found[key.program_hash] = program, spec[1]
     if not found:
         raise EmptyStoreError

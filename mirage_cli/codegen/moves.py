@@ -40,9 +40,8 @@ def load(f: Frame, x: Load, box: Descriptor | None, once: bool, at: Mapping[str,
         return plan.Load(x.out, where, mask, once, inside, whole, dtype in FLOAT8, repeated, axes, outside)
     block = tuple(d for d in box.dims if f.block[d] > 1)
     access = nodes.Box(x.out, x.buffer, box.dims, tuple(at[d] for d in box.dims), block, axes)
-    return plan.Load(
-        x.out, access, (), once, (), whole, axes=axes
-    )  # what lies past the end of a dimension reads as zero
+    # a box reads what lies past the end of a dimension as zero
+    return plan.Load(x.out, access, (), once, (), whole, axes=axes)
 
 
 def look_up(f: Frame, a: Lookup) -> plan.Load:

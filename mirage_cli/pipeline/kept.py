@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from mirage_cli.codegen.blocks import EmitError
@@ -17,6 +17,7 @@ from mirage_cli.ir.text import MuGraphTextError, canonical_text, mugraph_id, par
 from mirage_cli.pipeline.problem import key_of, program_hash, versions
 from mirage_cli.pipeline.searching import Found, Options, Plan
 from mirage_cli.pipeline.session import Session
+from mirage_cli.spec.reader import parse_spec
 from mirage_cli.store.records import Best, Key, Shown, StoredMuGraph, StoredSearch
 from mirage_cli.store.results import Kernel, Result
 from mirage_cli.store.store import Store
@@ -210,3 +211,13 @@ def export_plan(found: Sequence[Shown], programs: Sequence[Program], id: str, co
         if schedules:
             return s, any_source(Variant(program, graph, schedules[0], info))
     raise MirageError(f"no μGraph of this spec is stored under {id}; `mirage cache list` says what is")
+
+
+def stored_program(text: str, name: str, key: Key, warn: Callable[[str], None]) -> Program | None:
+    """The program of a key, from its spec; None, with a warning, where this version cannot read that."""
+    try:
+        program = parse_spec(text, f"<stored {name}>").at(dict(key.dims), key.dtype)
+    except MirageError as error:
+        warn(str(error))
+        return None
+    return program if program_hash(program) == key.program_hash else None

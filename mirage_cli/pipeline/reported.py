@@ -10,14 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage_cli.codegen.export import kernels_source
-from mirage_cli.errors import MirageError, TargetError
+from mirage_cli.errors import TargetError
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline.kept import readable_graph
-from mirage_cli.pipeline.problem import program_hash
+from mirage_cli.pipeline.kept import readable_graph, stored_program
 from mirage_cli.pipeline.profile import KernelProfile, profile
 from mirage_cli.pipeline.roofline import Bounds, bounds
-from mirage_cli.spec.reader import parse_spec
 from mirage_cli.store.records import Best, Entry, Key, Measurement, StoredMuGraph
 from mirage_cli.store.results import Result, Times
 from mirage_cli.store.store import Store
@@ -141,16 +139,6 @@ def _section(store: Store, history: tuple[Moment, ...], name: str, warn: Callabl
         tuple(_contestants(store, key, best)),
         kernels_source(graph, schedule) if graph and schedule and schedule.fits(graph) else "",
     )
-
-
-def stored_program(text: str, name: str, key: Key, warn: Callable[[str], None]) -> Program | None:
-    """The program of a key, from its spec; None, with a warning, where this version cannot read that."""
-    try:
-        program = parse_spec(text, f"<stored {name}>").at(dict(key.dims), key.dtype)
-    except MirageError as error:
-        warn(str(error))
-        return None
-    return program if program_hash(program) == key.program_hash else None
 
 
 def _target(key: Key) -> Target | None:
