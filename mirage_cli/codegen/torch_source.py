@@ -136,11 +136,11 @@ class _Writer:
         return [self.names[t.name] if t.name in parted else self.output(t.name, t.dims) for t in self.program.results]
 
     def written(self, p: Part) -> str:
-        """The statement that writes a part: a copy into a view; where indices are no multiples of positions, an
-        assignment by positions along the first axes, the last ones as slices."""
+        """The statement that writes a part: a copy into a view; where there is none, an assignment by positions along
+        the first axes, the last ones as slices."""
         value = self.values[p.value]
         text = self.tensor(value, value.type)
-        if all(i.affine for i in p.access):
+        if is_view(p.access):
             return f"{self.part(p)}.copy_({_permuted(text, value.layout, dims_of(p.access))})"
         shape, sizes, count = [self.program.sizes[d] for d in p.tensor.dims], self.program.sizes, len(p.access)
         while count and self.is_slice(p.access, count - 1):
@@ -163,13 +163,13 @@ class _Writer:
     def part(self, p: Part) -> str:
         """The view of a tensor that a part is: a slice, where each index has an axis of its own."""
         name, shape = self.names[p.tensor.name], [self.program.sizes[d] for d in p.tensor.dims]
-        if any(len(i.terms) > 1 or any(c < 0 for _, c in i.terms) for i in p.access) or len(dims_of(p.access)) < sum(
-            len(i.terms) for i in p.access
-        ):
+        count = sum(len(i.terms) for i in p.access)
+        if any(len(i.terms) > 1 for i in p.access) or len(dims_of(p.access)) < count:
             steps, start = strides(p.access, shape)
             dims = dims_of(p.access)
             sizes = _tuple([self.size(d) for d in dims])
-            return f"{name}.as_strided({sizes}, {_tuple([str(steps[d]) for d in dims])}, {start})"
+            begin = f"{name}.storage_offset() + {start}" if start else f"{name}.storage_offset()"
+            return f"{name}.as_strided({sizes}, {_tuple([str(steps[d]) for d in dims])}, {begin})"
         slices = [_slice(i, n, self.program.sizes) for i, n in zip(p.access, shape, strict=True)]
         return f"{name}[{', '.join(slices)}]" if any(x != ":" for x in slices) else name
 

@@ -363,21 +363,26 @@ class Lies:
     start: int
     moved: tuple[tuple[int, Atom], ...] = ()
 
+    @property
+    def view(self) -> bool:
+        """Whether PyTorch has a view of it: none goes backwards."""
+        return not self.moved and min(self.strides, default=0) >= 0
+
     def whole(self, results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         """The tensor that it lies in."""
         return results[self.tensor] if self.tensor >= 0 else inputs[-1 - self.tensor]
 
     def of(self, results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The output: a view where it has strides alone, else a copy."""
+        """The output: a view where there is one, else a copy."""
         x = self.whole(results, inputs)
-        if not self.moved:
+        if self.view:
             return x.as_strided(self.shape, self.strides, x.storage_offset() + self.start)
         return x[self.places(x, inputs)]
 
     def fill(self, number: float, results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
         """Writes a number where the output lies."""
         x = self.whole(results, inputs)
-        if not self.moved:
+        if self.view:
             self.of(results, inputs).fill_(number)
         else:
             x[self.places(x, inputs)] = number

@@ -67,6 +67,15 @@ def check(text: str, seed: int, interpreter: Interpreter) -> None:
 
 
 FAILED = {
+    "a tensor that is written backwards": """
+name: written
+dims: {m: 7, n: 40}
+dtype: float32
+inputs: {X: [m, n]}
+program: |
+  O[m, 39 - n] = X + 1
+outputs: {O: [m, n]}
+""",
     "elements that several positions in a row read": """
 name: halves
 dims: {m: 4, k: 64, h: 32, i: 33, n: 48, g: 4, t: 22}
