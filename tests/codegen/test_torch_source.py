@@ -328,3 +328,16 @@ def test_positions_are_divided_as_integers() -> None:
     (y,) = run(p, [x])
     sign = 1 - 2 * (torch.arange(4096) % 2)
     torch.testing.assert_close(y, x * sign + torch.arange(4096) // 1024)
+
+
+def test_a_part_begins_where_the_tensor_that_is_changed_does() -> None:
+    p = parse_spec(
+        "name: heads\ndims: {t: 3, h: 2, d: 4, n: 8}\ninputs: {X: [t, h, d], K: [t, n]}\n"
+        "program: |\n  K[t, h*4 + d] = X * 2\noutputs: {K: {inout: K}}\n"
+    ).at()
+    whole, x = torch.zeros(5, 8, dtype=torch.float64), torch.randn(3, 2, 4, dtype=torch.float64)
+    scope: dict[str, object] = {"torch": torch}
+    exec(torch_source(p), scope)
+    scope["reference"](x, whole[2:])  # type: ignore[operator]
+    assert not whole[:2].any()
+    torch.testing.assert_close(whole[2:], 2 * x.reshape(3, 8))
