@@ -2,9 +2,9 @@
 
     Q[t, h, d] = f(..), K[t, g, d] = f(..)      instances for tiles of (t, h, d), and behind them for tiles of (t, g, d)
 
-In one grid over all axes, every instance of h would compute K anew. What both need is computed by the instances of each:
-in the one grid it would be computed by more. A part whose grid is among another's axes stays with that one: its blocks
-may be loaded already.
+In one grid over all axes, every instance of h would compute K anew. What both need is computed by the instances of
+each: in the one grid it would be computed by more. A part whose grid is among another's axes stays with that one: its
+blocks may be loaded already.
 """
 
 from __future__ import annotations
