@@ -24,6 +24,7 @@ from mirage_cli.ir.program import Program, distinct_positions
 from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, Schedule
 from mirage_cli.tune.child import Child, ChildDied
 from mirage_cli.tune.space import chunk_sizes
+from mirage_cli.verify.halves import add_by_halves
 
 TIMEOUT_S = 120.0
 REDUCED = (7, 33, 20, 48)
@@ -245,20 +246,6 @@ class Interpreter:
             return Judged(False, None, None, f"in the interpreter: {error}")
 
 
-def halved_sum(x: Any, axis: int | None, keep: bool) -> Any:
-    """Like numpy.sum of a block, whose sizes are powers of two, but by adding halves, as a GPU's threads do.
-
-    numpy adds rows one after another. Equal numbers then are off in the same direction each time, which makes the sum
-    of many worse than that of any kernel.
-    """
-    flat = x.reshape(-1) if axis is None else np.moveaxis(x, axis, -1)
-    while (half := flat.shape[-1] // 2) > 0:
-        flat = flat[..., :half] + flat[..., half:]
-    if not keep:
-        return flat[..., 0]
-    return flat.reshape((1,) * x.ndim) if axis is None else np.moveaxis(flat, -1, axis)
-
-
 def to_tf32(x: Any) -> Any:
     """float32 rounded to TF32's 11 bits, halves away from zero (PTX ISA, cvt.rna.tf32)."""
     bits = x.view(np.uint32) + np.uint32(1 << 12) & np.uint32(0xFFFFFFFF ^ ((1 << 13) - 1))
@@ -327,9 +314,6 @@ def like_a_gpu() -> None:
     builder = interpreter.interpreter_builder
     builder.options = replace(builder.options, sanitize_overflow=False)
 
-    def block_sum(self: Any, x: Any) -> Any:
-        return self.to_tensor(halved_sum(x.handle.data, self.axis, self.keep_dims), x.dtype)
-
     multiply = interpreter.InterpreterBuilder.create_dot
 
     def block_product(self: Any, a: Any, b: Any, d: Any, input_precision: Any, *more: Any) -> Any:
@@ -337,7 +321,7 @@ def like_a_gpu() -> None:
             return multiply(self, a, b, d, input_precision, *more)
         return interpreter.TensorHandle(product_of_tf32x3(a.data, b.data) + d.data, d.dtype.scalar)
 
-    interpreter.ReduceOps.sum = block_sum
+    add_by_halves()
     interpreter.InterpreterBuilder.create_dot = block_product
 
 
