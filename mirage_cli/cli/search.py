@@ -42,7 +42,6 @@ from mirage_cli.cli.shared import (
     shard,
     worker_count,
 )
-from mirage_cli.errors import NothingStoredError
 
 if TYPE_CHECKING:
     from mirage_cli.pipeline.locked import Lock
@@ -210,13 +209,11 @@ def tune(
         gpu = local_gpu(target, "tune")
         wanted = Options(worker_count(workers), top=top or TOP, budget_s=budget, seed=seed, context=context.value)
         with open_store(db) as store, Session(gpu, wanted, store, True, told, command_line()) as session:
+            searched = [stored_search(store, p) for p, _ in programs]
             session.prepare()
             try:
-                for i, (program, text) in enumerate(programs, 1):
+                for i, ((program, text), found) in enumerate(zip(programs, searched, strict=True), 1):
                     told.program(i, program.name)
-                    found = stored_search(store, program)
-                    if found is None:
-                        raise NothingStoredError(program.name, program.sizes)
                     results.append(finish(session, program, text, found))
             except KeyboardInterrupt:
                 interrupted = True
