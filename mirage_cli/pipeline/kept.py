@@ -26,9 +26,9 @@ from mirage_cli.tune.space import first_schedules
 from mirage_cli.verify.equivalence import Verdict, check_equivalence
 
 
-def stored_result(session: Session, program: Program) -> Result | None:
+def stored_result(session: Session, key: Key) -> Result | None:
     """The result of an earlier run that answers what is asked, if it is there and nothing asks for a new one."""
-    best = session.store.best(key_of(program, session.target, session.measures))
+    best = session.store.best(key)
     if session.options.fresh or best is None or not answers(best.result, session.options, session.measures):
         return None
     return replace(claimed(session.store, best.result), cached=True)

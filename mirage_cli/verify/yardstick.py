@@ -672,8 +672,8 @@ class _Output:
             yield y, e.to(y.dtype), part
 
     def rounding(self, dtype: torch.dtype | None, seed: int) -> Error:
-        """The error of an evaluation with rounding. It has float64's range: what passes that of the output's type does so
-        by rounding, and is measured as the infinity that it is stored as."""
+        """The error of an evaluation with rounding. It has float64's range: what is beyond the output type's is so by
+        rounding, and is measured as the infinity that it is stored as."""
         key = self.i, (dtype, seed)
         if key not in self.known:
             self.known[key] = self.evaluated(dtype, seed)
