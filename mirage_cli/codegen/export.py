@@ -256,8 +256,7 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
     digest = hashlib.sha256("\n".join([name, *map(str, program.inputs), *blocks]).encode()).hexdigest()[:12]
     imports = "\n".join([plans.standard, "", "import torch", *(parts.imports() or ["import triton"])])
     comment = "\n".join(f"# {x}".rstrip() for x in print_mugraph(graph).splitlines())
-    limits = ((i, below(t, program.sizes)) for i, t in enumerate(program.inputs))
-    tables = [(i, n) for i, n in limits if n is not None]
+    tables = tables_text(program, program.sizes)
     parameters = [*spelled((t.name for t in program.inputs), RESERVED.__contains__).values()]
     mapping = {
         "name": name,
@@ -277,7 +276,6 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         "parameters": ", ".join(parameters),
         "autocast": WITHOUT_AUTOCAST * parts.libraries,
         "tables": CHECKED_TABLES * bool(tables),
-        "entries": tuple_text(f"({i}, {n}, {program.inputs[i].distinct})" for i, n in tables),
         "result": ("None", "outputs[0]", "tuple(outputs)")[min(len(program.results), 2)],
     }
     precision, tolerance = f"torch.{program.dtype}", f"{program.tolerance:g}"
@@ -300,7 +298,7 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         ),
     }
     front = "\n\n".join(["from __future__ import annotations", imports, comment])
-    blocks += [filled(TABLES, mapping)] * bool(tables)
+    blocks += [tables] * bool(tables)
     blocks += [filled(PUBLIC, mapping), *([filled(BUILTIN, mapping)] if builtin else [])]
     mapping |= {
         "recorded": parts.recorded(),
@@ -313,6 +311,17 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
     for public, placeholder in ((f"{name}_graph", THE_GRAPH), (name, THE_FUNCTION)):
         body = without_global(body, public).replace(placeholder, public)
     return "\n\n".join([_header(program, graph, schedule, info or ExportInfo()), body])
+
+
+def tables_text(program: Program, sizes: Mapping[str, int | str], names: str = "", given: str = "") -> str:
+    """What stands in front of the public functions where integers are declared to be less than a number; else nothing.
+
+    sizes: numbers, or the names of what holds them. names: those that differ by call, and given: where they are from.
+    """
+    limits = ((i, t, below(t, sizes)) for i, t in enumerate(program.inputs))
+    entries = [f'({i}, "{t.name}", {n}, {t.distinct})' for i, t, n in limits if n is not None]
+    values = {"entries": tuple_text(entries), "size_names": names, "table_sizes": given}
+    return filled(TABLES, values) if entries else ""
 
 
 def _header(program: Program, graph: MuGraph, schedule: Schedule, info: ExportInfo) -> str:

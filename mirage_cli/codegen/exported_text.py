@@ -13,13 +13,15 @@ CALLS = '''def @graph@(@parameters@):
 
 
 def _call(inputs):
-    """Runs plain inputs. All else is checked, and then runs as a torch operator."""@tables@
-    if _is_plain(inputs):
-        result = _run(*inputs)
-        _remember(inputs)
-        return result
-    _check(inputs)
-    return torch.ops.mirage.@operator@(*inputs)
+    """Runs plain inputs. All else is checked, and then runs as a torch operator."""
+    plain = _is_plain(inputs)
+    if not plain:
+        _check(inputs)@tables@
+    if not plain:
+        return torch.ops.mirage.@operator@(*inputs)
+    result = _run(*inputs)
+    _remember(inputs)
+    return result
 
 
 '''
@@ -147,17 +149,19 @@ def _capture(inputs):
 """What makes a CUDA graph of a call."""
 
 TABLES = '''
-_TABLES = @entries@  # which input, what its integers are less than, and whether none is there twice
-
-
 def _check_tables(inputs):
     """Raises ValueError where a table names what is not there."""
-    for i, below, distinct in _TABLES:
+    for i, name, below, distinct in _tables(@table_sizes@):
         least, most = (int(x) for x in torch.aminmax(inputs[i]))
         if least < 0 or most >= below:
-            raise ValueError(f"{_INPUTS[i][0]} should be from 0 to {below - 1}, and holds {least} to {most}")
+            raise ValueError(f"{name} should be from 0 to {below - 1}, and holds {least} to {most}")
         if distinct and len(torch.unique(inputs[i])) < inputs[i].numel():
-            raise ValueError(f"{_INPUTS[i][0]} should hold no number twice")
+            raise ValueError(f"{name} should hold no number twice")
+
+
+def _tables(@size_names@):
+    """Which inputs are looked up, their names, what their integers are less than, and whether none is there twice."""
+    return @entries@
 '''
 """What stands in front of the public functions where indices are looked up."""
 

@@ -173,8 +173,9 @@ def _lines(f: Frame, x: Fetch, loop: str | None) -> dict[str, int]:
     count = {d: f.block[d] for d in x.load.dims}
     if loop is not None and x.part is not None:
         count[loop] = x.part
-    inner = x.load.dims[-1]
-    return count | {inner: max(count[inner] // _line_of(f, x), 1)}
+    for inner in x.load.dims[-1:]:  # a scalar has none
+        count[inner] = max(count[inner] // _line_of(f, x), 1)
+    return count
 
 
 def _line_of(f: Frame, x: Fetch) -> int:

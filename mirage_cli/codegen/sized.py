@@ -26,8 +26,9 @@ from mirage_cli.codegen.export import (
     interface,
     patience,
     schema,
+    tables_text,
 )
-from mirage_cli.codegen.exported_text import BUILTIN, CAPTURE
+from mirage_cli.codegen.exported_text import BUILTIN, CAPTURE, CHECKED_TABLES
 from mirage_cli.codegen.globals import without_global
 from mirage_cli.codegen.sized_text import (
     EXACT,
@@ -95,7 +96,8 @@ class _File:
         shown = tuple(d for d in found if any(d in t.dims for t in self.program.inputs))
         told_apart = len({tuple(s[d] for d in shown) for s in all_sizes}) == len(all_sizes)
         for d in found:
-            if d not in shown and (not told_apart or any(d in t.dims for t in self.program.outputs)):
+            needed = any(d in (*t.dims, t.below) for t in (*self.program.inputs, *self.program.outputs))
+            if d not in shown and (not told_apart or needed):
                 raise MirageError(f"no input of {self.program.name} has the axis {d}, so a call would not say its size")
         return shown
 
@@ -129,6 +131,11 @@ class _File:
     def said_by(self, d: str) -> list[tuple[int, int]]:
         """The inputs that have an axis, and which of theirs it is."""
         return [(n, t.dims.index(d)) for n, t in enumerate(self.program.inputs) if d in t.dims]
+
+    @cached_property
+    def tables(self) -> str:
+        """What checks the integers of tables."""
+        return tables_text(self.program, self.texts, ", ".join(self.names), "*_sizes(inputs)")
 
     # -- which kernels serve a call
 
@@ -196,6 +203,7 @@ class _File:
         )
         front = "\n\n".join(["from __future__ import annotations", imports, comments])
         blocks += patience([name for p in self.parts for name in p.patient])
+        blocks += [self.tables] * bool(self.tables)
         blocks += [filled(PUBLIC_SIZED, mapping), *([filled(BUILTIN, mapping)] if builtin else [])]
         blocks += [plans.body, filled(PLANNED_SIZED, mapping), filled(SELF_CHECK_SIZED, mapping | self.check())]
         body = "\n\n\n".join([front, *blocks]) + "\n"
@@ -224,6 +232,7 @@ class _File:
             "operator": f"{program.name}_{digest}",
             "parameters": ", ".join(self.parameters),
             "call": tuple_text(self.parameters),
+            "tables": CHECKED_TABLES * bool(self.tables),
             "doc": interface(program),
             "capture": CAPTURE.strip("\n"),
             "sizes": ", ".join(f"inputs[{n}].shape[{i}]" for n, i in first),

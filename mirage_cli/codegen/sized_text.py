@@ -128,7 +128,7 @@ _SCRATCH = @scratch@
 if not hasattr(torch.ops.mirage, "@operator@"):  # the same file may be loaded twice
 @register@
     _operator.register_fake(_fake)
-'''.replace("@calls@", CALLS.replace("@tables@", "")).replace("@where@", WHERE)
+'''.replace("@calls@", CALLS).replace("@where@", WHERE)
 
 RANGED = '''
 def _which(@size_names@):

@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, TypeVar
 
 from mirage_cli.ir.access import (
     Access,
@@ -346,7 +346,10 @@ def tensor_type(t: Tensor) -> Type:
     return "int" if t.dtype in INTEGERS else "bool" if t.dtype == "bool" else "float"
 
 
-def below(t: Tensor, sizes: Mapping[str, int]) -> int | None:
+Extent = TypeVar("Extent", int, int | str)
+
+
+def below(t: Tensor, sizes: Mapping[str, Extent]) -> Extent | int | None:
     """What the integers of a tensor are less than, where that is declared."""
     return sizes[t.below] if isinstance(t.below, str) else t.below
 

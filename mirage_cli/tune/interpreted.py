@@ -143,11 +143,11 @@ def reduced_schedule(graph: MuGraph, schedule: Schedule) -> Schedule:
         s = schedule.kernels.get(k.name)
         if s is None:
             continue
-        matrix = k.matrix_axes
         split = 1
         if k.split is not None:
             split = chunks.setdefault(split_axis(k.split), min(s.split, 3))
         sizes = graph.sizes | chunks
+        matrix = k.matrix_axes(sizes)
         tiles = {d: min(t, MIN_DOT) if d in matrix else min(t, 8) for d, t in s.tiles}
         grid = [d for d in k.with_role("grid") if d in tiles]
         while prod(blocks := [ceil(sizes[d] / tiles[d]) for d in grid]) > few and max(blocks) > 2:

@@ -376,6 +376,44 @@ def test_sizes_that_no_input_shows_cannot_share_a_file() -> None:
         sized_source(variants)
 
 
+def test_tables_are_checked_at_the_sizes_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIRAGE_CHECK_TABLES", "1")
+    text = """
+name: rows
+dims: {m: 5, v: 20, n: 32}
+instances: [{v: 20}, {m: 7, v: 30}]
+inputs: {T: {dims: [m], dtype: int32, below: v, distinct: true}, X: [v, n]}
+program: O = exp(X[T[m], n])
+outputs: {O: [m, n]}
+"""
+    variants = []
+    for p in parse_spec(text).programs():
+        c = search(lower(merge_axes(p)), find_target("h200")).candidates[0]
+        variants.append(Variant(p, c.graph, c.schedule, ExportInfo()))
+    rows = load_export(sized_source(variants)).rows
+    for m, v in ((5, 20), (7, 30)):
+        X, T = torch.randn(v, 32).half(), torch.randperm(v)[:m].int()
+        assert rows(T, X).shape == (m, 32)
+        T[1] = v
+        with pytest.raises(ValueError, match=f"^T should be from 0 to {v - 1}, and holds \\d+ to {v}$"):
+            rows(T, X)
+        T[1] = T[0]
+        with pytest.raises(ValueError, match=r"^T should hold no number twice$"):
+            rows(T, X)
+        with pytest.raises(TypeError, match=r"^T should have the dtype"):
+            rows(T.float(), X)
+
+
+def test_tables_are_checked_at_any_dynamic_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = exported("experts")
+    monkeypatch.setenv("MIRAGE_CHECK_TABLES", "1")
+    inputs = inputs_of(found("experts")[0][0].resized({"m": 9}))
+    assert module.experts(*inputs).shape == (9, 32)
+    inputs[1][3] = 4
+    with pytest.raises(ValueError, match=r"^E should be from 0 to 3, and holds"):
+        module.experts(*inputs)
+
+
 # -- compilation
 
 
