@@ -55,10 +55,11 @@ Drawn = Literal["evenly", "skewed", "sorted"]
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor in device memory: `dims` in memory order, row-major.
+    """A tensor in device memory: `dims` in memory order, row-major, but for strides of its own.
 
     scale: the deviation of its test data. below: integers are from 0 on and less than this number, or than the size of
-    this axis. distinct: no two of them are equal. drawn: how integers are drawn for tests.
+    this axis. distinct: no two of them are equal. drawn: how integers are drawn for tests. strides: elements between
+    neighbours along each axis, where these are no more than what the axis behind takes None; () where none is more.
     """
 
     name: str
@@ -68,11 +69,39 @@ class Tensor:
     below: str | int | None = None
     distinct: bool = False
     drawn: Drawn = "evenly"
+    strides: tuple[int | None, ...] = ()
+
+    @property
+    def own_strides(self) -> tuple[int | None, ...]:
+        """One for each axis."""
+        return self.strides or (None,) * len(self.dims)
+
+    @property
+    def without_gaps(self) -> tuple[str, ...]:
+        """Axes whose elements lie side by side, in memory order: the last ones, or one that has neighbours."""
+        if 1 in self.strides:
+            return (self.dims[self.strides.index(1)],)
+        last = max((i for i, s in enumerate(self.strides) if s is not None), default=-1)
+        return self.dims[last + 1 :]
+
+    def steps(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """Elements between neighbours along each axis, at these sizes."""
+        found: list[int] = []
+        step = 1
+        for d, stride in zip(reversed(self.dims), reversed(self.own_strides), strict=True):
+            found.append(step if stride is None else stride)
+            step = found[-1] * sizes[d]
+        return tuple(reversed(found))
+
+    def span(self, sizes: Mapping[str, int]) -> int:
+        """Elements from the first to the last, gaps included."""
+        return 1 + sum((sizes[d] - 1) * n for d, n in zip(self.dims, self.steps(sizes), strict=True))
 
     def __str__(self) -> str:
+        dims = (d if s is None else f"{d}:{s}" for d, s in zip(self.dims, self.own_strides, strict=True))
         values = f" below {self.below}" * (self.below is not None) + " distinct" * self.distinct
         values += f" drawn {self.drawn}" * (self.drawn != "evenly")
-        return f"{self.name} {DTYPES[self.dtype]}[{', '.join(self.dims)}]{values}"
+        return f"{self.name} {DTYPES[self.dtype]}[{', '.join(dims)}]{values}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,8 @@ def measured_problem(program: Program, seed: int) -> Problem:
     sizes = program.sizes
 
     def spec(t: Tensor) -> TensorSpec:
-        return TensorSpec(t.name, tuple(sizes[d] for d in t.dims), t.dtype, spread(t, sizes))
+        strides = t.steps(sizes) if t.strides else None
+        return TensorSpec(t.name, tuple(sizes[d] for d in t.dims), t.dtype, spread(t, sizes), strides)
 
     apart = program.apart()
     forms = [torch_source(apart), torch_source(lower(apart), "stepwise")]
