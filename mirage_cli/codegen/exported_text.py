@@ -73,7 +73,7 @@ def @function@(@parameters@):
         return False
     device = getattr(inputs[0], "device", None)
     recording = torch.is_grad_enabled()
-    for x, (_, shape, strides, dtype) in zip(inputs, _INPUTS):
+    for x, (_, strides, shape, dtype) in zip(inputs, _INPUTS):
         if (
             type(x) not in _PLAIN
             or x.dtype is not dtype
@@ -89,7 +89,7 @@ def @function@(@parameters@):
 def _check(inputs):
     """Raises TypeError or ValueError, saying what was expected."""
     device = getattr(inputs[0], "device", None)
-    for x, (name, shape, strides, dtype) in zip(inputs, _INPUTS, strict=True):
+    for x, (name, strides, shape, dtype) in zip(inputs, _INPUTS, strict=True):
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name} should be a tensor, not {type(x).__name__}")
         if x.dtype is not dtype:
@@ -258,7 +258,7 @@ def _check_this_file():
     if not gpu and not _INTERPRETED:
         sys.exit("no GPU here: set TRITON_INTERPRET=1 to check the kernel on the CPU")
     device = torch.device("cuda" if gpu else "cpu")
-    shapes, strides, dtypes = ([x[i] for x in _INPUTS] for i in (1, 2, 3))
+    strides, shapes, dtypes = ([x[i] for x in _INPUTS] for i in (1, 2, 3))
     spreads, contracted = @spreads@, @contracted@
     cut, lies = @cut@, @lies@
     passed = True

@@ -101,7 +101,7 @@ def pointers(
     start = 0
     for behind, some in groupby(range(len(dims)), lambda i: _dynamic_behind(f, f.tensors[buffer], i)):
         axes_of = [*some]
-        steps, more = strides([access[i] for i in axes_of], [numbers[i] for i in axes_of])
+        steps, more = strides(tuple(access[i] for i in axes_of), [numbers[i] for i in axes_of])
         for a, n in steps.items():
             place, moved = f.place(a, picked)
             more += moved * n

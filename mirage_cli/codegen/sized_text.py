@@ -22,7 +22,7 @@ def _sizes(inputs):
 
 
 def _inputs(@size_names@):
-    """Name, shape, strides (None: contiguous) and dtype of the inputs at these sizes."""
+    """Name, strides (None: contiguous), shape and dtype of the inputs at these sizes."""
     return @inputs@
 
 
@@ -53,7 +53,7 @@ def @function@(@parameters@):
         return False
     device = inputs[0].device
     recording = torch.is_grad_enabled()
-    for x, (_, shape, strides, dtype) in zip(inputs, _inputs(*_sizes(inputs))):
+    for x, (_, strides, shape, dtype) in zip(inputs, _inputs(*_sizes(inputs))):
         if (
             x.dtype is not dtype
             or x.shape != shape
@@ -69,12 +69,12 @@ def _check(inputs):
     """Raises TypeError or ValueError, saying what was expected. Which sizes there are, `_run` knows: asked here, a
     graph of torch.compile would be of one of them."""
     device = getattr(inputs[0], "device", None)
-    for x, n, (name, shape, *_) in zip(inputs, _DIMS, _inputs(*_SIZE_NAMES), strict=True):
+    for x, n, (name, _, shape, _) in zip(inputs, _DIMS, _inputs(*_SIZE_NAMES), strict=True):
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name} should be a tensor, not {type(x).__name__}")
         if x.dim() != n:
             raise ValueError(f"{name} should have the shape ({', '.join(map(str, shape))}), not {tuple(x.shape)}")
-    for x, (name, shape, strides, dtype) in zip(inputs, _inputs(*_sizes(inputs)), strict=True):
+    for x, (name, strides, shape, dtype) in zip(inputs, _inputs(*_sizes(inputs)), strict=True):
         if x.dtype is not dtype:
             raise TypeError(f"{name} should have the dtype {dtype}, not {x.dtype}")
         if x.shape != shape:
@@ -224,7 +224,7 @@ def _check_this_file():
     with torch.inference_mode():
         for which, sizes, spreads, timed, contracted, cut in @on_gpu@ if gpu else @interpreted@:
             eager, stepwise = @programs@[which]
-            shapes, strides, dtypes = ([x[i] for x in _inputs(*sizes)] for i in (1, 2, 3))
+            strides, shapes, dtypes = ([x[i] for x in _inputs(*sizes)] for i in (1, 2, 3))
 
             def run(*inputs):
                 if gpu:

@@ -28,9 +28,9 @@ def stride_factors(t: Tensor, sizes: Mapping[str, int | str]) -> list[list[int |
 
 
 def input_text(t: Tensor, sizes: Mapping[str, int | str]) -> str:
-    """What the checks of an exported file know of an input: name, shape, strides (None: it is contiguous), dtype."""
+    """What the checks of an exported file know of an input: name, strides (None: it is contiguous), shape, dtype."""
     shape, strides = layout_text(t, sizes)
-    return f'("{t.name}", {shape}, {strides if t.strides else None}, torch.{t.dtype}),'
+    return f'("{t.name}", {strides if t.strides else None}, {shape}, torch.{t.dtype}),'
 
 
 def product_text(factors: Iterable[int | str]) -> str:

@@ -46,6 +46,9 @@ INTEGERS = frozenset({"int8", "int32", "int64"})
 MOST_JUDGED = 1 << 28
 """Elements of all inputs and outputs at the largest size of a dynamic axis that kernels are judged at, about."""
 
+LARGEST_GAP = 1000
+"""About how many elements a gap has at other sizes than the tensor's own, at most."""
+
 Arg = str | Number
 """An argument of an equation: the name of a value, or a number."""
 
@@ -96,6 +99,24 @@ class Tensor:
     def span(self, sizes: Mapping[str, int]) -> int:
         """Elements from the first to the last, gaps included."""
         return 1 + sum((sizes[d] - 1) * n for d, n in zip(self.dims, self.steps(sizes), strict=True))
+
+    def resized(self, old: Mapping[str, int], new: Mapping[str, int], dynamic: Iterable[Range]) -> Tensor:
+        """The tensor at other sizes: strides of its own leave the same gap behind what shorter ones reach, or a small
+        one. Dynamic axes change none: there is room for their largest size."""
+        if not self.strides:
+            return self
+        most = {r.dim: r.most for r in dynamic}
+        old, new = {**old, **most}, {**new, **most}
+        steps = dict(zip(self.dims, self.steps(old), strict=True))
+        found = dict(zip(self.dims, self.own_strides, strict=True))
+        reached = reaches = 0
+        for d in sorted(self.dims, key=steps.__getitem__):
+            if (stride := found[d]) is not None and reached != reaches:
+                gap = stride - reached
+                found[d] = reaches + min(gap, LARGEST_GAP + gap % LARGEST_GAP)
+            made = replace(self, strides=tuple(found.values())).steps(new)[self.dims.index(d)]
+            reached, reaches = reached + (old[d] - 1) * steps[d], reaches + (new[d] - 1) * made
+        return replace(self, strides=tuple(found.values()))
 
     def __str__(self) -> str:
         dims = (d if s is None else f"{d}:{s}" for d, s in zip(self.dims, self.own_strides, strict=True))
@@ -296,7 +317,11 @@ class Program:
 
     def resized(self, sizes: Mapping[str, int]) -> Program:
         """The same equations at other sizes; numbers that the spec computed from sizes stay as they were."""
-        return replace(self, dims=resized_dims(self.dims, self.merged, sizes))
+        dims = resized_dims(self.dims, self.merged, sizes)
+        inputs = tuple(t.resized(self.sizes, dict(dims), self.dynamic) for t in self.inputs)
+        given = {t.name: t for t in inputs}
+        parts = tuple(replace(p, tensor=given.get(p.tensor.name, p.tensor)) for p in self.parts)
+        return replace(self, dims=dims, inputs=inputs, parts=parts)
 
     def only(self, names: Iterable[str]) -> Program:
         """The same inputs, and of the outputs and equations those that these outputs need, as tensors of their own."""

@@ -102,8 +102,8 @@ INPUT_KEYS: Mapping[str, Field] = {
     "strides": Field(
         "strides",
         "[3*n, 1]",
-        "elements between neighbours along each axis, of a tensor with gaps or in another memory order: numbers, axes (their "
-        "sizes) and products; left out: row-major",
+        "elements between neighbours along each axis, of a tensor with gaps or in another memory order: numbers, "
+        "axes for their sizes, and products; left out: row-major",
     ),
     "distinct": Field("distinct", "true", "whether no two of the integers are equal; left out: false"),
     "drawn": Field(
@@ -637,20 +637,17 @@ class _Reader:
 
     def stride(self, node: yaml.Node, sizes: Mapping[str, int]) -> int:
         """A product of numbers and axes; 0 after a message."""
-        before = len(self.errors)
-        factors = [
-            x.strip() for x in (self.word(node, "a positive integer, or a product such as 3*n") or "").split("*")
-        ]
+        text, before = self.word(node, "a positive integer, or a product such as 3*n,"), len(self.errors)
+        if text is None:
+            return 0
+        factors = [x.strip() for x in text.split("*")]
         for x in factors:
             if x in self.dynamic:
                 self.at(node, f"{x} is dynamic: a stride is one number, which leaves room for the largest size")
+            elif x not in sizes and is_identifier(x):
+                self.at(node, f"no dimension is called {x}", x, sizes)
             elif x not in sizes and not x.isdecimal():
-                what = (
-                    f"no dimension is called {x}"
-                    if is_identifier(x)
-                    else f"a stride is such as 3*n, not {node.value!r}"
-                )
-                self.at(node, what, x, sizes)
+                self.at(node, f"a stride is a number, or a product such as 3*n, not {text!r}")
         if len(self.errors) > before:
             return 0
         found = math.prod(sizes[x] if x in sizes else int(x) for x in factors)
