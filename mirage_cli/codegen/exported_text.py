@@ -12,13 +12,6 @@ CALLS = '''def @graph@(@parameters@):
     return _capture(@call@)
 
 
-def _lies(x, strides):
-    """Whether a tensor has these strides (None: is contiguous). Those of axes with one position do not matter."""
-    if strides is None:
-        return x.is_contiguous()
-    return all(n == 1 or a == b for n, a, b in zip(x.shape, x.stride(), strides))
-
-
 def _call(inputs):
     """Runs plain inputs. All else is checked, and then runs as a torch operator."""
     plain = _is_plain(inputs)
@@ -29,6 +22,13 @@ def _call(inputs):
     result = _run(*inputs)
     _remember(inputs)
     return result
+
+
+def _lies(x, strides):
+    """Whether a tensor has these strides (None: is contiguous). Those of axes with one position do not matter."""
+    if strides is None:
+        return x.is_contiguous()
+    return all(n == 1 or a == b for n, a, b in zip(x.shape, x.stride(), strides))
 
 
 '''

@@ -263,5 +263,5 @@ if __name__ == "__main__":
 
 RESERVED_SIZED = frozenset(
     re.findall(r"\b_\w+", PUBLIC_SIZED[PUBLIC_SIZED.index("def @function@(") : PUBLIC_SIZED.index("def _call(")])
-) - {"_graph"} | {"_kernels", "_plan", "_STARTS", "_EXACT"}
+) - {"_graph"} | {"_kernels", "_plan", "_STARTS", "_EXACT", "_lies"}
 """What the public functions use: no parameter of theirs is called so."""

@@ -103,7 +103,7 @@ def call(graph: torch.fx.Graph, region: Region, kernel: Kernel, args: Sequence[A
     for i, t in zip(region.inputs, kernel.program.inputs, strict=True):
         shape = [sizes[d] for d in t.dims]
         x = args[i]
-        if not x.meta["val"].is_contiguous():
+        if not t.strides and not x.meta["val"].is_contiguous():
             x = graph.call_function(aten.clone.default, (x,), {"memory_format": torch.contiguous_format})
         y = graph.call_function(aten.reshape.default, (x, shape))
         given.append(graph.call_function(aten.view.dtype, (y, torch.int8)) if is_mask(args[i]) else y)

@@ -17,6 +17,7 @@ from typing import Any  # models, their arguments and results
 import torch
 
 from mirage_cli.pipeline.partition import calls, changes
+from mirage_cli.verify.testdata import copied
 
 COLD_L2 = 8
 """Times the L2 that the copies of the tensors are to take, as in `tune.worker`."""
@@ -73,7 +74,7 @@ def beside_inductor(original: torch.nn.Module, kernel: torch.nn.Module, given: S
     device = next(x.device for x in given if isinstance(x, torch.Tensor))
     cold = COLD_L2 * torch.cuda.get_device_properties(device).L2_cache_size
     count = min(MOST_COPIES, 1 + math.ceil(cold / max(size, 1)))
-    sets = [[x.clone() if isinstance(x, torch.Tensor) else x for x in given] for _ in range(count)]
+    sets = [[copied(x) if isinstance(x, torch.Tensor) else x for x in given] for _ in range(count)]
     sets *= math.ceil(LEAST_CALLS / count)
     spacer = torch.zeros(1 << 16, device=device)
     with torch.no_grad():

@@ -55,14 +55,17 @@ class Replaced(torch.nn.Module):
         super().__init__()
         self.original, self.function = original, kernel.function  # which loads its file
         sizes, inputs = kernel.program.sizes, kernel.program.inputs
-        self.inputs = [(i, tuple(sizes[d] for d in t.dims)) for i, t in zip(region.inputs, inputs, strict=True)]
+        self.inputs = [
+            (i, tuple(sizes[d] for d in t.dims), t.steps(sizes) if t.strides else None)
+            for i, t in zip(region.inputs, inputs, strict=True)
+        ]
         self.shapes, self.single = region.shapes, len(region.shapes) == 1
 
     def forward(self, *given: torch.Tensor) -> Any:
         trained = torch.is_grad_enabled() and any(x.requires_grad for x in given)
         if trained or not runs_on(given):
             return self.original(*given)
-        made = self.function(*(as_given(given[i], shape) for i, shape in self.inputs))
+        made = self.function(*(as_given(given[i], *how) for i, *how in self.inputs))
         results = [made] if self.single else made
         shaped = [shape.of(y) for y, shape in zip(results, self.shapes, strict=True)]
         return shaped[0] if self.single else tuple(shaped)

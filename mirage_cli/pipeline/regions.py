@@ -232,8 +232,8 @@ def agrees(module: Any, region: Region) -> bool:
             outputs = made if isinstance(made, list | tuple) else [made]
             if not all(bool(y.isfinite().any()) for y in outputs):
                 continue
-            shapes = [[sizes[d] for d in t.dims] for t in program.inputs]
-            exact = reference64(program, [as_given(given[i], s) for i, s in zip(region.inputs, shapes, strict=True)])
+            read = zip(region.inputs, program.inputs, strict=True)
+            exact = reference64(program, [as_given(given[i], [sizes[d] for d in t.dims]) for i, t in read])
             return all(close(y, shape.of(x)) for y, x, shape in zip(outputs, exact, region.shapes, strict=True))
     return False
 
@@ -245,10 +245,14 @@ def examples(module: Any, positive: bool = False) -> list[torch.Tensor]:
     return [drawn(x, generators[x.device], positive) for x in values]
 
 
-def as_given(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """A tensor as a program's input. The bytes of masks are 0 and 1."""
+def as_given(x: torch.Tensor, shape: Sequence[int], strides: tuple[int, ...] | None = None) -> torch.Tensor:
+    """A tensor as a program's input, copied where its strides are others (None: it is contiguous). The bytes of masks
+    are 0 and 1."""
     x = x.reshape(shape)
-    return x.contiguous().view(torch.int8) if x.dtype is torch.bool else x.contiguous()
+    x = x.view(torch.int8) if x.dtype is torch.bool else x
+    if strides is None:
+        return x.contiguous()
+    return x if x.stride() == strides else torch.empty_strided(shape, strides, dtype=x.dtype, device=x.device).copy_(x)
 
 
 def drawn(like: torch.Tensor, generator: torch.Generator, positive: bool = False) -> torch.Tensor:

@@ -18,6 +18,7 @@ from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.graph import Graph, Value
 from mirage_cli.spec.positional import Array, Trace, Unsupported
+from mirage_cli.spec.strides import overlap
 
 Handler = Callable[..., Any]
 ATEN: dict[str, Handler] = {}
@@ -124,12 +125,23 @@ def input_of(t: Trace, label: str, node: Any, scale: float | None) -> Array:
     tensor = node.meta["val"]
     dtype = dtype_name(tensor.dtype)
     if dtype == "bool":  # its bytes are 0 and 1
-        return mask_of(t.input(label, tensor.shape, "int8"))
+        return mask_of(t.input(label, tensor.shape, "int8", strides=strides_of(node)))
     if dtype not in DTYPES:
         raise Unsupported(f"{node} is of {dtype}")
     if not all(isinstance(n, int) for n in tensor.shape):
         raise Unsupported(f"{node} has a size that is not known")
-    return t.input(label, tensor.shape, dtype, scale)
+    return t.input(label, tensor.shape, dtype, scale, strides_of(node))
+
+
+def strides_of(node: Any) -> Sequence[int] | None:
+    """Those of a tensor that a model is given or holds, and that is read in place. None for what is contiguous, as
+    kernels make their results, or is made so: where several elements are in one place."""
+    tensor = node.meta["val"]
+    if node.op not in ("placeholder", "get_attr"):
+        return None
+    names = [str(i) for i in range(tensor.dim())]
+    apart = overlap(tensor.stride(), names, dict(zip(names, tensor.shape, strict=True))) is None
+    return tensor.stride() if apart and not tensor.is_contiguous() else None
 
 
 def output_dtype(node: Any) -> str:
