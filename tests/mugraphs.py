@@ -946,6 +946,36 @@ def ring(w: Write) -> None:
     w.mul("Y", "X", 2)
 
 
+# -- two products that need one value, each in program instances of its own
+
+PROJECTIONS = """
+mugraph projections float16
+dims m=24 k=48 n=40 p=20
+input X f16[m, k]
+input G f16[k]
+input U f16[k, n]
+input V f16[k, p]
+output Q f16[m, n]
+output K f16[m, p]
+kernel k0 generated m:grid n:grid p:grid k:loop
+  X = load X[m, k]
+  G = load G[k]
+  U = load U[k, n]
+  V = load V[k, p]
+  A[m, k] = mul(X, G)
+  Q[m, n] = dot(A, U; k)
+  K[m, p] = dot(A, V; k)
+  store Q[m, n] = Q
+  store K[m, p] = K
+"""
+
+
+def projections(w: Write) -> None:
+    w.mul("A", "X", "G")
+    w.dot("Q", "A", "U", over="k")
+    w.dot("K", "A", "V", over="k")
+
+
 CASES = {
     c.name: c
     for c in (
@@ -980,5 +1010,6 @@ CASES = {
         case(SLOTS, slots, SLOTS_WRITTEN),
         case(LENGTHS, lengths, LENGTHS_WRITTEN),
         case(RING, ring, RING_WRITTEN),
+        case(PROJECTIONS, projections),
     )
 }

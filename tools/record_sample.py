@@ -66,7 +66,7 @@ def drawn(m: work.Model, tiles: dict[str, int], target: Target, rng: random.Rand
     order = default_order(m)
     return KernelSchedule(
         tuple(tiles.items()),
-        order[::-1] if m.matrix_axes and rng.random() < 0.5 else order,
+        order[::-1] if m.kernel.products and rng.random() < 0.5 else order,
         rng.choice(WARPS),
         rng.choice(STAGES),
         rng.choice(CHUNKS) if m.split is not None else 1,

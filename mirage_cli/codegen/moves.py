@@ -171,16 +171,15 @@ def _lines(f: Frame, x: Fetch, loop: str | None) -> dict[str, int]:
     count = {d: f.block[d] for d in x.load.dims}
     if loop is not None and x.part is not None:
         count[loop] = x.part
-    inner, line = _line_of(f, x.load)
-    return count | {inner: max(count[inner] // line, 1)}
+    return count | {d: max(count[d] // n, 1) for d, n in _line_of(f, x.load).items()}
 
 
-def _line_of(f: Frame, x: Load) -> tuple[str, int]:
-    """The axis along which neighbours are nearest in memory, and how many of them a cache line has."""
+def _line_of(f: Frame, x: Load) -> dict[str, int]:
+    """How many neighbours a cache line has along the axis where they are nearest in memory; a scalar has none."""
     t = f.tensors[x.buffer]
     steps, _ = strides(x.access, t.steps(f.sizes))
-    inner = min(reversed(x.dims), key=lambda d: steps[d])
-    return inner, max(LINE_BYTES // (DTYPE_BYTES[t.dtype] * max(steps[inner], 1)), 1)
+    nearest = sorted(reversed(x.dims), key=lambda d: steps[d])[:1]
+    return {d: max(LINE_BYTES // (DTYPE_BYTES[t.dtype] * max(steps[d], 1)), 1) for d in nearest}
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,11 +202,10 @@ class _Picker:
 
     def picked(self, x: Fetch, d: str, count: int) -> nodes.Picked | None:
         """The positions along a dimension; None for those of the current block. count: how many they are."""
-        f, (inner, line) = self.frame, _line_of(self.frame, x.load)
+        f, line = self.frame, _line_of(self.frame, x.load)
         clamped = d in f.padded or (d == self.loop and self.tiles > 1)
-        if d not in (inner, self.loop):
+        if d not in (*line, self.loop):
             return nodes.Picked(d, count > 1, clamped=True) if clamped else None
         tiles = self.tiles if d == self.loop else 1
-        step = line if d == inner else 1
-        every = nodes.Every(f.block[d], count // tiles, step, tiles) if count > 1 else None
-        return nodes.Picked(d, count > 1, self.at[d], d != inner and f.huge, every, clamped)
+        every = nodes.Every(f.block[d], count // tiles, line.get(d, 1), tiles) if count > 1 else None
+        return nodes.Picked(d, count > 1, self.at[d], d not in line and f.huge, every, clamped)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 from mirage_cli.codegen.library import buffers_of, makes_result
 from mirage_cli.codegen.triton import KernelSource
 from mirage_cli.codegen.writing import layout_text, product_text, wrapped
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.program import DTYPE_BYTES, Tensor
+from mirage_cli.ir.program import DTYPE_BYTES, Tensor, unmerged
 
 SCRATCH_BYTES = 256  # where each scratch buffer starts in memory that they share: at a multiple of it
 NAMES_A_LINE = 8
@@ -89,7 +90,8 @@ class _Start:
         """Outputs, and what libraries see of buffers, but for what libraries make."""
         lines = ["empty, allocate, free = _FILLED if _is_deterministic() else _FRESH"]
         lines.append("stream = plan.current_stream(plan.device)")
-        for t in (*self.graph.outputs, *(t for t in self.graph.buffers if t not in self.own)):
+        outputs = (replace(t, dims=unmerged(t.dims, self.graph.merged)) for t in self.graph.outputs)
+        for t in (*outputs, *(t for t in self.graph.buffers if t not in self.own)):
             if t.name not in self.made.values():
                 layout = ", ".join(layout_text(t, self.sizes))
                 lines.append(f"{self.names[t.name]} = empty({layout}, torch.{t.dtype})")

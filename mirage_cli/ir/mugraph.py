@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 from typing import Literal
 
 from mirage_cli.ir.access import Access, Distinct, Index, Lookup, dims_of, lookups_of, nested
@@ -104,15 +105,19 @@ class Kernel:
         return tuple(dict.fromkeys((*moved, *own)))
 
     @cached_property
-    def matrix_axes(self) -> frozenset[str]:
-        """Axes that are M, N or K of some product in this kernel."""
-        dims = self.value_dims
-        found: set[str] = set()
+    def products(self) -> tuple[tuple[frozenset[str], frozenset[str], frozenset[str]], ...]:
+        """M, N and K of each product: axes of its left operand alone, of its right alone, and summed."""
+        dims, found = self.value_dims, []
         for e in self.body:
             if e.op == "dot":
-                a, b = (set(dims[v]) if isinstance(v, str) else set[str]() for v in e.args)
-                found |= (a ^ b) | set(e.axes)
-        return frozenset(found)
+                a, b = (frozenset(dims[v]) if isinstance(v, str) else frozenset[str]() for v in e.args)
+                found.append((a - b - {*e.axes}, b - a - {*e.axes}, frozenset(e.axes)))
+        return tuple(found)
+
+    def matrix_axes(self, sizes: Mapping[str, int]) -> frozenset[str]:
+        """Axes that are M, N or K of some product of two matrices. With a vector, the matrix units multiply nothing."""
+        sides = ((*x, *(prod(sizes[d] for d in side) for side in x[:2])) for x in self.products)
+        return frozenset(d for m, n, k, rows, columns in sides if rows > 1 < columns for d in m | n | k)
 
     @cached_property
     def value_dims(self) -> Mapping[str, tuple[str, ...]]:

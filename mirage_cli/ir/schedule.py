@@ -354,7 +354,7 @@ def on_matrix_units(e: Eqn, dims: Mapping[str, tuple[str, ...]], block: Mapping[
 
 def block_sizes(kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> dict[str, int]:
     """The block size of every dimension; one that is held whole is padded where the matrix units take it."""
-    matrix = kernel.matrix_axes
+    matrix = kernel.matrix_axes(sizes)
     block = dict(schedule.tiles)
     for d in kernel.with_role("tile"):
         least = MIN_DOT if d in matrix and sizes[d] > 1 else 1

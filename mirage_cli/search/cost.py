@@ -158,7 +158,7 @@ class Batch:
 
 
 def whole_block(m: Model, d: str, sizes: Mapping[str, int]) -> float:
-    return float(max(next_power_of_two(sizes[d]), MIN_DOT if d in m.matrix_axes and sizes[d] > 1 else 1))
+    return float(max(next_power_of_two(sizes[d]), MIN_DOT if d in m.kernel.matrix_axes(sizes) and sizes[d] > 1 else 1))
 
 
 def elements_of(block: Mapping[str, Array] | Mapping[str, float], axes: Sequence[str]) -> Any:

@@ -31,13 +31,14 @@ def _options(m: Model, d: str, sizes: Mapping[str, int], coarse: bool) -> list[i
     top = next_power_of_two(size)
     if d in m.batch_axes:
         return [1]
-    if d in m.matrix_axes:
+    matrix = m.kernel.matrix_axes(sizes)
+    if d in matrix:
         walked = d in m.kernel.with_role("loop", "split")
         choices = [16, 32, 64, 128, 256]
         if coarse:
             choices = choices[1:] if walked else choices[:-1]
         fitting = [t for t in choices if t <= top] or [MIN_DOT]
-        several = len(m.matrix_axes & set(m.grid)) > 2  # of which one block cannot hold MIN_DOT of each
+        several = len(matrix & set(m.grid)) > 2  # of which one block cannot hold MIN_DOT of each
         single = [1] if d in m.grid and (size < MIN_DOT or several or (not coarse and top <= 256)) else []
         if walked and any(d in p.summed and len(p.summed) > 1 for w in m.segments for p, _ in w.dots):
             single = [1]  # walked one by one: the product sums over blocks of the others

@@ -70,7 +70,6 @@ class Model:
     """Spaces of values, those that lie within no other."""
     computed: tuple[tuple[str, ...], ...]
     """Of accumulators, products and what is computed: those that lie within no other."""
-    matrix_axes: frozenset[str]
     batch_axes: frozenset[str]
     element_bytes: tuple[tuple[str, int], ...]
     exact: frozenset[str]
@@ -128,7 +127,6 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
     held = {n for loop in placement.loops for n, _ in loop.accumulators}
     accumulators = tuple(dims[n] for loop in placement.loops for n, _ in loop.accumulators)
     products = tuple(e.dims for e in kernel.body if e.op == "dot" and e.out not in held)
-    matrix, batch = _dot_axes(kernel, dims)
     reduced = [_space(e) for e in kernel.body if OPS[e.op].kind == "reduction"]
     return Model(
         kernel,
@@ -141,8 +139,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
         products,
         widest([*dims.values(), *reduced]),
         widest([*accumulators, *products, *(axes for w in segments for axes, *_ in w.elementwise)]),
-        matrix,
-        batch,
+        _batch_axes(kernel, dims),
         tuple(element_bytes.items()),
         frozenset(exact),
         inputs,
@@ -233,13 +230,8 @@ def _space(e: Eqn) -> tuple[str, ...]:
     return (*e.dims, *(a for a in e.axes if a not in e.dims)) if OPS[e.op].kind == "reduction" else e.dims
 
 
-def _dot_axes(kernel: Kernel, dims: Mapping[str, tuple[str, ...]]) -> tuple[frozenset[str], frozenset[str]]:
-    """Axes that are M, N or K of some dot, and axes that are batch axes of every dot that has them."""
-    matrix: set[str] = set()
-    batch: set[str] = set()
-    for e in kernel.body:
-        if e.op == "dot":
-            a, b = (set(dims[v]) if isinstance(v, str) else set[str]() for v in e.args)
-            matrix |= (a ^ b) | set(e.axes)
-            batch |= (a & b) - set(e.axes)
-    return frozenset(matrix), frozenset(batch - matrix)
+def _batch_axes(kernel: Kernel, dims: Mapping[str, tuple[str, ...]]) -> frozenset[str]:
+    """Axes that are batch axes of every product that has them."""
+    operands = (e.values for e in kernel.body if e.op == "dot" and len(e.values) == 2)
+    shared = {d for a, b in operands for d in {*dims[a]} & {*dims[b]}}
+    return frozenset(shared.difference(*(m | n | k for m, n, k in kernel.products)))

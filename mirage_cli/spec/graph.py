@@ -127,8 +127,8 @@ class Graph:
         strides: elements between neighbours along each axis, where it is not row-major."""
         self.names.add(name)
         differ = "true" if distinct else None
-        options = {"dtype": dtype, "scale": scale, "below": below, "distinct": differ, "drawn": drawn}
-        self.inputs.append(_tensor(name, axes, **options, strides=strides))
+        own = _tensor(name, axes, dtype=dtype, scale=scale, below=below, distinct=differ, drawn=drawn, strides=strides)
+        self.inputs.append(own)
         return Value(self, lambda: ast.Name(name), (), False, name)
 
     def axis(self, name: str) -> Value:

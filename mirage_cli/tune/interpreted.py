@@ -22,7 +22,7 @@ from mirage_cli.ir.mugraph import MuGraph, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Program, distinct_positions
 from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, Schedule
-from mirage_cli.tune.child import Child, ChildDied
+from mirage_cli.tune.child import Child, ChildDied, ChildKilled
 from mirage_cli.tune.space import chunk_sizes
 
 TIMEOUT_S = 120.0
@@ -143,11 +143,11 @@ def reduced_schedule(graph: MuGraph, schedule: Schedule) -> Schedule:
         s = schedule.kernels.get(k.name)
         if s is None:
             continue
-        matrix = k.matrix_axes
         split = 1
         if k.split is not None:
             split = chunks.setdefault(split_axis(k.split), min(s.split, 3))
         sizes = graph.sizes | chunks
+        matrix = k.matrix_axes(sizes)
         tiles = {d: min(t, MIN_DOT) if d in matrix else min(t, 8) for d, t in s.tiles}
         grid = [d for d in k.with_role("grid") if d in tiles]
         while prod(blocks := [ceil(sizes[d] / tiles[d]) for d in grid]) > few and max(blocks) > 2:
@@ -234,15 +234,26 @@ class Interpreter:
 
         overflow_like_eager: an inf or NaN passes where eager PyTorch has one too.
         """
+        request = program, source, seed, overflow_like_eager
+        try:
+            try:
+                return self._ask(request)
+            except ChildKilled:
+                return self._ask(request)
+        except (TimeoutError, ChildDied) as error:
+            return Judged(False, None, None, f"in the interpreter: {error}")
+
+    def _ask(self, request: tuple[Program, str, int, bool]) -> Judged:
+        """Raises TimeoutError, ChildDied."""
         self.start()
         child = self._child
         assert child is not None
         try:
-            child.send((program, source, seed, overflow_like_eager))
+            child.send(request)
             return child.receive(TIMEOUT_S)
-        except (TimeoutError, ChildDied) as error:
+        except (TimeoutError, ChildDied):
             self.close()
-            return Judged(False, None, None, f"in the interpreter: {error}")
+            raise
 
 
 def halved_sum(x: Any, axis: int | None, keep: bool) -> Any:

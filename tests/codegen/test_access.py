@@ -257,6 +257,8 @@ FETCHED = {
         {"X": 48 * 24}),
     "before any loop": ("m=37 n=100; X[m,n] B[n]; Y[m,n]", "m:grid n:grid", "Y[m, n] = add(X, B)", "m=1 n=64",
         {"X": 37 * 100, "B": 100}),
+    "a scalar, before any loop": ("m=37 n=100; X[m,n] B[]; Y[m,n]", "m:grid n:grid", "Y[m, n] = add(X, B)", "m=1 n=64",
+        {"X": 37 * 100, "B": 1}),
     "before a loop, and in it": ("m=16 n=64 k=64; X[m,k] W[k,n] B[m]; Y[m,n]", "m:grid n:grid k:loop",
         "A[m, k] = mul(X, B)\nY[m, n] = dot(A, W; k)", "m=16 n=64 k=16", {"X": 16 * 32, "W": 32 * 64, "B": 16}),
 }  # fmt: skip

@@ -31,6 +31,7 @@ from mirage_cli.codegen.selfcheck import BATCH, BATCHES, CpuTime, cpu_time
 from mirage_cli.codegen.start_text import USED
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.text import parse_mugraph, print_mugraph
+from mirage_cli.spec.reader import parse_spec
 from mirage_cli.tune.compilefarm import CompileFarm
 from mirage_cli.tune.measure import Candidate, Failure, TensorSpec
 from mirage_cli.verify.yardstick import fresh_memory_is_nan
@@ -342,6 +343,32 @@ def test_a_library_may_make_the_output(driver: StubDriver) -> None:
         y = module.stubbed(x, w)
         assert torch.equal(y, buffers[-1] @ w)
     assert [c[9:] for c in started] == [(x.data_ptr(), b.data_ptr()) for b in buffers[1:]]
+
+
+def test_outputs_have_the_axes_of_the_program_where_the_kernels_are_merged(driver: StubDriver) -> None:
+    text = """
+        mugraph stubbed float16
+        dims a=4 b=8 ab=a*b k=64
+        input X f16[ab, k]
+        output Y f16[ab]
+        kernel k0 generated ab:grid k:tile
+          X = load X[ab, k]
+          Y[ab] = sum(X; k)
+          store Y[ab] = Y
+    """
+    spec = """
+        name: stubbed
+        dims: {a: 4, b: 8, k: 64}
+        dtype: float16
+        inputs: {X: [a, b, k]}
+        program: Y = sum(X, k)
+        outputs: {Y: [a, b]}
+    """
+    program, graph = parse_spec(textwrap.dedent(spec)).at(), parse_mugraph(textwrap.dedent(text))
+    module: Any = load_with_stubs(program, graph, lambda: StubKernel([]))
+    (x,) = inputs_of(program)
+    for _ in range(3):
+        assert module.stubbed(x).shape == (4, 8)
 
 
 def test_libraries_compute_in_their_own_types_under_autocast(driver: StubDriver) -> None:

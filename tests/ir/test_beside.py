@@ -47,6 +47,14 @@ def test_parts_are_all_of_a_kernel_and_have_what_they_need() -> None:
         assert k.name == whole.name
 
 
+def test_what_two_parts_need_is_computed_by_the_instances_of_each() -> None:
+    whole = kernel("projections")
+    parts = beside(whole, ("m", "n", "p"))
+    assert [[e.out for e in k.body] for k in parts] == [["A", "Q"], ["A", "K"]]
+    assert [k.with_role("grid") for k in parts] == [("m", "n"), ("m", "p")]
+    assert beside(whole, ("m", "n")) == (whole,)
+
+
 TOGETHER = """
 mugraph together float16
 dims m=32 n=32 k=64
