@@ -248,8 +248,8 @@ class Trace:
             if a.name:
                 dtype, scale = given[a]
                 below = self.below.get(a)
-                axes, strides = names.of(a.held), self.strides_of(a)
-                values[a] = graph.input(a.name, *axes, dtype=dtype, scale=scale, below=below, strides=strides)
+                held, strides = names.of(a.held), self.strides_of(a)
+                values[a] = graph.input(a.name, *held, dtype=dtype, scale=scale, below=below, strides=strides)
             else:
                 self.maker = self.makers[a]
                 values[a] = a.make(names, *(values[x] for x in a.operands))
