@@ -178,8 +178,9 @@ def _line_of(f: Frame, x: Load) -> dict[str, int]:
     """How many neighbours a cache line has along the axis where they are nearest in memory; a scalar has none."""
     t = f.tensors[x.buffer]
     steps, _ = strides(x.access, t.steps(f.sizes))
-    nearest = sorted(x.dims[::-1], key=lambda d: steps[d])[:1]
-    return {d: max(LINE_BYTES // (DTYPE_BYTES[t.dtype] * max(steps[d], 1)), 1) for d in nearest}
+    least = min((steps[d] for d in x.dims), default=0)
+    nearest = [d for d in x.dims if steps[d] == least][-1:]
+    return {d: max(LINE_BYTES // (DTYPE_BYTES[t.dtype] * max(least, 1)), 1) for d in nearest}
 
 
 @dataclass(frozen=True, slots=True)
