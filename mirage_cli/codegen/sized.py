@@ -265,7 +265,12 @@ class _File:
             "fast": self.fast(),
             "register": wrapped(
                 "    _operator = torch.library.custom_op(",
-                [f'"mirage::{program.name}_{digest}"', "_run", "mutates_args=()", f'schema="{schema(program)}"'],
+                [
+                    f'"mirage::{program.name}_{digest}"',
+                    "_run_checked",
+                    "mutates_args=()",
+                    f'schema="{schema(program)}"',
+                ],
                 ")",
             ),
             "strides_checked": STRIDES_CHECKED * any(t.strides for t in program.inputs),

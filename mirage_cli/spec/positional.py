@@ -195,7 +195,7 @@ class Trace:
         """A tensor in device memory. dtype, scale: as in a spec. strides: None where it is row-major."""
         dims = tuple((Axis(n),) if n > 1 else () for n in shape)
         held = tuple(x for dim in dims for x in dim)
-        array = self.add(Array(self, dims, held, (), lambda _: 0.0, name=name))
+        array = self.add(Array(self, dims, held, (), lambda _: 0.0, dtype == "bool", name))
         self.inputs.append((array, dtype, scale))
         if strides is not None:
             self.strides[array] = [s for n, s in zip(shape, strides, strict=True) if n > 1]
