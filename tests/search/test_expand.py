@@ -116,8 +116,8 @@ def test_of_multiples_of_a_class_one_may_be_read() -> None:
 
 def test_a_product_that_is_there_but_for_a_factor_is_not_computed_anew() -> None:
     """D = C·r, or the product of X·r with A."""
-    text = "C = dot(X, A; k) | s = square(C) | t = add(s, 1) | r = rsqrt(t) | D = mul(C, r) | O = abs(D)"
-    d = decompose(program("h=8 k=8", "X[h,k] A[k]", text))
+    text = "C = dot(X, A; k) | s = abs(C) | r = exp(s) | D = mul(C, r) | O = abs(D)"
+    d = decompose(program("h=8 k=8", "X[h,k] A[k]", text, "O D"))
     found = Space(d, Bounds()).expansions(tuple(d.outputs))
     anew = [e for e in found if e.multiplies_anew(d.nodes)]
     assert 0 < len(anew) < len(found)
