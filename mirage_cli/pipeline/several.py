@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 from mirage_cli.errors import NoKernelError
+from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline.benchmark import Document
 from mirage_cli.pipeline.kept import written_anew
@@ -94,7 +95,7 @@ def task_of(program: Program, split: Split, stages: Sequence[File], whole: File)
     steps: list[File | Joined] = []
     for stage in split.stages:
         steps += [next(left)] if stage.program else []
-        steps += [Joined(j.tensor, j.op, j.dtype) for j in stage.joins]
+        steps += [Joined(j.tensor, OPS[j.op].all_reduce, j.dtype) for j in stage.joins]
     dims = {t.name: t.dims for t in (*program.inputs, *program.outputs)}
     cut = {name: i for name, axes in dims.items() for i, d in enumerate(axes) if d in split.axes}
     standard = Standard(program.tolerance, longest_sum(program), overflow_like_eager=True)

@@ -25,7 +25,6 @@ from mirage_cli.verify import testdata, yardstick
 ROUNDS, WARM = 31, 4
 MOST_CALLS = 64
 """Of one sample. On the CPU, where times mean little, there is one call in one sample."""
-JOINS = {"add": dist.ReduceOp.SUM, "maximum": dist.ReduceOp.MAX, "minimum": dist.ReduceOp.MIN}
 Held = dict[str, torch.Tensor]
 Call = Callable[[Held], Held]
 
@@ -83,7 +82,7 @@ class Rank(Bench):
         for step in self.task.steps:
             if isinstance(step, Joined):
                 if joining:
-                    dist.all_reduce(held[step.tensor], JOINS[step.op])
+                    dist.all_reduce(held[step.tensor], getattr(dist.ReduceOp, step.op))
                 held[step.tensor] = held[step.tensor].to(getattr(torch, step.dtype))
             else:
                 held |= self.called(step, held)

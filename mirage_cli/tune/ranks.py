@@ -28,7 +28,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """An all-reduce of a tensor by a row of OPS: add, maximum, minimum. dtype: what it is rounded to behind that."""
+    """An all-reduce of a tensor. op: SUM, MAX, MIN. dtype: what it is rounded to behind that."""
 
     tensor: str
     op: str
