@@ -17,11 +17,12 @@ from mirage_cli.errors import NoKernelError
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline.benchmark import Document
-from mirage_cli.pipeline.kept import written_anew
+from mirage_cli.pipeline.keys import key_of
 from mirage_cli.pipeline.optimize import optimize
 from mirage_cli.pipeline.parallel import Split, splits
-from mirage_cli.pipeline.problem import key_of, measured_problem
+from mirage_cli.pipeline.problem import measured_problem
 from mirage_cli.pipeline.session import Session
+from mirage_cli.pipeline.written import written_anew
 from mirage_cli.store.results import Unfinished
 from mirage_cli.store.store import Store
 from mirage_cli.tune.measure import Standard, spread
