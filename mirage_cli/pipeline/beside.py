@@ -18,6 +18,7 @@ from typing import Any  # models, their arguments and results
 import torch
 
 from mirage_cli.pipeline.partition import calls, changed
+from mirage_cli.verify.testdata import copied
 
 COLD_L2 = 8
 """Times the L2 that the copies of the tensors are to take, as in `tune.worker`."""
@@ -86,8 +87,8 @@ def region_beside(kernel: torch.nn.Module, original: torch.nn.Module, given: Giv
     size = sum(x.numel() * x.element_size() for x in cold)
     l2_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
     count = min(MOST_COPIES, 1 + math.ceil(COLD_L2 * l2_bytes / size)) if cold else 1
-    copied = {id(x) for x in cold}
-    sets = [[x.clone() if id(x) in copied else x for x in given.tensors] for _ in range(count)]
+    several = {id(x) for x in cold}
+    sets = [[copied(x) if id(x) in several else x for x in given.tensors] for _ in range(count)]
     return timed(kernel, torch.compile(original, dynamic=False), sets)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.masked import product_flops, program_bytes
 from mirage_cli.ir.program import Program, Tensor, spread
@@ -18,23 +20,23 @@ def floor_of(program: Program, target: Target) -> float:
     return floor_us(program_bytes(lowered), product_flops(lowered), target, program.dtype)
 
 
+def tensor_spec(t: Tensor, sizes: Mapping[str, int]) -> TensorSpec:
+    strides = t.steps(sizes) if t.strides else None
+    return TensorSpec(t.name, tuple(sizes[d] for d in t.dims), t.dtype, spread(t, sizes), strides)
+
+
 def measured_problem(program: Program, seed: int) -> Problem:
     """The program's tensors and its PyTorch forms, as the measuring process is given them."""
     from mirage_cli.codegen.torch_source import torch_source
-
-    sizes = program.sizes
-
-    def spec(t: Tensor) -> TensorSpec:
-        return TensorSpec(t.name, tuple(sizes[d] for d in t.dims), t.dtype, spread(t, sizes))
 
     apart = program.apart()
     forms = [torch_source(apart), torch_source(lower(apart), "stepwise")]
     forms += [torch_source(program, "whole")] if program.parts else []
     source = "\n\n\n".join(["import torch", *forms])
-    tensors = tuple(map(spec, program.inputs)), tuple(map(spec, program.results))
+    inputs, outputs = (tuple(tensor_spec(t, program.sizes) for t in x) for x in (program.inputs, program.results))
     called = "whole" if program.parts else "reference"
     return Problem(
-        *tensors, source, seed, independent_axis(program), where_outputs_lie(program), called, program.arguments
+        inputs, outputs, source, seed, independent_axis(program), where_outputs_lie(program), called, program.arguments
     )
 
 
