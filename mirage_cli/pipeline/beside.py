@@ -92,12 +92,6 @@ def region_beside(kernel: torch.nn.Module, original: torch.nn.Module, given: Arg
     return timed(kernel, torch.compile(original, dynamic=False), sets)
 
 
-def model_beside(model: torch.fx.GraphModule, original: torch.fx.GraphModule, inputs: Sequence[Any]) -> Beside:
-    """Times the model with kernels, what is beside them by Inductor, and Inductor's code for the original."""
-    with unchanged(original, inputs):
-        return timed(torch.compile(model, dynamic=False), torch.compile(original, dynamic=False), [inputs])
-
-
 def timed(kernel: Callable[..., Any], inductor: Callable[..., Any], sets: Sequence[Sequence[Any]]) -> Beside:
     """Times both on these arguments in turn."""
     sets = [*sets] * math.ceil(LEAST_CALLS / len(sets))

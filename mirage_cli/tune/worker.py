@@ -262,8 +262,8 @@ class Bench(Setting):
         spaced = self.record(lambda i: (self.spacer(), run(i))[1], order)[0] if alone else None
         prepared = Prepared(candidate, run, replay, spaced, len(order), min(len(sets), len(order)), method)
         if self.expected:
-            for x in left if candidate.kind == "kernels" else ():
-                x.poison()
+            for i in (0, -1) if candidate.kind == "kernels" else ():
+                left[i].poison()
             replay()
             self.synchronize()
             prepared.accuracy = self.accuracy([(order[i], left[i].outputs()) for i in (0, -1)])
