@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent
-PLANS = ("codegen/overlap.py", "codegen/direct.py")
+PLANS = ("codegen/overlap.py", "codegen/direct.py", "codegen/ordinary.py")
 PLANS_WITH_MAPS = (*PLANS, "codegen/maps.py")
 CHECKS = (
     "ir/drawn.py", "verify/testdata.py", "verify/rows.py", "verify/yardstick.py", "verify/halves.py",

@@ -84,9 +84,8 @@ def replace_call(graph: torch.fx.Graph, node: torch.fx.Node, inner: Any, gain: G
         else:
             made = call(graph, gain.region, gain.kernel, node.args)
             some = [made] if isinstance(made, torch.fx.Node) else made
-            for new, n in zip(some, results(inner), strict=True):
-                value = n.meta["val"]
-                new.meta["val"] = value.new_empty(value.shape)  # contiguous, as kernels make it
+            for new, n, shape in zip(some, results(inner), gain.region.shapes, strict=True):
+                new.meta["val"] = n.meta["val"].new_empty(shape.whole).permute(shape.back)  # as kernels make it
     if isinstance(made, torch.fx.Node):
         node.replace_all_uses_with(made)
     else:
@@ -98,15 +97,12 @@ def replace_call(graph: torch.fx.Graph, node: torch.fx.Node, inner: Any, gain: G
 
 def call(graph: torch.fx.Graph, region: Region, kernel: Kernel, args: Sequence[Any]) -> Any:
     """The nodes of a kernel's call: inputs in its shapes, results in PyTorch's."""
-    sizes = kernel.program.sizes
     given: list[Any] = []
-    for i, t in zip(region.inputs, kernel.program.inputs, strict=True):
-        shape = [sizes[d] for d in t.dims]
-        x = args[i]
-        if not x.meta["val"].is_contiguous():
+    for i in region.inputs:
+        x = graph.call_function(aten.permute.default, (args[i.which], [*i.order]))
+        if not args[i.which].meta["val"].permute(i.order).is_contiguous():
             x = graph.call_function(aten.clone.default, (x,), {"memory_format": torch.contiguous_format})
-        y = graph.call_function(aten.reshape.default, (x, shape))
-        given.append(graph.call_function(aten.view.dtype, (y, torch.int8)) if is_mask(args[i]) else y)
+        given.append(graph.call_function(aten.reshape.default, (x, [*i.shape])))
     made = graph.call_function(operator_of(kernel), tuple(given))
     shaped: list[Any] = []
     for i, shape in enumerate(region.shapes):
@@ -114,12 +110,9 @@ def call(graph: torch.fx.Graph, region: Region, kernel: Kernel, args: Sequence[A
         y = graph.call_function(aten.reshape.default, (y, [*shape.held]))
         if shape.held != shape.parts:
             y = graph.call_function(aten.expand.default, (y, [*shape.parts]))
-        shaped.append(graph.call_function(aten.reshape.default, (y, [*shape.whole])))
+        y = graph.call_function(aten.reshape.default, (y, [*shape.whole]))
+        shaped.append(graph.call_function(aten.permute.default, (y, [*shape.back])))
     return shaped[0] if len(shaped) == 1 else tuple(shaped)
-
-
-def is_mask(node: Any) -> bool:
-    return node.meta["val"].dtype is torch.bool
 
 
 def operator_of(kernel: Kernel) -> Any:

@@ -19,20 +19,21 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from mirage_cli.errors import SpecError, TraceError
-from mirage_cli.ir.program import Program
+from mirage_cli.ir.program import Program, Tensor
 from mirage_cli.pipeline.partition import (
     Part,
     Signature,
     calls,
-    changes,
+    changed,
     fused,
     in_order,
     outputs_of,
+    seen_views,
     segments,
     signature,
     with_own,
 )
-from mirage_cli.spec.aten import MOVES, overloadless, supported, trace
+from mirage_cli.spec.aten import MOVES, inverse, memory_order, overloadless, supported, trace
 from mirage_cli.spec.graph import Graph
 from mirage_cli.spec.positional import Array, Unsupported
 from mirage_cli.spec.reader import parse_spec
@@ -49,19 +50,35 @@ MANY = 256
 
 
 @dataclass(frozen=True)
+class Given:
+    """How one of PyTorch's tensors becomes an input of a program.
+
+    which: of a module's. order: of its positions in memory, as it was traced. shape: the input's.
+    """
+
+    which: int
+    order: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    def of(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        return tensors[self.which].permute(self.order).reshape(self.shape).contiguous()
+
+
+@dataclass(frozen=True)
 class Shape:
     """How a result of a program becomes PyTorch's.
 
-    whole: PyTorch's shape. parts: the same with axes split as in the program. held: these, with one place for each axis
-    along which the result is constant.
+    held: the program's, with one place for each axis along which the result is constant. parts: with all places. whole:
+    PyTorch's shape in memory order. back: from which to PyTorch's order.
     """
 
-    whole: tuple[int, ...]
-    parts: tuple[int, ...]
     held: tuple[int, ...]
+    parts: tuple[int, ...]
+    whole: tuple[int, ...]
+    back: tuple[int, ...]
 
     def of(self, y: torch.Tensor) -> torch.Tensor:
-        return y.reshape(self.held).expand(self.parts).reshape(self.whole)
+        return y.reshape(self.held).expand(self.parts).reshape(self.whole).permute(self.back)
 
 
 @dataclass(frozen=True)
@@ -69,15 +86,15 @@ class Region:
     """A program of the model.
 
     module: what it replaces, by its name in the model. times: how often the model calls it. graph, program: what it
-        computes, under a name that is the same wherever the same is computed. inputs: for each input of the program,
-        which of the module's it is. shapes: of the results, in order.
+        computes, under a name that is the same wherever the same is computed. inputs: what each input of the program is
+        of the module's. shapes: of the results, in order.
     """
 
     module: str
     times: int
     graph: Graph
     program: Program
-    inputs: tuple[int, ...]
+    inputs: tuple[Given, ...]
     shapes: tuple[Shape, ...]
 
 
@@ -130,11 +147,11 @@ def attribute(module: torch.nn.Module, path: str) -> Any:
 
 @dataclass(frozen=True)
 class Said:
-    """A part as a program. inputs: for each of the program's, which it is of what the part reads."""
+    """A part as a program. inputs: what each of the program's is of what the part reads."""
 
     graph: Graph
     program: Program
-    inputs: tuple[int, ...]
+    inputs: tuple[Given, ...]
     shapes: tuple[Shape, ...]
 
 
@@ -149,9 +166,9 @@ class Unsaid:
 def cut(model: torch.fx.GraphModule) -> Cut:
     """The model with a module for each region. Its parameters stay where they are."""
     left: dict[str, str] = {}
-    refused: set[Any] = set()
     known: dict[Signature, Said | Unsaid] = {}
     with_own(model.graph)
+    refused = seen_views(model.graph)
     while True:
         parts = segments(model.graph, refused)
         wrong = [(part, said) for part in parts if isinstance(said := said_once(part, known), Unsaid)]
@@ -162,7 +179,7 @@ def cut(model: torch.fx.GraphModule) -> Cut:
             refused |= {*some}
             left |= {f"{overloadless(n.target)} ({n})": said.why for n in some if overloadless(n.target) not in MOVES}
     left |= {
-        f"{overloadless(n.target)} ({n})": CHANGES if changes(n) else "no operator that is known here"
+        f"{overloadless(n.target)} ({n})": CHANGES if changed(n) else "no operator that is known here"
         for n in calls(model.graph)
         if not supported(n) and "val" in n.meta
     }
@@ -216,15 +233,15 @@ def said_of(part: Part, read: Sequence[Any]) -> Said | Unsaid:
         program = parse_spec(graph.text()).at()
     except SpecError as error:
         return Unsaid(error.diagnostics[0].message, None)
-    at = {label: read.index(n) for label, n in traced.inputs}
-    inputs = tuple(at[t.name] for t in program.inputs)
-    return Said(graph, program, inputs, tuple(map(shape_of, traced.arrays)))
+    nodes = dict(traced.inputs)
+    inputs = tuple(given_of(program, t, read, nodes[t.name]) for t in program.inputs)
+    pairs = zip(traced.arrays, traced.outputs, strict=True)
+    return Said(graph, program, inputs, tuple(shape_of(a, n.meta["val"]) for a, (_, n) in pairs))
 
 
 def agrees(module: Any, region: Region) -> bool:
     """Whether the program, in float64, gives what PyTorch computes of some random data: of any sign, or above zero
     where nothing is a number of those (below a root, say)."""
-    program, sizes = region.program, region.program.sizes
     with unset_fake_temporarily(), torch.no_grad():
         for positive in (False, True):
             given = examples(module, positive)
@@ -232,8 +249,7 @@ def agrees(module: Any, region: Region) -> bool:
             outputs = made if isinstance(made, list | tuple) else [made]
             if not all(bool(y.isfinite().any()) for y in outputs):
                 continue
-            shapes = [[sizes[d] for d in t.dims] for t in program.inputs]
-            exact = reference64(program, [as_given(given[i], s) for i, s in zip(region.inputs, shapes, strict=True)])
+            exact = reference64(region.program, [x.of(given) for x in region.inputs])
             return all(close(y, shape.of(x)) for y, x, shape in zip(outputs, exact, region.shapes, strict=True))
     return False
 
@@ -243,12 +259,6 @@ def examples(module: Any, positive: bool = False) -> list[torch.Tensor]:
     values = [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]
     generators = {x.device: torch.Generator(x.device).manual_seed(0) for x in values}
     return [drawn(x, generators[x.device], positive) for x in values]
-
-
-def as_given(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """A tensor as a program's input. The bytes of masks are 0 and 1."""
-    x = x.reshape(shape)
-    return x.contiguous().view(torch.int8) if x.dtype is torch.bool else x.contiguous()
 
 
 def drawn(like: torch.Tensor, generator: torch.Generator, positive: bool = False) -> torch.Tensor:
@@ -280,7 +290,14 @@ def results(module: Any) -> list[Any]:
     return next(n for n in module.graph.nodes if n.op == "output").all_input_nodes
 
 
-def shape_of(array: Array) -> Shape:
+def given_of(program: Program, tensor: Tensor, read: Sequence[Any], node: Any) -> Given:
+    shape = tuple(program.sizes[d] for d in tensor.dims)
+    return Given(read.index(node), memory_order(node.meta["val"]), shape)
+
+
+def shape_of(array: Array, like: torch.Tensor) -> Shape:
+    """array: in the memory order of PyTorch's result."""
     own = {*array.own}
     parts = [x for dim in array.dims for axis in dim for x in axis.leaves()]
-    return Shape(array.shape, tuple(x.size for x in parts), tuple(x.size if x in own else 1 for x in parts))
+    held = tuple(x.size if x in own else 1 for x in parts)
+    return Shape(held, tuple(x.size for x in parts), array.shape, (*inverse(memory_order(like)),))

@@ -280,16 +280,15 @@ def in_float64(inputs: Sequence[torch.Tensor], off: torch.dtype | None = None, s
 def fresh_memory_is_nan() -> Generator[None]:
     """While it lasts, torch.empty gives NaN (integers: the largest): what a kernel forgets to write is seen."""
     memory: Any = torch.utils.deterministic
-    was_filled, was_on = memory.fill_uninitialized_memory, torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    was_filled, mode = memory.fill_uninitialized_memory, torch.get_deterministic_debug_mode()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            torch.use_deterministic_algorithms(True, warn_only=True)
+            torch.set_deterministic_debug_mode("warn")  # unlike use_deterministic_algorithms, it imports no Inductor
             memory.fill_uninitialized_memory = True
             yield
     finally:
-        torch.use_deterministic_algorithms(was_on, warn_only=warn_only)
+        torch.set_deterministic_debug_mode(mode)
         memory.fill_uninitialized_memory = was_filled
 
 
