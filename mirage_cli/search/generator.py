@@ -136,10 +136,7 @@ def search(
         stopped = "budget"
     except KeyboardInterrupt:
         stopped = "interrupted"
-    found = run.whole
-    fused_us = greedy.predicted_us(fused, run.gap_us)
-    if not found or fused_us < found[0][0]:
-        found = [(fused_us, tuple(fused.values())), *found]
+    found = [*run.whole, (greedy.predicted_us(fused, run.gap_us), tuple(fused.values()))]
     candidates: dict[str, Candidate] = {}
     for _, steps in found:
         if candidate := run.exact_candidate(steps):

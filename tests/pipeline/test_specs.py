@@ -247,6 +247,28 @@ def test_an_exponential_that_is_an_output_is_computed_as_written(
     assert judged.ok, judged.problem
 
 
+CHAIN = """
+name: chain
+dims: {a: 24, b: 64, c: 64, d: 64, e: 64, f: 40}
+inputs: {A: [a, b], B: [b, c], C: [c, d], D: [d, e], E: [e, f]}
+program: |
+  T = dot(A, B, b) * 0.2
+  U = dot(T, C, c) * 0.2
+  V = dot(U, D, d) * 0.2
+  O = dot(V, E, e) * 0.2
+outputs: {O: [a, f]}
+"""
+
+
+def test_small_numbers_between_products_keep_them_in_range(interpreter: Interpreter) -> None:
+    """With the numbers behind the last product, all plans with less arithmetic overflow: D·E has none of them."""
+    program = parse_spec(CHAIN).at()
+    found = search_program(program, H200, Options())
+    fused = [p for p in found.plans if len(p.graph.kernels) == 1]
+    judged = [interpreter.judge(program, kernels_source(p.graph, p.schedule), 0, True) for p in fused]
+    assert any(j.ok for j in judged) and not judged[0].ok
+
+
 CANCELLING = {
     "the mean of what a norm leaves is 0": """
 name: twice
