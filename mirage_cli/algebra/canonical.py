@@ -35,7 +35,7 @@ class Atom:
 
     input(name, access)  index(axis)  size(axis)  number(value)  inf()  exp(form)  shifted_exp(form, bound[, k])
     sum(bound, mono)  max(bound, form)  min(bound, form)  poly(form)  log(form)  fn(name, *forms)
-    mark(form, bound)
+    mark(form, bound)  written(op, axes, *args)
 
     dims: the axes it depends on. key: a digest that orders atoms.
     """
@@ -428,6 +428,8 @@ class Algebra:
         bound: tuple[str, ...] = ()
         if atom.kind in ("sum", "max", "min"):
             bound = atom.args[0]
+        elif atom.kind == "written":
+            bound = atom.args[1]
         elif atom.kind == "shifted_exp":  # its bound axes are free in the exponent too: rename both
             x, axes, k = atom.shift
             moved = self.rename(x, names)
@@ -486,8 +488,18 @@ class Algebra:
                 return self.extremum(atom.kind, f(atom.args[1]), atom.args[0] if bound is None else bound)
             case "shifted_exp":
                 return self.shifted_exp(f(atom.args[0]), *atom.args[1:])
+            case "written":
+                op, axes, *args = atom.args
+                mapped = [f(a) if isinstance(a, Form) else a for a in args]
+                return self.written(op, axes if bound is None else bound, mapped)
             case _:
                 return self.of_atom(atom)
+
+    def written(self, op: str, axes: tuple[str, ...], args: Iterable[Form | Number]) -> Form:
+        """An operator's result as an atom of its own, whatever its terms come to."""
+        args = tuple(args)
+        dims = frozenset[str]().union(*(a.dims for a in args if isinstance(a, Form))) - set(axes)
+        return self.of_atom(self._atom("written", op, axes, *args, dims=dims))
 
     def apply(self, op: str, args: Iterable[Form | Number], axes: tuple[str, ...] = ()) -> Form:
         """The form of one operator applied to forms and numbers."""
@@ -506,6 +518,22 @@ class Algebra:
         if row.kind == "rename":
             return row.canon(self, forms[0], substitution(axes))
         return row.canon(self, *forms, axes) if row.kind in ("reduction", "contraction") else row.canon(self, *forms)
+
+
+class LiteralAlgebra(Algebra):
+    """One in which a result stays what the operator computes where all its terms cancel, or all that have some axis.
+
+    A mean that is 0 of values that were rounded is not 0, and a program that subtracts it makes them exact again.
+    """
+
+    def apply(self, op: str, args: Iterable[Form | Number], axes: tuple[str, ...] = ()) -> Form:
+        args = tuple(args)
+        found = super().apply(op, args, axes)
+        forms = [a for a in args if isinstance(a, Form)]
+        if OPS[op].kind not in ("elementwise", "reduction", "contraction") or not forms:
+            return found
+        literal = self.written(op, axes, args)
+        return found if found.number is None and found.dims == literal.dims else literal
 
 
 def _nonnegative(atom: Atom) -> bool:

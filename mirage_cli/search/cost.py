@@ -283,13 +283,22 @@ class Occupancy(NamedTuple):
     awake: Array
 
 
+def on_matrix_units(p: Product, block: Mapping[str, Array]) -> NDArray[np.bool_]:
+    return reduce(np.minimum, (elements_of(block, side) for side in (p.left, p.right, p.summed))) >= MIN_DOT
+
+
+def added_up(p: Product, block: Mapping[str, Array]) -> Array:
+    """Elements of a block that are multiplied one by one and then added up; none where the matrix units do that."""
+    return np.where(on_matrix_units(p, block), 0.0, elements_of(block, p.axes))
+
+
 def multiplied(x: Launch, p: Product, n: int) -> Multiplied:
     """rate = the matrix units' · (1, or `few_warps` where no warpgroup multiplies), where each side is MIN_DOT or more;
     float32 has a third of TF32's · `tf32x3` there, or `ieee` of the float32 rate. Else the float32 rate."""
     target, c, warps = x.target, x.target.costs, x.batch.warps
     left, right, depth = x.elements[p.left], x.elements[p.right], x.elements[p.summed]
     space = left * right * depth * x.elements[p.batch]
-    on_units = np.minimum(np.minimum(left, right), depth) >= MIN_DOT
+    on_units = on_matrix_units(p, x.batch.block)
     first = _left_is_first(p, x.batch)
     rows, columns = np.where(first, left, right), np.where(first, right, left)
     grouped = _in_warpgroups(warps, rows)
@@ -328,7 +337,7 @@ def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulate
     """shared = the most that a segment with products loads · its depth.
 
     registers = fixed + (accumulators + the largest product + `held` · the rest of the largest value + `parts` · what is
-    split for TF32) / threads.
+    split for TF32) / threads. A product off the matrix units is all that it adds up.
 
     resident = the least of what shared memory and registers have room for; slots = multiprocessors · resident;
     waves = ⌈programs / slots⌉; uneven = (waves · slots / programs) / spread.
@@ -337,6 +346,7 @@ def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulate
     shared = reduce(np.maximum, (s.loaded * s.depth for s in segments if s.work.dots), x.zero)
     split = reduce(np.maximum, (p.split for s in segments for p in s.products if p.product.single), x.zero)
     product = reduce(np.maximum, (x.elements[v] for v in x.m.products), x.zero)
+    product = reduce(np.maximum, (added_up(p, x.batch.block) for s in segments for p, _ in s.work.dots), product)
     in_registers = accumulated + product + c.held * (largest - np.minimum(largest, product)) + c.parts * split
     registers = c.fixed_registers + in_registers / (32 * warps)
     by_shared = x.term("shared memory", target.smem_per_sm_bytes // np.maximum(shared, 1.0), MAX_RESIDENT)

@@ -116,8 +116,7 @@ def search(
     d = decompose(program, own_algebra_only=own_algebra_only, deadline=end)
     run = _Search(d, target, bounds or Bounds(), prune, lambda: False)
     written = greedy.as_written(run)  # however little time there is
-    as_written = run.assemble(tuple(written.values()))
-    assert as_written is not None, "the program's own operators are in order"
+    as_written, *literal = _literally(run) if d.cancels else [run.in_order(written)]
     fused = written
     stopped = "exhausted"
 
@@ -137,19 +136,27 @@ def search(
         stopped = "budget"
     except KeyboardInterrupt:
         stopped = "interrupted"
-    found = run.whole
-    fused_us = greedy.predicted_us(fused, run.gap_us)
-    if not found or fused_us < found[0][0]:
-        found = [(fused_us, tuple(fused.values())), *found]
+    found = [*run.whole, (greedy.predicted_us(fused, run.gap_us), tuple(fused.values()))]
     candidates: dict[str, Candidate] = {}
     for _, steps in found:
         if candidate := run.exact_candidate(steps):
             candidates.setdefault(candidate.id, candidate)
-    candidates.setdefault(as_written.id, as_written)
+    for c in (as_written, *literal):
+        candidates.setdefault(c.id, c)
     ordered = tuple(sorted(candidates.values(), key=lambda c: (c.predicted_us, c.id)))
     nodes, pruned = sum(len(n) for n in d.nodes.values()), dict(d.cuts + run.space.cuts)
     seconds = time.perf_counter() - start
     return SearchResult(ordered, as_written, len(d.nodes), nodes, run.enumerated, pruned, stopped, seconds)
+
+
+def _literally(run: _Search) -> list[Candidate]:
+    """The program as written, and its operators fused, with what cancels computed all the same: where what it is
+    computed from was rounded, the program may be more exact with it."""
+    d = decompose(run.d.program, own_algebra_only=True, literal=True)
+    literal = _Search(d, run.target, run.space.bounds, run.prune, lambda: False)
+    written = greedy.as_written(literal)
+    fused = literal.in_order(greedy.fused(literal, written))
+    return [literal.in_order(written), replace(fused, shape=("as written", *fused.shape))]
 
 
 Way = tuple[float, tuple[Costed, ...]]
@@ -474,6 +481,12 @@ class _Search:
         return [(first,), *((first, f) for f in near), *whole]
 
     # -- μGraphs
+
+    def in_order(self, kernels: greedy.Kernels) -> Candidate:
+        """The μGraph of a greedy plan."""
+        made = self.assemble(tuple(kernels.values()))
+        assert made is not None, "kernels are in order"
+        return made
 
     def exact_candidate(self, steps: tuple[Costed, ...]) -> Candidate | None:
         """The μGraph of these plans, unless it would be less exact than the program."""

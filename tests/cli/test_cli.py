@@ -1249,7 +1249,8 @@ def test_an_interrupted_search_is_exit_code_130_and_keeps_what_it_found(
     else:
         os.killpg(process.pid, sent)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and "Traceback" not in err and err.strip() == SAID_AT_ONCE
+    assert process.returncode == 130 and "Traceback" not in err
+    assert SAID_AT_ONCE in err.splitlines()  # among lines of progress, where the machine is slow
     results = json.loads(out)["results"]
     assert [(r["spec"], r["dims"]["m"], r["search"]["stopped"]) for r in results[:2]] == [
         ("increment", 16, "exhausted"),
