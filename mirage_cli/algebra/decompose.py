@@ -19,7 +19,7 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import combinations
 
-from mirage_cli.algebra.canonical import ONE, Algebra, Atom, Form, Mono
+from mirage_cli.algebra.canonical import ONE, Algebra, Atom, Form, LiteralAlgebra, Mono
 from mirage_cli.algebra.safe import grows_with_exponentials, overflowing, plain_forms, program_forms
 from mirage_cli.errors import NumberError
 from mirage_cli.ir.ops import OPS, Number, Type
@@ -101,6 +101,12 @@ class Decomposition:
         sizes = self.program.sizes
         return sizes | {new: sizes[old] for new, old in self.algebra.aliases.items()}
 
+    @property
+    def cancels(self) -> bool:
+        """Whether all terms of some value cancel, or all that have some axis."""
+        eqns = (e for e in self.program.eqns if e.values)
+        return any(f.number is not None or f.dims != frozenset(e.dims) for e in eqns for f in self.forms[e.out])
+
     def is_input(self, form: Form) -> bool:
         return form.atom is not None and form.atom.kind == "input"
 
@@ -145,11 +151,15 @@ def type_of(form: Form, program: Program) -> Type:
 
 
 def decompose(
-    program: Program, *, own_algebra_only: bool = False, deadline: Callable[[], bool] = lambda: False
+    program: Program,
+    *,
+    own_algebra_only: bool = False,
+    literal: bool = False,
+    deadline: Callable[[], bool] = lambda: False,
 ) -> Decomposition:
     """The decomposition graph of a lowered program; with `own_algebra_only`, just the program's own equations, as for
-    what is left to decompose at the deadline. Raises NumberError."""
-    algebra = Algebra()
+    what is left to decompose at the deadline. literal: with what cancels too. Raises NumberError."""
+    algebra = LiteralAlgebra() if literal else Algebra()
     raw = program_forms(algebra, program)
     unsafe_outputs = {f for t in program.outputs for f, _ in overflowing(raw[t.name])}
     safe: dict[str, Form] = {}

@@ -7,6 +7,7 @@ What is in no region stays PyTorch's, and so does every region for which Inducto
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -18,12 +19,14 @@ from torch.utils._pytree import tree_leaves
 
 from mirage_cli.codegen.ordinary import only_numbers
 from mirage_cli.errors import NoKernelError, TraceError
-from mirage_cli.pipeline.beside import Beside, given_to, model_beside, region_beside
+from mirage_cli.pipeline.beside import Beside, given_to, region_beside, timed, unchanged
 from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
 from mirage_cli.pipeline.regions import Cut, Region, attribute, cut, exported
 
 LEAST_S = 5.0
 """Of search and tuning for one region, however many there are."""
+WHOLE_S = 20.0
+"""What a model may take to be compiled, if it is to be timed as a whole."""
 
 
 @dataclass(frozen=True)
@@ -107,21 +110,42 @@ def optimize(
     with Kernels(target, budget=budget, seed=seed, workers=workers, db=db) as kernels:
         made = kernels.of([r.graph for r in found.regions], LEAST_S)
         measures = kernels.measures
-    model = copy(found.model)
+    model, original = found.model, copy(found.model)
     for gain in gains(found, made, example_inputs, measures):
         say(str(gain))
         if gain.kernel is not None:
             setattr(model, gain.region.module, replaced(found, gain.region, gain.kernel))
-    if measures and any(isinstance(x, Replaced) for x in model.children()):
-        whole = model_beside(model, found.model, example_inputs)
-        say(f"the model: {whole.kernel_us:.1f} µs, Inductor {whole.inductor_us:.1f} µs")
-        if whole.kernel_us >= whole.inductor_us:
-            say("it stays PyTorch's, which is as fast as a whole")
-            model = found.model
+    some = measures and any(isinstance(x, Replaced) for x in model.children())
+    if some and not is_faster(model, original, example_inputs, say):
+        for name, module in original.named_children():
+            setattr(model, name, module)
     stays_as_exported(model, function, example_inputs)
     if measures:
-        model.compile()
+        model.compile(dynamic=False)
     return model
+
+
+def is_faster(
+    model: torch.fx.GraphModule,
+    original: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    say: Callable[[str], object],
+) -> bool:
+    """Whether the model with kernels takes less time as a whole than Inductor's code for the original. One that takes
+    long to compile is not compiled once more to be timed."""
+    began = time.monotonic()
+    fast = torch.compile(model, dynamic=False)
+    with torch.no_grad(), unchanged(model, inputs):
+        fast(*inputs)
+    if (took_s := time.monotonic() - began) > WHOLE_S:
+        say(f"the model was not timed as a whole: it takes {took_s:.0f} s to compile")
+        return True
+    with unchanged(model, inputs):
+        whole = timed(fast, torch.compile(original, dynamic=False), [inputs])
+    say(f"the model: {whole.kernel_us:.1f} µs, Inductor {whole.inductor_us:.1f} µs")
+    if whole.kernel_us >= whole.inductor_us:
+        say("it stays PyTorch's, which is as fast as a whole")
+    return whole.kernel_us < whole.inductor_us
 
 
 def stays_as_exported(model: torch.nn.Module, function: object, example: Sequence[Any]) -> None:

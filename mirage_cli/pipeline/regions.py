@@ -53,15 +53,23 @@ MANY = 256
 class Given:
     """How one of PyTorch's tensors becomes an input of a program.
 
-    which: of a module's. order: of its positions in memory, as it was traced. shape: the input's.
+    which: of a module's. order: of its positions in memory, as it was traced. shape: the input's. strides: None where
+    it is contiguous.
     """
 
     which: int
     order: tuple[int, ...]
     shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
 
     def of(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        return tensors[self.which].permute(self.order).reshape(self.shape).contiguous()
+        """A copy, where it lies otherwise in memory."""
+        x = tensors[self.which].permute(self.order).reshape(self.shape)
+        if self.strides is None:
+            return x.contiguous()
+        if x.stride() == self.strides:
+            return x
+        return torch.empty_strided(self.shape, self.strides, dtype=x.dtype, device=x.device).copy_(x)
 
 
 @dataclass(frozen=True)
@@ -202,6 +210,8 @@ def whole(model: torch.fx.GraphModule, name: str) -> Region:
     part, read = calls(model.graph), [n for n in model.graph.nodes if n.op == "placeholder"]
     if any(n.op == "get_attr" for n in model.graph.nodes):
         raise TraceError(name, "a kernel's tensors are its arguments, and this has others")
+    if seen_views(model.graph):
+        raise TraceError(name, "it returns a view of an argument, or of another result")
     said = said_of(part, read)
     if isinstance(said, Unsaid):
         raise TraceError(name, said.why if said.at is None else f"{overloadless(part[said.at].target)}: {said.why}")
@@ -292,7 +302,8 @@ def results(module: Any) -> list[Any]:
 
 def given_of(program: Program, tensor: Tensor, read: Sequence[Any], node: Any) -> Given:
     shape = tuple(program.sizes[d] for d in tensor.dims)
-    return Given(read.index(node), memory_order(node.meta["val"]), shape)
+    strides = tensor.steps(program.sizes) if tensor.strides else None
+    return Given(read.index(node), memory_order(node.meta["val"]), shape, strides)
 
 
 def shape_of(array: Array, like: torch.Tensor) -> Shape:

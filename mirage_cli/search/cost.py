@@ -283,13 +283,22 @@ class Occupancy(NamedTuple):
     awake: Array
 
 
+def on_matrix_units(p: Product, block: Mapping[str, Array]) -> NDArray[np.bool_]:
+    return reduce(np.minimum, (elements_of(block, side) for side in (p.left, p.right, p.summed))) >= MIN_DOT
+
+
+def added_up(p: Product, block: Mapping[str, Array]) -> Array:
+    """Elements of a block that are multiplied one by one and then added up; none where the matrix units do that."""
+    return np.where(on_matrix_units(p, block), 0.0, elements_of(block, p.axes))
+
+
 def multiplied(x: Launch, p: Product, n: int) -> Multiplied:
     """rate = the matrix units' · (1, or `few_warps` where no warpgroup multiplies), where each side is MIN_DOT or more;
     float32 has a third of TF32's · `tf32x3` there, or `ieee` of the float32 rate. Else the float32 rate."""
     target, c, warps = x.target, x.target.costs, x.batch.warps
     left, right, depth = x.elements[p.left], x.elements[p.right], x.elements[p.summed]
     space = left * right * depth * x.elements[p.batch]
-    on_units = np.minimum(np.minimum(left, right), depth) >= MIN_DOT
+    on_units = on_matrix_units(p, x.batch.block)
     first = _left_is_first(p, x.batch)
     rows, columns = np.where(first, left, right), np.where(first, right, left)
     grouped = _in_warpgroups(warps, rows)
@@ -313,9 +322,9 @@ def segment(x: Launch, w: Work) -> Segment:
         mean, most = visited(w.limits, w.loop, x.sizes, dict(w.integers))
         trips = np.maximum(1.0, longest * x.term("masks", x.zero + mean, 1.0))
         longest = np.maximum(1.0, longest * x.term("masks", x.zero + most, 1.0))
-    moved = [(n * x.elements[axes] * size, axes, size) for axes, size, n in w.blocks]
-    loaded = sum((each for each, _, _ in moved), x.zero)
-    fetched = sum((each / _used(x, axes, size) for each, axes, size in moved), x.zero)
+    moved = [(n * x.elements[axes] * size, _used(x, run, size) if axes else 1.0) for axes, size, run, n in w.blocks]
+    loaded = sum((each for each, _ in moved), x.zero)
+    fetched = sum((each / used for each, used in moved), x.zero)
     products = tuple(multiplied(x, p, n) for p, n in w.dots)
     multiplies = reduce(np.logical_or, (p.on_units for p in products), x.zero > 0)
     stages = x.batch.stages
@@ -328,7 +337,7 @@ def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulate
     """shared = the most that a segment with products loads · its depth.
 
     registers = fixed + (accumulators + the largest product + `held` · the rest of the largest value + `parts` · what is
-    split for TF32) / threads.
+    split for TF32) / threads. A product off the matrix units is all that it adds up.
 
     resident = the least of what shared memory and registers have room for; slots = multiprocessors · resident;
     waves = ⌈programs / slots⌉; uneven = (waves · slots / programs) / spread.
@@ -337,6 +346,7 @@ def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulate
     shared = reduce(np.maximum, (s.loaded * s.depth for s in segments if s.work.dots), x.zero)
     split = reduce(np.maximum, (p.split for s in segments for p in s.products if p.product.single), x.zero)
     product = reduce(np.maximum, (x.elements[v] for v in x.m.products), x.zero)
+    product = reduce(np.maximum, (added_up(p, x.batch.block) for s in segments for p, _ in s.work.dots), product)
     in_registers = accumulated + product + c.held * (largest - np.minimum(largest, product)) + c.parts * split
     registers = c.fixed_registers + in_registers / (32 * warps)
     by_shared = x.term("shared memory", target.smem_per_sm_bytes // np.maximum(shared, 1.0), MAX_RESIDENT)
@@ -606,8 +616,8 @@ def _comes_late(x: Launch, w: Work) -> Array:
     """1 where a loop waits for some load in every iteration: threads have less of its block than an asynchronous copy
     takes. A block with fewer elements than threads is laid out as a larger one with its axes, if there is one."""
     threads = 32 * x.batch.warps
-    axes = [a for a, _, _ in w.blocks if a]
-    small = [x.elements[a] * size < COPY_BYTES * threads for a, size, _ in w.blocks if a]
+    axes = [a for a, *_ in w.blocks if a]
+    small = [x.elements[a] * size < COPY_BYTES * threads for a, size, *_ in w.blocks if a]
     late = np.zeros_like(threads, dtype=bool)
     for i, a in enumerate(axes):
         larger = [~small[j] for j, b in enumerate(axes) if set(a) < set(b)]
@@ -643,15 +653,12 @@ def _turned_rows(p: Multiplied, warps: Array) -> Array:
     return np.where(_in_warpgroups(warps, p.depth), second, 0.0)
 
 
-def _used(x: Launch, axes: Sequence[str], size: float) -> Array | float:
-    """The part of what a load fetches that it uses: runs shorter than `RUN_BYTES` side by side in memory waste some."""
-    if not axes:
-        return 1.0
-    block, inner = x.batch.block, axes[-1]
-    run, whole = size * block[inner], block[inner] >= x.sizes[inner]
-    for i, a in enumerate(reversed(axes[:-1])):
-        whole = whole & (block[inner] >= x.sizes[inner]) if i else whole
-        run, inner = np.where(whole, run * block[a], run), a
+def _used(x: Launch, axes: Sequence[str], size: float) -> Array:
+    """The part of what a load fetches that it uses: runs shorter than `RUN_BYTES` side by side in memory waste some.
+    axes: those along which elements lie without gaps."""
+    block, run, whole = x.batch.block, x.zero + size, x.zero == 0
+    for a in reversed(axes):
+        run, whole = np.where(whole, run * block[a], run), whole & (block[a] >= x.sizes[a])
     return np.minimum(1.0, run / RUN_BYTES) ** x.target.costs.waste
 
 

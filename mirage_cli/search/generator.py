@@ -24,7 +24,8 @@ from mirage_cli.ir.program import DTYPE_BYTES, Program, Tensor
 from mirage_cli.ir.schedule import KernelSchedule, Schedule, next_power_of_two
 from mirage_cli.ir.text import mugraph_id
 from mirage_cli.search import cost, greedy, work
-from mirage_cli.search.expand import Bounds, Expansion, Space, axes_of, sort_axes
+from mirage_cli.search.cuts import Bounds
+from mirage_cli.search.expand import Expansion, Space, axes_of, sort_axes
 from mirage_cli.search.roles import Costed, Plan, Roles, nameless, plans
 from mirage_cli.search.tiles import best_schedule
 from mirage_cli.search.twice import summed_twice
@@ -115,8 +116,7 @@ def search(
     d = decompose(program, own_algebra_only=own_algebra_only, deadline=end)
     run = _Search(d, target, bounds or Bounds(), prune, lambda: False)
     written = greedy.as_written(run)  # however little time there is
-    as_written = run.assemble(tuple(written.values()))
-    assert as_written is not None, "the program's own operators are in order"
+    as_written, *literal = _literally(run) if d.cancels else [run.in_order(written)]
     fused = written
     stopped = "exhausted"
 
@@ -136,19 +136,27 @@ def search(
         stopped = "budget"
     except KeyboardInterrupt:
         stopped = "interrupted"
-    found = run.whole
-    fused_us = greedy.predicted_us(fused, run.gap_us)
-    if not found or fused_us < found[0][0]:
-        found = [(fused_us, tuple(fused.values())), *found]
+    found = [*run.whole, (greedy.predicted_us(fused, run.gap_us), tuple(fused.values()))]
     candidates: dict[str, Candidate] = {}
     for _, steps in found:
         if candidate := run.exact_candidate(steps):
             candidates.setdefault(candidate.id, candidate)
-    candidates.setdefault(as_written.id, as_written)
+    for c in (as_written, *literal):
+        candidates.setdefault(c.id, c)
     ordered = tuple(sorted(candidates.values(), key=lambda c: (c.predicted_us, c.id)))
     nodes, pruned = sum(len(n) for n in d.nodes.values()), dict(d.cuts + run.space.cuts)
     seconds = time.perf_counter() - start
     return SearchResult(ordered, as_written, len(d.nodes), nodes, run.enumerated, pruned, stopped, seconds)
+
+
+def _literally(run: _Search) -> list[Candidate]:
+    """The program as written, and its operators fused, with what cancels computed all the same: where what it is
+    computed from was rounded, the program may be more exact with it."""
+    d = decompose(run.d.program, own_algebra_only=True, literal=True)
+    literal = _Search(d, run.target, run.space.bounds, run.prune, lambda: False)
+    written = greedy.as_written(literal)
+    fused = literal.in_order(greedy.fused(literal, written))
+    return [literal.in_order(written), replace(fused, shape=("as written", *fused.shape))]
 
 
 Way = tuple[float, tuple[Costed, ...]]
@@ -173,7 +181,7 @@ class _Search:
         sizes = d.program.sizes
         self.sizes = sizes | {new: sizes[old] for new, old in d.algebra.aliases.items()}
         self.exact = {f for v in d.program.exact() for f in d.forms[v]}
-        self.precise = self.exact | {f for v in d.program.internals for f in d.forms[v]}
+        self.precise = self.exact | {f for v in d.program.internals | d.program.promoted() for f in d.forms[v]}
         outputs = list(zip(d.program.places(), d.outputs, strict=True))
         self.no_library = {f for (t, whole, _), f in outputs if t is not whole or frozenset(t.dims) != f.dims}
         """Outputs that repeat themselves, or that are parts: a library writes what it computes, as a whole."""
@@ -190,8 +198,9 @@ class _Search:
 
     def dtype_of(self, f: Form) -> str:
         """The element type of an intermediate: the program's where its user has this value as an elementwise or
-        contracted result, so that it is rounded where eager PyTorch rounds; float32 otherwise, and where eager keeps
-        the same value in float32 elsewhere, within a norm say. Integers are not rounded: they are float32's too."""
+        contracted result, so that it is rounded where eager PyTorch rounds; float32 otherwise, where eager keeps the
+        same value in float32 elsewhere, within a norm say, and where it is `promoted`. Integers are not rounded: they
+        are float32's too."""
         if self.d.is_input(f):
             atom = f.atom
             return next(t.dtype for t in self.d.program.inputs if atom is not None and t.name == atom.args[0])
@@ -472,6 +481,12 @@ class _Search:
         return [(first,), *((first, f) for f in near), *whole]
 
     # -- μGraphs
+
+    def in_order(self, kernels: greedy.Kernels) -> Candidate:
+        """The μGraph of a greedy plan."""
+        made = self.assemble(tuple(kernels.values()))
+        assert made is not None, "kernels are in order"
+        return made
 
     def exact_candidate(self, steps: tuple[Costed, ...]) -> Candidate | None:
         """The μGraph of these plans, unless it would be less exact than the program."""

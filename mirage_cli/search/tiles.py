@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, next_power_of_two
-from mirage_cli.search.cost import Batch, elements_of, estimate, fits, held, whole_block
+from mirage_cli.search.cost import Batch, added_up, elements_of, estimate, fits, held, whole_block
 from mirage_cli.search.work import Model
 from mirage_cli.target.gpus import Target
 
@@ -108,6 +108,7 @@ def choices(
         chunks = [np.minimum(most, np.maximum(2, np.round(target.sms * w / programs))) for w in wanted]
     # so many warps that a thread has about 32 elements of the largest accumulator or value that is computed
     largest = reduce(np.maximum, (elements_of(block, axes) for axes in m.computed), one)
+    largest = reduce(np.maximum, (added_up(p, block) for w in m.segments for p, _ in w.dots), largest)
     warps = np.where(largest >= 16384, 8.0, np.where(largest >= 1024, 4.0, 1.0))
     stages = DEPTHS if m.kernel.with_role("loop", "split") else DEPTHS[:1]
     order, stage, chunk, tile = np.indices((len(orders), len(stages), len(chunks), len(one))).reshape(4, -1)

@@ -131,6 +131,9 @@ def is_slow(call_s: float, best_s: float) -> bool:
 class Bench(Setting):
     """The state of the process, which answers requests."""
 
+    capture_error_mode = "global"
+    """Of CUDA graphs: whose calls may not disturb a capture."""
+
     def __init__(
         self,
         device: torch.device,
@@ -259,8 +262,8 @@ class Bench(Setting):
         spaced = self.record(lambda i: (self.spacer(), run(i))[1], order)[0] if alone else None
         prepared = Prepared(candidate, run, replay, spaced, len(order), min(len(sets), len(order)), method)
         if self.expected:
-            for x in left if candidate.kind == "kernels" else ():
-                x.poison()
+            for i in (0, -1) if candidate.kind == "kernels" else ():
+                left[i].poison()
             replay()
             self.synchronize()
             prepared.accuracy = self.accuracy([(order[i], left[i].outputs()) for i in (0, -1)])
@@ -333,7 +336,7 @@ class Bench(Setting):
             return calls, returned, "host clock"
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, capture_error_mode=self.capture_error_mode):
                 calls()
         except RuntimeError as e:
             self.synchronize()

@@ -29,6 +29,7 @@ import pytest
 import torch
 
 from mirage_cli import __version__
+from mirage_cli.cli import search as search_command
 from mirage_cli.cli.bench import stored_programs
 from mirage_cli.cli.commands import app
 from mirage_cli.cli.main import main
@@ -203,10 +204,8 @@ def mirage(
 ) -> Mirage:
     """Runs a command line in this process, in a folder with the specs and a database of its own, without a GPU. The
     processes that it asks are those of all tests."""
-    for owner in (session, interpreted):
-        monkeypatch.setattr(owner, "Interpreter", lambda: nullcontext(interpreter))
-    for owner in (session, compilefarm):
-        monkeypatch.setattr(owner, "CompileFarm", lambda arch, _: nullcontext(farm(arch)))
+    monkeypatch.setattr(interpreted, "Interpreter", lambda: nullcontext(interpreter))
+    monkeypatch.setattr(compilefarm, "CompileFarm", lambda arch, _: nullcontext(farm(arch)))
     write_specs(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MIRAGE_DB", str(tmp_path / "mirage.db"))
@@ -403,6 +402,13 @@ def test_a_search_that_ran_out_of_its_budget_is_no_answer_to_one_with_more(mirag
     assert short.document["results"][0]["search"]["stopped"] == "budget"
     run = mirage("search", "tiny.yaml", "--no-tune", "--json")
     assert run.document["results"][0]["search"]["stopped"] == "exhausted"
+
+
+def test_tuning_asks_for_every_search_before_any_work(found: Mirage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_command, "local_gpu", lambda *_: gpus.find_target("h100"))
+    monkeypatch.setattr(session.Session, "prepare", lambda _: pytest.fail("work has begun"))
+    run = found("tune", "tiny.yaml", "increment.yaml")
+    assert run.code == 1 and run.err.startswith("error: nothing is stored for increment at {'m': 16}")
 
 
 def test_a_program_without_a_value_is_said_to_have_no_kernel(mirage: Mirage, tmp_path: Path) -> None:
@@ -1243,7 +1249,8 @@ def test_an_interrupted_search_is_exit_code_130_and_keeps_what_it_found(
     else:
         os.killpg(process.pid, sent)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and "Traceback" not in err and err.strip() == SAID_AT_ONCE
+    assert process.returncode == 130 and "Traceback" not in err
+    assert SAID_AT_ONCE in err.splitlines()  # among lines of progress, where the machine is slow
     results = json.loads(out)["results"]
     assert [(r["spec"], r["dims"]["m"], r["search"]["stopped"]) for r in results[:2]] == [
         ("increment", 16, "exhausted"),

@@ -31,7 +31,7 @@ from mirage_cli.cli.commands import app
 from mirage_cli.cli.help import ENVELOPE, EXIT_CODES
 from mirage_cli.cli.layout import Column, Sheet, figures
 from mirage_cli.cli.progress import Told, progress
-from mirage_cli.pipeline import benchmark, problem
+from mirage_cli.pipeline import benchmark, keys
 from mirage_cli.search.cuts import CUTS
 from mirage_cli.target.gpus import find_target
 from tests.cli.test_cli import (
@@ -213,7 +213,7 @@ def test_a_dash_is_stdout_and_stdin(found: Mirage, tmp_path: Path) -> None:
 
 def test_the_cache_is_filtered_and_pruned(found: Mirage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as m:
-        m.setattr(problem, "versions", lambda: {"mirage": __version__, "torch": "0.1", "triton": "0.1"})
+        m.setattr(keys, "versions", lambda: {"mirage": __version__, "torch": "0.1", "triton": "0.1"})
         assert found("search", "increment.yaml", "--no-tune", "--target", "a100", "--dim", "m=16").code in (0, 3)
 
     def listed(*filters: str) -> list[str]:
@@ -393,6 +393,23 @@ def test_the_gate_ends_with_4_where_a_kernel_is_worse(mirage: Mirage, measured: 
     assert mirage(*args, "--check", "before.json", "--threshold", "90").code == 0
     assert mirage(*args, "--check", "before.json", "--shard", "2/3").code == 0  # m=8 alone
     assert mirage(*args, "--check", "before.json", "--shard", "1/3").code == 4
+
+
+def test_an_interrupted_benchmark_shows_what_it_has_timed(
+    mirage: Mirage, measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured(row(1.25, 4))
+    real = benchmark.run
+
+    def interrupted(session: Any, program: Any, names: Any) -> Any:
+        if program.sizes["m"] == 8:
+            raise KeyboardInterrupt
+        return real(session, program, names)
+
+    monkeypatch.setattr(benchmark, "run", interrupted)
+    run = mirage("bench", "tiny.yaml", "--dim", "m=4,8,16", "--against", "", "--json", "rows.json")
+    assert run.code == 130 and "m=4 k=32 n=16" in run.out and "1.25" in run.out
+    assert len(json.loads(Path("rows.json").read_text(encoding="utf-8"))["results"]) == 1
 
 
 def test_the_gate_tells_junit_and_github(

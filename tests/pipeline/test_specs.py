@@ -247,6 +247,71 @@ def test_an_exponential_that_is_an_output_is_computed_as_written(
     assert judged.ok, judged.problem
 
 
+CHAIN = """
+name: chain
+dims: {a: 24, b: 64, c: 64, d: 64, e: 64, f: 40}
+inputs: {A: [a, b], B: [b, c], C: [c, d], D: [d, e], E: [e, f]}
+program: |
+  T = dot(A, B, b) * 0.2
+  U = dot(T, C, c) * 0.2
+  V = dot(U, D, d) * 0.2
+  O = dot(V, E, e) * 0.2
+outputs: {O: [a, f]}
+"""
+
+
+def test_small_numbers_between_products_keep_them_in_range(interpreter: Interpreter) -> None:
+    """With the numbers behind the last product, all plans with less arithmetic overflow: D·E has none of them."""
+    program = parse_spec(CHAIN).at()
+    found = search_program(program, H200, Options())
+    fused = [p for p in found.plans if len(p.graph.kernels) == 1]
+    judged = [interpreter.judge(program, kernels_source(p.graph, p.schedule), 0, True) for p in fused]
+    assert any(j.ok for j in judged) and not judged[0].ok
+
+
+CANCELLING = {
+    "the mean of what a norm leaves is 0": """
+name: twice
+dims: {d: 3, h: 100}
+dtype: float32
+inputs: {X: {dims: [h, d], scale: 0.02}}
+program: |
+  C = layer_norm(sum(X, d), h, eps=0.001)
+  E = dot(X, layer_norm(C, h), h)
+outputs: {E: [d]}
+""",
+    "the mean of what a softmax leaves is a number": """
+name: mean
+dims: {m: 64, k: 7}
+dtype: bfloat16
+inputs: {U: [m, k]}
+program: |
+  B = softmax(where(index(m) >= index(k), U, -inf), k)
+  E = dot(B, layer_norm(B, k, eps=0.001), k)
+outputs: {E: {dims: [m], dtype: float32}}
+""",
+}
+
+
+@pytest.mark.parametrize("what", CANCELLING)
+def test_what_cancels_is_computed_in_the_program_as_written(what: str, interpreter: Interpreter) -> None:
+    """Of what was rounded, it is not what the algebra says. Fused, that is a plan too."""
+    program = parse_spec(CANCELLING[what]).at()
+    found = search_program(program, H200, Options())
+    assert not found.rejected
+    plans = {p.id: p for p in found.plans}
+    literal = [p for p in plans.values() if operators(p) >= operators(plans[found.as_written])]
+    assert len({len(p.graph.kernels) for p in literal}) > 1
+    for p in literal:
+        judged = interpreter.judge(program, kernels_source(p.graph, p.schedule), 0, overflow_like_eager=True)
+        assert judged.ok, judged.problem
+
+
+def operators(p: Plan) -> int:
+    """The different sums and differences of a plan."""
+    return len({e.out for k in p.graph.kernels for e in k.body if e.op in ("sum", "sub")})
+
+
 SEVERAL_AXES = """
 name: several
 dims: {{b: 3, h: 5, g: 2, e: 24, k: 40}}

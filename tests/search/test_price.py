@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.program import DTYPE_BYTES
+from mirage_cli.ir.schedule import block_sizes
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.search import generator
 from mirage_cli.search.roles import nameless
@@ -95,3 +97,26 @@ def test_what_is_done_twice_is_priced_once_and_the_same(monkeypatch: pytest.Monk
     same, more = found()
     assert candidates == same
     assert calls < 0.8 * more
+
+
+SCORES = """
+name: scores
+dims: {b: 8, s: 4096, h: 32, d: 128}
+dtype: float16
+inputs: {Q: [b, h, d], K: [b, s, h, d], P: [b, h, s]}
+program: |
+  A = dot(Q, K, d)
+  O = dot(P, K, s)
+outputs: {A: [b, h, s], O: [b, h, d]}
+"""
+
+
+def test_a_product_with_a_vector_has_registers_for_what_it_adds_up() -> None:
+    """No block of these kernels has more elements of d and s than a thread of it has registers."""
+    plans = generator.search(lower(parse_spec(SCORES).at()), find_target("h200")).candidates
+    kernels = [(p, k) for p in plans for k in p.graph.kernels if len(k.products) == 1]
+    assert kernels
+    for plan, k in kernels:
+        schedule = plan.schedule.kernels[k.name]
+        block = block_sizes(k, schedule, plan.graph.sizes)
+        assert prod(block.get(a, 1) for a in "bhsd") <= 256 * 32 * schedule.warps, (str(k), schedule)
