@@ -13,8 +13,8 @@ import pytest
 def over_seeds(seeds: range, in_one: int = 50) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Runs a test for each of these values of its `seed`, up to `in_one` of them in one test.
 
-    A failure names its seed. A seed that is skipped leaves the others; where all are, the test is. What one seed changes
-    by `monkeypatch` would be there for the next: such tests take one seed each.
+    A failure names its seed. A seed that is skipped leaves the others; where all are, the test is. What one seed
+    changes by `monkeypatch` would be there for the next: such tests take one seed each.
     """
 
     def decorate(body: Callable[..., None]) -> Callable[..., None]:
