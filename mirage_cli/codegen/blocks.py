@@ -62,7 +62,7 @@ class Frame:
     live: Mapping[str, Live] = field(default_factory=dict["str", "Live"])
 
     @cached_property
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> Mapping[str, Tensor]:
         return self.graph.tensors()
 
     @cached_property

@@ -20,6 +20,7 @@ from math import prod
 from typing import Literal
 
 from mirage_cli.ir.access import Access, Distinct, Index, Lookup, dims_of, lookups_of, nested
+from mirage_cli.ir.hashed import hashed_once
 from mirage_cli.ir.program import Eqn, Merged, Range, Tensor, distinct_tables, resized_dims, tables_of
 
 Role = Literal["grid", "split", "loop", "tile"]
@@ -65,6 +66,7 @@ class Store:
         object.__setattr__(self, "dims", dims_of(self.access))
 
 
+@hashed_once
 @dataclass(frozen=True)  # without slots, for what is cached
 class Kernel:
     """One kernel launch. Values are local to the kernel; only buffers cross from kernel to kernel."""
@@ -129,7 +131,8 @@ class Kernel:
         return dims | {e.out: e.dims for e in self.body}
 
 
-@dataclass(frozen=True, slots=True)
+@hashed_once
+@dataclass(frozen=True)  # without slots, for what is cached
 class MuGraph:
     """A plan for one program at given sizes. Kernels run in order; `buffers` are intermediates in device memory.
 
@@ -154,15 +157,19 @@ class MuGraph:
     def sizes(self) -> dict[str, int]:
         return dict(self.dims)
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> Mapping[str, Tensor]:
         """Everything in device memory by name."""
+        return self._tensors
+
+    @cached_property
+    def _tensors(self) -> Mapping[str, Tensor]:
         return {t.name: t for t in (*self.inputs, *self.buffers, *self.outputs)}
 
     @property
     def distinct(self) -> Distinct:
         return distinct_tables(self.inputs)
 
-    @property
+    @cached_property
     def changed(self) -> frozenset[str]:
         """The inputs that kernels store into."""
         return frozenset(t.name for t in self.inputs) & {s.buffer for k in self.kernels for s in k.stores}

@@ -28,6 +28,7 @@ from mirage_cli.ir.access import (
     substitution,
 )
 from mirage_cli.ir.drawn import Spread
+from mirage_cli.ir.hashed import hashed_once
 from mirage_cli.ir.ops import OPS, Number, Type, result_type
 
 DTYPES = {
@@ -246,7 +247,8 @@ def dims_text(dims: tuple[tuple[str, int], ...], merged: Merged) -> str:
     return " ".join(f"{d}={'*'.join(parts[d]) if d in parts else n}" for d, n in dims)
 
 
-@dataclass(frozen=True, slots=True)
+@hashed_once
+@dataclass(frozen=True)  # without slots, for what is cached
 class Program:
     """A tensor program. `eqns` may hold derived operators; `ir.derived.lower` replaces them by their definitions.
 

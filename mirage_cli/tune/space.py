@@ -369,20 +369,25 @@ def _settled(graph: MuGraph, k: Kernel, schedule: Schedule, sizes: Mapping[str, 
     s = schedule.kernels[k.name]
     if s.specialize:
         special = specialized(graph, k, s, sizes)
-        s = replace(s, specialize=special, descriptors=s.descriptors or special)
+        s = _with(s, specialize=special, descriptors=s.descriptors or special)
     if not _hands_over(graph, k, schedule, sizes, overlaps):
-        s = replace(s, hand_over=AtEnd())
+        s = _with(s, hand_over=AtEnd())
     if s.before != Before.NOTHING or s.ahead is not None:
         found = fetched_ahead(graph, k, s, sizes)
         before = s.before if None in found else Before.NOTHING
-        s = replace(s, before=before, ahead=s.ahead if found.keys() - {None} else None)
+        s = _with(s, before=before, ahead=s.ahead if found.keys() - {None} else None)
     if s.tf32x3:
-        s = replace(s, tf32x3=_single(graph, k, s, sizes))
+        s = _with(s, tf32x3=_single(graph, k, s, sizes))
     if s.patient:
-        s = replace(s, patient=s.overlap and _behind_others(graph, k))
+        s = _with(s, patient=s.overlap and _behind_others(graph, k))
     if s.descriptors:
-        s = replace(s, descriptors=bool(descriptors(graph, k, s, sizes)))
-    return replace(s, stream=bool(streamed(graph, k, s, sizes))) if s.stream else s
+        s = _with(s, descriptors=bool(descriptors(graph, k, s, sizes)))
+    return _with(s, stream=bool(streamed(graph, k, s, sizes))) if s.stream else s
+
+
+def _with(s: KernelSchedule, **choices: object) -> KernelSchedule:
+    """The same schedule, with its text, where these are its choices already."""
+    return s if all(getattr(s, name) == x for name, x in choices.items()) else replace(s, **choices)
 
 
 def _hands_over(graph: MuGraph, k: Kernel, schedule: Schedule, sizes: Mapping[str, int], overlaps: bool) -> bool:

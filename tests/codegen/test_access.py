@@ -37,6 +37,7 @@ from tests.codegen.test_triton import (
     schedule,
 )
 from tests.mugraphs import CASES
+from tests.seeds import over_seeds
 
 
 def choosing(plan: Schedule, **choices: Any) -> Schedule:
@@ -60,7 +61,7 @@ SIZES = (1, 8, 16, 24, 40, 48, 56, 64)
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("seed", range(6))
+@over_seeds(range(6))
 def test_known_graphs_through_descriptors(name: str, seed: int) -> None:
     """Blocks in any order, any number of chunks."""
     case = CASES[name]

@@ -26,6 +26,7 @@ from mirage_cli.verify.numeric import reference64, where_outputs_lie
 from mirage_cli.verify.yardstick import Lies, changed_elsewhere, outputs_of, to_be_changed
 from tests.codegen.conftest import Compile
 from tests.mugraphs import CASES
+from tests.seeds import over_seeds
 
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5}
 Inputs = dict[str, torch.Tensor]
@@ -155,7 +156,7 @@ def fits(graph: MuGraph, schedule: Schedule) -> bool:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("seed", range(6))
+@over_seeds(range(6))
 def test_known_graphs(name: str, seed: int) -> None:
     """Instances of size 1 or above one tile or below it, blocks in any order, any number of chunks and groups."""
     case = CASES[name]

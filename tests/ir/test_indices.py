@@ -32,6 +32,7 @@ from mirage_cli.ir.access import (
     strides,
     untold,
 )
+from tests.seeds import over_seeds
 
 SIZES = {"a": 3, "b": 4, "c": 2, "d": 5}
 
@@ -67,7 +68,7 @@ def every(dims: tuple[str, ...]) -> list[dict[str, int]]:
     return [dict(zip(dims, at, strict=True)) for at in product(*(range(SIZES[d]) for d in dims))]
 
 
-@pytest.mark.parametrize("seed", range(200))
+@over_seeds(range(200))
 def test_quotients_remainders_and_tables_print_as_they_are_read_and_are_where_they_say(seed: int) -> None:
     rng = random.Random(seed)
     i, names = any_index(rng), {"a": any_index(rng, 1), "c": some_index(rng)}
@@ -121,7 +122,7 @@ def test_sizes_are_made_large_enough_for_several_pages_and_entries() -> None:
     assert found == {"pages": 16, "page": 16, "s": 18, "p": 2, "b": 2}
 
 
-@pytest.mark.parametrize("seed", range(200))
+@over_seeds(range(200))
 def test_an_index_prints_as_it_is_read(seed: int) -> None:
     i = some_index(random.Random(seed))
     assert parse_index(str(i)) == i
@@ -152,14 +153,14 @@ def test_what_is_no_index_is_refused(text: str) -> None:
         parse_index(text)
 
 
-@pytest.mark.parametrize("seed", range(100))
+@over_seeds(range(100))
 def test_bounds_are_the_least_and_the_largest_position(seed: int) -> None:
     i = some_index(random.Random(seed))
     positions = [value(i, at) for at in every(i.dims)]
     assert i.bounds(SIZES) == (min(positions), max(positions))
 
 
-@pytest.mark.parametrize("seed", range(100))
+@over_seeds(range(100))
 def test_an_index_within_an_index_is_the_position_there(seed: int) -> None:
     rng = random.Random(seed)
     outer, names = some_index(rng), {d: some_index(rng) for d in rng.sample(sorted(SIZES), 2)}
@@ -168,7 +169,7 @@ def test_an_index_within_an_index_is_the_position_there(seed: int) -> None:
         assert value(inner, at) == value(outer, at | {d: value(i, at) for d, i in names.items()})
 
 
-@pytest.mark.parametrize("seed", range(50))
+@over_seeds(range(50))
 def test_strides_lead_to_the_elements(seed: int) -> None:
     rng = random.Random(seed)
     drawn = (rng.sample(sorted(SIZES), rng.randint(0, 2)) for _ in range(3))
@@ -213,7 +214,7 @@ def test_what_is_there_in_full_is_there_in_part(text: str) -> None:
     assert 2 <= len(inside) < sizes["d"]
 
 
-@pytest.mark.parametrize("seed", range(200))
+@over_seeds(range(200))
 def test_no_more_elements_are_counted_than_are_read(seed: int) -> None:
     rng = random.Random(seed)
     shape = {"x": rng.randint(1, 12), "y": rng.randint(1, 12)}
@@ -280,7 +281,7 @@ def elements(access: Access) -> list[tuple[int, ...]]:
     return [tuple(map(int, at)) for at in zip(*(p.ravel() for p in np.broadcast_arrays(*places)), strict=True)]
 
 
-@pytest.mark.parametrize("seed", range(300))
+@over_seeds(range(300))
 def test_accesses_that_are_told_apart_are_and_single_indices_always_are(seed: int) -> None:
     rng = random.Random(seed)
     x, y = (tuple(some_index(rng) for _ in range(rng.randint(1, 2))) for _ in range(2))
@@ -291,7 +292,7 @@ def test_accesses_that_are_told_apart_are_and_single_indices_always_are(seed: in
         assert apart(x, y, SIZES) == (not meet)
 
 
-@pytest.mark.parametrize("seed", range(300))
+@over_seeds(range(300))
 def test_an_access_that_is_injective_has_every_element_once(seed: int) -> None:
     rng = random.Random(seed)
     x = tuple(some_index(rng) for _ in range(rng.randint(1, 3)))
@@ -304,7 +305,7 @@ S_IS_DISTINCT = {"S": TABLES["S"]}
 """Of the two tables, `S` holds no integer twice."""
 
 
-@pytest.mark.parametrize("seed", range(1500))
+@over_seeds(range(1500))
 def test_what_tables_and_quotients_tell_is_so(seed: int) -> None:
     """Of random accesses with tables, quotients and remainders, those that are said to be one to one are, and those
     that are said to be apart are. Of these forms, many are."""

@@ -18,6 +18,7 @@ from mirage_cli.verify.interpret import chunks, run_mugraph, run_program, tiles
 from mirage_cli.verify.residues import aligned
 from mirage_cli.verify.semantics import FieldSemantics, FloatSemantics, Named, ScheduleFailure
 from tests.mugraphs import CASES, Case
+from tests.seeds import over_seeds
 
 
 def floats(program: Program, seed: int) -> dict[str, Named]:
@@ -57,7 +58,7 @@ def agrees_in_float64(case: Case, graph: MuGraph, seed: int) -> bool:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("seed", range(6))
+@over_seeds(range(6))
 def test_scheduled_graph_computes_its_program(name: str, seed: int) -> None:
     assert agrees_in_float64(CASES[name], CASES[name].graph, seed)
 

@@ -36,11 +36,12 @@ from mirage_cli.verify.residues import aligned
 from mirage_cli.verify.semantics import At, FloatSemantics, ScheduleFailure, Window
 from tests.mugraphs import CASES, Case, Write, case, matmul
 from tests.mutations import ACCESSES, mutate, rederived
+from tests.seeds import over_seeds
 from tests.verify.test_interpret import agrees_in_float64, floats
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("seed", range(5))
+@over_seeds(range(5))
 def test_right_graphs_are_accepted(name: str, seed: int) -> None:
     verdict = check_equivalence(CASES[name].program, CASES[name].graph, seed)
     assert verdict.ok, verdict
@@ -110,7 +111,7 @@ def squared_roots(w: Write) -> None:
     w.sum("Y", "P", over="k n")
 
 
-@pytest.mark.parametrize("seed", range(4))
+@over_seeds(range(4))
 def test_squared_roots_that_no_draw_could_check_are_compared_in_float64(seed: int) -> None:
     """In fields the square of a root of a non-square is another number; the algebra proves that it is the same."""
     right = case(SQUARED_ROOTS, squared_roots)
@@ -150,7 +151,7 @@ def root(w: Write) -> None:
     w.add("Y", "A", 0)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@over_seeds(range(20))
 def test_every_element_is_compared_also_below_roots(seed: int) -> None:
     """One element is wrong, and in doubt in half of the residues of a draw."""
     right = case(ROOT, root)
@@ -500,7 +501,7 @@ def edited(wrong: Wrong) -> str:
 
 
 @pytest.mark.parametrize("name", MUST_REJECT)
-@pytest.mark.parametrize("seed", range(3))
+@over_seeds(range(3))
 def test_wrong_graphs_are_refused(name: str, seed: int) -> None:
     wrong = MUST_REJECT[name]
     verdict = check_equivalence(RIGHT[wrong.of].program, parse_mugraph(edited(wrong)), seed, tests=1)

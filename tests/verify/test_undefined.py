@@ -11,6 +11,7 @@ from mirage_cli.verify.degree import claim
 from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.verdict import NO_BOUND, accepted
 from tests.mugraphs import Case, Write, case
+from tests.seeds import over_seeds
 
 DOCUMENTS = """
 mugraph documents float16
@@ -55,14 +56,14 @@ def right() -> Case:
     return case(DOCUMENTS, documents)
 
 
-@pytest.mark.parametrize("seed", range(24))
+@over_seeds(range(24))
 def test_masks_of_integers_are_compared_where_they_hold(right: Case, seed: int) -> None:
     verdict = check_equivalence(right.program, right.graph, seed)
     assert verdict.ok, verdict
     assert 0 < verdict.bound < 2.0**-20
 
 
-@pytest.mark.parametrize("seed", range(8))
+@over_seeds(range(8))
 @pytest.mark.parametrize(
     "edit", [("eq(U, T)", "le(U, T)"), ("div(E, L)", "mul(E, L)"), ("where(C, A, -inf)", "where(C, A, 0)")]
 )
