@@ -102,6 +102,12 @@ class Frame:
         """Dimensions whose size is an argument."""
         return frozenset(r.dim for r in self.graph.dynamic)
 
+    @cached_property
+    def given(self) -> Axes:
+        """Dimensions whose size the kernel takes as an argument: those that it has blocks along, or counts by."""
+        counted = {e.axes[0] for e in self.kernel.body if e.op == "size"}
+        return tuple(r.dim for r in self.graph.dynamic if r.dim in {*self.block, *counted})
+
     def tiled(self, d: str) -> bool:
         """Whether a dimension may have more than one tile."""
         return d in self.dynamic or self.sizes[d] > self.block[d]

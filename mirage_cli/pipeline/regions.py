@@ -210,6 +210,8 @@ def whole(model: torch.fx.GraphModule, name: str) -> Region:
     part, read = calls(model.graph), [n for n in model.graph.nodes if n.op == "placeholder"]
     if any(n.op == "get_attr" for n in model.graph.nodes):
         raise TraceError(name, "a kernel's tensors are its arguments, and this has others")
+    if seen_views(model.graph):
+        raise TraceError(name, "it returns a view of an argument, or of another result")
     said = said_of(part, read)
     if isinstance(said, Unsaid):
         raise TraceError(name, said.why if said.at is None else f"{overloadless(part[said.at].target)}: {said.why}")

@@ -7,7 +7,7 @@ targets; `equations` writes one down.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -69,6 +69,16 @@ class Expansion:
         """The leaves that products take as they lie in memory: no thread has to touch these on their way."""
         taken = (a for _, n in self.chosen for s in n.steps if s.op == "dot" for a in s.args)
         return frozenset(a for a in taken if isinstance(a, Form) and a in self.leaves)
+
+    def multiplies_anew(self, nodes: Mapping[Form, Sequence[Node]]) -> bool:
+        """Whether it contracts to a class that is c·y of others in it, such as Σ x·(c·z) where y = Σ x·z: as much work
+        again, and where the terms all but cancel, other rounding errors in the two. nodes: of all classes."""
+        behind = {leaf: {leaf} for leaf in self.leaves}
+        for f, node in self.chosen:
+            behind[f] = {f}.union(*(behind[c] for c in node.children))
+        contracted = (f for f, node in self.chosen if any(s.op == "dot" for s in node.steps))
+        ways = ((f, n) for f in contracted for n in nodes[f] if [s.op for s in n.steps] == ["mul"])
+        return any(all(f not in behind.get(c, {f}) for c in n.children) for f, n in ways)
 
     @cached_property
     def depth(self) -> int:

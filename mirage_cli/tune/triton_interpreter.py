@@ -15,6 +15,8 @@ from typing import Any  # types, values and builders of Triton's interpreter, wh
 
 import numpy as np
 
+from mirage_cli.verify.halves import add_by_halves
+
 
 def like_a_gpu() -> None:
     """Lets the interpreter add blocks up and multiply them as a GPU does, and spares it what it need not do again, or
@@ -30,20 +32,6 @@ def like_a_gpu() -> None:
 
 
 # -- numbers
-
-
-def halved_sum(x: Any, axis: int | None, keep: bool) -> Any:
-    """Like numpy.sum of a block, whose sizes are powers of two, but by adding halves, as a GPU's threads do.
-
-    numpy adds rows one after another. Equal numbers then are off in the same direction each time, which makes the sum
-    of many worse than that of any kernel.
-    """
-    flat = x.reshape(-1) if axis is None else np.moveaxis(x, axis, -1)
-    while (half := flat.shape[-1] // 2) > 0:
-        flat = flat[..., :half] + flat[..., half:]
-    if not keep:
-        return flat[..., 0]
-    return flat.reshape((1,) * x.ndim) if axis is None else np.moveaxis(flat, -1, axis)
 
 
 def to_tf32(x: Any) -> Any:
@@ -64,9 +52,6 @@ def _numbers_as_on_a_gpu(interpreter: Any, core: Any) -> None:
     """Sums of blocks, products of matrices, and bfloat16 as float32, which is the same bits and 16 more."""
     multiply, cast = interpreter.InterpreterBuilder.create_dot, interpreter.InterpreterBuilder.cast_impl
 
-    def block_sum(self: Any, x: Any) -> Any:
-        return self.to_tensor(halved_sum(x.handle.data, self.axis, self.keep_dims), x.dtype)
-
     def block_product(self: Any, a: Any, b: Any, d: Any, input_precision: Any, *more: Any) -> Any:
         if input_precision.name != "TF32x3" or a.data.dtype != np.float32:
             return multiply(self, a, b, d, input_precision, *more)
@@ -77,7 +62,7 @@ def _numbers_as_on_a_gpu(interpreter: Any, core: Any) -> None:
             return cast(self, x, to)
         return interpreter.TensorHandle((x.data.astype(np.uint32) << 16).view(np.float32), to.scalar)
 
-    interpreter.ReduceOps.sum = block_sum
+    add_by_halves()
     interpreter.InterpreterBuilder.create_dot = block_product
     interpreter.InterpreterBuilder.cast_impl = block_cast
 

@@ -497,14 +497,15 @@ def _of_parts(d: str, stride: int | None, graph: MuGraph) -> tuple[int | None, .
 
 
 def _check_dynamic(program: Program, graph: MuGraph) -> None:
-    """Sizes that are arguments are those of the program; no operator needs one, and no index but the axis itself."""
+    """Sizes that are arguments are those of the program. No block holds such an axis whole, and indices are the axis
+    itself."""
     _require({*graph.dynamic} == {*program.dynamic}, "the dynamic axes are not the program's")
     dynamic, tensors = {r.dim for r in graph.dynamic}, graph.tensors()
     for k in graph.kernels:
-        for d in dynamic & {d for d, role in k.roles if role != "grid"}:
-            raise _ProblemError(f"{k.name} does not cut the dynamic axis {d} over the grid")
+        for d in sorted(dynamic & {*k.with_role("tile")}):
+            raise _ProblemError(f"{k.name} holds the dynamic axis {d} whole")
         for e in k.body:
-            _require(e.op == "index" or not dynamic & e.acts_on, f"{k.name}: {e} needs the size of a dynamic axis")
+            _require(e.op != "rename" or not dynamic & e.acts_on, f"{k.name}: {e} reads elsewhere along a dynamic axis")
         for x in k.loads:
             pairs = zip(tensors[x.buffer].dims, x.access, strict=True)
             for a, i in nested(pairs, {name: t.dims for name, t in tensors.items()}):

@@ -672,7 +672,8 @@ class _Output:
             yield y, e.to(y.dtype), part
 
     def rounding(self, dtype: torch.dtype | None, seed: int) -> Error:
-        """The error of an evaluation with rounding."""
+        """The error of an evaluation with rounding. It has float64's range: what is beyond the output type's is so by
+        rounding, and is measured as the infinity that it is stored as."""
         key = self.i, (dtype, seed)
         if key not in self.known:
             self.known[key] = self.evaluated(dtype, seed)
@@ -682,8 +683,8 @@ class _Output:
         found = measured(self.y, self.i, self.pieces)
         for piece in self.pieces:
             part = Part.of(self.exact(piece)[self.i], found.row_axis)
-            x = self.rounded(piece, dtype, seed)[self.i].to(self.y.dtype)
-            found.add(x, part, functools.partial(both_finite, x, part.ref))
+            x = self.rounded(piece, dtype, seed)[self.i]
+            found.add(x.to(self.y.dtype), part, functools.partial(torch.isfinite, x))
         return found.error
 
     def counted(self, y: torch.Tensor, e: torch.Tensor) -> torch.Tensor:

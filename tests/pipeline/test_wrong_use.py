@@ -46,12 +46,16 @@ def stand_ins(_: object, graphs: Sequence[Graph], *__: object) -> list[Kernel]:
     return [StandIn(g.program(), result, "", "") for g in graphs]
 
 
-@pytest.fixture
-def optimize(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Optimize:
-    """`mirage_cli.optimize`, with a kernel for every region."""
-    monkeypatch.setattr(Kernels, "of", stand_ins)
+@pytest.fixture(autouse=True)
+def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel for every region."""
+    for name in ("of", "known"):
+        monkeypatch.setattr(Kernels, name, stand_ins)
     StandIn.calls = 0
 
+
+@pytest.fixture
+def optimize(tmp_path: Path) -> Optimize:
     def made(function: Callable[..., Any], *inputs: Any) -> torch.nn.Module:
         with torch.no_grad():
             return mirage_cli.optimize(function, inputs, db=tmp_path / "mirage.db", say=lambda _: None)
@@ -364,3 +368,69 @@ def test_changed_inputs_are_changed(optimize: Optimize, function: Any) -> None:
     torch.testing.assert_close(*inputs)
     with pytest.raises(RuntimeError, match=r"leaf Variable|a view of a leaf"):
         fast(X.clone().requires_grad_(), X)
+
+
+# -- functions
+
+
+@pytest.fixture
+def gated(tmp_path: Path) -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
+    """A function, and the same by a kernel."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.gelu(x @ w)
+
+    return function, mirage_cli.kernel(db=tmp_path / "mirage.db")(function)
+
+
+W = torch.randn(12, 7, generator=torch.Generator().manual_seed(1))
+
+
+def test_a_function_is_pytorchs_where_a_kernel_is_not_it(gated: Any) -> None:
+    function, fast = gated
+    same(*gated, X, W, kernels=1)
+    same(*gated, X.mT.contiguous().mT, W, kernels=1)
+    same(*gated, torch._neg_view(X), W)
+    same(torch.func.vmap(function), torch.func.vmap(fast), torch.stack([X, -X]), torch.stack([W, W]))
+    with torch.autocast("cpu", torch.bfloat16):
+        same(*gated, X, W, kernels=1)  # another kernel
+    same(*gated, X, W, kernels=1)
+    same(*gated, X.half(), W.half(), kernels=1)
+    x = X.clone().requires_grad_()
+    (first,) = torch.autograd.grad(fast(x, W).square().sum(), x, create_graph=True)
+    (wanted,) = torch.autograd.grad(function(x, W).square().sum(), x, create_graph=True)
+    torch.testing.assert_close(first, wanted)
+    torch.testing.assert_close(*(torch.autograd.grad(g.square().sum(), x)[0] for g in (first, wanted)))
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "problem"),
+    [
+        (lambda x, k: F.gelu(x) * k, (X, 2.0), "argument 1 is no tensor"),
+        (lambda x: (F.gelu(x), x.t()), (X,), "returns a view of an argument"),
+        (lambda x: F.gelu(x).mul_(2).add_(x.sub_(1)), (X,), "is no operator that is known here"),
+        (lambda x: F.gelu(x), (X.double(),), "float64"),
+        (lambda x: F.gelu(x), (X.to(torch.complex64),), "complex64"),
+    ],
+)
+def test_functions_that_are_no_kernels_say_why(function: Any, given: Any, problem: str) -> None:
+    with pytest.raises((TraceError, RuntimeError), match=problem):
+        mirage_cli.kernel(function)(*given)
+
+
+# -- programs
+
+
+def test_a_program_looks_at_its_tensors_on_every_device() -> None:
+    g = mirage_cli.Graph("product", dims={"m": 5, "k": 12, "n": 7}, dtype="float32")
+    g.output("O", mirage_cli.dot(g.input("X", "m", "k"), g.input("W", "k", "n"), "k"), "m", "n")
+    (kernel,) = stand_ins(None, [g])
+    torch.testing.assert_close(kernel.in_pytorch(X, W), X @ W)
+    for wrong, problem in (
+        ((X,), "takes 2 tensors, and 1 are given"),
+        ((X.half(), W), "X should have the dtype torch.float32, not torch.float16"),
+        ((X[:1], W), r"X should have the shape \(5, 12\), not \(1, 12\)"),
+        ((X, W.mT), r"W should have the shape \(12, 7\), not \(7, 12\)"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=problem):
+            kernel.in_pytorch(*wrong)
