@@ -402,7 +402,7 @@ def out_texts(
     given.append(f'schema="{schema(program, out=True)}"')
     return {
         "signature": ", ".join([*parameters, *["*", "out=None"] * bool(program.results)]),
-        "into": filled(INTO, {"call": tuple_text(parameters)}).join(["\n", ""]) if program.results else "",
+        "into": INTO.replace("@call@", tuple_text(parameters)) * bool(program.results),
         "count": str(len(program.inputs)),
         "there": there,
         "sizes_of_inputs": sizes_of_inputs,
