@@ -211,6 +211,17 @@ def test_a_stride_that_is_what_the_axis_behind_takes_is_none() -> None:
     assert program_hash(parse_spec(SLICES).at()) != program_hash(parse_spec(SLICES.replace("400", "401")).at())
 
 
+def test_an_axis_with_one_position_may_be_longer_at_other_sizes() -> None:
+    """Its stride does not matter to a call, and others may be in the way of what the axis behind takes."""
+    text = PLAIN.replace("X: [m, h, d]", "X: {dims: [m, h, d], strides: [1, 6, 36]}").replace("d: 16", "d: 1")
+    program = parse_spec(text).at()
+    assert [str(t) for t in program.inputs] == ["X f16[m:1, h:6, d:36]"]
+    x, sizes = program.resized({"d": 3}).inputs[0], {"m": 6, "h": 6, "d": 3}
+    assert x.steps(sizes) == (1, 6, 36)
+    front = parse_spec(text.replace("strides: [1, 6, 36]", "strides: [77, 20, 9]").replace("m: 6", "m: 1")).at()
+    assert [str(t) for t in front.inputs] == ["X f16[m, h:20, d]"]
+
+
 PLAIN = """
 name: plain
 dims: {m: 6, h: 6, d: 16}
