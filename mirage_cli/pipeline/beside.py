@@ -34,23 +34,23 @@ class Beside:
 
 
 @dataclass(frozen=True)
-class Given:
+class Arguments:
     """What a call of a model gives a part of it. computed: whether another part has made it."""
 
     tensors: tuple[Any, ...]
     computed: tuple[bool, ...]
 
 
-def given_to(model: torch.fx.GraphModule, names: Iterable[str], inputs: Sequence[Any]) -> dict[str, Given]:
+def given_to(model: torch.fx.GraphModule, names: Iterable[str], inputs: Sequence[Any]) -> dict[str, Arguments]:
     """What a call of the model gives these modules first. What it changes in place is as before."""
-    found: dict[str, Given] = {}
+    found: dict[str, Arguments] = {}
     own = [*model.parameters(), *model.buffers(), *(x for x in inputs if isinstance(x, torch.Tensor))]
     places = {x.untyped_storage().data_ptr() for x in own}
 
     def keeper(name: str) -> Callable[[torch.nn.Module, tuple[Any, ...]], None]:
         def keep(_: torch.nn.Module, args: tuple[Any, ...]) -> None:
             made = (isinstance(x, torch.Tensor) and x.untyped_storage().data_ptr() not in places for x in args)
-            found.setdefault(name, Given(args, tuple(made)))
+            found.setdefault(name, Arguments(args, tuple(made)))
 
         return keep
 
@@ -80,7 +80,7 @@ def unchanged(model: torch.fx.GraphModule, inputs: Sequence[Any]) -> Generator[N
                 x.copy_(old)
 
 
-def region_beside(kernel: torch.nn.Module, original: torch.nn.Module, given: Given) -> Beside:
+def region_beside(kernel: torch.nn.Module, original: torch.nn.Module, given: Arguments) -> Beside:
     """Times a region's kernel and Inductor's code for its module."""
     pairs = [*zip(given.tensors, given.computed, strict=True)]
     cold = [x for x, computed in pairs if isinstance(x, torch.Tensor) and not computed]

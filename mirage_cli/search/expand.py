@@ -19,30 +19,7 @@ from mirage_cli.ir.access import Access, dims_of, plain, substitution
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import Arg, Eqn, Tensor, equation
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """The limits of a search. A search that reaches one says which, and how often.
-
-    decisions: how to have a class inside a kernel, on the way to its expansions, most of which may lead to none.
-    algebras: kernel graphs of one structure, which differ in algebra alone. readings: sets of classes that kernels for
-    the same targets read, for each number of intermediates among them. slack: how many times the best's time another
-    may take.
-    """
-
-    kernels: int = 7
-    equations: int = 40
-    reductions: int = 9
-    expansions: int = 600
-    decisions: int = 12000
-    intermediates: int = 3
-    alternatives: int = 1
-    readings: int = 12
-    continuations: int = 24
-    plans: int = 12
-    algebras: int = 1
-    slack: float = 2.0
+from mirage_cli.search.cuts import Bounds
 
 
 @dataclass(frozen=True)

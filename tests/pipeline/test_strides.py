@@ -25,7 +25,8 @@ from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import canonical_text, parse_mugraph
 from mirage_cli.pipeline.judging import defines, kernel_programs
-from mirage_cli.pipeline.problem import measured_problem, program_hash
+from mirage_cli.pipeline.keys import program_hash
+from mirage_cli.pipeline.problem import measured_problem
 from mirage_cli.pipeline.searching import Options, Plan, search_program
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.spec.strides import overlap

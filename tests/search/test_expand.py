@@ -7,7 +7,8 @@ import pytest
 from mirage_cli.algebra.decompose import decompose
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import Program
-from mirage_cli.search.expand import Bounds, Space
+from mirage_cli.search.cuts import Bounds
+from mirage_cli.search.expand import Space
 from mirage_cli.search.generator import search
 from mirage_cli.search.roles import plans
 from mirage_cli.target.gpus import find_target
