@@ -60,7 +60,7 @@ class Given:
     which: int
     order: tuple[int, ...]
     shape: tuple[int, ...]
-    strides: tuple[int, ...] | None
+    strides: tuple[int, ...] | None = None
 
     def of(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """A copy, where it lies otherwise in memory."""
