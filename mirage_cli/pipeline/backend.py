@@ -99,12 +99,10 @@ def call(graph: torch.fx.Graph, region: Region, kernel: Kernel, args: Sequence[A
     """The nodes of a kernel's call: inputs in its shapes, results in PyTorch's."""
     given: list[Any] = []
     for i in region.inputs:
-        mask = args[i.which].meta["val"].dtype is torch.bool
         x = graph.call_function(aten.permute.default, (args[i.which], [*i.order]))
         if not args[i.which].meta["val"].permute(i.order).is_contiguous():
             x = graph.call_function(aten.clone.default, (x,), {"memory_format": torch.contiguous_format})
-        x = graph.call_function(aten.reshape.default, (x, [*i.shape]))
-        given.append(graph.call_function(aten.view.dtype, (x, torch.int8)) if mask else x)
+        given.append(graph.call_function(aten.reshape.default, (x, [*i.shape])))
     made = graph.call_function(operator_of(kernel), tuple(given))
     shaped: list[Any] = []
     for i, shape in enumerate(region.shapes):

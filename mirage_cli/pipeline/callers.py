@@ -180,6 +180,9 @@ class Kernels:
     def kernel(self, program: Program, result: object) -> Kernel | NoKernelError:
         if not isinstance(result, Result):
             return NoKernelError(program.name, str(getattr(result, "problem", "the search failed")))
+        if result.best is None:
+            refused = result.tuning.rejected[0].problem if result.tuning and result.tuning.rejected else None
+            return NoKernelError(program.name, refused or f"nothing was timed in {self.session.options.budget_s:.0f} s")
         return self.stored(program)
 
     def stored(self, program: Program) -> Kernel | NoKernelError:

@@ -8,6 +8,7 @@ What is in no region stays PyTorch's, and so does every region for which Inducto
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any  # models, their arguments and results
@@ -17,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from mirage_cli.codegen.ordinary import only_numbers
 from mirage_cli.errors import NoKernelError, TraceError
-from mirage_cli.pipeline.beside import Beside, beside_inductor, given_to
+from mirage_cli.pipeline.beside import Beside, given_to, model_beside, region_beside
 from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
 from mirage_cli.pipeline.regions import Cut, Region, attribute, cut, exported
 
@@ -106,14 +107,21 @@ def optimize(
     with Kernels(target, budget=budget, seed=seed, workers=workers, db=db) as kernels:
         made = kernels.of([r.graph for r in found.regions], LEAST_S)
         measures = kernels.measures
+    model = copy(found.model)
     for gain in gains(found, made, example_inputs, measures):
         say(str(gain))
         if gain.kernel is not None:
-            setattr(found.model, gain.region.module, replaced(found, gain.region, gain.kernel))
-    stays_as_exported(found.model, function, example_inputs)
+            setattr(model, gain.region.module, replaced(found, gain.region, gain.kernel))
+    if measures and any(isinstance(x, Replaced) for x in model.children()):
+        whole = model_beside(model, found.model, example_inputs)
+        say(f"the model: {whole.kernel_us:.1f} µs, Inductor {whole.inductor_us:.1f} µs")
+        if whole.kernel_us >= whole.inductor_us:
+            say("it stays PyTorch's, which is as fast as a whole")
+            model = found.model
+    stays_as_exported(model, function, example_inputs)
     if measures:
-        found.model.compile()
-    return found.model
+        model.compile()
+    return model
 
 
 def stays_as_exported(model: torch.nn.Module, function: object, example: Sequence[Any]) -> None:
@@ -152,7 +160,7 @@ def gains(found: Cut, made: Sequence[Kernel | NoKernelError], inputs: Sequence[A
             yield gain
             continue
         own = attribute(found.model, gain.region.module)
-        beside = beside_inductor(own, replaced(found, gain.region, gain.kernel), given[gain.region.module])
+        beside = region_beside(replaced(found, gain.region, gain.kernel), own, given[gain.region.module])
         if beside.kernel_us < beside.inductor_us:
             yield replace(gain, beside=beside)
         else:

@@ -61,9 +61,7 @@ class Given:
     shape: tuple[int, ...]
 
     def of(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The bytes of masks are 0 and 1."""
-        x = tensors[self.which].permute(self.order).reshape(self.shape).contiguous()
-        return x.view(torch.int8) if x.dtype is torch.bool else x
+        return tensors[self.which].permute(self.order).reshape(self.shape).contiguous()
 
 
 @dataclass(frozen=True)

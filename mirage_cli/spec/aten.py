@@ -123,8 +123,6 @@ def traced(t: Trace, name: str, known: Mapping[Any, Any], inputs: Mapping[str, A
 def input_of(t: Trace, label: str, node: Any, scale: float | None) -> Array:
     tensor = node.meta["val"]
     dtype = dtype_name(tensor.dtype)
-    if dtype == "bool":  # its bytes are 0 and 1
-        return mask_of(t.input(label, tensor.shape, "int8"))
     if dtype not in DTYPES:
         raise Unsupported(f"{node} is of {dtype}")
     if not all(isinstance(n, int) for n in tensor.shape):
