@@ -66,6 +66,7 @@ def model_of(what: str, shapes: list[str] | None) -> tuple[Cut, str]:
     inputs = examples(what, found.get(f"{name}_inputs"), shapes or [])
     from mirage_cli.pipeline.model import as_module
     from mirage_cli.pipeline.regions import cut, exported
+    from mirage_cli.pipeline.taken import table
 
     function = found[name]() if isinstance(found[name], type) else found[name]
     if not callable(function):
@@ -73,6 +74,7 @@ def model_of(what: str, shapes: list[str] | None) -> tuple[Cut, str]:
     made = cut(exported(as_module(function), inputs))
     for operator, why in made.left.items():
         err.print(f"{operator}: {why}", style="yellow", markup=False)
+    err.print(table(made.shares))
     return made, name
 
 

@@ -26,6 +26,8 @@ PRODUCTS: dict[str, int] = {}
 """How often an operator contracts, for those that do."""
 MOVES: set[str] = set()
 """Operators that compute nothing."""
+LOOKUPS = {"aten.embedding", "aten.index", "aten.index_select", "aten.gather"}
+"""Operators that read of their first tensor what they return."""
 BEHIND: dict[str, int] = {}
 """How many kernels an operator takes behind a product: those that need other places of what they read, and contract
 nothing. Sums and norms take one. What moves places is searched worst beside what makes them."""
