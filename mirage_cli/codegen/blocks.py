@@ -102,6 +102,12 @@ class Frame:
         """Dimensions whose size is an argument."""
         return frozenset(r.dim for r in self.graph.dynamic)
 
+    @cached_property
+    def given(self) -> Axes:
+        """Dimensions whose size the kernel takes as an argument: those that it has blocks along, or counts by."""
+        counted = {e.axes[0] for e in self.kernel.body if e.op == "size"}
+        return tuple(r.dim for r in self.graph.dynamic if r.dim in {*self.block, *counted})
+
     def tiled(self, d: str) -> bool:
         """Whether a dimension may have more than one tile."""
         return d in self.dynamic or self.sizes[d] > self.block[d]
@@ -168,7 +174,7 @@ class Frame:
         sizes = {**self.sizes, **{r.dim: r.most for r in self.graph.dynamic}}
         whole = next(k for k in self.graph.kernels if k.name == self.kernel.name)  # of which this may be a part
         touched = {*whole.read, *(s.buffer for s in whole.stores)}
-        return any(prod(sizes[a] for a in self.tensors[b].dims) >= 1 << 31 for b in touched)
+        return any(self.tensors[b].span(sizes) >= 1 << 31 for b in touched)
 
     @cached_property
     def buffers(self) -> tuple[str, ...]:

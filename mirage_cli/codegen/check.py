@@ -47,8 +47,9 @@ def _must(holds: bool, otherwise: str) -> None:
 class _Checker:
     """What is known before the next statement.
 
-    axes: of every value. zero, neutral: padded dimensions along which a value is zero past their end, and along which
-    an accumulator is what its operator leaves as it is. maxima: those that have moved in this iteration.
+    chunks: how many there are. axes: of every value. zero, neutral: padded dimensions along which a value is zero past
+    their end, and along which an accumulator is what its operator leaves as it is. maxima: those that have moved in
+    this iteration.
     """
 
     def __init__(self, p: KernelPlan) -> None:
@@ -59,8 +60,9 @@ class _Checker:
         self.seen: list[Statement] = []
         self.tiled: set[str] = set()
         self.walked: list[str] = []
-        self.chunked = self.waited = self.released = False
-        self.marks: set[nodes.Mark] = set()
+        self.waited = self.released = False
+        self.chunks: int | None = None
+        self.marks: dict[nodes.Mark, Scalar] = {}
         self.positions: set[str] = set()
         self.axes: dict[str, Axes] = {}
         self.zero: dict[str, frozenset[str]] = {}
@@ -76,28 +78,28 @@ class _Checker:
 
     def instances(self, s: plan.Instances) -> None:
         self.tiled = {d for d, _ in s.grid}
-        self.chunked = s.chunk is not None
         _must(set(s.backwards) <= self.tiled, "a dimension of one tile goes backwards")
         each = prod(n for _, n in s.grid if isinstance(n, int))
         for d, n in s.grid:
             dim = self.dims[d]
-            tiles = nodes.Tiles(d, dim.block) if dim.dynamic else -(-dim.size // dim.block)
-            _must(n == tiles, f"{d} has another number of tiles")
+            _must(n == self.tiles_of(dim), f"{d} has another number of tiles")
         for x in self.dims.values():
-            _must(not x.dynamic or x.name in self.tiled, f"the tiles along {x.name} are not counted by its size")
             _must(not x.dynamic or x.padded == (x.block > 1), f"{x.name} has no mask, and may end within a tile")
         _must(s.programs == self.plan.programs and s.programs % each == 0, "the number of instances is another")
+        self.chunks = None if s.chunk is None else s.programs // each
 
     def place(self, s: plan.Positions) -> None:
         d = self.dims[s.dim]
         self.start(s.start)
+        moves = not isinstance(s.start, nodes.AtZero)
+        _must(moves or not d.dynamic, f"{s.dim} is one tile, and its size is an argument")
         _must(s.block == (d.block > 1), f"{s.dim} is a block of another size")
         _must(s.padded == d.padded, f"which positions along {s.dim} exist is not noted")
         self.positions.add(s.dim)
 
     def mark(self, s: plan.SetMark) -> None:
         self.scalar(s.scalar)
-        self.marks.add(s.mark)
+        self.marks[s.mark] = s.scalar
 
     def load(self, s: plan.Load) -> None:
         access = s.access
@@ -147,7 +149,7 @@ class _Checker:
 
     def store(self, s: plan.Store) -> None:
         _must(self.waited or not self.plan.waits, f"{s.pointers.buffer} is written before the wait")
-        _must(set(s.once) <= self.tiled and (self.chunked or not s.one_chunk), "one of one instance stores")
+        _must(set(s.once) <= self.tiled and (self.chunks is not None or not s.one_chunk), "one of one instance stores")
         self.expr(s.block)
         _must(s.block.axes in ((), s.pointers.axes), f"{s.pointers.buffer} is written with other axes")
         self.pointers(s.pointers, s.mask)
@@ -166,7 +168,7 @@ class _Checker:
 
     def leave(self, s: plan.Leave) -> None:
         _must(self.waited or not self.plan.waits, "the kernel may end before the wait")
-        _must(self.chunked and not self.walked, "an instance ends that may have to store")
+        _must(self.chunks is not None and not self.walked, "an instance ends that may have to store")
         self.scalar(s.first)
         self.scalar(s.last)
 
@@ -182,13 +184,56 @@ class _Checker:
             self.scalar(s.over.first)
             self.scalar(s.over.last)
             _must(s.over.step % self.dims[s.over.dim].block == 0, "steps of no whole tiles")
+            self.ends(s.over)
         else:
             self.walked = [*s.over.dims]
+            self.together(s.over)
         before = dict(self.axes), set(self.positions)
         self.statements(s.body)
         self.axes, self.positions = {v: self.axes[v] for v in before[0]}, before[1]
         self.walked = []
         self.maxima = set()
+
+    def ends(self, s: plan.Over) -> None:
+        """A loop over a dimension whose size is an argument ends where that says; of several chunks, each by itself."""
+        first, last = self.bounds(s.first), self.bounds(s.last)
+        _must(not self.dims[s.dim].dynamic or nodes.Size(s.dim, True) in last, f"the loop over {s.dim} has another end")
+        for x in (*first, *last):
+            if isinstance(x, nodes.ChunkAt):
+                self.length(x.length, s.dim)
+
+    def bounds(self, x: Scalar) -> tuple[Scalar, ...]:
+        """What an end of a loop is worked out from."""
+        match x:
+            case nodes.Mark():
+                return self.bounds(self.marks[x])
+            case nodes.Bound(_, of):
+                return tuple(y for some in of for y in self.bounds(some))
+            case nodes.Plus(start):
+                return self.bounds(start)
+            case _:
+                return (x,)
+
+    def together(self, s: plan.Together) -> None:
+        """The tiles of all dimensions are counted, those of a split one by chunk."""
+        others = s.dims if s.split is None else [d for d in s.dims if d != s.split[0]]
+        counts = [self.tiles_of(self.dims[d]) for d in others]
+        _must(
+            prod(n for n in counts if isinstance(n, int)) == prod(n for n in s.trips if isinstance(n, int))
+            and {n for n in counts if not isinstance(n, int)} == {n for n in s.trips if not isinstance(n, int)},
+            f"another number of tiles of {', '.join(others)}",
+        )
+        if s.split is not None:
+            self.length(s.split[1], s.split[0])
+
+    def tiles_of(self, x: plan.Dimension) -> nodes.Count:
+        return nodes.Tiles(x.name, x.block) if x.dynamic else -(-x.size // x.block)
+
+    def length(self, x: nodes.Length, dim: str) -> None:
+        """Of a chunk: all together are the whole dimension."""
+        d, chunks = self.dims[dim], self.chunks or 0
+        whole = not d.dynamic and x * chunks >= d.size if isinstance(x, int) else x == nodes.Share(dim, chunks, d.block)
+        _must(whole, f"{chunks} chunks of {dim} are not all of it")
 
     def beside(self, s: plan.Beside) -> None:
         _must(not self.axes and sum(s.programs) == self.plan.programs, "the instances of parts are not all there are")
@@ -232,7 +277,7 @@ class _Checker:
             case nodes.TileAt(d):
                 _must(d in self.tiled, f"{d} has one tile")
             case nodes.ChunkAt():
-                _must(self.chunked, "there are no chunks")
+                _must(self.chunks is not None, "there are no chunks")
             case nodes.Mark():
                 _must(x in self.marks, f"{x} is used before it is set")
             case nodes.Extreme(value, _, axes):
@@ -245,7 +290,9 @@ class _Checker:
             case nodes.Bound(_, some):
                 for s in some:
                     self.scalar(s)
-            case nodes.Number() | nodes.Size():
+            case nodes.Size(d, given):
+                _must(given == self.dims[d].dynamic, f"the size of {d} is taken for another")
+            case nodes.Number():
                 pass
 
     # -- memory
@@ -266,7 +313,7 @@ class _Checker:
             case nodes.Lanes(d):
                 _must(d in self.positions, f"the positions along {d} are not known")
             case nodes.ChunkNumber():
-                _must(self.chunked, "there are no chunks")
+                _must(self.chunks is not None, "there are no chunks")
             case nodes.Picked(d, _, start):
                 self.at(nodes.Lanes(d, False)) if start is None else self.start(start)
             case nodes.Divided(terms, _, by, _, axes):
@@ -288,6 +335,8 @@ class _Checker:
                 _must(m in self.maxima, f"the maximum {m} has not moved")
             case nodes.Position(d):
                 self.at(nodes.Lanes(d, False))
+            case nodes.Extent(d):
+                _must(d in self.plan.sizes, f"the size of {d} is no argument")
             case nodes.Placed(terms):
                 self.places(terms)
             case nodes.Reduce(op, block, over):
@@ -392,7 +441,7 @@ def parts(x: Expr) -> tuple[Expr, ...]:
             return a, b
         case nodes.ExpDifference(block, shift):
             return block, shift
-        case nodes.Value() | nodes.Shift() | nodes.Factor() | nodes.Literal() | nodes.Position():
+        case nodes.Value() | nodes.Shift() | nodes.Factor() | nodes.Literal() | nodes.Position() | nodes.Extent():
             return ()
         case nodes.Placed() | nodes.Full():
             return ()

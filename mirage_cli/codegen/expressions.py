@@ -55,14 +55,13 @@ def computed(s: Scope, e: Eqn) -> Computed:
     if e.op == "index":
         return Computed(_position(f, parse_index(e.axes[0])))
     if e.op == "size":
-        return Computed(nodes.Full(nodes.Literal(float(_fixed_size(f, e.axes[0]))), "float32", ()))
+        return Computed(_extent(f, e.axes[0]))
     return _elementwise(s, e)
 
 
-def _fixed_size(f: Frame, d: str) -> int:
-    if d in f.dynamic:
-        raise EmitError("a number that follows from a dynamic size")
-    return f.sizes[d]
+def _extent(f: Frame, d: str) -> Expr:
+    """The size of a dimension as a number."""
+    return nodes.Extent(d) if d in f.dynamic else nodes.Full(nodes.Literal(float(f.sizes[d])), "float32", ())
 
 
 def _position(f: Frame, i: Index) -> Expr:
@@ -115,6 +114,8 @@ def _divides_integers(e: Eqn) -> bool:
 def _with_sizes(f: Frame, e: Eqn) -> tuple[str | Number, ...]:
     """The arguments, with the numbers that sizes are: float32 has no odd positions beyond 2^24 to compare with them."""
     numbers = [_number(f, a) for a in e.args]
+    if any(n is None and _is_size(f, a) for a, n in zip(e.args, numbers, strict=True)):
+        raise EmitError("a comparison with a dynamic size")
     return tuple(a if n is None else n for a, n in zip(e.args, numbers, strict=True))
 
 
@@ -155,7 +156,8 @@ def _applied(f: Frame, e: Eqn, args: tuple[Expr, ...], axes: Axes) -> Expr:
     inverse = None if divisor is None else exact_inverse(divisor)
     if inverse is not None:
         return nodes.Scaled(args[0], inverse)
-    exact = f.single or divisor is not None  # means of equal values are to be that value
+    by_number = bool(row.by_number) and (divisor is not None or _is_size(f, e.args[1]))
+    exact = f.single or by_number  # means of equal values are to be that value
     return nodes.Apply(e.op, args, exact, axes)
 
 
@@ -173,11 +175,14 @@ def _adds_to_fresh_product(f: Frame, e: Eqn) -> bool:
 
 
 def _number(f: Frame, a: str | Number) -> Number | None:
-    """The number that an argument is, also where it is the size of an axis."""
-    e = f.eqns.get(a) if isinstance(a, str) else None
-    if e is not None and e.op == "size":
-        return Fraction(_fixed_size(f, e.axes[0]))
-    return None if isinstance(a, str) else a
+    """The number that an argument is, also where it is the size of an axis that is known."""
+    if not isinstance(a, str):
+        return a
+    return Fraction(f.sizes[d]) if _is_size(f, a) and (d := f.eqns[a].axes[0]) not in f.dynamic else None
+
+
+def _is_size(f: Frame, a: str | Number) -> bool:
+    return isinstance(a, str) and a in f.eqns and f.eqns[a].op == "size"
 
 
 def _branch(f: Frame, e: Eqn, a: str | Number, want: Axes) -> Expr:

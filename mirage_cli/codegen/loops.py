@@ -68,13 +68,20 @@ def ranges(
 
 def span(f: Frame, d: str) -> tuple[Scalar, Scalar]:
     """From where to where a loop over one dimension goes in this program instance."""
+    size = nodes.Size(d, d in f.dynamic)
     if d != f.kernel.split:
-        return Number(0), nodes.Size(d)
-    chunks = f.schedule.split
-    length = chunk_length(f.sizes[d], chunks, f.block[d])
+        return Number(0), size
+    length = chunk(f, d)
     last = nodes.ChunkAt(length, True)
-    whole = f.sizes[d] == length * chunks
-    return nodes.ChunkAt(length, False), last if whole else _least(last, nodes.Size(d))
+    whole = f.sizes[d] == length * f.schedule.split if isinstance(length, int) else False
+    return nodes.ChunkAt(length, False), last if whole else _least(last, size)
+
+
+def chunk(f: Frame, d: str) -> nodes.Length:
+    """The length of the chunks of the split dimension."""
+    if d in f.dynamic:
+        return nodes.Share(d, f.schedule.split, f.block[d])
+    return chunk_length(f.sizes[d], f.schedule.split, f.block[d])
 
 
 def _least(*of: Scalar) -> Scalar:
@@ -129,8 +136,8 @@ def loop_starts(f: Frame, loop: Loop) -> dict[str, Start]:
     trips = _trips(f, dims)
     found: dict[str, Start] = {}
     for i, d in enumerate(dims):
-        chunk = chunk_length(f.sizes[d], f.schedule.split, f.block[d]) if d == f.kernel.split else None
-        found[d] = nodes.AtJointStep(prod(trips[i + 1 :]), trips[i] if i else None, f.block[d], chunk)
+        length = chunk(f, d) if d == f.kernel.split else None
+        found[d] = nodes.AtJointStep(_product(trips[i + 1 :]), trips[i] if i else None, f.block[d], length)
     return found
 
 
@@ -139,10 +146,9 @@ def together(f: Frame, loop: Loop) -> plan.Together:
     dims = _walked(f, loop)
     trips = _trips(f, dims)
     if dims[0] != f.kernel.split:
-        return plan.Together(dims, prod(trips), None)
+        return plan.Together(dims, _product(trips), None)
     d = dims[0]
-    length = chunk_length(f.sizes[d], f.schedule.split, f.block[d])
-    return plan.Together(dims, prod(trips[1:]), (d, length, f.block[d]))
+    return plan.Together(dims, _product(trips[1:]), (d, chunk(f, d), f.block[d]))
 
 
 def _walked(f: Frame, loop: Loop) -> tuple[str, ...]:
@@ -150,8 +156,13 @@ def _walked(f: Frame, loop: Loop) -> tuple[str, ...]:
     return tuple(sorted(loop.dims, key=lambda d: d != f.kernel.split))
 
 
-def _trips(f: Frame, dims: Sequence[str]) -> list[int]:
-    return [ceil(f.sizes[d] / f.block[d]) for d in dims]
+def _trips(f: Frame, dims: Sequence[str]) -> list[nodes.Count]:
+    return [nodes.Tiles(d, f.block[d]) if d in f.dynamic else ceil(f.sizes[d] / f.block[d]) for d in dims]
+
+
+def _product(counts: Sequence[nodes.Count]) -> tuple[nodes.Count, ...]:
+    """Factors of a product: one number, and those that follow from arguments."""
+    return prod(n for n in counts if isinstance(n, int)), *(n for n in counts if not isinstance(n, int))
 
 
 def positions(f: Frame, d: str, start: Start) -> plan.Positions:

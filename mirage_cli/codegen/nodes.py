@@ -30,8 +30,18 @@ class Times:
     dims: Axes
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The length of each of so many chunks of a dimension whose size is an argument: whole tiles."""
+
+    dim: str
+    chunks: int
+    tile: int
+
+
 Count: TypeAlias = int | Tiles
 Stride: TypeAlias = int | Times
+Length: TypeAlias = int | Share
 
 
 # -- integers that all lanes share: bounds of loops
@@ -44,9 +54,10 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The size of a dimension."""
+    """The size of a dimension. given: as an argument."""
 
     dim: str
+    given: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +73,7 @@ class TileAt:
 class ChunkAt:
     """Where this instance's chunk starts, or ends."""
 
-    length: int
+    length: Length
     end: bool
 
 
@@ -141,13 +152,13 @@ class AtStep:
 
 @dataclass(frozen=True, slots=True)
 class AtJointStep:
-    """Where a loop over several dimensions is: step // inner, modulo `trips` unless it is the outermost, tiles on, from
-    the start of the chunk (of this length) of a split dimension on."""
+    """Where a loop over several dimensions is: step // inner (a product), modulo `trips` unless it is the outermost,
+    tiles on, from the start of the chunk (of this length) of a split dimension on."""
 
-    inner: int
-    trips: int | None
+    inner: tuple[Count, ...]
+    trips: Count | None
     tile: int
-    chunk: int | None
+    chunk: Length | None
 
 
 Start: TypeAlias = AtZero | AtTile | AtStep | AtJointStep
@@ -308,6 +319,17 @@ class Position:
 
     dim: str
     axes: Axes
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The size of a dimension that is an argument, as a number."""
+
+    dim: str
+
+    @property
+    def axes(self) -> Axes:
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -497,7 +519,7 @@ class Added:
         return self.x.axes
 
 
-Leaf: TypeAlias = Value | Shift | Factor | Literal | Position | Placed | Full
+Leaf: TypeAlias = Value | Shift | Factor | Literal | Position | Extent | Placed | Full
 Expr: TypeAlias = (
     Leaf
     | Cast

@@ -18,11 +18,13 @@ from mirage_cli.codegen.nodes import (
     Count,
     Expr,
     Lanes,
+    Length,
     Literal,
     Mark,
     Number,
     Pointers,
     Scalar,
+    Share,
     Size,
     Spread,
     Start,
@@ -214,12 +216,12 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """Over the tiles of several dimensions together. trips: how many there are; with a split dimension among them, of
-    the others. split: that one, its size of a chunk and of a tile."""
+    """Over the tiles of several dimensions together. trips: how many there are, as factors; with a split dimension
+    among them, of the others. split: that one, its size of a chunk and of a tile."""
 
     dims: Axes
-    trips: int
-    split: tuple[str, int, int] | None
+    trips: tuple[Count, ...]
+    split: tuple[str, Length, int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,14 +281,16 @@ class Dimension:
 class KernelPlan:
     """One generated kernel.
 
-    dims: those that it has blocks along. values: their names, for none of the kernel's own to be one. args: buffers
-    that it is given pointers into, in order. descriptors: by value. awaited: buffers that may be read only after the
-    wait. compiled: what the compiler is told beside the text. waits: whether it starts before the kernel in front has
-    ended. fuses: whether a product may be added before it is rounded.
+    dims: those that it has blocks along. sizes: the dimensions whose size it takes as an argument. values: their names,
+    for none of the kernel's own to be one. args: buffers that it is given pointers into, in order. descriptors: by
+    value. awaited: buffers that may be read only after the wait. compiled: what the compiler is told beside the text.
+    waits: whether it starts before the kernel in front has ended. fuses: whether a product may be added before it is
+    rounded.
     """
 
     name: str
     dims: tuple[Dimension, ...]
+    sizes: Axes
     values: tuple[str, ...]
     args: tuple[str, ...]
     descriptors: tuple[tuple[str, Descriptor], ...]
@@ -350,6 +354,8 @@ def _text(x: object) -> str:
     match x:
         case Value(name=name) | Size(dim=name):
             return name if isinstance(x, Value) else f"size {name}"
+        case Share(dim, chunks, tile):
+            return f"share {dim}/{chunks}/{tile}"
         case Number(value) | Literal(value):
             return str(value)
         case Lanes(dim, block):

@@ -97,6 +97,7 @@ def _side_by_side(plans: Sequence[KernelPlan]) -> KernelPlan:
     return replace(
         plans[0],
         dims=tuple(dims.values()),
+        sizes=tuple(dict.fromkeys(d for p in plans for d in p.sizes)),
         values=tuple(dict.fromkeys(v for p in plans for v in p.values)),
         args=tuple(dict.fromkeys(b for p in plans for b in p.args)),
         descriptors=tuple(boxes.items()),
@@ -157,6 +158,7 @@ def _plan(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str
     return KernelPlan(
         kernel.name,
         tuple(plan.Dimension(d, sizes[d], n, d in f.padded, d in f.dynamic) for d, n in f.block.items()),
+        f.given,
         (*f.dims, *f.looked_up.values()),
         tuple(b for b in f.buffers if b in pointed | fetched),
         tuple(decided.boxes.items()),

@@ -88,7 +88,7 @@ def emit_kernel(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mappi
 
 def print_kernel(plan: KernelPlan) -> KernelSource:
     parameters = [*(f"{b}_ptr" for b in plan.args), *(f"{v}_desc" for v, _ in plan.descriptors)]
-    sizes = tuple(f"SIZE_{d.name}" for d in plan.dims if d.dynamic)
+    sizes = tuple(f"SIZE_{d}" for d in plan.sizes)
     unspecialized = ", ".join(f'"{x}"' for x in sizes)  # one compilation serves every size
     lines = [f"@triton.jit(do_not_specialize=[{unspecialized}])" if sizes else "@triton.jit"]
     lines.append(f"def {plan.name}({', '.join([*parameters, *sizes])}):")
@@ -137,8 +137,7 @@ def _instances(s: p.Instances, _: Names) -> Iterator[str]:
 
 def _instances_of(number: int, tiles: Sequence[nodes.Tiles]) -> str:
     """So many program instances for each tile along dimensions whose size is an argument."""
-    texts = [f"((SIZE_{n.dim} + {n.tile - 1}) // {n.tile})" if n.tile > 1 else f"SIZE_{n.dim}" for n in tiles]
-    return " * ".join([str(number), *texts])
+    return " * ".join([str(number), *map(_tiles, tiles)])
 
 
 def _beside(s: p.Beside, names: Names) -> Iterator[str]:
@@ -300,12 +299,13 @@ def _loop(s: p.Loop, names: Names) -> Iterator[str]:
         case p.Over(d, first, last, step):
             yield f"for s_{d} in {kind}({_bound(first, names)}, {_bound(last, names)}, {step}{hints}):"
         case p.Together(dims, trips, split):
-            count = str(trips)
+            count = _factors(trips)
             if split is not None:
                 d, length, tile = split
-                rest = f"min(SIZE_{d} - chunk * {length}, {length})"
-                yield f"t_{d} = ({rest} + {tile - 1}) // {tile}  # tiles of this chunk"
-                count = f"bound(t_{d} * {trips})"
+                each = _length(length)
+                yield f"t_{d} = (min(SIZE_{d} - chunk * {each}, {each}) + {tile - 1}) // {tile}  # tiles of this chunk"
+                count = f"t_{d} * {count}"
+            count = f"bound({count})" if split is not None or len(trips) > 1 else count
             yield f"for step in {kind}(0, {count}{hints}):  # tiles of {', '.join(dims)} together"
     for x in s.body:
         yield from (f"    {line}" for line in _statement(x, names))
@@ -347,7 +347,8 @@ def _scalar(x: Scalar, names: Names) -> str:
             start = f"t_{d} * {tile}" if tile > 1 else f"t_{d}"
             return f"{start} + {tile - 1}" if last and tile > 1 else start
         case nodes.ChunkAt(length, end):
-            return f"chunk * {length} + {length}" if end else f"chunk * {length}"
+            each = _length(length)
+            return f"chunk * {each} + {each}" if end else f"chunk * {each}"
         case nodes.Mark(kind, d):
             return f"{kind}_{d}"
         case nodes.Extreme(value, largest, axes):
@@ -367,7 +368,26 @@ def _scalar(x: Scalar, names: Names) -> str:
 def _bound(x: Scalar, names: Names) -> str:
     """A bound of a loop, which is a constant or for `bound` (helpers.py)."""
     text = _scalar(x, names)
-    return text if isinstance(x, nodes.Number | nodes.Size) else f"bound({text})"
+    constant = isinstance(x, nodes.Number) or (isinstance(x, nodes.Size) and not x.given)
+    return text if constant else f"bound({text})"
+
+
+def _length(x: nodes.Length) -> str:
+    """Of a chunk."""
+    if isinstance(x, int):
+        return str(x)
+    tiles = f"(SIZE_{x.dim} + {x.chunks * x.tile - 1}) // {x.chunks * x.tile}"
+    return f"({tiles} * {x.tile})" if x.tile > 1 else f"({tiles})"
+
+
+def _tiles(n: nodes.Tiles) -> str:
+    return f"((SIZE_{n.dim} + {n.tile - 1}) // {n.tile})" if n.tile > 1 else f"SIZE_{n.dim}"
+
+
+def _factors(counts: Sequence[nodes.Count]) -> str:
+    """A product of a number and of what follows from arguments."""
+    texts = [_tiles(n) if isinstance(n, nodes.Tiles) else str(n) for n in counts]
+    return texts[0] if len(texts) == 1 else f"({' * '.join(texts)})"
 
 
 def _start(x: Start) -> str:
@@ -379,8 +399,8 @@ def _start(x: Start) -> str:
         case nodes.AtStep(d):
             return f"s_{d}"
         case nodes.AtJointStep(inner, trips, tile, chunk):
-            start = f"(step // {inner}{'' if trips is None else f' % {trips}'}) * {tile}"
-            return start if chunk is None else f"chunk * {chunk} + {start}"
+            start = f"(step // {_factors(inner)}{'' if trips is None else f' % {_factors((trips,))}'}) * {tile}"
+            return start if chunk is None else f"chunk * {_length(chunk)} + {start}"
 
 
 # -- memory
@@ -517,6 +537,7 @@ _EXPRESSIONS: Mapping[type[Expr], Callable[..., str]] = {
     nodes.Factor: lambda x, names: f"{names[x.maximum]}_scale",
     nodes.Literal: lambda x, _: number_text(x),
     nodes.Placed: lambda x, names: f"({_position(x.terms, x.start, x.axes, names)})",
+    nodes.Extent: lambda x, _: f"SIZE_{x.dim}.to(tl.float32)",
     nodes.Position: lambda x, _: f"i_{x.dim}" if x.axes else f"(i_{x.dim} + 0)",
     nodes.Full: lambda x, _: f"tl.full({_shape(x.axes) if x.axes else '()'}, {number_text(x.number)}, {TYPE[x.dtype]})",
     nodes.Cast: lambda x, names: _cast(_expr(x.x, names), x.old, x.new),

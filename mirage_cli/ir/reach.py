@@ -200,10 +200,12 @@ def left_out(graph: MuGraph) -> Mapping[str, Left]:
     """The partial results that are not stored where there is no work, by their buffers.
 
     Limits are what loads and positions say that all readers have too: upper ones, of inputs and axes of the buffers.
+    How long chunks are is known beforehand: their axis is not dynamic.
     """
     found: dict[str, Left] = {}
+    dynamic = {r.dim for r in graph.dynamic}
     for k in graph.kernels:
-        if k.split is None or len(beside(k, k.with_role("grid"))) > 1:
+        if k.split is None or k.split in dynamic or len(beside(k, k.with_role("grid"))) > 1:
             continue
         loops = place(k).loops
         if len(loops) != 1 or loops[0].dims != (k.split,):

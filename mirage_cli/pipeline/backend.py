@@ -100,7 +100,7 @@ def call(graph: torch.fx.Graph, region: Region, kernel: Kernel, args: Sequence[A
     given: list[Any] = []
     for i in region.inputs:
         x = graph.call_function(aten.permute.default, (args[i.which], [*i.order]))
-        if not args[i.which].meta["val"].permute(i.order).is_contiguous():
+        if i.strides is None and not args[i.which].meta["val"].permute(i.order).is_contiguous():
             x = graph.call_function(aten.clone.default, (x,), {"memory_format": torch.contiguous_format})
         given.append(graph.call_function(aten.reshape.default, (x, [*i.shape])))
     made = graph.call_function(operator_of(kernel), tuple(given))

@@ -187,8 +187,9 @@ class Kernels:
 
     def stored(self, program: Program) -> Kernel | NoKernelError:
         from mirage_cli.ir.text import canonical_text
-        from mirage_cli.pipeline.kept import claimed, written_anew
-        from mirage_cli.pipeline.problem import key_of
+        from mirage_cli.pipeline.kept import claimed
+        from mirage_cli.pipeline.keys import key_of
+        from mirage_cli.pipeline.written import written_anew
 
         key = key_of(program, self.target, self.measures)
         best = self.store.best(key)

@@ -15,7 +15,7 @@ from typing import Any  # torch's graphs and nodes, which have few types
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from mirage_cli.spec.aten import BEHIND, MOVES, PRODUCTS, kept_statistics, overloadless, supported
+from mirage_cli.spec.aten import BEHIND, MOVES, PRODUCTS, kept_statistics, overloadless, strides_of, supported
 
 MOST_PRODUCTS, MOST_NODES = 3, 20
 """Of one region: more than that, and the search takes minutes."""
@@ -269,7 +269,7 @@ def tensor_of(node: Any) -> tuple[Any, ...]:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return (type(value),)
-    return value.shape, value.stride(), value.dtype, value.device, node.meta.get("scale")
+    return value.shape, value.stride(), strides_of(node), value.dtype, value.device, node.meta.get("scale")
 
 
 # -- modules

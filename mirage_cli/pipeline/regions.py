@@ -54,15 +54,23 @@ MANY = 256
 class Given:
     """How one of PyTorch's tensors becomes an input of a program.
 
-    which: of a module's. order: of its positions in memory, as it was traced. shape: the input's.
+    which: of a module's. order: of its positions in memory, as it was traced. shape: the input's. strides: None where
+    it is contiguous.
     """
 
     which: int
     order: tuple[int, ...]
     shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
 
     def of(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        return tensors[self.which].permute(self.order).reshape(self.shape).contiguous()
+        """A copy, where it lies otherwise in memory."""
+        x = tensors[self.which].permute(self.order).reshape(self.shape)
+        if self.strides is None:
+            return x.contiguous()
+        if x.stride() == self.strides:
+            return x
+        return torch.empty_strided(self.shape, self.strides, dtype=x.dtype, device=x.device).copy_(x)
 
 
 @dataclass(frozen=True)
@@ -298,7 +306,8 @@ def results(module: Any) -> list[Any]:
 
 def given_of(program: Program, tensor: Tensor, read: Sequence[Any], node: Any) -> Given:
     shape = tuple(program.sizes[d] for d in tensor.dims)
-    return Given(read.index(node), memory_order(node.meta["val"]), shape)
+    strides = tensor.steps(program.sizes) if tensor.strides else None
+    return Given(read.index(node), memory_order(node.meta["val"]), shape, strides)
 
 
 def shape_of(array: Array, like: torch.Tensor) -> Shape:

@@ -1,12 +1,13 @@
 """From an expansion to kernels: a role for every dimension, and the merge of a split dimension.
 
-Only reduced dimensions have a choice (tile, loop or split). A dimension that no equation reduces is kept by the output,
-so it is cut over the grid; holding it whole is a tile size, which the tuner chooses.
+Only reduced dimensions have a choice: tile, loop or split (of a dynamic one, loop or split). A dimension that no
+equation reduces is kept by the output, so it is cut over the grid; holding it whole is a tile size, which the tuner
+chooses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -102,9 +103,12 @@ def plans(
     except InexpressibleError as error:
         yield error
         return
+    if e.multiplies_anew(d.nodes):
+        yield InexpressibleError("a product that is there but for a factor")
+        return
     base = _kernel(d, e, written)
     faithful = e.faithful(d.names)
-    for roles in _choices_of_roles(base, sizes):
+    for roles in _choices_of_roles(base, sizes, {r.dim for r in d.program.dynamic}):
         if isinstance(roles, InexpressibleError):
             yield roles
             continue
@@ -125,7 +129,9 @@ def plans(
         yield Plan(e.targets, e.leaves, (library,), (), (), faithful)
 
 
-def _choices_of_roles(base: Kernel, sizes: Mapping[str, int]) -> Iterator[Roles | InexpressibleError]:
+def _choices_of_roles(
+    base: Kernel, sizes: Mapping[str, int], dynamic: Container[str]
+) -> Iterator[Roles | InexpressibleError]:
     """Every choice of roles with at most one split, depth first; for a part of a choice that no other roles complete
     to a kernel, the reason why."""
     dims = base.value_dims
@@ -140,9 +146,9 @@ def _choices_of_roles(base: Kernel, sizes: Mapping[str, int]) -> Iterator[Roles 
         if dim not in reduced:
             yield "grid"
             return
-        if sizes[dim] <= TILE_LIMIT:
+        if sizes[dim] <= TILE_LIMIT and dim not in dynamic:
             yield "tile"
-        if sizes[dim] > 16 or (dim in together and sizes[dim] > 1):
+        if sizes[dim] > 16 or (dim in together and sizes[dim] > 1) or dim in dynamic:
             yield "loop"
         if sizes[dim] >= SPLIT_MINIMUM:
             yield "split"

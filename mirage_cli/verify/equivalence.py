@@ -204,7 +204,7 @@ class _Series:
             semantics = FloatSemantics(sizes)
             results = run_program(self.program, inputs, semantics)
             try:
-                found = run_mugraph(self.graph, self.schedule, inputs, semantics, self.seed, self.program.parts)
+                found = run_mugraph(self.graph, self.schedule, inputs, semantics, self.seed, self.program)
             except ScheduleFailure as failure:
                 return _refusal(str(failure), self.where)
             for t in self.program.outputs:
@@ -231,7 +231,7 @@ class _Series:
     def compare(self, run: Draw, *, doubtful: bool) -> Verdict | set[str]:
         """A refusal; or the outputs of which some element was compared."""
         try:
-            found = run_mugraph(self.graph, self.schedule, run.inputs, run.semantics, self.seed, self.program.parts)
+            found = run_mugraph(self.graph, self.schedule, run.inputs, run.semantics, self.seed, self.program)
         except ScheduleFailure as failure:
             return _refusal(str(failure), self.where)
         settled: set[str] = set()
@@ -476,9 +476,10 @@ def _check_interface(program: Program, graph: MuGraph) -> None:
     made_up = {name for name, _ in graph.merged}
     _require(len({*parts}) == len(parts) and {*parts} <= {*program.order}, "an axis is merged twice, or not there")
     _require(not made_up & {*program.order}, "a merged axis is called like one of the program")
-    inputs = {(t.name, t.dims, t.dtype, t.below, t.distinct) for t in program.inputs}
+    inputs = {(t.name, t.dims, t.dtype, t.below, t.distinct, t.own_strides) for t in program.inputs}
     for t in graph.inputs:
-        as_given = t.name, unmerged(t.dims, graph.merged), t.dtype, t.below, t.distinct
+        own = (s for d, s in zip(t.dims, t.own_strides, strict=True) for s in _of_parts(d, s, graph))
+        as_given = t.name, unmerged(t.dims, graph.merged), t.dtype, t.below, t.distinct, tuple(own)
         _require(as_given in inputs, f"input {t} is not one of the program")
     want = [(t.name, t.dims, t.dtype) for t in program.results]
     got = [(t.name, unmerged(t.dims, graph.merged), t.dtype) for t in graph.outputs]
@@ -490,15 +491,21 @@ def _check_interface(program: Program, graph: MuGraph) -> None:
     _require(len({k.name for k in graph.kernels}) == len(graph.kernels), "two kernels have one name")
 
 
+def _of_parts(d: str, stride: int | None, graph: MuGraph) -> tuple[int | None, ...]:
+    """The strides of the axes that are merged in one: neighbours along the others are what those behind them take."""
+    return (*[None] * (len(unmerged((d,), graph.merged)) - 1), stride)
+
+
 def _check_dynamic(program: Program, graph: MuGraph) -> None:
-    """Sizes that are arguments are those of the program; no operator needs one, and no index but the axis itself."""
+    """Sizes that are arguments are those of the program. No block holds such an axis whole, and indices are the axis
+    itself."""
     _require({*graph.dynamic} == {*program.dynamic}, "the dynamic axes are not the program's")
     dynamic, tensors = {r.dim for r in graph.dynamic}, graph.tensors()
     for k in graph.kernels:
-        for d in dynamic & {d for d, role in k.roles if role != "grid"}:
-            raise _ProblemError(f"{k.name} does not cut the dynamic axis {d} over the grid")
+        for d in sorted(dynamic & {*k.with_role("tile")}):
+            raise _ProblemError(f"{k.name} holds the dynamic axis {d} whole")
         for e in k.body:
-            _require(e.op == "index" or not dynamic & e.acts_on, f"{k.name}: {e} needs the size of a dynamic axis")
+            _require(e.op != "rename" or not dynamic & e.acts_on, f"{k.name}: {e} reads elsewhere along a dynamic axis")
         for x in k.loads:
             pairs = zip(tensors[x.buffer].dims, x.access, strict=True)
             for a, i in nested(pairs, {name: t.dims for name, t in tensors.items()}):
