@@ -13,15 +13,18 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from mirage_cli.pipeline.partition import bytes_of, calls, changed, computes
 from mirage_cli.spec.aten import LOOKUPS, PRODUCTS, overloadless
 
+Pair = tuple[int, int]
+"""Of all, and of what is taken."""
+
 
 @dataclass(frozen=True)
 class Share:
     """Of an operator's nodes: how many there are and are taken, and so of their FLOPs and bytes."""
 
     operator: str
-    nodes: tuple[int, int]
-    flops: tuple[int, int]
-    moved_bytes: tuple[int, int]
+    nodes: Pair
+    flops: Pair
+    moved_bytes: Pair
 
 
 def shares(graph: torch.fx.Graph, taken: Collection[Any]) -> tuple[Share, ...]:
@@ -31,9 +34,8 @@ def shares(graph: torch.fx.Graph, taken: Collection[Any]) -> tuple[Share, ...]:
         if computes(n, set()):
             nodes.setdefault(overloadless(n.target), []).append(n)
 
-    def both(some: Iterable[Any], of: Callable[[Any], int]) -> tuple[int, int]:
-        each = [(of(n), n in taken) for n in some]
-        return sum(x for x, _ in each), sum(x for x, there in each if there)
+    def both(some: Iterable[Any], of: Callable[[Any], int]) -> Pair:
+        return summed((of(n), of(n) if n in taken else 0) for n in some)
 
     rows = (Share(k, both(some, lambda _: 1), both(some, flops), both(some, moved)) for k, some in nodes.items())
     return tuple(sorted(rows, key=lambda r: -r.moved_bytes[0]))
@@ -51,7 +53,8 @@ def moved(node: Any) -> int:
 
 def flops(node: Any) -> int:
     """As PyTorch counts them: of products and attention."""
-    if overloadless(node.target) not in PRODUCTS and node.target.overloadpacket not in flop_registry:
+    packet = getattr(node.target, "overloadpacket", None)
+    if overloadless(node.target) not in PRODUCTS and packet not in flop_registry:
         return 0
     return counted(node.target, described(node.args), described(tuple(node.kwargs.items())))
 
@@ -87,17 +90,20 @@ def on_meta(x: Any) -> Any:
 def table(rows: Iterable[Share]) -> str:
     """The rows, and their sums."""
     rows = [*rows]
-    width = max((len(r.operator) for r in rows), default=0)
+    total = Share("in all", *(summed(getattr(r, of) for r in rows) for of in ("nodes", "flops", "moved_bytes")))
+    width = max(len(r.operator) for r in (*rows, total))
     lines = [f"{'operator':{width}}  taken          FLOPs          bytes"]
-    sums = (
-        tuple(map(sum, zip(*(getattr(r, of) for r in rows), strict=True))) for of in ("nodes", "flops", "moved_bytes")
-    )
-    total = [Share("in all", *sums)] if rows else []
-    for r in rows + total:
-        (count, there), (work, done), (size, through) = r.nodes, r.flops, r.moved_bytes
-        lines.append(f"{r.operator:{width}}  {there:4} of {count:4}  {part(done, work)}  {part(through, size)}")
+    for r in (*rows, total):
+        nodes, taken = r.nodes
+        lines.append(f"{r.operator:{width}}  {taken:4} of {nodes:4}  {part(r.flops)}  {part(r.moved_bytes)}")
     return "\n".join(lines)
 
 
-def part(some: int, of: int) -> str:
-    return f"{of:9.2e} {some / of:4.0%}" if of else f"{'-':>14}"
+def summed(pairs: Iterable[Pair]) -> Pair:
+    each = [*pairs]
+    return sum(x for x, _ in each), sum(x for _, x in each)
+
+
+def part(pair: Pair) -> str:
+    all, taken = pair
+    return f"{all:9.2e} {taken / all:4.0%}" if all else f"{'-':>14}"
