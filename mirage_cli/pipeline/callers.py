@@ -43,7 +43,8 @@ def runs_on(tensors: Sequence[Any]) -> bool:
 
 @dataclass(frozen=True)
 class Kernel:
-    """The best kernel of a program. source: of the exported file. mugraph: its text."""
+    """The best kernel of a program; of several sizes, all of them in one file. source: of the exported file. program,
+    result, mugraph (its text): of the largest size."""
 
     program: Program
     result: Result
@@ -150,36 +151,38 @@ class Kernels:
 
         from mirage_cli.pipeline.optimize import optimize
 
-        programs = {text: g.program() for text, g in {g.text(): g for g in graphs}.items()}
+        sizes = {text: g.spec().programs() for text, g in {g.text(): g for g in graphs}.items()}
+        programs = [(p, text) for text, some in sizes.items() for p in some]
+        failed: dict[str, str] = {}
         each_s = max(self.options.budget_s / max(len(programs), 1), least_s)
         self.session.options = replace(self.options, budget_s=each_s)
-        found = optimize(self.session, [(p, text) for text, p in programs.items()])
-        made = {text: self.kernel(p, r) for (text, p), r in zip(programs.items(), found, strict=True)}
+        for (_, text), r in zip(programs, optimize(self.session, programs), strict=True):
+            if not isinstance(r, Result):
+                failed[text] = str(getattr(r, "problem", "the search failed"))
+        made = {text: self.stored(some, failed.get(text, "")) for text, some in sizes.items()}
         return [made[g.text()] for g in graphs]
 
     def known(self, graphs: Sequence[spec_graph.Graph]) -> list[Kernel | NoKernelError]:
         """What the database has for each graph."""
-        return [self.stored(g.program()) for g in graphs]
+        return [self.stored(g.spec().programs()) for g in graphs]
 
-    def kernel(self, program: Program, result: object) -> Kernel | NoKernelError:
-        if not isinstance(result, Result):
-            return NoKernelError(program.name, str(getattr(result, "problem", "the search failed")))
-        return self.stored(program)
-
-    def stored(self, program: Program) -> Kernel | NoKernelError:
+    def stored(self, programs: Sequence[Program], problem: str = "") -> Kernel | NoKernelError:
+        """What the database has for the sizes of a program. problem: why it may have none."""
         from mirage_cli.ir.text import canonical_text
-        from mirage_cli.pipeline.kept import claimed, written_anew
+        from mirage_cli.pipeline.kept import claimed, export_all, written_anew
         from mirage_cli.pipeline.problem import key_of
 
-        key = key_of(program, self.target, self.measures)
-        best = self.store.best(key)
-        if best is None or best.result.best is None:
-            return NoKernelError(program.name, "the database has none")
+        keys = [(p, key_of(p, self.target, self.measures)) for p in programs]
+        found = [(p, key, best) for p, key in keys if (best := self.store.best(key)) and best.result.best is not None]
+        if not found:
+            return NoKernelError(programs[0].name, problem or "the database has none")
+        program, key, best = found[-1]
         try:
             written = written_anew(self.store, program, key, best)
+            source = written.source if len(found) == 1 else export_all(self.store, found, "mirage_cli")
         except StoredKernelError as error:
             return NoKernelError(program.name, str(error))
-        return Kernel(program, claimed(self.store, best.result), written.source, canonical_text(written.graph))
+        return Kernel(program, claimed(self.store, best.result), source, canonical_text(written.graph))
 
 
 class Graph(spec_graph.Graph):

@@ -14,10 +14,11 @@ from typing import Any  # models, their arguments and results
 
 import torch
 
-from mirage_cli.errors import NoKernelError, TraceError
+from mirage_cli.errors import NoKernelError
 from mirage_cli.pipeline.beside import Beside, beside_inductor, given_to
 from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
 from mirage_cli.pipeline.regions import Cut, Region, as_given, attribute, cut, exported
+from mirage_cli.pipeline.symbols import at_sizes
 
 LEAST_S = 5.0
 """Of search and tuning for one region, however many there are."""
@@ -49,22 +50,23 @@ class Gain:
 
 
 class Replaced(torch.nn.Module):
-    """A region by its kernel; by PyTorch where a gradient is asked for, or where the kernel cannot run."""
+    """A region by its kernel; by PyTorch where a gradient is asked for, where the kernel cannot run, and at sizes that
+    it is not for."""
 
     def __init__(self, original: torch.nn.Module, region: Region, kernel: Kernel) -> None:
         super().__init__()
         self.original, self.function = original, kernel.function  # which loads its file
-        sizes, inputs = kernel.program.sizes, kernel.program.inputs
-        self.inputs = [(i, tuple(sizes[d] for d in t.dims)) for i, t in zip(region.inputs, inputs, strict=True)]
-        self.shapes, self.single = region.shapes, len(region.shapes) == 1
+        self.region, self.inputs, self.single = region, region.given, len(region.shapes) == 1
 
-    def forward(self, *given: torch.Tensor) -> Any:
-        trained = torch.is_grad_enabled() and any(x.requires_grad for x in given)
-        if trained or not runs_on(given):
+    def forward(self, *given: Any) -> Any:
+        tensors = [x for x in given if isinstance(x, torch.Tensor)]
+        trained = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+        if trained or not runs_on(tensors) or not self.region.serves(given):
             return self.original(*given)
-        made = self.function(*(as_given(given[i], shape) for i, shape in self.inputs))
+        sizes = self.region.sizes(given)
+        made = self.function(*(as_given(given[i], at_sizes(shape, sizes)) for i, shape in self.inputs))
         results = [made] if self.single else made
-        shaped = [shape.of(y) for y, shape in zip(results, self.shapes, strict=True)]
+        shaped = [shape.of(y, sizes) for y, shape in zip(results, self.region.shapes, strict=True)]
         return shaped[0] if self.single else tuple(shaped)
 
 
@@ -74,7 +76,7 @@ def optimize(
     *,
     budget: float = 60.0,
     target: str = "auto",
-    dynamic: object = None,
+    dynamic: Any = None,
     seed: int = 0,
     workers: int | None = None,
     db: str | Path | None = None,
@@ -82,13 +84,15 @@ def optimize(
 ) -> torch.nn.Module:
     """The same function or module with the kernels that were found for it, for inputs of these shapes.
 
-    example_inputs: positional. budget: seconds of search and tuning for all regions together; what the database answers
-    takes none. target: as of `mirage search`. say: is told what was taken, what was not and why. Where a gradient is
-    asked for, and on other devices, PyTorch computes. Raises MirageError, and what `torch.export` raises.
+    example_inputs: positional. dynamic: the sizes that differ by call, as `dynamic_shapes` of `torch.export`; of a
+    function, for its arguments in order. budget: seconds of search and tuning for all regions together; what the
+    database answers takes none. target: as of `mirage search`. say: is told what was taken, what was not and why.
+    Where a gradient is asked for, on other devices, and at sizes that kernels are not for, PyTorch computes. Raises
+    MirageError, and what `torch.export` raises.
     """
-    if dynamic is not None:
-        raise TraceError("dynamic", "a model serves the sizes of its example inputs, and no other")
-    found = cut(exported(as_module(function), tuple(example_inputs)))
+    module = as_module(function)
+    of_arguments = (tuple(dynamic),) if isinstance(module, Function) and dynamic is not None else dynamic
+    found = cut(exported(module, tuple(example_inputs), of_arguments))
     for operator, why in found.left.items():
         say(f"{operator}: PyTorch's, {why}")
     with Kernels(target, budget=budget, seed=seed, workers=workers, db=db) as kernels:
@@ -98,7 +102,9 @@ def optimize(
         say(str(gain))
         if gain.kernel is not None:
             setattr(found.model, gain.region.module, replaced(found, gain.region, gain.kernel))
-    return torch.compile(found.model) if measures else found.model  # type: ignore[return-value]
+    if not measures:
+        return found.model
+    return torch.compile(found.model, dynamic=None if dynamic is None else True)  # type: ignore[return-value]
 
 
 def gains(found: Cut, made: Sequence[Kernel | NoKernelError], inputs: Sequence[Any], measures: bool) -> Iterator[Gain]:

@@ -67,10 +67,7 @@ def measured_problem(program: Program, seed: int) -> Problem:
 
 
 def problems_at_other_sizes(program: Program, seed: int) -> tuple[Problem, ...]:
-    """The same for some sizes of its dynamic axis that it is not tuned for."""
-    return tuple(
-        measured_problem(program.resized({r.dim: n}), seed)
-        for r in program.dynamic
-        for n in program.some_sizes(r, seed)
-        if n != program.sizes[r.dim]
-    )
+    """The same for some sizes of its dynamic axes that it is not tuned for."""
+    some = program.some_sizes(program.dynamic, seed)
+    others = (sizes for sizes in some if not sizes.items() <= program.sizes.items())
+    return tuple(measured_problem(program.resized(sizes), seed) for sizes in others)

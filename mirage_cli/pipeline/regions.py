@@ -11,7 +11,7 @@ import hashlib
 import math
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any  # torch's graphs and nodes, which have few types
 
@@ -32,10 +32,28 @@ from mirage_cli.pipeline.partition import (
     signature,
     with_own,
 )
-from mirage_cli.spec.aten import MOVES, overloadless, supported, trace
-from mirage_cli.spec.graph import Graph
+from mirage_cli.pipeline.symbols import (
+    RANGES,
+    SYMBOLIC,
+    Length,
+    Lengths,
+    Symbol,
+    Times,
+    at_sizes,
+    found_in,
+    is_size,
+    length_of,
+    placeholders,
+    shape_of,
+    sizes_first,
+    symbols_of,
+    two_each,
+    valued,
+)
+from mirage_cli.spec.aten import MOVES, Traced, overloadless, supported, trace
+from mirage_cli.spec.graph import Dynamic, Graph
 from mirage_cli.spec.positional import Array, Unsupported
-from mirage_cli.spec.reader import parse_spec
+from mirage_cli.spec.reader import MAX_OFFSET, parse_spec
 from mirage_cli.verify.numeric import reference64
 
 CLAIMS = ("aten._assert_tensor_metadata",)
@@ -46,6 +64,10 @@ ROUNDINGS, LEAST_OFF = 16, 2e-3
 """How far a result of PyTorch may be from the program's in float64: roundings of its type, or with TF32's."""
 MANY = 256
 """Numbers from which on their deviation is looked at."""
+TUNED = (1, 16, 256, 4096)
+"""Sizes to tune for of an axis whose size differs by call, besides that of the example."""
+TUNED_OF_SEVERAL = (16, 1024)
+"""The same of each of several axes."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +78,32 @@ class Shape:
     along which the result is constant.
     """
 
-    whole: tuple[int, ...]
-    parts: tuple[int, ...]
-    held: tuple[int, ...]
+    whole: Lengths
+    parts: Lengths
+    held: Lengths
 
-    def of(self, y: torch.Tensor) -> torch.Tensor:
-        return y.reshape(self.held).expand(self.parts).reshape(self.whole)
+    def of(self, y: torch.Tensor, sizes: Mapping[str, int]) -> torch.Tensor:
+        """sizes: of the symbols."""
+        held, parts, whole = (at_sizes(x, sizes) for x in (self.held, self.parts, self.whole))
+        return y.reshape(held).expand(parts).reshape(whole)
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A size of a region that differs by call. input, axis: where the module is told it; where there is no axis, the
+    input is the size. least, most: what kernels are for."""
+
+    symbol: str
+    input: int
+    axis: int | None
+    least: int
+    most: int
+
+    def of(self, given: Sequence[Any]) -> Any:
+        return given[self.input] if self.axis is None else given[self.input].shape[self.axis]
+
+    def serves(self, given: Sequence[Any]) -> bool:
+        return bool(self.least <= self.of(given) <= self.most)
 
 
 @dataclass(frozen=True)
@@ -70,7 +112,8 @@ class Region:
 
     module: what it replaces, by its name in the model. times: how often the model calls it. graph, program: what it
         computes, under a name that is the same wherever the same is computed. inputs: for each input of the program,
-        which of the module's it is. shapes: of the results, in order.
+        which of the module's it is. shapes: of the results, in order. sized: the sizes that differ by call. axes: the
+        symbols of those of the program whose size does.
     """
 
     module: str
@@ -79,6 +122,22 @@ class Region:
     program: Program
     inputs: tuple[int, ...]
     shapes: tuple[Shape, ...]
+    sized: tuple[Sized, ...]
+    axes: Mapping[str, str]
+
+    @property
+    def given(self) -> list[tuple[int, Lengths]]:
+        """For each input of the program, which of the module's it is, and its shape."""
+        sizes = self.program.sizes | {d: Times(1, (s,)) for d, s in self.axes.items()}
+        return [(i, tuple(sizes[d] for d in t.dims)) for i, t in zip(self.inputs, self.program.inputs, strict=True)]
+
+    def sizes(self, given: Sequence[Any]) -> dict[str, Any]:
+        """Of the symbols, in a call of the module."""
+        return {s.symbol: s.of(given) for s in self.sized}
+
+    def serves(self, given: Sequence[Any]) -> bool:
+        """Whether kernels are for these sizes."""
+        return all(s.serves(given) for s in self.sized)
 
 
 @dataclass
@@ -90,12 +149,13 @@ class Cut:
     left: dict[str, str] = field(default_factory=dict[str, str])
 
 
-def exported(model: torch.nn.Module, inputs: tuple[Any, ...]) -> torch.fx.GraphModule:
+def exported(model: torch.nn.Module, inputs: tuple[Any, ...], dynamic: Any = None) -> torch.fx.GraphModule:
     """The model's graph for inputs like these. Operators that are not known here are decomposed where PyTorch can.
+    dynamic: which sizes differ by call, as `dynamic_shapes` of `torch.export`.
 
     Tensors that are changed in place become new ones, unless who reads them behind the change reads its result.
     """
-    program = torch.export.export(model, inputs)
+    program = torch.export.export(model, inputs, dynamic_shapes=dynamic)
     unknown = {n.target for n in calls(program.graph) if not supported(n)}
     table = torch.export.default_decompositions()
     some = {op: table[op] for op in unknown if op in table}
@@ -104,6 +164,7 @@ def exported(model: torch.nn.Module, inputs: tuple[Any, ...]) -> torch.fx.GraphM
             warnings.simplefilter("ignore", FutureWarning)  # of PyTorch's own
             program = program.run_decompositions(some)  # type: ignore[arg-type]
     made = program.module()
+    made.meta[RANGES] = program.range_constraints
     for node in [n for n in calls(made.graph) if overloadless(n.target) in CLAIMS]:
         made.graph.erase_node(node)
     for node in made.graph.nodes:
@@ -136,6 +197,8 @@ class Said:
     program: Program
     inputs: tuple[int, ...]
     shapes: tuple[Shape, ...]
+    sized: tuple[Sized, ...]
+    axes: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -151,20 +214,24 @@ def cut(model: torch.fx.GraphModule) -> Cut:
     left: dict[str, str] = {}
     refused: set[Any] = set()
     known: dict[Signature, Said | Unsaid] = {}
+    sizes_first(model.graph)
     with_own(model.graph)
-    while True:
-        parts = segments(model.graph, refused)
-        wrong = [(part, said) for part in parts if isinstance(said := said_once(part, known), Unsaid)]
-        if not wrong:
-            break
-        for part, said in wrong:
-            some = part if said.at is None else [part[said.at]]
-            refused |= {*some}
-            left |= {f"{overloadless(n.target)} ({n})": said.why for n in some if overloadless(n.target) not in MOVES}
+    symbols = symbols_of(model)
+    with valued([*model.graph.nodes], {name: s.example for name, s in symbols.items() if s.example is not None}):
+        while True:
+            parts = segments(model.graph, refused)
+            wrong = [(part, said) for part in parts if isinstance(said := said_once(part, known, symbols), Unsaid)]
+            if not wrong:
+                break
+            for part, said in wrong:
+                some = part if said.at is None else [part[said.at]]
+                refused |= {*some}
+                named = {n: overloadless(n.target) for n in some}
+                left |= {f"{name} ({n})": said.why for n, name in named.items() if name not in MOVES}
     left |= {
         f"{overloadless(n.target)} ({n})": CHANGES if changes(n) else "no operator that is known here"
         for n in calls(model.graph)
-        if not supported(n) and "val" in n.meta
+        if not supported(n) and "val" in n.meta and not is_size(n)
     }
     names = fused(model, parts, PREFIX)
     found = Cut(model, left=left)
@@ -172,7 +239,7 @@ def cut(model: torch.fx.GraphModule) -> Cut:
     for key, name in names.items():
         said = known[key]
         assert isinstance(said, Said), "what is none has been refused"
-        region = Region(name, times[name], said.graph, said.program, said.inputs, said.shapes)
+        region = Region(name, times[name], said.graph, said.program, said.inputs, said.shapes, said.sized, said.axes)
         if agrees(model.get_submodule(name), region):
             found.regions.append(region)
         else:
@@ -185,29 +252,31 @@ def whole(model: torch.fx.GraphModule, name: str) -> Region:
     part, read = calls(model.graph), [n for n in model.graph.nodes if n.op == "placeholder"]
     if any(n.op == "get_attr" for n in model.graph.nodes):
         raise TraceError(name, "a kernel's tensors are its arguments, and this has others")
-    said = said_of(part, read)
+    said = said_of(part, read, {})
     if isinstance(said, Unsaid):
         raise TraceError(name, said.why if said.at is None else f"{overloadless(part[said.at].target)}: {said.why}")
     returned = next(n for n in model.graph.nodes if n.op == "output").all_input_nodes
     if returned != outputs_of(part):
         raise TraceError(name, "it returns one of its arguments, one tensor twice, or in another order than computed")
-    region = Region("", 1, said.graph, said.program, said.inputs, said.shapes)
+    region = Region("", 1, said.graph, said.program, said.inputs, said.shapes, said.sized, said.axes)
     if not agrees(model, region):
         raise TraceError(name, "its program is not what PyTorch computes: a mistake of mirage's")
     return region
 
 
-def said_once(part: Part, known: dict[Signature, Said | Unsaid]) -> Said | Unsaid:
+def said_once(part: Part, known: dict[Signature, Said | Unsaid], symbols: Mapping[str, Symbol]) -> Said | Unsaid:
     """What equal parts say is worked out once."""
     key, read = signature(part)
     if key not in known:
-        known[key] = said_of(part, read)
+        known[key] = said_of(part, read, symbols)
     return known[key]
 
 
-def said_of(part: Part, read: Sequence[Any]) -> Said | Unsaid:
+def said_of(part: Part, read: Sequence[Any], symbols: Mapping[str, Symbol]) -> Said | Unsaid:
+    """symbols: of the model, by name."""
     try:
-        traced = trace(part, outputs_of(part), PREFIX, lambda n: n.meta.get("scale"))
+        own = {name: symbols[name] for name in found_in([*part, *read])}
+        traced, shapes, sized, axes = at_any_size(part, read, own) if own else (*traced_part(part), (), {})
     except Unsupported as error:
         return Unsaid(str(error), part.index(error.maker) if error.maker in part else None)
     graph = traced.graph
@@ -218,31 +287,120 @@ def said_of(part: Part, read: Sequence[Any]) -> Said | Unsaid:
         return Unsaid(error.diagnostics[0].message, None)
     at = {label: read.index(n) for label, n in traced.inputs}
     inputs = tuple(at[t.name] for t in program.inputs)
-    return Said(graph, program, inputs, tuple(map(shape_of, traced.arrays)))
+    return Said(graph, program, inputs, shapes, sized, axes)
+
+
+def traced_part(part: Part, named: Container[int] = ()) -> tuple[Traced, tuple[Shape, ...]]:
+    """The program of a part, and the shapes of its results. named: sizes that differ by call. Raises Unsupported."""
+    traced = trace(part, outputs_of(part), PREFIX, lambda n: n.meta.get("scale"), named)
+    return traced, tuple(map(result_shape, traced.arrays))
+
+
+def at_any_size(
+    part: Part, read: Sequence[Any], symbols: Mapping[str, Symbol]
+) -> tuple[Traced, tuple[Shape, ...], tuple[Sized, ...], dict[str, str]]:
+    """The program of a part with dynamic axes, and their symbols, if it is the same at two sizes of each symbol but for
+    these axes. Raises Unsupported."""
+    primes = two_each(symbols)
+    if len(primes) < len(symbols):
+        raise Unsupported("many of its sizes differ by call")
+    some: list[tuple[Traced, tuple[Shape, ...]]] = []
+    elements: list[list[int]] = []
+    for i in range(2):
+        sizes = {s: pair[i] for s, pair in primes.items()}
+        with valued([*part, *read], sizes):
+            some.append(traced_part(part, sizes.values()))
+            elements.append([math.prod(x.meta["val"].shape) for x in (*part, *read) if shape_of(x)])
+    (one, shapes), (other, others) = some
+    dims, axes = one.graph.dims, dict[str, str]()
+    of = {pair: s for s, pair in primes.items()}
+    for d, n in dims.items():
+        if (symbol := of.get((n, other.graph.dims.get(d)))) is not None:  # type: ignore[call-overload]
+            axes[d] = symbol
+    other.graph.dims = {**other.graph.dims, **{d: dims[d] for d in axes}}
+    if other.graph.text() != one.graph.text():
+        raise Unsupported("it is another program at other sizes")
+    ranges = in_range(symbols, [length_of(pair, primes) for pair in zip(*elements, strict=True)])
+    tuned = {s: tuned_for(*ranges[s], symbols[s].example, len(axes)) for s in axes.values()}
+    one.graph.dims = {**dims, **{d: Dynamic(*ranges[s], tuned[s]) for d, s in axes.items()}}
+    sized = tuple(Sized(s, *told(read, s), *ranges[s]) for s in symbols)
+    return one, tuple(at_both(a, b, primes) for a, b in zip(shapes, others, strict=True)), sized, axes
+
+
+def in_range(symbols: Mapping[str, Symbol], elements: Sequence[Length | None]) -> dict[str, tuple[int, int]]:
+    """The least and the largest of sizes at which kernels can count the elements of all these tensors."""
+    most = {name: s.most for name, s in symbols.items()}
+    while any(isinstance(n, Times) and n.at(most) >= MAX_OFFSET for n in elements):
+        longest = max(most, key=most.__getitem__)
+        most[longest] //= 2
+    if any(most[name] < s.least for name, s in symbols.items()):
+        raise Unsupported("its tensors have more elements than kernels count")
+    return {name: (s.least, most[name]) for name, s in symbols.items()}
+
+
+def tuned_for(least: int, most: int, example: int | None, axes: int) -> tuple[int, ...]:
+    """The sizes to tune for of one of so many axes."""
+    wanted = TUNED_OF_SEVERAL if axes > 1 else TUNED if example is None else (*TUNED, example)
+    return tuple(sorted({n for n in wanted if least <= n <= most})) or (most,)
+
+
+def told(read: Sequence[Any], symbol: str) -> tuple[int, int | None]:
+    """Where a part is told a size: by an input, or by an axis of one. Raises Unsupported."""
+    for i, x in enumerate(read):
+        if str(x.meta.get(SYMBOLIC, x.meta.get("val"))) == symbol:
+            return i, None
+        for axis, n in enumerate(shape_of(x)):
+            if str(n) == symbol:
+                return i, axis
+    raise Unsupported(f"none of its inputs says {symbol}, which differs by call")
+
+
+def at_both(one: Shape, other: Shape, primes: Mapping[str, tuple[int, int]]) -> Shape:
+    """The shape at any sizes, from that at two. Raises Unsupported."""
+
+    def lengths(a: Lengths, b: Lengths) -> Lengths:
+        found = [
+            length_of((x, y), primes) for x, y in zip(a, b, strict=True) if isinstance(x, int) and isinstance(y, int)
+        ]
+        if None in found:
+            raise Unsupported("a result has a size that is no product of those that differ by call")
+        return tuple(x for x in found if x is not None)
+
+    return Shape(*(lengths(getattr(one, f), getattr(other, f)) for f in ("whole", "parts", "held")))
 
 
 def agrees(module: Any, region: Region) -> bool:
     """Whether the program, in float64, gives what PyTorch computes of some random data: of any sign, or above zero
     where nothing is a number of those (below a root, say)."""
-    program, sizes = region.program, region.program.sizes
-    with unset_fake_temporarily(), torch.no_grad():
-        for positive in (False, True):
-            given = examples(module, positive)
-            made = module(*given)
-            outputs = made if isinstance(made, list | tuple) else [made]
-            if not all(bool(y.isfinite().any()) for y in outputs):
-                continue
-            shapes = [[sizes[d] for d in t.dims] for t in program.inputs]
-            exact = reference64(program, [as_given(given[i], s) for i, s in zip(region.inputs, shapes, strict=True)])
-            return all(close(y, shape.of(x)) for y, x, shape in zip(outputs, exact, region.shapes, strict=True))
+    read = placeholders(module.graph)
+    primes = two_each(found_in(read))
+    for i in range(2 if primes else 1):
+        sizes = {s: pair[i] for s, pair in primes.items()}
+        with valued(read, sizes), unset_fake_temporarily(), torch.no_grad():
+            if not agrees_at(module, region, sizes):
+                return False
+    return True
+
+
+def agrees_at(module: Any, region: Region, sizes: Mapping[str, int]) -> bool:
+    """At these sizes of the symbols, which the module's inputs have."""
+    program = region.program.resized({d: sizes[s] for d, s in region.axes.items()})
+    for positive in (False, True):
+        given = examples(module, positive)
+        made = module(*given)
+        outputs = made if isinstance(made, list | tuple) else [made]
+        if not all(bool(y.isfinite().any()) for y in outputs):
+            continue
+        exact = reference64(program, [as_given(given[i], at_sizes(shape, sizes)) for i, shape in region.given])
+        return all(close(y, shape.of(x, sizes)) for y, x, shape in zip(outputs, exact, region.shapes, strict=True))
     return False
 
 
-def examples(module: Any, positive: bool = False) -> list[torch.Tensor]:
-    """Random inputs of a region's module."""
-    values = [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]
-    generators = {x.device: torch.Generator(x.device).manual_seed(0) for x in values}
-    return [drawn(x, generators[x.device], positive) for x in values]
+def examples(module: Any, positive: bool = False) -> list[Any]:
+    """Random inputs of a region's module, and the sizes that it is given."""
+    values = [n.meta["val"] for n in placeholders(module.graph)]
+    generators = {x.device: torch.Generator(x.device).manual_seed(0) for x in values if isinstance(x, torch.Tensor)}
+    return [drawn(x, generators[x.device], positive) if isinstance(x, torch.Tensor) else x for x in values]
 
 
 def as_given(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
@@ -280,7 +438,7 @@ def results(module: Any) -> list[Any]:
     return next(n for n in module.graph.nodes if n.op == "output").all_input_nodes
 
 
-def shape_of(array: Array) -> Shape:
+def result_shape(array: Array) -> Shape:
     own = {*array.own}
     parts = [x for dim in array.dims for axis in dim for x in axis.leaves()]
     return Shape(array.shape, tuple(x.size for x in parts), tuple(x.size if x in own else 1 for x in parts))
