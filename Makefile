@@ -10,8 +10,9 @@ endif
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-# Only the plugins that are named: others may come with a torch that was already there.
-PYTEST := PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BIN)/python -m pytest -p xdist -p pytest_timeout -n 2 --dist worksteal --timeout 300
+# Only the plugins that are named: others may come with a torch that was already there. Bytecode is kept whatever the
+# environment says: the tests start some hundred processes.
+PYTEST := PYTHONDONTWRITEBYTECODE= PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BIN)/python -m pytest -p xdist -p pytest_timeout -n 2 --dist worksteal --timeout 300
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test lint check format gpu models study ablation random mutations docs language clean

@@ -61,10 +61,10 @@ class LockError(MirageError):
 
 
 class ExecutorError(MirageError):
-    """Somewhere to search that cannot be reached."""
+    """A cluster that cannot be used."""
 
-    def __init__(self, name: str, problem: str) -> None:
-        super().__init__(f"--executor {name}: {problem}")
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"--executor dask: {problem}")
 
 
 class BaselineError(MirageError):

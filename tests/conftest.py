@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that are marked with `gpu` need one, and kernels that are compiled for it. Behind the imports of all tests:
     kernels that are interpreted here are interpreted as in a process of `tune.interpreted`."""
     if "triton" in sys.modules and sys.modules["triton"].knobs.runtime.interpret:
-        from mirage_cli.tune.interpreted import like_a_gpu
+        from mirage_cli.tune.triton_interpreter import like_a_gpu
 
         like_a_gpu()
     marked = [item for item in items if item.get_closest_marker("gpu")]

@@ -5,16 +5,28 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = [p for p in sorted((ROOT / "docs").glob("*.md")) if "```console" in p.read_text(encoding="utf-8")]
+MODULES = {"mirage": "mirage_cli", "dask": "dask"}
+"""What examples may run."""
+PORT = "8786"
+"""Of Dask's scheduler, on the pages."""
 MOST_LINES = 110
 """Of the README: two screens."""
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
 
 
 def examples(page: Path) -> list[tuple[str, str]]:
@@ -36,18 +48,23 @@ def test_examples_print_what_the_page_says(page: Path, tmp_path: Path) -> None:
     found = examples(page)
     assert found
     env = {**os.environ, "PYTHONPATH": str(ROOT), "MIRAGE_DB": str(tmp_path / "mirage.db"), "CUDA_VISIBLE_DEVICES": ""}
-    for line, said in found:
-        command, _, into = line.partition(" > ")
-        words = shlex.split(command)
-        assert words[0] == "mirage"
-        done = subprocess.run(
-            [sys.executable, "-m", "mirage_cli", *words[1:]], cwd=tmp_path, env=env, capture_output=True, text=True
-        )
-        assert done.returncode in (0, 3), f"{line}: {done.stderr}"
-        if into:
-            (tmp_path / into).write_text(done.stdout, encoding="utf-8")
-            continue
-        assert fits(said, done.stdout), f"{line}\n--- the page\n{said}\n--- printed\n{done.stdout}"
+    port = str(free_port())
+    with ExitStack() as started:
+        for line, said in found:
+            command, _, into = line.replace(PORT, port).removesuffix(" &").partition(" > ")
+            words = shlex.split(command)
+            program = [sys.executable, "-m", MODULES[words[0]], *words[1:]]
+            if line.endswith(" &"):
+                quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+                process = started.enter_context(subprocess.Popen(program, cwd=tmp_path, env=env, **quiet))
+                started.callback(process.terminate)
+                continue
+            done = subprocess.run(program, cwd=tmp_path, env=env, capture_output=True, text=True)
+            assert done.returncode in (0, 3), f"{line}: {done.stderr}"
+            if into:
+                (tmp_path / into).write_text(done.stdout, encoding="utf-8")
+                continue
+            assert fits(said, done.stdout), f"{line}\n--- the page\n{said}\n--- printed\n{done.stdout}"
 
 
 def test_the_comparison_sees_what_differs() -> None:

@@ -16,7 +16,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 from mirage_cli.ir.access import Access, Index, dims_of, is_plain, parse_index, plain, read_by, substitution
 from mirage_cli.ir.ops import OPS, Number
@@ -114,6 +114,23 @@ def _mono_key(mono: Mono) -> str:
     return ".".join(f"{a.key}^{e}" for a, e in mono)
 
 
+P = ParamSpec("P")
+
+
+def once(work_out: Callable[Concatenate[Algebra, P], Form]) -> Callable[Concatenate[Algebra, P], Form]:
+    """What a method makes of its arguments, all of which are hashable, is worked out once in an algebra."""
+
+    @functools.wraps(work_out)
+    def known(self: Algebra, *args: P.args, **named: P.kwargs) -> Form:
+        key = work_out, args, *named.items()
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = work_out(self, *args, **named)
+        return found
+
+    return known
+
+
 class Algebra:
     """Builds canonical forms; the interpreter `A` of the `canon` column of OPS.
 
@@ -123,8 +140,7 @@ class Algebra:
     def __init__(self) -> None:
         self._forms: dict[tuple[tuple[Mono, Fraction], ...], Form] = {}
         self.atoms: dict[tuple[Any, ...], Atom] = {}
-        self._cache: dict[tuple[Any, ...], Form] = {}
-        self._applied: dict[tuple[str, tuple[Form | Number, ...], tuple[str, ...]], Form] = {}
+        self.known: dict[object, Form] = {}  # what `once` has worked out
         self.aliases: dict[str, str] = {}
         self.axes: set[str] = set()
         self.zero, self.one = self._form({}), self._form({(): ONE})
@@ -159,6 +175,7 @@ class Algebra:
     def of_atom(self, atom: Atom, exponent: Fraction = ONE) -> Form:
         return self._form({((atom, exponent),): ONE})
 
+    @once
     def of_mono(self, mono: Mono, c: Fraction = ONE) -> Form:
         """The product of the factors, merged and multiplied out where needed."""
         result = self.const(c)
@@ -212,6 +229,7 @@ class Algebra:
     def sub(self, x: Form, y: Form) -> Form:
         return self.add(x, self.scale(y, MINUS_ONE))
 
+    @once
     def mul(self, x: Form, y: Form) -> Form:
         if x is y and len(x.terms) > 1:
             return self._pow_sum(x, Fraction(2))
@@ -331,7 +349,10 @@ class Algebra:
     # -- reductions
 
     def sum(self, x: Form, axes: Iterable[str]) -> Form:
-        bound = frozenset(axes)
+        return self._sum(x, frozenset(axes))
+
+    @once
+    def _sum(self, x: Form, bound: frozenset[str]) -> Form:
         return self.add(*(self._sum_mono(m, c, bound) for m, c in x.terms))
 
     def _sum_mono(self, mono: Mono, c: Fraction, bound: frozenset[str]) -> Form:
@@ -390,10 +411,12 @@ class Algebra:
         live = {a: b for a, b in names.items() if a in x.dims and a != b.axis}
         if not live:
             return x
-        name = ("rename", x, tuple(sorted(live.items())))
-        if name not in self._cache:
-            self._cache[name] = self.rebuild(x, lambda atom: self._rename_atom(atom, live))
-        return self._cache[name]
+        return self._renamed(x, tuple(sorted(live.items())))
+
+    @once
+    def _renamed(self, x: Form, names: tuple[tuple[str, Index], ...]) -> Form:
+        live = dict(names)
+        return self.rebuild(x, lambda atom: self._rename_atom(atom, live))
 
     def _rename_atom(self, atom: Atom, names: Mapping[str, Index]) -> Form:
         if not atom.dims & set(names):
@@ -468,11 +491,9 @@ class Algebra:
 
     def apply(self, op: str, args: Iterable[Form | Number], axes: tuple[str, ...] = ()) -> Form:
         """The form of one operator applied to forms and numbers."""
-        key = op, tuple(args), axes
-        if key not in self._applied:
-            self._applied[key] = self._apply(*key)
-        return self._applied[key]
+        return self._apply(op, tuple(args), axes)
 
+    @once
     def _apply(self, op: str, args: tuple[Form | Number, ...], axes: tuple[str, ...]) -> Form:
         row = OPS[op]
         forms: list[Any] = [a if isinstance(a, Form) else self.const(a) for a in args]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -94,7 +95,6 @@ def bench(
     is slower than in an earlier file, wrong, failed or missing.
     """
     from mirage_cli.cli import benchpage
-    from mirage_cli.cli.tables import bench_table, remarks
     from mirage_cli.pipeline import gate
     from mirage_cli.pipeline.benchmark import AGAINST
     from mirage_cli.pipeline.searching import Options
@@ -107,8 +107,7 @@ def bench(
     gpu = local_gpu(target, "measure")
     before = gate.read_rows(check, gpu.name, context.value) if check else None
     wanted = Options(worker_count(workers), budget_s=budget, seed=seed, context=context.value)
-    rows: list[Document] = []
-    failures: list[str] = []
+    timed = Timed()
     with open_store(db) as store:
         programs, others = shard(programs or stored_programs(store, overrides(dim), dtype), part)
         with (
@@ -116,30 +115,55 @@ def bench(
             Session(gpu, wanted, store, True, told, command_line()) as session,
         ):
             told.count = len(programs)
-            for row in measured(session, programs, names):
-                if isinstance(row, str):
-                    failures.append(row)
-                    continue
-                rows.append(row)
+            for rows in timed.all(measured(session, programs, names)):
                 if json_file:
                     write_text(json_file, json.dumps(envelope("bench", rows, gpu), indent=1))
                 if markdown:
                     benchpage.write(markdown, rows, command_line())
-    out.print(bench_table(rows))
-    for line in remarks(rows):
-        err.print(line)
-    for problem in failures:
-        err.print(f"error: {problem}", style="red")
+    timed.show()
     named = {p.name for p, _ in programs + others} if specs else set[str]()
     elsewhere = {gate.identity(p.name, p.sizes, p.dtype) for p, _ in others}
     earlier = None if before is None else gate.asked_for(before, named, overrides(dim), dtype, elsewhere)
-    compared = gate.compare(earlier, rows, threshold)
+    compared = gate.compare(earlier, timed.rows, threshold)
     tell(compared, summary, junit)
     worse = [c for c in compared if c.problem and before is not None]
     for c in worse:
         err.print(f"{c.name}: {c.problem}", style="red")
-    if worse or failures:
+    if worse or timed.failures:
         raise typer.Exit(REGRESSED if worse else 1)
+
+
+@dataclass
+class Timed:
+    """What was timed so far, and what could not be."""
+
+    rows: list[Document] = field(default_factory=list["Document"])
+    failures: list[str] = field(default_factory=list[str])
+    interrupted: bool = False
+
+    def all(self, found: Iterable[Document | str]) -> Iterator[list[Document]]:
+        """The rows so far, with each that comes. An interrupt ends them."""
+        try:
+            for row in found:
+                if isinstance(row, str):
+                    self.failures.append(row)
+                else:
+                    self.rows.append(row)
+                    yield self.rows
+        except KeyboardInterrupt:
+            self.interrupted = True
+
+    def show(self) -> None:
+        """Raises Exit behind an interrupt: what is left out is not missing."""
+        from mirage_cli.cli.tables import bench_table, remarks
+
+        out.print(bench_table(self.rows))
+        for line in remarks(self.rows):
+            err.print(line)
+        for problem in self.failures:
+            err.print(f"error: {problem}", style="red")
+        if self.interrupted:
+            raise typer.Exit(130)
 
 
 def measured(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from enum import StrEnum
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -22,9 +21,12 @@ from mirage_cli.cli.shared import (
     Database,
     Dims,
     Dtype,
+    Executor,
+    ExecutorOption,
     Fresh,
     Json,
     LockFile,
+    Scheduler,
     Seed,
     ShardOption,
     Specs,
@@ -42,35 +44,28 @@ from mirage_cli.cli.shared import (
     shard,
     worker_count,
 )
-from mirage_cli.errors import NothingStoredError
 
 if TYPE_CHECKING:
+    from mirage_cli.pipeline.cluster import Cluster
     from mirage_cli.pipeline.locked import Lock
-    from mirage_cli.pipeline.searching import Searcher
     from mirage_cli.store.results import Result, Unfinished
     from mirage_cli.store.store import Store
     from mirage_cli.target.gpus import Target
 
 
-class Executor(StrEnum):
-    """The values of --executor."""
-
-    processes = "processes"
-    dask = "dask"
-
-
 @contextmanager
-def searching_on(executor: Executor, scheduler: str | None, workers: int) -> Generator[Searcher]:
-    """What searches several programs."""
+def cluster_of(executor: Executor, scheduler: str | None, workers: int) -> Generator[Cluster | None]:
+    """The cluster to work on; None for this machine's own processes. Of a local one, one process holds the GPU."""
     if executor is Executor.processes:
-        from mirage_cli.pipeline.searching import search_all
-
-        yield search_all
+        if scheduler is not None:
+            raise typer.BadParameter("--scheduler is of --executor dask")
+        yield None
         return
-    from mirage_cli.pipeline.cluster import connected, searcher
+    from mirage_cli.pipeline.cluster import connected
 
-    with connected(scheduler, workers) as client:
-        yield searcher(client)
+    _, has_gpu = choose_target("auto")
+    with connected(scheduler, workers, gpus=int(has_gpu)) as cluster:
+        yield cluster
 
 
 @command(
@@ -88,12 +83,8 @@ def search(
     seed: Seed = 0,
     fresh: Fresh = False,
     context: Context = Contexts.both,
-    executor: Annotated[
-        Executor, typer.Option(help="where to search: processes of this machine, or a Dask cluster (mirage-cli[dask])")
-    ] = Executor.processes,
-    scheduler: Annotated[
-        str | None, typer.Option(help="of Dask: the scheduler's address [default: --workers processes here]")
-    ] = None,
+    executor: ExecutorOption = Executor.processes,
+    scheduler: Scheduler = None,
     locked: Annotated[
         bool, typer.Option("--locked", help="fail where a kernel is another than the lock file pins")
     ] = False,
@@ -120,17 +111,20 @@ def search(
     ablation = no_prune or no_decompose
     results: list[Result | Unfinished] = []
     interrupted = False
-    with progress(budget) as told:  # from here on, the terminal shows that something is being done
+    with progress(budget) as told, ExitStack() as stack:  # from here on, it is shown that something is being done
         from mirage_cli.pipeline.locked import Lock
         from mirage_cli.pipeline.optimize import optimize
+        from mirage_cli.pipeline.problem import keys_of
         from mirage_cli.pipeline.searching import Options
         from mirage_cli.pipeline.session import Session
 
         programs, _ = shard(read(specs, dim, dtype), part)
-        told.count = len(programs)
-        chosen, here = choose_target(target)
+        told.count, processes = len(programs), worker_count(workers)
+        lock = Lock(lock_file) if locked else None
+        cluster = stack.enter_context(cluster_of(executor, scheduler, processes))
+        chosen, here = cluster.target(target) if cluster else choose_target(target)
         wanted = Options(
-            worker_count(workers),
+            processes,
             top=top or TOP,
             budget_s=budget,
             seed=seed,
@@ -140,19 +134,16 @@ def search(
             prune=not no_prune,
             own_algebra_only=no_decompose,
         )
-        lock = Lock(lock_file) if locked else None
         if lock:
-            lock.check_before([p for p, _ in programs], chosen, here and wanted.tune)
-        with (
-            passing_store() if ablation else open_store(db) as store,
-            searching_on(executor, scheduler, wanted.workers) as searcher,
-            Session(chosen, wanted, store, here, told, command_line()) as session,
-        ):
-            try:
-                for result in optimize(session, programs, searcher):
-                    results.append(result)  # noqa: PERF402  an interrupt leaves those before it
-            except KeyboardInterrupt:
-                interrupted = True
+            plain = [p for p, _ in programs]
+            lock.check_before(plain, (cluster.keys if cluster else keys_of)(plain, chosen, here and wanted.tune))
+        store = stack.enter_context(passing_store() if ablation else open_store(db))
+        session = stack.enter_context(Session(chosen, wanted, store, here, told, command_line()))
+        try:
+            for result in (cluster.optimize if cluster else optimize)(session, programs):
+                results.append(result)  # noqa: PERF402  an interrupt leaves those before it
+        except KeyboardInterrupt:
+            interrupted = True
     if ablation and not as_json:
         for result in found_of(results):
             out.print(effort(result))
@@ -186,6 +177,8 @@ def tune(
     budget: Budget = 60.0,
     seed: Seed = 0,
     context: Context = Contexts.both,
+    executor: ExecutorOption = Executor.processes,
+    scheduler: Scheduler = None,
     part: ShardOption = None,
     dim: Dims = None,
     dtype: Dtype = None,
@@ -193,33 +186,29 @@ def tune(
     db: Database = None,
     as_json: Json = False,
 ) -> None:
-    """Time the stored plans on this machine's GPU.
+    """Time the stored plans on this machine's GPU, or on those of a cluster.
 
     Search elsewhere, and tune here.
     """
     results: list[Result | Unfinished] = []
     interrupted = False
-    with progress(budget) as told:
-        from mirage_cli.pipeline.kept import stored_search
-        from mirage_cli.pipeline.optimize import finish
+    with progress(budget) as told, ExitStack() as stack:
+        from mirage_cli.pipeline.optimize import tune
         from mirage_cli.pipeline.searching import Options
         from mirage_cli.pipeline.session import Session
 
         programs, _ = shard(read(specs, dim, dtype), part)
-        told.count = len(programs)
-        gpu = local_gpu(target, "tune")
-        wanted = Options(worker_count(workers), top=top or TOP, budget_s=budget, seed=seed, context=context.value)
-        with open_store(db) as store, Session(gpu, wanted, store, True, told, command_line()) as session:
-            session.prepare()
-            try:
-                for i, (program, text) in enumerate(programs, 1):
-                    told.program(i, program.name)
-                    found = stored_search(store, program)
-                    if found is None:
-                        raise NothingStoredError(program.name, program.sizes)
-                    results.append(finish(session, program, text, found))
-            except KeyboardInterrupt:
-                interrupted = True
+        told.count, processes = len(programs), worker_count(workers)
+        cluster = stack.enter_context(cluster_of(executor, scheduler, processes))
+        gpu = cluster.gpu(target) if cluster else local_gpu(target, "tune")
+        wanted = Options(processes, top=top or TOP, budget_s=budget, seed=seed, context=context.value)
+        store = stack.enter_context(open_store(db))
+        session = stack.enter_context(Session(gpu, wanted, store, True, told, command_line()))
+        try:
+            for result in (cluster.tune if cluster else tune)(session, programs):
+                results.append(result)  # noqa: PERF402  an interrupt leaves those before it
+        except KeyboardInterrupt:
+            interrupted = True
     end("tune", results, gpu, as_json, interrupted, top)
 
 

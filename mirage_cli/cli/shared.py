@@ -114,6 +114,20 @@ class Contexts(StrEnum):
     alone = "alone"
 
 
+class Executor(StrEnum):
+    """The values of --executor."""
+
+    processes = "processes"
+    dask = "dask"
+
+
+ExecutorOption = Annotated[
+    Executor, typer.Option("--executor", help="where to work: processes of this machine, or a Dask cluster")
+]
+Scheduler = Annotated[
+    str | None,
+    typer.Option(help="of Dask: the scheduler's address [default: --workers processes here]", metavar="ADDRESS"),
+]
 Context = Annotated[
     Contexts,
     typer.Option(

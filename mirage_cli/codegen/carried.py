@@ -9,9 +9,12 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent
-PLANS = ("codegen/overlap.py", "codegen/direct.py")
+PLANS = ("codegen/overlap.py", "codegen/direct.py", "codegen/ordinary.py")
 PLANS_WITH_MAPS = (*PLANS, "codegen/maps.py")
-CHECKS = ("ir/drawn.py", "verify/testdata.py", "verify/rows.py", "verify/yardstick.py", "codegen/selfcheck.py")
+CHECKS = (
+    "ir/drawn.py", "verify/testdata.py", "verify/rows.py", "verify/yardstick.py", "verify/halves.py",
+    "codegen/selfcheck.py",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,7 +270,12 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         "outputs": table_text(f"({', '.join(parts.layout(t)[::-1])}, torch.{t.dtype})," for t in program.results),
         "register": wrapped(
             "    _operator = torch.library.custom_op(",
-            [f'"mirage::{name}_{digest}"', "_run", f"mutates_args={_changed(program)}", f'schema="{schema(program)}"'],
+            [
+                f'"mirage::{name}_{digest}"',
+                "_run_checked",
+                f"mutates_args={_changed(program)}",
+                f'schema="{schema(program)}"',
+            ],
             ")",
         ),
         "parameters": ", ".join(parameters),

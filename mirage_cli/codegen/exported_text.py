@@ -26,17 +26,25 @@ def _call(inputs):
 
 '''
 """The second public function, and what both come to where a call is no usual one."""
-WHERE = """\
+WHERE = '''\
         if x.device != device:
             raise ValueError(f"{name} should be on {device} like the first input, not on {x.device}")
         if not x.is_contiguous():
             raise ValueError(f"{name} should be contiguous: pass {name}.contiguous()")
+        if has_tangent(x):
+            raise NotImplementedError(f"{name} has a tangent, and there is no derivative")
     if device.type != "cuda" and not _INTERPRETED:
         raise ValueError(f"inputs should be on a CUDA device, not on {device} (unless TRITON_INTERPRET=1 is set)")
 
 
-"""
-"""Where tensors should be, which `_check` ends with."""
+def _run_checked(*inputs):
+    """The operator, which may be called by itself."""
+    _check(inputs)
+    return _run(*inputs)
+
+
+'''
+"""Where tensors should be, which `_check` ends with, and the operator, which begins with `_check`."""
 PUBLIC = '''
 _INPUTS = @inputs@
 _OUTPUTS = @outputs@  # strides, shape, dtype
@@ -45,6 +53,7 @@ _INTERPRETER_LOCK = threading.Lock()
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _PLANS = {}  # by device
 _is_compiling, _is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
+_forward_ad = torch.autograd.forward_ad
 
 
 def @function@(@parameters@):
@@ -53,7 +62,7 @@ def @function@(@parameters@):
         _plan = _PLANS.get(_cuda_getDevice())
         if _plan is not None:
             _alike, _trained = _plan.known
-            if _alike(@parameters@) and not (_trained and _is_grad_enabled()):
+            if _alike(@parameters@) and not (_trained and _is_grad_enabled()) and _forward_ad._current_level < 0:
                 return _start(_plan, @parameters@)
     return _call(@call@)
 
@@ -72,6 +81,7 @@ def @function@(@parameters@):
             or x.device != device
             or not x.is_contiguous()
             or (recording and x.requires_grad)
+            or not only_numbers(x)
         ):
             return False
     return inputs[0].is_cuda or _INTERPRETED
@@ -226,9 +236,9 @@ def _start(plan, @names@):
 @start@
 '''
 
-RESERVED = frozenset(re.findall(r"\b_\w+", PUBLIC[PUBLIC.index("def @function@(") : PUBLIC.index("def _call(")])) - {
-    "_graph"
-}
+RESERVED = frozenset(
+    re.findall(r"(?<![.\w])_\w+", PUBLIC[PUBLIC.index("def @function@(") : PUBLIC.index("def _call(")])
+) - {"_graph"}
 """What the public functions use: no parameter of theirs is called so."""
 
 SELF_CHECK = '''

@@ -13,6 +13,7 @@ from typing import Any  # what a kernel takes and returns: tensors, or a tuple o
 import torch
 
 from mirage_cli.ir.drawn import Spread
+from mirage_cli.verify.halves import add_by_halves
 from mirage_cli.verify.testdata import DISTRIBUTIONS, draw
 from mirage_cli.verify.yardstick import (
     Cut,
@@ -48,6 +49,8 @@ def check(
     lies: where a call of `run` leaves its outputs; None where it returns them.
     """
     program = Reference(eager, stepwise, precision)
+    if device.type == "cpu":
+        add_by_halves()
     for seed, kind in enumerate(DISTRIBUTIONS):
         inputs = draw(kind, shapes, dtypes, spreads, contracted, device, seed)
         with fresh_memory_is_nan():

@@ -273,7 +273,12 @@ class _File:
             "fast": self.fast(),
             "register": wrapped(
                 "    _operator = torch.library.custom_op(",
-                [f'"mirage::{program.name}_{digest}"', "_run", "mutates_args=()", f'schema="{schema(program)}"'],
+                [
+                    f'"mirage::{program.name}_{digest}"',
+                    "_run_checked",
+                    "mutates_args=()",
+                    f'schema="{schema(program)}"',
+                ],
                 ")",
             ),
             "autocast": WITHOUT_AUTOCAST * any(p.libraries for p in self.parts),

@@ -14,6 +14,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _KNOWN = {}  # by device: the plans of each size's kernels
 _PLANS = {}  # by device: the plan that was made last
 _is_compiling, _is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
+_forward_ad = torch.autograd.forward_ad
 
 
 def _sizes(inputs):
@@ -40,7 +41,7 @@ def @function@(@parameters@):
         _known = _KNOWN.get(_cuda_getDevice())
         if _known is not None:
             _alike, _trained = _known.known
-            if _alike(@parameters@) and not (_trained and _is_grad_enabled()):
+            if _alike(@parameters@) and not (_trained and _is_grad_enabled()) and _forward_ad._current_level < 0:
 @fast@
     return _call(@call@)
 
@@ -60,6 +61,7 @@ def @function@(@parameters@):
             or x.device != device
             or not x.is_contiguous()
             or (recording and x.requires_grad)
+            or not only_numbers(x)
         ):
             return False
     return inputs[0].is_cuda or _INTERPRETED
@@ -260,6 +262,8 @@ if __name__ == "__main__":
 '''
 
 RESERVED_SIZED = frozenset(
-    re.findall(r"\b_\w+", PUBLIC_SIZED[PUBLIC_SIZED.index("def @function@(") : PUBLIC_SIZED.index("def _call(")])
+    re.findall(
+        r"(?<![.\w])_\w+", PUBLIC_SIZED[PUBLIC_SIZED.index("def @function@(") : PUBLIC_SIZED.index("def _call(")]
+    )
 ) - {"_graph"} | {"_kernels", "_plan", "_STARTS", "_EXACT"}
 """What the public functions use: no parameter of theirs is called so."""

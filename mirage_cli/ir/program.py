@@ -305,6 +305,15 @@ class Program:
                 found.add(e.out)
         return frozenset(found)
 
+    def promoted(self) -> frozenset[str]:
+        """float32 outputs, and what elementwise operators make of them: PyTorch's type promotion keeps that in float32,
+        and a smaller type may not have its range."""
+        found = {t.name for t in self.outputs if t.dtype == "float32"}
+        for e in self.eqns:
+            if OPS[e.op].kind == "elementwise" and found & set(e.values):
+                found.add(e.out)
+        return frozenset(found)
+
     def types(self) -> dict[str, Type]:
         found: dict[str, Type] = {t.name: tensor_type(t) for t in self.inputs}
         found.update((e.out, e.type) for e in self.eqns)

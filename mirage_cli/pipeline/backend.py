@@ -21,7 +21,7 @@ from torch._dynamo.backends.common import aot_autograd
 from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
 from mirage_cli.pipeline.model import LEAST_S, Gain, gain_of
 from mirage_cli.pipeline.regions import PREFIX, Region, Sized, cut, results
-from mirage_cli.pipeline.symbols import Lengths, Times, placeholders
+from mirage_cli.pipeline.symbols import Lengths, Times, at_sizes, placeholders
 
 OPTIONS = ("tune", "target", "db", "seed", "workers")
 aten = torch.ops.aten
@@ -76,7 +76,12 @@ def served(model: torch.fx.GraphModule, region: Region) -> bool:
     """Whether kernels are for the size that the graph is made for. To ask is a guard: a call with a size on the other
     side of an end has another graph made."""
     calls = model.graph.find_nodes(op="call_module", target=region.module)
-    return all(region.serves([x.meta["val"] for x in n.args]) for n in calls)
+    return all(region.serves(values_of(n)) for n in calls)
+
+
+def values_of(call: torch.fx.Node) -> list[Any]:
+    """What stands for the arguments of a call."""
+    return [x.meta["val"] for x in call.args if isinstance(x, torch.fx.Node)]
 
 
 def replace(model: torch.fx.GraphModule, name: str, gain: Gain | None) -> None:
@@ -93,9 +98,10 @@ def replace_call(graph: torch.fx.Graph, node: torch.fx.Node, inner: Any, gain: G
         else:
             made = call(graph, gain.region, gain.kernel, node.args)
             some = [made] if isinstance(made, torch.fx.Node) else made
-            for new, n in zip(some, results(inner), strict=True):
-                value = n.meta["val"]
-                new.meta["val"] = value.new_empty(value.shape)  # contiguous, as kernels make it
+            sizes = gain.region.sizes(values_of(node))
+            for new, n, shape in zip(some, results(inner), gain.region.shapes, strict=True):
+                whole = at_sizes(shape.whole, sizes)
+                new.meta["val"] = n.meta["val"].new_empty(whole).permute(shape.back)  # as kernels make it
     if isinstance(made, torch.fx.Node):
         node.replace_all_uses_with(made)
     else:
@@ -109,12 +115,11 @@ def call(graph: torch.fx.Graph, region: Region, kernel: Kernel, args: Sequence[A
     """The nodes of a kernel's call: inputs in its shapes, results in PyTorch's."""
     given: list[Any] = []
     lengths = Sizes(graph, {s.symbol: size_node(graph, s, args) for s in region.sized}).of
-    for i, shape in region.given:
-        x = args[i]
-        if not x.meta["val"].is_contiguous():
+    for i in region.inputs:
+        x = graph.call_function(aten.permute.default, (args[i.which], [*i.order]))
+        if not args[i.which].meta["val"].permute(i.order).is_contiguous():
             x = graph.call_function(aten.clone.default, (x,), {"memory_format": torch.contiguous_format})
-        y = graph.call_function(aten.reshape.default, (x, lengths(shape)))
-        given.append(graph.call_function(aten.view.dtype, (y, torch.int8)) if is_mask(args[i]) else y)
+        given.append(graph.call_function(aten.reshape.default, (x, lengths(i.shape))))
     made = graph.call_function(operator_of(kernel), tuple(given))
     shaped: list[Any] = []
     for i, shape in enumerate(region.shapes):
@@ -122,7 +127,8 @@ def call(graph: torch.fx.Graph, region: Region, kernel: Kernel, args: Sequence[A
         y = graph.call_function(aten.reshape.default, (y, lengths(shape.held)))
         if shape.held != shape.parts:
             y = graph.call_function(aten.expand.default, (y, lengths(shape.parts)))
-        shaped.append(graph.call_function(aten.reshape.default, (y, lengths(shape.whole))))
+        y = graph.call_function(aten.reshape.default, (y, lengths(shape.whole)))
+        shaped.append(graph.call_function(aten.permute.default, (y, [*shape.back])))
     return shaped[0] if len(shaped) == 1 else tuple(shaped)
 
 
@@ -147,10 +153,6 @@ class Sizes:
         for y in [*others, *[x.number] * (x.number != 1)]:
             first = self.graph.call_function(operator.mul, (first, y))
         return first
-
-
-def is_mask(node: Any) -> bool:
-    return node.meta["val"].dtype is torch.bool
 
 
 def operator_of(kernel: Kernel) -> Any:

@@ -1,8 +1,9 @@
-"""Regions of a model timed beside what Inductor makes of the same nodes, on the tensors that the model gives them.
+"""Regions of a model, and the model as a whole, timed beside what Inductor makes of the same nodes.
 
-Both are called in one CUDA graph each, over copies of the tensors that no L2 holds, and replayed in turn. In a chain,
-calls follow each other; alone, an elementwise kernel that knows nothing of overlap stands before each, and its own time
-is subtracted.
+Both are called in one CUDA graph each, and replayed in turn: a region on the tensors that the model gives it. What the
+rest of the model has computed is in the L2 then, as far as it has room; of all else there are copies that no L2 holds.
+In a chain, calls follow each other; alone, an elementwise kernel that knows nothing of overlap stands before each, and
+its own time is subtracted.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any  # models, their arguments and results
 
 import torch
 
-from mirage_cli.pipeline.partition import calls, changes
+from mirage_cli.pipeline.partition import calls, changed
 
 COLD_L2 = 8
 """Times the L2 that the copies of the tensors are to take, as in `tune.worker`."""
@@ -31,13 +32,24 @@ class Beside:
     inductor_us: float
 
 
-def given_to(model: torch.fx.GraphModule, names: Iterable[str], inputs: Sequence[Any]) -> dict[str, tuple[Any, ...]]:
+@dataclass(frozen=True)
+class Given:
+    """What a call of a model gives a part of it. computed: whether another part has made it."""
+
+    tensors: tuple[Any, ...]
+    computed: tuple[bool, ...]
+
+
+def given_to(model: torch.fx.GraphModule, names: Iterable[str], inputs: Sequence[Any]) -> dict[str, Given]:
     """What a call of the model gives these modules first. What it changes in place is as before."""
-    found: dict[str, tuple[Any, ...]] = {}
+    found: dict[str, Given] = {}
+    own = [*model.parameters(), *model.buffers(), *(x for x in inputs if isinstance(x, torch.Tensor))]
+    places = {x.untyped_storage().data_ptr() for x in own}
 
     def keeper(name: str) -> Callable[[torch.nn.Module, tuple[Any, ...]], None]:
         def keep(_: torch.nn.Module, args: tuple[Any, ...]) -> None:
-            found.setdefault(name, args)
+            made = (isinstance(x, torch.Tensor) and x.untyped_storage().data_ptr() not in places for x in args)
+            found.setdefault(name, Given(args, tuple(made)))
 
         return keep
 
@@ -55,7 +67,7 @@ def given_to(model: torch.fx.GraphModule, names: Iterable[str], inputs: Sequence
 def unchanged(model: torch.fx.GraphModule, inputs: Sequence[Any]) -> Generator[None]:
     """Puts back what calls of the model change meanwhile: buffers, and inputs."""
     named = dict(model.named_buffers()) | dict(model.named_parameters())
-    roots = [n.args[0] for n in calls(model.graph) if changes(n)]
+    roots = [x for n in calls(model.graph) for x in changed(n)]
     tensors = [named[n.target] for n in roots if n.op == "get_attr"]
     tensors += [x for x in inputs if isinstance(x, torch.Tensor)] if any(n.op == "placeholder" for n in roots) else []
     before = [x.clone() for x in tensors]
@@ -67,17 +79,30 @@ def unchanged(model: torch.fx.GraphModule, inputs: Sequence[Any]) -> Generator[N
                 x.copy_(old)
 
 
-def beside_inductor(original: torch.nn.Module, kernel: torch.nn.Module, given: Sequence[Any]) -> Beside:
+def region_beside(kernel: torch.nn.Module, original: torch.nn.Module, given: Given) -> Beside:
     """Times a region's kernel and Inductor's code for its module."""
-    size = sum(x.numel() * x.element_size() for x in given if isinstance(x, torch.Tensor))
-    device = next(x.device for x in given if isinstance(x, torch.Tensor))
-    cold = COLD_L2 * torch.cuda.get_device_properties(device).L2_cache_size
-    count = min(MOST_COPIES, 1 + math.ceil(cold / max(size, 1)))
-    sets = [[x.clone() if isinstance(x, torch.Tensor) else x for x in given] for _ in range(count)]
-    sets *= math.ceil(LEAST_CALLS / count)
-    spacer = torch.zeros(1 << 16, device=device)
+    pairs = [*zip(given.tensors, given.computed, strict=True)]
+    cold = [x for x, computed in pairs if isinstance(x, torch.Tensor) and not computed]
+    size = sum(x.numel() * x.element_size() for x in cold)
+    l2_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+    count = min(MOST_COPIES, 1 + math.ceil(COLD_L2 * l2_bytes / size)) if cold else 1
+    copied = {id(x) for x in cold}
+    sets = [[x.clone() if id(x) in copied else x for x in given.tensors] for _ in range(count)]
+    return timed(kernel, torch.compile(original, dynamic=False), sets)
+
+
+def model_beside(model: torch.fx.GraphModule, original: torch.fx.GraphModule, inputs: Sequence[Any]) -> Beside:
+    """Times the model with kernels, what is beside them by Inductor, and Inductor's code for the original."""
+    with unchanged(original, inputs):
+        return timed(torch.compile(model, dynamic=False), torch.compile(original, dynamic=False), [inputs])
+
+
+def timed(kernel: Callable[..., Any], inductor: Callable[..., Any], sets: Sequence[Sequence[Any]]) -> Beside:
+    """Times both on these arguments in turn."""
+    sets = [*sets] * math.ceil(LEAST_CALLS / len(sets))
+    spacer = torch.zeros(1 << 16, device="cuda")
     with torch.no_grad():
-        contestants = [kernel, torch.compile(original, dynamic=False)]
+        contestants = [kernel, inductor]
         chains = [captured([lambda f=f, x=x: f(*x) for x in sets]) for f in contestants]
         spaced = [captured([lambda f=f, x=x: (spacer.add_(1), f(*x)) for x in sets]) for f in contestants]
         alone = captured([lambda: spacer.add_(1)] * len(sets))

@@ -38,7 +38,7 @@ def without_main() -> Generator[None]:
 def runs_on(tensors: Sequence[Any]) -> bool:
     """Whether kernels run on these: on a GPU, or in Triton's interpreter."""
     interpreted = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
-    return interpreted or all(x.is_cuda for x in tensors)
+    return all(x.is_cuda or (interpreted and x.is_cpu) for x in tensors)
 
 
 @dataclass(frozen=True)
@@ -91,11 +91,27 @@ class Kernel:
         """The same by PyTorch's operators, in the types of the results."""
         import torch
 
+        self.check(tensors)
         made = self._reference(*tensors)
         single = not isinstance(made, tuple)
         dtypes = [getattr(torch, t.dtype) for t in self.program.outputs]
         results = [y.to(dtype) for y, dtype in zip([made] if single else made, dtypes, strict=True)]
         return results[0] if single else tuple(results)
+
+    def check(self, tensors: Sequence[Any]) -> None:
+        """Raises TypeError or ValueError where tensors are no inputs of the program, as exported functions do."""
+        program = self.program
+        if len(tensors) != len(program.inputs):
+            raise TypeError(f"{program.name} takes {len(program.inputs)} tensors, and {len(tensors)} are given")
+        ranges = {r.dim: range(r.least, r.most + 1) for r in program.dynamic}
+        sizes = {d: range(n, n + 1) for d, n in program.dims} | ranges
+        for t, x in zip(program.inputs, tensors, strict=True):
+            if str(x.dtype) != f"torch.{t.dtype}":
+                raise TypeError(f"{t.name} should have the dtype torch.{t.dtype}, not {x.dtype}")
+            if len(x.shape) != len(t.dims) or any(n not in sizes[d] for d, n in zip(t.dims, x.shape, strict=True)):
+                wanted = ", ".join(d if d in ranges else str(program.sizes[d]) for d in t.dims)
+                raise ValueError(f"{t.name} should have the shape ({wanted}), not {tuple(x.shape)}")
+            sizes |= {d: range(n, n + 1) for d, n in zip(t.dims, x.shape, strict=True)}
 
     @cached_property
     def _reference(self) -> Callable[..., Any]:
@@ -153,18 +169,25 @@ class Kernels:
 
         sizes = {text: g.spec().programs() for text, g in {g.text(): g for g in graphs}.items()}
         programs = [(p, text) for text, some in sizes.items() for p in some]
-        failed: dict[str, str] = {}
         each_s = max(self.options.budget_s / max(len(programs), 1), least_s)
         self.session.options = replace(self.options, budget_s=each_s)
-        for (_, text), r in zip(programs, optimize(self.session, programs), strict=True):
-            if not isinstance(r, Result):
-                failed[text] = str(getattr(r, "problem", "the search failed"))
-        made = {text: self.stored(some, failed.get(text, "")) for text, some in sizes.items()}
+        found = zip(programs, optimize(self.session, programs), strict=True)
+        problems = {text: problem for (_, text), r in found if (problem := self.problem(r))}
+        made = {text: self.stored(some, problems.get(text, "")) for text, some in sizes.items()}
         return [made[g.text()] for g in graphs]
 
     def known(self, graphs: Sequence[spec_graph.Graph]) -> list[Kernel | NoKernelError]:
         """What the database has for each graph."""
         return [self.stored(g.spec().programs()) for g in graphs]
+
+    def problem(self, result: object) -> str:
+        """Why a search has no kernel; nothing where it has one."""
+        if not isinstance(result, Result):
+            return str(getattr(result, "problem", "the search failed"))
+        if result.best is None:
+            refused = result.tuning.rejected[0].problem if result.tuning and result.tuning.rejected else None
+            return refused or f"nothing was timed in {self.session.options.budget_s:.0f} s"
+        return ""
 
     def stored(self, programs: Sequence[Program], problem: str = "") -> Kernel | NoKernelError:
         """What the database has for the sizes of a program. problem: why it may have none."""

@@ -18,12 +18,13 @@ from typing import Any, overload  # Any: tensors, and what functions of them ret
 
 import torch
 
-from mirage_cli.errors import NoKernelError
+from mirage_cli.errors import NoKernelError, TraceError
 from mirage_cli.pipeline.callers import Kernel, Kernels
-from mirage_cli.pipeline.model import Function, Replaced
+from mirage_cli.pipeline.model import Function, Replaced, autocast
 from mirage_cli.pipeline.regions import exported, whole
 
-Sizes = tuple[tuple[torch.Size, torch.dtype, torch.device], ...]
+Sizes = tuple[object, ...]
+"""Shapes, types and devices, and the types that autocast computes in."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class KernelFunction:
         """
         if torch.compiler.is_compiling():
             return self.function(*tensors)
-        sizes = tuple((x.shape, x.dtype, x.device) for x in tensors)
+        sizes = self.sizes(tensors)
         if sizes not in self.known:
             self.find(tensors, self.options.tune)
         return self.known[sizes](*tensors)
@@ -64,15 +65,24 @@ class KernelFunction:
             raise found
         return found
 
+    def sizes(self, tensors: Sequence[Any]) -> Sizes:
+        """What a kernel is known by. Raises TraceError."""
+        if others := [i for i, x in enumerate(tensors) if not isinstance(x, torch.Tensor)]:
+            raise TraceError(self.name, f"argument {others[0]} is no tensor, as all arguments of a kernel are")
+        return *((x.shape, x.dtype, x.device) for x in tensors), autocast()
+
+    @property
+    def name(self) -> str:
+        return getattr(self.function, "__name__", "kernel")
+
     def find(self, tensors: Sequence[torch.Tensor], budget_s: float) -> Kernel | NoKernelError:
-        name, o = getattr(self.function, "__name__", "kernel"), self.options
+        sizes, name, o = self.sizes(tensors), self.name, self.options
         made = exported(Function(self.function), tuple(x.detach() for x in tensors))
         region = whole(made, name)
         if name.isidentifier() and name.islower() and not name.startswith("_"):
             region.graph.name = name
         with Kernels(o.target, budget=budget_s, seed=o.seed, workers=o.workers, db=o.db) as kernels:
             (found,) = kernels.of([region.graph]) if budget_s else kernels.known([region.graph])
-        sizes = tuple((x.shape, x.dtype, x.device) for x in tensors)
         missing = isinstance(found, NoKernelError)
         self.known[sizes] = self.function if missing else Replaced(Function(self.function), region, found)
         return found

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.codegen.export import ExportInfo, kernels_source
 from mirage_cli.codegen.sized import Variant, any_source
-from mirage_cli.errors import MirageError, StoredKernelError, UnknownIdError
+from mirage_cli.errors import MirageError, NothingStoredError, StoredKernelError, UnknownIdError
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
@@ -26,9 +26,9 @@ from mirage_cli.tune.space import first_schedules
 from mirage_cli.verify.equivalence import Verdict, check_equivalence
 
 
-def stored_result(session: Session, program: Program) -> Result | None:
+def stored_result(session: Session, key: Key) -> Result | None:
     """The result of an earlier run that answers what is asked, if it is there and nothing asks for a new one."""
-    best = session.store.best(key_of(program, session.target, session.measures))
+    best = session.store.best(key)
     if session.options.fresh or best is None or not answers(best.result, session.options, session.measures):
         return None
     return replace(claimed(session.store, best.result), cached=True)
@@ -120,8 +120,9 @@ def readable_graph(stored: StoredMuGraph) -> MuGraph | None:
         return None
 
 
-def stored_search(store: Store, program: Program) -> Found | None:
-    """The μGraphs that some search stored for this program, on whatever machine, as a search result."""
+def stored_search(store: Store, program: Program) -> Found:
+    """The μGraphs that some search stored for this program, on whatever machine, as a search result. Raises
+    NothingStoredError."""
     stored = store.mugraphs_of(program_hash(program), program.dims, program.dtype)
     plans: dict[str, Plan] = {}
     for m in stored:
@@ -129,7 +130,7 @@ def stored_search(store: Store, program: Program) -> Found | None:
             verdict = Verdict.from_json(m.verification)
             plans.setdefault(m.id, Plan(m.id, graph, Schedule({}), m.predicted_us or 0.0, verdict))
     if not plans:
-        return None
+        raise NothingStoredError(program.name, program.sizes)
     return Found(tuple(plans.values()), "", 0, 0, 0, {}, (), "stored", 0.0)
 
 

@@ -111,17 +111,17 @@ class Lock:
         self.path = path
         self.pins = {_identity(p.spec, p.dims, p.dtype): p for p in read_lock(path)}
 
-    def check_before(self, programs: Sequence[Program], target: Target, measured: bool) -> None:
+    def check_before(self, programs: Sequence[Program], keys: Sequence[Key]) -> None:
         """What is known before any work: the programs, the GPU and the versions. Raises LockError with all that
         differs."""
         problems: list[str] = []
-        for program in programs:
+        for program, key in zip(programs, keys, strict=True):
             pin = self.pins.get(_identity(program.name, program.sizes, program.dtype))
             if pin is None:
                 sizes = " ".join(f"{d}={n}" for d, n in program.dims)
                 problems.append(f"{program.name} {program.dtype} {sizes}: not in the lock file")
             else:
-                problems += [f"{pin.name}: {change}" for change in pin.changes(key_of(program, target, measured))]
+                problems += [f"{pin.name}: {change}" for change in pin.changes(key)]
         if problems:
             raise LockError(self.path, problems)
 

@@ -8,17 +8,19 @@ What is in no region stays PyTorch's, and so does every region for which Inducto
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any  # models, their arguments and results
 
 import torch
+from torch.utils._pytree import tree_leaves
 
-from mirage_cli.errors import NoKernelError
-from mirage_cli.pipeline.beside import Beside, beside_inductor, given_to
+from mirage_cli.codegen.ordinary import only_numbers
+from mirage_cli.errors import NoKernelError, TraceError
+from mirage_cli.pipeline.beside import Beside, given_to, model_beside, region_beside
 from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
-from mirage_cli.pipeline.regions import Cut, Region, as_given, attribute, cut, exported
-from mirage_cli.pipeline.symbols import at_sizes
+from mirage_cli.pipeline.regions import Cut, Region, attribute, cut, exported
 
 LEAST_S = 5.0
 """Of search and tuning for one region, however many there are."""
@@ -50,24 +52,36 @@ class Gain:
 
 
 class Replaced(torch.nn.Module):
-    """A region by its kernel; by PyTorch where a gradient is asked for, where the kernel cannot run, and at sizes that
-    it is not for."""
+    """A region by its kernel; by PyTorch where that would compute something else, or cannot run."""
 
     def __init__(self, original: torch.nn.Module, region: Region, kernel: Kernel) -> None:
         super().__init__()
         self.original, self.function = original, kernel.function  # which loads its file
-        self.region, self.inputs, self.single = region, region.given, len(region.shapes) == 1
+        self.region, self.single = region, len(region.shapes) == 1
+        self.autocast = autocast()
 
     def forward(self, *given: Any) -> Any:
-        tensors = [x for x in given if isinstance(x, torch.Tensor)]
-        trained = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-        if trained or not runs_on(tensors) or not self.region.serves(given):
+        if not self.serves(given):
             return self.original(*given)
         sizes = self.region.sizes(given)
-        made = self.function(*(as_given(given[i], at_sizes(shape, sizes)) for i, shape in self.inputs))
+        made = self.function(*(x.of(given, sizes) for x in self.region.inputs))
         results = [made] if self.single else made
         shaped = [shape.of(y, sizes) for y, shape in zip(results, self.region.shapes, strict=True)]
         return shaped[0] if self.single else tuple(shaped)
+
+    def serves(self, given: Sequence[Any]) -> bool:
+        """Whether the kernel computes what PyTorch would: no gradient, in the types of the trace, of numbers alone, at
+        sizes that it is for."""
+        tensors = [x for x in given if isinstance(x, torch.Tensor)]
+        trained = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+        if trained or not runs_on(tensors) or autocast() != self.autocast or not self.region.serves(given):
+            return False
+        return torch.compiler.is_compiling() or all(map(only_numbers, tensors))
+
+
+def autocast() -> tuple[object, ...]:
+    """The types that PyTorch computes some operators in here, on each kind of device."""
+    return tuple(torch.is_autocast_enabled(d) and torch.get_autocast_dtype(d) for d in ("cpu", "cuda"))
 
 
 def optimize(
@@ -98,13 +112,47 @@ def optimize(
     with Kernels(target, budget=budget, seed=seed, workers=workers, db=db) as kernels:
         made = kernels.of([r.graph for r in found.regions], LEAST_S)
         measures = kernels.measures
+    model = copy(found.model)
     for gain in gains(found, made, example_inputs, measures):
         say(str(gain))
         if gain.kernel is not None:
-            setattr(found.model, gain.region.module, replaced(found, gain.region, gain.kernel))
-    if not measures:
-        return found.model
-    return torch.compile(found.model, dynamic=None if dynamic is None else True)  # type: ignore[return-value]
+            setattr(model, gain.region.module, replaced(found, gain.region, gain.kernel))
+    if measures and any(isinstance(x, Replaced) for x in model.children()):
+        whole = model_beside(model, found.model, example_inputs)
+        say(f"the model: {whole.kernel_us:.1f} µs, Inductor {whole.inductor_us:.1f} µs")
+        if whole.kernel_us >= whole.inductor_us:
+            say("it stays PyTorch's, which is as fast as a whole")
+            model = found.model
+    stays_as_exported(model, function, example_inputs)
+    if measures:
+        model.compile(dynamic=None if dynamic is None else True)
+    return model
+
+
+def stays_as_exported(model: torch.nn.Module, function: object, example: Sequence[Any]) -> None:
+    """Calls of the model raise TraceError where a tensor is of another type than in the example, or what is no tensor
+    differs. So do changes of the mode that the function was in."""
+    expected = tree_leaves(example)
+    training = getattr(function, "training", False)
+
+    def check(_: torch.nn.Module, given: tuple[Any, ...]) -> None:
+        for i, (x, y) in enumerate(zip(tree_leaves(given), expected, strict=False)):
+            if (one := kind_of(x)) != (other := kind_of(y)):
+                raise TraceError(f"argument {i}", f"it is {one}, and was {other} in the example")
+
+    def train(mode: bool = True) -> torch.nn.Module:
+        if mode != training:
+            raise TraceError("train()" if mode else "eval()", "a model stays in the mode in which it was optimised")
+        return model
+
+    model.register_forward_pre_hook(check)
+    model.train, model.eval = train, lambda: train(False)  # type: ignore[method-assign]
+    torch.nn.Module.train(model, training)
+
+
+def kind_of(x: Any) -> object:
+    """What a traced graph takes for granted of an argument: a tensor's type, and anything else itself."""
+    return x.dtype if isinstance(x, torch.Tensor) else x
 
 
 def gains(found: Cut, made: Sequence[Kernel | NoKernelError], inputs: Sequence[Any], measures: bool) -> Iterator[Gain]:
@@ -117,7 +165,7 @@ def gains(found: Cut, made: Sequence[Kernel | NoKernelError], inputs: Sequence[A
             yield gain
             continue
         own = attribute(found.model, gain.region.module)
-        beside = beside_inductor(own, replaced(found, gain.region, gain.kernel), given[gain.region.module])
+        beside = region_beside(replaced(found, gain.region, gain.kernel), own, given[gain.region.module])
         if beside.kernel_us < beside.inductor_us:
             yield replace(gain, beside=beside)
         else:

@@ -11,27 +11,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline.kept import claimed, keep_search, stored_result
+from mirage_cli.pipeline.kept import claimed, keep_search, stored_result, stored_search
 from mirage_cli.pipeline.predicting import predicted_result
-from mirage_cli.pipeline.searching import Failed, Found, Searcher, search_all
+from mirage_cli.pipeline.problem import keys_of
+from mirage_cli.pipeline.searching import Failed, Found, search_all
 from mirage_cli.pipeline.session import Session
 from mirage_cli.pipeline.tuning import tuned_result
 from mirage_cli.store.results import About, Asked, Result, Unfinished
 
 
-def optimize(
-    session: Session, programs: Sequence[tuple[Program, str]], searcher: Searcher = search_all
-) -> Iterator[Result | Unfinished]:
-    """The result of each program, in order; each comes with the text of its spec. searcher: what searches several.
+def optimize(session: Session, programs: Sequence[tuple[Program, str]]) -> Iterator[Result | Unfinished]:
+    """The result of each program, in order; each comes with the text of its spec.
 
     What the database can answer is not searched again. The others are searched ahead, side by side in processes of
     their own, while one after the other is tuned. Behind an interrupt comes the program at hand, with what there is.
     """
-    known = {i: r for i, (p, _) in enumerate(programs) if (r := stored_result(session, p)) is not None}
+    keys = keys_of([p for p, _ in programs], session.target, session.measures)
+    known = {i: r for i, key in enumerate(keys) if (r := stored_result(session, key)) is not None}
     left = [p for i, (p, _) in enumerate(programs) if i not in known]
     if left:
         session.prepare()
-    searched = searcher(left, session.target, session.options, session.progress.doing)
+    searched = search_all(left, session.target, session.options, session.progress.doing)
     for i, (program, text) in enumerate(programs):
         if i in known:
             yield known[i]
@@ -42,6 +42,15 @@ def optimize(
         yield finish(session, program, text, found)
         if isinstance(found, Found) and found.stopped == "interrupted":
             raise KeyboardInterrupt
+
+
+def tune(session: Session, programs: Sequence[tuple[Program, str]]) -> Iterator[Result | Unfinished]:
+    """The same of plans that some search has stored. Raises NothingStoredError, before any work, where none are."""
+    searched = [stored_search(session.store, program) for program, _ in programs]
+    session.prepare()
+    for i, ((program, text), found) in enumerate(zip(programs, searched, strict=True), 1):
+        session.progress.program(i, program.name)
+        yield finish(session, program, text, found)
 
 
 def finish(session: Session, program: Program, text: str, found: Found | Failed) -> Result | Unfinished:

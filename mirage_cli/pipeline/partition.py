@@ -13,9 +13,10 @@ from itertools import accumulate, pairwise
 from typing import Any  # torch's graphs and nodes, which have few types
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from mirage_cli.pipeline.symbols import SYMBOLIC, is_size
-from mirage_cli.spec.aten import BEHIND, MOVES, PRODUCTS, overloadless, supported
+from mirage_cli.spec.aten import BEHIND, MOVES, PRODUCTS, kept_statistics, overloadless, supported
 
 MOST_PRODUCTS, MOST_NODES = 3, 20
 """Of one region: more than that, and the search takes minutes."""
@@ -38,9 +39,10 @@ def calls(graph: torch.fx.Graph) -> list[Any]:
     return [n for n in graph.nodes if n.op == "call_function"]
 
 
-def changes(node: Any) -> bool:
-    """Whether a node changes a tensor in place."""
-    return bool(getattr(getattr(node.target, "_schema", None), "is_mutable", False))
+def changed(node: Any) -> Sequence[Any]:
+    """The nodes whose tensors a node changes in place."""
+    mutable = getattr(getattr(node.target, "_schema", None), "is_mutable", False)
+    return node.args[:1] if mutable else kept_statistics(node)
 
 
 def is_last(node: Any) -> bool:
@@ -51,8 +53,8 @@ def is_last(node: Any) -> bool:
 def in_order(graph: torch.fx.Graph) -> bool:
     """Whether tensors that nodes change in place are inputs or buffers that nothing else reads but by the node's
     result, so that the graph's edges say what stands in front of a change, and what behind it."""
-    changed = [n.args[0] for n in calls(graph) if changes(n) and not is_last(n)]
-    return all(changes(x) or (x.op in ("placeholder", "get_attr") and len(x.users) == 1) for x in changed)
+    several = [x for n in calls(graph) if not is_last(n) for x in changed(n)]
+    return all(changed(x) or (x.op in ("placeholder", "get_attr") and len(x.users) == 1) for x in several)
 
 
 # -- what each user makes for itself
@@ -93,6 +95,34 @@ def with_own(graph: torch.fx.Graph) -> None:
                     user.replace_input_with(n, graph.node_copy(n))
             for user in n.users:
                 user.prepend(n)
+
+
+def seen_views(graph: torch.fx.Graph) -> set[Any]:
+    """Views that the graph returns beside what they are views of, or of what it is given: who changes the one changes
+    the other. Each gets a copy that nothing else reads."""
+    returned = [memory_of(x) for n in graph.find_nodes(op="output") for x in n.all_input_nodes]
+    given = {memory_of(n) for n in graph.nodes if n.op in ("placeholder", "get_attr")}
+    seen = given | {m for m, count in Counter(returned).items() if count > 1}
+    found: set[Any] = set()
+    for n in reversed(calls(graph)):
+        results = [u for u in n.users if u.op == "output" or u in found]
+        is_view = any(memory_of(x) == memory_of(n) for x in n.all_input_nodes)
+        if not results or not is_view or memory_of(n) not in seen:
+            continue
+        with graph.inserting_after(n):
+            copy = graph.node_copy(n)
+        for u in results:
+            u.replace_input_with(n, copy)
+        found.add(copy)
+        if not n.users:
+            graph.erase_node(n)
+    return found
+
+
+def memory_of(node: Any) -> object:
+    """What is the same for nodes whose tensors lie in the same memory."""
+    value = node.meta.get("val")
+    return StorageWeakRef(value.untyped_storage()).cdata if isinstance(value, torch.Tensor) else node
 
 
 # -- levels

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from mirage_cli import __version__
@@ -37,6 +38,11 @@ def key_of(program: Program, target: Target, measured: bool) -> Key:
     driver = (driver_version() or "") if measured else ""
     gpu = target.name if measured else f"{target.name} (predicted)"
     return Key(program_hash(program), program.dims, program.dtype, gpu, driver, v["torch"], v["triton"], v["mirage"])
+
+
+def keys_of(programs: Sequence[Program], target: Target, measured: bool) -> list[Key]:
+    """With the versions that are installed where it is called."""
+    return [key_of(p, target, measured) for p in programs]
 
 
 def floor_of(program: Program, target: Target) -> float:

@@ -12,7 +12,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any  # torch's graphs and nodes, which have few types
 
 import torch
@@ -24,10 +24,11 @@ from mirage_cli.pipeline.partition import (
     Part,
     Signature,
     calls,
-    changes,
+    changed,
     fused,
     in_order,
     outputs_of,
+    seen_views,
     segments,
     signature,
     with_own,
@@ -50,7 +51,7 @@ from mirage_cli.pipeline.symbols import (
     two_each,
     valued,
 )
-from mirage_cli.spec.aten import MOVES, Traced, overloadless, supported, trace
+from mirage_cli.spec.aten import MOVES, Traced, inverse, memory_order, overloadless, supported, trace
 from mirage_cli.spec.graph import Dynamic, Graph
 from mirage_cli.spec.positional import Array, Unsupported
 from mirage_cli.spec.reader import MAX_OFFSET, parse_spec
@@ -71,21 +72,38 @@ TUNED_OF_SEVERAL = (16, 1024)
 
 
 @dataclass(frozen=True)
+class Given:
+    """How one of PyTorch's tensors becomes an input of a program.
+
+    which: of a module's. order: of its positions in memory, as it was traced. shape: the input's.
+    """
+
+    which: int
+    order: tuple[int, ...]
+    shape: Lengths
+
+    def of(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> torch.Tensor:
+        """sizes: of the symbols."""
+        return tensors[self.which].permute(self.order).reshape(at_sizes(self.shape, sizes)).contiguous()
+
+
+@dataclass(frozen=True)
 class Shape:
     """How a result of a program becomes PyTorch's.
 
-    whole: PyTorch's shape. parts: the same with axes split as in the program. held: these, with one place for each axis
-    along which the result is constant.
+    held: the program's, with one place for each axis along which the result is constant. parts: with all places. whole:
+    PyTorch's shape in memory order. back: from which to PyTorch's order.
     """
 
-    whole: Lengths
-    parts: Lengths
     held: Lengths
+    parts: Lengths
+    whole: Lengths
+    back: tuple[int, ...]
 
     def of(self, y: torch.Tensor, sizes: Mapping[str, int]) -> torch.Tensor:
         """sizes: of the symbols."""
         held, parts, whole = (at_sizes(x, sizes) for x in (self.held, self.parts, self.whole))
-        return y.reshape(held).expand(parts).reshape(whole)
+        return y.reshape(held).expand(parts).reshape(whole).permute(self.back)
 
 
 @dataclass(frozen=True)
@@ -111,8 +129,8 @@ class Region:
     """A program of the model.
 
     module: what it replaces, by its name in the model. times: how often the model calls it. graph, program: what it
-        computes, under a name that is the same wherever the same is computed. inputs: for each input of the program,
-        which of the module's it is. shapes: of the results, in order. sized: the sizes that differ by call. axes: the
+        computes, under a name that is the same wherever the same is computed. inputs: what each input of the program is
+        of the module's. shapes: of the results, in order. sized: the sizes that differ by call. axes: the
         symbols of those of the program whose size does.
     """
 
@@ -120,16 +138,10 @@ class Region:
     times: int
     graph: Graph
     program: Program
-    inputs: tuple[int, ...]
+    inputs: tuple[Given, ...]
     shapes: tuple[Shape, ...]
     sized: tuple[Sized, ...]
     axes: Mapping[str, str]
-
-    @property
-    def given(self) -> list[tuple[int, Lengths]]:
-        """For each input of the program, which of the module's it is, and its shape."""
-        sizes = self.program.sizes | {d: Times(1, (s,)) for d, s in self.axes.items()}
-        return [(i, tuple(sizes[d] for d in t.dims)) for i, t in zip(self.inputs, self.program.inputs, strict=True)]
 
     def sizes(self, given: Sequence[Any]) -> dict[str, Any]:
         """Of the symbols, in a call of the module."""
@@ -191,11 +203,11 @@ def attribute(module: torch.nn.Module, path: str) -> Any:
 
 @dataclass(frozen=True)
 class Said:
-    """A part as a program. inputs: for each of the program's, which it is of what the part reads."""
+    """A part as a program. inputs: what each of the program's is of what the part reads."""
 
     graph: Graph
     program: Program
-    inputs: tuple[int, ...]
+    inputs: tuple[Given, ...]
     shapes: tuple[Shape, ...]
     sized: tuple[Sized, ...]
     axes: Mapping[str, str]
@@ -212,10 +224,10 @@ class Unsaid:
 def cut(model: torch.fx.GraphModule) -> Cut:
     """The model with a module for each region. Its parameters stay where they are."""
     left: dict[str, str] = {}
-    refused: set[Any] = set()
     known: dict[Signature, Said | Unsaid] = {}
     sizes_first(model.graph)
     with_own(model.graph)
+    refused = seen_views(model.graph)
     symbols = symbols_of(model)
     with valued([*model.graph.nodes], {name: s.example for name, s in symbols.items() if s.example is not None}):
         while True:
@@ -229,7 +241,7 @@ def cut(model: torch.fx.GraphModule) -> Cut:
                 named = {n: overloadless(n.target) for n in some}
                 left |= {f"{name} ({n})": said.why for n, name in named.items() if name not in MOVES}
     left |= {
-        f"{overloadless(n.target)} ({n})": CHANGES if changes(n) else "no operator that is known here"
+        f"{overloadless(n.target)} ({n})": CHANGES if changed(n) else "no operator that is known here"
         for n in calls(model.graph)
         if not supported(n) and "val" in n.meta and not is_size(n)
     }
@@ -252,6 +264,8 @@ def whole(model: torch.fx.GraphModule, name: str) -> Region:
     part, read = calls(model.graph), [n for n in model.graph.nodes if n.op == "placeholder"]
     if any(n.op == "get_attr" for n in model.graph.nodes):
         raise TraceError(name, "a kernel's tensors are its arguments, and this has others")
+    if seen_views(model.graph):
+        raise TraceError(name, "it returns a view of an argument, or of another result")
     said = said_of(part, read, {})
     if isinstance(said, Unsaid):
         raise TraceError(name, said.why if said.at is None else f"{overloadless(part[said.at].target)}: {said.why}")
@@ -276,55 +290,69 @@ def said_of(part: Part, read: Sequence[Any], symbols: Mapping[str, Symbol]) -> S
     """symbols: of the model, by name."""
     try:
         own = {name: symbols[name] for name in found_in([*part, *read])}
-        traced, shapes, sized, axes = at_any_size(part, read, own) if own else (*traced_part(part), (), {})
+        placed, sized, axes = at_any_size(part, read, own) if own else (placed_part(part), (), {})
     except Unsupported as error:
         return Unsaid(str(error), part.index(error.maker) if error.maker in part else None)
-    graph = traced.graph
+    graph = placed.traced.graph
     graph.name = f"{PREFIX}{hashlib.sha256(graph.text().encode()).hexdigest()[:8]}"
     try:
         program = parse_spec(graph.text()).at()
     except SpecError as error:
         return Unsaid(error.diagnostics[0].message, None)
-    at = {label: read.index(n) for label, n in traced.inputs}
-    inputs = tuple(at[t.name] for t in program.inputs)
-    return Said(graph, program, inputs, shapes, sized, axes)
+    nodes = dict(placed.traced.inputs)
+    lengths: dict[str, Length] = {**program.sizes, **{d: Times(1, (s,)) for d, s in axes.items()}}
+    inputs = tuple(
+        Given(read.index(nodes[t.name]), placed.orders[t.name], tuple(lengths[d] for d in t.dims))
+        for t in program.inputs
+    )
+    return Said(graph, program, inputs, placed.shapes, sized, axes)
 
 
-def traced_part(part: Part, named: Container[int] = ()) -> tuple[Traced, tuple[Shape, ...]]:
-    """The program of a part, and the shapes of its results. named: sizes that differ by call. Raises Unsupported."""
+@dataclass(frozen=True)
+class Placed:
+    """The program of a part at some sizes. orders: of its inputs' positions in memory. shapes: of its results."""
+
+    traced: Traced
+    orders: Mapping[str, tuple[int, ...]]
+    shapes: tuple[Shape, ...]
+
+
+def placed_part(part: Part, named: Container[int] = ()) -> Placed:
+    """named: sizes that differ by call. Raises Unsupported."""
     traced = trace(part, outputs_of(part), PREFIX, lambda n: n.meta.get("scale"), named)
-    return traced, tuple(map(result_shape, traced.arrays))
+    pairs = zip(traced.arrays, traced.outputs, strict=True)
+    shapes = tuple(result_shape(a, n.meta["val"]) for a, (_, n) in pairs)
+    return Placed(traced, {label: memory_order(n.meta["val"]) for label, n in traced.inputs}, shapes)
 
 
 def at_any_size(
     part: Part, read: Sequence[Any], symbols: Mapping[str, Symbol]
-) -> tuple[Traced, tuple[Shape, ...], tuple[Sized, ...], dict[str, str]]:
+) -> tuple[Placed, tuple[Sized, ...], dict[str, str]]:
     """The program of a part with dynamic axes, and their symbols, if it is the same at two sizes of each symbol but for
     these axes. Raises Unsupported."""
     primes = two_each(symbols)
     if len(primes) < len(symbols):
         raise Unsupported("many of its sizes differ by call")
-    some: list[tuple[Traced, tuple[Shape, ...]]] = []
+    some: list[Placed] = []
     elements: list[list[int]] = []
     for i in range(2):
         sizes = {s: pair[i] for s, pair in primes.items()}
         with valued([*part, *read], sizes):
-            some.append(traced_part(part, sizes.values()))
+            some.append(placed_part(part, sizes.values()))
             elements.append([math.prod(x.meta["val"].shape) for x in (*part, *read) if shape_of(x)])
-    (one, shapes), (other, others) = some
-    dims, axes = one.graph.dims, dict[str, str]()
-    of = {pair: s for s, pair in primes.items()}
-    for d, n in dims.items():
-        if (symbol := of.get((n, other.graph.dims.get(d)))) is not None:  # type: ignore[call-overload]
-            axes[d] = symbol
-    other.graph.dims = {**other.graph.dims, **{d: dims[d] for d in axes}}
-    if other.graph.text() != one.graph.text():
+    one, other = some
+    graph, same = one.traced.graph, other.traced.graph
+    dims = graph.dims
+    axes = {d: s for s, pair in primes.items() for d, n in dims.items() if pair == (n, same.dims.get(d))}
+    same.dims = {**same.dims, **{d: dims[d] for d in axes}}
+    if same.text() != graph.text() or one.orders != other.orders:
         raise Unsupported("it is another program at other sizes")
     ranges = in_range(symbols, [length_of(pair, primes) for pair in zip(*elements, strict=True)])
     tuned = {s: tuned_for(*ranges[s], symbols[s].example, len(axes)) for s in axes.values()}
-    one.graph.dims = {**dims, **{d: Dynamic(*ranges[s], tuned[s]) for d, s in axes.items()}}
+    graph.dims = {**dims, **{d: Dynamic(*ranges[s], tuned[s]) for d, s in axes.items()}}
+    shapes = tuple(at_both(a, b, primes) for a, b in zip(one.shapes, other.shapes, strict=True))
     sized = tuple(Sized(s, *told(read, s), *ranges[s]) for s in symbols)
-    return one, tuple(at_both(a, b, primes) for a, b in zip(shapes, others, strict=True)), sized, axes
+    return replace(one, shapes=shapes), sized, axes
 
 
 def in_range(symbols: Mapping[str, Symbol], elements: Sequence[Length | None]) -> dict[str, tuple[int, int]]:
@@ -358,15 +386,13 @@ def told(read: Sequence[Any], symbol: str) -> tuple[int, int | None]:
 def at_both(one: Shape, other: Shape, primes: Mapping[str, tuple[int, int]]) -> Shape:
     """The shape at any sizes, from that at two. Raises Unsupported."""
 
-    def lengths(a: Lengths, b: Lengths) -> Lengths:
-        found = [
-            length_of((x, y), primes) for x, y in zip(a, b, strict=True) if isinstance(x, int) and isinstance(y, int)
-        ]
-        if None in found:
+    def lengths(name: str) -> Lengths:
+        found = [length_of(pair, primes) for pair in zip(getattr(one, name), getattr(other, name), strict=True)]
+        if one.back != other.back or None in found:
             raise Unsupported("a result has a size that is no product of those that differ by call")
         return tuple(x for x in found if x is not None)
 
-    return Shape(*(lengths(getattr(one, f), getattr(other, f)) for f in ("whole", "parts", "held")))
+    return Shape(lengths("held"), lengths("parts"), lengths("whole"), one.back)
 
 
 def agrees(module: Any, region: Region) -> bool:
@@ -391,7 +417,7 @@ def agrees_at(module: Any, region: Region, sizes: Mapping[str, int]) -> bool:
         outputs = made if isinstance(made, list | tuple) else [made]
         if not all(bool(y.isfinite().any()) for y in outputs):
             continue
-        exact = reference64(program, [as_given(given[i], at_sizes(shape, sizes)) for i, shape in region.given])
+        exact = reference64(program, [x.of(given, sizes) for x in region.inputs])
         return all(close(y, shape.of(x, sizes)) for y, x, shape in zip(outputs, exact, region.shapes, strict=True))
     return False
 
@@ -401,12 +427,6 @@ def examples(module: Any, positive: bool = False) -> list[Any]:
     values = [n.meta["val"] for n in placeholders(module.graph)]
     generators = {x.device: torch.Generator(x.device).manual_seed(0) for x in values if isinstance(x, torch.Tensor)}
     return [drawn(x, generators[x.device], positive) if isinstance(x, torch.Tensor) else x for x in values]
-
-
-def as_given(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """A tensor as a program's input. The bytes of masks are 0 and 1."""
-    x = x.reshape(shape)
-    return x.contiguous().view(torch.int8) if x.dtype is torch.bool else x.contiguous()
 
 
 def drawn(like: torch.Tensor, generator: torch.Generator, positive: bool = False) -> torch.Tensor:
@@ -438,7 +458,9 @@ def results(module: Any) -> list[Any]:
     return next(n for n in module.graph.nodes if n.op == "output").all_input_nodes
 
 
-def result_shape(array: Array) -> Shape:
+def result_shape(array: Array, like: torch.Tensor) -> Shape:
+    """array: in the memory order of PyTorch's result."""
     own = {*array.own}
     parts = [x for dim in array.dims for axis in dim for x in axis.leaves()]
-    return Shape(array.shape, tuple(x.size for x in parts), tuple(x.size if x in own else 1 for x in parts))
+    held = tuple(x.size if x in own else 1 for x in parts)
+    return Shape(held, tuple(x.size for x in parts), array.shape, (*inverse(memory_order(like)),))

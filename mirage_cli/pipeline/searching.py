@@ -244,10 +244,6 @@ def search_all(
             yield searchers.result(i)
 
 
-Searcher = Callable[[Sequence[Program], Target, Options, Doing], Iterator[Found | Failed]]
-"""`search_all`, or what does the same elsewhere."""
-
-
 def search_or_fail(
     program: Program,
     target: Target,

@@ -173,7 +173,7 @@ class _Search:
         sizes = d.program.sizes
         self.sizes = sizes | {new: sizes[old] for new, old in d.algebra.aliases.items()}
         self.exact = {f for v in d.program.exact() for f in d.forms[v]}
-        self.precise = self.exact | {f for v in d.program.internals for f in d.forms[v]}
+        self.precise = self.exact | {f for v in d.program.internals | d.program.promoted() for f in d.forms[v]}
         outputs = list(zip(d.program.places(), d.outputs, strict=True))
         self.no_library = {f for (t, whole, _), f in outputs if t is not whole or frozenset(t.dims) != f.dims}
         """Outputs that repeat themselves, or that are parts: a library writes what it computes, as a whole."""
@@ -190,8 +190,9 @@ class _Search:
 
     def dtype_of(self, f: Form) -> str:
         """The element type of an intermediate: the program's where its user has this value as an elementwise or
-        contracted result, so that it is rounded where eager PyTorch rounds; float32 otherwise, and where eager keeps
-        the same value in float32 elsewhere, within a norm say. Integers are not rounded: they are float32's too."""
+        contracted result, so that it is rounded where eager PyTorch rounds; float32 otherwise, where eager keeps the
+        same value in float32 elsewhere, within a norm say, and where it is `promoted`. Integers are not rounded: they
+        are float32's too."""
         if self.d.is_input(f):
             atom = f.atom
             return next(t.dtype for t in self.d.program.inputs if atom is not None and t.name == atom.args[0])

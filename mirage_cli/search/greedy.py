@@ -144,29 +144,69 @@ def folded(planner: Planner, targets: tuple[Form, ...], in_memory: Callable[[For
 
     Raises InexpressibleError.
     """
-    chosen: dict[Form, Node] = {}
-    leaves: set[Form] = set()
-
-    def renamed(n: Node) -> list[Form]:
-        return [a for s in n.steps if s.op == "rename" for a in s.args if isinstance(a, Form)]
-
-    def add(g: Form, path: frozenset[Form]) -> bool:
-        """Choose how to make a class without what is being made with it. False where there is no way."""
-        if g in chosen:
-            return True
-        options = planner.space.options(g)
-        wanted = [n for n in options if n.origin == "program" and all(map(in_memory, renamed(n)))]
-        for node in (*wanted, *(n for n in options if not renamed(n))):
-            inline = [c for c in node.children if not (in_memory(c) and (c is not g or planner.d.is_input(c)))]
-            if not any(c in path or c is g for c in inline) and all(add(c, path | {g}) for c in inline):
-                leaves.update(c for c in node.children if c not in inline)
-                chosen[g] = node
-                return True
-        return False
-
-    if not all(add(f, frozenset()) for f in targets):
+    folding = _Folding(planner, in_memory)
+    if not folding.make(targets, folding.own) and not folding.make(targets, folding.any):
         raise InexpressibleError("an operator of the program needs its own result")
-    return Expansion(targets, tuple(chosen.items()), tuple(sorted(leaves, key=lambda g: g.key)))
+    return folding.expansion(targets)
+
+
+class _Folding:
+    """Chooses how a kernel makes each class. What a choice computes in the kernel has been chosen before it, so that
+    none needs its own result, and each class is looked at a few times at most."""
+
+    def __init__(self, planner: Planner, in_memory: Callable[[Form], bool]) -> None:
+        self.is_input, self.options, self.in_memory = planner.d.is_input, planner.space.options, in_memory
+        self.chosen: dict[Form, Node] = {}
+
+    def own(self, f: Form) -> list[Node]:
+        """The program's nodes; a renaming is a load, and needs what it renames in memory."""
+        return [n for n in self.options(f) if n.origin == "program" and all(map(self.in_memory, _renamed(n)))]
+
+    def any(self, f: Form) -> list[Node]:
+        return [*self.own(f), *(n for n in self.options(f) if not _renamed(n))]
+
+    def inside(self, f: Form, node: Node) -> list[Form]:
+        """What the kernel computes for a node of f; it reads the other children."""
+        return [c for c in node.children if not (self.in_memory(c) and (c is not f or self.is_input(c)))]
+
+    def make(self, targets: tuple[Form, ...], nodes_of: Callable[[Form], list[Node]]) -> bool:
+        """Whether these nodes make the targets, with what is chosen already."""
+        ways: dict[Form, list[tuple[Node, list[Form]]]] = {}
+        todo = list(targets)
+        for f in todo:
+            if f not in ways and f not in self.chosen:
+                ways[f] = [(n, self.inside(f, n)) for n in nodes_of(f)]
+                todo += [c for _, inside in ways[f] for c in inside]
+        before = len(ways) + 1
+        while before > len(ways):
+            before = len(ways)
+            for f in [*reversed(ways)]:
+                node = next((n for n, inside in ways[f] if all(c in self.chosen for c in inside)), None)
+                if node is not None:
+                    self.chosen[f] = node
+                    del ways[f]
+        return all(f in self.chosen for f in targets)
+
+    def expansion(self, targets: tuple[Form, ...]) -> Expansion:
+        """Of what the targets need of it."""
+        needed: dict[Form, Node] = {}
+        leaves: set[Form] = set()
+
+        def need(f: Form) -> None:
+            if f not in needed:
+                inside = self.inside(f, self.chosen[f])
+                for c in inside:
+                    need(c)
+                leaves.update(c for c in self.chosen[f].children if c not in inside)
+                needed[f] = self.chosen[f]
+
+        for f in targets:
+            need(f)
+        return Expansion(targets, tuple(needed.items()), tuple(sorted(leaves, key=lambda g: g.key)))
+
+
+def _renamed(n: Node) -> list[Form]:
+    return [a for s in n.steps if s.op == "rename" for a in s.args if isinstance(a, Form)]
 
 
 def predicted_us(kernels: Mapping[tuple[Form, ...], Costed], gap_us: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
@@ -17,6 +18,10 @@ from mirage_cli.target.gpus import Target
 
 SHORT = 64
 """Elements of axes that are held whole, up to which tiles of an axis that is walked beside them need not be short."""
+MOST_BLOCKS = 1 << 16
+"""Choices of blocks of one kernel."""
+BEST_OF_PART = 3
+"""Choices of blocks of one of several parts, for each choice along the axes that it shares."""
 DEPTHS = (3.0, 5.0)
 """Stages of loops, before anything was measured."""
 
@@ -90,14 +95,9 @@ def choices(
 ) -> Choices:
     """Those whose blocks fit. split: the number of chunks, where other kernels say it; else numbers that bring the grid
     near whole waves."""
-    options = tile_options(m, sizes, coarse=coarse)
-    lengths = [len(o) for o in options.values()]
-    chosen = np.indices(lengths).reshape(len(lengths), prod(lengths))
-    block = {d: np.array(o, dtype=np.float64)[i] for (d, o), i in zip(options.items(), chosen, strict=True)}
-    block |= {d: np.full(prod(lengths), whole_block(m, d, sizes)) for d in m.whole}
-    fitting = fits(*held(m, block, np.zeros(prod(lengths))))
-    block = {d: column[fitting] for d, column in block.items()}
-    one = np.ones(fitting.sum())
+    block = _joined(m, sizes, target, coarse=coarse) if m.several else _fitting(m, sizes, coarse=coarse)
+    axes = tuple(d for d, r in m.kernel.roles if r != "tile")
+    one = np.ones(len(next(iter(block.values()))) if block else 1)
     chunks = [one]
     if m.split is not None and split is not None:
         chunks = [one * split]
@@ -121,16 +121,47 @@ def choices(
         np.array(stages)[stage],
         *(columns.get(f.name, none) for f in fields(Batch)[5:]),
     )
-    return Choices(batch, tuple(options), orders, order)
+    return Choices(batch, axes, orders, order)
+
+
+def _fitting(m: Model, sizes: Mapping[str, int], *, coarse: bool) -> dict[str, NDArray[np.float64]]:
+    """The blocks that fit, by axis. Of the longest lists every second size is left out, until there are few enough."""
+    options = tile_options(m, sizes, coarse=coarse)
+    while prod(map(len, options.values())) > MOST_BLOCKS:
+        longest = max(options, key=lambda d: len(options[d]))
+        options[longest] = options[longest][::2]
+    lengths = [len(o) for o in options.values()]
+    chosen = np.indices(lengths).reshape(len(lengths), prod(lengths))
+    block = {d: np.array(o, dtype=np.float64)[i] for (d, o), i in zip(options.items(), chosen, strict=True)}
+    block |= {d: np.full(prod(lengths), whole_block(m, d, sizes)) for d in m.whole}
+    fitting = fits(*held(m, block, np.zeros(prod(lengths))))
+    return {d: column[fitting] for d, column in block.items()}
+
+
+def _joined(m: Model, sizes: Mapping[str, int], target: Target, *, coarse: bool) -> dict[str, NDArray[np.float64]]:
+    """Blocks of parts that run side by side: for each choice along axes that several have, the best of each part."""
+    parts = m.parts(m.grid)
+    axes = Counter(d for p in parts for d, _ in p.kernel.roles)
+    shared = {d for d, n in axes.items() if n > 1}
+    rows: list[dict[str, float]] = [{}]
+    for p in parts:
+        found = choices(p, sizes, target, [default_order(p)], coarse=coarse)
+        best: dict[tuple[tuple[str, float], ...], list[dict[str, float]]] = {}
+        for i in np.argsort(estimate(p, found.batch, sizes, target).us, kind="stable"):
+            row = {d: float(column[i]) for d, column in found.batch.block.items()}
+            some = best.setdefault(tuple((d, n) for d, n in row.items() if d in shared), [])
+            if len(some) < BEST_OF_PART and row not in some:
+                some.append(row)
+        new = [row for some in best.values() for row in some]
+        rows = [a | b for a in rows for b in new if all(a.get(d, n) == n for d, n in b.items())]
+    return {d: np.array([row[d] for row in rows]) for d in axes}
 
 
 def best_schedule(m: Model, sizes: Mapping[str, int], target: Target) -> tuple[float, KernelSchedule] | None:
     """The coarse tiles with the least predicted time, or None where no blocks fit."""
-    least = {d: min(o) for d, o in tile_options(m, sizes, coarse=True).items()}
-    least |= {d: whole_block(m, d, sizes) for d in m.whole}
-    if not fits(*held(m, least, 0.0)):
-        return None
     found = choices(m, sizes, target, [default_order(m)], coarse=True)
+    if not len(found.order):
+        return None
     us = estimate(m, found.batch, sizes, target).us
     best = int(us.argmin())
     return (float(us[best]), found.schedule(best)) if np.isfinite(us[best]) else None

@@ -59,8 +59,8 @@ def dtype_name(dtype: object) -> str:
 class Traced:
     """A graph of PyTorch as a program.
 
-    inputs, outputs: of the program, with their nodes. arrays: the results, whose axes of size 1, and along which they
-    are constant, the program's tensors lack.
+    inputs, outputs: of the program, with their nodes. arrays: the results, in memory order, whose axes of size 1, and
+    along which they are constant, the program's tensors lack.
     """
 
     graph: Graph
@@ -112,7 +112,7 @@ def traced(t: Trace, name: str, known: Mapping[Any, Any], inputs: Mapping[str, A
     """The program of what the nodes have come to. Raises Unsupported."""
     if several := [n for n in outputs if not isinstance(known[n], Array)]:
         raise Unsupported(f"{several[0]} makes several tensors")
-    arrays = tuple(number_of(known[n]) for n in outputs)
+    arrays = tuple(p.permuted(number_of(known[n]), memory_order(n.meta["val"])) for n in outputs)
     made: dict[str, tuple[Array, str]] = {}
     for i, (a, n) in enumerate(zip(arrays, outputs, strict=True)):
         t.maker = n
@@ -129,13 +129,13 @@ def traced(t: Trace, name: str, known: Mapping[Any, Any], inputs: Mapping[str, A
 def input_of(t: Trace, label: str, node: Any, scale: float | None) -> Array:
     tensor = node.meta["val"]
     dtype = dtype_name(tensor.dtype)
-    if dtype == "bool":  # its bytes are 0 and 1
-        return mask_of(t.input(label, tensor.shape, "int8"))
     if dtype not in DTYPES:
         raise Unsupported(f"{node} is of {dtype}")
     if not all(isinstance(n, int) for n in tensor.shape):
         raise Unsupported(f"{node} has a size that is not known")
-    return t.input(label, tensor.shape, dtype, scale)
+    order = memory_order(tensor)
+    array = t.input(label, [tensor.shape[d] for d in order], dtype, scale)
+    return array if [*order] == sorted(order) else p.permuted(array, inverse(order))
 
 
 def output_dtype(node: Any) -> str:
@@ -147,10 +147,10 @@ def output_dtype(node: Any) -> str:
 
 def call(t: Trace, node: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
     """What a node makes. Raises Unsupported."""
-    name = overloadless(node.target)
-    handler = ATEN.get(name) or elementwise_handler(name.removeprefix("aten."))
+    handler = handler_of(node)
     if handler is None:
-        raise Unsupported(f"{name} is no operator that is known here")
+        why = "changes running statistics" if kept_statistics(node) else "is no operator that is known here"
+        raise Unsupported(f"{overloadless(node.target)} {why}")
     refuse_types(node)
     given = {k: x for k, x in options.items() if k not in ("dtype", "layout", "device", "pin_memory", "memory_format")}
     if getattr(handler, "makes", False):
@@ -173,9 +173,36 @@ def refuse_types(node: Any) -> None:
 
 
 def supported(node: Any) -> bool:
-    """Whether there is a row for the node's operator."""
+    """Whether there is a row for the node's operator, and the row says all that it does."""
+    return handler_of(node) is not None
+
+
+def handler_of(node: Any) -> Handler | None:
     name = overloadless(node.target)
-    return name in ATEN or elementwise_handler(name.removeprefix("aten.")) is not None
+    row = ATEN.get(name) or elementwise_handler(name.removeprefix("aten."))
+    return None if kept_statistics(node) else row
+
+
+def kept_statistics(node: Any) -> Sequence[Any]:
+    """The running statistics that a norm changes, which its schema does not say."""
+    if overloadless(node.target) not in ("aten.batch_norm", "aten.instance_norm"):
+        return []
+    _, _, _, mean, var, training, *_ = node.args
+    return [mean, var] if training and mean is not None else []
+
+
+def memory_order(tensor: Any) -> tuple[int, ...]:
+    """The positions of a tensor as they lie in memory, the outermost first; in order, where there are gaps in it, and
+    of whole numbers, which are looked up as they are declared."""
+    order = (*range(tensor.dim()),)
+    if tensor.is_contiguous() or not tensor.dtype.is_floating_point:
+        return order
+    laid = (*sorted(order, key=lambda d: -tensor.stride(d)),)
+    return laid if tensor.permute(laid).is_contiguous() else order
+
+
+def inverse(order: Sequence[int]) -> list[int]:
+    return sorted(range(len(order)), key=order.__getitem__)
 
 
 # -- elementwise operators

@@ -188,7 +188,7 @@ class Trace:
         """A tensor in device memory, row-major. dtype, scale: as in a spec."""
         dims = tuple((Axis(n),) if n > 1 else () for n in shape)
         held = tuple(x for dim in dims for x in dim)
-        array = self.add(Array(self, dims, held, (), lambda _: 0.0, name=name))
+        array = self.add(Array(self, dims, held, (), lambda _: 0.0, dtype == "bool", name))
         self.inputs.append((array, dtype, scale))
         return array
 

@@ -141,8 +141,10 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """The best of some program at some sizes: which μGraph, with which schedule."""
+    """The best of some program at some sizes: which μGraph, with which schedule. key: the id of what it is stored
+    under."""
 
+    key: str
     dims: tuple[tuple[str, int], ...]
     mugraph: str
     schedule: Json

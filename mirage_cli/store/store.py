@@ -509,7 +509,7 @@ def _search(row: Row) -> StoredSearch:
 
 
 def _winner(row: Row) -> Winner:
-    return Winner(Key.dims_of(row), row["mugraph"], _schedule(row["json"]))
+    return Winner(row["id"], Key.dims_of(row), row["mugraph"], _schedule(row["json"]))
 
 
 def _mugraph(row: Row) -> StoredMuGraph:

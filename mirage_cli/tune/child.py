@@ -24,6 +24,11 @@ class ChildDied(Exception):
     """The process ended without an answer; the message says by which signal, with the end of what it printed."""
 
 
+class ChildKilled(ChildDied):
+    """By SIGKILL, which nothing that the process ran can have caused: memory was short, or a person did it. It may be
+    asked again."""
+
+
 class Child:
     """A running `module.main(connection, *arguments)`, where `entry` is `module`.
 
@@ -57,7 +62,7 @@ class Child:
         try:
             self.connection.send(message)
         except (BrokenPipeError, ConnectionResetError):
-            raise ChildDied(self._obituary()) from None
+            raise self._obituary() from None
 
     def receive(self, timeout_s: float) -> Any:
         """The next message. Raises TimeoutError when none comes in time, ChildDied."""
@@ -66,7 +71,7 @@ class Child:
                 raise TimeoutError(f"no answer within {timeout_s:g} s")
             return self.connection.recv()
         except (EOFError, ConnectionResetError):
-            raise ChildDied(self._obituary()) from None
+            raise self._obituary() from None
 
     def log_tail(self) -> str:
         """The end of what the process printed."""
@@ -83,14 +88,16 @@ class Child:
         self.connection.close()
         self._log.close()
 
-    def _obituary(self) -> str:
+    def _obituary(self) -> ChildDied:
+        code = 0
         try:
             code = self._process.wait(timeout=5)
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
         except subprocess.TimeoutExpired:  # it takes its time to end, and has printed why
             how = "closed its pipe"
         tail = self.log_tail()
-        return f"the process {how}" + (f": {tail}" if tail else "")
+        kind = ChildKilled if code == -signal.SIGKILL else ChildDied
+        return kind(f"the process {how}" + (f": {tail}" if tail else ""))
 
 
 def run_child(entry: str, descriptor: int, parent: int) -> None:

@@ -12,12 +12,12 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import TracebackType
 
-from mirage_cli.tune.child import Child, ChildDied
+from mirage_cli.tune.child import Child, ChildDied, ChildKilled
 from mirage_cli.tune.measure import Candidate, Failure, FailureKind, MeasureError, TensorSpec
 
 START_TIMEOUT_S = 180.0
@@ -50,6 +50,8 @@ class CompileRequest:
     candidate: Candidate
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    again: bool = False
+    """Whether the process that was asked first was killed."""
 
 
 @dataclass(slots=True)
@@ -179,7 +181,7 @@ class CompileFarm:
                 try:
                     answer = b.child.receive(0)
                 except ChildDied as e:
-                    answers.append((b, self._lost(b, FailureKind.CRASH, str(e))))
+                    answers.append((b, self._lost(b, FailureKind.CRASH, str(e), isinstance(e, ChildKilled))))
                     continue
                 if b.started:
                     answers.append((b, answer))
@@ -190,12 +192,13 @@ class CompileFarm:
                 answers.append((b, self._lost(b, FailureKind.HANG, "no answer in time")))
         return answers
 
-    def _lost(self, b: _Busy, kind: FailureKind, message: str) -> Failure:
-        """Raises MeasureError where processes do not start, and it is not a candidate that fails: its turn is still to
-        come."""
+    def _lost(self, b: _Busy, kind: FailureKind, message: str, killed: bool = False) -> Failure:
+        """Raises MeasureError where processes do not start. The turn of a candidate that has nothing to do with it is
+        still to come."""
         if not b.started:
             self._unstarted += 1
-            self._waiting.extendleft([b.job] if b.job else [])
+        if b.job and (not b.started or (killed and not b.job.again)):
+            self._waiting.appendleft(replace(b.job, again=b.started))
             b.job = None
         if self._unstarted > STARTS:
             raise MeasureError(f"The compiling processes do not start: {message}")

@@ -5,15 +5,11 @@ The interpreter is chosen when Triton is imported (TRITON_INTERPRET=1), so it ne
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil, isfinite, prod
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
-from typing import Any  # blocks and builders of Triton's interpreter, which has no types
-
-import numpy as np
+from typing import Any  # connection and modules of generated text
 
 from mirage_cli.ir.access import large_enough, renames
 from mirage_cli.ir.derived import lower
@@ -22,8 +18,9 @@ from mirage_cli.ir.mugraph import MuGraph, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Program, distinct_positions
 from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, Schedule
-from mirage_cli.tune.child import Child, ChildDied
+from mirage_cli.tune.child import Child, ChildDied, ChildKilled
 from mirage_cli.tune.space import chunk_sizes
+from mirage_cli.tune.triton_interpreter import like_a_gpu
 
 TIMEOUT_S = 120.0
 REDUCED = (7, 33, 20, 48)
@@ -234,111 +231,26 @@ class Interpreter:
 
         overflow_like_eager: an inf or NaN passes where eager PyTorch has one too.
         """
+        request = program, source, seed, overflow_like_eager
+        try:
+            try:
+                return self._ask(request)
+            except ChildKilled:
+                return self._ask(request)
+        except (TimeoutError, ChildDied) as error:
+            return Judged(False, None, None, f"in the interpreter: {error}")
+
+    def _ask(self, request: tuple[Program, str, int, bool]) -> Judged:
+        """Raises TimeoutError, ChildDied."""
         self.start()
         child = self._child
         assert child is not None
         try:
-            child.send((program, source, seed, overflow_like_eager))
+            child.send(request)
             return child.receive(TIMEOUT_S)
-        except (TimeoutError, ChildDied) as error:
+        except (TimeoutError, ChildDied):
             self.close()
-            return Judged(False, None, None, f"in the interpreter: {error}")
-
-
-def halved_sum(x: Any, axis: int | None, keep: bool) -> Any:
-    """Like numpy.sum of a block, whose sizes are powers of two, but by adding halves, as a GPU's threads do.
-
-    numpy adds rows one after another. Equal numbers then are off in the same direction each time, which makes the sum
-    of many worse than that of any kernel.
-    """
-    flat = x.reshape(-1) if axis is None else np.moveaxis(x, axis, -1)
-    while (half := flat.shape[-1] // 2) > 0:
-        flat = flat[..., :half] + flat[..., half:]
-    if not keep:
-        return flat[..., 0]
-    return flat.reshape((1,) * x.ndim) if axis is None else np.moveaxis(flat, -1, axis)
-
-
-def to_tf32(x: Any) -> Any:
-    """float32 rounded to TF32's 11 bits, halves away from zero (PTX ISA, cvt.rna.tf32)."""
-    bits = x.view(np.uint32) + np.uint32(1 << 12) & np.uint32(0xFFFFFFFF ^ ((1 << 13) - 1))
-    return np.where(np.isfinite(x), bits.view(np.float32), x)
-
-
-def product_of_tf32x3(a: Any, b: Any) -> Any:
-    """Like numpy.matmul of float32, but as Triton has the matrix units do it with `input_precision="tf32x3"`."""
-    with np.errstate(invalid="ignore"):
-        (a, a_rest), (b, b_rest) = ((high := to_tf32(x), to_tf32(x - high)) for x in (a, b))
-        rest = np.matmul(a_rest, b) + np.matmul(a, b_rest)
-        return np.where(np.isnan(rest), np.float32(0), rest) + np.matmul(a, b)
-
-
-def _patch_language_once(interpreter: Any) -> None:
-    """Lets the interpreter take the place of Triton's language for good.
-
-    By itself it does so anew in each launch, and in each call of a function of Triton's library (`tl.max`, `tl.sum`) or
-    of the module, by a look at every name of the language: most of the time of a small kernel.
-    """
-    language: Any = importlib.import_module("triton.language")
-    patched = interpreter._patch_lang(SimpleNamespace(__globals__={"tl": language, "core": language.core}))
-    interpreter._patch_lang = lambda _: type(patched)()  # nothing to restore
-
-
-def _types_once(interpreter: Any, core: Any) -> None:
-    """Lets blocks of one type share what follows from it, and types of one name what they consist of.
-
-    By itself the interpreter works both out anew for every value, at the cost of half its time.
-    """
-    make_type, make_block, number = core.block_type.__init__, core.tensor.__init__, interpreter._get_np_dtype
-    types: dict[Any, dict[str, Any]] = {}
-    blocks: dict[Any, dict[str, Any]] = {}
-    numbers: dict[str, Any] = {}
-
-    def block_type(self: Any, element_ty: Any, shape: Any) -> None:
-        key = (element_ty.name, getattr(element_ty, "address_space", 0), *(getattr(n, "value", n) for n in shape))
-        if key not in types:
-            make_type(self, element_ty, shape)
-            types[key] = {**vars(self)}
-        self.__dict__.update(types[key])
-
-    def block(self: Any, handle: Any, type: Any) -> None:
-        key = type.name, getattr(type.scalar, "address_space", 0)
-        if key not in blocks:
-            make_block(self, handle, type)
-            blocks[key] = {name: x for name, x in vars(self).items() if name != "handle"}
-        self.__dict__.update(blocks[key])
-        self.handle = handle
-
-    def number_type(type: Any) -> Any:
-        if type.name not in numbers:
-            numbers[type.name] = number(type)
-        return numbers[type.name]
-
-    core.block_type.__init__, core.tensor.__init__, interpreter._get_np_dtype = block_type, block, number_type
-
-
-def like_a_gpu() -> None:
-    """Lets the interpreter add blocks up and multiply them as a GPU does, and spares it what takes most of its time:
-    the search for integers that overflow, since sizes are small, and the types of values that it knows. Once in a
-    process."""
-    interpreter: Any = importlib.import_module("triton.runtime.interpreter")
-    _patch_language_once(interpreter)
-    _types_once(interpreter, importlib.import_module("triton.language.core"))
-    builder = interpreter.interpreter_builder
-    builder.options = replace(builder.options, sanitize_overflow=False)
-
-    def block_sum(self: Any, x: Any) -> Any:
-        return self.to_tensor(halved_sum(x.handle.data, self.axis, self.keep_dims), x.dtype)
-
-    multiply = interpreter.InterpreterBuilder.create_dot
-
-    def block_product(self: Any, a: Any, b: Any, d: Any, input_precision: Any, *more: Any) -> Any:
-        if input_precision.name != "TF32x3" or a.data.dtype != np.float32:
-            return multiply(self, a, b, d, input_precision, *more)
-        return interpreter.TensorHandle(product_of_tf32x3(a.data, b.data) + d.data, d.dtype.scalar)
-
-    interpreter.ReduceOps.sum = block_sum
-    interpreter.InterpreterBuilder.create_dot = block_product
+            raise
 
 
 def main(connection: Any) -> None:

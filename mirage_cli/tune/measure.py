@@ -32,7 +32,7 @@ from typing import Any, Literal, get_args  # Any: an answer of the process, whos
 from mirage_cli.errors import MirageError
 from mirage_cli.ir.drawn import Spread
 from mirage_cli.store.results import Times
-from mirage_cli.tune.child import Child, ChildDied
+from mirage_cli.tune.child import Child, ChildDied, ChildKilled
 from mirage_cli.verify.numeric import LiesFields
 
 START_TIMEOUT_S = 180.0
@@ -443,9 +443,14 @@ class GpuWorker:
         return answer
 
     def _ask(
-        self, request: Judge | Time | MeasureOverhead | MeasureFloor, meanwhile: Callable[[], object] = _nothing
+        self,
+        request: Judge | Time | MeasureOverhead | MeasureFloor,
+        meanwhile: Callable[[], object] = _nothing,
+        again: bool = False,
     ) -> Any:
-        """The answer: for `Time` `Timings` or `_Lost`; otherwise figures or a Failure. Raises MeasureError."""
+        """The answer: for `Time` `Timings` or `_Lost`; otherwise figures or a Failure. Raises MeasureError.
+
+        again: whether the process that was asked first was killed."""
         child = self._running()
         at = At("", PROBLEM_TIMEOUT_S)
         try:
@@ -456,6 +461,9 @@ class GpuWorker:
         except TimeoutError as e:
             answer = _Lost(at.candidate, Failure(FailureKind.HANG, str(e), fatal=True))
         except ChildDied as e:
+            if isinstance(e, ChildKilled) and not again:
+                self._replace()
+                return self._ask(request, again=True)
             answer = _Lost(at.candidate, Failure(FailureKind.CRASH, str(e), fatal=True))
         except BaseException:
             self._drop()
@@ -463,8 +471,7 @@ class GpuWorker:
         if isinstance(answer, Failure) and answer.fatal:
             answer = _Lost(at.candidate, answer)
         if isinstance(answer, _Lost):
-            self._drop()
-            self.restarts += 1
+            self._replace()
             return answer if isinstance(request, Time) else answer.failure
         return answer
 
@@ -492,6 +499,11 @@ class GpuWorker:
         if isinstance(answer, Failure):
             self._drop()
             raise MeasureError(f"The inputs and their float64 outputs cannot be made: {answer}")
+
+    def _replace(self) -> None:
+        """With the next question."""
+        self._drop()
+        self.restarts += 1
 
     def _drop(self) -> None:
         if self._child is not None:

@@ -280,16 +280,15 @@ def in_float64(inputs: Sequence[torch.Tensor], off: torch.dtype | None = None, s
 def fresh_memory_is_nan() -> Generator[None]:
     """While it lasts, torch.empty gives NaN (integers: the largest): what a kernel forgets to write is seen."""
     memory: Any = torch.utils.deterministic
-    was_filled, was_on = memory.fill_uninitialized_memory, torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    was_filled, mode = memory.fill_uninitialized_memory, torch.get_deterministic_debug_mode()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            torch.use_deterministic_algorithms(True, warn_only=True)
+            torch.set_deterministic_debug_mode("warn")  # unlike use_deterministic_algorithms, it imports no Inductor
             memory.fill_uninitialized_memory = True
             yield
     finally:
-        torch.use_deterministic_algorithms(was_on, warn_only=warn_only)
+        torch.set_deterministic_debug_mode(mode)
         memory.fill_uninitialized_memory = was_filled
 
 
@@ -672,7 +671,8 @@ class _Output:
             yield y, e.to(y.dtype), part
 
     def rounding(self, dtype: torch.dtype | None, seed: int) -> Error:
-        """The error of an evaluation with rounding."""
+        """The error of an evaluation with rounding. It has float64's range: what is beyond the output type's is so by
+        rounding, and is measured as the infinity that it is stored as."""
         key = self.i, (dtype, seed)
         if key not in self.known:
             self.known[key] = self.evaluated(dtype, seed)
@@ -682,8 +682,8 @@ class _Output:
         found = measured(self.y, self.i, self.pieces)
         for piece in self.pieces:
             part = Part.of(self.exact(piece)[self.i], found.row_axis)
-            x = self.rounded(piece, dtype, seed)[self.i].to(self.y.dtype)
-            found.add(x, part, functools.partial(both_finite, x, part.ref))
+            x = self.rounded(piece, dtype, seed)[self.i]
+            found.add(x.to(self.y.dtype), part, functools.partial(torch.isfinite, x))
         return found.error
 
     def counted(self, y: torch.Tensor, e: torch.Tensor) -> torch.Tensor:

@@ -29,6 +29,7 @@ import pytest
 import torch
 
 from mirage_cli import __version__
+from mirage_cli.cli import search as search_command
 from mirage_cli.cli.bench import stored_programs
 from mirage_cli.cli.commands import app
 from mirage_cli.cli.main import main
@@ -403,6 +404,13 @@ def test_a_search_that_ran_out_of_its_budget_is_no_answer_to_one_with_more(mirag
     assert short.document["results"][0]["search"]["stopped"] == "budget"
     run = mirage("search", "tiny.yaml", "--no-tune", "--json")
     assert run.document["results"][0]["search"]["stopped"] == "exhausted"
+
+
+def test_tuning_asks_for_every_search_before_any_work(found: Mirage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_command, "local_gpu", lambda *_: gpus.find_target("h100"))
+    monkeypatch.setattr(session.Session, "prepare", lambda _: pytest.fail("work has begun"))
+    run = found("tune", "tiny.yaml", "increment.yaml")
+    assert run.code == 1 and run.err.startswith("error: nothing is stored for increment at {'m': 16}")
 
 
 def test_a_program_without_a_value_is_said_to_have_no_kernel(mirage: Mirage, tmp_path: Path) -> None:

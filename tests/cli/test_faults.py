@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import resource
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from mirage_cli.store.store import Store
 from tests.cli.test_cli import (
+    STORED,
     Mirage,
     Run,
     count,
     environment,
     spawn,
+    without,
     write_specs,
 )
+from tests.pipeline.test_resume import children
 
 READING = (
     *(["cache", "list"], ["cache", "export", "-"], ["show", "tiny.yaml"], ["explain", "tiny.yaml"]),
@@ -189,3 +196,52 @@ def test_a_closed_stream_is_no_traceback(closed: str, searched: tuple[Path, Run]
     assert done.returncode in (0, 1) and b"Traceback" not in done.stderr
     assert (closed == "stdout") == (done.stdout == b"")
     assert count(searched[0] / "mirage.db", "results") == 1
+
+
+KILLED_WRITING = """
+import os, signal
+from mirage_cli.store import store
+real = store._put_kernel
+def put_kernel(*row):
+    real(*row)
+    os.kill(os.getpid(), signal.SIGKILL)
+store._put_kernel = put_kernel
+from mirage_cli.cli.main import main
+main()
+"""
+
+
+def test_a_command_that_is_killed_as_it_writes_loses_nothing_that_was_committed(
+    searched: tuple[Path, Run], tmp_path: Path
+) -> None:
+    write_specs(tmp_path)
+    shutil.copy(searched[0] / "mirage.db", tmp_path)
+    search = ("search", "increment.yaml", "--no-tune", "--dim", "m=16")
+    done = subprocess.run([sys.executable, "-c", KILLED_WRITING, *search], cwd=tmp_path, env=environment(tmp_path))
+    assert done.returncode == -signal.SIGKILL
+    with Store.reading(tmp_path / "mirage.db") as store:
+        (tiny, new) = store.list()
+        assert tiny.best is not None and new.best is None and new.mugraphs and new.stopped == "exhausted"
+    assert spawn(tmp_path, *search).code in (0, 3)
+    with Store.reading(tmp_path / "mirage.db") as store:
+        assert all(e.best is not None for e in store.list())
+
+
+def test_processes_that_are_killed_cost_a_search_nothing(searched: tuple[Path, Run], tmp_path: Path) -> None:
+    """One that compiles, and the one that interprets."""
+    write_specs(tmp_path)
+    command = [sys.executable, "-m", "mirage_cli", *STORED, "--workers", "2"]
+    left = {"mirage_cli.tune.offline", "mirage_cli.tune.interpreted"}
+    with (tmp_path / "out").open("wb") as out:
+        run = subprocess.Popen(command, cwd=tmp_path, env=environment(tmp_path), stdout=out, stderr=subprocess.DEVNULL)
+        while run.poll() is None:
+            for pid in children(run.pid) if left else ():
+                with suppress(OSError):
+                    line = Path(f"/proc/{pid}/cmdline").read_text()
+                    for entry in [e for e in left if e in line]:
+                        os.kill(pid, signal.SIGKILL)
+                        left.remove(entry)
+            time.sleep(0.02)
+    assert not left and run.returncode == 0
+    said = json.loads((tmp_path / "out").read_text())["results"]
+    assert without(without(said, "seconds"), "command") == without(without(searched[1].results, "seconds"), "command")

@@ -395,6 +395,23 @@ def test_the_gate_ends_with_4_where_a_kernel_is_worse(mirage: Mirage, measured: 
     assert mirage(*args, "--check", "before.json", "--shard", "1/3").code == 4
 
 
+def test_an_interrupted_benchmark_shows_what_it_has_timed(
+    mirage: Mirage, measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured(row(1.25, 4))
+    real = benchmark.run
+
+    def interrupted(session: Any, program: Any, names: Any) -> Any:
+        if program.sizes["m"] == 8:
+            raise KeyboardInterrupt
+        return real(session, program, names)
+
+    monkeypatch.setattr(benchmark, "run", interrupted)
+    run = mirage("bench", "tiny.yaml", "--dim", "m=4,8,16", "--against", "", "--json", "rows.json")
+    assert run.code == 130 and "m=4 k=32 n=16" in run.out and "1.25" in run.out
+    assert len(json.loads(Path("rows.json").read_text(encoding="utf-8"))["results"]) == 1
+
+
 def test_the_gate_tells_junit_and_github(
     mirage: Mirage, measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,36 @@ def check(text: str, seed: int, interpreter: Interpreter) -> None:
 
 
 FAILED = {
+    "more than float16 has, of a float32 output": """
+name: promoted
+dims: {h: 7, k: 64}
+inputs: {X: [k, h]}
+program: |
+  A = square(X)
+  B = A / (A + 1)
+outputs: {A: {dims: [k, h], dtype: float32}, B: [h, k]}
+""",
+    "a sum that jumps across the end of float16's range": """
+name: jumps
+dims: {h: 257}
+inputs: {X: [h]}
+program: |
+  A = ceil(elu(X))
+  D = dot(A, X, h)
+  E = dot(A, A, h)
+outputs: {D: [], E: []}
+""",
+    "a mean that is a number, of what bfloat16 rounds": """
+name: mean
+dims: {m: 64, k: 7}
+dtype: bfloat16
+inputs: {U: [m, k]}
+program: |
+  B = softmax(where(index(m) >= index(k), U, -inf), k)
+  C = layer_norm(B, k, eps=0.001)
+  E = dot(B, C, k)
+outputs: {E: {dims: [m], dtype: float32}}
+""",
     "a tensor that is written backwards": """
 name: written
 dims: {m: 7, n: 40}

@@ -85,7 +85,7 @@ def test_shapes_are_those_of_the_call(sizes: tuple[int, int]) -> None:
     found = block(BATCH, TOKENS)
     (region,) = found.regions
     x = torch.randn(*sizes, 32)
-    given = [x if i == region.inputs[0] else 0 for i in range(20)]
+    given = [x if i == region.inputs[0].which else 0 for i in range(20)]
     assert region.serves(given)
     named = region.sizes(given)
     assert sorted(named.values()) == sorted(sizes)

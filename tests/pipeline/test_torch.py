@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+import mirage_cli
 from mirage_cli import mi
 from mirage_cli.errors import GraphError
 from mirage_cli.pipeline.model import as_module
@@ -378,3 +379,27 @@ def test_what_is_changed_in_place_is_read_as_it_was_then(function: Any) -> None:
     torch.testing.assert_close(found.model(inputs[0]), function(inputs[1]))
     assert torch.equal(inputs[0], inputs[1])
     assert found.regions
+
+
+@pytest.mark.gpu
+def test_a_model_is_timed_beside_inductor_as_a_whole(tmp_path: Path) -> None:
+    class Attention(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = torch.nn.RMSNorm(256)
+            self.q, self.k, self.v = (torch.nn.Linear(256, 256, bias=False) for _ in range(3))
+
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            y = self.norm(x)
+            weights = (self.q(y) @ self.k(y).mT / 16).masked_fill(~mask, -1e4)
+            return torch.softmax(weights, -1) @ self.v(y)
+
+    model = Attention().to("cuda", torch.float16).eval()
+    x = torch.randn(64, 256, device="cuda", dtype=torch.float16)
+    mask = torch.rand(64, 64, device="cuda") < 0.7
+    said: list[str] = []
+    with torch.no_grad():
+        fast = mirage_cli.optimize(model, (x, mask), budget=40.0, db=tmp_path / "db.sqlite", say=said.append)
+        torch.testing.assert_close(fast(x, mask), model(x, mask), rtol=2e-2, atol=2e-2)
+    assert any("µs, Inductor" in line or "is no faster than Inductor's" in line for line in said), said
+    assert sum(line.startswith("the model: ") for line in said) == any(": PyTorch's" not in x for x in said), said

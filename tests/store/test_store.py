@@ -73,11 +73,11 @@ def test_what_won_at_other_sizes_is_found(path: Path) -> None:
         for key in others:
             store.put_best(key, BEST)
         assert store.winners(KEY) == ()
-        assert store.winners(large) == (Winner(KEY.dims, BEST.mugraph, SCHEDULE),)
+        assert store.winners(large) == (Winner(KEY.id, KEY.dims, BEST.mugraph, SCHEDULE),)
         store.put_best(large, replace(BEST, status="predicted"))
         assert store.winners(KEY) == ()
         store.put_best(large, BEST)
-        assert store.winners(KEY) == (Winner(large.dims, BEST.mugraph, SCHEDULE),)
+        assert store.winners(KEY) == (Winner(large.id, large.dims, BEST.mugraph, SCHEDULE),)
 
 
 def test_what_was_not_put_is_none(path: Path) -> None:

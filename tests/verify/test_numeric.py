@@ -17,8 +17,9 @@ from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.derived import derived_equation
 from mirage_cli.ir.program import Builder, Drawn, Program, Tensor
 from mirage_cli.spec.reader import parse_spec
-from mirage_cli.tune.interpreted import halved_sum, product_of_tf32x3, to_tf32
+from mirage_cli.tune.triton_interpreter import product_of_tf32x3, to_tf32
 from mirage_cli.verify import testdata, yardstick
+from mirage_cli.verify.halves import halved_sum
 from mirage_cli.verify.numeric import NumericVerdict, draw_inputs, independent_axis, judge, reference64
 from mirage_cli.verify.testdata import DISTRIBUTIONS
 from mirage_cli.verify.yardstick import (

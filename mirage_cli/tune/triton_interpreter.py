@@ -1,0 +1,212 @@
+"""Triton's interpreter, made to compute as a GPU does, and spared what takes most of its time.
+
+Of a small kernel's time in it, a few hundredths are numpy's. The rest goes to types, shapes and arguments, which it
+works out anew for each value though they are those of the tile before.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from copy import copy
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any  # types, values and builders of Triton's interpreter, which are not typed
+
+import numpy as np
+
+from mirage_cli.verify.halves import add_by_halves
+
+
+def like_a_gpu() -> None:
+    """Lets the interpreter add blocks up and multiply them as a GPU does, and spares it what it need not do again, or
+    at all: the search for integers that overflow, since sizes are small. Once in a process."""
+    interpreter: Any = importlib.import_module("triton.runtime.interpreter")
+    core: Any = importlib.import_module("triton.language.core")
+    _patch_language_once(interpreter)
+    _types_once(interpreter, core)
+    _ShapesByNumpy(interpreter, core)
+    _numbers_as_on_a_gpu(interpreter, core)
+    builder = interpreter.interpreter_builder
+    builder.options = replace(builder.options, sanitize_overflow=False)
+
+
+# -- numbers
+
+
+def to_tf32(x: Any) -> Any:
+    """float32 rounded to TF32's 11 bits, halves away from zero (PTX ISA, cvt.rna.tf32)."""
+    bits = x.view(np.uint32) + np.uint32(1 << 12) & np.uint32(0xFFFFFFFF ^ ((1 << 13) - 1))
+    return np.where(np.isfinite(x), bits.view(np.float32), x)
+
+
+def product_of_tf32x3(a: Any, b: Any) -> Any:
+    """Like numpy.matmul of float32, but as Triton has the matrix units do it with `input_precision="tf32x3"`."""
+    with np.errstate(invalid="ignore"):
+        (a, a_rest), (b, b_rest) = ((high := to_tf32(x), to_tf32(x - high)) for x in (a, b))
+        rest = np.matmul(a_rest, b) + np.matmul(a, b_rest)
+        return np.where(np.isnan(rest), np.float32(0), rest) + np.matmul(a, b)
+
+
+def _numbers_as_on_a_gpu(interpreter: Any, core: Any) -> None:
+    """Sums of blocks, products of matrices, and bfloat16 as float32, which is the same bits and 16 more."""
+    multiply, cast = interpreter.InterpreterBuilder.create_dot, interpreter.InterpreterBuilder.cast_impl
+
+    def block_product(self: Any, a: Any, b: Any, d: Any, input_precision: Any, *more: Any) -> Any:
+        if input_precision.name != "TF32x3" or a.data.dtype != np.float32:
+            return multiply(self, a, b, d, input_precision, *more)
+        return interpreter.TensorHandle(product_of_tf32x3(a.data, b.data) + d.data, d.dtype.scalar)
+
+    def block_cast(self: Any, x: Any, to: Any) -> Any:
+        if x.dtype.scalar != core.bfloat16 or to.scalar != core.float32:
+            return cast(self, x, to)
+        return interpreter.TensorHandle((x.data.astype(np.uint32) << 16).view(np.float32), to.scalar)
+
+    add_by_halves()
+    interpreter.InterpreterBuilder.create_dot = block_product
+    interpreter.InterpreterBuilder.cast_impl = block_cast
+
+
+# -- what is worked out once
+
+
+def _patch_language_once(interpreter: Any) -> None:
+    """Lets the interpreter take the place of Triton's language for good.
+
+    By itself it does so anew in each launch, and in each call of a function of Triton's library (`tl.max`, `tl.sum`) or
+    of the module, by a look at every name of the language: most of the time of a small kernel.
+    """
+    language: Any = importlib.import_module("triton.language")
+
+    def patch(owner: Any, name: str, builtin: Any, *_: Any) -> None:
+        function, semantic = getattr(builtin, "__wrapped__", builtin), interpreter.interpreter_semantic
+
+        def call(*args: Any, **named: Any) -> Any:
+            named["_semantic"] = semantic
+            return function(*args, **named)
+
+        setattr(owner, name, call)
+
+    interpreter._patch_attr = patch
+    patched = interpreter._patch_lang(SimpleNamespace(__globals__={"tl": language, "core": language.core}))
+    interpreter._patch_lang = lambda _: type(patched)()  # nothing to restore
+
+
+def _types_once(interpreter: Any, core: Any) -> None:
+    """Lets blocks of one type share what follows from it, and types of one name what they consist of."""
+    make_type, make_block, number = core.block_type.__init__, core.tensor.__init__, interpreter._get_np_dtype
+    types: dict[Any, dict[str, Any]] = {}
+    numbers: dict[str, Any] = {}
+
+    def block_type(self: Any, element_ty: Any, shape: Any) -> None:
+        key = (element_ty.name, getattr(element_ty, "address_space", 0), *(getattr(n, "value", n) for n in shape))
+        if key not in types:
+            make_type(self, element_ty, shape)
+            types[key] = {**vars(self), "of_blocks": of_blocks(self)}
+        self.__dict__.update(types[key])
+
+    def of_blocks(type: Any) -> dict[str, Any]:
+        block = core.tensor.__new__(core.tensor)
+        make_block(block, None, type)
+        return {name: x for name, x in vars(block).items() if name not in ("handle", "type")}
+
+    def block(self: Any, handle: Any, type: Any) -> None:
+        if (fields := type.__dict__.get("of_blocks")) is None:  # of a type that is no block's
+            fields = type.of_blocks = of_blocks(type)
+        self.__dict__.update(fields)
+        self.handle, self.type = handle, type
+
+    def number_type(type: Any) -> Any:
+        if type.name not in numbers:
+            numbers[type.name] = number(type)
+        return numbers[type.name]
+
+    core.block_type.__init__, core.tensor.__init__, interpreter._get_np_dtype = block_type, block, number_type
+
+
+class _ShapesByNumpy:
+    """Leaves it to numpy to extend one block to another. There is one type of an element and a shape, and one constant
+    of a number."""
+
+    def __init__(self, interpreter: Any, core: Any) -> None:
+        self.core, self.handle = core, interpreter.TensorHandle
+        self.types: dict[Any, Any] = {}
+        semantic, by_numpy = interpreter.interpreter_semantic, copy(interpreter.interpreter_semantic)
+        by_numpy.broadcast_impl_value = self.extended
+        self.checked, self.select, self.item = (
+            by_numpy.binary_op_type_checking_impl,
+            semantic.where,
+            core.tensor.__getitem__,
+        )
+        self.constant = functools.lru_cache(maxsize=1 << 12, typed=True)(semantic.scalar_constant)
+        self.chosen = semantic.builder.create_select
+        semantic.binary_op_type_checking_impl, semantic.broadcast_impl_value = self.operands, self.broadcast
+        semantic.scalar_constant, semantic.where = self.constant, self.where
+        core.tensor.__getitem__ = lambda x, at: self.indexed(x, at)
+        core.block_type.with_element_ty = lambda type, element: self.type_of(element, tuple(type.shape))
+
+    def type_of(self, element: Any, shape: tuple[int, ...]) -> Any:
+        key = element.name, getattr(element, "address_space", 0), shape
+        if key not in self.types:
+            self.types[key] = self.core.block_type(element, list(shape))
+        return self.types[key]
+
+    def block(self, data: Any, element: Any) -> Any:
+        return self.core.tensor(self.handle(data, element), self.type_of(element, data.shape))
+
+    def extended(self, a: Any, b: Any) -> tuple[Any, Any]:
+        """For an operation of numpy: the types say what it will extend the arrays to."""
+        if (shape := _joint_shape(a, b)) is None:
+            return a, b
+        made = self.core.tensor
+        return made(a.handle, self.type_of(a.dtype, shape)), made(b.handle, self.type_of(b.dtype, shape))
+
+    def broadcast(self, a: Any, b: Any) -> tuple[Any, Any]:
+        if (shape := _joint_shape(a, b)) is None:
+            return a, b
+        return self.spread(a, shape), self.spread(b, shape)
+
+    def spread(self, x: Any, shape: tuple[int, ...]) -> Any:
+        data = x.handle.data
+        return x if data.shape == shape and x.type.is_block() else self.block(np.broadcast_to(data, shape), x.dtype)
+
+    def operands(self, a: Any, b: Any, *how: Any, **named: Any) -> tuple[Any, Any]:
+        tensor = self.core.tensor
+        element = a.dtype if type(a) is tensor else b.dtype if type(b) is tensor else None
+        if (x := self.fitting(a, element)) is None or (y := self.fitting(b, element)) is None:
+            return self.checked(a, b, *how, **named)
+        return self.extended(x, y)
+
+    def fitting(self, x: Any, element: Any) -> Any:
+        """A block or number of this type, if it is float32 or int32; None where there is more to know of types."""
+        if element is not self.core.float32 and element is not self.core.int32:
+            return None
+        if type(x) is self.core.tensor:
+            return x if x.dtype is element else None
+        fits = (type(x) is int and -(1 << 31) <= x < 1 << 31) or (type(x) is float and element is self.core.float32)
+        return self.constant(x, element) if fits else None
+
+    def where(self, condition: Any, x: Any, y: Any) -> Any:
+        if condition.dtype is not self.core.int1:
+            return self.select(condition, x, y)
+        x, y = self.operands(x, y, True, True)
+        chosen = self.chosen(condition.handle, x.handle, y.handle)
+        blocks = condition.type.is_block() or x.type.is_block()
+        return self.block(chosen.data, x.dtype) if blocks else self.core.tensor(chosen, x.dtype)
+
+    def indexed(self, x: Any, at: Any) -> Any:
+        places = at if isinstance(at, tuple) else (at,)
+        if x.type.is_block() and all(i is None or i == slice(None) for i in places):
+            return self.block(x.handle.data[places], x.dtype)
+        return self.item(x, at)
+
+
+_broadcast_shapes = functools.cache(np.broadcast_shapes)
+
+
+def _joint_shape(a: Any, b: Any) -> tuple[int, ...] | None:
+    """None where both have the same already, or are numbers."""
+    blocks = a.type.is_block(), b.type.is_block()
+    if not any(blocks) or (all(blocks) and a.handle.data.shape == b.handle.data.shape):
+        return None
+    return _broadcast_shapes(*(x.handle.data.shape for x, block in zip((a, b), blocks, strict=True) if block))

@@ -1,0 +1,78 @@
+"""Block sizes that are worth a try."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.search import tiles
+from mirage_cli.search.cost import estimate
+from mirage_cli.search.work import Model
+from mirage_cli.target.gpus import find_target
+from mirage_cli.tune.space import models
+from tests.mugraphs import CASES
+
+H200 = find_target("h200")
+HEADS = """
+mugraph heads bfloat16
+dims b=4 t=1024 k=640 h=10 d=64 g=10 e=64 w=10 f=64
+input X bf16[b, t, k]
+input Q bf16[h, d, k]
+input K bf16[g, e, k]
+input V bf16[w, f, k]
+output A bf16[b, h, t, d]
+output B bf16[b, g, t, e]
+output C bf16[b, w, t, f]
+kernel k0 generated b:grid t:grid k:loop h:grid d:grid g:grid e:grid w:grid f:grid
+  X = load X[b, t, k]
+  Q = load Q[h, d, k]
+  K = load K[g, e, k]
+  V = load V[w, f, k]
+  A[b, t, h, d] = dot(X, Q; k)
+  B[b, t, g, e] = dot(X, K; k)
+  C[b, t, w, f] = dot(X, V; k)
+  store A[b, h, t, d] = A
+  store B[b, g, t, e] = B
+  store C[b, w, t, f] = C
+"""
+
+
+def model_of(graph: MuGraph) -> Model:
+    (m,) = models(graph).values()
+    return m
+
+
+def best_us(graph: MuGraph, coarse: bool) -> tuple[float, int]:
+    """The least time that is predicted, and of how many choices."""
+    m = model_of(graph)
+    found = tiles.choices(m, graph.sizes, H200, [tiles.default_order(m)], coarse=coarse)
+    return float(estimate(m, found.batch, graph.sizes, H200).us.min()), len(found.order)
+
+
+def test_the_best_of_parts_side_by_side_is_among_the_best_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = CASES["projections"].graph.resized({"m": 300, "k": 512, "n": 2048, "p": 512})
+    joined, few = best_us(graph, coarse=False)
+    monkeypatch.setattr(tiles, "_joined", lambda m, sizes, _, coarse: tiles._fitting(m, sizes, coarse=coarse))
+    whole, many = best_us(graph, coarse=False)
+    assert few < many / 4
+    assert joined <= 1.03 * whole
+
+
+@pytest.mark.parametrize("coarse", [False, True])
+def test_parts_with_many_axes_have_few_choices(coarse: bool) -> None:
+    us, count = best_us(parse_mugraph(HEADS), coarse)
+    assert np.isfinite(us)
+    assert count <= tiles.MOST_BLOCKS
+
+
+def test_the_choices_of_one_part_are_bounded_too() -> None:
+    text = "\n".join(
+        ["mugraph many float16", "dims a=64 b=64 c=64 d=64 e=64 f=64", "input X f16[a, b, c, d, e, f]",
+         "output Y f16[a, b, c, d, e, f]", "kernel k0 generated a:grid b:grid c:grid d:grid e:grid f:grid",
+         "  X = load X[a, b, c, d, e, f]", "  Y[a, b, c, d, e, f] = mul(X, 2)", "  store Y[a, b, c, d, e, f] = Y"]
+    )  # fmt: skip
+    us, count = best_us(parse_mugraph(text), coarse=False)
+    assert np.isfinite(us)
+    assert count <= tiles.MOST_BLOCKS
