@@ -42,11 +42,13 @@ from mirage_cli.pipeline.symbols import (
     Times,
     at_sizes,
     found_in,
+    grows,
     is_size,
     length_of,
     placeholders,
     shape_of,
     sizes_first,
+    sizes_of,
     symbols_of,
     two_each,
     valued,
@@ -65,6 +67,8 @@ ROUNDINGS, LEAST_OFF = 16, 2e-3
 """How far a result of PyTorch may be from the program's in float64: roundings of its type, or with TF32's."""
 MANY = 256
 """Numbers from which on their deviation is looked at."""
+EVEN = (130, 6, 4, 2, 8, 10, 12, 14, 16, 18, 20, 22)
+"""Sizes to compare at of those that differ by call, besides primes."""
 TUNED = (1, 16, 256, 4096)
 """Sizes to tune for of an axis whose size differs by call, besides that of the example."""
 TUNED_OF_SEVERAL = (16, 1024)
@@ -330,9 +334,11 @@ def at_any_size(
 ) -> tuple[Placed, tuple[Sized, ...], dict[str, str]]:
     """The program of a part with dynamic axes, and their symbols, if it is the same at two sizes of each symbol but for
     these axes. Raises Unsupported."""
-    primes = two_each(symbols)
+    primes = two_each({name: (s.least, s.most) for name, s in symbols.items()})
     if len(primes) < len(symbols):
         raise Unsupported("many of its sizes differ by call")
+    if not all(map(grows, sizes_of([*part, *read]))):
+        raise Unsupported("a size in it is no sum of products of those that differ by call")
     some: list[Placed] = []
     elements: list[list[int]] = []
     for i in range(2):
@@ -399,9 +405,10 @@ def agrees(module: Any, region: Region) -> bool:
     """Whether the program, in float64, gives what PyTorch computes of some random data: of any sign, or above zero
     where nothing is a number of those (below a root, say)."""
     read = placeholders(module.graph)
-    primes = two_each(found_in(read))
-    for i in range(2 if primes else 1):
-        sizes = {s: pair[i] for s, pair in primes.items()}
+    primes = two_each({s.symbol: (s.least, s.most) for s in region.sized})
+    odd = {s: n for s, (n, _) in primes.items()}
+    even = {s.symbol: max(s.least, min(s.most, n)) for s, n in zip(region.sized, EVEN, strict=False)}
+    for sizes in [odd, even] if primes else [{}]:
         with valued(read, sizes), unset_fake_temporarily(), torch.no_grad():
             if not agrees_at(module, region, sizes):
                 return False

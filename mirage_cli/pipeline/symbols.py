@@ -1,8 +1,8 @@
 """Sizes of a PyTorch graph that differ by call, as numbers: what cuts and traces a graph knows sizes that are numbers.
 
 A symbol is such a size by its name. `valued` puts numbers in the place of all of them for a while. What is traced at
-two primes for each, and differs in these alone, is what would be traced at any: the sizes in it that follow from
-symbols are found by division (`length_of`).
+two primes for each, and differs in these alone, is what would be traced at any, if all sizes grow with the symbols
+(`grows`): what is equal at both is then a number. Sizes that follow from symbols are found by division (`length_of`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ RANGES = "ranges"
 """Where a model keeps what `torch.export` was told of its sizes."""
 MOST = 1 << 16
 """The largest size that kernels are for where a model names none."""
-PRIMES = (61, 67, 71, 73, 79, 83, 89, 97)
-"""Sizes to trace at, two for each symbol. No other size of a model is likely to be a multiple of both."""
+PRIMES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
+"""Sizes to trace at, two for each symbol. Few other sizes of models are multiples of a large one, and none of both."""
 COUNTED = frozenset({operator.add, operator.sub, operator.mul, operator.floordiv, operator.neg, torch.sym_max})
 """What PyTorch computes sizes by."""
 
@@ -61,9 +61,28 @@ def length_of(at: Sequence[int], primes: Mapping[str, tuple[int, int]]) -> Lengt
     return Times(rest[0], tuple(symbols)) if rest[0] == rest[1] else None
 
 
-def two_each(symbols: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Two sizes to trace at for each symbol; those of no more than there are primes for."""
-    return dict(zip(symbols, zip(PRIMES[::2], PRIMES[1::2], strict=True), strict=False))
+def two_each(ranges: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    """Two sizes to trace at for each symbol, in its range if that has two; those of no more than there are primes for.
+    ranges: the least and the largest size of each."""
+    left = [*PRIMES]
+    found: dict[str, tuple[int, int]] = {}
+    for name, (least, most) in ranges.items():
+        inside = [p for p in left if least <= p <= most]
+        *_, one, other = inside if len(inside) > 1 else left
+        found[name] = one, other
+        left = [p for p in left if p not in found[name]]
+        if len(left) < 2:
+            break
+    return found
+
+
+def grows(size: torch.SymInt) -> bool:
+    """Whether a size grows with each of its symbols, or falls with each: a sum of products of them, all of one sign."""
+    expr = size.node.expr
+    if not expr.is_polynomial(*expr.free_symbols):
+        return False
+    terms = expr.as_poly(*expr.free_symbols).terms()
+    return len({bool(factor > 0) for powers, factor in terms if any(powers)}) == 1
 
 
 def is_size(node: Any) -> bool:

@@ -128,6 +128,8 @@ def traced(t: Trace, name: str, known: Mapping[Any, Any], inputs: Mapping[str, A
 
 def input_of(t: Trace, label: str, node: Any, scale: float | None) -> Array:
     tensor = node.meta["val"]
+    if not hasattr(tensor, "dtype"):
+        raise Unsupported(f"{node} is no tensor")
     dtype = dtype_name(tensor.dtype)
     if dtype not in DTYPES:
         raise Unsupported(f"{node} is of {dtype}")

@@ -136,12 +136,18 @@ def test_equal_layers_of_any_size_are_one_region() -> None:
     [
         (lambda x: x.exp() / x.shape[0], "another program at other sizes"),
         (lambda x: x.var(0), "another program at other sizes"),
+        (lambda x: x.exp() * (x.shape[0] % 2), "no sum of products"),
+        (lambda x: x.exp() + x.shape[0] // 100, "no sum of products"),
+        (lambda x: x.exp() + max(x.shape[0], 99), "no sum of products"),
+        (lambda x: x.exp() + x.shape[0] * (x.shape[0] - 120), "no sum of products"),
+        (lambda x: x.exp() * (x.shape[0] * 0.5), ""),
         (lambda x: x.exp() @ x.t(), "is taken beside itself"),
     ],
 )
 def test_what_follows_from_a_size_otherwise_is_pytorchs(function: Any, why: str) -> None:
     found = of(function, torch.randn(10, 24), dynamic=({0: BATCH},))
     assert any(why in reason for reason in found.left.values()), found.left
+    assert all(r.graph.statements() == ["O0 = exp(X0)"] for r in found.regions)
     for n in (2, 24, 61):
         x = torch.randn(n, 24)
         torch.testing.assert_close(found.model(x), function(x))
@@ -190,7 +196,14 @@ def test_a_program_that_is_wrong_at_other_sizes_is_none(monkeypatch: pytest.Monk
     ],
 )
 def test_a_length_is_a_number_times_symbols(of_two: tuple[int, int], found: Any) -> None:
-    assert length_of(of_two, two_each(["b", "t"])) == found
+    assert length_of(of_two, {"b": (61, 67), "t": (71, 73)}) == found
+
+
+def test_sizes_to_trace_at_are_different_primes_in_the_ranges() -> None:
+    pairs = two_each({"b": (1, 32), "t": (1, 1 << 16), "c": (20, 32), "d": (4, 4)})
+    assert pairs["b"] == (29, 31) and pairs["t"] == (89, 97) and pairs["c"][0] < pairs["c"][1]
+    assert len({p for pair in pairs.values() for p in pair}) == 8
+    assert len(two_each({str(i): (1, 99) for i in range(20)})) == 12
 
 
 def test_ranges_are_cut_where_kernels_no_longer_count() -> None:
