@@ -147,7 +147,8 @@ def test_equal_layers_of_any_size_are_one_region() -> None:
 def test_what_follows_from_a_size_otherwise_is_pytorchs(function: Any, why: str) -> None:
     found = of(function, torch.randn(10, 24), dynamic=({0: BATCH},))
     assert any(why in reason for reason in found.left.values()), found.left
-    assert all(r.graph.statements() == ["O0 = exp(X0)"] for r in found.regions)
+    statements = [x for r in found.regions for x in r.graph.statements()]
+    assert not any(operator in x for operator in ("dot", "+", "*", "/") for x in statements)
     for n in (2, 24, 61):
         x = torch.randn(n, 24)
         torch.testing.assert_close(found.model(x), function(x))
