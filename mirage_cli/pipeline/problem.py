@@ -14,7 +14,7 @@ from mirage_cli.search.cost import floor_us
 from mirage_cli.store.records import Key
 from mirage_cli.target.gpus import Target, driver_version
 from mirage_cli.tune.measure import Problem, TensorSpec
-from mirage_cli.verify.numeric import independent_axis, where_outputs_lie
+from mirage_cli.verify.numeric import independent_axis, longest_sum, where_outputs_lie
 
 
 def program_hash(program: Program) -> str:
@@ -72,8 +72,9 @@ def measured_problem(program: Program, seed: int) -> Problem:
     )
 
 
-def problems_at_other_sizes(program: Program, seed: int) -> tuple[Problem, ...]:
-    """The same for some sizes of its dynamic axes that it is not tuned for."""
+def problems_at_other_sizes(program: Program, seed: int) -> tuple[tuple[Problem, int], ...]:
+    """The same for some sizes of its dynamic axes that it is not tuned for, each with the terms of its longest
+    contraction."""
     some = program.some_sizes(program.dynamic, seed)
-    others = (sizes for sizes in some if not sizes.items() <= program.sizes.items())
-    return tuple(measured_problem(program.resized(sizes), seed) for sizes in others)
+    others = (program.resized(sizes) for sizes in some if not sizes.items() <= program.sizes.items())
+    return tuple((measured_problem(p, seed), longest_sum(p)) for p in others)
