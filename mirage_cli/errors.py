@@ -86,6 +86,13 @@ class OtherGpuError(MirageError):
         super().__init__(f"{here}; `mirage doctor` says more")
 
 
+class FewGpusError(MirageError):
+    """More GPUs to run on than this machine has."""
+
+    def __init__(self, wanted: int, there: int) -> None:
+        super().__init__(f"{wanted} GPUs to run on, and this machine has {there}; `mirage roofline --gpus` needs none")
+
+
 class UnknownIdError(MirageError):
     """An id, or the beginning of one, that nothing in the database has."""
 

@@ -81,8 +81,11 @@ class Draft:
 
 
 def _options(t: Mapping[str, Any]) -> str:
+    if "inout" in t:
+        return f"{{inout: {t['inout']}}}"
     dims = f"[{', '.join(t['dims'])}]"
-    rest = "".join(f", {k}: {t[k]}" for k in ("dtype", "scale", "below", "distinct") if k in t)
+    kept = ("dtype", "scale", "below", "distinct", "strides")
+    rest = "".join(f", {k}: {str(t[k]).lower() if isinstance(t[k], bool) else t[k]}" for k in kept if k in t)
     return f"{{dims: {dims}{rest}}}" if rest else dims
 
 

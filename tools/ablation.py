@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline.searching import Found, Options, search_all, search_program
-from mirage_cli.search.expand import Bounds
+from mirage_cli.search.cuts import Bounds
 from mirage_cli.spec.reader import load_spec
 from mirage_cli.target.gpus import find_target
 

@@ -20,8 +20,8 @@ from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import canonical_text, mugraph_id
 from mirage_cli.pipeline.benchmark import measurement_of
-from mirage_cli.pipeline.kept import info_of
-from mirage_cli.pipeline.problem import program_hash
+from mirage_cli.pipeline.keys import program_hash
+from mirage_cli.pipeline.written import info_of
 from mirage_cli.spec.reader import load_spec
 from mirage_cli.store.records import Best, Key, Measurement, StoredMuGraph, StoredSearch
 from mirage_cli.store.results import About, Kernel, Result, Searched, Times, Tuning

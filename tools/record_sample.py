@@ -23,7 +23,8 @@ from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
-from mirage_cli.pipeline.problem import measured_problem, versions
+from mirage_cli.pipeline.keys import versions
+from mirage_cli.pipeline.problem import measured_problem
 from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.search import work
 from mirage_cli.search.tiles import default_order, tile_options

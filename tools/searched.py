@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from mirage_cli.ir.program import Program
+from mirage_cli.pipeline.keys import versions
 from mirage_cli.pipeline.optimize import finish
-from mirage_cli.pipeline.problem import floor_of, measured_problem, versions
+from mirage_cli.pipeline.problem import floor_of, measured_problem
 from mirage_cli.pipeline.searching import Found, Options, search_program
 from mirage_cli.pipeline.session import Session
 from mirage_cli.spec.reader import parse_spec

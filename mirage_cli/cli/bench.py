@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mirage_cli.cli.benchgpus import bench_gpus, check_gpus
 from mirage_cli.cli.documents import envelope
 from mirage_cli.cli.gatefiles import Case, Summary, tell_github, write_junit
 from mirage_cli.cli.progress import progress
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from mirage_cli.pipeline.session import Session
     from mirage_cli.store.store import Store
 
+MOST_GPUS = 64
+"""Of one machine."""
 REGRESSED = 4
 """The exit code of `--check` where a row is worse than before."""
 COLUMNS = ("before, µs", "now, µs")
@@ -55,6 +58,7 @@ COLUMNS = ("before, µs", "now, µs")
     "mirage bench gqa.yaml --against eager,library",
     "mirage bench specs/*.yaml --json before.json",
     "mirage bench specs/*.yaml --check before.json --threshold 3 --summary github --junit bench.xml",
+    "mirage bench mlp.yaml --gpus 2                     split over two GPUs, beside one and the prediction",
 )
 def bench(
     specs: Annotated[
@@ -79,6 +83,10 @@ def bench(
         Summary | None, typer.Option("--summary", help="write a summary, and annotations, as this service reads them")
     ] = None,
     junit: Annotated[Path | None, typer.Option("--junit", help="also write the rows as tests of JUnit's XML")] = None,
+    gpus: Annotated[
+        int | None,
+        typer.Option(min=2, max=MOST_GPUS, help="instead: split each program over so many GPUs, and run that"),
+    ] = None,
     part: ShardOption = None,
     workers: Workers = None,
     budget: Budget = 60.0,
@@ -92,7 +100,8 @@ def bench(
     """Compare the best kernels with baselines on this GPU.
 
     One process, cold inputs, one method, contestants interleaved. With --check it is a gate: exit code 4 where a kernel
-    is slower than in an earlier file, wrong, failed or missing.
+    is slower than in an earlier file, wrong, failed or missing. With --gpus, the split that `mirage roofline` finds is
+    run with NCCL, each GPU its exported kernels, and compared with one GPU and with the prediction.
     """
     from mirage_cli.cli import benchpage
     from mirage_cli.pipeline import gate
@@ -105,6 +114,8 @@ def bench(
     if unknown := [n for n in names if n not in AGAINST]:
         raise BaselineError(unknown, AGAINST)
     gpu = local_gpu(target, "measure")
+    if gpus:
+        check_gpus(gpus, gate=any((check, summary, junit, markdown)))
     before = gate.read_rows(check, gpu.name, context.value) if check else None
     wanted = Options(worker_count(workers), budget_s=budget, seed=seed, context=context.value)
     timed = Timed()
@@ -115,6 +126,9 @@ def bench(
             Session(gpu, wanted, store, True, told, command_line()) as session,
         ):
             told.count = len(programs)
+            if gpus:
+                bench_gpus(session, programs, gpus, json_file)
+                return
             for rows in timed.all(measured(session, programs, names)):
                 if json_file:
                     write_text(json_file, json.dumps(envelope("bench", rows, gpu), indent=1))

@@ -73,7 +73,7 @@ class Wanted:
 
 
 def _is_stale(named: dict[str, str]) -> bool:
-    from mirage_cli.pipeline.problem import versions
+    from mirage_cli.pipeline.keys import versions
 
     return any(named[name] != version for name, version in versions().items())
 

@@ -25,7 +25,7 @@ def envelope(command: str, results: Iterable[object], target: Target | None = No
     """
     from dataclasses import asdict
 
-    from mirage_cli.pipeline.problem import versions
+    from mirage_cli.pipeline.keys import versions
     from mirage_cli.target.gpus import driver_version
 
     driver = driver_version()

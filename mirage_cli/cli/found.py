@@ -81,7 +81,7 @@ def export(
     It needs only torch and triton, and is written anew from the stored μGraph.
     """
     from mirage_cli.codegen.bare import bare_source, layer_source
-    from mirage_cli.pipeline.kept import export_all, export_plan, written_anew
+    from mirage_cli.pipeline.written import export_all, export_plan, written_anew
 
     if (kernel_only or layer) and (all_sizes or id is not None):
         raise typer.BadParameter("--kernel-only and --layer take the best kernel of one size")

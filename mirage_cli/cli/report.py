@@ -45,7 +45,7 @@ def report(
     verdict, and the source. The page needs nothing else, and asks for nothing.
     """
     from mirage_cli.cli.reportpage import page
-    from mirage_cli.pipeline.problem import program_hash
+    from mirage_cli.pipeline.keys import program_hash
     from mirage_cli.pipeline.reported import sections
     from mirage_cli.target.gpus import find_target
 

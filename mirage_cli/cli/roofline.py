@@ -14,7 +14,7 @@ from mirage_cli.cli.shared import Dims, Dtype, Json, Specs, TargetName, choose_t
 if TYPE_CHECKING:
     from mirage_cli.cli.layout import Sheet
     from mirage_cli.ir.program import Program
-    from mirage_cli.pipeline.parallel import Cost, Split
+    from mirage_cli.pipeline.parallel import Cost, Join, Split
     from mirage_cli.pipeline.roofline import Bounds
     from mirage_cli.target.gpus import Target
 
@@ -151,7 +151,7 @@ def document(program: Program, b: Bounds, parallel: Sequence[Parallel]) -> dict[
                         "bound_us": cost.us,
                         "kept": list(split.kept),
                         "stages": [
-                            {"program": s.program and str(s.program), "joins": [asdict(j) for j in s.joins]}
+                            {"program": s.program and str(s.program), "joins": [join(j) for j in s.joins]}
                             for s in split.stages
                         ],
                     }
@@ -162,6 +162,10 @@ def document(program: Program, b: Bounds, parallel: Sequence[Parallel]) -> dict[
             for x in parallel
         ],
     }
+
+
+def join(j: Join) -> dict[str, object]:
+    return {"tensor": j.tensor, "op": j.op, "dtype": j.travels_as, "moved_bytes": j.moved_bytes}
 
 
 def picture(found: Sequence[tuple[Program, Bounds, Sequence[Parallel]]], target: Target) -> str:

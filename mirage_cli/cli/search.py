@@ -112,15 +112,14 @@ def search(
     results: list[Result | Unfinished] = []
     interrupted = False
     with progress(budget) as told, ExitStack() as stack:  # from here on, it is shown that something is being done
-        from mirage_cli.pipeline.locked import Lock
+        from mirage_cli.pipeline.keys import keys_of
         from mirage_cli.pipeline.optimize import optimize
-        from mirage_cli.pipeline.problem import keys_of
         from mirage_cli.pipeline.searching import Options
         from mirage_cli.pipeline.session import Session
 
         programs, _ = shard(read(specs, dim, dtype), part)
         told.count, processes = len(programs), worker_count(workers)
-        lock = Lock(lock_file) if locked else None
+        lock = lock_of(lock_file) if locked else None
         cluster = stack.enter_context(cluster_of(executor, scheduler, processes))
         chosen, here = cluster.target(target) if cluster else choose_target(target)
         wanted = Options(
@@ -148,6 +147,12 @@ def search(
         for result in found_of(results):
             out.print(effort(result))
     end("search", results, chosen, as_json, interrupted, top, predicted_for(chosen, here, target), lock)
+
+
+def lock_of(path: Path) -> Lock:
+    from mirage_cli.pipeline.locked import Lock
+
+    return Lock(path)
 
 
 @contextmanager

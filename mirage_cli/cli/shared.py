@@ -292,7 +292,7 @@ def bests_of(
 def stored_for(store: Store, programs: Sequence[tuple[Program, str]], target: str) -> dict[int, list[tuple[Key, Best]]]:
     """The best kernels that are stored, by the number of the program, for the GPU that is named. Raises
     NothingStoredError."""
-    from mirage_cli.pipeline.problem import program_hash
+    from mirage_cli.pipeline.keys import program_hash
     from mirage_cli.target.gpus import find_target
 
     named = None if target == "auto" else find_target(target).name

@@ -68,7 +68,7 @@ def judge_stored(
 ) -> Iterator[Answer]:
     """The stored kernels of a program, of every GPU or of one: the μGraph by the structural and finite-field nets, and
     the text by the numeric one, in the interpreter at reduced sizes."""
-    from mirage_cli.pipeline.problem import program_hash
+    from mirage_cli.pipeline.keys import program_hash
 
     mine = [(e.key, e.best) for e in store.list() if e.best and e.key.program_hash == program_hash(program)]
     for key, best in mine:
@@ -83,8 +83,8 @@ def judge_stored(
 def judged(
     store: Store, program: Program, key: Key, best: Best, seed: int, interpreter: Interpreter
 ) -> tuple[bool, str]:
-    from mirage_cli.pipeline.kept import written_anew
     from mirage_cli.pipeline.predicting import judge_small
+    from mirage_cli.pipeline.written import written_anew
 
     written = written_anew(store, program, key, best, seed)
     numeric = judge_small(interpreter, program, written.graph, written.schedule)

@@ -121,7 +121,7 @@ def _descriptor(
     element = DTYPE_BYTES[tensor.dtype]
     if not all(i.affine for i in x.access):
         return None
-    steps, start = strides(x.access, [sizes[a] for a in tensor.dims])
+    steps, start = strides(x.access, tensor.steps(sizes))
     stride = {str(a): n for a, n in steps.items()}
     kept = sorted((d for d in x.dims if sizes[d] > 1 or block[d] > 1), key=lambda d: -stride[d])
     axes = [d for d in kept if block[d] > 1]

@@ -174,7 +174,7 @@ class Frame:
         sizes = {**self.sizes, **{r.dim: r.most for r in self.graph.dynamic}}
         whole = next(k for k in self.graph.kernels if k.name == self.kernel.name)  # of which this may be a part
         touched = {*whole.read, *(s.buffer for s in whole.stores)}
-        return any(prod(sizes[a] for a in self.tensors[b].dims) >= 1 << 31 for b in touched)
+        return any(self.tensors[b].span(sizes) >= 1 << 31 for b in touched)
 
     @cached_property
     def buffers(self) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ from mirage_cli.codegen.exported_text import (
     PUBLIC,
     RESERVED,
     SELF_CHECK,
+    STRIDES_CHECKED,
     TABLES,
     WITHOUT_AUTOCAST,
 )
@@ -54,6 +55,7 @@ from mirage_cli.codegen.triton import KernelSource, emit_kernel
 from mirage_cli.codegen.writing import (
     WIDTH,
     filled,
+    input_text,
     layout_text,
     size_texts,
     spelled,
@@ -266,7 +268,7 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         "operator": f"{name}_{digest}",
         "call": tuple_text(parameters),
         "doc": interface(program),
-        "inputs": table_text(f'("{t.name}", {parts.layout(t)[0]}, torch.{t.dtype}),' for t in program.inputs),
+        "inputs": table_text(input_text(t, program.sizes) for t in program.inputs),
         "outputs": table_text(f"({', '.join(parts.layout(t)[::-1])}, torch.{t.dtype})," for t in program.results),
         "register": wrapped(
             "    _operator = torch.library.custom_op(",
@@ -279,6 +281,7 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
             ")",
         ),
         "parameters": ", ".join(parameters),
+        "strides_checked": STRIDES_CHECKED * any(t.strides for t in program.inputs),
         "autocast": WITHOUT_AUTOCAST * parts.libraries,
         "tables": CHECKED_TABLES * bool(tables),
         "result": ("None", "outputs[0]", "tuple(outputs)")[min(len(program.results), 2)],
@@ -298,7 +301,10 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         "cut": "None" if (cut := independent_axis(program)) is None else f"Cut{cut}",
         "check": wrapped(
             "        results = check(",
-            f"run eager stepwise shapes dtypes spreads contracted {precision} {tolerance} device cut lies".split(),
+            [
+                *f"run eager stepwise shapes dtypes spreads contracted {precision} {tolerance}".split(),
+                *("device", "cut", "lies", "strides"),
+            ],
             ")",
         ),
     }

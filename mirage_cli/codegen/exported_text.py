@@ -24,13 +24,22 @@ def _call(inputs):
     return result
 
 
+def _lies(x, strides):
+    """Whether a tensor has these strides (None: is contiguous). Those of axes with one position do not matter."""
+    if strides is None:
+        return x.is_contiguous()
+    return all(n == 1 or a == b for n, a, b in zip(x.shape, x.stride(), strides))
+
+
 '''
 """The second public function, and what both come to where a call is no usual one."""
 WHERE = '''\
         if x.device != device:
             raise ValueError(f"{name} should be on {device} like the first input, not on {x.device}")
-        if not x.is_contiguous():
-            raise ValueError(f"{name} should be contiguous: pass {name}.contiguous()")
+        if not _lies(x, strides):
+            if strides is None:
+                raise ValueError(f"{name} should be contiguous: pass {name}.contiguous()")
+            raise ValueError(f"{name} should have the strides {strides}, not {x.stride()}")
         if has_tangent(x):
             raise NotImplementedError(f"{name} has a tangent, and there is no derivative")
     if device.type != "cuda" and not _INTERPRETED:
@@ -73,13 +82,13 @@ def @function@(@parameters@):
         return False
     device = getattr(inputs[0], "device", None)
     recording = torch.is_grad_enabled()
-    for x, (_, shape, dtype) in zip(inputs, _INPUTS):
+    for x, (_, strides, shape, dtype) in zip(inputs, _INPUTS):
         if (
             type(x) not in _PLAIN
             or x.dtype is not dtype
             or x.shape != shape
             or x.device != device
-            or not x.is_contiguous()
+            or not _lies(x, strides)
             or (recording and x.requires_grad)
             or not only_numbers(x)
         ):
@@ -90,14 +99,14 @@ def @function@(@parameters@):
 def _check(inputs):
     """Raises TypeError or ValueError, saying what was expected."""
     device = getattr(inputs[0], "device", None)
-    for x, (name, shape, dtype) in zip(inputs, _INPUTS, strict=True):
+    for x, (name, strides, shape, dtype) in zip(inputs, _INPUTS, strict=True):
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name} should be a tensor, not {type(x).__name__}")
         if x.dtype is not dtype:
             raise TypeError(f"{name} should have the dtype {dtype}, not {x.dtype}")
         if x.shape != shape:
             raise ValueError(f"{name} should have the shape {shape}, not {tuple(x.shape)}")
-@where@def _run(*inputs):
+@where@def _run(*inputs):@strides_checked@
     if _INTERPRETED:  # Triton's interpreter serves one thread at a time
         with _INTERPRETER_LOCK:
             return _by_triton(inputs)
@@ -179,6 +188,9 @@ CHECKED_TABLES = """
     if os.environ.get("MIRAGE_CHECK_TABLES") and not _is_compiling():  # calls like an earlier one do not come here
         _check_tables(inputs)"""
 
+STRIDES_CHECKED = """
+    _check(inputs)  # of what torch.compile makes, older versions of it would give a copy without gaps"""
+
 BUILTIN = '''
 _@name@.__name__ = _@name@.__qualname__ = "@name@"
 
@@ -256,7 +268,7 @@ def _check_this_file():
     if not gpu and not _INTERPRETED:
         sys.exit("no GPU here: set TRITON_INTERPRET=1 to check the kernel on the CPU")
     device = torch.device("cuda" if gpu else "cpu")
-    shapes, dtypes = [shape for _, shape, _ in _INPUTS], [dtype for _, _, dtype in _INPUTS]
+    strides, shapes, dtypes = ([x[i] for x in _INPUTS] for i in (1, 2, 3))
     spreads, contracted = @spreads@, @contracted@
     cut, lies = @cut@, @lies@
     passed = True
@@ -267,7 +279,9 @@ def _check_this_file():
             passed = passed and ok
         if gpu:
             normal = DISTRIBUTIONS[0]
-            more_inputs = lambda seed: draw(normal, shapes, dtypes, spreads, contracted, device, seed)  # noqa: E731
+            more_inputs = lambda seed: draw(  # noqa: E731
+                normal, shapes, dtypes, spreads, contracted, device, seed, strides
+            )
             for line in time_beside_eager(run, @whole@, more_inputs):
                 print(line)
             inputs = more_inputs(0)

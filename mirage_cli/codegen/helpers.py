@@ -72,7 +72,9 @@ schedule, and the tiles of loops are always prefetched.
 DESCRIPTORS = '''
 def descriptor(x, shape, strides, box):
     """What reads x in boxes: of a copy, where x starts at no multiple of the 16 bytes that the hardware asks for."""
-    return TensorDescriptor(x if x.data_ptr() % 16 == 0 else x.clone(), shape, strides, box)
+    if x.data_ptr() % 16:
+        x = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)
+    return TensorDescriptor(x, shape, strides, box)
 '''.strip()
 """What modules start with whose kernels have tensor descriptors."""
 BFLOAT16 = '''

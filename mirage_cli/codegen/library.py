@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from mirage_cli.codegen.torch_source import axis_letters
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store
-from mirage_cli.ir.program import DTYPE_BYTES, unmerged
+from mirage_cli.ir.program import DTYPE_BYTES, Tensor, unmerged
 
 Dims = tuple[str, ...]
 
@@ -77,7 +77,10 @@ def _product(graph: MuGraph, kernel: Kernel) -> _Product:
     a, b = (loads[x] for x in product.values)
     tensors = graph.tensors()
     dtypes = tuple(tensors[x.buffer].dtype for x in (a, b, store))
-    return _Product(a, b, store, dtypes, _groups(a.dims, b.dims, store.dims, product.axes))
+    groups = _groups(a.dims, b.dims, store.dims, product.axes)
+    if groups is not None and any(_has_gaps(tensors[x.buffer], x, g) for x in (a, b) for g in groups):
+        groups = None
+    return _Product(a, b, store, dtypes, groups)
 
 
 def _converted(texts: Sequence[str], dtypes: Sequence[str]) -> list[str]:
@@ -102,6 +105,12 @@ def _groups(a: Dims, b: Dims, out: Dims, axes: Dims) -> tuple[Dims, Dims, Dims, 
 
 def _side_by_side(group: Dims, dims: Dims) -> bool:
     return not group or dims[(start := dims.index(group[0])) : start + len(group)] == group
+
+
+def _has_gaps(t: Tensor, x: Load, group: Dims) -> bool:
+    """Whether some of these axes of an operand, but the last, have a stride of their own."""
+    own = dict(zip(x.dims, t.own_strides, strict=True))
+    return any(own.get(d) is not None for d in group[:-1])
 
 
 def _has_other_shape(graph: MuGraph, x: Load | Store) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from math import gcd, prod
 
 from mirage_cli.codegen import nodes, plan
@@ -12,13 +13,11 @@ from mirage_cli.codegen.blocks import EVERYWHERE, LINE_BYTES, Frame, Live
 from mirage_cli.codegen.loops import loop_starts, positions, span, starts
 from mirage_cli.codegen.nodes import Axes, Expr, Place, Start
 from mirage_cli.codegen.plan import Statement
-from mirage_cli.ir.access import Access, Lookup, dims_of, index, steady, strides
+from mirage_cli.ir.access import Access, Lookup, dims_of, steady, strides
 from mirage_cli.ir.mugraph import Load, Store, split_axis
 from mirage_cli.ir.placement import Loop
-from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8
+from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, Tensor
 from mirage_cli.ir.schedule import Before
-
-_NOWHERE: Access = (index({}),)
 
 # -- loads and stores
 
@@ -97,12 +96,12 @@ def pointers(
     """
     terms: list[tuple[Place, nodes.Stride]] = []
     dims = f.tensors[buffer].dims
-    shape = [1 if a in f.dynamic else f.sizes[a] for a in dims]
+    numbers = f.tensors[buffer].steps({a: 1 if a in f.dynamic else f.sizes[a] for a in dims})
     starts: list[nodes.Times] = []
     start = 0
-    for first, last in _parts(f, dims):
-        steps, more = strides((*_NOWHERE * first, *access[first:last], *_NOWHERE * (len(dims) - last)), shape)
-        behind = tuple(a for a in dims[last:] if a in f.dynamic)
+    for behind, some in groupby(range(len(dims)), lambda i: _dynamic_behind(f, f.tensors[buffer], i)):
+        axes_of = [*some]
+        steps, more = strides(tuple(access[i] for i in axes_of), [numbers[i] for i in axes_of])
         for a, n in steps.items():
             place, moved = f.place(a, picked)
             more += moved * n
@@ -115,11 +114,10 @@ def pointers(
     return nodes.Pointers(buffer, axes, tuple(terms), start, tuple(starts))
 
 
-def _parts(f: Frame, dims: Axes) -> list[tuple[int, int]]:
-    """Where axes of a tensor begin and end that have the same dynamic axes behind them in memory: one part where none
-    is dynamic."""
-    ends = [i for i, a in enumerate(dims) if a in f.dynamic and i > 0]
-    return list(zip([0, *ends], [*ends, len(dims)], strict=True))
+def _dynamic_behind(f: Frame, t: Tensor, i: int) -> Axes:
+    """The dynamic axes of which the stride of an axis is a multiple: those behind it, up to a stride of its own."""
+    own = next((j for j in range(i, len(t.dims)) if t.own_strides[j] is not None), len(t.dims))
+    return tuple(a for a in t.dims[i + 1 : own + 1] if a in f.dynamic)
 
 
 def store(f: Frame, s: Store) -> plan.Store:
@@ -173,14 +171,16 @@ def _lines(f: Frame, x: Fetch, loop: str | None) -> dict[str, int]:
     count = {d: f.block[d] for d in x.load.dims}
     if loop is not None and x.part is not None:
         count[loop] = x.part
-    for inner in x.load.dims[-1:]:  # a scalar has none
-        count[inner] = max(count[inner] // _line_of(f, x), 1)
-    return count
+    return count | {d: max(count[d] // n, 1) for d, n in _line_of(f, x.load).items()}
 
 
-def _line_of(f: Frame, x: Fetch) -> int:
-    """Elements of a cache line."""
-    return LINE_BYTES // DTYPE_BYTES[f.tensors[x.load.buffer].dtype]
+def _line_of(f: Frame, x: Load) -> dict[str, int]:
+    """How many neighbours a cache line has along the axis where they are nearest in memory; a scalar has none."""
+    t = f.tensors[x.buffer]
+    steps, _ = strides(x.access, t.steps(f.sizes))
+    least = min((steps[d] for d in x.dims), default=0)
+    nearest = [d for d in x.dims if steps[d] == least][-1:]
+    return {d: max(LINE_BYTES // (DTYPE_BYTES[t.dtype] * max(least, 1)), 1) for d in nearest}
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,11 +203,10 @@ class _Picker:
 
     def picked(self, x: Fetch, d: str, count: int) -> nodes.Picked | None:
         """The positions along a dimension; None for those of the current block. count: how many they are."""
-        f, inner = self.frame, x.load.dims[-1]
+        f, line = self.frame, _line_of(self.frame, x.load)
         clamped = d in f.padded or (d == self.loop and self.tiles > 1)
-        if d not in (inner, self.loop):
+        if d not in (*line, self.loop):
             return nodes.Picked(d, count > 1, clamped=True) if clamped else None
         tiles = self.tiles if d == self.loop else 1
-        step = _line_of(f, x) if d == inner else 1
-        every = nodes.Every(f.block[d], count // tiles, step, tiles) if count > 1 else None
-        return nodes.Picked(d, count > 1, self.at[d], d != inner and f.huge, every, clamped)
+        every = nodes.Every(f.block[d], count // tiles, line.get(d, 1), tiles) if count > 1 else None
+        return nodes.Picked(d, count > 1, self.at[d], d not in line and f.huge, every, clamped)

@@ -42,17 +42,19 @@ def check(
     device: torch.device,
     cut: Cut | None,
     lies: Sequence[Lies] | None,
+    strides: Sequence[Sequence[int] | None],
 ) -> Iterator[tuple[bool, str]]:
     """For each distribution: whether it passes, and a line with the errors against float64.
 
     eager: the program's outputs in PyTorch. stepwise: the same, operator by operator, to be rounded at every step.
-    lies: where a call of `run` leaves its outputs; None where it returns them.
+    lies: where a call of `run` leaves its outputs; None where it returns them. strides: of inputs; None for one that is
+    contiguous.
     """
     program = Reference(eager, stepwise, precision)
     if device.type == "cpu":
         add_by_halves()
     for seed, kind in enumerate(DISTRIBUTIONS):
-        inputs = draw(kind, shapes, dtypes, spreads, contracted, device, seed)
+        inputs = draw(kind, shapes, dtypes, spreads, contracted, device, seed, strides)
         with fresh_memory_is_nan():
             given = to_be_changed(lies, inputs) if lies else inputs
             outputs = outputs_of(lies, as_tuple(run(*given)), given)

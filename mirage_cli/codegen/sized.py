@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from math import prod
 
 from mirage_cli.codegen.carried import CHECKS, PLANS, PLANS_WITH_MAPS, carried
 from mirage_cli.codegen.export import (
@@ -29,7 +30,7 @@ from mirage_cli.codegen.export import (
     schema,
     tables_text,
 )
-from mirage_cli.codegen.exported_text import BUILTIN, CAPTURE, CHECKED_TABLES
+from mirage_cli.codegen.exported_text import BUILTIN, CAPTURE, CHECKED_TABLES, STRIDES_CHECKED
 from mirage_cli.codegen.globals import without_global
 from mirage_cli.codegen.sized_text import (
     EXACT,
@@ -42,11 +43,20 @@ from mirage_cli.codegen.sized_text import (
 )
 from mirage_cli.codegen.start_text import start_body
 from mirage_cli.codegen.torch_source import torch_source
-from mirage_cli.codegen.writing import filled, layout_text, spelled, table_text, tuple_text, wrapped
+from mirage_cli.codegen.writing import (
+    filled,
+    input_text,
+    layout_text,
+    spelled,
+    stride_factors,
+    table_text,
+    tuple_text,
+    wrapped,
+)
 from mirage_cli.errors import MirageError
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.program import Program, Range, mixed, spread
+from mirage_cli.ir.program import Program, Range, Tensor, mixed, spread
 from mirage_cli.ir.schedule import Schedule, about_tiles
 from mirage_cli.ir.text import print_mugraph
 
@@ -73,6 +83,9 @@ def sized_source(variants: Sequence[Variant]) -> str:
     say which size it is."""
     if changing := [v.program.name for v in variants if v.program.parts]:
         raise MirageError(f"{changing[0]} writes parts of tensors by indices: export each of its sizes by itself")
+    first = variants[0].program.inputs
+    if other := [t for v in variants for t, u in zip(v.program.inputs, first, strict=True) if t.strides != u.strides]:
+        raise MirageError(f"{other[0].name} has other strides at other sizes: export each of its sizes by itself")
     return _File(sorted(variants, key=lambda v: v.program.dims)).text()
 
 
@@ -128,6 +141,11 @@ class _File:
             return name in RESERVED_SIZED or name.startswith("SIZE_")
 
         return [*spelled((t.name for t in self.program.inputs), taken).values()]
+
+    def guarded_strides(self, t: Tensor) -> list[int | None]:
+        """The strides of an input; None for those that differ by call."""
+        factors = stride_factors(t, self.texts)
+        return [None if any(isinstance(x, str) for x in some) else prod(map(int, some)) for some in factors]
 
     def said_by(self, d: str) -> list[tuple[int, int]]:
         """The inputs that have an axis, and which of theirs it is."""
@@ -199,8 +217,9 @@ class _File:
             lines.append(f"{name} = {self.parameters[first]}.shape[{axis}]")
             conditions += [f"{self.parameters[n]}.shape[{i}] == {name}" for n, i in others]
         for p, t in zip(self.parameters, self.program.inputs, strict=True):
-            if set(t.dims[1:]) & set(self.differing):  # then strides differ by call, and guards know none of them
-                conditions.append(f"{p}.is_contiguous()")
+            if None in self.guarded_strides(t):  # then they differ by call, and guards know none of them
+                strides = layout_text(t, self.texts)[1]
+                conditions.append(f"_lies({p}, {strides})" if t.strides else f"{p}.is_contiguous()")
         if self.program.dynamic:
             lines.append(f"if {' and '.join([*self.inside, *conditions])}:")
             lines += [f"    _kernels = {self.choice}", "    _plan = _known.get(_kernels)"]
@@ -248,7 +267,7 @@ class _File:
 
     def mapping(self, digest: str) -> dict[str, str]:
         program, names = self.program, self.names
-        inputs = (f'("{t.name}", {layout_text(t, self.texts)[0]}, torch.{t.dtype}),' for t in program.inputs)
+        inputs = (input_text(t, self.texts) for t in program.inputs)
         outputs = (f"({', '.join(layout_text(t, self.texts)[::-1])}, torch.{t.dtype})," for t in program.outputs)
         first = [self.said_by(d)[0] for d in self.differing]
         tuned = [f"{n}={program.sizes[d]}" for d, n in zip(self.differing, names, strict=True)]
@@ -281,6 +300,7 @@ class _File:
                 ],
                 ")",
             ),
+            "strides_checked": STRIDES_CHECKED * any(t.strides for t in program.inputs),
             "autocast": WITHOUT_AUTOCAST * any(p.libraries for p in self.parts),
             "result": "outputs[0]" if len(program.outputs) == 1 else "tuple(outputs)",
             "launches": tuple_text(f"launch{x}" for x in self.labels),
@@ -288,9 +308,7 @@ class _File:
             "recorded": "\n".join(p.recorded() for p in self.parts),
             "kernels": tuple_text(tuple_text(k.name for k in p.graph.kernels) for p in self.parts),
             "guarded_sizes": str(guarded),
-            "guarded_strides": str(
-                [[None if None in x[i + 1 :] else _stride(x, i) for i in range(len(x))] for x in guarded]
-            ),
+            "guarded_strides": str([self.guarded_strides(t) for t in program.inputs]),
             "starts": "\n\n\n".join(self.start(i) for i in range(len(self.parts))),
             "start_names": tuple_text(f"_start{x}" for x in self.labels),
         }
@@ -374,10 +392,3 @@ def _case(i: int, program: Program, differing: Sequence[str], timed: bool) -> st
 
 def _lines(cases: Sequence[str]) -> str:
     return "\n".join(["(", *(f"            {x}" for x in cases), "        )"])
-
-
-def _stride(sizes: Sequence[int | None], i: int) -> int:
-    found = 1
-    for n in sizes[i + 1 :]:
-        found *= n or 1
-    return found

@@ -23,7 +23,7 @@ def _sizes(inputs):
 
 
 def _inputs(@size_names@):
-    """Name, shape and dtype of the inputs at these sizes."""
+    """Name, strides (None: contiguous), shape and dtype of the inputs at these sizes."""
     return @inputs@
 
 
@@ -54,12 +54,12 @@ def @function@(@parameters@):
         return False
     device = inputs[0].device
     recording = torch.is_grad_enabled()
-    for x, (_, shape, dtype) in zip(inputs, _inputs(*_sizes(inputs))):
+    for x, (_, strides, shape, dtype) in zip(inputs, _inputs(*_sizes(inputs))):
         if (
             x.dtype is not dtype
             or x.shape != shape
             or x.device != device
-            or not x.is_contiguous()
+            or not _lies(x, strides)
             or (recording and x.requires_grad)
             or not only_numbers(x)
         ):
@@ -71,17 +71,17 @@ def _check(inputs):
     """Raises TypeError or ValueError, saying what was expected. Which sizes there are, `_run` knows: asked here, a
     graph of torch.compile would be of one of them."""
     device = getattr(inputs[0], "device", None)
-    for x, n, (name, shape, _) in zip(inputs, _DIMS, _inputs(*_SIZE_NAMES), strict=True):
+    for x, n, (name, _, shape, _) in zip(inputs, _DIMS, _inputs(*_SIZE_NAMES), strict=True):
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name} should be a tensor, not {type(x).__name__}")
         if x.dim() != n:
             raise ValueError(f"{name} should have the shape ({', '.join(map(str, shape))}), not {tuple(x.shape)}")
-    for x, (name, shape, dtype) in zip(inputs, _inputs(*_sizes(inputs)), strict=True):
+    for x, (name, strides, shape, dtype) in zip(inputs, _inputs(*_sizes(inputs)), strict=True):
         if x.dtype is not dtype:
             raise TypeError(f"{name} should have the dtype {dtype}, not {x.dtype}")
         if x.shape != shape:
             raise ValueError(f"{name} should have the shape {tuple(shape)}, not {tuple(x.shape)}")
-@where@def _run(*inputs):
+@where@def _run(*inputs):@strides_checked@
     sizes = _sizes(inputs)
     which = _which(*sizes)
     if _INTERPRETED:  # Triton's interpreter serves one thread at a time
@@ -225,7 +225,7 @@ def _check_this_file():
     with torch.inference_mode():
         for which, sizes, spreads, timed, contracted, cut in @on_gpu@ if gpu else @interpreted@:
             eager, stepwise = @programs@[which]
-            shapes, dtypes = ([x[i] for x in _inputs(*sizes)] for i in (1, 2))
+            strides, shapes, dtypes = ([x[i] for x in _inputs(*sizes)] for i in (1, 2, 3))
 
             def run(*inputs):
                 if gpu:
@@ -233,13 +233,14 @@ def _check_this_file():
                 return _by_triton(which, sizes, inputs)  # of kernels for more, at sizes that do not take minutes
 
             print(", ".join(f"{name}={size}" for name, size in zip(_SIZE_NAMES, sizes)) + f", kernels {which}")
-            for ok, line in check(
-                run, eager, stepwise, shapes, dtypes, spreads, contracted, @precision@, @tolerance@, device, cut, None
-            ):
+            how = @precision@, @tolerance@, device, cut, None, strides
+            for ok, line in check(run, eager, stepwise, shapes, dtypes, spreads, contracted, *how):
                 print(line)
                 passed = passed and ok
             if gpu and timed:
-                more_inputs = lambda seed: draw(normal, shapes, dtypes, spreads, contracted, device, seed)  # noqa: E731
+                more_inputs = lambda seed: draw(  # noqa: E731
+                    normal, shapes, dtypes, spreads, contracted, device, seed, strides
+                )
                 for line in time_beside_eager(run, eager, more_inputs):
                     print(line)
                 inputs = more_inputs(0)
@@ -265,5 +266,5 @@ RESERVED_SIZED = frozenset(
     re.findall(
         r"(?<![.\w])_\w+", PUBLIC_SIZED[PUBLIC_SIZED.index("def @function@(") : PUBLIC_SIZED.index("def _call(")]
     )
-) - {"_graph"} | {"_kernels", "_plan", "_STARTS", "_EXACT"}
+) - {"_graph"} | {"_kernels", "_plan", "_STARTS", "_EXACT", "_lies"}
 """What the public functions use: no parameter of theirs is called so."""

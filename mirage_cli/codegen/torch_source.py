@@ -165,7 +165,7 @@ class _Writer:
         name, shape = self.names[p.tensor.name], [self.program.sizes[d] for d in p.tensor.dims]
         count = sum(len(i.terms) for i in p.access)
         if any(len(i.terms) > 1 for i in p.access) or len(dims_of(p.access)) < count:
-            steps, start = strides(p.access, shape)
+            steps, start = strides(p.access, p.tensor.steps(self.program.sizes))
             dims = dims_of(p.access)
             sizes = _tuple([self.size(d) for d in dims])
             begin = f"{name}.storage_offset() + {start}" if start else f"{name}.storage_offset()"

@@ -12,10 +12,25 @@ WIDTH = 120
 
 
 def layout_text(t: Tensor, sizes: Mapping[str, int | str]) -> tuple[str, str]:
-    """Shape and strides of a tensor that is contiguous. Memory with strides takes less CPU time than without. sizes:
-    numbers, or the names of what holds them."""
-    shape = [sizes[d] for d in t.dims]
-    return tuple_text(map(str, shape)), tuple_text(product_text(shape[i + 1 :]) for i in range(len(shape)))
+    """Shape and strides of a tensor. Memory with strides takes less CPU time than without. sizes: numbers, or the names
+    of what holds them."""
+    return tuple_text(str(sizes[d]) for d in t.dims), tuple_text(map(product_text, stride_factors(t, sizes)))
+
+
+def stride_factors(t: Tensor, sizes: Mapping[str, int | str]) -> list[list[int | str]]:
+    """What the stride of each axis of a tensor is the product of: numbers, and names of what holds sizes."""
+    found: list[list[int | str]] = []
+    factors: list[int | str] = []
+    for d, stride in zip(reversed(t.dims), reversed(t.own_strides), strict=True):
+        found.append(factors if stride is None else [stride])
+        factors = [sizes[d], *found[-1]]
+    return found[::-1]
+
+
+def input_text(t: Tensor, sizes: Mapping[str, int | str]) -> str:
+    """What the checks of an exported file know of an input: name, strides (None: it is contiguous), shape, dtype."""
+    shape, strides = layout_text(t, sizes)
+    return f'("{t.name}", {strides if t.strides else None}, {shape}, torch.{t.dtype}),'
 
 
 def product_text(factors: Iterable[int | str]) -> str:

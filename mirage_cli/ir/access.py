@@ -9,8 +9,8 @@
     K[P{pages}[b, s//16], s%16, d]   pages
 
 An atom is an axis, a quotient or a remainder of an index by a number, or an integer that a table holds (`T{v}`: from 0
-to v - 1), itself accessed. An index has one normal form, which prints as it is read. Tensors are row-major: `strides`
-gives the elements between neighbours along each atom, and where the first lies. What lies outside of the tensor reads
+to v - 1), itself accessed. An index has one normal form, which prints as it is read. `strides` gives
+the elements between neighbours along each atom, and where the first lies. What lies outside of the tensor reads
 as 0. What is written by an access lies inside, and no element twice: rows that a table names, if it names none twice.
 """
 
@@ -482,12 +482,11 @@ def read_at(data: NDArray[Any], at: Sequence[NDArray[np.int64]]) -> NDArray[Any]
     return np.where(beyond, np.zeros((), data.dtype), data[inside])
 
 
-def strides(access: Access, shape: Sequence[int]) -> tuple[dict[Atom, int], int]:
-    """Elements between neighbours along each atom, and before the first, in a row-major tensor of this shape."""
+def strides(access: Access, steps: Sequence[int]) -> tuple[dict[Atom, int], int]:
+    """Elements between neighbours along each atom, and before the first. steps: between neighbours along each axis."""
     found: dict[Atom, int] = {}
     start = 0
-    for i, x in enumerate(access):
-        step = prod(shape[i + 1 :])
+    for x, step in zip(access, steps, strict=True):
         start += x.offset * step
         for d, c in x.terms:
             found[d] = found.get(d, 0) + c * step

@@ -2,8 +2,9 @@
 
     sum(X[b, c, y, x]; c, y, x)  -->  sum(X[b, cyx]; cyx)        cyx = c*y*x
 
-Tensors are row-major, so the merged program addresses the same memory. Its `dims` keep the parts beside the merged
-axes: whoever makes or checks tensors has the sizes of both, and whoever changes sizes changes those of the parts.
+Where neighbours along the outer axis are as far apart as what the inner one takes, which only a stride of its own can
+prevent, the merged program addresses the same memory. Its `dims` keep the parts beside the merged axes: whoever makes
+or checks tensors has the sizes of both, and whoever changes sizes changes those of the parts.
 """
 
 from __future__ import annotations
@@ -73,7 +74,12 @@ def _merged_tensor(t: Tensor, parts_of: Mapping[str, tuple[str, ...]]) -> Tensor
     dims = _together(t.dims, parts_of, str(t))
     if tuple(p for d in dims for p in parts_of.get(d, (d,))) != t.dims:
         raise ValueError(f"{t} has the parts of an axis apart or in another order")
-    return replace(t, dims=dims)
+    own = dict(zip(t.dims, t.own_strides, strict=True))
+    gaps = [p for d in dims for p in parts_of.get(d, (d,))[:-1] if own[p] is not None]
+    if gaps:
+        raise ValueError(f"{t} has a gap between the positions of {gaps[0]}, which is merged")
+    strides = tuple(own[parts_of.get(d, (d,))[-1]] for d in dims)
+    return replace(t, dims=dims, strides=strides if t.strides else ())
 
 
 def _together(axes: tuple[str, ...], parts_of: Mapping[str, tuple[str, ...]], where: str) -> tuple[str, ...]:
@@ -97,9 +103,9 @@ def _runs(program: Program) -> list[tuple[str, ...]]:
     places = {d: [i for i, g in enumerate(groups) if d in g] for d in program.order}
     behind: dict[str, set[str | None]] = {d: set() for d in program.order}
     for t in tensors:
-        for a, b in pairwise((*t.dims, None)):
+        for (a, b), stride in zip(pairwise((*t.dims, None)), t.own_strides, strict=True):
             if a is not None:
-                behind[a].add(b)
+                behind[a].add(b if stride is None else None)
     follower: dict[str, str] = {}
     for a, found in behind.items():
         b = next(iter(found), None)

@@ -182,7 +182,9 @@ class MuGraph:
 
     def resized(self, sizes: Mapping[str, int]) -> MuGraph:
         """The same structure at other sizes."""
-        return replace(self, dims=resized_dims(self.dims, self.merged, sizes))
+        dims = resized_dims(self.dims, self.merged, sizes)
+        inputs = tuple(t.resized(self.sizes, dict(dims), self.dynamic) for t in self.inputs)
+        return replace(self, dims=dims, inputs=inputs)
 
 
 def exact_values(

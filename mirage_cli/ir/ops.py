@@ -84,6 +84,7 @@ class Op:
     by_number: what it is where the second argument is a number: the same of the number's inverse.
     identity: of a reduction: what masked-out lanes and empty accumulators hold. joins: the operator that makes the
         result of two parts' results.
+    all_reduce: of such an operator: the name of torch.distributed for it, between GPUs.
     """
 
     name: str
@@ -121,6 +122,7 @@ class Op:
     by_number: str = ""
     identity: float | None = None
     joins: str = ""
+    all_reduce: str = ""
 
     @property
     def extremum(self) -> bool:
@@ -254,7 +256,7 @@ _ROWS = [
     Op("add", "elementwise", 2, "x + y", np.add, lambda F, x, y: F.add(x, y), lambda A, x, y: A.add(x, y),
        "({0} + {1})", "({0} + {1})", "same", domain=TWO_ANY, zero="all", degree="same",
        known="exactly", growth="total", commutes=True, takes_infinity=False,
-       symbol="+", called=False, exact=operator.add, linear=(1, 1)),
+       symbol="+", called=False, exact=operator.add, linear=(1, 1), all_reduce="SUM"),
     Op("sub", "elementwise", 2, "x - y", np.subtract, lambda F, x, y: F.sub(x, y),
        lambda A, x, y: A.add(x, A.scale(y, Fraction(-1))),
        "({0} - {1})", "({0} - {1})", "same", domain=TWO_ANY, zero="all", degree="same",
@@ -334,11 +336,11 @@ _ROWS = [
     Op("maximum", "elementwise", 2, "the larger of x and y", np.maximum,
        lambda F, x, y: F.extremum(x, y, largest=True), lambda A, x, y: A.fn("maximum", *A.sort(x, y)),
        "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)", "torch.maximum({0}, {1})", "same",
-       domain=TWO_ANY, zero="all", known="fn", growth="fresh", commutes=True, takes_infinity=True),
+       domain=TWO_ANY, zero="all", known="fn", growth="fresh", commutes=True, takes_infinity=True, all_reduce="MAX"),
     Op("minimum", "elementwise", 2, "the smaller of x and y", np.minimum,
        lambda F, x, y: F.extremum(x, y, largest=False), lambda A, x, y: A.fn("minimum", *A.sort(x, y)),
        "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)", "torch.minimum({0}, {1})", "same",
-       domain=TWO_ANY, zero="all", known="fn", growth="fresh", commutes=True, takes_infinity=True),
+       domain=TWO_ANY, zero="all", known="fn", growth="fresh", commutes=True, takes_infinity=True, all_reduce="MIN"),
     _unary("erf", "the error function", _erf, "tl.erf({0})", "torch.erf({0})", flops=16.0, zero="all", result="float",
            known="fn", growth="fresh", assignable=True),
     _unary("sin", "sine", np.sin, "tl.sin({0})", "torch.sin({0})", flops=16.0, zero="all", result="float",

@@ -46,6 +46,9 @@ INTEGERS = frozenset({"int8", "int32", "int64"})
 MOST_JUDGED = 1 << 28
 """Elements of all inputs and outputs at the largest sizes of dynamic axes that kernels are judged at, about."""
 
+LARGEST_GAP = 1000
+"""About how many elements a gap has at other sizes than the tensor's own, at most."""
+
 Arg = str | Number
 """An argument of an equation: the name of a value, or a number."""
 
@@ -55,10 +58,11 @@ Drawn = Literal["evenly", "skewed", "sorted"]
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor in device memory: `dims` in memory order, row-major.
+    """A tensor in device memory: `dims` in memory order, row-major, but for strides of its own.
 
     scale: the deviation of its test data. below: integers are from 0 on and less than this number, or than the size of
-    this axis. distinct: no two of them are equal. drawn: how integers are drawn for tests.
+    this axis. distinct: no two of them are equal. drawn: how integers are drawn for tests. strides: elements between
+    neighbours along each axis, where these are no more than what the axis behind takes None; () where none is more.
     """
 
     name: str
@@ -68,11 +72,57 @@ class Tensor:
     below: str | int | None = None
     distinct: bool = False
     drawn: Drawn = "evenly"
+    strides: tuple[int | None, ...] = ()
+
+    @property
+    def own_strides(self) -> tuple[int | None, ...]:
+        """One for each axis."""
+        return self.strides or (None,) * len(self.dims)
+
+    @property
+    def without_gaps(self) -> tuple[str, ...]:
+        """Axes whose elements lie side by side, in memory order: the last ones, or one that has neighbours."""
+        if 1 in self.strides:
+            return (self.dims[self.strides.index(1)],)
+        last = max((i for i, s in enumerate(self.strides) if s is not None), default=-1)
+        return self.dims[last + 1 :]
+
+    def steps(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """Elements between neighbours along each axis, at these sizes."""
+        found: list[int] = []
+        step = 1
+        for d, stride in zip(reversed(self.dims), reversed(self.own_strides), strict=True):
+            found.append(step if stride is None else stride)
+            step = found[-1] * sizes[d]
+        return tuple(reversed(found))
+
+    def span(self, sizes: Mapping[str, int]) -> int:
+        """Elements from the first to the last, gaps included."""
+        return 1 + sum((sizes[d] - 1) * n for d, n in zip(self.dims, self.steps(sizes), strict=True))
+
+    def resized(self, old: Mapping[str, int], new: Mapping[str, int], dynamic: Iterable[Range]) -> Tensor:
+        """The tensor at other sizes: strides of its own leave the same gap behind what shorter ones reach, or a small
+        one. Dynamic axes change none: there is room for their largest size."""
+        if not self.strides:
+            return self
+        most = {r.dim: r.most for r in dynamic}
+        old, new = {**old, **most}, {**new, **most}
+        steps = dict(zip(self.dims, self.steps(old), strict=True))
+        found = dict(zip(self.dims, self.own_strides, strict=True))
+        reached = reaches = 0
+        for d in sorted(self.dims, key=steps.__getitem__):
+            if (stride := found[d]) is not None and reached != reaches:
+                gap = stride - reached
+                found[d] = reaches + min(gap, LARGEST_GAP + gap % LARGEST_GAP)
+            made = replace(self, strides=tuple(found.values())).steps(new)[self.dims.index(d)]
+            reached, reaches = reached + (old[d] - 1) * steps[d], reaches + (new[d] - 1) * made
+        return replace(self, strides=tuple(found.values()))
 
     def __str__(self) -> str:
+        dims = (d if s is None else f"{d}:{s}" for d, s in zip(self.dims, self.own_strides, strict=True))
         values = f" below {self.below}" * (self.below is not None) + " distinct" * self.distinct
         values += f" drawn {self.drawn}" * (self.drawn != "evenly")
-        return f"{self.name} {DTYPES[self.dtype]}[{', '.join(self.dims)}]{values}"
+        return f"{self.name} {DTYPES[self.dtype]}[{', '.join(dims)}]{values}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +330,11 @@ class Program:
 
     def resized(self, sizes: Mapping[str, int]) -> Program:
         """The same equations at other sizes; numbers that the spec computed from sizes stay as they were."""
-        return replace(self, dims=resized_dims(self.dims, self.merged, sizes))
+        dims = resized_dims(self.dims, self.merged, sizes)
+        inputs = tuple(t.resized(self.sizes, dict(dims), self.dynamic) for t in self.inputs)
+        given = {t.name: t for t in inputs}
+        parts = tuple(replace(p, tensor=given.get(p.tensor.name, p.tensor)) for p in self.parts)
+        return replace(self, dims=dims, inputs=inputs, parts=parts)
 
     def only(self, names: Iterable[str]) -> Program:
         """The same inputs, and of the outputs and equations those that these outputs need, as tensors of their own."""

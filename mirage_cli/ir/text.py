@@ -144,12 +144,19 @@ _EQN = re.compile(r"^(\w+)\[([\w, ]*)\] = (\w+)\((.*)\)$")
 _LOAD = re.compile(r"^(\w+) = load (\w+)\[(.*)\]$")
 _STORE = re.compile(r"^store (\w+)\[(.*)\] = (\w+)$")
 _TENSOR = re.compile(
-    r"^(input|output|buffer) (\w+) (\w+)\[([\w, ]*)\](?: below (\w+))?( distinct)?(?: drawn (skewed|sorted))?$"
+    r"^(input|output|buffer) (\w+) (\w+)\[([\w:, ]*)\](?: below (\w+))?( distinct)?(?: drawn (skewed|sorted))?$"
 )
 
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(x.strip() for x in text.split(",") if x.strip())
+
+
+def _laid_out(text: str) -> tuple[tuple[str, ...], tuple[int | None, ...]]:
+    """Axes, and their strides where one has its own: `m:6144, h, d`. Raises ValueError."""
+    pairs = [x.partition(":") for x in _names(text)]
+    strides = tuple(int(s) if colon else None for _, colon, s in pairs)
+    return tuple(d for d, _, _ in pairs), strides if any(strides) else ()
 
 
 def parse_mugraph(text: str) -> MuGraph:
@@ -180,7 +187,8 @@ def parse_mugraph(text: str) -> MuGraph:
             elif match := _TENSOR.match(line):
                 below = int(match[5]) if match[5] and match[5].isdigit() else match[5]
                 values = below, bool(match[6]), cast("Drawn", match[7] or "evenly")
-                found = Tensor(match[2], _names(match[4]), _LONG[match[3]], 1.0, *values)
+                axes, strides = _laid_out(match[4])
+                found = Tensor(match[2], axes, _LONG[match[3]], 1.0, *values, strides)
                 tensors[match[1]].append(found)
             else:
                 raise ValueError("expected dims, input, output, buffer, kernel or an indented equation")

@@ -117,7 +117,7 @@ def call(graph: torch.fx.Graph, region: Region, kernel: Kernel, args: Sequence[A
     lengths = Sizes(graph, {s.symbol: size_node(graph, s, args) for s in region.sized}).of
     for i in region.inputs:
         x = graph.call_function(aten.permute.default, (args[i.which], [*i.order]))
-        if not args[i.which].meta["val"].permute(i.order).is_contiguous():
+        if i.strides is None and not args[i.which].meta["val"].permute(i.order).is_contiguous():
             x = graph.call_function(aten.clone.default, (x,), {"memory_format": torch.contiguous_format})
         given.append(graph.call_function(aten.reshape.default, (x, lengths(i.shape))))
     made = graph.call_function(operator_of(kernel), tuple(given))

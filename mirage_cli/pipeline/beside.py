@@ -18,6 +18,7 @@ from typing import Any  # models, their arguments and results
 import torch
 
 from mirage_cli.pipeline.partition import calls, changed
+from mirage_cli.verify.testdata import copied
 
 COLD_L2 = 8
 """Times the L2 that the copies of the tensors are to take, as in `tune.worker`."""
@@ -33,23 +34,23 @@ class Beside:
 
 
 @dataclass(frozen=True)
-class Given:
+class Arguments:
     """What a call of a model gives a part of it. computed: whether another part has made it."""
 
     tensors: tuple[Any, ...]
     computed: tuple[bool, ...]
 
 
-def given_to(model: torch.fx.GraphModule, names: Iterable[str], inputs: Sequence[Any]) -> dict[str, Given]:
+def given_to(model: torch.fx.GraphModule, names: Iterable[str], inputs: Sequence[Any]) -> dict[str, Arguments]:
     """What a call of the model gives these modules first. What it changes in place is as before."""
-    found: dict[str, Given] = {}
+    found: dict[str, Arguments] = {}
     own = [*model.parameters(), *model.buffers(), *(x for x in inputs if isinstance(x, torch.Tensor))]
     places = {x.untyped_storage().data_ptr() for x in own}
 
     def keeper(name: str) -> Callable[[torch.nn.Module, tuple[Any, ...]], None]:
         def keep(_: torch.nn.Module, args: tuple[Any, ...]) -> None:
             made = (isinstance(x, torch.Tensor) and x.untyped_storage().data_ptr() not in places for x in args)
-            found.setdefault(name, Given(args, tuple(made)))
+            found.setdefault(name, Arguments(args, tuple(made)))
 
         return keep
 
@@ -79,15 +80,15 @@ def unchanged(model: torch.fx.GraphModule, inputs: Sequence[Any]) -> Generator[N
                 x.copy_(old)
 
 
-def region_beside(kernel: torch.nn.Module, original: torch.nn.Module, given: Given) -> Beside:
+def region_beside(kernel: torch.nn.Module, original: torch.nn.Module, given: Arguments) -> Beside:
     """Times a region's kernel and Inductor's code for its module."""
     pairs = [*zip(given.tensors, given.computed, strict=True)]
     cold = [x for x, computed in pairs if isinstance(x, torch.Tensor) and not computed]
     size = sum(x.numel() * x.element_size() for x in cold)
     l2_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
     count = min(MOST_COPIES, 1 + math.ceil(COLD_L2 * l2_bytes / size)) if cold else 1
-    copied = {id(x) for x in cold}
-    sets = [[x.clone() if id(x) in copied else x for x in given.tensors] for _ in range(count)]
+    several = {id(x) for x in cold}
+    sets = [[copied(x) if id(x) in several else x for x in given.tensors] for _ in range(count)]
     return timed(kernel, torch.compile(original, dynamic=False), sets)
 
 

@@ -192,8 +192,9 @@ class Kernels:
     def stored(self, programs: Sequence[Program], problem: str = "") -> Kernel | NoKernelError:
         """What the database has for the sizes of a program. problem: why it may have none."""
         from mirage_cli.ir.text import canonical_text
-        from mirage_cli.pipeline.kept import claimed, export_all, written_anew
-        from mirage_cli.pipeline.problem import key_of
+        from mirage_cli.pipeline.kept import claimed
+        from mirage_cli.pipeline.keys import key_of
+        from mirage_cli.pipeline.written import export_all, written_anew
 
         keys = [(p, key_of(p, self.target, self.measures)) for p in programs]
         found = [(p, key, best) for p, key in keys if (best := self.store.best(key)) and best.result.best is not None]

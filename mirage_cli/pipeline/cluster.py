@@ -23,8 +23,8 @@ from mirage_cli.errors import ExecutorError
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline import onworker
 from mirage_cli.pipeline.kept import stored_result, stored_search
+from mirage_cli.pipeline.keys import keys_of
 from mirage_cli.pipeline.onworker import GPU, Finished, Job, finish_here
-from mirage_cli.pipeline.problem import keys_of
 from mirage_cli.pipeline.searching import Failed, Found, search_or_fail
 from mirage_cli.pipeline.session import Session
 from mirage_cli.store import exchange

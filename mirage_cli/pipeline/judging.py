@@ -5,19 +5,43 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from typing import NamedTuple
 
 from mirage_cli.errors import NotAKernelError, OtherInterfaceError
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.program import Program, Tensor, mixed
 from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.pipeline.problem import tensor_spec
 from mirage_cli.spec.reader import KERNEL_INTERFACE
 from mirage_cli.target.gpus import Target
 from mirage_cli.verify.equivalence import check_equivalence
 
 COMPILE_TIMEOUT_S = 120.0
 
-Interface = tuple[tuple[tuple[int | None, ...], str], ...]
-"""Shape and dtype of each tensor; None for a size that differs by call."""
+Numbers = tuple[int | None, ...]
+"""None for one that differs by call."""
+
+
+class Held(NamedTuple):
+    """What a tensor is in memory. strides: () where it is contiguous."""
+
+    shape: Numbers
+    dtype: str
+    strides: Numbers
+
+    def holds(self, other: Held) -> bool:
+        """Whether the other is such a tensor: a number that differs by call is any."""
+        pairs = ((self.shape, other.shape), (self.strides, other.strides))
+        if self.dtype != other.dtype or any(len(x) != len(y) for x, y in pairs):
+            return False
+        return all(a is None or a == b for x, y in pairs for a, b in zip(x, y, strict=True))
+
+    def __str__(self) -> str:
+        shape, strides = (", ".join("any" if n is None else str(n) for n in x) for x in (self.shape, self.strides))
+        return f"{self.dtype}[{shape}]" + f" with the strides ({strides})" * bool(strides)
+
+
+Interface = tuple[Held, ...]
 INTERFACES = (("_inputs", "_INPUTS"), ("_outputs", "_OUTPUTS"))
 """Where exported files have them: functions of the sizes that differ by call, or tables."""
 SOON = 100
@@ -68,12 +92,9 @@ def judge_kernel(program: Program, text: str, seed: int, target: Target | None) 
 def compile_problem(program: Program, text: str, target: Target) -> str | None:
     """Why a GPU cannot run the kernel, found without one; None where it can."""
     from mirage_cli.tune.compilefarm import CompileFarm
-    from mirage_cli.tune.measure import Candidate, Failure, TensorSpec
+    from mirage_cli.tune.measure import Candidate, Failure
 
-    inputs, outputs = (
-        tuple(TensorSpec(t.name, tuple(program.sizes[d] for d in t.dims), t.dtype) for t in side)
-        for side in (program.inputs, program.results)
-    )
+    inputs, outputs = (tuple(tensor_spec(t, program.sizes) for t in side) for side in (program.inputs, program.results))
     with CompileFarm(target.sm, 1) as farm:
         ((_, answer),) = farm.compile_all([Candidate("kernel", text, timeout_s=COMPILE_TIMEOUT_S)], inputs, outputs)
     if isinstance(answer, Failure):
@@ -146,15 +167,14 @@ def _definitions(text: str) -> tuple[dict[str, ast.FunctionDef], dict[str, ast.e
 
 
 def _wanted(p: Program, tensors: Iterable[Tensor]) -> Interface:
-    return tuple((tuple(p.sizes[d] for d in t.dims), t.dtype) for t in tensors)
+    return tuple(
+        Held(tuple(p.sizes[d] for d in t.dims), t.dtype, t.steps(p.sizes) if t.strides else ()) for t in tensors
+    )
 
 
 def _fits(made_for: Interface, wanted: Interface) -> bool:
-    """Whether these are the tensors that a file names; a size that differs by call is any."""
-    return len(made_for) == len(wanted) and all(
-        (dtype, len(shape)) == (own, len(sizes)) and all(a is None or a == b for a, b in zip(shape, sizes, strict=True))
-        for (shape, dtype), (sizes, own) in zip(made_for, wanted, strict=True)
-    )
+    """Whether these are the tensors that a file names."""
+    return len(made_for) == len(wanted) and all(x.holds(y) for x, y in zip(made_for, wanted, strict=True))
 
 
 def _interface(table: ast.expr | ast.FunctionDef | None) -> Interface | None:
@@ -164,18 +184,24 @@ def _interface(table: ast.expr | ast.FunctionDef | None) -> Interface | None:
         table = next((s.value for s in table.body if isinstance(s, ast.Return)), None)
     if not isinstance(table, ast.Tuple):
         return None
-    found: list[tuple[tuple[int | None, ...], str]] = []
+    found: list[Held] = []
     for row in table.elts:
         match row:
+            case ast.Tuple(
+                elts=[ast.Constant(), ast.Tuple(elts=steps), ast.Tuple(elts=sizes), ast.Attribute(attr=dtype)]
+            ):
+                found.append(Held(_numbers(sizes), dtype, _numbers(steps)))
             case ast.Tuple(elts=[*_, ast.Tuple(elts=sizes), ast.Attribute(attr=dtype)]):
-                found.append((tuple(s.value if isinstance(s, ast.Constant) else None for s in sizes), dtype))  # type: ignore[misc]
+                found.append(Held(_numbers(sizes), dtype, ()))
             case _:
                 return None
     return tuple(found)
 
 
-def _sides(inputs: Interface, outputs: Interface) -> str:
-    def text(shape: Iterable[int | None]) -> str:
-        return ", ".join("any" if n is None else str(n) for n in shape)
+def _numbers(elements: Sequence[ast.expr]) -> Numbers:
+    """None for what is no number, but a size that differs by call."""
+    return tuple(x.value if isinstance(x, ast.Constant) and isinstance(x.value, int) else None for x in elements)
 
-    return " -> ".join(", ".join(f"{dtype}[{text(shape)}]" for shape, dtype in side) for side in (inputs, outputs))
+
+def _sides(inputs: Interface, outputs: Interface) -> str:
+    return " -> ".join(", ".join(map(str, side)) for side in (inputs, outputs))

@@ -10,7 +10,7 @@ from pathlib import Path
 from mirage_cli.errors import DamagedResultError, LockError, LockFileError, NothingStoredError
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
-from mirage_cli.pipeline.problem import key_of
+from mirage_cli.pipeline.keys import key_of
 from mirage_cli.store.records import Best, Key
 from mirage_cli.store.results import Fields, Result, by_name, each, schedule, text, whole
 from mirage_cli.store.store import Store

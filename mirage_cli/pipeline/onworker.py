@@ -19,8 +19,8 @@ from tempfile import TemporaryDirectory
 from typing import Any  # dask is an extra, which may not be there
 
 from mirage_cli.ir.program import Program
+from mirage_cli.pipeline.keys import key_of
 from mirage_cli.pipeline.optimize import finish
-from mirage_cli.pipeline.problem import key_of
 from mirage_cli.pipeline.searching import Failed, Found, Options
 from mirage_cli.pipeline.session import Session
 from mirage_cli.store import exchange

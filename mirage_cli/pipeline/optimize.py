@@ -12,11 +12,9 @@ from collections.abc import Iterator, Sequence
 
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline.kept import claimed, keep_search, stored_result, stored_search
-from mirage_cli.pipeline.predicting import predicted_result
-from mirage_cli.pipeline.problem import keys_of
+from mirage_cli.pipeline.keys import keys_of
 from mirage_cli.pipeline.searching import Failed, Found, search_all
 from mirage_cli.pipeline.session import Session
-from mirage_cli.pipeline.tuning import tuned_result
 from mirage_cli.store.results import About, Asked, Result, Unfinished
 
 
@@ -58,6 +56,9 @@ def finish(session: Session, program: Program, text: str, found: Found | Failed)
 
     What fails costs no other program its result.
     """
+    from mirage_cli.pipeline.predicting import predicted_result
+    from mirage_cli.pipeline.tuning import tuned_result
+
     o = session.options
     about = About(program.name, program.sizes, program.dtype, o.seed)
     if isinstance(found, Failed):

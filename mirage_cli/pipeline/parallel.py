@@ -23,11 +23,30 @@ from mirage_cli.target.gpus import Target
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """An all-reduce of `tensor`: what all GPUs have of it, joined by `op` (a row of OPS: add, maximum, minimum)."""
+    """An all-reduce of `tensor`: what all GPUs have of it, joined by `op` (a row of OPS: add, maximum, minimum).
+
+    Partial sums of half precision travel in float32, as a `dot` adds them: one may overflow where the sum does not. The
+    sum is rounded to `dtype` behind that, by a kernel of its own.
+    """
 
     tensor: str
     op: str
-    moved_bytes: int
+    dtype: str
+    elements: int
+
+    @property
+    def travels_as(self) -> str:
+        return "float32" if OPS[self.op].linear and DTYPE_BYTES[self.dtype] < DTYPE_BYTES["float32"] else self.dtype
+
+    @property
+    def moved_bytes(self) -> int:
+        return self.elements * DTYPE_BYTES[self.travels_as]
+
+    def us(self, gpus: int, target: Target) -> float:
+        """`join_us` + 2 (g - 1) / g · bytes / the links' rate: a ring sends each byte so many times (Patarasuk and Yuan
+        2009, "Bandwidth optimal all-reduce algorithms"). A kernel that rounds is launched."""
+        ring_us = 2 * (gpus - 1) / gpus * self.moved_bytes / target.link_bytes_per_us
+        return target.join_us + ring_us + target.launch_us * (self.travels_as != self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +75,7 @@ class Split:
 
     def cost(self, target: Target) -> Cost:
         computed = [bounds(s.program, target) for s in self.stages if s.program]
-        joined_us = sum(all_reduce_us(j.moved_bytes, self.gpus, target) for s in self.stages for j in s.joins)
+        joined_us = sum(j.us(self.gpus, target) for s in self.stages for j in s.joins)
         return Cost(tuple(computed), joined_us)
 
 
@@ -74,12 +93,6 @@ class Cost:
 
 class UnsplittableError(Exception):
     """An axis that cannot be cut so, and why."""
-
-
-def all_reduce_us(moved_bytes: int, gpus: int, target: Target) -> float:
-    """`join_us` + 2 (g - 1) / g · bytes / the links' rate: a ring sends each byte so many times (Patarasuk and Yuan
-    2009, "Bandwidth optimal all-reduce algorithms")."""
-    return target.join_us + 2 * (gpus - 1) / gpus * moved_bytes / target.link_bytes_per_us
 
 
 def splits(program: Program, gpus: int, target: Target) -> tuple[list[tuple[Split, Cost]], dict[str, str]]:
@@ -230,12 +243,23 @@ class _Cut:
                 yield Stage(program, joins)
 
     def joins(self, n: int) -> Iterator[Join]:
-        values, local = self.program.values(), self.local_sizes()
-        types = {t.name: t.dtype for t in self.program.outputs}
         for name, s in self.joined.items():
             if s.stage == n:
-                element = DTYPE_BYTES[types.get(name, self.program.dtype)]
-                yield Join(name, s.join, prod(local[d] for d in values[name].dims) * element)
+                yield self.join_of(name, s)
+
+    def join_of(self, name: str, s: State) -> Join:
+        local, t = self.local_sizes(), self.tensor(name)
+        return Join(name, s.join, t.dtype, prod(local[d] for d in t.dims))
+
+    def tensor(self, name: str) -> Tensor:
+        """A value as the stages behind the one that makes it read it."""
+        known = {t.name: t for t in (*self.program.inputs, *self.program.outputs)}
+        return known.get(name) or Tensor(name, self.program.values()[name].dims, self.program.dtype)
+
+    def made(self, name: str) -> Tensor:
+        """A value as its stage leaves it."""
+        s, t = self.joined.get(name), self.tensor(name)
+        return t if s is None else replace(t, dtype=self.join_of(name, s).travels_as)
 
     def local_sizes(self) -> dict[str, int]:
         return {d: n // self.gpus if d in self.axes else n for d, n in self.program.dims}
@@ -245,27 +269,26 @@ class _Cut:
         p, values = self.program, self.program.values()
         own = [e for e in p.eqns if made[e.out] == n and e.out not in self.numbers]
         read_later = {v for e in p.eqns if made[e.out] > n for v in e.values}
-        outputs = {t.name: t for t in p.outputs}
+        outputs = {t.name for t in p.outputs}
         wanted = [e.out for e in own if e.out in outputs or e.out in read_later]
         eqns = [self.with_numbers(e) for e in live_eqns(own, wanted)]
         if not eqns:
             return None
         here = {e.out for e in eqns}
-        inputs = {t.name: t for t in p.inputs}
+        inputs = {t.name for t in p.inputs}
         read = dict.fromkeys(v for e in eqns for v in e.values if v not in here)
         for v in read:
             if v not in inputs and (carried := values[v]) and isinstance(carried, Eqn) and carried.type != "float":
                 raise UnsplittableError(f"{v}, which is no floating-point number, would pass from stage to stage")
         axes = {d for v in (*read, *here) for d in values[v].dims} | {a for e in eqns for a in e.acts_on}
         local = self.local_sizes()
-        taken = [inputs.get(v) or outputs.get(v) or Tensor(v, values[v].dims, p.dtype) for v in read]
         return replace(
             p,
             name=f"{p.name}_stage{n}",
             dims=tuple((d, local[d]) for d, _ in p.dims if d in axes),
-            inputs=tuple(taken),
+            inputs=tuple(map(self.tensor, read)),
             eqns=tuple(eqns),
-            outputs=tuple(outputs.get(v) or Tensor(v, values[v].dims, p.dtype) for v in wanted),
+            outputs=tuple(map(self.made, wanted)),
             internals=p.internals & here,
         )
 

@@ -16,7 +16,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from mirage_cli.pipeline.symbols import SYMBOLIC, is_size
-from mirage_cli.spec.aten import BEHIND, MOVES, PRODUCTS, kept_statistics, overloadless, supported
+from mirage_cli.spec.aten import BEHIND, MOVES, PRODUCTS, kept_statistics, overloadless, strides_of, supported
 
 MOST_PRODUCTS, MOST_NODES = 3, 20
 """Of one region: more than that, and the search takes minutes."""
@@ -273,7 +273,7 @@ def tensor_of(node: Any) -> tuple[Any, ...]:
     symbolic = node.meta.get(SYMBOLIC, value)
     if not isinstance(value, torch.Tensor):
         return type(symbolic), str(symbolic) if isinstance(symbolic, torch.SymInt) else ""
-    layout = tuple(map(str, symbolic.shape)), tuple(map(str, symbolic.stride()))
+    layout = tuple(map(str, symbolic.shape)), tuple(map(str, symbolic.stride())), strides_of(node)
     return *layout, value.dtype, value.device, node.meta.get("scale")
 
 
@@ -295,8 +295,7 @@ def fused(model: torch.fx.GraphModule, parts: Sequence[Part], prefix: str) -> di
             model.add_submodule(names[found], torch.fx.GraphModule(model, subgraph(part, read, results)))
         with model.graph.inserting_after(part[-1]):
             call = model.graph.call_module(names[found], tuple(read))
-        values = [n.meta.get("val") for n in results]
-        call.meta["val"] = values[0] if len(results) == 1 else tuple(values)
+        call.meta = dict(results[0].meta) if len(results) == 1 else {"val": tuple(n.meta.get("val") for n in results)}
         for i, n in reversed([*enumerate(results)]):
             made = call
             if len(results) > 1:

@@ -12,10 +12,10 @@ from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program, mixed
 from mirage_cli.ir.schedule import Schedule, about_tiles
-from mirage_cli.pipeline.kept import keep_best
 from mirage_cli.pipeline.problem import floor_of, measured_problem
 from mirage_cli.pipeline.searching import Found, Plan
 from mirage_cli.pipeline.session import Session
+from mirage_cli.pipeline.written import keep_best
 from mirage_cli.store.records import Key
 from mirage_cli.store.results import Kernel, Lost, Result
 from mirage_cli.tune.compilefarm import KernelResources

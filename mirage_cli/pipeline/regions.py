@@ -19,7 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from mirage_cli.errors import SpecError, TraceError
-from mirage_cli.ir.program import Program
+from mirage_cli.ir.program import Program, Tensor
 from mirage_cli.pipeline.partition import (
     Part,
     Signature,
@@ -50,8 +50,10 @@ from mirage_cli.pipeline.symbols import (
     sizes_first,
     sizes_of,
     symbols_of,
+    times,
     two_each,
     valued,
+    with_symbols,
 )
 from mirage_cli.spec.aten import MOVES, Traced, inverse, memory_order, overloadless, supported, trace
 from mirage_cli.spec.graph import Dynamic, Graph
@@ -79,16 +81,25 @@ TUNED_OF_SEVERAL = (16, 1024)
 class Given:
     """How one of PyTorch's tensors becomes an input of a program.
 
-    which: of a module's. order: of its positions in memory, as it was traced. shape: the input's.
+    which: of a module's. order: of its positions in memory, as it was traced. shape: the input's. strides: None where
+    it is contiguous.
     """
 
     which: int
     order: tuple[int, ...]
     shape: Lengths
+    strides: Lengths | None
 
     def of(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> torch.Tensor:
-        """sizes: of the symbols."""
-        return tensors[self.which].permute(self.order).reshape(at_sizes(self.shape, sizes)).contiguous()
+        """A copy, where it lies otherwise in memory. sizes: of the symbols."""
+        shape = at_sizes(self.shape, sizes)
+        x = tensors[self.which].permute(self.order).reshape(shape)
+        if self.strides is None:
+            return x.contiguous()
+        strides = at_sizes(self.strides, sizes)
+        if [*x.stride()] == strides:
+            return x
+        return torch.empty_strided(shape, strides, dtype=x.dtype, device=x.device).copy_(x)
 
 
 @dataclass(frozen=True)
@@ -244,12 +255,13 @@ def cut(model: torch.fx.GraphModule) -> Cut:
                 refused |= {*some}
                 named = {n: overloadless(n.target) for n in some}
                 left |= {f"{name} ({n})": said.why for n, name in named.items() if name not in MOVES}
-    left |= {
-        f"{overloadless(n.target)} ({n})": CHANGES if changed(n) else "no operator that is known here"
-        for n in calls(model.graph)
-        if not supported(n) and "val" in n.meta and not is_size(n)
-    }
-    names = fused(model, parts, PREFIX)
+        left |= {
+            f"{overloadless(n.target)} ({n})": CHANGES if changed(n) else "no operator that is known here"
+            for n in calls(model.graph)
+            if not supported(n) and "val" in n.meta and not is_size(n)
+        }
+        names = fused(model, parts, PREFIX)
+    with_symbols(model)
     found = Cut(model, left=left)
     times = Counter(n.target for n in model.graph.nodes if n.op == "call_module")
     for key, name in names.items():
@@ -306,7 +318,7 @@ def said_of(part: Part, read: Sequence[Any], symbols: Mapping[str, Symbol]) -> S
     nodes = dict(placed.traced.inputs)
     lengths: dict[str, Length] = {**program.sizes, **{d: Times(1, (s,)) for d, s in axes.items()}}
     inputs = tuple(
-        Given(read.index(nodes[t.name]), placed.orders[t.name], tuple(lengths[d] for d in t.dims))
+        Given(read.index(nodes[t.name]), placed.orders[t.name], tuple(lengths[d] for d in t.dims), steps_of(t, lengths))
         for t in program.inputs
     )
     return Said(graph, program, inputs, placed.shapes, sized, axes)
@@ -463,6 +475,18 @@ def close(y: torch.Tensor, exact: torch.Tensor) -> bool:
 def results(module: Any) -> list[Any]:
     """What a region's module returns."""
     return next(n for n in module.graph.nodes if n.op == "output").all_input_nodes
+
+
+def steps_of(tensor: Tensor, lengths: Mapping[str, Length]) -> Lengths | None:
+    """The strides of an input that has its own. lengths: of axes."""
+    if not tensor.strides:
+        return None
+    found: list[Length] = []
+    step: Length = 1
+    for d, stride in zip(reversed(tensor.dims), reversed(tensor.strides), strict=True):
+        found.append(step if stride is None else stride)
+        step = times(found[-1], lengths[d])
+    return tuple(reversed(found))
 
 
 def result_shape(array: Array, like: torch.Tensor) -> Shape:

@@ -1,4 +1,7 @@
-"""Structural search: the verified μGraphs of a program, here or in worker processes. It needs no torch and no GPU."""
+"""Structural search: the verified μGraphs of a program, here or in worker processes. It needs no torch and no GPU.
+
+The search and the verifier are imported when they are first asked: an answer from the database needs neither.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mirage_cli.errors import MirageError
 from mirage_cli.ir.derived import lower
@@ -22,12 +26,14 @@ from mirage_cli.ir.merge import merge_axes
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
-from mirage_cli.search.expand import Bounds
-from mirage_cli.search.generator import Candidate, search
+from mirage_cli.search.cuts import Bounds
 from mirage_cli.store.results import Searched
 from mirage_cli.target.gpus import Target
-from mirage_cli.tune.measure import Context
-from mirage_cli.verify.equivalence import Verdict, check_equivalence
+from mirage_cli.verify.verdict import Verdict
+
+if TYPE_CHECKING:
+    from mirage_cli.search.generator import Candidate
+    from mirage_cli.tune.measure import Context
 
 VERIFIED = 10
 """μGraphs that are verified, at most."""
@@ -133,6 +139,8 @@ def search_program(
 
     interrupted: asked now and then; true ends the search with what it has.
     """
+    from mirage_cli.search.generator import search
+
     start = time.perf_counter()
     lowered = lower(program)
     budget_s = options.budget_s * (1 - TUNING if options.tune else 1)
@@ -203,6 +211,8 @@ class Verifier:
         if i in self.futures:
             with contextlib.suppress(BrokenProcessPool):  # a process was killed: what is left is verified here
                 return self.futures[i].result()
+        from mirage_cli.verify.equivalence import check_equivalence
+
         start = time.perf_counter()
         found = check_equivalence(self.program, self.graphs[i], self.options.seed)
         self.spent_s += time.perf_counter() - start

@@ -1,20 +1,24 @@
-"""What the stages share while programs are worked on: the target, what was asked for, the database, the processes."""
+"""What the stages share while programs are worked on: the target, what was asked for, the database, the processes.
+
+What is needed to ask a process is imported when it starts: an answer from the database needs none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from mirage_cli.codegen.export import kernels_source
 from mirage_cli.pipeline.searching import Options
 from mirage_cli.store.store import Store
 from mirage_cli.target.gpus import Target
-from mirage_cli.tune.compilefarm import CompileFarm
-from mirage_cli.tune.explore import Means
-from mirage_cli.tune.interpreted import Interpreter
-from mirage_cli.tune.measure import GpuWorker
-from mirage_cli.tune.trials import Tuned
+
+if TYPE_CHECKING:
+    from mirage_cli.tune.compilefarm import CompileFarm
+    from mirage_cli.tune.explore import Means
+    from mirage_cli.tune.interpreted import Interpreter
+    from mirage_cli.tune.measure import GpuWorker
+    from mirage_cli.tune.trials import Tuned
 
 
 class Progress(Protocol):
@@ -78,18 +82,24 @@ class Session:
 
     def farm(self) -> CompileFarm:
         """The processes that compile."""
+        from mirage_cli.tune.compilefarm import CompileFarm
+
         if self._farm is None:
             self._farm = self._stack.enter_context(CompileFarm(self.target.sm, self.options.workers))
         return self._farm
 
     def worker(self) -> GpuWorker:
         """The process that owns the GPU."""
+        from mirage_cli.tune.measure import GpuWorker
+
         if self._worker is None:
             self._worker = self._stack.enter_context(GpuWorker(context=self.options.context))
         return self._worker
 
     def interpreter(self) -> Interpreter:
         """The process that runs kernels without a GPU."""
+        from mirage_cli.tune.interpreted import Interpreter
+
         if self._interpreter is None:
             self._interpreter = self._stack.enter_context(Interpreter())
             self._interpreter.start()
@@ -97,6 +107,9 @@ class Session:
 
     def means(self) -> Means:
         """What the tuner works with."""
+        from mirage_cli.codegen.export import kernels_source
+        from mirage_cli.tune.explore import Means
+
         if self._means is None:
             self._means = Means(self.worker(), self.farm(), self.target, kernels_source, self.tell)
         return self._means

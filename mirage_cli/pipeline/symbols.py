@@ -49,6 +49,12 @@ def at_sizes(lengths: Lengths, sizes: Mapping[str, Any]) -> list[Any]:
     return [x.at(sizes) if isinstance(x, Times) else x for x in lengths]
 
 
+def times(a: Length, b: Length) -> Length:
+    one, other = (x if isinstance(x, Times) else Times(x, ()) for x in (a, b))
+    number, symbols = one.number * other.number, (*one.symbols, *other.symbols)
+    return Times(number, symbols) if symbols else number
+
+
 def length_of(at: Sequence[int], primes: Mapping[str, tuple[int, int]]) -> Length | None:
     """A size at any sizes of the symbols, from that at two. None where it is no product of theirs."""
     rest, symbols = [*at], list[str]()
@@ -175,6 +181,14 @@ def valued(nodes: Sequence[Any], sizes: Mapping[str, int]) -> Generator[None]:
     finally:
         for n, meta in zip(nodes, before, strict=True):
             n.meta = meta
+
+
+def with_symbols(model: torch.fx.GraphModule) -> None:
+    """Gives nodes that were made of valued ones the values that those had before."""
+    for graph in [m.graph for m in model.modules() if isinstance(m, torch.fx.GraphModule)]:
+        for n in graph.nodes:
+            if SYMBOLIC in n.meta:
+                n.meta["val"] = n.meta.pop(SYMBOLIC)
 
 
 def with_sizes(value: Any, sizes: Mapping[str, int]) -> Any:

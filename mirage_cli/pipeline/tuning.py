@@ -8,10 +8,11 @@ from dataclasses import replace
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import mugraph_id
-from mirage_cli.pipeline.kept import keep_best, readable_graph
+from mirage_cli.pipeline.kept import readable_graph
 from mirage_cli.pipeline.problem import floor_of, measured_problem, problems_at_other_sizes
 from mirage_cli.pipeline.searching import Found, Plan
 from mirage_cli.pipeline.session import Session
+from mirage_cli.pipeline.written import keep_best
 from mirage_cli.store.records import Best, Key, Measurement
 from mirage_cli.store.results import Finalist, Kernel, Lost, Rejected, Result, Tuning
 from mirage_cli.tune.explore import Task

@@ -313,9 +313,9 @@ def segment(x: Launch, w: Work) -> Segment:
         mean, most = visited(w.limits, w.loop, x.sizes, dict(w.integers))
         trips = np.maximum(1.0, longest * x.term("masks", x.zero + mean, 1.0))
         longest = np.maximum(1.0, longest * x.term("masks", x.zero + most, 1.0))
-    moved = [(n * x.elements[axes] * size, axes, size) for axes, size, n in w.blocks]
-    loaded = sum((each for each, _, _ in moved), x.zero)
-    fetched = sum((each / _used(x, axes, size) for each, axes, size in moved), x.zero)
+    moved = [(n * x.elements[axes] * size, _used(x, run, size) if axes else 1.0) for axes, size, run, n in w.blocks]
+    loaded = sum((each for each, _ in moved), x.zero)
+    fetched = sum((each / used for each, used in moved), x.zero)
     products = tuple(multiplied(x, p, n) for p, n in w.dots)
     multiplies = reduce(np.logical_or, (p.on_units for p in products), x.zero > 0)
     stages = x.batch.stages
@@ -606,8 +606,8 @@ def _comes_late(x: Launch, w: Work) -> Array:
     """1 where a loop waits for some load in every iteration: threads have less of its block than an asynchronous copy
     takes. A block with fewer elements than threads is laid out as a larger one with its axes, if there is one."""
     threads = 32 * x.batch.warps
-    axes = [a for a, _, _ in w.blocks if a]
-    small = [x.elements[a] * size < COPY_BYTES * threads for a, size, _ in w.blocks if a]
+    axes = [a for a, *_ in w.blocks if a]
+    small = [x.elements[a] * size < COPY_BYTES * threads for a, size, *_ in w.blocks if a]
     late = np.zeros_like(threads, dtype=bool)
     for i, a in enumerate(axes):
         larger = [~small[j] for j, b in enumerate(axes) if set(a) < set(b)]
@@ -643,15 +643,12 @@ def _turned_rows(p: Multiplied, warps: Array) -> Array:
     return np.where(_in_warpgroups(warps, p.depth), second, 0.0)
 
 
-def _used(x: Launch, axes: Sequence[str], size: float) -> Array | float:
-    """The part of what a load fetches that it uses: runs shorter than `RUN_BYTES` side by side in memory waste some."""
-    if not axes:
-        return 1.0
-    block, inner = x.batch.block, axes[-1]
-    run, whole = size * block[inner], block[inner] >= x.sizes[inner]
-    for i, a in enumerate(reversed(axes[:-1])):
-        whole = whole & (block[inner] >= x.sizes[inner]) if i else whole
-        run, inner = np.where(whole, run * block[a], run), a
+def _used(x: Launch, axes: Sequence[str], size: float) -> Array:
+    """The part of what a load fetches that it uses: runs shorter than `RUN_BYTES` side by side in memory waste some.
+    axes: those along which elements lie without gaps."""
+    block, run, whole = x.batch.block, x.zero + size, x.zero == 0
+    for a in reversed(axes):
+        run, whole = np.where(whole, run * block[a], run), whole & (block[a] >= x.sizes[a])
     return np.minimum(1.0, run / RUN_BYTES) ** x.target.costs.waste
 
 

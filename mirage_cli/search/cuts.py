@@ -3,6 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The limits of a search. A search that reaches one says which, and how often.
+
+    decisions: how to have a class inside a kernel, on the way to its expansions, most of which may lead to none.
+    algebras: kernel graphs of one structure, which differ in algebra alone. readings: sets of classes that kernels for
+    the same targets read, for each number of intermediates among them. slack: how many times the best's time another
+    may take.
+    """
+
+    kernels: int = 7
+    equations: int = 40
+    reductions: int = 9
+    expansions: int = 600
+    decisions: int = 12000
+    intermediates: int = 3
+    alternatives: int = 1
+    readings: int = 12
+    continuations: int = 24
+    plans: int = 12
+    algebras: int = 1
+    slack: float = 2.0
+
 
 CUTS: Mapping[str, str] = {
     # of the algebra
@@ -16,6 +42,7 @@ CUTS: Mapping[str, str] = {
     "equations of one kernel": "The kernel would have more operators than the bound allows.",
     "reductions of one kernel": "The kernel would have more sums, maxima and products than the bound allows.",
     "intermediates read by one kernel": "The kernel would read more results of other kernels than the bound allows.",
+    "a product that is there but for a factor": "The kernel has a value already that a factor turns into this product.",
     "a number times another class in memory": "Two values differ by a number alone: one of them in memory is enough.",
     "operands of a higher degree": "An operand of a product would multiply more of the inputs than the program's own "
     "operands do, and so leave its type's range earlier.",

@@ -7,7 +7,7 @@ targets; `equations` writes one down.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -19,30 +19,7 @@ from mirage_cli.ir.access import Access, dims_of, plain, substitution
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import Arg, Eqn, Tensor, equation
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """The limits of a search. A search that reaches one says which, and how often.
-
-    decisions: how to have a class inside a kernel, on the way to its expansions, most of which may lead to none.
-    algebras: kernel graphs of one structure, which differ in algebra alone. readings: sets of classes that kernels for
-    the same targets read, for each number of intermediates among them. slack: how many times the best's time another
-    may take.
-    """
-
-    kernels: int = 7
-    equations: int = 40
-    reductions: int = 9
-    expansions: int = 600
-    decisions: int = 12000
-    intermediates: int = 3
-    alternatives: int = 1
-    readings: int = 12
-    continuations: int = 24
-    plans: int = 12
-    algebras: int = 1
-    slack: float = 2.0
+from mirage_cli.search.cuts import Bounds
 
 
 @dataclass(frozen=True)
@@ -69,6 +46,16 @@ class Expansion:
         """The leaves that products take as they lie in memory: no thread has to touch these on their way."""
         taken = (a for _, n in self.chosen for s in n.steps if s.op == "dot" for a in s.args)
         return frozenset(a for a in taken if isinstance(a, Form) and a in self.leaves)
+
+    def multiplies_anew(self, nodes: Mapping[Form, Sequence[Node]]) -> bool:
+        """Whether it contracts to a class that is c·y of others in it, such as Σ x·(c·z) where y = Σ x·z: as much work
+        again, and where the terms all but cancel, other rounding errors in the two. nodes: of all classes."""
+        behind = {leaf: {leaf} for leaf in self.leaves}
+        for f, node in self.chosen:
+            behind[f] = {f}.union(*(behind[c] for c in node.children))
+        contracted = (f for f, node in self.chosen if any(s.op == "dot" for s in node.steps))
+        ways = ((f, n) for f in contracted for n in nodes[f] if [s.op for s in n.steps] == ["mul"])
+        return any(all(f not in behind.get(c, {f}) for c in n.children) for f, n in ways)
 
     @cached_property
     def depth(self) -> int:

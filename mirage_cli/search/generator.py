@@ -24,7 +24,8 @@ from mirage_cli.ir.program import DTYPE_BYTES, Program, Tensor
 from mirage_cli.ir.schedule import KernelSchedule, Schedule, next_power_of_two
 from mirage_cli.ir.text import mugraph_id
 from mirage_cli.search import cost, greedy, work
-from mirage_cli.search.expand import Bounds, Expansion, Space, axes_of, sort_axes
+from mirage_cli.search.cuts import Bounds
+from mirage_cli.search.expand import Expansion, Space, axes_of, sort_axes
 from mirage_cli.search.roles import Costed, Plan, Roles, nameless, plans
 from mirage_cli.search.tiles import best_schedule
 from mirage_cli.search.twice import summed_twice

@@ -103,6 +103,9 @@ def plans(
     except InexpressibleError as error:
         yield error
         return
+    if e.multiplies_anew(d.nodes):
+        yield InexpressibleError("a product that is there but for a factor")
+        return
     base = _kernel(d, e, written)
     faithful = e.faithful(d.names)
     for roles in _choices_of_roles(base, sizes, {r.dim for r in d.program.dynamic}):

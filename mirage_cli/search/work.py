@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mirage_cli.ir.access import access_text, steady
+from mirage_cli.ir.access import access_text, dims_of, steady
 from mirage_cli.ir.beside import beside
 from mirage_cli.ir.mugraph import Kernel, Load
 from mirage_cli.ir.ops import OPS, exact_inverse, power_of_two
@@ -46,7 +46,8 @@ class Work:
 
     loop: tuple[str, ...]
     loads: tuple[tuple[tuple[str, ...], float, str], ...]  # axes, bytes of an element, buffer
-    blocks: tuple[tuple[tuple[str, ...], float, int], ...]  # axes, bytes of an element, how many loads have these
+    blocks: tuple[tuple[tuple[str, ...], float, tuple[str, ...], int], ...]
+    """Axes, bytes of an element, those of the axes along which elements lie side by side, how many loads have these."""
     dots: tuple[tuple[Product, int], ...]  # and how many there are alike
     elementwise: tuple[Elementwise, ...]
     limits: tuple[Limit, ...] = ()  # of the loop's position, where masks leave the rest of it nothing to do
@@ -109,7 +110,12 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
             Work(
                 segment.dims if isinstance(segment, Loop) else (),
                 tuple((x.dims, bytes_of(x, element_bytes), part_of(x)) for x in read),
-                tuple((*block, n) for block, n in Counter((x.dims, bytes_of(x, element_bytes)) for x in read).items()),
+                tuple(
+                    (*block, n)
+                    for block, n in Counter(
+                        (x.dims, bytes_of(x, element_bytes), side_by_side(x, tensors.get(x.buffer))) for x in read
+                    ).items()
+                ),
                 tuple(
                     Counter(_product(e, dims, e.out in plain, registers, exact) for e in eqns if e.op == "dot").items()
                 ),
@@ -145,6 +151,13 @@ def bytes_of(x: Load, element_bytes: Mapping[str, int]) -> float:
     """Of an element, for each position that reads it: several in a row may."""
     in_a_row = (math.gcd(*(steady(a, d) for i in x.access for a, _ in i.terms)) for d in x.dims)
     return element_bytes[x.buffer] / math.prod(max(n, 1) for n in in_a_row)
+
+
+def side_by_side(x: Load, t: Tensor | None) -> tuple[str, ...]:
+    """The axes of a load along which elements lie without gaps, in memory order. t: None for what is row-major."""
+    if t is None or not t.strides:
+        return x.dims
+    return dims_of(i for d, i in zip(t.dims, x.access, strict=True) if d in t.without_gaps)
 
 
 def part_of(x: Load) -> str:

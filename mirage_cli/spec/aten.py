@@ -18,6 +18,7 @@ from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.graph import Graph, Value
 from mirage_cli.spec.positional import Array, Trace, Unsupported
+from mirage_cli.spec.strides import overlap
 
 Handler = Callable[..., Any]
 ATEN: dict[str, Handler] = {}
@@ -136,7 +137,7 @@ def input_of(t: Trace, label: str, node: Any, scale: float | None) -> Array:
     if not all(isinstance(n, int) for n in tensor.shape):
         raise Unsupported(f"{node} has a size that is not known")
     order = memory_order(tensor)
-    array = t.input(label, [tensor.shape[d] for d in order], dtype, scale)
+    array = t.input(label, [tensor.shape[d] for d in order], dtype, scale, strides_of(node))
     return array if [*order] == sorted(order) else p.permuted(array, inverse(order))
 
 
@@ -201,6 +202,17 @@ def memory_order(tensor: Any) -> tuple[int, ...]:
         return order
     laid = (*sorted(order, key=lambda d: -tensor.stride(d)),)
     return laid if tensor.permute(laid).is_contiguous() else order
+
+
+def strides_of(node: Any) -> tuple[int, ...] | None:
+    """Those of a tensor with gaps that a model is given or holds, and that is read in place. None for what is whole, as
+    kernels make their results, or is made so: where several elements are in one place."""
+    tensor = node.meta["val"]
+    if node.op not in ("placeholder", "get_attr") or tensor.permute(memory_order(tensor)).is_contiguous():
+        return None
+    names = [str(i) for i in range(tensor.dim())]
+    apart = overlap(tensor.stride(), names, dict(zip(names, tensor.shape, strict=True))) is None
+    return tensor.stride() if apart else None
 
 
 def inverse(order: Sequence[int]) -> list[int]:

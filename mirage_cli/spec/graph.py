@@ -18,7 +18,7 @@ from __future__ import annotations
 import ast
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, TypeAlias
@@ -135,12 +135,15 @@ class Graph:
         below: int | str | None = None,
         distinct: bool = False,
         drawn: str | None = None,
+        strides: Sequence[int | str] | None = None,
     ) -> Value:
         """A tensor in memory order. scale: the standard deviation of its test data. below: what integers are less than,
-        a number or the size of an axis. distinct: no two of them are equal. drawn: how they are drawn for tests."""
+        a number or the size of an axis. distinct: no two of them are equal. drawn: how they are drawn for tests.
+        strides: elements between neighbours along each axis, where it is not row-major."""
         self.names.add(name)
         differ = "true" if distinct else None
-        self.inputs.append(_tensor(name, axes, dtype=dtype, scale=scale, below=below, distinct=differ, drawn=drawn))
+        own = _tensor(name, axes, dtype=dtype, scale=scale, below=below, distinct=differ, drawn=drawn, strides=strides)
+        self.inputs.append(own)
         return Value(self, lambda: ast.Name(name), (), False, name)
 
     def axis(self, name: str) -> Value:
@@ -251,7 +254,7 @@ def _operand(graph: Graph, x: Operand) -> Value:
     return Value(graph, lambda: node if number >= 0 else ast.UnaryOp(ast.USub(), node), (), True)
 
 
-def _tensor(name: str, axes: tuple[Value | str, ...], **options: str | float | None) -> str:
+def _tensor(name: str, axes: tuple[Value | str, ...], **options: str | float | Sequence[int | str] | None) -> str:
     """The entry of an input or output."""
     names = ", ".join(_word(a if isinstance(a, str) else a.name) for a in axes)
     given = "".join(f", {k}: {_word(v)}" for k, v in options.items() if v is not None)
@@ -259,7 +262,9 @@ def _tensor(name: str, axes: tuple[Value | str, ...], **options: str | float | N
 
 
 def _word(x: Any) -> str:
-    """A scalar of YAML: plain where it is a name or a number."""
+    """A scalar of YAML, plain where it is a name or a number, or a list of them."""
+    if isinstance(x, list | tuple):
+        return f"[{', '.join(map(_word, x))}]"
     if isinstance(x, str):
         return x if IDENTIFIER.match(x) else json.dumps(x)
     if not isinstance(x, Real) or x is True or x is False:

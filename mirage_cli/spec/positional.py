@@ -175,6 +175,7 @@ class Trace:
         self.named = named
         self.arrays: list[Array] = []
         self.inputs: list[tuple[Array, str, float | None]] = []
+        self.strides: dict[Array, list[int]] = {}  # of inputs that are not row-major, of each axis that is held
         self.below: dict[Array, int] = {}  # of tables, what their entries are less than
         self.maker: object = None  # of the arrays that are added next
         self.makers: dict[Array, object] = {}
@@ -184,12 +185,21 @@ class Trace:
         self.makers[array] = self.maker
         return array
 
-    def input(self, name: str, shape: Sequence[int], dtype: str, scale: float | None = None) -> Array:
-        """A tensor in device memory, row-major. dtype, scale: as in a spec."""
+    def input(
+        self,
+        name: str,
+        shape: Sequence[int],
+        dtype: str,
+        scale: float | None = None,
+        strides: Sequence[int] | None = None,
+    ) -> Array:
+        """A tensor in device memory. dtype, scale: as in a spec. strides: None where it is row-major."""
         dims = tuple((Axis(n),) if n > 1 else () for n in shape)
         held = tuple(x for dim in dims for x in dim)
         array = self.add(Array(self, dims, held, (), lambda _: 0.0, dtype == "bool", name))
         self.inputs.append((array, dtype, scale))
+        if strides is not None:
+            self.strides[array] = [s for n, s in zip(shape, strides, strict=True) if n > 1]
         return array
 
     def full(self, shape: Sequence[int], value: float) -> Array:
@@ -239,7 +249,8 @@ class Trace:
             if a.name:
                 dtype, scale = given[a]
                 below = self.below.get(a)
-                values[a] = graph.input(a.name, *names.of(a.held), dtype=dtype, scale=scale, below=below)
+                held, strides = names.of(a.held), self.strides_of(a)
+                values[a] = graph.input(a.name, *held, dtype=dtype, scale=scale, below=below, strides=strides)
             else:
                 self.maker = self.makers[a]
                 values[a] = a.make(names, *(values[x] for x in a.operands))
@@ -251,6 +262,13 @@ class Trace:
                 raise Unsupported(f"the result {out} is a mask")
             graph.output(out, value, *names.of(result_axes(a)), dtype=dtype)
         return graph
+
+    def strides_of(self, a: Array) -> list[int] | None:
+        """Of the axes that an input's are split into."""
+        if a not in self.strides:
+            return None
+        pairs = zip(a.held, self.strides[a], strict=True)
+        return [s * size_of(parts[i + 1 :]) for x, s in pairs for parts in (x.leaves(),) for i in range(len(parts))]
 
     def needed(self, outputs: Iterable[Array]) -> list[Array]:
         wanted = {*outputs}

@@ -11,7 +11,7 @@ import math
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import get_args
@@ -23,6 +23,7 @@ from mirage_cli.ir.program import FLOAT8, INTEGERS, Drawn, Program, Range, Tenso
 from mirage_cli.spec.expression import CONSTANTS, MASK, MAX_AXES, Place, ProgramReader, closest
 from mirage_cli.spec.idioms import OTHER_DTYPES
 from mirage_cli.spec.stores import check_stores, parts_of
+from mirage_cli.spec.strides import overlap, own_strides
 from mirage_cli.target.files import FileTooLargeError, read_bytes
 
 MAX_BYTES = 1 << 20
@@ -97,6 +98,12 @@ INPUT_KEYS: Mapping[str, Field] = {
         "of integers: they are from 0 on and less than this number, or than the size of "
         "this axis, and what a program makes of others is undefined; needed where the input is an index; left "
         "out: the whole range of int8, of others numbers below the longest axis",
+    ),
+    "strides": Field(
+        "strides",
+        "[3*n, 1]",
+        "elements between neighbours along each axis, of a tensor with gaps or in another memory order: numbers, "
+        "axes for their sizes, and products; left out: row-major",
     ),
     "distinct": Field("distinct", "true", "whether no two of the integers are equal; left out: false"),
     "drawn": Field(
@@ -371,7 +378,7 @@ class _Reader:
                 self.at(node, f"no input has the dynamic axis {d}, so a call would not say its size")
         largest = {**sizes, **{d: r.most for d, r in self.dynamic.items()}}
         for t in (*inputs.values(), *outputs.values()):
-            if {*t.dims} & {*self.dynamic} and (n := math.prod(largest[a] for a in t.dims)) >= MAX_OFFSET:
+            if {*t.dims} & {*self.dynamic} and (n := t.span(largest)) >= MAX_OFFSET:
                 far = f"{t.name} has {n} elements at the largest dynamic size"
                 self.at(node, f"{far}: kernels count less than 2 ** 31 of them, so take a smaller max")
 
@@ -605,7 +612,45 @@ class _Reader:
         most = sizes[below] if isinstance(below, str) else below or math.inf
         if distinct and axes is not None and (count := math.prod(sizes[a] for a in axes)) > most:
             self.at(parts["distinct"], f"{name} has {count} elements, and no {count} numbers below {most} are distinct")
-        return None if axes is None else Tensor(name, axes, kind, scale or 1.0, below, distinct, drawn)
+        if axes is None:
+            return None
+        tensor = Tensor(name, axes, kind, scale or 1.0, below, distinct, drawn)
+        return replace(tensor, strides=self.strides(parts["strides"], tensor, sizes)) if "strides" in parts else tensor
+
+    def strides(self, node: yaml.Node, t: Tensor, sizes: Mapping[str, int]) -> tuple[int | None, ...]:
+        """Those of a tensor that are not what the axis behind takes; () after a message too."""
+        if not isinstance(node, yaml.SequenceNode) or len(node.value) != len(t.dims):
+            self.at(node, f"strides is a list of numbers, one for each axis of {t.name}: {', '.join(t.dims)}")
+            return ()
+        before = len(self.errors)
+        strides = [self.stride(item, sizes) for item in node.value]
+        if len(self.errors) > before:
+            return ()
+        most = {**sizes, **{d: r.most for d, r in self.dynamic.items()}}
+        if problem := overlap(strides, t.dims, most):
+            self.at(node, f"two elements of {t.name} are in one place: {problem}")
+            return ()
+        return own_strides(strides, t.dims, sizes, self.dynamic)
+
+    def stride(self, node: yaml.Node, sizes: Mapping[str, int]) -> int:
+        """A product of numbers and axes; 0 after a message."""
+        text, before = self.word(node, "a positive integer, or a product such as 3*n,"), len(self.errors)
+        if text is None:
+            return 0
+        factors = [x.strip() for x in text.split("*")]
+        for x in factors:
+            if x in self.dynamic:
+                self.at(node, f"{x} is dynamic: a stride is one number, which leaves room for the largest size")
+            elif x not in sizes and is_identifier(x):
+                self.at(node, f"no dimension is called {x}", x, sizes)
+            elif x not in sizes and not x.isdecimal():
+                self.at(node, f"a stride is a number, or a product such as 3*n, not {text!r}")
+        if len(self.errors) > before:
+            return 0
+        found = math.prod(sizes[x] if x in sizes else int(x) for x in factors)
+        if not 1 <= found <= MAX_SIZE:
+            self.at(node, f"a stride is a positive integer up to {MAX_SIZE}, not {found}")
+        return found
 
     def below(self, node: yaml.Node, kind: str, sizes: Mapping[str, int]) -> str | int | None:
         """What integers are less than: a number or the name of an axis."""

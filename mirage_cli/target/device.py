@@ -43,6 +43,16 @@ def first_device() -> Device | None:
     return Device(name.value.decode(errors="replace"), f"sm_{major}{minor}", sms, l2_bytes)
 
 
+def device_count() -> int:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves."""
+    count = ctypes.c_int()
+    try:
+        cuda = ctypes.CDLL(LIBRARY)
+    except OSError:
+        return 0
+    return 0 if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)) else count.value
+
+
 def torch_has_cuda() -> bool:
     """Whether the torch that would be imported is a build for CUDA, by the version that it was made with."""
     torch = find_spec("torch")

@@ -69,12 +69,13 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """`name: dtype[shape]`, contiguous. spread: of its test data (`verify.testdata.draw`)."""
+    """`name: dtype[shape]`. spread: of its test data (`verify.testdata.draw`). strides: None where it is contiguous."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     spread: Spread = 1.0
+    strides: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,4 +104,7 @@ def resources(kernel: Any) -> KernelResources:
 
 
 def _meta(spec: TensorSpec) -> torch.Tensor:
-    return torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device="meta")
+    dtype = getattr(torch, spec.dtype)
+    if spec.strides is None:
+        return torch.empty(spec.shape, dtype=dtype, device="meta")
+    return torch.empty_strided(spec.shape, spec.strides, dtype=dtype, device="meta")

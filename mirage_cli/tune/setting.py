@@ -159,10 +159,11 @@ class Setting:
     def inputs_of(self, i: int, contracted: int, anew: bool = False) -> Tensors:
         """Inputs of the yardstick's distribution number i. anew: others than else."""
         specs = self.problem.inputs
-        shapes, spreads = [s.shape for s in specs], [s.spread for s in specs]
+        shapes, spreads, strides = [s.shape for s in specs], [s.spread for s in specs], [s.strides for s in specs]
         dtypes: list[torch.dtype] = [getattr(torch, s.dtype) for s in specs]
         seed = self.problem.seed + i + len(testdata.DISTRIBUTIONS) * anew
-        return testdata.draw(testdata.DISTRIBUTIONS[i], shapes, dtypes, spreads, contracted, self.device, seed)
+        kind = testdata.DISTRIBUTIONS[i]
+        return testdata.draw(kind, shapes, dtypes, spreads, contracted, self.device, seed, strides)
 
     def input_sets(self) -> list[tuple[Tensors, Tensors]]:
         """Copies of the draws in turn and room for the outputs, enough to cover `COLD_L2` times the L2.
@@ -180,7 +181,7 @@ class Setting:
             self.sets = [(self.drawn[0], outputs)]
             for i in range(1, max(count, 1)):
                 data = self.drawn[i % len(self.drawn)]
-                self.sets.append(([x.clone() for x in data], [torch.empty_like(y) for y in outputs]))
+                self.sets.append(([testdata.copied(x) for x in data], [torch.empty_like(y) for y in outputs]))
         return self.sets
 
     def empty(self, spec: TensorSpec) -> torch.Tensor:

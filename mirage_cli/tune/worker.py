@@ -131,6 +131,9 @@ def is_slow(call_s: float, best_s: float) -> bool:
 class Bench(Setting):
     """The state of the process, which answers requests."""
 
+    capture_error_mode = "global"
+    """Of CUDA graphs: whose calls may not disturb a capture."""
+
     def __init__(
         self,
         device: torch.device,
@@ -333,7 +336,7 @@ class Bench(Setting):
             return calls, returned, "host clock"
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, capture_error_mode=self.capture_error_mode):
                 calls()
         except RuntimeError as e:
             self.synchronize()

@@ -214,7 +214,7 @@ class _Series:
             semantics = FloatSemantics(sizes)
             results = run_program(self.program, inputs, semantics)
             try:
-                found = run_mugraph(self.graph, self.schedule, inputs, semantics, self.seed, self.program.parts)
+                found = run_mugraph(self.graph, self.schedule, inputs, semantics, self.seed, self.program)
             except ScheduleFailure as failure:
                 return _refusal(str(failure), self.where)
             for t in self.program.outputs:
@@ -241,7 +241,7 @@ class _Series:
     def compare(self, run: Draw, *, doubtful: bool) -> Verdict | set[str]:
         """A refusal; or the outputs of which some element was compared."""
         try:
-            found = run_mugraph(self.graph, self.schedule, run.inputs, run.semantics, self.seed, self.program.parts)
+            found = run_mugraph(self.graph, self.schedule, run.inputs, run.semantics, self.seed, self.program)
         except ScheduleFailure as failure:
             return _refusal(str(failure), self.where)
         settled: set[str] = set()
@@ -485,9 +485,10 @@ def _check_interface(program: Program, graph: MuGraph) -> None:
     made_up = {name for name, _ in graph.merged}
     _require(len({*parts}) == len(parts) and {*parts} <= {*program.order}, "an axis is merged twice, or not there")
     _require(not made_up & {*program.order}, "a merged axis is called like one of the program")
-    inputs = {(t.name, t.dims, t.dtype, t.below, t.distinct) for t in program.inputs}
+    inputs = {(t.name, t.dims, t.dtype, t.below, t.distinct, t.own_strides) for t in program.inputs}
     for t in graph.inputs:
-        as_given = t.name, unmerged(t.dims, graph.merged), t.dtype, t.below, t.distinct
+        own = (s for d, s in zip(t.dims, t.own_strides, strict=True) for s in _of_parts(d, s, graph))
+        as_given = t.name, unmerged(t.dims, graph.merged), t.dtype, t.below, t.distinct, tuple(own)
         _require(as_given in inputs, f"input {t} is not one of the program")
     want = [(t.name, t.dims, t.dtype) for t in program.results]
     got = [(t.name, unmerged(t.dims, graph.merged), t.dtype) for t in graph.outputs]
@@ -497,6 +498,11 @@ def _check_interface(program: Program, graph: MuGraph) -> None:
     names = [t.name for t in (*graph.inputs, *graph.outputs, *graph.buffers)]
     _require(len(set(names)) == len(names), "two tensors have one name")
     _require(len({k.name for k in graph.kernels}) == len(graph.kernels), "two kernels have one name")
+
+
+def _of_parts(d: str, stride: int | None, graph: MuGraph) -> tuple[int | None, ...]:
+    """The strides of the axes that are merged in one: neighbours along the others are what those behind them take."""
+    return (*[None] * (len(unmerged((d,), graph.merged)) - 1), stride)
 
 
 def _check_dynamic(program: Program, graph: MuGraph) -> None:

@@ -63,17 +63,20 @@ def run_mugraph(
     inputs: Mapping[str, Any],
     semantics: Semantics,
     seed: int = 0,
-    parts: Sequence[Part] = (),
+    program: Program | None = None,
 ) -> dict[str, Any]:
     """Every buffer and output of the μGraph, by name, executed as scheduled; instances in an order drawn from `seed`.
 
     Inputs and outputs have the program's own axes; those of the μGraph see several as one (`MuGraph.merged`).
-    parts: the program's. Their values are among the results, as they lie in their tensors then.
+    program: what says how inputs lie in memory, where not as in the μGraph, and what parts are written: their values
+    are among the results, as they lie in their tensors then.
 
     Raises ScheduleFailure for a race, conflicting stores, or stores that do not write just what they should: all of a
     tensor, or its parts. InexpressibleError as `place` does.
     """
     tensors = graph.tensors()
+    parts = program.parts if program else ()
+    given = {t.name: t for t in program.inputs} if program else {}
 
     def seen(value: Any, dims: tuple[str, ...], t: Tensor) -> Any:
         """What is in memory for a tensor of the program, as a tensor of these axes."""
@@ -82,7 +85,13 @@ def run_mugraph(
         return semantics.seen_as(value, dims, tuple(graph.sizes[d] for d in dims))
 
     memories: dict[str, Memory] = {
-        t.name: semantics.input(t.name, seen(inputs[t.name], t.dims, t), t.dims)
+        t.name: semantics.input(
+            t.name,
+            _addressed(inputs[t.name], own, t, graph.sizes, semantics)
+            if (own := given.get(t.name, t)).strides or t.strides
+            else seen(inputs[t.name], t.dims, t),
+            t.dims,
+        )
         for t in graph.inputs
         if t.name in inputs
     }
@@ -118,6 +127,21 @@ def run_mugraph(
         if t.name in results:
             results[t.name] = seen(results[t.name], unmerged(t.dims, graph.merged), t)
     return results | _parts(parts, memories, graph.sizes)
+
+
+def _addressed(value: Any, own: Tensor, t: Tensor, sizes: Mapping[str, int], semantics: Semantics) -> Any:
+    """What a μGraph that has the tensor `t` finds at its addresses, where `own` lies in memory. Gaps are undefined."""
+    lies, found = (_addresses(x, sizes) for x in (own, t))
+    places = np.unique(np.concatenate((lies.ravel(), found.ravel())))
+    memory = semantics.memory(t.name, ("address",), (len(places),))
+    memory.write((np.searchsorted(places, lies),), own.dims, value)
+    return memory.read((np.searchsorted(places, found),), t.dims)
+
+
+def _addresses(t: Tensor, sizes: Mapping[str, int]) -> NDArray[np.int64]:
+    """Of every element of a tensor, in elements from the first."""
+    positions = np.indices([sizes[d] for d in t.dims])
+    return np.tensordot(np.array(t.steps(sizes), dtype=np.int64), positions, 1)
 
 
 def _meet(x: Load, s: Store, sizes: Mapping[str, int], distinct: Distinct) -> bool:

@@ -114,7 +114,9 @@ def draw_inputs(program: Program, distribution: str, device: torch.device, seed:
     sizes = program.sizes
     shapes = [tuple(sizes[d] for d in t.dims) for t in program.inputs]
     dtypes: list[torch.dtype] = [getattr(torch, t.dtype) for t in program.inputs]
-    return draw(kind, shapes, dtypes, [spread(t, sizes) for t in program.inputs], longest_sum(program), device, seed)
+    spreads = [spread(t, sizes) for t in program.inputs]
+    strides = [t.steps(sizes) if t.strides else None for t in program.inputs]
+    return draw(kind, shapes, dtypes, spreads, longest_sum(program), device, seed, strides)
 
 
 def longest_sum(program: Program) -> int:
@@ -136,7 +138,7 @@ def where_outputs_lie(program: Program) -> tuple[LiesFields, ...] | None:
     numbers = {t.name: -1 - i for i, t in enumerate(program.inputs)} | results
     found: list[LiesFields] = []
     for t, whole, access in program.places():
-        steps, start = strides(access, [sizes[d] for d in whole.dims])
+        steps, start = strides(access, whole.steps(sizes))
         shape = tuple(sizes[d] for d in t.dims)
         tables = {x.name: i for i, x in enumerate(program.inputs)}
         moved = tuple((n, _atom_fields(a, t.dims, tables)) for a, n in steps.items() if not isinstance(a, str))

@@ -89,6 +89,28 @@ DRAWN_ELEMENTS = 1 << 24
 """About how many are drawn at a time, in float64."""
 
 
+def laid_out(x: torch.Tensor, strides: Sequence[int] | None) -> torch.Tensor:
+    """The tensor with these strides, if there are any. In the gaps lies NaN: nothing reads that."""
+    if strides is None:
+        return x
+    span = 1 + sum((n - 1) * s for n, s in zip(x.shape, strides, strict=True))
+    memory = torch.zeros(span, device=x.device, dtype=x.dtype)
+    if x.dtype.is_floating_point:
+        memory.view(torch.uint8).fill_(0xFF)  # a NaN of every type
+    return memory.as_strided(x.shape, strides).copy_(x)
+
+
+def memory_of(x: torch.Tensor) -> torch.Tensor:
+    """All elements from the first of a tensor to its last, those in gaps among them."""
+    span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
+    return x.as_strided((span,), (1,))
+
+
+def copied(x: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides, and the same in the gaps."""
+    return memory_of(x).clone().as_strided(x.shape, x.stride())
+
+
 def draw(
     kind: Distribution,
     shapes: Sequence[tuple[int, ...]],
@@ -97,20 +119,22 @@ def draw(
     contracted: int,
     device: torch.device,
     seed: int,
+    strides: Sequence[Sequence[int] | None] = (),
 ) -> list[torch.Tensor]:
     """Inputs of one distribution.
 
     spreads: of floats, the deviation; of integers, what they are less than, and how they are drawn. Where the former is
-    0, those of 8 bits have their whole range, and others are less than the longest axis of all.
+    0, those of 8 bits have their whole range, and others are less than the longest axis of all. strides: None for an
+    input that is contiguous, () where all are.
     """
     g = torch.Generator(device=device).manual_seed(seed)
     longest = max([2, *(n for shape in shapes for n in shape)])
     inputs: list[torch.Tensor] = []
     outlier = kind.outlier
-    for shape, dtype, scale in zip(shapes, dtypes, spreads, strict=True):
+    for shape, steps, dtype, scale in zip(shapes, strides or [None] * len(shapes), dtypes, spreads, strict=True):
         if not dtype.is_floating_point or isinstance(scale, tuple):
             below, drawn = scale if isinstance(scale, tuple) else (0, "evenly")
-            inputs.append(integers(shape, dtype, below, drawn, longest, g))
+            inputs.append(laid_out(integers(shape, dtype, below, drawn, longest, g), steps))
             continue
         x = torch.empty(shape, device=device, dtype=dtype)
         most = LARGEST.get(dtype, math.inf)
@@ -122,5 +146,5 @@ def draw(
         if outlier is not None:
             x.view(-1)[x.numel() // 2] = min(outlier, most)
             outlier = None
-        inputs.append(x)
+        inputs.append(laid_out(x, steps))
     return inputs

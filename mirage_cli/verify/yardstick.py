@@ -14,6 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mirage_cli.verify.rows import row_axis
+from mirage_cli.verify.testdata import copied, memory_of
 
 # -- error
 
@@ -353,8 +354,8 @@ what is left of it (`%`); or what input number so-and-so holds (`at`) at totals.
 @dataclass(frozen=True)
 class Lies:
     """Where an output lies: in returned tensor number `tensor`, or in input number -1 - `tensor`, which is changed in
-    place. shape, strides, start: of the output in that tensor, in elements. moved: steps from there that depend on what
-    inputs hold, or are no multiples of positions, with what they are multiplied by."""
+    place. shape, strides, start: of the output in that tensor's memory, in elements. moved: steps from there that
+    depend on what inputs hold, or are no multiples of positions, with what they are multiplied by."""
 
     tensor: int
     shape: tuple[int, ...]
@@ -376,7 +377,7 @@ class Lies:
         x = self.whole(results, inputs)
         if self.view:
             return x.as_strided(self.shape, self.strides, x.storage_offset() + self.start)
-        return x[self.places(x, inputs)]
+        return memory_of(x)[self.places(x, inputs)]
 
     def fill(self, number: float, results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
         """Writes a number where the output lies."""
@@ -384,16 +385,16 @@ class Lies:
         if self.view:
             self.of(results, inputs).fill_(number)
         else:
-            x[self.places(x, inputs)] = number
+            memory_of(x)[self.places(x, inputs)] = number
 
-    def places(self, x: torch.Tensor, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """The positions of its elements along each axis of the tensor that it lies in."""
+    def places(self, x: torch.Tensor, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Where its elements are in the memory of the tensor that it lies in."""
         count = range(len(self.shape))
         shapes = [[-1 if j == i else 1 for j in count] for i in count]
         along = [torch.arange(n, device=x.device).reshape(s) for n, s in zip(self.shape, shapes, strict=True)]
         terms = (*((s, i) for i, s in enumerate(self.strides) if s), *self.moved)
         at = torch.as_tensor(_position((self.start, terms), along, inputs), device=x.device)
-        return torch.unravel_index(at.expand(self.shape), x.shape)
+        return at.expand(self.shape)
 
 
 def _position(x: Total, along: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> torch.Tensor | int:
@@ -426,7 +427,7 @@ def outputs_of(
 
 def to_be_changed(lies: Sequence[Lies] | None, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Copies of inputs of which some are changed in place, with NaN where outputs will lie: nothing reads that."""
-    given = [x.clone() for x in inputs]
+    given = [copied(x) for x in inputs]
     for v in lies or ():
         if v.tensor < 0:
             v.fill(math.nan, (), given)
@@ -436,15 +437,15 @@ def to_be_changed(lies: Sequence[Lies] | None, inputs: Sequence[torch.Tensor]) -
 def changed_elsewhere(
     lies: Sequence[Lies] | None, inputs: Sequence[torch.Tensor], before: Sequence[torch.Tensor]
 ) -> list[int]:
-    """The inputs, by number, that differ from what they were in other elements than outputs."""
+    """The inputs, by number, that differ from what they were in other elements than outputs, or between elements."""
     found: list[int] = []
     for i, (x, y) in enumerate(zip(inputs, before, strict=True)):
         own = [v for v in lies or () if v.tensor == -1 - i]
-        pair = [t.clone() if own else t for t in (x, y)]
+        pair = [copied(t) if own else t for t in (x, y)]
         for v in own:
             for t in pair:
                 v.fill(0.0, (), [*before[:i], t, *before[i + 1 :]])
-        mine, kept = pair
+        mine, kept = map(memory_of, pair)
         if not bool(((mine == kept) | (mine.isnan() & kept.isnan())).all()):
             found.append(i)
     return found

@@ -204,10 +204,8 @@ def mirage(
 ) -> Mirage:
     """Runs a command line in this process, in a folder with the specs and a database of its own, without a GPU. The
     processes that it asks are those of all tests."""
-    for owner in (session, interpreted):
-        monkeypatch.setattr(owner, "Interpreter", lambda: nullcontext(interpreter))
-    for owner in (session, compilefarm):
-        monkeypatch.setattr(owner, "CompileFarm", lambda arch, _: nullcontext(farm(arch)))
+    monkeypatch.setattr(interpreted, "Interpreter", lambda: nullcontext(interpreter))
+    monkeypatch.setattr(compilefarm, "CompileFarm", lambda arch, _: nullcontext(farm(arch)))
     write_specs(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MIRAGE_DB", str(tmp_path / "mirage.db"))

@@ -31,7 +31,7 @@ from mirage_cli.cli.commands import app
 from mirage_cli.cli.help import ENVELOPE, EXIT_CODES
 from mirage_cli.cli.layout import Column, Sheet, figures
 from mirage_cli.cli.progress import Told, progress
-from mirage_cli.pipeline import benchmark, problem
+from mirage_cli.pipeline import benchmark, keys
 from mirage_cli.search.cuts import CUTS
 from mirage_cli.target.gpus import find_target
 from tests.cli.test_cli import (
@@ -213,7 +213,7 @@ def test_a_dash_is_stdout_and_stdin(found: Mirage, tmp_path: Path) -> None:
 
 def test_the_cache_is_filtered_and_pruned(found: Mirage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as m:
-        m.setattr(problem, "versions", lambda: {"mirage": __version__, "torch": "0.1", "triton": "0.1"})
+        m.setattr(keys, "versions", lambda: {"mirage": __version__, "torch": "0.1", "triton": "0.1"})
         assert found("search", "increment.yaml", "--no-tune", "--target", "a100", "--dim", "m=16").code in (0, 3)
 
     def listed(*filters: str) -> list[str]:

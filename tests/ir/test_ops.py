@@ -395,7 +395,7 @@ def test_rows_are_complete(name: str) -> None:
     assert row.result in ("int", "float") or row.kind != "leaf"
     reduces = row.kind in ("reduction", "contraction")
     assert (row.identity is not None) == bool(row.joins) == reduces
-    assert row.joins in OPS or not row.joins
+    assert not row.joins or OPS[row.joins].all_reduce
     assert bool(row.numbers) == (row.growth == "raised")
     for column in (row.field, row.canon):
         names = list(inspect.signature(column).parameters.values())
@@ -616,6 +616,15 @@ def test_what_joins_a_reduction_makes_the_whole_of_parts(name: str) -> None:
     args = [drawn(-2, 2, (8,), i) for i in range(row.arity)]
     parts = [row.ref(*(x[half] for x in args), axis=(0,)) for half in (slice(3), slice(3, 8))]
     np.testing.assert_allclose(OPS[row.joins].ref(*parts), row.ref(*args, axis=(0,)))
+
+
+@pytest.mark.parametrize("name", [name for name, row in OPS.items() if row.all_reduce])
+def test_an_all_reduce_is_the_operator(name: str) -> None:
+    """By its name in torch.distributed, and by its meaning."""
+    row = OPS[name]
+    assert hasattr(torch.distributed.ReduceOp, row.all_reduce)
+    assert {"SUM": np.add, "MAX": np.maximum, "MIN": np.minimum}[row.all_reduce] is row.ref
+    assert name in {r.joins for r in OPS.values()}
 
 
 # -- meanings for interpreters, in float64

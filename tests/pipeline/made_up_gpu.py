@@ -11,8 +11,8 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from mirage_cli.pipeline import session
 from mirage_cli.target import gpus
+from mirage_cli.tune import compilefarm, measure
 from mirage_cli.tune.compilefarm import KernelResources
 from mirage_cli.tune.measure import Candidate, Judged, MeasureError, Timing
 
@@ -90,8 +90,8 @@ def chosen_target(name: str) -> tuple[gpus.Target, bool]:
 
 def pretend(put: Callable[[object, str, object], None]) -> None:
     """From now on, this process has a GPU."""
-    put(session, "GpuWorker", lambda context: nullcontext(Gpu()))
-    put(session, "CompileFarm", lambda arch, workers: nullcontext(Farm()))
+    put(measure, "GpuWorker", lambda context: nullcontext(Gpu()))
+    put(compilefarm, "CompileFarm", lambda arch, workers: nullcontext(Farm()))
     put(gpus, "chosen_target", chosen_target)
 
 

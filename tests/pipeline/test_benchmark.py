@@ -19,8 +19,8 @@ from mirage_cli.ir.program import Program
 from mirage_cli.pipeline import benchmark
 from mirage_cli.pipeline.benchmark import fastest, run
 from mirage_cli.pipeline.gate import compare
+from mirage_cli.pipeline.keys import key_of
 from mirage_cli.pipeline.library import packed_source
-from mirage_cli.pipeline.problem import key_of
 from mirage_cli.pipeline.sdpa import attention_sources, flashinfer_sources, sdpa_source
 from mirage_cli.pipeline.searching import Options
 from mirage_cli.pipeline.session import Session

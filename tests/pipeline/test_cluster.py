@@ -20,8 +20,8 @@ import pytest
 from mirage_cli.errors import ExecutorError, NothingStoredError
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline import cluster as module
+from mirage_cli.pipeline.keys import key_of
 from mirage_cli.pipeline.optimize import optimize
-from mirage_cli.pipeline.problem import key_of
 from mirage_cli.pipeline.searching import Failed, Options
 from mirage_cli.pipeline.session import Session
 from mirage_cli.spec.reader import parse_spec

@@ -18,7 +18,8 @@ from mirage_cli.codegen.export import export_source, kernels_source, load_export
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.text import canonical_text, parse_mugraph
-from mirage_cli.pipeline.problem import measured_problem, program_hash
+from mirage_cli.pipeline.keys import program_hash
+from mirage_cli.pipeline.problem import measured_problem
 from mirage_cli.pipeline.searching import Options, Plan, search_program
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target

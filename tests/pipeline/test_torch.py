@@ -204,6 +204,13 @@ with torch.no_grad():
     found["said"] = said, again
     compiled = torch.compile(model, backend="mirage", options={"db": db, "tune": 20})
     found["backend"] = float((compiled(*inputs) - expected).abs().max())
+packed = torch.randn(6, 3, 20)
+slices = packed[:, 0, :16], packed[:, 2, 4:]
+sliced = mirage_cli.optimize(lambda a, b: torch.nn.functional.silu(a) * b, slices, budget=5, db=db, say=lambda _: None)
+with torch.no_grad():
+    expected = torch.nn.functional.silu(slices[0]) * slices[1]
+    found["sliced"] = [float((sliced(*x) - expected).abs().max()) for x in (slices, [x.contiguous() for x in slices])]
+found["strides"] = [given.strides for given in sliced.region_0.inputs]
 x = inputs[0].clone().requires_grad_()
 fast(x, *inputs[1:]).sum().backward()
 found["gradient"] = x.grad is not None
@@ -269,6 +276,11 @@ def test_a_model_with_kernels_is_the_same(found: dict[str, Any]) -> None:
     assert [" × 2: " in line for line in said] == [True] * len(said)
     assert not [line for line in said if "PyTorch's" in line]
     assert again == said  # of the database, and no search
+
+
+def test_slices_are_given_to_kernels_as_they_are(found: dict[str, Any]) -> None:
+    assert found["strides"] == [[60, 1], [60, 1]]
+    assert max(found["sliced"]) < 1e-5  # also where a call gives others
 
 
 def test_the_backend_takes_what_it_may_tune(found: dict[str, Any]) -> None:

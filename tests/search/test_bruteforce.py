@@ -17,7 +17,7 @@ import pytest
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Program
-from mirage_cli.search.expand import Bounds
+from mirage_cli.search.cuts import Bounds
 from mirage_cli.search.generator import search
 from mirage_cli.target.gpus import find_target
 from tests.bruteforce import Space, canonical, everything, text_of, texts, within

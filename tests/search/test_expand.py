@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from mirage_cli.algebra.decompose import decompose
+from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import Program
-from mirage_cli.search.expand import Bounds, Space
+from mirage_cli.search.cuts import Bounds
+from mirage_cli.search.expand import Space
 from mirage_cli.search.generator import search
+from mirage_cli.search.roles import plans
 from mirage_cli.target.gpus import find_target
 from mirage_cli.verify.equivalence import check_equivalence
 from tests.programs import program
@@ -110,3 +113,15 @@ def test_of_multiples_of_a_class_one_may_be_read() -> None:
     space = Space(d, Bounds())
     assert space.cuts["a number times another class in memory"] == 1
     assert all(space.is_leaf(f) for f, name in d.names.items() if name in ("b", "O"))
+
+
+def test_a_product_that_is_there_but_for_a_factor_is_not_computed_anew() -> None:
+    """D = C·r, or the product of X·r with A."""
+    text = "C = dot(X, A; k) | s = abs(C) | r = exp(s) | D = mul(C, r) | O = abs(D)"
+    d = decompose(program("h=8 k=8", "X[h,k] A[k]", text, "O D"))
+    found = Space(d, Bounds()).expansions(tuple(d.outputs))
+    anew = [e for e in found if e.multiplies_anew(d.nodes)]
+    assert 0 < len(anew) < len(found)
+    for e in anew:
+        (why,) = plans(d, e, d.sizes, lambda _: False)
+        assert isinstance(why, InexpressibleError)

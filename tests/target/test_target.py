@@ -120,6 +120,10 @@ class Driver:
     def cuDeviceGet(self, device: Any, ordinal: int) -> int:  # noqa: N802
         return 101 * (self.failing == "cuDeviceGet")
 
+    def cuDeviceGetCount(self, count: Any) -> int:  # noqa: N802
+        count._obj.value = 2
+        return 0
+
     def cuDeviceGetName(self, name: Any, size: int, device: Any) -> int:  # noqa: N802
         name.value = b"NVIDIA H200"
         return 0
@@ -141,6 +145,7 @@ BUILDS = {
 def test_the_driver_describes_its_first_gpu(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda _: Driver(H200, failing))
     monkeypatch.setattr("mirage_cli.target.gpus.torch_has_cuda", lambda: True)
+    assert device.device_count() == (0 if failing == "cuInit" else 2)
     if failing:
         assert device.first_device() is None and local_target() is None
     else:
@@ -150,7 +155,7 @@ def test_the_driver_describes_its_first_gpu(failing: str, monkeypatch: pytest.Mo
 
 def test_without_a_driver_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "LIBRARY", "libno-such-driver.so.1")
-    assert device.first_device() is None
+    assert device.first_device() is None and device.device_count() == 0
 
 
 @pytest.mark.parametrize("text", BUILDS)

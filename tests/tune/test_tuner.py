@@ -24,8 +24,8 @@ from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import WORDS, KernelSchedule, Schedule
 from mirage_cli.ir.text import canonical_text, parse_mugraph
+from mirage_cli.pipeline.keys import key_of
 from mirage_cli.pipeline.optimize import finish
-from mirage_cli.pipeline.problem import key_of
 from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.pipeline.session import Session
 from mirage_cli.pipeline.tuning import readable_incumbent

@@ -41,7 +41,7 @@ def agrees_in_float64(case: Case, graph: MuGraph, seed: int) -> bool:
     semantics = FloatSemantics(sizes)
     want = run_program(program, inputs, semantics)
     try:
-        got = run_mugraph(graph.resized(sizes), schedule, inputs, semantics, seed, program.parts)
+        got = run_mugraph(graph.resized(sizes), schedule, inputs, semantics, seed, program)
     except ScheduleFailure:
         return False
     return all(

@@ -15,7 +15,7 @@ from mirage_cli.ir.merge import LONGEST, merge_axes, merged_by
 from mirage_cli.ir.mugraph import Kernel, MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.text import canonical_text, mugraph_id, parse_mugraph
-from mirage_cli.pipeline.problem import program_hash
+from mirage_cli.pipeline.keys import program_hash
 from mirage_cli.pipeline.searching import Options, Plan, search_program
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target

@@ -666,8 +666,7 @@ def test_wrong_accesses_are_refused(name: str) -> None:
         mutant = replace(right.graph, kernels=(*right.graph.kernels[:at], kernel, *right.graph.kernels[at + 1 :]))
         sound = structure_problem(right.program, mutant) is None
         with suppress(ScheduleFailure if sound else Exception):
-            parts = right.program.parts
-            got = run_mugraph(mutant, whole, inputs, FloatSemantics(right.program.sizes), parts=parts)
+            got = run_mugraph(mutant, whole, inputs, FloatSemantics(right.program.sizes), program=right.program)
             if all(np.allclose(aligned(want[t.name].data, want[t.name].dims, t.dims), got[t.name].data)
                    for t in right.program.outputs):  # fmt: skip
                 continue
