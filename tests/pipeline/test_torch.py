@@ -228,7 +228,7 @@ sliced = mirage_cli.optimize(lambda a, b: torch.nn.functional.silu(a) * b, slice
 with torch.no_grad():
     expected = torch.nn.functional.silu(slices[0]) * slices[1]
     found["sliced"] = [float((sliced(*x) - expected).abs().max()) for x in (slices, [x.contiguous() for x in slices])]
-found["strides"] = [given.strides for given in sliced.region_0.inputs]
+found["strides"] = [given.strides for given in sliced.region_0.region.inputs]
 x = inputs[0].clone().requires_grad_()
 fast(x, *inputs[1:]).sum().backward()
 found["gradient"] = x.grad is not None
