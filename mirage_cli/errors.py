@@ -203,6 +203,13 @@ class TraceError(MirageError):
         super().__init__(f"{what}: {why}")
 
 
+class PackageError(MirageError):
+    """Kernels that cannot be written as a package."""
+
+    def __init__(self, what: object, why: str) -> None:
+        super().__init__(f"{what}: {why}")
+
+
 class UnknownTopicError(MirageError):
     """Something to be explained that is not known. near: the known name that was probably meant."""
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from tests.torch_blocks import BLOCKS
+from tests.torch_models import MODELS
 
 R = torch.randn
 
@@ -238,5 +239,6 @@ CASES: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "gru": (nn.GRUCell(6, 5), (R(3, 6), R(3, 5))),
     "rnn": (nn.RNNCell(6, 5), (R(3, 6), R(3, 5))),
     **BLOCKS,
+    **MODELS,
 }
 """By name: what is traced, and its inputs."""

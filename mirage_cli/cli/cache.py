@@ -213,7 +213,7 @@ def cache_export(
 
     with reading_store(db) as store:
         count = write(store, file, ids or ())
-    (err if str(file) == "-" else out).print(f"{file}: {count} keys")
+    (err if str(file) == "-" else out).print(f"{file}: {count} key{'s' * (count != 1)}")
 
 
 @command("mirage cache import kernels.jsonl", group=cache, name="import")

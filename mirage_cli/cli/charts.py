@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import atan2, ceil, degrees, floor, log10
+from math import ceil, floor, log10
 
 from mirage_cli.cli.picture import FONT, safe
 from mirage_cli.pipeline.roofline import Level, roofs
 from mirage_cli.target.gpus import Target
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 360, 62, 16, 16, 48
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 360, 62, 24, 16, 48
 """Units of the picture, and what of them lies around the axes."""
 LABEL = 7.4
 """Width of a character."""
+LINE, CIRCLE = 13.0, 7.0
+"""What a label needs above the one below it, and half of what a point needs."""
 STYLE = f"""
 .roofline {{ --ink: #1b1f24; --faint: #57606a; --grid: #d8dee4; --ground: #fff; --roof: #0b57d0; --point: #9a3412;
  background: var(--ground); }}
@@ -22,6 +24,7 @@ STYLE = f"""
 .roofline text {{ font: 12px {FONT}; fill: var(--faint); }}
 .roofline .grid {{ stroke: var(--grid); stroke-width: 1; }}
 .roofline .roof {{ stroke: var(--roof); stroke-width: 2; fill: none; }} .roofline .roof-text {{ fill: var(--roof); }}
+.roofline .roof-text, .roofline .point-text {{ paint-order: stroke; stroke: var(--ground); stroke-width: 4px; }}
 .roofline .second {{ stroke-dasharray: 6 4; }}
 .roofline .point {{ fill: var(--point); stroke: var(--ground); stroke-width: 1.5; }}
 .roofline .bound {{ fill: none; stroke: var(--point); stroke-width: 2; }}
@@ -77,7 +80,7 @@ def roofline(target: Target, dtype: str, points: Sequence[Point], style: str = S
     ]
     if style:
         parts.append(f"<style>{style}</style>")
-    parts += [*_grid(x, y), *_roof(x, y, top, memory, "", 14), *_roof(x, y, top, l2, " second", -5)]
+    parts += [*_grid(x, y), *_slope(x, y, top, memory, "", 0), *_slope(x, y, top, l2, " second", 1)]
     parts += [*_flat(x, y, top, memory, ""), *_flat(x, y, arithmetic, l2, " second")]
     parts += _points(x, y, shown)
     return "\n".join([*parts, "</svg>"]) + "\n"
@@ -103,16 +106,16 @@ def _grid(x: Axis, y: Axis) -> Iterator[str]:
     yield f'<text transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">TFLOP/s</text>'
 
 
-def _roof(x: Axis, y: Axis, top: Level, moved: Level, kind: str, beside: float) -> Iterator[str]:
-    """The slope of what is moved, up to the matrix units' rate, with its name above or below it."""
+def _slope(x: Axis, y: Axis, top: Level, moved: Level, kind: str, row: int) -> Iterator[str]:
+    """What is moved, up to the matrix units' rate. Its name is at the lower right, where no roof is: points lie along
+    the slopes. row: of the names, from below."""
     left, right = max(10.0**x.low, 10.0**y.low / moved.per_us), top.per_us / moved.per_us
     x1, y1, x2, y2 = x(left), y(left * moved.per_us), x(right), y(top.per_us)
     yield f'<path class="roof{kind}" d="M {x1:.1f} {y1:.1f} L {x2:.1f} {y2:.1f}"/>'
     text = f"{moved.name} {moved.per_us / 1e6:.3g} TB/s"
-    share = 0.3
-    at = x1 + share * (x2 - x1), y1 + share * (y2 - y1)
-    turn = f"translate({at[0]:.1f} {at[1]:.1f}) rotate({degrees(atan2(y2 - y1, x2 - x1)):.1f}) translate(0 {beside})"
-    yield f'<text class="roof-text" transform="{turn}" text-anchor="middle">{text}</text>'
+    end, line = WIDTH - RIGHT - 6, HEIGHT - BOTTOM - 8 - 18 * row
+    yield f'<path class="roof{kind}" d="M {end - LABEL * len(text) - 30:.1f} {line - 4} h 24"/>'
+    yield f'<text class="roof-text" x="{end}" y="{line}" text-anchor="end">{text}</text>'
 
 
 def _flat(x: Axis, y: Axis, rate: Level, moved: Level, kind: str) -> Iterator[str]:
@@ -123,15 +126,16 @@ def _flat(x: Axis, y: Axis, rate: Level, moved: Level, kind: str) -> Iterator[st
 
 
 def _points(x: Axis, y: Axis, points: Sequence[Point]) -> Iterator[str]:
-    """Each with its label, which moves down where another stands in its place."""
-    taken: list[tuple[float, float, float]] = []
+    """Each with its label, which moves down where another, or a point, stands in its place."""
+    places = [(x(p.intensity), y(p.flops_per_us)) for p in points]
+    taken = [(at - CIRCLE, at + CIRCLE, height + 4) for at, height in places]
     for p in sorted(points, key=lambda p: (not p.bound, -p.flops_per_us)):
         at = x(p.intensity), y(p.flops_per_us)
         width = len(p.label) * LABEL
         left = at[0] + 9 if at[0] + 9 + width < WIDTH else at[0] - 9 - width
         height = at[1] + 4
-        while any(abs(height - h) < 13 and left < r and left + width > q for q, r, h in taken):
-            height += 13
+        while any(abs(height - h) < LINE and left < r and left + width > q for q, r, h in taken):
+            height += LINE / 2
         taken.append((left, left + width, height))
         kind = "bound" if p.bound else "point"
         yield f'<g><title>{safe(p.title)}</title><circle class="{kind}" cx="{at[0]:.1f}" cy="{at[1]:.1f}" r="5"/>'

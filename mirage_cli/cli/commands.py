@@ -12,6 +12,7 @@ from mirage_cli.cli import cache
 from mirage_cli.cli import doctor
 from mirage_cli.cli import init
 from mirage_cli.cli import trace
+from mirage_cli.cli import exportmodel
 from mirage_cli.cli import help
 # isort: on
 
@@ -23,6 +24,7 @@ __all__ = [
     "cache",
     "doctor",
     "err",
+    "exportmodel",
     "found",
     "help",
     "init",

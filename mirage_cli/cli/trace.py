@@ -16,7 +16,15 @@ from mirage_cli.errors import TraceError
 if TYPE_CHECKING:
     import torch
 
+    from mirage_cli.pipeline.regions import Cut
+
 SHAPE = re.compile(r"(?P<sizes>\d+(,\d+)*)?(:(?P<dtype>\w+))?")
+
+Model = Annotated[str, typer.Argument(help="a function, or a module, of a Python file", metavar="FILE.py:NAME")]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option("--input", help="shape and type of an example input, such as 8,4096:float16; one for each"),
+]
 
 
 @command(
@@ -24,17 +32,29 @@ SHAPE = re.compile(r"(?P<sizes>\d+(,\d+)*)?(:(?P<dtype>\w+))?")
     "mirage trace ops.py:gate --input 8,4096:float16 --input 8,4096:float16",
 )
 def trace(
-    what: Annotated[str, typer.Argument(help="a function, or a module, of a Python file", metavar="FILE.py:NAME")],
-    shapes: Annotated[
-        list[str] | None,
-        typer.Option("--input", help="shape and type of an example input, such as 8,4096:float16; one for each"),
-    ] = None,
+    what: Model,
+    shapes: Inputs = None,
     folder: Annotated[Path | None, typer.Option("--output", "-o", help="write NAME_0.yaml, ... here")] = None,
 ) -> None:
     """Write the specs of a PyTorch function or module.
 
     The example inputs are what NAME_inputs() of the file returns, or --input. The file is run.
     """
+    made, name = model_of(what, shapes)
+    texts = {r.graph.text(): r for r in made.regions}
+    for i, text in enumerate(texts):
+        if folder is None:
+            sys.stdout.write("---\n" * (i > 0) + text)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{name}_{i}.yaml").write_text(text, encoding="utf-8")
+            sys.stdout.write(f"{folder / f'{name}_{i}.yaml'}\n")
+    if not texts:
+        raise TraceError(what, "nothing in it is a program")
+
+
+def model_of(what: str, shapes: list[str] | None) -> tuple[Cut, str]:
+    """The regions of FILE.py:NAME, and its name. Says what is in none. Raises TraceError."""
     path, _, name = what.rpartition(":")
     if not path or not name.isidentifier():
         raise TraceError(what, "the form is FILE.py:NAME")
@@ -46,6 +66,7 @@ def trace(
     inputs = examples(what, found.get(f"{name}_inputs"), shapes or [])
     from mirage_cli.pipeline.model import as_module
     from mirage_cli.pipeline.regions import cut, exported
+    from mirage_cli.pipeline.taken import table
 
     function = found[name]() if isinstance(found[name], type) else found[name]
     if not callable(function):
@@ -53,16 +74,8 @@ def trace(
     made = cut(exported(as_module(function), inputs))
     for operator, why in made.left.items():
         err.print(f"{operator}: {why}", style="yellow", markup=False)
-    texts = {r.graph.text(): r for r in made.regions}
-    for i, text in enumerate(texts):
-        if folder is None:
-            sys.stdout.write("---\n" * (i > 0) + text)
-        else:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / f"{name}_{i}.yaml").write_text(text, encoding="utf-8")
-            sys.stdout.write(f"{folder / f'{name}_{i}.yaml'}\n")
-    if not texts:
-        raise TraceError(what, "nothing in it is a program")
+    err.print(table(made.shares))
+    return made, name
 
 
 def examples(what: str, make: Any, shapes: list[str]) -> tuple[torch.Tensor, ...]:

@@ -27,13 +27,14 @@ from mirage_cli.codegen.exported_text import (
     BUILTIN,
     CAPTURE,
     CHECKED_TABLES,
+    INTO,
     PLANNED,
     PUBLIC,
     RESERVED,
     SELF_CHECK,
-    STRIDES_CHECKED,
     TABLES,
     WITHOUT_AUTOCAST,
+    WRITE,
 )
 from mirage_cli.codegen.globals import without_global
 from mirage_cli.codegen.helpers import (
@@ -281,7 +282,7 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
             ")",
         ),
         "parameters": ", ".join(parameters),
-        "strides_checked": STRIDES_CHECKED * any(t.strides for t in program.inputs),
+        **out_texts(program, f"{name}_{digest}", parameters, "_OUTPUTS", ""),
         "autocast": WITHOUT_AUTOCAST * parts.libraries,
         "tables": CHECKED_TABLES * bool(tables),
         "result": ("None", "outputs[0]", "tuple(outputs)")[min(len(program.results), 2)],
@@ -310,7 +311,8 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
     }
     front = "\n\n".join(["from __future__ import annotations", imports, comment])
     blocks += [tables] * bool(tables)
-    blocks += [filled(PUBLIC, mapping), *([filled(BUILTIN, mapping)] if builtin else [])]
+    blocks += [filled(PUBLIC, mapping), *([filled(WRITE, mapping)] if program.results else [])]
+    blocks += [filled(BUILTIN, mapping)] * builtin
     mapping |= {
         "recorded": parts.recorded(),
         "kernels": tuple_text(k.name for k in graph.kernels),
@@ -391,17 +393,37 @@ def interface(program: Program) -> str:
     return f"{inputs} -> {outputs or 'nothing'}" + (f"; changes {changed}" if changed else "")
 
 
-def _changed(program: Program) -> str:
-    """The arguments of the torch operator that it changes in place."""
+def out_texts(
+    program: Program, operator: str, parameters: Sequence[str], there: str, sizes_of_inputs: str
+) -> dict[str, str]:
+    """What the public function and the operator say of `out`. there: the outputs' strides, shapes and dtypes.
+    sizes_of_inputs: what `_by_triton` takes in front of the inputs."""
+    given = [f'"mirage::{operator}_out"', "_write", f"mutates_args={_changed(program, out=True)}"]
+    given.append(f'schema="{schema(program, out=True)}"')
+    return {
+        "signature": ", ".join([*parameters, *["*", "out=None"] * bool(program.results)]),
+        "into": INTO.replace("@call@", tuple_text(parameters)) * bool(program.results),
+        "count": str(len(program.inputs)),
+        "there": there,
+        "sizes_of_inputs": sizes_of_inputs,
+        "register_out": wrapped("    _operator = torch.library.custom_op(", given, ")"),
+    }
+
+
+def _changed(program: Program, out: bool = False) -> str:
+    """The arguments of the torch operator that it changes in place. out: of that which writes outputs."""
     names = [f'"x{i}"' for i, t in enumerate(program.inputs) if t.name in program.changed]
+    names += [f'"y{i}"' for i in range(len(program.results) * out)]
     return tuple_text(names) if names else "()"
 
 
-def schema(program: Program) -> str:
+def schema(program: Program, out: bool = False) -> str:
     types = (f"Tensor(a{i}!)" if t.name in program.changed else "Tensor" for i, t in enumerate(program.inputs))
-    arguments = ", ".join(f"{t} x{i}" for i, t in enumerate(types))
+    arguments = [f"{t} x{i}" for i, t in enumerate(types)]
     n = len(program.results)
-    return f"({arguments}) -> " + ("Tensor" if n == 1 else f"({', '.join(['Tensor'] * n)})")
+    if out:
+        return f"({', '.join([*arguments, *(f'Tensor(b{i}!) y{i}' for i in range(n))])}) -> ()"
+    return f"({', '.join(arguments)}) -> " + ("Tensor" if n == 1 else f"({', '.join(['Tensor'] * n)})")
 
 
 # -- loading

@@ -65,8 +65,8 @@ _is_compiling, _is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_ena
 _forward_ad = torch.autograd.forward_ad
 
 
-def @function@(@parameters@):
-    """@doc@"""
+def @function@(@signature@):
+    """@doc@"""@into@
     if not _is_compiling() and _PLANS:
         _plan = _PLANS.get(_cuda_getDevice())
         if _plan is not None:
@@ -106,7 +106,7 @@ def _check(inputs):
             raise TypeError(f"{name} should have the dtype {dtype}, not {x.dtype}")
         if x.shape != shape:
             raise ValueError(f"{name} should have the shape {shape}, not {tuple(x.shape)}")
-@where@def _run(*inputs):@strides_checked@
+@where@def _run(*inputs):
     if _INTERPRETED:  # Triton's interpreter serves one thread at a time
         with _INTERPRETER_LOCK:
             return _by_triton(inputs)
@@ -117,10 +117,10 @@ def _check(inputs):
         return _launch(device, inputs)
 
 
-def _by_triton(inputs):
-    """All kernels, launched as Triton does it."""
+def _by_triton(inputs, outputs=None):
+    """All kernels, launched as Triton does it. outputs: to be written, where they are there."""
     device = inputs[0].device@autocast@
-    outputs = _empty_outputs(device)
+    outputs = outputs or _empty_outputs(device)
     launch(inputs, outputs, make_scratch(device))
     return @result@
 
@@ -141,6 +141,49 @@ if not hasattr(torch.ops.mirage, "@operator@"):  # the same file may be loaded t
 @register@
     _operator.register_fake(_fake)
 '''.replace("@calls@", CALLS).replace("@where@", WHERE)
+
+INTO = """
+    if out is not None:
+        return _into(@call@, out)"""
+"""What the function does first whose results `out` may take."""
+
+WRITE = '''
+def _into(inputs, out):
+    """Writes `out`, a tensor or several in the order of the outputs, and returns it."""
+    torch.ops.mirage.@operator@_out(*inputs, *((out,) if isinstance(out, torch.Tensor) else out))
+    return out
+
+
+def _write(*tensors):
+    """The operator that writes outputs which are there. Triton launches."""
+    inputs, outputs = tensors[:@count@], tensors[@count@:]
+    _check(inputs)
+    for i, (y, (_, shape, dtype)) in enumerate(zip(outputs, @there@, strict=True)):
+        if y.dtype is not dtype or y.shape != shape or y.device != inputs[0].device or not y.is_contiguous():
+            wanted, given = f"{dtype}{list(shape)} on {inputs[0].device}", f"{y.dtype}{list(y.shape)} on {y.device}"
+            raise ValueError(f"out should be contiguous {wanted}, not {given} with the strides {y.stride()}")
+        if any(_meet(x, y) for x in (*inputs, *outputs[:i])):
+            raise ValueError("out should share no memory with an input, or with other outputs")
+    if _INTERPRETED:
+        with _INTERPRETER_LOCK:
+            _by_triton(@sizes_of_inputs@inputs, outputs)
+    else:
+        with torch.cuda.device(inputs[0].device):
+            _by_triton(@sizes_of_inputs@inputs, outputs)
+
+
+def _meet(x, y):
+    """Whether two tensors may share memory: one begins before the other ends."""
+    ends = (1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride())) for t in (x, y))
+    x_end, y_end = (t.data_ptr() + t.element_size() * n for t, n in zip((x, y), ends))
+    return x.data_ptr() < y_end and y.data_ptr() < x_end
+
+
+if not hasattr(torch.ops.mirage, "@operator@_out"):
+@register_out@
+    _operator.register_fake(lambda *_: None)
+'''
+"""What follows the public functions of a program that returns anything."""
 
 CAPTURE = """
 def _capture(inputs):
@@ -188,9 +231,6 @@ CHECKED_TABLES = """
     if os.environ.get("MIRAGE_CHECK_TABLES") and not _is_compiling():  # calls like an earlier one do not come here
         _check_tables(inputs)"""
 
-STRIDES_CHECKED = """
-    _check(inputs)  # of what torch.compile makes, older versions of it would give a copy without gaps"""
-
 BUILTIN = '''
 _@name@.__name__ = _@name@.__qualname__ = "@name@"
 
@@ -206,7 +246,7 @@ def __getattr__(name):
 WITHOUT_AUTOCAST = """
     if torch.is_autocast_enabled(device.type):  # libraries keep to the types of their operands
         with torch.autocast(device.type, enabled=False):
-            return _by_triton(inputs)"""
+            return _by_triton(inputs, outputs)"""
 
 PLANNED = '''
 @recorded@

@@ -25,11 +25,12 @@ from mirage_cli.codegen.export import (
     export_source,
     header_rows,
     interface,
+    out_texts,
     patience,
     schema,
     tables_text,
 )
-from mirage_cli.codegen.exported_text import BUILTIN, CAPTURE, CHECKED_TABLES, STRIDES_CHECKED
+from mirage_cli.codegen.exported_text import BUILTIN, CAPTURE, CHECKED_TABLES, WRITE
 from mirage_cli.codegen.globals import without_global
 from mirage_cli.codegen.sized_text import (
     EXACT,
@@ -223,7 +224,11 @@ class _File:
         front = "\n\n".join(["from __future__ import annotations", imports, comments])
         blocks += patience([name for p in self.parts for name in p.patient])
         blocks += [self.tables] * bool(self.tables)
-        blocks += [filled(PUBLIC_SIZED, mapping), *([filled(BUILTIN, mapping)] if builtin else [])]
+        blocks += [
+            filled(PUBLIC_SIZED, mapping),
+            filled(WRITE, mapping),
+            *([filled(BUILTIN, mapping)] if builtin else []),
+        ]
         blocks += [plans.body, filled(PLANNED_SIZED, mapping), filled(SELF_CHECK_SIZED, mapping | self.check())]
         body = "\n\n\n".join([front, *blocks]) + "\n"
         for public, placeholder in ((f"{name}_graph", THE_GRAPH), (name, THE_FUNCTION)):
@@ -250,6 +255,13 @@ class _File:
             "graph": THE_GRAPH,
             "operator": f"{program.name}_{digest}",
             "parameters": ", ".join(self.parameters),
+            **out_texts(
+                program,
+                f"{program.name}_{digest}",
+                self.parameters,
+                "_outputs(*_sizes(inputs))",
+                "_which(*_sizes(inputs)), _sizes(inputs), ",
+            ),
             "call": tuple_text(self.parameters),
             "tables": CHECKED_TABLES * bool(self.tables),
             "doc": interface(program),
@@ -273,7 +285,6 @@ class _File:
                 ],
                 ")",
             ),
-            "strides_checked": STRIDES_CHECKED * any(t.strides for t in program.inputs),
             "autocast": WITHOUT_AUTOCAST * any(p.libraries for p in self.parts),
             "result": "outputs[0]" if len(program.outputs) == 1 else "tuple(outputs)",
             "launches": tuple_text(f"launch{x}" for x in self.labels),

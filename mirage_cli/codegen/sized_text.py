@@ -35,8 +35,8 @@ def _outputs(@size_names@):
 @which@
 
 
-def @function@(@parameters@):
-    """@doc@"""
+def @function@(@signature@):
+    """@doc@"""@into@
     if _KNOWN and not _is_compiling():
         _known = _KNOWN.get(_cuda_getDevice())
         if _known is not None:
@@ -81,7 +81,7 @@ def _check(inputs):
             raise TypeError(f"{name} should have the dtype {dtype}, not {x.dtype}")
         if x.shape != shape:
             raise ValueError(f"{name} should have the shape {tuple(shape)}, not {tuple(x.shape)}")
-@where@def _run(*inputs):@strides_checked@
+@where@def _run(*inputs):
     sizes = _sizes(inputs)
     which = _which(*sizes)
     if _INTERPRETED:  # Triton's interpreter serves one thread at a time
@@ -94,10 +94,10 @@ def _check(inputs):
         return _launch(device, which, sizes, inputs)
 
 
-def _by_triton(which, sizes, inputs):
-    """All kernels for these sizes, launched as Triton does it."""
+def _by_triton(which, sizes, inputs, outputs=None):
+    """All kernels for these sizes, launched as Triton does it. outputs: to be written, where they are there."""
     device = inputs[0].device@autocast@
-    outputs = _empty_outputs(sizes, device)
+    outputs = outputs or _empty_outputs(sizes, device)
     _LAUNCHES[which](inputs, outputs, _SCRATCH[which](device, *sizes))
     return @result@
 
@@ -155,7 +155,7 @@ def _which(@size_names@):
 WITHOUT_AUTOCAST = """
     if torch.is_autocast_enabled(device.type):  # libraries keep to the types of their operands
         with torch.autocast(device.type, enabled=False):
-            return _by_triton(which, sizes, inputs)"""
+            return _by_triton(which, sizes, inputs, outputs)"""
 
 PLANNED_SIZED = '''
 @recorded@
@@ -267,5 +267,5 @@ RESERVED_SIZED = frozenset(
     re.findall(
         r"(?<![.\w])_\w+", PUBLIC_SIZED[PUBLIC_SIZED.index("def @function@(") : PUBLIC_SIZED.index("def _call(")]
     )
-) - {"_graph"} | {"_kernels", "_plan", "_STARTS", "_EXACT", "_lies"}
+) - {"_graph"} | {"_kernels", "_plan", "_STARTS", "_EXACT", "_lies", "out", "_into"}
 """What the public functions use: no parameter of theirs is called so."""

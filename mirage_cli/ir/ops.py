@@ -216,6 +216,15 @@ def expm1(x):
     near = x * (1.0 + x * (0.5 + x * (1 / 6 + x * (1 / 24 + x * near))))
     return tl.where(tl.abs(x) < 0.35, near, tl.exp(x) - 1.0)
 """.strip()
+TANH = """
+@triton.jit
+def tanh(x):
+    # near 0, where the exponentials cancel, the polynomial of Cephes (Moshier), off by 4e-8
+    z = x * x
+    near = ((-5.70498872745e-3 * z + 2.06390887954e-2) * z - 5.37397155531e-2) * z + 1.33314422036e-1
+    near = x + x * z * (near * z - 3.33332819422e-1)
+    return tl.where(tl.abs(x) < 0.625, near, 2.0 * tl.sigmoid(2.0 * x) - 1.0)
+""".strip()
 POWER = """
 @triton.jit
 def power(x, y):
@@ -328,11 +337,8 @@ _ROWS = [
            "(0.5 * {0} * (1.0 + tl.erf({0} * 0.7071067811865476)))", "torch.nn.functional.gelu({0})", flops=20.0,
            zero="all",
            result="float", known="fn", growth="fresh"),
-    # Near 0 the quotient of exponentials cancels, so a Taylor polynomial takes over; both agree to 1e-7 at 0.1.
-    _unary("tanh", "hyperbolic tangent", np.tanh,
-           "tl.where(tl.abs({0}) < 0.1, {0} * (1.0 - {0} * {0} * (1 / 3 - {0} * {0} * (2 / 15))), "
-           "2.0 * tl.sigmoid(2.0 * {0}) - 1.0)", "torch.tanh({0})", flops=20.0, zero="all",
-           result="float", known="fn", growth="fresh"),
+    _unary("tanh", "hyperbolic tangent", np.tanh, "tanh({0})", "torch.tanh({0})", flops=20.0, zero="all",
+           result="float", known="fn", growth="fresh", helper=TANH),
     Op("maximum", "elementwise", 2, "the larger of x and y", np.maximum,
        lambda F, x, y: F.extremum(x, y, largest=True), lambda A, x, y: A.fn("maximum", *A.sort(x, y)),
        "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)", "torch.maximum({0}, {1})", "same",

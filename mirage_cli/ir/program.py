@@ -63,7 +63,7 @@ class Tensor:
 
     scale: the deviation of its test data. below: integers are from 0 on and less than this number, or than the size of
     this axis. distinct: no two of them are equal. drawn: how integers are drawn for tests. strides: elements between
-    neighbours along each axis, where these are no more than what the axis behind takes None; () where none is more.
+    neighbours along each axis; None for what the axis behind takes, 1 for the last; () where all are None.
     """
 
     name: str
@@ -82,7 +82,8 @@ class Tensor:
 
     @property
     def without_gaps(self) -> tuple[str, ...]:
-        """Axes whose elements lie side by side, in memory order: the last ones, or one that has neighbours."""
+        """Axes along which elements lie side by side, in memory order: those behind every stride of its own, or the one
+        whose stride is 1."""
         if 1 in self.strides:
             return (self.dims[self.strides.index(1)],)
         last = max((i for i, s in enumerate(self.strides) if s is not None), default=-1)
@@ -102,8 +103,8 @@ class Tensor:
         return 1 + sum((sizes[d] - 1) * n for d, n in zip(self.dims, self.steps(sizes), strict=True))
 
     def resized(self, old: Mapping[str, int], new: Mapping[str, int], dynamic: Iterable[Range]) -> Tensor:
-        """The tensor at other sizes: strides of its own leave the same gap behind what shorter ones reach, or a small
-        one. Dynamic axes change none: there is room for their largest size."""
+        """The tensor at other sizes: a stride of its own leaves the same gap behind what shorter strides reach, or a
+        smaller one. Dynamic axes change no stride: there is room for their largest size."""
         if not self.strides:
             return self
         most = {r.dim: r.most for r in dynamic}

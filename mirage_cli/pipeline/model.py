@@ -22,6 +22,7 @@ from mirage_cli.errors import NoKernelError, TraceError
 from mirage_cli.pipeline.beside import Beside, given_to, region_beside, timed, unchanged
 from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
 from mirage_cli.pipeline.regions import Cut, Region, attribute, cut, exported
+from mirage_cli.pipeline.taken import table
 
 LEAST_S = 5.0
 """Of search and tuning for one region, however many there are."""
@@ -107,6 +108,7 @@ def optimize(
     found = cut(exported(as_module(function), tuple(example_inputs)))
     for operator, why in found.left.items():
         say(f"{operator}: PyTorch's, {why}")
+    say(table(found.shares))
     with Kernels(target, budget=budget, seed=seed, workers=workers, db=db) as kernels:
         made = kernels.of([r.graph for r in found.regions], LEAST_S)
         measures = kernels.measures

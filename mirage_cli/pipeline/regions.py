@@ -33,6 +33,7 @@ from mirage_cli.pipeline.partition import (
     signature,
     with_own,
 )
+from mirage_cli.pipeline.taken import Share, shares
 from mirage_cli.spec.aten import MOVES, inverse, memory_order, overloadless, supported, trace
 from mirage_cli.spec.graph import Graph
 from mirage_cli.spec.positional import Array, Unsupported
@@ -60,7 +61,7 @@ class Given:
     which: int
     order: tuple[int, ...]
     shape: tuple[int, ...]
-    strides: tuple[int, ...] | None
+    strides: tuple[int, ...] | None = None
 
     def of(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """A copy, where it lies otherwise in memory."""
@@ -108,11 +109,13 @@ class Region:
 
 @dataclass
 class Cut:
-    """A model whose regions are modules. left: the operators that are in none, with the reason."""
+    """A model whose regions are modules. left: the operators that are in none, with the reason. shares: how much of the
+    model is in regions."""
 
     model: torch.fx.GraphModule
     regions: list[Region] = field(default_factory=list[Region])
     left: dict[str, str] = field(default_factory=dict[str, str])
+    shares: tuple[Share, ...] = ()
 
 
 def exported(model: torch.nn.Module, inputs: tuple[Any, ...]) -> torch.fx.GraphModule:
@@ -191,8 +194,9 @@ def cut(model: torch.fx.GraphModule) -> Cut:
         for n in calls(model.graph)
         if not supported(n) and "val" in n.meta
     }
+    taken = shares(model.graph, {n for part in parts for n in part})
     names = fused(model, parts, PREFIX)
-    found = Cut(model, left=left)
+    found = Cut(model, left=left, shares=taken)
     times = Counter(n.target for n in model.graph.nodes if n.op == "call_module")
     for key, name in names.items():
         said = known[key]

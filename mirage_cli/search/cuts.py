@@ -42,7 +42,7 @@ CUTS: Mapping[str, str] = {
     "equations of one kernel": "The kernel would have more operators than the bound allows.",
     "reductions of one kernel": "The kernel would have more sums, maxima and products than the bound allows.",
     "intermediates read by one kernel": "The kernel would read more results of other kernels than the bound allows.",
-    "a product that is there but for a factor": "The kernel has a value already that a factor turns into this product.",
+    "a product that is there but for a factor": "The kernel has values already that make this one without a product.",
     "a number times another class in memory": "Two values differ by a number alone: one of them in memory is enough.",
     "operands of a higher degree": "An operand of a product would multiply more of the inputs than the program's own "
     "operands do, and so leave its type's range earlier.",

@@ -48,13 +48,14 @@ class Expansion:
         return frozenset(a for a in taken if isinstance(a, Form) and a in self.leaves)
 
     def multiplies_anew(self, nodes: Mapping[Form, Sequence[Node]]) -> bool:
-        """Whether it contracts to a class that is c·y of others in it, such as Σ x·(c·z) where y = Σ x·z: as much work
-        again, and where the terms all but cancel, other rounding errors in the two. nodes: of all classes."""
+        """Whether it contracts to a class that others in it make without, such as Σ x·(c·z) where c and y = Σ x·z are
+        there: as much work again, and where the terms all but cancel, other rounding errors in the two. nodes: of all
+        classes."""
         behind = {leaf: {leaf} for leaf in self.leaves}
         for f, node in self.chosen:
             behind[f] = {f}.union(*(behind[c] for c in node.children))
         contracted = (f for f, node in self.chosen if any(s.op == "dot" for s in node.steps))
-        ways = ((f, n) for f in contracted for n in nodes[f] if [s.op for s in n.steps] == ["mul"])
+        ways = ((f, n) for f in contracted for n in nodes[f] if not n.reduces)
         return any(all(f not in behind.get(c, {f}) for c in n.children) for f, n in ways)
 
     @cached_property

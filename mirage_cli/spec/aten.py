@@ -27,6 +27,8 @@ PRODUCTS: dict[str, int] = {}
 """How often an operator contracts, for those that do."""
 MOVES: set[str] = set()
 """Operators that compute nothing."""
+LOOKUPS = {"aten.embedding", "aten.index", "aten.index_select", "aten.gather"}
+"""Operators that read of their first tensor what they return."""
 BEHIND: dict[str, int] = {}
 """How many kernels an operator takes behind a product: those that need other places of what they read, and contract
 nothing. Sums and norms take one. What moves places is searched worst beside what makes them."""
@@ -516,6 +518,27 @@ def _triangle(t: Trace, node: Any, x: Array, diagonal: int = 0) -> Array:
     return p.elementwise(lambda m, v: chosen(m, v, 0), inside, number_of(x))
 
 
+@aten("aten.diag_embed")
+def _diag_embed(x: Array, offset: int = 0, first: int = -2, second: int = -1) -> Array:
+    rank = len(x.dims) + 1
+    if offset or (first % rank, second % rank) != (rank - 2, rank - 1):
+        raise Unsupported("a diagonal that is not the main one of the last two positions")
+    row, column = x.trace.positions(x.shape[-1]), x.trace.positions(x.shape[-1])
+    row = p.viewed(row, [*row.dims, ()])
+    return p.elementwise(lambda i, j, v: g.where(i == j, v, 0), row, column, _unsqueeze(number_of(x), -2))
+
+
+@aten("aten.diagonal")
+def _diagonal(x: Array, offset: int = 0, first: int = 0, second: int = 1) -> Array:
+    rank = len(x.dims)
+    first, second = first % rank, second % rank
+    size = min(x.shape[first] + min(offset, 0), x.shape[second] - max(offset, 0))
+    along: p.Dim = (p.Axis(size),) if size > 1 else ()
+    parts, dims = p.whole(x), [d for i, d in enumerate(x.dims) if i not in (first, second)]
+    parts[first], parts[second] = ([(along, 1)], max(-offset, 0)), ([(along, 1)], max(offset, 0))
+    return p.read(x, parts, [*dims, along])
+
+
 # -- shapes
 
 
@@ -888,6 +911,20 @@ def _scatter(_t: Trace, node: Any, x: Array, dim: int, index: Array, new: Any, *
     return p.elementwise(lambda h, b, v: g.where(h > 0, b, v), hit, best, number_of(x))
 
 
+@aten("aten.index_add")
+def _index_add(x: Array, dim: int, index: Array, new: Array, alpha: float = 1) -> Array:
+    """At each place, the sum of what is for it."""
+    dim %= len(x.dims)
+    if new.shape[dim] > MOST_COMPARED:
+        raise Unsupported(f"{new.shape[dim]} elements that are added where numbers say")
+    place = along_positions(_unsqueeze(x, dim + 1), dim)
+    asked = p.viewed(index, [*index.dims, *[()] * (len(x.dims) - dim - 1)])
+    more = _sum(
+        p.elementwise(lambda i, t, v: g.where(i == t, v * alpha, 0), place, asked, _unsqueeze(new, dim)), dim + 1
+    )
+    return both(operator.add, x, more)
+
+
 @aten("aten.one_hot")
 def _one_hot(index: Array, classes: int = -1) -> Array:
     if classes < 1:
@@ -1040,6 +1077,16 @@ def _log_softmax(x: Array, dim: int, *_: Any) -> Array:
     return both(operator.sub, x, p.reduction("logsumexp", number_of(x), positions(x, dim), True))
 
 
+@aten("aten.var_mean", "aten.std_mean", behind=1)
+@makes
+def _var_mean(
+    t: Trace, node: Any, x: Array, dims: Any = None, unbiased: Any = True, keep: bool = False, **named: Any
+) -> list[Array]:
+    given = None if isinstance(dims, bool) else dims
+    mean = p.reduction("mean", x, positions(x, given), named.get("keepdim", keep))
+    return [_var(t, node, x, dims, unbiased, keep, **named), mean]
+
+
 @aten("aten.var", "aten.std", behind=1)
 @makes
 def _var(
@@ -1054,7 +1101,7 @@ def _var(
         raise Unsupported("the variance of too few numbers")
     centred = both(operator.sub, x, p.reduction("mean", x, at, True))
     variance = both(lambda v: v / (count - correction), p.reduction("sum", both(g.square, centred), at, keep))
-    return variance if overloadless(node.target) == "aten.var" else both(g.sqrt, variance)
+    return variance if "var" in overloadless(node.target) else both(g.sqrt, variance)
 
 
 @aten("aten.linalg_vector_norm", "aten.norm", behind=1)
@@ -1067,6 +1114,14 @@ def _norm(x: Array, order: Any = 2, dims: Any = None, keep: bool = False, **_: A
     if order not in (2, None):
         raise Unsupported(f"a norm of order {order}")
     return both(g.sqrt, p.reduction("sum", both(g.square, x), at, keep))
+
+
+@aten("aten._weight_norm_interface", "aten._weight_norm", behind=1)
+@makes
+def _weight_norm(_t: Trace, node: Any, v: Array, size: Array, dim: int = 0) -> Any:
+    norm = _norm(v, 2, [d for d in range(len(v.dims)) if d != dim % len(v.dims)], True)
+    made = both(lambda a, b, n: a * (b / n), v, size, norm)
+    return made if overloadless(node.target) == "aten._weight_norm" else [made, norm]
 
 
 @aten("aten.embedding")
@@ -1429,6 +1484,35 @@ def _upsample_nearest(_t: Trace, node: Any, x: Array, *_: Any) -> Array:
     return x
 
 
+@aten("aten.upsample_linear1d", "aten.upsample_bilinear2d", "aten.upsample_trilinear3d")
+@makes
+def _upsample_linear(_t: Trace, node: Any, x: Array, _size: Any, ends: bool, *scales: Any) -> Array:
+    """ends: whether the first and last places stay where they are. scales: for each axis of the picture, if given."""
+    given = scales[0] if scales and isinstance(scales[0], list) else [*scales]
+    for at in range(2, len(x.dims)):
+        scale = given[at - 2] if len(given) == len(x.dims) - 2 else None
+        n, size = x.shape[at], node.meta["val"].shape[at]
+        step = (n - 1) / max(size - 1, 1) if ends else 1 / scale if scale else n / size
+        x = interpolated(x, at, size, step, 0.0 if ends else 0.5 * step - 0.5)
+    return x
+
+
+def interpolated(x: Array, dim: int, size: int, step: float, start: float) -> Array:
+    """x between its places along an axis: times the matrix of how near each is to start, start + step, ..."""
+    n = x.shape[dim]
+    if n > MOST_COMPARED:
+        raise Unsupported(f"interpolation between {n} places")
+    source, place = x.trace.positions(size), x.trace.positions(n)
+    source = p.viewed(source, [*source.dims, ()])
+
+    def near(i: Value, j: Value) -> Value:
+        return g.maximum(1 - g.abs(g.minimum(g.maximum(i * step + start, 0), n - 1) - j), 0)
+
+    letters = "abcdefg"[: len(x.dims)]
+    equation = f"yz,{letters.replace(letters[dim], 'z')}->{letters.replace(letters[dim], 'y')}"
+    return p.einsum(equation, p.elementwise(near, source, place), x)
+
+
 @aten("aten.pixel_shuffle")
 def _pixel_shuffle(x: Array, r: int) -> Array:
     *lead, c, h, w = x.shape
@@ -1511,9 +1595,11 @@ def _huber_loss(_t: Trace, node: Any, x: Array, y: Array, reduce: int = 1, width
 
 @aten("aten.binary_cross_entropy_with_logits")
 def _bce(x: Array, y: Array, weight: Any = None, positive: Any = None, reduce: int = 1) -> Array:
-    if weight is not None or positive is not None:
-        raise Unsupported("binary cross entropy with weights")
-    return reduced(both(lambda a, b: g.maximum(a, 0) - a * b + g.log1p(g.exp(-g.abs(a))), x, y), reduce)
+    """(1 - y)·x - (1 + (w - 1)·y)·log σ(x), for a weight w of what is positive."""
+    more = 1 if positive is None else both(lambda b, w: 1 + (w - 1) * b, y, positive)
+    small = both(lambda a: g.minimum(a, 0) - g.log1p(g.exp(-g.abs(a))), x)
+    made = both(lambda a, b, m, v: (1 - b) * a - m * v, x, y, more, small)
+    return reduced(made if weight is None else both(operator.mul, made, weight), reduce)
 
 
 @aten("aten.kl_div")
@@ -1583,6 +1669,11 @@ def _cross_entropy(_t: Trace, node: Any, x: Array, target: Array, weight: Any = 
 
 def reduced(x: Array, how: int) -> Array:
     return x if how == 0 else p.reduction("mean" if how == 1 else "sum", x, [*range(len(x.dims))])
+
+
+@aten("aten.pairwise_distance")
+def _pairwise_distance(x: Array, y: Array, order: float = 2, eps: float = 1e-6, keep: bool = False) -> Array:
+    return _norm(both(lambda a, b: a - b + eps, x, y), order, -1, keep)
 
 
 @aten("aten.cosine_similarity")

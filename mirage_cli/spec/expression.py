@@ -548,11 +548,12 @@ class ProgramReader:
         return x
 
     def tensors(self, e: ast.Call, count: int, op: str, depth: int) -> list[str]:
-        """The first arguments of a call. Where one is wrong, the axes behind them are looked at all the same."""
+        """The first arguments of a call. Where one is wrong, axes behind them are looked at all the same."""
         try:
             return self.each(lambda a, d: self.tensor(a, d, op), e.args[:count], depth)
         except Poisoned:
-            self.axes(e.args[count:])
+            if op not in DERIVED or DERIVED[op].over_axes:
+                self.axes(e.args[count:])
             raise
 
     def reduction(self, e: ast.Call, op: str, out: str | None, depth: int) -> Arg:

@@ -18,11 +18,22 @@ def overlap(strides: Sequence[int], dims: Sequence[str], sizes: Mapping[str, int
 def own_strides(
     strides: Sequence[int], dims: Sequence[str], sizes: Mapping[str, int], dynamic: Collection[str]
 ) -> tuple[int | None, ...]:
-    """None in the place of strides that are what the axis behind takes: these follow its size. () where all are."""
-    found: list[int | None] = []
-    step, behind = 1, None
-    for stride, d in reversed([*zip(strides, dims, strict=True)]):
-        follows = sizes[d] == 1 or (stride == step and behind not in dynamic)
-        found.append(None if follows else stride)
-        step, behind = (step if follows else stride) * sizes[d], d
-    return tuple(reversed(found)) if any(found) else ()
+    """None in the place of strides that are what the axis behind takes: these follow its size. () where all are.
+
+    The stride of an axis with one position does not matter. It is such that the axis may be longer at other sizes: what
+    the axis behind takes, or beyond the last element where others are in the way.
+    """
+    end = 1 + sum((sizes[d] - 1) * stride for d, stride in zip(dims, strides, strict=True))
+    for free in (None, end):
+        found: list[int | None] = []
+        steps: list[int] = []
+        step, behind = 1, None
+        for stride, d in reversed([*zip(strides, dims, strict=True)]):
+            single = sizes[d] == 1
+            stride = (free or step) if single else stride
+            found.insert(0, None if stride == step and (single or behind not in dynamic) else stride)
+            steps.insert(0, stride)
+            step, behind = stride * sizes[d], d
+        if overlap(steps, dims, {d: max(2, n) for d, n in sizes.items()}) is None:
+            break
+    return tuple(found) if any(found) else ()

@@ -228,7 +228,9 @@ class Field:
         return flags, np.where(flags == FINITE, finite, np.where(flags == UNDEFINED, 0, flags))
 
     def div(self, x: Value, y: Value) -> Value:
-        return self.mul(x, self.pow(y, Fraction(-1)))
+        """x / y. An integer divided by 1 or -1 stays one, which the algebra does not write down."""
+        unit = x.kind == y.kind == "int" and not y.dims and abs(y.data) == 1
+        return self.mul(x, y if unit else self.pow(y, Fraction(-1)))
 
     def pow(self, x: Value, c: Number) -> Value:
         """x ** c. Roots of non-squares give a root of -x, and taint the element. Infinite c: a random function."""

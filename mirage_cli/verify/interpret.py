@@ -77,21 +77,8 @@ def run_mugraph(
     tensors = graph.tensors()
     parts = program.parts if program else ()
     given = {t.name: t for t in program.inputs} if program else {}
-
-    def seen(value: Any, dims: tuple[str, ...], t: Tensor) -> Any:
-        """What is in memory for a tensor of the program, as a tensor of these axes."""
-        if unmerged(t.dims, graph.merged) == t.dims:
-            return value
-        return semantics.seen_as(value, dims, tuple(graph.sizes[d] for d in dims))
-
     memories: dict[str, Memory] = {
-        t.name: semantics.input(
-            t.name,
-            _addressed(inputs[t.name], own, t, graph.sizes, semantics)
-            if (own := given.get(t.name, t)).strides or t.strides
-            else seen(inputs[t.name], t.dims, t),
-            t.dims,
-        )
+        t.name: semantics.input(t.name, _found(inputs[t.name], given.get(t.name, t), t, graph, semantics), t.dims)
         for t in graph.inputs
         if t.name in inputs
     }
@@ -125,13 +112,22 @@ def run_mugraph(
     results = {name: memories[name].whole() for name in written}
     for t in graph.outputs:
         if t.name in results:
-            results[t.name] = seen(results[t.name], unmerged(t.dims, graph.merged), t)
+            results[t.name] = _seen(results[t.name], unmerged(t.dims, graph.merged), t, graph, semantics)
     return results | _parts(parts, memories, graph.sizes)
 
 
-def _addressed(value: Any, own: Tensor, t: Tensor, sizes: Mapping[str, int], semantics: Semantics) -> Any:
+def _seen(value: Any, dims: tuple[str, ...], t: Tensor, graph: MuGraph, semantics: Semantics) -> Any:
+    """What is in memory for a tensor of the program, as a tensor of these axes."""
+    if unmerged(t.dims, graph.merged) == t.dims:
+        return value
+    return semantics.seen_as(value, dims, tuple(graph.sizes[d] for d in dims))
+
+
+def _found(value: Any, own: Tensor, t: Tensor, graph: MuGraph, semantics: Semantics) -> Any:
     """What a μGraph that has the tensor `t` finds at its addresses, where `own` lies in memory. Gaps are undefined."""
-    lies, found = (_addresses(x, sizes) for x in (own, t))
+    if not own.strides and not t.strides:
+        return _seen(value, t.dims, t, graph, semantics)
+    lies, found = (_addresses(x, graph.sizes) for x in (own, t))
     places = np.unique(np.concatenate((lies.ravel(), found.ravel())))
     memory = semantics.memory(t.name, ("address",), (len(places),))
     memory.write((np.searchsorted(places, lies),), own.dims, value)

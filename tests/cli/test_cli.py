@@ -1016,8 +1016,8 @@ def test_the_cache_is_listed_shown_and_emptied(found: Mirage) -> None:
 
 def test_the_cache_is_taken_elsewhere_and_merged(found: Mirage, tmp_path: Path) -> None:
     (row,) = found("cache", "list", "--json").results
-    assert found("cache", "export", "all.jsonl").out == "all.jsonl: 1 keys\n"
-    assert found("cache", "export", "one.jsonl", row["best"][:8]).out == "one.jsonl: 1 keys\n"
+    assert found("cache", "export", "all.jsonl").out == "all.jsonl: 1 key\n"
+    assert found("cache", "export", "one.jsonl", row["best"][:8]).out == "one.jsonl: 1 key\n"
     taken = found("cache", "import", "all.jsonl", "--db", "new.db")
     assert taken.code == 0 and taken.out.endswith(" 1 better results\n")
     again = found("cache", "import", "all.jsonl", "--db", "new.db")

@@ -203,7 +203,7 @@ def test_a_reading_command_refuses_a_database_that_is_not_there(
 
 def test_a_dash_is_stdout_and_stdin(found: Mirage, tmp_path: Path) -> None:
     run = found("cache", "export", "-")
-    assert run.code == 0 and run.err == "-: 1 keys\n" and not (tmp_path / "-").exists()
+    assert run.code == 0 and run.err == "-: 1 key\n" and not (tmp_path / "-").exists()
     lines = [json.loads(line) for line in run.out.splitlines()]
     assert lines[0]["mirage_cache"] == 1 and len(lines) == 2
     command = [sys.executable, "-m", "mirage_cli", "cache", "import", "-", "--db", "piped.db"]

@@ -253,6 +253,26 @@ def test_torch_compile_serves_all_sizes_by_one_graph() -> None:
     assert "mirage.rmsnorm_linear" in graphs[0].code
 
 
+def test_outputs_of_any_size_may_be_there_already() -> None:
+    module, source = exported("rmsnorm_linear"), found("rmsnorm_linear")[0][0]
+    for m in (5, 17):
+        inputs = inputs_of(source.resized({"m": m}))
+        out = torch.empty(m, 48, dtype=torch.float16)
+        assert module.rmsnorm_linear(*inputs, out=out) is out
+        assert torch.equal(out, module.rmsnorm_linear(*inputs))
+        with pytest.raises(ValueError, match=rf"contiguous torch.float16\[{m}, 48\] on cpu, not"):
+            module.rmsnorm_linear(*inputs, out=torch.empty(m + 1, 48, dtype=torch.float16))
+
+
+def test_operators_of_any_size_are_sound() -> None:
+    exported("rmsnorm_linear")
+    inputs = inputs_of(found("rmsnorm_linear")[0][0].resized({"m": 7}))
+    for name in (n for n in dir(torch.ops.mirage) if n.startswith("rmsnorm_linear_")):
+        operator = getattr(torch.ops.mirage, name).default
+        given = (*inputs, torch.empty(7, 48, dtype=torch.float16)) if name.endswith("_out") else tuple(inputs)
+        torch.library.opcheck(operator, given, test_utils=("test_schema", "test_faketensor"))
+
+
 # -- calls by a plan
 
 

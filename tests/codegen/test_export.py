@@ -244,10 +244,58 @@ def test_torch_compile_keeps_it_whole(two_outputs: Loaded) -> None:
 
 def test_the_operator_is_sound(two_outputs: Loaded) -> None:
     inputs, module = two_outputs
-    name = next(n for n in dir(torch.ops.mirage) if n.startswith("library_first"))
+    names = (n for n in dir(torch.ops.mirage) if n.startswith("library_first"))
+    name = next(n for n in names if not n.endswith("_out"))
     operator = getattr(torch.ops.mirage, name).default
     torch.library.opcheck(operator, tuple(inputs), test_utils=("test_schema", "test_faketensor"))
     assert torch.equal(operator(*inputs)[0], module.library_first(*inputs)[0])
+
+
+def test_outputs_may_be_there_already(two_outputs: Loaded) -> None:
+    (x, w, lengths), module = two_outputs
+    f = module.library_first
+    expected = f(x, w, lengths)
+    out = tuple(torch.full_like(y, torch.nan) for y in expected)
+    assert f(x, w, lengths, out=out) is out
+    assert all(map(torch.equal, out, expected))
+    y, t = (torch.empty_like(y) for y in expected)
+    with pytest.raises(
+        ValueError, match=r"contiguous torch.float16\[2, 5, 3, 33\] on cpu, not torch.float16\[2, 5, 3\]"
+    ):
+        f(x, w, lengths, out=(t, y))
+    with pytest.raises(
+        ValueError, match=r"not torch.float16\[2, 5, 3, 33\] on cpu with the strides \(33, 66, 330, 1\)"
+    ):
+        f(x, w, lengths, out=(torch.empty(3, 5, 2, 33).half().permute(2, 1, 0, 3), t))
+    with pytest.raises(ValueError, match=r"not torch.float32\[2, 5, 3\]"):
+        f(x, w, lengths, out=(y, t.float()))
+    with pytest.raises(ValueError, match="share no memory with an input, or with other outputs"):
+        f(x, w, lengths, out=(y, y.view(-1)[:30].view(2, 5, 3)))
+    with pytest.raises(ValueError, match=r"X should have the shape"):
+        f(x[1:], w, lengths, out=(y, t))
+    with pytest.raises((TypeError, RuntimeError), match="missing value for argument"):
+        f(x, w, lengths, out=y)
+
+
+def test_the_operator_that_writes_outputs_says_so(two_outputs: Loaded) -> None:
+    inputs, module = two_outputs
+    names = [n for n in dir(torch.ops.mirage) if n.startswith("library_first") and n.endswith("_out")]
+    operator = getattr(torch.ops.mirage, names[-1]).default
+    written = [a.alias_info is not None and a.alias_info.is_write for a in operator._schema.arguments]
+    assert written == [False, False, False, True, True]
+    expected = module.library_first(*inputs)
+    out = tuple(map(torch.empty_like, expected))
+    torch.library.opcheck(operator, (*inputs, *out), test_utils=("test_schema", "test_faketensor"))
+
+    def layer(x: torch.Tensor, w: torch.Tensor, lengths: torch.Tensor, y: torch.Tensor, t: torch.Tensor) -> Any:
+        module.library_first(x, w, lengths, out=(y, t))
+        return y * 2  # what stands behind the call sees what it wrote
+
+    for backend in ("eager", "aot_eager"):
+        torch._dynamo.reset()
+        y, t = (torch.zeros_like(x) for x in expected)
+        twice = torch.compile(layer, backend=backend, fullgraph=True)(*inputs, y, t)
+        assert torch.equal(twice, expected[0] * 2) and torch.equal(y, expected[0]) and torch.equal(t, expected[1])
 
 
 def test_a_file_loads_twice_and_two_files_do_not_clash() -> None:

@@ -336,6 +336,21 @@ def test_a_table_that_names_rows_twice_is_refused_where_that_is_asked_for(monkey
     assert torch.equal(k, before)
 
 
+@pytest.mark.gpu
+def test_gpu_a_graph_writes_the_rows_that_a_table_names_at_each_replay() -> None:
+    slots_graph = load_export(slots_source()).slots_graph
+    x, k = torch.randn(5, 2, 8, device="cuda"), torch.randn(6, 4, 2, 8, device="cuda")
+    slot = torch.arange(5, device="cuda")
+    replay = slots_graph(x, k, slot)
+    for _ in range(4):
+        slot.copy_(torch.randperm(24)[:5])
+        x.normal_()
+        want = k.clone()
+        want.view(24, 2, 8)[slot] = torch.nn.functional.silu(x)
+        replay()
+        torch.testing.assert_close(k, want)
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

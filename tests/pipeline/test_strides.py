@@ -15,11 +15,14 @@ from typing import Any
 import pytest
 import torch
 
-from mirage_cli.codegen.export import export_source, kernels_source, load_export
-from mirage_cli.errors import OtherInterfaceError
+from mirage_cli.codegen.access import descriptors
+from mirage_cli.codegen.export import ExportInfo, export_source, kernels_source, load_export
+from mirage_cli.codegen.sized import Variant, sized_source
+from mirage_cli.errors import MirageError, OtherInterfaceError
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.merge import merge_axes, merged_by
 from mirage_cli.ir.program import Program
+from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import canonical_text, parse_mugraph
 from mirage_cli.pipeline.judging import defines, kernel_programs
 from mirage_cli.pipeline.keys import program_hash
@@ -33,6 +36,7 @@ from mirage_cli.tune.interpreted import Interpreter
 from mirage_cli.tune.measure import Effort, GpuWorker
 from mirage_cli.verify import equivalence
 from mirage_cli.verify.equivalence import check_equivalence
+from mirage_cli.verify.testdata import laid_out
 from tests.pipeline.test_random import PROGRAMS as COUNT
 from tests.pipeline.test_random import problem
 from tests.pipeline.test_stores import Writer
@@ -208,6 +212,17 @@ def test_a_stride_that_is_what_the_axis_behind_takes_is_none() -> None:
     assert program_hash(parse_spec(SLICES).at()) != program_hash(parse_spec(SLICES.replace("400", "401")).at())
 
 
+def test_an_axis_with_one_position_may_be_longer_at_other_sizes() -> None:
+    """Its stride does not matter to a call, and others may be in the way of what the axis behind takes."""
+    text = PLAIN.replace("X: [m, h, d]", "X: {dims: [m, h, d], strides: [1, 6, 36]}").replace("d: 16", "d: 1")
+    program = parse_spec(text).at()
+    assert [str(t) for t in program.inputs] == ["X f16[m:1, h:6, d:36]"]
+    x, sizes = program.resized({"d": 3}).inputs[0], {"m": 6, "h": 6, "d": 3}
+    assert x.steps(sizes) == (1, 6, 36)
+    front = parse_spec(text.replace("strides: [1, 6, 36]", "strides: [77, 20, 9]").replace("m: 6", "m: 1")).at()
+    assert [str(t) for t in front.inputs] == ["X f16[m, h:20, d]"]
+
+
 PLAIN = """
 name: plain
 dims: {m: 6, h: 6, d: 16}
@@ -328,3 +343,176 @@ def test_baselines_are_given_the_same_tensors() -> None:
             (row,) = run_bench(worker, problem, [baseline("eager", problem)], Effort(5, 2, 0.05, hot=True))
         assert row.timing is not None, row.failure
         assert row.timing.accuracy is not None and row.timing.accuracy.relative < 2e-3
+
+
+# -- kinds of kernels
+
+
+def test_sizes_that_differ_by_call_leave_strides_as_they_are() -> None:
+    """A slice of rows that are dynamic, and a tensor with room for the most of them."""
+    text = """
+name: rows
+dims: {m: {min: 1, max: 40, tune: [3, 16]}, b: 2, k: 32, n: 16}
+inputs:
+  X: {dims: [m, k], strides: [80, 1]}
+  Y: {dims: [b, m, k], strides: [40*k, k, 1]}
+  Z: [b, m, k]
+  W: {dims: [k, n], strides: [1, k], scale: 0.1}
+program: O = dot(X + Y + Z, W, k)
+outputs: {O: [b, m, n]}
+"""
+    variants = []
+    for program in parse_spec(text).programs():
+        best = search_program(program, TARGET, Options(budget_s=15.0)).plans[0]
+        assert [str(t) for t in best.graph.inputs if t.strides] == [
+            "X f16[m:80, k]",
+            "Y f16[b:1280, m, k]",
+            "W f16[k:1, n:32]",
+        ]
+        variants.append(Variant(program, best.graph, best.schedule, ExportInfo()))
+    rows = load_export(sized_source(variants)).rows
+    torch.manual_seed(0)
+    wide, room, weight = torch.randn(40, 80).half(), torch.randn(2, 40, 32).half(), torch.randn(16, 32).half() / 6
+    for m in (1, 3, 7, 16, 40):
+        z = torch.randn(2, m, 32).half()
+        x, y, w = wide[:m, 40:72], room[:, :m], weight.T
+        want = (x.float() + y.float() + z.float()) @ w.float()
+        torch.testing.assert_close(rows(x, y, z, w).float(), want, atol=1e-2, rtol=1e-2)
+        if m == 1:  # where strides of rows do not matter
+            continue
+        with pytest.raises(ValueError, match=re.escape("X should have the strides (80, 1), not (81, 1)")):
+            rows(torch.randn(m, 81).half()[:, :32], y, z, w)
+
+
+def test_sizes_of_a_spec_share_a_file_where_their_strides_are_equal() -> None:
+    text = PLAIN.replace("dims: {m: 6, h: 6, d: 16}", "dims: {m: 6, h: 6, d: 16}\ninstances: [{m: 6}, {m: 9}]")
+
+    def file(strides: str) -> Any:
+        programs = parse_spec(text.replace("X: [m, h, d]", f"X: {{dims: [m, h, d], strides: {strides}}}")).programs()
+        plans = [search_program(p, TARGET, Options(budget_s=15.0)).plans[0] for p in programs]
+        return load_export(
+            sized_source([Variant(p, x.graph, x.schedule, ExportInfo()) for p, x in zip(programs, plans, strict=True)])
+        ).plain
+
+    plain = file("[400, d, 1]")
+    for m in (6, 9):
+        x = torch.randn(m, 400).half()[:, :96].unflatten(1, (6, 16))
+        torch.testing.assert_close(plain(x), x + 1)
+    with pytest.raises(MirageError, match="X has other strides at other sizes"):
+        file("[100*m, d, 1]")
+
+
+LINEAR = """
+mugraph linear float16
+dims m=64 k=128 n=64
+input X f16[m:192, k]
+input W f16[k:1, n:136]
+output O f16[m, n]
+kernel k0 {kind}
+  X = load X[m, k]
+  W = load W[k, n]
+  O[m, n] = dot(X, W; k)
+  store O[m, n] = O
+"""
+
+
+def linear(kind: str) -> tuple[Any, Program]:
+    graph = parse_mugraph(LINEAR.format(kind=kind))
+    (k,) = graph.kernels
+    return graph, Program("linear", graph.dims, "float16", graph.inputs, k.body, graph.outputs)
+
+
+@pytest.mark.parametrize("kind", ["library", "generated m:grid n:grid k:loop"])
+def test_libraries_and_boxes_take_strides(kind: str, interpreter: Interpreter) -> None:
+    graph, program = linear(kind)
+    schedule = Schedule({})
+    if kind != "library":
+        own = KernelSchedule((("m", 32), ("n", 32), ("k", 64)), ("m", "k", "n"), descriptors=True)
+        schedule = Schedule({"k0": own})
+        x, w = descriptors(graph, graph.kernels[0], own, graph.sizes).values()
+        assert (x.dims, x.shape, x.strides) == (("m", "k"), (64, 128), (192, 1))
+        assert (w.dims, w.shape, w.strides) == (("n", "k"), (64, 128), (136, 1))
+    assert check_equivalence(program, graph, 0).ok
+    source = kernels_source(graph, schedule)
+    judged = interpreter.judge(program, source, 0)
+    assert judged.ok, judged.problem
+
+
+def test_boxes_of_a_slice_that_begins_anywhere_are_of_a_copy_with_its_strides() -> None:
+    """The hardware asks for 16 bytes; what lies in the gaps of a copy is never read."""
+    graph, _ = linear("generated m:grid n:grid k:loop")
+    own = KernelSchedule((("m", 32), ("n", 32), ("k", 64)), ("m", "k", "n"), descriptors=True)
+    launch = load_export(kernels_source(graph, Schedule({"k0": own}))).launch
+    torch.manual_seed(0)
+    memory, w = torch.randn(64 * 192 + 8).half(), laid_out(torch.randn(128, 64).half(), (1, 136))
+    for start in (0, 1, 8):
+        x, o = memory[start:].as_strided((64, 128), (192, 1)), torch.empty(64, 64).half()
+        launch([x, w], [o], [])
+        torch.testing.assert_close(o.float(), x.float() @ w.float(), atol=0.1, rtol=1e-2)
+
+
+def test_a_library_multiplies_no_axes_over_a_gap_as_one() -> None:
+    text = """
+mugraph heads float16
+dims m=8 h=4 d=16 n=32
+input X f16[m:200, h{gap}, d]
+input W f16[h, d, n]
+output O f16[m, n]
+kernel k0 library
+  X = load X[m, h, d]
+  W = load W[h, d, n]
+  O[m, n] = dot(X, W; h, d)
+  store O[m, n] = O
+"""
+    for gap, call in (("", "torch.mm(X.view(8, 64), W.view(64, 32), out=O)"), (":20", "torch.einsum(")):
+        graph = parse_mugraph(text.format(gap=gap))
+        source = kernels_source(graph, Schedule({}))
+        assert call in source
+        x, w = laid_out(torch.randn(8, 4, 16).half(), (200, 20 if gap else 16, 1)), torch.randn(4, 16, 32).half()
+        o = torch.empty(8, 32).half()
+        load_export(source).launch([x, w], [o], [])
+        torch.testing.assert_close(o.float(), torch.einsum("mhd,hdn->mn", x.float(), w.float()), atol=0.1, rtol=1e-2)
+
+
+def test_offsets_are_of_64_bits_where_strides_reach_far() -> None:
+    near, _ = linear("generated m:grid n:grid k:loop")
+    far = parse_mugraph(canonical_text(near).replace("m:192", f"m:{1 << 26}"))
+    schedule = Schedule({"k0": KernelSchedule((("m", 32), ("n", 32), ("k", 64)), ("m", "k", "n"))})
+    assert "int64" not in kernels_source(near, schedule)
+    assert "int64" in kernels_source(far, schedule)
+    assert far.inputs[0].span(far.sizes) > 1 << 31
+
+
+def test_a_box_asks_for_strides_of_16_bytes_and_neighbours() -> None:
+    own = KernelSchedule((("m", 32), ("n", 32), ("k", 64)), ("m", "k", "n"), descriptors=True)
+    for old, new, left in (("m:192", "m:193", ["W"]), ("k:1, n:136", "k:2, n:272", ["X"])):
+        graph = parse_mugraph(canonical_text(linear("generated m:grid n:grid k:loop")[0]).replace(old, new))
+        assert [*descriptors(graph, graph.kernels[0], own, graph.sizes)] == left
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_gpu_programs_with_strides(name: str) -> None:
+    from tools.sweep import GpuJudge
+
+    judge = GpuJudge()
+    try:
+        assert problem(PROGRAMS[name], judge) is None
+    finally:
+        judge.close()
+
+
+@pytest.mark.gpu
+def test_gpu_slices_that_begin_anywhere() -> None:
+    """Calls by a plan, and by Triton where an address is no multiple of 16 bytes; the second call knows its inputs."""
+    module: Any = load_export(exported(PACKED)[1])
+    for start in (0, 8, 1):
+        memory = torch.randn(20 * 96 + start, device="cuda").half()[start:]
+        q, k, v = memory.view(20, 3, 2, 16).unbind(1)
+        expected = torch.nn.functional.scaled_dot_product_attention(
+            *(x.transpose(0, 1).float() for x in (q, k, v)), is_causal=True
+        ).transpose(0, 1)
+        out = torch.empty(20, 2, 16, dtype=torch.float16, device="cuda")
+        for _ in range(3):
+            torch.testing.assert_close(module.attention(q, k, v).float(), expected, atol=2e-3, rtol=2e-3)
+            assert torch.equal(module.attention(q, k, v, out=out), module.attention(q, k, v))

@@ -20,6 +20,7 @@ from mirage_cli.errors import GraphError, TraceError
 from mirage_cli.pipeline.model import as_module
 from mirage_cli.pipeline.partition import pieces
 from mirage_cli.pipeline.regions import Cut, close, cut, exported
+from mirage_cli.pipeline.taken import table
 from tests.torch_programs import Attention, GatedMlp, rope_halves
 
 ROOT = Path(__file__).parents[2]
@@ -73,6 +74,23 @@ def regions() -> Cut:
 def test_equal_layers_are_the_same_regions(regions: Cut) -> None:
     assert regions.left == {}
     assert [r.times for r in regions.regions] == [3, 3, 3]
+
+
+def test_what_regions_take_is_counted() -> None:
+    """FLOPs of products; bytes of the rows that are looked up, and of what is written into a cache."""
+    with torch.no_grad():
+        found = cut(exported(Cached().eval(), (torch.randn(1, 1, 8), torch.tensor([5]))))
+    rows = {r.operator: r for r in found.shares}
+    assert rows["aten.scaled_dot_product_attention"].flops == (2 * 2 * (2 * 16 * 4),) * 2
+    assert rows["aten.linear"].nodes == (2, 2)
+    assert rows["aten.linear"].flops == (2 * 2 * 8 * 8,) * 2
+    assert rows["aten.linear"].moved_bytes == (2 * 4 * (8 + 8 * 8 + 8 + 8),) * 2
+    assert rows["aten.index_put_"].nodes == (1, 0)
+    assert rows["aten.index_put_"].moved_bytes == (2 * (8 * 4 + 8), 0)  # the keys, and their place
+    assert table(found.shares).splitlines()[-1].startswith("in all ")
+    words = cut(exported(nn.Sequential(nn.Embedding(1000, 4), nn.ReLU()), (torch.tensor([3, 4]),)))
+    (embedding,) = (r for r in words.shares if r.operator == "aten.embedding")
+    assert embedding.moved_bytes == (2 * 4 * 4 * 2 + 2 * 8,) * 2
 
 
 def test_products_of_one_input_are_in_one_region(regions: Cut) -> None:
@@ -273,9 +291,11 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_a_model_with_kernels_is_the_same(found: dict[str, Any]) -> None:
     said, again = found["said"]
     assert found["optimize"] < 1e-5
+    shares, *said = said
+    assert shares.splitlines()[-1].endswith("100%")
     assert [" × 2: " in line for line in said] == [True] * len(said)
     assert not [line for line in said if "PyTorch's" in line]
-    assert again == said  # of the database, and no search
+    assert again == [shares, *said]  # of the database, and no search
 
 
 def test_slices_are_given_to_kernels_as_they_are(found: dict[str, Any]) -> None:

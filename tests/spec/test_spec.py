@@ -583,6 +583,7 @@ MASK_NEEDED = "a mask is needed here, such as `index(a) >= index(b)`"
         ("clamp(X, 0, 1, min=2)", "min is given twice; the form is clamp(x, min, max)"),
         ("clamp(X, 0, 1, 2)", "4 arguments are given; the form is clamp(x, min, max)"),
         ("clamp(X, 0, X)", "max is a number"),
+        ("clamp(Y, -1, 1)", "nothing is called Y"),
         ("elu(X, alpha=-1)", "alpha is a number that is not negative"),
         ("elu(X, m)", None),
         ("softplus(X, m)", "2 arguments are given; the form is softplus(x)"),

@@ -209,6 +209,21 @@ def test_large_integers_are_compared_at_random() -> None:
     assert not compared(F, "lt", F.index("a"), F.const(Fraction(0))).data.any()
 
 
+@pytest.mark.parametrize("c", [1, -1])
+def test_an_integer_divided_by_a_unit_is_ordered_as_it_is(c: int) -> None:
+    """The algebra does not write such a division down."""
+    F = Field(3, {"a": 5})
+    number = F.div(F.index("a"), F.const(Fraction(c)))
+    assert number.kind == "int" and number.data.tolist() == [c * i for i in range(5)]
+    assert_same(
+        *(
+            F.extremum(x, F.const(Fraction(1)), largest=True)
+            for x in (number, F.mul(F.index("a"), F.const(Fraction(c))))
+        )
+    )
+    assert F.div(F.index("a"), F.const(Fraction(2))).kind == "field"
+
+
 @pytest.mark.parametrize("c", [-1, 0, 1])
 def test_what_cancelling_terms_leave_is_ordered_like_the_number(field: Field, c: int) -> None:
     F = field

@@ -1,0 +1,94 @@
+"""PyTorch's functions and modules by generated kernels, in Triton's interpreter: within twice eager's error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from mirage_cli.codegen.export import kernels_source, load_export
+from mirage_cli.pipeline.model import as_module
+from mirage_cli.pipeline.regions import Region, cut, exported
+from mirage_cli.pipeline.searching import Options, search_program
+from mirage_cli.target.gpus import find_target
+from mirage_cli.tune.interpreted import reduced_schedule
+from mirage_cli.verify.numeric import reference64
+from tests.torch_programs import CASES
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, where lanes hold nothing
+H200 = find_target("h200")
+EAGERS = 2.0
+ROUNDINGS = 1
+"""Of a result's type, that are let pass: eager PyTorch may happen to make none."""
+SEARCH_S = 0.5
+
+
+class Interpreted(torch.nn.Module):
+    """A region by generated kernels. off: for each result its error against float64, and how much may be."""
+
+    def __init__(self, original: torch.nn.Module, region: Region) -> None:
+        super().__init__()
+        self.original, self.region = original, region
+        self.off: list[tuple[float, float]] = []
+        plan = search_program(region.program, H200, Options(budget_s=SEARCH_S, tune=False)).plans[0]
+        self.kernels = load_export(kernels_source(plan.graph, reduced_schedule(plan.graph, plan.schedule)))
+
+    def forward(self, *given: torch.Tensor) -> Any:
+        program, shapes = self.region.program, self.region.shapes
+        inputs = [x.of(given) for x in self.region.inputs]
+        made = [
+            torch.full([program.sizes[d] for d in t.dims], torch.nan, dtype=getattr(torch, t.dtype))
+            for t in program.results
+        ]
+        self.kernels.launch(inputs, made, self.kernels.make_scratch("cpu"))
+        found, exact = (
+            [shape.of(y) for y, shape in zip(ys, shapes, strict=True)] for ys in (made, reference64(program, inputs))
+        )
+        expected = self.original(*given)
+        for y, eager, x in zip(found, expected if isinstance(expected, tuple) else [expected], exact, strict=True):
+            self.off.append((off(y, x), EAGERS * off(eager, x) + ROUNDINGS * torch.finfo(y.dtype).eps))
+        return found[0] if len(found) == 1 else tuple(found)
+
+
+def off(y: torch.Tensor, exact: torch.Tensor) -> float:
+    """The norm of the difference over that of the numbers. Infinities are in the same places."""
+    numbers = exact.isfinite()
+    torch.testing.assert_close(y[~numbers].double(), exact[~numbers])
+    difference, size = (float(x[numbers].norm()) for x in (y.double() - exact, exact))
+    return difference / max(size, torch.finfo(y.dtype).tiny)
+
+
+def interpreted(name: str) -> None:
+    function, inputs = CASES[name]
+    model = as_module(function).eval()
+    with torch.no_grad():
+        expected = model(*inputs)
+        found = cut(exported(model, inputs))
+        kernels = [Interpreted(found.model.get_submodule(r.module), r) for r in found.regions]
+        for r, k in zip(found.regions, kernels, strict=True):
+            setattr(found.model, r.module, k)
+        torch.testing.assert_close(found.model(*inputs), expected, rtol=1e-3, atol=1e-4)
+    assert found.left == {} and kernels
+    for k in kernels:
+        assert k.off and all(error <= most for error, most in k.off), k.off
+
+
+NAMES = (
+    "rope_neighbours", "squeeze_excite_by_convolutions", "focal", "fake_quantized", "token_shift", "lengths_mask",
+    "pixel_shuffle", "masked_softmax", "mse_loss", "causal_conv", "clip_by_norm", "variance", "convnext_block",
+    "llama_norm", "normalize", "log_probs", "separable_conv", "rotary", "l1_loss", "cross_entropy_of_probabilities",
+    "backwards", "embedding", "unfold", "smooth_l1_loss", "adamw", "written_into", "hardtanh", "glu", "logsigmoid",
+    "gram", "tanhshrink", "rms_norm", "between_extremes", "prelu", "attention_with_a_mask_of_bits", "leaky_relu",
+    "instance_norm", "cosine_similarity", "huber_loss", "addmm", "expanded_beside_two", "softplus", "lion",
+    "avg_pool", "linear_attention", "alibi_module", "celu", "conv_of_volumes", "selu", "group_norm", "roll",
+    "transposed_conv_in_groups", "mish", "max_pool", "nearest_up", "attention_with_softcap", "last_token",
+    "lstm_cell", "t5_attention", "mixture", "segment_means", "mamba_step", "larger", "diagonals", "weighted_bits",
+    "triplet_margin", "temporal", "standardised", "node_sums", "quantised_linear",
+)  # fmt: skip
+"""For each operator of the programs that take the interpreter a second or two, one of them."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_kernels_are_as_exact_as_eager(name: str) -> None:
+    interpreted(name)
