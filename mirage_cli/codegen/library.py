@@ -121,15 +121,23 @@ def _has_other_shape(graph: MuGraph, x: Load | Store) -> bool:
 
 def _seen(graph: MuGraph, x: Load | Store, sizes: Mapping[str, int], names: Mapping[str, str]) -> str:
     """The tensor with the axes that the μGraph gives it."""
-    name = names[x.buffer]
-    return (
-        f"{name}.view({', '.join(_length(graph, (d,), sizes) for d in x.dims)})" if _has_other_shape(graph, x) else name
-    )
+    return _viewed(graph, x, [(d,) for d in x.dims], sizes, names) if _has_other_shape(graph, x) else names[x.buffer]
 
 
-def _length(graph: MuGraph, dims: Dims, sizes: Mapping[str, int]) -> str:
-    """Of an axis that is these in one; torch works out the one whose size is no number."""
-    return "-1" if {*dims} & {r.dim for r in graph.dynamic} else str(math.prod(sizes[d] for d in dims))
+def _viewed(
+    graph: MuGraph, x: Load | Store, groups: Sequence[Dims], sizes: Mapping[str, int], names: Mapping[str, str]
+) -> str:
+    """The tensor with each of these groups of axes, in memory order, as one. Sizes that differ by call are its own."""
+    name, dynamic = names[x.buffer], {r.dim for r in graph.dynamic}
+    dims = graph.tensors()[x.buffer].dims
+    dims = dims if x.buffer in {t.name for t in graph.buffers} else unmerged(dims, graph.merged)
+
+    def length(group: Dims) -> str:
+        given = [f"{name}.shape[{dims.index(d)}]" for d in group if d in dynamic]
+        number = math.prod(sizes[d] for d in group if d not in dynamic)
+        return " * ".join([*given, *[str(number)] * (number != 1 or not given)])
+
+    return f"{name}.view({', '.join(map(length, groups))})"
 
 
 def _matrix(
@@ -144,7 +152,7 @@ def _matrix(
     in_memory = sorted(wanted, key=lambda g: dims.index(g[0]) if g else len(dims))
     text = names[x.buffer]
     if tuple(len(g) for g in in_memory) != (1,) * len(dims) or _has_other_shape(graph, x):
-        text += f".view({', '.join(_length(graph, g, sizes) for g in in_memory)})"
+        text = _viewed(graph, x, in_memory, sizes, names)
     if in_memory == list(wanted):
         return text
     if in_memory[:-2] == list(wanted[:-2]):

@@ -1,8 +1,8 @@
 """One exported file for several sizes: one function that chooses kernels by the sizes of its inputs.
 
-Of a dynamic axis, every kernel is right at every size in its range; the sizes that kernels were tuned for only say
-which serves which: the first that is tuned for as much or more, or the last. Of a spec's instances, each has kernels of
-its own, and other sizes are refused.
+Of dynamic axes, every kernel is right at every size in their ranges; the sizes that kernels were tuned for only say
+which serves which: the first that is tuned for as much or more, or the last, for each axis. Of a spec's instances, each
+has kernels of its own, and other sizes are refused.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from math import prod
 
 from mirage_cli.codegen.carried import CHECKS, PLANS, PLANS_WITH_MAPS, carried
@@ -56,8 +57,8 @@ from mirage_cli.codegen.writing import (
 from mirage_cli.errors import MirageError
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.program import Program, Range, Tensor, spread
-from mirage_cli.ir.schedule import Schedule
+from mirage_cli.ir.program import Program, Range, Tensor, mixed, spread
+from mirage_cli.ir.schedule import Schedule, about_tiles
 from mirage_cli.ir.text import print_mugraph
 
 
@@ -159,23 +160,49 @@ class _File:
     # -- which kernels serve a call
 
     @cached_property
+    def tuned(self) -> list[list[int]]:
+        """Of each dynamic axis the sizes that kernels are tuned for."""
+        return [sorted({v.program.sizes[r.dim] for v in self.variants}) for r in self.program.dynamic]
+
+    @cached_property
+    def cells(self) -> list[tuple[int, tuple[Range, ...]]]:
+        """The kernels that serve a range of each dynamic axis, in order of these."""
+
+        def serving(sizes: Sequence[int]) -> int:
+            def short(v: Variant) -> tuple[object, ...]:
+                own = [v.program.sizes[d] for d in self.differing]
+                less = [n < wanted for n, wanted in zip(own, sizes, strict=True)]
+                return sum(less), [-n if below else n for n, below in zip(own, less, strict=True)]
+
+            return min(range(len(self.variants)), key=lambda i: short(self.variants[i]))
+
+        ranges = [_buckets(r, tuned) for r, tuned in zip(self.program.dynamic, self.tuned, strict=True)]
+        return [(serving(ends), some) for ends, some in zip(product(*self.tuned), product(*ranges), strict=True)]
+
+    @cached_property
     def choice(self) -> str:
-        """The number of the kernels for a dynamic size."""
-        (name,), (dim,) = self.names, self.differing
-        *others, _ = (v.program.sizes[dim] for v in self.variants)
-        return "".join(f"{i} if {name} <= {n} else " for i, n in enumerate(others)) + str(len(others))
+        """The number of the kernels for dynamic sizes."""
+        place = ""
+        for name, tuned in zip(self.names, self.tuned, strict=True):
+            own = "".join(f"{i} if {name} <= {n} else " for i, n in enumerate(tuned[:-1])) + str(len(tuned) - 1)
+            place = f"({place}) * {len(tuned)} + ({own})" if place else own
+        numbers = [i for i, _ in self.cells]
+        return place if numbers == [*range(len(numbers))] else f"{tuple_text(map(str, numbers))}[{place}]"
 
     @property
-    def inside(self) -> str:
-        (r,) = self.program.dynamic
-        return f"{r.least} <= {self.names[0]} <= {r.most}"
+    def inside(self) -> list[str]:
+        """Whether each dynamic size is in its range."""
+        return [f"{r.least} <= {name} <= {r.most}" for r, name in zip(self.program.dynamic, self.names, strict=True)]
 
     def which(self) -> str:
         names = ", ".join(self.names)
         if self.program.dynamic:
-            (r,) = self.program.dynamic
-            ends = {"dim": r.dim, "least": str(r.least), "most": str(r.most), "inside": self.inside}
-            return filled(RANGED, {**ends, "choice": self.choice, "size_names": names})
+            refused = [
+                f"    if not {inside}:\n"
+                f'        raise ValueError(f"{r.dim} should be {r.least} to {r.most}, not {{{name}}}")'
+                for r, name, inside in zip(self.program.dynamic, self.names, self.inside, strict=True)
+            ]
+            return filled(RANGED, {"refused": "\n".join(refused), "choice": self.choice, "size_names": names})
         keys = [tuple_text(str(v.program.sizes[d]) for d in self.differing) for v in self.variants]
         exact = "{" + ", ".join(f"{k}: {i}" for i, k in enumerate(keys)) + "}"
         there = "; ".join(", ".join(f"{d}={v.program.sizes[d]}" for d in self.differing) for v in self.variants)
@@ -195,7 +222,7 @@ class _File:
                 strides = layout_text(t, self.texts)[1]
                 conditions.append(f"_lies({p}, {strides})" if t.strides else f"{p}.is_contiguous()")
         if self.program.dynamic:
-            lines.append(f"if {' and '.join([self.inside, *conditions])}:")
+            lines.append(f"if {' and '.join([*self.inside, *conditions])}:")
             lines += [f"    _kernels = {self.choice}", "    _plan = _known.get(_kernels)"]
         else:
             lines.append(f"_kernels = _EXACT.get(({', '.join(self.names)},))")
@@ -335,28 +362,34 @@ class _File:
                 for some in found:
                     some.append(_case(i, v.program, self.differing, True))
                 continue
-            (r,) = v.program.dynamic
-            tuned = v.program.sizes[r.dim]
-            for n in v.program.some_sizes(Range(r.dim, *self.served(i))):
-                found[0].append(_case(i, v.program.resized({r.dim: n}), self.differing, n == tuned))
-            tile = max((dict(s.tiles).get(r.dim, 1) for s in v.schedule.kernels.values()), default=1)
-            for n in Range(r.dim, 1, min(r.most, 2 * tile + 3)).some(tile):
-                found[1].append(_case(i, v.program.resized({r.dim: n}), self.differing, False))
+            own = [sizes for j, ranges in self.cells if j == i for sizes in v.program.some_sizes(ranges)]
+            for sizes in own:
+                timed = sizes.items() <= v.program.sizes.items()
+                found[0].append(_case(i, v.program.resized(sizes), self.differing, timed))
+            for sizes in mixed(about_tiles(v.program.dynamic, v.schedule)):
+                found[1].append(_case(i, v.program.resized(sizes), self.differing, False))
         return found
-
-    def served(self, i: int) -> tuple[int, int]:
-        """From which to which dynamic size a variant serves."""
-        (r,) = self.program.dynamic
-        tuned = [v.program.sizes[r.dim] for v in self.variants]
-        return (r.least if i == 0 else tuned[i - 1] + 1), (r.most if i == len(tuned) - 1 else tuned[i])
 
     def edges(self) -> list[tuple[tuple[int, ...], int | None]]:
         """Sizes at the ends of what each variant serves, with its number, and sizes that none serves."""
         if not self.program.dynamic:
             return [(tuple(v.program.sizes[d] for d in self.differing), i) for i, v in enumerate(self.variants)]
-        (r,) = self.program.dynamic
-        inside = [((n,), i) for i in range(len(self.variants)) for n in sorted({*self.served(i)})]
-        return [((r.least - 1,), None), *inside, ((r.most + 1,), None)]
+        inside = [
+            (sizes, i) for i, ranges in self.cells for sizes in product(*(sorted({r.least, r.most}) for r in ranges))
+        ]
+        least = [r.least for r in self.program.dynamic]
+        outside = [
+            ((*least[:j], n, *least[j + 1 :]), None)
+            for j, r in enumerate(self.program.dynamic)
+            for n in (r.least - 1, r.most + 1)
+        ]
+        return [*inside, *outside]
+
+
+def _buckets(r: Range, tuned: Sequence[int]) -> list[Range]:
+    """The parts of a range that the kernels for each of these sizes serve."""
+    ends = [*tuned[:-1], r.most]
+    return [Range(r.dim, a + 1, b) for a, b in zip([r.least - 1, *ends[:-1]], ends, strict=True)]
 
 
 def _case(i: int, program: Program, differing: Sequence[str], timed: bool) -> str:

@@ -134,9 +134,8 @@ if not hasattr(torch.ops.mirage, "@operator@"):  # the same file may be loaded t
 
 RANGED = '''
 def _which(@size_names@):
-    """The number of the kernels that serve this size: the first that are tuned for it or more, or the last."""
-    if not @inside@:
-        raise ValueError(f"@dim@ should be @least@ to @most@, not {@size_names@}")
+    """The number of the kernels that serve these sizes: the first that are tuned for as much or more, or the last."""
+@refused@
     return @choice@
 '''
 

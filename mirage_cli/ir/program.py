@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Literal, TypeVar
@@ -45,7 +45,7 @@ FLOAT8 = frozenset({"float8_e4m3fn", "float8_e5m2"})
 INTEGERS = frozenset({"int8", "int32", "int64"})
 
 MOST_JUDGED = 1 << 28
-"""Elements of all inputs and outputs at the largest size of a dynamic axis that kernels are judged at, about."""
+"""Elements of all inputs and outputs at the largest sizes of dynamic axes that kernels are judged at, about."""
 
 LARGEST_GAP = 1000
 """About how many elements a gap has at other sizes than the tensor's own, at most."""
@@ -236,6 +236,12 @@ class Range:
         return Range(dim, int(least), int(most))
 
 
+def mixed(some: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
+    """Sizes of several axes together, each at least once: small ones of one beside large ones of another."""
+    rows = max(map(len, some.values()), default=1)
+    return [{d: sizes[(i + j) % len(sizes)] for j, (d, sizes) in enumerate(some.items())} for i in range(rows)]
+
+
 def dynamic_lines(dynamic: Iterable[Range]) -> list[str]:
     """The line of texts that says which sizes are arguments; none where all are fixed."""
     ranges = " ".join(map(str, dynamic))
@@ -286,13 +292,20 @@ class Program:
         """The sizes that kernels take as arguments."""
         return tuple(self.sizes[r.dim] for r in self.dynamic)
 
-    def some_sizes(self, r: Range, seed: int = 0) -> list[int]:
-        """Sizes to judge kernels at of a dynamic axis, or of a part of its range, as far as tensors fit in memory."""
-        tensors = (*self.inputs, *self.outputs)
-        most = r.most
-        while most // 2 >= r.least and sum(_elements(t, self.sizes | {r.dim: most}) for t in tensors) > MOST_JUDGED:
-            most //= 2
-        return Range(r.dim, r.least, most).some(self.sizes[r.dim], seed)
+    def some_sizes(self, ranges: Iterable[Range], seed: int = 0) -> list[dict[str, int]]:
+        """Sizes to judge kernels at of dynamic axes, or of parts of their ranges, as far as tensors fit in memory."""
+
+        def fits(sizes: Mapping[str, int]) -> bool:
+            return sum(_elements(t, {**self.sizes, **sizes}) for t in (*self.inputs, *self.outputs)) <= MOST_JUDGED
+
+        some: dict[str, list[int]] = {}
+        for r in ranges:
+            most = r.most
+            while most // 2 >= r.least and not fits({r.dim: most}):
+                most //= 2
+            some[r.dim] = Range(r.dim, r.least, most).some(self.sizes[r.dim], seed)
+        first, *others = mixed(some)
+        return [first, *filter(fits, others)]
 
     @property
     def changed(self) -> frozenset[str]:

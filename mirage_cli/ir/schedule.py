@@ -11,7 +11,7 @@ from math import prod
 from typing import Any, Literal, TypeAlias
 
 from mirage_cli.ir.mugraph import Kernel, MuGraph
-from mirage_cli.ir.program import Eqn
+from mirage_cli.ir.program import Eqn, Range
 
 Word: TypeAlias = int | bool
 Words: TypeAlias = Mapping[str, Word]
@@ -366,6 +366,15 @@ def chunk_length(size: int, chunks: int, tile: int) -> int:
     """Elements of one chunk of a split dimension: a whole number of tiles. The last chunks may be short or empty."""
     tiles = math.ceil(math.ceil(size / chunks) / tile)
     return tiles * tile
+
+
+def about_tiles(dynamic: Iterable[Range], schedule: Schedule) -> dict[str, list[int]]:
+    """Small sizes of dynamic axes: 1, about a tile of them, and beyond two."""
+    found: dict[str, list[int]] = {}
+    for r in dynamic:
+        tile = max((dict(s.tiles).get(r.dim, 1) for s in schedule.kernels.values()), default=1)
+        found[r.dim] = Range(r.dim, 1, min(r.most, 2 * tile + 3)).some(tile)
+    return found
 
 
 def next_power_of_two(n: int) -> int:

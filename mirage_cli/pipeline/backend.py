@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any  # PyTorch's graphs and compiled functions
 
@@ -19,7 +20,8 @@ from torch._dynamo.backends.common import aot_autograd
 
 from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
 from mirage_cli.pipeline.model import LEAST_S, Gain, gain_of
-from mirage_cli.pipeline.regions import PREFIX, Region, cut, results
+from mirage_cli.pipeline.regions import PREFIX, Region, Sized, cut, results
+from mirage_cli.pipeline.symbols import Lengths, Times, at_sizes, placeholders
 
 OPTIONS = ("tune", "target", "db", "seed", "workers")
 aten = torch.ops.aten
@@ -53,21 +55,33 @@ def with_kernels(model: torch.fx.GraphModule, options: Mapping[str, Any]) -> Non
     """Puts calls of kernels in the place of regions that have one, where they can run."""
     tune = options.get("tune")
     named = {name: options[name] for name in OPTIONS[1:] if name in options}
-    values = [n.meta.get("val") for n in model.graph.nodes if n.op == "placeholder"]
-    tensors = [x for x in values if isinstance(x, torch.Tensor)]
-    if not runs_on(tensors) or any(isinstance(n, torch.SymInt) for x in tensors for n in x.shape):
+    values = [n.meta.get("val") for n in placeholders(model.graph)]
+    if not runs_on([x for x in values if isinstance(x, torch.Tensor)]):
         return
     found = cut(model)
     with Kernels(budget=tune or 0.0, **named) as kernels:
         graphs = [r.graph for r in found.regions]
         made = kernels.of(graphs, LEAST_S) if tune else kernels.known(graphs)
-    taken = {r.module: gain_of(r, k) for r, k in zip(found.regions, made, strict=True)}
+    known = [(r, k) for r, k in zip(found.regions, made, strict=True) if isinstance(k, Kernel)]
+    taken = {r.module: gain_of(r, k) for r, k in known if served(model, r)}
     for name in [name for name, _ in model.named_children() if name.startswith(PREFIX)]:
         replace(model, name, taken.get(name))
     model.graph.eliminate_dead_code()
     model.graph.lint()
     model.delete_all_unused_submodules()
     model.recompile()
+
+
+def served(model: torch.fx.GraphModule, region: Region) -> bool:
+    """Whether kernels are for the size that the graph is made for. To ask is a guard: a call with a size on the other
+    side of an end has another graph made."""
+    calls = model.graph.find_nodes(op="call_module", target=region.module)
+    return all(region.serves(values_of(n)) for n in calls)
+
+
+def values_of(call: torch.fx.Node) -> list[Any]:
+    """What stands for the arguments of a call."""
+    return [x.meta["val"] for x in call.args if isinstance(x, torch.fx.Node)]
 
 
 def replace(model: torch.fx.GraphModule, name: str, gain: Gain | None) -> None:
@@ -84,8 +98,10 @@ def replace_call(graph: torch.fx.Graph, node: torch.fx.Node, inner: Any, gain: G
         else:
             made = call(graph, gain.region, gain.kernel, node.args)
             some = [made] if isinstance(made, torch.fx.Node) else made
+            sizes = gain.region.sizes(values_of(node))
             for new, n, shape in zip(some, results(inner), gain.region.shapes, strict=True):
-                new.meta["val"] = n.meta["val"].new_empty(shape.whole).permute(shape.back)  # as kernels make it
+                whole = at_sizes(shape.whole, sizes)
+                new.meta["val"] = n.meta["val"].new_empty(whole).permute(shape.back)  # as kernels make it
     if isinstance(made, torch.fx.Node):
         node.replace_all_uses_with(made)
     else:
@@ -98,21 +114,45 @@ def replace_call(graph: torch.fx.Graph, node: torch.fx.Node, inner: Any, gain: G
 def call(graph: torch.fx.Graph, region: Region, kernel: Kernel, args: Sequence[Any]) -> Any:
     """The nodes of a kernel's call: inputs in its shapes, results in PyTorch's."""
     given: list[Any] = []
+    lengths = Sizes(graph, {s.symbol: size_node(graph, s, args) for s in region.sized}).of
     for i in region.inputs:
         x = graph.call_function(aten.permute.default, (args[i.which], [*i.order]))
         if i.strides is None and not args[i.which].meta["val"].permute(i.order).is_contiguous():
             x = graph.call_function(aten.clone.default, (x,), {"memory_format": torch.contiguous_format})
-        given.append(graph.call_function(aten.reshape.default, (x, [*i.shape])))
+        given.append(graph.call_function(aten.reshape.default, (x, lengths(i.shape))))
     made = graph.call_function(operator_of(kernel), tuple(given))
     shaped: list[Any] = []
     for i, shape in enumerate(region.shapes):
         y = made if len(region.shapes) == 1 else graph.call_function(operator.getitem, (made, i))
-        y = graph.call_function(aten.reshape.default, (y, [*shape.held]))
+        y = graph.call_function(aten.reshape.default, (y, lengths(shape.held)))
         if shape.held != shape.parts:
-            y = graph.call_function(aten.expand.default, (y, [*shape.parts]))
-        y = graph.call_function(aten.reshape.default, (y, [*shape.whole]))
+            y = graph.call_function(aten.expand.default, (y, lengths(shape.parts)))
+        y = graph.call_function(aten.reshape.default, (y, lengths(shape.whole)))
         shaped.append(graph.call_function(aten.permute.default, (y, [*shape.back])))
     return shaped[0] if len(shaped) == 1 else tuple(shaped)
+
+
+def size_node(graph: torch.fx.Graph, size: Sized, args: Sequence[Any]) -> Any:
+    """What a call says a size by."""
+    x = args[size.input]
+    return x if size.axis is None else graph.call_function(aten.sym_size.int, (x, size.axis))
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Nodes for sizes. symbols: those that there are."""
+
+    graph: torch.fx.Graph
+    symbols: Mapping[str, Any]
+
+    def of(self, shape: Lengths) -> list[Any]:
+        return [self.length(x) if isinstance(x, Times) else x for x in shape]
+
+    def length(self, x: Times) -> Any:
+        first, *others = [self.symbols[s] for s in x.symbols]
+        for y in [*others, *[x.number] * (x.number != 1)]:
+            first = self.graph.call_function(operator.mul, (first, y))
+        return first
 
 
 def operator_of(kernel: Kernel) -> Any:

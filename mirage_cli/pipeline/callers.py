@@ -43,7 +43,8 @@ def runs_on(tensors: Sequence[Any]) -> bool:
 
 @dataclass(frozen=True)
 class Kernel:
-    """The best kernel of a program. source: of the exported file. mugraph: its text."""
+    """The best kernel of a program; of several sizes, all of them in one file. source: of the exported file. program,
+    result, mugraph (its text): of the largest size."""
 
     program: Program
     result: Result
@@ -166,40 +167,46 @@ class Kernels:
 
         from mirage_cli.pipeline.optimize import optimize
 
-        programs = {text: g.program() for text, g in {g.text(): g for g in graphs}.items()}
+        sizes = {text: g.spec().programs() for text, g in {g.text(): g for g in graphs}.items()}
+        programs = [(p, text) for text, some in sizes.items() for p in some]
         each_s = max(self.options.budget_s / max(len(programs), 1), least_s)
         self.session.options = replace(self.options, budget_s=each_s)
-        found = optimize(self.session, [(p, text) for text, p in programs.items()])
-        made = {text: self.kernel(p, r) for (text, p), r in zip(programs.items(), found, strict=True)}
+        found = zip(programs, optimize(self.session, programs), strict=True)
+        problems = {text: problem for (_, text), r in found if (problem := self.problem(r))}
+        made = {text: self.stored(some, problems.get(text, "")) for text, some in sizes.items()}
         return [made[g.text()] for g in graphs]
 
     def known(self, graphs: Sequence[spec_graph.Graph]) -> list[Kernel | NoKernelError]:
         """What the database has for each graph."""
-        return [self.stored(g.program()) for g in graphs]
+        return [self.stored(g.spec().programs()) for g in graphs]
 
-    def kernel(self, program: Program, result: object) -> Kernel | NoKernelError:
+    def problem(self, result: object) -> str:
+        """Why a search has no kernel; nothing where it has one."""
         if not isinstance(result, Result):
-            return NoKernelError(program.name, str(getattr(result, "problem", "the search failed")))
+            return str(getattr(result, "problem", "the search failed"))
         if result.best is None:
             refused = result.tuning.rejected[0].problem if result.tuning and result.tuning.rejected else None
-            return NoKernelError(program.name, refused or f"nothing was timed in {self.session.options.budget_s:.0f} s")
-        return self.stored(program)
+            return refused or f"nothing was timed in {self.session.options.budget_s:.0f} s"
+        return ""
 
-    def stored(self, program: Program) -> Kernel | NoKernelError:
+    def stored(self, programs: Sequence[Program], problem: str = "") -> Kernel | NoKernelError:
+        """What the database has for the sizes of a program. problem: why it may have none."""
         from mirage_cli.ir.text import canonical_text
         from mirage_cli.pipeline.kept import claimed
         from mirage_cli.pipeline.keys import key_of
-        from mirage_cli.pipeline.written import written_anew
+        from mirage_cli.pipeline.written import export_all, written_anew
 
-        key = key_of(program, self.target, self.measures)
-        best = self.store.best(key)
-        if best is None or best.result.best is None:
-            return NoKernelError(program.name, "the database has none")
+        keys = [(p, key_of(p, self.target, self.measures)) for p in programs]
+        found = [(p, key, best) for p, key in keys if (best := self.store.best(key)) and best.result.best is not None]
+        if not found:
+            return NoKernelError(programs[0].name, problem or "the database has none")
+        program, key, best = found[-1]
         try:
             written = written_anew(self.store, program, key, best)
+            source = written.source if len(found) == 1 else export_all(self.store, found, "mirage_cli")
         except StoredKernelError as error:
             return NoKernelError(program.name, str(error))
-        return Kernel(program, claimed(self.store, best.result), written.source, canonical_text(written.graph))
+        return Kernel(program, claimed(self.store, best.result), source, canonical_text(written.graph))
 
 
 class Graph(spec_graph.Graph):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from mirage_cli.errors import NotAKernelError, OtherInterfaceError
 from mirage_cli.ir.derived import lower
-from mirage_cli.ir.program import Program, Tensor
+from mirage_cli.ir.program import Program, Tensor, mixed
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.pipeline.problem import tensor_spec
 from mirage_cli.spec.reader import KERNEL_INTERFACE
@@ -141,11 +141,12 @@ def defines(program: Program, text: str) -> bool:
 
 
 def _at_several_sizes(programs: Sequence[Program]) -> list[Program]:
-    """Programs with one dynamic axis, at sizes that the interpreter takes seconds for, and one of them at least."""
-    (r,) = programs[0].dynamic
-    near = {n for p in programs for n in (p.sizes[r.dim] - 1, p.sizes[r.dim], p.sizes[r.dim] + 1)}
-    sizes = sorted({r.least, *(n for n in near if r.least <= n <= min(r.most, SOON))})
-    return [programs[0].resized({r.dim: n}) for n in sizes]
+    """Programs with dynamic axes, at sizes that the interpreter takes seconds for, and one of them at least."""
+    some: dict[str, list[int]] = {}
+    for r in programs[0].dynamic:
+        near = {n for p in programs for n in (p.sizes[r.dim] - 1, p.sizes[r.dim], p.sizes[r.dim] + 1)}
+        some[r.dim] = sorted({r.least, *(n for n in near if r.least <= n <= min(r.most, SOON))})
+    return [programs[0].resized(sizes) for sizes in mixed(some)]
 
 
 def _definitions(text: str) -> tuple[dict[str, ast.FunctionDef], dict[str, ast.expr]]:

@@ -61,23 +61,26 @@ class Replaced(torch.nn.Module):
     def __init__(self, original: torch.nn.Module, region: Region, kernel: Kernel) -> None:
         super().__init__()
         self.original, self.function = original, kernel.function  # which loads its file
-        self.inputs, self.shapes, self.single = region.inputs, region.shapes, len(region.shapes) == 1
+        self.region, self.single = region, len(region.shapes) == 1
         self.autocast = autocast()
 
-    def forward(self, *given: torch.Tensor) -> Any:
+    def forward(self, *given: Any) -> Any:
         if not self.serves(given):
             return self.original(*given)
-        made = self.function(*(x.of(given) for x in self.inputs))
+        sizes = self.region.sizes(given)
+        made = self.function(*(x.of(given, sizes) for x in self.region.inputs))
         results = [made] if self.single else made
-        shaped = [shape.of(y) for y, shape in zip(results, self.shapes, strict=True)]
+        shaped = [shape.of(y, sizes) for y, shape in zip(results, self.region.shapes, strict=True)]
         return shaped[0] if self.single else tuple(shaped)
 
-    def serves(self, given: Sequence[torch.Tensor]) -> bool:
-        """Whether the kernel computes what PyTorch would: no gradient, in the types of the trace, of numbers alone."""
-        trained = torch.is_grad_enabled() and any(x.requires_grad for x in given)
-        if trained or not runs_on(given) or autocast() != self.autocast:
+    def serves(self, given: Sequence[Any]) -> bool:
+        """Whether the kernel computes what PyTorch would: no gradient, in the types of the trace, of numbers alone, at
+        sizes that it is for."""
+        tensors = [x for x in given if isinstance(x, torch.Tensor)]
+        trained = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+        if trained or not runs_on(tensors) or autocast() != self.autocast or not self.region.serves(given):
             return False
-        return torch.compiler.is_compiling() or all(map(only_numbers, given))
+        return torch.compiler.is_compiling() or all(map(only_numbers, tensors))
 
 
 def autocast() -> tuple[object, ...]:
@@ -91,7 +94,7 @@ def optimize(
     *,
     budget: float = 60.0,
     target: str = "auto",
-    dynamic: object = None,
+    dynamic: Any = None,
     seed: int = 0,
     workers: int | None = None,
     db: str | Path | None = None,
@@ -99,13 +102,15 @@ def optimize(
 ) -> torch.nn.Module:
     """The same function or module with the kernels that were found for it, for inputs of these shapes.
 
-    example_inputs: positional. budget: seconds of search and tuning for all regions together; what the database answers
-    takes none. target: as of `mirage search`. say: is told what was taken, what was not and why. Where a gradient is
-    asked for, and on other devices, PyTorch computes. Raises MirageError, and what `torch.export` raises.
+    example_inputs: positional. dynamic: the sizes that differ by call, as `dynamic_shapes` of `torch.export`; of a
+    function, for its arguments in order. budget: seconds of search and tuning for all regions together; what the
+    database answers takes none. target: as of `mirage search`. say: is told what was taken, what was not and why.
+    Where a gradient is asked for, on other devices, and at sizes that kernels are not for, PyTorch computes. Raises
+    MirageError, and what `torch.export` raises.
     """
-    if dynamic is not None:
-        raise TraceError("dynamic", "a model serves the sizes of its example inputs, and no other")
-    found = cut(exported(as_module(function), tuple(example_inputs)))
+    module = as_module(function)
+    of_arguments = (tuple(dynamic),) if isinstance(module, Function) and dynamic is not None else dynamic
+    found = cut(exported(module, tuple(example_inputs), of_arguments))
     for operator, why in found.left.items():
         say(f"{operator}: PyTorch's, {why}")
     say(table(found.shares))
@@ -123,7 +128,7 @@ def optimize(
             setattr(model, name, module)
     stays_as_exported(model, function, example_inputs)
     if measures:
-        model.compile(dynamic=False)
+        model.compile(dynamic=dynamic is not None)
     return model
 
 

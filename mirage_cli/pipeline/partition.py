@@ -15,6 +15,7 @@ from typing import Any  # torch's graphs and nodes, which have few types
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from mirage_cli.pipeline.symbols import SYMBOLIC, is_size
 from mirage_cli.spec.aten import BEHIND, MOVES, PRODUCTS, kept_statistics, overloadless, strides_of, supported
 
 MOST_PRODUCTS, MOST_NODES = 3, 20
@@ -67,7 +68,8 @@ def made_anew(node: Any, refused: Iterable[Any] = ()) -> bool:
 
 def moved(node: Any, refused: Iterable[Any]) -> bool:
     moves = known_call(node, refused) and overloadless(node.target) in MOVES
-    return moves and all(x.op in ("placeholder", "get_attr") or moved(x, refused) for x in node.all_input_nodes)
+    given = ("placeholder", "get_attr")
+    return moves and all(x.op in given or is_size(x) or moved(x, refused) for x in node.all_input_nodes)
 
 
 def counted(node: Any, refused: Iterable[Any]) -> bool:
@@ -80,7 +82,8 @@ def known_call(node: Any, refused: Iterable[Any]) -> bool:
 
 def floating(node: Any) -> bool:
     value = node.meta.get("val")
-    return not isinstance(value, torch.Tensor) or value.is_floating_point()
+    whole = isinstance(value, int | torch.SymInt)
+    return not whole and (not isinstance(value, torch.Tensor) or value.is_floating_point())
 
 
 def with_own(graph: torch.fx.Graph) -> None:
@@ -154,7 +157,7 @@ def levels(graph: torch.fx.Graph, refused: set[Any]) -> list[Part]:
     level: dict[Any, int] = {}
     known: set[Any] = set()
     unknown: set[Any] = set()
-    for n in calls(graph):
+    for n in [n for n in calls(graph) if not is_size(n)]:
         taken = overloadless(n.target) == "getitem"  # with what makes several tensors
         if n not in refused and supported(n) and (not taken or n.args[0] in known):
             known.add(n)
@@ -267,9 +270,11 @@ def signature(part: Sequence[Any]) -> tuple[Signature, list[Any]]:
 
 def tensor_of(node: Any) -> tuple[Any, ...]:
     value = node.meta.get("val")
+    symbolic = node.meta.get(SYMBOLIC, value)
     if not isinstance(value, torch.Tensor):
-        return (type(value),)
-    return value.shape, value.stride(), strides_of(node), value.dtype, value.device, node.meta.get("scale")
+        return type(symbolic), str(symbolic) if isinstance(symbolic, torch.SymInt) else ""
+    layout = tuple(map(str, symbolic.shape)), tuple(map(str, symbolic.stride())), strides_of(node)
+    return *layout, value.dtype, value.device, node.meta.get("scale")
 
 
 # -- modules
@@ -290,8 +295,7 @@ def fused(model: torch.fx.GraphModule, parts: Sequence[Part], prefix: str) -> di
             model.add_submodule(names[found], torch.fx.GraphModule(model, subgraph(part, read, results)))
         with model.graph.inserting_after(part[-1]):
             call = model.graph.call_module(names[found], tuple(read))
-        values = [n.meta.get("val") for n in results]
-        call.meta["val"] = values[0] if len(results) == 1 else tuple(values)
+        call.meta = dict(results[0].meta) if len(results) == 1 else {"val": tuple(n.meta.get("val") for n in results)}
         for i, n in reversed([*enumerate(results)]):
             made = call
             if len(results) > 1:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.mugraph import MuGraph
-from mirage_cli.ir.program import Program, Range
-from mirage_cli.ir.schedule import Schedule
+from mirage_cli.ir.program import Program, mixed
+from mirage_cli.ir.schedule import Schedule, about_tiles
 from mirage_cli.pipeline.problem import floor_of, measured_problem
 from mirage_cli.pipeline.searching import Found, Plan
 from mirage_cli.pipeline.session import Session
@@ -151,7 +151,7 @@ def judge_small(interpreter: Interpreter, program: Program, graph: MuGraph, sche
 
 
 def judge_kernel(interpreter: Interpreter, program: Program, graph: MuGraph, schedule: Schedule) -> Judged:
-    """The kernel's text in the interpreter: at the graph's sizes, and at others where its dynamic axis is a part of a
+    """The kernel's text in the interpreter: at the graph's sizes, and at others where its dynamic axes are a part of a
     tile, about one, and several. The errors are those at the graph's sizes."""
     source = kernels_source(graph, schedule)
     found: Judged | None = None
@@ -166,12 +166,9 @@ def judge_kernel(interpreter: Interpreter, program: Program, graph: MuGraph, sch
 
 
 def some_dynamic_sizes(graph: MuGraph, schedule: Schedule) -> list[dict[str, int]]:
-    """Small sizes of a dynamic axis that is cut in these tiles; kernels are right at them also where the range has
+    """Small sizes of dynamic axes that are cut in these tiles; kernels are right at them also where the ranges have
     larger ones alone."""
-    found: list[dict[str, int]] = []
-    for r in graph.dynamic:
-        tile = max((dict(s.tiles).get(r.dim, 1) for s in schedule.kernels.values()), default=1)
-        found += [{r.dim: n} for n in Range(r.dim, 1, min(r.most, 2 * tile + 3)).some(tile)]
+    found = mixed(about_tiles(graph.dynamic, schedule))
     return [sizes for sizes in found if not sizes.items() <= graph.sizes.items()]
 
 

@@ -10,7 +10,7 @@ from mirage_cli.ir.program import Program, Tensor, spread
 from mirage_cli.search.cost import floor_us
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.measure import Problem, TensorSpec
-from mirage_cli.verify.numeric import independent_axis, where_outputs_lie
+from mirage_cli.verify.numeric import independent_axis, longest_sum, where_outputs_lie
 
 
 def floor_of(program: Program, target: Target) -> float:
@@ -40,11 +40,9 @@ def measured_problem(program: Program, seed: int) -> Problem:
     )
 
 
-def problems_at_other_sizes(program: Program, seed: int) -> tuple[Problem, ...]:
-    """The same for some sizes of its dynamic axis that it is not tuned for."""
-    return tuple(
-        measured_problem(program.resized({r.dim: n}), seed)
-        for r in program.dynamic
-        for n in program.some_sizes(r, seed)
-        if n != program.sizes[r.dim]
-    )
+def problems_at_other_sizes(program: Program, seed: int) -> tuple[tuple[Problem, int], ...]:
+    """The same for some sizes of its dynamic axes that it is not tuned for, each with the terms of its longest
+    contraction."""
+    some = program.some_sizes(program.dynamic, seed)
+    others = (program.resized(sizes) for sizes in some if not sizes.items() <= program.sizes.items())
+    return tuple((measured_problem(p, seed), longest_sum(p)) for p in others)

@@ -11,8 +11,8 @@ import hashlib
 import math
 import warnings
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any  # torch's graphs and nodes, which have few types
 
 import torch
@@ -33,11 +33,33 @@ from mirage_cli.pipeline.partition import (
     signature,
     with_own,
 )
+from mirage_cli.pipeline.symbols import (
+    RANGES,
+    SYMBOLIC,
+    Length,
+    Lengths,
+    Symbol,
+    Times,
+    at_sizes,
+    found_in,
+    grows,
+    is_size,
+    length_of,
+    placeholders,
+    shape_of,
+    sizes_first,
+    sizes_of,
+    symbols_of,
+    times,
+    two_each,
+    valued,
+    with_symbols,
+)
 from mirage_cli.pipeline.taken import Share, shares
-from mirage_cli.spec.aten import MOVES, inverse, memory_order, overloadless, supported, trace
-from mirage_cli.spec.graph import Graph
+from mirage_cli.spec.aten import MOVES, Traced, inverse, memory_order, overloadless, supported, trace
+from mirage_cli.spec.graph import Dynamic, Graph
 from mirage_cli.spec.positional import Array, Unsupported
-from mirage_cli.spec.reader import parse_spec
+from mirage_cli.spec.reader import MAX_OFFSET, parse_spec
 from mirage_cli.verify.numeric import reference64
 
 CLAIMS = ("aten._assert_tensor_metadata",)
@@ -48,6 +70,12 @@ ROUNDINGS, LEAST_OFF = 16, 2e-3
 """How far a result of PyTorch may be from the program's in float64: roundings of its type, or with TF32's."""
 MANY = 256
 """Numbers from which on their deviation is looked at."""
+EVEN = (130, 6, 4, 2, 8, 10, 12, 14, 16, 18, 20, 22)
+"""Sizes to compare at of those that differ by call, besides primes."""
+TUNED = (1, 16, 256, 4096)
+"""Sizes to tune for of an axis whose size differs by call, besides that of the example."""
+TUNED_OF_SEVERAL = (16, 1024)
+"""The same of each of several axes."""
 
 
 @dataclass(frozen=True)
@@ -60,17 +88,19 @@ class Given:
 
     which: int
     order: tuple[int, ...]
-    shape: tuple[int, ...]
-    strides: tuple[int, ...] | None = None
+    shape: Lengths
+    strides: Lengths | None = None
 
-    def of(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """A copy, where it lies otherwise in memory."""
-        x = tensors[self.which].permute(self.order).reshape(self.shape)
+    def of(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> torch.Tensor:
+        """A copy, where it lies otherwise in memory. sizes: of the symbols."""
+        shape = at_sizes(self.shape, sizes)
+        x = tensors[self.which].permute(self.order).reshape(shape)
         if self.strides is None:
             return x.contiguous()
-        if x.stride() == self.strides:
+        strides = at_sizes(self.strides, sizes)
+        if [*x.stride()] == strides:
             return x
-        return torch.empty_strided(self.shape, self.strides, dtype=x.dtype, device=x.device).copy_(x)
+        return torch.empty_strided(shape, strides, dtype=x.dtype, device=x.device).copy_(x)
 
 
 @dataclass(frozen=True)
@@ -81,13 +111,33 @@ class Shape:
     PyTorch's shape in memory order. back: from which to PyTorch's order.
     """
 
-    held: tuple[int, ...]
-    parts: tuple[int, ...]
-    whole: tuple[int, ...]
+    held: Lengths
+    parts: Lengths
+    whole: Lengths
     back: tuple[int, ...]
 
-    def of(self, y: torch.Tensor) -> torch.Tensor:
-        return y.reshape(self.held).expand(self.parts).reshape(self.whole).permute(self.back)
+    def of(self, y: torch.Tensor, sizes: Mapping[str, int]) -> torch.Tensor:
+        """sizes: of the symbols."""
+        held, parts, whole = (at_sizes(x, sizes) for x in (self.held, self.parts, self.whole))
+        return y.reshape(held).expand(parts).reshape(whole).permute(self.back)
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A size of a region that differs by call. input, axis: where the module is told it; where there is no axis, the
+    input is the size. least, most: what kernels are for."""
+
+    symbol: str
+    input: int
+    axis: int | None
+    least: int
+    most: int
+
+    def of(self, given: Sequence[Any]) -> Any:
+        return given[self.input] if self.axis is None else given[self.input].shape[self.axis]
+
+    def serves(self, given: Sequence[Any]) -> bool:
+        return bool(self.least <= self.of(given) <= self.most)
 
 
 @dataclass(frozen=True)
@@ -96,7 +146,8 @@ class Region:
 
     module: what it replaces, by its name in the model. times: how often the model calls it. graph, program: what it
         computes, under a name that is the same wherever the same is computed. inputs: what each input of the program is
-        of the module's. shapes: of the results, in order.
+        of the module's. shapes: of the results, in order. sized: the sizes that differ by call. axes: the
+        symbols of those of the program whose size does.
     """
 
     module: str
@@ -105,6 +156,16 @@ class Region:
     program: Program
     inputs: tuple[Given, ...]
     shapes: tuple[Shape, ...]
+    sized: tuple[Sized, ...]
+    axes: Mapping[str, str]
+
+    def sizes(self, given: Sequence[Any]) -> dict[str, Any]:
+        """Of the symbols, in a call of the module."""
+        return {s.symbol: s.of(given) for s in self.sized}
+
+    def serves(self, given: Sequence[Any]) -> bool:
+        """Whether kernels are for these sizes."""
+        return all(s.serves(given) for s in self.sized)
 
 
 @dataclass
@@ -118,12 +179,13 @@ class Cut:
     shares: tuple[Share, ...] = ()
 
 
-def exported(model: torch.nn.Module, inputs: tuple[Any, ...]) -> torch.fx.GraphModule:
+def exported(model: torch.nn.Module, inputs: tuple[Any, ...], dynamic: Any = None) -> torch.fx.GraphModule:
     """The model's graph for inputs like these. Operators that are not known here are decomposed where PyTorch can.
+    dynamic: which sizes differ by call, as `dynamic_shapes` of `torch.export`.
 
     Tensors that are changed in place become new ones, unless who reads them behind the change reads its result.
     """
-    program = torch.export.export(model, inputs)
+    program = torch.export.export(model, inputs, dynamic_shapes=dynamic)
     unknown = {n.target for n in calls(program.graph) if not supported(n)}
     table = torch.export.default_decompositions()
     some = {op: table[op] for op in unknown if op in table}
@@ -132,6 +194,7 @@ def exported(model: torch.nn.Module, inputs: tuple[Any, ...]) -> torch.fx.GraphM
             warnings.simplefilter("ignore", FutureWarning)  # of PyTorch's own
             program = program.run_decompositions(some)  # type: ignore[arg-type]
     made = program.module()
+    made.meta[RANGES] = program.range_constraints
     for node in [n for n in calls(made.graph) if overloadless(n.target) in CLAIMS]:
         made.graph.erase_node(node)
     for node in made.graph.nodes:
@@ -164,6 +227,8 @@ class Said:
     program: Program
     inputs: tuple[Given, ...]
     shapes: tuple[Shape, ...]
+    sized: tuple[Sized, ...]
+    axes: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -178,30 +243,35 @@ def cut(model: torch.fx.GraphModule) -> Cut:
     """The model with a module for each region. Its parameters stay where they are."""
     left: dict[str, str] = {}
     known: dict[Signature, Said | Unsaid] = {}
+    sizes_first(model.graph)
     with_own(model.graph)
     refused = seen_views(model.graph)
-    while True:
-        parts = segments(model.graph, refused)
-        wrong = [(part, said) for part in parts if isinstance(said := said_once(part, known), Unsaid)]
-        if not wrong:
-            break
-        for part, said in wrong:
-            some = part if said.at is None else [part[said.at]]
-            refused |= {*some}
-            left |= {f"{overloadless(n.target)} ({n})": said.why for n in some if overloadless(n.target) not in MOVES}
-    left |= {
-        f"{overloadless(n.target)} ({n})": CHANGES if changed(n) else "no operator that is known here"
-        for n in calls(model.graph)
-        if not supported(n) and "val" in n.meta
-    }
-    taken = shares(model.graph, {n for part in parts for n in part})
-    names = fused(model, parts, PREFIX)
+    symbols = symbols_of(model)
+    with valued([*model.graph.nodes], {name: s.example for name, s in symbols.items() if s.example is not None}):
+        while True:
+            parts = segments(model.graph, refused)
+            wrong = [(part, said) for part in parts if isinstance(said := said_once(part, known, symbols), Unsaid)]
+            if not wrong:
+                break
+            for part, said in wrong:
+                some = part if said.at is None else [part[said.at]]
+                refused |= {*some}
+                named = {n: overloadless(n.target) for n in some}
+                left |= {f"{name} ({n})": said.why for n, name in named.items() if name not in MOVES}
+        left |= {
+            f"{overloadless(n.target)} ({n})": CHANGES if changed(n) else "no operator that is known here"
+            for n in calls(model.graph)
+            if not supported(n) and "val" in n.meta and not is_size(n)
+        }
+        taken = shares(model.graph, {n for part in parts for n in part})
+        names = fused(model, parts, PREFIX)
+    with_symbols(model)
     found = Cut(model, left=left, shares=taken)
     times = Counter(n.target for n in model.graph.nodes if n.op == "call_module")
     for key, name in names.items():
         said = known[key]
         assert isinstance(said, Said), "what is none has been refused"
-        region = Region(name, times[name], said.graph, said.program, said.inputs, said.shapes)
+        region = Region(name, times[name], said.graph, said.program, said.inputs, said.shapes, said.sized, said.axes)
         if agrees(model.get_submodule(name), region):
             found.regions.append(region)
         else:
@@ -216,63 +286,170 @@ def whole(model: torch.fx.GraphModule, name: str) -> Region:
         raise TraceError(name, "a kernel's tensors are its arguments, and this has others")
     if seen_views(model.graph):
         raise TraceError(name, "it returns a view of an argument, or of another result")
-    said = said_of(part, read)
+    said = said_of(part, read, {})
     if isinstance(said, Unsaid):
         raise TraceError(name, said.why if said.at is None else f"{overloadless(part[said.at].target)}: {said.why}")
     returned = next(n for n in model.graph.nodes if n.op == "output").all_input_nodes
     if returned != outputs_of(part):
         raise TraceError(name, "it returns one of its arguments, one tensor twice, or in another order than computed")
-    region = Region("", 1, said.graph, said.program, said.inputs, said.shapes)
+    region = Region("", 1, said.graph, said.program, said.inputs, said.shapes, said.sized, said.axes)
     if not agrees(model, region):
         raise TraceError(name, "its program is not what PyTorch computes: a mistake of mirage's")
     return region
 
 
-def said_once(part: Part, known: dict[Signature, Said | Unsaid]) -> Said | Unsaid:
+def said_once(part: Part, known: dict[Signature, Said | Unsaid], symbols: Mapping[str, Symbol]) -> Said | Unsaid:
     """What equal parts say is worked out once."""
     key, read = signature(part)
     if key not in known:
-        known[key] = said_of(part, read)
+        known[key] = said_of(part, read, symbols)
     return known[key]
 
 
-def said_of(part: Part, read: Sequence[Any]) -> Said | Unsaid:
+def said_of(part: Part, read: Sequence[Any], symbols: Mapping[str, Symbol]) -> Said | Unsaid:
+    """symbols: of the model, by name."""
     try:
-        traced = trace(part, outputs_of(part), PREFIX, lambda n: n.meta.get("scale"))
+        own = {name: symbols[name] for name in found_in([*part, *read])}
+        placed, sized, axes = at_any_size(part, read, own) if own else (placed_part(part), (), {})
     except Unsupported as error:
         return Unsaid(str(error), part.index(error.maker) if error.maker in part else None)
-    graph = traced.graph
+    graph = placed.traced.graph
     graph.name = f"{PREFIX}{hashlib.sha256(graph.text().encode()).hexdigest()[:8]}"
     try:
         program = parse_spec(graph.text()).at()
     except SpecError as error:
         return Unsaid(error.diagnostics[0].message, None)
-    nodes = dict(traced.inputs)
-    inputs = tuple(given_of(program, t, read, nodes[t.name]) for t in program.inputs)
+    nodes = dict(placed.traced.inputs)
+    lengths: dict[str, Length] = {**program.sizes, **{d: Times(1, (s,)) for d, s in axes.items()}}
+    inputs = tuple(
+        Given(read.index(nodes[t.name]), placed.orders[t.name], tuple(lengths[d] for d in t.dims), steps_of(t, lengths))
+        for t in program.inputs
+    )
+    return Said(graph, program, inputs, placed.shapes, sized, axes)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The program of a part at some sizes. orders: of its inputs' positions in memory. shapes: of its results."""
+
+    traced: Traced
+    orders: Mapping[str, tuple[int, ...]]
+    shapes: tuple[Shape, ...]
+
+
+def placed_part(part: Part, named: Container[int] = ()) -> Placed:
+    """named: sizes that differ by call. Raises Unsupported."""
+    traced = trace(part, outputs_of(part), PREFIX, lambda n: n.meta.get("scale"), named)
     pairs = zip(traced.arrays, traced.outputs, strict=True)
-    return Said(graph, program, inputs, tuple(shape_of(a, n.meta["val"]) for a, (_, n) in pairs))
+    shapes = tuple(result_shape(a, n.meta["val"]) for a, (_, n) in pairs)
+    return Placed(traced, {label: memory_order(n.meta["val"]) for label, n in traced.inputs}, shapes)
+
+
+def at_any_size(
+    part: Part, read: Sequence[Any], symbols: Mapping[str, Symbol]
+) -> tuple[Placed, tuple[Sized, ...], dict[str, str]]:
+    """The program of a part with dynamic axes, and their symbols, if it is the same at two sizes of each symbol but for
+    these axes. Raises Unsupported."""
+    primes = two_each({name: (s.least, s.most) for name, s in symbols.items()})
+    if len(primes) < len(symbols):
+        raise Unsupported("many of its sizes differ by call")
+    if not all(map(grows, sizes_of([*part, *read]))):
+        raise Unsupported("a size in it is no sum of products of those that differ by call")
+    some: list[Placed] = []
+    elements: list[list[int]] = []
+    for i in range(2):
+        sizes = {s: pair[i] for s, pair in primes.items()}
+        with valued([*part, *read], sizes):
+            some.append(placed_part(part, sizes.values()))
+            elements.append([math.prod(x.meta["val"].shape) for x in (*part, *read) if shape_of(x)])
+    one, other = some
+    graph, same = one.traced.graph, other.traced.graph
+    dims = graph.dims
+    axes = {d: s for s, pair in primes.items() for d, n in dims.items() if pair == (n, same.dims.get(d))}
+    same.dims = {**same.dims, **{d: dims[d] for d in axes}}
+    if same.text() != graph.text() or one.orders != other.orders:
+        raise Unsupported("it is another program at other sizes")
+    ranges = in_range(symbols, [length_of(pair, primes) for pair in zip(*elements, strict=True)])
+    tuned = {s: tuned_for(*ranges[s], symbols[s].example, len(axes)) for s in axes.values()}
+    graph.dims = {**dims, **{d: Dynamic(*ranges[s], tuned[s]) for d, s in axes.items()}}
+    shapes = tuple(at_both(a, b, primes) for a, b in zip(one.shapes, other.shapes, strict=True))
+    sized = tuple(Sized(s, *told(read, s), *ranges[s]) for s in symbols)
+    return replace(one, shapes=shapes), sized, axes
+
+
+def in_range(symbols: Mapping[str, Symbol], elements: Sequence[Length | None]) -> dict[str, tuple[int, int]]:
+    """The least and the largest of sizes at which kernels can count the elements of all these tensors."""
+    most = {name: s.most for name, s in symbols.items()}
+    while any(isinstance(n, Times) and n.at(most) >= MAX_OFFSET for n in elements):
+        longest = max(most, key=most.__getitem__)
+        most[longest] //= 2
+    if any(most[name] < s.least for name, s in symbols.items()):
+        raise Unsupported("its tensors have more elements than kernels count")
+    return {name: (s.least, most[name]) for name, s in symbols.items()}
+
+
+def tuned_for(least: int, most: int, example: int | None, axes: int) -> tuple[int, ...]:
+    """The sizes to tune for of one of so many axes."""
+    wanted = TUNED_OF_SEVERAL if axes > 1 else TUNED if example is None else (*TUNED, example)
+    return tuple(sorted({n for n in wanted if least <= n <= most})) or (most,)
+
+
+def told(read: Sequence[Any], symbol: str) -> tuple[int, int | None]:
+    """Where a part is told a size: by an input, or by an axis of one. Raises Unsupported."""
+    for i, x in enumerate(read):
+        if str(x.meta.get(SYMBOLIC, x.meta.get("val"))) == symbol:
+            return i, None
+        for axis, n in enumerate(shape_of(x)):
+            if str(n) == symbol:
+                return i, axis
+    raise Unsupported(f"none of its inputs says {symbol}, which differs by call")
+
+
+def at_both(one: Shape, other: Shape, primes: Mapping[str, tuple[int, int]]) -> Shape:
+    """The shape at any sizes, from that at two. Raises Unsupported."""
+
+    def lengths(name: str) -> Lengths:
+        found = [length_of(pair, primes) for pair in zip(getattr(one, name), getattr(other, name), strict=True)]
+        if one.back != other.back or None in found:
+            raise Unsupported("a result has a size that is no product of those that differ by call")
+        return tuple(x for x in found if x is not None)
+
+    return Shape(lengths("held"), lengths("parts"), lengths("whole"), one.back)
 
 
 def agrees(module: Any, region: Region) -> bool:
     """Whether the program, in float64, gives what PyTorch computes of some random data: of any sign, or above zero
     where nothing is a number of those (below a root, say)."""
-    with unset_fake_temporarily(), torch.no_grad():
-        for positive in (False, True):
-            given = examples(module, positive)
-            made = module(*given)
-            outputs = made if isinstance(made, list | tuple) else [made]
-            if not all(bool(y.isfinite().any()) for y in outputs):
-                continue
-            exact = reference64(region.program, [x.of(given) for x in region.inputs])
-            return all(close(y, shape.of(x)) for y, x, shape in zip(outputs, exact, region.shapes, strict=True))
+    read = placeholders(module.graph)
+    primes = two_each({s.symbol: (s.least, s.most) for s in region.sized})
+    odd = {s: n for s, (n, _) in primes.items()}
+    even = {s.symbol: max(s.least, min(s.most, n)) for s, n in zip(region.sized, EVEN, strict=False)}
+    for sizes in [odd, even] if primes else [{}]:
+        with valued(read, sizes), unset_fake_temporarily(), torch.no_grad():
+            if not agrees_at(module, region, sizes):
+                return False
+    return True
+
+
+def agrees_at(module: Any, region: Region, sizes: Mapping[str, int]) -> bool:
+    """At these sizes of the symbols, which the module's inputs have."""
+    program = region.program.resized({d: sizes[s] for d, s in region.axes.items()})
+    for positive in (False, True):
+        given = examples(module, positive)
+        made = module(*given)
+        outputs = made if isinstance(made, list | tuple) else [made]
+        if not all(bool(y.isfinite().any()) for y in outputs):
+            continue
+        exact = reference64(program, [x.of(given, sizes) for x in region.inputs])
+        return all(close(y, shape.of(x, sizes)) for y, x, shape in zip(outputs, exact, region.shapes, strict=True))
     return False
 
 
-def examples(module: Any, positive: bool = False) -> list[torch.Tensor]:
-    """Random inputs of a region's module."""
-    values = [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]
-    generators = {x.device: torch.Generator(x.device).manual_seed(0) for x in values}
-    return [drawn(x, generators[x.device], positive) for x in values]
+def examples(module: Any, positive: bool = False) -> list[Any]:
+    """Random inputs of a region's module, and the sizes that it is given."""
+    values = [n.meta["val"] for n in placeholders(module.graph)]
+    generators = {x.device: torch.Generator(x.device).manual_seed(0) for x in values if isinstance(x, torch.Tensor)}
+    return [drawn(x, generators[x.device], positive) if isinstance(x, torch.Tensor) else x for x in values]
 
 
 def drawn(like: torch.Tensor, generator: torch.Generator, positive: bool = False) -> torch.Tensor:
@@ -304,13 +481,19 @@ def results(module: Any) -> list[Any]:
     return next(n for n in module.graph.nodes if n.op == "output").all_input_nodes
 
 
-def given_of(program: Program, tensor: Tensor, read: Sequence[Any], node: Any) -> Given:
-    shape = tuple(program.sizes[d] for d in tensor.dims)
-    strides = tensor.steps(program.sizes) if tensor.strides else None
-    return Given(read.index(node), memory_order(node.meta["val"]), shape, strides)
+def steps_of(tensor: Tensor, lengths: Mapping[str, Length]) -> Lengths | None:
+    """The strides of an input that has its own. lengths: of axes."""
+    if not tensor.strides:
+        return None
+    found: list[Length] = []
+    step: Length = 1
+    for d, stride in zip(reversed(tensor.dims), reversed(tensor.strides), strict=True):
+        found.append(step if stride is None else stride)
+        step = times(found[-1], lengths[d])
+    return tuple(reversed(found))
 
 
-def shape_of(array: Array, like: torch.Tensor) -> Shape:
+def result_shape(array: Array, like: torch.Tensor) -> Shape:
     """array: in the memory order of PyTorch's result."""
     own = {*array.own}
     parts = [x for dim in array.dims for axis in dim for x in axis.leaves()]

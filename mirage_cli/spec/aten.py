@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any  # nodes of PyTorch's graphs, and what their arguments are
 
@@ -73,13 +73,17 @@ class Traced:
 
 
 def trace(
-    nodes: Sequence[Any], outputs: Sequence[Any], name: str, scale_of: Callable[[Any], float | None] = lambda _: None
+    nodes: Sequence[Any],
+    outputs: Sequence[Any],
+    name: str,
+    scale_of: Callable[[Any], float | None] = lambda _: None,
+    named: Container[int] = (),
 ) -> Traced:
     """These nodes of a graph, in order. What they take besides is an input of the program.
 
-    outputs: nodes. scale_of: the standard deviation of an input's data. Raises Unsupported.
+    outputs: nodes. scale_of: the standard deviation of an input's data. named: as of `Trace`. Raises Unsupported.
     """
-    t = Trace()
+    t = Trace(named)
     known: dict[Any, Any] = {}
     inputs: dict[str, Any] = {}
 
@@ -88,6 +92,8 @@ def trace(
             return [value(y) for y in x]
         if not hasattr(x, "op"):
             return x
+        if isinstance(size := getattr(x, "meta", {}).get("val"), int):
+            return size
         if x not in known:
             label = f"X{len(inputs)}"
             inputs[label] = x
@@ -125,6 +131,8 @@ def traced(t: Trace, name: str, known: Mapping[Any, Any], inputs: Mapping[str, A
 
 def input_of(t: Trace, label: str, node: Any, scale: float | None) -> Array:
     tensor = node.meta["val"]
+    if not hasattr(tensor, "dtype"):
+        raise Unsupported(f"{node} is no tensor")
     dtype = dtype_name(tensor.dtype)
     if dtype not in DTYPES:
         raise Unsupported(f"{node} is of {dtype}")

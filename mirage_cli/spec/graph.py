@@ -19,6 +19,7 @@ import ast
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, TypeAlias
 
@@ -103,10 +104,24 @@ class Value:
     __and__, __or__ = _mask(ast.And()), _mask(ast.Or())
 
 
+@dataclass(frozen=True, slots=True)
+class Dynamic:
+    """The size of an axis that differs by call: from `min` to `max`. tune: the sizes to tune for."""
+
+    min: int
+    max: int
+    tune: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{{min: {_word(self.min)}, max: {_word(self.max)}, tune: [{', '.join(map(_word, self.tune))}]}}"
+
+
 class Graph:
     """Collects inputs, values and outputs. Raises GraphError for what is no expression; the rest is for `program`."""
 
-    def __init__(self, name: str, dims: Mapping[str, int], dtype: str = "float16", tolerance: float = 4.0) -> None:
+    def __init__(
+        self, name: str, dims: Mapping[str, int | Dynamic], dtype: str = "float16", tolerance: float = 4.0
+    ) -> None:
         self.name, self.dims, self.dtype, self.tolerance = name, dims, dtype, tolerance
         self.inputs, self.values, self.outputs = list[str](), list[Value](), list[str]()
         self.names = set[str]()  # of inputs
@@ -172,7 +187,7 @@ class Graph:
 
     def text(self) -> str:
         """The spec that says the same."""
-        sizes = ", ".join(f"{_word(d)}: {_word(n)}" for d, n in self.dims.items())
+        sizes = ", ".join(f"{_word(d)}: {n if isinstance(n, Dynamic) else _word(n)}" for d, n in self.dims.items())
         types = [f"dtype: {_word(self.dtype)}", f"tolerance: {_word(self.tolerance)}"]
         head = [f"name: {_word(self.name)}", f"dims: {{{sizes}}}", *types]
         inputs, outputs = ([f"  {t}" for t in side] or ["  {}"] for side in (self.inputs, self.outputs))

@@ -169,9 +169,10 @@ class Names:
 
 
 class Trace:
-    """Collects arrays. A program is one trace."""
+    """Collects arrays. A program is one trace. named: sizes of axes that keep their names: they differ by call."""
 
-    def __init__(self) -> None:
+    def __init__(self, named: Container[int] = ()) -> None:
+        self.named = named
         self.arrays: list[Array] = []
         self.inputs: list[tuple[Array, str, float | None]] = []
         self.strides: dict[Array, list[int]] = {}  # of inputs that are not row-major, of each axis that is held
@@ -307,6 +308,8 @@ def with_axes(a: Array, renamed: Mapping[Axis, Axis]) -> Array:
     pairs = [(y, x) for y, x in renamed.items() if y in a.own]
     if not pairs:
         return viewed(a, dims)
+    if any(y.size in a.trace.named for y, _ in pairs):
+        raise Unsupported("an axis whose size differs by call is taken beside itself")
 
     def make(names: Names, value: Value) -> Value:
         new = {o: n for y, x in pairs for o, n in zip(names.of([y]), names.of([x]), strict=True)}

@@ -61,7 +61,7 @@ KEYS: Mapping[str, Field] = {
         Field("source", "Llama-3-8B attention input", "for readers: where the sizes come from"),
         Field("dims", "{m: 16, h: 32, d: 128, k: h*d}", "every axis by name, with its size, the product of others, or "
               "`{min: 1, max: 8192, tune: [1, 16, 256, 4096]}`: any size from `min` to `max`, which kernels take as an "
-              "argument, and the sizes to tune for (of one axis)", required=True),
+              "argument, and the sizes to tune for", required=True),
         Field("instances", "[{m: 2}, {m: 2048}]", "sizes to search, each a change to `dims`; left out: `dims` alone"),
         Field("dtype", "float16", f"of inputs and outputs that name none: {', '.join(FLOATS)}; left out: float16"),
         Field("inputs", "{X: [m, k], G: [k]}", "tensors, in the order of the exported function's arguments",
@@ -118,8 +118,8 @@ INPUT_KEYS: Mapping[str, Field] = {
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A spec that was read without mistakes. `instances`: the changes to `dims` that are to be searched; of a dynamic
-    axis, the sizes to tune for."""
+    """A spec that was read without mistakes. `instances`: the changes to `dims` that are to be searched; of dynamic
+    axes, the sizes to tune for, each of one with each of the others."""
 
     name: str
     path: str
@@ -380,13 +380,14 @@ class _Reader:
         self, node: yaml.Node, sizes: Mapping[str, int], inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]
     ) -> None:
         """Whether a call says dynamic sizes, and kernels can count the elements of tensors at the largest."""
-        for d, r in self.dynamic.items():
+        for d in self.dynamic:
             if not any(d in t.dims for t in inputs.values()):
                 self.at(node, f"no input has the dynamic axis {d}, so a call would not say its size")
-            for t in (*inputs.values(), *outputs.values()):
-                if (n := t.span({**sizes, d: r.most})) >= MAX_OFFSET:
-                    far = f"{t.name} has {n} elements at the largest dynamic size"
-                    self.at(node, f"{far}: kernels count less than 2 ** 31 of them, so take a smaller max")
+        largest = {**sizes, **{d: r.most for d, r in self.dynamic.items()}}
+        for t in (*inputs.values(), *outputs.values()):
+            if {*t.dims} & {*self.dynamic} and (n := t.span(largest)) >= MAX_OFFSET:
+                far = f"{t.name} has {n} elements at the largest dynamic size"
+                self.at(node, f"{far}: kernels count less than 2 ** 31 of them, so take a smaller max")
 
     def parts(self, root: yaml.MappingNode) -> dict[str, yaml.Node]:
         """The values of the keys. A required key that is missing is one mistake with a misspelt one."""
@@ -501,10 +502,6 @@ class _Reader:
     def range(self, key: yaml.ScalarNode, node: yaml.MappingNode) -> int | None:
         """The largest size to tune for of a dynamic axis, or None after a message."""
         name, before = str(key.value), len(self.errors)
-        if self.dynamic:
-            other = next(iter(self.dynamic))
-            self.at(key, f"{other} is dynamic already; give {name} one size, in a spec for each of its sizes")
-            return None
         parts = {str(k.value): v for k, v in self.entries(node)}
         for k, _ in self.entries(node):
             if k.value not in RANGE:
@@ -522,7 +519,7 @@ class _Reader:
         if len(self.errors) > before:
             return None
         self.dynamic[name] = found
-        self.instances = [{name: n} for n in sorted(tune)]
+        self.instances = [{**others, name: n} for others in self.instances or [{}] for n in sorted(tune)]
         return max(tune)
 
     def tuned(self, node: yaml.Node, range: Range) -> list[int]:

@@ -108,7 +108,8 @@ class Task:
 
     graphs: by id. contracted: terms of the program's longest contraction. budget_s: for all of it. known: trials of an
     earlier run, which are not repeated. on_trial: is told each new one. hints: what won for some of these μGraphs at
-    other sizes. elsewhere: the problem at other sizes of a dynamic axis, at which the winner is judged too.
+    other sizes. elsewhere: the problem at other sizes of dynamic axes, at which the winner is judged too, each with the
+    terms of the longest contraction there.
     """
 
     graphs: Mapping[str, MuGraph]
@@ -119,7 +120,7 @@ class Task:
     known: Sequence[Trial] = ()
     on_trial: Callable[[Trial], None] = lambda _: None
     hints: Sequence[tuple[str, Schedule]] = ()
-    elsewhere: Sequence[Problem] = ()
+    elsewhere: Sequence[tuple[Problem, int]] = ()
 
 
 class Explorer:
@@ -468,7 +469,7 @@ class Explorer:
         key = trial.source, lenient
         if anew or key not in self.verdicts:
             start = time.monotonic()
-            judged = self.judged(trial, lenient, anew)
+            judged = self.judged(trial, Standard(self.task.tolerance, self.task.contracted, lenient), anew)
             self.judging_s = max(self.judging_s, time.monotonic() - start)
             if anew:
                 return judged
@@ -476,11 +477,11 @@ class Explorer:
         return self.verdicts[key]
 
     def judge_elsewhere(self, trial: Trial, lenient: bool) -> Judged | None:
-        """The first size of a dynamic axis at which it is wrong; None where it is right at all of them."""
+        """The first sizes of dynamic axes at which it is wrong; None where it is right at all of them."""
         try:
-            for problem in self.task.elsewhere:
+            for problem, contracted in self.task.elsewhere:
                 self.means.worker.set_problem(problem)
-                judged = self.judged(trial, lenient, anew=True)
+                judged = self.judged(trial, Standard(self.task.tolerance, contracted, lenient), anew=True)
                 if not judged.ok:
                     return replace(judged, problem=f"where dynamic sizes are {problem.arguments}: {judged.problem}")
         finally:
@@ -491,8 +492,7 @@ class Explorer:
     def known_right(self, lenient: bool) -> bool:
         return any(v.ok for (_, kind), v in self.verdicts.items() if kind == lenient)
 
-    def judged(self, trial: Trial, lenient: bool, anew: bool) -> Judged:
-        standard = Standard(self.task.tolerance, self.task.contracted, lenient)
+    def judged(self, trial: Trial, standard: Standard, anew: bool) -> Judged:
         step_s = max(JUDGING_S, self.task.budget_s)
         judged = self.means.worker.judge(Candidate("judged", trial.source, timeout_s=step_s), standard, anew)
         if isinstance(judged, Failure):

@@ -31,7 +31,17 @@ from mirage_cli.ir.access import (
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS, Type
 from mirage_cli.ir.placement import InexpressibleError, place
-from mirage_cli.ir.program import Eqn, Program, Tensor, below, distinct_positions, equation, tensor_type, unmerged
+from mirage_cli.ir.program import (
+    Eqn,
+    Program,
+    Tensor,
+    below,
+    distinct_positions,
+    equation,
+    mixed,
+    tensor_type,
+    unmerged,
+)
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.verify.degree import Claim, claim
 from mirage_cli.verify.draws import Draw, blocks, run_draw, told
@@ -369,13 +379,12 @@ def small_instance(
 def dynamic_sizes(graph: MuGraph, schedule: Schedule, seed: int) -> list[dict[str, int]]:
     """Sizes of the dynamic axes for these tiles: 1, about a tile, and several tiles with a short one last."""
     rng = random.Random(seed)
-    found: list[dict[str, int]] = [{} for _ in range(DYNAMIC_DRAWS)]
+    some: dict[str, tuple[int, ...]] = {}
     for r in graph.dynamic:
         tile = max((dict(s.tiles).get(r.dim, 1) for s in schedule.kernels.values()), default=1)
         many = tile * rng.randint(2, 4) + rng.randint(1, max(1, tile - 1))
-        for sizes, n in zip(found, (1, max(1, tile + rng.choice((-1, 0, 1))), many), strict=True):
-            sizes[r.dim] = n
-    return found
+        some[r.dim] = 1, max(1, tile + rng.choice((-1, 0, 1))), many
+    return mixed(some)
 
 
 def _reduced_sizes(

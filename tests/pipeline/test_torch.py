@@ -16,7 +16,7 @@ from torch import nn
 
 import mirage_cli
 from mirage_cli import mi
-from mirage_cli.errors import GraphError, TraceError
+from mirage_cli.errors import GraphError
 from mirage_cli.pipeline.model import as_module
 from mirage_cli.pipeline.partition import pieces
 from mirage_cli.pipeline.regions import Cut, close, cut, exported
@@ -360,11 +360,6 @@ def test_a_backend_refuses_options_that_it_lacks() -> None:
     compiled = torch.compile(Attention().eval(), backend="mirage", options={"tunes": 3})
     with pytest.raises(Exception, match="backend mirage has no option tunes"):
         compiled(torch.randn(1, 4, 32))
-
-
-def test_a_models_sizes_are_those_of_its_example() -> None:
-    with pytest.raises(TraceError, match="sizes of its example"):
-        mirage_cli.optimize(lambda x: x + 1, (torch.randn(3),), dynamic={"m": (1, 8)})
 
 
 # -- Mirage's tutorials, as far as they need no search

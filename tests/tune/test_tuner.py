@@ -624,7 +624,7 @@ def tune(
     incumbent: Incumbent | None = None,
     hints: Sequence[tuple[str, Schedule]] = (),
     of: MuGraph | None = None,
-    elsewhere: Sequence[Problem] = (),
+    elsewhere: Sequence[tuple[Problem, int]] = (),
     **options: Any,
 ) -> tuple[Tuned, Worker]:
     """What the tuner makes of the gated MLP, or `of` another, under these names, with these times.
@@ -659,7 +659,7 @@ def test_the_winner_is_right_at_other_dynamic_sizes_too() -> None:
     others = [replace(PROBLEM, seed=1, arguments=(m,)) for m in (1, 33)]
     best = plain()[0].best
     assert best is not None
-    tuned, worker = tune(elsewhere=others, wrong_elsewhere=lambda source: source == best.source)
+    tuned, worker = tune(elsewhere=[(p, 64) for p in others], wrong_elsewhere=lambda source: source == best.source)
     assert tuned.best is not None and tuned.best.source != best.source
     (refused,) = [v for t, v in tuned.rejected if t.source == best.source]
     assert refused.problem == "where dynamic sizes are (1,): made up"

@@ -1,0 +1,28 @@
+"""What is asked of a GPU for programs whose sizes are arguments."""
+
+from __future__ import annotations
+
+from math import prod
+
+from mirage_cli.ir.program import MOST_JUDGED
+from mirage_cli.pipeline.problem import problems_at_other_sizes
+from mirage_cli.spec.reader import parse_spec
+
+SPEC = """
+name: product
+dims: {m: {min: 1, max: 4096, tune: [16]}, n: 24, k: {min: 1, max: 65536, tune: [128]}}
+inputs: {X: [m, k], W: [k, n]}
+program: O = dot(X, W, k)
+outputs: {O: [m, n]}
+"""
+
+
+def test_kernels_are_judged_at_other_sizes_with_sums_of_their_lengths() -> None:
+    (program,) = parse_spec(SPEC).programs()
+    found = problems_at_other_sizes(program, 0)
+    assert all(problem.inputs[0].shape == problem.arguments for problem, _ in found)
+    assert all(terms == k for problem, terms in found for _, k in [problem.arguments])
+    sizes = [problem.arguments for problem, _ in found]
+    assert (16, 128) not in sizes
+    assert {1, 4096} <= {m for m, _ in sizes} and {1, 65536} <= {k for _, k in sizes}
+    assert all(sum(prod(t.shape) for t in (*p.inputs, *p.outputs)) <= MOST_JUDGED for p, _ in found)

@@ -1,0 +1,317 @@
+"""Models whose sizes differ by call: dynamic axes of their regions."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.export import Dim
+from torch.nn.functional import scaled_dot_product_attention, silu
+
+import mirage_cli
+from mirage_cli.ir.program import Range
+from mirage_cli.pipeline import regions
+from mirage_cli.pipeline.model import Replaced, as_module
+from mirage_cli.pipeline.regions import Cut, agrees, attribute, cut, exported
+from mirage_cli.pipeline.symbols import Symbol, Times, is_size, length_of, sizes_first, two_each
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Block(torch.nn.Module):
+    """Heads are taken apart and put together again, which PyTorch writes with products of sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm, self.wide, self.back = torch.nn.LayerNorm(32), torch.nn.Linear(32, 64), torch.nn.Linear(64, 32)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        b, t, _ = x.shape
+        y = self.norm(x)
+        heads = self.wide(y).view(b, t, 4, 16).transpose(1, 2).reshape(b * 4, t, 16)
+        back = silu(heads).view(b, 4, t, 16).transpose(1, 2).reshape(b, t, 64)
+        return x + self.back(back), y.mean(1)
+
+
+BATCH, TOKENS = Dim("batch", min=1, max=64), Dim("tokens", min=2, max=500)
+
+
+def block(*dims: Any) -> Cut:
+    """The block with these sizes that differ by call, by position."""
+    named = {i: d for i, d in enumerate(dims) if d is not None}
+    return cut(exported(Block().eval(), (torch.randn(3, 10, 32),), (named,)))
+
+
+def of(function: Any, *inputs: torch.Tensor, dynamic: Any) -> Cut:
+    return cut(exported(as_module(function), inputs, (dynamic,)))
+
+
+# -- from PyTorch's symbols to axes
+
+
+@pytest.mark.parametrize(
+    ("dims", "dynamic"),
+    [
+        ((BATCH,), [Range("a0", 1, 64)]),
+        ((None, TOKENS), [Range("a1", 2, 500)]),
+        ((BATCH, TOKENS), [Range("a0", 1, 64), Range("a1", 2, 500)]),
+    ],
+)
+def test_a_size_that_differs_by_call_is_a_dynamic_axis(dims: Any, dynamic: list[Range]) -> None:
+    found = block(*dims)
+    (region,) = found.regions
+    assert not found.left
+    assert [*region.program.dynamic] == dynamic
+    assert [(s.least, s.most) for s in region.sized] == [(r.least, r.most) for r in dynamic]
+
+
+def test_the_example_is_among_the_sizes_to_tune_for() -> None:
+    (region,) = block(BATCH).regions
+    assert "a0: {min: 1, max: 64, tune: [1, 3, 16]}" in region.graph.text()
+    (region,) = block(BATCH, TOKENS).regions
+    assert "a0: {min: 1, max: 64, tune: [16]}, a1: {min: 2, max: 500, tune: [16]}" in region.graph.text()
+
+
+@pytest.mark.parametrize("sizes", [(1, 2), (3, 10), (7, 61), (64, 500)])
+def test_shapes_are_those_of_the_call(sizes: tuple[int, int]) -> None:
+    found = block(BATCH, TOKENS)
+    (region,) = found.regions
+    x = torch.randn(*sizes, 32)
+    given = [x if i == region.inputs[0].which else 0 for i in range(20)]
+    assert region.serves(given)
+    named = region.sizes(given)
+    assert sorted(named.values()) == sorted(sizes)
+    shapes = [[n.at(named) if isinstance(n, Times) else n for n in shape.whole] for shape in region.shapes]
+    assert shapes == [[*y.shape] for y in found.model(x)]
+
+
+def test_queries_and_keys_of_one_size_are_two_axes() -> None:
+    q = torch.randn(2, 4, 10, 16)
+    found = of(scaled_dot_product_attention, q, q + 1, q + 2, dynamic=({2: TOKENS},) * 3)
+    (region,) = found.regions
+    assert len(region.program.dynamic) == 2
+    assert {*region.axes.values()} == {region.sized[0].symbol}
+
+
+def test_no_size_waits_for_a_result() -> None:
+    """A size that PyTorch takes from a result is taken from the input: no region ends in front of it."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = silu(x @ w)
+        return y.view(y.shape[0] * 4, -1).exp()
+
+    found = of(function, torch.randn(6, 8), torch.randn(8, 32), dynamic=({0: BATCH}, None))
+    assert [region.times for region in found.regions] == [1] and not found.left
+
+
+def test_sizes_stand_in_front_in_their_order() -> None:
+    model = exported(as_module(lambda x: x.exp().view(x.shape[0] * 4, -1)), (torch.randn(6, 8),), (({0: BATCH},),))
+    for node in model.graph.find_nodes(op="call_module", target="_guards_fn"):
+        model.graph.erase_node(node)
+    sizes_first(model.graph)
+    model.graph.lint()
+    names = [n.name for n in model.graph.nodes if is_size(n)]
+    assert len(names) == 2
+    assert [n.name for n in model.graph.nodes if n.op == "call_function"][:2] == names
+
+
+def test_equal_layers_of_any_size_are_one_region() -> None:
+    layers = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.SiLU()) for _ in range(6)))
+    for p in layers.parameters():
+        torch.nn.init.constant_(p, 0.1)
+    found = cut(exported(layers.eval(), (torch.randn(5, 32),), ({0: BATCH},)))
+    assert [r.times for r in found.regions] == [2]
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (lambda x: x.exp() / x.shape[0], "another program at other sizes"),
+        (lambda x: x.var(0), "another program at other sizes"),
+        (lambda x: x.exp() * (x.shape[0] % 2), "no sum of products"),
+        (lambda x: x.exp() + x.shape[0] // 100, "no sum of products"),
+        (lambda x: x.exp() + max(x.shape[0], 99), "no sum of products"),
+        (lambda x: x.exp() + x.shape[0] * (x.shape[0] - 120), "no sum of products"),
+        (lambda x: x.exp() * (x.shape[0] * 0.5), ""),
+        (lambda x: x.exp() @ x.t(), "is taken beside itself"),
+    ],
+)
+def test_what_follows_from_a_size_otherwise_is_pytorchs(function: Any, why: str) -> None:
+    found = of(function, torch.randn(10, 24), dynamic=({0: BATCH},))
+    assert any(why in reason for reason in found.left.values()), found.left
+    statements = [x for r in found.regions for x in r.graph.statements()]
+    assert not any(operator in x for operator in ("dot", "+", "*", "/") for x in statements)
+    for n in (2, 24, 61):
+        x = torch.randn(n, 24)
+        torch.testing.assert_close(found.model(x), function(x))
+
+
+def test_a_size_that_is_like_a_prime_is_none_of_the_axis() -> None:
+    """An axis of 61 positions is not the one that has 61 where it is traced."""
+    found = of(lambda x, y: silu(x) * y, torch.randn(5, 61), torch.randn(61), dynamic=({0: BATCH}, None))
+    (region,) = found.regions
+    assert [r.dim for r in region.program.dynamic] == ["a0"]
+    assert region.program.sizes["a1"] == 61
+
+
+def test_tensors_have_no_more_elements_than_kernels_count() -> None:
+    wide = Dim("wide", min=1, max=1 << 20)
+    found = of(lambda x: silu(x) + 1, torch.randn(3, 1 << 16), dynamic=({0: wide},))
+    (region,) = found.regions
+    assert region.sized[0].most * (1 << 16) < 1 << 31 <= 2 * region.sized[0].most * (1 << 16)
+
+
+def test_a_program_that_is_wrong_at_other_sizes_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = block(BATCH)
+    (region,) = found.regions
+    module = attribute(found.model, region.module)
+    assert agrees(module, region)
+    monkeypatch.setattr(
+        regions, "at_sizes", lambda lengths, _: [n.number if isinstance(n, Times) else n for n in lengths]
+    )
+    with pytest.raises(RuntimeError):
+        agrees(module, region)
+
+
+# -- sizes by division
+
+
+@pytest.mark.parametrize(
+    ("of_two", "found"),
+    [
+        ((32, 32), 32),
+        ((61, 67), Times(1, ("b",))),
+        ((4 * 61, 4 * 67), Times(4, ("b",))),
+        ((61 * 71 * 2, 67 * 73 * 2), Times(2, ("b", "t"))),
+        ((61 * 61, 67 * 67), Times(1, ("b", "b"))),
+        ((62, 68), None),
+        ((30, 33), None),
+    ],
+)
+def test_a_length_is_a_number_times_symbols(of_two: tuple[int, int], found: Any) -> None:
+    assert length_of(of_two, {"b": (61, 67), "t": (71, 73)}) == found
+
+
+def test_sizes_to_trace_at_are_different_primes_in_the_ranges() -> None:
+    pairs = two_each({"b": (1, 32), "t": (1, 1 << 16), "c": (20, 32), "d": (4, 4)})
+    assert pairs["b"] == (29, 31) and pairs["t"] == (89, 97) and pairs["c"][0] < pairs["c"][1]
+    assert len({p for pair in pairs.values() for p in pair}) == 8
+    assert len(two_each({str(i): (1, 99) for i in range(20)})) == 12
+
+
+def test_ranges_are_cut_where_kernels_no_longer_count() -> None:
+    symbols = {"b": Symbol(1, 1 << 16, 4), "t": Symbol(1, 1 << 16, None)}
+    ranges = regions.in_range(symbols, [Times(4096, ("b", "t")), 7])
+    assert 4096 * ranges["b"][1] * ranges["t"][1] < 1 << 31
+    assert min(most for _, most in ranges.values()) >= 512
+
+
+# -- who computes
+
+
+class Original(torch.nn.Module):
+    def forward(self, *_: Any) -> str:
+        return "PyTorch's"
+
+
+def test_pytorch_computes_at_sizes_that_kernels_are_not_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    (region,) = of(lambda x: silu(x) + 1, torch.randn(3, 4, 5), dynamic=({0: BATCH},)).regions
+    given: list[torch.Size] = []
+    kernel: Any = SimpleNamespace(function=lambda x: (given.append(x.shape), x)[1])
+    module = Replaced(Original(), region, kernel)
+    made = [module(torch.zeros(n, 4, 5)) for n in (0, 1, 64, 65)]
+    assert [x if isinstance(x, str) else x.shape for x in made] == ["PyTorch's", (1, 4, 5), (64, 4, 5), "PyTorch's"]
+    assert given == [(1, 20), (64, 20)] or given == [(1, 4, 5), (64, 4, 5)]
+
+
+# -- kernels, in a process that interprets them
+
+SCRIPT = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+import torch
+torch.set_num_threads(1)
+import mirage_cli
+from torch.export import Dim
+from mirage_cli.pipeline import backend, symbols
+
+class Pooled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wide = torch.nn.Linear(16, 24)
+
+    def forward(self, x):
+        return torch.nn.functional.silu(self.wide(x)).mean(1)
+
+torch.manual_seed(0)
+model, db, found = Pooled().eval(), sys.argv[1], {}
+
+def off(function, sizes):
+    inputs = [torch.randn(b, t, 16) for b, t in sizes]
+    return max(float((function(x) - model(x)).abs().max()) for x in inputs)
+
+with torch.no_grad():
+    said = []
+    dims = {0: Dim("b", min=1, max=8), 1: Dim("t", min=1, max=40)}
+    fast = mirage_cli.optimize(model, (torch.randn(3, 5, 16),), budget=5, db=db, dynamic=(dims,), say=said.append)
+    found["said"] = said
+    found["optimized"] = off(fast, [(1, 1), (1, 40), (8, 1), (3, 17), (8, 40)])
+    compiled, graphs = backend.compiled, []
+    backend.compiled = lambda *args, **options: (graphs.append(1), compiled(*args, **options))[1]
+    symbols.MOST = 30
+    dynamic = torch.compile(model, backend="mirage", options={"db": db, "tune": 5}, dynamic=True)
+    call, called = backend.call, []
+    backend.call = lambda *args: (called.append(1), call(*args))[1]
+    found["compiled"] = off(dynamic, [(3, 5), (2, 30), (30, 2), (5, 17)])
+    found["graphs"] = len(graphs), len(called)
+    found["beyond"] = off(dynamic, [(31, 4), (4, 31), (5, 6)])
+    found["graphs beyond"] = len(graphs), len(called)
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("dynamic")
+    script = folder / "script.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    env = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, str(script), str(folder / "mirage.db")], env=env, capture_output=True, text=True, timeout=400
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_model_with_kernels_is_right_at_all_sizes(found: dict[str, Any]) -> None:
+    assert [line for line in found["said"] if "PyTorch's" in line] == []
+    assert found["optimized"] < 1e-5
+
+
+def test_one_graph_serves_all_sizes_of_a_range(found: dict[str, Any]) -> None:
+    assert found["graphs"] == [1, 1]
+    assert 0 < found["compiled"] < 1e-5
+
+
+def test_sizes_that_kernels_are_not_for_have_graphs_without_them(found: dict[str, Any]) -> None:
+    assert found["beyond"] < 1e-5
+    assert found["graphs beyond"] == [3, 1]
+
+
+def test_optimize_takes_the_dimensions_of_a_functions_arguments() -> None:
+    said: list[str] = []
+    with torch.no_grad():
+        fast = mirage_cli.optimize(lambda x: x.var(0), (torch.randn(5, 3),), dynamic=({0: BATCH},), say=said.append)
+        for n in (2, 64):
+            x = torch.randn(n, 3)
+            torch.testing.assert_close(fast(x), x.var(0))
+    assert any("another program at other sizes" in line for line in said)
