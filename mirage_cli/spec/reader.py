@@ -12,6 +12,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import get_args
@@ -194,6 +195,12 @@ def parse_spec(text: str, path: str = "<spec>") -> Spec:
 Entry = tuple[yaml.ScalarNode, yaml.Node]
 
 
+@lru_cache(maxsize=64)
+def _document(path: str, text: str) -> yaml.MappingNode:
+    """The root mapping, the same at all sizes: YAML is read once. Raises SpecError."""
+    return _Reader(path, text, {}, None).document()
+
+
 class _Reader:
     """One reading of a spec's text at given sizes. Nodes keep their place in the file for messages."""
 
@@ -325,7 +332,7 @@ class _Reader:
 
     def program(self) -> Program:
         """The program at the sizes asked for. Raises SpecError."""
-        parts = self.parts(self.document())
+        parts = self.parts(_document(self.path, self.text))
         name = self.name(parts.get("name"))
         for key in ("description", "source"):
             if key in parts:

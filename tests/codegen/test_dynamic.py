@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
-import subprocess
-import sys
+import runpy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -594,16 +592,19 @@ def test_the_numeric_net_refuses_a_wrong_size(name: str, interpreter: Interprete
         ("", ""),
     ],
 )
-def test_a_files_own_check_refuses_bounds_that_are_off_by_one(tmp_path: Path, right: str, wrong: str) -> None:
+def test_a_files_own_check_refuses_bounds_that_are_off_by_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], right: str, wrong: str
+) -> None:
+    """Run as `python FILE` runs it, but in this process."""
     source = sized_source([Variant(p, c.graph, c.schedule, ExportInfo()) for p, c in found("exponential")])
     assert right in source
     path = tmp_path / "kernel.py"
     path.write_text(source.replace(right, wrong) if right else source, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, str(path)], capture_output=True, text=True, env={**os.environ, "TRITON_INTERPRET": "1"}
-    )
-    assert done.returncode == bool(right), done.stdout + done.stderr
-    assert ("is served by the kernels" in done.stdout) == bool(right)
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(path), run_name="__main__")
+    shown = capsys.readouterr()
+    assert bool(end.value.code) == bool(right), shown
+    assert ("is served by the kernels" in shown.out) == bool(right)
 
 
 def test_sizes_to_judge_are_the_ends_what_is_near_and_one_between() -> None:
