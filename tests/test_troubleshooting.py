@@ -44,6 +44,7 @@ EXAMPLES: Mapping[type[e.MirageError], e.MirageError] = {
         e.NumberError("O"),
         e.GraphError("3j is neither a value, nor a number, nor the name of an axis"),
         e.TraceError("mlp.py:block", "nothing in it is a program"),
+        e.PackageError("my-kernels", "no Python package has such a name"),
         e.UnknownTopicError("function", "softmacks", "softmax", ["softmax"]),
         e.NoKernelError("norm", "the database has none"),
         e.SpecError([e.Diagnostic("norm.yaml", 1, 1, "", "expected a mapping")]),
