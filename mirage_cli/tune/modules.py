@@ -7,11 +7,20 @@ the file's path or the module's name), so the same source loaded in two processe
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.util
 import os
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any  # Triton's modules, which have no types
+
+
+def hash_triton() -> None:
+    """Has Triton hash its own files, as it does in front of a process's first compilation: half a second, which passes
+    here while nobody waits for an answer."""
+    cache: Any = importlib.import_module("triton.runtime.cache")
+    getattr(cache, "triton_key", lambda: None)()
 
 
 def load_module(source: str, directory: Path) -> ModuleType:

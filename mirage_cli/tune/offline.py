@@ -25,7 +25,7 @@ from triton.runtime.jit import JITFunction
 
 from mirage_cli.tune.compilefarm import CompileRequest, KernelResources
 from mirage_cli.tune.measure import Candidate, Failure, FailureKind, TensorSpec
-from mirage_cli.tune.modules import load_module
+from mirage_cli.tune.modules import hash_triton, load_module
 
 RESOURCE_LINE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)")
 
@@ -45,6 +45,7 @@ def main(connection: Connection[Any, Any], arch: int, directory: Path) -> None:
 
     jit.run = compile_only
     connection.send("ready")
+    hash_triton()
     while True:
         request: CompileRequest = connection.recv()
         compiled.clear()

@@ -51,7 +51,7 @@ from mirage_cli.tune.measure import (
     Timings,
     WorkerOptions,
 )
-from mirage_cli.tune.modules import load_module
+from mirage_cli.tune.modules import hash_triton, load_module
 from mirage_cli.tune.outputs import Tensors, WrongError
 from mirage_cli.tune.setting import TRACES, Run, Setting, device_properties
 
@@ -78,6 +78,8 @@ def main(connection: Connection[Any, Any], options: WorkerOptions, directory: Pa
     """Answers requests until the pipe closes. Every failure of a candidate becomes a `Failure`, here and only here."""
     bench = Bench(torch.device(options.device), options.memory_fraction, directory, connection.send, options.context)
     connection.send(bench.describe())
+    if bench.cuda:
+        hash_triton()
     while True:
         request = connection.recv()
         try:
