@@ -118,7 +118,7 @@ kernel k0 generated m:grid k:tile n:grid
 
 COMMANDS = (
     *("search", "tune", "bench", "export", "show", "explain", "verify", "doctor", "init", "trace", "help", "lock"),
-    *("report", "roofline"),
+    *("report", "roofline", "export-model"),
     "cache",
 )
 CACHE_COMMANDS = ("list", "show", "remove", "merge", "export", "import", "prune")

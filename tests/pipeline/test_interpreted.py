@@ -35,15 +35,16 @@ class Interpreted(torch.nn.Module):
         self.kernels = load_export(kernels_source(plan.graph, reduced_schedule(plan.graph, plan.schedule)))
 
     def forward(self, *given: torch.Tensor) -> Any:
-        program, shapes = self.region.program, self.region.shapes
-        inputs = [x.of(given) for x in self.region.inputs]
+        program, shapes, sizes = self.region.program, self.region.shapes, self.region.sizes(given)
+        inputs = [x.of(given, sizes) for x in self.region.inputs]
         made = [
             torch.full([program.sizes[d] for d in t.dims], torch.nan, dtype=getattr(torch, t.dtype))
             for t in program.results
         ]
         self.kernels.launch(inputs, made, self.kernels.make_scratch("cpu"))
         found, exact = (
-            [shape.of(y) for y, shape in zip(ys, shapes, strict=True)] for ys in (made, reference64(program, inputs))
+            [shape.of(y, sizes) for y, shape in zip(ys, shapes, strict=True)]
+            for ys in (made, reference64(program, inputs))
         )
         expected = self.original(*given)
         for y, eager, x in zip(found, expected if isinstance(expected, tuple) else [expected], exact, strict=True):

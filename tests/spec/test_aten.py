@@ -40,9 +40,9 @@ def computed(model: torch.fx.GraphModule, traced: Traced, inputs: tuple[Any, ...
     program, nodes = traced.graph.program(), dict(traced.inputs)
     values = [value_of(model, nodes[t.name], inputs) for t in program.inputs]
     shapes = [tuple(program.sizes[d] for d in t.dims) for t in program.inputs]
-    given = [Given(0, memory_order(x), shape, None).of([x]) for x, shape in zip(values, shapes, strict=True)]
+    given = [Given(0, memory_order(x), shape, None).of([x], {}) for x, shape in zip(values, shapes, strict=True)]
     arrays = zip(reference64(program, given), traced.arrays, traced.outputs, strict=True)
-    return [shape_of(a, n.meta["val"]).of(y) for y, a, (_, n) in arrays]
+    return [shape_of(a, n.meta["val"]).of(y, {}) for y, a, (_, n) in arrays]
 
 
 @pytest.mark.parametrize("name", CASES)
