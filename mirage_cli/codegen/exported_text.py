@@ -290,7 +290,7 @@ def _start(plan, @names@):
 
 RESERVED = frozenset(
     re.findall(r"(?<![.\w])_\w+", PUBLIC[PUBLIC.index("def @function@(") : PUBLIC.index("def _call(")])
-) - {"_graph"}
+) - {"_graph"} | {"out", "_into"}
 """What the public functions use: no parameter of theirs is called so."""
 
 SELF_CHECK = '''

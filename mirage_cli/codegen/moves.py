@@ -17,7 +17,7 @@ from mirage_cli.ir.access import Access, Lookup, dims_of, steady, strides
 from mirage_cli.ir.mugraph import Load, Store, split_axis
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, Tensor
-from mirage_cli.ir.schedule import Before
+from mirage_cli.ir.schedule import Before, next_power_of_two
 
 # -- loads and stores
 
@@ -175,12 +175,14 @@ def _lines(f: Frame, x: Fetch, loop: str | None) -> dict[str, int]:
 
 
 def _line_of(f: Frame, x: Load) -> dict[str, int]:
-    """How many neighbours a cache line has along the axis where they are nearest in memory; a scalar has none."""
+    """How many neighbours a cache line surely has along the axis where they are nearest in memory: a power of two, as in
+    blocks. A scalar has none."""
     t = f.tensors[x.buffer]
     steps, _ = strides(x.access, t.steps(f.sizes))
-    least = min((steps[d] for d in x.dims), default=0)
-    nearest = [d for d in x.dims if steps[d] == least][-1:]
-    return {d: max(LINE_BYTES // (DTYPE_BYTES[t.dtype] * max(least, 1)), 1) for d in nearest}
+    least = min((abs(steps[d]) for d in x.dims), default=0)
+    nearest = [d for d in x.dims if abs(steps[d]) == least][-1:]
+    apart_bytes = DTYPE_BYTES[t.dtype] * next_power_of_two(max(least, 1))
+    return {d: max(LINE_BYTES // apart_bytes, 1) for d in nearest}
 
 
 @dataclass(frozen=True, slots=True)

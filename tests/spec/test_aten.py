@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_flatten
 
 from mirage_cli.pipeline.model import as_module
 from mirage_cli.pipeline.partition import calls
-from mirage_cli.pipeline.regions import Given, cut, exported, shape_of
+from mirage_cli.pipeline.regions import Given, cut, exported, result_shape
 from mirage_cli.spec.aten import Traced, memory_order, trace
 from mirage_cli.spec.positional import Trace, Unsupported, einsum, elementwise, reshaped
 from mirage_cli.verify.numeric import reference64
@@ -42,7 +42,7 @@ def computed(model: torch.fx.GraphModule, traced: Traced, inputs: tuple[Any, ...
     shapes = [tuple(program.sizes[d] for d in t.dims) for t in program.inputs]
     given = [Given(0, memory_order(x), shape, None).of([x], {}) for x, shape in zip(values, shapes, strict=True)]
     arrays = zip(reference64(program, given), traced.arrays, traced.outputs, strict=True)
-    return [shape_of(a, n.meta["val"]).of(y, {}) for y, a, (_, n) in arrays]
+    return [result_shape(a, n.meta["val"]).of(y, {}) for y, a, (_, n) in arrays]
 
 
 @pytest.mark.parametrize("name", CASES)
