@@ -175,8 +175,8 @@ def _lines(f: Frame, x: Fetch, loop: str | None) -> dict[str, int]:
 
 
 def _line_of(f: Frame, x: Load) -> dict[str, int]:
-    """How many neighbours a cache line surely has along the axis where they are nearest in memory: a power of two, as in
-    blocks. A scalar has none."""
+    """How many neighbours a cache line surely has along the axis where they are nearest in memory: a power of two, as
+    in blocks. A scalar has none."""
     t = f.tensors[x.buffer]
     steps, _ = strides(x.access, t.steps(f.sizes))
     least = min((abs(steps[d]) for d in x.dims), default=0)
