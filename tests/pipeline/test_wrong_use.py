@@ -19,7 +19,10 @@ from torch.autograd import forward_ad
 
 import mirage_cli
 from mirage_cli.errors import TraceError
+from mirage_cli.pipeline import model as model_module
+from mirage_cli.pipeline.beside import Beside
 from mirage_cli.pipeline.callers import Kernel, Kernels
+from mirage_cli.pipeline.model import Replaced
 from mirage_cli.spec.graph import Graph
 
 BEST = SimpleNamespace(us=1.0, eager_us=None, status="predicted")
@@ -127,6 +130,28 @@ def test_what_is_more_than_numbers_is_pytorchs(both: tuple[nn.Module, nn.Module]
 def test_another_type_is_refused(both: tuple[nn.Module, nn.Module], kind: torch.dtype) -> None:
     with pytest.raises(TraceError, match=f"argument 0: it is {kind}, and was torch.float32"), torch.no_grad():
         both[1](X.to(kind))
+
+
+@pytest.mark.parametrize(("whole_us", "compile_s", "used"), [(1.0, 0.0, True), (3.0, 0.0, False), (3.0, 99.0, True)])
+def test_a_model_that_is_no_faster_as_a_whole_stays_pytorchs(
+    whole_us: float, compile_s: float, used: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Regions are faster one by one. What needs a GPU is stood in for: compilers, and timings of 2 µs by Inductor."""
+    clock = iter([0.0, compile_s])
+    monkeypatch.setattr(Kernels, "measures", property(lambda _: True, lambda *_: None), raising=False)
+    monkeypatch.setattr(model_module, "region_beside", lambda *_: Beside(1.0, 2.0))
+    monkeypatch.setattr(model_module, "timed", lambda *_: Beside(whole_us, 2.0))
+    monkeypatch.setattr(model_module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(torch, "compile", lambda f, **_: f)
+    monkeypatch.setattr(nn.Module, "compile", lambda *_, **__: None)
+    model, said = Mlp().eval(), list[str]()
+    with torch.no_grad():
+        fast = mirage_cli.optimize(model, (X,), db=tmp_path / "mirage.db", say=said.append)
+        assert any(isinstance(x, Replaced) for x in fast.children()) is used
+        assert any("stays PyTorch's" in line for line in said) is not used
+        torch.testing.assert_close(fast(X), model(X))
+        with pytest.raises(TraceError):
+            fast(X.half())
 
 
 @pytest.mark.parametrize("given", [(X[:3],), (X[None],), (), (X, X)])
