@@ -112,7 +112,7 @@ def _test(program: Program, graph: MuGraph, seed: int, proof: Callable[[], bool]
     small = [small_instance(program, graph, seed, least=least) for least in (False, True)]
     if draw:
         small = [(sizes | dynamic_sizes(graph, s, seed)[draw - 1], s) for sizes, s in small]
-    series = [_Series(program, graph, *sizes_and_schedule, seed) for sizes_and_schedule in small]
+    series = [Series(program, graph, *sizes_and_schedule, seed) for sizes_and_schedule in small]
     for s, idle in zip(series, (REDRAWS, LEAST_REDRAWS), strict=True):
         outcome = s.run(idle)
         if outcome is not None:
@@ -127,7 +127,7 @@ def _test(program: Program, graph: MuGraph, seed: int, proof: Callable[[], bool]
     return series[0].in_float64() if isinstance(outcome, Verdict) and proof() else outcome
 
 
-class _Series:
+class Series:
     """Draws at one choice of sizes and schedule.
 
     told: in how many draws the program told something about an output. unseen: its elements that were never compared.
@@ -162,6 +162,7 @@ class _Series:
                 self.told.update(useful)
                 if not useful:
                     continue
+                before = {name: self.left(name) for name in useful}
                 run = run_draw(self.program, self.seed, block, draw)
                 settled = self.compare(run, doubtful=False)
                 if isinstance(settled, Verdict):
@@ -171,7 +172,7 @@ class _Series:
                     if self.counted.get(name) != block:
                         self.counted[name] = block
                         self.bits[name] += run.guesses
-                    since = 0
+                    since = 0 if self.left(name) != before[name] else since
                 if not any(self.needs(t.name) for t in self.program.outputs):
                     luck = ((run.guesses, self.bits), (run.entry_bits, self.entry_bits))
                     return self.claim(sum(2.0 ** -min(bits.values()) for n, bits in luck if n != NO_GUESSES))
@@ -180,6 +181,12 @@ class _Series:
     def missing(self, name: str) -> np.ndarray:
         """The elements of an output that a comparison may still settle."""
         return self.unseen[name] & (self.undefined[name] < UNDEFINED_DRAWS)
+
+    def left(self, name: str) -> tuple[int, int, bool]:
+        """What is left to learn of an output: elements, bits, and any level. A draw that changes nothing of it brings
+        nothing: elements that the program settles and the μGraph leaves in doubt would be drawn for without end."""
+        bits = min(self.bits[name], self.entry_bits[name], MASK_BITS)
+        return int(self.missing(name).sum()), bits, bool(self.levels[name])
 
     def needs(self, name: str) -> bool:
         few = min(self.bits[name], self.entry_bits[name]) < MASK_BITS

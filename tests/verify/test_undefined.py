@@ -8,9 +8,9 @@ from math import inf
 import pytest
 
 from mirage_cli.verify.degree import claim
-from mirage_cli.verify.equivalence import check_equivalence
+from mirage_cli.verify.equivalence import REDRAWS, Series, check_equivalence, small_instance
 from mirage_cli.verify.verdict import NO_BOUND, accepted
-from tests.mugraphs import Case, Write, case
+from tests.mugraphs import CASES, Case, Write, case
 from tests.seeds import over_seeds
 
 DOCUMENTS = """
@@ -90,3 +90,20 @@ def test_a_test_that_compared_nothing_bounds_nothing(right: Case) -> None:
 def test_a_bound_is_never_zero(right: Case) -> None:
     claims = [replace(claim(right.program, right.graph, [set()]), bound=1e-300)] * 3
     assert accepted(right.program, right.graph, claims, proved=False).bound > 0
+
+
+def test_draws_that_bring_nothing_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program settles an element that the μGraph leaves in doubt: every draw is useful, and none tells anything."""
+    case = CASES["rmsnorm_linear"]
+    draws: list[object] = []
+
+    def brings_nothing(_: object, run: object, *, doubtful: bool) -> set[str]:
+        assert not doubtful
+        draws.append(run)
+        assert len(draws) < 10_000, "draws without end"
+        return {t.name for t in case.program.outputs}
+
+    monkeypatch.setattr(Series, "compare", brings_nothing)
+    series = Series(case.program, case.graph, *small_instance(case.program, case.graph, 0), 0)
+    assert series.run(REDRAWS) is None
+    assert draws
