@@ -363,8 +363,11 @@ def sort_axes(d: Decomposition, dims: frozenset[str] | set[str]) -> tuple[str, .
 
 
 def equations(d: Decomposition, e: Expansion) -> Written:
-    """The equations of an expansion, common subexpressions computed once. What is read from memory is renamed by
-    reading it under other names. Raises InexpressibleError where what the kernel computes would have to be renamed."""
+    """The equations of an expansion, common subexpressions computed once, and nothing that no target needs: another
+    node may have had a class in passing. What is read from memory is renamed by reading it under other names.
+
+    Raises InexpressibleError where what the kernel computes would have to be renamed.
+    """
     writer = _Writer(d, e)
     for f in e.leaves:
         writer.leaf(f)
@@ -430,5 +433,10 @@ class _Writer:
         self.load(loaded, a, tuple(i.within(names) for i in access_of(self.d, a)))
 
     def written(self) -> Written:
-        used = {v for q in self.eqns for v in q.values} | {self.value[t] for t in self.targets}
-        return Written(tuple(x for x in self.loads if x[0] in used), tuple(self.eqns), self.value)
+        used = {self.value[t] for t in self.targets}
+        eqns: list[Eqn] = []
+        for q in reversed(self.eqns):
+            if q.out in used:
+                used.update(q.values)
+                eqns.append(q)
+        return Written(tuple(x for x in self.loads if x[0] in used), tuple(reversed(eqns)), self.value)
