@@ -362,6 +362,20 @@ class Cast:
 
 
 @dataclass(frozen=True, slots=True)
+class RaisedBits:
+    """1024 + ((x >> shift) & mask ^ sign) of a block of bytes, as float16."""
+
+    x: Expr
+    shift: int
+    mask: int
+    sign: int
+
+    @property
+    def axes(self) -> Axes:
+        return self.x.axes
+
+
+@dataclass(frozen=True, slots=True)
 class MatrixType:
     """bfloat16 as the matrix units take it."""
 
@@ -523,6 +537,7 @@ Leaf: TypeAlias = Value | Shift | Factor | Literal | Position | Extent | Placed 
 Expr: TypeAlias = (
     Leaf
     | Cast
+    | RaisedBits
     | MatrixType
     | Spread
     | Repeated

@@ -541,6 +541,7 @@ _EXPRESSIONS: Mapping[type[Expr], Callable[..., str]] = {
     nodes.Position: lambda x, _: f"i_{x.dim}" if x.axes else f"(i_{x.dim} + 0)",
     nodes.Full: lambda x, _: f"tl.full({_shape(x.axes) if x.axes else '()'}, {number_text(x.number)}, {TYPE[x.dtype]})",
     nodes.Cast: lambda x, names: _cast(_expr(x.x, names), x.old, x.new),
+    nodes.RaisedBits: lambda x, names: f"raised_bits({_expr(x.x, names)}, {x.shift}, {x.mask}, {x.sign})",
     nodes.MatrixType: lambda x, names: f"{_expr(x.x, names)}.to(MATRIX_TYPE)",
     nodes.Spread: lambda x, names: _spread(_expr(x.x, names), x.x.axes, x.axes),
     nodes.Repeated: lambda x, names: f"tl.broadcast_to({_expr(x.x, names)}, {_shape(x.axes)})",
