@@ -22,7 +22,7 @@ from mirage_cli.ir.access import Atom, Index, Lookup, Remainder, dims_of, lookup
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import Placement, place
-from mirage_cli.ir.program import Arg, Eqn, Tensor
+from mirage_cli.ir.program import FLOAT8, Arg, Eqn, Tensor
 from mirage_cli.ir.schedule import KernelSchedule, block_sizes, on_matrix_units
 from mirage_cli.ir.whole import Bounds, bounds
 
@@ -216,7 +216,7 @@ class Frame:
 
     @cached_property
     def steady(self) -> Mapping[str, frozenset[str]]:
-        """Dimensions along which the block of a value is the same everywhere: a row of scales for all of a tile, say."""
+        """Dimensions along which the block of a value is the same everywhere: one row of scales for a tile, say."""
         found: dict[str, frozenset[str]] = {}
         for x in self.kernel.loads:
             repeated = self.repeats(x)
@@ -237,8 +237,7 @@ class Frame:
             if n > 1 and d not in self.padded and d not in self.dynamic:
                 found[d] = n
         bounded = x.buffer in self.live or any(
-            any(i.leaves(self.sizes[d], self.sizes))
-            for d, i in zip(self.tensors[x.buffer].dims, x.access, strict=True)
+            any(i.leaves(self.sizes[d], self.sizes)) for d, i in zip(self.tensors[x.buffer].dims, x.access, strict=True)
         )
         return found if len(found) < len(axes) and not bounded else {}
 
@@ -261,13 +260,21 @@ class Frame:
         by: list[str] = []
         args = list(product.args)
         for i, y in enumerate(args):
-            while isinstance(y, str) and y in inside and y in self.eqns and self._multiplies(self.eqns[y]):
-                split = next(((s, u) for s, u in permutations(self.eqns[y].args) if self._leaves(s, u, y, product)), None)
-                if split is None:
-                    break
-                by.append(split[0])
-                y = args[i] = split[1]
+            while (two := self._two_factors(y, product)) and y in inside:
+                by.append(two[0])
+                y = args[i] = two[1]
         return replace(product, args=tuple(args)), tuple(by)
+
+    def _two_factors(self, y: Arg, product: Eqn) -> tuple[str, str] | None:
+        """An operand as a factor that is the same along what is summed, and one that has the operand's axes and is
+        multiplied as it is: what is computed in float32 may be beyond a smaller type without its factor."""
+        if not isinstance(y, str) or y not in self.eqns or not self._multiplies(self.eqns[y]):
+            return None
+        for s, u in permutations(self.eqns[y].values, 2):
+            alike = not {*self.axes_of(s)} & {*product.axes} and self.axes_of(u) == self.axes_of(y)
+            if alike and self.type_of(u) in {self.graph.dtype, "int8", *FLOAT8}:
+                return s, u
+        return None
 
     def _multiplies(self, e: Eqn) -> bool:
         """Whether it is a product, element by element, that one equation reads."""
@@ -275,12 +282,6 @@ class Frame:
         readers = [x.out for x in self.kernel.body for v in x.values if v == e.out]
         stored = any(s.value == e.out for s in self.kernel.stores)
         return row.kind == "elementwise" and row.growth == "product" and len(readers) == 1 and not stored
-
-    def _leaves(self, s: Arg, u: Arg, y: str, product: Eqn) -> bool:
-        """Whether y = s * u has a factor s that is the same along what is summed, and u has the axes of y."""
-        if not isinstance(s, str) or not isinstance(u, str):
-            return False
-        return not {*self.axes_of(s)} & {*product.axes} and self.axes_of(u) == self.axes_of(y)
 
     def count(self, axes: Iterable[str]) -> int:
         """Elements of a block."""
@@ -293,11 +294,21 @@ class Frame:
 
     @cached_property
     def narrow(self) -> Mapping[str, Bounds]:
-        """Values that are whole numbers which the program's type holds exactly: what they are computed in."""
+        """Values that are whole numbers which the program's type holds exactly: what they are computed in, unless a
+        larger integer is made of them."""
         if self.graph.dtype != "float16":
             return {}
-        found = bounds(self.kernel, self.tensors, self.sizes)
-        return {v: b for v, b in found.items() if max(map(abs, b)) <= EXACT}
+        found = bounds(self.kernel, self.tensors)
+        kept = {v: b for v, b in found.items() if max(map(abs, b)) <= EXACT}
+        for e in reversed(self.kernel.body):
+            if e.type == "int" and any(e.out in x.values for x in self.kernel.body if self._counts(x, kept)):
+                kept.pop(e.out, None)
+        return kept
+
+    @staticmethod
+    def _counts(e: Eqn, narrow: Collection[str]) -> bool:
+        """Whether an equation computes with integers, or compares them."""
+        return e.type != "float" and e.out not in narrow
 
     def type_of(self, value: str) -> str:
         """The element type of a value: of its tensor for a load, 32 bits of 64, else float32, int32 or bool; or a

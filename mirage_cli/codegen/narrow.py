@@ -1,9 +1,8 @@
 """Whole numbers that float16 holds exactly, computed in it: parts of bytes, and sums of them.
 
-What is computed from bytes by way of float32 costs a conversion to it, one back and an operation of 32 bits for each.
-The bits of 1024 + n are those of n behind the exponent of 1024, for n below 1024: so the parts of four bytes become four
-numbers of float16 by logic alone (Kim et al., "Who Says Elephants Can't Run", 2022), and 1024 leaves with whatever else
-is added.
+By way of float32, each byte costs a conversion to float32, operations of 32 bits, and a conversion to float16. For n
+below 1024, the last bits of 1024 + n in float16 are those of n: so the parts of four bytes become four numbers by logic
+alone (Kim et al., "Who Says Elephants Can't Run", 2022), and 1024 is subtracted together with whatever else is.
 """
 
 from __future__ import annotations
@@ -134,4 +133,6 @@ def _written(f: Frame, x: Sum, want: Axes) -> Expr:
     less: Expr = nodes.Literal(Fraction(RAISED + sign - x.number))
     for v, c in x.others:
         less = nodes.Apply("sub" if c > 0 else "add", (less, _half(f, v, axes)), True, axes)
-    return nodes.Apply("sub", (raised, less if less.axes == want or not less.axes else nodes.Spread(less, want)), True, want)
+    return nodes.Apply(
+        "sub", (raised, less if less.axes == want or not less.axes else nodes.Spread(less, want)), True, want
+    )

@@ -225,7 +225,15 @@ class Looked:
     wide: bool
 
 
-Place: TypeAlias = Lanes | ChunkNumber | Picked | Divided | Looked
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Twice the positions of the current block along a dimension, and those behind each: a block twice as long."""
+
+    dim: str
+    start: Start
+
+
+Place: TypeAlias = Lanes | ChunkNumber | Picked | Divided | Looked | Pairs
 
 
 def lanes_of(x: Place) -> Axes:
@@ -235,6 +243,8 @@ def lanes_of(x: Place) -> Axes:
             return ()
         case Divided() | Looked():
             return x.axes
+        case Pairs():
+            return (x.dim,)
         case _:
             return (x.dim,) if x.block else ()
 

@@ -27,7 +27,7 @@ from mirage_cli.codegen.expressions import NOWHERE, Scope, computed, matrix_prod
 from mirage_cli.codegen.handover import hand_over, units
 from mirage_cli.codegen.iterations import combined, completed, deferred, initialised, wide_products_last
 from mirage_cli.codegen.loops import Range, longest_last, loop_starts, positions, ranges, starts, together
-from mirage_cli.codegen.moves import load, look_up, prefetches, store
+from mirage_cli.codegen.moves import Pair, load, look_up, pair_of, prefetches, store
 from mirage_cli.codegen.nodes import Start
 from mirage_cli.codegen.plan import KernelPlan, Statement
 from mirage_cli.ir.access import Lookup, dims_of, lookups_of
@@ -324,4 +324,18 @@ def _phase(c: _Decided, loop: Loop, part: Range, late: frozenset[str], there: se
             yield from combined(scope, step, accumulators[step.out], step.out in late)
         elif step.out in need and step.out not in there:
             there.add(step.out)
-            yield from _step(c, step, at, scope)
+            pair = _pair(c, step)
+            if pair is None:
+                yield from _step(c, step, at, scope)
+            else:
+                assert isinstance(step, Load), "what is read in pairs is loaded"
+                yield load(f, step, None, step.out in c.once, at, pair)
+                c.clean[step.out] = c.clean[pair.value] = f.padded & {*f.axes(step.dims)}
+                there.add(pair.value)
+
+
+def _pair(c: _Decided, step: Load | Eqn) -> Pair | None:
+    """What the second of two phases loads together with a load of the first."""
+    if len(c.phases) != 2 or not isinstance(step, Load) or step.out in c.boxes or step.buffer in c.frame.live:
+        return None
+    return pair_of(*c.phases, step)

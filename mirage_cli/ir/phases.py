@@ -56,7 +56,9 @@ def phased(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapp
 def _period(kernel: Kernel, d: str, tile: int) -> int:
     """How many positions in a row some load reads one element for, as far as a block of each phase is large enough."""
     atoms = (a for x in kernel.loads for i in x.access for a, _ in i.terms)
-    return max((n for a in atoms if 1 < (n := steady(a, d)) <= MOST and tile % n == 0 and tile >= n * MIN_DOT), default=1)
+    return max(
+        (n for a in atoms if 1 < (n := steady(a, d)) <= MOST and tile % n == 0 and tile >= n * MIN_DOT), default=1
+    )
 
 
 def _may_be(graph: MuGraph, kernel: Kernel, d: str) -> bool:
@@ -152,9 +154,10 @@ class _Phase:
 
     def equation(self, e: Eqn, args: tuple[Arg, ...]) -> Eqn:
         """The equation in this phase. Raises _UnknownError where a number is in the place of a value."""
-        if any(isinstance(a, str) and not isinstance(b, str) for a, b in zip(e.args, args, strict=True)):
-            if OPS[e.op].kind != "elementwise" or any(not isinstance(args[i], str) for i in OPS[e.op].masks):
-                raise _UnknownError
+        row = OPS[e.op]
+        new = {i for i, (a, b) in enumerate(zip(e.args, args, strict=True)) if isinstance(a, str) > isinstance(b, str)}
+        if new and (row.kind != "elementwise" or new & {*row.masks}):
+            raise _UnknownError
         axes = (str(self.at[e.out]),) if e.op == "index" else e.axes
         summed = self.shared.dim in e.axes  # into one accumulator
         name = e.out if summed else self.shared.name((e.op, args, axes, e.dims), e.out, self.phase)
@@ -183,10 +186,11 @@ class _Phase:
         """What an equation makes of positions, where that is an index again."""
         if e.op == "index":
             return parse_index(e.axes[0]).within(self.names)
-        some = [self.index_of(a) for a in args]
-        if len(some) != 2 or some[0] is None or some[1] is None:
+        if len(args) != 2:
             return None
-        x, y = some
+        x, y = (self.index_of(a) for a in args)
+        if x is None or y is None:
+            return None
         divides = not y.terms and y.offset > 0
         match e.op:
             case "add" | "sub":
