@@ -550,6 +550,18 @@ kernel k0 generated y:grid c:grid i:loop
   store O[y, c] = O
 """
 BORDER = WINDOWS.replace("windows", "border").replace("y=31", "y=64").replace("y*2 + i", "y + i - 1")
+CONVOLUTION = """
+mugraph convolution float16
+dims y=12 x=12 i=3 j=3 c=16 e=16
+input X f16[y, x, c]
+input W f16[i, j, c, e]
+output O f16[y, x, e]
+kernel k0 generated y:grid x:grid e:grid i:loop j:loop c:loop
+  X = load X[y + i - 1, x + j - 1, c]
+  W = load W[i, j, c, e]
+  O[y, x, e] = dot(X, W; i, j, c)
+  store O[y, x, e] = O
+"""
 DIAGONAL = """
 mugraph diagonal float16
 dims y=16 z=16
@@ -570,6 +582,11 @@ def windows(w: Write, index: str = "2*y+i") -> None:
 
 def border(w: Write) -> None:
     windows(w, "y+i-1")
+
+
+def convolution(w: Write) -> None:
+    w.rename("Z", "X", over="y y+i-1 x x+j-1")
+    w.dot("O", "Z", "W", over="i j c")
 
 
 def diagonal(w: Write) -> None:
@@ -998,6 +1015,7 @@ CASES = {
         case(WINDOWS, windows),
         case(BORDER, border),
         case(HALVES, halves),
+        case(CONVOLUTION, convolution),
         case(DIAGONAL, diagonal),
         case(PAGED, paged),
         case(EXPERTS, experts),

@@ -35,7 +35,7 @@ WARPGROUP, WARPGROUP_ROWS = 4, 64
 """Warps that multiply together straight from shared memory, and the rows of a block that this takes (sm_90)."""
 RUN_BYTES = 128
 """A line of the caches. Loads of shorter runs of neighbouring elements waste some of what they fetch."""
-MAX_ACCUMULATORS = 32768
+MAX_ACCUMULATORS = 33792
 MAX_REGISTERS = 300
 """Of a thread, as they are estimated."""
 MAX_RESIDENT = 8
