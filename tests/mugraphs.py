@@ -917,6 +917,32 @@ def slots(w: Write) -> None:
     w.mul("W", "V", 2)
 
 
+PADDED = """
+mugraph padded float16
+dims t=24 e=16 s=40 pages=4 page=16 slots=64
+input K f16[t, e]
+input E f16[s, e]
+input pos i32[t] below s padded
+input slot i64[t] below slots padded distinct
+input KC f16[pages, page, e]
+output O f16[t, e]
+kernel k0 generated t:grid e:grid
+  K = load K[t, e]
+  E = load E[pos{-1, s}[t], e]
+  W[t, e] = mul(K, E)
+  O[t, e] = add(K, E)
+  store O[t, e] = O
+  store KC[slot{-1, slots}[t]//16, slot{-1, slots}[t]%16, e] = W
+"""
+PADDED_WRITTEN = "KC[slot{-1, slots}[t]//16, slot{-1, slots}[t]%16, e] = W"
+
+
+def padded(w: Write) -> None:
+    w.rename("R", "E", "pos", over="s pos{-1,s}[t]")
+    w.mul("W", "K", "R")
+    w.add("O", "K", "R")
+
+
 LENGTHS = """
 mugraph lengths float16
 dims b=3 p=4 pages=20 page=16 d=16 j=16 k=32
@@ -1026,6 +1052,7 @@ CASES = {
         case(IN_TURN, in_turn, IN_TURN_WRITTEN),
         case(APPEND, append, APPEND_WRITTEN),
         case(SLOTS, slots, SLOTS_WRITTEN),
+        case(PADDED, padded, PADDED_WRITTEN),
         case(LENGTHS, lengths, LENGTHS_WRITTEN),
         case(RING, ring, RING_WRITTEN),
         case(PROJECTIONS, projections),

@@ -9,16 +9,17 @@
     K[P{pages}[b, s//16], s%16, d]   pages
 
 An atom is an axis, a quotient or a remainder of an index by a number, or an integer that a table holds (`T{v}`: from 0
-to v - 1), itself accessed. An index has one normal form, which prints as it is read. `strides` gives
-the elements between neighbours along each atom, and where the first lies. What lies outside of the tensor reads
-as 0. What is written by an access lies inside, and no element twice: rows that a table names, if it names none twice.
+to v - 1; `T{-1, v}`: from -1 on, where -1 names nothing), itself accessed. An index has one normal form, which prints
+as it is read. `strides` gives the elements between neighbours along each atom, and where the first lies. What lies
+outside of the tensor reads as 0. What is written by an access lies inside, but for what -1 in a table names, which is
+not written; and no element twice: rows that a table names, if it names none twice.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import gcd, prod
 from types import MappingProxyType
@@ -162,20 +163,22 @@ class Remainder:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """The integer that a table holds at an access. below: what it is less than, a number or the size of an axis."""
+    """The integer that a table holds at an access. below: what it is less than, a number or the size of an axis.
+    padded: whether it may be -1, for no position at all."""
 
     table: str
     access: tuple[Index, ...]
     below: str | int
+    padded: bool = False
 
     def bounds(self, sizes: Mapping[str, int]) -> tuple[int, int]:
-        return 0, (sizes[self.below] if isinstance(self.below, str) else self.below) - 1
+        return -self.padded, (sizes[self.below] if isinstance(self.below, str) else self.below) - 1
 
     def value(self, axis: Callable[[str], T], looked_up: Callable[[Lookup, list[T]], T]) -> T:
         return looked_up(self, [i.value(axis, looked_up) for i in self.access])
 
     def __str__(self) -> str:
-        return f"{self.table}{{{self.below}}}[{access_text(self.access)}]"
+        return f"{self.table}{{{'-1, ' * self.padded}{self.below}}}[{access_text(self.access)}]"
 
 
 Atom: TypeAlias = str | Quotient | Remainder | Lookup
@@ -212,7 +215,7 @@ def _within(a: Atom, names: Mapping[str, Index]) -> Index:
         case Remainder():
             return remainder(a.of.within(names), a.by)
         case Lookup():
-            return atom_index(Lookup(a.table, tuple(i.within(names) for i in a.access), a.below))
+            return atom_index(Lookup(a.table, tuple(i.within(names) for i in a.access), a.below, a.padded))
 
 
 def _operand(i: Index) -> str:
@@ -347,6 +350,33 @@ def divided(access: Iterable[Index]) -> Iterator[tuple[Lookup, int]]:
             yield from divided((a.of,))
 
 
+def with_numbers(i: Index, number: Callable[[Lookup], Index | None]) -> Index:
+    """The index with other indices in the place of some of what it looks up."""
+
+    def put(a: Atom) -> Index:
+        match a:
+            case Lookup():
+                return number(a) or atom_index(a)
+            case Quotient():
+                return quotient(with_numbers(a.of, number), a.by)
+            case Remainder():
+                return remainder(with_numbers(a.of, number), a.by)
+            case _:
+                return atom_index(a)
+
+    return combined(i.offset, ((put(a), c) for a, c in i.terms)) if i.lookups else i
+
+
+def of_positions(i: Index) -> Index:
+    """The index where no table holds -1."""
+    return with_numbers(i, lambda a: atom_index(replace(a, padded=False)))
+
+
+def may_name_nothing(access: Iterable[Index]) -> tuple[Index, ...]:
+    """The indices that are no positions where a table holds -1."""
+    return tuple(i for i in access if any(a.padded for a in i.lookups))
+
+
 def nested(read: Iterable[tuple[str, Index]], dims: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Index]]:
     """Axes and the indices they are read by, those of the tables that are looked up behind each. dims: of tables."""
     for d, i in read:
@@ -450,6 +480,9 @@ class _Parser:
         if self.next() != "{":
             return plain((token,))[0]
         self.take()
+        padded = self.next() == "-"
+        for part in ("-", "1", ",") if padded else ():
+            self.expect(part)
         below = self.take()
         self.expect("}")
         self.expect("[")
@@ -458,7 +491,7 @@ class _Parser:
             self.take()
             access.append(self.total())
         self.expect("]")
-        return atom_index(Lookup(token, tuple(access), int(below) if below.isdigit() else below))
+        return atom_index(Lookup(token, tuple(access), int(below) if below.isdigit() else below, padded))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -522,7 +555,7 @@ def _elements(dims: Sequence[str], access: Access, sizes: Mapping[str, int], dis
 def _elements_by_atoms(dims: Sequence[str], access: Access, sizes: Mapping[str, int], distinct: Collection[str]) -> int:
     """The different positions along the axes of the tensor, those of axes that occur together counted one by one. Of a
     table that may name a position twice nothing is known."""
-    if any(any(i.leaves(sizes[d], sizes)) for d, i in zip(dims, access, strict=True)):
+    if any(any(of_positions(i).leaves(sizes[d], sizes)) for d, i in zip(dims, access, strict=True)):
         return 0
     total, left = 1, [i for i in _known_apart(access, distinct) if i.dims]
     while left:
@@ -570,6 +603,7 @@ def _positions(i: Index, size: int, sizes: Mapping[str, int]) -> int:
 
 def apart(x: Access, y: Access, sizes: Mapping[str, int], distinct: Distinct = NOT_DISTINCT) -> bool:
     """Whether no element of a tensor lies in both accesses, as far as can be told: they never meet along some axis."""
+    distinct = _naming((x, y), sizes, distinct)
     return not all(_meet(i, j, sizes, distinct) for i, j in zip(x, y, strict=True))
 
 
@@ -590,6 +624,23 @@ def _meet(i: Index, j: Index, sizes: Mapping[str, int], distinct: Distinct) -> b
             told = all(_names_once(x, sizes, distinct) for x in (a, b))
             return not told or not apart(a.access, b.access, sizes, distinct)
     return True
+
+
+def _naming(accesses: Sequence[Access], sizes: Mapping[str, int], distinct: Distinct) -> Distinct:
+    """Of the tables that hold no integer twice, but maybe -1, those of which an element that lies in all of these
+    accesses has one entry: where they hold -1, one of the accesses is outside of its tensor."""
+    once = dict(distinct)
+    among = [[a for a in lookups_of(x) if a.padded] for x in accesses]
+    for table in {a.table for own in among for a in own}:
+        some = [(x, [a for a in own if a.table == table]) for x, own in zip(accesses, among, strict=True)]
+        if not any(own and all(_outside(a, x, sizes) for a in own) for x, own in some):
+            once.pop(table, None)
+    return once
+
+
+def _outside(a: Lookup, access: Access, sizes: Mapping[str, int]) -> bool:
+    """Whether an access is outside of its tensor where a table holds -1."""
+    return any(with_numbers(i, lambda b: index({}, -1) if b == a else None).bounds(sizes)[1] < 0 for i in access)
 
 
 def _names_once(a: Lookup, sizes: Mapping[str, int], distinct: Distinct) -> bool:
@@ -627,6 +678,7 @@ def untold(access: Access, sizes: Mapping[str, int], distinct: Distinct = NOT_DI
     end, or beside the quotient by n.
     """
     known: dict[Index, None] = dict.fromkeys(access)
+    distinct = _naming((access,), sizes, distinct)
     told: set[Atom] = {d for d in dims_of(access) if sizes[d] == 1}
     before = -1
     while before < len(known) + len(told):

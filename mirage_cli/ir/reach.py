@@ -233,7 +233,8 @@ def _index_of(limit: Linear, kernel: Kernel, graph: MuGraph) -> Index | None:
         x = loads[name]
         if x.buffer not in inputs:
             return None
-        terms[Lookup(x.buffer, x.access, below(inputs[x.buffer], graph.sizes) or MAX_INTEGER)] = c
+        t = inputs[x.buffer]
+        terms[Lookup(x.buffer, x.access, below(t, graph.sizes) or MAX_INTEGER, t.padded)] = c
     return index(terms, limit.constant)
 
 

@@ -100,13 +100,19 @@ INPUT_KEYS: Mapping[str, Field] = {
         "this axis, and what a program makes of others is undefined; needed where the input is an index; left "
         "out: the whole range of int8, of others numbers below the longest axis",
     ),
+    "padded": Field(
+        "padded",
+        "true",
+        "whether -1 is among the integers too, which names nothing: 0 is read there, and nothing written; left out: "
+        "false",
+    ),
     "strides": Field(
         "strides",
         "[3*n, 1]",
         "elements between neighbours along each axis, of a tensor with gaps or in another memory order: numbers, "
         "axes for their sizes, and products; left out: row-major",
     ),
-    "distinct": Field("distinct", "true", "whether no two of the integers are equal; left out: false"),
+    "distinct": Field("distinct", "true", "whether no two of the integers from 0 on are equal; left out: false"),
     "drawn": Field(
         "drawn",
         "skewed",
@@ -610,9 +616,9 @@ class _Reader:
             kind = dtype
         scale = self.positive(parts["scale"], "the scale", MAX_SCALE) if "scale" in parts else None
         below = self.below(parts["below"], kind, sizes) if "below" in parts else None
-        distinct = "distinct" in parts and self.distinct(parts["distinct"], kind)
-        if distinct and "below" not in parts:
-            self.at(parts["distinct"], f"{name} needs `below` too, the number of its values")
+        distinct, padded = (x in parts and self.flag(x, parts[x], kind) for x in ("distinct", "padded"))
+        for key in (x for x, given in (("distinct", distinct), ("padded", padded)) if given and "below" not in parts):
+            self.at(parts[key], f"{name} needs `below` too, the number of its values")
         drawn = self.drawn(parts["drawn"], kind) if "drawn" in parts else "evenly"
         if distinct and drawn != "evenly":
             self.at(parts["drawn"], f"integers that are distinct are drawn evenly, not {drawn}")
@@ -621,7 +627,7 @@ class _Reader:
             self.at(parts["distinct"], f"{name} has {count} elements, and no {count} numbers below {most} are distinct")
         if axes is None:
             return None
-        tensor = Tensor(name, axes, kind, scale or 1.0, below, distinct, drawn)
+        tensor = Tensor(name, axes, kind, scale or 1.0, below, distinct, drawn, padded)
         return replace(tensor, strides=self.strides(parts["strides"], tensor, sizes)) if "strides" in parts else tensor
 
     def strides(self, node: yaml.Node, t: Tensor, sizes: Mapping[str, int]) -> tuple[int | None, ...]:
@@ -678,12 +684,13 @@ class _Reader:
             return int(value)
         return None
 
-    def distinct(self, node: yaml.Node, kind: str) -> bool:
+    def flag(self, key: str, node: yaml.Node, kind: str) -> bool:
+        """`distinct` or `padded`."""
         value = self.word(node, "true or false")
         if value not in ("true", "false"):
-            self.at(node, "distinct is true or false")
+            self.at(node, f"{key} is true or false")
         elif kind not in INTEGERS:
-            self.at(node, f"distinct is of integers, and this is {kind}")
+            self.at(node, f"{key} is of integers, and this is {kind}")
         return value == "true"
 
     def drawn(self, node: yaml.Node, kind: str) -> Drawn:

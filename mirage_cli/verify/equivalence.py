@@ -25,9 +25,11 @@ from mirage_cli.ir.access import (
     is_whole,
     large_enough,
     nested,
+    of_positions,
     outside_tables,
     renames,
 )
+from mirage_cli.ir.drawn import PADDED
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS, Type
 from mirage_cli.ir.placement import InexpressibleError, place
@@ -293,7 +295,8 @@ def _numbers(t: Tensor, sizes: Mapping[str, int], rng: np.random.Generator, *, p
     shape = [sizes[d] for d in t.dims]
     if tensor_type(t) == "int":
         most = below(t, sizes) or max(sizes.values()) + 1
-        return rng.choice(most, size=shape, replace=not t.distinct)
+        found = rng.choice(most, size=shape, replace=not t.distinct)
+        return np.where(rng.integers(0, PADDED, size=shape) == 0, -1, found) if t.padded else found
     if tensor_type(t) == "bool":
         return rng.integers(0, 2, size=shape, dtype=np.bool_)
     x = rng.standard_normal(shape)
@@ -492,10 +495,10 @@ def _check_interface(program: Program, graph: MuGraph) -> None:
     made_up = {name for name, _ in graph.merged}
     _require(len({*parts}) == len(parts) and {*parts} <= {*program.order}, "an axis is merged twice, or not there")
     _require(not made_up & {*program.order}, "a merged axis is called like one of the program")
-    inputs = {(t.name, t.dims, t.dtype, t.below, t.distinct, t.own_strides) for t in program.inputs}
+    inputs = {(t.name, t.dims, t.dtype, t.below, t.padded, t.distinct, t.own_strides) for t in program.inputs}
     for t in graph.inputs:
         own = (s for d, s in zip(t.dims, t.own_strides, strict=True) for s in _of_parts(d, s, graph))
-        as_given = t.name, unmerged(t.dims, graph.merged), t.dtype, t.below, t.distinct, tuple(own)
+        as_given = t.name, unmerged(t.dims, graph.merged), t.dtype, t.below, t.padded, t.distinct, tuple(own)
         _require(as_given in inputs, f"input {t} is not one of the program")
     want = [(t.name, t.dims, t.dtype) for t in program.results]
     got = [(t.name, unmerged(t.dims, graph.merged), t.dtype) for t in graph.outputs]
@@ -622,7 +625,7 @@ def _check_lookups(k: Kernel, graph: MuGraph) -> None:
     for a in k.lookups:
         _require(a.table not in graph.changed, f"{k.name} looks up {a.table}, which is changed")
         t = inputs.get(a.table)
-        known_table = t is not None and tensor_type(t) == "int" and t.below == a.below
+        known_table = t is not None and tensor_type(t) == "int" and (t.below, t.padded) == (a.below, a.padded)
         _require(known_table, f"{k.name} looks up {a}, which is no table of such integers")
         dims = t.dims if t is not None else ()
         _require(len(dims) == len(a.access), f"{k.name} gives {a.table} {len(a.access)} axes, not {len(dims)}")
@@ -640,7 +643,7 @@ def _check_axes(k: Kernel, x: Load | Store, graph: MuGraph, chunk: str | None) -
         b = i.axis
         if b is None or ({a, b} <= {*graph.sizes} and graph.sizes[a] != graph.sizes[b]):
             _require({*i.dims, a} <= {*graph.sizes} and not {*i.dims, a} & merging, f"{k.name} {does} {a} by {i}")
-            low, high = i.bounds(graph.sizes)
+            low, high = (i if isinstance(x, Load) else of_positions(i)).bounds(graph.sizes)
             near = max(-low, high) <= FARTHEST if isinstance(x, Load) else low >= 0 and high < graph.sizes[a]
             _require(near, f"{k.name} {does} {x.buffer} along {a} from {low} to {high}")
             continue

@@ -116,11 +116,13 @@ class Writer:
         table = f"T{next(self.fresh)}"
         places = self.dims[p] * self.dims[s]
         dtype = self.rng.choice(("int32", "int64"))
+        kind = self.rng.choice(("row", "slot", "pages", "length", "ring"))
+        padded = kind != "ring" and self.rng.random() < 0.4
 
         def declared(axes: str, below: str | int, distinct: bool = True) -> str:
-            return f"{{dims: [{axes}], dtype: {dtype}, below: {below}, distinct: {str(distinct).lower()}}}"
+            flags = f"distinct: {str(distinct).lower()}, padded: {str(distinct and padded).lower()}"
+            return f"{{dims: [{axes}], dtype: {dtype}, below: {below}, {flags}}}"
 
-        kind = self.rng.choice(("row", "slot", "pages", "length", "ring"))
         tensor, at = f"[{s}, {p}, m]", f"{table}[{r}] // {page}, {table}[{r}] % {page}, m"
         self.inputs[table] = declared(r, places)
         if kind == "row":

@@ -297,7 +297,9 @@ MUST_REJECT: Mapping[str, Wrong] = {
         "border", (("P[y, c, i] = mul(X, W)", "Z[y, c, i] = add(X, 1)\n  P[y, c, i] = mul(Z, W)"),), "field"
     ),
     "the kernel of a convolution transposed": Wrong("convolution", (("load W[i, j,", "load W[j, i,"),), "field"),
-    "windows of a convolution transposed": Wrong("convolution", (("[y + i - 1, x + j - 1", "[y + j - 1, x + i - 1"),), "field"),
+    "windows of a convolution transposed": Wrong(
+        "convolution", (("[y + i - 1, x + j - 1", "[y + j - 1, x + i - 1"),), "field"
+    ),
     "a row for a diagonal": Wrong("diagonal", (("X[y, y]", "X[y, 0]"),), "field"),
     "a diagonal beside the diagonal": Wrong("diagonal", (("X[y, y]", "X[y, y + 1]"),), "field"),
     "a half too far": Wrong("halves", (("d - 32", "d - 33"),), "field"),
@@ -441,6 +443,16 @@ MUST_REJECT: Mapping[str, Wrong] = {
         (("place i64[t] below slots distinct", "place i64[t] below slots"),),
         "structure",
         "is not one of the program",
+    ),
+    "a row for what names nothing": Wrong("padded", (("pos{-1, s}[t], e]", "(pos{-1, s}[t] + 1)//2, e]"),), "field"),
+    "appended to a slot that is none": Wrong(
+        "padded",
+        (("store KC[slot{-1, slots}[t]//16,", "store KC[(slot{-1, slots}[t] + 1)//17,"),),
+        "structure",
+        "KC twice",
+    ),
+    "a table that is padded taken for one that is not": Wrong(
+        "padded", (("pos{-1, s}[t]", "pos{s}[t]"),), "structure", "k0 looks up pos"
     ),
     "appended one place behind the length": Wrong("lengths", (("L{48}[b]%16", "(L{48}[b] + 1)%16"),), "field", ""),
     "appended to the first page": Wrong(
