@@ -10,8 +10,6 @@ import torch
 
 from mirage_cli.verify.rows import row_axis
 
-# -- error
-
 
 @dataclass(frozen=True)
 class Error:

@@ -35,19 +35,15 @@ from mirage_cli.verify.verdict import Verdict, accepted, refused
 REDRAWS = 48
 """Draws in a row that may bring a test nothing, before it goes on at the least sizes, where fewer roots meet."""
 
-
 LEAST_REDRAWS = 512
 """The same at the least sizes."""
-
 
 ENOUGH = 8
 """Draws that tell something about an output, after which a μGraph that was never without doubt in it is refused."""
 
-
 UNDEFINED_DRAWS = 8
 """Draws in which an element has no value in the program, a row that is masked out whole, say, after which it is let be.
 """
-
 
 MASK_BITS = 24
 """Random bits behind every comparison in one test: tests of programs that compare are repeated until they are met."""
@@ -59,13 +55,10 @@ DYNAMIC_DRAWS = 3
 
 DOUBTFUL = "signs under roots and logarithms were not checked"
 
-
 IN_FLOAT64 = "what roots and logarithms left in doubt was compared in float64"
-
 
 FLOAT64_DRAWS = 4
 """Draws in float64, every other of positive numbers alone."""
-
 
 NEARLY = 1e-9
 """How far apart the results of one computation may be in float64, as a part of the largest."""

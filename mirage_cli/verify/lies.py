@@ -30,13 +30,8 @@ def fresh_memory_is_nan() -> Generator[None]:
         memory.fill_uninitialized_memory = was_filled
 
 
-# -- where outputs lie
-
-
 Total = tuple[int, tuple[tuple[int, "Atom"], ...]]
 """A number, and factors with atoms, of which it is the sum."""
-
-
 Atom = int | tuple[str, Total, int] | tuple[str, int, tuple[Total, ...]]
 """What positions are computed from: the position along an axis, by its number; a total divided (`//`) by a number, or
 what is left of it (`%`); or what input number so-and-so holds (`at`) at totals."""

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from mirage_cli.ir.access import Access, Atom, Index, Lookup, Quotient, is_view, parse_index, read_by, strides
+from mirage_cli.ir.access import Access, Atom, Index, Lookup, Quotient, is_view, read_by, strides
+from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program, spread

@@ -6,12 +6,8 @@ import random
 from collections.abc import Callable, Mapping
 from math import prod
 
-from mirage_cli.ir.access import (
-    ENTRIES,
-    READ,
-    large_enough,
-    renames,
-)
+from mirage_cli.ir.access import renames
+from mirage_cli.ir.footprint import ENTRIES, READ, large_enough
 from mirage_cli.ir.mugraph import MuGraph, split_axis
 from mirage_cli.ir.program import (
     Program,
@@ -19,8 +15,6 @@ from mirage_cli.ir.program import (
     mixed,
 )
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
-
-# -- reduced sizes
 
 
 class _Classes:

@@ -11,11 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 SUM_BITS = 2
 """A sum of many terms in float32 is off by a few units in the last place, in whatever order they are added."""
-
-
 MATRIX_PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.bmm, torch.ops.aten.mv, torch.ops.aten.dot)
-
-
 JUMPS = frozenset(
     getattr(torch.ops.aten, name)
     for name in ("floor", "ceil", "round", "trunc", "frac", "sign", "remainder", "fmod", "floor_divide")

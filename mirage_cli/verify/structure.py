@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from mirage_cli.ir.access import (
-    FARTHEST,
-    apart,
-    dims_of,
-    is_injective,
-    is_whole,
-    nested,
-    outside_tables,
-)
+from mirage_cli.ir.access import FARTHEST, dims_of, is_whole, nested, outside_tables
+from mirage_cli.ir.footprint import apart, is_injective
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS, Type
 from mirage_cli.ir.placement import InexpressibleError, place
@@ -24,8 +17,6 @@ from mirage_cli.ir.program import (
     tensor_type,
     unmerged,
 )
-
-# -- structure
 
 
 def structure_problem(program: Program, graph: MuGraph) -> str | None:

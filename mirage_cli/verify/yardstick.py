@@ -73,8 +73,6 @@ def pieces_of(cut: Cut | None) -> list[Piece]:
 
 Exact = Callable[[Piece], Sequence[torch.Tensor]]
 """The outputs in float64 for a piece of the inputs."""
-
-
 Rounded = Callable[[Piece, torch.dtype | None, int], Sequence[torch.Tensor]]
 """The same with rounding (None: eager's, to the program's type; else the definition's, to this type), and a seed."""
 

@@ -13,8 +13,6 @@ from mirage_cli.spec.aten.shapes import unsqueeze
 from mirage_cli.spec.positional import Array, Trace, Unsupported
 
 aten = Rows()
-
-
 SAME = ("aten.clone", "aten.contiguous", "aten.detach", "aten.alias", "aten.lift_fresh_copy",
         "aten.dropout", "aten.feature_dropout", "aten.type_as")  # fmt: skip
 

@@ -15,15 +15,11 @@ from mirage_cli.spec.aten.row import Handler, Row, Rows
 from mirage_cli.spec.positional import Array, Unsupported
 
 aten = Rows()
-
-
 CALLED: Mapping[str, str] = {
     "logical_and": "and", "logical_or": "or", "logical_not": "not", "logical_xor": "xor",
     "bitwise_and": "and", "bitwise_or": "or", "bitwise_not": "not", "bitwise_xor": "xor",
 }  # fmt: skip
 """ATen's names of operators that have others here."""
-
-
 SYMBOLS: Mapping[str, Callable[..., Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "**": operator.pow,
     "%": operator.mod, "//": operator.floordiv, "<": operator.lt, "<=": operator.le, ">": operator.gt,

@@ -14,8 +14,6 @@ from mirage_cli.spec.aten.shapes import cat, squeeze, unsqueeze
 from mirage_cli.spec.positional import Array, Trace, Unsupported
 
 aten = Rows()
-
-
 MOST_TAKEN = 8
 """Of the largest elements, and of the factors of a product: each is an expression of its own."""
 
