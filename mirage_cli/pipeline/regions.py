@@ -56,10 +56,10 @@ from mirage_cli.pipeline.symbols import (
     with_symbols,
 )
 from mirage_cli.pipeline.taken import Share, shares
+from mirage_cli.spec.arrays import Array, Unsupported
 from mirage_cli.spec.aten.row import overloadless
 from mirage_cli.spec.aten.trace import Traced, inverse, memory_order, row_of, supported, trace
 from mirage_cli.spec.graph import Dynamic, Graph
-from mirage_cli.spec.positional import Array, Unsupported
 from mirage_cli.spec.reader import MAX_OFFSET, parse_spec
 from mirage_cli.verify.numeric import reference64
 

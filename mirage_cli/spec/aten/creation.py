@@ -7,10 +7,10 @@ from typing import Any  # arguments of nodes, as PyTorch's schemas have them: ar
 
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
+from mirage_cli.spec.arrays import Array, Trace, Unsupported
 from mirage_cli.spec.aten.operands import both, chosen, mask_of, number_of
 from mirage_cli.spec.aten.row import Rows, dtype_name, overloadless
 from mirage_cli.spec.aten.shapes import unsqueeze
-from mirage_cli.spec.positional import Array, Trace, Unsupported
 
 aten = Rows()
 SAME = ("aten.clone", "aten.contiguous", "aten.detach", "aten.alias", "aten.lift_fresh_copy",

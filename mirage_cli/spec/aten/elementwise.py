@@ -10,9 +10,9 @@ from typing import Any  # arguments of nodes, as PyTorch's schemas have them: ar
 from mirage_cli.ir.ops import OPS, Op
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
+from mirage_cli.spec.arrays import Array, Unsupported
 from mirage_cli.spec.aten.operands import both, chosen, conjunction, disjunction, mask_of, negation, number_of, trailing
 from mirage_cli.spec.aten.row import Handler, Row, Rows
-from mirage_cli.spec.positional import Array, Unsupported
 
 aten = Rows()
 CALLED: Mapping[str, str] = {

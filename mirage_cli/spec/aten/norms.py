@@ -9,9 +9,9 @@ from typing import Any  # arguments of nodes, as PyTorch's schemas have them: ar
 
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
+from mirage_cli.spec.arrays import Array, Trace, Unsupported
 from mirage_cli.spec.aten.operands import both, trailing
 from mirage_cli.spec.aten.row import Rows, overloadless
-from mirage_cli.spec.positional import Array, Trace, Unsupported
 
 aten = Rows()
 

@@ -7,7 +7,7 @@ from typing import Any  # arguments of nodes, as PyTorch's schemas have them: ar
 
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
-from mirage_cli.spec.positional import Array
+from mirage_cli.spec.arrays import Array
 
 MOST_COMPARED = 4096
 """Rows of a table that are compared with a computed number, at most: each is read for each result."""

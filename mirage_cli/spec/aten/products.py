@@ -9,11 +9,11 @@ from typing import Any  # arguments of nodes, as PyTorch's schemas have them: ar
 
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
+from mirage_cli.spec.arrays import Array, Trace, Unsupported
 from mirage_cli.spec.aten.operands import both, chosen, mask_of
 from mirage_cli.spec.aten.reductions import softmax
 from mirage_cli.spec.aten.row import Rows, dtype_name, overloadless
 from mirage_cli.spec.aten.shapes import repeat_interleave, transpose
-from mirage_cli.spec.positional import Array, Trace, Unsupported
 
 aten = Rows()
 

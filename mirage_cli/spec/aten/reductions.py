@@ -8,10 +8,10 @@ from typing import Any  # arguments of nodes, as PyTorch's schemas have them: ar
 
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
+from mirage_cli.spec.arrays import Array, Trace, Unsupported
 from mirage_cli.spec.aten.operands import MOST_COMPARED, along_positions, both, mask_of, number_of, positions
 from mirage_cli.spec.aten.row import Rows, overloadless
 from mirage_cli.spec.aten.shapes import cat, squeeze, unsqueeze
-from mirage_cli.spec.positional import Array, Trace, Unsupported
 
 aten = Rows()
 MOST_TAKEN = 8

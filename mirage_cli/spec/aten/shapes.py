@@ -8,9 +8,9 @@ from typing import Any  # arguments of nodes, as PyTorch's schemas have them: ar
 
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
+from mirage_cli.spec.arrays import Array, Axis, Dim, Unsupported
 from mirage_cli.spec.aten.operands import number_of
 from mirage_cli.spec.aten.row import Rows
-from mirage_cli.spec.positional import Array, Unsupported
 
 aten = Rows()
 
@@ -20,7 +20,7 @@ def _diagonal(x: Array, offset: int = 0, first: int = 0, second: int = 1) -> Arr
     rank = len(x.dims)
     first, second = first % rank, second % rank
     size = min(x.shape[first] + min(offset, 0), x.shape[second] - max(offset, 0))
-    along: p.Dim = (p.Axis(size),) if size > 1 else ()
+    along: Dim = (Axis(size),) if size > 1 else ()
     parts, dims = p.whole(x), [d for i, d in enumerate(x.dims) if i not in (first, second)]
     parts[first], parts[second] = ([(along, 1)], max(-offset, 0)), ([(along, 1)], max(offset, 0))
     return p.read(x, parts, [*dims, along])
@@ -214,7 +214,7 @@ def pad(x: Array, pads: Sequence[int], mode: Any = "constant", value: Any = 0.0)
             n = x.shape[at] + before + behind
             if n < 1:
                 raise Unsupported("padding that leaves nothing")
-            dims[at] = (p.Axis(n),) if n > 1 else ()
+            dims[at] = (Axis(n),) if n > 1 else ()
             parts[at] = ([(dims[at], 1)], -before)
     return p.read(x, parts, dims, float(value or 0.0))
 
@@ -263,7 +263,7 @@ def _slice_scatter(
     if not places:
         return x
     first, last = places[0], places[-1]
-    axis: p.Dim = (p.Axis(n),) if n > 1 else ()
+    axis: Dim = (Axis(n),) if n > 1 else ()
     spaced = p.counted(x.trace, axis, len(x.dims) - at - 1)
     parts, dims = p.whole(new), [*new.dims]
     wide = repeat_interleave(new, step, at) if step > 1 else new

@@ -12,11 +12,11 @@ from typing import Any  # nodes of PyTorch's graphs, and what their arguments ar
 from mirage_cli.errors import GraphError
 from mirage_cli.ir.program import DTYPES
 from mirage_cli.spec import positional as p
+from mirage_cli.spec.arrays import Array, Trace, Unsupported
 from mirage_cli.spec.aten.operands import number_of
 from mirage_cli.spec.aten.row import Row, dtype_name, overloadless
 from mirage_cli.spec.aten.table import ATEN
 from mirage_cli.spec.graph import Graph
-from mirage_cli.spec.positional import Array, Trace, Unsupported
 from mirage_cli.spec.strides import overlap
 
 

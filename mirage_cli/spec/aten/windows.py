@@ -9,11 +9,11 @@ from typing import Any  # arguments of nodes, as PyTorch's schemas have them: ar
 
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
+from mirage_cli.spec.arrays import Array, Axis, Dim, Trace, Unsupported
 from mirage_cli.spec.aten.operands import MOST_COMPARED, both, trailing
 from mirage_cli.spec.aten.row import Rows, overloadless
 from mirage_cli.spec.aten.shapes import flip, pad, repeat_interleave, squeeze, unsqueeze
 from mirage_cli.spec.graph import Value
-from mirage_cli.spec.positional import Array, Trace, Unsupported
 
 aten = Rows()
 
@@ -31,10 +31,10 @@ def windows(
     rank = len(kernel)
     parts, dims = p.whole(x)[:2], [*x.dims[:2]]
     steps = zip(kernel, *(each(v, rank) for v in (stride, padding, dilation)), shape, strict=True)
-    inner: list[p.Dim] = []
+    inner: list[Dim] = []
     for size, step, before, apart, n in steps:
-        place: p.Dim = (p.Axis(n),) if n > 1 else ()
-        tap: p.Dim = (p.Axis(size),) if size > 1 else ()
+        place: Dim = (Axis(n),) if n > 1 else ()
+        tap: Dim = (Axis(size),) if size > 1 else ()
         parts.append(([(place, step), (tap, apart)], -before))
         dims.append(place)
         inner.append(tap)
@@ -175,7 +175,7 @@ def _unfold(x: Array, dim: int, size: int, step: int) -> Array:
     at = dim % len(x.dims)
     parts, dims = p.whole(x), [*x.dims]
     count = (x.shape[at] - size) // step + 1
-    place, tap = ((p.Axis(n),) if n > 1 else () for n in (count, size))
+    place, tap = ((Axis(n),) if n > 1 else () for n in (count, size))
     parts[at], dims[at] = ([(place, step), (tap, 1)], 0), place
     return p.read(x, parts, [*dims, tap])
 
