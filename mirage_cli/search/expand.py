@@ -15,7 +15,8 @@ from itertools import count
 
 from mirage_cli.algebra.canonical import ONE, Atom, Form, Mono
 from mirage_cli.algebra.decompose import Decomposition, Node, Step, type_of
-from mirage_cli.ir.access import Access, dims_of, plain, substitution
+from mirage_cli.ir.access import Access, dims_of, plain
+from mirage_cli.ir.access_text import substitution
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import Arg, Eqn, Tensor, equation, live_eqns
