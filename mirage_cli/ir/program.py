@@ -25,10 +25,9 @@ from mirage_cli.ir.access import (
     lookups_of,
     may_name_nothing,
     nested,
-    parse_index,
     plain,
-    substitution,
 )
+from mirage_cli.ir.access_text import parse_index, substitution
 from mirage_cli.ir.drawn import Spread
 from mirage_cli.ir.hashed import hashed_once
 from mirage_cli.ir.ops import OPS, Number, Type, result_type

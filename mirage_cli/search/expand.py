@@ -15,7 +15,8 @@ from itertools import count
 
 from mirage_cli.algebra.canonical import ONE, Atom, Form, Mono
 from mirage_cli.algebra.decompose import Decomposition, Node, Step, type_of
-from mirage_cli.ir.access import Access, dims_of, plain, substitution
+from mirage_cli.ir.access import Access, dims_of, plain
+from mirage_cli.ir.access_text import substitution
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import Arg, Eqn, Tensor, equation, live_eqns
@@ -430,7 +431,7 @@ class _Writer:
         self.load(loaded, a, tuple(i.within(names) for i in access_of(self.d, a)))
 
     def written(self) -> Written:
-        """Without what nothing needs: a class may have been loaded before the node that makes it came."""
+        """What the targets need: where a step's result is read from memory, the steps in front of it are not."""
         targets = {self.value[t] for t in self.targets}
         eqns = tuple(live_eqns(self.eqns, targets))
         used = {v for q in eqns for v in q.values} | targets

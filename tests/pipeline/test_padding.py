@@ -12,7 +12,9 @@ import pytest
 import torch
 
 from mirage_cli.codegen.export import export_source, load_export
-from mirage_cli.ir.access import access_text, apart, is_injective, parse_access
+from mirage_cli.ir.access import access_text
+from mirage_cli.ir.access_text import parse_access
+from mirage_cli.ir.footprint import apart, is_injective
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline.problem import floor_of
 from mirage_cli.pipeline.searching import Options, search_program
