@@ -244,7 +244,7 @@ class _Reader(Document):
         found = self.multiplied({**dims, **self.changes})
         for d, n in self.changes.items():
             if d not in dims:
-                self.at(node, f"no dimension is called {d}", d, dims)
+                self.at(node, f"no dimension is called {d}, to be given the size {n}", d, dims)
             elif not 1 <= n <= MAX_SIZE:
                 self.at(node, f"the size of {d} is a positive integer up to {MAX_SIZE}, not {n}")
             elif d in self.products and n != found[d]:
@@ -279,7 +279,7 @@ class _Reader(Document):
     def element_type(self, node: yaml.Node, allowed: tuple[str, ...]) -> str:
         value = self.word(node, "a dtype")
         if value is not None and value not in allowed:
-            near = "" if value in OTHER_DTYPES.union(INPUT_TYPES) else value
+            near = "" if value in INPUT_TYPES else OTHER_DTYPES.get(value, value)
             self.at(node, f"a dtype is one of {', '.join(allowed)}, not {value or 'nothing'}", near, allowed)
         return value if value in allowed else "float16"
 
