@@ -86,7 +86,7 @@ class Costs:
         the rest of the line.
     port: how many times its share of the L2's rate a multiprocessor takes where others are idle.
     boxes: how many times as fast the L2 serves loops through descriptors: whole boxes, with no help of threads.
-    grouped: how many times as fast it serves loops in which warpgroups multiply: tiles that many instances read at once.
+    grouped: how many times as fast it serves loops in which warpgroups multiply tiles that many instances read at once.
 
     Of what overlaps:
     shown: the part of what does not dominate that nothing hides.
