@@ -25,11 +25,11 @@ from mirage_cli.ir.access import (
     dims_of,
     is_view,
     is_whole,
-    parse_index,
     read_by,
     renames,
     strides,
 )
+from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.derived import DERIVED
 from mirage_cli.ir.ops import OPS, Number, Op, Type
 from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, Eqn, Part, Program, tensor_type

@@ -23,10 +23,9 @@ from mirage_cli.ir.access import (
     divided,
     lookups_of,
     nested,
-    parse_index,
     plain,
-    substitution,
 )
+from mirage_cli.ir.access_text import parse_index, substitution
 from mirage_cli.ir.drawn import Spread
 from mirage_cli.ir.hashed import hashed_once
 from mirage_cli.ir.ops import OPS, Number, Type, result_type

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import cast
 
 from mirage_cli.errors import MirageError
-from mirage_cli.ir.access import access_text, parse_access
+from mirage_cli.ir.access import access_text
+from mirage_cli.ir.access_text import parse_access
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Role, Store, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError, Loop, place

@@ -35,9 +35,9 @@ from mirage_cli.ir.access import (
     plain,
     quotient,
     remainder,
-    untold,
 )
 from mirage_cli.ir.derived import DERIVED, Derived, derived_equation
+from mirage_cli.ir.footprint import untold
 from mirage_cli.ir.ops import MAX_BITS, OPS, Number, Op, bits
 from mirage_cli.ir.program import Arg, Builder, Eqn, Tensor, distinct_tables, equation, tables_of, tensor_type
 from mirage_cli.spec.idioms import CHOICE, IDIOMS, PRODUCT, SLICE

@@ -31,7 +31,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import Tables, parse_index
+from mirage_cli.ir.access import Tables
+from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.ops import Number, Type
 from mirage_cli.verify.residues import (
     ALL,

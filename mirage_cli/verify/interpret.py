@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import Access, Distinct, Tables, apart, dims_of, lookups_of
+from mirage_cli.ir.access import Access, Distinct, Tables, dims_of, lookups_of
 from mirage_cli.ir.beside import beside
+from mirage_cli.ir.footprint import apart
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS, Type
 from mirage_cli.ir.placement import Loop, Placement, place

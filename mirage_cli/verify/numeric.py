@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from mirage_cli.ir.access import Access, Atom, Index, Lookup, Quotient, is_view, parse_index, read_by, strides
+from mirage_cli.ir.access import Access, Atom, Index, Lookup, Quotient, is_view, read_by, strides
+from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program, spread
@@ -73,30 +74,31 @@ def judge(
     """
     import torch
 
-    from mirage_cli.verify import yardstick as y
+    from mirage_cli.verify.lies import Lies, changed_elsewhere, fresh_memory_is_nan, outputs_of, to_be_changed
     from mirage_cli.verify.testdata import DISTRIBUTIONS
+    from mirage_cli.verify.yardstick import Cut, Reference
 
     where = torch.device(device)
     allowed = program.tolerance if tolerance is None else tolerance
     terms = longest_sum(program)
     fields = independent_axis(program) if reference is None else None
-    cut = y.Cut(*fields) if fields else None
-    lies = [y.Lies(*x) for x in places] if (places := where_outputs_lie(program)) else None
+    cut = Cut(*fields) if fields else None
+    lies = [Lies(*x) for x in places] if (places := where_outputs_lie(program)) else None
 
     def definition(*inputs: torch.Tensor) -> Sequence[torch.Tensor]:
         return reference64(program, inputs)
 
     wide = definition if reference is None else lambda *inputs: reference(list(inputs))
-    program_in_torch = y.Reference(eager, definition, getattr(torch, program.dtype), wide)
+    program_in_torch = Reference(eager, definition, getattr(torch, program.dtype), wide)
     found: list[Judgement] = []
     for i, kind in enumerate(DISTRIBUTIONS):
         if distributions is not None and kind.name not in distributions:
             continue
         inputs = draw_inputs(program, kind.name, where, seed + i)
-        with y.fresh_memory_is_nan():
-            given = y.to_be_changed(lies, inputs)
-            outputs = y.outputs_of(lies, run(given), given)
-        if changed := [program.inputs[i].name for i in y.changed_elsewhere(lies, given, inputs)]:
+        with fresh_memory_is_nan():
+            given = to_be_changed(lies, inputs)
+            outputs = outputs_of(lies, run(given), given)
+        if changed := [program.inputs[i].name for i in changed_elsewhere(lies, given, inputs)]:
             raise ValueError(f"writes to its inputs: {', '.join(changed)}")
         found.append(program_in_torch.judge(kind.name, inputs, outputs, allowed, overflow_like_eager, terms, cut))
     worst = max(found, key=lambda j: j.score)
@@ -147,7 +149,7 @@ def where_outputs_lie(program: Program) -> tuple[LiesFields, ...] | None:
 
 
 def _atom_fields(a: Atom, dims: tuple[str, ...], tables: Mapping[str, int]) -> Any:
-    """An atom as `yardstick.Atom` has it."""
+    """An atom as `lies.Atom` has it."""
 
     def total(i: Index) -> Any:
         return i.offset, tuple((c, _atom_fields(b, dims, tables)) for b, c in i.terms)

@@ -11,16 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import (
-    Access,
-    Tables,
-    dims_of,
-    lookups_of,
-    parse_index,
-    read_by,
-    renames,
-    substitution,
-)
+from mirage_cli.ir.access import Access, Tables, dims_of, lookups_of, read_by, renames
+from mirage_cli.ir.access_text import parse_index, substitution
 from mirage_cli.ir.ops import OPS, Number, Type
 from mirage_cli.verify.field import Field
 from mirage_cli.verify.residues import ALL, FINITE, LEVELS, UNDEFINED, Value, aligned, as_field, both_valid, same

@@ -26,8 +26,9 @@ from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.bench import baseline, run_bench
 from mirage_cli.tune.interpreted import Interpreter
 from mirage_cli.tune.measure import Effort, GpuWorker
+from mirage_cli.verify.lies import Lies, outputs_of
 from mirage_cli.verify.numeric import draw_inputs, reference64, where_outputs_lie
-from mirage_cli.verify.yardstick import Lies, as_tuple, outputs_of
+from mirage_cli.verify.yardstick import as_tuple
 
 PROGRAMS = int(os.environ.get("MIRAGE_RANDOM_PROGRAMS", "30")) // 2
 TARGET = find_target("h200")
