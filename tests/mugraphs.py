@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import inf, prod
 
-from mirage_cli.ir import access
+from mirage_cli.ir.access import dims_of
+from mirage_cli.ir.access import nested as nested_reads
+from mirage_cli.ir.access_text import parse_access
 from mirage_cli.ir.derived import derived_equation, lower
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Arg, Builder, Eqn, Part, Program, Tensor, distinct_positions
@@ -34,7 +36,7 @@ class Case:
         while before != found:
             before = dict(found)
             for p in self.program.parts:
-                for d, i in access.nested(zip(p.tensor.dims, p.access, strict=True), tables):
+                for d, i in nested_reads(zip(p.tensor.dims, p.access, strict=True), tables):
                     found[d] = max(found[d], i.bounds(before)[1] + 1)
             for dims, below in distinct_positions(self.program.inputs) if self.program.parts else ():
                 found[below] = max(found[below], prod(found[d] for d in dims))
@@ -57,11 +59,9 @@ def program(graph: MuGraph, define: Callable[[Write], None], parts: str = "") ->
     w = Write(graph.inputs, (n for n, _ in graph.dims))
     define(w)
     tensors = graph.tensors()
-    found = tuple(
-        Part(m[3], tensors[m[1]], access.parse_access(m[2])) for m in re.finditer(r"(\w+)\[(.*)\] = (\w+)", parts)
-    )
+    found = tuple(Part(m[3], tensors[m[1]], parse_access(m[2])) for m in re.finditer(r"(\w+)\[(.*)\] = (\w+)", parts))
     own = tuple(t for t in graph.outputs if t not in {p.tensor for p in found})
-    outputs = (*own, *(Tensor(p.value, access.dims_of(p.access), p.tensor.dtype) for p in found))
+    outputs = (*own, *(Tensor(p.value, dims_of(p.access), p.tensor.dtype) for p in found))
     eqns = tuple(w.eqns)
     return lower(Program(graph.name, graph.dims, graph.dtype, graph.inputs, eqns, outputs, parts=found))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import difflib
 import math
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,7 +41,7 @@ from mirage_cli.ir.derived import DERIVED, Derived, derived_equation
 from mirage_cli.ir.footprint import untold
 from mirage_cli.ir.ops import MAX_BITS, OPS, Number, Op, bits
 from mirage_cli.ir.program import Arg, Builder, Eqn, Tensor, distinct_tables, equation, tables_of, tensor_type
-from mirage_cli.spec.idioms import CHOICE, IDIOMS, PRODUCT, SLICE
+from mirage_cli.spec.idioms import BY_NAME, CHOICE, IDIOMS, PRODUCT, SLICE
 
 T = TypeVar("T")
 Report = Callable[[int, int, str, str | None], None]
@@ -56,6 +57,10 @@ MAX_AXES = 12
 PAD = "pad"
 """What names the number outside of a tensor that is read by indices; it means nothing elsewhere."""
 MASK = "a mask; outputs are floats, such as where(mask, x, y)"
+TARGET = re.compile(r"\s*([A-Za-z_]\w*)\s*=")
+"""The name that a line assigns."""
+MAX_UNREADABLE = 20
+"""Lines that are no Python and are reported, of one program."""
 MAX_NEAR, MAX_NAMES = 64, 200
 """Longer names than this are not compared with the valid ones, nor with more of them than this."""
 
@@ -100,6 +105,10 @@ def _no_expression(e: ast.expr) -> str:
             return f"@ does not say which axis it sums over: {PRODUCT}"
         case ast.IfExp():
             return f"this is not an expression of the spec language: {CHOICE}"
+        case ast.Attribute(attr="T" | "mT" | "H"):
+            return f"this is not an expression of the spec language: {BY_NAME}"
+        case ast.Attribute(attr="shape") | ast.Subscript(value=ast.Attribute(attr="shape")):
+            return "this is not an expression of the spec language: the size of the axis a is a"
         case _:
             return "this is not an expression of the spec language"
 
@@ -155,19 +164,35 @@ class ProgramReader:
     def read(self, text: str, place: Place) -> None:
         """Read a whole program."""
         self.place, self.rows = place, text.split("\n")
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of Python's, about spellings that the reader refuses anyway
-                tree = ast.parse(text)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            row, offset = getattr(error, "lineno", None) or 1, getattr(error, "offset", None) or 1
-            problem = getattr(error, "msg", None) or "this is nested too deeply"
-            self.report(*place(row, offset - 1), f"not a list of assignments: {problem}", None)
-            return
-        self.taken = _assigned(tree)
+        tree = self.parsed(text)
+        self.taken |= _assigned(tree)
         for statement in tree.body:
             self.statement(statement)
+
+    def parsed(self, text: str) -> ast.Module:
+        """Python's tree of the program, without the lines that are no Python: each is reported, and what it assigns is
+        poisoned. What is amiss only because a line is left out is not reported."""
+        rows = text.split("\n")
         self.complete = True
+        for _ in range(MAX_UNREADABLE):
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # of Python's, about spellings that the reader refuses anyway
+                    return ast.parse("\n".join(rows))
+            except SyntaxError as error:
+                row, offset = min(error.lineno or 1, len(rows)), error.offset or 1
+                if self.complete or not (isinstance(error, IndentationError) or "unmatched" in error.msg):
+                    self.report(*self.place(row, offset - 1), f"not a list of assignments: {error.msg}", None)
+            except (ValueError, RecursionError, MemoryError):
+                self.report(*self.place(1, 0), "not a list of assignments: this is nested too deeply", None)
+                rows, row = [""], 1
+            self.complete = False
+            if target := TARGET.match(rows[row - 1]):
+                self.taken.add(target[1])
+                self.names.setdefault(target[1], None)
+                self.assigned.setdefault(target[1], None)
+            rows[row - 1] = ""
+        return ast.Module([], [])
 
     def fail(self, node: ast.AST, message: str, near: str | None = None, among: Iterable[str] = ()) -> Poisoned:
         """Report a mistake at a node; the exception to raise."""

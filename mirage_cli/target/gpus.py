@@ -37,10 +37,12 @@ LAUNCH_US = 0.74
 """[H200] An empty kernel in a CUDA graph. Taken for every GPU: it is the host-free cost of the same front end."""
 
 
-LINK = 0.8
-"""The part of a link's rate that an all-reduce of NCCL reaches; no measurement is recorded."""
-JOIN_US = 12.0
-"""An all-reduce of a few bytes by NCCL in a CUDA graph; no measurement is recorded."""
+LINK = 0.64
+"""The part of a link's rate that an all-reduce of NCCL 2.28 reaches: two H200 over NVLink, 16 MiB to 64 MiB, took
+290 GB/s of 450 (results/h200/notes-2026-11-24.md). Taken for every GPU."""
+JOIN_US = 11.0
+"""An all-reduce of little by NCCL 2.28 in a CUDA graph: two H200, 4 B took 9.0 us, 64 KiB 11.3, 256 KiB 12.7. Taken for
+every GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
