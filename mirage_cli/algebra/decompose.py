@@ -361,7 +361,7 @@ def _contractions(d: Decomposition, total: Atom, others: Mono, c: Fraction) -> l
         first = steps.add("sum", d.algebra.of_mono(mono), axes=total.args[0])
         _product_after(d, steps, first, others, c)
         nodes.insert(0, steps.node())
-    return nodes + [*_sums_of_parts(d, total, others, c)]
+    return [*nodes, *_sums_of_parts(d, total, others, c)]
 
 
 def _sums_of_parts(d: Decomposition, total: Atom, others: Mono, c: Fraction) -> Iterator[Node]:
