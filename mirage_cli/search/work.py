@@ -180,7 +180,7 @@ def _added_to(kernel: Kernel, accumulators: Collection[str]) -> set[str]:
     them to it, so they take no registers of their own."""
     dims, uses = kernel.value_dims, Counter(v for e in kernel.body for v in e.values)
     uses.update(s.value for s in kernel.stores)
-    pairs = [e.values for e in kernel.body if e.op == "add" and len(e.values) == 2]
+    pairs = [e.values for e in kernel.body if OPS[e.op].linear == (1, 1) and len(e.values) == 2]
     pairs += [(b, a) for a, b in pairs]
     products = {e.out for e in kernel.body if e.op == "dot"} - {*accumulators}
     return {a for a, b in pairs if a in products and uses[a] == 1 and b in accumulators and dims[a] == dims[b]}
