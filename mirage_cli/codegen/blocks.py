@@ -214,7 +214,7 @@ class Frame:
         """The current block of a value."""
         return Value(value, self.axes_of(value))
 
-    def whole(self, value: str) -> Value | Repeated:
+    def filled(self, value: str) -> Value | Repeated:
         """The current block of a value with the axes of all its dimensions."""
         x, axes = self.current(value), self.axes(self.dims[value])
         return x if x.axes == axes else Repeated(Spread(x, axes), axes)

@@ -249,7 +249,7 @@ def summands(s: Scope, e: Eqn) -> Computed:
     f = s.frame
     (a,) = e.values
     kind = f.type_of(a)
-    x: Expr = f.whole(a)
+    x: Expr = f.filled(a)
     whole = kind in INTEGERS
     if kind not in ("float32", "int32"):
         x = nodes.Cast(x, kind, "int32" if whole else "float32")
@@ -367,7 +367,7 @@ def _operand(s: Scope, value: str, groups: list[list[str]], summed: Axes, dtype:
         x = _masked(f, narrow.of_bytes(f, value), summed, nodes.Literal(0.0))
     else:
         zero = nodes.Literal(0, True) if kind in INTEGERS else nodes.Literal(0.0)
-        x = _masked(f, f.whole(value), [d for d in summed if d not in s.clean[value]], zero)
+        x = _masked(f, f.filled(value), [d for d in summed if d not in s.clean[value]], zero)
         x = x if kind == dtype else nodes.Cast(x, kind, dtype)
     if dtype == "bfloat16":
         x = nodes.MatrixType(x)
@@ -401,7 +401,7 @@ def _spread_factors(f: Frame, e: Eqn) -> tuple[Expr, Expr, Axes]:
         raise EmitError("product too large to multiply out")
     both = _factors(e)
     told = {d for v in both for d in f.axes_of(v)} == {*space}
-    a, b = (spread(as_float(f, v, f.current(v) if told else f.whole(v)), space) for v in both)
+    a, b = (spread(as_float(f, v, f.current(v) if told else f.filled(v)), space) for v in both)
     return a, b, space
 
 

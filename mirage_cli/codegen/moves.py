@@ -144,7 +144,7 @@ def store(f: Frame, s: Store) -> plan.Store:
     once = tuple(d for d in f.kernel.with_role("grid") if d not in s.dims and f.tiled(d))
     one_chunk = split is not None and f.schedule.split > 1 and not {split, split_axis(split)} & set(s.dims)
     kind, dtype = f.type_of(s.value), f.tensors[s.buffer].dtype
-    block: Expr = f.whole(s.value)
+    block: Expr = f.filled(s.value)
     if kind != dtype or s.value not in f.loads:
         block = nodes.Cast(block, kind, dtype)
     if block.axes and block.axes != axes:

@@ -15,7 +15,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from mirage_cli.ir.access import Index, combined, dims_of, index, parse_index, quotient, remainder, steady
+from mirage_cli.ir.access import Index, combined, dims_of, index, quotient, remainder, steady
+from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import place
