@@ -72,6 +72,10 @@ class Traced:
     arrays: tuple[Array, ...]
 
 
+WRITTEN = object()
+"""What nodes are that change a tensor in place: nothing that the same program could read."""
+
+
 def trace(
     nodes: Sequence[Any],
     outputs: Sequence[Any],
@@ -98,6 +102,8 @@ def trace(
             label = f"X{len(inputs)}"
             inputs[label] = x
             known[x] = input_of(t, label, x, scale_of(x))
+        if known[x] is WRITTEN:
+            raise Unsupported(f"{x} is read where it is changed in place")
         return known[x]
 
     try:
@@ -113,6 +119,7 @@ def trace(
 
 def traced(t: Trace, name: str, known: Mapping[Any, Any], inputs: Mapping[str, Any], outputs: Sequence[Any]) -> Traced:
     """The program of what the nodes have come to. Raises Unsupported."""
+    outputs = [n for n in outputs if known[n] is not WRITTEN]
     if several := [n for n in outputs if not isinstance(known[n], Array)]:
         raise Unsupported(f"{several[0]} makes several tensors")
     arrays = tuple(p.permuted(number_of(known[n]), memory_order(n.meta["val"])) for n in outputs)
@@ -177,9 +184,13 @@ def refuse_types(node: Any) -> None:
         raise Unsupported(f"{node} computes in {dtype}")
 
 
+APART = "apart"
+"""What a node has that is to be in no program."""
+
+
 def supported(node: Any) -> bool:
     """Whether there is a row for the node's operator, and the row says all that it does."""
-    return handler_of(node) is not None
+    return APART not in node.meta and handler_of(node) is not None
 
 
 def handler_of(node: Any) -> Handler | None:
@@ -511,8 +522,7 @@ def _full(t: Trace, node: Any, *args: Any, **named: Any) -> Array:
 @makes
 def _arange(t: Trace, node: Any, *args: Any, **_: Any) -> Array:
     start, step = (args[0], args[2] if len(args) > 2 else 1) if len(args) > 1 else (0, 1)
-    place = t.positions(node.meta["val"].shape[0])
-    return place if (start, step) == (0, 1) else p.elementwise(lambda v: v * step + start, place)
+    return t.positions(node.meta["val"].shape[0], start, step)
 
 
 @aten("aten.tril", "aten.triu")
@@ -939,6 +949,62 @@ def _one_hot(index: Array, classes: int = -1) -> Array:
         raise Unsupported("one_hot of a number of classes that is not known")
     place = index.trace.positions(classes)
     return number_of(p.elementwise(operator.eq, place, _unsqueeze(index, len(index.dims)), mask=True))
+
+
+# -- tensors that are changed in place
+
+
+def put(node: Any, x: Array, places: Sequence[p.Part | p.Row], value: Any) -> object:
+    """Writes a value in the place of what a tensor has at these indices. Raises Unsupported."""
+    output_dtype(node)
+    given = node.args[0].meta["val"]
+    if strides_of(node.args[0]) is None and not given.permute(memory_order(given)).is_contiguous():
+        raise Unsupported("it changes a tensor that has several elements in one place")
+    p.stored(x, places, number_of(value))
+    return WRITTEN
+
+
+@aten("aten.index_put_")
+@makes
+def _index_put(t: Trace, node: Any, x: Array, indices: Sequence[Any], value: Array, accumulate: bool = False) -> object:
+    """x[..., i, ..., j] = value, by numbers that a table holds, none below zero, or that are counted."""
+    given = {d: i for d, i in enumerate(indices) if i is not None}
+    if accumulate or any(i.mask for i in given.values()):
+        raise Unsupported("what is added in place, or where a mask says")
+    shape = _broadcast_tensors([*given.values()])[0].shape
+    first, *others = given
+    lead = first if others == [*range(first + 1, first + 1 + len(others))] else 0
+    rest = [d for d in range(len(x.dims)) if d not in given]
+    count, sizes = len(shape), [x.shape[d] for d in rest]
+    value = p.expanded(number_of(value), [*sizes[:lead], *shape, *sizes[lead:]])
+    beside = value.dims[lead : lead + count]
+    others = iter((*value.dims[:lead], *value.dims[lead + count :]))
+    places = [
+        p.place_of(given[d], x.shape[d], beside) if d in given else ([(next(others), 1)], 0) for d in range(len(x.dims))
+    ]
+    named_once(t, places, x)
+    return put(node, x, places, value)
+
+
+@aten("aten.index_copy_")
+@makes
+def _index_copy(t: Trace, node: Any, x: Array, dim: int, index: Array, value: Array) -> object:
+    value, dim = number_of(value), dim % len(x.dims)
+    places: list[p.Part | p.Row] = [([(d, 1)], 0) for d in value.dims]
+    places[dim] = p.place_of(index, x.shape[dim], [value.dims[dim]] if index.dims else [])
+    named_once(t, places, x)
+    return put(node, x, places, value)
+
+
+def named_once(t: Trace, places: Sequence[p.Part | p.Row], x: Array) -> None:
+    """Declares that a table holds no number twice, where nothing else tells its rows apart: PyTorch leaves open which
+    of several it writes. Raises Unsupported."""
+    told = {axis for place in places if not isinstance(place, p.Row) for dim, _ in place[0] for axis in p.leaves(dim)}
+    tables = [(d, row) for d, row in enumerate(places) if isinstance(row, p.Row)]
+    alone = [(d, row) for d, row in tables if not {a for dim in row.dims for a in p.leaves(dim)} <= told]
+    if len(alone) > 1 or any(math.prod(row.table.shape) > x.shape[d] for d, row in alone):
+        raise Unsupported("what is written may be written again")
+    t.distinct |= {row.table for _, row in alone}
 
 
 MOST_TAKEN = 8

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
+from typing import Any  # the graph's values: of inputs, and what may be a number
 
 from mirage_cli.spec import graph as g
 from mirage_cli.spec.graph import Graph, Value
@@ -107,13 +108,26 @@ class Read:
     parts: tuple[Part, ...]
 
 
+@dataclass(frozen=True)
+class Viewed:
+    """The operand, with its axes at other positions."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """start, start + step, ... along the only position."""
+
+    start: int
+    step: int
+
+
 @dataclass(frozen=True, eq=False)
 class Array:
     """A value of a trace.
 
     dims: by position. held: the axes that it varies along; it is the same at all positions of other ones.
     mask: whether it is a mask, not a number. make: the graph's value, from the names of axes and the operands' values.
-    name: of an input. how: of what another access may be taken through.
+    name: of an input. how: it is made, where that matters to those who read it.
     """
 
     trace: Trace
@@ -123,7 +137,7 @@ class Array:
     make: Callable[..., Value | float]
     mask: bool = False
     name: str = ""
-    how: Applied | Read | None = None
+    how: Applied | Read | Viewed | Counted | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -137,6 +151,28 @@ class Array:
     def axes(self) -> set[Axis]:
         """Those of its positions, and those that it varies along."""
         return {*self.own, *leaves(x for dim in self.dims for x in dim)}
+
+
+@dataclass(frozen=True)
+class Row:
+    """An index that a table holds. dims: of the value that is written, beside the table's positions."""
+
+    table: Array
+    dims: tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What is written into an input in place, by an index for each position. maker: what asked for it."""
+
+    target: Array
+    places: tuple[Part | Row, ...]
+    value: Array
+    maker: object
+
+    @property
+    def arrays(self) -> list[Array]:
+        return [source(self.target), self.value, *(x.table for x in self.places if isinstance(x, Row))]
 
 
 class Names:
@@ -177,6 +213,8 @@ class Trace:
         self.inputs: list[tuple[Array, str, float | None]] = []
         self.strides: dict[Array, list[int]] = {}  # of inputs that are not row-major, of each axis that is held
         self.below: dict[Array, int] = {}  # of tables, what their entries are less than
+        self.distinct: set[Array] = set()  # tables that hold no number twice
+        self.stores: list[Stored] = []
         self.maker: object = None  # of the arrays that are added next
         self.makers: dict[Array, object] = {}
 
@@ -206,10 +244,15 @@ class Trace:
         dims = tuple((Axis(n),) if n > 1 else () for n in shape)
         return self.add(Array(self, dims, (), (), lambda _: value))
 
-    def positions(self, size: int) -> Array:
-        """0, 1, 2, ..."""
+    def positions(self, size: int, start: int = 0, step: int = 1) -> Array:
+        """start, start + step, ..."""
         dim = (Axis(size),) if size > 1 else ()
-        return self.add(Array(self, (dim,), dim, (), lambda names: names.index(dim)))
+
+        def make(names: Names) -> Value | float:
+            place = names.index(dim)
+            return place if (start, step) == (0, 1) else place * step + start
+
+        return self.add(Array(self, (dim,), dim, (), make, how=Counted(start, step)))
 
     def unify(self, x: Axis, y: Axis) -> bool:
         """Makes one axis of two, unless one array has both."""
@@ -235,22 +278,24 @@ class Trace:
 
     def graph(self, name: str, outputs: Mapping[str, tuple[Array, str]]) -> Graph:
         """The named program. outputs: arrays with their dtypes. Raises Unsupported."""
-        needed = self.needed(a for a, _ in outputs.values())
+        needed = self.needed([*(a for a, _ in outputs.values()), *(a for s in self.stores for a in s.arrays)])
         axes: dict[Axis, str] = {}
         for a in needed:
             for x in (*a.own, *leaves(x for dim in a.dims for x in dim)):
                 axes.setdefault(x, f"a{len(axes)}")
         sizes = {n: x.size for x, n in axes.items()}
-        graph = Graph(name, sizes, next(dtype for _, dtype in outputs.values()))
+        given = {a: (dtype, scale) for a, dtype, scale in self.inputs}
+        first = next((dtype for _, dtype in outputs.values()), None)
+        graph = Graph(name, sizes, first or next(given[a][0] for s in self.stores for a in s.arrays))
         names = Names(graph, axes)
         values: dict[Array, Value | float] = {}
-        given = {a: (dtype, scale) for a, dtype, scale in self.inputs}
         for a in needed:
             if a.name:
                 dtype, scale = given[a]
-                below = self.below.get(a)
-                held, strides = names.of(a.held), self.strides_of(a)
-                values[a] = graph.input(a.name, *held, dtype=dtype, scale=scale, below=below, strides=strides)
+                below, strides, distinct = self.below.get(a), self.strides_of(a), a in self.distinct
+                values[a] = graph.input(
+                    a.name, *names.of(a.held), dtype=dtype, scale=scale, below=below, distinct=distinct, strides=strides
+                )
             else:
                 self.maker = self.makers[a]
                 values[a] = a.make(names, *(values[x] for x in a.operands))
@@ -261,6 +306,9 @@ class Trace:
             if a.mask:
                 raise Unsupported(f"the result {out} is a mask")
             graph.output(out, value, *names.of(result_axes(a)), dtype=dtype)
+        for store in self.stores:
+            self.maker = store.maker
+            write(names, store, values)
         return graph
 
     def strides_of(self, a: Array) -> list[int] | None:
@@ -438,7 +486,7 @@ def product(a: Array, left: str, b: Array, right: str, kept: str) -> Array:
 
 def viewed(a: Array, dims: Sequence[Dim]) -> Array:
     """The same value with its axes at other positions."""
-    return a.trace.add(Array(a.trace, tuple(dims), a.held, (a,), lambda _, value: value, a.mask))
+    return a.trace.add(Array(a.trace, tuple(dims), a.held, (a,), lambda _, value: value, a.mask, how=Viewed()))
 
 
 def permuted(a: Array, order: Sequence[int]) -> Array:
@@ -567,6 +615,76 @@ def composed(inner: Part, dims: Sequence[Dim], outer: Sequence[Part]) -> Part:
             found += [(d, s * step) for d, s in more]
             offset += start * step
     return found, offset
+
+
+def source(a: Array) -> Array:
+    """What an array is a view of."""
+    while isinstance(a.how, Viewed):
+        (a,) = a.operands
+    return a
+
+
+def stored(a: Array, places: Sequence[Part | Row], value: Array) -> None:
+    """Writes a value into an input in place, by an index for each of its positions. Raises Unsupported."""
+    trace = a.trace
+    for dim, place in zip(a.dims, places, strict=True):
+        match place:
+            case Row(table, dims):
+                sides = [both for own, other in zip(table.dims, dims, strict=True) for both in paired(own, other)]
+                trace.below[table] = size_of(dim)
+            case ([(other, 1)], 0) if size_of(other) == size_of(dim):
+                sides = paired(dim, other)
+            case _:
+                sides = []
+        for x, y in sides:
+            trace.unify(x.found(), y.found())
+    if not {x for dim in value.dims for x in leaves(dim)} <= {*value.own}:
+        raise Unsupported("one number is written at several places")
+    trace.stores.append(Stored(a, tuple(places), value, trace.maker))
+
+
+def write(names: Names, store: Stored, values: Mapping[Array, Any]) -> None:
+    """The statement of a store."""
+    root = source(store.target)
+    along, index = {*root.own}, dict[str, Value | int]()
+    for dim, place in zip(store.target.dims, store.places, strict=True):
+        if not isinstance(place, Row):
+            index |= spread(names, leaves(dim), along, *place)
+        elif dim:
+            if len(leaves(dim)) > 1:
+                raise Unsupported("rows of an axis that is several")
+            index[names.of(dim)[0]] = entry(names, place, values[place.table])
+    target, value = values[root], values[store.value]
+    if not isinstance(value, Value):
+        raise Unsupported("what is written is a constant")
+    target[tuple(index[n] for n in names.of(root.held))] = value
+
+
+def place_of(index: Array, size: int, beside: Sequence[Dim]) -> Part | Row:
+    """What an index of an axis of this size says. beside: the dims of a value beside its last positions. Raises
+    Unsupported."""
+    root = source(index)
+    sides = dict(zip(index.dims, beside[len(beside) - len(index.dims) :], strict=True))
+    if not {*root.dims} - {()} <= {*sides}:
+        raise Unsupported("an index whose axes are taken apart")
+    dims = tuple(sides[d] if d else () for d in root.dims)
+    if isinstance(root.how, Counted):
+        last = root.how.start + root.how.step * (size_of(root.dims[0]) - 1)
+        if not 0 <= min(root.how.start, last) <= max(root.how.start, last) < size:
+            raise Unsupported("an index outside of its axis")
+        return [(dims[0], root.how.step)], root.how.start
+    if not root.name:
+        raise Unsupported("an index that is computed")
+    return Row(root, dims)
+
+
+def entry(names: Names, row: Row, entries: Any) -> Any:
+    """What a table holds beside the axes of a value."""
+    own, index = {*row.table.own}, dict[str, Value | int]()
+    for dim, other in zip(row.table.dims, row.dims, strict=True):
+        index |= spread(names, leaves(dim), own, [(other, 1)], 0)
+    order = names.of(row.table.held)
+    return entries[tuple(index[n] for n in order)] if order else entries
 
 
 def looked_up(a: Array, table: Array) -> Array:

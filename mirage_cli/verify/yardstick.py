@@ -379,13 +379,15 @@ class Lies:
             return x.as_strided(self.shape, self.strides, x.storage_offset() + self.start)
         return memory_of(x)[self.places(x, inputs)]
 
-    def fill(self, number: float, results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
-        """Writes a number where the output lies."""
+    def fill(
+        self, values: float | torch.Tensor, results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
+    ) -> None:
+        """Writes a number, or a value for each element, where the output lies."""
         x = self.whole(results, inputs)
         if self.view:
-            self.of(results, inputs).fill_(number)
+            self.of(results, inputs)[...] = values
         else:
-            memory_of(x)[self.places(x, inputs)] = number
+            memory_of(x)[self.places(x, inputs)] = values
 
     def places(self, x: torch.Tensor, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         """Where its elements are in the memory of the tensor that it lies in."""
