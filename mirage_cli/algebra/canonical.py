@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Any, Concatenate, ParamSpec
 
-from mirage_cli.ir.access import Access, Index, dims_of, is_plain, parse_index, plain, read_by, substitution
+from mirage_cli.ir.access import Access, Index, dims_of, is_plain, plain, read_by
+from mirage_cli.ir.access_text import parse_index, substitution
 from mirage_cli.ir.ops import OPS, Number
 
 MAX_POWER_BITS = 1000

@@ -125,12 +125,18 @@ class Frame:
 
     @cached_property
     def looked_up(self) -> dict[Lookup, str]:
-        """What loads look up, each with the name of its block."""
+        """What loads look up, each with the name of its block: one name in all parts of the kernel."""
         found: dict[Lookup, str] = {}
-        for a in (*self.kernel.lookups, *(a for x in self.live.values() for a in lookups_of(x.where))):
+        taken = {*self.whole.value_dims}
+        for a in (*self.whole.lookups, *(a for x in self.live.values() for a in lookups_of(x.where))):
             names = (f"{a.table}_at{i or ''}" for i in itertools.count())
-            found[a] = found.get(a) or next(n for n in names if n not in {*self.dims, *found.values()})
+            found[a] = found.get(a) or next(n for n in names if n not in {*taken, *found.values()})
         return found
+
+    @cached_property
+    def whole(self) -> Kernel:
+        """The kernel of the μGraph, of which this may be a part."""
+        return next(k for k in self.graph.kernels if k.name == self.kernel.name)
 
     def places(self, i: Index, picked: Mapping[str, Place] = EVERYWHERE) -> tuple[tuple[tuple[Place, int], ...], int]:
         """Where an index is, as the sum of position · factor, and where that starts. picked: positions along some
@@ -172,8 +178,7 @@ class Frame:
     def huge(self) -> bool:
         """Whether offsets into some tensor need 64 bits."""
         sizes = {**self.sizes, **{r.dim: r.most for r in self.graph.dynamic}}
-        whole = next(k for k in self.graph.kernels if k.name == self.kernel.name)  # of which this may be a part
-        touched = {*whole.read, *(s.buffer for s in whole.stores)}
+        touched = {*self.whole.read, *(s.buffer for s in self.whole.stores)}
         return any(self.tensors[b].span(sizes) >= 1 << 31 for b in touched)
 
     @cached_property

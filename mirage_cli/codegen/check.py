@@ -153,6 +153,7 @@ class _Checker:
         self.expr(s.block)
         _must(s.block.axes in ((), s.pointers.axes), f"{s.pointers.buffer} is written with other axes")
         self.pointers(s.pointers, s.mask)
+        self.places(term for w in s.within for term in w.terms)
 
     def prefetch(self, s: plan.Prefetch) -> None:
         _must(self.plan.waits and not self.waited, "a prefetch that nothing waits behind")

@@ -332,7 +332,7 @@ def tables_text(program: Program, sizes: Mapping[str, int | str], names: str = "
     sizes: numbers, or the names of what holds them. names: those that differ by call, and given: where they are from.
     """
     limits = ((i, t, below(t, sizes)) for i, t in enumerate(program.inputs))
-    entries = [f'({i}, "{t.name}", {n}, {t.distinct})' for i, t, n in limits if n is not None]
+    entries = [f'({i}, "{t.name}", {-t.padded}, {n}, {t.distinct})' for i, t, n in limits if n is not None]
     values = {"entries": tuple_text(entries), "size_names": names, "table_sizes": given}
     return filled(TABLES, values) if entries else ""
 

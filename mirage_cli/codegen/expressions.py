@@ -14,7 +14,8 @@ from typing import NamedTuple
 from mirage_cli.codegen import nodes
 from mirage_cli.codegen.blocks import MAX_PRODUCT, EmitError, Frame
 from mirage_cli.codegen.nodes import Axes, Expr
-from mirage_cli.ir.access import Index, parse_index
+from mirage_cli.ir.access import Index
+from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.ops import OPS, Number, exact_inverse
 from mirage_cli.ir.program import FLOAT8, INTEGERS, Eqn

@@ -77,7 +77,7 @@ def _stored(f: Frame, live: Live) -> Iterator[nodes.Within]:
 
 
 def within(f: Frame, buffer: str, access: Access) -> tuple[nodes.Within, ...]:
-    """The bounds of a tensor that a load may read beyond."""
+    """The bounds of a tensor that a load may read beyond, and a store name places before."""
     found: list[nodes.Within] = []
     for d, i in zip(f.tensors[buffer].dims, access, strict=True):
         before, behind = i.leaves(f.sizes[d], f.sizes)
@@ -131,7 +131,8 @@ def store(f: Frame, s: Store) -> plan.Store:
         block = nodes.Cast(block, kind, dtype)
     if block.axes and block.axes != axes:
         block = nodes.Spread(block, axes)
-    return plan.Store(pointers(f, s.buffer, s.access, axes), block, f.masked_dims(s.dims, axes), once, one_chunk)
+    where, inside = pointers(f, s.buffer, s.access, axes), within(f, s.buffer, s.access)
+    return plan.Store(where, block, f.masked_dims(s.dims, axes), once, one_chunk, inside)
 
 
 # -- prefetches

@@ -160,13 +160,14 @@ class Complete:
 @dataclass(frozen=True, slots=True)
 class Store:
     """once: dimensions of the grid along which all instances have the same, and the first stores; one_chunk: the same
-    for chunks."""
+    for chunks. within: bounds beyond which nothing is stored."""
 
     pointers: Pointers
     block: Expr
     mask: Axes
     once: Axes
     one_chunk: bool
+    within: tuple[Within, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -275,7 +275,8 @@ def _store(s: p.Store, names: Names) -> Iterator[str]:
     once = [f"t_{d} == 0" for d in s.once] + ["chunk == 0"] * s.one_chunk
     if once:
         yield f"if {' and '.join(once)}:  # the same for all of these instances: one of them stores"
-    mask = f", mask={_mask(s.mask, s.pointers.axes)}" if s.mask else ""
+    masks = [_mask(s.mask, s.pointers.axes)] * bool(s.mask) + [_within(w, s.pointers.axes, names) for w in s.within]
+    mask = f", mask={' & '.join(masks)}" if masks else ""
     indent = "    " * bool(once)
     yield f"{indent}tl.store({_pointers(s.pointers, names)}, {_expr(s.block, names)}{mask})"
 

@@ -19,7 +19,8 @@ from math import inf, isnan
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import Atom, Index, Lookup, index, is_plain, parse_index
+from mirage_cli.ir.access import Atom, Index, Lookup, index, is_plain
+from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.beside import beside
 from mirage_cli.ir.drawn import skewed
 from mirage_cli.ir.mugraph import Kernel, MuGraph, Store, split_axis
@@ -233,7 +234,8 @@ def _index_of(limit: Linear, kernel: Kernel, graph: MuGraph) -> Index | None:
         x = loads[name]
         if x.buffer not in inputs:
             return None
-        terms[Lookup(x.buffer, x.access, below(inputs[x.buffer], graph.sizes) or MAX_INTEGER)] = c
+        t = inputs[x.buffer]
+        terms[Lookup(x.buffer, x.access, below(t, graph.sizes) or MAX_INTEGER, t.padded)] = c
     return index(terms, limit.constant)
 
 

@@ -14,7 +14,8 @@ from typing import Any  # torch's graphs and nodes, which have few types
 
 import torch
 
-from mirage_cli.spec.aten import APART, MOVES, kept_statistics, overloadless
+from mirage_cli.spec.aten.row import overloadless
+from mirage_cli.spec.aten.trace import APART, kept_statistics, mutable, row_of
 
 LAST = "aten.copy_"
 """What writes inputs and buffers that a model changes, at the end of its graph."""
@@ -32,8 +33,7 @@ def changed(node: Any) -> Sequence[Any]:
     """The nodes whose tensors a node changes in place."""
     if CHANGED in node.meta:
         return [node.args[i] for i in node.meta[CHANGED]]
-    mutable = getattr(getattr(node.target, "_schema", None), "is_mutable", False)
-    return node.args[:1] if mutable else kept_statistics(node)
+    return node.args[:1] if mutable(node) else kept_statistics(node)
 
 
 def is_last(node: Any) -> bool:
@@ -166,7 +166,7 @@ def table_of(graph: torch.fx.Graph, index: Any, size: Any, known: dict[tuple[Any
 
 def is_counted(node: Any) -> bool:
     """Whether it is 0, 1, 2, ..., or others like that, at some positions."""
-    while overloadless(node.target) in MOVES and node.op == "call_function":
+    while node.op == "call_function" and row_of(node).moves:
         node = node.args[0]
     return overloadless(node.target) == "aten.arange"
 

@@ -126,7 +126,8 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
         )
     held = {n for loop in placement.loops for n, _ in loop.accumulators}
     accumulators = tuple(dims[n] for loop in placement.loops for n, _ in loop.accumulators)
-    products = tuple(e.dims for e in kernel.body if e.op == "dot" and e.out not in held)
+    added = _added_to(kernel, held)
+    products = tuple(e.dims for e in kernel.body if e.op == "dot" and e.out not in held | added)
     reduced = [_space(e) for e in kernel.body if OPS[e.op].kind == "reduction"]
     return Model(
         kernel,
@@ -172,6 +173,17 @@ def part_of(x: Load) -> str:
 def _in_registers(eqns: Sequence[Eqn]) -> set[str]:
     """Values that are computed here, or loaded and computed with."""
     return {e.out for e in eqns} | {v for e in eqns if e.op != "dot" for v in e.values}
+
+
+def _added_to(kernel: Kernel, accumulators: Collection[str]) -> set[str]:
+    """Products that are used once, in a sum with an accumulator with the same axes: Triton has the matrix units add
+    them to it, so they take no registers of their own."""
+    dims, uses = kernel.value_dims, Counter(v for e in kernel.body for v in e.values)
+    uses.update(s.value for s in kernel.stores)
+    pairs = [e.values for e in kernel.body if OPS[e.op].linear == (1, 1) and len(e.values) == 2]
+    pairs += [(b, a) for a, b in pairs]
+    products = {e.out for e in kernel.body if e.op == "dot"} - {*accumulators}
+    return {a for a, b in pairs if a in products and uses[a] == 1 and b in accumulators and dims[a] == dims[b]}
 
 
 def _product(

@@ -34,6 +34,7 @@ from mirage_cli.cli.progress import Told, progress
 from mirage_cli.codegen.export import load_export
 from mirage_cli.pipeline import benchmark, keys
 from mirage_cli.search.cuts import CUTS
+from mirage_cli.spec.forms import INDICES
 from mirage_cli.target.gpus import find_target
 from tests.cli.test_cli import (
     CACHE_COMMANDS,
@@ -309,6 +310,11 @@ def test_the_language_is_at_hand(mirage: Mirage) -> None:
     assert "exp(x) / sum(exp(x)) over axes" in mirage("help", "lang", "softmax").out
     run = mirage("help", "lang", "softmx")
     assert run.code == 1 and "no function is called softmx" in run.err and "did you mean `softmax`?" in run.err
+    assert (
+        "matmul is no function of specs: a product that sums over the axis k is dot(a, b, k)"
+        in mirage("help", "lang", "matmul").out
+    )
+    assert all(form in mirage("help", "lang").out for form in INDICES)
     assert mirage("help", "search").out.startswith("Usage: mirage search")
     assert mirage("help", "nothing").code == 2 and mirage("help").out.startswith("Usage: mirage")
     for topic, rows in (("cuts", CUTS), ("exit-codes", EXIT_CODES), ("json", ENVELOPE)):
