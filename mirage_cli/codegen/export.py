@@ -40,6 +40,7 @@ from mirage_cli.codegen.globals import without_global
 from mirage_cli.codegen.helpers import (
     BFLOAT16,
     BOUND,
+    BYTES,
     DESCRIPTORS,
     EXTREMA,
     FETCH,
@@ -170,6 +171,7 @@ class Parts:
         helpers += [EXTREMA] * any("largest(" in k or "least(" in k for k in kernels)
         own = dict.fromkeys(text for name, text in OPERATORS.items() if any(f"{name}(" in k for k in kernels))
         helpers += [BFLOAT16] * any("MATRIX_TYPE" in k or "to_bfloat16" in k for k in kernels)
+        helpers += [BYTES] * any("raised_bits(" in k for k in kernels)
         if self.descriptors:
             kernels = [DESCRIPTORS, *kernels]
         if helpers:

@@ -67,6 +67,16 @@ def check(text: str, seed: int, interpreter: Interpreter) -> None:
 
 
 FAILED = {
+    "some positions of a softmax": """
+name: some
+dims: {h: 3, k: 2}
+dtype: float32
+inputs: {U: [h]}
+program: |
+  A = softmax(U, h)
+  B = A[k]
+outputs: {B: [k]}
+""",
     "a product that is loaded before it would be made": """
 name: loaded
 dims: {d: 3, k: 3, m: 64, w: 8}
