@@ -43,6 +43,13 @@ LOST_S = 120.0
 """Seconds without a scheduler, or without a worker that can take what is left, after which a run ends."""
 LOOK_S = 1.0
 """Seconds between two looks at whether there are workers."""
+UNWATCHED = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.worker.memory.monitor-interval": "5s",
+    "distributed.admin.system-monitor.interval": "10s",
+    "distributed.admin.tick.interval": "5s",
+}
+"""Of a local cluster, which has no dashboard: what Dask measures of its workers took a twentieth of two cores."""
 FIRST = 1
 """Dask's priority of tuning: a worker that holds a GPU searches only when there is nothing to tune."""
 
@@ -56,10 +63,11 @@ def connected(scheduler: str | None, workers: int, gpus: int = 0) -> Generator[C
         distributed: Any = importlib.import_module("distributed")
     except ImportError as error:
         raise ExecutorError(f"{error}; install mirage-cli[dask]") from None
-    settings = {
+    settings: dict[str, object] = {
         "distributed.scheduler.allowed-failures": DEATHS,
         "distributed.worker.preload": [*dask.config.get("distributed.worker.preload"), onworker.__name__],
         "distributed.logging.distributed": "error",
+        **(UNWATCHED if scheduler is None else {}),
     }
     with contextlib.ExitStack() as stack, dask.config.set(settings):
         if scheduler is None:

@@ -64,6 +64,7 @@ TERMS: Mapping[str, str] = {
     "copies": "several warps compute the same elements of an operand",
     "turned": "what a warpgroup has computed goes through shared memory to be a second operand",
     "descriptors": "blocks come faster from the L2 through descriptors",
+    "warpgroups": "blocks that warpgroups multiply come faster from it too",
     "turns": "a block that is alone on its multiprocessor computes or multiplies",
     "shared memory": "shared memory limits the blocks of a multiprocessor",
     "registers": "registers limit the blocks of a multiprocessor",
@@ -121,10 +122,19 @@ def memory_us(x: Launch, stored: Array) -> Array:
 
 
 def l2_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
-    """Σ runs · fetched / (the L2's rate · min(1, `port` · spread) · (`boxes` through descriptors, else 1))"""
+    """Σ runs · fetched / (the L2's rate · min(1, `port` · spread) · (`boxes` through descriptors, `grouped` in loops in
+    which warpgroups multiply, else 1))"""
     ports = x.term("port", np.minimum(1.0, x.target.costs.port * o.spread), o.spread)
-    boxes = x.term("descriptors", np.where(x.batch.descriptors, x.target.costs.boxes, 1.0), 1.0)
-    return sum((s.runs * s.fetched for s in segments), x.zero) / (x.target.l2_bytes_per_us * ports * boxes)
+    fetched = sum((s.runs * s.fetched / _sooner(x, s) for s in segments), x.zero)
+    return fetched / (x.target.l2_bytes_per_us * ports)
+
+
+def _sooner(x: Launch, s: Segment) -> Array:
+    """How many times as fast as others the blocks of a segment come from the L2."""
+    c, looping = x.target.costs, bool(s.work.loop)
+    grouped = reduce(np.logical_or, (p.on_units & p.grouped for p in s.products), x.zero > 0)
+    faster = x.term("warpgroups", np.where(grouped & looping, c.grouped, 1.0), 1.0)
+    return np.where(x.term("descriptors", x.batch.descriptors, 0.0) > 0, c.boxes, faster)
 
 
 def products_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:

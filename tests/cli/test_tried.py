@@ -34,6 +34,7 @@ from mirage_cli.cli.progress import Told, progress
 from mirage_cli.codegen.export import load_export
 from mirage_cli.pipeline import benchmark, keys
 from mirage_cli.search.cuts import CUTS
+from mirage_cli.spec.forms import INDICES
 from mirage_cli.target.gpus import find_target
 from tests.cli.test_cli import (
     CACHE_COMMANDS,
@@ -278,6 +279,15 @@ def test_a_broken_kernel_is_refused_with_a_line_for_each_distribution(found: Mir
     assert [line.split()[0] for line in rest] == [name.split()[0] for name in answer["distributions"]]
 
 
+def test_a_kernel_in_front_of_its_spec_is_told_so(mirage: Mirage) -> None:
+    run = mirage("verify", "tiny.py", "tiny.yaml")
+    assert run.code == 2 and "the spec comes first: mirage verify SPEC FILE" in run.err
+
+
+def test_the_list_of_commands_cuts_no_line_short(mirage: Mirage) -> None:
+    assert "..." not in mirage("--help").out
+
+
 def test_every_command_has_examples_that_parse_and_dash_h(mirage: Mirage) -> None:
     for args in [*([c] for c in COMMANDS if c != "cache"), *(["cache", c] for c in CACHE_COMMANDS)]:
         text = mirage(*args, "-h").out
@@ -309,7 +319,13 @@ def test_the_language_is_at_hand(mirage: Mirage) -> None:
     assert "exp(x) / sum(exp(x)) over axes" in mirage("help", "lang", "softmax").out
     run = mirage("help", "lang", "softmx")
     assert run.code == 1 and "no function is called softmx" in run.err and "did you mean `softmax`?" in run.err
+    assert (
+        "matmul is no function of specs: a product that sums over the axis k is dot(a, b, k)"
+        in mirage("help", "lang", "matmul").out
+    )
+    assert all(form in mirage("help", "lang").out for form in INDICES)
     assert mirage("help", "search").out.startswith("Usage: mirage search")
+    assert "mirage init norm" in mirage("--help").out
     assert mirage("help", "nothing").code == 2 and mirage("help").out.startswith("Usage: mirage")
     for topic, rows in (("cuts", CUTS), ("exit-codes", EXIT_CODES), ("json", ENVELOPE)):
         assert all(row in mirage("help", topic).out for row in rows)
