@@ -37,10 +37,12 @@ $(STAMP): pyproject.toml
 		$(PYTHON) -c 'import torch; print("torch==" + torch.__version__)' > constraints.tmp; \
 		$(PYTHON) -c 'import triton; print("triton==" + triton.__version__)' >> constraints.tmp 2>/dev/null || true; \
 	else \
+		echo "downloading torch and triton into $(VENV): some minutes"; \
 		$(PYTHON) -m venv $(VENV); \
 		if nvidia-smi -L >/dev/null 2>&1; then torch="torch"; else torch="torch==2.13.0 triton==3.7.1"; fi; \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check $$torch; \
 	fi; \
+	echo "installing mirage and its tools into $(VENV)"; \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.tmp --editable '.[dev]'
 	@touch $@
 

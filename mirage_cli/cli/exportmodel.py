@@ -19,7 +19,7 @@ def export_model(
     target: TargetName = "auto",
     db: Database = None,
 ) -> None:
-    """Write the stored kernels of a PyTorch function or module as a Python package.
+    """Write the stored kernels of a PyTorch model as a package.
 
     A file for each region, an __init__.py with their names, and a README.md that says what each is and how it was
     verified. The example inputs are what NAME_inputs() of the file returns, or --input. The file is run.

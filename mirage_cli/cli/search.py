@@ -191,9 +191,9 @@ def tune(
     db: Database = None,
     as_json: Json = False,
 ) -> None:
-    """Time the stored plans on this machine's GPU, or on those of a cluster.
+    """Time the stored plans of specs on this GPU.
 
-    Search elsewhere, and tune here.
+    Search elsewhere, and tune here; or on the GPUs of a cluster.
     """
     results: list[Result | Unfinished] = []
     interrupted = False

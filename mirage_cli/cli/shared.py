@@ -30,6 +30,12 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    epilog="\b\nExamples:\n"
+    "  mirage init norm                 a spec to start from: norm.yaml\n"
+    "  mirage search norm.yaml          find, verify and tune its kernels\n"
+    "  mirage explain norm.yaml         why it is this one\n"
+    "  mirage export norm.yaml -o norm.py\n"
+    "  mirage help lang                 what a spec may say",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

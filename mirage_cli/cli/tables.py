@@ -137,7 +137,10 @@ def explanation(r: Result) -> list[Sheet | Text]:
         ("ways to make one with a last operator", stats.nodes),
         ("kernels looked at", stats.enumerated),
         ("μGraphs verified / rejected", f"{stats.verified} / {stats.rejected}"),
-        ("stopped", f"{stats.stopped} after {stats.seconds:.2f} s"),
+        (
+            "stopped",
+            f"{stats.stopped} after {stats.seconds:.2f} s{'; more --budget looks at more' * (stats.stopped == 'budget')}",
+        ),
     ]
     parts.append(named("searched", rows))
     pruned = sorted(stats.pruned.items(), key=lambda x: -x[1])

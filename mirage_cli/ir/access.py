@@ -9,15 +9,16 @@
     K[P{pages}[b, s//16], s%16, d]   pages
 
 An atom is an axis, a quotient or a remainder of an index by a number, or an integer that a table holds (`T{v}`: from 0
-to v - 1), itself accessed. An index has one normal form, which prints as it is read. `strides` gives
-the elements between neighbours along each atom, and where the first lies. What lies outside of the tensor reads
-as 0. What is written by an access lies inside, and no element twice: rows that a table names, if it names none twice.
+to v - 1; `T{-1, v}`: from -1 on, where -1 names nothing), itself accessed. An index has one normal form, which prints
+as it is read. `strides` gives the elements between neighbours along each atom, and where the first lies. What lies
+outside of the tensor reads as 0. What is written by an access lies inside, but for what -1 in a table names, which is
+not written; and no element twice: rows that a table names, if it names none twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import gcd
 from types import MappingProxyType
@@ -152,20 +153,22 @@ class Remainder:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """The integer that a table holds at an access. below: what it is less than, a number or the size of an axis."""
+    """The integer that a table holds at an access. below: what it is less than, a number or the size of an axis.
+    padded: whether it may be -1, for no position at all."""
 
     table: str
     access: tuple[Index, ...]
     below: str | int
+    padded: bool = False
 
     def bounds(self, sizes: Mapping[str, int]) -> tuple[int, int]:
-        return 0, (sizes[self.below] if isinstance(self.below, str) else self.below) - 1
+        return -self.padded, (sizes[self.below] if isinstance(self.below, str) else self.below) - 1
 
     def value(self, axis: Callable[[str], T], looked_up: Callable[[Lookup, list[T]], T]) -> T:
         return looked_up(self, [i.value(axis, looked_up) for i in self.access])
 
     def __str__(self) -> str:
-        return f"{self.table}{{{self.below}}}[{access_text(self.access)}]"
+        return f"{self.table}{{{'-1, ' * self.padded}{self.below}}}[{access_text(self.access)}]"
 
 
 Atom: TypeAlias = str | Quotient | Remainder | Lookup
@@ -202,7 +205,7 @@ def _within(a: Atom, names: Mapping[str, Index]) -> Index:
         case Remainder():
             return remainder(a.of.within(names), a.by)
         case Lookup():
-            return atom_index(Lookup(a.table, tuple(i.within(names) for i in a.access), a.below))
+            return atom_index(Lookup(a.table, tuple(i.within(names) for i in a.access), a.below, a.padded))
 
 
 def _operand(i: Index) -> str:
@@ -335,6 +338,33 @@ def divided(access: Iterable[Index]) -> Iterator[tuple[Lookup, int]]:
         else:
             yield from ((x, a.by) for x in a.of.lookups)
             yield from divided((a.of,))
+
+
+def with_numbers(i: Index, number: Callable[[Lookup], Index | None]) -> Index:
+    """The index with other indices in the place of some of what it looks up."""
+
+    def put(a: Atom) -> Index:
+        match a:
+            case Lookup():
+                return number(a) or atom_index(a)
+            case Quotient():
+                return quotient(with_numbers(a.of, number), a.by)
+            case Remainder():
+                return remainder(with_numbers(a.of, number), a.by)
+            case _:
+                return atom_index(a)
+
+    return combined(i.offset, ((put(a), c) for a, c in i.terms)) if i.lookups else i
+
+
+def of_positions(i: Index) -> Index:
+    """The index where no table holds -1."""
+    return with_numbers(i, lambda a: atom_index(replace(a, padded=False)))
+
+
+def may_name_nothing(access: Iterable[Index]) -> tuple[Index, ...]:
+    """The indices that are no positions where a table holds -1."""
+    return tuple(i for i in access if any(a.padded for a in i.lookups))
 
 
 def nested(read: Iterable[tuple[str, Index]], dims: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Index]]:

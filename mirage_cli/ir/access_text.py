@@ -102,6 +102,9 @@ class _Parser:
         if self.next() != "{":
             return plain((token,))[0]
         self.take()
+        padded = self.next() == "-"
+        for part in ("-", "1", ",") if padded else ():
+            self.expect(part)
         below = self.take()
         self.expect("}")
         self.expect("[")
@@ -110,7 +113,7 @@ class _Parser:
             self.take()
             access.append(self.total())
         self.expect("]")
-        return atom_index(Lookup(token, tuple(access), int(below) if below.isdigit() else below))
+        return atom_index(Lookup(token, tuple(access), int(below) if below.isdigit() else below, padded))
 
 
 @lru_cache(maxsize=1 << 14)

@@ -20,6 +20,10 @@ from mirage_cli.ir.access import (
     combined,
     dims_of,
     dims_of_atom,
+    index,
+    lookups_of,
+    of_positions,
+    with_numbers,
 )
 
 READ = 2
@@ -61,7 +65,7 @@ def _elements(dims: Sequence[str], access: Access, sizes: Mapping[str, int], dis
 def _elements_by_atoms(dims: Sequence[str], access: Access, sizes: Mapping[str, int], distinct: Collection[str]) -> int:
     """The different positions along the axes of the tensor, those of axes that occur together counted one by one. Of a
     table that may name a position twice nothing is known."""
-    if any(any(i.leaves(sizes[d], sizes)) for d, i in zip(dims, access, strict=True)):
+    if any(any(of_positions(i).leaves(sizes[d], sizes)) for d, i in zip(dims, access, strict=True)):
         return 0
     total, left = 1, [i for i in _known_apart(access, distinct) if i.dims]
     while left:
@@ -109,6 +113,7 @@ def _positions(i: Index, size: int, sizes: Mapping[str, int]) -> int:
 
 def apart(x: Access, y: Access, sizes: Mapping[str, int], distinct: Distinct = NOT_DISTINCT) -> bool:
     """Whether no element of a tensor lies in both accesses, as far as can be told: they never meet along some axis."""
+    distinct = _naming((x, y), sizes, distinct)
     return not all(_meet(i, j, sizes, distinct) for i, j in zip(x, y, strict=True))
 
 
@@ -129,6 +134,23 @@ def _meet(i: Index, j: Index, sizes: Mapping[str, int], distinct: Distinct) -> b
             told = all(_names_once(x, sizes, distinct) for x in (a, b))
             return not told or not apart(a.access, b.access, sizes, distinct)
     return True
+
+
+def _naming(accesses: Sequence[Access], sizes: Mapping[str, int], distinct: Distinct) -> Distinct:
+    """Of the tables that hold no integer twice, but maybe -1, those of which an element that lies in all of these
+    accesses has one entry: where they hold -1, one of the accesses is outside of its tensor."""
+    once = dict(distinct)
+    among = [[a for a in lookups_of(x) if a.padded] for x in accesses]
+    for table in {a.table for own in among for a in own}:
+        some = [(x, [a for a in own if a.table == table]) for x, own in zip(accesses, among, strict=True)]
+        if not any(own and all(_outside(a, x, sizes) for a in own) for x, own in some):
+            once.pop(table, None)
+    return once
+
+
+def _outside(a: Lookup, access: Access, sizes: Mapping[str, int]) -> bool:
+    """Whether an access is outside of its tensor where a table holds -1."""
+    return any(with_numbers(i, lambda b: index({}, -1) if b == a else None).bounds(sizes)[1] < 0 for i in access)
 
 
 def _names_once(a: Lookup, sizes: Mapping[str, int], distinct: Distinct) -> bool:
@@ -166,6 +188,7 @@ def untold(access: Access, sizes: Mapping[str, int], distinct: Distinct = NOT_DI
     end, or beside the quotient by n.
     """
     known: dict[Index, None] = dict.fromkeys(access)
+    distinct = _naming((access,), sizes, distinct)
     told: set[Atom] = {d for d in dims_of(access) if sizes[d] == 1}
     before = -1
     while before < len(known) + len(told):

@@ -16,7 +16,7 @@ from mirage_cli.search.roles import MAX_BLOCK
 from mirage_cli.search.work import Model
 
 Array = NDArray[np.float64]
-MAX_ACCUMULATORS = 32768
+MAX_ACCUMULATORS = 33792
 """Elements that the accumulators of a program instance have at most."""
 
 

@@ -69,13 +69,19 @@ INPUT_KEYS: Mapping[str, Field] = {
         "this axis, and what a program makes of others is undefined; needed where the input is an index; left "
         "out: the whole range of int8, of others numbers below the longest axis",
     ),
+    "padded": Field(
+        "padded",
+        "true",
+        "whether -1 is among the integers too, which names nothing: 0 is read there, and nothing written; left out: "
+        "false",
+    ),
     "strides": Field(
         "strides",
         "[3*n, 1]",
         "elements between neighbours along each axis, of a tensor with gaps or in another memory order: numbers, "
         "axes for their sizes, and products; left out: row-major",
     ),
-    "distinct": Field("distinct", "true", "whether no two of the integers are equal; left out: false"),
+    "distinct": Field("distinct", "true", "whether no two of the integers from 0 on are equal; left out: false"),
     "drawn": Field(
         "drawn",
         "skewed",

@@ -445,9 +445,9 @@ class _Reader(Document):
             kind = dtype
         scale = self.positive(parts["scale"], "the scale", MAX_SCALE) if "scale" in parts else None
         below = self.below(parts["below"], kind, sizes) if "below" in parts else None
-        distinct = "distinct" in parts and self.distinct(parts["distinct"], kind)
-        if distinct and "below" not in parts:
-            self.at(parts["distinct"], f"{name} needs `below` too, the number of its values")
+        distinct, padded = (x in parts and self.flag(x, parts[x], kind) for x in ("distinct", "padded"))
+        for key in (x for x, given in (("distinct", distinct), ("padded", padded)) if given and "below" not in parts):
+            self.at(parts[key], f"{name} needs `below` too, the number of its values")
         drawn = self.drawn(parts["drawn"], kind) if "drawn" in parts else "evenly"
         if distinct and drawn != "evenly":
             self.at(parts["drawn"], f"integers that are distinct are drawn evenly, not {drawn}")
@@ -456,7 +456,7 @@ class _Reader(Document):
             self.at(parts["distinct"], f"{name} has {count} elements, and no {count} numbers below {most} are distinct")
         if axes is None:
             return None
-        tensor = Tensor(name, axes, kind, scale or 1.0, below, distinct, drawn)
+        tensor = Tensor(name, axes, kind, scale or 1.0, below, distinct, drawn, padded)
         return replace(tensor, strides=self.strides(parts["strides"], tensor, sizes)) if "strides" in parts else tensor
 
     def strides(self, node: yaml.Node, t: Tensor, sizes: Mapping[str, int]) -> tuple[int | None, ...]:
@@ -513,12 +513,13 @@ class _Reader(Document):
             return int(value)
         return None
 
-    def distinct(self, node: yaml.Node, kind: str) -> bool:
+    def flag(self, key: str, node: yaml.Node, kind: str) -> bool:
+        """`distinct` or `padded`."""
         value = self.word(node, "true or false")
         if value not in ("true", "false"):
-            self.at(node, "distinct is true or false")
+            self.at(node, f"{key} is true or false")
         elif kind not in INTEGERS:
-            self.at(node, f"distinct is of integers, and this is {kind}")
+            self.at(node, f"{key} is of integers, and this is {kind}")
         return value == "true"
 
     def drawn(self, node: yaml.Node, kind: str) -> Drawn:

@@ -13,6 +13,7 @@ from functools import cache
 
 import numpy as np
 
+from mirage_cli.ir.drawn import PADDED
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import (
     Program,
@@ -273,7 +274,8 @@ def _numbers(t: Tensor, sizes: Mapping[str, int], rng: np.random.Generator, *, p
     shape = [sizes[d] for d in t.dims]
     if tensor_type(t) == "int":
         most = below(t, sizes) or max(sizes.values()) + 1
-        return rng.choice(most, size=shape, replace=not t.distinct)
+        found = rng.choice(most, size=shape, replace=not t.distinct)
+        return np.where(rng.integers(0, PADDED, size=shape) == 0, -1, found) if t.padded else found
     if tensor_type(t) == "bool":
         return rng.integers(0, 2, size=shape, dtype=np.bool_)
     x = rng.standard_normal(shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import warnings
 from collections.abc import Generator, Sequence
@@ -41,13 +42,15 @@ what is left of it (`%`); or what input number so-and-so holds (`at`) at totals.
 class Lies:
     """Where an output lies: in returned tensor number `tensor`, or in input number -1 - `tensor`, which is changed in
     place. shape, strides, start: of the output in that tensor's memory, in elements. moved: steps from there that
-    depend on what inputs hold, or are no multiples of positions, with what they are multiplied by."""
+    depend on what inputs hold, or are no multiples of positions, with what they are multiplied by. named: where one of
+    these is negative, the element is nowhere: it reads as 0, and is not written."""
 
     tensor: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     start: int
     moved: tuple[tuple[int, Atom], ...] = ()
+    named: tuple[Total, ...] = ()
 
     @property
     def view(self) -> bool:
@@ -63,7 +66,9 @@ class Lies:
         x = self.whole(results, inputs)
         if self.view:
             return x.as_strided(self.shape, self.strides, x.storage_offset() + self.start)
-        return memory_of(x)[self.places(x, inputs)]
+        at, named = self.places(x, inputs), self.is_named(x, inputs)
+        found = memory_of(x)[at if named is None else at.where(named, 0)]
+        return found if named is None else found.where(named, 0)
 
     def fill(self, number: float, results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
         """Writes a number where the output lies."""
@@ -71,15 +76,27 @@ class Lies:
         if self.view:
             self.of(results, inputs).fill_(number)
         else:
-            memory_of(x)[self.places(x, inputs)] = number
+            at, named = self.places(x, inputs), self.is_named(x, inputs)
+            memory_of(x)[at if named is None else at[named]] = number
+
+    def is_named(self, x: torch.Tensor, inputs: Sequence[torch.Tensor]) -> torch.Tensor | None:
+        """Which elements are somewhere; None where all are."""
+        if not self.named:
+            return None
+        totals = [torch.as_tensor(_position(t, self.along(x), inputs), device=x.device) for t in self.named]
+        there = functools.reduce(torch.logical_and, [t >= 0 for t in totals])
+        return there.expand(self.shape)
+
+    def along(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """The positions along each axis, which broadcast against each other."""
+        count = range(len(self.shape))
+        shapes = [[-1 if j == i else 1 for j in count] for i in count]
+        return [torch.arange(n, device=x.device).reshape(s) for n, s in zip(self.shape, shapes, strict=True)]
 
     def places(self, x: torch.Tensor, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         """Where its elements are in the memory of the tensor that it lies in."""
-        count = range(len(self.shape))
-        shapes = [[-1 if j == i else 1 for j in count] for i in count]
-        along = [torch.arange(n, device=x.device).reshape(s) for n, s in zip(self.shape, shapes, strict=True)]
         terms = (*((s, i) for i, s in enumerate(self.strides) if s), *self.moved)
-        at = torch.as_tensor(_position((self.start, terms), along, inputs), device=x.device)
+        at = torch.as_tensor(_position((self.start, terms), self.along(x), inputs), device=x.device)
         return at.expand(self.shape)
 
 

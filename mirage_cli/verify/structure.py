@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from mirage_cli.ir.access import FARTHEST, dims_of, is_whole, nested, outside_tables
+from mirage_cli.ir.access import FARTHEST, dims_of, is_whole, nested, of_positions, outside_tables
 from mirage_cli.ir.footprint import apart, is_injective
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS, Type
@@ -47,10 +47,10 @@ def _check_interface(program: Program, graph: MuGraph) -> None:
     made_up = {name for name, _ in graph.merged}
     _require(len({*parts}) == len(parts) and {*parts} <= {*program.order}, "an axis is merged twice, or not there")
     _require(not made_up & {*program.order}, "a merged axis is called like one of the program")
-    inputs = {(t.name, t.dims, t.dtype, t.below, t.distinct, t.own_strides) for t in program.inputs}
+    inputs = {(t.name, t.dims, t.dtype, t.below, t.padded, t.distinct, t.own_strides) for t in program.inputs}
     for t in graph.inputs:
         own = (s for d, s in zip(t.dims, t.own_strides, strict=True) for s in _of_parts(d, s, graph))
-        as_given = t.name, unmerged(t.dims, graph.merged), t.dtype, t.below, t.distinct, tuple(own)
+        as_given = t.name, unmerged(t.dims, graph.merged), t.dtype, t.below, t.padded, t.distinct, tuple(own)
         _require(as_given in inputs, f"input {t} is not one of the program")
     want = [(t.name, t.dims, t.dtype) for t in program.results]
     got = [(t.name, unmerged(t.dims, graph.merged), t.dtype) for t in graph.outputs]
@@ -177,7 +177,7 @@ def _check_lookups(k: Kernel, graph: MuGraph) -> None:
     for a in k.lookups:
         _require(a.table not in graph.changed, f"{k.name} looks up {a.table}, which is changed")
         t = inputs.get(a.table)
-        known_table = t is not None and tensor_type(t) == "int" and t.below == a.below
+        known_table = t is not None and tensor_type(t) == "int" and (t.below, t.padded) == (a.below, a.padded)
         _require(known_table, f"{k.name} looks up {a}, which is no table of such integers")
         dims = t.dims if t is not None else ()
         _require(len(dims) == len(a.access), f"{k.name} gives {a.table} {len(a.access)} axes, not {len(dims)}")
@@ -195,7 +195,7 @@ def _check_axes(k: Kernel, x: Load | Store, graph: MuGraph, chunk: str | None) -
         b = i.axis
         if b is None or ({a, b} <= {*graph.sizes} and graph.sizes[a] != graph.sizes[b]):
             _require({*i.dims, a} <= {*graph.sizes} and not {*i.dims, a} & merging, f"{k.name} {does} {a} by {i}")
-            low, high = i.bounds(graph.sizes)
+            low, high = (i if isinstance(x, Load) else of_positions(i)).bounds(graph.sizes)
             near = max(-low, high) <= FARTHEST if isinstance(x, Load) else low >= 0 and high < graph.sizes[a]
             _require(near, f"{k.name} {does} {x.buffer} along {a} from {low} to {high}")
             continue

@@ -279,6 +279,15 @@ def test_a_broken_kernel_is_refused_with_a_line_for_each_distribution(found: Mir
     assert [line.split()[0] for line in rest] == [name.split()[0] for name in answer["distributions"]]
 
 
+def test_a_kernel_in_front_of_its_spec_is_told_so(mirage: Mirage) -> None:
+    run = mirage("verify", "tiny.py", "tiny.yaml")
+    assert run.code == 2 and "the spec comes first: mirage verify SPEC FILE" in run.err
+
+
+def test_the_list_of_commands_cuts_no_line_short(mirage: Mirage) -> None:
+    assert "..." not in mirage("--help").out
+
+
 def test_every_command_has_examples_that_parse_and_dash_h(mirage: Mirage) -> None:
     for args in [*([c] for c in COMMANDS if c != "cache"), *(["cache", c] for c in CACHE_COMMANDS)]:
         text = mirage(*args, "-h").out
@@ -316,6 +325,7 @@ def test_the_language_is_at_hand(mirage: Mirage) -> None:
     )
     assert all(form in mirage("help", "lang").out for form in INDICES)
     assert mirage("help", "search").out.startswith("Usage: mirage search")
+    assert "mirage init norm" in mirage("--help").out
     assert mirage("help", "nothing").code == 2 and mirage("help").out.startswith("Usage: mirage")
     for topic, rows in (("cuts", CUTS), ("exit-codes", EXIT_CODES), ("json", ENVELOPE)):
         assert all(row in mirage("help", topic).out for row in rows)

@@ -230,6 +230,7 @@ MUST_REJECT: Mapping[str, Wrong] = {
     "mask the wrong way round": Wrong("causal_attention", (("ge(iq, is)", "ge(is, iq)"),), "field"),
     "masked with 0 instead of -inf": Wrong("causal_attention", (("A, -inf", "A, 0"),), "field"),
     "off-by-one window, beyond the reduced sizes": Wrong("window", (("1024", "1023"),), "field"),
+    "a window one too wide, beyond the reduced sizes": Wrong("window", (("1024", "1025"),), "field"),
     "wrong scale": Wrong("attention", (("0.125", "0.25"),), "field"),
     "scale dropped": Wrong("attention", (("mul(A, 0.125)", "mul(A, 1)"),), "field"),
     "operand order: the load's axes swapped": Wrong("gram_square", (("load W[k, n]", "load W[n, k]"),), "field"),
@@ -288,6 +289,10 @@ MUST_REJECT: Mapping[str, Wrong] = {
     "a kernel turned around": Wrong("border", (("y + i - 1", "y - i + 1"),), "field"),
     "a border that is not 0": Wrong(
         "border", (("P[y, c, i] = mul(X, W)", "Z[y, c, i] = add(X, 1)\n  P[y, c, i] = mul(Z, W)"),), "field"
+    ),
+    "the kernel of a convolution transposed": Wrong("convolution", (("load W[i, j,", "load W[j, i,"),), "field"),
+    "windows of a convolution transposed": Wrong(
+        "convolution", (("[y + i - 1, x + j - 1", "[y + j - 1, x + i - 1"),), "field"
     ),
     "a row for a diagonal": Wrong("diagonal", (("X[y, y]", "X[y, 0]"),), "field"),
     "a diagonal beside the diagonal": Wrong("diagonal", (("X[y, y]", "X[y, y + 1]"),), "field"),
@@ -432,6 +437,16 @@ MUST_REJECT: Mapping[str, Wrong] = {
         (("place i64[t] below slots distinct", "place i64[t] below slots"),),
         "structure",
         "is not one of the program",
+    ),
+    "a row for what names nothing": Wrong("padded", (("pos{-1, s}[t], e]", "(pos{-1, s}[t] + 1)//2, e]"),), "field"),
+    "appended to a slot that is none": Wrong(
+        "padded",
+        (("store KC[slot{-1, slots}[t]//16,", "store KC[(slot{-1, slots}[t] + 1)//17,"),),
+        "structure",
+        "KC twice",
+    ),
+    "a table that is padded taken for one that is not": Wrong(
+        "padded", (("pos{-1, s}[t]", "pos{s}[t]"),), "structure", "k0 looks up pos"
     ),
     "appended one place behind the length": Wrong("lengths", (("L{48}[b]%16", "(L{48}[b] + 1)%16"),), "field", ""),
     "appended to the first page": Wrong(
