@@ -295,12 +295,12 @@ NAMED = ("named",)
 def named(at: At) -> Array | None:
     """Which places are none before the first; None where they are ranges."""
     places = [x for x in at if not isinstance(x, slice)]
-    return np.logical_and.reduce([x >= 0 for x in places]) if places else None
+    return reduce(np.logical_and, (x >= 0 for x in places)) if places else None
 
 
 def places_of(at: At, kept: Array) -> At:
     """Some of these places, in a row."""
-    return tuple(x[kept] for x in at if not isinstance(x, slice))
+    return tuple(np.broadcast_to(x, kept.shape)[kept] for x in at if not isinstance(x, slice))
 
 
 def _check_overlap(name: str, at: At, conflict: Array) -> None:
