@@ -349,7 +349,7 @@ def statement_text(s: Statement) -> str:
         del given["axes"]  # the pointers', or the box's
     if isinstance(s, Let | Complete):
         return f"{word}{out}[{', '.join(s.expr.axes)}] = {_text(s.expr)}"
-    return word + out + "".join(f" {name}={_text(x)}" for name, x in given.items() if x not in (False, (), None))
+    return word + out + "".join(f" {name}={_text(x)}" for name, x in given.items() if x not in (False, (), None, ""))
 
 
 def _text(x: object) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import runpy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -143,13 +141,16 @@ def test_sizes_are_mixed_so_that_none_is_left_out() -> None:
         ("", ""),
     ],
 )
-def test_a_files_own_check_refuses_wrong_bounds(tmp_path: Path, right: str, wrong: str) -> None:
+def test_a_files_own_check_refuses_wrong_bounds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], right: str, wrong: str
+) -> None:
+    """Run as `python FILE` runs it, but in this process."""
     source = sized_source(variants("pointwise"))
     assert right in source
     path = tmp_path / "kernel.py"
     path.write_text(source.replace(right, wrong) if right else source, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, str(path)], capture_output=True, text=True, env={**os.environ, "TRITON_INTERPRET": "1"}
-    )
-    assert done.returncode == bool(right), done.stdout + done.stderr
-    assert ("is served by the kernels" in done.stdout) == bool(right)
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(path), run_name="__main__")
+    shown = capsys.readouterr()
+    assert bool(end.value.code) == bool(right), shown
+    assert ("is served by the kernels" in shown.out) == bool(right)
