@@ -14,7 +14,7 @@ from typing import Any
 from mirage_cli.target import gpus
 from mirage_cli.tune import compilefarm, measure
 from mirage_cli.tune.compilefarm import KernelResources
-from mirage_cli.tune.measure import Candidate, Judged, MeasureError, Timing
+from mirage_cli.tune.measure import Candidate, Floor, Judged, MeasureError, Timing
 
 EAGER_US = 50.0
 LOST = "MADE_UP_LOST"
@@ -51,6 +51,12 @@ class Gpu:
         meanwhile()
         times = {c.id: EAGER_US if c.id == "eager" else 10.0 + sum(map(ord, c.source)) % 997 / 100 for c in candidates}
         return {id: Timing((us,), 1, 1, "made up", alone_samples_us=(us,), context="both") for id, us in times.items()}
+
+    def measure_floor(self, dtype: str) -> Floor:
+        return Floor(4e12, 6e14, 1.0)
+
+    def launch_overhead_us(self, exported: Candidate, function: str) -> None:
+        return None
 
     def judge(self, candidate: Candidate, standard: object, anew: bool = False) -> Judged:
         return Judged(True, 1e-3, 1e-3)
