@@ -79,7 +79,8 @@ class Load:
 
     once: nobody reads it again. whole: integers, taken as those of 32 bits. float8: of a type that has no integer 0.
     repeated: axes of the block, with how many positions in a row hold what is loaded for the first of them: all of an
-    axis that the pointers lack. axes: of the block. outside: a number in the place of zero.
+    axis that the pointers lack. axes: of the block. outside: a number in the place of zero. second: a value whose
+    elements lie behind those of `out`, along the dimension of which the pointers have pairs.
     """
 
     out: str
@@ -92,6 +93,7 @@ class Load:
     repeated: tuple[tuple[str, int], ...] = ()
     axes: Axes = ()
     outside: float = 0.0
+    second: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +162,14 @@ class Complete:
 @dataclass(frozen=True, slots=True)
 class Store:
     """once: dimensions of the grid along which all instances have the same, and the first stores; one_chunk: the same
-    for chunks."""
+    for chunks. within: bounds beyond which nothing is stored."""
 
     pointers: Pointers
     block: Expr
     mask: Axes
     once: Axes
     one_chunk: bool
+    within: tuple[Within, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,17 +14,9 @@ import torch
 
 from mirage_cli.ir.drawn import Spread
 from mirage_cli.verify.halves import add_by_halves
+from mirage_cli.verify.lies import Lies, changed_elsewhere, fresh_memory_is_nan, outputs_of, to_be_changed
 from mirage_cli.verify.testdata import DISTRIBUTIONS, draw
-from mirage_cli.verify.yardstick import (
-    Cut,
-    Lies,
-    Reference,
-    as_tuple,
-    changed_elsewhere,
-    fresh_memory_is_nan,
-    outputs_of,
-    to_be_changed,
-)
+from mirage_cli.verify.yardstick import Cut, Reference, as_tuple
 
 # -- the check
 

@@ -25,11 +25,12 @@ from mirage_cli.ir.access import (
     dims_of,
     is_view,
     is_whole,
-    parse_index,
+    may_name_nothing,
     read_by,
     renames,
     strides,
 )
+from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.derived import DERIVED
 from mirage_cli.ir.ops import OPS, Number, Op, Type
 from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, Eqn, Part, Program, tensor_type
@@ -151,6 +152,12 @@ class _Writer:
         while slices and slices[-1] == ":":
             slices.pop()
         name, source = self.names[p.tensor.name], _permuted(text, value.layout, (*dims, *dims_of(p.access[count:])))
+        if nowhere := may_name_nothing(p.access[:count]):
+            there = " & ".join(f"({self.position(i, dims)} >= 0)" for i in nowhere)
+            shape_of = _tuple([self.size(d) for d in dims])
+            self.statements.append(f"{name}_there = ({there}).expand{shape_of}")
+            places = [f"torch.as_tensor({x}).expand{shape_of}[{name}_there]" for x in places]
+            source = f"{source}[{name}_there]"
         return f"{name}[{', '.join([*places, *slices])}] = {source}.to({name}.dtype)"
 
     @staticmethod
@@ -229,7 +236,10 @@ class _Writer:
         return text, [before for before, _ in beyond]
 
     def gathered(self, x: _Value, access: Access, out: str) -> tuple[str, Dims]:
-        """The elements at the positions of indices; the last axes as they are, where they are read whole."""
+        """The elements at the positions of indices; the last axes as they are, where they are read whole. Where tables
+        are looked up, there is no copy with zeros around, of what may be large: what is outside is replaced."""
+        if any(i.lookups for i in access):
+            return self.looked(x, access, out)
         text, before = self.padded(x, access, out)
         count = len(access)
         while count and self.stays(x.layout, access, count - 1):
@@ -237,6 +247,28 @@ class _Writer:
         dims = dims_of(access[:count])
         places = [self.position(i, dims, n) for i, n in zip(access[:count], before, strict=False)]
         return f"{text}[{', '.join(places)}]", (*dims, *dims_of(access[count:]))
+
+    def looked(self, x: _Value, access: Access, out: str) -> tuple[str, Dims]:
+        """The same through tables."""
+        count, sizes = len(access), self.program.sizes
+        while count and self.stays(x.layout, access, count - 1):
+            count -= 1
+        dims, rest = dims_of(access[:count]), dims_of(access[count:])
+        places = [self.position(i, dims) for i in access[:count]]
+        inside: list[str] = []
+        for n, (d, i) in enumerate(zip(x.layout, access[:count], strict=False)):
+            before, behind = i.leaves(sizes[d], sizes)
+            if before or behind:
+                at, end = f"{self.names[out]}_at{n}", self.size(d)
+                self.statements.append(f"{at} = {places[n]}")
+                inside += [f"({at} >= 0)"] * bool(before) + [f"({at} < {end})"] * bool(behind)
+                places[n] = f"{at}.clamp(0, {end} - 1)"
+        text = f"{x.text}[{', '.join(places)}]"
+        if not inside:
+            return text, (*dims, *rest)
+        there = " & ".join(inside)
+        there = f"({there})[{', '.join(['...', *['None'] * len(rest)])}]" if rest else f"({there})"
+        return f"torch.where({there}, {text}, {'False' if x.type == 'bool' else 0})", (*dims, *rest)
 
     def stays(self, layout: Dims, access: Access, place: int) -> bool:
         """Whether an axis of a tensor is read whole, as an axis that no other index has."""

@@ -16,7 +16,8 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from mirage_cli.pipeline.symbols import SYMBOLIC, is_size
-from mirage_cli.spec.aten import BEHIND, MOVES, PRODUCTS, kept_statistics, overloadless, strides_of, supported
+from mirage_cli.spec.aten.row import overloadless
+from mirage_cli.spec.aten.trace import kept_statistics, row_of, strides_of, supported
 
 MOST_PRODUCTS, MOST_NODES = 3, 20
 """Of one region: more than that, and the search takes minutes."""
@@ -67,7 +68,7 @@ def made_anew(node: Any, refused: Iterable[Any] = ()) -> bool:
 
 
 def moved(node: Any, refused: Iterable[Any]) -> bool:
-    moves = known_call(node, refused) and overloadless(node.target) in MOVES
+    moves = known_call(node, refused) and row_of(node).moves
     given = ("placeholder", "get_attr")
     return moves and all(x.op in given or is_size(x) or moved(x, refused) for x in node.all_input_nodes)
 
@@ -145,7 +146,7 @@ def segments(graph: torch.fx.Graph, refused: set[Any]) -> list[Part]:
 def computes(node: Any, refused: set[Any]) -> bool:
     """Whether it is worth a region. Counts are, where they are results of the graph."""
     result = floating(node) and any(u.op == "output" for u in node.users)
-    return overloadless(node.target) not in MOVES and (result or not made_anew(node, refused))
+    return not row_of(node).moves and (result or not made_anew(node, refused))
 
 
 def levels(graph: torch.fx.Graph, refused: set[Any]) -> list[Part]:
@@ -182,9 +183,8 @@ def pieces(nodes: Sequence[Any], often: Iterable[Signature] = ()) -> list[Part]:
     best[i] = min over j of best[j] + the bytes that pass at j + the kernels of nodes j to i, for the first i nodes.
     Of equal cuts the last is taken: it leaves what is cheap with what it follows.
     """
-    weight = [PRODUCTS.get(overloadless(n.target), 0) for n in nodes]
-    work = [overloadless(n.target) not in MOVES and floating(n) for n in nodes]
-    behind = [BEHIND.get(overloadless(n.target), 0) for n in nodes]
+    rows = [row_of(n) for n in nodes]
+    work = [not row.moves and floating(n) for row, n in zip(rows, nodes, strict=True)]
     passing = seams(nodes)
     known = recognised(nodes, often)
     best: list[tuple[float, int]] = [(0.0, 0)]
@@ -193,8 +193,8 @@ def pieces(nodes: Sequence[Any], often: Iterable[Signature] = ()) -> list[Part]:
         products = count = 0
         late = 0  # kernels behind the last product
         for j in range(i - 1, -1, -1):
-            late = late if products else max(late, behind[j])
-            products, count = products + weight[j], count + work[j]
+            late = late if products else max(late, rows[j].behind)
+            products, count = products + rows[j].products, count + work[j]
             if (products > MOST_PRODUCTS or count > MOST_NODES) and j < i - 1:
                 break
             cost = (late * LAUNCH_BYTES if products else 0) + (passing[j] + LAUNCH_BYTES if j else 0)

@@ -56,9 +56,10 @@ from mirage_cli.pipeline.symbols import (
     with_symbols,
 )
 from mirage_cli.pipeline.taken import Share, shares
-from mirage_cli.spec.aten import MOVES, Traced, inverse, memory_order, overloadless, supported, trace
+from mirage_cli.spec.arrays import Array, Unsupported
+from mirage_cli.spec.aten.row import overloadless
+from mirage_cli.spec.aten.trace import Traced, inverse, memory_order, row_of, supported, trace
 from mirage_cli.spec.graph import Dynamic, Graph
-from mirage_cli.spec.positional import Array, Unsupported
 from mirage_cli.spec.reader import MAX_OFFSET, parse_spec
 from mirage_cli.verify.numeric import reference64
 
@@ -256,8 +257,7 @@ def cut(model: torch.fx.GraphModule) -> Cut:
             for part, said in wrong:
                 some = part if said.at is None else [part[said.at]]
                 refused |= {*some}
-                named = {n: overloadless(n.target) for n in some}
-                left |= {f"{name} ({n})": said.why for n, name in named.items() if name not in MOVES}
+                left |= {f"{overloadless(n.target)} ({n})": said.why for n in some if not row_of(n).moves}
         left |= {
             f"{overloadless(n.target)} ({n})": CHANGES if changed(n) else "no operator that is known here"
             for n in calls(model.graph)

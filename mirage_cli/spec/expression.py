@@ -31,14 +31,16 @@ from mirage_cli.ir.access import (
     dims_of,
     index,
     lookups_of,
+    may_name_nothing,
     nested,
+    of_positions,
     outside_tables,
     plain,
     quotient,
     remainder,
-    untold,
 )
 from mirage_cli.ir.derived import DERIVED, Derived, derived_equation
+from mirage_cli.ir.footprint import untold
 from mirage_cli.ir.ops import MAX_BITS, OPS, Number, Op, bits
 from mirage_cli.ir.program import Arg, Builder, Eqn, Tensor, distinct_tables, equation, tables_of, tensor_type
 from mirage_cli.spec.idioms import BY_NAME, CHOICE, IDIOMS, PRODUCT, SLICE
@@ -275,7 +277,7 @@ class ProgramReader:
         for d, i, node in zip(tensor.dims, access, nodes, strict=True):
             if not all(self.sizes[a] for a in (d, *i.dims, *(x.below for x in i.lookups)) if isinstance(a, str)):
                 raise Poisoned
-            low, high = i.bounds(self.sizes)
+            low, high = of_positions(i).bounds(self.sizes)
             if low < 0 or high >= self.sizes[d]:
                 reach = f"from {low} to {high}" if low < high else f"at {low}"
                 positions = f"{d} has the positions 0 to {self.sizes[d] - 1}"
@@ -673,13 +675,15 @@ class ProgramReader:
             raise self.fail(e, index_count(x, dims, len(indices)))
         read = [(d, i) for d, i in zip(dims, indices, strict=True) if i.axis != d]
         for d, i, node in zip(dims, indices, nodes, strict=True):
-            self.check_index(node, d, i)
+            self.check_index(node, d, i, outside == 0 and x in self.inputs)
             for a, j in nested([(d, i)], {t: self.builder.known[t].dims for t in tables_of([i])}):
                 if j.axis != a:
                     self.refuse_dynamic(node, (a, *outside_tables(j)), "is only read by its own name")
         if not read:
             return x
-        masks = self.inside(e, read) if outside is not None or x not in self.inputs else []
+        if may_name_nothing(i for _, i in read) and (x not in self.inputs or outside):
+            raise self.fail(e, "where a table holds -1, nothing is read but inputs, and what is read is 0")
+        masks = self.inside(e, read) if outside or x not in self.inputs else []
         axes = tuple(t for d, i in read for t in (d, str(i)))
         found = self.append(e, "rename", (x, *tables_of(i for _, i in read)), axes, None if masks else out)
         if not masks:
@@ -708,8 +712,9 @@ class ProgramReader:
                     masks.append(self.append(e, "lt", (position, self.append(e, "size", (), (d,), None)), (), None))
         return masks
 
-    def check_index(self, node: ast.expr, d: str, i: Index) -> None:
-        """Whether an index reads some of an axis; all that a table names must be there."""
+    def check_index(self, node: ast.expr, d: str, i: Index, padded: bool = False) -> None:
+        """Whether an index reads some of an axis; all that a table names must be there, but where what is not is 0 by
+        the program's own word (padded)."""
         tables = lookups_of([i])
         if not all(self.sizes[a] for a in (d, *i.dims, *(x.below for x in tables)) if isinstance(a, str)):
             raise Poisoned
@@ -721,8 +726,9 @@ class ProgramReader:
         if max(-low, high) > FARTHEST:
             farthest = low if -low > high else high
             raise self.fail(node, f"this comes to {farthest}, more than 2 ** 30 from the start of {d}")
-        if tables and any(i.leaves(self.sizes[d], self.sizes)):
-            raise self.fail(node, f"this may read {d} from {low} to {high}, and {has}{_limits((i,))}")
+        if tables and not padded and any(of_positions(i).leaves(self.sizes[d], self.sizes)):
+            hint = "; pad(input, 0)[...] reads 0 where nothing is"
+            raise self.fail(node, f"this may read {d} from {low} to {high}, and {has}{_limits((i,))}{hint}")
 
     def index(self, e: ast.expr, depth: int) -> Index:
         """A sum of axes, tables, and their quotients and remainders, each times an integer, and an integer."""
@@ -789,7 +795,7 @@ class ProgramReader:
                 raise self.fail(
                     node, f"this reads {d} from {low} to {high}, and a table is read inside of itself alone"
                 )
-        return atom_index(Lookup(t.name, tuple(indices), t.below))
+        return atom_index(Lookup(t.name, tuple(indices), t.below, t.padded))
 
 
 def _limits(access: Access) -> str:

@@ -88,6 +88,7 @@ class Costs:
         the rest of the line.
     port: how many times its share of the L2's rate a multiprocessor takes where others are idle.
     boxes: how many times as fast the L2 serves loops through descriptors: whole boxes, with no help of threads.
+    grouped: how many times as fast it serves loops in which warpgroups multiply tiles that many instances read at once.
 
     Of what overlaps:
     shown: the part of what does not dominate that nothing hides.
@@ -123,6 +124,7 @@ class Costs:
     waste: float
     port: float
     boxes: float
+    grouped: float
     shown: float
     exposed: float
     library_us: float
@@ -146,7 +148,7 @@ H200_COSTS = Costs(
     turned=6.0,  # [fit]
     fixed_registers=60.0, held=0.15,  # no measurement is recorded
     parts=2.2,  # fitted on 42 schedules of three programs, compiled for sm_90
-    waste=0.6, port=1.7, boxes=1.6,  # [fit]
+    waste=0.6, port=1.7, boxes=1.6, grouped=1.5,  # [fit]
     shown=0.05, exposed=0.15,  # [fit]
     library_us=4.2, library_memory=0.95,  # [fit] tuned μGraphs
     library_single=0.75,  # [H200] one product

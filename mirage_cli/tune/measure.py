@@ -86,7 +86,7 @@ class Problem:
     reference_source: module text with `reference(*inputs)` in torch, returning the output or a tuple; it is run in
         float64. None where outputs are not judged.
     cut: the fields of the `yardstick.Cut` along which they are judged; None where they are judged whole.
-    lies: those of a `yardstick.Lies` for each output; None where they are the tensors that a call returns.
+    lies: those of a `verify.lies.Lies` for each output; None where they are the tensors that a call returns.
     called: the function of `reference_source` that users call.
     arguments: the sizes that kernels take as arguments, for `make_scratch`.
     """

@@ -38,6 +38,7 @@ from mirage_cli.ir.schedule import (
     on_matrix_units,
 )
 from mirage_cli.search import cost, work
+from mirage_cli.search.batch import Array, Batch, elements_of, held
 from mirage_cli.search.tiles import choices, default_order
 from mirage_cli.target.gpus import Target
 
@@ -169,7 +170,7 @@ def _varied(schedules: Iterable[KernelSchedule]) -> Iterator[KernelSchedule]:
 
 
 def predicted_us(m: work.Model, s: KernelSchedule, sizes: Mapping[str, int], target: Target) -> float:
-    return float(cost.estimate(m, cost.Batch.of(m, [s], sizes), sizes, target).us[0])
+    return float(cost.estimate(m, Batch.of(m, [s], sizes), sizes, target).us[0])
 
 
 def complete(
@@ -218,7 +219,7 @@ def estimates(graph: MuGraph, schedule: Schedule, target: Target) -> dict[str, c
     """For each generated kernel what the cost model says of this one schedule."""
     sizes = chunk_sizes(graph, schedule)
     return {
-        name: cost.estimate(m, cost.Batch.of(m, [schedule.kernels[name]], sizes), sizes, target)
+        name: cost.estimate(m, Batch.of(m, [schedule.kernels[name]], sizes), sizes, target)
         for name, m in models(graph).items()
     }
 
@@ -234,7 +235,7 @@ def totals_us(
     target: Target,
     by_name: Mapping[str, work.Model],
     without: Collection[str] = (),
-) -> cost.Array:
+) -> Array:
     """The cost model's times of a whole μGraph under many schedules, in microseconds. without: of `cost.TERMS`.
 
     A kernel that starts early gains nothing behind the library's, which let none start; the last of a call is in front
@@ -256,14 +257,14 @@ def _same_sizes_us(
     target: Target,
     by_name: Mapping[str, work.Model],
     without: Collection[str],
-) -> cost.Array:
+) -> Array:
     element = {name: DTYPE_BYTES[t.dtype] for name, t in graph.tensors().items()}
     total = np.zeros(len(schedules))
     for i, k in enumerate(graph.kernels):
         if k.kind == "library":
             total += cost.library_us(k, sizes, element[k.stores[0].buffer], target)
         else:
-            batch = cost.Batch.of(by_name[k.name], [s.kernels[k.name] for s in schedules], sizes)
+            batch = Batch.of(by_name[k.name], [s.kernels[k.name] for s in schedules], sizes)
             if graph.kernels[i - 1].kind == "library":
                 batch = replace(batch, overlap=np.zeros(len(schedules)))
             total += cost.estimate(by_name[k.name], batch, sizes, target, without).us
@@ -335,7 +336,7 @@ def crossings(graph: MuGraph, schedules: Sequence[Schedule], target: Target) -> 
     return _that_fit(totals_us(graph, [*found.values()], target, by_name), found.values())
 
 
-def _that_fit(us: cost.Array, schedules: Iterable[Schedule]) -> list[tuple[float, Schedule]]:
+def _that_fit(us: Array, schedules: Iterable[Schedule]) -> list[tuple[float, Schedule]]:
     """With their predicted times, which are infinite for those that do not."""
     return [(float(x), s) for x, s in zip(us, schedules, strict=True) if np.isfinite(x)]
 
@@ -460,8 +461,8 @@ def _held(m: work.Model, s: KernelSchedule, sizes: Mapping[str, int]) -> float:
 
 def _held_by_all(m: work.Model, s: KernelSchedule, sizes: Mapping[str, int]) -> float:
     block = {d: float(n) for d, n in block_sizes(m.kernel, s, sizes).items()}
-    _, accumulated = cost.held(m, block, 0.0)
-    return max(accumulated, *(cost.elements_of(block, axes) for axes in m.computed), 1.0)
+    _, accumulated = held(m, block, 0.0)
+    return max(accumulated, *(elements_of(block, axes) for axes in m.computed), 1.0)
 
 
 def _other_numbers(

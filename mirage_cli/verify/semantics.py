@@ -11,16 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import (
-    Access,
-    Tables,
-    dims_of,
-    lookups_of,
-    parse_index,
-    read_by,
-    renames,
-    substitution,
-)
+from mirage_cli.ir.access import Access, Tables, dims_of, lookups_of, read_by, renames
+from mirage_cli.ir.access_text import parse_index, substitution
 from mirage_cli.ir.ops import OPS, Number, Type
 from mirage_cli.verify.field import Field
 from mirage_cli.verify.residues import ALL, FINITE, LEVELS, UNDEFINED, Value, aligned, as_field, both_valid, same
@@ -48,8 +40,9 @@ class Memory(Protocol):
 
     def read(self, at: At, dims: tuple[str, ...]) -> Any: ...
 
-    def write(self, at: At, dims: tuple[str, ...], value: Any) -> None:
-        """Store `value`, whose axes are among `dims`, those of the places. Raises ScheduleFailure on a conflict."""
+    def write(self, at: At, dims: tuple[str, ...], value: Any, padded: bool = False) -> None:
+        """Store `value`, whose axes are among `dims`, those of the places. padded: what is before the first element is
+        not written. Raises ScheduleFailure on a conflict."""
         ...
 
     def whole(self) -> Any: ...
@@ -217,7 +210,12 @@ class FieldMemory:
     def read(self, at: At, dims: tuple[str, ...]) -> Value:
         return _part(self.whole(), at, dims)
 
-    def write(self, at: At, dims: tuple[str, ...], value: Value) -> None:
+    def write(self, at: At, dims: tuple[str, ...], value: Value, padded: bool = False) -> None:
+        if padded and (kept := named(at)) is not None:
+            x = _spread(value, dims, kept.shape)
+            flags, taint = (None if y is None else y[..., kept] for y in (x.flags, x.taint))
+            value = replace(x, dims=NAMED, data=x.data[..., kept], flags=flags, taint=taint)
+            at, dims = places_of(at, kept), NAMED
         _check_places(self.name, at, self.written.shape)
         value = as_field(value) if value.kind == "field" else replace(value, sign=0)
         if self.value is None:
@@ -273,6 +271,21 @@ def _spread(x: Value, dims: tuple[str, ...], shape: tuple[int, ...]) -> Value:
     flags = None if x.flags is None else np.broadcast_to(aligned(x.flags, x.dims, dims), shape)
     taint = None if x.taint is None else np.broadcast_to(aligned(x.taint, x.dims, dims, 1), (LEVELS, *shape))
     return replace(x, dims=dims, data=data, flags=flags, taint=taint)
+
+
+NAMED = ("named",)
+"""The axis of the places that are left where tables name nothing for some."""
+
+
+def named(at: At) -> Array | None:
+    """Which places are none before the first; None where they are ranges."""
+    places = [x for x in at if not isinstance(x, slice)]
+    return np.logical_and.reduce([x >= 0 for x in places]) if places else None
+
+
+def places_of(at: At, kept: Array) -> At:
+    """Some of these places, in a row."""
+    return tuple(x[kept] for x in at if not isinstance(x, slice))
 
 
 def _check_overlap(name: str, at: At, conflict: Array) -> None:
@@ -390,7 +403,10 @@ class FloatMemory:
     def read(self, at: At, dims: tuple[str, ...]) -> Named:
         return Named(dims, taken(self.data, at))
 
-    def write(self, at: At, dims: tuple[str, ...], value: Named) -> None:
+    def write(self, at: At, dims: tuple[str, ...], value: Named, padded: bool = False) -> None:
+        if padded and (kept := named(at)) is not None:
+            whole = np.broadcast_to(aligned(value.data, value.dims, dims), kept.shape)
+            at, dims, value = places_of(at, kept), NAMED, Named(NAMED, whole[kept])
         _check_places(self.name, at, self.written.shape)
         shape = self.written[at].shape
         new = np.broadcast_to(aligned(value.data, value.dims, dims), shape)

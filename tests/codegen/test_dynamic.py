@@ -38,8 +38,10 @@ from mirage_cli.tune.compilefarm import CompileFarm, KernelResources
 from mirage_cli.tune.interpreted import Interpreter
 from mirage_cli.tune.measure import Candidate as Job
 from mirage_cli.tune.measure import TensorSpec
-from mirage_cli.verify.equivalence import DYNAMIC_DRAWS, check_equivalence, dynamic_sizes, structure_problem
+from mirage_cli.verify.equivalence import DYNAMIC_DRAWS, check_equivalence
 from mirage_cli.verify.numeric import judge
+from mirage_cli.verify.reduced import dynamic_sizes
+from mirage_cli.verify.structure import structure_problem
 from tools.launch_overhead import StubDriver, StubGpu, StubKernel, chain, inputs_of, kernel_names, schedule_of, stubbed
 
 DIMS = "{min: 1, max: 90, tune: [1, 16, 48]}"

@@ -21,7 +21,8 @@ from mirage_cli.search.generator import Candidate, search
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import Interpreter
-from mirage_cli.verify.equivalence import check_equivalence, dynamic_sizes
+from mirage_cli.verify.equivalence import check_equivalence
+from mirage_cli.verify.reduced import dynamic_sizes
 from tests.codegen.test_dynamic import inputs_of, judged
 
 B, S = "{min: 1, max: 20, tune: [2, 8]}", "{min: 1, max: 300, tune: [16, 200]}"
