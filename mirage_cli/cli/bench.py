@@ -109,7 +109,8 @@ def bench(
 
     One process, cold inputs, one method, contestants interleaved. With --check it is a gate: exit code 4 where a kernel
     is slower than in an earlier file, wrong, failed or missing. With --gpus, the split that `mirage roofline` finds is
-    run with NCCL, each GPU its exported kernels, and compared with one GPU and with the prediction.
+    run with NCCL, each GPU its exported kernels, and compared with one GPU and with the prediction. On a Dask cluster,
+    each program is timed by one of the workers that hold a GPU.
     """
     from mirage_cli.cli import benchpage
     from mirage_cli.pipeline import gate
