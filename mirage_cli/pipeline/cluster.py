@@ -140,9 +140,9 @@ class Cluster:
         """`target.gpus.chosen_target`, as the workers that hold GPUs answer it. Without any, kernels are predicted.
         Raises ExecutorError, TargetError."""
         self.awaited(False)
-        if not (holders := self.workers(True)):
+        if not self.workers(True):
             return chosen_target(name)[0], False
-        answers = set(self.ask(holders, chosen_target, name))
+        answers = set(self.ask(True, None, chosen_target, name))
         if len(answers) > 1:
             names = ", ".join(sorted(target.name for target, _ in answers))
             raise ExecutorError(f"the workers hold several GPUs ({names}); give those of each a scheduler of their own")
@@ -159,7 +159,7 @@ class Cluster:
 
     def keys(self, programs: Sequence[Program], target: Target, measures: bool) -> list[Key]:
         """Under which the workers' results are stored. Raises ExecutorError where they run another mirage."""
-        (keys,) = self.ask(self.awaited(measures)[:1], keys_of, programs, target, measures)
+        (keys,) = self.ask(measures, 1, keys_of, programs, target, measures)
         if others := {k.mirage for k in keys} - {__version__}:
             raise ExecutorError(f"the workers run mirage {others.pop()}, and this is {__version__}")
         return keys
@@ -182,12 +182,20 @@ class Cluster:
             time.sleep(LOOK_S)
         return found
 
-    def ask(self, workers: Sequence[str], question: Callable[..., T], *args: object) -> list[T]:
-        """The answers of these workers, whatever else they do. Raises ExecutorError: mirage may not be installed."""
-        try:
-            return list(self.client.run(question, *args, workers=workers).values())
-        except (ImportError, OSError) as error:
-            raise ExecutorError(f"a worker says: {error}; install the same mirage-cli on all") from None
+    def ask(self, holding: bool, count: int | None, question: Callable[..., T], *args: object) -> list[T]:
+        """The answers of so many workers, or of all that there are, whatever else they do. Where one dies meanwhile,
+        those that are there then are asked. Raises ExecutorError: mirage may not be installed."""
+        end = time.monotonic() + LOST_S
+        while True:
+            try:
+                asked = self.awaited(holding)[:count]
+                return list(self.client.run(question, *args, workers=asked).values())
+            except ImportError as error:
+                raise ExecutorError(f"a worker says: {error}; install the same mirage-cli on all") from None
+            except OSError as error:
+                if time.monotonic() > end:
+                    raise ExecutorError(f"no worker answers: {error}") from None
+                time.sleep(LOOK_S)
 
     # -- programs
 

@@ -527,6 +527,9 @@ def test_a_lock_file_pins_and_notices(found: Mirage, tmp_path: Path) -> None:
         assert run.code == 1 and message in run.err, (message, run.err)
     path.unlink()
     assert "No such file" in found(*search).err
+    several = found("lock", "tiny.yaml", "--dim", "m=4,8,16")
+    assert several.code == 1 and "stored for\n    tiny m=8 k=32 n=16\n    tiny m=16 k=32 n=16\n" in several.err
+    assert not path.exists()
 
 
 def test_the_example_workflow_uses_commands_that_are_there(mirage: Mirage) -> None:

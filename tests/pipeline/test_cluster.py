@@ -146,6 +146,12 @@ def test_programs_are_answered_though_workers_are_killed(cluster: Cluster, tmp_p
     assert killed and found == here(tmp_path, SEARCHED, False, asked)
 
 
+def test_another_worker_answers_where_the_one_that_is_asked_dies(cluster: Cluster, tmp_path: Path) -> None:
+    """The first question of a command is what its results are stored under."""
+    assert cluster.ask(False, 1, made_up_gpu.dies_once, tmp_path / "died") == ["alive"]
+    assert (tmp_path / "died").exists()
+
+
 def test_kernels_are_tuned_by_the_workers_that_hold_gpus(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
