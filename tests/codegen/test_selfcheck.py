@@ -17,4 +17,3 @@ def test_gpu_what_no_graph_can_hold_is_timed_without_one() -> None:
     ours, eager = time_beside_eager(lambda x: x + 1, lambda x: x[x > 0], inputs)
     assert "µs a call" in ours and "no CUDA graph" not in ours
     assert "µs a call" in eager and eager.endswith("no CUDA graph")
-    assert torch.randn(3, device="cuda").isfinite().all()  # the generator still gives numbers
