@@ -126,15 +126,23 @@ def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule
     return list(found.values())[:count]
 
 
+@lru_cache(maxsize=64)
+def _best_of_many(
+    m: work.Model, sizes: tuple[tuple[str, int], ...], target: Target, split: int
+) -> tuple[list[KernelSchedule], Array]:
+    """The first of the ranked schedules, which let the next kernel start early, with their bytes of shared memory."""
+    known = dict(sizes)
+    some = [replace(s, hand_over=Early()) for s in islice(ranked(m, known, target, split), SMALLER)]
+    return some, cost.estimate(m, Batch.of(m, some, known), known, target).shared_bytes
+
+
 def _with_room(
     graph: MuGraph, schedule: Schedule, target: Target, by_name: Mapping[str, work.Model]
 ) -> Iterator[Schedule]:
     """The schedule with kernels that may run beside the next one small enough for that, where that is faster."""
     sizes = chunk_sizes(graph, schedule)
     for name, behind in pairs(graph) if target.overlaps else ():
-        m, s = by_name[name], schedule.kernels[name]
-        some = [replace(x, hand_over=Early()) for x in islice(ranked(m, sizes, target, s.split), SMALLER)]
-        shared = cost.estimate(m, Batch.of(m, some, sizes), sizes, target).shared_bytes
+        some, shared = _best_of_many(by_name[name], tuple(sizes.items()), target, schedule.kernels[name].split)
         other = predicted(by_name[behind], schedule.kernels[behind], sizes, target).shared_bytes
         small = next((x for x, room in zip(some, fits(shared, other, target), strict=True) if room), None)
         if small is not None:
