@@ -17,6 +17,7 @@ from typing import Any  # PyTorch's graphs and compiled functions
 import torch
 from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
+from torch._guards import tracing
 
 from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
 from mirage_cli.pipeline.inplace import made_anew, put_in_place
@@ -48,11 +49,17 @@ def compiled(
 ) -> Callable[..., Any]:
     """One graph of AOTAutograd, as a function of a list of its inputs."""
     with_kernels(model, options)
-    if any(isinstance(x, torch.Tensor) and x.is_cuda for x in example_inputs):
-        from torch._inductor.compile_fx import compile_fx_inner
+    on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in example_inputs)
+    return make_boxed_func(by_inductor(model, example_inputs) if on_gpu else model.forward)
 
-        return compile_fx_inner(model, list(example_inputs))  # type: ignore[return-value]
-    return make_boxed_func(model.forward)
+
+def by_inductor(model: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """The graph compiled as a model of its own: what is left of it is decomposed as Inductor wants it, and what kernels
+    change in place is made functional and put back."""
+    from torch._inductor.compile_fx import compile_fx
+
+    with tracing(None), torch.no_grad():
+        return compile_fx(model, list(example_inputs))  # type: ignore[return-value]
 
 
 def with_kernels(model: torch.fx.GraphModule, options: Mapping[str, Any]) -> None:

@@ -294,13 +294,17 @@ NAMED = ("named",)
 
 def named(at: At) -> Array | None:
     """Which places are none before the first; None where they are ranges."""
-    places = [x for x in at if not isinstance(x, slice)]
-    return np.logical_and.reduce([x >= 0 for x in places]) if places else None
+    return reduce(np.logical_and, (x >= 0 for x in places)) if (places := _arrays(at)) else None
 
 
 def places_of(at: At, kept: Array) -> At:
     """Some of these places, in a row."""
-    return tuple(x[kept] for x in at if not isinstance(x, slice))
+    return tuple(x[kept] for x in _arrays(at))
+
+
+def _arrays(at: At) -> tuple[Array, ...]:
+    """The places as arrays of one shape, but for ranges."""
+    return tuple(np.broadcast_arrays(*(x for x in at if not isinstance(x, slice))))
 
 
 def _check_overlap(name: str, at: At, conflict: Array) -> None:
@@ -313,7 +317,7 @@ def _check_places(name: str, at: At, shape: tuple[int, ...]) -> None:
     """Whether every place is in the tensor, and none is there twice."""
     if not at or isinstance(at[0], slice):
         return
-    places = np.broadcast_arrays(*(x for x in at if not isinstance(x, slice)))
+    places = _arrays(at)
     assert len(places) == len(at), "places are all ranges or none"
     for x, n in zip(places, shape, strict=True):
         if (outside := (x < 0) | (x >= n)).any():
@@ -327,8 +331,7 @@ def _check_places(name: str, at: At, shape: tuple[int, ...]) -> None:
 def _element(name: str, at: At, place: tuple[int, ...]) -> str:
     """The element of a tensor that is number `place` among these places."""
     if at and not isinstance(at[0], slice):
-        places = np.broadcast_arrays(*(x for x in at if not isinstance(x, slice)))
-        found = [int(x[place]) for x in places]
+        found = [int(x[place]) for x in _arrays(at)]
     else:
         found = [s.start + i for s, i in zip(at, place, strict=True) if isinstance(s, slice)]
     return f"{name}[{', '.join(map(str, found))}]"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import runpy
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +20,7 @@ from mirage_cli.tune.interpreted import Interpreter
 from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.reduced import dynamic_sizes
 from tests.codegen.test_dynamic import inputs_of, judged
+from tests.selfchecks import check_itself
 
 B, S = "{min: 1, max: 20, tune: [2, 8]}", "{min: 1, max: 300, tune: [16, 200]}"
 SPECS = {
@@ -141,16 +140,9 @@ def test_sizes_are_mixed_so_that_none_is_left_out() -> None:
         ("", ""),
     ],
 )
-def test_a_files_own_check_refuses_wrong_bounds(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], right: str, wrong: str
-) -> None:
-    """Run as `python FILE` runs it, but in this process."""
+def test_a_files_own_check_refuses_wrong_bounds(right: str, wrong: str) -> None:
     source = sized_source(variants("pointwise"))
     assert right in source
-    path = tmp_path / "kernel.py"
-    path.write_text(source.replace(right, wrong) if right else source, encoding="utf-8")
-    with pytest.raises(SystemExit) as end:
-        runpy.run_path(str(path), run_name="__main__")
-    shown = capsys.readouterr()
-    assert bool(end.value.code) == bool(right), shown
-    assert ("is served by the kernels" in shown.out) == bool(right)
+    done = check_itself(source.replace(right, wrong) if right else source)
+    assert bool(done.code) == bool(right), done
+    assert ("is served by the kernels" in done.said) == bool(right)
