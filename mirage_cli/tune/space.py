@@ -80,7 +80,7 @@ def ranked(
     """All tile sizes, chunks, two depths of stages and, where there are products, both orders of one kernel with
     default warps, best first; those that fit."""
     order = default_order(m)
-    orders = [order, order[::-1]] if m.kernel.matrix_axes(sizes) else [order]
+    orders = [order, order[::-1]] if m.matrix_axes(sizes) else [order]
     found = choices(m, sizes, target, orders, coarse=False, split=split)
     us = cost.estimate(m, found.batch, sizes, target).us
     seen: set[KernelSchedule] = set()
@@ -112,7 +112,7 @@ def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule
     dearest = dearest_kernel(graph, base, target)
     found: dict[str, Schedule] = {}
     m, sizes = by_name[dearest], chunk_sizes(graph, base)
-    matrix, room = bool(m.kernel.matrix_axes(sizes)), REGISTERS_HELD * target.regs_per_sm
+    matrix, room = bool(m.matrix_axes(sizes)), REGISTERS_HELD * target.regs_per_sm
     fitting = (s for s in ranked(m, sizes, target) if matrix or _held_by_all(m, s, sizes) <= room)
     for s in _varied(fitting):
         swapped = [replace(s, order=s.order[::-1])] if matrix else []
@@ -166,7 +166,7 @@ def fitted(graph: MuGraph, schedule: Schedule, target: Target) -> Schedule | Non
     given: dict[str, KernelSchedule] = {}
     for name, s in schedule.kernels.items():
         m = by_name[name]
-        matrix = m.kernel.matrix_axes(sizes)
+        matrix = m.matrix_axes(sizes)
         least = {d: cost.MIN_DOT if d in matrix else 1 for d, _ in s.tiles}
         tiles = tuple((d, min(t, max(next_power_of_two(sizes[d]), least[d]))) for d, t in s.tiles)
         s = replace(s, tiles=tiles)
@@ -513,7 +513,7 @@ def _other_numbers(
         for stages in STAGES[max(at - 1, 0) : at + 2]:
             if stages != s.stages:
                 yield replace(s, stages=stages)
-    if m.kernel.matrix_axes(sizes):
+    if m.matrix_axes(sizes):
         yield replace(s, order=s.order[::-1])
     if sum(sizes[d] > s.tile(d) for d in m.grid) >= 2:
         yield from (replace(s, group=g) for g in GROUPS if g != s.group)
@@ -528,7 +528,7 @@ def _other_tiles(
 ) -> Iterator[KernelSchedule]:
     """The next sizes of the block along one dimension."""
     d, tile = s.tiles[i]
-    least = cost.MIN_DOT if d in m.kernel.matrix_axes(sizes) and tile > 1 else 1
+    least = cost.MIN_DOT if d in m.matrix_axes(sizes) and tile > 1 else 1
     for other in (tile // 2, tile * 2):
         if other < least or d in m.batch_axes or other >= 2 * max(sizes[d], cost.MIN_DOT):
             continue
