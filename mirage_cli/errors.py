@@ -162,6 +162,14 @@ class NothingStoredError(MirageError):
         super().__init__(f"nothing is stored for {name} at {at}\n    run `mirage search` on the spec first")
 
 
+class NothingToLockError(MirageError):
+    """Programs to pin that have no kernel, each with its sizes."""
+
+    def __init__(self, gpu: str, names: Iterable[str]) -> None:
+        lines = "\n".join(f"    {name}" for name in names)
+        super().__init__(f"no kernel for {gpu} is stored for\n{lines}\n    run `mirage search` on them first")
+
+
 class NumberError(MirageError):
     """A program whose numbers make one that float64 does not have, with which no kernel can be written."""
 

@@ -298,10 +298,10 @@ def cut(model: torch.fx.GraphModule) -> Cut:
         said = known[key]
         assert isinstance(said, Said), "what is none has been refused"
         region = Region(name, times[name], said.graph, said.program, said.inputs, said.results, said.sized, said.axes)
-        if agrees(model.get_submodule(name), region):
-            found.regions.append(region)
+        if why := differs(model.get_submodule(name), region):
+            found.left[name] = why
         else:
-            found.left[name] = "its program is not what PyTorch computes: a mistake of mirage's"
+            found.regions.append(region)
     return found
 
 
@@ -319,8 +319,8 @@ def whole(model: torch.fx.GraphModule, name: str) -> Region:
     if returned != outputs_of(part):
         raise TraceError(name, "it returns one of its arguments, one tensor twice, or in another order than computed")
     region = Region("", 1, said.graph, said.program, said.inputs, said.results, said.sized, said.axes)
-    if not agrees(model, region):
-        raise TraceError(name, "its program is not what PyTorch computes: a mistake of mirage's")
+    if why := differs(model, region):
+        raise TraceError(name, why)
     return region
 
 
@@ -447,9 +447,21 @@ def at_both(one: Shape, other: Shape, primes: Mapping[str, tuple[int, int]]) -> 
     return Shape(lengths("held"), lengths("parts"), lengths("whole"), one.back)
 
 
+def differs(module: Any, region: Region) -> str:
+    """Why the program is not used: nothing where it agrees with PyTorch."""
+    try:
+        return "" if agrees(module, region) else "its program is not what PyTorch computes: a mistake of mirage's"
+    except NotRunError as error:
+        return f"PyTorch does not run it: {error}"
+
+
+class NotRunError(Exception):
+    """What PyTorch says of a module that it exported and does not run."""
+
+
 def agrees(module: Any, region: Region) -> bool:
     """Whether the program, in float64, gives what PyTorch computes of some random data: of any sign, or above zero
-    where nothing is a number of those (below a root, say)."""
+    where nothing is a number of those (below a root, say). Raises NotRunError."""
     read = placeholders(module.graph)
     primes = two_each({s.symbol: (s.least, s.most) for s in region.sized})
     odd = {s: n for s, (n, _) in primes.items()}
@@ -469,7 +481,10 @@ def agrees_at(module: Any, region: Region, sizes: Mapping[str, int]) -> bool:
         given = examples(module, positive, apart)
         held = [x.of(given, sizes) for x in region.inputs]
         returned, behind = called64(program, held)
-        made = module(*given)
+        try:
+            made = module(*given)
+        except RuntimeError as error:
+            raise NotRunError(str(error).partition("\n")[0]) from None
         outputs = made if isinstance(made, list | tuple) else [made]
         if not all(bool(y.isfinite().any()) for y in outputs):
             continue

@@ -80,7 +80,7 @@ class Lies:
             return
         at, named = self.places(x, inputs), self.is_named(x, inputs)
         if named is not None:
-            at, values = at[named], values if isinstance(values, float | int) else values[named]
+            at, values = at[named], values[named] if isinstance(values, torch.Tensor) else values
         memory_of(x)[at] = values
 
     def is_named(self, x: torch.Tensor, inputs: Sequence[torch.Tensor]) -> torch.Tensor | None:
