@@ -114,7 +114,7 @@ class _Checker:
         else:
             _must(self.boxes[access.value].buffer == access.buffer, "a box of another buffer")
             _must(sorted(access.block) == sorted(access.axes), "a box with other axes than the block")
-            for start in access.starts:
+            for start, _ in (term for corner in access.starts for term in corner.terms):
                 self.start(start)
         for out in (s.out, *[s.second] * bool(s.second)):
             self.define(out, s.axes, NOWHERE if s.outside else frozenset(self.padded & set(s.axes)))

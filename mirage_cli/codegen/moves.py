@@ -68,7 +68,8 @@ def load(
         several = tuple((d, n) for d, n in repeated if d in axes)
         return plan.Load(x.out, where, mask, once, inside, whole, dtype in FLOAT8, several, axes, outside)
     block = tuple(d for d in box.dims if f.block[d] > 1)
-    access = nodes.Box(x.out, x.buffer, box.dims, tuple(at[d] for d in box.dims), block, axes)
+    corners = tuple(nodes.Corner(tuple((at[str(a)], c) for a, c in i.terms), i.offset) for i in box.at)
+    access = nodes.Box(x.out, x.buffer, box.dims, corners, block, axes)
     # a box reads what lies past the end of a dimension as zero
     return plan.Load(x.out, access, (), once, (), whole, axes=axes)
 

@@ -272,6 +272,14 @@ class Within:
 
 
 @dataclass(frozen=True, slots=True)
+class Corner:
+    """Where a box starts along an axis: the sum of start · factor, and a number."""
+
+    terms: tuple[tuple[Start, int], ...]
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Box:
     """A box of a buffer, by the descriptor of a value. dims: of the box; scalars among them are not in the block.
     starts: along each. block: axes of what is loaded; axes: the order that they are brought into."""
@@ -279,7 +287,7 @@ class Box:
     value: str
     buffer: str
     dims: Axes
-    starts: tuple[Start, ...]
+    starts: tuple[Corner, ...]
     block: Axes
     axes: Axes
 

@@ -204,7 +204,7 @@ def _set_mark(s: p.SetMark, names: Names) -> Iterator[str]:
 def _load(s: p.Load, names: Names) -> Iterator[str]:
     access = s.access
     if isinstance(access, nodes.Box):
-        text = f"{access.value}_desc.load([{', '.join(map(_start, access.starts))}])"
+        text = f"{access.value}_desc.load([{', '.join(map(_corner, access.starts))}])"
         if access.block != access.dims:
             text = f"tl.reshape({text}, {_shape(access.block)})"
         text = _permuted(text, access.block, access.axes)
@@ -415,6 +415,13 @@ def _start(x: Start) -> str:
         case nodes.AtJointStep(inner, trips, tile, chunk):
             start = f"(step // {_factors(inner)}{'' if trips is None else f' % {_factors((trips,))}'}) * {tile}"
             return start if chunk is None else f"chunk * {_length(chunk)} + {start}"
+
+
+def _corner(x: nodes.Corner) -> str:
+    starts = [(start, c) for start, c in x.terms if not isinstance(start, nodes.AtZero)]
+    texts = [_start(start) if c == 1 else f"({_start(start)}) * {c}" for start, c in starts]
+    texts += [str(x.offset)] if x.offset or not texts else []
+    return " + ".join(texts).replace("+ -", "- ")
 
 
 # -- memory

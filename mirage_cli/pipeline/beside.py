@@ -17,7 +17,7 @@ from typing import Any  # models, their arguments and results
 
 import torch
 
-from mirage_cli.pipeline.partition import calls, changed
+from mirage_cli.pipeline.inplace import changed
 from mirage_cli.verify.testdata import copied
 
 COLD_L2 = 8
@@ -68,7 +68,7 @@ def given_to(model: torch.fx.GraphModule, names: Iterable[str], inputs: Sequence
 def unchanged(model: torch.fx.GraphModule, inputs: Sequence[Any]) -> Generator[None]:
     """Puts back what calls of the model change meanwhile: buffers, and inputs."""
     named = dict(model.named_buffers()) | dict(model.named_parameters())
-    roots = [x for n in calls(model.graph) for x in changed(n)]
+    roots = [x for n in model.graph.nodes for x in changed(n)]
     tensors = [named[n.target] for n in roots if n.op == "get_attr"]
     tensors += [x for x in inputs if isinstance(x, torch.Tensor)] if any(n.op == "placeholder" for n in roots) else []
     before = [x.clone() for x in tensors]

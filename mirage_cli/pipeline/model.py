@@ -62,17 +62,15 @@ class Replaced(torch.nn.Module):
     def __init__(self, original: torch.nn.Module, region: Region, kernel: Kernel) -> None:
         super().__init__()
         self.original, self.function = original, kernel.function  # which loads its file
-        self.region, self.single = region, len(region.shapes) == 1
+        self.region, self.single = region, len(region.results) == 1
         self.autocast = autocast()
 
     def forward(self, *given: Any) -> Any:
         if not self.serves(given):
             return self.original(*given)
         sizes = self.region.sizes(given)
-        made = self.function(*(x.of(given, sizes) for x in self.region.inputs))
-        results = [made] if self.single else made
-        shaped = [shape.of(y, sizes) for y, shape in zip(results, self.region.shapes, strict=True)]
-        return shaped[0] if self.single else tuple(shaped)
+        made = self.region.made(self.function(*(x.of(given, sizes) for x in self.region.inputs)), given)
+        return made[0] if self.single else tuple(made)
 
     def serves(self, given: Sequence[Any]) -> bool:
         """Whether the kernel computes what PyTorch would: no gradient, in the types of the trace, of numbers alone, at

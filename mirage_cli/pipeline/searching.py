@@ -6,16 +6,18 @@ The search and the verifier are imported when they are first asked: an answer fr
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import os
 import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
+from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +28,7 @@ from mirage_cli.ir.merge import ROW, merge_axes
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
-from mirage_cli.search.cuts import Bounds
+from mirage_cli.search.cuts import UNVERIFIED, Bounds
 from mirage_cli.store.results import Searched
 from mirage_cli.target.gpus import Target
 from mirage_cli.verify.verdict import Verdict
@@ -46,6 +48,8 @@ TUNING = 0.25
 """The part of the budget that the search leaves to tuning, where there is any."""
 GRACE_S = 1.5
 """Seconds that a worker process has, once interrupted, to hand over what it has found."""
+KEEPING_S = 0.8
+"""Seconds of verification behind an interrupt: what is not verified cannot be kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +141,38 @@ Doing = Callable[[str, "float | None"], None]
 """Told what is being done, and the µs of the best plan so far where there is one."""
 
 
+class Clock:
+    """The time of one search and of the verification behind it."""
+
+    def __init__(self, budget_s: float, interrupted: Callable[[], bool]) -> None:
+        self.end_s = time.monotonic() + budget_s
+        self.verifying_s = self.end_s - VERIFYING * budget_s
+        self.interrupted = interrupted
+        self.stop_s = math.inf
+
+    def interrupt(self) -> None:
+        self.stop_s = min(self.stop_s, time.monotonic() + KEEPING_S)
+
+    def was_interrupted(self) -> bool:
+        if self.interrupted():
+            self.interrupt()
+        return self.stop_s < math.inf
+
+    def out_of_time(self) -> bool:
+        return time.monotonic() > self.end_s or self.was_interrupted()
+
+    def time_to_verify(self) -> bool:
+        return time.monotonic() > self.verifying_s or self.was_interrupted()
+
+    def verified(self) -> bool:
+        """Whether verification has to end."""
+        return time.monotonic() > self.end_s or self.cut_short()
+
+    def cut_short(self) -> bool:
+        """Whether even that of the program as written has to."""
+        return self.was_interrupted() and time.monotonic() > self.stop_s
+
+
 def search_program(
     program: Program,
     target: Target,
@@ -153,87 +189,101 @@ def search_program(
 
     start = time.perf_counter()
     lowered = lower(program)
-    budget_s = options.budget_s * (1 - TUNING if options.tune else 1)
-    end = start + budget_s
-
-    def out_of_time() -> bool:
-        return time.perf_counter() > end or interrupted()
-
-    def time_to_verify() -> bool:
-        return time.perf_counter() > end - VERIFYING * budget_s or interrupted()
-
+    clock = Clock(options.budget_s * (1 - TUNING if options.tune else 1), interrupted)
     result = search(
         lower(merged(program, lowered)),
         target,
         bounds=options.bounds,
         prune=options.prune,
         own_algebra_only=options.own_algebra_only,
-        deadline=time_to_verify,
-        end=out_of_time,
+        deadline=clock.time_to_verify,
+        end=clock.out_of_time,
         looking=lambda count, us: doing(f"searching, {count} kernels looked at", us),
     )
-    plans: list[Plan] = []
-    rejected: list[str] = []
-    stopped = result.stopped
-    chosen = distinct(result.candidates, result.as_written)
-    with Verifier(lowered, [c.graph for c in chosen], options) as verifier:
-        for i, c in enumerate(chosen):
-            if plans and c is not result.as_written and (result.stopped == "interrupted" or out_of_time()):
-                stopped = "interrupted" if result.stopped == "interrupted" else "budget"
-                continue
-            doing(f"verifying {i + 1} of {len(chosen)} plans", chosen[0].predicted_us)
-            verdict = verifier.verdict(i)
-            if verdict.ok:
-                plans.append(Plan(c.id, c.graph, c.schedule, c.predicted_us, verdict))
-            else:
-                rejected.append(f"{c.id}: {verdict}")
-    seconds = time.perf_counter() - start
+    if result.stopped == "interrupted":
+        clock.interrupt()
+    written = result.as_written
+    others = [c for c in distinct(result.candidates, written) if c.id != written.id]
+    chosen = [written, *others]  # which is verified whatever time there is, and the others while there is any
+    verdicts: list[Verdict] = []
+    with Verifier(lowered, [c.graph for c in chosen], options, clock) as verifier:
+        for i in range(len(chosen)):
+            doing(f"verifying {i + 1} of {len(chosen)} plans", result.candidates[0].predicted_us)
+            verdicts.append(verifier.verdict(i))
+    by_cost = sorted(zip(chosen, verdicts, strict=True), key=lambda x: (x[0].predicted_us, x[0].id))
+    late = sum(v.net == "time" for v in verdicts)
+    stopped = "interrupted" if clock.was_interrupted() else "budget" if late else result.stopped
     return Found(
-        tuple(plans),
-        result.as_written.id,
+        tuple(Plan(c.id, c.graph, c.schedule, c.predicted_us, v) for c, v in by_cost if v.ok),
+        written.id,
         result.classes,
         result.nodes,
         result.enumerated,
-        dict(result.pruned),
-        tuple(rejected),
+        {**result.pruned, **({UNVERIFIED: late} if late else {})},
+        tuple(f"{c.id}: {v}" for c, v in by_cost if not v.ok and v.net != "time"),
         stopped,
-        seconds,
+        time.perf_counter() - start,
     )
 
 
 class Verifier:
-    """Verdicts on μGraphs, asked for in their order: worked out one by one, or, where that is slow, side by side."""
+    """Verdicts on μGraphs, asked for in their order: worked out one by one, or, where that is slow, side by side.
 
-    def __init__(self, program: Program, graphs: Sequence[MuGraph], options: Options) -> None:
-        self.program, self.graphs, self.options = program, graphs, options
+    The first is the program as written, which is verified however long it takes, but for an interrupt. The others are
+    refused when the time is up, unused.
+    """
+
+    def __init__(self, program: Program, graphs: Sequence[MuGraph], options: Options, clock: Clock) -> None:
+        self.program, self.graphs, self.options, self.clock = program, graphs, options, clock
         self.spent_s = 0.0
         self.pool: ProcessPoolExecutor | None = None
         self.futures: dict[int, Future[Verdict]] = {}
+        self.children: set[BaseProcess] = set()  # of others, when the pool began
 
     def __enter__(self) -> Verifier:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.pool is not None:
-            self.pool.shutdown(wait=False, cancel_futures=True)
+            kill_children(self.children)  # which may still start
+            self.pool.shutdown(cancel_futures=True)
 
     def verdict(self, i: int) -> Verdict:
-        if i in self.futures:
-            with contextlib.suppress(BrokenProcessPool):  # a process was killed: what is left is verified here
-                return self.futures[i].result()
+        """An interrupt leaves KEEPING_S for this verdict and those behind it; another one raises KeyboardInterrupt."""
+        try:
+            return self.settled(i)
+        except KeyboardInterrupt:
+            self.clock.interrupt()
+            return self.settled(i)
+
+    def settled(self, i: int) -> Verdict:
         from mirage_cli.verify.equivalence import check_equivalence
 
+        end = self.clock.verified if i else self.clock.cut_short
+        if i in self.futures:
+            try:
+                return self.futures[i].result(max(0.0, min(self.clock.end_s, self.clock.stop_s) - time.monotonic()))
+            except (BrokenProcessPool, TimeoutError):  # a process was killed: what is left is verified here
+                pass
         start = time.perf_counter()
-        found = check_equivalence(self.program, self.graphs[i], self.options.seed)
+        found = check_equivalence(self.program, self.graphs[i], self.options.seed, end=end)
         self.spent_s += time.perf_counter() - start
         left = range(i + 1, len(self.graphs))
         workers = min(len(left), self.options.workers)
-        if self.pool is None and self.spent_s > SLOW_S and workers > 1:
+        if self.pool is None and self.spent_s > SLOW_S and workers > 1 and not end():
             context = multiprocessing.get_context("spawn")
+            self.children = {*multiprocessing.active_children()}
             self.pool = ProcessPoolExecutor(workers, context, initializer=_become_searcher, initargs=(None,))
-            tasks = {n: (self.program, self.graphs[n], self.options.seed) for n in left}
-            self.futures = {n: self.pool.submit(check_equivalence, *task) for n, task in tasks.items()}
+            tasks = {n: (self.program, self.graphs[n], self.options.seed, self.clock.end_s) for n in left}
+            self.futures = {n: self.pool.submit(_verify_in_worker, *task) for n, task in tasks.items()}
         return found
+
+
+def kill_children(others: Collection[BaseProcess]) -> None:
+    """Ends the child processes of this one but for these others."""
+    for child in multiprocessing.active_children():
+        if child not in others:
+            child.kill()
 
 
 def distinct(candidates: Sequence[Candidate], as_written: Candidate) -> list[Candidate]:
@@ -301,7 +351,7 @@ class _Searchers:
         if kind is not None:
             self.stop.set()
         if self.stop.is_set():
-            self.kill()
+            kill_children(self.others)
         self.pool.shutdown(cancel_futures=True)  # a pool that is not waited for may be half closed as Python ends
 
     def new_pool(self, workers: int) -> ProcessPoolExecutor:
@@ -334,11 +384,6 @@ class _Searchers:
                     return found
             raise
 
-    def kill(self) -> None:
-        for child in multiprocessing.active_children():
-            if child not in self.others:
-                child.kill()
-
 
 _stop: Event | None = None
 """In a worker process: set when its search should end with what it has."""
@@ -353,6 +398,13 @@ def _become_searcher(stop: Event | None) -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None, "workers are child processes"
     threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+
+
+def _verify_in_worker(program: Program, graph: MuGraph, seed: int, end_s: float) -> Verdict:
+    """end_s: on the monotonic clock, which all processes of a machine share."""
+    from mirage_cli.verify.equivalence import check_equivalence
+
+    return check_equivalence(program, graph, seed, end=lambda: time.monotonic() > end_s)
 
 
 def _search_in_worker(program: Program, target: Target, options: Options) -> Found | Failed:

@@ -30,6 +30,8 @@ class Bounds:
     slack: float = 2.0
 
 
+UNVERIFIED = "not verified in time"
+
 CUTS: Mapping[str, str] = {
     # of the algebra
     "outer product": "One side of a contraction would itself be a product of tensors that share none of its axes, "
@@ -70,5 +72,7 @@ CUTS: Mapping[str, str] = {
     "kernels per graph": "The plan would have more kernels than the bound allows.",
     "cost above the best times the slack": "The cost model predicts more than the best's time times the slack.",
     "continuations of one state": "More ways to go on than the bound allows; the cheapest were kept.",
+    # of verification
+    UNVERIFIED: "The budget ended before the plan was verified, so it is not used.",
 }
 """Reason, and what it means."""

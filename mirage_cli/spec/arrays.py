@@ -104,13 +104,26 @@ class Read:
     parts: tuple[Part, ...]
 
 
+@dataclass(frozen=True)
+class Viewed:
+    """The operand, with its axes at other positions."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """start, start + step, ... along the only position."""
+
+    start: int
+    step: int
+
+
 @dataclass(frozen=True, eq=False)
 class Array:
     """A value of a trace.
 
     dims: by position. held: the axes that it varies along; it is the same at all positions of other ones.
     mask: whether it is a mask, not a number. make: the graph's value, from the names of axes and the operands' values.
-    name: of an input. how: of what another access may be taken through.
+    name: of an input. how: it is made, where that matters to those who read it.
     """
 
     trace: Trace
@@ -120,7 +133,7 @@ class Array:
     make: Callable[..., Value | float]
     mask: bool = False
     name: str = ""
-    how: Applied | Read | None = None
+    how: Applied | Read | Viewed | Counted | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -134,6 +147,16 @@ class Array:
     def axes(self) -> set[Axis]:
         """Those of its positions, and those that it varies along."""
         return {*self.own, *leaves(x for dim in self.dims for x in dim)}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What is written into an input in place. arrays: the input, and all that is read for it. write: the graph's
+    statement, from the names of axes and the arrays' values. maker: what asked for it."""
+
+    arrays: tuple[Array, ...]
+    write: Callable[..., None]
+    maker: object
 
 
 class Names:
@@ -174,6 +197,8 @@ class Trace:
         self.inputs: list[tuple[Array, str, float | None]] = []
         self.strides: dict[Array, list[int]] = {}  # of inputs that are not row-major, of each axis that is held
         self.below: dict[Array, int] = {}  # of tables, what their entries are less than
+        self.distinct: set[Array] = set()  # tables that hold no number twice
+        self.stores: list[Stored] = []
         self.maker: object = None  # of the arrays that are added next
         self.makers: dict[Array, object] = {}
 
@@ -203,10 +228,15 @@ class Trace:
         dims = tuple((Axis(n),) if n > 1 else () for n in shape)
         return self.add(Array(self, dims, (), (), lambda _: value))
 
-    def positions(self, size: int) -> Array:
-        """0, 1, 2, ..."""
+    def positions(self, size: int, start: int = 0, step: int = 1) -> Array:
+        """start, start + step, ..."""
         dim = (Axis(size),) if size > 1 else ()
-        return self.add(Array(self, (dim,), dim, (), lambda names: names.index(dim)))
+
+        def make(names: Names) -> Value | float:
+            place = names.index(dim)
+            return place if (start, step) == (0, 1) else place * step + start
+
+        return self.add(Array(self, (dim,), dim, (), make, how=Counted(start, step)))
 
     def unify(self, x: Axis, y: Axis) -> bool:
         """Makes one axis of two, unless one array has both."""
@@ -232,22 +262,24 @@ class Trace:
 
     def graph(self, name: str, outputs: Mapping[str, tuple[Array, str]]) -> Graph:
         """The named program. outputs: arrays with their dtypes. Raises Unsupported."""
-        needed = self.needed(a for a, _ in outputs.values())
+        needed = self.needed([*(a for a, _ in outputs.values()), *(a for s in self.stores for a in s.arrays)])
         axes: dict[Axis, str] = {}
         for a in needed:
             for x in (*a.own, *leaves(x for dim in a.dims for x in dim)):
                 axes.setdefault(x, f"a{len(axes)}")
         sizes = {n: x.size for x, n in axes.items()}
-        graph = Graph(name, sizes, next(dtype for _, dtype in outputs.values()))
+        given = {a: (dtype, scale) for a, dtype, scale in self.inputs}
+        dtypes = (*(dtype for _, dtype in outputs.values()), *(given[s.arrays[0]][0] for s in self.stores))
+        graph = Graph(name, sizes, dtypes[0])
         names = Names(graph, axes)
         values: dict[Array, Value | float] = {}
-        given = {a: (dtype, scale) for a, dtype, scale in self.inputs}
         for a in needed:
             if a.name:
                 dtype, scale = given[a]
-                below = self.below.get(a)
-                held, strides = names.of(a.held), self.strides_of(a)
-                values[a] = graph.input(a.name, *held, dtype=dtype, scale=scale, below=below, strides=strides)
+                below, strides, distinct = self.below.get(a), self.strides_of(a), a in self.distinct
+                values[a] = graph.input(
+                    a.name, *names.of(a.held), dtype=dtype, scale=scale, below=below, distinct=distinct, strides=strides
+                )
             else:
                 self.maker = self.makers[a]
                 values[a] = a.make(names, *(values[x] for x in a.operands))
@@ -258,6 +290,9 @@ class Trace:
             if a.mask:
                 raise Unsupported(f"the result {out} is a mask")
             graph.output(out, value, *names.of(result_axes(a)), dtype=dtype)
+        for store in self.stores:
+            self.maker = store.maker
+            store.write(names, *(values[a] for a in store.arrays))
         return graph
 
     def strides_of(self, a: Array) -> list[int] | None:

@@ -19,6 +19,7 @@ from mirage_cli.spec.arrays import (
     Read,
     Trace,
     Unsupported,
+    Viewed,
     leaves,
     paired,
     size_of,
@@ -179,7 +180,7 @@ def product(a: Array, left: str, b: Array, right: str, kept: str) -> Array:
 
 def viewed(a: Array, dims: Sequence[Dim]) -> Array:
     """The same value with its axes at other positions."""
-    return a.trace.add(Array(a.trace, tuple(dims), a.held, (a,), lambda _, value: value, a.mask))
+    return a.trace.add(Array(a.trace, tuple(dims), a.held, (a,), lambda _, value: value, a.mask, how=Viewed()))
 
 
 def permuted(a: Array, order: Sequence[int]) -> Array:

@@ -248,9 +248,9 @@ class Store:
 
     def find(self, id: str) -> str:
         """The whole id of the μGraph or key whose id starts so. Raises UnknownIdError, AmbiguousIdError."""
-        sql = """SELECT id FROM mugraphs WHERE substr(id, 1, length(?1)) = ?1
-            UNION SELECT id FROM keys WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id"""
-        ids = [r["id"] for r in self.rows(sql, id)] if id else []
+        sql = """SELECT id FROM mugraphs WHERE substr(id, 1, length(?)) = ?
+            UNION SELECT id FROM keys WHERE substr(id, 1, length(?)) = ? ORDER BY id"""
+        ids = [r["id"] for r in self.rows(sql, id, id, id, id)] if id else []
         if not ids:
             raise UnknownIdError(id)
         if len(ids) > 1 and id not in ids:
@@ -262,7 +262,7 @@ class Store:
 
         Raises UnknownIdError, AmbiguousIdError.
         """
-        sql = "SELECT * FROM mugraphs WHERE ?1 IN (id, key) ORDER BY key, rank, id"
+        sql = "SELECT * FROM mugraphs WHERE ? IN (id, key) ORDER BY key, rank, id"
         found: list[Shown] = []
         for r in self.rows(sql, self.find(id)):
             keys = self.rows("SELECT * FROM keys WHERE id = ?", r["key"])

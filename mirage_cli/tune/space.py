@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import permutations
+from itertools import islice, permutations
 
 import numpy as np
 
@@ -41,6 +41,7 @@ from mirage_cli.search import cost, work
 from mirage_cli.search.batch import Array, Batch, elements_of, held
 from mirage_cli.search.tiles import choices, default_order
 from mirage_cli.target.gpus import Target
+from mirage_cli.tune.hidden import fits, hidden_us, pairs
 
 WARPS = (1, 2, 4, 8, 16)
 STAGES = (1, 2, 3, 4, 5, 6, 7, 9)
@@ -54,6 +55,8 @@ CROWDED, MANY_WARPS = 96, 4
 """Elements that a thread holds, and warps, from which a multiprocessor's registers may suffice for two blocks alone.
 Warps that are specialized share registers in another way. The cost model does not tell limits apart: where they are
 offered for less, the tuner tries little else."""
+SMALLER = 256
+"""Schedules of a kernel, best first, among which one is looked for that has room beside the next kernel."""
 BESIDE = 32
 """Registers that a thread needs beside those, at the least."""
 RELAYED = tuple((Lead(lead), n) for lead in (2, 4) for n in AHEAD[1:3])
@@ -116,10 +119,28 @@ def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule
         for variant in (s, *swapped):
             schedule = complete(graph, by_name, target, {dearest: variant})
             if schedule is not None:
-                found.setdefault(str(schedule), schedule)
+                for made in (*_with_room(graph, schedule, target, by_name), schedule):
+                    found.setdefault(str(made), made)
         if len(found) >= count:
             break
     return list(found.values())[:count]
+
+
+def _with_room(
+    graph: MuGraph, schedule: Schedule, target: Target, by_name: Mapping[str, work.Model]
+) -> Iterator[Schedule]:
+    """The schedule with kernels that may run beside the next one small enough for that, where that is faster."""
+    sizes = chunk_sizes(graph, schedule)
+    for name, behind in pairs(graph) if target.overlaps else ():
+        m, s = by_name[name], schedule.kernels[name]
+        some = [replace(x, hand_over=Early()) for x in islice(ranked(m, sizes, target, s.split), SMALLER)]
+        shared = cost.estimate(m, Batch.of(m, some, sizes), sizes, target).shared_bytes
+        other = predicted(by_name[behind], schedule.kernels[behind], sizes, target).shared_bytes
+        small = next((x for x, room in zip(some, fits(shared, other, target), strict=True) if room), None)
+        if small is not None:
+            made = complete(graph, by_name, target, {**schedule.kernels, name: small})
+            if made is not None and total_us(graph, made, target, by_name) < total_us(graph, schedule, target, by_name):
+                yield made
 
 
 def most_held(graph: MuGraph, schedule: Schedule) -> float:
@@ -170,7 +191,11 @@ def _varied(schedules: Iterable[KernelSchedule]) -> Iterator[KernelSchedule]:
 
 
 def predicted_us(m: work.Model, s: KernelSchedule, sizes: Mapping[str, int], target: Target) -> float:
-    return float(cost.estimate(m, Batch.of(m, [s], sizes), sizes, target).us[0])
+    return float(predicted(m, s, sizes, target).us[0])
+
+
+def predicted(m: work.Model, s: KernelSchedule, sizes: Mapping[str, int], target: Target) -> cost.Estimates:
+    return cost.estimate(m, Batch.of(m, [s], sizes), sizes, target)
 
 
 def complete(
@@ -260,15 +285,18 @@ def _same_sizes_us(
 ) -> Array:
     element = {name: DTYPE_BYTES[t.dtype] for name, t in graph.tensors().items()}
     total = np.zeros(len(schedules))
+    batches: dict[str, Batch] = {}
+    found: dict[str, cost.Estimates] = {}
     for i, k in enumerate(graph.kernels):
         if k.kind == "library":
             total += cost.library_us(k, sizes, element[k.stores[0].buffer], target)
-        else:
-            batch = Batch.of(by_name[k.name], [s.kernels[k.name] for s in schedules], sizes)
-            if graph.kernels[i - 1].kind == "library":
-                batch = replace(batch, overlap=np.zeros(len(schedules)))
-            total += cost.estimate(by_name[k.name], batch, sizes, target, without).us
-    return total
+            continue
+        batch = Batch.of(by_name[k.name], [s.kernels[k.name] for s in schedules], sizes)
+        if graph.kernels[i - 1].kind == "library":
+            batch = replace(batch, overlap=np.zeros(len(schedules)))
+        batches[k.name], found[k.name] = batch, cost.estimate(by_name[k.name], batch, sizes, target, without)
+        total += found[k.name].us
+    return total - sum(hidden_us(graph, batches, found, target), np.zeros(len(schedules)))
 
 
 def neighbours(graph: MuGraph, schedules: Sequence[Schedule], target: Target) -> list[list[tuple[float, Schedule]]]:

@@ -24,7 +24,7 @@ from mirage_cli.ir.program import (
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.verify.degree import Claim, claim
 from mirage_cli.verify.draws import Draw, blocks, run_draw, told
-from mirage_cli.verify.interpret import run_mugraph, run_program
+from mirage_cli.verify.interpret import OutOfTimeError, never, run_mugraph, run_program
 from mirage_cli.verify.proof import proved
 from mirage_cli.verify.reduced import dynamic_sizes, same_axes, small_instance
 from mirage_cli.verify.residues import LEVELS, NO_GUESSES, UNDEFINED, Levels, Value, aligned, compared_levels, same
@@ -65,15 +65,29 @@ NEARLY = 1e-9
 """How far apart the results of one computation may be in float64, as a part of the largest."""
 
 
-def check_equivalence(program: Program, graph: MuGraph, seed: int, tests: int = 2) -> Verdict:
-    """Test a μGraph against its lowered program. Deterministic in the seed."""
+def check_equivalence(
+    program: Program, graph: MuGraph, seed: int, tests: int = 2, end: Callable[[], bool] = never
+) -> Verdict:
+    """Test a μGraph against its lowered program. Deterministic in the seed, unless the time is up before the tests are
+    done: then it is refused.
+
+    end: asked now and then whether the time is up.
+    """
     if problem := structure_problem(program, graph):
         return refused("structure", problem)
+    try:
+        return _tested(program, graph, seed, tests, end)
+    except OutOfTimeError:
+        return refused("time", "its tests would take longer than there is time for")
+
+
+def _tested(program: Program, graph: MuGraph, seed: int, tests: int, end: Callable[[], bool]) -> Verdict:
+    """Raises OutOfTimeError."""
     proof = cache(lambda: proved(program, graph, same_axes(program, graph)))
     passed: list[Claim] = []
     for test in range(tests):
         for draw in range(1 + DYNAMIC_DRAWS * bool(graph.dynamic)):
-            outcome = _test(program, graph, seed * 1009 + test, proof, draw)
+            outcome = _test(program, graph, seed * 1009 + test, proof, draw, end)
             if isinstance(outcome, Verdict):
                 return outcome
             passed.append(replace(outcome, bound=1.0) if draw else outcome)  # which may see less than the first draw
@@ -83,7 +97,9 @@ def check_equivalence(program: Program, graph: MuGraph, seed: int, tests: int = 
 # -- one test
 
 
-def _test(program: Program, graph: MuGraph, seed: int, proof: Callable[[], bool], draw: int) -> Verdict | Claim:
+def _test(
+    program: Program, graph: MuGraph, seed: int, proof: Callable[[], bool], draw: int, end: Callable[[], bool]
+) -> Verdict | Claim:
     """Run both on random inputs, again until draws have told something about every output and every comparison.
 
     Where roots meet, few draws have squares under all of them, and fewer the larger the sizes. Where none is found at
@@ -93,7 +109,7 @@ def _test(program: Program, graph: MuGraph, seed: int, proof: Callable[[], bool]
     small = [small_instance(program, graph, seed, least=least) for least in (False, True)]
     if draw:
         small = [(sizes | dynamic_sizes(graph, s, seed)[draw - 1], s) for sizes, s in small]
-    series = [Series(program, graph, *sizes_and_schedule, seed) for sizes_and_schedule in small]
+    series = [Series(program, graph, *sizes_and_schedule, seed, end) for sizes_and_schedule in small]
     for s, idle in zip(series, (REDRAWS, LEAST_REDRAWS), strict=True):
         outcome = s.run(idle)
         if outcome is not None:
@@ -117,8 +133,17 @@ class Series:
     the last that gave an output any. entry_bits: of the entries of tables, in all these draws.
     """
 
-    def __init__(self, program: Program, graph: MuGraph, sizes: dict[str, int], schedule: Schedule, seed: int) -> None:
+    def __init__(
+        self,
+        program: Program,
+        graph: MuGraph,
+        sizes: dict[str, int],
+        schedule: Schedule,
+        seed: int,
+        end: Callable[[], bool] = never,
+    ) -> None:
         self.program, self.graph, self.schedule = program.resized(sizes), graph.resized(sizes), schedule
+        self.end = end
         self.seed, self.where = seed, f"seed {seed}, {_sizes(self.program)}, {_schedule(schedule)}".removesuffix(", ")
         self.told: Counter[str] = Counter()
         self.bits: Counter[str] = Counter()
@@ -135,6 +160,8 @@ class Series:
         for block in blocks(self.program):
             if since >= idle:
                 return None
+            if self.end():
+                raise OutOfTimeError
             since += len(block) * each
             needed = frozenset(t.name for t in self.program.outputs if self.needs(t.name))
             certain = told(self.program, needed, self.seed, block)
@@ -202,7 +229,7 @@ class Series:
             semantics = FloatSemantics(sizes)
             results = run_program(self.program, inputs, semantics)
             try:
-                found = run_mugraph(self.graph, self.schedule, inputs, semantics, self.seed, self.program)
+                found = run_mugraph(self.graph, self.schedule, inputs, semantics, self.seed, self.program, self.end)
             except ScheduleFailure as failure:
                 return _refusal(str(failure), self.where)
             for t in self.program.outputs:
@@ -229,7 +256,7 @@ class Series:
     def compare(self, run: Draw, *, doubtful: bool) -> Verdict | set[str]:
         """A refusal; or the outputs of which some element was compared."""
         try:
-            found = run_mugraph(self.graph, self.schedule, run.inputs, run.semantics, self.seed, self.program)
+            found = run_mugraph(self.graph, self.schedule, run.inputs, run.semantics, self.seed, self.program, self.end)
         except ScheduleFailure as failure:
             return _refusal(str(failure), self.where)
         settled: set[str] = set()

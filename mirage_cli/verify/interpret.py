@@ -9,7 +9,7 @@ verifier's, `FloatSemantics` a reference.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import product
 from math import inf
@@ -28,6 +28,16 @@ from mirage_cli.ir.program import Eqn, Part, Program, Tensor, tables_of, unmerge
 from mirage_cli.ir.reach import Left, left_out, limits
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.verify.semantics import At, Memory, ScheduleFailure, Semantics, Window, named, places_of, positions
+
+
+class OutOfTimeError(Exception):
+    """There is no time left to execute a μGraph."""
+
+
+def never() -> bool:
+    """For what has time without end."""
+    return False
+
 
 # -- programs
 
@@ -77,15 +87,17 @@ def run_mugraph(
     semantics: Semantics,
     seed: int = 0,
     program: Program | None = None,
+    end: Callable[[], bool] = never,
 ) -> dict[str, Any]:
     """Every buffer and output of the μGraph, by name, executed as scheduled; instances in an order drawn from `seed`.
 
     Inputs and outputs have the program's own axes; those of the μGraph see several as one (`MuGraph.merged`).
     program: what says how inputs lie in memory, where not as in the μGraph, and what parts are written: their values
-    are among the results, as they lie in their tensors then.
+    are among the results, as they lie in their tensors then. end: asked before every program instance whether the time
+    is up.
 
     Raises ScheduleFailure for a race, conflicting stores, or stores that do not write just what they should: all of a
-    tensor, or its parts. InexpressibleError as `place` does.
+    tensor, or its parts. InexpressibleError as `place` does. OutOfTimeError at the end.
     """
     tensors = graph.tensors()
     parts = program.parts if program else ()
@@ -114,7 +126,7 @@ def run_mugraph(
             raise ScheduleFailure("race", f"{kernel.name} reads and writes {min(race)}")
         if stale := [b for b in kernel.read if b not in memories]:
             raise ScheduleFailure("race", f"{kernel.name} reads {stale[0]} before anything writes it")
-        _run_kernel(kernel, ks, memories, semantics, random.Random(seed), left, live)
+        _run_kernel(kernel, ks, memories, semantics, random.Random(seed), left, live, end)
         own = {s.buffer for s in kernel.stores} - {p.tensor.name for p in parts} - {*left}
         for name, x in ((s.buffer, left[s.buffer]) for s in kernel.stores if s.buffer in left):
             (_, length), *_ = chunks(graph.sizes[x.dim], ks.split, ks.tile(x.dim))
@@ -207,6 +219,7 @@ def _run_kernel(
     rng: random.Random,
     left: Mapping[str, Left],
     live: Mapping[str, Access],
+    end: Callable[[], bool],
 ) -> None:
     """left, live: of partial results that are not stored everywhere, and where those in front were."""
     if kernel.kind == "library":
@@ -217,6 +230,8 @@ def _run_kernel(
     instances = [(k, *at) for k in parts for at in _instances(k, schedule, semantics.sizes)]
     rng.shuffle(instances)
     for k, window, tile_index in instances:
+        if end():
+            raise OutOfTimeError
         _Instance(k, schedule, memories, semantics, window, tile_index, left, live).run(place(k))
 
 

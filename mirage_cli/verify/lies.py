@@ -70,14 +70,18 @@ class Lies:
         found = memory_of(x)[at if named is None else at.where(named, 0)]
         return found if named is None else found.where(named, 0)
 
-    def fill(self, number: float, results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
-        """Writes a number where the output lies."""
+    def fill(
+        self, values: float | torch.Tensor, results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
+    ) -> None:
+        """Writes a number, or a value for each element, where the output lies."""
         x = self.whole(results, inputs)
         if self.view:
-            self.of(results, inputs).fill_(number)
-        else:
-            at, named = self.places(x, inputs), self.is_named(x, inputs)
-            memory_of(x)[at if named is None else at[named]] = number
+            self.of(results, inputs)[...] = values
+            return
+        at, named = self.places(x, inputs), self.is_named(x, inputs)
+        if named is not None:
+            at, values = at[named], values[named] if isinstance(values, torch.Tensor) else values
+        memory_of(x)[at] = values
 
     def is_named(self, x: torch.Tensor, inputs: Sequence[torch.Tensor]) -> torch.Tensor | None:
         """Which elements are somewhere; None where all are."""

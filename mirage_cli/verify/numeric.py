@@ -213,6 +213,31 @@ def reference64(program: Program, inputs: Sequence[torch.Tensor]) -> tuple[torch
     return tuple(evaluation.output(t.name, t.dims) for t in program.outputs)
 
 
+def called64(
+    program: Program, inputs: Sequence[torch.Tensor]
+) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+    """What a call returns in float64, and its inputs behind it: those that it changes in place are of float64 too."""
+    import torch
+
+    from mirage_cli.verify.lies import Lies
+
+    outputs, places, sizes = reference64(program, inputs), where_outputs_lie(program), program.sizes
+    if places is None:
+        return outputs, tuple(inputs)
+    device = outputs[0].device
+    shapes = [[sizes[d] for d in t.dims] for t in program.results]
+    results = [torch.empty(shape, dtype=torch.float64, device=device) for shape in shapes]
+    behind = [
+        torch.empty_strided(x.shape, x.stride(), dtype=torch.float64, device=device).copy_(x)
+        if t.name in program.changed
+        else x
+        for t, x in zip(program.inputs, inputs, strict=True)
+    ]
+    for y, fields in zip(outputs, places, strict=True):
+        Lies(*fields).fill(y, results, behind)
+    return tuple(results), tuple(behind)
+
+
 class _Evaluation:
     """The values known so far, each with its axes in the program's order."""
 

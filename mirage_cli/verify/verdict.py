@@ -13,7 +13,7 @@ from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Program
 from mirage_cli.verify.degree import Claim, outside
 
-Net = Literal["structure", "field"]
+Net = Literal["structure", "field", "time"]
 
 NO_BOUND = "no bound on a false accept"
 
@@ -22,7 +22,7 @@ NO_BOUND = "no bound on a false accept"
 class Verdict:
     """The answer to "does this μGraph compute this program?".
 
-    net: "structure" if it is refused before any arithmetic, else "field".
+    net: "structure" if it is refused before any arithmetic, "time" if there was no time to end the tests, else "field".
     bound: for an accepted μGraph, an upper bound on the probability (over the seed) that a wrong one is accepted, under
         `assumes`. 0 for a refused one: a refusal is never wrong about the μGraph as scheduled.
     assumes: what the bound rests on beyond Schwartz and Zippel's lemma; empty for rational functions.

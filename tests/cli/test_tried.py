@@ -36,7 +36,7 @@ from mirage_cli.codegen.export import load_export
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline import benchmark, keys
 from mirage_cli.pipeline.session import Session
-from mirage_cli.search.cuts import CUTS
+from mirage_cli.search.cuts import CUTS, UNVERIFIED
 from mirage_cli.spec.forms import INDICES
 from mirage_cli.store.results import About, Unfinished
 from mirage_cli.target.gpus import Target, find_target
@@ -267,7 +267,7 @@ def test_every_reason_of_a_cut_is_explained() -> None:
                     pass
     text = (ROOT / "mirage_cli/algebra/decompose.py").read_text(encoding="utf-8")
     raised |= set(re.findall(r'd\.cuts\["(.*?)"\]', text))
-    assert raised == set(CUTS)
+    assert raised | {UNVERIFIED} == set(CUTS)
     page = (ROOT / "docs/cuts.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| (.*) \| (.*) \|$", page, re.MULTILINE)[1:] == [*CUTS.items()]
 

@@ -18,6 +18,7 @@ from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline import benchmark
 from mirage_cli.pipeline.benchmark import fastest, run
+from mirage_cli.pipeline.convolution import convolution_source
 from mirage_cli.pipeline.gate import compare
 from mirage_cli.pipeline.keys import key_of
 from mirage_cli.pipeline.library import packed_source
@@ -216,6 +217,60 @@ def test_products_of_one_value_are_one_with_packed_weights(what: str) -> None:
 def test_nothing_is_packed_where_no_product_has_a_like(what: str) -> None:
     program = parse_spec(PACKED.replace("PROGRAM", NOT_PACKED[what][0]).replace("OUTPUTS", NOT_PACKED[what][1])).at()
     assert packed_source(program) is None
+
+
+CONVOLVED = """\
+name: convolved
+dims: {b: 2, y: 5, x: 7, c: 3, e: 4, i: 3, j: 3, h: 9, w: 13, p: 3}
+inputs:
+  X: [b, y, x, c]
+  L: [b, h, w, c]
+  F: [b, c, y, x]
+  G: [b, c]
+  W: [i, j, c, e]
+  V: [e, c, i, j]
+  U: [c, i, e]
+  B: [e]
+program: |
+  PROGRAM
+outputs: OUTPUTS
+"""
+CONVOLUTIONS = {
+    "channels last": ("O = silu(dot(X[b, y + i - 1, x + j - 1, c], W, c, i, j) + B)", "{O: [b, y, x, e]}", 2),
+    "channels first": ("O = dot(F[b, c, y + i - 1, x + j - 1], V, c, i, j)", "{O: [b, e, y, x]}", 2),
+    "without padding, every second row": (
+        "O = dot(L[b, y*2 + i - 1, x*2 + j - 1, c], W, c, i, j)",
+        "{O: [b, y, x, e]}",
+        2,
+    ),
+    "holes between the taps": ("O = dot(L[b, y + i*2, x + j*3 - 1, c], W, c, i, j)", "{O: [b, y, x, e]}", 2),
+    "one window": ("O = dot(X[b, y + i - 1, x, c], U, c, i) + B", "{O: [b, y, x, e]}", 1),
+}
+NO_CONVOLUTIONS = {
+    "a product": ("O = dot(X, G, c)", "{O: [b, y, x]}"),
+    "more padding in front than PyTorch has behind": (
+        "O = dot(X[b, y + i, x + j, c], W, c, i, j)",
+        "{O: [b, y, x, e]}",
+    ),
+    "turned taps": ("O = dot(L[b, y - i + 2, x + j, c], W, c, i, j)", "{O: [b, y, x, e]}"),
+    "a weight without taps": ("O = dot(X[b, y + i - 1, x, c], G, c) * sum(U, c, e)", "{O: [b, y, x, i]}"),
+}
+
+
+@pytest.mark.parametrize("what", CONVOLUTIONS)
+def test_a_convolution_has_pytorchs_own_beside_it(what: str) -> None:
+    text, outputs, rank = CONVOLUTIONS[what]
+    program = parse_spec(CONVOLVED.replace("PROGRAM", text).replace("OUTPUTS", outputs)).at()
+    source = convolution_source(program)
+    assert_same(program, source, "reference")
+    assert source is not None and source.count(f"conv{rank}d(") == 1
+
+
+@pytest.mark.parametrize("what", NO_CONVOLUTIONS)
+def test_what_pytorch_has_no_convolution_for_has_none(what: str) -> None:
+    text, outputs = NO_CONVOLUTIONS[what]
+    program = parse_spec(CONVOLVED.replace("PROGRAM", text).replace("OUTPUTS", outputs)).at()
+    assert convolution_source(program) is None
 
 
 class Paged:

@@ -53,8 +53,7 @@ def _full(t: Trace, node: Any, *args: Any, **named: Any) -> Array:
 @aten("aten.arange", with_node=True)
 def _arange(t: Trace, node: Any, *args: Any, **_: Any) -> Array:
     start, step = (args[0], args[2] if len(args) > 2 else 1) if len(args) > 1 else (0, 1)
-    place = t.positions(node.meta["val"].shape[0])
-    return place if (start, step) == (0, 1) else p.elementwise(lambda v: v * step + start, place)
+    return t.positions(node.meta["val"].shape[0], start, step)
 
 
 @aten("aten.tril", "aten.triu", with_node=True)

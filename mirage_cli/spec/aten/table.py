@@ -14,9 +14,10 @@ from mirage_cli.spec.aten import (
     products,
     reductions,
     shapes,
+    updates,
     windows,
 )
 from mirage_cli.spec.aten.row import Row
 
-KINDS = (elementwise, creation, shapes, reductions, lookups, norms, products, windows, losses)
+KINDS = (elementwise, creation, shapes, reductions, lookups, updates, norms, products, windows, losses)
 ATEN: Mapping[str, Row] = MappingProxyType({name: row for kind in KINDS for name, row in kind.aten.items()})

@@ -16,6 +16,7 @@ from mirage_cli.spec.arrays import Array, Trace, Unsupported
 from mirage_cli.spec.aten.operands import number_of
 from mirage_cli.spec.aten.row import Row, dtype_name, overloadless
 from mirage_cli.spec.aten.table import ATEN
+from mirage_cli.spec.aten.updates import WRITTEN
 from mirage_cli.spec.graph import Graph
 from mirage_cli.spec.strides import overlap
 
@@ -60,6 +61,8 @@ def trace(
             label = f"X{len(inputs)}"
             inputs[label] = x
             known[x] = input_of(t, label, x, scale_of(x))
+        if known[x] is WRITTEN:
+            raise Unsupported(f"{x} is read where it is changed in place")
         return known[x]
 
     try:
@@ -75,6 +78,7 @@ def trace(
 
 def traced(t: Trace, name: str, known: Mapping[Any, Any], inputs: Mapping[str, Any], outputs: Sequence[Any]) -> Traced:
     """The program of what the nodes have come to. Raises Unsupported."""
+    outputs = [n for n in outputs if known[n] is not WRITTEN]
     if several := [n for n in outputs if not isinstance(known[n], Array)]:
         raise Unsupported(f"{several[0]} makes several tensors")
     arrays = tuple(p.permuted(number_of(known[n]), memory_order(n.meta["val"])) for n in outputs)
@@ -118,6 +122,8 @@ def call(t: Trace, node: Any, args: Sequence[Any], options: Mapping[str, Any]) -
         why = "changes running statistics" if kept_statistics(node) else "is no operator that is known here"
         raise Unsupported(f"{overloadless(node.target)} {why}")
     refuse_types(node)
+    if mutable(node):
+        refuse_target(node)
     row = row_of(node)
     given = {k: x for k, x in options.items() if k not in ("dtype", "layout", "device", "pin_memory", "memory_format")}
     return row.handler(t, node, *args, **given) if row.with_node else row.handler(*args, **given)
@@ -142,14 +148,31 @@ def refuse_types(node: Any) -> None:
         raise Unsupported(f"{node} computes in {dtype}")
 
 
+def mutable(node: Any) -> bool:
+    """Whether a node changes its first argument in place."""
+    return bool(getattr(getattr(node.target, "_schema", None), "is_mutable", False))
+
+
+def refuse_target(node: Any) -> None:
+    """Raises Unsupported where a node changes a tensor in place that no kernel can."""
+    output_dtype(node)
+    tensor = node.args[0].meta["val"]
+    if strides_of(node.args[0]) is None and not tensor.permute(memory_order(tensor)).is_contiguous():
+        raise Unsupported(f"{node} changes a tensor that has several elements in one place")
+
+
 def row_of(node: Any) -> Row:
     """The row of the operator that a node calls. Of an operator without one, a row that raises Unsupported."""
     return ATEN.get(overloadless(node.target), UNKNOWN)
 
 
+APART = "apart"
+"""What a node has that is to be in no program."""
+
+
 def supported(node: Any) -> bool:
     """Whether there is a row for the node's operator, and the row says all that it does."""
-    return row_of(node) is not UNKNOWN and not kept_statistics(node)
+    return APART not in node.meta and row_of(node) is not UNKNOWN and not kept_statistics(node)
 
 
 def kept_statistics(node: Any) -> Sequence[Any]:

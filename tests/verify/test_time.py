@@ -1,0 +1,119 @@
+"""Verification ends when the time is up, and what was not verified to the end is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+
+from mirage_cli.ir.derived import lower
+from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.program import Program
+from mirage_cli.pipeline import searching
+from mirage_cli.pipeline.searching import Clock, Options, search_program
+from mirage_cli.search.cuts import UNVERIFIED
+from mirage_cli.search.generator import SearchResult, search
+from mirage_cli.spec.reader import parse_spec
+from mirage_cli.target.gpus import find_target
+from mirage_cli.verify.equivalence import check_equivalence
+from mirage_cli.verify.verdict import Verdict
+
+H200 = find_target("h200")
+NORMS = """
+name: norms
+dims: {m: 64, k: 256, n: 256}
+dtype: float16
+inputs: {X: [m, k], W: [k, n]}
+program: |
+  Y = dot(rms_norm(X, k), W, k)
+  O = rms_norm(Y, n)
+outputs: {O: [m, n]}
+"""
+
+
+@pytest.fixture(scope="module")
+def program() -> Program:
+    return parse_spec(NORMS).at()
+
+
+@pytest.fixture(scope="module")
+def result(program: Program) -> SearchResult:
+    return search(lower(program), H200)
+
+
+@pytest.fixture(scope="module")
+def graph(result: SearchResult) -> MuGraph:
+    return result.candidates[0].graph
+
+
+@pytest.mark.parametrize("asked", [0, 1, 7])
+def test_a_test_that_is_cut_short_proves_nothing(program: Program, graph: MuGraph, asked: int) -> None:
+    """It ends the first time that it is told to: no draw and no program instance begins then."""
+    times = count()
+    verdict = check_equivalence(lower(program), graph, 0, end=lambda: next(times) >= asked)
+    assert (verdict.ok, verdict.net, verdict.proved) == (False, "time", False)
+    assert "longer than there is time for" in str(verdict)
+    assert next(times) == asked + 1
+
+
+def test_it_is_asked_before_every_program_instance(program: Program, result: SearchResult) -> None:
+    """A draw of a long μGraph takes seconds: to be asked between draws would not do."""
+    times, graph = count(), result.as_written.graph
+    assert check_equivalence(lower(program), graph, 0, end=lambda: next(times) < 0).ok
+    assert next(times) > 2 * 2 * sum(k.kind == "generated" for k in graph.kernels)
+
+
+@pytest.fixture
+def spent(monkeypatch: pytest.MonkeyPatch, result: SearchResult) -> None:
+    """A search that has used up its budget."""
+
+    class Late(Clock):
+        def __init__(self, budget_s: float, interrupted: object) -> None:
+            super().__init__(budget_s, lambda: False)
+            self.end_s = -math.inf
+
+    monkeypatch.setattr(searching, "Clock", Late)
+    monkeypatch.setattr("mirage_cli.search.generator.search", lambda *_, **__: result)
+
+
+@pytest.mark.usefixtures("spent")
+def test_the_program_as_written_is_verified_whatever_time_there_is(program: Program, result: SearchResult) -> None:
+    found = search_program(program, H200, Options(tune=False))
+    assert [p.id for p in found.plans] == [result.as_written.id]
+    assert (found.stopped, found.rejected) == ("budget", ())
+    assert found.pruned[UNVERIFIED] == len(searching.distinct(result.candidates, result.as_written)) - 1 > 0
+    assert found.stats.pruned[UNVERIFIED] == found.pruned[UNVERIFIED]
+
+
+def checker(interrupted: int, tested: list[int]) -> Callable[..., Verdict]:
+    """`check_equivalence`, of which the first few are interrupted."""
+
+    def check(*args: Any, end: Callable[[], bool]) -> Verdict:
+        tested.append(len(tested))
+        if len(tested) <= interrupted:
+            raise KeyboardInterrupt
+        return check_equivalence(*args, end=end)
+
+    return check
+
+
+@pytest.mark.parametrize(("moment_s", "kept"), [(60.0, True), (-1.0, False)])
+def test_an_interrupt_leaves_a_moment_for_what_is_not_verified_yet(
+    monkeypatch: pytest.MonkeyPatch, program: Program, moment_s: float, kept: bool
+) -> None:
+    monkeypatch.setattr(searching, "KEEPING_S", moment_s)
+    monkeypatch.setattr("mirage_cli.verify.equivalence.check_equivalence", checker(1, []))
+    found = search_program(program, H200, Options(tune=False))
+    assert found.stopped == "interrupted"
+    assert (len(found.plans) > 1, UNVERIFIED in found.pruned) == (kept, not kept)
+
+
+def test_a_second_interrupt_ends_it(monkeypatch: pytest.MonkeyPatch, program: Program) -> None:
+    tested: list[int] = []
+    monkeypatch.setattr("mirage_cli.verify.equivalence.check_equivalence", checker(2, tested))
+    with pytest.raises(KeyboardInterrupt):
+        search_program(program, H200, Options(tune=False))
+    assert len(tested) == 2
