@@ -37,10 +37,12 @@ $(STAMP): pyproject.toml
 		$(PYTHON) -c 'import torch; print("torch==" + torch.__version__)' > constraints.tmp; \
 		$(PYTHON) -c 'import triton; print("triton==" + triton.__version__)' >> constraints.tmp 2>/dev/null || true; \
 	else \
+		echo "downloading torch and triton into $(VENV): some minutes"; \
 		$(PYTHON) -m venv $(VENV); \
 		if nvidia-smi -L >/dev/null 2>&1; then torch="torch"; else torch="torch==2.13.0 triton==3.7.1"; fi; \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check $$torch; \
 	fi; \
+	echo "installing mirage and its tools into $(VENV)"; \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.tmp --editable '.[dev]'
 	@touch $@
 
@@ -90,7 +92,7 @@ study: $(STAMP) ## Compare the cost model with what the H200 measured, into resu
 	$(BIN)/python -m tools.study --drawn tests/data/h200_sample.json.gz \
 		--tuned tests/data/h200_tuned.json.gz results/h200/cost_model.md
 
-ablation: $(STAMP) ## Switch off pruning, algebra and workers in turn, into results/
+ablation: $(STAMP) ## Switch off pruning and algebra in turn, into results/
 	$(BIN)/python -m tools.ablation results/ablation.md
 
 random: $(STAMP) ## Run 2,000 random programs through search, verifier and interpreter, into results/ (hours)

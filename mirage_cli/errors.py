@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -157,8 +157,17 @@ class StoredKernelError(MirageError):
 class NothingStoredError(MirageError):
     """A command that needs an earlier search's result, which is not there."""
 
-    def __init__(self, name: str, sizes: object) -> None:
-        super().__init__(f"nothing is stored for {name} at {sizes}\n    run `mirage search` on the spec first")
+    def __init__(self, name: str, sizes: Mapping[str, int]) -> None:
+        at = " ".join(f"{d}={n}" for d, n in sizes.items())
+        super().__init__(f"nothing is stored for {name} at {at}\n    run `mirage search` on the spec first")
+
+
+class NothingToLockError(MirageError):
+    """Programs to pin that have no kernel, each with its sizes."""
+
+    def __init__(self, gpu: str, names: Iterable[str]) -> None:
+        lines = "\n".join(f"    {name}" for name in names)
+        super().__init__(f"no kernel for {gpu} is stored for\n{lines}\n    run `mirage search` on them first")
 
 
 class NumberError(MirageError):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any  # torch's tensors, which this module does
 from mirage_cli.errors import GraphError, NoKernelError
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional
-from mirage_cli.spec.positional import Array, Trace, Unsupported
+from mirage_cli.spec.arrays import Array, Trace, Unsupported
 
 if TYPE_CHECKING:
     from mirage_cli.pipeline.callers import Kernel

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import inf, prod
 
-from mirage_cli.ir import access
+from mirage_cli.ir.access import dims_of
+from mirage_cli.ir.access import nested as nested_reads
+from mirage_cli.ir.access_text import parse_access
 from mirage_cli.ir.derived import derived_equation, lower
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Arg, Builder, Eqn, Part, Program, Tensor, distinct_positions
@@ -34,7 +36,7 @@ class Case:
         while before != found:
             before = dict(found)
             for p in self.program.parts:
-                for d, i in access.nested(zip(p.tensor.dims, p.access, strict=True), tables):
+                for d, i in nested_reads(zip(p.tensor.dims, p.access, strict=True), tables):
                     found[d] = max(found[d], i.bounds(before)[1] + 1)
             for dims, below in distinct_positions(self.program.inputs) if self.program.parts else ():
                 found[below] = max(found[below], prod(found[d] for d in dims))
@@ -57,11 +59,9 @@ def program(graph: MuGraph, define: Callable[[Write], None], parts: str = "") ->
     w = Write(graph.inputs, (n for n, _ in graph.dims))
     define(w)
     tensors = graph.tensors()
-    found = tuple(
-        Part(m[3], tensors[m[1]], access.parse_access(m[2])) for m in re.finditer(r"(\w+)\[(.*)\] = (\w+)", parts)
-    )
+    found = tuple(Part(m[3], tensors[m[1]], parse_access(m[2])) for m in re.finditer(r"(\w+)\[(.*)\] = (\w+)", parts))
     own = tuple(t for t in graph.outputs if t not in {p.tensor for p in found})
-    outputs = (*own, *(Tensor(p.value, access.dims_of(p.access), p.tensor.dtype) for p in found))
+    outputs = (*own, *(Tensor(p.value, dims_of(p.access), p.tensor.dtype) for p in found))
     eqns = tuple(w.eqns)
     return lower(Program(graph.name, graph.dims, graph.dtype, graph.inputs, eqns, outputs, parts=found))
 
@@ -550,6 +550,18 @@ kernel k0 generated y:grid c:grid i:loop
   store O[y, c] = O
 """
 BORDER = WINDOWS.replace("windows", "border").replace("y=31", "y=64").replace("y*2 + i", "y + i - 1")
+CONVOLUTION = """
+mugraph convolution float16
+dims y=12 x=12 i=3 j=3 c=16 e=16
+input X f16[y, x, c]
+input W f16[i, j, c, e]
+output O f16[y, x, e]
+kernel k0 generated y:grid x:grid e:grid i:loop j:loop c:loop
+  X = load X[y + i - 1, x + j - 1, c]
+  W = load W[i, j, c, e]
+  O[y, x, e] = dot(X, W; i, j, c)
+  store O[y, x, e] = O
+"""
 DIAGONAL = """
 mugraph diagonal float16
 dims y=16 z=16
@@ -570,6 +582,11 @@ def windows(w: Write, index: str = "2*y+i") -> None:
 
 def border(w: Write) -> None:
     windows(w, "y+i-1")
+
+
+def convolution(w: Write) -> None:
+    w.rename("Z", "X", over="y y+i-1 x x+j-1")
+    w.dot("O", "Z", "W", over="i j c")
 
 
 def diagonal(w: Write) -> None:
@@ -900,6 +917,32 @@ def slots(w: Write) -> None:
     w.mul("W", "V", 2)
 
 
+PADDED = """
+mugraph padded float16
+dims t=24 e=16 s=40 pages=4 page=16 slots=64
+input K f16[t, e]
+input E f16[s, e]
+input pos i32[t] below s padded
+input slot i64[t] below slots padded distinct
+input KC f16[pages, page, e]
+output O f16[t, e]
+kernel k0 generated t:grid e:grid
+  K = load K[t, e]
+  E = load E[pos{-1, s}[t], e]
+  W[t, e] = mul(K, E)
+  O[t, e] = add(K, E)
+  store O[t, e] = O
+  store KC[slot{-1, slots}[t]//16, slot{-1, slots}[t]%16, e] = W
+"""
+PADDED_WRITTEN = "KC[slot{-1, slots}[t]//16, slot{-1, slots}[t]%16, e] = W"
+
+
+def padded(w: Write) -> None:
+    w.rename("R", "E", "pos", over="s pos{-1,s}[t]")
+    w.mul("W", "K", "R")
+    w.add("O", "K", "R")
+
+
 LENGTHS = """
 mugraph lengths float16
 dims b=3 p=4 pages=20 page=16 d=16 j=16 k=32
@@ -998,6 +1041,7 @@ CASES = {
         case(WINDOWS, windows),
         case(BORDER, border),
         case(HALVES, halves),
+        case(CONVOLUTION, convolution),
         case(DIAGONAL, diagonal),
         case(PAGED, paged),
         case(EXPERTS, experts),
@@ -1008,6 +1052,7 @@ CASES = {
         case(IN_TURN, in_turn, IN_TURN_WRITTEN),
         case(APPEND, append, APPEND_WRITTEN),
         case(SLOTS, slots, SLOTS_WRITTEN),
+        case(PADDED, padded, PADDED_WRITTEN),
         case(LENGTHS, lengths, LENGTHS_WRITTEN),
         case(RING, ring, RING_WRITTEN),
         case(PROJECTIONS, projections),

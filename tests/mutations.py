@@ -216,11 +216,17 @@ def _other_atoms(a: Atom, graph: MuGraph) -> Iterator[Atom]:
     if isinstance(a, Lookup):
         dims = {t.name: t.dims for t in graph.inputs}
         for t in graph.inputs:
-            if tensor_type(t) == "int" and t.below == a.below and t.name != a.table and t.dims == dims[a.table]:
-                yield Lookup(t.name, a.access, a.below)
+            if (
+                tensor_type(t) == "int"
+                and (t.below, t.padded) == (a.below, a.padded)
+                and t.name != a.table
+                and t.dims == dims[a.table]
+            ):
+                yield Lookup(t.name, a.access, a.below, a.padded)
         for k, i in enumerate(a.access):
             yield from (
-                Lookup(a.table, (*a.access[:k], j, *a.access[k + 1 :]), a.below) for j in _other_indices(i, graph)
+                Lookup(a.table, (*a.access[:k], j, *a.access[k + 1 :]), a.below, a.padded)
+                for j in _other_indices(i, graph)
             )
 
 

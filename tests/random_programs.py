@@ -84,7 +84,7 @@ def _options(t: Mapping[str, Any]) -> str:
     if "inout" in t:
         return f"{{inout: {t['inout']}}}"
     dims = f"[{', '.join(t['dims'])}]"
-    kept = ("dtype", "scale", "below", "distinct", "strides")
+    kept = ("dtype", "scale", "below", "padded", "distinct", "strides")
     rest = "".join(f", {k}: {str(t[k]).lower() if isinstance(t[k], bool) else t[k]}" for k in kept if k in t)
     return f"{{dims: {dims}{rest}}}" if rest else dims
 
@@ -361,6 +361,7 @@ class _Accesses(_Generator):
     def __init__(self, seed: int, long: bool) -> None:
         super().__init__(seed, long)
         self.dims |= {d: self.rng.choice((2, 3, 4, 8, 16)) for d in self.rng.sample(FEW_AXES, 3)}
+        self.rare = random.Random(f"rare {seed}")
 
     def spec(self) -> Draft:
         draft = super().spec()
@@ -429,9 +430,9 @@ class _Accesses(_Generator):
             n = rng.randint(1, size)
             text = f"({new} * {rng.choice((1, 1, 2, -1))} + {rng.randint(0, size)}) % {n} + {rng.choice((0, size - n))}"
         elif kind == "table":
-            text = self.table([(new, length)], old)
+            text = self.table([(new, length)], old, x in self.inputs)
         elif kind == "pages" and size >= by:
-            page = self.table([(f"{new} // {by}", -(-length // by))], size // by)
+            page = self.table([(f"{new} // {by}", -(-length // by))], size // by, x in self.inputs)
             text = page and f"{page} * {by} + {new} % {by}"
         elif kind == "both":
             other = rng.choice(sorted(self.dims))
@@ -443,10 +444,14 @@ class _Accesses(_Generator):
         axes = frozenset({*names(text)} & self.dims.keys())
         if not self.fits(v.axes - {old} | axes):
             return None
-        return f"{x}[{', '.join(text if d == old else d for d in order)}]", Value(v.axes - {old} | axes, v.growth)
+        of = x
+        if kind in ("table", "pages") and x in self.inputs and self.rare.random() < 0.25:
+            of, text = f"pad({x}, 0)", f"{text} + {self.rare.randint(-2, 3)}"
+        return f"{of}[{', '.join(text if d == old else d for d in order)}]", Value(v.axes - {old} | axes, v.growth)
 
-    def table(self, read: list[tuple[str, int]], below: str | int) -> str:
-        """A table with an axis for each of these positions, of which there are so many; looked up there."""
+    def table(self, read: list[tuple[str, int]], below: str | int, padded: bool = False) -> str:
+        """A table with an axis for each of these positions, of which there are so many; looked up there. padded: it may
+        hold -1."""
         dims: list[str] = []
         for position, length in read:
             fitting = [d for d in self.dims if self.dims[d] >= length and d not in dims]
@@ -459,7 +464,8 @@ class _Accesses(_Generator):
             return ""
         name = self.rng.choice(known)
         kind = self.rng.choice(("int32", "int32", "int64"))
-        self.inputs.setdefault(name, {"dims": dims, "dtype": kind, "below": below})
+        nothing = {"padded": True} if padded and self.rare.random() < 0.25 else {}
+        self.inputs.setdefault(name, {"dims": dims, "dtype": kind, "below": below} | nothing)
         return f"{name}[{', '.join(p for p, _ in read)}]"
 
 

@@ -12,8 +12,8 @@ import torch
 from mirage_cli.spec import forms
 from mirage_cli.spec.expression import FUNCTIONS
 from mirage_cli.spec.reader import parse_spec
+from mirage_cli.verify.lies import Lies, outputs_of
 from mirage_cli.verify.numeric import draw_inputs, reference64, where_outputs_lie
-from mirage_cli.verify.yardstick import Lies, outputs_of
 from tools import language
 
 PAGE = Path(__file__).parents[1] / "docs" / "language.md"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from mirage_cli.spec import forms
-from mirage_cli.spec.reader import INPUT_KEYS, KEYS, OUTPUT_KEYS, Field
+from mirage_cli.spec.keys import INPUT_KEYS, KEYS, OUTPUT_KEYS, Field
 
 
 def code(text: str) -> str:

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Any, Concatenate, ParamSpec
 
-from mirage_cli.ir.access import Access, Index, dims_of, is_plain, parse_index, plain, read_by, substitution
+from mirage_cli.ir.access import Access, Index, dims_of, is_plain, plain, read_by
+from mirage_cli.ir.access_text import parse_index, substitution
 from mirage_cli.ir.ops import OPS, Number
 
 MAX_POWER_BITS = 1000
@@ -135,6 +136,7 @@ class Algebra:
     """Builds canonical forms; the interpreter `A` of the `canon` column of OPS.
 
     aliases: axes made up to avoid capture, with the axis whose size they have. axes: all others that have been seen.
+    sizes: of those whose size is known.
     """
 
     def __init__(self) -> None:
@@ -143,6 +145,7 @@ class Algebra:
         self.known: dict[object, Form] = {}  # what `once` has worked out
         self.aliases: dict[str, str] = {}
         self.axes: set[str] = set()
+        self.sizes: dict[str, int] = {}
         self.zero, self.one = self._form({}), self._form({(): ONE})
 
     # -- construction
@@ -434,7 +437,8 @@ class Algebra:
             x, axes, k = atom.shift
             moved = self.rename(x, names)
             under, beside = read_by(axes, names), read_by(x.dims - set(axes), names)
-            if is_plain(under) and not set(dims_of(under)) & set(dims_of(beside)):
+            whole = all(self._size(d) == self._size(i.axis) for d, i in zip(axes, under, strict=True))
+            if is_plain(under) and whole and not set(dims_of(under)) & set(dims_of(beside)):
                 return self.shifted_exp(moved, dims_of(under), k)
             top = self.rename(self.extremum("max", x, axes), names)
             return self.fn("exp_sub", self.scale(moved, k), self.scale(top, k))  # its parts alone may overflow
@@ -446,6 +450,10 @@ class Algebra:
             return self.rename(x, inner)
 
         return self.map_atom(atom, renamed, tuple(apart.get(b, b) for b in bound))
+
+    def _size(self, axis: str | None) -> int | None:
+        """The size of an axis, where it is known: the maximum of some positions is not that of all."""
+        return None if axis is None else self.sizes.get(self.aliases.get(axis, axis))
 
     def _fresh(self, axis: str) -> str:
         root = self.aliases.get(axis, axis)

@@ -10,6 +10,7 @@ The equations of the program itself are nodes too, so the program as written is 
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections import Counter
@@ -360,7 +361,62 @@ def _contractions(d: Decomposition, total: Atom, others: Mono, c: Fraction) -> l
         first = steps.add("sum", d.algebra.of_mono(mono), axes=total.args[0])
         _product_after(d, steps, first, others, c)
         nodes.insert(0, steps.node())
-    return nodes
+    return [*nodes, *_sums_of_parts(d, total, others, c)]
+
+
+def _sums_of_parts(d: Decomposition, total: Atom, others: Mono, c: Fraction) -> Iterator[Node]:
+    """The Σ of squared distances by parts, and the Σ that its shift holds. i are the innermost of the axes.
+
+    Σ_ai (x - s)² = Σ_a (Σ_i (x - m)² + |i|·(m - s)²), where m is the mean of x over i, and s is any value without i
+    (Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample variances").
+    Σ_ai x = Σ_a Σ_i x
+
+    A shift such as the mean over all is not known before all of x was read. The parts are about means of their own, and
+    what they are off is small where s is near x: nothing cancels that does not in the Σ itself.
+    """
+    algebra, axes = d.algebra, tuple(a for a in d.axes if a in total.args[0])
+    shift = _shifted_square(algebra, total)
+    held = not shift and any(
+        a.args[0] == total.args[0] and (p := _shifted_square(algebra, a)) and total in _sums_in(p)
+        for a in [*algebra.atoms.values()]
+        if a.kind == "sum"
+    )
+    for n in range(1, len(axes) if shift or held else 1):
+        outer, inner = axes[:n], axes[n:]
+        steps = _Steps()
+        part: Source = algebra.sum(algebra.of_mono(total.args[1]), inner)
+        if shift:
+            size = functools.reduce(algebra.mul, map(algebra.size, inner))
+            apart = algebra.mul(algebra.sum(shift, inner), algebra.pow(size, -ONE))
+            squares = steps.add("mul", steps.add("square", _constant(apart)), size)
+            own = algebra.sum(algebra.pow(algebra.sub(shift, apart), Fraction(2)), inner)
+            part = steps.add("add", squares, own)
+        first = steps.add("sum", part, axes=outer)
+        _product_after(d, steps, first, others, c)
+        yield steps.node()
+
+
+def summed_in_parts(program: Program) -> set[frozenset[str]]:
+    """The axes of every Σ of squares about a shift that holds a Σ over the same axes, in a lowered program: two passes
+    where they are one axis, and one by parts."""
+    algebra = Algebra()
+    plain_forms(algebra, program)
+    atoms = [a for a in algebra.atoms.values() if a.kind == "sum"]
+    return {frozenset(a.args[0]) for a in atoms if _shifted_square(algebra, a)}
+
+
+def _shifted_square(algebra: Algebra, total: Atom) -> Form | None:
+    """The x - s of Σ (x - s)², where s lacks the axes of the Σ and holds a Σ over them."""
+    if len(total.args[1]) > 1:
+        return None
+    ((atom, power),) = total.args[1]
+    x = atom.args[0] if atom.kind == "poly" and power == 2 else algebra.zero
+    return x if any(a.args[0] == total.args[0] for a in _sums_in(x)) else None
+
+
+def _sums_in(x: Form) -> list[Atom]:
+    """The Σs that are factors of its terms."""
+    return [a for m, _ in x.terms for a, _ in m if a.kind == "sum"]
 
 
 def _product_after(d: Decomposition, steps: _Steps, first: int, rest: Mono, c: Fraction) -> None:

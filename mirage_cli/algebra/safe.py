@@ -22,6 +22,7 @@ def program_forms(algebra: Algebra, program: Program) -> dict[str, Form]:
 def plain_forms(algebra: Algebra, program: Program) -> dict[str, Form]:
     """The form of every value of a lowered program, exponentials as they are written."""
     algebra.axes |= set(program.order)
+    algebra.sizes |= program.sizes
     return eqn_forms(algebra, program.eqns, {t.name: algebra.input(t.name, plain(t.dims)) for t in program.inputs})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,10 +22,14 @@ from mirage_cli.cli.shared import (
     Database,
     Dims,
     Dtype,
+    Executor,
+    ExecutorOption,
+    Scheduler,
     Seed,
     ShardOption,
     TargetName,
     Workers,
+    cluster_of,
     command,
     command_line,
     err,
@@ -42,6 +47,7 @@ from mirage_cli.target.files import write_text
 if TYPE_CHECKING:
     from mirage_cli.ir.program import Program
     from mirage_cli.pipeline.benchmark import Document
+    from mirage_cli.pipeline.cluster import Cluster
     from mirage_cli.pipeline.gate import Compared
     from mirage_cli.pipeline.session import Session
     from mirage_cli.store.store import Store
@@ -87,6 +93,8 @@ def bench(
         int | None,
         typer.Option(min=2, max=MOST_GPUS, help="instead: split each program over so many GPUs, and run that"),
     ] = None,
+    executor: ExecutorOption = Executor.processes,
+    scheduler: Scheduler = None,
     part: ShardOption = None,
     workers: Workers = None,
     budget: Budget = 60.0,
@@ -101,7 +109,8 @@ def bench(
 
     One process, cold inputs, one method, contestants interleaved. With --check it is a gate: exit code 4 where a kernel
     is slower than in an earlier file, wrong, failed or missing. With --gpus, the split that `mirage roofline` finds is
-    run with NCCL, each GPU its exported kernels, and compared with one GPU and with the prediction.
+    run with NCCL, each GPU its exported kernels, and compared with one GPU and with the prediction. On a Dask cluster,
+    each program is timed by one of the workers that hold a GPU.
     """
     from mirage_cli.cli import benchpage
     from mirage_cli.pipeline import gate
@@ -113,13 +122,16 @@ def bench(
     names = list(dict.fromkeys(n.strip() for n in against.split(",") if n.strip()))
     if unknown := [n for n in names if n not in AGAINST]:
         raise BaselineError(unknown, AGAINST)
-    gpu = local_gpu(target, "measure")
+    processes = worker_count(workers)
     if gpus:
-        check_gpus(gpus, gate=any((check, summary, junit, markdown)))
-    before = gate.read_rows(check, gpu.name, context.value) if check else None
-    wanted = Options(worker_count(workers), budget_s=budget, seed=seed, context=context.value)
+        check_gpus(gpus, gate=any((check, summary, junit, markdown)), here=executor is Executor.processes)
+    wanted = Options(processes, budget_s=budget, seed=seed, context=context.value)
     timed = Timed()
-    with open_store(db) as store:
+    with ExitStack() as stack:
+        cluster = stack.enter_context(cluster_of(executor, scheduler, processes))
+        gpu = cluster.gpu(target) if cluster else local_gpu(target, "measure")
+        before = gate.read_rows(check, gpu.name, context.value) if check else None
+        store = stack.enter_context(open_store(db))
         programs, others = shard(programs or stored_programs(store, overrides(dim), dtype), part)
         with (
             progress() as told,
@@ -129,7 +141,8 @@ def bench(
             if gpus:
                 bench_gpus(session, programs, gpus, json_file)
                 return
-            for rows in timed.all(measured(session, programs, names)):
+            found = measured_there(cluster, session, programs, names) if cluster else measured(session, programs, names)
+            for rows in timed.all(found):
                 if json_file:
                     write_text(json_file, json.dumps(envelope("bench", rows, gpu), indent=1))
                 if markdown:
@@ -204,6 +217,17 @@ def measured(
                 continue
         session.progress.doing("timing it with its baselines")
         yield run(session, program, against)
+
+
+def measured_there(
+    cluster: Cluster, session: Session, programs: Sequence[tuple[Program, str]], against: Sequence[str]
+) -> Iterator[Document | str]:
+    """The same, on a cluster."""
+    from mirage_cli.cli.tables import about_text
+    from mirage_cli.store.results import Unfinished
+
+    for row in cluster.bench(session, programs, against):
+        yield f"{about_text(row.about)}: {row.problem}" if isinstance(row, Unfinished) else row
 
 
 def tell(compared: Sequence[Compared], summary: Summary | None, junit: Path | None) -> None:

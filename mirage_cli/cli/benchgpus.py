@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from mirage_cli.pipeline.session import Session
 
 
-def check_gpus(gpus: int, gate: bool) -> None:
-    """gate: whether a page or a comparison with an earlier run is asked for too. Raises typer.BadParameter,
-    FewGpusError."""
+def check_gpus(gpus: int, gate: bool, here: bool) -> None:
+    """gate: whether a page or a comparison with an earlier run is asked for too. here: not on a cluster. Raises
+    typer.BadParameter, FewGpusError."""
+    if not here:
+        raise typer.BadParameter("--gpus is of this machine's GPUs, not of a cluster's")
     if gate:
         raise typer.BadParameter("--gpus has a table and --json, and no page and no gate")
     if (there := device_count()) < gpus:

@@ -19,7 +19,7 @@ def export_model(
     target: TargetName = "auto",
     db: Database = None,
 ) -> None:
-    """Write the stored kernels of a PyTorch function or module as a Python package.
+    """Write the stored kernels of a PyTorch model as a package.
 
     A file for each region, an __init__.py with their names, and a README.md that says what each is and how it was
     verified. The example inputs are what NAME_inputs() of the file returns, or --input. The file is run.
@@ -29,7 +29,7 @@ def export_model(
 
     found, name = model_of(what, shapes)
     with Kernels(target, db=db) as kernels:
-        made = packed(name, found, kernels.known([r.graph for r in found.regions]))
+        made = packed(name, found, kernels.known([r.graph for r in found.regions]), kernels.target.name)
     for region, why in made.missing.items():
         warn(f"{region}: {why}")
     write_package(folder, made.files)

@@ -311,6 +311,8 @@ def verify(
     if len(given) != 2:
         raise typer.BadParameter("name a spec and what is to be judged, or --all")
     spec, file = given
+    if Path(spec).suffix == ".py" and Path(file).suffix in (".yaml", ".yml"):
+        raise typer.BadParameter("the spec comes first: mirage verify SPEC FILE")
     programs = [p for p, _ in read([Path(spec)], dim, dtype)]
     if re.fullmatch("[0-9a-f]{4,12}", file) and not Path(file).exists():
         with reading_store(db) as store:

@@ -37,6 +37,7 @@ def language(name: str | None) -> None:
     from mirage_cli.cli.layout import Column, Sheet
     from mirage_cli.spec import forms
     from mirage_cli.spec.expression import FUNCTIONS, closest
+    from mirage_cli.spec.idioms import IDIOMS
 
     def sheet(title: str, found: list[forms.Form]) -> Sheet:
         made = Sheet(title, (Column("form"), Column("meaning", prose=True)))
@@ -49,6 +50,11 @@ def language(name: str | None) -> None:
             out.print(sheet(title, [forms.form(n) for n in names]))
             out.print()
         out.print(sheet("Operators", forms.operators()))
+        out.print()
+        _rows("Reading and writing by indices", "form", forms.INDICES, None)
+        return
+    if name in IDIOMS and name not in FUNCTIONS:
+        out.print(f"{name} is no function of specs: {IDIOMS[name]}")
         return
     if name not in FUNCTIONS:
         raise UnknownTopicError("function", name, closest(name, FUNCTIONS), FUNCTIONS)
@@ -60,26 +66,26 @@ def cuts(reason: str | None) -> None:
     """The reasons for which a search leaves something out, as `mirage explain` counts them."""
     from mirage_cli.search.cuts import CUTS
 
-    _rows("reason", CUTS, reason)
+    _rows("", "reason", CUTS, reason)
 
 
 def exit_codes(code: str | None) -> None:
     """What the exit codes mean."""
-    _rows("exit code", EXIT_CODES, code)
+    _rows("", "exit code", EXIT_CODES, code)
 
 
 def envelope(key: str | None) -> None:
     """The envelope of every JSON document."""
-    _rows("key", ENVELOPE, key)
+    _rows("", "key", ENVELOPE, key)
 
 
-def _rows(what: str, rows: Mapping[str, str], name: str | None) -> None:
+def _rows(title: str, what: str, rows: Mapping[str, str], name: str | None) -> None:
     from mirage_cli.cli.layout import Column, Sheet
     from mirage_cli.spec.expression import closest
 
     if name is not None and name not in rows:
         raise UnknownTopicError(what, name, closest(name, rows), rows)
-    sheet = Sheet("", (Column(what), Column("meaning", prose=True)))
+    sheet = Sheet(title, (Column(what), Column("meaning", prose=True)))
     for row in rows if name is None else [name]:
         sheet.add(row, rows[row])
     out.print(sheet)

@@ -16,6 +16,7 @@ from mirage_cli.cli.shared import (
     read,
     reading_store,
 )
+from mirage_cli.errors import NothingToLockError
 
 
 @command(
@@ -34,13 +35,18 @@ def lock(
     """Pin the stored kernels of specs in a lock file.
 
     It names for each size the μGraph, the schedule, the GPU and the versions. `mirage search --locked` fails where any
-    of them would change.
+    of them would change: measured kernels are locked for machines with that GPU, predicted ones for those without.
     """
+    from mirage_cli.cli.tables import sizes_text
     from mirage_cli.pipeline.locked import pinned, write_lock
 
     programs = read(specs, dim, dtype)
     chosen, here = choose_target(target)
     with reading_store(db) as store:
-        pins = [pinned(store, program, chosen, here) for program, _ in programs]
+        found = [pinned(store, program, chosen, here) for program, _ in programs]
+    pins = [pin for pin in found if pin]
+    if len(pins) < len(found):
+        without = [f"{p.name} {sizes_text(p.sizes)}" for (p, _), pin in zip(programs, found, strict=True) if not pin]
+        raise NothingToLockError(chosen.name, without)
     write_lock(lock_file, pins)
     out.print(f"{lock_file}: {len(pins)} kernel{'s' * (len(pins) != 1)}")

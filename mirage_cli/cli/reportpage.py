@@ -100,7 +100,16 @@ def page(found: Sequence[Section], title: str, about: str) -> str:
     overview = [(gpu, Markup(drawn)) for gpu, some in by_gpu(found).items() if (drawn := _overview(some, numbered))]
     template = Environment(autoescape=True, trim_blocks=True).from_string(TEMPLATE.read_text(encoding="utf-8"))
     styles = Markup(picture.STYLE + charts.STYLE)
-    return template.render(title=title, about=about, sections=views, overview=overview, styles=styles) + "\n"
+    varied = [_varied(s, found) for s in found]
+    told = {"title": title, "about": about, "sections": views, "varied": varied, "gpus": len(by_gpu(found))}
+    return template.render(**told, overview=overview, styles=styles) + "\n"
+
+
+def _varied(s: Section, among: Sequence[Section]) -> str:
+    """The sizes that tell a section from the others of its program; all of them, where there is no other."""
+    others = [dict(x.key.dims) for x in among if x.name == s.name and x.key.id != s.key.id]
+    dims = dict(s.key.dims)
+    return sizes_text({d: n for d, n in dims.items() if any(x.get(d) != n for x in others)} or dims)
 
 
 def view(s: Section) -> View:

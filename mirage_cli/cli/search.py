@@ -34,6 +34,7 @@ from mirage_cli.cli.shared import (
     Top,
     Workers,
     choose_target,
+    cluster_of,
     command,
     command_line,
     err,
@@ -46,26 +47,10 @@ from mirage_cli.cli.shared import (
 )
 
 if TYPE_CHECKING:
-    from mirage_cli.pipeline.cluster import Cluster
     from mirage_cli.pipeline.locked import Lock
     from mirage_cli.store.results import Result, Unfinished
     from mirage_cli.store.store import Store
     from mirage_cli.target.gpus import Target
-
-
-@contextmanager
-def cluster_of(executor: Executor, scheduler: str | None, workers: int) -> Generator[Cluster | None]:
-    """The cluster to work on; None for this machine's own processes. Of a local one, one process holds the GPU."""
-    if executor is Executor.processes:
-        if scheduler is not None:
-            raise typer.BadParameter("--scheduler is of --executor dask")
-        yield None
-        return
-    from mirage_cli.pipeline.cluster import connected
-
-    _, has_gpu = choose_target("auto")
-    with connected(scheduler, workers, gpus=int(has_gpu)) as cluster:
-        yield cluster
 
 
 @command(
@@ -191,9 +176,9 @@ def tune(
     db: Database = None,
     as_json: Json = False,
 ) -> None:
-    """Time the stored plans on this machine's GPU, or on those of a cluster.
+    """Time the stored plans of specs on this GPU.
 
-    Search elsewhere, and tune here.
+    Search elsewhere, and tune here; or on the GPUs of a cluster.
     """
     results: list[Result | Unfinished] = []
     interrupted = False

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from itertools import product
 from math import prod
@@ -21,6 +22,7 @@ from mirage_cli.target.knobs import MAX_WORKERS
 
 if TYPE_CHECKING:
     from mirage_cli.ir.program import Program
+    from mirage_cli.pipeline.cluster import Cluster
     from mirage_cli.store.records import Best, Key, Shown
     from mirage_cli.store.store import Store
     from mirage_cli.target.gpus import Target
@@ -30,6 +32,12 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    epilog="\b\nExamples:\n"
+    "  mirage init norm                 a spec to start from: norm.yaml\n"
+    "  mirage search norm.yaml          find, verify and tune its kernels\n"
+    "  mirage explain norm.yaml         why it is this one\n"
+    "  mirage export norm.yaml -o norm.py\n"
+    "  mirage help lang                 what a spec may say",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -236,6 +244,21 @@ def local_gpu(name: str, what: str) -> Target:
         return target
     local, has_one = choose_target("auto")
     raise OtherGpuError(what, local.name if has_one else None, target.name)
+
+
+@contextmanager
+def cluster_of(executor: Executor, scheduler: str | None, workers: int) -> Generator[Cluster | None]:
+    """The cluster to work on; None for this machine's own processes. Of a local one, one process holds the GPU."""
+    if executor is Executor.processes:
+        if scheduler is not None:
+            raise typer.BadParameter("--scheduler is of --executor dask")
+        yield None
+        return
+    from mirage_cli.pipeline.cluster import connected
+
+    _, has_gpu = choose_target("auto")
+    with connected(scheduler, workers, gpus=int(has_gpu)) as cluster:
+        yield cluster
 
 
 def worker_count(workers: int | None) -> int:

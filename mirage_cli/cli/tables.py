@@ -130,14 +130,14 @@ def error_text(kernel: Kernel) -> str:
 
 def explanation(r: Result) -> list[Sheet | Text]:
     """What was searched, what was cut and why, what was chosen, against the floor."""
-    about, stats = r.about, r.search
+    about, stats, more = r.about, r.search, ": a larger --budget looks at more"
     parts: list[Sheet | Text] = [Text(f"{about.spec} ({sizes_text(about.dims)}, {about.dtype})", style="bold")]
     rows: list[tuple[str, object]] = [
         ("classes of equal values", stats.classes),
         ("ways to make one with a last operator", stats.nodes),
         ("kernels looked at", stats.enumerated),
         ("μGraphs verified / rejected", f"{stats.verified} / {stats.rejected}"),
-        ("stopped", f"{stats.stopped} after {stats.seconds:.2f} s"),
+        ("stopped", f"{stats.stopped} after {stats.seconds:.2f} s" + more * (stats.stopped == "budget")),
     ]
     parts.append(named("searched", rows))
     pruned = sorted(stats.pruned.items(), key=lambda x: -x[1])

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 import runpy
 import sys
+import traceback
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any  # a user's function or module
 
 import typer
 
 from mirage_cli.cli.shared import command, err
-from mirage_cli.errors import TraceError
+from mirage_cli.errors import MirageError, TraceError
 
 if TYPE_CHECKING:
     import torch
@@ -60,22 +63,41 @@ def model_of(what: str, shapes: list[str] | None) -> tuple[Cut, str]:
         raise TraceError(what, "the form is FILE.py:NAME")
     if not Path(path).is_file():
         raise TraceError(what, f"there is no file {path}")
-    found = runpy.run_path(path)
+    with theirs(what, path):
+        found = runpy.run_path(path)
     if name not in found:
         raise TraceError(what, f"{path} defines no {name}")
-    inputs = examples(what, found.get(f"{name}_inputs"), shapes or [])
+    with theirs(what, path):
+        inputs = examples(what, found.get(f"{name}_inputs"), shapes or [])
     from mirage_cli.pipeline.model import as_module
     from mirage_cli.pipeline.regions import cut, exported
     from mirage_cli.pipeline.taken import table
 
-    function = found[name]() if isinstance(found[name], type) else found[name]
+    with theirs(what, path):
+        function = found[name]() if isinstance(found[name], type) else found[name]
     if not callable(function):
         raise TraceError(what, f"{name} is no function and no module")
-    made = cut(exported(as_module(function), inputs))
+    with theirs(what, path):
+        graph = exported(as_module(function), inputs)
+    made = cut(graph)
     for operator, why in made.left.items():
         err.print(f"{operator}: {why}", style="yellow", markup=False)
     err.print(table(made.shares))
     return made, name
+
+
+@contextmanager
+def theirs(what: str, path: str) -> Generator[None]:
+    """While a user's file runs: what it raises, or PyTorch does as it exports it, is said with the line of the file.
+    Raises TraceError."""
+    try:
+        yield
+    except MirageError:
+        raise
+    except Exception as error:
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
+        at = f" ({path}:{lines[-1]})" if lines else ""
+        raise TraceError(what, f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}{at}") from None
 
 
 def examples(what: str, make: Any, shapes: list[str]) -> tuple[torch.Tensor, ...]:

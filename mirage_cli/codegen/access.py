@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, prod
+from typing import NamedTuple
 
-from mirage_cli.ir.access import strides
+from mirage_cli.ir.access import Index, plain, strides
+from mirage_cli.ir.footprint import apart
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.placement import Loop, Straight, place
 from mirage_cli.ir.program import DTYPE_BYTES, Eqn, Tensor
@@ -43,12 +45,14 @@ WARP_GROUP_ROWS = 64
 class Descriptor:
     """A tensor that is read in boxes, as `triton.tools.tensor_descriptor.TensorDescriptor` is given it.
 
-    dims: the kernel's name of each axis of the box, the one with neighbouring elements last. shape, strides: of the
-    tensor, in elements. box: elements along each axis, 1 along those that are no axes of the kernel's block.
+    dims: the kernel's name of each axis of the box, the one with neighbouring elements last. at: where along each the
+    box is, which may be outside of the tensor, where it reads as 0. shape, strides: of the tensor, in elements. box:
+    elements along each axis, 1 along those that are no axes of the kernel's block.
     """
 
     buffer: str
     dims: tuple[str, ...]
+    at: tuple[Index, ...]
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     box: tuple[int, ...]
@@ -104,6 +108,17 @@ def _boxes(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapp
     return {value: d for value, d in found.items() if d is not None}
 
 
+class _Side(NamedTuple):
+    """An axis of a box: its name, where it is, the positions that the tensor has along it, elements between them, and
+    how many a box has."""
+
+    dim: str
+    at: Index
+    size: int
+    stride: int
+    box: int
+
+
 def _descriptor(
     graph: MuGraph, x: Load, schedule: KernelSchedule, block: Mapping[str, int], sizes: Mapping[str, int]
 ) -> Descriptor | None:
@@ -116,29 +131,43 @@ def _descriptor(
     if any(r.dim in x.dims for r in graph.dynamic):  # the descriptor would be another for each size
         return None
     stored = x.buffer in {t.name for t in graph.outputs} | graph.changed
-    if stored or any(d not in block for d in x.dims) or _leaves(tensor, x, sizes):
+    if stored or any(d not in block for d in x.dims) or not all(i.affine for i in x.access):
         return None
     element = DTYPE_BYTES[tensor.dtype]
-    if not all(i.affine for i in x.access):
+    sides = sorted(_sides(tensor, x, block, sizes) or (), key=lambda s: -s.stride)
+    axes = [s for s in sides if s.box > 1]
+    if len(axes) < 2 or len(sides) > MAX_RANK:
         return None
-    steps, start = strides(x.access, tensor.steps(sizes))
-    stride = {str(a): n for a, n in steps.items()}
-    kept = sorted((d for d in x.dims if sizes[d] > 1 or block[d] > 1), key=lambda d: -stride[d])
-    axes = [d for d in kept if block[d] > 1]
-    if len(axes) < 2 or len(kept) > MAX_RANK:
+    *others, inner = sides
+    if inner.stride != 1 or inner.box * element < DESCRIPTOR_ALIGNMENT or any(s.box > MAX_BOX for s in axes):
         return None
-    inner = kept[-1]
-    if start or stride[inner] != 1 or min(stride[d] for d in kept) < 0:
+    if any(s.stride * element % DESCRIPTOR_ALIGNMENT for s in others):
         return None
-    if block[inner] * element < DESCRIPTOR_ALIGNMENT or any(block[d] > MAX_BOX for d in axes):
-        return None
-    if any(stride[d] * element % DESCRIPTOR_ALIGNMENT for d in kept if d != inner):
-        return None
-    scalars = [d for d in kept if block[d] == 1]
-    dims = (*scalars, *(d for d in schedule.order if d in axes and d != inner), inner)
-    return Descriptor(
-        x.buffer, dims, tuple(sizes[d] for d in dims), tuple(stride[d] for d in dims), tuple(block[d] for d in dims)
-    )
+    scalars = [s for s in others if s.box == 1]
+    ordered = sorted((s for s in axes if s != inner), key=lambda s: schedule.order.index(s.dim))
+    return Descriptor(x.buffer, *zip(*(*scalars, *ordered, inner), strict=True))
+
+
+def _sides(tensor: Tensor, x: Load, block: Mapping[str, int], sizes: Mapping[str, int]) -> list[_Side] | None:
+    """The axes of a box: each dimension of an index that stays inside of the tensor, and the tensor's own axis where an
+    index leaves it, as windows do; None where that has no box."""
+    found: list[_Side] = []
+    inside: list[tuple[Index, int]] = []
+    for d, i, step in zip(tensor.dims, x.access, tensor.steps(sizes), strict=True):
+        if not any(i.leaves(sizes[d], sizes)):
+            inside.append((i, step))
+            continue
+        many = [(str(a), c) for a, c in i.terms if block[str(a)] > 1]
+        name, factor = many[0] if many else (str(i.terms[0][0]), 1)
+        if len(many) > 1 or factor != 1 or sizes[name] % block[name]:  # past its end a block would not be zero
+            return None
+        found.append(_Side(name, i, sizes[d], step, block[name]))
+    steps, start = strides(tuple(i for i, _ in inside), [n for _, n in inside])
+    dims = [str(a) for a in steps if sizes[str(a)] > 1 or block[str(a)] > 1]
+    found += [_Side(d, plain((d,))[0], sizes[d], steps[d], block[d]) for d in dims]
+    told = {a for s in found for a in s.at.dims}
+    once = len(told) == sum(len(s.at.dims) for s in found)
+    return found if once and not start and min((s.stride for s in found), default=0) > 0 else None
 
 
 def _leaves(tensor: Tensor, x: Load, sizes: Mapping[str, int]) -> bool:
@@ -159,17 +188,23 @@ def streamed(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Ma
     dims = kernel.value_dims
     shared = {d for d, n in _instances(kernel, schedule, block, sizes).items() if n > 1}
     segments = place(kernel).segments
-    readers = [x.buffer for k in graph.kernels for x in k.loads]
-    readers += [x.table for k in graph.kernels for x in k.lookups]
+    others = [x for k in graph.kernels for x in k.loads]
+    tables = {x.table for k in graph.kernels for x in k.lookups}
     found: set[str] = set()
     for x in (x for x in kernel.loads if x.out not in boxes and all(i.affine for i in x.access)):
         homes = [s for s in segments if any(step.out == x.out for step in s.steps)]
         loops = [s for s in homes if isinstance(s, Loop)]
         walked = {d for s in loops for d in s.dims}
         ahead = schedule.stages > 1 and any(multiplies(s, dims, block) for s in loops)
-        if len(homes) == 1 and readers.count(x.buffer) == 1 and shared | walked <= set(x.dims) and not ahead:
+        alone = x.buffer not in tables and sum(_meet(x, y, sizes) for y in others) == 1
+        if len(homes) == 1 and alone and shared | walked <= set(x.dims) and not ahead:
             found.add(x.out)
     return frozenset(found)
+
+
+def _meet(x: Load, y: Load, sizes: Mapping[str, int]) -> bool:
+    """Whether two loads may read one element: two parts of a packed tensor do not."""
+    return x.buffer == y.buffer and not apart(x.access, y.access, sizes)
 
 
 def _instances(

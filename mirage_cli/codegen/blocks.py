@@ -9,19 +9,22 @@ unless it knows.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import prod
+from itertools import permutations
+from math import gcd, prod
 from types import MappingProxyType
 
 from mirage_cli.codegen import nodes
-from mirage_cli.codegen.nodes import Axes, Place, Value
-from mirage_cli.ir.access import Atom, Index, Lookup, Remainder, dims_of, lookups_of
+from mirage_cli.codegen.nodes import Axes, Place, Repeated, Spread, Value
+from mirage_cli.ir.access import Atom, Index, Lookup, Remainder, dims_of, lookups_of, steady
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, split_axis
+from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import Placement, place
-from mirage_cli.ir.program import Eqn, Tensor
-from mirage_cli.ir.schedule import KernelSchedule, block_sizes
+from mirage_cli.ir.program import FLOAT8, Arg, Eqn, Tensor
+from mirage_cli.ir.schedule import KernelSchedule, block_sizes, on_matrix_units
+from mirage_cli.ir.whole import Bounds, bounds
 
 EVERYWHERE: Mapping[str, Place] = MappingProxyType({})
 """The positions of current blocks along all dimensions."""
@@ -30,6 +33,8 @@ LINE_BYTES = 128
 """A cache line (CUDA C++ programming guide)."""
 MAX_PRODUCT = 1 << 17
 """Elements of the broadcast product that stands in for a matrix product where an axis is too small for it."""
+EXACT = 2048
+"""Up to here float16 has all whole numbers."""
 MAX_ELEMENTS = 1 << 17
 """Elements of any one block; Triton's own limit is 2^20."""
 
@@ -48,6 +53,15 @@ class Live:
 
     where: tuple[Index, ...]
     identity: float
+
+
+@dataclass(frozen=True, slots=True)
+class Factored:
+    """A product that is multiplied by the values in `by` once a block of it is summed. part: that sum's name."""
+
+    product: Eqn
+    by: tuple[str, ...]
+    part: str
 
 
 @dataclass(frozen=True)  # without slots, for what is cached
@@ -125,12 +139,18 @@ class Frame:
 
     @cached_property
     def looked_up(self) -> dict[Lookup, str]:
-        """What loads look up, each with the name of its block."""
+        """What loads look up, each with the name of its block: one name in all parts of the kernel."""
         found: dict[Lookup, str] = {}
-        for a in (*self.kernel.lookups, *(a for x in self.live.values() for a in lookups_of(x.where))):
+        taken = {*self.whole.value_dims}
+        for a in (*self.whole.lookups, *(a for x in self.live.values() for a in lookups_of(x.where))):
             names = (f"{a.table}_at{i or ''}" for i in itertools.count())
-            found[a] = found.get(a) or next(n for n in names if n not in {*self.dims, *found.values()})
+            found[a] = found.get(a) or next(n for n in names if n not in {*taken, *found.values()})
         return found
+
+    @cached_property
+    def whole(self) -> Kernel:
+        """The kernel of the μGraph, of which this may be a part."""
+        return next(k for k in self.graph.kernels if k.name == self.kernel.name)
 
     def places(self, i: Index, picked: Mapping[str, Place] = EVERYWHERE) -> tuple[tuple[tuple[Place, int], ...], int]:
         """Where an index is, as the sum of position · factor, and where that starts. picked: positions along some
@@ -172,8 +192,7 @@ class Frame:
     def huge(self) -> bool:
         """Whether offsets into some tensor need 64 bits."""
         sizes = {**self.sizes, **{r.dim: r.most for r in self.graph.dynamic}}
-        whole = next(k for k in self.graph.kernels if k.name == self.kernel.name)  # of which this may be a part
-        touched = {*whole.read, *(s.buffer for s in whole.stores)}
+        touched = {*self.whole.read, *(s.buffer for s in self.whole.stores)}
         return any(self.tensors[b].span(sizes) >= 1 << 31 for b in touched)
 
     @cached_property
@@ -188,11 +207,86 @@ class Frame:
         return tuple(d for d in self.order if d in dims and self.block[d] > 1)
 
     def axes_of(self, value: str) -> Axes:
-        return self.axes(self.dims[value])
+        """The axes of the current block of a value: those along which it may differ."""
+        return tuple(d for d in self.axes(self.dims[value]) if d not in self.steady[value])
 
     def current(self, value: str) -> Value:
         """The current block of a value."""
         return Value(value, self.axes_of(value))
+
+    def filled(self, value: str) -> Value | Repeated:
+        """The current block of a value with the axes of all its dimensions."""
+        x, axes = self.current(value), self.axes(self.dims[value])
+        return x if x.axes == axes else Repeated(Spread(x, axes), axes)
+
+    @cached_property
+    def steady(self) -> Mapping[str, frozenset[str]]:
+        """Dimensions along which the block of a value is the same everywhere: one row of scales for a tile, say."""
+        found: dict[str, frozenset[str]] = {}
+        for x in self.kernel.loads:
+            repeated = self.repeats(x)
+            found[x.out] = frozenset(d for d, n in repeated.items() if n == self.block[d])
+        for e in self.kernel.body:
+            alike = OPS[e.op].kind == "elementwise" and bool(e.values)
+            found[e.out] = frozenset(
+                d for d in e.dims if alike and all(d not in self.dims[v] or d in found[v] for v in e.values)
+            )
+        return found
+
+    def repeats(self, x: Load) -> Mapping[str, int]:
+        """Dimensions along which one element is read for several positions in a row, and for how many: indices divide
+        what a block that starts at a multiple of that number has along them. At least one axis has no such."""
+        axes, found = self.axes(x.dims), dict[str, int]()
+        for d in axes:
+            n = gcd(self.block[d], *(steady(a, d) for i in x.access for a, _ in i.terms))
+            if n > 1 and d not in self.padded and d not in self.dynamic:
+                found[d] = n
+        bounded = x.buffer in self.live or any(
+            any(i.leaves(self.sizes[d], self.sizes)) for d, i in zip(self.tensors[x.buffer].dims, x.access, strict=True)
+        )
+        return found if len(found) < len(axes) and not bounded else {}
+
+    @cached_property
+    def factored(self) -> Mapping[str, Factored]:
+        """Accumulated products with a factor that is the same along all that a block of them sums over."""
+        found: dict[str, Factored] = {}
+        for loop in self.placement.loops:
+            for name, _ in loop.accumulators:
+                e = self.eqns[name]
+                if e.op == "dot" and on_matrix_units(e, self.dims, self.block):
+                    product, by = self._factors(e, {s.out for s in loop.steps})
+                    names = (f"{name}_sum{i or ''}" for i in itertools.count())
+                    part = next(n for n in names if n not in self.dims)
+                    found |= {name: Factored(product, by, part)} if by else {}
+        return found
+
+    def _factors(self, product: Eqn, inside: Collection[str]) -> tuple[Eqn, tuple[str, ...]]:
+        """The product without such factors of its operands, and these. inside: the values of its loop."""
+        by: list[str] = []
+        args = list(product.args)
+        for i, y in enumerate(args):
+            while (two := self._two_factors(y, product)) and y in inside:
+                by.append(two[0])
+                y = args[i] = two[1]
+        return replace(product, args=tuple(args)), tuple(by)
+
+    def _two_factors(self, y: Arg, product: Eqn) -> tuple[str, str] | None:
+        """An operand as a factor that is the same along what is summed, and one that has the operand's axes and is
+        multiplied as it is: what is computed in float32 may be beyond a smaller type without its factor."""
+        if not isinstance(y, str) or y not in self.eqns or not self._multiplies(self.eqns[y]):
+            return None
+        for s, u in permutations(self.eqns[y].values, 2):
+            alike = not {*self.axes_of(s)} & {*product.axes} and self.axes_of(u) == self.axes_of(y)
+            if alike and self.type_of(u) in {self.graph.dtype, "int8", *FLOAT8}:
+                return s, u
+        return None
+
+    def _multiplies(self, e: Eqn) -> bool:
+        """Whether it is a product, element by element, that one equation reads."""
+        row = OPS[e.op]
+        readers = [x.out for x in self.kernel.body for v in x.values if v == e.out]
+        stored = any(s.value == e.out for s in self.kernel.stores)
+        return row.kind == "elementwise" and row.growth == "product" and len(readers) == 1 and not stored
 
     def count(self, axes: Iterable[str]) -> int:
         """Elements of a block."""
@@ -203,11 +297,32 @@ class Frame:
         dims = set(dims)
         return tuple(d for d in axes if d in dims & self.padded)
 
+    @cached_property
+    def narrow(self) -> Mapping[str, Bounds]:
+        """Values that are whole numbers which the program's type holds exactly: what they are computed in, unless a
+        larger integer is made of them."""
+        if self.graph.dtype != "float16":
+            return {}
+        found = bounds(self.kernel, self.tensors)
+        kept = {v: b for v, b in found.items() if max(map(abs, b)) <= EXACT}
+        for e in reversed(self.kernel.body):
+            if e.type == "int" and any(e.out in x.values for x in self.kernel.body if self._counts(x, kept)):
+                kept.pop(e.out, None)
+        return kept
+
+    @staticmethod
+    def _counts(e: Eqn, narrow: Collection[str]) -> bool:
+        """Whether an equation computes with integers, or compares them."""
+        return e.type != "float" and e.out not in narrow
+
     def type_of(self, value: str) -> str:
-        """The element type of a value: of its tensor for a load, 32 bits of 64, else float32, int32 or bool."""
+        """The element type of a value: of its tensor for a load, 32 bits of 64, else float32, int32 or bool; or a
+        smaller one that holds it exactly."""
         if value in self.loads:
             dtype = self.tensors[self.loads[value].buffer].dtype
             return "int32" if dtype == "int64" else dtype
+        if value in self.narrow:
+            return self.graph.dtype
         return {"float": "float32", "int": "int32", "bool": "bool"}[self.eqns[value].type]
 
     def space(self, e: Eqn) -> set[str]:

@@ -12,7 +12,8 @@ PACKAGE = Path(__file__).parent.parent
 PLANS = ("codegen/overlap.py", "codegen/direct.py", "codegen/ordinary.py")
 PLANS_WITH_MAPS = (*PLANS, "codegen/maps.py")
 CHECKS = (
-    "ir/drawn.py", "verify/testdata.py", "verify/rows.py", "verify/yardstick.py", "verify/halves.py",
+    "ir/drawn.py", "verify/testdata.py", "verify/rows.py", "verify/distance.py", "verify/rounding.py", "verify/lies.py",
+    "verify/yardstick.py", "verify/halves.py",
     "codegen/selfcheck.py",
 )  # fmt: skip
 

@@ -114,9 +114,14 @@ class _Checker:
         else:
             _must(self.boxes[access.value].buffer == access.buffer, "a box of another buffer")
             _must(sorted(access.block) == sorted(access.axes), "a box with other axes than the block")
-            for start in access.starts:
+            for start, _ in (term for corner in access.starts for term in corner.terms):
                 self.start(start)
-        self.define(s.out, s.axes, NOWHERE if s.outside else frozenset(self.padded & set(s.axes)))
+        for out in (s.out, *[s.second] * bool(s.second)):
+            self.define(out, s.axes, NOWHERE if s.outside else frozenset(self.padded & set(s.axes)))
+        pairs = (
+            [p.dim for p, _ in access.terms if isinstance(p, nodes.Pairs)] if isinstance(access, nodes.Pointers) else []
+        )
+        _must(len(pairs) == bool(s.second) and not {*pairs} & self.padded, f"{s.out} is no block of pairs")
 
     def let(self, s: plan.Let) -> None:
         self.expr(s.expr)
@@ -153,6 +158,7 @@ class _Checker:
         self.expr(s.block)
         _must(s.block.axes in ((), s.pointers.axes), f"{s.pointers.buffer} is written with other axes")
         self.pointers(s.pointers, s.mask)
+        self.places(term for w in s.within for term in w.terms)
 
     def prefetch(self, s: plan.Prefetch) -> None:
         _must(self.plan.waits and not self.waited, "a prefetch that nothing waits behind")
@@ -320,6 +326,9 @@ class _Checker:
                 _must(by > 0, "division by what is not positive")
                 _must({d for p, _ in terms for d in nodes.lanes_of(p)} == {*axes}, "a quotient of other axes")
                 self.places(terms)
+            case nodes.Pairs(d, start):
+                self.at(nodes.Lanes(d, True))
+                self.start(start)
             case nodes.Looked(value, axes):
                 _must(self.known(value) == axes, f"{value} has other axes")
 

@@ -40,6 +40,7 @@ from mirage_cli.codegen.globals import without_global
 from mirage_cli.codegen.helpers import (
     BFLOAT16,
     BOUND,
+    BYTES,
     DESCRIPTORS,
     EXTREMA,
     FETCH,
@@ -170,6 +171,7 @@ class Parts:
         helpers += [EXTREMA] * any("largest(" in k or "least(" in k for k in kernels)
         own = dict.fromkeys(text for name, text in OPERATORS.items() if any(f"{name}(" in k for k in kernels))
         helpers += [BFLOAT16] * any("MATRIX_TYPE" in k or "to_bfloat16" in k for k in kernels)
+        helpers += [BYTES] * any("raised_bits(" in k for k in kernels)
         if self.descriptors:
             kernels = [DESCRIPTORS, *kernels]
         if helpers:
@@ -332,7 +334,7 @@ def tables_text(program: Program, sizes: Mapping[str, int | str], names: str = "
     sizes: numbers, or the names of what holds them. names: those that differ by call, and given: where they are from.
     """
     limits = ((i, t, below(t, sizes)) for i, t in enumerate(program.inputs))
-    entries = [f'({i}, "{t.name}", {n}, {t.distinct})' for i, t, n in limits if n is not None]
+    entries = [f'({i}, "{t.name}", {-t.padded}, {n}, {t.distinct})' for i, t, n in limits if n is not None]
     values = {"entries": tuple_text(entries), "size_names": names, "table_sizes": given}
     return filled(TABLES, values) if entries else ""
 

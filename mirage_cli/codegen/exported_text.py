@@ -213,16 +213,18 @@ def _capture(inputs):
 TABLES = '''
 def _check_tables(inputs):
     """Raises ValueError where a table names what is not there."""
-    for i, name, below, distinct in _tables(@table_sizes@):
+    for i, name, first, below, distinct in _tables(@table_sizes@):
         least, most = (int(x) for x in torch.aminmax(inputs[i]))
-        if least < 0 or most >= below:
-            raise ValueError(f"{name} should be from 0 to {below - 1}, and holds {least} to {most}")
-        if distinct and len(torch.unique(inputs[i])) < inputs[i].numel():
+        if least < first or most >= below:
+            raise ValueError(f"{name} should be from {first} to {below - 1}, and holds {least} to {most}")
+        named = inputs[i][inputs[i] >= 0]
+        if distinct and len(torch.unique(named)) < named.numel():
             raise ValueError(f"{name} should hold no number twice")
 
 
 def _tables(@size_names@):
-    """Which inputs are looked up, their names, what their integers are less than, and whether none is there twice."""
+    """Which inputs are looked up, their names, the least of their integers and what they are less than, and whether
+    none from 0 on is there twice."""
     return @entries@
 '''
 """What stands in front of the public functions where indices are looked up."""

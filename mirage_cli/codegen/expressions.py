@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
-from mirage_cli.codegen import nodes
+from mirage_cli.codegen import narrow, nodes
 from mirage_cli.codegen.blocks import MAX_PRODUCT, EmitError, Frame
 from mirage_cli.codegen.nodes import Axes, Expr
-from mirage_cli.ir.access import Index, parse_index
+from mirage_cli.ir.access import Index
+from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.ops import OPS, Number, exact_inverse
 from mirage_cli.ir.program import FLOAT8, INTEGERS, Eqn
@@ -86,7 +87,7 @@ def _position(f: Frame, i: Index) -> Expr:
 
 def _elementwise(s: Scope, e: Eqn) -> Computed:
     f = s.frame
-    want = f.axes(e.dims)
+    want = f.axes_of(e.out)
     branch = kept(e, s.true)
     if branch is not None:
         return Computed(_branch(f, e, branch, want), s.clean[branch] if isinstance(branch, str) else NOWHERE)
@@ -94,6 +95,8 @@ def _elementwise(s: Scope, e: Eqn) -> Computed:
         return Computed(_shifted_exp(f, e, want))
     if not e.values:
         return Computed(_constant(e))
+    if e.out in f.narrow:
+        return Computed(narrow.computed(f, e))
     given = _with_sizes(f, e) if e.type == "bool" else e.args
     whole = all(f.type_of(v) in {*INTEGERS, "bool"} for v in given if isinstance(v, str))
     if whole and _divides_integers(e):
@@ -246,7 +249,7 @@ def summands(s: Scope, e: Eqn) -> Computed:
     f = s.frame
     (a,) = e.values
     kind = f.type_of(a)
-    x: Expr = f.current(a)
+    x: Expr = f.filled(a)
     whole = kind in INTEGERS
     if kind not in ("float32", "int32"):
         x = nodes.Cast(x, kind, "int32" if whole else "float32")
@@ -305,9 +308,11 @@ class Matrices(NamedTuple):
 def matrices(f: Frame, e: Eqn) -> Matrices:
     """A product as one of matrices: the rows are the axes that come first in blocks."""
     a, b = _factors(e)
-    rows, columns = ([d for d in f.axes_of(v) if d in e.dims and d not in f.dims[w]] for v, w in ((a, b), (b, a)))
-    batch = [d for d in f.axes(e.dims) if d in f.axes_of(a) and d in f.axes_of(b)]
-    middle = [d for d in f.axes_of(a) if d in f.axes_of(b) and d in e.axes]
+    of_a, of_b = f.axes(f.dims[a]), f.axes(f.dims[b])
+    rows = [d for d in of_a if d in e.dims and d not in f.dims[b]]
+    columns = [d for d in of_b if d in e.dims and d not in f.dims[a]]
+    batch = [d for d in f.axes(e.dims) if d in of_a and d in of_b]
+    middle = [d for d in of_a if d in of_b and d in e.axes]
     if rows and columns and f.order.index(rows[0]) > f.order.index(columns[0]):
         a, b, rows, columns = b, a, columns, rows
     return Matrices(a, b, batch, rows, middle, columns)
@@ -358,10 +363,12 @@ def _operand(s: Scope, value: str, groups: list[list[str]], summed: Axes, dtype:
     """A block as the matrix units take it: batch, then two axes, clean along the summed ones, in their type."""
     f = s.frame
     kind = f.type_of(value)
-    zero = nodes.Literal(0, True) if kind in INTEGERS else nodes.Literal(0.0)
-    x = _masked(f, f.current(value), [d for d in summed if d not in s.clean[value]], zero)
-    if kind != dtype:
-        x = nodes.Cast(x, kind, dtype)
+    if dtype == "float16" and narrow.packed(f, value):
+        x = _masked(f, narrow.of_bytes(f, value), summed, nodes.Literal(0.0))
+    else:
+        zero = nodes.Literal(0, True) if kind in INTEGERS else nodes.Literal(0.0)
+        x = _masked(f, f.filled(value), [d for d in summed if d not in s.clean[value]], zero)
+        x = x if kind == dtype else nodes.Cast(x, kind, dtype)
     if dtype == "bfloat16":
         x = nodes.MatrixType(x)
     flat = tuple(d for g in groups for d in g)
@@ -384,7 +391,7 @@ def multiplied(s: Scope, e: Eqn) -> Expr:
     """A product element by element, zero past the end of the dimensions that will be summed over."""
     f = s.frame
     a, b, space = _spread_factors(f, e)
-    both = [d for d in e.axes if not all(d in s.clean[v] or d not in f.axes_of(v) for v in _factors(e))]
+    both = [d for d in e.axes if not all(d in s.clean[v] or d not in f.axes(f.dims[v]) for v in _factors(e))]
     return _masked(f, nodes.Product(a, b, space), both, nodes.Literal(0.0))
 
 
@@ -392,10 +399,14 @@ def _spread_factors(f: Frame, e: Eqn) -> tuple[Expr, Expr, Axes]:
     space = f.axes(f.space(e))
     if f.count(space) > MAX_PRODUCT:
         raise EmitError("product too large to multiply out")
-    a, b = (spread(_as_float(f, v), space) for v in _factors(e))
+    both = _factors(e)
+    told = {d for v in both for d in f.axes_of(v)} == {*space}
+    a, b = (spread(as_float(f, v, f.current(v) if told else f.filled(v)), space) for v in both)
     return a, b, space
 
 
-def _as_float(f: Frame, value: str) -> Expr:
-    x = f.current(value)
-    return x if f.type_of(value) == "float32" else nodes.Cast(x, f.type_of(value), "float32")
+def as_float(f: Frame, value: str, x: Expr) -> Expr:
+    kind = f.type_of(value)
+    if f.graph.dtype == "float16" and narrow.packed(f, value):
+        x, kind = narrow.of_bytes(f, value), "float16"
+    return x if kind == "float32" else nodes.Cast(x, kind, "float32")

@@ -95,6 +95,33 @@ def to_bfloat16(x):
     return rounded
 '''.strip()
 """What modules with bfloat16 kernels start with."""
+BYTES = '''
+@triton.jit
+def raised_bits(x, shift: tl.constexpr, mask: tl.constexpr, sign: tl.constexpr):
+    """1024 + ((x >> shift) & mask ^ sign) of bytes, as float16, whose last bits it is. Four bytes at a time, in a text
+    that is not said to be pure: Triton would move it behind the exchange that brings bytes to the threads that multiply
+    them, and have them read from shared memory one by one."""
+    if INTERPRETED:
+        return ((((x.to(tl.int32) >> shift) & mask) ^ sign) + 1024).to(tl.float16)
+    else:
+        return tl.inline_asm_elementwise(
+            """{
+            .reg .b32 n, a;
+            and.b32 n, $3, 255;
+            shr.u32 a, $2, n;
+            and.b32 a, a, $4;
+            xor.b32 a, a, $5;
+            prmt.b32 $0, a, 0x64646464, 0x4140;
+            prmt.b32 $1, a, 0x64646464, 0x4342;
+            }""",
+            "=r,=r,r,r,r,r",
+            [x, tl.full((), shift, tl.uint8), tl.full((), mask, tl.uint8), tl.full((), sign, tl.uint8)],
+            tl.float16,
+            False,
+            4,
+        )
+'''.strip()
+"""What modules start with that compute in float16 with parts of bytes."""
 BOUND = '''
 @triton.jit
 def bound(x):
@@ -142,6 +169,7 @@ HELPERS = {
     "MATRIX_TYPE",
     "INTERPRETED",
     "to_bfloat16",
+    "raised_bits",
     "wait_for_data",
     "release_next",
     "release_before",

@@ -11,6 +11,7 @@ from mirage_cli.codegen.blocks import Frame
 from mirage_cli.codegen.expressions import (
     Scope,
     across,
+    as_float,
     computed,
     matrices,
     matrix_product,
@@ -72,8 +73,8 @@ def accumulated(f: Frame, e: Eqn, degrees: Degrees, defers: bool) -> Axes:
     degrees: in running maxima. defers: whether it keeps the axes that it reduces.
     """
     if e.op == "dot" and on_matrix_units(e, f.dims, f.block):
-        axes = matrices(f, e).axes
-        return axes if not degrees or axes == f.axes(e.dims) else f.axes(e.dims)
+        changed = degrees or e.out in f.factored
+        return f.axes(e.dims) if changed else matrices(f, e).axes
     return f.axes(f.space(e) if defers else e.dims)
 
 
@@ -93,7 +94,12 @@ def combined(s: Scope, e: Eqn, degrees: Degrees, defers: bool) -> Iterator[State
     for m, g in degrees:
         factor = spread(nodes.Factor(m, f.axes_of(m)), axes)
         yield from [plan.Rescale(e.out, factor, g < 0)] * abs(g)
-    if e.op == "dot" and on_matrix_units(e, f.dims, f.block) and axes == matrices(f, e).axes:
+    if factored := f.factored.get(e.out):
+        part = unfolded(f, e, nodes.Value(factored.part, matrices(f, e).axes))
+        for v in factored.by:
+            part = nodes.Apply("mul", (part, spread(as_float(f, v, f.current(v)), axes)), True, axes)
+        yield plan.Let(e.out, nodes.Added(e.out, part))
+    elif e.op == "dot" and on_matrix_units(e, f.dims, f.block) and axes == matrices(f, e).axes:
         yield plan.Let(e.out, matrix_product(s, e, e.out))
     elif e.op == "dot" and not defers:
         yield plan.Let(e.out, product(s, e, e.out).expr)

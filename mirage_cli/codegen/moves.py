@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from math import gcd, prod
+from math import prod
+from typing import NamedTuple
 
 from mirage_cli.codegen import nodes, plan
 from mirage_cli.codegen.access import Descriptor, Fetch
@@ -13,7 +14,7 @@ from mirage_cli.codegen.blocks import EVERYWHERE, LINE_BYTES, Frame, Live
 from mirage_cli.codegen.loops import loop_starts, positions, span, starts
 from mirage_cli.codegen.nodes import Axes, Expr, Place, Start
 from mirage_cli.codegen.plan import Statement
-from mirage_cli.ir.access import Access, Lookup, dims_of, steady, strides
+from mirage_cli.ir.access import Access, Index, Lookup, dims_of, strides
 from mirage_cli.ir.mugraph import Load, Store, split_axis
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, Tensor
@@ -22,23 +23,53 @@ from mirage_cli.ir.schedule import Before, next_power_of_two
 # -- loads and stores
 
 
-def load(f: Frame, x: Load, box: Descriptor | None, once: bool, at: Mapping[str, Start]) -> plan.Load:
-    """box: what it goes through, if it does. at: where blocks start."""
-    axes = f.axes(x.dims)
+class Pair(NamedTuple):
+    """A value whose elements lie right behind those of another, along a dimension in which both take every second."""
+
+    dim: str
+    value: str
+
+
+def pair_of(f: Frame, second: Frame, x: Load) -> Pair | None:
+    """What the second of two phases loads from right behind what a load of the first reads, if anything."""
+    t = f.tensors[x.buffer]
+    for y in (y for y in second.kernel.loads if y.buffer == x.buffer and y.out != x.out):
+        moved = [n for n, (i, j) in enumerate(zip(x.access, y.access, strict=True)) if i != j]
+        if len(moved) != 1 or t.steps(f.sizes)[moved[0]] != 1:
+            continue
+        i, j = x.access[moved[0]], y.access[moved[0]]
+        d = next((a for a, c in i.terms if isinstance(a, str) and c == 2 and f.block[a] > 1), None)
+        apart = d is not None and d not in f.padded and not within(f, x.buffer, x.access) and not f.repeats(x)
+        alone = d is not None and sum(d in k.dims for k in x.access) == 1
+        if d is not None and apart and alone and i.terms == j.terms and j.offset == i.offset + 1:
+            return Pair(d, y.out)
+    return None
+
+
+def load(
+    f: Frame, x: Load, box: Descriptor | None, once: bool, at: Mapping[str, Start], pair: Pair | None = None
+) -> plan.Load:
+    """box: what it goes through, if it does. at: where blocks start. pair: what is loaded with it."""
+    axes = f.axes_of(x.out)
     dtype = f.tensors[x.buffer].dtype
     whole = dtype == "int64"
+    if pair is not None:
+        single = tuple(Index(tuple((a, 1 if a == pair.dim else c) for a, c in i.terms), i.offset) for i in x.access)
+        where = pointers(f, x.buffer, single, axes, {pair.dim: nodes.Pairs(pair.dim, at[pair.dim])})
+        return plan.Load(x.out, where, f.masked_dims(x.dims, axes), once, axes=axes, second=pair.value)
     if box is None:
         inside, outside = within(f, x.buffer, x.access), 0.0
         if (live := f.live.get(x.buffer)) is not None:
             inside, outside = (*inside, *_stored(f, live)), live.identity
-        repeated = () if inside else repeats(f, x.access, axes)
+        repeated = tuple(f.repeats(x).items())
         few = {d: nodes.Picked(d, f.block[d] > n, at[d], every=_every(f.block[d], n)) for d, n in repeated}
-        loaded = tuple(d for d in axes if d not in few or few[d].block)
-        where = pointers(f, x.buffer, x.access, loaded, few)
-        mask = f.masked_dims(x.dims, loaded)
-        return plan.Load(x.out, where, mask, once, inside, whole, dtype in FLOAT8, repeated, axes, outside)
+        where = pointers(f, x.buffer, x.access, axes, few)
+        mask = f.masked_dims(x.dims, axes)
+        several = tuple((d, n) for d, n in repeated if d in axes)
+        return plan.Load(x.out, where, mask, once, inside, whole, dtype in FLOAT8, several, axes, outside)
     block = tuple(d for d in box.dims if f.block[d] > 1)
-    access = nodes.Box(x.out, x.buffer, box.dims, tuple(at[d] for d in box.dims), block, axes)
+    corners = tuple(nodes.Corner(tuple((at[str(a)], c) for a, c in i.terms), i.offset) for i in box.at)
+    access = nodes.Box(x.out, x.buffer, box.dims, corners, block, axes)
     # a box reads what lies past the end of a dimension as zero
     return plan.Load(x.out, access, (), once, (), whole, axes=axes)
 
@@ -49,18 +80,6 @@ def look_up(f: Frame, a: Lookup) -> plan.Load:
     where, inside = pointers(f, a.table, a.access, axes), within(f, a.table, a.access)
     whole = f.tensors[a.table].dtype != "int32"
     return plan.Load(f.looked_up[a], where, f.masked_dims(dims, axes), False, inside, whole, axes=axes)
-
-
-def repeats(f: Frame, access: Access, axes: Axes) -> tuple[tuple[str, int], ...]:
-    """Axes of a block along which one element is read for several positions in a row, and for how many: indices divide
-    what a block that starts at a multiple of that number has along them. At least one axis has no such."""
-    found: list[tuple[str, int]] = []
-    for d in axes:
-        terms = [a for i in access for a, _ in i.terms]
-        n = gcd(f.block[d], *(steady(a, d) for a in terms))
-        if n > 1 and d not in f.padded and d not in f.dynamic:
-            found.append((d, n))
-    return tuple(found) if len(found) < len(axes) else ()
 
 
 def _every(block: int, n: int) -> nodes.Every | None:
@@ -77,7 +96,7 @@ def _stored(f: Frame, live: Live) -> Iterator[nodes.Within]:
 
 
 def within(f: Frame, buffer: str, access: Access) -> tuple[nodes.Within, ...]:
-    """The bounds of a tensor that a load may read beyond."""
+    """The bounds of a tensor that a load may read beyond, and a store name places before."""
     found: list[nodes.Within] = []
     for d, i in zip(f.tensors[buffer].dims, access, strict=True):
         before, behind = i.leaves(f.sizes[d], f.sizes)
@@ -126,12 +145,13 @@ def store(f: Frame, s: Store) -> plan.Store:
     once = tuple(d for d in f.kernel.with_role("grid") if d not in s.dims and f.tiled(d))
     one_chunk = split is not None and f.schedule.split > 1 and not {split, split_axis(split)} & set(s.dims)
     kind, dtype = f.type_of(s.value), f.tensors[s.buffer].dtype
-    block: Expr = f.current(s.value)
+    block: Expr = f.filled(s.value)
     if kind != dtype or s.value not in f.loads:
         block = nodes.Cast(block, kind, dtype)
     if block.axes and block.axes != axes:
         block = nodes.Spread(block, axes)
-    return plan.Store(pointers(f, s.buffer, s.access, axes), block, f.masked_dims(s.dims, axes), once, one_chunk)
+    where, inside = pointers(f, s.buffer, s.access, axes), within(f, s.buffer, s.access)
+    return plan.Store(where, block, f.masked_dims(s.dims, axes), once, one_chunk, inside)
 
 
 # -- prefetches

@@ -225,7 +225,15 @@ class Looked:
     wide: bool
 
 
-Place: TypeAlias = Lanes | ChunkNumber | Picked | Divided | Looked
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Twice the positions of the current block along a dimension, and those behind each: a block twice as long."""
+
+    dim: str
+    start: Start
+
+
+Place: TypeAlias = Lanes | ChunkNumber | Picked | Divided | Looked | Pairs
 
 
 def lanes_of(x: Place) -> Axes:
@@ -235,6 +243,8 @@ def lanes_of(x: Place) -> Axes:
             return ()
         case Divided() | Looked():
             return x.axes
+        case Pairs():
+            return (x.dim,)
         case _:
             return (x.dim,) if x.block else ()
 
@@ -262,6 +272,14 @@ class Within:
 
 
 @dataclass(frozen=True, slots=True)
+class Corner:
+    """Where a box starts along an axis: the sum of start · factor, and a number."""
+
+    terms: tuple[tuple[Start, int], ...]
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Box:
     """A box of a buffer, by the descriptor of a value. dims: of the box; scalars among them are not in the block.
     starts: along each. block: axes of what is loaded; axes: the order that they are brought into."""
@@ -269,7 +287,7 @@ class Box:
     value: str
     buffer: str
     dims: Axes
-    starts: tuple[Start, ...]
+    starts: tuple[Corner, ...]
     block: Axes
     axes: Axes
 
@@ -355,6 +373,20 @@ class Cast:
     x: Expr
     old: str
     new: str
+
+    @property
+    def axes(self) -> Axes:
+        return self.x.axes
+
+
+@dataclass(frozen=True, slots=True)
+class RaisedBits:
+    """1024 + ((x >> shift) & mask ^ sign) of a block of bytes, as float16."""
+
+    x: Expr
+    shift: int
+    mask: int
+    sign: int
 
     @property
     def axes(self) -> Axes:
@@ -523,6 +555,7 @@ Leaf: TypeAlias = Value | Shift | Factor | Literal | Position | Extent | Placed 
 Expr: TypeAlias = (
     Leaf
     | Cast
+    | RaisedBits
     | MatrixType
     | Spread
     | Repeated

@@ -15,6 +15,7 @@ from mirage_cli.codegen.nodes import (
     Apply,
     Axes,
     Box,
+    Corner,
     Count,
     Expr,
     Lanes,
@@ -79,7 +80,8 @@ class Load:
 
     once: nobody reads it again. whole: integers, taken as those of 32 bits. float8: of a type that has no integer 0.
     repeated: axes of the block, with how many positions in a row hold what is loaded for the first of them: all of an
-    axis that the pointers lack. axes: of the block. outside: a number in the place of zero.
+    axis that the pointers lack. axes: of the block. outside: a number in the place of zero. second: a value whose
+    elements lie behind those of `out`, along the dimension of which the pointers have pairs.
     """
 
     out: str
@@ -92,6 +94,7 @@ class Load:
     repeated: tuple[tuple[str, int], ...] = ()
     axes: Axes = ()
     outside: float = 0.0
+    second: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +163,14 @@ class Complete:
 @dataclass(frozen=True, slots=True)
 class Store:
     """once: dimensions of the grid along which all instances have the same, and the first stores; one_chunk: the same
-    for chunks."""
+    for chunks. within: bounds beyond which nothing is stored."""
 
     pointers: Pointers
     block: Expr
     mask: Axes
     once: Axes
     one_chunk: bool
+    within: tuple[Within, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +350,7 @@ def statement_text(s: Statement) -> str:
         del given["axes"]  # the pointers', or the box's
     if isinstance(s, Let | Complete):
         return f"{word}{out}[{', '.join(s.expr.axes)}] = {_text(s.expr)}"
-    return word + out + "".join(f" {name}={_text(x)}" for name, x in given.items() if x not in (False, (), None))
+    return word + out + "".join(f" {name}={_text(x)}" for name, x in given.items() if x not in (False, (), None, ""))
 
 
 def _text(x: object) -> str:
@@ -364,10 +368,8 @@ def _text(x: object) -> str:
             return f"tiles {dim}/{tile}"
         case Times(number, dims):
             return "*".join([str(number), *dims])
-        case Pointers(buffer, _, terms, start, starts):
-            offsets = [_text(p) if n == 1 else f"{_text(p)}*{_text(n)}" for p, n in terms]
-            offsets += [*map(_text, starts), *[str(start)] * bool(start)]
-            return f"{buffer}[{' + '.join(offsets)}]"
+        case Corner() | Pointers():
+            return _sum_text(x)
         case Apply(op, args, exact):
             return f"{op}{'' if exact else '~'}({', '.join(map(_text, args))})"
         case Spread(block, axes):
@@ -379,3 +381,11 @@ def _text(x: object) -> str:
             return type(x).__name__.lower() + (f"({', '.join(inside)})" if inside else "")
         case _:
             return str(x)
+
+
+def _sum_text(x: Corner | Pointers) -> str:
+    """Positions or starts, each times a number, and a number."""
+    starts, start = ((), x.offset) if isinstance(x, Corner) else (x.starts, x.start)
+    texts = [_text(p) if n == 1 else f"{_text(p)}*{_text(n)}" for p, n in x.terms]
+    text = " + ".join([*texts, *map(_text, starts), *[str(start)] * bool(start)])
+    return text if isinstance(x, Corner) else f"{x.buffer}[{text}]"

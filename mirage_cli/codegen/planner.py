@@ -7,11 +7,11 @@ and behind).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, prod
 
-from mirage_cli.codegen import nodes, plan
+from mirage_cli.codegen import narrow, nodes, plan
 from mirage_cli.codegen.access import (
     Descriptor,
     awaited,
@@ -23,16 +23,17 @@ from mirage_cli.codegen.access import (
     streamed,
 )
 from mirage_cli.codegen.blocks import MAX_ELEMENTS, EmitError, Frame, Live
-from mirage_cli.codegen.expressions import NOWHERE, Scope, computed
+from mirage_cli.codegen.expressions import NOWHERE, Scope, computed, matrix_product
 from mirage_cli.codegen.handover import hand_over, units
 from mirage_cli.codegen.iterations import combined, completed, deferred, initialised, wide_products_last
 from mirage_cli.codegen.loops import Range, longest_last, loop_starts, positions, ranges, starts, together
-from mirage_cli.codegen.moves import load, look_up, prefetches, store
+from mirage_cli.codegen.moves import Pair, load, look_up, pair_of, prefetches, store
 from mirage_cli.codegen.nodes import Start
 from mirage_cli.codegen.plan import KernelPlan, Statement
 from mirage_cli.ir.access import Lookup, dims_of, lookups_of
 from mirage_cli.ir.beside import beside
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store
+from mirage_cli.ir.phases import phased
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import Eqn
 from mirage_cli.ir.reach import Left, Limit, left_out, limits, needed
@@ -47,6 +48,7 @@ capabilities)."""
 class _Decided:
     """What is decided before any statement is written.
 
+    phases: the frames of the phases of its loops, the first of which is `frame`, which all else is planned in.
     boxes: by value, what is read through a descriptor. once: values whose loads nobody repeats. narrowed: values that
     go on as they are stored, with the type. leading: the loop in whose last iterations the kernel behind may start.
     leaves: whether chunks without work store nothing.
@@ -54,6 +56,7 @@ class _Decided:
     """
 
     frame: Frame
+    phases: tuple[Frame, ...]
     boxes: Mapping[str, Descriptor]
     once: frozenset[str]
     limits: Mapping[Loop, tuple[Limit, ...]]
@@ -111,7 +114,13 @@ def _plan(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str
     """Of a kernel whose parts share their program instances."""
     own = schedule.kernels[kernel.name]
     left = left_out(graph)
-    f = Frame(graph, kernel, own, sizes, _live(left, kernel, schedule, sizes))
+    live = _live(left, kernel, schedule, sizes)
+    phases = [(graph, kernel)]
+    if not specialized(graph, kernel, own, sizes):
+        found = phased(graph, kernel, own, sizes)
+        phases, own, sizes = found.phases, found.schedule, found.sizes
+    frames = tuple(Frame(g, k, own, sizes, live) for g, k in phases)
+    graph, kernel, f = *phases[0], frames[0]
     if any(f.count(f.axes(dims)) > MAX_ELEMENTS for dims in f.dims.values()):
         raise EmitError("block too large")
     if f.dynamic and f.huge:
@@ -122,10 +131,12 @@ def _plan(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str
     releases = any(s.overlap for s in schedule.kernels.values())
     over = hand_over(some, unread, first, relays(graph, kernel, schedule), own.hand_over == Early(), releases)
     ahead = fetched_ahead(graph, kernel, own, sizes)
+    boxes = {v: box for g, k in phases for v, box in descriptors(g, k, own, sizes).items()}
     decided = _Decided(
         f,
-        descriptors(graph, kernel, own, sizes),
-        streamed(graph, kernel, own, sizes),
+        frames,
+        boxes,
+        frozenset[str]().union(*(streamed(g, k, own, sizes) for g, k in phases)),
         {x: limits(kernel, x) for x in f.placement.loops},
         specialized(graph, kernel, own, sizes),
         _narrowed(f),
@@ -149,9 +160,10 @@ def _plan(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str
                 body += [store(f, s) for s in x]
             else:
                 body += _step(decided, x, starts(f), Scope(f, decided.clean))
+    sums = [x.part for x in f.factored.values()]
     fetched = {x.load.buffer for found in ahead.values() for x in found}
     pointed = (
-        {x.buffer for x in kernel.loads if x.out not in decided.boxes}
+        {x.buffer for _, k in phases for x in k.loads if x.out not in boxes}
         | {x.table for x in f.looked_up}
         | {s.buffer for s in kernel.stores}
     )
@@ -159,9 +171,9 @@ def _plan(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str
         kernel.name,
         tuple(plan.Dimension(d, sizes[d], n, d in f.padded, d in f.dynamic) for d, n in f.block.items()),
         f.given,
-        (*f.dims, *f.looked_up.values()),
+        tuple(dict.fromkeys((*(v for x in frames for v in x.dims), *sums, *f.looked_up.values()))),
         tuple(b for b in f.buffers if b in pointed | fetched),
-        tuple(decided.boxes.items()),
+        tuple(boxes.items()),
         unread or frozenset(),
         instances.programs,
         own.compiled,
@@ -279,16 +291,51 @@ def _loop(c: _Decided, loop: Loop, leads: bool, waited: bool) -> list[Statement]
 
 
 def _iteration(c: _Decided, loop: Loop, part: Range, late: frozenset[str]) -> list[Statement]:
+    """What an iteration does, phase by phase; what several phases need is there from the first on."""
+    at = c.frame.placement.loops.index(loop)
+    body: list[Statement] = []
+    there = set[str]()
+    for f in c.phases:
+        body += _phase(replace(c, frame=f), f.placement.loops[at], part, late, there)
+    f = c.frame
+    scope = Scope(f, c.clean, part.true, frozenset(loop.running))
+    for name, degrees in loop.accumulators:
+        if name in f.factored:
+            body += combined(scope, f.eqns[name], degrees, False)
+    return [*body, *_looked_up(c, loop.stores, ()), *(store(f, s) for s in loop.stores)]
+
+
+def _phase(c: _Decided, loop: Loop, part: Range, late: frozenset[str], there: set[str]) -> Iterator[Statement]:
+    """there: the values that phases before have made, to which those of this one are added."""
     f = c.frame
     accumulators = dict(loop.accumulators)
-    need = needed(loop, part.true)
+    factored = {name: x for name, x in f.factored.items() if name in accumulators}
+    loop = replace(loop, steps=tuple(factored[s.out].product if s.out in factored else s for s in loop.steps))
+    need = needed(loop, part.true, {v for x in factored.values() for v in x.by}, lambda e: narrow.read(f, e))
     scope = Scope(f, c.clean, part.true, frozenset(loop.running))
     at = starts(f, loop)
-    body: list[Statement] = []
     for step in wide_products_last(f, loop):
-        if step.out in accumulators:
+        if step.out in factored:
+            x = factored[step.out]
+            yield plan.Let(x.part, matrix_product(scope, x.product, x.part if x.part in there else None))
+            there.add(x.part)
+        elif step.out in accumulators:
             assert isinstance(step, Eqn), "an accumulator is an equation"
-            body += combined(scope, step, accumulators[step.out], step.out in late)
-        elif step.out in need:
-            body += _step(c, step, at, scope)
-    return [*body, *_looked_up(c, loop.stores, ()), *(store(f, s) for s in loop.stores)]
+            yield from combined(scope, step, accumulators[step.out], step.out in late)
+        elif step.out in need and step.out not in there:
+            there.add(step.out)
+            pair = _pair(c, step)
+            if pair is None:
+                yield from _step(c, step, at, scope)
+            else:
+                assert isinstance(step, Load), "what is read in pairs is loaded"
+                yield load(f, step, None, step.out in c.once, at, pair)
+                c.clean[step.out] = c.clean[pair.value] = f.padded & {*f.axes(step.dims)}
+                there.add(pair.value)
+
+
+def _pair(c: _Decided, step: Load | Eqn) -> Pair | None:
+    """What the second of two phases loads together with a load of the first."""
+    if len(c.phases) != 2 or not isinstance(step, Load) or step.out in c.boxes or step.buffer in c.frame.live:
+        return None
+    return pair_of(*c.phases, step)

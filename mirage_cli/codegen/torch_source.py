@@ -25,11 +25,12 @@ from mirage_cli.ir.access import (
     dims_of,
     is_view,
     is_whole,
-    parse_index,
+    may_name_nothing,
     read_by,
     renames,
     strides,
 )
+from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.derived import DERIVED
 from mirage_cli.ir.ops import OPS, Number, Op, Type
 from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, Eqn, Part, Program, tensor_type
@@ -68,7 +69,7 @@ class _Writer:
     def __init__(self, program: Program, name: str) -> None:
         self.program = program
         self.function = name
-        reserved = {"torch", "dtype", "wide", "device", name}
+        reserved = {"torch", "dtype", "wide", "device", "there", "one", "at", "again", "source", "kept", name}
         results = {t.name for t in program.results}
         self.names = spelled([*program.values(), *(results - {*program.values()})], reserved.__contains__)
         floating = [t for t in program.inputs if tensor_type(t) == "float" and t.dtype not in FLOAT8]
@@ -151,7 +152,27 @@ class _Writer:
         while slices and slices[-1] == ":":
             slices.pop()
         name, source = self.names[p.tensor.name], _permuted(text, value.layout, (*dims, *dims_of(p.access[count:])))
+        if nowhere := may_name_nothing(p.access[:count]):
+            there = " & ".join(f"({self.position(i, dims)} >= 0)" for i in nowhere)
+            places, source = self.named_again(name, there, dims, places, slices, source)
         return f"{name}[{', '.join([*places, *slices])}] = {source}.to({name}.dtype)"
+
+    def named_again(
+        self, name: str, there: str, dims: Dims, places: Sequence[str], slices: Sequence[str], source: str
+    ) -> tuple[list[str], str]:
+        """The same places and values, but where nothing is to be written those of one that is, or what is there: shapes
+        do not depend on data, so that a CUDA graph takes it."""
+        shape, say = _tuple([self.size(d) for d in dims]), self.statements.append
+        say(f"there = ({there}).expand{shape}")
+        say("one = there.flatten().int().argmax().reshape(1)")
+        say(f"at = [torch.as_tensor(x, device={name}.device).expand{shape} for x in ({', '.join(places)},)]")
+        say("again = [x.flatten()[one].clamp(min=0) for x in at]")
+        say(f"source = {source}.to({name}.dtype)")
+        say(f"kept = torch.where(there.any(), source.reshape(-1, *source.shape[{len(dims)}:])[one], "
+            f"{name}[{', '.join([*(f'again[{n}]' for n in range(len(places))), *slices])}])")  # fmt: skip
+        more = f"there.reshape(*there.shape, *[1] * (source.dim() - {len(dims)}))"
+        chosen = [f"torch.where(there, at[{n}], again[{n}])" for n in range(len(places))]
+        return chosen, f"torch.where({more}, source, kept)"
 
     @staticmethod
     def is_slice(access: Access, place: int) -> bool:
@@ -229,7 +250,10 @@ class _Writer:
         return text, [before for before, _ in beyond]
 
     def gathered(self, x: _Value, access: Access, out: str) -> tuple[str, Dims]:
-        """The elements at the positions of indices; the last axes as they are, where they are read whole."""
+        """The elements at the positions of indices; the last axes as they are, where they are read whole. Where tables
+        are looked up, there is no copy with zeros around, of what may be large: what is outside is replaced."""
+        if any(i.lookups for i in access):
+            return self.looked(x, access, out)
         text, before = self.padded(x, access, out)
         count = len(access)
         while count and self.stays(x.layout, access, count - 1):
@@ -237,6 +261,28 @@ class _Writer:
         dims = dims_of(access[:count])
         places = [self.position(i, dims, n) for i, n in zip(access[:count], before, strict=False)]
         return f"{text}[{', '.join(places)}]", (*dims, *dims_of(access[count:]))
+
+    def looked(self, x: _Value, access: Access, out: str) -> tuple[str, Dims]:
+        """The same through tables."""
+        count, sizes = len(access), self.program.sizes
+        while count and self.stays(x.layout, access, count - 1):
+            count -= 1
+        dims, rest = dims_of(access[:count]), dims_of(access[count:])
+        places = [self.position(i, dims) for i in access[:count]]
+        inside: list[str] = []
+        for n, (d, i) in enumerate(zip(x.layout, access[:count], strict=False)):
+            before, behind = i.leaves(sizes[d], sizes)
+            if before or behind:
+                at, end = f"{self.names[out]}_at{n}", self.size(d)
+                self.statements.append(f"{at} = {places[n]}")
+                inside += [f"({at} >= 0)"] * bool(before) + [f"({at} < {end})"] * bool(behind)
+                places[n] = f"{at}.clamp(0, {end} - 1)"
+        text = f"{x.text}[{', '.join(places)}]"
+        if not inside:
+            return text, (*dims, *rest)
+        there = " & ".join(inside)
+        there = f"({there})[{', '.join(['...', *['None'] * len(rest)])}]" if rest else f"({there})"
+        return f"torch.where({there}, {text}, {'False' if x.type == 'bool' else 0})", (*dims, *rest)
 
     def stays(self, layout: Dims, access: Access, place: int) -> bool:
         """Whether an axis of a tensor is read whole, as an axis that no other index has."""

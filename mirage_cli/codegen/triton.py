@@ -204,7 +204,7 @@ def _set_mark(s: p.SetMark, names: Names) -> Iterator[str]:
 def _load(s: p.Load, names: Names) -> Iterator[str]:
     access = s.access
     if isinstance(access, nodes.Box):
-        text = f"{access.value}_desc.load([{', '.join(map(_start, access.starts))}])"
+        text = f"{access.value}_desc.load([{', '.join(map(_corner, access.starts))}])"
         if access.block != access.dims:
             text = f"tl.reshape({text}, {_shape(access.block)})"
         text = _permuted(text, access.block, access.axes)
@@ -216,7 +216,20 @@ def _load(s: p.Load, names: Names) -> Iterator[str]:
         text = f"tl.load({_pointers(access, names)}{mask}{hint})"
         text = _repeated(text, access.axes, s) if s.repeated else text
     whole = ".to(tl.int32)" * s.whole
-    yield f"{names[s.out]} = {text}{whole}{_note(s.axes)}"
+    outs = names[s.out]
+    if s.second:
+        outs, text = f"{outs}, {names[s.second]}", _split(text, s.axes, access)
+    yield f"{outs} = {text}{whole}{_note(s.axes)}"
+
+
+def _split(text: str, axes: Axes, access: nodes.Pointers | nodes.Box) -> str:
+    """A block of pairs along one of its axes as two blocks."""
+    assert isinstance(access, nodes.Pointers), "boxes have no pairs"
+    (d,) = (p.dim for p, _ in access.terms if isinstance(p, nodes.Pairs))
+    shape = ", ".join(f"BLOCK_{a}, 2" if a == d else f"BLOCK_{a}" for a in axes)
+    behind = axes.index(d) + 1
+    order = [i for i in range(len(axes) + 1) if i != behind]
+    return f"tl.split(tl.permute(tl.reshape({text}, [{shape}]), ({', '.join(map(str, order))}, {behind})))"
 
 
 def _repeated(text: str, loaded: Axes, s: p.Load) -> str:
@@ -275,7 +288,8 @@ def _store(s: p.Store, names: Names) -> Iterator[str]:
     once = [f"t_{d} == 0" for d in s.once] + ["chunk == 0"] * s.one_chunk
     if once:
         yield f"if {' and '.join(once)}:  # the same for all of these instances: one of them stores"
-    mask = f", mask={_mask(s.mask, s.pointers.axes)}" if s.mask else ""
+    masks = [_mask(s.mask, s.pointers.axes)] * bool(s.mask) + [_within(w, s.pointers.axes, names) for w in s.within]
+    mask = f", mask={' & '.join(masks)}" if masks else ""
     indent = "    " * bool(once)
     yield f"{indent}tl.store({_pointers(s.pointers, names)}, {_expr(s.block, names)}{mask})"
 
@@ -403,6 +417,13 @@ def _start(x: Start) -> str:
             return start if chunk is None else f"chunk * {_length(chunk)} + {start}"
 
 
+def _corner(x: nodes.Corner) -> str:
+    starts = [(start, c) for start, c in x.terms if not isinstance(start, nodes.AtZero)]
+    texts = [_start(start) if c == 1 else f"({_start(start)}) * {c}" for start, c in starts]
+    texts += [str(x.offset)] if x.offset or not texts else []
+    return " + ".join(texts).replace("+ -", "- ")
+
+
 # -- memory
 
 
@@ -456,6 +477,8 @@ def _place(x: Place, want: Axes, names: Names) -> str:
             inside = f"({inside})" if " " in inside else inside
             text = f"{inside} {'%' if rest else '//'} {by}"
             return _spread(f"({text})" + ".to(tl.int64)" * wide, axes, want)
+        case nodes.Pairs(d, start):
+            return _spread(f"({_start(start)} * 2 + tl.arange(0, BLOCK_{d} * 2))", (d,), want)
         case nodes.Looked(value, axes, wide):
             return _spread(names[value] + ".to(tl.int64)" * wide, axes, want)
 
@@ -541,6 +564,7 @@ _EXPRESSIONS: Mapping[type[Expr], Callable[..., str]] = {
     nodes.Position: lambda x, _: f"i_{x.dim}" if x.axes else f"(i_{x.dim} + 0)",
     nodes.Full: lambda x, _: f"tl.full({_shape(x.axes) if x.axes else '()'}, {number_text(x.number)}, {TYPE[x.dtype]})",
     nodes.Cast: lambda x, names: _cast(_expr(x.x, names), x.old, x.new),
+    nodes.RaisedBits: lambda x, names: f"raised_bits({_expr(x.x, names)}, {x.shift}, {x.mask}, {x.sign})",
     nodes.MatrixType: lambda x, names: f"{_expr(x.x, names)}.to(MATRIX_TYPE)",
     nodes.Spread: lambda x, names: _spread(_expr(x.x, names), x.x.axes, x.axes),
     nodes.Repeated: lambda x, names: f"tl.broadcast_to({_expr(x.x, names)}, {_shape(x.axes)})",

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from mirage_cli.ir.mugraph import Kernel, Load, Store
-from mirage_cli.ir.program import Eqn
+from mirage_cli.ir.program import Eqn, live_eqns
 
 
 def beside(kernel: Kernel, tiled: Collection[str]) -> tuple[Kernel, ...]:
@@ -32,16 +32,6 @@ def beside(kernel: Kernel, tiled: Collection[str]) -> tuple[Kernel, ...]:
     return tuple(_only(kernel, {*stores}) for _, stores in groups)
 
 
-def _equations(kernel: Kernel, values: set[str]) -> tuple[Eqn, ...]:
-    """Those that these values need, in order."""
-    need, kept = set(values), list[Eqn]()
-    for e in reversed(kernel.body):
-        if e.out in need:
-            need |= {*e.values}
-            kept.append(e)
-    return tuple(reversed(kept))
-
-
 def _loads(kernel: Kernel, body: Collection[Eqn], stores: Collection[Store]) -> tuple[Load, ...]:
     used = {v for e in body for v in e.values} | {s.value for s in stores}
     return tuple(x for x in kernel.loads if x.out in used)
@@ -54,7 +44,7 @@ def _grid(kernel: Kernel, store: Store) -> frozenset[str]:
 
 def _only(kernel: Kernel, stores: Collection[Store]) -> Kernel:
     """The kernel with these stores alone, and what they need."""
-    body = _equations(kernel, {s.value for s in stores})
+    body = tuple(live_eqns(kernel.body, {s.value for s in stores}))
     loads = _loads(kernel, body, stores)
     axes = {d for x in (*loads, *stores) for d in x.dims} | {d for e in body for d in (*e.dims, *e.acts_on)}
     return replace(

@@ -17,8 +17,9 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import Access, elements_read, read_by, renames
+from mirage_cli.ir.access import Access, read_by, renames
 from mirage_cli.ir.drawn import skewed
+from mirage_cli.ir.footprint import elements_read
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import DTYPE_BYTES, Eqn, Program, Tensor, below
 from mirage_cli.ir.reach import Linear, known_value, linear

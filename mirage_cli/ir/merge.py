@@ -5,11 +5,15 @@
 Where neighbours along the outer axis are as far apart as what the inner one takes, which only a stride of its own can
 prevent, the merged program addresses the same memory. Its `dims` keep the parts beside the merged axes: whoever makes
 or checks tensors has the sizes of both, and whoever changes sizes changes those of the parts.
+
+A long run over which something is summed in parts stays in two:
+
+    layer_norm(X[b, c, y, x]; c, y, x)  -->  layer_norm(X[b, cy, x]; cy, x)
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from math import prod
@@ -24,11 +28,18 @@ LONGEST = 1 << 30
 """Elements of a merged axis, at most: kernels count positions along an axis in 32 bits, to the end of its last tile."""
 
 
-def merge_axes(program: Program) -> Program:
-    """The program with every run of axes that are one as one axis. It may hold derived operators."""
+ROW, PART = 1 << 16, 1 << 12
+"""Elements that a block can hold, and of the inner part of a longer run, at most."""
+
+
+def merge_axes(program: Program, in_parts: Collection[frozenset[str]] = ()) -> Program:
+    """The program with every run of axes that are one as one axis. It may hold derived operators.
+
+    in_parts: axes over which Σs are best made of those over their inner axes.
+    """
     taken = {*program.order, *program.values(), *map(split_axis, program.order)}
     merged: list[tuple[str, tuple[str, ...]]] = []
-    for parts in _runs(program):
+    for parts in (p for run in _runs(program) for p in _halves(run, program.sizes, in_parts) if len(p) > 1):
         name = ("" if all(len(p) == 1 for p in parts) else "_").join(parts)
         while name in taken or split_axis(name) in taken:
             name += "_"
@@ -116,6 +127,17 @@ def _runs(program: Program) -> list[tuple[str, ...]]:
         if a not in follower.values():
             runs += _of_length(a, follower, program.sizes)
     return [r for r in runs if len(r) > 1]
+
+
+def _halves(
+    run: tuple[str, ...], sizes: Mapping[str, int], in_parts: Collection[frozenset[str]]
+) -> Iterator[tuple[str, ...]]:
+    """The run, or its outer and its inner axes where it is to be in parts and longer than a block can hold."""
+    inner = 0
+    if prod(sizes[a] for a in run) > ROW and any({*run} <= axes for axes in in_parts):
+        inner = max(n for n in range(len(run)) if prod(sizes[a] for a in run[len(run) - n :]) <= PART)
+    yield run[: len(run) - inner]
+    yield run[len(run) - inner :]
 
 
 def _looked_up(program: Program) -> set[str]:

@@ -77,6 +77,10 @@ class Op:
     helper: text of the function in Triton that the template calls, where one line is not enough.
     of_integers: the text in Triton for an integer and a positive whole number, which gives an integer. of_powers: the
         text where the number is 2 to the power of {3}, and {2} is less by 1.
+    whole: between which numbers the result lies, a whole one, where the arguments that are no masks are whole numbers
+        between these.
+    bits: what the result is of a byte's bits, where the number is 2 to the power of this: ((x >> shift) & mask ^ sign)
+        - sign; shift, mask and sign.
     nearly: the text in Triton that is a unit of float32 off, which no smaller type shows, for a part of the time.
     order: the order that a comparison asks for.
     linear: the coefficients of a sum of the arguments.
@@ -115,6 +119,8 @@ class Op:
     helper: str = ""
     of_integers: str = ""
     of_powers: str = ""
+    whole: Callable[..., tuple[int, int] | None] | None = None
+    bits: Callable[[int], tuple[int, int, int]] | None = None
     nearly: str | None = None
     order: Order | None = None
     linear: tuple[int, ...] = ()
@@ -265,16 +271,19 @@ _ROWS = [
     Op("add", "elementwise", 2, "x + y", np.add, lambda F, x, y: F.add(x, y), lambda A, x, y: A.add(x, y),
        "({0} + {1})", "({0} + {1})", "same", domain=TWO_ANY, zero="all", degree="same",
        known="exactly", growth="total", commutes=True, takes_infinity=False,
-       symbol="+", called=False, exact=operator.add, linear=(1, 1), all_reduce="SUM"),
+       symbol="+", called=False, exact=operator.add, linear=(1, 1), all_reduce="SUM",
+       whole=lambda x, y: (x[0] + y[0], x[1] + y[1])),
     Op("sub", "elementwise", 2, "x - y", np.subtract, lambda F, x, y: F.sub(x, y),
        lambda A, x, y: A.add(x, A.scale(y, Fraction(-1))),
        "({0} - {1})", "({0} - {1})", "same", domain=TWO_ANY, zero="all", degree="same",
        known="exactly", growth="total", commutes=False, takes_infinity=False,
-       symbol="-", called=False, exact=operator.sub, linear=(1, -1)),
+       symbol="-", called=False, exact=operator.sub, linear=(1, -1),
+       whole=lambda x, y: (x[0] - y[1], x[1] - y[0])),
     Op("mul", "elementwise", 2, "x * y", np.multiply, lambda F, x, y: F.mul(x, y), lambda A, x, y: A.mul(x, y),
        "({0} * {1})", "({0} * {1})", "same", domain=TWO_ANY, zero="either", degree="add",
        known="exactly", growth="product", commutes=True, takes_infinity=False,
-       symbol="*", called=False, exact=operator.mul),
+       symbol="*", called=False, exact=operator.mul,
+       whole=lambda x, y: (min(a * b for a in x for b in y), max(a * b for a in x for b in y))),
     Op("div", "elementwise", 2, "x / y", np.divide, lambda F, x, y: F.div(x, y),
        lambda A, x, y: A.mul(x, A.pow(y, Fraction(-1))),
        "tl.div_rn({0}, {1})", "({0} / {1})", "float", flops=8.0, domain=((-2, 2), (0.5, 2)), zero="first", degree="sub",
@@ -381,13 +390,16 @@ _ROWS = [
        domain=((-2, 2), (0.5, 2)), zero="first", degree="same",
        known="fn", growth="fresh", assignable=True, commutes=False, takes_infinity=False, symbol="%",
        exact=operator.mod, helper=REMAINDER, of_integers="((({0} % {1}) + {1}) % {1})",
-       of_powers="({0} & {2})"),
+       of_powers="({0} & {2})", whole=lambda x, y: (0, y[1] - 1) if y[0] > 0 else None,
+       bits=lambda n: (0, (1 << n) - 1, 0)),
     Op("floor_divide", "elementwise", 2, "x / y, rounded down", lambda x, y: np.floor_divide(x * 1.0, y),
        *_fn("floor_divide"), "floor_divide({0}, {1})", "({0} // {1})", "float", flops=32.0,
        domain=((-2, 2), (0.5, 2)), zero="first",
        known="fn", growth="fresh", assignable=True, commutes=False, takes_infinity=False, symbol="//",
        exact=lambda x, y: Fraction(x // y), helper=FLOOR_DIVIDE,
-       of_integers="(({0} - (({0} % {1}) + {1}) % {1}) // {1})", of_powers="({0} >> {3})"),
+       of_integers="(({0} - (({0} % {1}) + {1}) % {1}) // {1})", of_powers="({0} >> {3})",
+       whole=lambda x, y: (x[0] // y[0], x[1] // y[0]) if y[0] == y[1] > 0 else None,
+       bits=lambda n: (n, 255 >> n, 128 >> n)),
     # -- masks
     _compare("lt", "<", np.less, lambda F, x, y: F.less(x, y), lambda A, x, y: A.fn("lt", x, y),
              order=Order(strict=True, turned=False)),
@@ -419,7 +431,8 @@ _ROWS = [
     Op("where", "elementwise", 3, "x where the mask holds, else y", np.where, lambda F, c, x, y: F.where(c, x, y),
        lambda A, c, x, y: A.fn("where", c, x, y), "tl.where({0}, {1}, {2})", "torch.where({0}, {1}, {2})", "branches",
        domain=((-2, 2), (-2, 2), (-2, 2)),
-       known="exactly", growth="total", commutes=False, takes_infinity=True, masks=(0,)),
+       known="exactly", growth="total", commutes=False, takes_infinity=True, masks=(0,),
+       whole=lambda x, y: (min(x[0], y[0]), max(x[1], y[1]))),
     # -- leaves
     Op("index", "leaf", 0, "the position along an axis", lambda n: np.arange(n), lambda F, a: F.index(a),
        lambda A, a: A.index(a), "{0}", "torch.arange({0})", "int", flops=0.0,

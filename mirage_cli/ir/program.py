@@ -11,6 +11,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import reduce
 from typing import Literal, TypeVar
 
 from mirage_cli.ir.access import (
@@ -22,11 +23,11 @@ from mirage_cli.ir.access import (
     dims_of,
     divided,
     lookups_of,
+    may_name_nothing,
     nested,
-    parse_index,
     plain,
-    substitution,
 )
+from mirage_cli.ir.access_text import parse_index, substitution
 from mirage_cli.ir.drawn import Spread
 from mirage_cli.ir.hashed import hashed_once
 from mirage_cli.ir.ops import OPS, Number, Type, result_type
@@ -62,8 +63,9 @@ class Tensor:
     """A tensor in device memory: `dims` in memory order, row-major, but for strides of its own.
 
     scale: the deviation of its test data. below: integers are from 0 on and less than this number, or than the size of
-    this axis. distinct: no two of them are equal. drawn: how integers are drawn for tests. strides: elements between
-    neighbours along each axis; None for what the axis behind takes, 1 for the last; () where all are None.
+    this axis. padded: -1 is among them, which names nothing. distinct: no two of the others are equal. drawn: how
+    integers are drawn for tests. strides: elements between neighbours along each axis; None for what the axis behind
+    takes, 1 for the last; () where all are None.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Tensor:
     below: str | int | None = None
     distinct: bool = False
     drawn: Drawn = "evenly"
+    padded: bool = False
     strides: tuple[int | None, ...] = ()
 
     @property
@@ -122,7 +125,8 @@ class Tensor:
 
     def __str__(self) -> str:
         dims = (d if s is None else f"{d}:{s}" for d, s in zip(self.dims, self.own_strides, strict=True))
-        values = f" below {self.below}" * (self.below is not None) + " distinct" * self.distinct
+        values = f" below {self.below}" * (self.below is not None) + " padded" * self.padded
+        values += " distinct" * self.distinct
         values += f" drawn {self.drawn}" * (self.drawn != "evenly")
         return f"{self.name} {DTYPES[self.dtype]}[{', '.join(dims)}]{values}"
 
@@ -328,8 +332,18 @@ class Program:
             yield (t, t, plain(t.dims)) if p is None else (t, p.tensor, p.access)
 
     def apart(self) -> Program:
-        """The program with every output as a tensor of its own."""
-        return replace(self, parts=())
+        """The program with every output as a tensor of its own, in which what is written nowhere is 0."""
+        nowhere = {p.value: found for p in self.parts if (found := may_name_nothing(p.access))}
+        names = {v: f"{v}_any" for v in nowhere}
+        builder = Builder(self.inputs, self.order)
+        for e in self.eqns:
+            args = tuple(names.get(a, a) if isinstance(a, str) else a for a in e.args)
+            builder.append(replace(e, args=args, out=names.get(e.out, e.out)))
+        for v, found in names.items():
+            masks = [builder.emit("ge", builder.emit("index", axes=(str(i),)), Fraction(0)) for i in nowhere[v]]
+            there = reduce(lambda a, b: builder.emit("and", a, b), masks)
+            builder.emit("where", there, found, Fraction(0), out=v)
+        return replace(self, eqns=tuple(builder.eqns), parts=())
 
     def resized(self, sizes: Mapping[str, int]) -> Program:
         """The same equations at other sizes; numbers that the spec computed from sizes stay as they were."""
@@ -437,7 +451,7 @@ def spread(t: Tensor, sizes: Mapping[str, int]) -> Spread:
     """What a tensor's test data are drawn with."""
     if tensor_type(t) == "float":
         return t.scale
-    return below(t, sizes) or 0, "distinct" if t.distinct else t.drawn
+    return below(t, sizes) or 0, "distinct" if t.distinct else t.drawn, t.padded
 
 
 def number_type(x: Number) -> Type:

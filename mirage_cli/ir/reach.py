@@ -10,7 +10,7 @@ their reductions. It stores nothing, and kernels behind know its partial results
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -19,7 +19,8 @@ from math import inf, isnan
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import Atom, Index, Lookup, index, is_plain, parse_index
+from mirage_cli.ir.access import Atom, Index, Lookup, index, is_plain
+from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.beside import beside
 from mirage_cli.ir.drawn import skewed
 from mirage_cli.ir.mugraph import Kernel, MuGraph, Store, split_axis
@@ -154,13 +155,19 @@ def known_value(e: Eqn, known: Mapping[str, float]) -> float | None:
     return None
 
 
-def needed(loop: Loop, true: frozenset[str]) -> frozenset[str]:
-    """The steps of a loop that still matter where these masks hold everywhere."""
-    need = {name for name, _ in loop.accumulators} | {s.value for s in loop.stores}
+def needed(
+    loop: Loop,
+    true: frozenset[str],
+    also: Collection[str] = (),
+    read: Callable[[Eqn], Sequence[str]] = lambda e: e.values,
+) -> frozenset[str]:
+    """The steps of a loop that still matter where these masks hold everywhere. also: values that do anyway. read: what
+    is needed for an equation."""
+    need = {name for name, _ in loop.accumulators} | {s.value for s in loop.stores} | {*also}
     for step in reversed(loop.steps):
         if isinstance(step, Eqn) and step.out in need:
             branch = kept(step, true)
-            need |= {branch} if isinstance(branch, str) else set() if branch is not None else set(step.values)
+            need |= {branch} if isinstance(branch, str) else set() if branch is not None else set(read(step))
     return frozenset(need)
 
 
@@ -233,7 +240,8 @@ def _index_of(limit: Linear, kernel: Kernel, graph: MuGraph) -> Index | None:
         x = loads[name]
         if x.buffer not in inputs:
             return None
-        terms[Lookup(x.buffer, x.access, below(inputs[x.buffer], graph.sizes) or MAX_INTEGER)] = c
+        t = inputs[x.buffer]
+        terms[Lookup(x.buffer, x.access, below(t, graph.sizes) or MAX_INTEGER, t.padded)] = c
     return index(terms, limit.constant)
 
 

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import cast
 
 from mirage_cli.errors import MirageError
-from mirage_cli.ir.access import access_text, parse_access
+from mirage_cli.ir.access import access_text
+from mirage_cli.ir.access_text import parse_access
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Role, Store, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError, Loop, place
@@ -144,7 +145,8 @@ _EQN = re.compile(r"^(\w+)\[([\w, ]*)\] = (\w+)\((.*)\)$")
 _LOAD = re.compile(r"^(\w+) = load (\w+)\[(.*)\]$")
 _STORE = re.compile(r"^store (\w+)\[(.*)\] = (\w+)$")
 _TENSOR = re.compile(
-    r"^(input|output|buffer) (\w+) (\w+)\[([\w:, ]*)\](?: below (\w+))?( distinct)?(?: drawn (skewed|sorted))?$"
+    r"^(input|output|buffer) (\w+) (\w+)\[([\w:, ]*)\](?: below (\w+))?( padded)?( distinct)?"
+    r"(?: drawn (skewed|sorted))?$"
 )
 
 
@@ -186,7 +188,7 @@ def parse_mugraph(text: str) -> MuGraph:
                 kernels.append(_KernelReader(rest, tuple(n for n, _ in dims), dtypes))
             elif match := _TENSOR.match(line):
                 below = int(match[5]) if match[5] and match[5].isdigit() else match[5]
-                values = below, bool(match[6]), cast("Drawn", match[7] or "evenly")
+                values = below, bool(match[7]), cast("Drawn", match[8] or "evenly"), bool(match[6])
                 axes, strides = _laid_out(match[4])
                 found = Tensor(match[2], axes, _LONG[match[3]], 1.0, *values, strides)
                 tensors[match[1]].append(found)

@@ -7,6 +7,7 @@ compiled, and the backward graph. On a GPU the rest is Inductor's. Nothing is se
 
 from __future__ import annotations
 
+import copy
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -17,10 +18,15 @@ from typing import Any  # PyTorch's graphs and compiled functions
 import torch
 from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
+from torch._guards import tracing
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from mirage_cli.pipeline.beside import Arguments, region_beside
 from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
-from mirage_cli.pipeline.model import LEAST_S, Gain, gain_of
-from mirage_cli.pipeline.regions import PREFIX, Region, Sized, cut, results
+from mirage_cli.pipeline.figures import Figures
+from mirage_cli.pipeline.inplace import made_anew, put_in_place
+from mirage_cli.pipeline.model import LEAST_S, Gain, Replaced, faster, gain_of
+from mirage_cli.pipeline.regions import PREFIX, Kept, Region, Shape, Sized, cut, examples, results
 from mirage_cli.pipeline.symbols import Lengths, Times, at_sizes, placeholders
 
 OPTIONS = ("tune", "target", "db", "seed", "workers")
@@ -36,7 +42,10 @@ def mirage(
     if unknown := [name for name in given if name not in OPTIONS]:
         raise ValueError(f"backend mirage has no option {', '.join(unknown)}; there are {', '.join(OPTIONS)}")
     compiler = partial(compiled, options=given)
-    return aot_autograd(fw_compiler=compiler, bw_compiler=compiler, inference_compiler=compiler)(model, example_inputs)
+    made = aot_autograd(
+        fw_compiler=compiler, bw_compiler=compiler, inference_compiler=compiler, keep_inference_input_mutations=True
+    )
+    return made(model, example_inputs)
 
 
 def compiled(
@@ -44,11 +53,20 @@ def compiled(
 ) -> Callable[..., Any]:
     """One graph of AOTAutograd, as a function of a list of its inputs."""
     with_kernels(model, options)
-    if any(isinstance(x, torch.Tensor) and x.is_cuda for x in example_inputs):
-        from torch._inductor.compile_fx import compile_fx_inner
+    return make_boxed_func(by_inductor(model, example_inputs) if on_gpu(example_inputs) else model.forward)
 
-        return compile_fx_inner(model, list(example_inputs))  # type: ignore[return-value]
-    return make_boxed_func(model.forward)
+
+def on_gpu(inputs: Sequence[Any]) -> bool:
+    return any(isinstance(x, torch.Tensor) and x.is_cuda for x in inputs)
+
+
+def by_inductor(model: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """The graph compiled as a model of its own: what is left of it is decomposed as Inductor wants it, and what kernels
+    change in place is made functional and put back."""
+    from torch._inductor.compile_fx import compile_fx
+
+    with tracing(None), torch.no_grad():
+        return compile_fx(model, list(example_inputs))  # type: ignore[return-value]
 
 
 def with_kernels(model: torch.fx.GraphModule, options: Mapping[str, Any]) -> None:
@@ -58,18 +76,39 @@ def with_kernels(model: torch.fx.GraphModule, options: Mapping[str, Any]) -> Non
     values = [n.meta.get("val") for n in placeholders(model.graph)]
     if not runs_on([x for x in values if isinstance(x, torch.Tensor)]):
         return
+    put_in_place(model.graph)
     found = cut(model)
     with Kernels(budget=tune or 0.0, **named) as kernels:
         graphs = [r.graph for r in found.regions]
         made = kernels.of(graphs, LEAST_S) if tune else kernels.known(graphs)
-    known = [(r, k) for r, k in zip(found.regions, made, strict=True) if isinstance(k, Kernel)]
-    taken = {r.module: gain_of(r, k) for r, k in known if served(model, r)}
+        measures, figures = kernels.measures, Figures(kernels.store, kernels.target)
+        known = [(r, k) for r, k in zip(found.regions, made, strict=True) if isinstance(k, Kernel)]
+        several = [gain_of(r, k) for r, k in known if served(model, r)]
+        taken = {g.region.module: beside_inductor(model, g, figures) if measures else g for g in several}
     for name in [name for name, _ in model.named_children() if name.startswith(PREFIX)]:
         replace(model, name, taken.get(name))
+    made_anew(model.graph)
     model.graph.eliminate_dead_code()
     model.graph.lint()
     model.delete_all_unused_submodules()
     model.recompile()
+
+
+def beside_inductor(model: torch.fx.GraphModule, gain: Gain, figures: Figures) -> Gain:
+    """The gain, if the kernel was measured to be faster than Inductor's code. What was never measured is, once, on
+    random data that no cache holds. Where sizes differ by call, the kernel's time beside eager PyTorch's decides."""
+    region, kernel = gain.region, gain.kernel
+    if kernel is None or region.sized:
+        return gain
+    if (beside := figures.of(kernel)) is None:
+        own = model.get_submodule(region.module)
+        assert isinstance(own, torch.fx.GraphModule), "a region is a graph"
+        with tracing(None), unset_fake_temporarily(), torch.no_grad():
+            given = examples(own)
+            arguments = Arguments(tuple(given), (False,) * len(given))
+            beside = region_beside(Replaced(own, region, kernel), by_inductor(copy.deepcopy(own), given), arguments)
+        figures.keep(kernel, beside)
+    return faster(gain, beside)
 
 
 def served(model: torch.fx.GraphModule, region: Region) -> bool:
@@ -99,9 +138,10 @@ def replace_call(graph: torch.fx.Graph, node: torch.fx.Node, inner: Any, gain: G
             made = call(graph, gain.region, gain.kernel, node.args)
             some = [made] if isinstance(made, torch.fx.Node) else made
             sizes = gain.region.sizes(values_of(node))
-            for new, n, shape in zip(some, results(inner), gain.region.shapes, strict=True):
-                whole = at_sizes(shape.whole, sizes)
-                new.meta["val"] = n.meta["val"].new_empty(whole).permute(shape.back)  # as kernels make it
+            for new, n, result in zip(some, results(inner), gain.region.results, strict=True):
+                if isinstance(result, Shape):
+                    whole = at_sizes(result.whole, sizes)
+                    new.meta["val"] = n.meta["val"].new_empty(whole).permute(result.back)  # as kernels make it
     if isinstance(made, torch.fx.Node):
         node.replace_all_uses_with(made)
     else:
@@ -121,14 +161,18 @@ def call(graph: torch.fx.Graph, region: Region, kernel: Kernel, args: Sequence[A
             x = graph.call_function(aten.clone.default, (x,), {"memory_format": torch.contiguous_format})
         given.append(graph.call_function(aten.reshape.default, (x, lengths(i.shape))))
     made = graph.call_function(operator_of(kernel), tuple(given))
+    own = [i for i, result in enumerate(region.results) if isinstance(result, Shape)]
     shaped: list[Any] = []
-    for i, shape in enumerate(region.shapes):
-        y = made if len(region.shapes) == 1 else graph.call_function(operator.getitem, (made, i))
-        y = graph.call_function(aten.reshape.default, (y, lengths(shape.held)))
-        if shape.held != shape.parts:
-            y = graph.call_function(aten.expand.default, (y, lengths(shape.parts)))
-        y = graph.call_function(aten.reshape.default, (y, lengths(shape.whole)))
-        shaped.append(graph.call_function(aten.permute.default, (y, [*shape.back])))
+    for i, result in enumerate(region.results):
+        if isinstance(result, Kept):
+            shaped.append(args[result.which])
+            continue
+        y = made if len(own) == 1 else graph.call_function(operator.getitem, (made, own.index(i)))
+        y = graph.call_function(aten.reshape.default, (y, lengths(result.held)))
+        if result.held != result.parts:
+            y = graph.call_function(aten.expand.default, (y, lengths(result.parts)))
+        y = graph.call_function(aten.reshape.default, (y, lengths(result.whole)))
+        shaped.append(graph.call_function(aten.permute.default, (y, [*result.back])))
     return shaped[0] if len(shaped) == 1 else tuple(shaped)
 
 

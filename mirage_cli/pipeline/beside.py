@@ -17,7 +17,7 @@ from typing import Any  # models, their arguments and results
 
 import torch
 
-from mirage_cli.pipeline.partition import calls, changed
+from mirage_cli.pipeline.inplace import changed
 from mirage_cli.verify.testdata import copied
 
 COLD_L2 = 8
@@ -68,7 +68,7 @@ def given_to(model: torch.fx.GraphModule, names: Iterable[str], inputs: Sequence
 def unchanged(model: torch.fx.GraphModule, inputs: Sequence[Any]) -> Generator[None]:
     """Puts back what calls of the model change meanwhile: buffers, and inputs."""
     named = dict(model.named_buffers()) | dict(model.named_parameters())
-    roots = [x for n in calls(model.graph) for x in changed(n)]
+    roots = [x for n in model.graph.nodes for x in changed(n)]
     tensors = [named[n.target] for n in roots if n.op == "get_attr"]
     tensors += [x for x in inputs if isinstance(x, torch.Tensor)] if any(n.op == "placeholder" for n in roots) else []
     before = [x.clone() for x in tensors]
@@ -80,7 +80,7 @@ def unchanged(model: torch.fx.GraphModule, inputs: Sequence[Any]) -> Generator[N
                 x.copy_(old)
 
 
-def region_beside(kernel: torch.nn.Module, original: torch.nn.Module, given: Arguments) -> Beside:
+def region_beside(kernel: Callable[..., Any], inductor: Callable[..., Any], given: Arguments) -> Beside:
     """Times a region's kernel and Inductor's code for its module."""
     pairs = [*zip(given.tensors, given.computed, strict=True)]
     cold = [x for x, computed in pairs if isinstance(x, torch.Tensor) and not computed]
@@ -89,7 +89,7 @@ def region_beside(kernel: torch.nn.Module, original: torch.nn.Module, given: Arg
     count = min(MOST_COPIES, 1 + math.ceil(COLD_L2 * l2_bytes / size)) if cold else 1
     several = {id(x) for x in cold}
     sets = [[copied(x) if id(x) in several else x for x in given.tensors] for _ in range(count)]
-    return timed(kernel, torch.compile(original, dynamic=False), sets)
+    return timed(kernel, inductor, sets)
 
 
 def timed(kernel: Callable[..., Any], inductor: Callable[..., Any], sets: Sequence[Sequence[Any]]) -> Beside:

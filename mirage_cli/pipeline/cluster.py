@@ -22,9 +22,10 @@ from mirage_cli import __version__
 from mirage_cli.errors import ExecutorError
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline import onworker
+from mirage_cli.pipeline.benchmark import Document
 from mirage_cli.pipeline.kept import stored_result, stored_search
 from mirage_cli.pipeline.keys import keys_of
-from mirage_cli.pipeline.onworker import GPU, Finished, Job, finish_here
+from mirage_cli.pipeline.onworker import GPU, Compared, Finished, Job, compare_here, finish_here
 from mirage_cli.pipeline.searching import Failed, Found, search_or_fail
 from mirage_cli.pipeline.session import Session
 from mirage_cli.store import exchange
@@ -43,6 +44,13 @@ LOST_S = 120.0
 """Seconds without a scheduler, or without a worker that can take what is left, after which a run ends."""
 LOOK_S = 1.0
 """Seconds between two looks at whether there are workers."""
+UNWATCHED = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.worker.memory.monitor-interval": "5s",
+    "distributed.admin.system-monitor.interval": "10s",
+    "distributed.admin.tick.interval": "5s",
+}
+"""Of a local cluster, which has no dashboard: what Dask measures of its workers took a twentieth of two cores."""
 FIRST = 1
 """Dask's priority of tuning: a worker that holds a GPU searches only when there is nothing to tune."""
 
@@ -56,10 +64,11 @@ def connected(scheduler: str | None, workers: int, gpus: int = 0) -> Generator[C
         distributed: Any = importlib.import_module("distributed")
     except ImportError as error:
         raise ExecutorError(f"{error}; install mirage-cli[dask]") from None
-    settings = {
+    settings: dict[str, object] = {
         "distributed.scheduler.allowed-failures": DEATHS,
         "distributed.worker.preload": [*dask.config.get("distributed.worker.preload"), onworker.__name__],
         "distributed.logging.distributed": "error",
+        **(UNWATCHED if scheduler is None else {}),
     }
     with contextlib.ExitStack() as stack, dask.config.set(settings):
         if scheduler is None:
@@ -131,9 +140,9 @@ class Cluster:
         """`target.gpus.chosen_target`, as the workers that hold GPUs answer it. Without any, kernels are predicted.
         Raises ExecutorError, TargetError."""
         self.awaited(False)
-        if not (holders := self.workers(True)):
+        if not self.workers(True):
             return chosen_target(name)[0], False
-        answers = set(self.ask(holders, chosen_target, name))
+        answers = set(self.ask(True, None, chosen_target, name))
         if len(answers) > 1:
             names = ", ".join(sorted(target.name for target, _ in answers))
             raise ExecutorError(f"the workers hold several GPUs ({names}); give those of each a scheduler of their own")
@@ -150,7 +159,7 @@ class Cluster:
 
     def keys(self, programs: Sequence[Program], target: Target, measures: bool) -> list[Key]:
         """Under which the workers' results are stored. Raises ExecutorError where they run another mirage."""
-        (keys,) = self.ask(self.awaited(measures)[:1], keys_of, programs, target, measures)
+        (keys,) = self.ask(measures, 1, keys_of, programs, target, measures)
         if others := {k.mirage for k in keys} - {__version__}:
             raise ExecutorError(f"the workers run mirage {others.pop()}, and this is {__version__}")
         return keys
@@ -173,12 +182,20 @@ class Cluster:
             time.sleep(LOOK_S)
         return found
 
-    def ask(self, workers: Sequence[str], question: Callable[..., T], *args: object) -> list[T]:
-        """The answers of these workers, whatever else they do. Raises ExecutorError: mirage may not be installed."""
-        try:
-            return list(self.client.run(question, *args, workers=workers).values())
-        except (ImportError, OSError) as error:
-            raise ExecutorError(f"a worker says: {error}; install the same mirage-cli on all") from None
+    def ask(self, holding: bool, count: int | None, question: Callable[..., T], *args: object) -> list[T]:
+        """The answers of so many workers, or of all that there are, whatever else they do. Where one dies meanwhile,
+        those that are there then are asked. Raises ExecutorError: mirage may not be installed."""
+        end = time.monotonic() + LOST_S
+        while True:
+            try:
+                asked = self.awaited(holding)[:count]
+                return list(self.client.run(question, *args, workers=asked).values())
+            except ImportError as error:
+                raise ExecutorError(f"a worker says: {error}; install the same mirage-cli on all") from None
+            except OSError as error:
+                if time.monotonic() > end:
+                    raise ExecutorError(f"no worker answers: {error}") from None
+                time.sleep(LOOK_S)
 
     # -- programs
 
@@ -192,7 +209,7 @@ class Cluster:
                 answers[i] = known
             else:
                 asked[i] = asked_of(session.store, key, program, text)
-        return self.in_order(session, programs, asked, answers)
+        return self.finished(session, programs, asked, answers)
 
     def tune(self, session: Session, programs: Sequence[tuple[Program, str]]) -> Iterator[Result | Unfinished]:
         """`optimize.tune` on the workers. Raises NothingStoredError."""
@@ -200,9 +217,31 @@ class Cluster:
         keys = self.keys([p for p, _ in programs], session.target, session.measures)
         each = zip(keys, programs, searched, strict=True)
         asked = {i: asked_of(session.store, key, *program, found) for i, (key, program, found) in enumerate(each)}
-        return self.in_order(session, programs, asked, {})
+        return self.finished(session, programs, asked, {})
 
-    def in_order(
+    def bench(
+        self, session: Session, programs: Sequence[tuple[Program, str]], against: Sequence[str]
+    ) -> Iterator[Document | Unfinished]:
+        """`benchmark.run` on the workers that hold GPUs. What has no kernel is searched and tuned first."""
+        keys = self.keys([p for p, _ in programs], session.target, True)
+        without = [i for i, key in enumerate(keys) if session.store.best(key) is None]
+        found = list(self.optimize(session, [programs[i] for i in without])) if without else []
+        answers: dict[int, Document | Unfinished] = {
+            i: answer for i, answer in zip(without, found, strict=True) if isinstance(answer, Unfinished)
+        }
+        each = enumerate(zip(keys, programs, strict=True))
+        asked = {i: asked_of(session.store, key, *program) for i, (key, program) in each if i not in answers}
+        job = job_of(session)
+
+        def submitted(a: Asked) -> Any:
+            return self.client.submit(
+                compare_here, job, a.program, against, a.known, resources={GPU: 1}, priority=FIRST, pure=False
+            )
+
+        coming = ((i, compared(session, asked[i], answer)) for i, answer in self.run(submitted, asked, True))
+        return in_order(session, programs, answers, coming)
+
+    def finished(
         self,
         session: Session,
         programs: Sequence[tuple[Program, str]],
@@ -210,22 +249,20 @@ class Cluster:
         answers: dict[int, Result | Unfinished],
     ) -> Iterator[Result | Unfinished]:
         """The answers that are there, and those that come, in the order of the programs."""
-        coming = self.run(Job(session.target, session.options, session.measures, session.command), asked)
-        for i, (program, _) in enumerate(programs):
-            session.progress.program(i + 1, program.name)
-            while i not in answers:
-                session.progress.doing(f"on the cluster, {len(answers)} of {len(programs)} answered")
-                number, answer = next(coming)
-                answers[number] = kept(session, asked[number], answer)
-            yield answers[i]
+        job = job_of(session)
+        given = self.run(lambda a: self.submitted(job, a), asked, job.measures)
+        coming = ((i, kept(session, asked[i], answer)) for i, answer in given)
+        return in_order(session, programs, answers, coming)
 
-    def run(self, job: Job, asked: dict[int, Asked]) -> Iterator[tuple[int, Finished | Failed]]:
+    def run(
+        self, submit: Callable[[Asked], Any], asked: dict[int, Asked], holding: bool
+    ) -> Iterator[tuple[int, Any | Failed]]:
         """The answers in the order in which they come. What a scheduler has not answered when it is lost is given to
-        the one that is started in its place."""
+        the one that is started in its place. holding: whether a worker that holds a GPU is needed."""
         left, problem = dict(asked), ""
         while left and not problem:
             try:
-                for i, answer in self.until_lost(job, left):
+                for i, answer in self.until_lost(submit, left, holding):
                     del left[i]
                     yield i, answer
             except ExecutorError as error:
@@ -237,10 +274,12 @@ class Cluster:
                 problem = f"the scheduler at {self.address} was lost for {LOST_S:.0f} s"
         yield from ((i, Failed(problem)) for i in left)
 
-    def until_lost(self, job: Job, asked: dict[int, Asked]) -> Iterator[tuple[int, Finished | Failed]]:
+    def until_lost(
+        self, submit: Callable[[Asked], Any], asked: dict[int, Asked], holding: bool
+    ) -> Iterator[tuple[int, Any | Failed]]:
         """The same, of one scheduler. Raises _SchedulerGoneError, and ExecutorError where there are no workers."""
         done: SimpleQueue[Any] = SimpleQueue()
-        futures = {self.submitted(job, a): i for i, a in asked.items()}
+        futures = {submit(a): i for i, a in asked.items()}
         try:
             for future in futures:
                 future.add_done_callback(done.put)
@@ -248,7 +287,7 @@ class Cluster:
                 try:
                     future = done.get(timeout=LOOK_S)
                 except Empty:
-                    self.awaited(job.measures, lambda: not done.empty())
+                    self.awaited(holding, lambda: not done.empty())
                     continue
                 yield futures.pop(future), _answer(future)
         finally:
@@ -267,13 +306,29 @@ class Cluster:
         )
 
 
-def _answer(future: Any) -> Finished | Failed:
+def in_order(
+    session: Session, programs: Sequence[tuple[Program, str]], answers: dict[int, T], coming: Iterator[tuple[int, T]]
+) -> Iterator[T]:
+    """The answers that are there, and those that come, in the order of the programs."""
+    for i, (program, _) in enumerate(programs):
+        session.progress.program(i + 1, program.name)
+        while i not in answers:
+            session.progress.doing(f"on the cluster, {len(answers)} of {len(programs)} answered")
+            number, answer = next(coming)
+            answers[number] = answer
+        yield answers[i]
+
+
+def job_of(session: Session) -> Job:
+    return Job(session.target, session.options, session.measures, session.command)
+
+
+def _answer(future: Any) -> Any | Failed:
     """Raises _SchedulerGoneError."""
     if future.status == "cancelled":  # by Dask, as it loses the scheduler: nobody else cancels what is waited for
         raise _SchedulerGoneError
     try:
-        finished: Finished = future.result()
-        return finished
+        return future.result()
     except Exception as error:  # the border of the cluster: of a task that kills its workers, say
         return Failed.of(error)
 
@@ -289,10 +344,23 @@ def asked_of(store: Store, key: Key, program: Program, text: str, found: Found |
 def kept(session: Session, asked: Asked, answer: Finished | Failed) -> Result | Unfinished:
     """The result, with its rows in the database."""
     if isinstance(answer, Failed):
-        p = asked.program
-        return Unfinished(About(p.name, p.sizes, p.dtype, session.options.seed), answer.problem)
+        return unfinished(session, asked, answer)
     if answer.rows is not None:
         exchange.merge(session.store, [answer.rows])
     if answer.best is not None:
         session.store.put_best(asked.key, answer.best, over=asked.before)
     return answer.result
+
+
+def compared(session: Session, asked: Asked, answer: Compared | Failed) -> Document | Unfinished:
+    """The row, with what was timed in the database."""
+    if isinstance(answer, Failed):
+        return unfinished(session, asked, answer)
+    if answer.rows is not None:
+        exchange.merge(session.store, [answer.rows])
+    return answer.row
+
+
+def unfinished(session: Session, asked: Asked, failed: Failed) -> Unfinished:
+    p = asked.program
+    return Unfinished(About(p.name, p.sizes, p.dtype, session.options.seed), failed.problem)

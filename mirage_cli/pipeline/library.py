@@ -8,6 +8,7 @@ from math import prod
 
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.program import Eqn, Program, Tensor, live_eqns
+from mirage_cli.pipeline.convolution import convolution_source
 from mirage_cli.pipeline.sdpa import attention_sources, flashinfer_sources
 from mirage_cli.tune.bench import baseline
 from mirage_cli.tune.measure import Candidate, Problem
@@ -16,11 +17,15 @@ LIBRARY = "library"
 
 
 def library(program: Program, problem: Problem) -> dict[str, Candidate]:
-    """By what it is called: PyTorch as it is and compiled, with packed weights and without, and every attention."""
+    """By what it is called: PyTorch as it is and compiled, also with packed weights and with its own convolution, and
+    every attention."""
     found = {name: baseline(name, problem) for name in ("eager", "compile")}
     if (packed := packed_source(program)) is not None:
         with_packed = replace(problem, reference_source=packed)
         found |= {f"{name}, packed weights": baseline(name, with_packed) for name in ("eager", "compile")}
+    if (convolution := convolution_source(program)) is not None:
+        with_convolution = replace(problem, reference_source=convolution)
+        found |= {f"{name}, convolution": baseline(name, with_convolution) for name in ("eager", "compile")}
     sources = attention_sources(program) | flashinfer_sources(program)
     found |= {n: Candidate(n, source, kind="function", timeout_s=60.0) for n, source in sources.items()}
     return {n: replace(c, id=f"{LIBRARY}: {n}") for n, c in found.items()}

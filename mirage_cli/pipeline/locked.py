@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirage_cli.errors import DamagedResultError, LockError, LockFileError, NothingStoredError
+from mirage_cli.errors import DamagedResultError, LockError, LockFileError
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.pipeline.keys import key_of
@@ -60,14 +60,14 @@ class Pin:
         return Pin(**plain, dims=sizes, versions=versions, schedule=o.one("schedule", schedule))
 
 
-def pinned(store: Store, program: Program, target: Target, here: bool) -> Pin:
-    """The kernel that a search with these versions would answer with: measured on this GPU, or else predicted. Raises
-    NothingStoredError."""
+def pinned(store: Store, program: Program, target: Target, here: bool) -> Pin | None:
+    """The kernel that a search with these versions would answer with: measured on this GPU, or else predicted. None
+    where there is none."""
     for measured in (True, False) if here else (False,):
         key = key_of(program, target, measured)
         if (best := store.best(key)) is not None:
             return _pin(program.name, key, best)
-    raise NothingStoredError(program.name, program.sizes)
+    return None
 
 
 def _pin(spec: str, key: Key, best: Best) -> Pin:

@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any  # dask is an extra, which may not be there
 
 from mirage_cli.ir.program import Program
+from mirage_cli.pipeline.benchmark import Document, run
 from mirage_cli.pipeline.keys import key_of
 from mirage_cli.pipeline.optimize import finish
 from mirage_cli.pipeline.searching import Failed, Found, Options
@@ -62,6 +63,14 @@ class Finished:
     rows: exchange.Bundle | None
 
 
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """row: a program's kernel beside its baselines. rows: all of the program's key, what was timed among them."""
+
+    row: Document
+    rows: exchange.Bundle | None
+
+
 def finish_here(
     job: Job, program: Program, text: str, found: Found | Failed, known: Sequence[exchange.Bundle]
 ) -> Finished:
@@ -69,17 +78,34 @@ def finish_here(
 
     Where its GPU answers no more, the worker leaves the cluster, and its programs go to others.
     """
-    with (
-        TemporaryDirectory(prefix="mirage-") as folder,
-        Store(Path(folder) / "mirage.db") as store,
-        _held.session(replace(job, options=replace(job.options, workers=WORKERS.value())), store) as session,
-    ):
-        exchange.merge(store, known)
+    with _knowing(job, known) as session:
         result = finish(session, program, text, found)
         if job.measures and isinstance(result, Unfinished) and not _gpu_answers(session):
             _leave()
         key = key_of(program, job.target, job.measures)
-        return Finished(result, store.best(key), exchange.bundle(store, key.id))
+        return Finished(result, session.store.best(key), exchange.bundle(session.store, key.id))
+
+
+def compare_here(job: Job, program: Program, against: Sequence[str], known: Sequence[exchange.Bundle]) -> Compared:
+    """`benchmark.run` on this worker's GPU. Raises MeasureError; where the GPU answers no more, the worker leaves."""
+    with _knowing(job, known) as session:
+        try:
+            row = run(session, program, against)
+        except MeasureError:
+            if not _gpu_answers(session):
+                _leave()
+            raise
+        return Compared(row, exchange.bundle(session.store, key_of(program, job.target, True).id))
+
+
+@contextmanager
+def _knowing(job: Job, known: Sequence[exchange.Bundle]) -> Generator[Session]:
+    """This worker's session, with a database that has these rows alone."""
+    here = replace(job, options=replace(job.options, workers=WORKERS.value()))
+    with TemporaryDirectory(prefix="mirage-") as folder, Store(Path(folder) / "mirage.db") as store:
+        exchange.merge(store, known)
+        with _held.session(here, store) as session:
+            yield session
 
 
 def _gpu_answers(session: Session) -> bool:

@@ -15,13 +15,13 @@ from typing import Any  # torch's graphs and nodes, which have few types
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from mirage_cli.pipeline.inplace import CHANGED, GIVEN, calls, changed, in_order
 from mirage_cli.pipeline.symbols import SYMBOLIC, is_size
-from mirage_cli.spec.aten import BEHIND, MOVES, PRODUCTS, kept_statistics, overloadless, strides_of, supported
+from mirage_cli.spec.aten.row import overloadless
+from mirage_cli.spec.aten.trace import APART, row_of, strides_of, supported
 
 MOST_PRODUCTS, MOST_NODES = 3, 20
 """Of one region: more than that, and the search takes minutes."""
-LAST = "aten.copy_"
-"""What writes inputs and buffers that a model changes, at the end of its graph."""
 UNCUT_BYTES = 1 << 60
 """Where masks, whole numbers or several tensors at once would pass."""
 LAUNCH_BYTES = 8 << 20
@@ -35,28 +35,6 @@ Part = list[Any]
 Signature = tuple[Any, ...]
 
 
-def calls(graph: torch.fx.Graph) -> list[Any]:
-    return [n for n in graph.nodes if n.op == "call_function"]
-
-
-def changed(node: Any) -> Sequence[Any]:
-    """The nodes whose tensors a node changes in place."""
-    mutable = getattr(getattr(node.target, "_schema", None), "is_mutable", False)
-    return node.args[:1] if mutable else kept_statistics(node)
-
-
-def is_last(node: Any) -> bool:
-    """Whether a node writes an input or a buffer that the model has changed, at the end."""
-    return overloadless(node.target) == LAST and node.args[0].op in ("placeholder", "get_attr")
-
-
-def in_order(graph: torch.fx.Graph) -> bool:
-    """Whether tensors that nodes change in place are inputs or buffers that nothing else reads but by the node's
-    result, so that the graph's edges say what stands in front of a change, and what behind it."""
-    several = [x for n in calls(graph) if not is_last(n) for x in changed(n)]
-    return all(changed(x) or (x.op in ("placeholder", "get_attr") and len(x.users) == 1) for x in several)
-
-
 # -- what each user makes for itself
 
 
@@ -67,9 +45,8 @@ def made_anew(node: Any, refused: Iterable[Any] = ()) -> bool:
 
 
 def moved(node: Any, refused: Iterable[Any]) -> bool:
-    moves = known_call(node, refused) and overloadless(node.target) in MOVES
-    given = ("placeholder", "get_attr")
-    return moves and all(x.op in given or is_size(x) or moved(x, refused) for x in node.all_input_nodes)
+    moves = known_call(node, refused) and row_of(node).moves
+    return moves and all(x.op in GIVEN or is_size(x) or moved(x, refused) for x in node.all_input_nodes)
 
 
 def counted(node: Any, refused: Iterable[Any]) -> bool:
@@ -77,7 +54,7 @@ def counted(node: Any, refused: Iterable[Any]) -> bool:
 
 
 def known_call(node: Any, refused: Iterable[Any]) -> bool:
-    return node.op == "call_function" and node not in refused and supported(node)
+    return node.op == "call_function" and node not in refused and supported(node) and not changed(node)
 
 
 def floating(node: Any) -> bool:
@@ -101,7 +78,7 @@ def seen_views(graph: torch.fx.Graph) -> set[Any]:
     """Views that the graph returns beside what they are views of, or of what it is given: who changes the one changes
     the other. Each gets a copy that nothing else reads."""
     returned = [memory_of(x) for n in graph.find_nodes(op="output") for x in n.all_input_nodes]
-    given = {memory_of(n) for n in graph.nodes if n.op in ("placeholder", "get_attr")}
+    given = {memory_of(n) for n in graph.nodes if n.op in GIVEN}
     seen = given | {m for m, count in Counter(returned).items() if count > 1}
     found: set[Any] = set()
     for n in reversed(calls(graph)):
@@ -145,28 +122,36 @@ def segments(graph: torch.fx.Graph, refused: set[Any]) -> list[Part]:
 def computes(node: Any, refused: set[Any]) -> bool:
     """Whether it is worth a region. Counts are, where they are results of the graph."""
     result = floating(node) and any(u.op == "output" for u in node.users)
-    return overloadless(node.target) not in MOVES and (result or not made_anew(node, refused))
+    return not row_of(node).moves and (result or not made_anew(node, refused))
 
 
 def levels(graph: torch.fx.Graph, refused: set[Any]) -> list[Part]:
-    """The nodes that are known here, by level: how many nodes that are not stand in front, one behind the other.
+    """The nodes that are known here, by level: how many nodes that are not stand in front, one behind the other, or
+    that change a tensor in place.
 
-    No node of a level is both before and behind one that is not known, so any of its nodes may be one region. Those
-    that read one value are side by side, wherever the model has them.
+    No node of a level is both before and behind one that is not known, so any of its nodes may be one region. Nor does
+    one read what another changes. Those that read one value are side by side, wherever the model has them.
     """
     level: dict[Any, int] = {}
     known: set[Any] = set()
     unknown: set[Any] = set()
+    early: set[Any] = set()  # in front of all
     for n in [n for n in calls(graph) if not is_size(n)]:
         taken = overloadless(n.target) == "getitem"  # with what makes several tensors
-        if n not in refused and supported(n) and (not taken or n.args[0] in known):
+        if APART in n.meta and all(x.op in GIVEN or made_anew(x, refused) for x in n.all_input_nodes):
+            early.add(n)
+        elif n not in refused and supported(n) and (not taken or n.args[0] in known):
             known.add(n)
         elif not taken:
             unknown.add(n)
-        level[n] = max((level.get(x, 0) for x in n.all_input_nodes), default=0) + (n in unknown)
+        behind = (level.get(x, 0) + (x in known and bool(changed(x))) for x in n.all_input_nodes)
+        level[n] = max(behind, default=0) + (n in unknown)
     found: dict[int, Part] = {}
     for n in reversed(calls(graph)):
         if n in known and made_anew(n, refused):
+            if n.users and early >= {*n.users}:
+                early.add(n)
+                continue
             level[n] = min((level.get(u, level[n]) - (u in unknown) for u in n.users), default=level[n])
         if n in known:
             found.setdefault(level[n], []).append(n)
@@ -182,9 +167,8 @@ def pieces(nodes: Sequence[Any], often: Iterable[Signature] = ()) -> list[Part]:
     best[i] = min over j of best[j] + the bytes that pass at j + the kernels of nodes j to i, for the first i nodes.
     Of equal cuts the last is taken: it leaves what is cheap with what it follows.
     """
-    weight = [PRODUCTS.get(overloadless(n.target), 0) for n in nodes]
-    work = [overloadless(n.target) not in MOVES and floating(n) for n in nodes]
-    behind = [BEHIND.get(overloadless(n.target), 0) for n in nodes]
+    rows = [row_of(n) for n in nodes]
+    work = [not row.moves and floating(n) for row, n in zip(rows, nodes, strict=True)]
     passing = seams(nodes)
     known = recognised(nodes, often)
     best: list[tuple[float, int]] = [(0.0, 0)]
@@ -193,8 +177,8 @@ def pieces(nodes: Sequence[Any], often: Iterable[Signature] = ()) -> list[Part]:
         products = count = 0
         late = 0  # kernels behind the last product
         for j in range(i - 1, -1, -1):
-            late = late if products else max(late, behind[j])
-            products, count = products + weight[j], count + work[j]
+            late = late if products else max(late, rows[j].behind)
+            products, count = products + rows[j].products, count + work[j]
             if (products > MOST_PRODUCTS or count > MOST_NODES) and j < i - 1:
                 break
             cost = (late * LAUNCH_BYTES if products else 0) + (passing[j] + LAUNCH_BYTES if j else 0)
@@ -244,8 +228,9 @@ def bytes_of(node: Any) -> int:
 
 
 def outputs_of(part: Iterable[Any]) -> list[Any]:
+    """What others read of a part, and what it changes in place."""
     own = {*part}
-    return [n for n in part if any(u not in own for u in n.users)]
+    return [n for n in part if any(u not in own for u in n.users) or changed(n)]
 
 
 def signature(part: Sequence[Any]) -> tuple[Signature, list[Any]]:
@@ -296,6 +281,7 @@ def fused(model: torch.fx.GraphModule, parts: Sequence[Part], prefix: str) -> di
         with model.graph.inserting_after(part[-1]):
             call = model.graph.call_module(names[found], tuple(read))
         call.meta = dict(results[0].meta) if len(results) == 1 else {"val": tuple(n.meta.get("val") for n in results)}
+        call.meta |= {CHANGED: [read.index(x) for n in part for x in changed(n)]}
         for i, n in reversed([*enumerate(results)]):
             made = call
             if len(results) > 1:

@@ -20,13 +20,11 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from mirage_cli.errors import SpecError, TraceError
 from mirage_cli.ir.program import Program, Tensor
+from mirage_cli.pipeline.inplace import calls, changed, from_front, in_order, put_in_place
 from mirage_cli.pipeline.partition import (
     Part,
     Signature,
-    calls,
-    changed,
     fused,
-    in_order,
     outputs_of,
     seen_views,
     segments,
@@ -56,11 +54,12 @@ from mirage_cli.pipeline.symbols import (
     with_symbols,
 )
 from mirage_cli.pipeline.taken import Share, shares
-from mirage_cli.spec.aten import MOVES, Traced, inverse, memory_order, overloadless, supported, trace
+from mirage_cli.spec.arrays import Array, Unsupported
+from mirage_cli.spec.aten.row import overloadless
+from mirage_cli.spec.aten.trace import APART, Traced, inverse, memory_order, row_of, supported, trace
 from mirage_cli.spec.graph import Dynamic, Graph
-from mirage_cli.spec.positional import Array, Unsupported
 from mirage_cli.spec.reader import MAX_OFFSET, parse_spec
-from mirage_cli.verify.numeric import reference64
+from mirage_cli.verify.numeric import called64
 
 CLAIMS = ("aten._assert_tensor_metadata",)
 """Operators that say of what type a tensor is, which its inputs' types settle."""
@@ -101,6 +100,20 @@ class Given:
         if [*x.stride()] == strides:
             return x
         return torch.empty_strided(shape, strides, dtype=x.dtype, device=x.device).copy_(x)
+
+    def in_place(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> bool:
+        """Whether `of` is the tensor itself, not a copy."""
+        x = tensors[self.which].permute(self.order)
+        if self.strides is None:
+            return x.is_contiguous()
+        return [*x.reshape(at_sizes(self.shape, sizes)).stride()] == at_sizes(self.strides, sizes)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A result that is a tensor that the module is given, changed in place. which: of the module's inputs."""
+
+    which: int
 
 
 @dataclass(frozen=True)
@@ -146,8 +159,8 @@ class Region:
 
     module: what it replaces, by its name in the model. times: how often the model calls it. graph, program: what it
         computes, under a name that is the same wherever the same is computed. inputs: what each input of the program is
-        of the module's. shapes: of the results, in order. sized: the sizes that differ by call. axes: the
-        symbols of those of the program whose size does.
+        of the module's. results: what is made of the program's outputs, in order. sized: the sizes that differ by call.
+        axes: the symbols of those of the program whose size does.
     """
 
     module: str
@@ -155,7 +168,7 @@ class Region:
     graph: Graph
     program: Program
     inputs: tuple[Given, ...]
-    shapes: tuple[Shape, ...]
+    results: tuple[Shape | Kept, ...]
     sized: tuple[Sized, ...]
     axes: Mapping[str, str]
 
@@ -164,8 +177,17 @@ class Region:
         return {s.symbol: s.of(given) for s in self.sized}
 
     def serves(self, given: Sequence[Any]) -> bool:
-        """Whether kernels are for these sizes."""
-        return all(s.serves(given) for s in self.sized)
+        """Whether kernels are for these sizes, and find in place what they change."""
+        if not all(s.serves(given) for s in self.sized):
+            return False
+        kept = {r.which for r in self.results if isinstance(r, Kept)}
+        return all(i.in_place(given, self.sizes(given)) for i in self.inputs if i.which in kept)
+
+    def made(self, returned: Any, given: Sequence[Any]) -> list[Any]:
+        """The module's results, from what the kernel returned for what the module was given."""
+        own = iter(returned if isinstance(returned, tuple | list) else [returned])
+        sizes = self.sizes(given)
+        return [given[r.which] if isinstance(r, Kept) else r.of(next(own), sizes) for r in self.results]
 
 
 @dataclass
@@ -183,7 +205,8 @@ def exported(model: torch.nn.Module, inputs: tuple[Any, ...], dynamic: Any = Non
     """The model's graph for inputs like these. Operators that are not known here are decomposed where PyTorch can.
     dynamic: which sizes differ by call, as `dynamic_shapes` of `torch.export`.
 
-    Tensors that are changed in place become new ones, unless who reads them behind the change reads its result.
+    Tensors that are changed in place become new ones, unless who reads them behind the change reads its result, and
+    their rows alone are changed (`put_in_place`).
     """
     program = torch.export.export(model, inputs, dynamic_shapes=dynamic)
     unknown = {n.target for n in calls(program.graph) if not supported(n)}
@@ -197,10 +220,13 @@ def exported(model: torch.nn.Module, inputs: tuple[Any, ...], dynamic: Any = Non
     made.meta[RANGES] = program.range_constraints
     for node in [n for n in calls(made.graph) if overloadless(n.target) in CLAIMS]:
         made.graph.erase_node(node)
+    put_in_place(made.graph)
+    written = {x for n in calls(made.graph) for x in changed(n)}
     for node in made.graph.nodes:
         if node.op == "get_attr":
             tensor = attribute(made, node.target)
-            node.meta = node.meta | {"val": node.meta.get("val", tensor), "scale": scale_of(tensor)}
+            scale = None if node in written else scale_of(tensor)  # what it holds differs by call
+            node.meta = node.meta | {"val": node.meta.get("val", tensor), "scale": scale}
     return made  # type: ignore[return-value]
 
 
@@ -226,7 +252,7 @@ class Said:
     graph: Graph
     program: Program
     inputs: tuple[Given, ...]
-    shapes: tuple[Shape, ...]
+    results: tuple[Shape | Kept, ...]
     sized: tuple[Sized, ...]
     axes: Mapping[str, str]
 
@@ -244,6 +270,7 @@ def cut(model: torch.fx.GraphModule) -> Cut:
     left: dict[str, str] = {}
     known: dict[Signature, Said | Unsaid] = {}
     sizes_first(model.graph)
+    from_front(model.graph)
     with_own(model.graph)
     refused = seen_views(model.graph)
     symbols = symbols_of(model)
@@ -256,12 +283,11 @@ def cut(model: torch.fx.GraphModule) -> Cut:
             for part, said in wrong:
                 some = part if said.at is None else [part[said.at]]
                 refused |= {*some}
-                named = {n: overloadless(n.target) for n in some}
-                left |= {f"{name} ({n})": said.why for n, name in named.items() if name not in MOVES}
+                left |= {f"{overloadless(n.target)} ({n})": said.why for n in some if not row_of(n).moves}
         left |= {
             f"{overloadless(n.target)} ({n})": CHANGES if changed(n) else "no operator that is known here"
             for n in calls(model.graph)
-            if not supported(n) and "val" in n.meta and not is_size(n)
+            if not supported(n) and "val" in n.meta and not is_size(n) and APART not in n.meta
         }
         taken = shares(model.graph, {n for part in parts for n in part})
         names = fused(model, parts, PREFIX)
@@ -271,11 +297,11 @@ def cut(model: torch.fx.GraphModule) -> Cut:
     for key, name in names.items():
         said = known[key]
         assert isinstance(said, Said), "what is none has been refused"
-        region = Region(name, times[name], said.graph, said.program, said.inputs, said.shapes, said.sized, said.axes)
-        if agrees(model.get_submodule(name), region):
-            found.regions.append(region)
+        region = Region(name, times[name], said.graph, said.program, said.inputs, said.results, said.sized, said.axes)
+        if why := differs(model.get_submodule(name), region):
+            found.left[name] = why
         else:
-            found.left[name] = "its program is not what PyTorch computes: a mistake of mirage's"
+            found.regions.append(region)
     return found
 
 
@@ -292,9 +318,9 @@ def whole(model: torch.fx.GraphModule, name: str) -> Region:
     returned = next(n for n in model.graph.nodes if n.op == "output").all_input_nodes
     if returned != outputs_of(part):
         raise TraceError(name, "it returns one of its arguments, one tensor twice, or in another order than computed")
-    region = Region("", 1, said.graph, said.program, said.inputs, said.shapes, said.sized, said.axes)
-    if not agrees(model, region):
-        raise TraceError(name, "its program is not what PyTorch computes: a mistake of mirage's")
+    region = Region("", 1, said.graph, said.program, said.inputs, said.results, said.sized, said.axes)
+    if why := differs(model, region):
+        raise TraceError(name, why)
     return region
 
 
@@ -325,12 +351,16 @@ def said_of(part: Part, read: Sequence[Any], symbols: Mapping[str, Symbol]) -> S
         Given(read.index(nodes[t.name]), placed.orders[t.name], tuple(lengths[d] for d in t.dims), steps_of(t, lengths))
         for t in program.inputs
     )
-    return Said(graph, program, inputs, placed.shapes, sized, axes)
+    shapes = iter(placed.shapes)
+    results = tuple(
+        Kept(read.index(x)) if (x := next(iter(changed(n)), None)) else next(shapes) for n in outputs_of(part)
+    )
+    return Said(graph, program, inputs, results, sized, axes)
 
 
 @dataclass(frozen=True)
 class Placed:
-    """The program of a part at some sizes. orders: of its inputs' positions in memory. shapes: of its results."""
+    """The program of a part at some sizes. orders: of its inputs' positions in memory. shapes: of what it returns."""
 
     traced: Traced
     orders: Mapping[str, tuple[int, ...]]
@@ -417,9 +447,21 @@ def at_both(one: Shape, other: Shape, primes: Mapping[str, tuple[int, int]]) -> 
     return Shape(lengths("held"), lengths("parts"), lengths("whole"), one.back)
 
 
+def differs(module: Any, region: Region) -> str:
+    """Why the program is not used: nothing where it agrees with PyTorch."""
+    try:
+        return "" if agrees(module, region) else "its program is not what PyTorch computes: a mistake of mirage's"
+    except NotRunError as error:
+        return f"PyTorch does not run it: {error}"
+
+
+class NotRunError(Exception):
+    """What PyTorch says of a module that it exported and does not run."""
+
+
 def agrees(module: Any, region: Region) -> bool:
     """Whether the program, in float64, gives what PyTorch computes of some random data: of any sign, or above zero
-    where nothing is a number of those (below a root, say)."""
+    where nothing is a number of those (below a root, say). Raises NotRunError."""
     read = placeholders(module.graph)
     primes = two_each({s.symbol: (s.least, s.most) for s in region.sized})
     odd = {s: n for s, (n, _) in primes.items()}
@@ -434,22 +476,39 @@ def agrees(module: Any, region: Region) -> bool:
 def agrees_at(module: Any, region: Region, sizes: Mapping[str, int]) -> bool:
     """At these sizes of the symbols, which the module's inputs have."""
     program = region.program.resized({d: sizes[s] for d, s in region.axes.items()})
+    apart = {x.which for x, t in zip(region.inputs, program.inputs, strict=True) if t.distinct}
     for positive in (False, True):
-        given = examples(module, positive)
-        made = module(*given)
+        given = examples(module, positive, apart)
+        held = [x.of(given, sizes) for x in region.inputs]
+        returned, behind = called64(program, held)
+        try:
+            made = module(*given)
+        except RuntimeError as error:
+            raise NotRunError(str(error).partition("\n")[0]) from None
         outputs = made if isinstance(made, list | tuple) else [made]
         if not all(bool(y.isfinite().any()) for y in outputs):
             continue
-        exact = reference64(program, [x.of(given, sizes) for x in region.inputs])
-        return all(close(y, shape.of(x, sizes)) for y, x, shape in zip(outputs, exact, region.shapes, strict=True))
+        kept = {x.which: (x.of(given, sizes), y) for x, y in zip(region.inputs, behind, strict=True)}
+        whole = region.made(returned, given)
+        pairs = zip(outputs, whole, region.results, strict=True)
+        return all(close(*(kept[r.which] if isinstance(r, Kept) else (y, exact))) for y, exact, r in pairs)
     return False
 
 
-def examples(module: Any, positive: bool = False) -> list[Any]:
-    """Random inputs of a region's module, and the sizes that it is given."""
+def examples(module: Any, positive: bool = False, apart: Container[int] = ()) -> list[Any]:
+    """Random inputs of a region's module, and the sizes that it is given. apart: those of whose numbers no two are
+    equal."""
     values = [n.meta["val"] for n in placeholders(module.graph)]
     generators = {x.device: torch.Generator(x.device).manual_seed(0) for x in values if isinstance(x, torch.Tensor)}
-    return [drawn(x, generators[x.device], positive) if isinstance(x, torch.Tensor) else x for x in values]
+
+    def example(i: int, x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return x
+        if i in apart:
+            return torch.arange(x.numel(), dtype=x.dtype, device=x.device).reshape(x.shape)
+        return drawn(x, generators[x.device], positive)
+
+    return [example(i, x) for i, x in enumerate(values)]
 
 
 def drawn(like: torch.Tensor, generator: torch.Generator, positive: bool = False) -> torch.Tensor:

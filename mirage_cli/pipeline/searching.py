@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from mirage_cli.errors import MirageError
 from mirage_cli.ir.derived import lower
-from mirage_cli.ir.merge import merge_axes
+from mirage_cli.ir.merge import ROW, merge_axes
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
@@ -127,6 +127,16 @@ class Failed:
         return Failed(f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})")
 
 
+def merged(program: Program, lowered: Program) -> Program:
+    """The program with axes that are one as one axis, or as two where a long one is best summed in parts."""
+    from mirage_cli.algebra.decompose import summed_in_parts
+
+    found = merge_axes(program)
+    if all(found.sizes[axis] <= ROW for axis, _ in found.merged):
+        return found
+    return merge_axes(program, summed_in_parts(lowered))
+
+
 Doing = Callable[[str, "float | None"], None]
 """Told what is being done, and the µs of the best plan so far where there is one."""
 
@@ -181,7 +191,7 @@ def search_program(
     lowered = lower(program)
     clock = Clock(options.budget_s * (1 - TUNING if options.tune else 1), interrupted)
     result = search(
-        lower(merge_axes(program)),
+        lower(merged(program, lowered)),
         target,
         bounds=options.bounds,
         prune=options.prune,

@@ -71,6 +71,7 @@ def measured_split(
             "computed_us": statistics.median(slowest.computed_us),
             "one_gpu_us": statistics.median(ranks[0].one_us),
             "one_gpu_spread_us": spread(ranks[0].one_us),
+            "method": slowest.method,
         },
         "error": judged.error,
         "eager_error": judged.eager_error,

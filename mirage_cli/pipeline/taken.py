@@ -10,8 +10,10 @@ from typing import Any  # torch's nodes, and what their arguments are
 import torch
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from mirage_cli.pipeline.partition import bytes_of, calls, changed, computes
-from mirage_cli.spec.aten import LOOKUPS, PRODUCTS, overloadless
+from mirage_cli.pipeline.inplace import calls, changed
+from mirage_cli.pipeline.partition import bytes_of, computes
+from mirage_cli.spec.aten.row import overloadless
+from mirage_cli.spec.aten.trace import row_of
 
 Pair = tuple[int, int]
 """Of all, and of what is taken."""
@@ -46,7 +48,7 @@ def moved(node: Any) -> int:
     result, *others = bytes_of(node), *map(bytes_of, node.all_input_nodes)
     if changed(node):
         return 2 * sum(others[1:])
-    if overloadless(node.target) in LOOKUPS:
+    if row_of(node).looks_up:
         others[0] = min(others[0], result)
     return result + sum(others)
 
@@ -54,7 +56,7 @@ def moved(node: Any) -> int:
 def flops(node: Any) -> int:
     """As PyTorch counts them: of products and attention."""
     packet = getattr(node.target, "overloadpacket", None)
-    if overloadless(node.target) not in PRODUCTS and packet not in flop_registry:
+    if not row_of(node).products and packet not in flop_registry:
         return 0
     return counted(node.target, described(node.args), described(tuple(node.kwargs.items())))
 

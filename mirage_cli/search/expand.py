@@ -15,10 +15,11 @@ from itertools import count
 
 from mirage_cli.algebra.canonical import ONE, Atom, Form, Mono
 from mirage_cli.algebra.decompose import Decomposition, Node, Step, type_of
-from mirage_cli.ir.access import Access, dims_of, plain, substitution
+from mirage_cli.ir.access import Access, dims_of, plain
+from mirage_cli.ir.access_text import substitution
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError
-from mirage_cli.ir.program import Arg, Eqn, Tensor, equation
+from mirage_cli.ir.program import Arg, Eqn, Tensor, equation, live_eqns
 from mirage_cli.search.cuts import Bounds
 
 
@@ -433,10 +434,8 @@ class _Writer:
         self.load(loaded, a, tuple(i.within(names) for i in access_of(self.d, a)))
 
     def written(self) -> Written:
-        used = {self.value[t] for t in self.targets}
-        eqns: list[Eqn] = []
-        for q in reversed(self.eqns):
-            if q.out in used:
-                used.update(q.values)
-                eqns.append(q)
-        return Written(tuple(x for x in self.loads if x[0] in used), tuple(reversed(eqns)), self.value)
+        """What the targets need: where a step's result is read from memory, the steps in front of it are not."""
+        targets = {self.value[t] for t in self.targets}
+        eqns = tuple(live_eqns(self.eqns, targets))
+        used = {v for q in eqns for v in q.values} | targets
+        return Written(tuple(x for x in self.loads if x[0] in used), eqns, self.value)

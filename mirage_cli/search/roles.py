@@ -18,7 +18,7 @@ from mirage_cli.ir.access import is_whole, plain
 from mirage_cli.ir.mugraph import Kernel, Load, Role, Store, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError, place
-from mirage_cli.ir.program import Eqn, Tensor, equation
+from mirage_cli.ir.program import Eqn, Tensor, equation, live_eqns
 from mirage_cli.ir.schedule import KernelSchedule, next_power_of_two
 from mirage_cli.search.expand import Expansion, Written, axes_of, equations, sort_axes
 
@@ -232,8 +232,8 @@ def split_kernel(kernel: Kernel, dim: str, order: tuple[str, ...]) -> tuple[Kern
         raise InexpressibleError("a split needs a second pass")
     loop = loops[0]
     degrees = {name: dict(g) for name, g in loop.accumulators}
-    first_body = _ancestors(kernel.body, set(degrees))
-    rest = _ancestors(kernel.body, {s.value for s in kernel.stores}, stop=set(degrees))
+    first_body = tuple(live_eqns(kernel.body, degrees))
+    rest = tuple(live_eqns((e for e in kernel.body if e.out not in degrees), (s.value for s in kernel.stores)))
     dims_of = kernel.value_dims
     if any(dim in (*e.dims, *e.axes) for e in rest if e.op != "size"):  # which is a number, the same in every kernel
         raise InexpressibleError("a split needs a second pass")
@@ -294,16 +294,6 @@ def _merge(
                 part = emit(f"{n}_{m}_{i}", "mul" if g > 0 else "div", part, f"{m}_scale")
         emit(n, ops[n] if OPS[ops[n]].extremum else "sum", part, over=(chunk,))
     return loads, tuple(body)
-
-
-def _ancestors(body: tuple[Eqn, ...], roots: set[str], stop: set[str] = frozenset()) -> tuple[Eqn, ...]:  # type: ignore[assignment]
-    need = set(roots)
-    kept: list[Eqn] = []
-    for e in reversed(body):
-        if e.out in need and e.out not in stop:
-            need |= set(e.values)
-            kept.append(e)
-    return tuple(reversed(kept))
 
 
 def _needed_loads(kernel: Kernel, body: tuple[Eqn, ...], stores: tuple[Store, ...]) -> tuple[Load, ...]:

@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, next_power_of_two
-from mirage_cli.search.cost import Batch, added_up, elements_of, estimate, fits, held, whole_block
+from mirage_cli.search.batch import Batch, elements_of, fits, held, whole_block
+from mirage_cli.search.cost import estimate
+from mirage_cli.search.occupancy import added_up
 from mirage_cli.search.work import Model
 from mirage_cli.target.gpus import Target
 
@@ -36,7 +38,7 @@ def _options(m: Model, d: str, sizes: Mapping[str, int], coarse: bool) -> list[i
     top = next_power_of_two(size)
     if d in m.batch_axes:
         return [1]
-    matrix = m.kernel.matrix_axes(sizes)
+    matrix = m.matrix_axes(sizes)
     if d in matrix:
         walked = d in m.kernel.with_role("loop", "split")
         choices = [16, 32, 64, 128, 256]

@@ -14,6 +14,7 @@ from mirage_cli.ir.ops import OPS, exact_inverse, power_of_two
 from mirage_cli.ir.placement import Loop, place
 from mirage_cli.ir.program import Eqn, Tensor
 from mirage_cli.ir.reach import Limit, limits
+from mirage_cli.ir.whole import bounds
 
 Elementwise = tuple[tuple[str, ...], float, int, tuple[str, ...]]
 """The axes over which equations compute, operations for an element, how many elements are read for an operand of a
@@ -76,10 +77,17 @@ class Model:
     inputs: tuple[Tensor, ...]
     several: bool
     """Whether it has parts that may run side by side (`ir.beside`)."""
+    from_bytes: frozenset[str] = frozenset()
+    """Axes of products of which one operand is computed from bytes."""
 
     def parts(self, tiled: Collection[str]) -> tuple[Model, ...]:
         """Those that do, with several tiles along these axes."""
         return tuple(model(k, dict(self.element_bytes), self.exact, self.inputs) for k in beside(self.kernel, tiled))
+
+    def matrix_axes(self, sizes: Mapping[str, int]) -> frozenset[str]:
+        """Axes of products that the matrix units may take: where an operand is computed from bytes, also with a vector,
+        since it comes to them cheaper than as float32."""
+        return self.kernel.matrix_axes(sizes) | self.from_bytes
 
     @property
     def single(self) -> bool:
@@ -99,6 +107,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
     plain = {n for loop in placement.loops for n, degrees in loop.accumulators if not degrees}
     inputs = tuple(inputs)
     tensors = {t.name: t for t in inputs}
+    halves = {*bounds(kernel, tensors)} if any(t.dtype == "float16" for t in inputs) else set[str]()
     for segment in placement.segments:
         found = limits(kernel, segment) if isinstance(segment, Loop) else ()
         leaves = {name for x in found for (kind, name), _ in x.limit.terms if kind == "value"}
@@ -119,14 +128,15 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
                 tuple(
                     Counter(_product(e, dims, e.out in plain, registers, exact) for e in eqns if e.op == "dot").items()
                 ),
-                _elementwise([e for e in eqns if e.op != "dot"], rows, set(loads)),
+                _elementwise([e for e in eqns if e.op != "dot"], rows, set(loads), halves),
                 found,
                 tuple((v, tensors[b]) for v in sorted(leaves) if (b := loads[v].buffer) in tensors),
             )
         )
     held = {n for loop in placement.loops for n, _ in loop.accumulators}
     accumulators = tuple(dims[n] for loop in placement.loops for n, _ in loop.accumulators)
-    products = tuple(e.dims for e in kernel.body if e.op == "dot" and e.out not in held)
+    added = _added_to(kernel, held)
+    products = tuple(e.dims for e in kernel.body if e.op == "dot" and e.out not in held | added)
     reduced = [_space(e) for e in kernel.body if OPS[e.op].kind == "reduction"]
     return Model(
         kernel,
@@ -144,7 +154,20 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
         frozenset(exact),
         inputs,
         len(beside(kernel, kernel.with_role("grid"))) > 1,
+        frozenset(d for e in kernel.body if e.op == "dot" and halves & _made_of(kernel, e) for d in (*e.dims, *e.axes)),
     )
+
+
+def _made_of(kernel: Kernel, product: Eqn) -> set[str]:
+    """The operands of a product, and what they are made of element by element."""
+    eqns = {e.out: e for e in kernel.body if OPS[e.op].kind == "elementwise"}
+    found = set[str]()
+    todo = [*product.values]
+    while todo:
+        v = todo.pop()
+        todo += eqns[v].values if v in eqns and v not in found else ()
+        found.add(v)
+    return found
 
 
 def bytes_of(x: Load, element_bytes: Mapping[str, int]) -> float:
@@ -172,6 +195,17 @@ def part_of(x: Load) -> str:
 def _in_registers(eqns: Sequence[Eqn]) -> set[str]:
     """Values that are computed here, or loaded and computed with."""
     return {e.out for e in eqns} | {v for e in eqns if e.op != "dot" for v in e.values}
+
+
+def _added_to(kernel: Kernel, accumulators: Collection[str]) -> set[str]:
+    """Products that are used once, in a sum with an accumulator with the same axes: Triton has the matrix units add
+    them to it, so they take no registers of their own."""
+    dims, uses = kernel.value_dims, Counter(v for e in kernel.body for v in e.values)
+    uses.update(s.value for s in kernel.stores)
+    pairs = [e.values for e in kernel.body if OPS[e.op].linear == (1, 1) and len(e.values) == 2]
+    pairs += [(b, a) for a, b in pairs]
+    products = {e.out for e in kernel.body if e.op == "dot"} - {*accumulators}
+    return {a for a, b in pairs if a in products and uses[a] == 1 and b in accumulators and dims[a] == dims[b]}
 
 
 def _product(
@@ -209,8 +243,9 @@ def widest(spaces: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
 
 
 def _elementwise(
-    eqns: Sequence[Eqn], rows: Mapping[frozenset[str], tuple[str, ...]], loads: set[str]
+    eqns: Sequence[Eqn], rows: Mapping[frozenset[str], tuple[str, ...]], loads: set[str], halves: Collection[str]
 ) -> tuple[Elementwise, ...]:
+    """halves: of the equations, those that are computed in float16, two at once."""
     operations: defaultdict[tuple[tuple[str, ...], tuple[str, ...]], float] = defaultdict(float)
     conversions: Counter[tuple[tuple[str, ...], tuple[str, ...]]] = Counter()
     for e in eqns:
@@ -221,7 +256,8 @@ def _elementwise(
             by_number = ""
         row = OPS[by_number or e.op]
         shifts = bool(row.of_powers) and power_of_two(e.args[1]) is not None
-        operations[space, operand] += 1.0 if shifts else row.flops
+        flops = 1.0 if shifts else row.flops
+        operations[space, operand] += flops / 2 if e.out in halves else flops
         conversions[space, operand] += bool(operand and loads & set(e.values))
     return tuple((space, n, conversions[space, operand], operand) for (space, operand), n in operations.items())
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import difflib
 import math
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,17 +31,19 @@ from mirage_cli.ir.access import (
     dims_of,
     index,
     lookups_of,
+    may_name_nothing,
     nested,
+    of_positions,
     outside_tables,
     plain,
     quotient,
     remainder,
-    untold,
 )
 from mirage_cli.ir.derived import DERIVED, Derived, derived_equation
+from mirage_cli.ir.footprint import untold
 from mirage_cli.ir.ops import MAX_BITS, OPS, Number, Op, bits
 from mirage_cli.ir.program import Arg, Builder, Eqn, Tensor, distinct_tables, equation, tables_of, tensor_type
-from mirage_cli.spec.idioms import CHOICE, IDIOMS, PRODUCT, SLICE
+from mirage_cli.spec.idioms import BY_NAME, CHOICE, IDIOMS, PRODUCT, SLICE
 
 T = TypeVar("T")
 Report = Callable[[int, int, str, str | None], None]
@@ -56,6 +59,10 @@ MAX_AXES = 12
 PAD = "pad"
 """What names the number outside of a tensor that is read by indices; it means nothing elsewhere."""
 MASK = "a mask; outputs are floats, such as where(mask, x, y)"
+TARGET = re.compile(r"\s*([A-Za-z_]\w*)\s*=")
+"""The name that a line assigns."""
+MAX_UNREADABLE = 20
+"""Lines that are no Python and are reported, of one program."""
 MAX_NEAR, MAX_NAMES = 64, 200
 """Longer names than this are not compared with the valid ones, nor with more of them than this."""
 
@@ -100,6 +107,10 @@ def _no_expression(e: ast.expr) -> str:
             return f"@ does not say which axis it sums over: {PRODUCT}"
         case ast.IfExp():
             return f"this is not an expression of the spec language: {CHOICE}"
+        case ast.Attribute(attr="T" | "mT" | "H"):
+            return f"this is not an expression of the spec language: {BY_NAME}"
+        case ast.Attribute(attr="shape") | ast.Subscript(value=ast.Attribute(attr="shape")):
+            return "this is not an expression of the spec language: the size of the axis a is a"
         case _:
             return "this is not an expression of the spec language"
 
@@ -155,19 +166,35 @@ class ProgramReader:
     def read(self, text: str, place: Place) -> None:
         """Read a whole program."""
         self.place, self.rows = place, text.split("\n")
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of Python's, about spellings that the reader refuses anyway
-                tree = ast.parse(text)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            row, offset = getattr(error, "lineno", None) or 1, getattr(error, "offset", None) or 1
-            problem = getattr(error, "msg", None) or "this is nested too deeply"
-            self.report(*place(row, offset - 1), f"not a list of assignments: {problem}", None)
-            return
-        self.taken = _assigned(tree)
+        tree = self.parsed(text)
+        self.taken |= _assigned(tree)
         for statement in tree.body:
             self.statement(statement)
+
+    def parsed(self, text: str) -> ast.Module:
+        """Python's tree of the program, without the lines that are no Python: each is reported, and what it assigns is
+        poisoned. What is amiss only because a line is left out is not reported."""
+        rows = text.split("\n")
         self.complete = True
+        for _ in range(MAX_UNREADABLE):
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # of Python's, about spellings that the reader refuses anyway
+                    return ast.parse("\n".join(rows))
+            except SyntaxError as error:
+                row, offset = min(error.lineno or 1, len(rows)), error.offset or 1
+                if self.complete or not (isinstance(error, IndentationError) or "unmatched" in error.msg):
+                    self.report(*self.place(row, offset - 1), f"not a list of assignments: {error.msg}", None)
+            except (ValueError, RecursionError, MemoryError):
+                self.report(*self.place(1, 0), "not a list of assignments: this is nested too deeply", None)
+                rows, row = [""], 1
+            self.complete = False
+            if target := TARGET.match(rows[row - 1]):
+                self.taken.add(target[1])
+                self.names.setdefault(target[1], None)
+                self.assigned.setdefault(target[1], None)
+            rows[row - 1] = ""
+        return ast.Module([], [])
 
     def fail(self, node: ast.AST, message: str, near: str | None = None, among: Iterable[str] = ()) -> Poisoned:
         """Report a mistake at a node; the exception to raise."""
@@ -250,7 +277,7 @@ class ProgramReader:
         for d, i, node in zip(tensor.dims, access, nodes, strict=True):
             if not all(self.sizes[a] for a in (d, *i.dims, *(x.below for x in i.lookups)) if isinstance(a, str)):
                 raise Poisoned
-            low, high = i.bounds(self.sizes)
+            low, high = of_positions(i).bounds(self.sizes)
             if low < 0 or high >= self.sizes[d]:
                 reach = f"from {low} to {high}" if low < high else f"at {low}"
                 positions = f"{d} has the positions 0 to {self.sizes[d] - 1}"
@@ -648,13 +675,15 @@ class ProgramReader:
             raise self.fail(e, index_count(x, dims, len(indices)))
         read = [(d, i) for d, i in zip(dims, indices, strict=True) if i.axis != d]
         for d, i, node in zip(dims, indices, nodes, strict=True):
-            self.check_index(node, d, i)
+            self.check_index(node, d, i, outside == 0 and x in self.inputs)
             for a, j in nested([(d, i)], {t: self.builder.known[t].dims for t in tables_of([i])}):
                 if j.axis != a:
                     self.refuse_dynamic(node, (a, *outside_tables(j)), "is only read by its own name")
         if not read:
             return x
-        masks = self.inside(e, read) if outside is not None or x not in self.inputs else []
+        if may_name_nothing(i for _, i in read) and (x not in self.inputs or outside):
+            raise self.fail(e, "where a table holds -1, nothing is read but inputs, and what is read is 0")
+        masks = self.inside(e, read) if outside or x not in self.inputs else []
         axes = tuple(t for d, i in read for t in (d, str(i)))
         found = self.append(e, "rename", (x, *tables_of(i for _, i in read)), axes, None if masks else out)
         if not masks:
@@ -683,8 +712,9 @@ class ProgramReader:
                     masks.append(self.append(e, "lt", (position, self.append(e, "size", (), (d,), None)), (), None))
         return masks
 
-    def check_index(self, node: ast.expr, d: str, i: Index) -> None:
-        """Whether an index reads some of an axis; all that a table names must be there."""
+    def check_index(self, node: ast.expr, d: str, i: Index, padded: bool = False) -> None:
+        """Whether an index reads some of an axis; all that a table names must be there, but where what is not is 0 by
+        the program's own word (padded)."""
         tables = lookups_of([i])
         if not all(self.sizes[a] for a in (d, *i.dims, *(x.below for x in tables)) if isinstance(a, str)):
             raise Poisoned
@@ -696,8 +726,9 @@ class ProgramReader:
         if max(-low, high) > FARTHEST:
             farthest = low if -low > high else high
             raise self.fail(node, f"this comes to {farthest}, more than 2 ** 30 from the start of {d}")
-        if tables and any(i.leaves(self.sizes[d], self.sizes)):
-            raise self.fail(node, f"this may read {d} from {low} to {high}, and {has}{_limits((i,))}")
+        if tables and not padded and any(of_positions(i).leaves(self.sizes[d], self.sizes)):
+            hint = "; pad(input, 0)[...] reads 0 where nothing is"
+            raise self.fail(node, f"this may read {d} from {low} to {high}, and {has}{_limits((i,))}{hint}")
 
     def index(self, e: ast.expr, depth: int) -> Index:
         """A sum of axes, tables, and their quotients and remainders, each times an integer, and an integer."""
@@ -764,7 +795,7 @@ class ProgramReader:
                 raise self.fail(
                     node, f"this reads {d} from {low} to {high}, and a table is read inside of itself alone"
                 )
-        return atom_index(Lookup(t.name, tuple(indices), t.below))
+        return atom_index(Lookup(t.name, tuple(indices), t.below, t.padded))
 
 
 def _limits(access: Access) -> str:

@@ -29,6 +29,14 @@ GROUPS: Mapping[str, str] = {
 PLACE: Mapping[str, str] = {"contraction": "reduction", "rename": "leaf"}
 """The group of a kind that has none of its own."""
 
+INDICES: Mapping[str, str] = {
+    "X[m, 64*h + d]": "an index for each axis: + - * // % of axes and numbers; what lies outside reads as 0",
+    "pad(X, -inf)[m, k + i - 1]": "the same; what lies outside reads as -inf",
+    "E[T[m], k]": "the rows of E that the integer input T names",
+    "O[m, n + 64] = x": "a part of an output; all parts together are the whole of it",
+}
+"""How tensors are read and written at other places than their own axes'."""
+
 
 @dataclass(frozen=True, slots=True)
 class Read:

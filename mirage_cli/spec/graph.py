@@ -134,15 +134,17 @@ class Graph:
         scale: float | None = None,
         below: int | str | None = None,
         distinct: bool = False,
+        padded: bool = False,
         drawn: str | None = None,
         strides: Sequence[int | str] | None = None,
     ) -> Value:
-        """A tensor in memory order. scale: the standard deviation of its test data. below: what integers are less than,
-        a number or the size of an axis. distinct: no two of them are equal. drawn: how they are drawn for tests.
-        strides: elements between neighbours along each axis, where it is not row-major."""
+        """A tensor in memory order. scale: the standard deviation of its test data. below: what integers are less
+        than, a number or the size of an axis. distinct: no two of them are equal. padded: -1 is among them, which
+        names nothing, and which several may be. drawn: how they are drawn for tests. strides: elements between
+        neighbours along each axis, where it is not row-major."""
         self.names.add(name)
-        differ = "true" if distinct else None
-        own = _tensor(name, axes, dtype=dtype, scale=scale, below=below, distinct=differ, drawn=drawn, strides=strides)
+        flags = {key: "true" for key, given in (("distinct", distinct), ("padded", padded)) if given}
+        own = _tensor(name, axes, dtype=dtype, scale=scale, below=below, drawn=drawn, strides=strides, **flags)
         self.inputs.append(own)
         return Value(self, lambda: ast.Name(name), (), False, name)
 

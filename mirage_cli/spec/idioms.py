@@ -29,36 +29,51 @@ IDIOMS: Mapping[str, str] = {
     **dict.fromkeys(("conv1d", "conv2d", "conv3d", "unfold", "avg_pool2d", "max_pool2d"), WINDOW),
     **dict.fromkeys(("slice", "narrow", "split", "chunk", "select"), SLICE),
     **dict.fromkeys(
-        ("scaled_dot_product_attention", "attention", "sdpa"), "dot(softmax(dot(Q, K, d) * scale, s), V, s)"
+        ("scaled_dot_product_attention", "attention", "sdpa"), "write dot(softmax(dot(Q, K, d) * scale, s), V, s)"
     ),
     "arange": "the position along the axis a is index(a)",
     "iota": "the position along the axis a is index(a)",
-    "swish": "silu(x)",
-    "clip": "clamp(x, low, high)",
-    "relu6": "minimum(relu(x), 6)",
-    "softmin": "softmax(-x, a)",
-    "rsub": "y - x",
-    "add": "x + y",
-    "subtract": "x - y",
-    "multiply": "x * y",
-    "divide": "x / y",
-    "pow": "x ** y",
-    "amax": "max(x, a)",
-    "amin": "min(x, a)",
-    "norm": "sqrt(sum(x * x, a))",
-    "var": "mean(square(x - mean(x, a)), a)",
-    "std": "sqrt(mean(square(x - mean(x, a)), a))",
-    "tan": "sin(x) / cos(x)",
-    "sinh": "(exp(x) - exp(-x)) / 2",
-    "cosh": "(exp(x) + exp(-x)) / 2",
-    "log10": "log(x) * 0.4342944819",
+    "swish": "write silu(x)",
+    "clip": "write clamp(x, low, high)",
+    "relu6": "write minimum(relu(x), 6)",
+    "softmin": "write softmax(-x, a)",
+    "rsub": "write y - x",
+    "add": "write x + y",
+    "subtract": "write x - y",
+    "multiply": "write x * y",
+    "divide": "write x / y",
+    "pow": "write x ** y",
+    "amax": "write max(x, a)",
+    "amin": "write min(x, a)",
+    "any": "write max(where(mask, 1, 0), a)",
+    "all": "write min(where(mask, 1, 0), a)",
+    "count_nonzero": "write sum(where(x != 0, 1, 0), a)",
+    "norm": "write sqrt(sum(x * x, a))",
+    "var": "write mean(square(x - mean(x, a)), a)",
+    "std": "write sqrt(mean(square(x - mean(x, a)), a))",
+    "tan": "write sin(x) / cos(x)",
+    "sinh": "write (exp(x) - exp(-x)) / 2",
+    "cosh": "write (exp(x) + exp(-x)) / 2",
+    "log10": "write log(x) * 0.4342944819",
+    "cumsum": "for x[m, a], give an axis j the size of a, and write sum(where(index(j) <= index(a), x[m, j], 0), j)",
+    "argmax": "for the least position, write min(where(x == max(x, a), index(a), inf), a)",
+    "argmin": "for the least position, write min(where(x == min(x, a), index(a), inf), a)",
     "dropout": "programs are of inference, which drops nothing",
     **dict.fromkeys(
-        ("asin", "acos", "atan", "atan2", "asinh", "acosh", "atanh", "sort", "topk", "fft"), "there is none"
+        ("asin", "acos", "atan", "atan2", "asinh", "acosh", "atanh", "sort", "topk", "fft", "prod", "cumprod"),
+        "no operator or function does this",
     ),
 }
 """The name, and what is said behind `no function is called NAME;`."""
-OTHER_DTYPES = frozenset(
-    ("float", "double", "half", "float64", "float8", "int", "int16", "uint8", "uint16", "uint32", "uint64", "complex64")
-)
-"""Types of other libraries: none is a misspelling of one that a spec may name."""
+OTHER_DTYPES: Mapping[str, str] = {
+    **dict.fromkeys(("half", "fp16", "f16"), "float16"),
+    **dict.fromkeys(("bf16",), "bfloat16"),
+    **dict.fromkeys(("float", "fp32", "f32"), "float32"),
+    **dict.fromkeys(("fp8", "float8", "e4m3"), "float8_e4m3fn"),
+    **dict.fromkeys(("e5m2",), "float8_e5m2"),
+    **dict.fromkeys(("int", "i32"), "int32"),
+    **dict.fromkeys(("long", "i64"), "int64"),
+    **dict.fromkeys(("i8",), "int8"),
+    **dict.fromkeys(("double", "float64", "int16", "uint8", "uint16", "uint32", "uint64", "complex64"), ""),
+}
+"""Types of other libraries, and what each is called in a spec; nothing where a spec has none: it is no misspelling."""

@@ -10,7 +10,7 @@ import keyword
 import math
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
@@ -20,100 +20,33 @@ from typing import get_args
 import yaml
 
 from mirage_cli.errors import Diagnostic, MirageError, SpecError
-from mirage_cli.ir.program import FLOAT8, INTEGERS, Drawn, Program, Range, Tensor
+from mirage_cli.ir.program import INTEGERS, Drawn, Program, Range, Tensor
+from mirage_cli.spec.document import Document
 from mirage_cli.spec.expression import CONSTANTS, MASK, MAX_AXES, Place, ProgramReader, closest
 from mirage_cli.spec.idioms import OTHER_DTYPES
+from mirage_cli.spec.keys import (
+    FLOATS,
+    INPUT_KEYS,
+    INPUT_TYPES,
+    KEYS,
+    MAX_BELOW,
+    OUTPUT_KEYS,
+    RANGE,
+    RANGE_FORM,
+    REQUIRED,
+)
 from mirage_cli.spec.stores import check_stores, parts_of
 from mirage_cli.spec.strides import overlap, own_strides
 from mirage_cli.target.files import FileTooLargeError, read_bytes
 
 MAX_BYTES = 1 << 20
-MAX_DEPTH = 20
 MAX_SIZE = 1 << 40
 MAX_TOLERANCE, MAX_SCALE = 1e6, 1e30
-MAX_LINE = 400
-"""Longer lines are not shown in messages."""
 NAME = re.compile(r"[a-z][a-z0-9_]{0,99}\Z")
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}\Z")
-FLOATS = ("float16", "bfloat16", "float32")
-RANGE = ("min", "max", "tune")
-RANGE_FORM = "{min: 1, max: 8192, tune: [1, 16, 256, 4096]}"
 MAX_DYNAMIC, MAX_OFFSET = 1 << 30, 1 << 31
 KERNEL_INTERFACE = ("launch", "make_scratch")
 """Functions that every kernel's file defines besides the spec's own (`judge`, and the tuner, call them)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A key of a spec, or of a tensor in it. form: an example of its value."""
-
-    name: str
-    form: str
-    doc: str
-    required: bool = False
-
-
-KEYS: Mapping[str, Field] = {
-    f.name: f
-    for f in (
-        Field("name", "rmsnorm_linear", "`[a-z][a-z0-9_]*`; also the exported function's name", required=True),
-        Field("description", "RMSNorm and the projection behind it", "for readers"),
-        Field("source", "Llama-3-8B attention input", "for readers: where the sizes come from"),
-        Field("dims", "{m: 16, h: 32, d: 128, k: h*d}", "every axis by name, with its size, the product of others, or "
-              "`{min: 1, max: 8192, tune: [1, 16, 256, 4096]}`: any size from `min` to `max`, which kernels take as an "
-              "argument, and the sizes to tune for", required=True),
-        Field("instances", "[{m: 2}, {m: 2048}]", "sizes to search, each a change to `dims`; left out: `dims` alone"),
-        Field("dtype", "float16", f"of inputs and outputs that name none: {', '.join(FLOATS)}; left out: float16"),
-        Field("inputs", "{X: [m, k], G: [k]}", "tensors, in the order of the exported function's arguments",
-              required=True),
-        Field("program", "O = rms_norm(X, k) * G", "assignments, one on a line (behind `|` where there are several)",
-              required=True),
-        Field("outputs", "{O: [m, n]}", "the results, in the order in which they are returned", required=True),
-        Field("tolerance", "4", "the error allowed, in multiples of eager PyTorch's own error against float64; "
-              "left out: 4"),
-    )
-}  # fmt: skip
-REQUIRED = tuple(f.name for f in KEYS.values() if f.required)
-MAX_BELOW: Mapping[str, int] = {"int8": 1 << 7, "int32": 1 << 30, "int64": 1 << 30}
-"""Of integers of these types: kernels count positions in 32 bits."""
-INPUT_TYPES = (*FLOATS, *sorted(FLOAT8), *sorted(INTEGERS), "bool")
-TENSOR_KEYS: Mapping[str, Field] = {
-    f.name: f
-    for f in (
-        Field("dims", "[k, n]", "axes in memory order, row-major", required=True),
-        Field("dtype", "float32", f"{', '.join(FLOATS)}; of an input also {', '.join(sorted(FLOAT8))}, "
-              f"{', '.join(sorted(INTEGERS))}, whose values are indices, or numbers beside others, and bool, a mask; "
-              "left out: the spec's"),
-    )
-}  # fmt: skip
-OUTPUT_KEYS: Mapping[str, Field] = {
-    **TENSOR_KEYS,
-    "inout": Field("inout", "KC", "alone, and the output's own name: an input that is changed in place, not returned"),
-}
-INPUT_KEYS: Mapping[str, Field] = {
-    **TENSOR_KEYS,
-    "scale": Field("scale", "0.02", "the standard deviation of an input's test data; left out: 1"),
-    "below": Field(
-        "below",
-        "pages",
-        "of integers: they are from 0 on and less than this number, or than the size of "
-        "this axis, and what a program makes of others is undefined; needed where the input is an index; left "
-        "out: the whole range of int8, of others numbers below the longest axis",
-    ),
-    "strides": Field(
-        "strides",
-        "[3*n, 1]",
-        "elements between neighbours along each axis, of a tensor with gaps or in another memory order: numbers, "
-        "axes for their sizes, and products; left out: row-major",
-    ),
-    "distinct": Field("distinct", "true", "whether no two of the integers are equal; left out: false"),
-    "drawn": Field(
-        "drawn",
-        "skewed",
-        "how integers of test data are drawn: `evenly`; `skewed`, as many from 10 to 100 as from 100 to 1000, which "
-        "figures of speed then count; `sorted`, in memory order; left out: evenly",
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,23 +125,18 @@ def parse_spec(text: str, path: str = "<spec>") -> Spec:
     )
 
 
-Entry = tuple[yaml.ScalarNode, yaml.Node]
-
-
 @lru_cache(maxsize=64)
-def _document(path: str, text: str) -> yaml.MappingNode:
+def _root(path: str, text: str) -> yaml.MappingNode:
     """The root mapping, the same at all sizes: YAML is read once. Raises SpecError."""
-    return _Reader(path, text, {}, None).document()
+    return Document(path, text).root(REQUIRED)
 
 
-class _Reader:
+class _Reader(Document):
     """One reading of a spec's text at given sizes. Nodes keep their place in the file for messages."""
 
     def __init__(self, path: str, text: str, dims: Mapping[str, int], dtype: str | None) -> None:
-        self.path, self.text, self.changes, self.dtype_change = path, text, dims, dtype
-        self.lines = text.splitlines()
-        self.errors: dict[Diagnostic, None] = {}
-        self.warnings: dict[Diagnostic, None] = {}
+        super().__init__(path, text)
+        self.changes, self.dtype_change = dims, dtype
         self.instances: list[Mapping[str, int]] = []
         self.products: dict[str, tuple[str, ...]] = {}
         self.dynamic: dict[str, Range] = {}
@@ -216,92 +144,10 @@ class _Reader:
         self.inputs: Mapping[str, Tensor] = {}
         self.changed: set[str] = set()
 
-    # -- messages
-
-    def report(
-        self, line: int, column: int, message: str, suggestion: str | None = None, severity: str = "error"
-    ) -> None:
-        source = self.lines[line - 1] if 0 < line <= len(self.lines) else ""
-        source = "".join(c if c.isprintable() else " " for c in source) if len(source) <= MAX_LINE else ""
-        into = self.errors if severity == "error" else self.warnings
-        into[Diagnostic(self.path, line, column, source, message, suggestion, severity)] = None
-
     def report_program(self, line: int, column: int, message: str, suggestion: str | None) -> None:
         """A mistake in the program; at sizes other than the spec's own, those are what it is due to."""
         sizes = ", ".join(f"{d} = {n}" for d, n in self.changes.items())
         self.report(line, column, f"at {sizes}: {message}" if sizes else message, suggestion)
-
-    def at(self, node: yaml.Node, message: str, near: str = "", among: Iterable[str] = ()) -> None:
-        mark = node.start_mark
-        self.report(mark.line + 1, mark.column + 1, message, closest(near, among) if near else None)
-
-    def stop(self) -> None:
-        if self.errors:
-            raise SpecError(self.errors)
-
-    # -- YAML
-
-    def document(self) -> yaml.MappingNode:
-        """The root mapping. Raises SpecError."""
-        try:
-            depth = 0
-            for event in yaml.parse(self.text, Loader=yaml.SafeLoader):
-                if isinstance(event, yaml.CollectionStartEvent):
-                    depth += 1
-                elif isinstance(event, yaml.CollectionEndEvent):
-                    depth -= 1
-                mark = event.start_mark
-                place = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
-                if depth > MAX_DEPTH:
-                    self.report(*place, "this is nested too deeply")
-                    self.stop()
-                if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-                    self.report(*place, "anchors and aliases are not part of specs")
-                tag = getattr(event, "tag", None)
-                if tag:
-                    short = tag.replace("tag:yaml.org,2002:", "!!")
-                    self.report(*place, f"the tag {short} is not part of specs")
-            self.stop()
-            node = yaml.compose(self.text, Loader=yaml.SafeLoader)
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-            problem = str(error.problem or error.context)
-            if problem.startswith("but "):
-                problem = f"{error.context}, {problem}"
-            self.report(*place, f"not YAML: {problem}")
-            raise SpecError(self.errors) from None
-        except yaml.reader.ReaderError as error:
-            before = (self.text[: error.position] + "x").splitlines()
-            self.report(
-                len(before), len(before[-1]), f"not YAML: the character {error.character:#x} cannot be part of it"
-            )
-            raise SpecError(self.errors) from None
-        if not isinstance(node, yaml.MappingNode):
-            self.report(1, 1, "a spec is a mapping with the keys " + ", ".join(REQUIRED))
-            raise SpecError(self.errors)
-        return node
-
-    def entries(self, node: yaml.Node) -> list[Entry]:
-        """The entries of a mapping with plain keys, each key once."""
-        found: list[Entry] = []
-        seen: set[str] = set()
-        for key, value in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                self.at(key, "a key is a plain word")
-            elif key.value in seen:
-                self.at(key, f"the key {key.value} is given twice")
-            else:
-                seen.add(key.value)
-                found.append((key, value))
-        return found
-
-    def word(self, node: yaml.Node, what: str) -> str | None:
-        """The text of a plain scalar, or None after a message."""
-        if not isinstance(node, yaml.ScalarNode):
-            self.at(node, f"{what} is needed here")
-            return None
-        return str(node.value)
 
     def size(self, node: yaml.Node, name: str) -> int | None:
         text = self.word(node, "a positive integer")
@@ -317,22 +163,11 @@ class _Reader:
             return None
         return value
 
-    def positive(self, node: yaml.Node, what: str, most: float) -> float | None:
-        """A positive number, or None after a message."""
-        try:
-            value = float(node.value) if isinstance(node, yaml.ScalarNode) and not node.style else math.nan
-        except ValueError:
-            value = math.nan
-        if not 0 < value < most:
-            self.at(node, f"{what} is a positive number")
-            return None
-        return value
-
     # -- the parts
 
     def program(self) -> Program:
         """The program at the sizes asked for. Raises SpecError."""
-        parts = self.parts(_document(self.path, self.text))
+        parts = self.parts(_root(self.path, self.text))
         name = self.name(parts.get("name"))
         for key in ("description", "source"):
             if key in parts:
@@ -409,7 +244,7 @@ class _Reader:
         found = self.multiplied({**dims, **self.changes})
         for d, n in self.changes.items():
             if d not in dims:
-                self.at(node, f"no dimension is called {d}", d, dims)
+                self.at(node, f"no dimension is called {d}, to be given the size {n}", d, dims)
             elif not 1 <= n <= MAX_SIZE:
                 self.at(node, f"the size of {d} is a positive integer up to {MAX_SIZE}, not {n}")
             elif d in self.products and n != found[d]:
@@ -444,7 +279,7 @@ class _Reader:
     def element_type(self, node: yaml.Node, allowed: tuple[str, ...]) -> str:
         value = self.word(node, "a dtype")
         if value is not None and value not in allowed:
-            near = "" if value in OTHER_DTYPES.union(INPUT_TYPES) else value
+            near = "" if value in INPUT_TYPES else OTHER_DTYPES.get(value, value)
             self.at(node, f"a dtype is one of {', '.join(allowed)}, not {value or 'nothing'}", near, allowed)
         return value if value in allowed else "float16"
 
@@ -610,9 +445,9 @@ class _Reader:
             kind = dtype
         scale = self.positive(parts["scale"], "the scale", MAX_SCALE) if "scale" in parts else None
         below = self.below(parts["below"], kind, sizes) if "below" in parts else None
-        distinct = "distinct" in parts and self.distinct(parts["distinct"], kind)
-        if distinct and "below" not in parts:
-            self.at(parts["distinct"], f"{name} needs `below` too, the number of its values")
+        distinct, padded = (x in parts and self.flag(x, parts[x], kind) for x in ("distinct", "padded"))
+        for key in (x for x, given in (("distinct", distinct), ("padded", padded)) if given and "below" not in parts):
+            self.at(parts[key], f"{name} needs `below` too, the number of its values")
         drawn = self.drawn(parts["drawn"], kind) if "drawn" in parts else "evenly"
         if distinct and drawn != "evenly":
             self.at(parts["drawn"], f"integers that are distinct are drawn evenly, not {drawn}")
@@ -621,7 +456,7 @@ class _Reader:
             self.at(parts["distinct"], f"{name} has {count} elements, and no {count} numbers below {most} are distinct")
         if axes is None:
             return None
-        tensor = Tensor(name, axes, kind, scale or 1.0, below, distinct, drawn)
+        tensor = Tensor(name, axes, kind, scale or 1.0, below, distinct, drawn, padded)
         return replace(tensor, strides=self.strides(parts["strides"], tensor, sizes)) if "strides" in parts else tensor
 
     def strides(self, node: yaml.Node, t: Tensor, sizes: Mapping[str, int]) -> tuple[int | None, ...]:
@@ -678,12 +513,13 @@ class _Reader:
             return int(value)
         return None
 
-    def distinct(self, node: yaml.Node, kind: str) -> bool:
+    def flag(self, key: str, node: yaml.Node, kind: str) -> bool:
+        """`distinct` or `padded`."""
         value = self.word(node, "true or false")
         if value not in ("true", "false"):
-            self.at(node, "distinct is true or false")
+            self.at(node, f"{key} is true or false")
         elif kind not in INTEGERS:
-            self.at(node, f"distinct is of integers, and this is {kind}")
+            self.at(node, f"{key} is of integers, and this is {kind}")
         return value == "true"
 
     def drawn(self, node: yaml.Node, kind: str) -> Drawn:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import prod
 
-from mirage_cli.ir.access import Distinct, apart, dims_of, plain, read_by
+from mirage_cli.ir.access import Distinct, dims_of, plain, read_by
+from mirage_cli.ir.footprint import apart
 from mirage_cli.ir.program import Eqn, Part, Tensor, distinct_tables
 from mirage_cli.spec.expression import Report, Stored
 

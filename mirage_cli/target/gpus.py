@@ -37,10 +37,12 @@ LAUNCH_US = 0.74
 """[H200] An empty kernel in a CUDA graph. Taken for every GPU: it is the host-free cost of the same front end."""
 
 
-LINK = 0.8
-"""The part of a link's rate that an all-reduce of NCCL reaches; no measurement is recorded."""
-JOIN_US = 12.0
-"""An all-reduce of a few bytes by NCCL in a CUDA graph; no measurement is recorded."""
+LINK = 0.64
+"""The part of a link's rate that an all-reduce of NCCL 2.28 reaches: two H200 over NVLink, 16 MiB to 64 MiB, took
+290 GB/s of 450 (results/h200/notes-2026-11-24.md). Taken for every GPU."""
+JOIN_US = 11.0
+"""An all-reduce of little by NCCL 2.28 in a CUDA graph: two H200, 4 B took 9.0 us, 64 KiB 11.3, 256 KiB 12.7. Taken for
+every GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,7 @@ class Costs:
         the rest of the line.
     port: how many times its share of the L2's rate a multiprocessor takes where others are idle.
     boxes: how many times as fast the L2 serves loops through descriptors: whole boxes, with no help of threads.
+    grouped: how many times as fast it serves loops in which warpgroups multiply tiles that many instances read at once.
 
     Of what overlaps:
     shown: the part of what does not dominate that nothing hides.
@@ -121,6 +124,7 @@ class Costs:
     waste: float
     port: float
     boxes: float
+    grouped: float
     shown: float
     exposed: float
     library_us: float
@@ -144,7 +148,7 @@ H200_COSTS = Costs(
     turned=6.0,  # [fit]
     fixed_registers=60.0, held=0.15,  # no measurement is recorded
     parts=2.2,  # fitted on 42 schedules of three programs, compiled for sm_90
-    waste=0.6, port=1.7, boxes=1.6,  # [fit]
+    waste=0.6, port=1.7, boxes=1.6, grouped=1.5,  # [fit]
     shown=0.05, exposed=0.15,  # [fit]
     library_us=4.2, library_memory=0.95,  # [fit] tuned μGraphs
     library_single=0.75,  # [H200] one product

@@ -11,8 +11,9 @@ from math import ceil, isfinite, prod
 from tempfile import TemporaryDirectory
 from typing import Any  # connection and modules of generated text
 
-from mirage_cli.ir.access import large_enough, renames
+from mirage_cli.ir.access import renames
 from mirage_cli.ir.derived import lower
+from mirage_cli.ir.footprint import large_enough
 from mirage_cli.ir.merge import merge_axes
 from mirage_cli.ir.mugraph import MuGraph, split_axis
 from mirage_cli.ir.ops import OPS

@@ -86,7 +86,7 @@ class Problem:
     reference_source: module text with `reference(*inputs)` in torch, returning the output or a tuple; it is run in
         float64. None where outputs are not judged.
     cut: the fields of the `yardstick.Cut` along which they are judged; None where they are judged whole.
-    lies: those of a `yardstick.Lies` for each output; None where they are the tensors that a call returns.
+    lies: those of a `verify.lies.Lies` for each output; None where they are the tensors that a call returns.
     called: the function of `reference_source` that users call.
     arguments: the sizes that kernels take as arguments, for `make_scratch`.
     """
@@ -133,16 +133,18 @@ class Effort:
     """How much a timing may cost.
 
     rounds: samples per candidate, fewer where they would take longer than `seconds` per candidate (at least 5).
-    launches: the most calls in one sample. hot: also time one input set over and over.
+    launches: the most calls in one sample. hot: also time one input set over and over. selects: only the fastest are
+    asked for, and those that are far from them get fewer samples, or are timed in the chain alone.
     """
 
     rounds: int
     launches: int
     seconds: float
     hot: bool
+    selects: bool = False
 
 
-QUICK = Effort(rounds=5, launches=64, seconds=0.05, hot=False)
+QUICK = Effort(rounds=5, launches=64, seconds=0.05, hot=False, selects=True)
 CAREFUL = Effort(rounds=51, launches=4096, seconds=1.0, hot=True)
 
 
@@ -409,7 +411,7 @@ class GpuWorker:
         """Times all candidates in turn, round by round, each round in an order of its own.
 
         meanwhile: what the caller does while the process is at work.
-        best_us: the best of others before. Long calls that take far longer than the best are timed once.
+        best_us: the best of others before. Calls that take far longer are timed once or twice.
         within_s: where all take longer, the last ones are left out, and have no figures; one that can be timed is.
         When one takes the process down, it is named, and the others are timed again without it; or else, unless this is
         to `persist`, they have no figures. One that writes where it should not spoils the inputs of the others.

@@ -6,6 +6,7 @@ All processes make the same calls in the same order: each call of a split waits 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -44,6 +45,15 @@ def main(connection: Connection[Any, Any], number: int, task: Task, device: str,
         connection.send(f"{type(error).__name__}: {error}")
 
 
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """replay: makes so many calls. method: how they are timed."""
+
+    replay: Callable[[], None]
+    calls: int
+    method: str
+
+
 def _silent(_: At) -> None:
     pass
 
@@ -67,12 +77,14 @@ class Rank(Bench):
         judged = self.judged()
         data = self.by_name(self.inputs_of(0, contracted=1))
         mine = {name: self.part(name, x) for name, x in data.items()}
-        return Figures(
-            self.samples(self.split, mine),
-            self.samples(lambda held: self.split(held, joining=False), mine),
-            self.samples(lambda held: self.called(self.task.one, held), data),
-            judged,
+        calls = (
+            self.repeated(self.split, mine),
+            self.repeated(lambda held: self.split(held, joining=False), mine),
+            self.repeated(lambda held: self.called(self.task.one, held), data),
         )
+        self.warm_up()
+        split_us, computed_us, one_us = self.samples(calls)
+        return Figures(split_us, computed_us, one_us, calls[0].method, judged)
 
     # -- one call
 
@@ -126,16 +138,21 @@ class Rank(Bench):
         problem = next((f"{x.distribution}: {x.problem}" for x in found if x.problem), None)
         return Judged(problem is None, found[0].error.norm, found[0].eager_error.norm, problem)
 
-    def samples(self, call: Call, held: Held) -> tuple[float, ...]:
-        """Microseconds of a call in a chain, on copies of the tensors that no L2 holds."""
+    def repeated(self, call: Call, held: Held) -> Repeated:
+        """Calls that follow each other, on copies of the tensors that no L2 holds."""
         size = max(sum(x.nbytes for x in held.values()), 1)
         count = min(-(-COLD_L2 * self.l2_bytes // size), MOST_CALLS) if self.cuda else 1
         copies: list[Tensors] = [[x.clone() for x in held.values()] for _ in range(count)]
         order = [*range(count)] * (MOST_CALLS // count if self.cuda else 1)
         call(held)  # compiles, and connects
-        replay, _, _ = self.record(lambda i: call(dict(zip(held, copies[i], strict=True))), order)
-        found: list[float] = []
+        replay, _, method = self.record(lambda i: call(dict(zip(held, copies[i], strict=True))), order)
+        return Repeated(replay, len(order), method)
+
+    def samples(self, calls: Sequence[Repeated]) -> list[tuple[float, ...]]:
+        """Microseconds of a call, of each in turn, round by round. All GPUs begin together."""
+        found: list[list[float]] = [[] for _ in calls]
         for _ in range(WARM + ROUNDS if self.cuda else 1):
-            dist.barrier()
-            found.append(self.sample(replay) / len(order))
-        return tuple(found[-ROUNDS:])
+            for samples, x in zip(found, calls, strict=True):
+                dist.barrier()
+                samples.append(self.sample(x.replay) / x.calls)
+        return [tuple(x[-ROUNDS:]) for x in found]

@@ -54,11 +54,13 @@ class Task:
 @dataclass(frozen=True, slots=True)
 class Figures:
     """Microseconds of cold calls in a chain, a sample for each round: of the split, of its files without the
-    all-reduces, and of the whole program on one GPU. judged: the outputs of all GPUs together; of the first alone."""
+    all-reduces, and of the whole program on one GPU, in turn. method: how the split is timed: "CUDA graph", or why
+    there is none. judged: the outputs of all GPUs together; of the first alone."""
 
     split_us: tuple[float, ...]
     computed_us: tuple[float, ...]
     one_us: tuple[float, ...]
+    method: str
     judged: Judged | None
 
 

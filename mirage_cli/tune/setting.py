@@ -27,6 +27,8 @@ from mirage_cli.tune.measure import (
 from mirage_cli.tune.modules import load_module
 from mirage_cli.tune.outputs import GUARD_ELEMENTS, Tensors, WrongError, guarded_buffer, inside_of, poison
 from mirage_cli.verify import testdata, yardstick
+from mirage_cli.verify.distance import Error
+from mirage_cli.verify.lies import Lies, changed_elsewhere, outputs_of, to_be_changed
 
 COLD_L2 = 8
 MAX_SETS = 4096
@@ -47,12 +49,12 @@ class Left:
     Outputs in rows that a table names are read, not viewed: not before the call has ended, nor where it is timed.
     """
 
-    lies: Sequence[yardstick.Lies] | None
+    lies: Sequence[Lies] | None
     results: Sequence[torch.Tensor]
     inputs: Tensors
 
     def outputs(self) -> Tensors:
-        return yardstick.outputs_of(self.lies, self.results, self.inputs)
+        return outputs_of(self.lies, self.results, self.inputs)
 
     def poison(self) -> None:
         """Takes the outputs away, for the next call to write them."""
@@ -111,7 +113,7 @@ class Setting:
         self.problem = Problem((), ())
         self.drawn: list[Tensors] = []  # draws of ordinary data, which the input sets hold in turn
         self.cut: yardstick.Cut | None = None
-        self.lies: list[yardstick.Lies] | None = None
+        self.lies: list[Lies] | None = None
         self.pieces = yardstick.pieces_of(None)
         self.expected: list[Case] = []  # of each of them, where there is a reference
         self.cases: dict[int, Case] = {}
@@ -140,7 +142,7 @@ class Setting:
         self.problem = problem
         self.cut = yardstick.Cut(*problem.cut) if problem.cut else None
         self.pieces = yardstick.pieces_of(self.cut)
-        self.lies = None if problem.lies is None else [yardstick.Lies(*x) for x in problem.lies]
+        self.lies = None if problem.lies is None else [Lies(*x) for x in problem.lies]
         self.expected = []
         self.cases.clear()
         self.known.clear()
@@ -221,7 +223,7 @@ class Setting:
     def refuse_stray_writes(self, inputs: Tensors, pristine: Tensors, guarded: Tensors) -> None:
         """Raises WrongError where the inputs differ from what they were, but for outputs in them, or what surrounds an
         output does."""
-        changed = [self.problem.inputs[i].name for i in yardstick.changed_elsewhere(self.lies, inputs, pristine)]
+        changed = [self.problem.inputs[i].name for i in changed_elsewhere(self.lies, inputs, pristine)]
         if changed:
             raise WrongError(f"writes to its inputs: {', '.join(changed)}")
         for spec, y in zip(self.problem.outputs, guarded, strict=True):
@@ -236,7 +238,7 @@ class Setting:
         Where a problem is judged in pieces, some of them are looked at. It is infinite where an infinity is further
         off than the largest value of its row: no rounding takes that much.
         """
-        worst = yardstick.Error(0.0, 0.0)
+        worst = Error(0.0, 0.0)
         some = self.pieces[:: max(1, -(-len(self.pieces) // TIMED_PIECES))]
         for i, outputs in calls:
             case = self.expected[i % len(self.expected)]
@@ -255,7 +257,7 @@ class Setting:
                 case = self.case(i, standard.contracted, anew)
                 guarded = [poison(guarded_buffer(spec, self.device)) for spec in self.problem.outputs]
                 inside = [inside_of(y, spec) for y, spec in zip(guarded, self.problem.outputs, strict=True)]
-                inputs = yardstick.to_be_changed(self.lies, case.inputs)
+                inputs = to_be_changed(self.lies, case.inputs)
                 at[0] = inputs, inside
                 run = run or self.load(candidate, at)  # with one workspace for all, as in a real caller
                 outputs = run(0).outputs()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import permutations
+from itertools import islice, permutations
 
 import numpy as np
 
@@ -38,8 +38,10 @@ from mirage_cli.ir.schedule import (
     on_matrix_units,
 )
 from mirage_cli.search import cost, work
+from mirage_cli.search.batch import Array, Batch, elements_of, held
 from mirage_cli.search.tiles import choices, default_order
 from mirage_cli.target.gpus import Target
+from mirage_cli.tune.hidden import fits, hidden_us, pairs
 
 WARPS = (1, 2, 4, 8, 16)
 STAGES = (1, 2, 3, 4, 5, 6, 7, 9)
@@ -53,6 +55,8 @@ CROWDED, MANY_WARPS = 96, 4
 """Elements that a thread holds, and warps, from which a multiprocessor's registers may suffice for two blocks alone.
 Warps that are specialized share registers in another way. The cost model does not tell limits apart: where they are
 offered for less, the tuner tries little else."""
+SMALLER = 256
+"""Schedules of a kernel, best first, among which one is looked for that has room beside the next kernel."""
 BESIDE = 32
 """Registers that a thread needs beside those, at the least."""
 RELAYED = tuple((Lead(lead), n) for lead in (2, 4) for n in AHEAD[1:3])
@@ -76,7 +80,7 @@ def ranked(
     """All tile sizes, chunks, two depths of stages and, where there are products, both orders of one kernel with
     default warps, best first; those that fit."""
     order = default_order(m)
-    orders = [order, order[::-1]] if m.kernel.matrix_axes(sizes) else [order]
+    orders = [order, order[::-1]] if m.matrix_axes(sizes) else [order]
     found = choices(m, sizes, target, orders, coarse=False, split=split)
     us = cost.estimate(m, found.batch, sizes, target).us
     seen: set[KernelSchedule] = set()
@@ -108,17 +112,43 @@ def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule
     dearest = dearest_kernel(graph, base, target)
     found: dict[str, Schedule] = {}
     m, sizes = by_name[dearest], chunk_sizes(graph, base)
-    matrix, room = bool(m.kernel.matrix_axes(sizes)), REGISTERS_HELD * target.regs_per_sm
+    matrix, room = bool(m.matrix_axes(sizes)), REGISTERS_HELD * target.regs_per_sm
     fitting = (s for s in ranked(m, sizes, target) if matrix or _held_by_all(m, s, sizes) <= room)
     for s in _varied(fitting):
         swapped = [replace(s, order=s.order[::-1])] if matrix else []
         for variant in (s, *swapped):
             schedule = complete(graph, by_name, target, {dearest: variant})
             if schedule is not None:
-                found.setdefault(str(schedule), schedule)
+                for made in (*_with_room(graph, schedule, target, by_name), schedule):
+                    found.setdefault(str(made), made)
         if len(found) >= count:
             break
     return list(found.values())[:count]
+
+
+@lru_cache(maxsize=64)
+def _best_of_many(
+    m: work.Model, sizes: tuple[tuple[str, int], ...], target: Target, split: int
+) -> tuple[list[KernelSchedule], Array]:
+    """The first of the ranked schedules, which let the next kernel start early, with their bytes of shared memory."""
+    known = dict(sizes)
+    some = [replace(s, hand_over=Early()) for s in islice(ranked(m, known, target, split), SMALLER)]
+    return some, cost.estimate(m, Batch.of(m, some, known), known, target).shared_bytes
+
+
+def _with_room(
+    graph: MuGraph, schedule: Schedule, target: Target, by_name: Mapping[str, work.Model]
+) -> Iterator[Schedule]:
+    """The schedule with kernels that may run beside the next one small enough for that, where that is faster."""
+    sizes = chunk_sizes(graph, schedule)
+    for name, behind in pairs(graph) if target.overlaps else ():
+        some, shared = _best_of_many(by_name[name], tuple(sizes.items()), target, schedule.kernels[name].split)
+        other = predicted(by_name[behind], schedule.kernels[behind], sizes, target).shared_bytes
+        small = next((x for x, room in zip(some, fits(shared, other, target), strict=True) if room), None)
+        if small is not None:
+            made = complete(graph, by_name, target, {**schedule.kernels, name: small})
+            if made is not None and total_us(graph, made, target, by_name) < total_us(graph, schedule, target, by_name):
+                yield made
 
 
 def most_held(graph: MuGraph, schedule: Schedule) -> float:
@@ -136,7 +166,7 @@ def fitted(graph: MuGraph, schedule: Schedule, target: Target) -> Schedule | Non
     given: dict[str, KernelSchedule] = {}
     for name, s in schedule.kernels.items():
         m = by_name[name]
-        matrix = m.kernel.matrix_axes(sizes)
+        matrix = m.matrix_axes(sizes)
         least = {d: cost.MIN_DOT if d in matrix else 1 for d, _ in s.tiles}
         tiles = tuple((d, min(t, max(next_power_of_two(sizes[d]), least[d]))) for d, t in s.tiles)
         s = replace(s, tiles=tiles)
@@ -169,7 +199,11 @@ def _varied(schedules: Iterable[KernelSchedule]) -> Iterator[KernelSchedule]:
 
 
 def predicted_us(m: work.Model, s: KernelSchedule, sizes: Mapping[str, int], target: Target) -> float:
-    return float(cost.estimate(m, cost.Batch.of(m, [s], sizes), sizes, target).us[0])
+    return float(predicted(m, s, sizes, target).us[0])
+
+
+def predicted(m: work.Model, s: KernelSchedule, sizes: Mapping[str, int], target: Target) -> cost.Estimates:
+    return cost.estimate(m, Batch.of(m, [s], sizes), sizes, target)
 
 
 def complete(
@@ -218,7 +252,7 @@ def estimates(graph: MuGraph, schedule: Schedule, target: Target) -> dict[str, c
     """For each generated kernel what the cost model says of this one schedule."""
     sizes = chunk_sizes(graph, schedule)
     return {
-        name: cost.estimate(m, cost.Batch.of(m, [schedule.kernels[name]], sizes), sizes, target)
+        name: cost.estimate(m, Batch.of(m, [schedule.kernels[name]], sizes), sizes, target)
         for name, m in models(graph).items()
     }
 
@@ -234,7 +268,7 @@ def totals_us(
     target: Target,
     by_name: Mapping[str, work.Model],
     without: Collection[str] = (),
-) -> cost.Array:
+) -> Array:
     """The cost model's times of a whole μGraph under many schedules, in microseconds. without: of `cost.TERMS`.
 
     A kernel that starts early gains nothing behind the library's, which let none start; the last of a call is in front
@@ -256,18 +290,21 @@ def _same_sizes_us(
     target: Target,
     by_name: Mapping[str, work.Model],
     without: Collection[str],
-) -> cost.Array:
+) -> Array:
     element = {name: DTYPE_BYTES[t.dtype] for name, t in graph.tensors().items()}
     total = np.zeros(len(schedules))
+    batches: dict[str, Batch] = {}
+    found: dict[str, cost.Estimates] = {}
     for i, k in enumerate(graph.kernels):
         if k.kind == "library":
             total += cost.library_us(k, sizes, element[k.stores[0].buffer], target)
-        else:
-            batch = cost.Batch.of(by_name[k.name], [s.kernels[k.name] for s in schedules], sizes)
-            if graph.kernels[i - 1].kind == "library":
-                batch = replace(batch, overlap=np.zeros(len(schedules)))
-            total += cost.estimate(by_name[k.name], batch, sizes, target, without).us
-    return total
+            continue
+        batch = Batch.of(by_name[k.name], [s.kernels[k.name] for s in schedules], sizes)
+        if graph.kernels[i - 1].kind == "library":
+            batch = replace(batch, overlap=np.zeros(len(schedules)))
+        batches[k.name], found[k.name] = batch, cost.estimate(by_name[k.name], batch, sizes, target, without)
+        total += found[k.name].us
+    return total - sum(hidden_us(graph, batches, found, target), np.zeros(len(schedules)))
 
 
 def neighbours(graph: MuGraph, schedules: Sequence[Schedule], target: Target) -> list[list[tuple[float, Schedule]]]:
@@ -335,7 +372,7 @@ def crossings(graph: MuGraph, schedules: Sequence[Schedule], target: Target) -> 
     return _that_fit(totals_us(graph, [*found.values()], target, by_name), found.values())
 
 
-def _that_fit(us: cost.Array, schedules: Iterable[Schedule]) -> list[tuple[float, Schedule]]:
+def _that_fit(us: Array, schedules: Iterable[Schedule]) -> list[tuple[float, Schedule]]:
     """With their predicted times, which are infinite for those that do not."""
     return [(float(x), s) for x, s in zip(us, schedules, strict=True) if np.isfinite(x)]
 
@@ -460,8 +497,8 @@ def _held(m: work.Model, s: KernelSchedule, sizes: Mapping[str, int]) -> float:
 
 def _held_by_all(m: work.Model, s: KernelSchedule, sizes: Mapping[str, int]) -> float:
     block = {d: float(n) for d, n in block_sizes(m.kernel, s, sizes).items()}
-    _, accumulated = cost.held(m, block, 0.0)
-    return max(accumulated, *(cost.elements_of(block, axes) for axes in m.computed), 1.0)
+    _, accumulated = held(m, block, 0.0)
+    return max(accumulated, *(elements_of(block, axes) for axes in m.computed), 1.0)
 
 
 def _other_numbers(
@@ -476,7 +513,7 @@ def _other_numbers(
         for stages in STAGES[max(at - 1, 0) : at + 2]:
             if stages != s.stages:
                 yield replace(s, stages=stages)
-    if m.kernel.matrix_axes(sizes):
+    if m.matrix_axes(sizes):
         yield replace(s, order=s.order[::-1])
     if sum(sizes[d] > s.tile(d) for d in m.grid) >= 2:
         yield from (replace(s, group=g) for g in GROUPS if g != s.group)
@@ -491,7 +528,7 @@ def _other_tiles(
 ) -> Iterator[KernelSchedule]:
     """The next sizes of the block along one dimension."""
     d, tile = s.tiles[i]
-    least = cost.MIN_DOT if d in m.kernel.matrix_axes(sizes) and tile > 1 else 1
+    least = cost.MIN_DOT if d in m.matrix_axes(sizes) and tile > 1 else 1
     for other in (tile // 2, tile * 2):
         if other < least or d in m.batch_axes or other >= 2 * max(sizes[d], cost.MIN_DOT):
             continue

@@ -24,6 +24,7 @@ def like_a_gpu() -> None:
     interpreter: Any = importlib.import_module("triton.runtime.interpreter")
     core: Any = importlib.import_module("triton.language.core")
     _patch_language_once(interpreter)
+    _constants_first(core)
     _types_once(interpreter, core)
     _ShapesByNumpy(interpreter, core)
     _numbers_as_on_a_gpu(interpreter, core)
@@ -92,9 +93,18 @@ def _patch_language_once(interpreter: Any) -> None:
     interpreter._patch_lang = lambda _: type(patched)()  # nothing to restore
 
 
+def _constants_first(core: Any) -> None:
+    """Every argument of every operator is asked whether it is a constant of the kernel. Most are blocks."""
+    unwrapped, block = core._unwrap_if_constexpr, core.tensor
+    core._unwrap_if_constexpr = lambda x: x if type(x) is block else unwrapped(x)
+
+
 def _types_once(interpreter: Any, core: Any) -> None:
-    """Lets blocks of one type share what follows from it, and types of one name what they consist of."""
+    """Lets blocks of one type share what follows from it, and types of one name what they consist of. Whether numpy's
+    elements are as wide as those of the type is asked once for both."""
     make_type, make_block, number = core.block_type.__init__, core.tensor.__init__, interpreter._get_np_dtype
+    check_width = interpreter.TensorHandle.__post_init__
+    as_wide: set[tuple[int, str]] = set()
     types: dict[Any, dict[str, Any]] = {}
     numbers: dict[str, Any] = {}
 
@@ -121,7 +131,14 @@ def _types_once(interpreter: Any, core: Any) -> None:
             numbers[type.name] = number(type)
         return numbers[type.name]
 
+    def handle(self: Any, data: Any, dtype: Any, attr: Any = None) -> None:
+        self.data, self.dtype, self.attr = data, dtype, {} if attr is None else attr
+        if (key := (data.itemsize, dtype.name)) not in as_wide:
+            check_width(self)
+            as_wide.add(key)
+
     core.block_type.__init__, core.tensor.__init__, interpreter._get_np_dtype = block_type, block, number_type
+    interpreter.TensorHandle.__init__ = handle
 
 
 class _ShapesByNumpy:
@@ -139,9 +156,12 @@ class _ShapesByNumpy:
             core.tensor.__getitem__,
         )
         self.constant = functools.lru_cache(maxsize=1 << 12, typed=True)(semantic.scalar_constant)
-        self.chosen = semantic.builder.create_select
+        self.chosen, self.cast_impl = semantic.builder.create_select, semantic.builder.cast_impl
+        self.converted = semantic.cast
         semantic.binary_op_type_checking_impl, semantic.broadcast_impl_value = self.operands, self.broadcast
-        semantic.scalar_constant, semantic.where = self.constant, self.where
+        semantic.scalar_constant, semantic.where, semantic.cast = self.constant, self.where, self.cast
+        plain = core.float16, core.float32, core.int32
+        self.casts = {(a.name, b.name) for a in plain for b in plain if (a, b) != (core.float16, core.int32)}
         core.tensor.__getitem__ = lambda x, at: self.indexed(x, at)
         core.block_type.with_element_ty = lambda type, element: self.type_of(element, tuple(type.shape))
 
@@ -172,6 +192,8 @@ class _ShapesByNumpy:
 
     def operands(self, a: Any, b: Any, *how: Any, **named: Any) -> tuple[Any, Any]:
         tensor = self.core.tensor
+        if type(a) is tensor and type(b) is tensor and b.dtype is self.core.int32 and a.dtype.is_ptr() and True in how:
+            return self.extended(a, b)
         element = a.dtype if type(a) is tensor else b.dtype if type(b) is tensor else None
         if (x := self.fitting(a, element)) is None or (y := self.fitting(b, element)) is None:
             return self.checked(a, b, *how, **named)
@@ -185,6 +207,16 @@ class _ShapesByNumpy:
             return x if x.dtype is element else None
         fits = (type(x) is int and -(1 << 31) <= x < 1 << 31) or (type(x) is float and element is self.core.float32)
         return self.constant(x, element) if fits else None
+
+    def cast(self, x: Any, to: Any, rounding: Any = None) -> Any:
+        """Between types that numpy converts as Triton does. The others are Triton's to convert."""
+        element = to.scalar
+        if x.dtype is element:
+            return x
+        if rounding is not None or (x.dtype.name, element.name) not in self.casts:
+            return self.converted(x, to, rounding)
+        made = self.cast_impl(x.handle, element)
+        return self.core.tensor(made, self.type_of(element, made.data.shape) if x.type.is_block() else element)
 
     def where(self, condition: Any, x: Any, y: Any) -> Any:
         if condition.dtype is not self.core.int1:

@@ -53,7 +53,7 @@ from mirage_cli.tune.measure import (
 )
 from mirage_cli.tune.modules import hash_triton, load_module
 from mirage_cli.tune.outputs import Tensors, WrongError
-from mirage_cli.tune.setting import TRACES, Run, Setting, device_properties
+from mirage_cli.tune.setting import TRACES, Left, Run, Setting, device_properties
 
 T = TypeVar("T")
 HOT_LAUNCHES = 200
@@ -70,6 +70,9 @@ LEAST_CALLS = 2
 SLOW, LONG_S = 3.0, 2e-3
 """Calls that take so many times the best's time, and so long, are timed by the host's clock, which is off by a few
 percent then: a timing by events makes some twenty calls."""
+HOPELESS, FAR = 1.3, 1.15
+"""Where a timing selects the fastest: calls that take so many times the best of those before in a chain are not timed
+alone, where they take no less; those that take so many times the best of their own rounds take part in two."""
 REPLAY_S = 0.5
 """No replay should take longer, nor than its part of the effort's seconds, or it makes fewer calls."""
 
@@ -93,25 +96,36 @@ def main(connection: Connection[Any, Any], options: WorkerOptions, directory: Pa
 
 @dataclass
 class Prepared:
-    """A candidate ready to be timed: `replay` makes `launches` calls over the first `sets` input sets.
+    """A candidate ready to be timed: `replay` makes a call for each input set of the order.
 
-    spaced: the same calls with a kernel before each; None where only the chain is asked for, or calls are so long that
-    what stands before one hardly matters: then what holds in a chain holds alone.
-    run: held because the captured calls write to the scratch that it owns. call_s: what one call of a chain takes.
+    run: held because the captured calls write to the scratch that it owns. left: what each call leaves. first_us: what
+    a first replay has taken. sets: distinct ones in the order. spaced: the same calls with a kernel before each; None
+    where only the chain is asked for, or calls are so long that what stands before one hardly matters: then what holds
+    in a chain holds alone.
     """
 
     candidate: Candidate
     run: Run
+    order: Sequence[int]
+    left: Sequence[Left]
     replay: Callable[[], None]
-    spaced: Callable[[], None] | None
-    launches: int
+    first_us: float
     sets: int
     method: str
+    spaced: Callable[[], None] | None = None
     accuracy: Accuracy | None = None
     samples_us: list[float] = field(default_factory=list[float])
     alone_samples_us: list[float] = field(default_factory=list[float])
     hot_us: float | None = None
-    call_s: float = 0.0
+
+    @property
+    def launches(self) -> int:
+        return len(self.order)
+
+    @property
+    def call_s(self) -> float:
+        """What one call of a chain takes."""
+        return self.first_us * 1e-6 / self.launches
 
     def timing(self, context: Context) -> Timing:
         return Timing(
@@ -224,8 +238,12 @@ class Bench(Setting):
                     if not effort.hot and is_slow(host_s, best_s):
                         results[c.id] = self.roughly(run, host_s)
                     else:
-                        ready.append(self.prepare(c, run, host_s, effort))
-                        best_s = min(best_s, host_s)
+                        chain = self.chain(c, run, host_s, effort)
+                        if effort.selects and (hopeless := self.hopeless(chain, best_us)):
+                            results[c.id] = hopeless
+                        else:
+                            ready.append(self.prepare(chain, host_s, effort))
+                            best_s = min(best_s, host_s)
                     timed = True
                 except Exception as e:  # the border of the GPU process: one candidate's failure is not the others'
                     results[c.id] = failure = self.failure(e)
@@ -250,37 +268,54 @@ class Bench(Setting):
     def roughly(self, run: Run, host_s: float) -> Timing:
         """The timing of a call that is too slow to be of interest, from this one and one more."""
         samples_us = (host_s * 1e6, self.host_seconds(run) * 1e6)
-        alone_us = samples_us if self.context != "chain" else ()
-        return Timing(samples_us, 1, 1, "host clock, too slow for more", None, None, alone_us, self.context)
+        return self.given_up(samples_us, 1, 1, "host clock, too slow for more")
 
-    def prepare(self, candidate: Candidate, run: Run, host_s: float, effort: Effort) -> Prepared:
-        """Captures the calls, and judges what one replay of them leaves in the first and last set's outputs."""
+    def given_up(self, samples_us: tuple[float, ...], launches: int, sets: int, method: str) -> Timing:
+        """Of a call that is known to be no candidate for the best by its times in a chain."""
+        alone_us = samples_us if self.context != "chain" else ()
+        return Timing(samples_us, launches, sets, method, None, None, alone_us, self.context)
+
+    def chain(self, candidate: Candidate, run: Run, host_s: float, effort: Effort) -> Prepared:
+        """Captures calls that follow each other, with a first sample of them."""
         sets = self.input_sets()
         affordable = max(LEAST_CALLS, int(min(REPLAY_S, effort.seconds / MIN_ROUNDS) / host_s))
         cycle = list(range(len(sets))) * (2 if len(sets) <= 64 else 1)
         order = cycle[: min(effort.launches, affordable)]
         replay, left, method = self.record(run, order)
-        alone = self.context != "chain" and (effort.hot or host_s <= LONG_S)
-        spaced = self.record(lambda i: (self.spacer(), run(i))[1], order)[0] if alone else None
-        prepared = Prepared(candidate, run, replay, spaced, len(order), min(len(sets), len(order)), method)
+        return Prepared(candidate, run, order, left, replay, self.sample(replay), len({*order}), method)
+
+    def hopeless(self, p: Prepared, best_us: float) -> Timing | None:
+        """The timing of what is far slower than the best in a chain, seen twice."""
+        limit_us = HOPELESS * best_us * p.launches
+        if p.first_us <= limit_us or (again_us := self.sample(p.replay)) <= limit_us:
+            return None
+        samples_us = p.first_us / p.launches, again_us / p.launches
+        return self.given_up(samples_us, p.launches, p.sets, f"{p.method}, too slow for more")
+
+    def prepare(self, p: Prepared, host_s: float, effort: Effort) -> Prepared:
+        """Captures the calls for the other context, and judges what one replay of the chain leaves in the first and the
+        last outputs."""
+        candidate, run, replay, order, left = p.candidate, p.run, p.replay, p.order, p.left
+        if self.context != "chain" and (effort.hot or host_s <= LONG_S):
+            p.spaced = self.record(lambda i: (self.spacer(), run(i))[1], order)[0]
         if self.expected:
             for i in (0, -1) if candidate.kind == "kernels" else ():
                 left[i].poison()
             replay()
             self.synchronize()
-            prepared.accuracy = self.accuracy([(order[i], left[i].outputs()) for i in (0, -1)])
-            if candidate.kind == "kernels" and not math.isfinite(prepared.accuracy.relative):
+            p.accuracy = self.accuracy([(order[i], left[i].outputs()) for i in (0, -1)])
+            if candidate.kind == "kernels" and not math.isfinite(p.accuracy.relative):
                 raise WrongError("an output is inf or NaN, or was not written, where float64 is finite")
             if candidate.kind == "kernels":
                 self.refuse_traces_of_calls_before(run, order[-1], left[-1])
-            if candidate.kind == "kernels" and effort.hot and len(sets) > 1:
+            if candidate.kind == "kernels" and effort.hot and len(self.sets) > 1:
                 self.refuse_early_reads(run)
         if effort.hot:
             launches = min(HOT_LAUNCHES, max(4, len(order)))
             hot, _, _ = self.record(run, [0] * launches)
             times = [self.sample(hot, cold=False) for _ in range(6)]
-            prepared.hot_us = statistics.median(times[1:]) / launches
-        return prepared
+            p.hot_us = statistics.median(times[1:]) / launches
+        return p
 
     def refuse_early_reads(self, run: Run) -> None:
         """Raises WrongError where a call reads an input before the kernel right in front of it has written that.
@@ -350,25 +385,20 @@ class Bench(Setting):
         return graph.replay, returned, "CUDA graph"
 
     def run_rounds(self, ready: list[Prepared], effort: Effort, rng: random.Random, until_s: float = math.inf) -> None:
-        """until_s: when no more rounds begin, by this process's clock; there is one in any case. Of a quick timing,
-        calls that are slow beside the best's take part in two."""
+        """until_s: when no more rounds begin, by this process's clock; there is one in any case. Calls that are slow
+        beside the best's take part in two, but where times with hot inputs are asked for too."""
         if not ready:
             return
-        first_s: list[float] = []
-        best_s = math.inf
-        for p in ready:
-            self.report(At(p.candidate.id, SAMPLE_TIMEOUT_S))
-            chain_us = self.sample(p.replay)
-            p.call_s = chain_us * 1e-6 / p.launches
-            best_s = min(best_s, p.call_s)
-            first_s.append((chain_us + (self.sample(p.spaced) if p.spaced else 0.0)) * 1e-6)
-        affordable = int(effort.seconds * len(ready) / max(sum(first_s), 1e-9))
+        best_s = min(p.call_s for p in ready)
+        each_s = sum((2 if p.spaced else 1) * p.first_us * 1e-6 for p in ready)
+        affordable = int(effort.seconds * len(ready) / max(each_s, 1e-9))
         order = list(ready)
         for done in range(max(MIN_ROUNDS, min(effort.rounds, affordable))):
             if done and time.perf_counter() > until_s:
                 break
             if done == 2 and not effort.hot:
                 order = [p for p in order if not is_slow(p.call_s, best_s)]
+                order = [p for p in order if p.call_s <= FAR * best_s or not effort.selects]
             rng.shuffle(order)
             spacers_us = {n: self.spacers_us(n) for n in sorted({p.launches for p in order if p.spaced})}
             for p in order:
@@ -432,7 +462,7 @@ class Bench(Setting):
         torch.set_float32_matmul_precision(precision)
         with self.problem_of_nothing():
             nothing = Candidate("empty", _EMPTY_KERNEL if self.cuda else _EMPTY_CALL)
-            empty = self.prepare(nothing, *self.begin(nothing), Effort(1, 64, 0, False))
+            empty = self.chain(nothing, *self.begin(nothing), Effort(1, 64, 0, False))
             samples = [self.sample(empty.replay) / empty.launches for _ in range(11)]
         return Floor(2e6 * copy_elements / copy_us, 2e6 * side**3 / matmul_us, statistics.median(samples))
 

@@ -119,7 +119,13 @@ def _inputs(program: Program, seed: int, block: range) -> Mapping[str, Value]:
         divisors.setdefault(x.table, set()).add(by)
     found = {
         t.name: field.draw(
-            (DRAW, *t.dims), tensor_type(t), shapes, below(t, shapes), t.distinct, sorted(divisors.get(t.name, ()))
+            (DRAW, *t.dims),
+            tensor_type(t),
+            shapes,
+            below(t, shapes),
+            t.distinct,
+            sorted(divisors.get(t.name, ())),
+            t.padded,
         )
         for t in program.inputs
     }

@@ -6,50 +6,31 @@ What a passing verdict claims, and for which programs its bound is a theorem, is
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
-from math import prod
 
 import numpy as np
 
-from mirage_cli.ir.access import (
-    ENTRIES,
-    FARTHEST,
-    READ,
-    apart,
-    dims_of,
-    is_injective,
-    is_whole,
-    large_enough,
-    nested,
-    outside_tables,
-    renames,
-)
-from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
-from mirage_cli.ir.ops import OPS, Type
-from mirage_cli.ir.placement import InexpressibleError, place
+from mirage_cli.ir.drawn import PADDED
+from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import (
-    Eqn,
     Program,
     Tensor,
     below,
-    distinct_positions,
-    equation,
-    mixed,
     tensor_type,
-    unmerged,
 )
-from mirage_cli.ir.schedule import KernelSchedule, Schedule
+from mirage_cli.ir.schedule import Schedule
 from mirage_cli.verify.degree import Claim, claim
 from mirage_cli.verify.draws import Draw, blocks, run_draw, told
 from mirage_cli.verify.interpret import OutOfTimeError, never, run_mugraph, run_program
 from mirage_cli.verify.proof import proved
+from mirage_cli.verify.reduced import dynamic_sizes, same_axes, small_instance
 from mirage_cli.verify.residues import LEVELS, NO_GUESSES, UNDEFINED, Levels, Value, aligned, compared_levels, same
 from mirage_cli.verify.semantics import FloatSemantics, Named, ScheduleFailure
 from mirage_cli.verify.squares import effort
+from mirage_cli.verify.structure import structure_problem
 from mirage_cli.verify.verdict import Verdict, accepted, refused
 
 REDRAWS = 48
@@ -320,7 +301,8 @@ def _numbers(t: Tensor, sizes: Mapping[str, int], rng: np.random.Generator, *, p
     shape = [sizes[d] for d in t.dims]
     if tensor_type(t) == "int":
         most = below(t, sizes) or max(sizes.values()) + 1
-        return rng.choice(most, size=shape, replace=not t.distinct)
+        found = rng.choice(most, size=shape, replace=not t.distinct)
+        return np.where(rng.integers(0, PADDED, size=shape) == 0, -1, found) if t.padded else found
     if tensor_type(t) == "bool":
         return rng.integers(0, 2, size=shape, dtype=np.bool_)
     x = rng.standard_normal(shape)
@@ -348,340 +330,3 @@ def _schedule(schedule: Schedule) -> str:
             chunks = f" and {k.split} chunks" if k.split > 1 else ""
             kernels.append(f"{name} in tiles of {' '.join(f'{d}={n}' for d, n in k.tiles)}{chunks}")
     return ", ".join(kernels)
-
-
-# -- reduced sizes
-
-
-class _Classes:
-    """Axes that must have equal sizes, since one is loaded, stored or renamed as the other; or since they have, and
-    nothing else says which axis of the program another one stands for."""
-
-    def __init__(self) -> None:
-        self.parent: dict[str, str] = {}
-
-    def find(self, a: str) -> str:
-        while self.parent.setdefault(a, a) != a:
-            a = self.parent[a]
-        return a
-
-    def join(self, a: str, b: str) -> None:
-        self.parent[self.find(a)] = self.find(b)
-
-
-def _classes(program: Program, graph: MuGraph) -> _Classes:
-    classes = _Classes()
-    for d in (*program.order, *graph.sizes):
-        classes.find(d)
-    for e in (*program.eqns, *(e for k in graph.kernels for e in k.body)):
-        for d, i in e.names.items():
-            if i.axis is not None and renames(d, i, graph.sizes | program.sizes):
-                classes.join(d, i.axis)
-    for d, i in graph.accesses():
-        if i.axis is not None and (d == i.axis or renames(d, i, graph.sizes)):
-            classes.join(d, i.axis)
-    known = {classes.find(d) for d in (*program.order, *(name for name, _ in graph.merged))}
-    for made_up in [d for d in graph.sizes if classes.find(d) not in known]:  # positions alone: only its size ties it
-        for d, n in program.dims:
-            if n == graph.sizes[made_up]:
-                classes.join(made_up, d)
-    return classes
-
-
-def same_axes(program: Program, graph: MuGraph) -> Callable[[str], str]:
-    """A name for all axes that are one (`_Classes`)."""
-    return _classes(program, graph).find
-
-
-def small_instance(
-    program: Program, graph: MuGraph, seed: int, *, least: bool = False
-) -> tuple[dict[str, int], Schedule]:
-    """Reduced sizes and a schedule: several tiles along every grid, loop and split dimension, the last one short, also
-    where it follows from the parts of a merged axis.
-
-    Axes of one class get one size, and axes whose size is a number of the program (`size`) get sizes of their own, so
-    that one is not taken for another. Chunk axes get no size: the schedule's split is theirs.
-
-    least: the smallest sizes for which that can be said, with two tiles.
-    """
-    rng = random.Random(seed)
-    classes = _classes(program, graph)
-    sizes, uneven = _reduced_sizes(program, graph, classes, rng, least)
-    return sizes, _reduced_schedule(graph, sizes, lambda d: classes.find(d) in uneven, rng, least)
-
-
-def dynamic_sizes(graph: MuGraph, schedule: Schedule, seed: int) -> list[dict[str, int]]:
-    """Sizes of the dynamic axes for these tiles: 1, about a tile, and several tiles with a short one last."""
-    rng = random.Random(seed)
-    some: dict[str, tuple[int, ...]] = {}
-    for r in graph.dynamic:
-        tile = max((dict(s.tiles).get(r.dim, 1) for s in schedule.kernels.values()), default=1)
-        many = tile * rng.randint(2, 4) + rng.randint(1, max(1, tile - 1))
-        some[r.dim] = 1, max(1, tile + rng.choice((-1, 0, 1))), many
-    return mixed(some)
-
-
-def _reduced_sizes(
-    program: Program, graph: MuGraph, classes: _Classes, rng: random.Random, least: bool
-) -> tuple[dict[str, int], set[str]]:
-    """The sizes, and the classes of those that follow from others: from parts, or from what is read of an axis."""
-    roles: dict[str, set[str]] = {}
-    for k in graph.kernels:
-        for d, role in k.roles:
-            roles.setdefault(classes.find(d), set()).add(role)
-    counted = {
-        classes.find(e.axes[0]) for e in (*program.eqns, *(e for k in graph.kernels for e in k.body)) if e.op == "size"
-    }
-    size: dict[str, int] = {}
-    for c in sorted({classes.find(d) for d in (*program.order, *graph.sizes)}):
-        has = roles.get(c, set())
-        cut = bool(has & {"split", "loop", "grid"})
-        choices = [7, 5] if "split" in has else [5, 7] if "loop" in has else [3, 5, 7] if "grid" in has else [2, 3, 4]
-        pick = choices[0] if cut else rng.choice(choices)
-        if least:
-            pick = 3 if cut else 2
-        while c in counted and pick in (size[o] for o in counted if o in size):
-            pick += 2
-        size[c] = pick
-    for name, parts in graph.merged:
-        size[classes.find(name)] = prod(size[classes.find(p)] for p in parts)
-    of_parts = {classes.find(name) for name, _ in graph.merged}
-    whole = graph.sizes | program.sizes
-    read = [(d, i) for d, i in (*program.accesses(), *graph.accesses()) if d in whole and not renames(d, i, whole)]
-    for d in {a for of, i in read for a in (of, *i.dims)}:  # none longer than in the program: what is read is there
-        size[classes.find(d)] = min(size[classes.find(d)], whole[d])
-    sizes = {d: size[classes.find(d)] for d in (*program.order, *graph.sizes)}
-    entries = READ if least else ENTRIES
-    short, sizes = sizes, large_enough(sizes, read, whole, classes.find, entries, distinct_positions(program.inputs))
-    return sizes, of_parts | {classes.find(d) for d, n in sizes.items() if n > short[d]}
-
-
-def _reduced_schedule(
-    graph: MuGraph, sizes: Mapping[str, int], uneven: Callable[[str], bool], rng: random.Random, least: bool
-) -> Schedule:
-    """Several tiles along every dimension, the last one short also where its size is `uneven`."""
-    splits: dict[str, int] = {}
-    kernels: dict[str, KernelSchedule] = {}
-    for k in graph.kernels:
-        if k.kind == "library":
-            continue
-        if k.split:
-            splits[k.split] = splits.get(k.split) or (2 if least else rng.choice((2, 2, 3)))
-        tiles: list[tuple[str, int]] = []
-        for d in k.with_role("grid", "split", "loop"):
-            chunked = next((s for s in splits if split_axis(s) == d), None)
-            if chunked is not None:
-                tiles.append((d, 1 if splits[chunked] == 2 else 2))
-            elif uneven(d):
-                tiles.append((d, short_tile(sizes[d])))
-            elif k.role(d) == "split":
-                tiles.append((d, 1 if least else 2))
-            else:
-                tiles.append((d, 2 if sizes.get(d, 3) < 5 else rng.choice((2, 2, 3))))
-        order = tuple(d for d, _ in k.roles)
-        kernels[k.name] = KernelSchedule(tuple(tiles), order, split=splits[k.split] if k.split else 1)
-    return Schedule(kernels)
-
-
-def short_tile(size: int) -> int:
-    """A tile of which a size takes two or more, up to about five, and the last of them short."""
-    return next(t for t in range(max(2, size // 4), size) if size % t)
-
-
-# -- structure
-
-
-def structure_problem(program: Program, graph: MuGraph) -> str | None:
-    """Why this μGraph cannot be a plan for the program, whatever it computes; None if it can."""
-    try:
-        _check_interface(program, graph)
-        _check_buffers(program, graph)
-        for k in graph.kernels:
-            _check_kernel(k, graph)
-        _check_changed(graph)
-        _check_dynamic(program, graph)
-    except _ProblemError as problem:
-        return str(problem)
-    return None
-
-
-class _ProblemError(Exception):
-    pass
-
-
-def _require(condition: object, problem: str) -> None:
-    if not condition:
-        raise _ProblemError(problem)
-
-
-def _check_interface(program: Program, graph: MuGraph) -> None:
-    parts = [p for _, parts in graph.merged for p in parts]
-    made_up = {name for name, _ in graph.merged}
-    _require(len({*parts}) == len(parts) and {*parts} <= {*program.order}, "an axis is merged twice, or not there")
-    _require(not made_up & {*program.order}, "a merged axis is called like one of the program")
-    inputs = {(t.name, t.dims, t.dtype, t.below, t.distinct, t.own_strides) for t in program.inputs}
-    for t in graph.inputs:
-        own = (s for d, s in zip(t.dims, t.own_strides, strict=True) for s in _of_parts(d, s, graph))
-        as_given = t.name, unmerged(t.dims, graph.merged), t.dtype, t.below, t.distinct, tuple(own)
-        _require(as_given in inputs, f"input {t} is not one of the program")
-    want = [(t.name, t.dims, t.dtype) for t in program.results]
-    got = [(t.name, unmerged(t.dims, graph.merged), t.dtype) for t in graph.outputs]
-    _require(sorted(want) == sorted(got), "the outputs are not the program's")
-    for d, n in program.dims:
-        _require(graph.sizes.get(d, n) == n, f"{d} has another size than in the program")
-    names = [t.name for t in (*graph.inputs, *graph.outputs, *graph.buffers)]
-    _require(len(set(names)) == len(names), "two tensors have one name")
-    _require(len({k.name for k in graph.kernels}) == len(graph.kernels), "two kernels have one name")
-
-
-def _of_parts(d: str, stride: int | None, graph: MuGraph) -> tuple[int | None, ...]:
-    """The strides of the axes that are merged in one: neighbours along the others are what those behind them take."""
-    return (*[None] * (len(unmerged((d,), graph.merged)) - 1), stride)
-
-
-def _check_dynamic(program: Program, graph: MuGraph) -> None:
-    """Sizes that are arguments are those of the program. No block holds such an axis whole, and indices are the axis
-    itself."""
-    _require({*graph.dynamic} == {*program.dynamic}, "the dynamic axes are not the program's")
-    dynamic, tensors = {r.dim for r in graph.dynamic}, graph.tensors()
-    for k in graph.kernels:
-        for d in sorted(dynamic & {*k.with_role("tile")}):
-            raise _ProblemError(f"{k.name} holds the dynamic axis {d} whole")
-        for e in k.body:
-            _require(e.op != "rename" or not dynamic & e.acts_on, f"{k.name}: {e} reads elsewhere along a dynamic axis")
-        for x in k.loads:
-            pairs = zip(tensors[x.buffer].dims, x.access, strict=True)
-            for a, i in nested(pairs, {name: t.dims for name, t in tensors.items()}):
-                own = i.axis == a or not dynamic & {a, *outside_tables(i)}
-                _require(own, f"{k.name} reads {x.buffer} along the dynamic axis {a} by {i}")
-        for s in k.stores:
-            for a, i in zip(tensors[s.buffer].dims, s.access, strict=True):
-                own = i.axis == a or not dynamic & {a, *i.dims}
-                _require(own, f"{k.name} stores along the dynamic axis {a} by {i}")
-
-
-def _check_buffers(program: Program, graph: MuGraph) -> None:
-    """Every buffer is written once before it is read, and every output as often as it has parts."""
-    tensors = graph.tensors()
-    given = {t.name for t in graph.inputs}
-    writes = Counter(s.buffer for k in graph.kernels for s in k.stores)
-    parts = Counter(p.tensor.name for p in program.parts)
-    for name in (*(t.name for t in (*graph.outputs, *graph.buffers)), *program.changed):
-        times = parts.get(name, 1)
-        _require(writes[name] > 0, f"nothing writes {name}")
-        _require(writes[name] >= times, f"only {writes[name]} of the {times} parts of {name} are written")
-        _require(writes[name] == times, f"{name} is written {writes[name]} times")
-    for x in (x for k in graph.kernels for x in k.loads if x.buffer in parts):
-        _require(x.buffer in program.changed, f"{x.buffer} is written in parts, and read")
-    for k in graph.kernels:
-        for b in k.read:
-            _require(b in tensors, f"{k.name} loads {b}, which does not exist")
-            _require(b in given, f"{k.name} loads {b} before it is stored")
-        _check_lookups(k, graph)
-        for s in k.stores:
-            _require(s.buffer in tensors, f"{k.name} stores {s.buffer}, which does not exist")
-            overwritten = s.buffer in {t.name for t in graph.inputs} - program.changed
-            _require(not overwritten, f"{k.name} overwrites the input {s.buffer}")
-        given |= {s.buffer for s in k.stores}
-
-
-def _check_changed(graph: MuGraph) -> None:
-    """Tensors that are changed in place are not read where they are written."""
-    stores = [s for k in graph.kernels for s in k.stores if s.buffer in graph.changed]
-    for x in (x for k in graph.kernels for x in k.loads):
-        own = (s for s in stores if s.buffer == x.buffer)
-        meet = (s for s in own if not apart(x.access, s.access, graph.sizes, graph.distinct))
-        _require(next(meet, None) is None, f"{x.buffer} is read where it is written")
-
-
-def _check_kernel(k: Kernel, graph: MuGraph) -> None:
-    tensors = graph.tensors()
-    known: dict[str, Tensor | Eqn] = {}
-    _require(len({d for d, _ in k.roles}) == len(k.roles), f"{k.name} gives a dimension two roles")
-    _require(len(k.with_role("split")) <= 1, f"{k.name} splits two dimensions")
-    chunk = split_axis(k.split) if k.split else None
-    for x in k.loads:
-        _check_axes(k, x, graph, None)
-        _require(x.out not in known, f"{k.name} defines {x.out} twice")
-        known[x.out] = Tensor(x.out, x.dims, tensors[x.buffer].dtype)
-    order = tuple(d for d, _ in k.roles) or tuple(graph.sizes)
-    for e in k.body:
-        _require(e.out not in known, f"{k.name} defines {e.out} twice")
-        _require(all(a in known for a in e.values), f"{k.name} uses {e.values} before they are known")
-        _require(e.op in OPS, f"{k.name} has no operator {e.op}")
-        try:
-            again = equation(e.out, e.op, e.args, e.axes, known, order)
-        except (ValueError, KeyError) as error:
-            raise _ProblemError(f"{k.name}: {error}") from error
-        _require((again.dims, again.type) == (e.dims, e.type), f"{k.name}: {e} should have the axes {again.dims}")
-        _require(len(set(e.dims)) == len(e.dims), f"{k.name}: {e} has an axis twice")
-        types = [_type(known[a]) if isinstance(a, str) else "float" for a in e.args]
-        _require(all(types[i] == "bool" for i in OPS[e.op].masks), f"{k.name}: {e} needs a mask")
-        known[e.out] = e
-    placed = {a for e in k.body for a in e.acts_on if OPS[e.op].kind == "leaf"}
-    used = {d for x in known.values() for d in x.dims} | placed
-    if k.kind == "generated":
-        roles = {d for d, _ in k.roles}
-        leaves = {a for e in k.body if e.op == "size" for a in e.axes}
-        _require(used - leaves <= roles, f"{k.name} gives no role to {', '.join(sorted(used - leaves - roles))}")
-    for s in k.stores:
-        _check_axes(k, s, graph, chunk)
-        _require(s.value in known, f"{k.name} stores {s.value}, which it does not compute")
-        value = known[s.value]
-        repeated = set(s.dims) - set(value.dims) - {chunk}
-        fits = set(value.dims) - {chunk} <= set(s.dims) and repeated <= set(k.with_role("grid", "tile"))
-        _require(fits, f"{k.name} stores {s.value}[{', '.join(value.dims)}] as [{', '.join(s.dims)}]")
-        _require(
-            _type(value) != "float" or tensor_type(tensors[s.buffer]) == "float",
-            f"{k.name} stores a float in {tensors[s.buffer]}",
-        )
-    if k.kind == "generated":
-        try:
-            place(k)
-        except InexpressibleError as error:
-            raise _ProblemError(f"{k.name} has no placement: {error.reason}") from error
-
-
-def _check_lookups(k: Kernel, graph: MuGraph) -> None:
-    """Tables are inputs of integers. Beyond their end they hold 0, as all tensors do."""
-    inputs, sizes = {t.name: t for t in graph.inputs}, graph.sizes
-    merging = {d for name, parts in graph.merged for d in (name, *parts)}
-    for a in k.lookups:
-        _require(a.table not in graph.changed, f"{k.name} looks up {a.table}, which is changed")
-        t = inputs.get(a.table)
-        known_table = t is not None and tensor_type(t) == "int" and t.below == a.below
-        _require(known_table, f"{k.name} looks up {a}, which is no table of such integers")
-        dims = t.dims if t is not None else ()
-        _require(len(dims) == len(a.access), f"{k.name} gives {a.table} {len(a.access)} axes, not {len(dims)}")
-        known = {*dims, *dims_of(a.access), *([a.below] if isinstance(a.below, str) else [])}
-        _require(known <= {*sizes} and not known & merging, f"{k.name} looks up {a}")
-        near = all(max(-low, high) <= FARTHEST for low, high in (i.bounds(sizes) for i in a.access))
-        _require(near, f"{k.name} reads {a.table} far beyond its end")
-
-
-def _check_axes(k: Kernel, x: Load | Store, graph: MuGraph, chunk: str | None) -> None:
-    axes, access, does = graph.tensors()[x.buffer].dims, x.access, "reads" if isinstance(x, Load) else "stores"
-    merging = {d for name, parts in graph.merged for d in (name, *parts)}
-    _require(len(axes) == len(access), f"{k.name} gives {x.buffer} {len(access)} axes, not {len(axes)}")
-    for a, i in zip(axes, access, strict=True):
-        b = i.axis
-        if b is None or ({a, b} <= {*graph.sizes} and graph.sizes[a] != graph.sizes[b]):
-            _require({*i.dims, a} <= {*graph.sizes} and not {*i.dims, a} & merging, f"{k.name} {does} {a} by {i}")
-            low, high = i.bounds(graph.sizes)
-            near = max(-low, high) <= FARTHEST if isinstance(x, Load) else low >= 0 and high < graph.sizes[a]
-            _require(near, f"{k.name} {does} {x.buffer} along {a} from {low} to {high}")
-            continue
-        sizes = graph.sizes.get(a), graph.sizes.get(b)
-        fits = sizes[0] == sizes[1] if None not in sizes else sizes == (None, None) and a == b
-        fits = fits and (a == b or not {a, b} <= merging)
-        _require(fits, f"{k.name} takes the axis {a} of {x.buffer} for {b}")
-        _require(b in graph.sizes or b == chunk or isinstance(x, Load), f"{k.name} stores along {b}")
-    if isinstance(x, Store):
-        known = graph.sizes | dict.fromkeys({*x.dims} - {*graph.sizes}, 1)
-        _require(is_injective(access, known, graph.distinct), f"{k.name} stores elements of {x.buffer} twice")
-    whole = is_whole(access, axes, graph.sizes)
-    _require(whole or k.kind == "generated", f"{k.name} {does} {x.buffer} by indices, which no library does")
-
-
-def _type(value: Tensor | Eqn) -> Type:
-    return value.type if isinstance(value, Eqn) else tensor_type(value)

@@ -31,7 +31,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import Tables, parse_index
+from mirage_cli.ir.access import Tables
+from mirage_cli.ir.access_text import parse_index
+from mirage_cli.ir.drawn import PADDED
 from mirage_cli.ir.ops import Number, Type
 from mirage_cli.verify.residues import (
     ALL,
@@ -107,10 +109,12 @@ class Field:
         below: int | None = None,
         distinct: bool = False,
         divisors: Sequence[int] = (),
+        padded: bool = False,
     ) -> Value:
         """A random input: uniform residues, or integers, up to the largest size where nothing says what they are below.
         sizes: where dims has further axes. distinct: whether no two of the integers are equal, along all axes but the
-        first. divisors: every other integer is one below a multiple of these, where a quotient changes."""
+        first. divisors: every other integer is one below a multiple of these, where a quotient changes. padded: whether
+        some of them are -1 instead."""
         shape = tuple((sizes or self.sizes)[d] for d in dims)
         if type == "int":
             most = max(self.sizes.values()) + 1 if below is None else below
@@ -122,6 +126,8 @@ class Field:
             if distinct:
                 rows = [self._without_repeats(row, most) for row in x.reshape(shape[0], -1)]
                 x = np.stack(rows).reshape(shape)
+            if padded:
+                x = np.where(self._rng.integers(0, PADDED, size=shape) == 0, -1, x)
             return Value(dims, "int", x)
         if type == "bool":
             return Value(dims, "bool", self._rng.integers(0, 2, size=shape, dtype=np.bool_))

@@ -12,20 +12,22 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import product
+from math import inf
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import Access, Distinct, Tables, apart, dims_of, lookups_of
+from mirage_cli.ir.access import Access, Distinct, Tables, dims_of, lookups_of, may_name_nothing
 from mirage_cli.ir.beside import beside
+from mirage_cli.ir.footprint import apart
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS, Type
 from mirage_cli.ir.placement import Loop, Placement, place
 from mirage_cli.ir.program import Eqn, Part, Program, Tensor, tables_of, unmerged
 from mirage_cli.ir.reach import Left, left_out, limits
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
-from mirage_cli.verify.semantics import At, Memory, ScheduleFailure, Semantics, Window, positions
+from mirage_cli.verify.semantics import At, Memory, ScheduleFailure, Semantics, Window, named, places_of, positions
 
 
 class OutOfTimeError(Exception):
@@ -46,7 +48,18 @@ def run_program(program: Program, inputs: Mapping[str, Any], semantics: Semantic
     env = dict(inputs)
     for e in program.eqns:
         env[e.out] = semantics.apply(e.op, tuple(env[a] if isinstance(a, str) else a for a in e.args), e.axes)
-    return {t.name: env[t.name] for t in program.outputs}
+    nowhere = {p.value: _nowhere(p, env, semantics) for p in program.parts if may_name_nothing(p.access)}
+    return {t.name: env[t.name] for t in program.outputs} | nowhere
+
+
+def _nowhere(p: Part, env: Mapping[str, Any], semantics: Semantics) -> Any:
+    """The value of a part, undefined where tables name nothing for it to be written to."""
+    dims = p.tensor.dims
+    whole = semantics.full(Fraction(1), dims, tuple(semantics.sizes[d] for d in dims), "int")
+    axes = tuple(text for d, i in zip(dims, p.access, strict=True) if i.axis != d for text in (d, str(i)))
+    there = semantics.apply("rename", (whole, *(env[t] for t in tables_of(p.access))), axes)
+    written = semantics.apply("gt", (there, Fraction(0)))
+    return semantics.apply("where", (written, env[p.value], semantics.apply("sub", (inf, inf))))
 
 
 # -- μGraphs
@@ -166,7 +179,8 @@ def _parts(parts: Sequence[Part], memories: Mapping[str, Memory], sizes: Mapping
         dims = dims_of(p.access)
         tables = _tables(memories, tables_of(p.access))
         at = positions(p.access, {d: (0, sizes[d]) for d in dims}, memory.written.shape, tables)
-        want.setdefault(p.tensor.name, np.zeros_like(memory.written))[at] = True
+        written = at if (kept := named(at)) is None else places_of(at, kept)
+        want.setdefault(p.tensor.name, np.zeros_like(memory.written))[written] = True
         found[p.value] = memory.read(at, dims)
     for name, parts_of in want.items():
         _check_written(memories[name], parts_of)
@@ -312,7 +326,8 @@ class _Instance:
             kept = d in s.dims or (d == split and split_axis(d) in s.dims)
             if i > 0 and not kept:
                 return
-        self.memories[s.buffer].write(self.places(s, window), s.dims, env[s.value])
+        padded = bool(may_name_nothing(s.access))
+        self.memories[s.buffer].write(self.places(s, window), s.dims, env[s.value], padded)
 
     def places(self, s: Store, window: Window) -> At:
         """Where the tile of a store lies."""

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from mirage_cli.ir.access import Access, Atom, Index, Lookup, Quotient, is_view, parse_index, read_by, strides
+from mirage_cli.ir.access import Access, Atom, Index, Lookup, Quotient, is_view, may_name_nothing, read_by, strides
+from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program, spread
@@ -73,30 +74,31 @@ def judge(
     """
     import torch
 
-    from mirage_cli.verify import yardstick as y
+    from mirage_cli.verify.lies import Lies, changed_elsewhere, fresh_memory_is_nan, outputs_of, to_be_changed
     from mirage_cli.verify.testdata import DISTRIBUTIONS
+    from mirage_cli.verify.yardstick import Cut, Reference
 
     where = torch.device(device)
     allowed = program.tolerance if tolerance is None else tolerance
     terms = longest_sum(program)
     fields = independent_axis(program) if reference is None else None
-    cut = y.Cut(*fields) if fields else None
-    lies = [y.Lies(*x) for x in places] if (places := where_outputs_lie(program)) else None
+    cut = Cut(*fields) if fields else None
+    lies = [Lies(*x) for x in places] if (places := where_outputs_lie(program)) else None
 
     def definition(*inputs: torch.Tensor) -> Sequence[torch.Tensor]:
         return reference64(program, inputs)
 
     wide = definition if reference is None else lambda *inputs: reference(list(inputs))
-    program_in_torch = y.Reference(eager, definition, getattr(torch, program.dtype), wide)
+    program_in_torch = Reference(eager, definition, getattr(torch, program.dtype), wide)
     found: list[Judgement] = []
     for i, kind in enumerate(DISTRIBUTIONS):
         if distributions is not None and kind.name not in distributions:
             continue
         inputs = draw_inputs(program, kind.name, where, seed + i)
-        with y.fresh_memory_is_nan():
-            given = y.to_be_changed(lies, inputs)
-            outputs = y.outputs_of(lies, run(given), given)
-        if changed := [program.inputs[i].name for i in y.changed_elsewhere(lies, given, inputs)]:
+        with fresh_memory_is_nan():
+            given = to_be_changed(lies, inputs)
+            outputs = outputs_of(lies, run(given), given)
+        if changed := [program.inputs[i].name for i in changed_elsewhere(lies, given, inputs)]:
             raise ValueError(f"writes to its inputs: {', '.join(changed)}")
         found.append(program_in_torch.judge(kind.name, inputs, outputs, allowed, overflow_like_eager, terms, cut))
     worst = max(found, key=lambda j: j.score)
@@ -126,7 +128,7 @@ def longest_sum(program: Program) -> int:
     return max(terms, default=1)
 
 
-LiesFields = tuple[int, tuple[int, ...], tuple[int, ...], int, tuple[Any, ...]]
+LiesFields = tuple[int, tuple[int, ...], tuple[int, ...], int, tuple[Any, ...], tuple[Any, ...]]
 """The fields of a `yardstick.Lies`, which needs torch."""
 
 
@@ -142,23 +144,25 @@ def where_outputs_lie(program: Program) -> tuple[LiesFields, ...] | None:
         shape = tuple(sizes[d] for d in t.dims)
         tables = {x.name: i for i, x in enumerate(program.inputs)}
         moved = tuple((n, _atom_fields(a, t.dims, tables)) for a, n in steps.items() if not isinstance(a, str))
-        found.append((numbers[whole.name], shape, tuple(steps.get(d, 0) for d in t.dims), start, moved))
+        named = tuple(_total_fields(i, t.dims, tables) for i in may_name_nothing(access))
+        found.append((numbers[whole.name], shape, tuple(steps.get(d, 0) for d in t.dims), start, moved, named))
     return tuple(found)
 
 
+def _total_fields(i: Index, dims: tuple[str, ...], tables: Mapping[str, int]) -> Any:
+    """An index as `lies.Total` has it."""
+    return i.offset, tuple((c, _atom_fields(a, dims, tables)) for a, c in i.terms)
+
+
 def _atom_fields(a: Atom, dims: tuple[str, ...], tables: Mapping[str, int]) -> Any:
-    """An atom as `yardstick.Atom` has it."""
-
-    def total(i: Index) -> Any:
-        return i.offset, tuple((c, _atom_fields(b, dims, tables)) for b, c in i.terms)
-
+    """An atom as `lies.Atom` has it."""
     match a:
         case str():
             return dims.index(a)
         case Lookup():
-            return "at", tables[a.table], tuple(total(i) for i in a.access)
+            return "at", tables[a.table], tuple(_total_fields(i, dims, tables) for i in a.access)
         case _:
-            return "//" if isinstance(a, Quotient) else "%", total(a.of), a.by
+            return "//" if isinstance(a, Quotient) else "%", _total_fields(a.of, dims, tables), a.by
 
 
 CutFields = tuple[tuple[int | None, ...], tuple[int, ...], int, int]
@@ -196,7 +200,7 @@ def reference64(program: Program, inputs: Sequence[torch.Tensor]) -> tuple[torch
     """The program's outputs in float64: a torch operation for each primitive operator, axes in the program's order."""
     import torch
 
-    evaluation = _Evaluation(lower(program))
+    evaluation = _Evaluation(lower(program.apart()))
     for t, x in zip(program.inputs, inputs, strict=True):
         order = sorted(t.dims, key=evaluation.place)
         value = x.double() if x.dtype.is_floating_point else x if t.dtype == "bool" else x.long()
@@ -207,6 +211,31 @@ def reference64(program: Program, inputs: Sequence[torch.Tensor]) -> tuple[torch
         evaluation.values[e.out] = evaluation.run(e)
         evaluation.dims[e.out] = e.dims
     return tuple(evaluation.output(t.name, t.dims) for t in program.outputs)
+
+
+def called64(
+    program: Program, inputs: Sequence[torch.Tensor]
+) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+    """What a call returns in float64, and its inputs behind it: those that it changes in place are of float64 too."""
+    import torch
+
+    from mirage_cli.verify.lies import Lies
+
+    outputs, places, sizes = reference64(program, inputs), where_outputs_lie(program), program.sizes
+    if places is None:
+        return outputs, tuple(inputs)
+    device = outputs[0].device
+    shapes = [[sizes[d] for d in t.dims] for t in program.results]
+    results = [torch.empty(shape, dtype=torch.float64, device=device) for shape in shapes]
+    behind = [
+        torch.empty_strided(x.shape, x.stride(), dtype=torch.float64, device=device).copy_(x)
+        if t.name in program.changed
+        else x
+        for t, x in zip(program.inputs, inputs, strict=True)
+    ]
+    for y, fields in zip(outputs, places, strict=True):
+        Lies(*fields).fill(y, results, behind)
+    return tuple(results), tuple(behind)
 
 
 class _Evaluation:

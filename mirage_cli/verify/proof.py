@@ -15,7 +15,8 @@ from functools import reduce
 from math import isinf
 
 from mirage_cli.algebra.canonical import Algebra, Form
-from mirage_cli.ir.access import Access, Index, parse_index, plain, renames
+from mirage_cli.ir.access import Access, Index, plain, renames
+from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.merge import merged_by
 from mirage_cli.ir.mugraph import Kernel, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS

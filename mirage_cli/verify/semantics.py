@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import reduce
 from math import inf
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import (
-    Access,
-    Tables,
-    dims_of,
-    lookups_of,
-    parse_index,
-    read_by,
-    renames,
-    substitution,
-)
+from mirage_cli.ir.access import Access, Tables, dims_of, lookups_of, read_by, renames
+from mirage_cli.ir.access_text import parse_index, substitution
 from mirage_cli.ir.ops import OPS, Number, Type
 from mirage_cli.verify.field import Field
 from mirage_cli.verify.residues import ALL, FINITE, LEVELS, UNDEFINED, Value, aligned, as_field, both_valid, same
@@ -48,8 +41,9 @@ class Memory(Protocol):
 
     def read(self, at: At, dims: tuple[str, ...]) -> Any: ...
 
-    def write(self, at: At, dims: tuple[str, ...], value: Any) -> None:
-        """Store `value`, whose axes are among `dims`, those of the places. Raises ScheduleFailure on a conflict."""
+    def write(self, at: At, dims: tuple[str, ...], value: Any, padded: bool = False) -> None:
+        """Store `value`, whose axes are among `dims`, those of the places. padded: what is before the first element is
+        not written. Raises ScheduleFailure on a conflict."""
         ...
 
     def whole(self) -> Any: ...
@@ -89,23 +83,27 @@ def positions(
     dims: tuple[str, ...] | None = None,
 ) -> At:
     """Where the elements of an access lie in an array, for these positions of its axes: ranges where each index is an
-    axis, and all are there. dims: the axes of the positions, where tables bring further ones."""
+    axis, and all are there, else arrays that broadcast against each other. dims: the axes of the positions, where
+    tables bring further ones."""
     dims = dims_of(access) if dims is None else dims
     if dims == tuple(i.axis for i in access) and all(ranges[d][1] <= n for d, n in zip(dims, lengths, strict=True)):
         return tuple(slice(*ranges[d]) for d in dims)
-    shape = [high - low for low, high in (ranges[d] for d in dims)]
-    return tuple(np.broadcast_to(i.positions(dims, ranges, tables), shape) for i in access)
+    return tuple(i.positions(dims, ranges, tables) for i in access)
 
 
 def taken(data: Array, at: At, lead: int = 0) -> Array:
     """The elements at these places, 0 (or False) where there is none; `lead` axes stay first."""
-    first = (slice(None),) * lead
-    shape = data.shape[lead:]
+    return within(at, data.shape[lead:])(data, lead)
+
+
+def within(at: At, shape: Sequence[int]) -> Callable[[Array, int], Array]:
+    """`taken` of any array of this shape, whose places are looked at once."""
     outside = [(x < 0) | (x >= n) for x, n in zip(at, shape, strict=True) if not isinstance(x, slice)]
     if not any(o.any() for o in outside):
-        return data[(*first, *at)]
+        return lambda data, lead: data[(*(slice(None),) * lead, *at)]
     inner = tuple(np.clip(x, 0, n - 1) for x, n in zip(at, shape, strict=True) if not isinstance(x, slice))
-    return np.where(np.logical_or.reduce(outside), np.zeros((), data.dtype), data[(*first, *inner)])
+    beyond = reduce(np.logical_or, outside)
+    return lambda data, lead: np.where(beyond, np.zeros((), data.dtype), data[(*(slice(None),) * lead, *inner)])
 
 
 def _renamed(
@@ -192,13 +190,22 @@ class FieldSemantics:
 
 
 def _part(x: Value, at: At, dims: tuple[str, ...]) -> Value:
+    """The elements at these places, whose axes are these."""
+    take = within(at, x.shape)
     if x.kind != "field":
-        return replace(x, dims=dims, data=taken(x.data, at))
-    flags = None if x.flags is None else taken(x.flags, at)
-    if flags is not None and not flags.any():
-        flags = None
-    taint = None if x.taint is None else taken(x.taint, at, 1)
-    return replace(x, dims=dims, data=taken(x.data, at, 1), flags=flags, taint=taint)
+        return Value(dims, x.kind, take(x.data, 0), x.valid, x.flags, x.taint, x.sign, x.large)
+    flags = None if x.flags is None else take(x.flags, 0)
+    taint = None if x.taint is None else take(x.taint, 1)
+    return Value(
+        dims,
+        "field",
+        take(x.data, 1),
+        x.valid,
+        flags if flags is not None and flags.any() else None,
+        taint if taint is not None and taint.any() else None,
+        x.sign,
+        x.large,
+    )
 
 
 class FieldMemory:
@@ -215,9 +222,15 @@ class FieldMemory:
         return replace(self.value, dims=self.dims)
 
     def read(self, at: At, dims: tuple[str, ...]) -> Value:
-        return _part(self.whole(), at, dims)
+        assert self.value is not None
+        return _part(self.value, at, dims)
 
-    def write(self, at: At, dims: tuple[str, ...], value: Value) -> None:
+    def write(self, at: At, dims: tuple[str, ...], value: Value, padded: bool = False) -> None:
+        if padded and (kept := named(at)) is not None:
+            x = _spread(value, dims, kept.shape)
+            flags, taint = (None if y is None else y[..., kept] for y in (x.flags, x.taint))
+            value = replace(x, dims=NAMED, data=x.data[..., kept], flags=flags, taint=taint)
+            at, dims = places_of(at, kept), NAMED
         _check_places(self.name, at, self.written.shape)
         value = as_field(value) if value.kind == "field" else replace(value, sign=0)
         if self.value is None:
@@ -275,6 +288,25 @@ def _spread(x: Value, dims: tuple[str, ...], shape: tuple[int, ...]) -> Value:
     return replace(x, dims=dims, data=data, flags=flags, taint=taint)
 
 
+NAMED = ("named",)
+"""The axis of the places that are left where tables name nothing for some."""
+
+
+def named(at: At) -> Array | None:
+    """Which places are none before the first; None where they are ranges."""
+    return reduce(np.logical_and, (x >= 0 for x in places)) if (places := _arrays(at)) else None
+
+
+def places_of(at: At, kept: Array) -> At:
+    """Some of these places, in a row."""
+    return tuple(x[kept] for x in _arrays(at))
+
+
+def _arrays(at: At) -> tuple[Array, ...]:
+    """The places as arrays of one shape, but for ranges."""
+    return tuple(np.broadcast_arrays(*(x for x in at if not isinstance(x, slice))))
+
+
 def _check_overlap(name: str, at: At, conflict: Array) -> None:
     if conflict.any():
         first = tuple(int(i) for i in np.argwhere(conflict)[0])
@@ -285,12 +317,13 @@ def _check_places(name: str, at: At, shape: tuple[int, ...]) -> None:
     """Whether every place is in the tensor, and none is there twice."""
     if not at or isinstance(at[0], slice):
         return
-    for x, n in zip(at, shape, strict=True):
-        assert not isinstance(x, slice), "places are all ranges or none"
+    places = _arrays(at)
+    assert len(places) == len(at), "places are all ranges or none"
+    for x, n in zip(places, shape, strict=True):
         if (outside := (x < 0) | (x >= n)).any():
             first = tuple(int(i) for i in np.argwhere(outside)[0])
             raise ScheduleFailure("store outside", f"{_element(name, at, first)} is outside of {name}")
-    flat = np.ravel_multi_index([x for x in at if not isinstance(x, slice)], shape)
+    flat = np.ravel_multi_index(places, shape)
     if len(np.unique(flat)) < flat.size:
         raise ScheduleFailure("overlapping store", f"one store writes an element of {name} twice")
 
@@ -298,7 +331,7 @@ def _check_places(name: str, at: At, shape: tuple[int, ...]) -> None:
 def _element(name: str, at: At, place: tuple[int, ...]) -> str:
     """The element of a tensor that is number `place` among these places."""
     if at and not isinstance(at[0], slice):
-        found = [int(x[place]) for x in at if not isinstance(x, slice)]
+        found = [int(x[place]) for x in _arrays(at)]
     else:
         found = [s.start + i for s, i in zip(at, place, strict=True) if isinstance(s, slice)]
     return f"{name}[{', '.join(map(str, found))}]"
@@ -390,7 +423,10 @@ class FloatMemory:
     def read(self, at: At, dims: tuple[str, ...]) -> Named:
         return Named(dims, taken(self.data, at))
 
-    def write(self, at: At, dims: tuple[str, ...], value: Named) -> None:
+    def write(self, at: At, dims: tuple[str, ...], value: Named, padded: bool = False) -> None:
+        if padded and (kept := named(at)) is not None:
+            whole = np.broadcast_to(aligned(value.data, value.dims, dims), kept.shape)
+            at, dims, value = places_of(at, kept), NAMED, Named(NAMED, whole[kept])
         _check_places(self.name, at, self.written.shape)
         shape = self.written[at].shape
         new = np.broadcast_to(aligned(value.data, value.dims, dims), shape)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mirage_cli.ir.drawn import Spread, skewed
+from mirage_cli.ir.drawn import PADDED, Spread, skewed
 
 LARGEST = {
     torch.float16: 65504.0,
@@ -85,6 +85,14 @@ def integers(
     return (some.sort().values if drawn == "sorted" else some).view(shape)
 
 
+def with_padding(x: torch.Tensor, g: torch.Generator) -> torch.Tensor:
+    """Integers, some of them -1 instead: the last, and others here and there."""
+    nothing = torch.randint(0, PADDED, x.shape, generator=g, device=x.device) == 0
+    if x.numel() > 1:
+        nothing.view(-1)[-1] = True
+    return x.masked_fill(nothing, -1)
+
+
 DRAWN_ELEMENTS = 1 << 24
 """About how many are drawn at a time, in float64."""
 
@@ -123,9 +131,9 @@ def draw(
 ) -> list[torch.Tensor]:
     """Inputs of one distribution.
 
-    spreads: of floats, the deviation; of integers, what they are less than, and how they are drawn. Where the former is
-    0, those of 8 bits have their whole range, and others are less than the longest axis of all. strides: None for an
-    input that is contiguous, () where all are.
+    spreads: of floats, the deviation; of integers, what they are less than, how they are drawn, and whether some are
+    -1 instead. Where the first is 0, those of 8 bits have their whole range, and others are less than the longest axis
+    of all. strides: None for an input that is contiguous, () where all are.
     """
     g = torch.Generator(device=device).manual_seed(seed)
     longest = max([2, *(n for shape in shapes for n in shape)])
@@ -133,8 +141,9 @@ def draw(
     outlier = kind.outlier
     for shape, steps, dtype, scale in zip(shapes, strides or [None] * len(shapes), dtypes, spreads, strict=True):
         if not dtype.is_floating_point or isinstance(scale, tuple):
-            below, drawn = scale if isinstance(scale, tuple) else (0, "evenly")
-            inputs.append(laid_out(integers(shape, dtype, below, drawn, longest, g), steps))
+            below, drawn, padded = scale if isinstance(scale, tuple) else (0, "evenly", False)
+            some = integers(shape, dtype, below, drawn, longest, g)
+            inputs.append(laid_out(with_padding(some, g) if padded else some, steps))
             continue
         x = torch.empty(shape, device=device, dtype=dtype)
         most = LARGEST.get(dtype, math.inf)

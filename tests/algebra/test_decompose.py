@@ -6,7 +6,8 @@ import pytest
 
 from mirage_cli.algebra.canonical import Form
 from mirage_cli.algebra.decompose import Decomposition, Node, decompose
-from mirage_cli.ir.access import Index, parse_index
+from mirage_cli.ir.access import Index
+from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.ops import Number
 from mirage_cli.ir.program import Program
 from tests.mugraphs import CASES

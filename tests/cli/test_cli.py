@@ -408,7 +408,7 @@ def test_tuning_asks_for_every_search_before_any_work(found: Mirage, monkeypatch
     monkeypatch.setattr(search_command, "local_gpu", lambda *_: gpus.find_target("h100"))
     monkeypatch.setattr(session.Session, "prepare", lambda _: pytest.fail("work has begun"))
     run = found("tune", "tiny.yaml", "increment.yaml")
-    assert run.code == 1 and run.err.startswith("error: nothing is stored for increment at {'m': 16}")
+    assert run.code == 1 and run.err.startswith("error: nothing is stored for increment at m=16")
 
 
 def test_a_program_without_a_value_is_said_to_have_no_kernel(mirage: Mirage, tmp_path: Path) -> None:
@@ -452,7 +452,7 @@ BAD_INPUT = {
     "unknown target": (["search", "tiny.yaml", "--target", "b999"], "no GPU is known as 'b999'; known are auto, a100"),
     "unknown dimension": (["search", "tiny.yaml", "--dim", "z=4"], "tiny.yaml:2:7: error: no dimension is called z"),
     "unknown dtype": (["search", "tiny.yaml", "--dtype", "float12"], "one of float16, bfloat16, float32, not float12"),
-    "nothing stored": (["export", "tiny.yaml"], "nothing is stored for tiny at {'m': 4, 'k': 32, 'n': 16}"),
+    "nothing stored": (["export", "tiny.yaml"], "nothing is stored for tiny at m=4 k=32 n=16"),
     "nothing to show": (["show", "tiny.yaml"], "run `mirage search` on the spec first"),
     "nothing to explain": (["explain", "tiny.yaml"], "run `mirage search` on the spec first"),
     "unknown id": (["show", "0123456789ab"], "nothing is stored under 0123456789ab"),
@@ -466,6 +466,10 @@ BAD_INPUT = {
     "nothing to import": (["cache", "import", "none.jsonl"], "none.jsonl: No such file or directory"),
     "unknown id to take elsewhere": (["cache", "export", "f", "cccc"], "nothing is stored under cccc"),
     "nothing to remove": (["cache", "remove", "0123456789ab"], "nothing is stored under 0123456789ab"),
+    "an axis that is not there": (
+        ["search", "tiny.yaml", "--dim", "q=3"],
+        "no dimension is called q, to be given the size 3",
+    ),
     "no file to verify": (["verify", "tiny.yaml", "nowhere"], "error: nowhere: No such file or directory"),
     "a folder to verify": (["verify", "tiny.yaml", "."], "error: .: Is a directory"),
     "no GPU to tune on": (["tune", "tiny.yaml"], "there is no GPU on this machine to tune on; `mirage doctor`"),

@@ -33,6 +33,22 @@ def sums(x):
     return torch.cummax(x.softmax(-1), -1).values.relu()
 
 size = 3
+
+def branches(x):
+    return x.exp() if x.sum() > 0 else x
+
+class Sized(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+
+def half(x):
+    return x @ torch.ones(5, 5)
+
+def broken_inputs():
+    return torch.ones(3)[4]
+
+def broken(x):
+    return x
 """
 
 
@@ -79,9 +95,27 @@ def test_what_is_in_no_region_is_named(model: Path) -> None:
         ("{model}:size --input 3", "is no function and no module"),
         ("{model}:scores --input 3;4", "is no shape and type"),
         ("{model}:scores --input 3:float17", "is no shape and type"),
+        ("{model}:Sized --input 3", "TypeError: Sized.__init__() missing 1 required positional argument: 'width'"),
+        ("{model}:broken", "IndexError: index 4 is out of bounds for dimension 0 with size 3 ({model}:34)"),
+        ("{model}:half --input 3,4", "({model}:31)"),
+        ("{model}:branches --input 3", "({model}:24)"),
     ],
 )
 def test_what_cannot_be_traced_is_said(what: str, message: str, model: Path) -> None:
     done = run(*what.format(model=model).split())
     assert isinstance(done.exception, TraceError)
-    assert message in str(done.exception)
+    assert message.format(model=model) in str(done.exception)
+
+
+def test_what_pytorch_exports_and_does_not_run_is_said(model: Path) -> None:
+    """The module's parameters are float32."""
+    done = run(f"{model}:Mlp", "--input", "4,24:float16")
+    assert isinstance(done.exception, TraceError) and "nothing in it is a program" in str(done.exception)
+    assert "PyTorch does not run it: " in done.stderr and "dtype" in done.stderr
+
+
+def test_a_file_with_a_mistake_is_named_with_its_line(tmp_path: Path) -> None:
+    for text, says in (("def f(:\n", "SyntaxError"), ("import nothing_of_this_name\n", "nothing_of_this_name")):
+        (path := tmp_path / "model.py").write_text(text, encoding="utf-8")
+        done = run(f"{path}:f", "--input", "3")
+        assert isinstance(done.exception, TraceError) and says in str(done.exception)

@@ -14,7 +14,8 @@ import shlex
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,9 +33,13 @@ from mirage_cli.cli.help import ENVELOPE, EXIT_CODES
 from mirage_cli.cli.layout import Column, Sheet, figures
 from mirage_cli.cli.progress import Told, progress
 from mirage_cli.codegen.export import load_export
+from mirage_cli.ir.program import Program
 from mirage_cli.pipeline import benchmark, keys
+from mirage_cli.pipeline.session import Session
 from mirage_cli.search.cuts import CUTS, UNVERIFIED
-from mirage_cli.target.gpus import find_target
+from mirage_cli.spec.forms import INDICES
+from mirage_cli.store.results import About, Unfinished
+from mirage_cli.target.gpus import Target, find_target
 from tests.cli.test_cli import (
     CACHE_COMMANDS,
     COMMANDS,
@@ -278,6 +283,16 @@ def test_a_broken_kernel_is_refused_with_a_line_for_each_distribution(found: Mir
     assert [line.split()[0] for line in rest] == [name.split()[0] for name in answer["distributions"]]
 
 
+def test_a_kernel_in_front_of_its_spec_is_told_so(mirage: Mirage) -> None:
+    run = mirage("verify", "tiny.py", "tiny.yaml")
+    assert run.code == 2 and "the spec comes first: mirage verify SPEC FILE" in run.err
+
+
+def test_the_list_of_commands_cuts_no_line_short(mirage: Mirage) -> None:
+    listed = mirage("--help").out.partition("Commands:")[2]
+    assert "search" in listed and "..." not in listed
+
+
 def test_every_command_has_examples_that_parse_and_dash_h(mirage: Mirage) -> None:
     for args in [*([c] for c in COMMANDS if c != "cache"), *(["cache", c] for c in CACHE_COMMANDS)]:
         text = mirage(*args, "-h").out
@@ -309,7 +324,13 @@ def test_the_language_is_at_hand(mirage: Mirage) -> None:
     assert "exp(x) / sum(exp(x)) over axes" in mirage("help", "lang", "softmax").out
     run = mirage("help", "lang", "softmx")
     assert run.code == 1 and "no function is called softmx" in run.err and "did you mean `softmax`?" in run.err
+    assert (
+        "matmul is no function of specs: a product that sums over the axis k is dot(a, b, k)"
+        in mirage("help", "lang", "matmul").out
+    )
+    assert all(form in mirage("help", "lang").out for form in INDICES)
     assert mirage("help", "search").out.startswith("Usage: mirage search")
+    assert "mirage init norm" in mirage("--help").out
     assert mirage("help", "nothing").code == 2 and mirage("help").out.startswith("Usage: mirage")
     for topic, rows in (("cuts", CUTS), ("exit-codes", EXIT_CODES), ("json", ENVELOPE)):
         assert all(row in mirage("help", topic).out for row in rows)
@@ -413,6 +434,30 @@ def test_an_interrupted_benchmark_shows_what_it_has_timed(
     assert len(json.loads(Path("rows.json").read_text(encoding="utf-8"))["results"]) == 1
 
 
+class MadeUpCluster:
+    """Whose workers have timed one program, and lost the other."""
+
+    def gpu(self, name: str) -> Target:
+        return find_target("h100")
+
+    def bench(
+        self, session: Session, programs: Sequence[tuple[Program, str]], against: Sequence[str]
+    ) -> Iterator[dict[str, Any] | Unfinished]:
+        assert against == ["eager"]
+        for p, _ in programs:
+            lost = Unfinished(About(p.name, p.sizes, p.dtype, 0), "the GPU was lost")
+            yield row(1.25, 4) if p.sizes["m"] == 4 else lost
+
+
+def test_a_cluster_benches(mirage: Mirage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_command, "cluster_of", lambda *_: nullcontext(MadeUpCluster()))
+    args = ("bench", "tiny.yaml", "--dim", "m=4,8", "--against", "eager", "--executor", "dask")
+    run = mirage(*args, "--json", "rows.json")
+    assert run.code == 1 and "1.25" in run.out and "tiny m=8 k=32 n=16: the GPU was lost" in run.err
+    assert len(json.loads(Path("rows.json").read_text(encoding="utf-8"))["results"]) == 1
+    assert mirage(*args, "--gpus", "2").code == 2
+
+
 def test_the_gate_tells_junit_and_github(
     mirage: Mirage, measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -482,6 +527,9 @@ def test_a_lock_file_pins_and_notices(found: Mirage, tmp_path: Path) -> None:
         assert run.code == 1 and message in run.err, (message, run.err)
     path.unlink()
     assert "No such file" in found(*search).err
+    several = found("lock", "tiny.yaml", "--dim", "m=4,8,16")
+    assert several.code == 1 and "stored for\n    tiny m=8 k=32 n=16\n    tiny m=16 k=32 n=16\n" in several.err
+    assert not path.exists()
 
 
 def test_the_example_workflow_uses_commands_that_are_there(mirage: Mirage) -> None:

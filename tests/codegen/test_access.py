@@ -19,7 +19,7 @@ from mirage_cli.codegen.blocks import LINE_BYTES
 from mirage_cli.codegen.export import export_source, kernels_source, load_export
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import NUMBERS, KernelSchedule, Schedule
-from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.ir.text import canonical_text, parse_mugraph
 from mirage_cli.tune.space import chunk_sizes, settled
 from tests.codegen.conftest import Stages
 from tests.codegen.test_triton import (
@@ -148,6 +148,45 @@ def test_one_tensor_read_in_two_ways() -> None:
     inputs = draw(graph)
     (y,) = run(graph, plan, inputs)
     assert torch.allclose(y.float(), inputs["X"].float() @ inputs["X"].float().T, atol=2e-2, rtol=1e-2)
+
+
+WINDOWS = """\
+mugraph g float16
+dims b=2 y=8 x=16 c=32 e=16 i=3 j=3
+input X f16[b, y, x, c]
+input W f16[i, j, c, e]
+output O f16[b, y, x, e]
+kernel k0 generated b:grid y:grid x:grid c:loop e:grid i:loop j:loop
+  P = load X[b, y + i - 1, x + j - 1, c]
+  W = load W[i, j, c, e]
+  O[b, y, x, e] = dot(P, W; c, i, j)
+  store O[b, y, x, e] = O
+"""
+
+
+@pytest.mark.parametrize("tiles", ["b=1 y=4 x=8", "b=1 y=1 x=16", "b=2 y=8 x=1", "b=1 y=2 x=8"])
+def test_windows_are_boxes_that_reach_beyond_the_tensor(tiles: str) -> None:
+    """What lies outside reads as 0, by a box as by a mask."""
+    graph = parse_mugraph(WINDOWS)
+    plan = choosing(schedule(graph, f"{tiles} c=16 i=1 j=1 e=16", "b y x c i j e"), descriptors=True)
+    found = boxes(graph, plan)
+    assert found.keys() == {"P", "W"}
+    assert {str(i) for i in found["P"].at} == {"b", "i + y - 1", "j + x - 1", "c"}
+    inputs = draw(graph)
+    (got,) = run(graph, plan, inputs)
+    x, w = inputs["X"].double().permute(0, 3, 1, 2), inputs["W"].double().permute(3, 2, 0, 1)
+    want = torch.nn.functional.conv2d(x, w, padding=1).permute(0, 2, 3, 1)
+    assert (got.double() - want).abs().max() <= 2e-3 * want.abs().max()
+
+
+def test_windows_of_several_taps_or_of_every_second_row_are_no_boxes() -> None:
+    graph = parse_mugraph(WINDOWS)
+    plan = choosing(schedule(graph, "b=1 y=4 x=8 c=16 i=1 j=4 e=16", "b y x c i j e"), descriptors=True)
+    assert boxes(graph, plan).keys() == {"W"}
+    steps = parse_mugraph(WINDOWS.replace("y + i - 1", "y*2 + i - 8"))
+    assert boxes(steps, choosing(plan, descriptors=True)).keys() == {"W"}
+    padded = choosing(schedule(graph, "b=1 y=4 x=8 c=16 i=1 j=1 e=16", "b y x c i j e"), descriptors=True)
+    assert boxes(graph.resized({"y": 7}), padded).keys() == {"W"}  # past its end a box would not be zero
 
 
 UNSUITABLE = {
@@ -317,7 +356,11 @@ def test_reads_take_the_part_of_prefetches_before_loops_alone() -> None:
     assert not settled(graph, choosing(plan, fetch=False)).kernels["k0"].words["read"]
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name != "split_attention"])  # its blocks are too large
+TOO_LARGE = ("split_attention", "convolution")
+"""Of whose blocks, with tiles of 16, some have more elements than a block may."""
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in TOO_LARGE])
 def test_nothing_outside_of_the_inputs_is_asked_for(name: str) -> None:
     """A read of what is not there would be a fault."""
     graph = CASES[name].graph
@@ -648,6 +691,19 @@ def line_of(source: str, value: str) -> str:
     return next(line for line in source.splitlines() if f" {value} = tl.load" in line)
 
 
+def test_parts_of_a_packed_tensor_leave_the_caches_each_by_itself() -> None:
+    graph = parse_mugraph(
+        "mugraph g float16\ndims t=8 a=64 n=128\ninput P f16[t, n]\noutput O f16[t, a]\n"
+        "kernel k0 generated t:grid a:grid\n  X = load P[t, a]\n  Y = load P[t, a + 64]\n"
+        "  O[t, a] = mul(X, Y)\n  store O[t, a] = O\n"
+    )
+    plan = choosing(schedule(graph, "t=2 a=64"), stream=True)
+    found = kernels_source(graph, plan)
+    assert all("evict_first" in line_of(found, v) for v in ("X", "Y"))
+    both = parse_mugraph(canonical_text(graph).replace("a + 64", "a + 32"))  # some elements are read by both
+    assert "evict_first" not in kernels_source(both, plan)
+
+
 def test_what_another_kernel_reads_too_stays_in_the_caches() -> None:
     graph = CASES["split_matmul"].graph
     plan = choosing(schedule(graph, chunks=2), stream=True)
@@ -680,6 +736,14 @@ def test_descriptors_are_compiled_to_tensor_copies(name: str, stage: Stages) -> 
     assert "cp.async.bulk.tensor" in ptx
     assert "cp.async.cg" not in ptx
     assert "wgmma.mma_async" in ptx
+
+
+def test_windows_are_compiled_to_tensor_copies(stage: Stages) -> None:
+    graph = parse_mugraph(WINDOWS).resized({"y": 16, "c": 128, "e": 64})
+    plan = schedule(graph, "b=1 y=8 x=16 c=64 i=1 j=1 e=64", "b y x c i j e")
+    ptx = stage(graph, choosing(plan, descriptors=True), 90, "ptx")
+    assert "cp.async.bulk.tensor.4d" in ptx and "wgmma.mma_async" in ptx
+    assert "cp.async.cg" not in ptx
 
 
 def test_specialized_kernels_have_warps_of_their_own_for_fetching(stage: Stages) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.search import cost
+from mirage_cli.search.batch import Batch
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.space import models
 from tests.codegen.conftest import Compile, Stages
@@ -34,7 +35,7 @@ def test_loads_of_less_than_4_bytes_a_thread_are_not_fetched_ahead(stage: Stages
     plans = [with_warps(schedule(graph, f"m=16 n=64 k={k}", "m k n"), w) for w, k in cases]
     target = find_target("h200")
     m = models(graph)["k0"]
-    batch = cost.Batch.of(m, [p.kernels["k0"] for p in plans], graph.sizes)
+    batch = Batch.of(m, [p.kernels["k0"] for p in plans], graph.sizes)
     late = cost.estimate(m, batch, graph.sizes, target).us > cost.estimate(m, batch, graph.sizes, target, {"late"}).us
     assert late.tolist() == ["= tt.load" in loop(graph, p, stage) for p in plans]
     assert 0 < np.count_nonzero(late) < len(cases)

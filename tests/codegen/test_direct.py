@@ -34,7 +34,7 @@ from mirage_cli.ir.text import parse_mugraph, print_mugraph
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.tune.compilefarm import CompileFarm
 from mirage_cli.tune.measure import Candidate, Failure, TensorSpec
-from mirage_cli.verify.yardstick import fresh_memory_is_nan
+from mirage_cli.verify.lies import fresh_memory_is_nan
 from tools.launch_overhead import (
     CPU_FOR_GPU,
     StubCompiled,

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import itertools
 import re
-import runpy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,8 +36,11 @@ from mirage_cli.tune.compilefarm import CompileFarm, KernelResources
 from mirage_cli.tune.interpreted import Interpreter
 from mirage_cli.tune.measure import Candidate as Job
 from mirage_cli.tune.measure import TensorSpec
-from mirage_cli.verify.equivalence import DYNAMIC_DRAWS, check_equivalence, dynamic_sizes, structure_problem
+from mirage_cli.verify.equivalence import DYNAMIC_DRAWS, check_equivalence
 from mirage_cli.verify.numeric import judge
+from mirage_cli.verify.reduced import dynamic_sizes
+from mirage_cli.verify.structure import structure_problem
+from tests.selfchecks import check_itself
 from tools.launch_overhead import StubDriver, StubGpu, StubKernel, chain, inputs_of, kernel_names, schedule_of, stubbed
 
 DIMS = "{min: 1, max: 90, tune: [1, 16, 48]}"
@@ -592,19 +593,12 @@ def test_the_numeric_net_refuses_a_wrong_size(name: str, interpreter: Interprete
         ("", ""),
     ],
 )
-def test_a_files_own_check_refuses_bounds_that_are_off_by_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], right: str, wrong: str
-) -> None:
-    """Run as `python FILE` runs it, but in this process."""
+def test_a_files_own_check_refuses_bounds_that_are_off_by_one(right: str, wrong: str) -> None:
     source = sized_source([Variant(p, c.graph, c.schedule, ExportInfo()) for p, c in found("exponential")])
     assert right in source
-    path = tmp_path / "kernel.py"
-    path.write_text(source.replace(right, wrong) if right else source, encoding="utf-8")
-    with pytest.raises(SystemExit) as end:
-        runpy.run_path(str(path), run_name="__main__")
-    shown = capsys.readouterr()
-    assert bool(end.value.code) == bool(right), shown
-    assert ("is served by the kernels" in shown.out) == bool(right)
+    done = check_itself(source.replace(right, wrong) if right else source)
+    assert bool(done.code) == bool(right), done
+    assert ("is served by the kernels" in done.said) == bool(right)
 
 
 def test_sizes_to_judge_are_the_ends_what_is_near_and_one_between() -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,8 +17,10 @@ from mirage_cli.search.generator import Candidate, search
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import Interpreter
-from mirage_cli.verify.equivalence import check_equivalence, dynamic_sizes
+from mirage_cli.verify.equivalence import check_equivalence
+from mirage_cli.verify.reduced import dynamic_sizes
 from tests.codegen.test_dynamic import inputs_of, judged
+from tests.selfchecks import check_itself
 
 B, S = "{min: 1, max: 20, tune: [2, 8]}", "{min: 1, max: 300, tune: [16, 200]}"
 SPECS = {
@@ -142,13 +140,9 @@ def test_sizes_are_mixed_so_that_none_is_left_out() -> None:
         ("", ""),
     ],
 )
-def test_a_files_own_check_refuses_wrong_bounds(tmp_path: Path, right: str, wrong: str) -> None:
+def test_a_files_own_check_refuses_wrong_bounds(right: str, wrong: str) -> None:
     source = sized_source(variants("pointwise"))
     assert right in source
-    path = tmp_path / "kernel.py"
-    path.write_text(source.replace(right, wrong) if right else source, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, str(path)], capture_output=True, text=True, env={**os.environ, "TRITON_INTERPRET": "1"}
-    )
-    assert done.returncode == bool(right), done.stdout + done.stderr
-    assert ("is served by the kernels" in done.stdout) == bool(right)
+    done = check_itself(source.replace(right, wrong) if right else source)
+    assert bool(done.code) == bool(right), done
+    assert ("is served by the kernels" in done.said) == bool(right)

@@ -27,7 +27,8 @@ from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.compilefarm import CompileFarm
 from mirage_cli.tune.interpreted import Interpreter
-from mirage_cli.verify.equivalence import check_equivalence, structure_problem
+from mirage_cli.verify.equivalence import check_equivalence
+from mirage_cli.verify.structure import structure_problem
 from tests.codegen.test_dynamic import compiled_keys, judged
 
 DIMS = "{min: 1, max: 300, tune: [16, 200]}"

@@ -22,8 +22,8 @@ from mirage_cli.ir.reach import Left
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.tune.space import settled
+from mirage_cli.verify.lies import Lies, changed_elsewhere, outputs_of, to_be_changed
 from mirage_cli.verify.numeric import reference64, where_outputs_lie
-from mirage_cli.verify.yardstick import Lies, changed_elsewhere, outputs_of, to_be_changed
 from tests.codegen.conftest import Compile
 from tests.mugraphs import CASES
 from tests.seeds import over_seeds

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.beside import beside
 from mirage_cli.ir.mugraph import Kernel
+from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.search.work import model
 from tests.mugraphs import CASES
@@ -87,3 +91,31 @@ def test_a_kernel_with_parts_is_modelled_as_these() -> None:
     m = model(whole, element, (), ())
     assert m.several and [len(p.stores) for p in m.parts(whole.with_role("grid"))] == [1, 2, 1]
     assert not model(kernel("attention"), dict.fromkeys("QKVO", 2), (), ()).several
+
+
+def test_what_one_table_holds_at_two_places_has_two_names_in_parts_side_by_side() -> None:
+    """Branches of one kernel that give one name to blocks of two shapes are none that Triton compiles."""
+    graph = parse_mugraph(TABLES)
+    (k,) = graph.kernels
+    schedule = KernelSchedule((("m", 8), ("n", 16)), ("m", "n"))
+    source = kernels_source(graph, Schedule({k.name: schedule}))
+    names = re.findall(r"^ +(\w+) = tl.load\(T_ptr", source, re.MULTILINE)
+    assert len(names) == len(set(names)) == 2, source
+
+
+TABLES = """
+mugraph tables float16
+dims m=32 n=32 v=9 k=64
+input X f16[v, n]
+input Y f16[v, m]
+input T i32[k] below v
+output P f16[m]
+output Q f16[n]
+kernel k0 generated m:grid n:grid
+  X = load X[T{v}[n + 32], n]
+  Y = load Y[T{v}[m], m]
+  P[m] = mul(Y, 2)
+  Q[n] = mul(X, 3)
+  store P[m] = P
+  store Q[n] = Q
+"""

@@ -13,25 +13,20 @@ from mirage_cli.ir.access import (
     Index,
     Lookup,
     access_text,
-    apart,
     atom_index,
     combined,
     dims_of,
-    elements_read,
     index,
-    is_injective,
     is_plain,
     is_whole,
-    large_enough,
     nested,
-    parse_access,
-    parse_index,
     plain,
     quotient,
     remainder,
     strides,
-    untold,
 )
+from mirage_cli.ir.access_text import parse_access, parse_index
+from mirage_cli.ir.footprint import apart, elements_read, is_injective, large_enough, untold
 from tests.seeds import over_seeds
 
 SIZES = {"a": 3, "b": 4, "c": 2, "d": 5}

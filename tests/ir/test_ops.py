@@ -37,8 +37,8 @@ from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.interpret import run_program
 from mirage_cli.verify.numeric import reference64
 from mirage_cli.verify.residues import Value, same
+from mirage_cli.verify.rounding import RoundEveryResult
 from mirage_cli.verify.semantics import FieldSemantics, FloatSemantics, Named
-from mirage_cli.verify.yardstick import RoundEveryResult
 
 Array = NDArray[Any]
 

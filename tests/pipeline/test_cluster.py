@@ -20,6 +20,7 @@ import pytest
 from mirage_cli.errors import ExecutorError, NothingStoredError
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline import cluster as module
+from mirage_cli.pipeline.benchmark import run
 from mirage_cli.pipeline.keys import key_of
 from mirage_cli.pipeline.optimize import optimize
 from mirage_cli.pipeline.searching import Failed, Options
@@ -145,6 +146,12 @@ def test_programs_are_answered_though_workers_are_killed(cluster: Cluster, tmp_p
     assert killed and found == here(tmp_path, SEARCHED, False, asked)
 
 
+def test_another_worker_answers_where_the_one_that_is_asked_dies(cluster: Cluster, tmp_path: Path) -> None:
+    """The first question of a command is what its results are stored under."""
+    assert cluster.ask(False, 1, made_up_gpu.dies_once, tmp_path / "died") == ["alive"]
+    assert (tmp_path / "died").exists()
+
+
 def test_kernels_are_tuned_by_the_workers_that_hold_gpus(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +169,24 @@ def test_kernels_are_tuned_by_the_workers_that_hold_gpus(
             cluster.tune(session, programs(5)[4:])
 
 
+def test_kernels_are_compared_by_the_workers_that_hold_gpus(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has no kernel is tuned first; what was timed is in the database; another run tunes nothing."""
+    asked, against = programs(2), ["eager", "compile"]
+    with Store(tmp_path / "there.db") as store, Session(H200, TUNED, store, True) as session:
+        list(cluster.optimize(session, asked[:1]))
+        found = list(cluster.bench(session, asked, against))
+        with monkeypatch.context() as patch:
+            patch.setattr(cluster, "optimize", None)
+            again = list(cluster.bench(session, asked, against))
+        with monkeypatch.context() as patch:
+            made_up_gpu.pretend(patch.setattr)
+            assert plain(found) == plain(again) == plain([run(session, program, against) for program, _ in asked])
+        assert all(store.measurements(key_of(p, H200, True), "compile") for p, _ in asked)
+    assert [r["spec"] for r in found if isinstance(r, dict)] == ["p2", "p3"]
+
+
 def test_a_gpu_that_is_lost_leaves_its_programs_to_others(
     cluster: Cluster, losing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,7 +201,8 @@ def test_a_gpu_that_is_lost_leaves_its_programs_to_others(
     with Store(tmp_path / "mirage.db") as store:
         ((program, text),) = programs(1)
         asked = asked_of(store, key_of(program, H200, True), program, text)
-    ((_, answer),) = cluster.run(Job(H200, TUNED, True, ""), {0: asked})
+    job = Job(H200, TUNED, True, "")
+    ((_, answer),) = cluster.run(lambda a: cluster.submitted(job, a), {0: asked}, True)
     assert isinstance(answer, Failed) and "there was no worker that holds a GPU for 1 s" in answer.problem
     with pytest.raises(ExecutorError, match=r"no worker holds h200 to tune on; .*--resources GPU=1"):
         cluster.gpu("h200")

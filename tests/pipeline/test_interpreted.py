@@ -9,11 +9,11 @@ import torch
 
 from mirage_cli.codegen.export import kernels_source, load_export
 from mirage_cli.pipeline.model import as_module
-from mirage_cli.pipeline.regions import Region, cut, exported
+from mirage_cli.pipeline.regions import Kept, Region, cut, exported
 from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import reduced_schedule
-from mirage_cli.verify.numeric import reference64
+from mirage_cli.verify.numeric import called64
 from tests.torch_programs import CASES
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, where lanes hold nothing
@@ -35,19 +35,24 @@ class Interpreted(torch.nn.Module):
         self.kernels = load_export(kernels_source(plan.graph, reduced_schedule(plan.graph, plan.schedule)))
 
     def forward(self, *given: torch.Tensor) -> Any:
-        program, shapes, sizes = self.region.program, self.region.shapes, self.region.sizes(given)
-        inputs = [x.of(given, sizes) for x in self.region.inputs]
+        region, program, sizes = self.region, self.region.program, self.region.sizes(given)
+        inputs = [x.of(given, sizes) for x in region.inputs]
+        shapes = [[program.sizes[d] for d in t.dims] for t in program.results]
         made = [
-            torch.full([program.sizes[d] for d in t.dims], torch.nan, dtype=getattr(torch, t.dtype))
-            for t in program.results
+            torch.full(shape, torch.nan, dtype=getattr(torch, t.dtype))
+            for shape, t in zip(shapes, program.results, strict=True)
         ]
+        others = [x.clone() for x in given]
+        expected, (returned, behind) = self.original(*others), called64(program, inputs)
         self.kernels.launch(inputs, made, self.kernels.make_scratch("cpu"))
-        found, exact = (
-            [shape.of(y, sizes) for y, shape in zip(ys, shapes, strict=True)]
-            for ys in (made, reference64(program, inputs))
-        )
-        expected = self.original(*given)
-        for y, eager, x in zip(found, expected if isinstance(expected, tuple) else [expected], exact, strict=True):
+        found, exact = region.made(made, given), region.made(returned, given)
+        expected = expected if isinstance(expected, tuple) else (expected,)
+        triples = [(y, eager, x) for r, *(y, eager, x) in zip(region.results, found, expected, exact, strict=True)
+                   if not isinstance(r, Kept)]  # fmt: skip
+        kept = {r.which for r in region.results if isinstance(r, Kept)}
+        triples += [(x.of(given, sizes), x.of(others, sizes), y)
+                    for x, y in zip(region.inputs, behind, strict=True) if x.which in kept]  # fmt: skip
+        for y, eager, x in triples:
             self.off.append((off(y, x), EAGERS * off(eager, x) + ROUNDINGS * torch.finfo(y.dtype).eps))
         return found[0] if len(found) == 1 else tuple(found)
 

@@ -67,6 +67,28 @@ def check(text: str, seed: int, interpreter: Interpreter) -> None:
 
 
 FAILED = {
+    "some positions of a softmax": """
+name: some
+dims: {h: 3, k: 2}
+dtype: float32
+inputs: {U: [h]}
+program: |
+  A = softmax(U, h)
+  B = A[k]
+outputs: {B: [k]}
+""",
+    "a product that is loaded before it would be made": """
+name: loaded
+dims: {d: 3, k: 3, m: 64, w: 8}
+dtype: bfloat16
+inputs: {W: {dims: [m, d], scale: 0.5}, H: {dims: [k], dtype: int32, below: d}}
+program: |
+  B = dot(W, W, m)
+  C = B / (abs(B) + 0.5)
+  D = B[H[k]]
+  E = D[w + 2]
+outputs: {C: [d], E: [w]}
+""",
     "more than float16 has, of a float32 output": """
 name: promoted
 dims: {h: 7, k: 64}

@@ -89,7 +89,7 @@ def test_shapes_are_those_of_the_call(sizes: tuple[int, int]) -> None:
     assert region.serves(given)
     named = region.sizes(given)
     assert sorted(named.values()) == sorted(sizes)
-    shapes = [[n.at(named) if isinstance(n, Times) else n for n in shape.whole] for shape in region.shapes]
+    shapes = [[n.at(named) if isinstance(n, Times) else n for n in shape.whole] for shape in region.results]
     assert shapes == [[*y.shape] for y in found.model(x)]
 
 

@@ -8,7 +8,7 @@ from mirage_cli.algebra.decompose import decompose
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import Program
 from mirage_cli.search.cuts import Bounds
-from mirage_cli.search.expand import Space
+from mirage_cli.search.expand import Space, equations
 from mirage_cli.search.generator import search
 from mirage_cli.search.roles import plans
 from mirage_cli.target.gpus import find_target
@@ -128,3 +128,19 @@ def test_a_product_that_is_there_but_for_a_factor_is_not_computed_anew() -> None
     for e in anew:
         (why,) = plans(d, e, d.sizes, lambda _: False)
         assert isinstance(why, InexpressibleError)
+
+
+@pytest.mark.parametrize("size", [1, 64])
+def test_kernels_compute_nothing_that_they_do_not_need(size: int) -> None:
+    """Where B is read, the squares of W that it was summed from are not; the cost model priced axes without a block."""
+    text = "B = dot(W, W; m) | a = abs(B) | C = div(B, a) | E = exp(D)"
+    d = decompose(program(f"d={size} m={size} w={size}", "W[d,m] D[w]", text, "C E"))
+    read = 0
+    for e in Space(d, Bounds()).expansions(tuple(d.outputs)):
+        written = equations(d, e)
+        needed = {v for q in written.eqns for v in q.values} | {written.value[t] for t in e.targets}
+        assert {q.out for q in written.eqns} <= needed
+        assert {name for name, _, _ in written.loads} <= needed
+        read += any(not d.is_input(f) for f in e.leaves)
+    assert read
+    assert search(d.program, H100).candidates

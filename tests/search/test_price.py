@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from math import prod
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.program import DTYPE_BYTES
-from mirage_cli.ir.schedule import block_sizes
+from mirage_cli.ir.schedule import KernelSchedule, Schedule, block_sizes
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.search import generator
 from mirage_cli.search.roles import nameless
@@ -18,6 +19,7 @@ from mirage_cli.search.tiles import best_schedule
 from mirage_cli.search.work import Model
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
+from mirage_cli.tune.space import models, total_us
 
 TEXT = """
 mugraph g float16
@@ -120,3 +122,41 @@ def test_a_product_with_a_vector_has_registers_for_what_it_adds_up() -> None:
         schedule = plan.schedule.kernels[k.name]
         block = block_sizes(k, schedule, plan.graph.sizes)
         assert prod(block.get(a, 1) for a in "bhsd") <= 256 * 32 * schedule.warps, (str(k), schedule)
+
+
+FUSED = """
+mugraph lora float16
+dims m=2048 k=4096 n=4096 r=16
+input X f16[m, k]
+input W f16[k, n]
+input T f16[m, r]
+input B f16[r, n]
+output O f16[m, n]
+kernel k0 generated m:grid k:loop n:grid r:tile
+  X = load X[m, k]
+  W = load W[k, n]
+  T = load T[m, r]
+  B = load B[r, n]
+  P[m, n] = dot(X, W; k)
+  Q[m, n] = dot(T, B; r)
+  O[m, n] = add(P, Q)
+  store O[m, n] = O
+"""
+LARGE = "m=128 k=64 n=256 order=m,k,r,n warps=8 stages=3 overlap"
+
+
+def predicted(text: str) -> float:
+    graph = parse_mugraph(text)
+    large = LARGE if "r:tile" in text else LARGE.replace("r,", "")
+    schedule = Schedule({"k0": KernelSchedule.parse(large)})
+    return total_us(graph, schedule, find_target("h200"), models(graph))
+
+
+def test_a_product_that_is_added_to_an_accumulator_has_its_registers() -> None:
+    """A product with another use, or in another place of a sum, has its own, and such blocks do not fit with both."""
+    twice = FUSED.replace("add(P, Q)", "add(P, S)").replace("  O[m, n]", "  S[m, n] = square(Q)\n  O[m, n]")
+    assert math.isinf(predicted(twice))
+    assert math.isinf(predicted(FUSED.replace("add", "sub")))
+    alone = FUSED.replace("  Q[m, n] = dot(T, B; r)\n", "").replace("add(P, Q)", "neg(P)").replace(" r:tile", "")
+    alone = alone.replace("  T = load T[m, r]\n  B = load B[r, n]\n", "")
+    assert predicted(FUSED) < 1.05 * predicted(alone)

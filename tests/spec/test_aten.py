@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch.utils._pytree import tree_flatten
 
+from mirage_cli.pipeline.inplace import calls
 from mirage_cli.pipeline.model import as_module
-from mirage_cli.pipeline.partition import calls
 from mirage_cli.pipeline.regions import Given, cut, exported, result_shape
-from mirage_cli.spec.aten import Traced, memory_order, trace
-from mirage_cli.spec.positional import Trace, Unsupported, einsum, elementwise, reshaped
+from mirage_cli.spec.arrays import Trace, Unsupported
+from mirage_cli.spec.aten.trace import Traced, memory_order, trace
+from mirage_cli.spec.positional import einsum, elementwise, reshaped
 from mirage_cli.verify.numeric import reference64
 from tests.torch_programs import CASES
 

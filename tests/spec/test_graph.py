@@ -148,7 +148,8 @@ def rotated(name: str, step: int, other: int, projected: bool = False) -> Graph:
         QKV = g.input("QKV", "t", "n")
     R = g.input("R", "s", "e")
     pos = g.input("pos", "t", dtype="int64", below="s")
-    slot = g.input("slot", "t", dtype="int64", below="slots", distinct=True)
+    padded = name == "rope_append_pairs"
+    slot = g.input("slot", "t", dtype="int64", below="slots", distinct=True, padded=padded)
     KC, VC = (g.input(n, "pages", "page", "g", "e") for n in ("KC", "VC"))
     Q = g.parts("Q", "t", "h", "e")
     t, h, k, d, e = (g.axis(name) for name in "thgde")

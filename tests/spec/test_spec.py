@@ -15,6 +15,7 @@ from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.errors import SpecError
 from mirage_cli.ir.program import Program
 from mirage_cli.spec.expression import FUNCTIONS, RESERVED
+from mirage_cli.spec.idioms import IDIOMS
 from mirage_cli.spec.reader import MAX_BYTES, Spec, SpecFileError, load_spec, parse_spec
 from mirage_cli.verify.numeric import reference64
 
@@ -86,6 +87,26 @@ def test_every_caret_points_at_its_line(path: Path) -> None:
         assert int(column) <= len(source) + 1
 
 
+WRITE = {name: text.partition("write ")[2] for name, text in IDIOMS.items() if "write " in text and "O[" not in text}
+SETTING = """
+name: t
+dims: {m: 4, a: 6, j: 6, d: 3, q: 4, s: 5}
+inputs: {x: [m, a], y: [m, a], Q: [q, d], K: [s, d], V: [s, d]}
+outputs: {O: [m, a]}
+program: |
+  mask = x > 0
+  low = 0
+  high = 1
+  scale = 2
+  O = x + y
+"""
+
+
+@pytest.mark.parametrize("name", WRITE)
+def test_what_an_idiom_says_to_write_can_be_read(name: str) -> None:
+    parse_spec(f"{SETTING}  idiom = {WRITE[name]}\n")
+
+
 def test_mistakes_come_in_the_order_of_the_file() -> None:
     text = (ERRORS / "several_mistakes.yaml").read_text()
     with pytest.raises(SpecError) as caught:
@@ -152,7 +173,7 @@ def test_python_warns_of_nothing() -> None:
 def test_sizes_of_an_override_are_checked() -> None:
     spec = parse_spec(written("O = X * (1 / (k - 1))", "O[m,k]"), "good.yaml")
     for dims, message in (
-        ({"M": 2}, "no dimension is called M"),
+        ({"M": 2}, "no dimension is called M, to be given the size 2"),
         ({"m": 0}, "the size of m is a positive integer up to 1099511627776, not 0"),
         ({"k": 1, "m": 2}, "at k = 1, m = 2: this arithmetic on numbers has no result"),
     ):

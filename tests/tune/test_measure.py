@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from mirage_cli.tune.measure import (
     TensorSpec,
     Timing,
 )
+from mirage_cli.tune.setting import Run
 from mirage_cli.tune.worker import Bench
 from mirage_cli.verify import yardstick
 from mirage_cli.verify.testdata import DISTRIBUTIONS
@@ -355,7 +356,53 @@ def test_long_calls_that_are_slow_beside_the_best_are_timed_roughly(worker: GpuW
     known = worker.time([slow("known")], QUICK, best_us=100.0)["known"]
     assert isinstance(known, Timing) and known.median_us > 20_000
     assert len(log.read_text()) == 3
-    assert len(worker.time([slow("final")], replace(QUICK, hot=True), best_us=100.0)["final"].figures_us) == 5
+    assert (
+        len(worker.time([slow("final")], replace(QUICK, hot=True, selects=False), best_us=100.0)["final"].figures_us)
+        == 5
+    )
+
+
+class MadeUp(Bench):
+    """Calls take what `us` says, by the candidate, whatever they do."""
+
+    def __init__(self, directory: Path, us: Mapping[str, float]) -> None:
+        super().__init__(torch.device("cpu"), 0.4, directory, lambda _: None)
+        self.us, self.at = us, ""
+        self.replays: dict[Any, float] = {}
+        self.set_problem(DOUBLING)
+
+    def begin(self, candidate: Candidate) -> tuple[Run, float]:
+        self.at = candidate.id
+        return super().begin(candidate)
+
+    def host_seconds(self, run: Run) -> float:
+        run(0)
+        return 1e-4
+
+    def record(self, run: Callable[[int], Any], order: Sequence[int]) -> tuple[Callable[[], None], list[Any], str]:
+        replay, left, method = super().record(run, order)
+        self.replays[replay] = self.us[self.at] * len(order)
+        return replay, left, method
+
+    def sample(self, replay: Callable[[], None], cold: bool = True) -> float:
+        return self.replays[replay]
+
+    def spacers_us(self, count: int) -> float:
+        return 0.0
+
+
+def test_where_the_fastest_are_asked_for_the_others_get_less(tmp_path: Path) -> None:
+    """A call that is slow in the chain is not timed alone where a much faster one is known, and beside faster ones in
+    two rounds."""
+    bench = MadeUp(tmp_path, {"best": 10.0, "near": 11.0, "far": 12.0, "hopeless": 14.0})
+    candidates = tuple(replace(GOOD, id=id) for id in bench.us)
+    found = bench.time(candidates, QUICK, seed=0, best_us=10.0)
+    assert {id: len(t.samples_us) for id, t in found.items()} == {"best": 5, "near": 5, "far": 2, "hopeless": 2}
+    assert {id: t.median_us for id, t in found.items()} == pytest.approx(bench.us)
+    hopeless = [id for id, t in found.items() if t.method.endswith("too slow for more")]
+    assert hopeless == ["hopeless"] and found["hopeless"].accuracy is None
+    found = bench.time(candidates, replace(QUICK, selects=False), seed=0, best_us=10.0)
+    assert all(len(t.samples_us) == len(t.alone_samples_us) == 5 and t.accuracy for t in found.values())
 
 
 def test_rounds_end_when_the_time_is_up(worker: GpuWorker) -> None:

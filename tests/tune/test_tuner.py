@@ -30,6 +30,7 @@ from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.pipeline.session import Session
 from mirage_cli.pipeline.tuning import readable_incumbent
 from mirage_cli.search import cost
+from mirage_cli.search.batch import Batch
 from mirage_cli.spec.reader import load_spec, parse_spec
 from mirage_cli.store.records import Key, Measurement, StoredMuGraph
 from mirage_cli.store.store import Store
@@ -291,7 +292,7 @@ def test_the_predicted_time_is_the_sum_of_its_parts() -> None:
     graph = next(g for g in p.graphs.values() if all(k.split is None for k in g.kernels))
     schedules = [m.schedule for m in p.measured if p.graphs[m.graph] is graph]
     for name, m in models(graph).items():
-        batch = cost.Batch.of(m, [s.kernels[name] for s in schedules], graph.sizes)
+        batch = Batch.of(m, [s.kernels[name] for s in schedules], graph.sizes)
         found = cost.estimate(m, batch, graph.sizes, H200)
         assert tuple(found.busy) == cost.LIMITS
         fits = np.isfinite(found.us)
@@ -1120,7 +1121,8 @@ def test_what_cannot_be_emitted_or_compiled_or_run_is_counted_and_not_timed() ->
         return (KernelResources("k0", 1024, 255, 4096, 4, ""),) if "k=256" in source else None
 
     def time(graph: str, s: Schedule) -> float:
-        return math.inf if s.kernels["k0"].tile("n") == 32 else bowl(graph, s)
+        k = s.kernels["k0"]
+        return math.inf if k.tile("n") == 32 else bowl(graph, Schedule({"k0": replace(k, overlap=False)}))
 
     tuned, worker = tune(time, farm=Farm(refuse), unspeakable=lambda source: "stages=4" in source)
     assert not any("warps=16" in s or "k=256" in s or "stages=4" in s for s in worker.timed)

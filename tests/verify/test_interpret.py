@@ -13,8 +13,9 @@ from mirage_cli.ir.program import Program, below, tensor_type
 from mirage_cli.ir.reach import Left, left_out
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.verify import interpret
-from mirage_cli.verify.equivalence import check_equivalence, small_instance
+from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.interpret import chunks, run_mugraph, run_program, tiles
+from mirage_cli.verify.reduced import small_instance
 from mirage_cli.verify.residues import aligned
 from mirage_cli.verify.semantics import FieldSemantics, FloatSemantics, Named, ScheduleFailure
 from tests.mugraphs import CASES, Case

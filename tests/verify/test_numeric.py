@@ -19,25 +19,21 @@ from mirage_cli.ir.program import Builder, Drawn, Program, Tensor
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.tune.triton_interpreter import product_of_tf32x3, to_tf32
 from mirage_cli.verify import testdata, yardstick
+from mirage_cli.verify.distance import Error, distance, error, overflows
 from mirage_cli.verify.halves import halved_sum
+from mirage_cli.verify.lies import fresh_memory_is_nan
 from mirage_cli.verify.numeric import NumericVerdict, draw_inputs, independent_axis, judge, reference64
+from mirage_cli.verify.rounding import RoundEveryResult, in_float64
 from mirage_cli.verify.testdata import DISTRIBUTIONS
 from mirage_cli.verify.yardstick import (
     PIECE_BYTES,
     Cut,
-    Error,
     Judgement,
     Piece,
     Reference,
-    RoundEveryResult,
     as_tuple,
-    distance,
-    error,
     error_of,
-    fresh_memory_is_nan,
-    in_float64,
     judge_outputs,
-    overflows,
     pieces_of,
 )
 

@@ -21,19 +21,13 @@ from mirage_cli.ir.reach import Limit, Linear
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import canonical_text, parse_mugraph
 from mirage_cli.verify import interpret
-from mirage_cli.verify.equivalence import (
-    DOUBTFUL,
-    IN_FLOAT64,
-    Verdict,
-    check_equivalence,
-    same_axes,
-    small_instance,
-    structure_problem,
-)
+from mirage_cli.verify.equivalence import DOUBTFUL, IN_FLOAT64, Verdict, check_equivalence
 from mirage_cli.verify.interpret import run_mugraph, run_program
 from mirage_cli.verify.proof import proved
+from mirage_cli.verify.reduced import same_axes, small_instance
 from mirage_cli.verify.residues import aligned
 from mirage_cli.verify.semantics import At, FloatSemantics, ScheduleFailure, Window
+from mirage_cli.verify.structure import structure_problem
 from tests.mugraphs import CASES, Case, Write, case, matmul
 from tests.mutations import ACCESSES, mutate, rederived
 from tests.seeds import over_seeds
@@ -236,6 +230,7 @@ MUST_REJECT: Mapping[str, Wrong] = {
     "mask the wrong way round": Wrong("causal_attention", (("ge(iq, is)", "ge(is, iq)"),), "field"),
     "masked with 0 instead of -inf": Wrong("causal_attention", (("A, -inf", "A, 0"),), "field"),
     "off-by-one window, beyond the reduced sizes": Wrong("window", (("1024", "1023"),), "field"),
+    "a window one too wide, beyond the reduced sizes": Wrong("window", (("1024", "1025"),), "field"),
     "wrong scale": Wrong("attention", (("0.125", "0.25"),), "field"),
     "scale dropped": Wrong("attention", (("mul(A, 0.125)", "mul(A, 1)"),), "field"),
     "operand order: the load's axes swapped": Wrong("gram_square", (("load W[k, n]", "load W[n, k]"),), "field"),
@@ -294,6 +289,10 @@ MUST_REJECT: Mapping[str, Wrong] = {
     "a kernel turned around": Wrong("border", (("y + i - 1", "y - i + 1"),), "field"),
     "a border that is not 0": Wrong(
         "border", (("P[y, c, i] = mul(X, W)", "Z[y, c, i] = add(X, 1)\n  P[y, c, i] = mul(Z, W)"),), "field"
+    ),
+    "the kernel of a convolution transposed": Wrong("convolution", (("load W[i, j,", "load W[j, i,"),), "field"),
+    "windows of a convolution transposed": Wrong(
+        "convolution", (("[y + i - 1, x + j - 1", "[y + j - 1, x + i - 1"),), "field"
     ),
     "a row for a diagonal": Wrong("diagonal", (("X[y, y]", "X[y, 0]"),), "field"),
     "a diagonal beside the diagonal": Wrong("diagonal", (("X[y, y]", "X[y, y + 1]"),), "field"),
@@ -438,6 +437,16 @@ MUST_REJECT: Mapping[str, Wrong] = {
         (("place i64[t] below slots distinct", "place i64[t] below slots"),),
         "structure",
         "is not one of the program",
+    ),
+    "a row for what names nothing": Wrong("padded", (("pos{-1, s}[t], e]", "(pos{-1, s}[t] + 1)//2, e]"),), "field"),
+    "appended to a slot that is none": Wrong(
+        "padded",
+        (("store KC[slot{-1, slots}[t]//16,", "store KC[(slot{-1, slots}[t] + 1)//17,"),),
+        "structure",
+        "KC twice",
+    ),
+    "a table that is padded taken for one that is not": Wrong(
+        "padded", (("pos{-1, s}[t]", "pos{s}[t]"),), "structure", "k0 looks up pos"
     ),
     "appended one place behind the length": Wrong("lengths", (("L{48}[b]%16", "(L{48}[b] + 1)%16"),), "field", ""),
     "appended to the first page": Wrong(

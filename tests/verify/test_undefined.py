@@ -8,7 +8,8 @@ from math import inf
 import pytest
 
 from mirage_cli.verify.degree import claim
-from mirage_cli.verify.equivalence import REDRAWS, Series, check_equivalence, small_instance
+from mirage_cli.verify.equivalence import REDRAWS, Series, check_equivalence
+from mirage_cli.verify.reduced import small_instance
 from mirage_cli.verify.verdict import NO_BOUND, accepted
 from tests.mugraphs import CASES, Case, Write, case
 from tests.seeds import over_seeds

@@ -1,0 +1,138 @@
+"""Whole numbers that float16 holds exactly, computed in it: parts of bytes, and sums of them.
+
+By way of float32, each byte costs a conversion to float32, operations of 32 bits, and a conversion to float16. For n
+below 1024, the last bits of 1024 + n in float16 are those of n: so the parts of four bytes become four numbers by logic
+alone (Kim et al., "Who Says Elephants Can't Run", 2022), and 1024 is subtracted together with whatever else is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from mirage_cli.codegen import nodes
+from mirage_cli.codegen.blocks import EXACT, Frame
+from mirage_cli.codegen.nodes import Axes, Expr
+from mirage_cli.ir.ops import OPS, power_of_two
+from mirage_cli.ir.program import Arg, Eqn
+
+RAISED = 1024
+PACKED = 4
+"""Bytes that are brought to float16 at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """bits of a block of bytes + number + the sum of coefficient * value."""
+
+    byte: str
+    bits: tuple[int, int, int]
+    number: int
+    others: tuple[tuple[str, int], ...]
+
+
+def packed(f: Frame, value: str) -> bool:
+    """Whether it is a block of bytes, of which each thread has several."""
+    axes = f.axes_of(value)
+    large = f.count(axes) >= PACKED * 32 * f.schedule.warps and axes == f.axes(f.dims[value])
+    return large and value in f.narrow and f.type_of(value) == "int8"
+
+
+def of_bytes(f: Frame, value: str) -> Expr:
+    """A block of bytes as float16."""
+    return _written(f, Sum(value, (0, 255, 128), 0, ()), f.axes_of(value))
+
+
+def computed(f: Frame, e: Eqn) -> Expr:
+    """What a narrow equation computes."""
+    want = f.axes_of(e.out)
+    found = _sum(f, e)
+    if found is not None:
+        return _written(f, found, want)
+    row = OPS[e.op]
+    if row.of_integers:
+        x, by = e.args
+        assert isinstance(x, str) and not isinstance(by, str), "an integer and a number"
+        block = nodes.Cast(f.current(x), f.type_of(x), "int32")
+        return nodes.Cast(nodes.Apply(e.op, (block, nodes.Literal(by, True)), True, want, True), "int32", "float16")
+    args = tuple(_half(f, a, want) for a in e.args)
+    x = nodes.Apply(e.op, args, True, want)
+    return x if all(isinstance(a, str) for a in e.args) else nodes.Cast(x, "float32", "float16")
+
+
+def read(f: Frame, e: Eqn) -> Sequence[str]:
+    """The values whose blocks an equation takes."""
+    found = _sum(f, e) if e.out in f.narrow else None
+    return e.values if found is None else (found.byte, *(v for v, _ in found.others))
+
+
+def _half(f: Frame, a: Arg, want: Axes) -> Expr:
+    if not isinstance(a, str):
+        return nodes.Literal(a)
+    x: Expr = f.current(a)
+    kind = f.type_of(a)
+    if kind not in ("float16", "bool"):
+        x = nodes.Cast(x, kind, "float16")
+    return x if x.axes == want or not x.axes else nodes.Spread(x, want)
+
+
+def _sum(f: Frame, e: Eqn) -> Sum | None:
+    """A narrow equation as a sum, if some part of a block of bytes is added in it."""
+    terms, number = _terms(f, e, 1)
+    for v, c in terms:
+        byte = _bits(f, v) if c == 1 else None
+        if byte is not None and f.axes_of(byte[0]) == f.axes_of(e.out):
+            others = tuple(t for t in terms if t != (v, c))
+            found = Sum(*byte, number, others)
+            return found if _stays_exact(f, found) else None
+    return None
+
+
+def _terms(f: Frame, e: Eqn, factor: int) -> tuple[list[tuple[str, int]], int]:
+    """An equation as a sum of values, of those that it alone reads their own terms, and of a number."""
+    row = OPS[e.op]
+    if not row.linear:
+        return [(e.out, factor)], 0
+    terms: list[tuple[str, int]] = []
+    number = 0
+    for a, c in zip(e.args, row.linear, strict=True):
+        if not isinstance(a, str):
+            assert isinstance(a, Fraction), "a whole number"
+            number += factor * c * int(a)
+        elif a in f.eqns and sum(x.values.count(a) for x in f.kernel.body) == 1:
+            more, known = _terms(f, f.eqns[a], factor * c)
+            terms, number = terms + more, number + known
+        else:
+            terms.append((a, factor * c))
+    return terms, number
+
+
+def _bits(f: Frame, value: str) -> tuple[str, tuple[int, int, int]] | None:
+    """A value as bits of a block of bytes."""
+    if packed(f, value):
+        return value, (0, 255, 128)
+    e = f.eqns.get(value)
+    if e is None or OPS[e.op].bits is None or not isinstance(e.args[0], str) or not packed(f, e.args[0]):
+        return None
+    n = power_of_two(e.args[1])
+    bits = OPS[e.op].bits
+    return (e.args[0], bits(n)) if bits is not None and n is not None and n < 8 else None
+
+
+def _stays_exact(f: Frame, x: Sum) -> bool:
+    """Whether what is subtracted from the raised bits is exact, whatever it is added up of first."""
+    largest = sum(abs(c) * max(map(abs, f.narrow[v])) for v, c in x.others)
+    return RAISED + x.bits[2] + abs(x.number) + largest <= EXACT and all(abs(c) == 1 for _, c in x.others)
+
+
+def _written(f: Frame, x: Sum, want: Axes) -> Expr:
+    shift, mask, sign = x.bits
+    raised = nodes.RaisedBits(f.current(x.byte), shift, mask, sign)
+    axes = f.axes({d for v, _ in x.others for d in f.axes_of(v)})
+    less: Expr = nodes.Literal(Fraction(RAISED + sign - x.number))
+    for v, c in x.others:
+        less = nodes.Apply("sub" if c > 0 else "add", (less, _half(f, v, axes)), True, axes)
+    return nodes.Apply(
+        "sub", (raised, less if less.axes == want or not less.axes else nodes.Spread(less, want)), True, want
+    )

@@ -1,0 +1,297 @@
+"""Which elements accesses meet: how many are read, whether two are apart, whether one names an element twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from math import prod
+
+import numpy as np
+
+from mirage_cli.ir.access import (
+    NOT_DISTINCT,
+    Access,
+    Atom,
+    Distinct,
+    Index,
+    Lookup,
+    Quotient,
+    Remainder,
+    atom_index,
+    combined,
+    dims_of,
+    dims_of_atom,
+    index,
+    lookups_of,
+    of_positions,
+    with_numbers,
+)
+
+READ = 2
+"""Positions of an axis that an index reads at reduced sizes, at least."""
+ENTRIES = 16
+"""Positions of an axis that a table names at reduced sizes, at least: two entries of it are the same by luck."""
+MOST_COUNTED = 1 << 20
+"""Positions that are counted one by one, at most."""
+MAX_GUESSES = 10_000
+"""Numbers of steps that are tried to tell whether two indices meet."""
+
+
+def elements_read(
+    dims: Sequence[str],
+    accesses: Iterable[tuple[Access, float]],
+    sizes: Mapping[str, int],
+    distinct: Collection[str] = (),
+) -> float:
+    """Elements of a tensor with these dims that some of these accesses read, at least: of accesses that lie apart along
+    an axis, the sum. Each comes with the part of it that is read. distinct: tables that name no position twice."""
+    read = [(_elements(dims, x, sizes, distinct) * part, x) for x, part in set(accesses)]
+    counted: list[tuple[float, Access]] = []
+    for n, x in sorted(read, key=lambda read: (-read[0], str(read[1]))):
+        if all(apart(x, y, sizes) for _, y in counted):
+            counted.append((n, x))
+    return sum(n for n, _ in counted)
+
+
+def _elements(dims: Sequence[str], access: Access, sizes: Mapping[str, int], distinct: Collection[str]) -> int:
+    if not all(i.affine for i in access):
+        return _elements_by_atoms(dims, access, sizes, distinct)
+    along = [_positions(i, sizes[d], sizes) for d, i in zip(dims, access, strict=True)]
+    if sum(len(i.terms) for i in access) == len(dims_of(access)):
+        return prod(along)
+    beyond = any(any(i.leaves(sizes[d], sizes)) for d, i in zip(dims, access, strict=True))
+    return 0 if beyond else max(along)
+
+
+def _elements_by_atoms(dims: Sequence[str], access: Access, sizes: Mapping[str, int], distinct: Collection[str]) -> int:
+    """The different positions along the axes of the tensor, those of axes that occur together counted one by one. Of a
+    table that may name a position twice nothing is known."""
+    if any(any(of_positions(i).leaves(sizes[d], sizes)) for d, i in zip(dims, access, strict=True)):
+        return 0
+    total, left = 1, [i for i in _known_apart(access, distinct) if i.dims]
+    while left:
+        some = [left.pop()]
+        while near := [i for i in left if set(i.dims) & set(dims_of(some))]:
+            some += near
+            left = [i for i in left if i not in near]
+        axes = dims_of(some)
+        if len(some) == 1 and some[0].axis is not None:
+            total *= sizes[axes[0]]
+        elif prod(sizes[d] for d in axes) <= MOST_COUNTED:
+            at = [i.positions(axes, {d: (0, sizes[d]) for d in axes}) for i in some]
+            total *= len(np.unique(np.stack([x.ravel() for x in np.broadcast_arrays(*at)]), axis=1).T)
+    return total
+
+
+def _known_apart(access: Iterable[Index], distinct: Collection[str]) -> Iterator[Index]:
+    """Indices of which different positions are different elements."""
+    for i in access:
+        atom = i.terms[0][0] if len(i.terms) == 1 else None
+        if isinstance(atom, Lookup) and atom.table in distinct:
+            yield from _known_apart(atom.access, distinct)
+        elif not i.lookups:
+            yield i
+
+
+def _positions(i: Index, size: int, sizes: Mapping[str, int]) -> int:
+    """Positions of an axis of this size that an index reads, at least.
+
+    A step that is as long as what shorter steps reach gives as many positions again for each; a shorter one fills what
+    has no gaps further.
+    """
+    before, behind = i.leaves(size, sizes)
+    reach = count = 1
+    for d, c in reversed(i.terms):
+        assert isinstance(d, str), "an affine index"
+        further = abs(c) * (sizes[d] - 1)
+        if abs(c) >= reach:
+            count *= sizes[d]
+        else:
+            count = reach + further if count == reach else max(count, sizes[d])
+        reach += further
+    return max(0, count - before - behind)
+
+
+def apart(x: Access, y: Access, sizes: Mapping[str, int], distinct: Distinct = NOT_DISTINCT) -> bool:
+    """Whether no element of a tensor lies in both accesses, as far as can be told: they never meet along some axis."""
+    distinct = _naming((x, y), sizes, distinct)
+    return not all(_meet(i, j, sizes, distinct) for i, j in zip(x, y, strict=True))
+
+
+def _meet(i: Index, j: Index, sizes: Mapping[str, int], distinct: Distinct) -> bool:
+    """Whether two indices may have one position in common, each with axes of its own."""
+    (low, first), (last, high) = i.bounds(sizes), j.bounds(sizes)
+    if i.affine and j.affine:
+        steps: dict[int, int] = {}
+        for d, c in (*i.terms, *j.terms):
+            assert isinstance(d, str), "an affine index"
+            steps[abs(c)] = steps.get(abs(c), 0) + sizes[d] - 1
+        return _reaches(high - low, sorted(steps.items()), [MAX_GUESSES])
+    if low > high or last > first:
+        return False
+    if i.offset == j.offset and len(i.terms) == len(j.terms) == 1:
+        (a, c), (b, e) = i.terms[0], j.terms[0]
+        if c == e and isinstance(a, Lookup) and isinstance(b, Lookup) and a.table == b.table:
+            told = all(_names_once(x, sizes, distinct) for x in (a, b))
+            return not told or not apart(a.access, b.access, sizes, distinct)
+    return True
+
+
+def _naming(accesses: Sequence[Access], sizes: Mapping[str, int], distinct: Distinct) -> Distinct:
+    """Of the tables that hold no integer twice, but maybe -1, those of which an element that lies in all of these
+    accesses has one entry: where they hold -1, one of the accesses is outside of its tensor."""
+    once = dict(distinct)
+    among = [[a for a in lookups_of(x) if a.padded] for x in accesses]
+    for table in {a.table for own in among for a in own}:
+        some = [(x, [a for a in own if a.table == table]) for x, own in zip(accesses, among, strict=True)]
+        if not any(own and all(_outside(a, x, sizes) for a in own) for x, own in some):
+            once.pop(table, None)
+    return once
+
+
+def _outside(a: Lookup, access: Access, sizes: Mapping[str, int]) -> bool:
+    """Whether an access is outside of its tensor where a table holds -1."""
+    return any(with_numbers(i, lambda b: index({}, -1) if b == a else None).bounds(sizes)[1] < 0 for i in access)
+
+
+def _names_once(a: Lookup, sizes: Mapping[str, int], distinct: Distinct) -> bool:
+    """Whether equal integers are one entry of the table: it holds no integer twice, and is read inside of itself."""
+    dims = distinct.get(a.table)
+    return dims is not None and not any(any(i.leaves(sizes[d], sizes)) for d, i in zip(dims, a.access, strict=True))
+
+
+def _reaches(target: int, steps: Sequence[tuple[int, int]], guesses: list[int]) -> bool:
+    """Whether the target is a sum of these steps, each taken up to so many times; true where that is not known.
+
+    steps: the shortest first. guesses: how many numbers of steps may still be tried.
+    """
+    if not steps:
+        return target == 0
+    *shorter, (step, most) = steps
+    rest = sum(c * n for c, n in shorter)
+    for n in range(max(0, -((rest - target) // step)), min(most, target // step) + 1):
+        guesses[0] -= 1
+        if guesses[0] < 0 or _reaches(target - n * step, shorter, guesses):
+            return True
+    return False
+
+
+def is_injective(access: Access, sizes: Mapping[str, int], distinct: Distinct = NOT_DISTINCT) -> bool:
+    """Whether an access gives each of its elements once, as far as can be told: its positions tell all axes."""
+    return not untold(access, sizes, distinct)
+
+
+def untold(access: Access, sizes: Mapping[str, int], distinct: Distinct = NOT_DISTINCT) -> tuple[str, ...]:
+    """The axes that the positions of an access do not tell, as far as is known.
+
+    An index tells its atoms where the steps of each are longer than what shorter ones reach. An entry of a table that
+    holds no integer twice tells where it stands. A remainder by n tells its index where that is less than n from end to
+    end, or beside the quotient by n.
+    """
+    known: dict[Index, None] = dict.fromkeys(access)
+    distinct = _naming((access,), sizes, distinct)
+    told: set[Atom] = {d for d in dims_of(access) if sizes[d] == 1}
+    before = -1
+    while before < len(known) + len(told):
+        before = len(known) + len(told)
+        told |= {a for i in known if _tells(i, told, sizes) for a, _ in i.terms}
+        known |= dict.fromkeys(i for a in told for i in _behind(a, told, sizes, distinct))
+    return tuple(d for d in dims_of(access) if d not in told)
+
+
+def _tells(i: Index, told: Collection[Atom], sizes: Mapping[str, int]) -> bool:
+    """Whether the position tells those atoms of an index that are not known."""
+    reach = 0
+    for a, c in reversed(i.terms):
+        low, high = atom_index(a).bounds(sizes)
+        if low == high or _is_told(a, told):
+            continue
+        if abs(c) <= reach:
+            return False
+        reach += abs(c) * (high - low)
+    return True
+
+
+def _is_told(a: Atom, told: Collection[Atom]) -> bool:
+    """Whether an atom is known, by itself or by its axes."""
+    return a in told or {*dims_of_atom(a)} <= {*told}
+
+
+def _behind(a: Atom, told: Collection[Atom], sizes: Mapping[str, int], distinct: Distinct) -> Iterator[Index]:
+    """The indices whose positions an atom tells that is known."""
+    match a:
+        case str():
+            return
+        case Lookup():
+            yield from a.access if _names_once(a, sizes, distinct) else ()
+        case Quotient():
+            yield from (a.of,) if Remainder(a.of, a.by) in told else ()
+        case Remainder():
+            rest = combined(0, ((atom_index(b), c) for b, c in a.of.terms if not _is_told(b, told)))
+            low, high = rest.bounds(sizes)
+            yield from (a.of,) if Quotient(a.of, a.by) in told or high - low < a.by else ()
+
+
+def large_enough(
+    sizes: Mapping[str, int],
+    read: Iterable[tuple[str, Index]],
+    full: Mapping[str, int],
+    same: Callable[[str], str],
+    entries: int = ENTRIES,
+    distinct: Iterable[tuple[Sequence[str], str]] = (),
+) -> dict[str, int]:
+    """The sizes, made large enough to read of every axis what is read at full sizes: the first positions and the last,
+    what is before them and what is behind. No size is made larger than the full one.
+
+    read: axes of tensors and the indices they are read by. same: a name for all axes that are to have one size.
+    entries: positions of an axis that a table names. distinct: the axes of tables that hold no integer twice, and the
+    axis that those are positions of.
+    """
+    found = dict(sizes)
+    known = [(d, i) for d, i in read if d in sizes and i.axis != d]
+
+    def grow(d: str, need: int) -> bool:
+        larger = {e: n for e in found if same(e) == same(d) and found[e] < (n := min(need, full[e]))}
+        found.update(larger)
+        return bool(larger)
+
+    def raised(i: Index, by: int) -> bool:
+        """Whether some axis could grow so that the index comes further by so much."""
+        return any(c > 0 and higher(a, -(-by // c)) for a, c in i.terms)
+
+    def higher(a: Atom, by: int) -> bool:
+        match a:
+            case str():
+                return grow(a, found[a] + by)
+            case Lookup():
+                return isinstance(a.below, str) and grow(a.below, found[a.below] + by)
+            case Remainder():
+                return raised(a.of, by)
+            case Quotient():
+                high = a.of.bounds(found)[1]
+                return raised(a.of, (high // a.by + by) * a.by - high)
+
+    def grown(d: str, i: Index) -> bool:
+        if True in [short > 0 and raised(x, short) for x, short in _shortages(i, found, entries)]:
+            return True
+        low, high = i.bounds(found)
+        short = min(READ, i.bounds(full)[1] + 1) - (high + 1)
+        if short > 0 and raised(i, short):
+            return True
+        return grow(d, max(high + 1 - i.leaves(full[d], full)[1], low + READ))
+
+    tables = [(dims, below) for dims, below in distinct if {*dims, below} <= {*found}]
+    while True in {*(grown(d, i) for d, i in known), *(grow(x, prod(found[d] for d in dims)) for dims, x in tables)}:
+        pass
+    return found
+
+
+def _shortages(i: Index, sizes: Mapping[str, int], entries: int) -> Iterator[tuple[Index, int]]:
+    """By how much indices in an index are to come further: to the next multiple of what divides them, and to the
+    entries that tables have."""
+    for a, _ in i.terms:
+        if isinstance(a, Lookup):
+            yield atom_index(a), entries - 1 - a.bounds(sizes)[1]
+        elif not isinstance(a, str):
+            low, high = a.of.bounds(sizes)
+            yield a.of, (low // a.by + 1) * a.by + READ - 1 - high
+            yield from _shortages(a.of, sizes, entries)

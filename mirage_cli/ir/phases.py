@@ -1,0 +1,215 @@
+"""Loops in phases: positions that are a few apart form a block, and an iteration has a block of each phase.
+
+    sum(X[m, k] * f(W[k//2, n], index(k) % 2); k)
+        -->  sum(X[m, 2*k] * f(W[k, n], 0) + X[m, 2*k + 1] * f(W[k, n], 1); k)      k half as long
+
+Sums do not ask for the order of their terms. In one phase an index has no remainder that differs by lane: two numbers
+of 4 bits that share a byte are each read from blocks of whole bytes, and what chooses between them is a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+import numpy as np
+
+from mirage_cli.ir.access import Index, combined, dims_of, index, quotient, remainder, steady
+from mirage_cli.ir.access_text import parse_index
+from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
+from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.placement import place
+from mirage_cli.ir.program import Arg, Eqn, Tensor
+from mirage_cli.ir.reach import limits
+from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule
+
+MOST = 8
+"""Phases of a loop: as many numbers as share a byte, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phased:
+    """A kernel for each phase, each with the μGraph in which it stands, whose tensors keep their sizes. What has the
+    same name in several is the same value. schedule, sizes: as all of them have them."""
+
+    phases: tuple[tuple[MuGraph, Kernel], ...]
+    schedule: KernelSchedule
+    sizes: Mapping[str, int]
+
+
+class _UnknownError(Exception):
+    """What a phase makes of an equation is none of its arguments, and no equation."""
+
+
+def phased(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> Phased:
+    """The kernel in the phases of one of its loops' dimensions, or as it is: a single phase."""
+    for d in kernel.with_role("split", "loop"):
+        n = _period(kernel, d, schedule.tile(d))
+        if n > 1 and sizes[d] % n == 0 and _may_be(graph, kernel, d):
+            try:
+                return _in_phases(graph, kernel, schedule, sizes, d, n)
+            except _UnknownError:
+                continue
+    return Phased(((graph, kernel),), schedule, sizes)
+
+
+def _period(kernel: Kernel, d: str, tile: int) -> int:
+    """How many positions in a row some load reads one element for, as far as a block of each phase is large enough."""
+    atoms = (a for x in kernel.loads for i in x.access for a, _ in i.terms)
+    return max(
+        (n for a in atoms if 1 < (n := steady(a, d)) <= MOST and tile % n == 0 and tile >= n * MIN_DOT), default=1
+    )
+
+
+def _may_be(graph: MuGraph, kernel: Kernel, d: str) -> bool:
+    """Whether all that the kernel does with a dimension is to sum over it, in any order."""
+    reduced = [e for e in kernel.body if OPS[e.op].kind in ("reduction", "contraction") and d in e.axes]
+    looked_up = any(d in dims_of(x.access) for x in kernel.lookups)
+    stored = any(d in s.dims for s in kernel.stores)
+    dynamic = any(r.dim == d for r in graph.dynamic)
+    limited = any(limits(kernel, x) for x in place(kernel).loops)
+    return all(OPS[e.op].joins == "add" for e in reduced) and not (looked_up or stored or dynamic or limited)
+
+
+def _in_phases(
+    graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int], d: str, n: int
+) -> Phased:
+    names = {*sizes, *kernel.value_dims, *graph.tensors()}
+    whole = next(x for i in range(len(names) + 1) if (x := f"{d}_whole{i or ''}") not in names)
+
+    def moved(some: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(replace(t, dims=tuple(whole if a == d else a for a in t.dims)) for t in some)
+
+    shared = _Shared(kernel, d, n, sizes[d], names)
+    found: list[tuple[MuGraph, Kernel]] = []
+    for phase in range(n):
+        one = _Phase(shared, phase).kernel()
+        kernels = tuple(one if k.name == kernel.name else k for k in graph.kernels)
+        tensors = {"inputs": moved(graph.inputs), "outputs": moved(graph.outputs), "buffers": moved(graph.buffers)}
+        found.append((replace(graph, kernels=kernels, **tensors), one))
+    tiles = tuple((a, t // n if a == d else t) for a, t in schedule.tiles)
+    return Phased(tuple(found), replace(schedule, tiles=tiles), {**sizes, d: sizes[d] // n, whole: sizes[d]})
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What phases have in common. taken: names. numbered: of loads and equations, once each."""
+
+    kernel: Kernel
+    dim: str
+    count: int
+    size: int
+    taken: set[str]
+    numbered: dict[object, str] = field(default_factory=dict[object, str])
+
+    def name(self, key: object, wanted: str, phase: int) -> str:
+        """What is made so, under one name in all phases."""
+        if key not in self.numbered:
+            new = wanted
+            while phase and new in self.taken:
+                new += f"_{phase}"
+            self.taken.add(new)
+            self.numbered[key] = new
+        return self.numbered[key]
+
+
+class _Phase:
+    """One phase. known: what values of the kernel are in it, under their names: another value, or a number. at: those
+    that are positions."""
+
+    def __init__(self, shared: _Shared, phase: int) -> None:
+        self.shared, self.phase = shared, phase
+        self.names = {shared.dim: index({shared.dim: shared.count}, phase)}
+        self.known: dict[str, Arg] = {}
+        self.at: dict[str, Index] = {}
+        self.dims = dict(shared.kernel.value_dims)
+
+    def kernel(self) -> Kernel:
+        k = self.shared.kernel
+        loads = {x.out: x for x in map(self.load, k.loads)}
+        body = {e.out: e for e in self.equations(k.body)}
+        need = {s.value for s in k.stores}
+        for e in reversed([*body.values()]):
+            need |= {*e.values} if e.out in need else set()
+        kept = tuple(x for x in loads.values() if x.out in need), tuple(e for e in body.values() if e.out in need)
+        return replace(k, loads=kept[0], body=kept[1])
+
+    def load(self, x: Load) -> Load:
+        access = tuple(i.within(self.names) for i in x.access)
+        if set(dims_of(access)) != set(x.dims):
+            raise _UnknownError
+        self.known[x.out] = self.shared.name((x.buffer, access), x.out, self.phase)
+        return Load(str(self.known[x.out]), x.buffer, access)
+
+    def equations(self, body: tuple[Eqn, ...]) -> Iterator[Eqn]:
+        for e in body:
+            args = tuple(self.known[a] if isinstance(a, str) else a for a in e.args)
+            folded = self.folded(e, args)
+            if folded is None:
+                yield self.equation(e, args)
+            elif isinstance(folded, str) and {*self.dims[folded]} != {*e.dims}:
+                raise _UnknownError
+            else:
+                self.known[e.out] = folded
+
+    def equation(self, e: Eqn, args: tuple[Arg, ...]) -> Eqn:
+        """The equation in this phase. Raises _UnknownError where a number is in the place of a value."""
+        row = OPS[e.op]
+        new = {i for i, (a, b) in enumerate(zip(e.args, args, strict=True)) if isinstance(a, str) > isinstance(b, str)}
+        if new and (row.kind != "elementwise" or new & {*row.masks}):
+            raise _UnknownError
+        axes = (str(self.at[e.out]),) if e.op == "index" else e.axes
+        summed = self.shared.dim in e.axes  # into one accumulator
+        name = e.out if summed else self.shared.name((e.op, args, axes, e.dims), e.out, self.phase)
+        self.known[e.out], self.dims[name] = name, e.dims
+        if e.out in self.at:
+            self.at[name] = self.at[e.out]
+        return Eqn(name, e.op, args, axes, e.dims, e.type)
+
+    def folded(self, e: Eqn, args: tuple[Arg, ...]) -> Arg | None:
+        """What an equation comes to in this phase where that is a number, or one of its arguments."""
+        if e.op == "size" and e.axes == (self.shared.dim,):
+            return Fraction(self.shared.size)
+        position = self.position(e, args)
+        if position is not None:
+            if not position.terms:
+                return Fraction(position.offset)
+            self.at[e.out] = position
+            return None
+        if e.op == "where" and not isinstance(args[0], str):
+            return args[1] if args[0] else args[2]
+        if e.args and not any(isinstance(a, str) for a in args) and OPS[e.op].kind == "elementwise":
+            return _number(float(np.float64(OPS[e.op].ref(*map(float, args)))))
+        return None
+
+    def position(self, e: Eqn, args: tuple[Arg, ...]) -> Index | None:
+        """What an equation makes of positions, where that is an index again."""
+        if e.op == "index":
+            return parse_index(e.axes[0]).within(self.names)
+        if len(args) != 2:
+            return None
+        x, y = (self.index_of(a) for a in args)
+        if x is None or y is None:
+            return None
+        divides = not y.terms and y.offset > 0
+        match e.op:
+            case "add" | "sub":
+                return combined(0, ((x, 1), (y, 1 if e.op == "add" else -1)))
+            case "remainder" if divides:
+                return remainder(x, y.offset)
+            case "floor_divide" if divides:
+                return quotient(x, y.offset)
+            case _:
+                return None
+
+    def index_of(self, a: Arg) -> Index | None:
+        if isinstance(a, str):
+            return self.at.get(a)
+        return index({}, int(a)) if isinstance(a, Fraction) and a.denominator == 1 else None
+
+
+def _number(x: float) -> Arg:
+    if np.isnan(x):
+        raise _UnknownError
+    return x if np.isinf(x) else Fraction(x)

@@ -1,0 +1,83 @@
+"""Many schedules of one kernel as columns, and the elements that their blocks hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import reduce
+from operator import mul
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, next_power_of_two
+from mirage_cli.search.roles import MAX_BLOCK
+from mirage_cli.search.work import Model
+
+Array = NDArray[np.float64]
+MAX_ACCUMULATORS = 33792
+"""Elements that the accumulators of a program instance have at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Many schedules of one kernel as columns, which have an entry for each schedule.
+
+    block: the block's size along every axis. place: the place of every axis in the order. The others are the choices of
+    a schedule under their own names (`ir.schedule`): numbers as they are, words as 0 or 1.
+    """
+
+    block: Mapping[str, Array]
+    place: Mapping[str, Array]
+    split: Array
+    warps: Array
+    stages: Array
+    overlap: Array
+    descriptors: Array
+    relay: Array
+    early: Array
+    fetch: Array
+    ahead: Array
+    lead: Array
+    share: Array
+    tf32x3: Array
+
+    def some(self, which: NDArray[np.bool_]) -> Batch:
+        """The columns of some schedules."""
+        block, place = ({d: x[which] for d, x in columns.items()} for columns in (self.block, self.place))
+        return Batch(block, place, *(getattr(self, f.name)[which] for f in fields(Batch)[2:]))
+
+    @staticmethod
+    def of(m: Model, schedules: Sequence[KernelSchedule], sizes: Mapping[str, int]) -> Batch:
+        count = len(schedules)
+        block = {d: np.full(count, whole_block(m, d, sizes)) for d in m.whole}
+        for i, (d, _) in enumerate(schedules[0].tiles):
+            block[d] = np.array([s.tiles[i][1] for s in schedules], dtype=np.float64)
+        orders = {order: i for i, order in enumerate(dict.fromkeys(s.order for s in schedules))}
+        which = np.array([orders[s.order] for s in schedules])
+        place = {d: np.array([float(order.index(d)) for order in orders])[which] for d in block}
+        named = [{**s.numbers, **s.words} for s in schedules]
+        columns = ([n[f.name] for n in named] for f in fields(Batch)[2:])
+        return Batch(block, place, *(np.array(c, dtype=np.float64) for c in columns))
+
+
+def whole_block(m: Model, d: str, sizes: Mapping[str, int]) -> float:
+    return float(max(next_power_of_two(sizes[d]), MIN_DOT if d in m.kernel.matrix_axes(sizes) and sizes[d] > 1 else 1))
+
+
+def elements_of(block: Mapping[str, Array] | Mapping[str, float], axes: Sequence[str]) -> Any:
+    """Of a block over these axes."""
+    blocks: list[Any] = [block[a] for a in axes]
+    return reduce(mul, blocks) if blocks else 1.0
+
+
+def held(m: Model, block: Mapping[str, Array] | Mapping[str, float], zero: Array | float) -> tuple[Any, Any]:
+    """Elements of the largest value, and of all accumulators."""
+    largest = reduce(np.maximum, (elements_of(block, v) for v in m.values), zero + 1.0)
+    return largest, sum((elements_of(block, a) for a in m.accumulators), zero)
+
+
+def fits(largest: Array | float, accumulated: Array | float) -> Any:
+    """Whether a program instance may hold so many elements."""
+    return (largest <= MAX_BLOCK) & (accumulated <= MAX_ACCUMULATORS)

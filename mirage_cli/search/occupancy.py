@@ -1,0 +1,229 @@
+"""What the terms of the cost model are computed from: the segments of a launch, its products, and what is at work.
+
+They are tuples, which are made faster than dataclasses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_cli.ir.reach import visited
+from mirage_cli.ir.schedule import MIN_DOT
+from mirage_cli.search.batch import Array, Batch, elements_of
+from mirage_cli.search.work import Model, Product, Work
+from mirage_cli.target.gpus import Target
+
+WARPGROUP, WARPGROUP_ROWS = 4, 64
+"""Warps that multiply together straight from shared memory, and the rows of a block that this takes (sm_90)."""
+RUN_BYTES = 128
+"""A line of the caches. Loads of shorter runs of neighbouring elements waste some of what they fetch."""
+MAX_RESIDENT = 8
+"""Blocks that share a multiprocessor at most."""
+MAX_IMBALANCE = 2.0
+"""How many times the mean the multiprocessor with most to do has, at most, where there are several waves."""
+
+
+class Elements(dict[tuple[str, ...], Any]):
+    """Of a block over some axes, worked out where they are first asked for."""
+
+    def __init__(self, block: Mapping[str, Array]) -> None:
+        super().__init__()
+        self.block = block
+
+    def __missing__(self, axes: tuple[str, ...]) -> Any:
+        found = self[axes] = elements_of(self.block, axes)
+        return found
+
+
+class Launch(NamedTuple):
+    """One launch of a kernel under every schedule of a batch.
+
+    without: of TERMS, those that do not count. tiles: along each axis, those of a chunk where it is split. programs:
+    the program instances. elements: of a block over these axes.
+    """
+
+    m: Model
+    batch: Batch
+    sizes: Mapping[str, int]
+    target: Target
+    without: Collection[str]
+    zero: Array
+    tiles: Mapping[str, Array]
+    programs: Array
+    elements: Elements
+
+    @staticmethod
+    def of(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, without: Collection[str]) -> Launch:
+        zero, block = np.zeros(len(batch.warps)), batch.block
+        extent = {a: np.ceil(sizes[a] / batch.split) if a == m.split else zero + sizes[a] for a in block}
+        tiles = {a: np.ceil(extent[a] / block[a]) for a in block}
+        programs = reduce(np.multiply, (tiles[d] for d in m.grid), batch.split if m.split else zero + 1.0)
+        return Launch(m, batch, sizes, target, without, zero, tiles, programs, Elements(block))
+
+    def term(self, name: str, value: Array, otherwise: Array | float) -> Array:
+        """The value, or what stands in its place where the term is switched off."""
+        return self.zero + otherwise if name in self.without else value
+
+
+class Multiplied(NamedTuple):
+    """Products of one shape in a segment. n: how many.
+
+    left, right, depth: elements of a block along the axes of the left operand alone, of the right alone, and those that
+    are summed. space: of all of them together. left_first: whether the left operand has the rows. rows, columns: of the
+    result. grouped: whether warpgroups multiply. on_units: whether the matrix units do. rate: operations in a
+    microsecond. split: elements of operands whose two parts for TF32 are in registers.
+    """
+
+    product: Product
+    n: int
+    left: Array
+    right: Array
+    depth: Array
+    space: Array
+    left_first: NDArray[np.bool_]
+    rows: Array
+    columns: Array
+    grouped: NDArray[np.bool_]
+    on_units: NDArray[np.bool_]
+    rate: Array
+    split: Array
+
+
+class Segment(NamedTuple):
+    """A segment of the kernel: in front of its loops, a loop, or behind them.
+
+    trips: iterations of a program instance in the mean; longest: of that with the most; runs: of all. loaded: bytes
+    that an iteration loads; fetched: what the L2 serves for them. multiplies: whether the matrix units do. depth:
+    iterations whose loads are in flight.
+    """
+
+    work: Work
+    trips: Array
+    longest: Array
+    runs: Array
+    loaded: Array
+    fetched: Array
+    products: tuple[Multiplied, ...]
+    multiplies: NDArray[np.bool_]
+    depth: Array
+
+
+class Occupancy(NamedTuple):
+    """What of the GPU is at work.
+
+    shared: bytes of shared memory of a block; registers: of a thread. waves: of blocks. spread: the part of the
+    multiprocessors that has any. uneven: how much longer than the mean the multiprocessor with most to do takes. alone:
+    blocks that share a multiprocessor. awake: the part of a multiprocessor's schedulers that has a warp.
+    """
+
+    shared: Array
+    registers: Array
+    waves: Array
+    spread: Array
+    uneven: Array
+    alone: Array
+    awake: Array
+
+
+def on_matrix_units(p: Product, block: Mapping[str, Array]) -> NDArray[np.bool_]:
+    return reduce(np.minimum, (elements_of(block, side) for side in (p.left, p.right, p.summed))) >= MIN_DOT
+
+
+def added_up(p: Product, block: Mapping[str, Array]) -> Array:
+    """Elements of a block that are multiplied one by one and then added up; none where the matrix units do that."""
+    return np.where(on_matrix_units(p, block), 0.0, elements_of(block, p.axes))
+
+
+def multiplied(x: Launch, p: Product, n: int) -> Multiplied:
+    """rate = the matrix units' · (1, or `few_warps` where no warpgroup multiplies), where each side is MIN_DOT or more;
+    float32 has a third of TF32's · `tf32x3` there, or `ieee` of the float32 rate. Else the float32 rate."""
+    target, c, warps = x.target, x.target.costs, x.batch.warps
+    left, right, depth = x.elements[p.left], x.elements[p.right], x.elements[p.summed]
+    space = left * right * depth * x.elements[p.batch]
+    on_units = on_matrix_units(p, x.batch.block)
+    first = _left_is_first(p, x.batch)
+    rows, columns = np.where(first, left, right), np.where(first, right, left)
+    grouped = in_warpgroups(warps, rows)
+    together = np.where(grouped, 1.0, c.few_warps)
+    units, split = target.tensor_flops_per_us * together, x.zero
+    if p.single:
+        on_thirds = c.tf32x3 * target.tf32_flops_per_us / 3 * together
+        units = np.where(x.batch.tf32x3, on_thirds, c.ieee * target.fp32_flops_per_us)
+        split = x.batch.tf32x3 * on_units * (left + right) * depth
+    rate = np.where(on_units, units, target.fp32_flops_per_us)
+    return Multiplied(p, n, left, right, depth, space, first, rows, columns, grouped, on_units, rate, split)
+
+
+def segment(x: Launch, w: Work) -> Segment:
+    """trips = Π tiles of the loop's axes · the part of them that masks leave; longest = the same · the most they leave.
+
+    depth = stages where the matrix units multiply, else 1: only such loops are pipelined.
+    """
+    trips = longest = elements_of(x.tiles, w.loop) + x.zero
+    if w.limits:
+        mean, most = visited(w.limits, w.loop, x.sizes, dict(w.integers))
+        trips = np.maximum(1.0, longest * x.term("masks", x.zero + mean, 1.0))
+        longest = np.maximum(1.0, longest * x.term("masks", x.zero + most, 1.0))
+    moved = [(n * x.elements[axes] * size, _used(x, run, size) if axes else 1.0) for axes, size, run, n in w.blocks]
+    loaded = sum((each for each, _ in moved), x.zero)
+    fetched = sum((each / used for each, used in moved), x.zero)
+    products = tuple(multiplied(x, p, n) for p, n in w.dots)
+    multiplies = reduce(np.logical_or, (p.on_units for p in products), x.zero > 0)
+    stages = x.batch.stages
+    depth = x.term("ahead", np.where(multiplies, stages, 1.0), stages) if w.loop else x.zero + 1.0
+    fetched = x.term("coalescing", fetched, loaded)
+    return Segment(w, trips, longest, x.programs * trips, loaded, fetched, products, multiplies, depth)
+
+
+def occupancy(x: Launch, segments: Sequence[Segment], largest: Array, accumulated: Array) -> Occupancy:
+    """shared = the most that a segment with products loads · its depth.
+
+    registers = fixed + (accumulators + the largest product + `held` · the rest of the largest value + `parts` · what is
+    split for TF32) / threads. A product off the matrix units is all that it adds up.
+
+    resident = the least of what shared memory and registers have room for; slots = multiprocessors · resident;
+    waves = ⌈programs / slots⌉; uneven = (waves · slots / programs) / spread.
+    """
+    target, c, warps = x.target, x.target.costs, x.batch.warps
+    shared = reduce(np.maximum, (s.loaded * s.depth for s in segments if s.work.dots), x.zero)
+    split = reduce(np.maximum, (p.split for s in segments for p in s.products if p.product.single), x.zero)
+    product = reduce(np.maximum, (x.elements[v] for v in x.m.products), x.zero)
+    product = reduce(np.maximum, (added_up(p, x.batch.block) for s in segments for p, _ in s.work.dots), product)
+    in_registers = accumulated + product + c.held * (largest - np.minimum(largest, product)) + c.parts * split
+    registers = c.fixed_registers + in_registers / (32 * warps)
+    by_shared = x.term("shared memory", target.smem_per_sm_bytes // np.maximum(shared, 1.0), MAX_RESIDENT)
+    by_registers = target.regs_per_sm // (np.minimum(registers, 255) * 32 * warps)
+    by_registers = x.term("registers", by_registers, MAX_RESIDENT)
+    resident = np.minimum(np.maximum(np.minimum(by_shared, by_registers), 1.0), MAX_RESIDENT)
+    slots = target.sms * resident
+    waves = x.term("waves", np.ceil(x.programs / slots), 1.0)
+    balance = np.minimum(np.where(x.programs > slots, waves * slots / x.programs, 1.0), MAX_IMBALANCE)
+    spread = x.term("spread", np.minimum(1.0, x.programs / target.sms), 1.0)
+    at_once = np.minimum(np.ceil(x.programs / target.sms), resident)
+    awake = x.term("warps", np.minimum(1.0, at_once * warps / c.busy_warps), 1.0)
+    alone = np.maximum(1.0, np.minimum(x.programs, slots) / target.sms)
+    return Occupancy(shared, registers, waves, spread, balance / spread, alone, awake)
+
+
+def _left_is_first(p: Product, batch: Batch) -> NDArray[np.bool_]:
+    """Whether the left operand's own axes stand before the right one's: then they are the rows of the product."""
+    left, right = (reduce(np.minimum, (batch.place[d] for d in side), np.inf) for side in (p.left, p.right))
+    return np.less(left, right)
+
+
+def in_warpgroups(warps: Array, rows: Array) -> NDArray[np.bool_]:
+    return (warps >= WARPGROUP) & (rows >= WARPGROUP_ROWS)
+
+
+def _used(x: Launch, axes: Sequence[str], size: float) -> Array:
+    """The part of what a load fetches that it uses: runs shorter than `RUN_BYTES` side by side in memory waste some.
+    axes: those along which elements lie without gaps."""
+    block, run, whole = x.batch.block, x.zero + size, x.zero == 0
+    for a in reversed(axes):
+        run, whole = np.where(whole, run * block[a], run), whole & (block[a] >= x.sizes[a])
+    return np.minimum(1.0, run / RUN_BYTES) ** x.target.costs.waste

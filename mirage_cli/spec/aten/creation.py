@@ -1,0 +1,94 @@
+"""ATen's operators that make tensors of numbers alone, and those that copy or convert one."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any  # arguments of nodes, as PyTorch's schemas have them: arrays, numbers, lists, None
+
+from mirage_cli.spec import graph as g
+from mirage_cli.spec import positional as p
+from mirage_cli.spec.arrays import Array, Trace, Unsupported
+from mirage_cli.spec.aten.operands import both, chosen, mask_of, number_of
+from mirage_cli.spec.aten.row import Rows, dtype_name, overloadless
+from mirage_cli.spec.aten.shapes import unsqueeze
+
+aten = Rows()
+SAME = ("aten.clone", "aten.contiguous", "aten.detach", "aten.alias", "aten.lift_fresh_copy",
+        "aten.dropout", "aten.feature_dropout", "aten.type_as")  # fmt: skip
+
+
+@aten(*SAME, moves=True)
+def _same(x: Array, probability: Any = None, train: bool = False) -> Array:
+    if train and probability:
+        raise Unsupported("dropout in training draws numbers")
+    return x
+
+
+@aten("aten.to", "aten._to_copy", moves=True, with_node=True)
+def _convert(_t: Trace, node: Any, x: Array, *_: Any, **__: Any) -> Array:
+    dtype = node.meta["val"].dtype
+    if dtype.is_floating_point:
+        whole = not node.args[0].meta["val"].dtype.is_floating_point
+        return both(lambda v: v / 1, x) if whole else number_of(x)
+    if dtype_name(dtype) == "bool":
+        return mask_of(x)
+    if x.mask or not node.args[0].meta["val"].dtype.is_floating_point:
+        return number_of(x)
+    return both(lambda v: g.where(v < 0, g.ceil(v), g.floor(v)), x)
+
+
+@aten("aten.full", "aten.zeros", "aten.ones", "aten.scalar_tensor", "aten.full_like", "aten.zeros_like",
+      "aten.ones_like", "aten.new_zeros", "aten.new_ones", "aten.new_full", with_node=True)  # fmt: skip
+def _full(t: Trace, node: Any, *args: Any, **named: Any) -> Array:
+    name = overloadless(node.target)
+    if "zeros" in name or "ones" in name:
+        value = float("ones" in name)
+    else:
+        value = named.get("fill_value", args[0] if name == "aten.scalar_tensor" else args[-1])
+    if isinstance(value, Array):
+        raise Unsupported(f"{node} is filled with a tensor")
+    return t.full(node.meta["val"].shape, float(value))
+
+
+@aten("aten.arange", with_node=True)
+def _arange(t: Trace, node: Any, *args: Any, **_: Any) -> Array:
+    start, step = (args[0], args[2] if len(args) > 2 else 1) if len(args) > 1 else (0, 1)
+    return t.positions(node.meta["val"].shape[0], start, step)
+
+
+@aten("aten.tril", "aten.triu", with_node=True)
+def _triangle(t: Trace, node: Any, x: Array, diagonal: int = 0) -> Array:
+    row, column = (t.positions(n) for n in x.shape[-2:])
+    row = p.viewed(row, [*row.dims, ()])
+    lower = overloadless(node.target) == "aten.tril"
+    side = operator.le if lower else operator.ge
+    inside = p.elementwise(lambda i, j: side(j, i + diagonal), row, column, mask=True)
+    return p.elementwise(lambda m, v: chosen(m, v, 0), inside, number_of(x))
+
+
+@aten("aten.diag_embed")
+def _diag_embed(x: Array, offset: int = 0, first: int = -2, second: int = -1) -> Array:
+    rank = len(x.dims) + 1
+    if offset or (first % rank, second % rank) != (rank - 2, rank - 1):
+        raise Unsupported("a diagonal that is not the main one of the last two positions")
+    row, column = x.trace.positions(x.shape[-1]), x.trace.positions(x.shape[-1])
+    row = p.viewed(row, [*row.dims, ()])
+    return p.elementwise(lambda i, j, v: g.where(i == j, v, 0), row, column, unsqueeze(number_of(x), -2))
+
+
+@aten("aten.one_hot")
+def _one_hot(index: Array, classes: int = -1) -> Array:
+    if classes < 1:
+        raise Unsupported("one_hot of a number of classes that is not known")
+    place = index.trace.positions(classes)
+    return number_of(p.elementwise(operator.eq, place, unsqueeze(index, len(index.dims)), mask=True))
+
+
+@aten("aten.copy")
+def _copy(x: Array, source: Array, *_: Any) -> Array:
+    return p.expanded(number_of(source), x.shape)
+
+
+@aten("aten.fill")
+def _fill(x: Array, value: Any) -> Array:
+    return p.expanded(number_of(value), x.shape) if isinstance(value, Array) else x.trace.full(x.shape, float(value))

@@ -1,0 +1,218 @@
+"""ATen's elementwise operators. Those of `OPS` have their rows from there."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any  # arguments of nodes, as PyTorch's schemas have them: arrays, numbers, lists, None
+
+from mirage_cli.ir.ops import OPS, Op
+from mirage_cli.spec import graph as g
+from mirage_cli.spec import positional as p
+from mirage_cli.spec.arrays import Array, Unsupported
+from mirage_cli.spec.aten.operands import both, chosen, conjunction, disjunction, mask_of, negation, number_of, trailing
+from mirage_cli.spec.aten.row import Handler, Row, Rows
+
+aten = Rows()
+CALLED: Mapping[str, str] = {
+    "logical_and": "and", "logical_or": "or", "logical_not": "not", "logical_xor": "xor",
+    "bitwise_and": "and", "bitwise_or": "or", "bitwise_not": "not", "bitwise_xor": "xor",
+}  # fmt: skip
+"""ATen's names of operators that have others here."""
+SYMBOLS: Mapping[str, Callable[..., Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "**": operator.pow,
+    "%": operator.mod, "//": operator.floordiv, "<": operator.lt, "<=": operator.le, ">": operator.gt,
+    ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "and": conjunction, "or": disjunction, "not": negation,
+}  # fmt: skip
+
+
+def handler_of(name: str, op: Op) -> Handler:
+    """Of an elementwise row of `OPS`. name: ATen's."""
+    function: Callable[..., Any] = getattr(g, op.name) if op.called else SYMBOLS[op.symbol]
+    if op.arity == 1 and op.symbol == "-":
+        function = operator.neg
+
+    def handler(*args: Any) -> Array:
+        if len(args) != op.arity:
+            raise Unsupported(f"aten.{name} with {len(args)} arguments")
+        given = [mask_of(x) if i in op.masks else number_of(x) for i, x in enumerate(args)]
+        return p.elementwise(function, *given, mask=op.result == "bool")
+
+    return handler
+
+
+NAMES = {x.name: x.name for x in OPS.values() if x.kind == "elementwise" and (x.called or x.symbol)} | CALLED
+aten.update({f"aten.{name}": Row(handler_of(name, OPS[ours])) for name, ours in NAMES.items()})
+
+
+@aten("aten.add")
+def _add(x: Any, y: Any, alpha: float = 1) -> Array:
+    return both(operator.add, x, y if alpha == 1 else both(operator.mul, y, alpha))
+
+
+@aten("aten.sub")
+def _sub(x: Any, y: Any, alpha: float = 1) -> Array:
+    return both(operator.sub, x, y if alpha == 1 else both(operator.mul, y, alpha))
+
+
+@aten("aten.rsub")
+def _rsub(x: Any, y: Any, alpha: float = 1) -> Array:
+    return _sub(y, x, alpha)
+
+
+@aten("aten.div", "aten.true_divide")
+def _div(x: Any, y: Any, rounding_mode: str | None = None) -> Array:
+    if rounding_mode == "trunc":
+        raise Unsupported("division rounded towards 0")
+    return both(operator.floordiv if rounding_mode else operator.truediv, x, y)
+
+
+@aten("aten.pow")
+def _pow(x: Any, y: Any) -> Array:
+    if isinstance(y, Array) or not isinstance(x, Array):
+        return both(g.power, x, y)
+    special = {2: g.square, 0.5: g.sqrt, -0.5: g.rsqrt, -1: g.reciprocal}
+    return both(special[y], x) if y in special else both(lambda v: v**y, x)
+
+
+def of_numbers(function: Callable[..., Any]) -> Handler:
+    """The handler of an operator that is one expression of numbers."""
+    return lambda *args: both(function, *args)
+
+
+EXPRESSIONS: Mapping[str, Handler] = {
+    "aten.erfc": of_numbers(lambda x: 1 - g.erf(x)),
+    "aten.tan": of_numbers(lambda x: g.sin(x) / g.cos(x)),
+    "aten.sinh": of_numbers(lambda x: (g.expm1(x) - g.expm1(-x)) / 2),
+    "aten.cosh": of_numbers(lambda x: (g.exp(x) + g.exp(-x)) / 2),
+    "aten.asinh": of_numbers(lambda x: g.sign(x) * g.log1p(g.abs(x) + x * x / (1 + g.sqrt(x * x + 1)))),
+    "aten.atanh": of_numbers(lambda x: (g.log1p(x) - g.log1p(-x)) / 2),
+    "aten.log10": of_numbers(lambda x: g.log(x) * (1 / math.log(10))),
+    "aten.trunc": of_numbers(lambda x: g.where(x < 0, g.ceil(x), g.floor(x))),
+    "aten.fix": of_numbers(lambda x: g.where(x < 0, g.ceil(x), g.floor(x))),
+    "aten.frac": of_numbers(lambda x: x - g.where(x < 0, g.ceil(x), g.floor(x))),
+    "aten.sgn": of_numbers(lambda x: g.sign(x)),
+    "aten.xlogy": of_numbers(lambda x, y: g.where(x == 0, 0, x * g.log(y))),
+    "aten.logaddexp": of_numbers(lambda x, y: g.maximum(x, y) + g.log1p(g.exp(-g.abs(x - y)))),
+    "aten.isinf": lambda x: p.elementwise(lambda v: g.abs(v) >= math.inf, number_of(x), mask=True),
+}  # fmt: skip
+
+
+aten.update({name: Row(handler) for name, handler in EXPRESSIONS.items()})
+
+
+@aten("aten.clamp", "aten.clip", "aten.hardtanh")
+def _clamp(x: Array, min: Any = None, max: Any = None) -> Array:
+    x = x if min is None else both(g.maximum, x, min)
+    return x if max is None else both(g.minimum, x, max)
+
+
+@aten("aten.clamp_min")
+def _clamp_min(x: Array, low: Any) -> Array:
+    return both(g.maximum, x, low)
+
+
+@aten("aten.clamp_max")
+def _clamp_max(x: Array, high: Any) -> Array:
+    return both(g.minimum, x, high)
+
+
+@aten("aten.gelu")
+def _gelu(x: Array, approximate: str = "none") -> Array:
+    if approximate == "none":
+        return both(g.gelu, x)
+    return both(lambda v: 0.5 * v * (1 + g.tanh(math.sqrt(2 / math.pi) * (v + 0.044715 * v * v * v))), x)
+
+
+@aten("aten.softplus")
+def _softplus(x: Array, beta: float = 1, threshold: float = 20) -> Array:
+    return both(lambda v: g.where(v * beta > threshold, v, g.log1p(g.exp(g.minimum(v * beta, threshold))) / beta), x)
+
+
+@aten("aten.prelu")
+def _prelu(x: Array, weight: Array) -> Array:
+    slope = trailing(weight, len(x.dims) - 2) if len(x.dims) > 1 else weight
+    return both(lambda v, s: g.where(v > 0, v, v * s), x, slope)
+
+
+@aten("aten.leaky_relu")
+def _leaky_relu(x: Array, slope: float = 0.01) -> Array:
+    return both(lambda v: g.where(v > 0, v, v * slope), x)
+
+
+@aten("aten.elu")
+def _elu(x: Array, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Array:
+    return both(lambda v: scale * g.where(v > 0, v, alpha * g.expm1(g.minimum(v * input_scale, 0))), x)
+
+
+@aten("aten.selu")
+def _selu(x: Array) -> Array:
+    return _elu(x, 1.6732632423543772, 1.0507009873554805)
+
+
+@aten("aten.celu")
+def _celu(x: Array, alpha: float = 1) -> Array:
+    return _elu(x, alpha, 1, 1 / alpha)
+
+
+@aten("aten.hardsigmoid")
+def _hardsigmoid(x: Array) -> Array:
+    return both(lambda v: g.minimum(g.maximum(v + 3, 0), 6) / 6, x)
+
+
+@aten("aten.hardswish")
+def _hardswish(x: Array) -> Array:
+    return both(lambda v: v * g.minimum(g.maximum(v + 3, 0), 6) / 6, x)
+
+
+@aten("aten.relu6")
+def _relu6(x: Array) -> Array:
+    return _clamp(x, 0, 6)
+
+
+@aten("aten.mish")
+def _mish(x: Array) -> Array:
+    return both(lambda v, s: v * g.tanh(s), x, _softplus(x))
+
+
+@aten("aten.log_sigmoid")
+def _log_sigmoid(x: Array) -> Array:
+    return both(lambda v: g.minimum(v, 0) - g.log1p(g.exp(-g.abs(v))), x)
+
+
+@aten("aten.threshold")
+def _threshold(x: Array, threshold: float, value: float) -> Array:
+    return both(lambda v: g.where(v > threshold, v, value), x)
+
+
+@aten("aten.glu")
+def _glu(x: Array, dim: int = -1) -> Array:
+    half = x.shape[dim] // 2
+    left, right = p.sliced(x, dim, 0, half), p.sliced(x, dim, half, half)
+    return both(lambda a, b: a * g.sigmoid(b), left, right)
+
+
+@aten("aten.addcmul")
+def _addcmul(x: Array, a: Array, b: Array, value: float = 1) -> Array:
+    return both(lambda v, s, t: v + value * (s * t), x, a, b)
+
+
+@aten("aten.addcdiv")
+def _addcdiv(x: Array, a: Array, b: Array, value: float = 1) -> Array:
+    return both(lambda v, s, t: v + value * (s / t), x, a, b)
+
+
+@aten("aten.lerp")
+def _lerp(x: Array, y: Array, weight: Any) -> Array:
+    return both(lambda a, b, w: a + w * (b - a), x, y, weight)
+
+
+@aten("aten.masked_fill")
+def _masked_fill(x: Array, mask: Array, value: Any) -> Array:
+    return p.elementwise(lambda m, v, f: chosen(m, f, v), mask_of(mask), number_of(x), number_of(value))
+
+
+@aten("aten.where")
+def _where(mask: Array, x: Any, y: Any) -> Array:
+    return p.elementwise(lambda m, a, b: chosen(m, a, b), mask_of(mask), number_of(x), number_of(y))

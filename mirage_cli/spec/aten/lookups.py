@@ -1,0 +1,126 @@
+"""ATen's operators that read, or write, at the places that integers name."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any  # arguments of nodes, as PyTorch's schemas have them: arrays, numbers, lists, None
+
+from mirage_cli.spec import graph as g
+from mirage_cli.spec import positional as p
+from mirage_cli.spec.arrays import Array, Trace, Unsupported
+from mirage_cli.spec.aten.operands import MOST_COMPARED, along_positions, both, number_of
+from mirage_cli.spec.aten.reductions import amax, summed
+from mirage_cli.spec.aten.row import Rows, overloadless
+from mirage_cli.spec.aten.shapes import broadcast_tensors, unsqueeze
+
+aten = Rows()
+
+
+def rows(x: Array, dim: int, index: Array, wraps: bool = False) -> Array:
+    """x along a position at each of these numbers, whose positions take the place of that one.
+
+    wraps: whether negative numbers count from the end. Where numbers are computed, or the rows stand at no first
+    position, each row is taken times whether it is the one.
+    """
+    at = dim % len(x.dims)
+    if at == 0 and index.name and not wraps and x.shape[0] > 1:
+        return p.looked_up(x, index)
+    lead, behind, n = x.dims[:at], x.dims[at + 1 :], x.shape[at]
+    if n > MOST_COMPARED:
+        raise Unsupported(f"a computed index among {n} rows")
+    inner = len(index.dims)
+    table = p.viewed(x, [*lead, *[()] * inner, x.dims[at], *behind])
+    asked = p.viewed(index, [*[()] * at, *index.dims, (), *[()] * len(behind)])
+    return one_of(table, at + inner, asked, wraps)
+
+
+def one_of(x: Array, dim: int, asked: Array, wraps: bool = False) -> Array:
+    """The element along a position whose number is asked for at each of the others."""
+    n = x.shape[dim]
+    if n > MOST_COMPARED:
+        raise Unsupported(f"a computed index among {n} rows")
+    place = along_positions(x, dim)
+
+    def here(i: Any, t: Any) -> Any:
+        return (i == t) | (i == t + n) if wraps else i == t
+
+    return summed(p.elementwise(lambda i, t, v: g.where(here(i, t), v, 0), place, asked, number_of(x)), dim)
+
+
+@aten("aten.index_select", looks_up=True)
+def _index_select(x: Array, dim: int, index: Array) -> Array:
+    return rows(x, dim, index)
+
+
+@aten("aten.index", looks_up=True)
+def _index(x: Array, indices: Sequence[Any]) -> Array:
+    """x[..., i, ..., j]: tensors of numbers beside each other, from the first position on or alone."""
+    given = [(d, i) for d, i in enumerate(indices) if i is not None]
+    if any(i.mask for _, i in given):
+        raise Unsupported("elements that a mask picks")
+    if len(given) == 1:
+        (dim, index), *_ = given
+        return rows(x, dim, index, wraps=True)
+    dims = [d for d, _ in given]
+    if dims != [*range(len(dims))]:
+        raise Unsupported("several indices that stand apart")
+    shapes = broadcast_tensors([i for _, i in given])
+    inner = len(shapes[0].dims)
+    rest = len(x.dims) - len(dims)
+    x = p.viewed(x, [*[()] * inner, *x.dims])
+    for index in shapes:  # each takes the first position that is left
+        asked = p.viewed(index, [*index.dims, *[()] * (len(x.dims) - inner)])
+        x = one_of(x, inner, asked, wraps=True)
+    assert len(x.dims) == inner + rest
+    return x
+
+
+@aten("aten.gather", looks_up=True)
+def _gather(x: Array, dim: int, index: Array, *_: Any) -> Array:
+    dim %= len(x.dims)
+    for d, (n, size) in enumerate(zip(index.shape, x.shape, strict=True)):
+        if d != dim and n != size:
+            x = p.sliced(x, d, 0, n)
+    table = p.viewed(x, [*x.dims[: dim + 1], (), *x.dims[dim + 1 :]])
+    table = p.viewed(table, [*x.dims[:dim], (), *x.dims[dim:]])
+    return one_of(table, dim + 1, unsqueeze(index, dim + 1))
+
+
+@aten("aten.embedding", looks_up=True)
+def _embedding(weight: Array, indices: Array, *_: Any, **__: Any) -> Array:
+    return rows(weight, 0, indices)
+
+
+@aten("aten.scatter", "aten.scatter_add", with_node=True)
+def _scatter(_t: Trace, node: Any, x: Array, dim: int, index: Array, new: Any, **named: Any) -> Array:
+    """At most one of the numbers along the axis is expected to be a place's; of several, the largest is kept."""
+    dim %= len(x.dims)
+    if named.get("reduce") or (isinstance(new, Array) and new.shape != index.shape) or index.shape[dim] > MOST_COMPARED:
+        raise Unsupported("a scatter that reduces, or of more than there are numbers")
+    if any(n != size for d, (n, size) in enumerate(zip(index.shape, x.shape, strict=True)) if d != dim):
+        raise Unsupported("a scatter into a part")
+    place = along_positions(unsqueeze(x, dim), dim + 1)
+    asked = unsqueeze(index, dim + 1)
+    given = unsqueeze(new, dim + 1) if isinstance(new, Array) else new
+    if overloadless(node.target) == "aten.scatter_add":
+        more = summed(p.elementwise(lambda i, t, v: g.where(i == t, v, 0), place, asked, given), dim)
+        return both(operator.add, x, more)
+    hit = amax(p.elementwise(lambda i, t: g.where(i == t, 1, 0), place, asked), dim)
+    best = amax(p.elementwise(lambda i, t, v: g.where(i == t, v, -math.inf), place, asked, given), dim)
+    return p.elementwise(lambda h, b, v: g.where(h > 0, b, v), hit, best, number_of(x))
+
+
+@aten("aten.index_add")
+def _index_add(x: Array, dim: int, index: Array, new: Array, alpha: float = 1) -> Array:
+    """At each place, the sum of what is for it."""
+    dim %= len(x.dims)
+    if new.shape[dim] > MOST_COMPARED:
+        raise Unsupported(f"{new.shape[dim]} elements that are added where numbers say")
+    place = along_positions(unsqueeze(x, dim + 1), dim)
+    asked = p.viewed(index, [*index.dims, *[()] * (len(x.dims) - dim - 1)])
+    more = summed(
+        p.elementwise(lambda i, t, v: g.where(i == t, v * alpha, 0), place, asked, unsqueeze(new, dim)), dim + 1
+    )
+    return both(operator.add, x, more)

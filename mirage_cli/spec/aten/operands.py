@@ -1,0 +1,66 @@
+"""Operands of ATen's operators: numbers and masks, and the positions along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any  # arguments of nodes, as PyTorch's schemas have them: arrays, numbers, lists, None
+
+from mirage_cli.spec import graph as g
+from mirage_cli.spec import positional as p
+from mirage_cli.spec.arrays import Array
+
+MOST_COMPARED = 4096
+"""Rows of a table that are compared with a computed number, at most: each is read for each result."""
+
+
+def conjunction(x: Any, y: Any) -> Any:
+    """Of masks, of which one may be known."""
+    if isinstance(x, bool) or isinstance(y, bool):
+        known, other = (x, y) if isinstance(x, bool) else (y, x)
+        return other if known else False
+    return x & y
+
+
+def disjunction(x: Any, y: Any) -> Any:
+    return negation(conjunction(negation(x), negation(y))) if isinstance(x, bool) or isinstance(y, bool) else x | y
+
+
+def negation(x: Any) -> Any:
+    return not x if isinstance(x, bool) else ~x
+
+
+def chosen(mask: Any, x: Any, y: Any) -> Any:
+    if isinstance(mask, bool):
+        return x if mask else y
+    return g.where(mask, x, y)
+
+
+def mask_of(x: Any) -> Any:
+    """A tensor of bool that was made of numbers is one of numbers."""
+    return p.elementwise(lambda v: v != 0, x, mask=True) if isinstance(x, Array) and not x.mask else x
+
+
+def number_of(x: Any) -> Any:
+    return p.elementwise(lambda v: chosen(v, 1, 0), x) if isinstance(x, Array) and x.mask else x
+
+
+def both(function: Callable[..., Any], *args: Any) -> Array:
+    return p.elementwise(function, *map(number_of, args))
+
+
+def trailing(w: Array, count: int) -> Array:
+    """A value of each channel, with so many axes of size 1 behind."""
+    return p.viewed(w, [*w.dims, *[()] * count])
+
+
+def along_positions(x: Array, dim: int) -> Array:
+    """The numbers of the positions along an axis of an array."""
+    counted = x.trace.positions(x.shape[dim])
+    return p.viewed(counted, [*counted.dims, *[()] * (len(x.dims) - dim % len(x.dims) - 1)])
+
+
+def positions(x: Array, dims: Any) -> list[int]:
+    n = len(x.dims)
+    if dims is None or dims == []:
+        return [*range(n)]
+    return [d % n for d in (dims if isinstance(dims, list) else [dims])]

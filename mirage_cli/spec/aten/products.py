@@ -1,0 +1,154 @@
+"""ATen's contractions, and attention."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any  # arguments of nodes, as PyTorch's schemas have them: arrays, numbers, lists, None
+
+from mirage_cli.spec import graph as g
+from mirage_cli.spec import positional as p
+from mirage_cli.spec.arrays import Array, Trace, Unsupported
+from mirage_cli.spec.aten.operands import both, chosen, mask_of
+from mirage_cli.spec.aten.reductions import softmax
+from mirage_cli.spec.aten.row import Rows, dtype_name, overloadless
+from mirage_cli.spec.aten.shapes import repeat_interleave, transpose
+
+aten = Rows()
+
+
+@aten("aten.mm", products=1)
+def _mm(a: Array, b: Array) -> Array:
+    return p.einsum("mk,kn->mn", a, b)
+
+
+@aten("aten.mv", products=1)
+def _mv(a: Array, b: Array) -> Array:
+    return p.einsum("mk,k->m", a, b)
+
+
+@aten("aten.dot", "aten.inner", products=1)
+def _dot(a: Array, b: Array) -> Array:
+    return p.einsum("k,k->", a, b)
+
+
+@aten("aten.outer")
+def _outer(a: Array, b: Array) -> Array:
+    return p.einsum("m,n->mn", a, b)
+
+
+@aten("aten.bmm", products=1)
+def _bmm(a: Array, b: Array) -> Array:
+    return p.einsum("bmk,bkn->bmn", a, b)
+
+
+@aten("aten.matmul", products=1)
+def matmul(a: Array, b: Array) -> Array:
+    batch = "abcdefgh"
+    left, right = len(a.dims), len(b.dims)
+    if left == 1 or right == 1:
+        rows, columns = "m" * (left > 1), "n" * (right > 1)
+        lead = batch[: max(left, right) - 2] if max(left, right) > 2 else ""
+        a_at = (lead if left > 1 else "") + rows + "k"
+        b_at = (lead if right > 1 else "") + "k" + columns
+        return p.einsum(f"{a_at},{b_at}->{lead}{rows}{columns}", a, b)
+    lead = batch[: max(left, right) - 2]
+    return p.einsum(f"{lead[len(lead) - left + 2 :]}mk,{lead[len(lead) - right + 2 :]}kn->{lead}mn", a, b)
+
+
+@aten("aten.addmm", products=1)
+def _addmm(c: Array, a: Array, b: Array, beta: float = 1, alpha: float = 1) -> Array:
+    return scaled_sum(c, _mm(a, b), beta, alpha)
+
+
+@aten("aten.baddbmm", products=1)
+def _baddbmm(c: Array, a: Array, b: Array, beta: float = 1, alpha: float = 1) -> Array:
+    return scaled_sum(c, _bmm(a, b), beta, alpha)
+
+
+def scaled_sum(c: Array, product: Array, beta: float, alpha: float) -> Array:
+    if beta == 0:  # what is in c does not count, whatever it is
+        return both(operator.mul, product, alpha)
+    return both(lambda x, y: x * beta + y * alpha if (beta, alpha) != (1, 1) else x + y, c, product)
+
+
+@aten("aten.addmv", products=1)
+def _addmv(c: Array, a: Array, b: Array, beta: float = 1, alpha: float = 1) -> Array:
+    return scaled_sum(c, _mv(a, b), beta, alpha)
+
+
+@aten("aten.addbmm", products=1)
+def _addbmm(c: Array, a: Array, b: Array, beta: float = 1, alpha: float = 1) -> Array:
+    return scaled_sum(c, p.einsum("bmk,bkn->mn", a, b), beta, alpha)
+
+
+@aten("aten.addr")
+def _addr(c: Array, a: Array, b: Array, beta: float = 1, alpha: float = 1) -> Array:
+    return scaled_sum(c, _outer(a, b), beta, alpha)
+
+
+@aten("aten.linear", products=1)
+def _linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
+    lead = "abcdefgh"[: len(x.dims) - 1]
+    made = p.einsum(f"{lead}k,nk->{lead}n", x, weight)
+    return made if bias is None else both(operator.add, made, bias)
+
+
+@aten("aten.einsum", products=1)
+def _einsum(equation: str, operands: Sequence[Array], **_: Any) -> Array:
+    if "." in equation:
+        raise Unsupported("an ellipsis in einsum")
+    if "->" not in equation:
+        letters = equation.replace(",", "").replace(" ", "")
+        equation += "->" + "".join(sorted(c for c in {*letters} if letters.count(c) == 1))
+    return p.einsum(equation, *operands)
+
+
+FUSED = tuple(
+    f"aten._scaled_dot_product_{x}attention"
+    for x in ("flash_", "efficient_", "cudnn_", "fused_attention_overrideable_")
+)
+"""What PyTorch makes of attention on a GPU. Their masks are numbers."""
+
+
+@aten(*FUSED, products=2, with_node=True)
+def _attention_on_gpu(t: Trace, node: Any, q: Array, k: Array, v: Array, *rest: Any, **named: Any) -> list[Array]:
+    flash = "flash" in overloadless(node.target)
+    mask = None if flash else rest[0] if rest else named.get("attn_bias")
+    more = rest if flash else rest[2:]  # the mask, and whether to return the logsumexp
+    dropout, causal = (
+        more[i] if len(more) > i else named.get(name) for i, name in enumerate(("dropout_p", "is_causal"))
+    )
+    return [_attention(t, node, q, k, v, mask, dropout or 0.0, bool(causal), named.get("scale"))]
+
+
+@aten("aten._scaled_dot_product_flash_attention_for_cpu", products=2, with_node=True)
+def _attention_on_cpu(t: Trace, node: Any, q: Array, k: Array, v: Array, dropout: float = 0.0, causal: bool = False,
+                      **named: Any) -> list[Array]:  # fmt: skip
+    return [_attention(t, node, q, k, v, named.get("attn_mask"), dropout, causal, named.get("scale"))]
+
+
+@aten("aten.scaled_dot_product_attention", products=2, with_node=True)
+def _attention(t: Trace, node: Any, q: Array, k: Array, v: Array, mask: Any = None, dropout: float = 0.0,
+               causal: bool = False, scale: float | None = None, **_: Any) -> Array:  # fmt: skip
+    if dropout:
+        raise Unsupported("dropout in training draws numbers")
+    if len(q.dims) > 2 and 1 < k.shape[-3] < q.shape[-3]:
+        k, v = (repeat_interleave(x, q.shape[-3] // x.shape[-3], -3) for x in (k, v))
+    scores = matmul(q, transpose(k, -2, -1))
+    factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    scores = both(lambda x: x * factor, scores)
+    if causal:
+        row, column = t.positions(q.shape[-2]), t.positions(k.shape[-2])
+        row = p.viewed(row, [*row.dims, ()])
+        scores = p.elementwise(lambda i, j, x: g.where(i >= j, x, -math.inf), row, column, scores)
+    if mask is not None:
+        given = node.args[3] if len(node.args) > 3 and hasattr(node.args[3], "meta") else None
+        boolean = mask.mask or (given is not None and dtype_name(given.meta["val"].dtype) == "bool")
+        scores = (
+            p.elementwise(lambda m, x: chosen(m, x, -math.inf), mask_of(mask), scores)
+            if boolean
+            else both(operator.add, scores, mask)
+        )
+    return matmul(softmax(scores, -1), v)

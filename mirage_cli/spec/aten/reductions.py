@@ -1,0 +1,190 @@
+"""ATen's reductions, and where along an axis an extremum stands."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any  # arguments of nodes, as PyTorch's schemas have them: arrays, numbers, lists, None
+
+from mirage_cli.spec import graph as g
+from mirage_cli.spec import positional as p
+from mirage_cli.spec.arrays import Array, Trace, Unsupported
+from mirage_cli.spec.aten.operands import MOST_COMPARED, along_positions, both, mask_of, number_of, positions
+from mirage_cli.spec.aten.row import Rows, overloadless
+from mirage_cli.spec.aten.shapes import cat, squeeze, unsqueeze
+
+aten = Rows()
+MOST_TAKEN = 8
+"""Of the largest elements, and of the factors of a product: each is an expression of its own."""
+
+
+@aten("aten.sum", behind=1)
+def summed(x: Array, dims: Any = None, keep: bool = False) -> Array:
+    return p.reduction("sum", number_of(x), positions(x, dims), keep)
+
+
+@aten("aten.mean", behind=1)
+def _mean(x: Array, dims: Any = None, keep: bool = False) -> Array:
+    return p.reduction("mean", number_of(x), positions(x, dims), keep)
+
+
+@aten("aten.amax", behind=1)
+def amax(x: Array, dims: Any = None, keep: bool = False) -> Array:
+    return p.reduction("max", x, positions(x, dims), keep)
+
+
+@aten("aten.amin", behind=1)
+def amin(x: Array, dims: Any = None, keep: bool = False) -> Array:
+    return p.reduction("min", x, positions(x, dims), keep)
+
+
+@aten("aten.max", behind=1)
+def _max(x: Array, other: Any = None, keep: bool = False) -> Any:
+    if isinstance(other, int):
+        return with_place(x, amax(x, other, True), other, keep)
+    return both(g.maximum, x, other) if other is not None else amax(x)
+
+
+def with_place(x: Array, found: Array, dim: int, keep: bool) -> list[Array]:
+    """An extremum along an axis, and where it stands."""
+    made = [found, first_place(x, found, along_positions(x, dim % len(x.dims)), dim % len(x.dims))]
+    return made if keep else [squeeze(a, dim) for a in made]
+
+
+@aten("aten.any", "aten.all", behind=1, with_node=True)
+def _any(_t: Trace, node: Any, x: Array, dims: Any = None, keep: bool = False) -> Array:
+    most = amax if overloadless(node.target) == "aten.any" else amin
+    return mask_of(most(number_of(mask_of(x)), dims, keep))
+
+
+@aten("aten.prod", behind=1)
+def _prod(x: Array, dim: int | None = None, keep: bool = False) -> Array:
+    if dim is None or x.shape[dim] > MOST_TAKEN:
+        raise Unsupported("a product of many elements")
+    made = p.selected(x, dim, 0)
+    for i in range(1, x.shape[dim]):
+        made = both(operator.mul, made, p.selected(x, dim, i))
+    return unsqueeze(made, dim % len(x.dims)) if keep else made
+
+
+@aten("aten.min", behind=1)
+def _min(x: Array, other: Any = None, keep: bool = False) -> Any:
+    if isinstance(other, int):
+        return with_place(x, amin(x, other, True), other, keep)
+    return both(g.minimum, x, other) if other is not None else amin(x)
+
+
+def first_place(x: Array, value: Array, place: Array, dim: int, taken: Array | None = None) -> Array:
+    """Where along an axis a value stands first, of the places that are not taken."""
+    n = x.shape[dim]
+    there = p.elementwise(operator.eq, x, value, mask=True)
+    if taken is not None:
+        there = p.elementwise(lambda t, e: e & ~t, taken, there, mask=True)
+    return amin(p.elementwise(lambda e, i: g.where(e, i, n), there, place), dim, True)
+
+
+@aten("aten.topk")
+def _topk(x: Array, k: int, dim: int = -1, largest: bool = True, *_: Any) -> list[Array]:
+    """One after the other: the largest that was not taken yet, at its first place."""
+    if k > MOST_TAKEN:
+        raise Unsupported(f"the {k} largest elements")
+    dim %= len(x.dims)
+    sign = 1 if largest else -1
+    place, taken = along_positions(x, dim), None
+    x = both(lambda v: v * sign, x)
+    values: list[Array] = []
+    places: list[Array] = []
+    for _i in range(k):
+        left = x if taken is None else p.elementwise(lambda t, v: g.where(t, -math.inf, v), taken, x)
+        best = amax(left, dim, True)
+        first = first_place(left, best, place, dim, taken)
+        values.append(both(lambda v: v * sign, best))
+        places.append(first)
+        now = p.elementwise(operator.eq, place, first, mask=True)
+        taken = now if taken is None else p.elementwise(operator.or_, taken, now, mask=True)
+    return [cat(values, dim), cat(places, dim)] if k > 1 else [values[0], places[0]]
+
+
+@aten("aten.argmax", "aten.argmin", with_node=True)
+def _argmax(_t: Trace, node: Any, x: Array, dim: int | None = None, keep: bool = False) -> Array:
+    if dim is None:
+        x, dim = p.reshaped(x, [-1]), 0
+    dim %= len(x.dims)
+    most = amax if overloadless(node.target) == "aten.argmax" else amin
+    found = first_place(x, most(x, dim, True), along_positions(x, dim), dim)
+    return found if keep else squeeze(found, dim)
+
+
+@aten("aten.cumsum")
+def _cumsum(x: Array, dim: int, *_: Any) -> Array:
+    """Of each position, the sum of those up to it."""
+    x, dim = number_of(x), dim % max(len(x.dims), 1)
+    n = x.shape[dim]
+    if n > MOST_COMPARED:
+        raise Unsupported(f"running sums of {n} elements")
+    if n == 1:
+        return x
+    longer = p.viewed(x, [*x.dims[:dim], (), *x.dims[dim:]])
+    rank = len(longer.dims)
+    upto, place = x.trace.positions(n), along_positions(longer, dim + 1)
+    upto = p.viewed(upto, [*upto.dims, *[()] * (rank - dim - 1)])
+    return summed(p.elementwise(lambda i, j, v: g.where(j <= i, v, 0), upto, place, longer), dim + 1)
+
+
+@aten("aten.logsumexp", behind=1)
+def _logsumexp(x: Array, dims: Any, keep: bool = False) -> Array:
+    return p.reduction("logsumexp", x, positions(x, dims), keep)
+
+
+@aten("aten.softmax", "aten._softmax", behind=1)
+def softmax(x: Array, dim: int, *_: Any) -> Array:
+    return p.along("softmax", number_of(x), positions(x, dim))
+
+
+@aten("aten.log_softmax", "aten._log_softmax", behind=1)
+def log_softmax(x: Array, dim: int, *_: Any) -> Array:
+    return both(operator.sub, x, p.reduction("logsumexp", number_of(x), positions(x, dim), True))
+
+
+@aten("aten.var_mean", "aten.std_mean", behind=1, with_node=True)
+def _var_mean(
+    t: Trace, node: Any, x: Array, dims: Any = None, unbiased: Any = True, keep: bool = False, **named: Any
+) -> list[Array]:
+    given = None if isinstance(dims, bool) else dims
+    mean = p.reduction("mean", x, positions(x, given), named.get("keepdim", keep))
+    return [_var(t, node, x, dims, unbiased, keep, **named), mean]
+
+
+@aten("aten.var", "aten.std", behind=1, with_node=True)
+def _var(
+    _t: Trace, node: Any, x: Array, dims: Any = None, unbiased: Any = True, keep: bool = False, **named: Any
+) -> Array:
+    correction = named.get("correction")
+    correction = int(unbiased) if correction is None else correction
+    keep = named.get("keepdim", keep)
+    at = positions(x, None if isinstance(dims, bool) else dims)
+    count = math.prod(x.shape[i] for i in at)
+    if count <= correction:
+        raise Unsupported("the variance of too few numbers")
+    centred = both(operator.sub, x, p.reduction("mean", x, at, True))
+    variance = both(lambda v: v / (count - correction), p.reduction("sum", both(g.square, centred), at, keep))
+    return variance if "var" in overloadless(node.target) else both(g.sqrt, variance)
+
+
+@aten("aten.linalg_vector_norm", "aten.norm", behind=1)
+def norm(x: Array, order: Any = 2, dims: Any = None, keep: bool = False, **_: Any) -> Array:
+    at = positions(x, dims)
+    if order == math.inf:
+        return p.reduction("max", both(g.abs, x), at, keep)
+    if order == 1:
+        return p.reduction("sum", both(g.abs, x), at, keep)
+    if order not in (2, None):
+        raise Unsupported(f"a norm of order {order}")
+    return both(g.sqrt, p.reduction("sum", both(g.square, x), at, keep))
+
+
+@aten("aten._weight_norm_interface", "aten._weight_norm", behind=1, with_node=True)
+def _weight_norm(_t: Trace, node: Any, v: Array, size: Array, dim: int = 0) -> Any:
+    size_now = norm(v, 2, [d for d in range(len(v.dims)) if d != dim % len(v.dims)], True)
+    made = both(lambda a, b, n: a * (b / n), v, size, size_now)
+    return made if overloadless(node.target) == "aten._weight_norm" else [made, size_now]

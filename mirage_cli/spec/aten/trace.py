@@ -1,0 +1,208 @@
+"""A graph of PyTorch as a program: each node becomes arrays, as the row of its operator says.
+
+No operator is decomposed further than its row says, so a trace reads as the model does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any  # nodes of PyTorch's graphs, and what their arguments are
+
+from mirage_cli.errors import GraphError
+from mirage_cli.ir.program import DTYPES
+from mirage_cli.spec import positional as p
+from mirage_cli.spec.arrays import Array, Trace, Unsupported
+from mirage_cli.spec.aten.operands import number_of
+from mirage_cli.spec.aten.row import Row, dtype_name, overloadless
+from mirage_cli.spec.aten.table import ATEN
+from mirage_cli.spec.aten.updates import WRITTEN
+from mirage_cli.spec.graph import Graph
+from mirage_cli.spec.strides import overlap
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A graph of PyTorch as a program.
+
+    inputs, outputs: of the program, with their nodes. arrays: the results, in memory order, whose axes of size 1, and
+    along which they are constant, the program's tensors lack.
+    """
+
+    graph: Graph
+    inputs: tuple[tuple[str, Any], ...]
+    outputs: tuple[tuple[str, Any], ...]
+    arrays: tuple[Array, ...]
+
+
+def trace(
+    nodes: Sequence[Any],
+    outputs: Sequence[Any],
+    name: str,
+    scale_of: Callable[[Any], float | None] = lambda _: None,
+    named: Container[int] = (),
+) -> Traced:
+    """These nodes of a graph, in order. What they take besides is an input of the program.
+
+    outputs: nodes. scale_of: the standard deviation of an input's data. named: as of `Trace`. Raises Unsupported.
+    """
+    t = Trace(named)
+    known: dict[Any, Any] = {}
+    inputs: dict[str, Any] = {}
+
+    def value(x: Any) -> Any:
+        if isinstance(x, Sequence) and not isinstance(x, str):
+            return [value(y) for y in x]
+        if not hasattr(x, "op"):
+            return x
+        if isinstance(size := getattr(x, "meta", {}).get("val"), int):
+            return size
+        if x not in known:
+            label = f"X{len(inputs)}"
+            inputs[label] = x
+            known[x] = input_of(t, label, x, scale_of(x))
+        if known[x] is WRITTEN:
+            raise Unsupported(f"{x} is read where it is changed in place")
+        return known[x]
+
+    try:
+        for node in nodes:
+            t.maker = node
+            known[node] = call(t, node, [value(a) for a in node.args], {k: value(a) for k, a in node.kwargs.items()})
+        t.maker = None
+        return traced(t, name, known, inputs, outputs)
+    except Unsupported as error:
+        error.maker = t.maker
+        raise
+
+
+def traced(t: Trace, name: str, known: Mapping[Any, Any], inputs: Mapping[str, Any], outputs: Sequence[Any]) -> Traced:
+    """The program of what the nodes have come to. Raises Unsupported."""
+    outputs = [n for n in outputs if known[n] is not WRITTEN]
+    if several := [n for n in outputs if not isinstance(known[n], Array)]:
+        raise Unsupported(f"{several[0]} makes several tensors")
+    arrays = tuple(p.permuted(number_of(known[n]), memory_order(n.meta["val"])) for n in outputs)
+    made: dict[str, tuple[Array, str]] = {}
+    for i, (a, n) in enumerate(zip(arrays, outputs, strict=True)):
+        t.maker = n
+        made[f"O{i}"] = a, output_dtype(n)
+    try:
+        graph = t.graph(name, made)
+    except GraphError as error:
+        raise Unsupported(str(error)) from None
+    used = {line.split(":")[0] for line in graph.inputs}
+    read = tuple((label, x) for label, x in inputs.items() if label in used)
+    return Traced(graph, read, tuple(zip(made, outputs, strict=True)), arrays)
+
+
+def input_of(t: Trace, label: str, node: Any, scale: float | None) -> Array:
+    tensor = node.meta["val"]
+    if not hasattr(tensor, "dtype"):
+        raise Unsupported(f"{node} is no tensor")
+    dtype = dtype_name(tensor.dtype)
+    if dtype not in DTYPES:
+        raise Unsupported(f"{node} is of {dtype}")
+    if not all(isinstance(n, int) for n in tensor.shape):
+        raise Unsupported(f"{node} has a size that is not known")
+    order = memory_order(tensor)
+    array = t.input(label, [tensor.shape[d] for d in order], dtype, scale, strides_of(node))
+    return array if [*order] == sorted(order) else p.permuted(array, inverse(order))
+
+
+def output_dtype(node: Any) -> str:
+    dtype = dtype_name(node.meta["val"].dtype)
+    if dtype not in ("float16", "bfloat16", "float32"):
+        raise Unsupported(f"the result {node} is of {dtype}")
+    return dtype
+
+
+def call(t: Trace, node: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    """What a node makes. Raises Unsupported."""
+    if not supported(node):
+        why = "changes running statistics" if kept_statistics(node) else "is no operator that is known here"
+        raise Unsupported(f"{overloadless(node.target)} {why}")
+    refuse_types(node)
+    if mutable(node):
+        refuse_target(node)
+    row = row_of(node)
+    given = {k: x for k, x in options.items() if k not in ("dtype", "layout", "device", "pin_memory", "memory_format")}
+    return row.handler(t, node, *args, **given) if row.with_node else row.handler(*args, **given)
+
+
+def unknown(*_args: Any, **_options: Any) -> Array:
+    raise Unsupported("an operator that is not known here")
+
+
+UNKNOWN = Row(unknown)
+NARROW = ("int8", "uint8", "int16")
+"""Whole numbers that arithmetic in PyTorch wraps around."""
+
+
+def refuse_types(node: Any) -> None:
+    """Raises Unsupported for numbers that a kernel would compute otherwise than PyTorch."""
+    value = node.meta.get("val")
+    dtype = dtype_name(getattr(value, "dtype", ""))
+    if dtype in ("float64", "complex64", "complex128"):
+        raise Unsupported(f"{node} is of {dtype}")
+    if dtype in NARROW and not row_of(node).moves:
+        raise Unsupported(f"{node} computes in {dtype}")
+
+
+def mutable(node: Any) -> bool:
+    """Whether a node changes its first argument in place."""
+    return bool(getattr(getattr(node.target, "_schema", None), "is_mutable", False))
+
+
+def refuse_target(node: Any) -> None:
+    """Raises Unsupported where a node changes a tensor in place that no kernel can."""
+    output_dtype(node)
+    tensor = node.args[0].meta["val"]
+    if strides_of(node.args[0]) is None and not tensor.permute(memory_order(tensor)).is_contiguous():
+        raise Unsupported(f"{node} changes a tensor that has several elements in one place")
+
+
+def row_of(node: Any) -> Row:
+    """The row of the operator that a node calls. Of an operator without one, a row that raises Unsupported."""
+    return ATEN.get(overloadless(node.target), UNKNOWN)
+
+
+APART = "apart"
+"""What a node has that is to be in no program."""
+
+
+def supported(node: Any) -> bool:
+    """Whether there is a row for the node's operator, and the row says all that it does."""
+    return APART not in node.meta and row_of(node) is not UNKNOWN and not kept_statistics(node)
+
+
+def kept_statistics(node: Any) -> Sequence[Any]:
+    """The running statistics that a norm changes, which its schema does not say."""
+    if overloadless(node.target) not in ("aten.batch_norm", "aten.instance_norm"):
+        return []
+    _, _, _, mean, var, training, *_ = node.args
+    return [mean, var] if training and mean is not None else []
+
+
+def memory_order(tensor: Any) -> tuple[int, ...]:
+    """The positions of a tensor as they lie in memory, the outermost first; in order, where there are gaps in it, and
+    of whole numbers, which are looked up as they are declared."""
+    order = (*range(tensor.dim()),)
+    if tensor.is_contiguous() or not tensor.dtype.is_floating_point:
+        return order
+    laid = (*sorted(order, key=lambda d: -tensor.stride(d)),)
+    return laid if tensor.permute(laid).is_contiguous() else order
+
+
+def strides_of(node: Any) -> tuple[int, ...] | None:
+    """Those of a tensor with gaps that a model is given or holds, and that is read in place. None for what is whole, as
+    kernels make their results, or is made so: where several elements are in one place."""
+    tensor = node.meta["val"]
+    if node.op not in ("placeholder", "get_attr") or tensor.permute(memory_order(tensor)).is_contiguous():
+        return None
+    names = [str(i) for i in range(tensor.dim())]
+    apart = overlap(tensor.stride(), names, dict(zip(names, tensor.shape, strict=True))) is None
+    return tensor.stride() if apart else None
+
+
+def inverse(order: Sequence[int]) -> list[int]:
+    return sorted(range(len(order)), key=order.__getitem__)

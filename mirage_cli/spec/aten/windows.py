@@ -1,0 +1,191 @@
+"""ATen's operators on pictures: convolution, pooling, interpolation. Their windows are accesses."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any  # arguments of nodes, as PyTorch's schemas have them: arrays, numbers, lists, None
+
+from mirage_cli.spec import graph as g
+from mirage_cli.spec import positional as p
+from mirage_cli.spec.arrays import Array, Axis, Dim, Trace, Unsupported
+from mirage_cli.spec.aten.operands import MOST_COMPARED, both, trailing
+from mirage_cli.spec.aten.row import Rows, overloadless
+from mirage_cli.spec.aten.shapes import flip, pad, repeat_interleave, squeeze, unsqueeze
+from mirage_cli.spec.graph import Value
+
+aten = Rows()
+
+
+def each(x: Any, rank: int) -> list[Any]:
+    """A number for each axis of a picture."""
+    values = x if isinstance(x, list) else [x]
+    return values * rank if len(values) == 1 else values
+
+
+def windows(
+    x: Array, kernel: Sequence[int], stride: Any, padding: Any, dilation: Any, shape: Sequence[int], outside: float
+) -> Array:
+    """x[b, c, y, ...] as [b, c, y', ..., i, ...]: what each place of the result sees."""
+    rank = len(kernel)
+    parts, dims = p.whole(x)[:2], [*x.dims[:2]]
+    steps = zip(kernel, *(each(v, rank) for v in (stride, padding, dilation)), shape, strict=True)
+    inner: list[Dim] = []
+    for size, step, before, apart, n in steps:
+        place: Dim = (Axis(n),) if n > 1 else ()
+        tap: Dim = (Axis(size),) if size > 1 else ()
+        parts.append(([(place, step), (tap, apart)], -before))
+        dims.append(place)
+        inner.append(tap)
+    return p.read(x, parts, [*dims, *inner], outside)
+
+
+@aten("aten.conv1d", "aten.conv2d", "aten.conv3d", "aten.convolution", products=1, with_node=True)
+def _convolution(_t: Trace, node: Any, x: Array, weight: Array, bias: Any = None, stride: Any = 1, padding: Any = 0,
+                 dilation: Any = 1, *rest: Any) -> Array:  # fmt: skip
+    native = overloadless(node.target) == "aten.convolution"
+    groups = rest[-1] if rest else 1
+    out, rank = tuple(node.meta["val"].shape), len(weight.dims) - 2
+    if len(x.dims) == rank + 1:
+        x, out = unsqueeze(x, 0), (1, *out)
+    if native and rest and rest[0]:
+        seen, weight = reached(x, weight, stride, padding, dilation, out[2:], groups)
+    else:
+        if isinstance(padding, str):  # what there is an odd one of stands behind
+            reach = [d * (k - 1) for d, k in zip(each(dilation, rank), weight.shape[2:], strict=True)]
+            padding = [n // 2 if padding == "same" else 0 for n in reach]
+        seen = windows(x, weight.shape[2:], stride, padding, dilation, out[2:], 0.0)
+    places, taps = "xyz"[:rank], "ijk"[:rank]
+    if groups == 1:
+        made = p.einsum(f"bc{places}{taps},oc{taps}->bo{places}", seen, weight)
+    else:
+        b, c, *others = seen.shape
+        cut = p.reshaped(seen, [b, groups, c // groups, *others])
+        by_group = p.reshaped(weight, [groups, weight.shape[0] // groups, *weight.shape[1:]])
+        made = p.reshaped(p.einsum(f"bgc{places}{taps},goc{taps}->bgo{places}", cut, by_group), out)
+    made = made if bias is None else both(operator.add, made, trailing(bias, rank))
+    return made if len(node.meta["val"].shape) == rank + 2 else squeeze(made, [0])
+
+
+def reached(
+    x: Array, weight: Array, stride: Any, padding: Any, dilation: Any, shape: Sequence[int], groups: int
+) -> tuple[Array, Array]:
+    """Of a transposed convolution: what each place of the result is reached by through each tap, 0 where the stride
+    steps over it; and the weight as that of a convolution."""
+    rank = len(shape)
+    (cin, per_group), taps = weight.shape[:2], weight.shape[2:]
+    by_group = p.reshaped(weight, [groups, cin // groups, per_group, *taps])
+    turned = p.permuted(by_group, [0, 2, 1, *range(3, 3 + rank)])
+    turned = p.reshaped(turned, [groups * per_group, cin // groups, *taps])
+    steps = [each(v, rank) for v in (stride, padding, dilation)]
+    wide = x
+    for i, s in enumerate(steps[0]):
+        wide = spaced(wide, 2 + i, s)
+    before = [d * (k - 1) - q for d, k, q in zip(steps[2], taps, steps[1], strict=True)]
+    seen = windows(wide, taps, 1, before, steps[2], shape, 0.0)
+    return seen, flip(turned, [*range(2, 2 + rank)])
+
+
+def spaced(x: Array, dim: int, step: int) -> Array:
+    """The array with zeros between its places along a position."""
+    if step == 1:
+        return x
+    shape = [*x.shape]
+    longer = pad(unsqueeze(x, dim + 1), [*[0, 0] * (len(shape) - dim - 1), 0, step - 1])
+    return p.reshaped(longer, [*shape[:dim], shape[dim] * step, *shape[dim + 1 :]])
+
+
+@aten("aten.upsample_nearest1d", "aten.upsample_nearest2d", "aten.upsample_nearest3d", with_node=True)
+def _upsample_nearest(_t: Trace, node: Any, x: Array, *_: Any) -> Array:
+    for dim in range(2, len(x.dims)):
+        times, rest = divmod(node.meta["val"].shape[dim], x.shape[dim])
+        if rest:
+            raise Unsupported("a picture enlarged by no whole number")
+        x = repeat_interleave(x, times, dim) if times > 1 else x
+    return x
+
+
+@aten("aten.upsample_linear1d", "aten.upsample_bilinear2d", "aten.upsample_trilinear3d", with_node=True)
+def _upsample_linear(_t: Trace, node: Any, x: Array, _size: Any, ends: bool, *scales: Any) -> Array:
+    """ends: whether the first and last places stay where they are. scales: for each axis of the picture, if given."""
+    given = scales[0] if scales and isinstance(scales[0], list) else [*scales]
+    for at in range(2, len(x.dims)):
+        scale = given[at - 2] if len(given) == len(x.dims) - 2 else None
+        n, size = x.shape[at], node.meta["val"].shape[at]
+        step = (n - 1) / max(size - 1, 1) if ends else 1 / scale if scale else n / size
+        x = interpolated(x, at, size, step, 0.0 if ends else 0.5 * step - 0.5)
+    return x
+
+
+def interpolated(x: Array, dim: int, size: int, step: float, start: float) -> Array:
+    """x between its places along an axis: times the matrix of how near each is to start, start + step, ..."""
+    n = x.shape[dim]
+    if n > MOST_COMPARED:
+        raise Unsupported(f"interpolation between {n} places")
+    source, place = x.trace.positions(size), x.trace.positions(n)
+    source = p.viewed(source, [*source.dims, ()])
+
+    def near(i: Value, j: Value) -> Value:
+        return g.maximum(1 - g.abs(g.minimum(g.maximum(i * step + start, 0), n - 1) - j), 0)
+
+    letters = "abcdefg"[: len(x.dims)]
+    equation = f"yz,{letters.replace(letters[dim], 'z')}->{letters.replace(letters[dim], 'y')}"
+    return p.einsum(equation, p.elementwise(near, source, place), x)
+
+
+@aten("aten.pixel_shuffle")
+def _pixel_shuffle(x: Array, r: int) -> Array:
+    *lead, c, h, w = x.shape
+    n = len(lead)
+    cut = p.reshaped(x, [*lead, c // (r * r), r, r, h, w])
+    moved = p.permuted(cut, [*range(n), n, n + 3, n + 1, n + 4, n + 2])
+    return p.reshaped(moved, [*lead, c // (r * r), h * r, w * r])
+
+
+@aten("aten.max_pool1d", "aten.max_pool2d", "aten.max_pool3d", with_node=True)
+def _max_pool(_t: Trace, node: Any, x: Array, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+              _ceil: bool = False) -> Array:  # fmt: skip
+    shape = node.meta["val"].shape[2:]
+    if len(x.dims) < 3 or len(x.dims) != len(node.meta["val"].shape) or len(shape) != len(each(kernel, len(shape))):
+        raise Unsupported("pooling without a batch")
+    seen = windows(x, each(kernel, len(shape)), stride or kernel, padding, dilation, shape, -math.inf)
+    return p.reduction("max", seen, [*range(len(x.dims), len(seen.dims))])
+
+
+@aten("aten.avg_pool1d", "aten.avg_pool2d", "aten.avg_pool3d", with_node=True)
+def _avg_pool(_t: Trace, node: Any, x: Array, kernel: Any, stride: Any = None, padding: Any = 0, ceil: bool = False,
+              count_pad: bool = True, divisor: Any = None) -> Array:  # fmt: skip
+    shape = node.meta["val"].shape[2:]
+    sizes = each(kernel, len(shape))
+    if ceil or len(x.dims) < 3 or len(x.dims) != len(node.meta["val"].shape):
+        raise Unsupported("pooling that rounds up, or without a batch")
+    seen = windows(x, sizes, stride or kernel, padding, 1, shape, 0.0)
+    at = [*range(len(x.dims), len(seen.dims))]
+    total = p.reduction("sum", seen, at)
+    if divisor or count_pad or not any(each(padding, 1)):
+        return both(lambda v: v / (divisor or math.prod(sizes)), total)
+    ones = p.elementwise(lambda v: g.where(v == v, 1, 1), x)
+    inside = windows(ones, sizes, stride or kernel, padding, 1, shape, 0.0)
+    return both(operator.truediv, total, p.reduction("sum", inside, at))
+
+
+@aten("aten.unfold")
+def _unfold(x: Array, dim: int, size: int, step: int) -> Array:
+    at = dim % len(x.dims)
+    parts, dims = p.whole(x), [*x.dims]
+    count = (x.shape[at] - size) // step + 1
+    place, tap = ((Axis(n),) if n > 1 else () for n in (count, size))
+    parts[at], dims[at] = ([(place, step), (tap, 1)], 0), place
+    return p.read(x, parts, [*dims, tap])
+
+
+@aten("aten.adaptive_avg_pool2d", "aten._adaptive_avg_pool2d")
+def _adaptive_avg_pool2d(x: Array, size: Any) -> Array:
+    rank = len(x.dims)
+    sizes = [x.shape[rank - 2 + i] if n is None else n for i, n in enumerate(each(size, 2))]
+    if any(x.shape[rank - 2 + i] % n for i, n in enumerate(sizes)):
+        raise Unsupported("adaptive pooling in windows of several sizes")
+    *lead, h, w = x.shape
+    cut = p.reshaped(x, [*lead, sizes[0], h // sizes[0], sizes[1], w // sizes[1]])
+    return p.reduction("mean", cut, [rank - 1, rank + 1])

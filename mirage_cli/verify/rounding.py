@@ -1,0 +1,92 @@
+"""Evaluation with rounding: what a program's own types would give if nothing overflowed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+SUM_BITS = 2
+"""A sum of many terms in float32 is off by a few units in the last place, in whatever order they are added."""
+MATRIX_PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.bmm, torch.ops.aten.mv, torch.ops.aten.dot)
+JUMPS = frozenset(
+    getattr(torch.ops.aten, name)
+    for name in ("floor", "ceil", "round", "trunc", "frac", "sign", "remainder", "fmod", "floor_divide")
+)
+"""Functions that jump between numbers which rounding tells apart."""
+
+
+class RoundEveryResult(TorchDispatchMode):
+    """Rounds what each torch operation returns to the precision of `dtype`, and leaves it float64's range.
+
+    What eager PyTorch would make if nothing overflowed: the yardstick where it does overflow. The operands of a matrix
+    product are off by up to half a unit in the last place, at random: with its factors multiplied in another order,
+    they are other products, rounded. So an element's error is as large as that of a sum of its terms' magnitudes
+    (N. Higham, Accuracy and Stability of Numerical Algorithms, section 3.1), however small the element.
+
+    seed: beyond 0, results are rounded up or down by chance, the nearer the likelier. Rounded to nearest, equal values
+    would be off by the same, and their differences exact by luck, and so is what happens to need few bits; neither is
+    luck that the same values have, computed in another order (D. S. Parker, Monte Carlo Arithmetic, 1997).
+    summing: by chance in any case, and off by up to 2**SUM_BITS times as much.
+    jumped: whether one of JUMPS was among the operations.
+    """
+
+    def __init__(self, dtype: torch.dtype, summing: bool = False, seed: int = 0) -> None:
+        super().__init__()
+        self.unit = torch.finfo(dtype).eps
+        self.by_chance = summing or seed > 0
+        self.jumped = False
+        self.seed = seed
+        chance = 1  # up or down is off by up to a unit, to nearest by half of one
+        self.bits = 1 - round(math.log2(self.unit)) - (SUM_BITS - chance if summing else 0)
+        self.generators: dict[torch.device, torch.Generator] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket in MATRIX_PRODUCTS:
+            args = [x * (1 + self.unit * self.drawn(x)) for x in args]
+        self.jumped |= func.overloadpacket in JUMPS
+        result = func(*args, **(kwargs or {}))
+        if func.is_view:
+            return result
+        if isinstance(result, tuple | list):  # of a fused operation, with what its gradient would need
+            return type(result)(self.rounded(x) for x in result)
+        return self.rounded(result)
+
+    def rounded(self, result: Any) -> Any:
+        """A tensor of float64, rounded; anything else as it is."""
+        if not (isinstance(result, torch.Tensor) and result.dtype == torch.float64):
+            return result
+        mantissa, exponent = torch.frexp(result)
+        units = mantissa * 2**self.bits
+        rounded = torch.ldexp(torch.round(units + self.drawn(units) if self.by_chance else units), exponent - self.bits)
+        if math.isfinite(float(result.norm())):  # then every element is
+            return rounded
+        return torch.where(torch.isfinite(result), rounded, result)
+
+    def drawn(self, x: torch.Tensor) -> torch.Tensor:
+        """Random numbers from -1/2 to 1/2, the same in each evaluation with this seed."""
+        if x.device not in self.generators:
+            self.generators[x.device] = torch.Generator(device=x.device).manual_seed(self.seed)
+        return torch.rand(x.shape, generator=self.generators[x.device], dtype=x.dtype, device=x.device) - 0.5
+
+
+def in_float64(inputs: Sequence[torch.Tensor], off: torch.dtype | None = None, seed: int = 0) -> list[torch.Tensor]:
+    """Floating-point inputs in float64; with `off`, each element off at random by up to one in that type's last place.
+
+    What such data give is as good an answer as rounding errors on the way allow (backward stability: N. Higham,
+    Accuracy and Stability of Numerical Algorithms, section 1.5).
+    """
+    wide = [x.double() if x.is_floating_point() else x for x in inputs]
+    if off is None:
+        return wide
+    most = torch.finfo(off).eps
+    g = torch.Generator(device=wide[0].device).manual_seed(seed) if wide else None
+    return [
+        x * (1 + most * (2 * torch.rand(x.shape, generator=g, dtype=x.dtype, device=x.device) - 1))
+        if x.is_floating_point()
+        else x
+        for x in wide
+    ]

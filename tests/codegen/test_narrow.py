@@ -1,0 +1,219 @@
+"""Weights of few bits: loops in phases, factors behind the sums of blocks, and whole numbers computed in float16."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+import torch
+
+from mirage_cli.codegen.export import kernels_source, load_export
+from mirage_cli.codegen.triton import emit_kernel
+from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.phases import phased
+from mirage_cli.ir.schedule import KernelSchedule, Schedule
+from mirage_cli.ir.text import parse_mugraph
+
+HEAD = """
+mugraph p float16
+dims m=16 k=256 half=128 quarter=64 n=40 groups=4
+input X f16[m, k]
+input W i8[{rows}, n]
+input S f16[groups, n]
+input Z i8[groups, n] below 16
+output O f16[m, n]
+
+kernel k0 generated m:grid k:loop n:grid
+  X = load X[m, k]
+  W = load W[{index}, n]
+  S = load S[k//64, n]
+  Z = load Z[k//64, n]
+"""
+NIBBLES = (
+    HEAD.format(rows="half", index="k//2")
+    + """
+  at[k] = index(k)
+  part[k] = remainder(at, 2)
+  even[k] = eq(part, 0)
+  low[k, n] = remainder(W, 16)
+  high[k, n] = floor_divide(W, 16)
+  raised[k, n] = add(high, 8)
+  Q[k, n] = where(even, low, raised)
+  D[k, n] = sub(Q, Z)
+  V[k, n] = mul(D, S)
+  O[m, n] = dot(X, V; k)
+  store O[m, n] = O
+"""
+)
+PAIRS = (
+    HEAD.format(rows="quarter", index="k//4")
+    + """
+  at[k] = index(k)
+  part[k] = remainder(at, 4)
+  first[k] = lt(part, 1)
+  second[k] = lt(part, 2)
+  third[k] = lt(part, 3)
+  a[k, n] = remainder(W, 4)
+  b0[k, n] = floor_divide(W, 4)
+  b[k, n] = remainder(b0, 4)
+  c0[k, n] = floor_divide(W, 16)
+  c[k, n] = remainder(c0, 4)
+  d0[k, n] = floor_divide(W, 64)
+  d[k, n] = add(d0, 2)
+  cd[k, n] = where(third, c, d)
+  bcd[k, n] = where(second, b, cd)
+  Q[k, n] = where(first, a, bcd)
+  D[k, n] = sub(Q, Z)
+  V[k, n] = mul(D, S)
+  O[m, n] = dot(X, V; k)
+  store O[m, n] = O
+"""
+)
+BYTES = (
+    HEAD.format(rows="k", index="k")
+    + """
+  D[k, n] = sub(W, Z)
+  V[k, n] = mul(D, S)
+  O[m, n] = dot(X, V; k)
+  store O[m, n] = O
+"""
+)
+
+
+def graph(text: str, **sizes: int) -> MuGraph:
+    return parse_mugraph(text.replace("\n\n  ", "\n  ")).resized(sizes)
+
+
+def schedule(text: str) -> Schedule:
+    return Schedule({"k0": KernelSchedule.parse(text)})
+
+
+def inputs(g: MuGraph) -> dict[str, torch.Tensor]:
+    made = torch.Generator().manual_seed(1)
+    found: dict[str, torch.Tensor] = {}
+    for t in g.inputs:
+        shape = [g.sizes[d] for d in t.dims]
+        if t.dtype == "int8":
+            low, high = (0, t.below) if isinstance(t.below, int) else (-128, 128)
+            found[t.name] = torch.randint(low, high, shape, generator=made, dtype=torch.int8)
+        else:
+            found[t.name] = torch.randn(shape, generator=made).half()
+    return found
+
+
+def expected(text: str, x: dict[str, torch.Tensor]) -> torch.Tensor:
+    k = x["X"].shape[1]
+    at, w = torch.arange(k), x["W"].double()
+    if text is NIBBLES:
+        rows = w[at // 2]
+        q = torch.where((at % 2 == 0)[:, None], rows % 16, rows // 16 + 8)
+    elif text is PAIRS:
+        rows = w[at // 4]
+        part = [rows % 4, rows // 4 % 4, rows // 16 % 4, rows // 64 + 2]
+        q = torch.stack(part)[at % 4, at]
+    else:
+        q = w
+    scales, zeros = (x[name].double()[at // 64] for name in ("S", "Z"))
+    return x["X"].double() @ ((q - zeros) * scales)
+
+
+SCHEDULES = [
+    "m=16 k=64 n=16 order=n,k,m warps=1 stages=3",
+    "m=16 k=64 n=32 order=m,k,n warps=4 stages=3",
+    "m=16 k=128 n=32 order=m,n,k warps=1 stages=3",
+    "m=4 k=64 n=64 order=m,k,n warps=1 stages=3",
+    "m=1 k=32 n=16 order=k,n,m warps=1 stages=3",
+    "m=16 k=16 n=16 order=m,k,n warps=1 stages=3",
+]
+
+
+@pytest.mark.parametrize("plan", SCHEDULES)
+@pytest.mark.parametrize("text", [NIBBLES, PAIRS, BYTES], ids=["4 bits", "2 bits", "8 bits"])
+@pytest.mark.parametrize(("m", "k"), [(1, 256), (16, 256), (16, 252)])
+def test_weights_of_few_bits(text: str, plan: str, m: int, k: int) -> None:
+    g = graph(text, m=m, k=k, half=k // 2, quarter=k // 4)
+    x = inputs(g)
+    module = load_export(kernels_source(g, schedule(plan)))
+    out = torch.full((m, g.sizes["n"]), float("nan"), dtype=torch.float16)
+    module.launch([x[t.name] for t in g.inputs], [out], module.make_scratch(torch.device("cpu")))
+    want = expected(text, x)
+    assert (out.double() - want).abs().max() <= 2e-3 * want.abs().max()
+
+
+def source(text: str, plan: str, **sizes: int) -> str:
+    g = graph(text, **sizes)
+    return emit_kernel(g, g.kernels[0], schedule(plan), g.sizes).source
+
+
+def test_numbers_that_share_a_byte_are_read_from_whole_bytes() -> None:
+    """Once for both, without a choice by position, and with one addition for each."""
+    found = source(NIBBLES, SCHEDULES[0])
+    assert found.count("tl.load(W_ptr") == found.count("tl.load(S_ptr") == 1
+    assert "where" not in found and "broadcast_to" not in found
+    assert "raised_bits(W, 0, 15, 0) - (1024.0 + Z.to(tl.float16))[:, None]" in found
+    assert "raised_bits(W, 4, 15, 8) - (1024.0 + Z.to(tl.float16))[:, None]" in found
+
+
+def test_scales_multiply_the_sum_of_a_block() -> None:
+    found = source(BYTES, SCHEDULES[0])
+    assert "O = O + (O_sum * S.to(tl.float32)[:, None])" in found
+    wide = source(BYTES, "m=16 k=128 n=16 order=n,k,m warps=1 stages=3")  # of two groups in one block
+    assert "O_sum" not in wide
+
+
+def test_what_may_overflow_without_its_factor_is_multiplied_before() -> None:
+    """exp(W) is beyond float16 from W = 12 on, and a small scale brings it back."""
+    text = BYTES.replace("D[k, n] = sub(W, Z)", "D[k, n] = exp(W)")
+    assert "O_sum" not in source(text, SCHEDULES[0])
+
+
+def test_a_loop_whose_order_matters_has_one_phase() -> None:
+    """Where a value of each position is stored, and where the largest so far is, blocks are of neighbours."""
+    g = graph(NIBBLES.replace("output O f16[m, n]", "output O f16[m, n]\noutput Q f16[k, n]") + "  store Q[k, n] = Q\n")
+    plan = KernelSchedule.parse(SCHEDULES[0])
+    assert len(phased(g, g.kernels[0], plan, g.sizes).phases) == 1
+    largest = graph(
+        NIBBLES.replace(
+            "  O[m, n] = dot(X, V; k)", "  T[n] = max(V; k)\n  U[m, n] = dot(X, V; k)\n  O[m, n] = mul(U, T)"
+        )
+    )
+    assert len(phased(largest, largest.kernels[0], plan, largest.sizes).phases) == 1
+
+
+@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.whole is not None])
+def test_whole_numbers_stay_between_their_bounds(name: str) -> None:
+    row = OPS[name]
+    some = [(-7, 9), (0, 15), (3, 3), (4, 4), (-128, 127)]
+    free = row.arity - len(row.masks)
+    assert row.whole is not None
+    for first in some:
+        bounds = (first, *(b for b in some[1:4] for _ in range(free > 1)))[:free]
+        for second in some if free > 1 else [()]:
+            ends = (first, second) if second else bounds
+            made = row.whole(*ends)
+            if made is None:
+                continue
+            for args in _within(ends):
+                for masks in ([True], [False]) if row.masks else ([],):
+                    assert made[0] <= float(row.ref(*masks, *args)) <= made[1]
+
+
+def _within(bounds: tuple[tuple[int, int], ...]) -> list[tuple[float, ...]]:
+    columns = [sorted({low, high, (low + high) // 2, low + (high - low) // 3}) for low, high in bounds]
+    return (
+        [(float(a),) for a in columns[0]]
+        if len(columns) == 1
+        else [(float(a), float(b)) for a in columns[0] for b in columns[1]]
+    )
+
+
+@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.bits is not None])
+@pytest.mark.parametrize("n", range(1, 8))
+def test_bits_of_a_byte_are_the_result(name: str, n: int) -> None:
+    row = OPS[name]
+    assert row.bits is not None
+    shift, mask, sign = row.bits(n)
+    for x in range(-128, 128):
+        got = (((x & 255) >> shift) & mask ^ sign) - sign
+        assert got == row.ref(float(x), float(Fraction(2) ** n))

@@ -1,0 +1,197 @@
+"""Caches that a model changes in place, by regions that write their rows: what is taken, and that it is right."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from mirage_cli.pipeline.inplace import calls, changed
+from mirage_cli.pipeline.model import as_module
+from mirage_cli.pipeline.regions import Cut, cut, exported
+from tests.pipeline.test_interpreted import Interpreted
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, where lanes hold nothing
+
+
+class Cache(nn.Module):
+    """Writes what it computes of x [2, 3, t, 4] into a cache, and sums that."""
+
+    def __init__(self, write: Callable[[Tensor, Tensor, Tensor], object], keys: Tensor) -> None:
+        super().__init__()
+        self.write = write
+        self.register_buffer("keys", keys)
+
+    def forward(self, x: Tensor, at: Tensor) -> Tensor:
+        self.write(self.keys, at, x * 2 + 1)
+        return self.keys.sum(-1)
+
+
+def at_rows(keys: Tensor, at: Tensor, k: Tensor) -> None:
+    keys[:, :, at] = k
+
+
+def at_rows_of_each(keys: Tensor, at: Tensor, k: Tensor) -> None:
+    keys[torch.arange(2), :, at] = k[:, :, 0]
+
+
+def at_heads_and_rows(keys: Tensor, at: Tensor, k: Tensor) -> None:
+    keys[:, torch.arange(3)[:, None], at] = k
+
+
+def at_slice(keys: Tensor, _: Tensor, k: Tensor) -> None:
+    keys[:, :, 5:7] = k
+
+
+def at_every_other(keys: Tensor, _: Tensor, k: Tensor) -> None:
+    keys[:, :, 3:6:2].copy_(k)
+
+
+def copied(keys: Tensor, at: Tensor, k: Tensor) -> None:
+    keys.index_copy_(2, at, k)
+
+
+WAYS = (at_rows, at_rows_of_each, at_heads_and_rows, at_slice, at_every_other, copied)
+TABLE = torch.tensor([4, 1])
+KEYS: dict[str, Callable[[], Tensor]] = {
+    "whole": lambda: torch.randn(2, 3, 16, 4),
+    "turned": lambda: torch.randn(2, 16, 3, 4).transpose(1, 2),
+    "sliced": lambda: torch.randn(2, 3, 20, 6)[:, :, 1:17, :4],
+}
+
+
+def with_kernels(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Cut, nn.Module]:
+    """The model's regions, and the model with generated kernels in their place."""
+    with torch.no_grad():
+        found = cut(exported(model, inputs))
+    for r in found.regions:
+        setattr(found.model, r.module, Interpreted(found.model.get_submodule(r.module), r))
+    return found, found.model
+
+
+@pytest.mark.parametrize("write", WAYS, ids=lambda f: f.__name__)
+def test_rows_are_written_in_place(write: Callable[[Tensor, Tensor, Tensor], object]) -> None:
+    torch.manual_seed(0)
+    eager = Cache(write, KEYS["whole"]())
+    model = copy.deepcopy(eager)
+    found, faster = with_kernels(model, (torch.randn(2, 3, 2, 4), TABLE))
+    assert found.left == {}
+    assert [r.graph.text().count("inout") for r in found.regions] == [1, 0]
+    for _ in range(2):
+        x = torch.randn(2, 3, 2, 4)
+        torch.testing.assert_close(faster(x, TABLE), eager(x, TABLE))
+        torch.testing.assert_close(model.keys, eager.keys)
+
+
+@pytest.mark.parametrize("layout", KEYS)
+def test_a_cache_may_lie_in_memory_as_it_likes(layout: str) -> None:
+    torch.manual_seed(0)
+    keys = KEYS[layout]()
+    before, model = keys.clone(), Cache(at_rows, keys)
+    found, faster = with_kernels(model, (torch.randn(2, 3, 2, 4), TABLE))
+    assert found.left == {}
+    x = torch.randn(2, 3, 2, 4)
+    faster(x, TABLE)
+    before[:, :, TABLE] = x * 2 + 1
+    torch.testing.assert_close(keys, before)
+
+
+def test_negative_numbers_count_from_the_end() -> None:
+    model = Cache(at_rows, torch.zeros(2, 3, 16, 4))
+    found, faster = with_kernels(model, (torch.randn(2, 3, 2, 4), TABLE))
+    faster(torch.ones(2, 3, 2, 4), torch.tensor([-1, 2]))
+    assert model.keys[:, :, [15, 2]].eq(3).all()
+    assert model.keys.count_nonzero() == 2 * 3 * 2 * 4
+    remainders = found.model.graph.find_nodes(op="call_function", target=torch.ops.aten.remainder.Scalar)
+    assert len(remainders) == 1
+
+
+class Two(nn.Module):
+    """Two caches at one place, which is worked out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("keys", torch.zeros(3, 16))
+        self.register_buffer("values", torch.zeros(3, 16))
+
+    def forward(self, x: Tensor, at: Tensor) -> Tensor:
+        place = at + 1
+        self.keys[:, place] = x.exp()
+        self.values[:, place] = x.sin()
+        return (self.keys * self.values).sum(-1)
+
+
+def test_several_caches_are_one_region() -> None:
+    model, x, at = Two(), torch.randn(3, 1), torch.tensor([7])
+    found, faster = with_kernels(model, (x, at))
+    assert [r.graph.text().count("inout") for r in found.regions] == [2, 0]
+    torch.testing.assert_close(faster(x, at), (x.exp() * x.sin())[:, 0])
+    torch.testing.assert_close(model.keys[:, 8], x.exp()[:, 0])
+
+
+def test_a_cache_that_lies_otherwise_than_in_the_example_is_not_given_to_a_kernel() -> None:
+    """The kernel would change a copy."""
+
+    def write(x: Tensor, keys: Tensor) -> Tensor:
+        keys[:, :, 1:2] = x[:, :, None]
+        return keys * 2
+
+    x, keys = torch.randn(2, 3, 4), torch.zeros(2, 3, 5, 4)
+    found = cut(exported(as_module(write), (x, keys)))
+    region = found.regions[0]
+    read = [n for n in found.model.get_submodule(region.module).graph.nodes if n.op == "placeholder"]
+    shapes = [tuple(n.meta["val"].shape) for n in read]
+
+    def serves(cache: Tensor) -> bool:
+        return region.serves([cache if shape == (2, 3, 5, 4) else x for shape in shapes])
+
+    assert serves(keys)
+    assert not serves(torch.zeros(2, 3, 4, 5).mT)
+
+
+def added(keys: Tensor, at: Tensor, k: Tensor) -> None:
+    keys.index_put_((torch.arange(2)[:, None], torch.arange(3), at[:1]), k[:, :, 0], accumulate=True)
+
+
+def by_a_mask(keys: Tensor, at: Tensor, k: Tensor) -> None:
+    keys[:, :, torch.arange(16) == at[0]] = k[:, :, :1]
+
+
+def one_number(keys: Tensor, at: Tensor, _: Tensor) -> None:
+    keys[:, :, at] = torch.zeros(2, 3, 2, 4)
+
+
+@pytest.mark.parametrize("write", [added, by_a_mask, one_number], ids=lambda f: f.__name__)
+def test_what_no_region_writes_stays_pytorchs(write: Callable[[Tensor, Tensor, Tensor], object]) -> None:
+    torch.manual_seed(0)
+    eager = Cache(write, torch.randn(2, 3, 16, 4))
+    model = copy.deepcopy(eager)
+    x = torch.randn(2, 3, 2, 4)
+    with torch.no_grad():
+        found = cut(exported(model, (x, TABLE)))
+    assert not [r for r in found.regions if "inout" in r.graph.text()]
+    torch.testing.assert_close(found.model(x, TABLE), eager(x, TABLE))
+    torch.testing.assert_close(model.keys, eager.keys)
+
+
+class ReadBefore(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("keys", torch.ones(3, 8))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        before = self.keys * 2
+        self.keys[:, 2:4] = x
+        return before, self.keys.sum(-1)
+
+
+def test_a_cache_that_is_read_before_is_not_put_in_place() -> None:
+    model, x = ReadBefore(), torch.zeros(3, 2)
+    made = exported(model, (x,))
+    assert all(n.target == torch.ops.aten.copy_.default for n in calls(made.graph) if changed(n))
+    before, total = made(x)
+    assert before.eq(2).all() and total.eq(6).all()
