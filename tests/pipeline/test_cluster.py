@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -99,13 +99,17 @@ def losing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(losing: Path) -> Iterator[Cluster]:
-    """Four processes, two of which hold a GPU."""
+    """Four processes, two of which hold a GPU. Another cluster of this machine has Dask's own port."""
     preload = dask.config.set({"distributed.worker.preload": ["tests.pipeline.made_up_gpu"]})
     with pytest.MonkeyPatch.context() as patch, preload:
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
         patch.setenv(made_up_gpu.LOST, str(losing))
-        with connected(None, 4, gpus=2) as made:
-            yield made
+        with socket.socket() as other:
+            with suppress(OSError):  # it is taken already
+                other.bind(("127.0.0.1", 8787))
+                other.listen()
+            with connected(None, 4, gpus=2) as made:
+                yield made
 
 
 def test_programs_have_the_answers_of_one_process(cluster: Cluster, tmp_path: Path) -> None:
