@@ -68,17 +68,20 @@ COLD = 8  # times the L2 cache that the input sets hold together
 def time_beside_eager(
     run: Callable[..., Any], eager: Callable[..., Any], make_inputs: Callable[[int], list[torch.Tensor]]
 ) -> Iterator[str]:
-    """A line for both, with median and spread: replays of a CUDA graph of calls over input sets beyond the L2."""
+    """A line for both, with median and spread: replays of a CUDA graph of calls over input sets beyond the L2.
+
+    What no graph can hold, such as eager PyTorch's rows by a mask, is called instead, and its line says so.
+    """
     first = make_inputs(0)
     size = sum(x.numel() * x.element_size() for x in first)
     l2 = torch.cuda.get_device_properties(first[0].device).L2_cache_size
     room = torch.cuda.mem_get_info(first[0].device)[0] // 4
     count = max(1, min(math.ceil(COLD * l2 / size), room // size, 256))
     sets = [first, *(make_inputs(i) for i in range(1, count))]
-    replays = {"this kernel": capture(run, sets), "eager": capture(eager, sets)}
-    samples: dict[str, list[float]] = {name: [] for name in replays}
+    ways = {"this kernel": capture(run, sets), "eager": capture(eager, sets)}
+    samples: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(SAMPLES):
-        for name, replay in replays.items():
+        for name, (replay, _) in ways.items():
             start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
             replay()
@@ -89,22 +92,30 @@ def time_beside_eager(
         low, _, high = statistics.quantiles(times, n=4)
         figures = f"{statistics.median(times):.2f} µs a call, quartiles {low:.2f} to {high:.2f}"
         inputs = f"inputs of {len(sets) * size / l2:.1f} times the L2"
-        yield f"{name:<11} {figures}, {SAMPLES} samples of {len(sets)} calls, {inputs}"
+        yield f"{name:<11} {figures}, {SAMPLES} samples of {len(sets)} calls, {inputs}{ways[name][1]}"
 
 
-def capture(run: Callable[..., Any], sets: Sequence[Sequence[torch.Tensor]]) -> Callable[[], Any]:
-    """A replay of one call for each input set."""
+def capture(run: Callable[..., Any], sets: Sequence[Sequence[torch.Tensor]]) -> tuple[Callable[[], Any], str]:
+    """A replay of one call for each input set, and what there is to say of it."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for inputs in sets[:3]:
             run(*inputs)
     torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+
+    def calls() -> None:
         for inputs in sets:
             run(*inputs)
-    return graph.replay
+
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            calls()
+    except RuntimeError:
+        torch.cuda.synchronize()
+        return calls, ", no CUDA graph"
+    return graph.replay, ""
 
 
 # -- the CPU's time

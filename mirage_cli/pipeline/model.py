@@ -21,9 +21,11 @@ from mirage_cli.codegen.ordinary import only_numbers
 from mirage_cli.errors import NoKernelError, TraceError
 from mirage_cli.pipeline.beside import Beside, given_to, region_beside, timed, unchanged
 from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
+from mirage_cli.pipeline.figures import Figures
 from mirage_cli.pipeline.regions import Cut, Region, attribute, cut, exported
 from mirage_cli.pipeline.symbols import placeholders, shape_of
 from mirage_cli.pipeline.taken import table
+from mirage_cli.store.store import Store
 
 LEAST_S = 5.0
 """Of search and tuning for one region, however many there are."""
@@ -119,10 +121,12 @@ def optimize(
         made = kernels.of([r.graph for r in found.regions], LEAST_S)
         measures = kernels.measures
     model, original = found.model, copy(found.model)
-    for gain in gains(found, made, example_inputs, measures):
-        say(str(gain))
-        if gain.kernel is not None:
-            setattr(model, gain.region.module, replaced(found, gain.region, gain.kernel))
+    with Store(kernels.path) as store:
+        figures = Figures(store, kernels.target) if measures else None
+        for gain in gains(found, made, example_inputs, figures):
+            say(str(gain))
+            if gain.kernel is not None:
+                setattr(model, gain.region.module, replaced(found, gain.region, gain.kernel))
     stays_as_exported(model, function, example_inputs)
     if measures:
         model.compile(dynamic=dynamic is not None)
@@ -192,22 +196,36 @@ def kind_of(x: Any) -> object:
     return x.dtype if isinstance(x, torch.Tensor) else x
 
 
-def gains(found: Cut, made: Sequence[Kernel | NoKernelError], inputs: Sequence[Any], measures: bool) -> Iterator[Gain]:
-    """What becomes of each region, of what was found for it. measures: whether kernels are timed beside Inductor's."""
+def gains(
+    found: Cut, made: Sequence[Kernel | NoKernelError], inputs: Sequence[Any], figures: Figures | None
+) -> Iterator[Gain]:
+    """What becomes of each region, of what was found for it. figures: where its kernel's times beside Inductor's are
+    kept; None where kernels are not timed."""
     several = [gain_of(r, k) for r, k in zip(found.regions, made, strict=True)]
-    timed = [g.region.module for g in several if g.kernel is not None] if measures else []
-    given = given_to(found.model, timed, inputs) if timed else {}
+    kernels = {g.region.module: g.kernel for g in several if g.kernel is not None}
+    known = {name: figures.of(k) for name, k in kernels.items()} if figures else {}
+    fresh = [name for name, beside in known.items() if beside is None]
+    given = given_to(found.model, fresh, inputs) if fresh else {}
     for gain in several:
-        if gain.kernel is None or gain.region.module not in given:
+        name = gain.region.module
+        if gain.kernel is None or figures is None or (name not in given and known[name] is None):
             yield gain
             continue
-        own = attribute(found.model, gain.region.module)
-        beside = region_beside(replaced(found, gain.region, gain.kernel), own, given[gain.region.module])
-        if beside.kernel_us < beside.inductor_us:
-            yield replace(gain, beside=beside)
-        else:
-            why = f"{beside.kernel_us:.2f} µs is no faster than Inductor's {beside.inductor_us:.2f}"
-            yield Gain(gain.region, None, why, beside)
+        beside = known[name]
+        if beside is None:
+            own = attribute(found.model, name)
+            kernel = replaced(found, gain.region, gain.kernel)
+            beside = region_beside(kernel, torch.compile(own, dynamic=False), given[name])
+            figures.keep(gain.kernel, beside)
+        yield faster(gain, beside)
+
+
+def faster(gain: Gain, beside: Beside) -> Gain:
+    """The gain where the kernel takes less time than Inductor's code; else none, and why."""
+    if beside.kernel_us < beside.inductor_us:
+        return replace(gain, beside=beside)
+    why = f"{beside.kernel_us:.2f} µs is no faster than Inductor's {beside.inductor_us:.2f}"
+    return Gain(gain.region, None, why, beside)
 
 
 def replaced(found: Cut, region: Region, kernel: Kernel) -> Replaced:

@@ -228,6 +228,17 @@ class Store:
         found = [w for r in rows for w in self.readable([r], _winner, f"the result of {r['id']}", r["id"])]
         return tuple(w for w in found if [d for d, _ in w.dims] == names and w.dims != key.dims)
 
+    def put_beside(self, key: Key, source: str, kernel_us: float, inductor_us: float) -> None:
+        """What the kernel of a file takes, and what Inductor's code for the same takes, in one process."""
+        row = {"kernel": digest(source), "kernel_us": kernel_us, "inductor_us": inductor_us, "at": _now()}
+        with self.transaction() as db:
+            db.table("beside").upsert({"key": _put_key(db, key), **row}, pk=("key", "kernel"))
+
+    def beside(self, key: Key, source: str) -> tuple[float, float] | None:
+        """The kernel's time and Inductor's, where both were measured."""
+        rows = self.rows("SELECT * FROM beside WHERE key = ? AND kernel = ?", key.id, digest(source))
+        return next(iter(self.readable(rows, _beside, f"the times beside Inductor of {key.id}", key.id)), None)
+
     # -- looking around
 
     def list(self) -> tuple[Entry, ...]:
@@ -508,6 +519,13 @@ def _best(row: Row) -> Best:
         raise ValueError(f"its status is {best.status!r:.40}")
     _check(best.time_us, MAYBE, "its time")
     return best
+
+
+def _beside(row: Row) -> tuple[float, float]:
+    times = row["kernel_us"], row["inductor_us"]
+    for x in times:
+        _check(x, NUMBER, "a time")
+    return times
 
 
 def _search(row: Row) -> StoredSearch:

@@ -80,6 +80,18 @@ def test_what_won_at_other_sizes_is_found(path: Path) -> None:
         assert store.winners(KEY) == (Winner(large.id, large.dims, BEST.mugraph, SCHEDULE),)
 
 
+def test_times_beside_inductor_are_of_a_kernel(path: Path) -> None:
+    with Store(path) as store:
+        assert store.beside(KEY, "kernel") is None
+        store.put_beside(KEY, "kernel", 1.5, 2.5)
+        store.put_beside(KEY, "kernel", 1.25, 2.25)
+        assert store.beside(KEY, "kernel") == (1.25, 2.25)
+        assert store.beside(KEY, "another") is None
+        store.put_best(KEY, BEST)
+        store.remove(KEY.id)
+        assert store.beside(KEY, "kernel") is None
+
+
 def test_what_was_not_put_is_none(path: Path) -> None:
     with Store(path) as store:
         assert store.spec("cafe") is store.get_search(KEY, 0) is store.best(KEY) is None
