@@ -7,6 +7,7 @@ compiled, and the backward graph. On a GPU the rest is Inductor's. Nothing is se
 
 from __future__ import annotations
 
+import copy
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -18,11 +19,14 @@ import torch
 from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import tracing
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from mirage_cli.pipeline.beside import Arguments, region_beside
 from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
+from mirage_cli.pipeline.figures import Figures
 from mirage_cli.pipeline.inplace import made_anew, put_in_place
-from mirage_cli.pipeline.model import LEAST_S, Gain, gain_of
-from mirage_cli.pipeline.regions import PREFIX, Kept, Region, Shape, Sized, cut, results
+from mirage_cli.pipeline.model import LEAST_S, Gain, Replaced, faster, gain_of
+from mirage_cli.pipeline.regions import PREFIX, Kept, Region, Shape, Sized, cut, examples, results
 from mirage_cli.pipeline.symbols import Lengths, Times, at_sizes, placeholders
 
 OPTIONS = ("tune", "target", "db", "seed", "workers")
@@ -49,8 +53,11 @@ def compiled(
 ) -> Callable[..., Any]:
     """One graph of AOTAutograd, as a function of a list of its inputs."""
     with_kernels(model, options)
-    on_gpu = any(isinstance(x, torch.Tensor) and x.is_cuda for x in example_inputs)
-    return make_boxed_func(by_inductor(model, example_inputs) if on_gpu else model.forward)
+    return make_boxed_func(by_inductor(model, example_inputs) if on_gpu(example_inputs) else model.forward)
+
+
+def on_gpu(inputs: Sequence[Any]) -> bool:
+    return any(isinstance(x, torch.Tensor) and x.is_cuda for x in inputs)
 
 
 def by_inductor(model: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -74,8 +81,10 @@ def with_kernels(model: torch.fx.GraphModule, options: Mapping[str, Any]) -> Non
     with Kernels(budget=tune or 0.0, **named) as kernels:
         graphs = [r.graph for r in found.regions]
         made = kernels.of(graphs, LEAST_S) if tune else kernels.known(graphs)
-    known = [(r, k) for r, k in zip(found.regions, made, strict=True) if isinstance(k, Kernel)]
-    taken = {r.module: gain_of(r, k) for r, k in known if served(model, r)}
+        measures, figures = kernels.measures, Figures(kernels.store, kernels.target)
+        known = [(r, k) for r, k in zip(found.regions, made, strict=True) if isinstance(k, Kernel)]
+        several = [gain_of(r, k) for r, k in known if served(model, r)]
+        taken = {g.region.module: beside_inductor(model, g, figures) if measures else g for g in several}
     for name in [name for name, _ in model.named_children() if name.startswith(PREFIX)]:
         replace(model, name, taken.get(name))
     made_anew(model.graph)
@@ -83,6 +92,23 @@ def with_kernels(model: torch.fx.GraphModule, options: Mapping[str, Any]) -> Non
     model.graph.lint()
     model.delete_all_unused_submodules()
     model.recompile()
+
+
+def beside_inductor(model: torch.fx.GraphModule, gain: Gain, figures: Figures) -> Gain:
+    """The gain, if the kernel was measured to be faster than Inductor's code. What was never measured is, once, on
+    random data that no cache holds. Where sizes differ by call, the kernel's time beside eager PyTorch's decides."""
+    region, kernel = gain.region, gain.kernel
+    if kernel is None or region.sized:
+        return gain
+    if (beside := figures.of(kernel)) is None:
+        own = model.get_submodule(region.module)
+        assert isinstance(own, torch.fx.GraphModule), "a region is a graph"
+        with tracing(None), unset_fake_temporarily(), torch.no_grad():
+            given = examples(own)
+            arguments = Arguments(tuple(given), (False,) * len(given))
+            beside = region_beside(Replaced(own, region, kernel), by_inductor(copy.deepcopy(own), given), arguments)
+        figures.keep(kernel, beside)
+    return faster(gain, beside)
 
 
 def served(model: torch.fx.GraphModule, region: Region) -> bool:

@@ -80,7 +80,7 @@ def unchanged(model: torch.fx.GraphModule, inputs: Sequence[Any]) -> Generator[N
                 x.copy_(old)
 
 
-def region_beside(kernel: torch.nn.Module, original: torch.nn.Module, given: Arguments) -> Beside:
+def region_beside(kernel: Callable[..., Any], inductor: Callable[..., Any], given: Arguments) -> Beside:
     """Times a region's kernel and Inductor's code for its module."""
     pairs = [*zip(given.tensors, given.computed, strict=True)]
     cold = [x for x, computed in pairs if isinstance(x, torch.Tensor) and not computed]
@@ -89,7 +89,7 @@ def region_beside(kernel: torch.nn.Module, original: torch.nn.Module, given: Arg
     count = min(MOST_COPIES, 1 + math.ceil(COLD_L2 * l2_bytes / size)) if cold else 1
     several = {id(x) for x in cold}
     sets = [[copied(x) if id(x) in several else x for x in given.tensors] for _ in range(count)]
-    return timed(kernel, torch.compile(original, dynamic=False), sets)
+    return timed(kernel, inductor, sets)
 
 
 def timed(kernel: Callable[..., Any], inductor: Callable[..., Any], sets: Sequence[Sequence[Any]]) -> Beside:

@@ -21,8 +21,11 @@ from mirage_cli.codegen.ordinary import only_numbers
 from mirage_cli.errors import NoKernelError, TraceError
 from mirage_cli.pipeline.beside import Beside, given_to, region_beside, timed, unchanged
 from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
+from mirage_cli.pipeline.figures import Figures
 from mirage_cli.pipeline.regions import Cut, Region, attribute, cut, exported
+from mirage_cli.pipeline.symbols import placeholders, shape_of
 from mirage_cli.pipeline.taken import table
+from mirage_cli.store.store import Store
 
 LEAST_S = 5.0
 """Of search and tuning for one region, however many there are."""
@@ -88,7 +91,7 @@ def autocast() -> tuple[object, ...]:
 
 def optimize(
     function: Callable[..., Any],
-    example_inputs: Sequence[Any],
+    example_inputs: Sequence[Any] | torch.Tensor,
     *,
     budget: float = 60.0,
     target: str = "auto",
@@ -100,12 +103,14 @@ def optimize(
 ) -> torch.nn.Module:
     """The same function or module with the kernels that were found for it, for inputs of these shapes.
 
-    example_inputs: positional. dynamic: the sizes that differ by call, as `dynamic_shapes` of `torch.export`; of a
-    function, for its arguments in order. budget: seconds of search and tuning for all regions together; what the
-    database answers takes none. target: as of `mirage search`. say: is told what was taken, what was not and why.
-    Where a gradient is asked for, on other devices, and at sizes that kernels are not for, PyTorch computes. Raises
-    MirageError, and what `torch.export` raises.
+    example_inputs: positional; a tensor is one argument. dynamic: the sizes that differ by call, as `dynamic_shapes` of
+    `torch.export`; of a function, for its arguments in order. budget: seconds of search and tuning for all regions
+    together; what the database answers takes none. target: as of `mirage search`. say: is told what was taken, what was
+    not and why. Where a gradient is asked for, on other devices, and at sizes that kernels are not for, PyTorch
+    computes. Raises MirageError, and what `torch.export` raises.
     """
+    if isinstance(example_inputs, torch.Tensor):
+        example_inputs = (example_inputs,)
     module = as_module(function)
     of_arguments = (tuple(dynamic),) if isinstance(module, Function) and dynamic is not None else dynamic
     found = cut(exported(module, tuple(example_inputs), of_arguments))
@@ -116,10 +121,12 @@ def optimize(
         made = kernels.of([r.graph for r in found.regions], LEAST_S)
         measures = kernels.measures
     model, original = found.model, copy(found.model)
-    for gain in gains(found, made, example_inputs, measures):
-        say(str(gain))
-        if gain.kernel is not None:
-            setattr(model, gain.region.module, replaced(found, gain.region, gain.kernel))
+    with Store(kernels.path) as store:
+        figures = Figures(store, kernels.target) if measures else None
+        for gain in gains(found, made, example_inputs, figures):
+            say(str(gain))
+            if gain.kernel is not None:
+                setattr(model, gain.region.module, replaced(found, gain.region, gain.kernel))
     stays_as_exported(model, function, example_inputs)
     if measures:
         model.compile(dynamic=dynamic is not None)
@@ -153,16 +160,20 @@ def is_faster(
     return whole.kernel_us < whole.inductor_us
 
 
-def stays_as_exported(model: torch.nn.Module, function: object, example: Sequence[Any]) -> None:
-    """Calls of the model raise TraceError where a tensor is of another type than in the example, or what is no tensor
-    differs. So do changes of the mode that the function was in."""
+def stays_as_exported(model: torch.fx.GraphModule, function: object, example: Sequence[Any]) -> None:
+    """Calls of the model raise TraceError where a tensor has another type than in the example, or another size that is
+    not dynamic, or what is no tensor differs. So do changes of the mode that the function was in."""
     expected = tree_leaves(example)
+    fixed = [shape_of(n) for n in placeholders(model.graph)]
     training = getattr(function, "training", False)
 
     def check(_: torch.nn.Module, given: tuple[Any, ...]) -> None:
         for i, (x, y) in enumerate(zip(tree_leaves(given), expected, strict=False)):
             if (one := kind_of(x)) != (other := kind_of(y)):
                 raise TraceError(f"argument {i}", f"it is {one}, and was {other} in the example")
+            if len(fixed) == len(expected) and not fits(x, fixed[i]):
+                sizes = "sizes that differ by call are named by `dynamic`"
+                raise TraceError(f"argument {i}", f"it is {[*x.shape]}, and was {[*y.shape]} in the example; {sizes}")
 
     def train(mode: bool = True) -> torch.nn.Module:
         if mode != training:
@@ -174,27 +185,47 @@ def stays_as_exported(model: torch.nn.Module, function: object, example: Sequenc
     torch.nn.Module.train(model, training)
 
 
+def fits(x: Any, shape: Sequence[Any]) -> bool:
+    """Whether an argument has the sizes of an exported one, where these are numbers."""
+    sizes = getattr(x, "shape", ())
+    return len(sizes) == len(shape) and all(n == m for n, m in zip(sizes, shape, strict=True) if isinstance(m, int))
+
+
 def kind_of(x: Any) -> object:
     """What a traced graph takes for granted of an argument: a tensor's type, and anything else itself."""
     return x.dtype if isinstance(x, torch.Tensor) else x
 
 
-def gains(found: Cut, made: Sequence[Kernel | NoKernelError], inputs: Sequence[Any], measures: bool) -> Iterator[Gain]:
-    """What becomes of each region, of what was found for it. measures: whether kernels are timed beside Inductor's."""
+def gains(
+    found: Cut, made: Sequence[Kernel | NoKernelError], inputs: Sequence[Any], figures: Figures | None
+) -> Iterator[Gain]:
+    """What becomes of each region, of what was found for it. figures: where its kernel's times beside Inductor's are
+    kept; None where kernels are not timed."""
     several = [gain_of(r, k) for r, k in zip(found.regions, made, strict=True)]
-    timed = [g.region.module for g in several if g.kernel is not None] if measures else []
-    given = given_to(found.model, timed, inputs) if timed else {}
+    kernels = {g.region.module: g.kernel for g in several if g.kernel is not None}
+    known = {name: figures.of(k) for name, k in kernels.items()} if figures else {}
+    fresh = [name for name, beside in known.items() if beside is None]
+    given = given_to(found.model, fresh, inputs) if fresh else {}
     for gain in several:
-        if gain.kernel is None or gain.region.module not in given:
+        name = gain.region.module
+        if gain.kernel is None or figures is None or (name not in given and known[name] is None):
             yield gain
             continue
-        own = attribute(found.model, gain.region.module)
-        beside = region_beside(replaced(found, gain.region, gain.kernel), own, given[gain.region.module])
-        if beside.kernel_us < beside.inductor_us:
-            yield replace(gain, beside=beside)
-        else:
-            why = f"{beside.kernel_us:.2f} µs is no faster than Inductor's {beside.inductor_us:.2f}"
-            yield Gain(gain.region, None, why, beside)
+        beside = known[name]
+        if beside is None:
+            own = attribute(found.model, name)
+            kernel = replaced(found, gain.region, gain.kernel)
+            beside = region_beside(kernel, torch.compile(own, dynamic=False), given[name])
+            figures.keep(gain.kernel, beside)
+        yield faster(gain, beside)
+
+
+def faster(gain: Gain, beside: Beside) -> Gain:
+    """The gain where the kernel takes less time than Inductor's code; else none, and why."""
+    if beside.kernel_us < beside.inductor_us:
+        return replace(gain, beside=beside)
+    why = f"{beside.kernel_us:.2f} µs is no faster than Inductor's {beside.inductor_us:.2f}"
+    return Gain(gain.region, None, why, beside)
 
 
 def replaced(found: Cut, region: Region, kernel: Kernel) -> Replaced:

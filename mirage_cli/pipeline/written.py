@@ -70,7 +70,7 @@ def written_anew(store: Store, program: Program, key: Key, best: Best, seed: int
     command = best.result.asked.command if best.result.asked else ""
     variant, verdict = checked_variant(store, program, key, best, command, seed)
     source = any_source(variant)
-    differs = _without_header(source) != _without_header(best.source)
+    differs = without_header(source) != without_header(best.source)
     if differs:  # its figures are of another text
         source = any_source(replace(variant, info=replace(variant.info, measured=False, time_us=None, error=None)))
     return Written(source, variant.graph, variant.schedule, verdict, differs)
@@ -102,7 +102,7 @@ def checked_variant(
     return Variant(program, graph, schedule, info), verdict
 
 
-def _without_header(source: str) -> str:
+def without_header(source: str) -> str:
     """The text behind the first docstring, which has times and versions."""
     return source.split('"""', 2)[-1]
 

@@ -45,5 +45,14 @@ MIGRATIONS: tuple[tuple[int, str, tuple[str, ...]], ...] = (
         "timings of calls that stand alone",
         ("ALTER TABLE measurements ADD COLUMN alone_samples_us TEXT NOT NULL DEFAULT '[]'",),
     ),
+    (
+        3,
+        "kernels beside Inductor's code",
+        (
+            """CREATE TABLE beside (
+                key TEXT NOT NULL REFERENCES keys (id) ON DELETE CASCADE, kernel TEXT NOT NULL,
+                kernel_us REAL NOT NULL, inductor_us REAL NOT NULL, at TEXT NOT NULL, PRIMARY KEY (key, kernel))""",
+        ),
+    ),
 )
 """Number, purpose, and statements. Applied in order, each once; never edited after a release."""

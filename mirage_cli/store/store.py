@@ -96,6 +96,7 @@ class Store:
                 connection = (_opened_to_read if reads else _opened)(Path(path))
             except OSError as error:
                 raise StoreError(self.path, f"cannot be read ({error.strerror})", OTHER_PATH) from None
+            connection.text_factory = _readable
             self._db = Database(connection, execute_plugins=False)
             try:
                 self._prepare()
@@ -226,6 +227,17 @@ class Store:
         rows = self.rows(sql, key.dtype, key.gpu, key.mirage, key.id)
         found = [w for r in rows for w in self.readable([r], _winner, f"the result of {r['id']}", r["id"])]
         return tuple(w for w in found if [d for d, _ in w.dims] == names and w.dims != key.dims)
+
+    def put_beside(self, key: Key, source: str, kernel_us: float, inductor_us: float) -> None:
+        """What the kernel of a file takes, and what Inductor's code for the same takes, in one process."""
+        row = {"kernel": digest(source), "kernel_us": kernel_us, "inductor_us": inductor_us, "at": _now()}
+        with self.transaction() as db:
+            db.table("beside").upsert({"key": _put_key(db, key), **row}, pk=("key", "kernel"))
+
+    def beside(self, key: Key, source: str) -> tuple[float, float] | None:
+        """The kernel's time and Inductor's, where both were measured."""
+        rows = self.rows("SELECT * FROM beside WHERE key = ? AND kernel = ?", key.id, digest(source))
+        return next(iter(self.readable(rows, _beside, f"the times beside Inductor of {key.id}", key.id)), None)
 
     # -- looking around
 
@@ -461,6 +473,11 @@ def default_path() -> Path:
     return (Path(cache) if os.path.isabs(cache) else Path.home() / ".cache") / "mirage" / "mirage.db"
 
 
+def _readable(text: bytes) -> str:
+    """A text of the database; one that is damaged costs its own row alone, whose readers find that out."""
+    return text.decode("utf-8", errors="replace")
+
+
 def explanation(message: str) -> tuple[str, str]:
     """Problem and remedy behind a message of SQLite's."""
     if "locked" in message or "busy" in message:
@@ -502,6 +519,13 @@ def _best(row: Row) -> Best:
         raise ValueError(f"its status is {best.status!r:.40}")
     _check(best.time_us, MAYBE, "its time")
     return best
+
+
+def _beside(row: Row) -> tuple[float, float]:
+    times = row["kernel_us"], row["inductor_us"]
+    for x in times:
+        _check(x, NUMBER, "a time")
+    return times
 
 
 def _search(row: Row) -> StoredSearch:

@@ -80,6 +80,18 @@ def test_what_won_at_other_sizes_is_found(path: Path) -> None:
         assert store.winners(KEY) == (Winner(large.id, large.dims, BEST.mugraph, SCHEDULE),)
 
 
+def test_times_beside_inductor_are_of_a_kernel(path: Path) -> None:
+    with Store(path) as store:
+        assert store.beside(KEY, "kernel") is None
+        store.put_beside(KEY, "kernel", 1.5, 2.5)
+        store.put_beside(KEY, "kernel", 1.25, 2.25)
+        assert store.beside(KEY, "kernel") == (1.25, 2.25)
+        assert store.beside(KEY, "another") is None
+        store.put_best(KEY, BEST)
+        store.remove(KEY.id)
+        assert store.beside(KEY, "kernel") is None
+
+
 def test_what_was_not_put_is_none(path: Path) -> None:
     with Store(path) as store:
         assert store.spec("cafe") is store.get_search(KEY, 0) is store.best(KEY) is None
@@ -325,6 +337,19 @@ def read_all(path: Path) -> None:
     with Store(path) as store:
         store.list()
         store.mugraphs(KEY)
+
+
+def test_a_text_that_is_no_text_costs_its_own_row(path: Path) -> None:
+    filled(path).close()
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE kernels SET source = CAST(X'64FF66' AS TEXT)")
+    connection.execute("UPDATE mugraphs SET text = CAST(X'64FF66' AS TEXT) WHERE id = ?", (SECOND.id,))
+    connection.commit()
+    connection.close()
+    with Store.reading(path) as store:
+        best, graphs = store.best(KEY), store.mugraphs(KEY)
+    assert best is not None and best.source == "d\ufffdf"
+    assert graphs == (FIRST, replace(SECOND, text="d\ufffdf"))
 
 
 def test_another_programs_database_is_refused_and_left_alone(path: Path) -> None:

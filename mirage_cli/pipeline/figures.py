@@ -1,0 +1,33 @@
+"""What kernels take beside Inductor's code for the same nodes, as it was once measured on this GPU: kept in the
+database, so that a process that starts anew measures nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mirage_cli.pipeline.beside import Beside
+from mirage_cli.pipeline.callers import Kernel
+from mirage_cli.pipeline.keys import key_of
+from mirage_cli.pipeline.written import without_header
+from mirage_cli.store.records import Key
+from mirage_cli.store.store import Store
+from mirage_cli.target.gpus import Target
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of this GPU. A kernel is known by the text of its file: another schedule is another kernel."""
+
+    store: Store
+    target: Target
+
+    def of(self, kernel: Kernel) -> Beside | None:
+        """What was measured of a kernel, if it was."""
+        found = self.store.beside(self.key(kernel), without_header(kernel.source))
+        return None if found is None else Beside(*found)
+
+    def keep(self, kernel: Kernel, beside: Beside) -> None:
+        self.store.put_beside(self.key(kernel), without_header(kernel.source), beside.kernel_us, beside.inductor_us)
+
+    def key(self, kernel: Kernel) -> Key:
+        return key_of(kernel.program, self.target, True)

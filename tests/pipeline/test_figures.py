@@ -1,0 +1,88 @@
+"""Times of kernels beside Inductor's code: measured once, kept, and obeyed. Kernels and timings are stood in for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+
+import mirage_cli
+from mirage_cli.pipeline import backend as backend_module
+from mirage_cli.pipeline import model as model_module
+from mirage_cli.pipeline.beside import Beside
+from mirage_cli.pipeline.callers import Kernels
+from mirage_cli.pipeline.model import Replaced
+from tests.pipeline.test_wrong_use import Mlp, StandIn, X, kernels
+
+assert kernels  # a fixture
+
+
+@pytest.fixture
+def times(monkeypatch: pytest.MonkeyPatch) -> list[Beside]:
+    """What is measured next: of regions, and of models as a whole."""
+    found: list[Beside] = []
+    monkeypatch.setattr(Kernels, "measures", property(lambda _: True, lambda *_: None), raising=False)
+    for module in (model_module, backend_module):
+        monkeypatch.setattr(module, "region_beside", lambda *_: found.pop(0))
+    monkeypatch.setattr(backend_module, "by_inductor", lambda f, _: f)
+    monkeypatch.setattr(backend_module, "operator_of", lambda k: k.function)
+    monkeypatch.setattr(model_module, "timed", lambda *_: Beside(1.0, 2.0))
+    monkeypatch.setattr(nn.Module, "compile", lambda *_, **__: None)
+    return found
+
+
+def optimized(db: Path) -> int:
+    """How many regions have a kernel."""
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "compile", lambda f, **_: f)
+        fast = mirage_cli.optimize(Mlp().eval(), (X,), db=db, say=lambda _: None)
+    return sum(isinstance(x, Replaced) for x in fast.children())
+
+
+def by_the_backend(db: Path) -> int:
+    """How many kernels run."""
+    torch._dynamo.reset()
+    model = Mlp().eval().requires_grad_(False)
+    StandIn.calls = 0
+    torch.testing.assert_close(torch.compile(model, backend="mirage", options={"db": str(db)})(X), model(X))
+    return StandIn.calls
+
+
+@pytest.mark.parametrize(("kernel_us", "used"), [(1.0, 1), (2.0, 0)])
+@pytest.mark.parametrize("start", [optimized, by_the_backend])
+def test_what_was_measured_is_not_measured_again(
+    start: Callable[[Path], int], kernel_us: float, used: int, times: list[Beside], tmp_path: Path
+) -> None:
+    """A kernel that takes as long as Inductor's code is not used, neither at once nor by who starts anew."""
+    times.append(Beside(kernel_us, 2.0))
+    assert start(tmp_path / "mirage.db") == used
+    assert times == []
+    assert start(tmp_path / "mirage.db") == used
+
+
+class Norm(nn.Module):
+    """What Inductor decomposes: a norm, an activation, a softmax."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.gelu(F.layer_norm(x, (12,))).softmax(-1)
+
+
+def test_what_no_kernel_takes_is_decomposed_for_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = backend_module.by_inductor
+    seen: list[str] = []
+
+    def by_inductor(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        seen.extend(str(n.target) for n in graph.graph.nodes if n.op == "call_function")
+        return compiled(graph, inputs)
+
+    monkeypatch.setattr(backend_module, "with_kernels", lambda *_: None)
+    monkeypatch.setattr(backend_module, "on_gpu", lambda _: True)
+    monkeypatch.setattr(backend_module, "by_inductor", by_inductor)
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(Norm(), backend="mirage")(X), Norm()(X))
+    assert "aten.native_layer_norm.default" in seen
