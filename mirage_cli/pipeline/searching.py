@@ -46,9 +46,9 @@ SLOW_S = 1.0
 start."""
 TUNING = 0.25
 """The part of the budget that the search leaves to tuning, where there is any."""
-GRACE_S = 1.5
+GRACE_S = 1.3
 """Seconds that a worker process has, once interrupted, to hand over what it has found."""
-KEEPING_S = 0.8
+KEEPING_S = 0.6
 """Seconds of verification behind an interrupt: what is not verified cannot be kept."""
 
 

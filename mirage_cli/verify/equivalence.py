@@ -171,6 +171,8 @@ class Series:
                 if not useful:
                     continue
                 before = {name: self.left(name) for name in useful}
+                if self.end():
+                    raise OutOfTimeError
                 run = run_draw(self.program, self.seed, block, draw)
                 settled = self.compare(run, doubtful=False)
                 if isinstance(settled, Verdict):
