@@ -92,7 +92,7 @@ study: $(STAMP) ## Compare the cost model with what the H200 measured, into resu
 	$(BIN)/python -m tools.study --drawn tests/data/h200_sample.json.gz \
 		--tuned tests/data/h200_tuned.json.gz results/h200/cost_model.md
 
-ablation: $(STAMP) ## Switch off pruning, algebra and workers in turn, into results/
+ablation: $(STAMP) ## Switch off pruning and algebra in turn, into results/
 	$(BIN)/python -m tools.ablation results/ablation.md
 
 random: $(STAMP) ## Run 2,000 random programs through search, verifier and interpreter, into results/ (hours)

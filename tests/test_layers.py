@@ -76,6 +76,15 @@ def test_imports_go_one_way(name: str) -> None:
     assert not backward, "\n".join(backward)
 
 
+MOST_LINES = 850
+"""Of a module: what is longer holds more than one idea."""
+
+
+def test_modules_hold_one_idea() -> None:
+    lines = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in MODULES.items()}
+    assert not {name: n for name, n in lines.items() if n > MOST_LINES}
+
+
 def test_no_two_modules_import_each_other() -> None:
     graph = {name: {other for _, other in imports(path)} - {name} for name, path in MODULES.items()}
     TopologicalSorter(graph).prepare()  # raises CycleError, which shows the cycle

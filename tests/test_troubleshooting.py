@@ -41,6 +41,7 @@ EXAMPLES: Mapping[type[e.MirageError], e.MirageError] = {
         e.DamagedResultError("document.best is 3"),
         e.StoredKernelError("norm", "abc", "cannot be written by this version: no such operator"),
         e.NothingStoredError("norm", {"m": 2}),
+        e.NothingToLockError("h200", ["norm m=2"]),
         e.NumberError("O"),
         e.GraphError("3j is neither a value, nor a number, nor the name of an axis"),
         e.TraceError("mlp.py:block", "nothing in it is a program"),

@@ -29,7 +29,7 @@ def export_model(
 
     found, name = model_of(what, shapes)
     with Kernels(target, db=db) as kernels:
-        made = packed(name, found, kernels.known([r.graph for r in found.regions]))
+        made = packed(name, found, kernels.known([r.graph for r in found.regions]), kernels.target.name)
     for region, why in made.missing.items():
         warn(f"{region}: {why}")
     write_package(folder, made.files)

@@ -13,6 +13,7 @@ from math import ceil, prod
 from typing import NamedTuple
 
 from mirage_cli.ir.access import Index, plain, strides
+from mirage_cli.ir.footprint import apart
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.placement import Loop, Straight, place
 from mirage_cli.ir.program import DTYPE_BYTES, Eqn, Tensor
@@ -165,8 +166,8 @@ def _sides(tensor: Tensor, x: Load, block: Mapping[str, int], sizes: Mapping[str
     dims = [str(a) for a in steps if sizes[str(a)] > 1 or block[str(a)] > 1]
     found += [_Side(d, plain((d,))[0], sizes[d], steps[d], block[d]) for d in dims]
     told = {a for s in found for a in s.at.dims}
-    apart = len(told) == sum(len(s.at.dims) for s in found)
-    return found if apart and not start and min((s.stride for s in found), default=0) > 0 else None
+    once = len(told) == sum(len(s.at.dims) for s in found)
+    return found if once and not start and min((s.stride for s in found), default=0) > 0 else None
 
 
 def _leaves(tensor: Tensor, x: Load, sizes: Mapping[str, int]) -> bool:
@@ -187,17 +188,23 @@ def streamed(graph: MuGraph, kernel: Kernel, schedule: KernelSchedule, sizes: Ma
     dims = kernel.value_dims
     shared = {d for d, n in _instances(kernel, schedule, block, sizes).items() if n > 1}
     segments = place(kernel).segments
-    readers = [x.buffer for k in graph.kernels for x in k.loads]
-    readers += [x.table for k in graph.kernels for x in k.lookups]
+    others = [x for k in graph.kernels for x in k.loads]
+    tables = {x.table for k in graph.kernels for x in k.lookups}
     found: set[str] = set()
     for x in (x for x in kernel.loads if x.out not in boxes and all(i.affine for i in x.access)):
         homes = [s for s in segments if any(step.out == x.out for step in s.steps)]
         loops = [s for s in homes if isinstance(s, Loop)]
         walked = {d for s in loops for d in s.dims}
         ahead = schedule.stages > 1 and any(multiplies(s, dims, block) for s in loops)
-        if len(homes) == 1 and readers.count(x.buffer) == 1 and shared | walked <= set(x.dims) and not ahead:
+        alone = x.buffer not in tables and sum(_meet(x, y, sizes) for y in others) == 1
+        if len(homes) == 1 and alone and shared | walked <= set(x.dims) and not ahead:
             found.add(x.out)
     return frozenset(found)
+
+
+def _meet(x: Load, y: Load, sizes: Mapping[str, int]) -> bool:
+    """Whether two loads may read one element: two parts of a packed tensor do not."""
+    return x.buffer == y.buffer and not apart(x.access, y.access, sizes)
 
 
 def _instances(

@@ -69,7 +69,7 @@ class _Writer:
     def __init__(self, program: Program, name: str) -> None:
         self.program = program
         self.function = name
-        reserved = {"torch", "dtype", "wide", "device", name}
+        reserved = {"torch", "dtype", "wide", "device", "there", "one", "at", "again", "source", "kept", name}
         results = {t.name for t in program.results}
         self.names = spelled([*program.values(), *(results - {*program.values()})], reserved.__contains__)
         floating = [t for t in program.inputs if tensor_type(t) == "float" and t.dtype not in FLOAT8]
@@ -154,11 +154,25 @@ class _Writer:
         name, source = self.names[p.tensor.name], _permuted(text, value.layout, (*dims, *dims_of(p.access[count:])))
         if nowhere := may_name_nothing(p.access[:count]):
             there = " & ".join(f"({self.position(i, dims)} >= 0)" for i in nowhere)
-            shape_of = _tuple([self.size(d) for d in dims])
-            self.statements.append(f"{name}_there = ({there}).expand{shape_of}")
-            places = [f"torch.as_tensor({x}).expand{shape_of}[{name}_there]" for x in places]
-            source = f"{source}[{name}_there]"
+            places, source = self.named_again(name, there, dims, places, slices, source)
         return f"{name}[{', '.join([*places, *slices])}] = {source}.to({name}.dtype)"
+
+    def named_again(
+        self, name: str, there: str, dims: Dims, places: Sequence[str], slices: Sequence[str], source: str
+    ) -> tuple[list[str], str]:
+        """The same places and values, but where nothing is to be written those of one that is, or what is there: shapes
+        do not depend on data, so that a CUDA graph takes it."""
+        shape, say = _tuple([self.size(d) for d in dims]), self.statements.append
+        say(f"there = ({there}).expand{shape}")
+        say("one = there.flatten().int().argmax().reshape(1)")
+        say(f"at = [torch.as_tensor(x, device={name}.device).expand{shape} for x in ({', '.join(places)},)]")
+        say("again = [x.flatten()[one].clamp(min=0) for x in at]")
+        say(f"source = {source}.to({name}.dtype)")
+        say(f"kept = torch.where(there.any(), source.reshape(-1, *source.shape[{len(dims)}:])[one], "
+            f"{name}[{', '.join([*(f'again[{n}]' for n in range(len(places))), *slices])}])")  # fmt: skip
+        more = f"there.reshape(*there.shape, *[1] * (source.dim() - {len(dims)}))"
+        chosen = [f"torch.where(there, at[{n}], again[{n}])" for n in range(len(places))]
+        return chosen, f"torch.where({more}, source, kept)"
 
     @staticmethod
     def is_slice(access: Access, place: int) -> bool:

@@ -23,6 +23,7 @@ from mirage_cli.pipeline.beside import Beside, given_to, region_beside, timed, u
 from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
 from mirage_cli.pipeline.figures import Figures
 from mirage_cli.pipeline.regions import Cut, Region, attribute, cut, exported
+from mirage_cli.pipeline.symbols import placeholders, shape_of
 from mirage_cli.pipeline.taken import table
 from mirage_cli.store.store import Store
 
@@ -90,7 +91,7 @@ def autocast() -> tuple[object, ...]:
 
 def optimize(
     function: Callable[..., Any],
-    example_inputs: Sequence[Any],
+    example_inputs: Sequence[Any] | torch.Tensor,
     *,
     budget: float = 60.0,
     target: str = "auto",
@@ -102,12 +103,14 @@ def optimize(
 ) -> torch.nn.Module:
     """The same function or module with the kernels that were found for it, for inputs of these shapes.
 
-    example_inputs: positional. dynamic: the sizes that differ by call, as `dynamic_shapes` of `torch.export`; of a
-    function, for its arguments in order. budget: seconds of search and tuning for all regions together; what the
-    database answers takes none. target: as of `mirage search`. say: is told what was taken, what was not and why.
-    Where a gradient is asked for, on other devices, and at sizes that kernels are not for, PyTorch computes. Raises
-    MirageError, and what `torch.export` raises.
+    example_inputs: positional; a tensor is one argument. dynamic: the sizes that differ by call, as `dynamic_shapes` of
+    `torch.export`; of a function, for its arguments in order. budget: seconds of search and tuning for all regions
+    together; what the database answers takes none. target: as of `mirage search`. say: is told what was taken, what was
+    not and why. Where a gradient is asked for, on other devices, and at sizes that kernels are not for, PyTorch
+    computes. Raises MirageError, and what `torch.export` raises.
     """
+    if isinstance(example_inputs, torch.Tensor):
+        example_inputs = (example_inputs,)
     module = as_module(function)
     of_arguments = (tuple(dynamic),) if isinstance(module, Function) and dynamic is not None else dynamic
     found = cut(exported(module, tuple(example_inputs), of_arguments))
@@ -157,16 +160,20 @@ def is_faster(
     return whole.kernel_us < whole.inductor_us
 
 
-def stays_as_exported(model: torch.nn.Module, function: object, example: Sequence[Any]) -> None:
-    """Calls of the model raise TraceError where a tensor is of another type than in the example, or what is no tensor
-    differs. So do changes of the mode that the function was in."""
+def stays_as_exported(model: torch.fx.GraphModule, function: object, example: Sequence[Any]) -> None:
+    """Calls of the model raise TraceError where a tensor has another type than in the example, or another size that is
+    not dynamic, or what is no tensor differs. So do changes of the mode that the function was in."""
     expected = tree_leaves(example)
+    fixed = [shape_of(n) for n in placeholders(model.graph)]
     training = getattr(function, "training", False)
 
     def check(_: torch.nn.Module, given: tuple[Any, ...]) -> None:
         for i, (x, y) in enumerate(zip(tree_leaves(given), expected, strict=False)):
             if (one := kind_of(x)) != (other := kind_of(y)):
                 raise TraceError(f"argument {i}", f"it is {one}, and was {other} in the example")
+            if len(fixed) == len(expected) and not fits(x, fixed[i]):
+                sizes = "sizes that differ by call are named by `dynamic`"
+                raise TraceError(f"argument {i}", f"it is {[*x.shape]}, and was {[*y.shape]} in the example; {sizes}")
 
     def train(mode: bool = True) -> torch.nn.Module:
         if mode != training:
@@ -176,6 +183,12 @@ def stays_as_exported(model: torch.nn.Module, function: object, example: Sequenc
     model.register_forward_pre_hook(check)
     model.train, model.eval = train, lambda: train(False)  # type: ignore[method-assign]
     torch.nn.Module.train(model, training)
+
+
+def fits(x: Any, shape: Sequence[Any]) -> bool:
+    """Whether an argument has the sizes of an exported one, where these are numbers."""
+    sizes = getattr(x, "shape", ())
+    return len(sizes) == len(shape) and all(n == m for n, m in zip(sizes, shape, strict=True) if isinstance(m, int))
 
 
 def kind_of(x: Any) -> object:

@@ -28,13 +28,14 @@ class Packed:
     missing: Mapping[str, str]
 
 
-def packed(model: str, found: Cut, kernels: Sequence[Kernel | NoKernelError]) -> Packed:
-    """kernels: of the regions, in order. Raises PackageError where there is none at all."""
+def packed(model: str, found: Cut, kernels: Sequence[Kernel | NoKernelError], gpu: str) -> Packed:
+    """kernels: of the regions, in order, for this GPU. Raises PackageError where there is none at all."""
     pairs = list(zip(found.regions, kernels, strict=True))
     made = {k.program.name: (r, k) for r, k in pairs if isinstance(k, Kernel)}
     missing = {r.graph.name: k.why for r, k in pairs if isinstance(k, NoKernelError)}
     if not made:
-        raise PackageError(model, "the database has a kernel of none of its regions; `mirage search` finds them")
+        remedy = f"`mirage search` of what `mirage trace` writes finds them; --target names another GPU than {gpu}"
+        raise PackageError(model, f"the database has a kernel of none of its regions for {gpu}\n    {remedy}")
     files = {f"{name}.py": k.source for name, (_, k) in made.items()}
     return Packed({**files, INIT: init_of(model, made), README: readme(model, made, missing | found.left)}, missing)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 from mirage_cli.codegen.torch_source import torch_source
+from mirage_cli.ir.access import Lookup, Remainder, atom_index, plain, quotient, read_by
 from mirage_cli.ir.attention import Attention, Dims, find_attention, without
 from mirage_cli.ir.program import Program, Tensor, live_eqns
 
@@ -80,6 +81,41 @@ def make(packed):
 
     return attention
 """
+_PAGED = """\
+import flashinfer
+import torch
+
+PAGE = {page}
+
+
+def pack(inputs):
+    q, k, v, table = (inputs[i] for i in {places})
+    counts = {counts}
+    q = q.permute{q_order}.reshape{q_shape}.contiguous()
+    return [q, k.reshape{k_shape}, v.reshape{v_shape}, table, counts]
+
+
+def make(packed):
+    q, k, v, table, counts = packed
+    workspace = torch.zeros(1 << 28, dtype=torch.uint8, device=q.device)
+    pages = -(-counts // PAGE)
+    starts = torch.nn.functional.pad(pages.cumsum(0), (1, 0)).int()
+    used = torch.arange(table.shape[1], device=q.device) < pages[:, None]
+    last = ((counts - 1) % PAGE + 1).int()
+    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD", use_tensor_cores={shared})
+    wrapper.plan(
+        starts, table[used].int(), last, {q_heads}, {k_heads}, {inner}, PAGE,
+        sm_scale={scale!r}, q_data_type=q.dtype, kv_data_type=k.dtype,
+    )
+
+    def attention(q, k, v, table, counts):
+        out = wrapper.run(q, (k, v)).reshape{result_shape}
+        return out.permute{result_order}.contiguous()
+
+    return attention
+"""
+"""Over a cache that is in pages already, of which a table has a list for each row; planned for the lengths at hand, as
+a server plans each step."""
 _FLASHINFER_PLANS = {
     "flashinfer prefill": """\
 wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD")
@@ -106,13 +142,13 @@ def sdpa_source(program: Program, backend: str = "sdpa") -> str | None:
     backend: of BACKENDS.
     """
     found = find_attention(program)
-    return _source(program, found, found.heads[0], backend) if found else None
+    return _source(program, found, found.heads[0], backend) if found and found.lengths is None else None
 
 
 def attention_sources(program: Program) -> dict[str, str]:
     """The same for every backend and, without a mask, every choice of heads. Empty where there is no attention."""
     found = find_attention(program)
-    if found is None:
+    if found is None or found.lengths is not None:
         return {}
     sizes = program.sizes
     choices = [h for h in found.heads if found.positions or prod(sizes[d] for d in h) <= MOST_SHARING]
@@ -124,10 +160,23 @@ def attention_sources(program: Program) -> dict[str, str]:
 
 
 def flashinfer_sources(program: Program) -> dict[str, str]:
-    """What FlashInfer offers for attention of inputs, by heads. Empty where it takes no such shapes."""
+    """What FlashInfer offers for attention of inputs, by heads, or of pages that a table lists. Empty where it takes no
+    such shapes."""
     found = find_attention(program)
     inputs, sizes = {t.name for t in program.inputs}, program.sizes
-    if found is None or not {*found.values} <= inputs or prod(sizes[d] for d in found.axes[2]) % FLASHINFER_PAGE:
+    if found is not None and (pages := _pages(program, found)) is not None:
+        calls = {heads: _Call.of(found, heads) for heads in found.heads}
+        alone = {heads: c for heads, c in calls.items() if prod(sizes[d] for d in c.positions) == 1}
+        return {
+            f"flashinfer pages, {','.join(h)} as heads": _paged_source(program, found, c, pages)
+            for h, c in alone.items()
+        }
+    if (
+        found is None
+        or found.lengths is not None
+        or not {*found.values} <= inputs
+        or prod(sizes[d] for d in found.axes[2]) % FLASHINFER_PAGE
+    ):
         return {}
     sources: dict[str, str] = {}
     for heads in found.heads:
@@ -139,6 +188,40 @@ def flashinfer_sources(program: Program) -> dict[str, str]:
                 which = f"{name}, {','.join(heads)} as heads" if heads else name
                 sources[which] = _flashinfer_source(program, found, call, plan)
     return sources
+
+
+@dataclass(frozen=True, slots=True)
+class _Pages:
+    """The inputs that hold keys and values in pages, and the table of the pages of each row; positions of a page."""
+
+    caches: tuple[str, str]
+    table: str
+    page: int
+
+
+def _pages(program: Program, found: Attention) -> _Pages | None:
+    """Pages that `K[P[b, s // page], s % page, heads, d]` reads, of keys and values alike; None where they do not."""
+    read = {e.out: e for e in program.eqns if e.op == "rename"}
+    dims = {t.name: t.dims for t in program.inputs}
+    places: set[tuple[str, int]] = set()
+    caches: list[str] = []
+    (s, *more), heads = found.axes[2], found.axes[0][1:]
+    for value, last in ((found.values[1], found.axes[3]), (found.values[2], found.axes[4])):
+        e = read.get(value)
+        if e is None or e.values[0] not in dims or more or len(found.axes[0]) < 2 or found.values[0] not in dims:
+            return None
+        page, place, *rest = read_by(dims[e.values[0]], e.names)
+        a, b = (i.terms[0][0] if len(i.terms) == 1 and i == atom_index(i.terms[0][0]) else None for i in (page, place))
+        if not (
+            isinstance(a, Lookup) and isinstance(b, Remainder) and b.of.axis == s and rest == [*plain((*heads, *last))]
+        ):
+            return None
+        if a.access != (*plain(found.axes[0][:1]), quotient(b.of, b.by)):
+            return None
+        places.add((a.table, b.by))
+        caches.append(e.values[0])
+    ((table, size), *others) = places
+    return None if others else _Pages((caches[0], caches[1]), table, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +309,37 @@ def _flashinfer_source(program: Program, found: Attention, call: _Call, plan: st
         result_order=_places(result, program.outputs[0].dims),
     )
     return f"{source}\n\n{text}"
+
+
+def _paged_source(program: Program, found: Attention, call: _Call, pages: _Pages) -> str:
+    sizes, inputs = program.sizes, {t.name: (i, t) for i, t in enumerate(program.inputs)}
+
+    def size(dims: Dims) -> int:
+        return prod(sizes[d] for d in dims)
+
+    names = (found.values[0], *pages.caches, pages.table)
+    result = (*call.lead, *call.positions, *call.sharing, *found.axes[4])
+    count, table_dims = sizes[found.axes[2][0]], inputs[pages.table][1].dims
+    counts = f"torch.full(({sizes[table_dims[0]]},), {count}, device=table.device)"
+    if found.lengths is not None:
+        counts = f"(inputs[{inputs[found.lengths[0]][0]}].long() + {found.lengths[1]}).clamp(max={count})"
+    caches = [inputs[c][1].dims for c in pages.caches]
+    return _PAGED.format(
+        page=pages.page,
+        places=tuple(inputs[n][0] for n in names),
+        counts=counts,
+        q_order=_places(inputs[names[0]][1].dims, (*call.lead, *call.positions, *call.sharing, *found.axes[3])),
+        q_shape=(size(call.lead), size(call.sharing), size(found.axes[3])),
+        k_shape=(sizes[caches[0][0]], pages.page, size(call.heads), size(found.axes[3])),
+        v_shape=(sizes[caches[1][0]], pages.page, size(call.heads), size(found.axes[4])),
+        q_heads=size(call.sharing),
+        k_heads=size(call.heads),
+        inner=size(found.axes[3]),
+        scale=found.scale,
+        shared=call.sharing != call.heads,
+        result_shape=tuple(sizes[d] for d in result),
+        result_order=_places(result, program.outputs[0].dims),
+    )
 
 
 def _places(have: Dims, want: Dims) -> tuple[int, ...]:

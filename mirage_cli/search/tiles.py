@@ -38,7 +38,7 @@ def _options(m: Model, d: str, sizes: Mapping[str, int], coarse: bool) -> list[i
     top = next_power_of_two(size)
     if d in m.batch_axes:
         return [1]
-    matrix = m.kernel.matrix_axes(sizes)
+    matrix = m.matrix_axes(sizes)
     if d in matrix:
         walked = d in m.kernel.with_role("loop", "split")
         choices = [16, 32, 64, 128, 256]

@@ -77,10 +77,17 @@ class Model:
     inputs: tuple[Tensor, ...]
     several: bool
     """Whether it has parts that may run side by side (`ir.beside`)."""
+    from_bytes: frozenset[str] = frozenset()
+    """Axes of products of which one operand is computed from bytes."""
 
     def parts(self, tiled: Collection[str]) -> tuple[Model, ...]:
         """Those that do, with several tiles along these axes."""
         return tuple(model(k, dict(self.element_bytes), self.exact, self.inputs) for k in beside(self.kernel, tiled))
+
+    def matrix_axes(self, sizes: Mapping[str, int]) -> frozenset[str]:
+        """Axes of products that the matrix units may take: where an operand is computed from bytes, also with a vector,
+        since it comes to them cheaper than as float32."""
+        return self.kernel.matrix_axes(sizes) | self.from_bytes
 
     @property
     def single(self) -> bool:
@@ -147,7 +154,20 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
         frozenset(exact),
         inputs,
         len(beside(kernel, kernel.with_role("grid"))) > 1,
+        frozenset(d for e in kernel.body if e.op == "dot" and halves & _made_of(kernel, e) for d in (*e.dims, *e.axes)),
     )
+
+
+def _made_of(kernel: Kernel, product: Eqn) -> set[str]:
+    """The operands of a product, and what they are made of element by element."""
+    eqns = {e.out: e for e in kernel.body if OPS[e.op].kind == "elementwise"}
+    found = set[str]()
+    todo = [*product.values]
+    while todo:
+        v = todo.pop()
+        todo += eqns[v].values if v in eqns and v not in found else ()
+        found.add(v)
+    return found
 
 
 def bytes_of(x: Load, element_bytes: Mapping[str, int]) -> float:

@@ -96,6 +96,7 @@ class Store:
                 connection = (_opened_to_read if reads else _opened)(Path(path))
             except OSError as error:
                 raise StoreError(self.path, f"cannot be read ({error.strerror})", OTHER_PATH) from None
+            connection.text_factory = _readable
             self._db = Database(connection, execute_plugins=False)
             try:
                 self._prepare()
@@ -470,6 +471,11 @@ def default_path() -> Path:
         return named
     cache = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(cache) if os.path.isabs(cache) else Path.home() / ".cache") / "mirage" / "mirage.db"
+
+
+def _readable(text: bytes) -> str:
+    """A text of the database; one that is damaged costs its own row alone, whose readers find that out."""
+    return text.decode("utf-8", errors="replace")
 
 
 def explanation(message: str) -> tuple[str, str]:

@@ -80,7 +80,7 @@ def ranked(
     """All tile sizes, chunks, two depths of stages and, where there are products, both orders of one kernel with
     default warps, best first; those that fit."""
     order = default_order(m)
-    orders = [order, order[::-1]] if m.kernel.matrix_axes(sizes) else [order]
+    orders = [order, order[::-1]] if m.matrix_axes(sizes) else [order]
     found = choices(m, sizes, target, orders, coarse=False, split=split)
     us = cost.estimate(m, found.batch, sizes, target).us
     seen: set[KernelSchedule] = set()
@@ -112,7 +112,7 @@ def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule
     dearest = dearest_kernel(graph, base, target)
     found: dict[str, Schedule] = {}
     m, sizes = by_name[dearest], chunk_sizes(graph, base)
-    matrix, room = bool(m.kernel.matrix_axes(sizes)), REGISTERS_HELD * target.regs_per_sm
+    matrix, room = bool(m.matrix_axes(sizes)), REGISTERS_HELD * target.regs_per_sm
     fitting = (s for s in ranked(m, sizes, target) if matrix or _held_by_all(m, s, sizes) <= room)
     for s in _varied(fitting):
         swapped = [replace(s, order=s.order[::-1])] if matrix else []
@@ -126,15 +126,23 @@ def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule
     return list(found.values())[:count]
 
 
+@lru_cache(maxsize=64)
+def _best_of_many(
+    m: work.Model, sizes: tuple[tuple[str, int], ...], target: Target, split: int
+) -> tuple[list[KernelSchedule], Array]:
+    """The first of the ranked schedules, which let the next kernel start early, with their bytes of shared memory."""
+    known = dict(sizes)
+    some = [replace(s, hand_over=Early()) for s in islice(ranked(m, known, target, split), SMALLER)]
+    return some, cost.estimate(m, Batch.of(m, some, known), known, target).shared_bytes
+
+
 def _with_room(
     graph: MuGraph, schedule: Schedule, target: Target, by_name: Mapping[str, work.Model]
 ) -> Iterator[Schedule]:
     """The schedule with kernels that may run beside the next one small enough for that, where that is faster."""
     sizes = chunk_sizes(graph, schedule)
     for name, behind in pairs(graph) if target.overlaps else ():
-        m, s = by_name[name], schedule.kernels[name]
-        some = [replace(x, hand_over=Early()) for x in islice(ranked(m, sizes, target, s.split), SMALLER)]
-        shared = cost.estimate(m, Batch.of(m, some, sizes), sizes, target).shared_bytes
+        some, shared = _best_of_many(by_name[name], tuple(sizes.items()), target, schedule.kernels[name].split)
         other = predicted(by_name[behind], schedule.kernels[behind], sizes, target).shared_bytes
         small = next((x for x, room in zip(some, fits(shared, other, target), strict=True) if room), None)
         if small is not None:
@@ -158,7 +166,7 @@ def fitted(graph: MuGraph, schedule: Schedule, target: Target) -> Schedule | Non
     given: dict[str, KernelSchedule] = {}
     for name, s in schedule.kernels.items():
         m = by_name[name]
-        matrix = m.kernel.matrix_axes(sizes)
+        matrix = m.matrix_axes(sizes)
         least = {d: cost.MIN_DOT if d in matrix else 1 for d, _ in s.tiles}
         tiles = tuple((d, min(t, max(next_power_of_two(sizes[d]), least[d]))) for d, t in s.tiles)
         s = replace(s, tiles=tiles)
@@ -505,7 +513,7 @@ def _other_numbers(
         for stages in STAGES[max(at - 1, 0) : at + 2]:
             if stages != s.stages:
                 yield replace(s, stages=stages)
-    if m.kernel.matrix_axes(sizes):
+    if m.matrix_axes(sizes):
         yield replace(s, order=s.order[::-1])
     if sum(sizes[d] > s.tile(d) for d in m.grid) >= 2:
         yield from (replace(s, group=g) for g in GROUPS if g != s.group)
@@ -520,7 +528,7 @@ def _other_tiles(
 ) -> Iterator[KernelSchedule]:
     """The next sizes of the block along one dimension."""
     d, tile = s.tiles[i]
-    least = cost.MIN_DOT if d in m.kernel.matrix_axes(sizes) and tile > 1 else 1
+    least = cost.MIN_DOT if d in m.matrix_axes(sizes) and tile > 1 else 1
     for other in (tile // 2, tile * 2):
         if other < least or d in m.batch_axes or other >= 2 * max(sizes[d], cost.MIN_DOT):
             continue

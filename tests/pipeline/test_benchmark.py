@@ -33,6 +33,7 @@ from mirage_cli.target.gpus import find_target
 from mirage_cli.tune import bench
 from mirage_cli.tune.bench import Row
 from mirage_cli.tune.measure import QUICK, Accuracy, Candidate, Failure, FailureKind, GpuWorker, Problem, Timing
+from mirage_cli.verify.numeric import draw_inputs
 from tests.programs import result_document
 
 SPECS = Path(__file__).parents[2] / "search_specs"
@@ -63,9 +64,8 @@ def assert_same(program: Program, source: str | None, function: str = "make") ->
     modules: list[dict[str, Any]] = [{}, {"torch": torch}]
     exec(source, modules[0])
     exec(torch_source(program), modules[1])
-    generator = torch.Generator().manual_seed(0)
-    shapes = [[program.sizes[d] for d in t.dims] for t in program.inputs]
-    inputs = [torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes]
+    drawn = draw_inputs(program, "normal", torch.device("cpu"), 0)
+    inputs = [x.double() if x.is_floating_point() else x for x in drawn]
     given = modules[0]["pack"](inputs) if "pack" in modules[0] else inputs
     result = modules[0]["make"](given)(*given) if function == "make" else modules[0][function](*given)
     assert isinstance(result, tuple) or result.is_contiguous()
@@ -282,7 +282,7 @@ class Paged:
     def plan(self, *args: Any, causal: bool = False, sm_scale: float = 0.0, **_: Any) -> None:
         *rows, self.pages, self.indices, last, heads, key_heads, _, page = args
         self.rows = rows[0] if rows else torch.arange(len(last) + 1)
-        assert (last == page).all()
+        self.behind = page - last
         self.shared, self.causal, self.scale = heads // key_heads, causal, sm_scale
 
     def run(self, q: torch.Tensor, cache: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
@@ -291,6 +291,7 @@ class Paged:
             pages = self.indices[self.pages[b] : self.pages[b + 1]].long()
             rows = slice(int(self.rows[b]), int(self.rows[b + 1]))
             k, v = (x[pages].flatten(0, 1).repeat_interleave(self.shared, 1).transpose(0, 1) for x in cache)
+            k, v = (x[:, : x.shape[1] - int(self.behind[b])] for x in (k, v))
             scores = self.scale * (q[rows].transpose(0, 1) @ k.mT)
             if self.causal:
                 scores += torch.full(scores.shape[1:], -torch.inf).triu(1 + scores.shape[2] - scores.shape[1])
@@ -313,6 +314,20 @@ def test_flashinfer_gets_its_own_layout(
     assert len(sources) == count
     for source in sources.values():
         assert_same(program, source)
+
+
+@pytest.mark.parametrize("mask", ["index(s) <= L[b]", "index(s) < L[b]", "index(s) < 48"])
+def test_flashinfer_is_given_the_pages_and_the_lengths_of_a_cache(mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (SPECS / "paged_decode.yaml").read_text(encoding="utf-8").replace("index(s) <= L[b]", mask)
+    if "L" not in mask:
+        text = text.replace(f"where({mask}, A, -inf)", "A").replace("  L: {dims: [b], dtype: int32, below: s}\n", "")
+    spec = parse_spec(text)
+    program = spec.at({"b": 3, "g": 2, "r": 4, "d": 16, "s": 48, "p": 3, "pages": 20})
+    names = ("BatchPrefillWithPagedKVCacheWrapper", "BatchDecodeWithPagedKVCacheWrapper")
+    monkeypatch.setitem(sys.modules, "flashinfer", SimpleNamespace(**dict.fromkeys(names, Paged)))
+    (source,) = flashinfer_sources(program).values()
+    assert attention_sources(program) == {} or "L" not in mask
+    assert_same(program, source)
 
 
 def test_flashinfer_is_left_out_where_it_takes_no_such_attention() -> None:

@@ -7,11 +7,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mirage_cli.codegen.export import export_source, load_export
+from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.access import access_text
 from mirage_cli.ir.access_text import parse_access
 from mirage_cli.ir.footprint import apart, is_injective
@@ -124,6 +127,24 @@ def test_an_exported_function_writes_nothing_where_a_table_names_nothing(monkeyp
         read = torch.where((pos >= 0)[:, None], e[pos], 0) + 1
         torch.testing.assert_close(append(k, e, pos, slot, cache), read)
         assert torch.equal(cache.view(40, 2, 16), want)
+
+
+def test_pytorch_writes_without_a_look_at_the_data() -> None:
+    """What depends on data in its shapes cannot be part of a CUDA graph."""
+    names: dict[str, Any] = {"torch": torch}
+    exec(torch_source(parse_spec(APPEND).at()), names)
+    cache, rows = torch.randn(5, 8, 2, 16), torch.randn(12, 32)
+    given = rows, torch.randn(64, 16), torch.zeros(12).long(), torch.zeros(12).long(), cache
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake:
+        names["reference"](*(fake.from_tensor(x) for x in given))
+    slots = torch.full((12,), -1)
+    before = cache.clone()
+    names["reference"](*given[:3], slots, cache)
+    assert torch.equal(cache, before)
+    slots[7] = 11
+    names["reference"](*given[:3], slots, cache)
+    before.view(40, 2, 16)[11] = 2 * rows[7].view(2, 16)
+    assert torch.equal(cache, before)
 
 
 def test_other_integers_are_refused_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

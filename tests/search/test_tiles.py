@@ -76,3 +76,29 @@ def test_the_choices_of_one_part_are_bounded_too() -> None:
     us, count = best_us(parse_mugraph(text), coarse=False)
     assert np.isfinite(us)
     assert count <= tiles.MOST_BLOCKS
+
+
+VECTOR = """
+mugraph vector float16
+dims m=1 k=1024 n=512 groups=8
+input X f16[m, k]
+input W {dtype}[k, n]
+input S f16[groups, n]
+output O f16[m, n]
+kernel k0 generated m:grid k:loop n:grid
+  X = load X[m, k]
+  W = load W[k, n]
+  S = load S[k//128, n]
+  V[k, n] = mul(W, S)
+  O[m, n] = dot(X, V; k)
+  store O[m, n] = O
+"""
+
+
+@pytest.mark.parametrize(("dtype", "rows"), [("i8", [1, 16]), ("f16", [1])])
+def test_weights_of_bytes_may_meet_a_vector_on_the_matrix_units(dtype: str, rows: list[int]) -> None:
+    """As float32 each of them costs more than it takes to bring four at once to the matrix units' type."""
+    graph = parse_mugraph(VECTOR.format(dtype=dtype))
+    m = model_of(graph)
+    assert tiles.tile_options(m, graph.sizes, coarse=False)["m"] == rows
+    assert ("m" in m.matrix_axes(graph.sizes)) == (dtype == "i8")

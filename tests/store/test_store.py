@@ -339,6 +339,19 @@ def read_all(path: Path) -> None:
         store.mugraphs(KEY)
 
 
+def test_a_text_that_is_no_text_costs_its_own_row(path: Path) -> None:
+    filled(path).close()
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE kernels SET source = CAST(X'64FF66' AS TEXT)")
+    connection.execute("UPDATE mugraphs SET text = CAST(X'64FF66' AS TEXT) WHERE id = ?", (SECOND.id,))
+    connection.commit()
+    connection.close()
+    with Store.reading(path) as store:
+        best, graphs = store.best(KEY), store.mugraphs(KEY)
+    assert best is not None and best.source == "d\ufffdf"
+    assert graphs == (FIRST, replace(SECOND, text="d\ufffdf"))
+
+
 def test_another_programs_database_is_refused_and_left_alone(path: Path) -> None:
     path.parent.mkdir()
     with sqlite3.connect(path) as raw:
