@@ -13,7 +13,7 @@ class Bounds:
     decisions: how to have a class inside a kernel, on the way to its expansions, most of which may lead to none.
     algebras: kernel graphs of one structure, which differ in algebra alone. readings: sets of classes that kernels for
     the same targets read, for each number of intermediates among them. slack: how many times the best's time another
-    may take.
+    may take. widening: kernels that are looked at, after which plans that are much slower than the best are let be.
     """
 
     kernels: int = 7
@@ -28,6 +28,7 @@ class Bounds:
     plans: int = 12
     algebras: int = 1
     slack: float = 2.0
+    widening: int = 4000
 
 
 UNVERIFIED = "not verified in time"
@@ -72,6 +73,8 @@ CUTS: Mapping[str, str] = {
     "kernels per graph": "The plan would have more kernels than the bound allows.",
     "cost above the best times the slack": "The cost model predicts more than the best's time times the slack.",
     "continuations of one state": "More ways to go on than the bound allows; the cheapest were kept.",
+    "plans that are much slower": "After so many kernels, plans with up to the slack's times the best's time are not "
+    "looked for.",
     # of verification
     UNVERIFIED: "The budget ended before the plan was verified, so it is not used.",
 }

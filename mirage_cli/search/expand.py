@@ -364,8 +364,11 @@ def sort_axes(d: Decomposition, dims: frozenset[str] | set[str]) -> tuple[str, .
 
 
 def equations(d: Decomposition, e: Expansion) -> Written:
-    """The equations of an expansion, common subexpressions computed once. What is read from memory is renamed by
-    reading it under other names. Raises InexpressibleError where what the kernel computes would have to be renamed."""
+    """The equations of an expansion, common subexpressions computed once, and nothing that no target needs: another
+    node may have had a class in passing. What is read from memory is renamed by reading it under other names.
+
+    Raises InexpressibleError where what the kernel computes would have to be renamed.
+    """
     writer = _Writer(d, e)
     for f in e.leaves:
         writer.leaf(f)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
 from itertools import count
 from math import prod
 
@@ -25,14 +26,17 @@ from mirage_cli.ir.schedule import KernelSchedule, Schedule, next_power_of_two
 from mirage_cli.ir.text import mugraph_id
 from mirage_cli.search import cost, greedy, work
 from mirage_cli.search.cuts import Bounds
-from mirage_cli.search.expand import Expansion, Space, axes_of, sort_axes
-from mirage_cli.search.roles import Costed, Plan, Roles, nameless, plans
+from mirage_cli.search.expand import Expansion, Space, Written, axes_of, equations, sort_axes
+from mirage_cli.search.roles import Costed, Plan, Roles, buffer_of, nameless, plans
 from mirage_cli.search.tiles import best_schedule
 from mirage_cli.search.twice import summed_twice
 from mirage_cli.target.gpus import Target
 
 REPEATED = 64
 """Elements of a block along an axis that an output only repeats itself along."""
+WIDENING = 1.02, 1.1, 1.4
+"""How many times the time of the plan that needs no search others may take, first and then, before the bounds' slack.
+Most searches find enough of them at once; within less time, fewer states are worth a look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,39 @@ def scratch_key(buffer: str, n: int) -> str:
     return f"{buffer}#{n}"
 
 
+@dataclass(slots=True, eq=False)
+class Reading:
+    """Expansions of the same targets that read the same. They are priced when there may be time for them.
+
+    needs: what other kernels have to make. same: with the microseconds of their work, the least first. least_us: no
+    kernel of theirs takes less. plans: the cheapest first; None before they are priced.
+    """
+
+    targets: tuple[Form, ...]
+    needs: frozenset[Form]
+    same: list[tuple[float, Expansion]]
+    least_us: float
+    plans: list[Costed] | None = None
+
+    @property
+    def us(self) -> float:
+        """A lower bound of the cheapest's time, which it is once they are priced."""
+        if self.plans is None:
+            return self.least_us
+        return self.plans[0].us if self.plans else math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a last kernel may be: where it stands among all, what has to be in memory before it, and the least number of
+    kernels for that."""
+
+    at: tuple[int, int]
+    reading: Reading
+    rest: frozenset[Form]
+    kernels: int
+
+
 class OutOfTimeError(Exception):
     """The budget is spent, or the user interrupted."""
 
@@ -121,7 +158,7 @@ def search(
     stopped = "exhausted"
 
     def look_and_ask() -> bool:
-        looking(run.enumerated, run.whole[0][0] if run.whole else None)
+        looking(run.enumerated, min((us for us, _ in run.found), default=None))
         return deadline()
 
     try:
@@ -130,13 +167,13 @@ def search(
         run.deadline = look_and_ask
         if run.exact_candidate(tuple(fused.values())) is None:
             fused = written
-        run.ceiling = run.space.bounds.slack * greedy.predicted_us(fused, run.gap_us) if prune else math.inf
-        run.whole = run.solve(frozenset(d.outputs), run.space.bounds.kernels, run.ceiling)
+        for budget in run.budgets(greedy.predicted_us(fused, run.gap_us)):
+            run.solve(frozenset(d.outputs), run.space.bounds.kernels, budget)
     except OutOfTimeError:
         stopped = "budget"
     except KeyboardInterrupt:
         stopped = "interrupted"
-    found = [*run.whole, (greedy.predicted_us(fused, run.gap_us), tuple(fused.values()))]
+    found = [*run.found, (greedy.predicted_us(fused, run.gap_us), tuple(fused.values()))]
     candidates: dict[str, Candidate] = {}
     for _, steps in found:
         if candidate := run.exact_candidate(steps):
@@ -163,6 +200,10 @@ Way = tuple[float, tuple[Costed, ...]]
 """Kernels in order, behind the microseconds that they take together."""
 
 
+def _masked(written: Written) -> bool:
+    return any(q.type == "bool" for q in written.eqns)
+
+
 def _followed_by(c: Costed, us: float, ways: Iterable[Way]) -> list[Way]:
     """These ways with one more kernel, which takes so long, where none of them makes what it makes."""
     targets = set(c.plan.targets)
@@ -186,11 +227,17 @@ class _Search:
         self.no_library = {f for (t, whole, _), f in outputs if t is not whole or frozenset(t.dims) != f.dims}
         """Outputs that repeat themselves, or that are parts: a library writes what it computes, as a whole."""
         self.memo: dict[tuple[frozenset[Form], int], tuple[float, list[Way]]] = {}
-        self.whole: list[Way] = []  # kernel graphs so far
+        self.found: list[Way] = []  # kernel graphs so far
         self.ceiling = math.inf
-        self.costed: dict[tuple[Form, ...], list[Costed]] = {}
+        self.read: dict[tuple[Form, ...], list[Reading]] = {}
+        self.steps: dict[frozenset[Form], list[Step]] = {}
+        self.makeable: dict[tuple[Form, int], bool] = {}
+        self.shortest: dict[Form, int] = {}
+        self.counts: dict[frozenset[Form], int] = {}
+        self.cheapest: dict[Form, float] = {}
+        self.chains: dict[tuple[Form, int], tuple[float, float]] = {}
         self.weighed: dict[Form, int] = {}
-        self.least: dict[frozenset[Form], float] = {}
+        self.apart: dict[frozenset[Form], float] = {}
         self.priced: dict[object, tuple[float, KernelSchedule] | None] = {}  # by kernel, whatever its names
         self.enumerated = 0
 
@@ -250,35 +297,68 @@ class _Search:
                 sizes[split_axis(kernel.split)] = best[1].split
         return Costed(plan, tuple(schedules), total)
 
-    def kernels_for(self, targets: tuple[Form, ...]) -> list[Costed]:
-        """Plans for these classes in one kernel, cheapest first.
+    def readings(self, targets: tuple[Form, ...]) -> list[Reading]:
+        """What kernels for these classes may read, the least traffic first.
 
         Of the expansions with the same leaves, longest chain of reductions and operands that products find in memory,
         those that do the least work are priced.
         """
-        if targets not in self.costed:
+        if targets not in self.read:
             by_leaves: dict[tuple[tuple[Form, ...], object], list[tuple[float, Expansion]]] = {}
             for e in self.space.expansions(targets):
                 if self.deadline():
                     raise OutOfTimeError
                 kind = e.depth, e.operands, e.faithful(self.d.names)
                 by_leaves.setdefault((e.leaves, kind), []).append((self.work(e), e))
-            found: list[Costed] = []
+            found: list[Reading] = []
             looked_at: Counter[tuple[int, bool]] = Counter()
             for same in sorted(by_leaves.values(), key=lambda same: self.least_traffic(targets, same)):
                 e = same[0][1]
                 if self.prune and self.traffic_us((*targets, *e.leaves)) > self.time_for(targets):
                     self.space.cuts["more memory traffic than there is time for"] += len(same)
                     continue
-                kind = sum(not self.d.is_input(f) for f in e.leaves), e.faithful(self.d.names)
+                needs = frozenset(f for f in e.leaves if not self.d.is_input(f))
+                kind = len(needs), e.faithful(self.d.names)
                 looked_at[kind] += 1
                 if self.prune and looked_at[kind] > self.space.bounds.readings:
                     self.space.cuts["more memory traffic from as many intermediates"] += len(same)
                     continue
-                found += self.least_work(same)
-            found.sort(key=lambda c: c.us)
-            self.costed[targets] = found
-        return self.costed[targets]
+                same.sort(key=lambda w: w[0])
+                found.append(Reading(targets, needs, same, self.least_kernel_us(same)))
+            self.read[targets] = found
+        return self.read[targets]
+
+    def plans_in(self, r: Reading) -> list[Costed]:
+        """Its plans, cheapest first."""
+        if r.plans is None:
+            r.plans = sorted(self.least_work(r.same), key=lambda c: c.us)
+        return r.plans
+
+    def least_kernel_us(self, same: Sequence[tuple[float, Expansion]]) -> float:
+        """A lower bound for the kernels of the expansions that will be priced."""
+        if not self.prune:
+            return 0.0
+        least = math.inf
+        for _, e in same[: 2 * self.space.bounds.alternatives]:
+            if not e.multiplies_anew(self.d.nodes):
+                try:
+                    written = equations(self.d, e)
+                except InexpressibleError:
+                    continue
+                moving_us = self.least_moving_us(e.targets, written)
+                least = min(least, self.target.launch_us + max(moving_us, self.least_arithmetic_us(written)))
+        return least
+
+    def least_moving_us(self, targets: tuple[Form, ...], written: Written) -> float:
+        """The least time to read and write what these equations do; what masks may leave out is not counted."""
+        parts: dict[str, float] = {}
+        for name, f, access in () if _masked(written) else written.loads:
+            x = Load(name, buffer_of(self.d, f), access)
+            size = work.bytes_of(x, {x.buffer: DTYPE_BYTES[self.dtype_of(f)]})
+            part = work.part_of(x)
+            parts[part] = max(parts.get(part, 0.0), prod(self.sizes[a] for a in x.dims) * size)
+        moved = sum(parts.values()) + sum(map(self.bytes_of, targets))
+        return moved / self.target.dram_bytes_per_us
 
     def least_traffic(self, targets: tuple[Form, ...], same: list[tuple[float, Expansion]]) -> tuple[float, float]:
         """Microseconds of the traffic that these expansions with the same leaves have, and of the least work."""
@@ -286,7 +366,6 @@ class _Search:
 
     def least_work(self, same: list[tuple[float, Expansion]]) -> list[Costed]:
         """Plans of expansions with the same leaves, least work first: a few for each choice of roles."""
-        same.sort(key=lambda w: w[0])
         limit = self.space.bounds.alternatives
         made: Counter[Roles] = Counter()
         found: list[Costed] = []
@@ -300,7 +379,7 @@ class _Search:
             if self.prune and i >= 2 * limit:
                 self.space.cuts["more work from the same leaves"] += len(same) - i
                 break
-            if self.prune and self.least_arithmetic_us(e) > self.time_for(e.targets):
+            if self.prune and self.least_kernel_us([(0.0, e)]) > self.time_for(e.targets):
                 self.space.cuts["more arithmetic than there is time for"] += 1
                 continue
             if self.deadline():
@@ -321,19 +400,19 @@ class _Search:
                 total += OPS[s.op].flops * space * reduced / rate
         return total
 
-    def least_arithmetic_us(self, e: Expansion) -> float:
-        """The least time of an expansion's arithmetic in the cost model, equal steps once, products beside all else;
-        0 where masks may leave a part of it out."""
-        if any(self.space.types[f] == "bool" for f, _ in e.chosen):
+    def least_arithmetic_us(self, written: Written) -> float:
+        """The least time of these equations in the cost model, products beside all else; 0 where masks may leave a part
+        of it out."""
+        if _masked(written):
             return 0.0
         products = others = 0.0
-        for s in {s for _, node in e.chosen for s in node.steps}:
-            operands = [a for a in s.args if isinstance(a, Form)]
-            space = float(prod(self.sizes[a] for a in frozenset[str]().union(*(f.dims for f in operands))))
-            if s.op == "dot":
+        for q in written.eqns:
+            reduces = OPS[q.op].kind in ("reduction", "contraction")
+            space = float(prod(self.sizes[a] for a in ({*q.dims, *q.axes} if reduces else q.dims)))
+            if q.op == "dot":
                 products += OPS["dot"].flops * space
             else:  # by a number it multiplies
-                others += OPS[(len(operands) < 2 and OPS[s.op].by_number) or s.op].flops * space
+                others += OPS[(len(q.values) < 2 and OPS[q.op].by_number) or q.op].flops * space
         return max(
             products / self.target.tensor_flops_per_us,
             others / (self.target.fp32_flops_per_us * self.target.costs.simd),
@@ -343,8 +422,8 @@ class _Search:
         """Microseconds that a kernel for these classes may take in a kernel graph worth keeping: what the last kernel
         takes at least is not its own."""
         outputs = self.d.outputs
-        last = self.costed.get(outputs) if len(outputs) == 1 and outputs != targets else None
-        return self.ceiling - (last[0].us + self.gap_us if last else 0.0)
+        last = self.read.get(outputs) if len(outputs) == 1 and outputs != targets else None
+        return self.ceiling - (min(r.us for r in last) + self.gap_us if last else 0.0)
 
     def traffic_us(self, forms: tuple[Form, ...]) -> float:
         """The least time to move these classes through device memory once."""
@@ -386,32 +465,50 @@ class _Search:
         key = (required, kernels)
         if key in self.memo and self.memo[key][0] >= budget:
             return [p for p in self.memo[key][1] if p[0] <= budget]
-        asked = budget
+        asked, whole = budget, required == frozenset(self.d.outputs)
         best: list[Way] = []
         tried: set[tuple[Form, ...]] = set()
-        for c in self.continuations(required):
+
+        def most_us() -> float:
+            return budget
+
+        for c in self.continuations(required, kernels, most_us):
             left = kernels - len(c.plan.kernels)
             rest = self.before(c, required, left)
             if rest is None:
                 continue
             here = c.us + (self.gap_us if rest else 0.0)
-            remaining = budget - here
-            if remaining < (self.least_us(rest, remaining) if rest else 0.0):
-                self.space.cuts["cost above the best times the slack"] += 1
+            if not self.reachable(rest, left, budget - here):
                 continue
             tried.add(c.plan.leaves)
             if self.prune and len(tried) > self.space.bounds.continuations:
                 self.space.cuts["continuations of one state"] += 1
                 break
-            best = self.shortlist([*best, *_followed_by(c, here, self.solve(rest, left, remaining))])
-            if required == frozenset(self.d.outputs):
-                self.whole = best
+            if ways := _followed_by(c, here, self.solve(rest, left, budget - here)):
+                best = self.shortlist([*best, *ways])
             if best and self.prune:
                 budget = self.worth(best, budget)
-                if required == frozenset(self.d.outputs):
-                    self.ceiling = min(self.ceiling, budget)
+            if whole and ways:
+                self.found = self.shortlist([*self.found, *ways])
+                self.ceiling = min(self.ceiling, self.worth(self.found, self.ceiling))
         self.memo[key] = (asked, best)
         return best
+
+    def budgets(self, greedy_us: float) -> Iterator[float]:
+        """For whole kernel graphs, one after the other, until enough are found. greedy_us: of the one that needs no
+        search."""
+        bounds = self.space.bounds
+        if not self.prune:
+            yield math.inf
+            return
+        self.ceiling = bounds.slack * greedy_us
+        for factor in (*(f for f in WIDENING if f < bounds.slack), bounds.slack):
+            if self.enumerated > bounds.widening and factor > WIDENING[0]:
+                self.space.cuts["plans that are much slower"] += 1
+                return
+            yield factor * greedy_us
+            if len(self.found) == bounds.plans:
+                return
 
     def before(self, c: Costed, required: frozenset[Form], left: int) -> frozenset[Form] | None:
         """What has to be in memory before this kernel; None where no kernel is left, or it needs its own result."""
@@ -426,14 +523,47 @@ class _Search:
         budget = min(budget, self.space.bounds.slack * best[0][0])
         return min(budget, best[-1][0]) if len(best) == self.space.bounds.plans else budget
 
-    def continuations(self, required: frozenset[Form]) -> list[Costed]:
+    def continuations(self, required: frozenset[Form], kernels: int, budget: Callable[[], float]) -> Iterator[Costed]:
         """What the last kernels may be: those that finish the job first, since they give the bound, then by cost."""
-        found = [c for targets in self.groups(required) for c in self.kernels_for(targets)]
+        heap: list[tuple[bool, float, bool, tuple[int, ...], Step | Costed]] = [
+            (bool(s.rest), s.reading.us, False, s.at, s) for s in self.last_steps(required) if s.kernels < kernels
+        ]
+        heapify(heap)
+        while heap:
+            unfinished, us, _, at, found = heappop(heap)
+            if isinstance(found, Costed):
+                yield found
+                continue
+            r, rest = found.reading, found.rest
+            if r.plans is None and not self.reachable(rest, kernels - 1, budget() - us - self.gap_us * bool(rest)):
+                continue
+            for n, c in enumerate(self.plans_in(r)):
+                heappush(heap, (unfinished, c.us, True, (*at, n), c))
 
-        def finishes(c: Costed) -> bool:
-            return len(c.plan.targets) == len(required) and all(self.d.is_input(f) for f in c.plan.leaves)
+    def last_steps(self, required: frozenset[Form]) -> list[Step]:
+        """Of every kernel that may be the last, in the order of groups."""
+        if required not in self.steps:
+            found: list[Step] = []
+            for i, targets in enumerate(self.groups(required)):
+                others = required.difference(targets)
+                for j, r in enumerate(self.readings(targets)):
+                    if r.needs.isdisjoint(targets):  # or it needs its own result
+                        rest = others | r.needs
+                        found.append(Step((i, j), r, rest, self.least_kernels(rest)))
+            self.steps[required] = found
+        return self.steps[required]
 
-        return sorted(found, key=lambda c: (not finishes(c), c.us))
+    def reachable(self, rest: frozenset[Form], kernels: int, remaining_us: float) -> bool:
+        """Whether so many kernels may make this in the time that remains."""
+        if not self.prune:
+            return True
+        if kernels < self.least_kernels(rest):
+            self.space.cuts["kernels per graph"] += 1
+            return False
+        if remaining_us < (self.least_us(rest, kernels, remaining_us) if rest else 0.0):
+            self.space.cuts["cost above the best times the slack"] += 1
+            return False
+        return True
 
     def shortlist(self, found: list[Way]) -> list[Way]:
         """The cheapest few, few of each structure: equal structures that differ in algebra alone cost much the same."""
@@ -446,15 +576,44 @@ class _Search:
                 kept.append(p)
         return kept[: self.space.bounds.plans]
 
-    def least_us(self, required: frozenset[Form], enough: float) -> float:
-        """A lower bound for having these classes in memory; any bound above `enough` will do.
-
-        Classes of different shapes are never targets of one kernel, so each of them, in its cheapest kernel, adds up.
-        """
+    def least_kernels(self, required: frozenset[Form]) -> int:
+        """The least number of kernels for having these classes in memory, up to one more than there may be."""
         if not self.prune:
-            return 0.0
-        if required in self.least:
-            return self.least[required]
+            return 0
+        if required not in self.counts:
+            self.counts[required] = max(map(self.shortest_chain, required), default=0)
+        return self.counts[required]
+
+    def shortest_chain(self, f: Form) -> int:
+        """The least number of kernels of which one makes this class and each needs what another makes."""
+        if f not in self.shortest:
+            most = self.space.bounds.kernels + 1
+            self.shortest[f] = next((k for k in range(1, most) if self.can_make(f, k)), most)
+        return self.shortest[f]
+
+    def can_make(self, f: Form, kernels: int) -> bool:
+        """Whether a chain of so many kernels ends with this class."""
+        key = f, kernels
+        if key not in self.makeable:
+            self.makeable[key] = kernels > 0 and any(
+                all(self.can_make(g, kernels - 1) for g in r.needs) for r in self.readings((f,))
+            )
+        return self.makeable[key]
+
+    def least_us(self, required: frozenset[Form], kernels: int, enough: float) -> float:
+        """A lower bound for having these classes in memory by so many kernels; any bound above `enough` will do."""
+        us = self.apart_us(required, enough)
+        for f in required:
+            if us > enough:
+                break
+            us = max(us, self.chain_us(f, kernels, enough))
+        return us
+
+    def apart_us(self, required: frozenset[Form], enough: float) -> float:
+        """Of classes of different shapes, which are never targets of one kernel: each of them, in its cheapest kernel,
+        adds up."""
+        if required in self.apart:
+            return self.apart[required]
         traffic = self.target.launch_us + self.traffic_us(tuple(required))
         if traffic > enough:
             return traffic
@@ -464,12 +623,43 @@ class _Search:
             if all(f.dims != g.dims for g in apart) and (f not in self.d.outputs or not apart):
                 apart.append(f)
                 total += us + self.gap_us
-        self.least[required] = max(traffic, total)
-        return self.least[required]
+        self.apart[required] = max(traffic, total)
+        return self.apart[required]
+
+    def chain_us(self, f: Form, kernels: int, enough: float) -> float:
+        """Of the cheapest kernel of this class and, before it, the most expensive chain to what that reads."""
+        us, asked = self.chains.get((f, kernels), (0.0, -math.inf))
+        if us > enough or asked >= enough:
+            return us
+        least = math.inf
+        for r in self.readings((f,)) if self.can_make(f, kernels) else ():
+            if f not in r.needs:
+                least = min(least, self.chain_of_us(r, kernels, min(least, enough)))
+        self.chains[f, kernels] = least, enough
+        return least
+
+    def chain_of_us(self, r: Reading, kernels: int, enough: float) -> float:
+        """With this kernel last; one that may be within `enough` is priced."""
+        before = self.gap_us if r.needs else 0.0
+        for g in r.needs:
+            if r.us + before > enough:
+                break
+            before = max(before, self.gap_us + self.chain_us(g, kernels - 1, enough - r.us - self.gap_us))
+        if r.us + before <= enough:
+            self.plans_in(r)
+        return r.us + before
 
     def cheapest_us(self, f: Form) -> float:
-        found = self.kernels_for((f,))
-        return found[0].us if found else math.inf
+        """Of the cheapest kernel for this class alone."""
+        if f not in self.cheapest:
+            least = math.inf
+            for r in sorted(self.readings((f,)), key=lambda r: r.us):
+                if r.us >= least:
+                    break
+                self.plans_in(r)
+                least = min(least, r.us)
+            self.cheapest[f] = least
+        return self.cheapest[f]
 
     def groups(self, required: frozenset[Form]) -> list[tuple[Form, ...]]:
         """The classes that the last kernel may compute: the one of highest rank, alone, with another, or with all."""

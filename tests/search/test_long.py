@@ -1,0 +1,57 @@
+"""Layers of models in one program: what a search of them looks at is bounded.
+
+`python -m mirage_cli search tests/long_programs/*.yaml --no-tune` searches them all.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mirage_cli.ir.derived import lower
+from mirage_cli.ir.merge import merge_axes
+from mirage_cli.search.expand import Space, equations
+from mirage_cli.search.generator import search
+from mirage_cli.spec.reader import load_spec
+from mirage_cli.target.gpus import find_target
+
+LONG = Path(__file__).parents[1] / "long_programs"
+H200 = find_target("h200")
+
+
+@pytest.mark.parametrize("path", sorted(LONG.glob("*.yaml")), ids=lambda p: p.stem)
+def test_they_are_long(path: Path) -> None:
+    assert len(lower(load_spec(path).at()).eqns) > 30
+
+
+@pytest.mark.parametrize(
+    ("name", "looked_at", "kernels", "us"),
+    [("decoder_layer_norm_block", 900, 12, 202.0), ("gemma_block", 2500, 15, 405.0)],
+)
+def test_few_kernels_are_priced(name: str, looked_at: int, kernels: int, us: float) -> None:
+    """No plan has so few kernels as the bound allows: the search finds that out from what kernels need, and prices
+    those of the fused plan alone. It priced 19,439 of the Gemma-like layer before it asked for that first."""
+    found = search(lower(merge_axes(load_spec(LONG / f"{name}.yaml").at())), H200)
+    assert found.stopped == "exhausted"
+    assert found.enumerated < looked_at
+    assert len(found.candidates[0].graph.kernels) <= kernels
+    assert found.candidates[0].predicted_us < us
+
+
+def test_a_kernel_computes_nothing_that_no_target_needs() -> None:
+    """A node may have a class in passing that an expansion computes as well."""
+    from mirage_cli.algebra.decompose import decompose
+    from mirage_cli.search.cuts import Bounds
+    from tests.programs import program
+
+    text = "Y = rms_norm(X; k) | N = mul(Y, G) | P = dot(N, W; k) | R = rms_norm(P; d) | O = mul(R, H)"
+    d = decompose(program("m=64 k=256 d=64", "X[m,k] G[k] W[k,d] H[d]", text))
+    space, dead = Space(d, Bounds()), 0
+    for e in space.expansions(d.outputs):
+        written = equations(d, e)
+        used = {v for q in written.eqns for v in q.values} | {written.value[t] for t in e.targets}
+        assert {q.out for q in written.eqns} <= used
+        assert {name for name, *_ in written.loads} <= used
+        dead += len(e.leaves) > len(written.loads)
+    assert dead
