@@ -158,15 +158,11 @@ def test_other_integers_are_refused_where_that_is_asked_for(monkeypatch: pytest.
     assert not cache.any()
 
 
-@pytest.mark.parametrize(
-    ("old", "new"), [("// 8)[:, None] + -1 >= 0", "// 8)[:, None] + -1 >= 1"), ("pos_at >= 0", "pos_at >= 1")]
-)
-def test_a_file_that_leaves_out_more_fails_its_own_check(old: str, new: str) -> None:
+@pytest.mark.parametrize(("named", "fewer"), [("// 8) + -1 >= 0", "// 8) + -1 >= 1"), ("pos_at >= 0", "pos_at >= 1")])
+def test_a_file_that_leaves_out_more_fails_its_own_check(named: str, fewer: str) -> None:
     _, source = exported(APPEND)
-    old = old if old in source else old.replace("pos_at", "pos_at[:, None]").replace("[:, None] + -1", " + -1")
-    assert old in source, source
-    new = new.replace("pos_at", "pos_at[:, None]") if "pos_at[:, None]" in old else new
-    for text, code in ((source, 0), (source.replace(old, new), 1)):
+    assert named in source, source
+    for text, code in ((source, 0), (source.replace(named, fewer), 1)):
         done = check_itself(text)
         assert done.code == code, done
 
