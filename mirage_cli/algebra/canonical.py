@@ -16,7 +16,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec  # what an atom is made of, which differs by kind
 
 from mirage_cli.ir.access import Access, Index, dims_of, is_plain, plain, read_by
 from mirage_cli.ir.access_text import parse_index, substitution

@@ -37,7 +37,7 @@ def main() -> None:
         code = _run(commands)
     except KeyboardInterrupt:
         pass
-    except Exception:
+    except Exception:  # what an interrupt has raised on its way, whatever it is
         if not interrupts.seen:
             raise
     for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # all is printed: nothing is left to interrupt

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from mirage_cli.cli import charts, picture
 from mirage_cli.cli.charts import Point
-from mirage_cli.cli.tables import error_text, schedule_text, sizes_text
+from mirage_cli.cli.tables import error_text, schedule_text, sizes_text, telling_sizes
 from mirage_cli.cli.units import bytes_text, flops_text, percent_text, us_text
 from mirage_cli.ir.text import print_mugraph
 from mirage_cli.pipeline.profile import KernelProfile
@@ -107,9 +107,8 @@ def page(found: Sequence[Section], title: str, about: str) -> str:
 
 def _varied(s: Section, among: Sequence[Section]) -> str:
     """The sizes that tell a section from the others of its program; all of them, where there is no other."""
-    others = [dict(x.key.dims) for x in among if x.name == s.name and x.key.id != s.key.id]
     dims = dict(s.key.dims)
-    return sizes_text({d: n for d, n in dims.items() if any(x.get(d) != n for x in others)} or dims)
+    return telling_sizes(dims, (dict(x.key.dims) for x in among if x.name == s.name)) or sizes_text(dims)
 
 
 def view(s: Section) -> View:

@@ -172,14 +172,14 @@ def picture(found: Sequence[tuple[Program, Bounds, Sequence[Parallel]]], target:
     """The roofs with a circle for each program, at the time that no plan undercuts."""
     from mirage_cli.cli.charts import Point
     from mirage_cli.cli.charts import roofline as drawn
-    from mirage_cli.cli.tables import sizes_text
+    from mirage_cli.cli.tables import sizes_text, telling_sizes
     from mirage_cli.cli.units import us_text
 
+    several = len({p.name for p, _, _ in found}) > 1
     points: list[Point] = []
     for program, b, _ in found:
         name = f"{program.name} {sizes_text(program.sizes)}"
-        label = next(
-            (f"{d}={n}" for d, n in program.dims if any(p.sizes.get(d) != n for p, _, _ in found)), program.name
-        )
+        sizes = telling_sizes(program.sizes, (p.sizes for p, _, _ in found if p.name == program.name))
+        label = " ".join(filter(None, [program.name * (several or not sizes), sizes]))
         points.append(Point(label, b.intensity, b.flops / b.us, f"{name}: at least {us_text(b.us)}", bound=True))
     return drawn(target, found[0][0].dtype, points)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,12 @@ def figure(x: float | None, digits: int = 2) -> str:
 
 def sizes_text(dims: Mapping[str, int]) -> str:
     return " ".join(f"{d}={n}" for d, n in dims.items())
+
+
+def telling_sizes(dims: Mapping[str, int], others: Iterable[Mapping[str, int]]) -> str:
+    """The sizes by which a program is told from the same one at others; empty where there is none."""
+    among = list(others)
+    return sizes_text({d: n for d, n in dims.items() if any(x.get(d) != n for x in among)})
 
 
 def about_text(about: About) -> str:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import gcd
 from types import MappingProxyType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar  # numbers, arrays or blocks, in whose arithmetic an index is computed
 
 import numpy as np
 from numpy.typing import NDArray

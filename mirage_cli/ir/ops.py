@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args  # what an interpreter computes with: arrays, residues, forms
 
 import numpy as np
 

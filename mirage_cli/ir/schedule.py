@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from math import prod
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias  # the type of a choice, which differs by row, and JSON
 
 from mirage_cli.ir.mugraph import Kernel, MuGraph
 from mirage_cli.ir.program import Eqn, Range

@@ -90,7 +90,8 @@ def _local(distributed: Any, workers: int, gpus: int) -> Any:
         options = {**here, **quiet, "nthreads": 1, "resources": resources, "env": env}
         return {"cls": distributed.Nanny, "options": options}
 
-    scheduler = {"cls": distributed.Scheduler, "options": here}
+    any_port = {"dashboard_address": "127.0.0.1:0"}  # of a server that Dask starts all the same: 8787 may be taken
+    scheduler = {"cls": distributed.Scheduler, "options": {**here, **any_port}}
     return distributed.SpecCluster({i: process(i < gpus) for i in range(workers)}, scheduler, **quiet)
 
 

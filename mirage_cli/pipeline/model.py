@@ -8,6 +8,7 @@ What is in no region stays PyTorch's, and so does every region for which Inducto
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -114,8 +115,8 @@ def optimize(
     module = as_module(function)
     of_arguments = (tuple(dynamic),) if isinstance(module, Function) and dynamic is not None else dynamic
     found = cut(exported(module, tuple(example_inputs), of_arguments))
-    for operator, why in found.left.items():
-        say(f"{operator}: PyTorch's, {why}")
+    for (operator, why), times in Counter((n.split()[0], why) for n, why in found.left.items()).items():
+        say(f"{operator}{f' × {times}' if times > 1 else ''}: PyTorch's, {why}")
     say(table(found.shares))
     with Kernels(target, budget=budget, seed=seed, workers=workers, db=db) as kernels:
         made = kernels.of([r.graph for r in found.regions], LEAST_S)

@@ -92,14 +92,13 @@ class Given:
 
     def of(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> torch.Tensor:
         """A copy, where it lies otherwise in memory. sizes: of the symbols."""
-        shape = at_sizes(self.shape, sizes)
-        x = tensors[self.which].permute(self.order).reshape(shape)
+        x = shaped(turned(tensors[self.which], self.order), self.shape, sizes)
         if self.strides is None:
-            return x.contiguous()
+            return x if x.is_contiguous() else x.contiguous()
         strides = at_sizes(self.strides, sizes)
         if [*x.stride()] == strides:
             return x
-        return torch.empty_strided(shape, strides, dtype=x.dtype, device=x.device).copy_(x)
+        return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
 
     def in_place(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> bool:
         """Whether `of` is the tensor itself, not a copy."""
@@ -131,8 +130,23 @@ class Shape:
 
     def of(self, y: torch.Tensor, sizes: Mapping[str, int]) -> torch.Tensor:
         """sizes: of the symbols."""
-        held, parts, whole = (at_sizes(x, sizes) for x in (self.held, self.parts, self.whole))
-        return y.reshape(held).expand(parts).reshape(whole).permute(self.back)
+        if self.held != self.parts:
+            y = shaped(y, self.held, sizes).expand(at_sizes(self.parts, sizes))
+        return turned(shaped(y, self.whole, sizes), self.back)
+
+
+# A model that is compiled has these steps in its graph for each call of a region: those that do nothing are left out.
+
+
+def turned(x: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+    """The tensor with its positions in this order."""
+    return x if order == (*range(len(order)),) else x.permute(order)
+
+
+def shaped(x: torch.Tensor, shape: Lengths, sizes: Mapping[str, int]) -> torch.Tensor:
+    """The tensor in this shape at these sizes of the symbols."""
+    same = not sizes and tuple(x.shape) == shape
+    return x if same else x.reshape(at_sizes(shape, sizes))
 
 
 @dataclass(frozen=True)

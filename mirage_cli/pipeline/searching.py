@@ -324,7 +324,7 @@ def search_or_fail(
     """`search_program`, where a failure of one program must not cost the others their results."""
     try:
         return search_program(program, target, options, interrupted, doing)
-    except Exception as error:
+    except Exception as error:  # named in the result: the other programs have theirs
         return Failed.of(error)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
 from operator import mul
-from typing import Any
+from typing import Any  # columns of numpy, or numbers: the same formulas hold for both
 
 import numpy as np
 from numpy.typing import NDArray

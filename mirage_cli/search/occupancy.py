@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple  # columns of numpy, or numbers: the same formulas hold for both
 
 import numpy as np
 from numpy.typing import NDArray

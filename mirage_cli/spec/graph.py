@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias  # whatever a user gives for a word
 
 from mirage_cli.errors import GraphError
 from mirage_cli.ir.program import Program

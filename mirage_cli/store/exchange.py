@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any  # JSON of files that others may have written
 
 from mirage_cli import __version__
 from mirage_cli.errors import DamagedResultError, ExchangeError

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias  # JSON, and rows of SQLite
 
 from mirage_cli import __version__
 from mirage_cli.store.results import Result

@@ -26,7 +26,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
+from typing import Any  # functions of numpy, which are not typed
 
 import numpy as np
 from numpy.typing import NDArray

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import product
 from math import inf
-from typing import Any
+from typing import Any  # values of the semantics: residues, or arrays of float64
 
 import numpy as np
 from numpy.typing import NDArray

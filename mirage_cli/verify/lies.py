@@ -8,7 +8,7 @@ import math
 import warnings
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any  # the switches of PyTorch, which are not typed
 
 import torch
 

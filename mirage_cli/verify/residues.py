@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Literal  # elements of arrays: integers of several widths, or masks
 
 import numpy as np
 from numpy.typing import NDArray

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any  # what PyTorch dispatches, which is not typed
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import reduce
 from math import inf
-from typing import Any, Protocol
+from typing import Any, Protocol  # values of a semantics, each with its own
 
 import numpy as np
 from numpy.typing import NDArray

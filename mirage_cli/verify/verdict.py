@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, log2, prod
 from sys import float_info
-from typing import Any, Literal
+from typing import Any, Literal  # JSON of stored verdicts
 
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.ops import OPS

@@ -156,7 +156,8 @@ def test_an_older_database_is_read_without_being_changed(found: Mirage, tmp_path
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
         connection.execute("ALTER TABLE measurements DROP COLUMN alone_samples_us")
-        connection.execute("DELETE FROM migrations WHERE number = 2")
+        connection.execute("DROP TABLE beside")
+        connection.execute("DELETE FROM migrations WHERE number > 1")
     connection.close()
     before = path.read_bytes()
     for args in READING:

@@ -51,6 +51,8 @@ def test_the_picture_has_a_circle_for_each_size() -> None:
     root = Xml.fromstring(told(str(SPECS / "gated_mlp.yaml"), "--target", "h200", "--svg"))
     circles = [x for x in root.iter() if x.tag.endswith("circle")]
     assert len(circles) == 6 and {x.get("class") for x in circles} == {"bound"}
+    names = {x.text for x in root.iter() if x.get("class") == "point-text"}
+    assert names == {f"m={m} n={n}" for m in (8, 64, 2048) for n in (4096, 14336)}
 
 
 @pytest.mark.parametrize("gpus", ["1", "two", "2,,x", "0", "4096"])

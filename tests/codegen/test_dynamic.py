@@ -100,7 +100,7 @@ outputs: {{O: [m, d]}}
 """,
     "experts": f"""
 name: experts
-dims: {{m: {DIMS}, e: 4, k: 48, n: 32}}
+dims: {{m: {DIMS}, e: 4, k: 48, n: 16}}
 inputs: {{X: [m, k], E: {{dims: [m], dtype: int32, below: e}}, W: {{dims: [e, k, n], scale: 0.1}}, G: [e, n]}}
 program: O = dot(X, W[E[m], k, n], k) * G[E[m], n]
 outputs: {{O: [m, n]}}
@@ -427,7 +427,7 @@ def test_tables_are_checked_at_any_dynamic_size(monkeypatch: pytest.MonkeyPatch)
     module: Any = exported("experts")
     monkeypatch.setenv("MIRAGE_CHECK_TABLES", "1")
     inputs = inputs_of(found("experts")[0][0].resized({"m": 9}))
-    assert module.experts(*inputs).shape == (9, 32)
+    assert module.experts(*inputs).shape == (9, 16)
     inputs[1][3] = 4
     with pytest.raises(ValueError, match=r"^E should be from 0 to 3, and holds"):
         module.experts(*inputs)

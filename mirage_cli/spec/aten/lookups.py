@@ -19,10 +19,10 @@ aten = Rows()
 
 
 def rows(x: Array, dim: int, index: Array, wraps: bool = False) -> Array:
-    """x along a position at each of these numbers, whose positions take the place of that one.
+    """x[index] along an axis: the axes of the index take the place of that axis.
 
-    wraps: whether negative numbers count from the end. Where numbers are computed, or the rows stand at no first
-    position, each row is taken times whether it is the one.
+    wraps: whether negative indices count from the end. A look-up needs an index that is an input and rows along the
+    first axis. Otherwise the result is a sum over all rows, of the row where its number is the index, else 0.
     """
     at = dim % len(x.dims)
     if at == 0 and index.name and not wraps and x.shape[0] > 1:
@@ -37,7 +37,7 @@ def rows(x: Array, dim: int, index: Array, wraps: bool = False) -> Array:
 
 
 def one_of(x: Array, dim: int, asked: Array, wraps: bool = False) -> Array:
-    """The element along a position whose number is asked for at each of the others."""
+    """The element along an axis whose number is asked for, at each position of the other axes."""
     n = x.shape[dim]
     if n > MOST_COMPARED:
         raise Unsupported(f"a computed index among {n} rows")
@@ -95,7 +95,7 @@ def _embedding(weight: Array, indices: Array, *_: Any, **__: Any) -> Array:
 
 @aten("aten.scatter", "aten.scatter_add", with_node=True)
 def _scatter(_t: Trace, node: Any, x: Array, dim: int, index: Array, new: Any, **named: Any) -> Array:
-    """At most one of the numbers along the axis is expected to be a place's; of several, the largest is kept."""
+    """Indices along the axis are expected to differ; where several are equal, the largest of their values is kept."""
     dim %= len(x.dims)
     if named.get("reduce") or (isinstance(new, Array) and new.shape != index.shape) or index.shape[dim] > MOST_COMPARED:
         raise Unsupported("a scatter that reduces, or of more than there are numbers")
@@ -114,7 +114,7 @@ def _scatter(_t: Trace, node: Any, x: Array, dim: int, index: Array, new: Any, *
 
 @aten("aten.index_add")
 def _index_add(x: Array, dim: int, index: Array, new: Array, alpha: float = 1) -> Array:
-    """At each place, the sum of what is for it."""
+    """x, plus at each index the sum of the elements that have it."""
     dim %= len(x.dims)
     if new.shape[dim] > MOST_COMPARED:
         raise Unsupported(f"{new.shape[dim]} elements that are added where numbers say")

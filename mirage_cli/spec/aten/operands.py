@@ -10,11 +10,11 @@ from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array
 
 MOST_COMPARED = 4096
-"""Rows of a table that are compared with a computed number, at most: each is read for each result."""
+"""Rows of a table that are compared with a computed index, at most: every row is read for every result."""
 
 
 def conjunction(x: Any, y: Any) -> Any:
-    """Of masks, of which one may be known."""
+    """Of two masks. One may be a bool of Python."""
     if isinstance(x, bool) or isinstance(y, bool):
         known, other = (x, y) if isinstance(x, bool) else (y, x)
         return other if known else False
@@ -36,15 +36,17 @@ def chosen(mask: Any, x: Any, y: Any) -> Any:
 
 
 def mask_of(x: Any) -> Any:
-    """A tensor of bool that was made of numbers is one of numbers."""
+    """x as a mask: numbers are compared with 0."""
     return p.elementwise(lambda v: v != 0, x, mask=True) if isinstance(x, Array) and not x.mask else x
 
 
 def number_of(x: Any) -> Any:
+    """x as numbers: a mask is 1 where it holds, else 0."""
     return p.elementwise(lambda v: chosen(v, 1, 0), x) if isinstance(x, Array) and x.mask else x
 
 
 def both(function: Callable[..., Any], *args: Any) -> Array:
+    """A function of numbers, at each position of its arguments."""
     return p.elementwise(function, *map(number_of, args))
 
 
@@ -60,6 +62,7 @@ def along_positions(x: Array, dim: int) -> Array:
 
 
 def positions(x: Array, dims: Any) -> list[int]:
+    """The axes that an argument `dim` names: one, several, or, for None and [], all."""
     n = len(x.dims)
     if dims is None or dims == []:
         return [*range(n)]

@@ -14,11 +14,11 @@ Handler = Callable[..., Any]
 class Row:
     """An operator of PyTorch.
 
-    handler: makes arrays of the call's arguments. with_node: the handler takes the trace and the node in front of them.
-    products: how often the operator contracts. moves: it computes nothing. looks_up: it reads of its first tensor what
-    it returns. behind: how many kernels it takes behind a product, for operators that read other places than they
-    write and contract nothing. Sums and norms take one. Operators that move elements take two: they are searched worst
-    in one region with what makes those elements.
+    handler: makes arrays from the arguments of a call. with_node: the handler also takes the trace and the node, first.
+    products: how many contractions the operator is. moves: the operator copies elements and computes nothing.
+    looks_up: the result is elements of the first tensor, at places that another tensor names.
+    behind: how many kernels the operator adds to a region whose last kernel is a product. Sums and norms add one.
+    Concatenations, flips and rolls add two: the search does worst where they share a region with what they read.
     """
 
     handler: Handler
