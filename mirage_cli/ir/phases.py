@@ -20,7 +20,7 @@ from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import place
-from mirage_cli.ir.program import Arg, Eqn, Tensor
+from mirage_cli.ir.program import Arg, Eqn, Tensor, live_eqns
 from mirage_cli.ir.reach import limits
 from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule
 
@@ -129,11 +129,10 @@ class _Phase:
         k = self.shared.kernel
         loads = {x.out: x for x in map(self.load, k.loads)}
         body = {e.out: e for e in self.equations(k.body)}
-        need = {s.value for s in k.stores}
-        for e in reversed([*body.values()]):
-            need |= {*e.values} if e.out in need else set()
-        kept = tuple(x for x in loads.values() if x.out in need), tuple(e for e in body.values() if e.out in need)
-        return replace(k, loads=kept[0], body=kept[1])
+        stored = {s.value for s in k.stores}
+        eqns = tuple(live_eqns(body.values(), stored))
+        used = {v for e in eqns for v in e.values} | stored
+        return replace(k, loads=tuple(x for x in loads.values() if x.out in used), body=eqns)
 
     def load(self, x: Load) -> Load:
         access = tuple(i.within(self.names) for i in x.access)

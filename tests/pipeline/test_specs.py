@@ -73,7 +73,8 @@ def test_verification_side_by_side_gives_the_same(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(searching, "SLOW_S", 0.0)
     lowered, (first, *others) = lower(program), [p.graph for p in alone.plans]
     wrong = replace(others[0], kernels=others[0].kernels[:-1])
-    with searching.Verifier(lowered, [first, wrong, *others], Options(workers=2)) as verifier:
+    clock = searching.Clock(600.0, lambda: False)
+    with searching.Verifier(lowered, [first, wrong, *others], Options(workers=2), clock) as verifier:
         verdicts = [verifier.verdict(i) for i in range(len(others) + 2)]
         assert len(verifier.futures) == len(others) + 1
     assert [v for v in verdicts if v.ok] == [p.verdict for p in alone.plans]
