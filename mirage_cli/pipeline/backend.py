@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import operator
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -160,7 +159,7 @@ def call(graph: torch.fx.Graph, region: Region, kernel: Kernel, args: Sequence[A
         if i.strides is None and not args[i.which].meta["val"].permute(i.order).is_contiguous():
             x = graph.call_function(aten.clone.default, (x,), {"memory_format": torch.contiguous_format})
         given.append(graph.call_function(aten.reshape.default, (x, lengths(i.shape))))
-    made = graph.call_function(operator_of(kernel), tuple(given))
+    made = graph.call_function(kernel.operator, tuple(given))
     own = [i for i, result in enumerate(region.results) if isinstance(result, Shape)]
     shaped: list[Any] = []
     for i, result in enumerate(region.results):
@@ -197,11 +196,3 @@ class Sizes:
         for y in [*others, *[x.number] * (x.number != 1)]:
             first = self.graph.call_function(operator.mul, (first, y))
         return first
-
-
-def operator_of(kernel: Kernel) -> Any:
-    """The custom operator that the exported file registers."""
-    assert kernel.function is not None, "loading the file registers it"
-    match = re.search(r"torch\.ops\.mirage\.(\w+)\(", kernel.source)
-    assert match is not None, "an exported file calls its operator"
-    return getattr(torch.ops.mirage, match[1]).default

@@ -8,6 +8,7 @@ y = kernel.run(x, w)
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -37,8 +38,11 @@ def without_main() -> Generator[None]:
 
 def runs_on(tensors: Sequence[Any]) -> bool:
     """Whether kernels run on these: on a GPU, or in Triton's interpreter."""
-    interpreted = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
-    return all(x.is_cuda or (interpreted and x.is_cpu) for x in tensors)
+    return all(x.is_cuda for x in tensors) or (all(x.is_cuda or x.is_cpu for x in tensors) and interpreted())
+
+
+def interpreted() -> bool:
+    return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,16 @@ class Kernel:
         from mirage_cli.codegen.export import load_export
 
         return vars(load_export(self.source))[self.program.name]
+
+    @property
+    def operator(self) -> Any:
+        """The custom operator that the exported file registers: the function's, without what it looks at first."""
+        import torch
+
+        assert self.function is not None, "loading the file registers it"
+        match = re.search(r"torch\.ops\.mirage\.(\w+)\(", self.source)
+        assert match is not None, "an exported file calls its operator"
+        return getattr(torch.ops.mirage, match[1]).default
 
     def in_pytorch(self, *tensors: Any) -> Any:
         """The same by PyTorch's operators, in the types of the results."""

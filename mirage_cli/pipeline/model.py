@@ -65,6 +65,7 @@ class Replaced(torch.nn.Module):
     def __init__(self, original: torch.nn.Module, region: Region, kernel: Kernel) -> None:
         super().__init__()
         self.original, self.function = original, kernel.function  # which loads its file
+        self.operator = kernel.operator  # looks at its arguments when it runs, not when it is traced
         self.region, self.single = region, len(region.results) == 1
         self.autocast = autocast()
 
@@ -72,7 +73,8 @@ class Replaced(torch.nn.Module):
         if not self.serves(given):
             return self.original(*given)
         sizes = self.region.sizes(given)
-        made = self.region.made(self.function(*(x.of(given, sizes) for x in self.region.inputs)), given)
+        function = self.operator if torch.compiler.is_compiling() else self.function
+        made = self.region.made(function(*(x.of(given, sizes) for x in self.region.inputs)), given)
         return made[0] if self.single else tuple(made)
 
     def serves(self, given: Sequence[Any]) -> bool:

@@ -30,7 +30,6 @@ def times(monkeypatch: pytest.MonkeyPatch) -> list[Beside]:
     for module in (model_module, backend_module):
         monkeypatch.setattr(module, "region_beside", lambda *_: found.pop(0))
     monkeypatch.setattr(backend_module, "by_inductor", lambda f, _: f)
-    monkeypatch.setattr(backend_module, "operator_of", lambda k: k.function)
     monkeypatch.setattr(model_module, "timed", lambda *_: Beside(1.0, 2.0))
     monkeypatch.setattr(nn.Module, "compile", lambda *_, **__: None)
     return found

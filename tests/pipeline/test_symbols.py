@@ -226,7 +226,7 @@ def test_pytorch_computes_at_sizes_that_kernels_are_not_for(monkeypatch: pytest.
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     (region,) = of(lambda x: silu(x) + 1, torch.randn(3, 4, 5), dynamic=({0: BATCH},)).regions
     given: list[torch.Size] = []
-    kernel: Any = SimpleNamespace(function=lambda x: (given.append(x.shape), x)[1])
+    kernel: Any = SimpleNamespace(function=lambda x: (given.append(x.shape), x)[1], operator=None)
     module = Replaced(Original(), region, kernel)
     made = [module(torch.zeros(n, 4, 5)) for n in (0, 1, 64, 65)]
     assert [x if isinstance(x, str) else x.shape for x in made] == ["PyTorch's", (1, 4, 5), (64, 4, 5), "PyTorch's"]
