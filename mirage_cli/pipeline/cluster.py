@@ -51,6 +51,8 @@ UNWATCHED = {
     "distributed.admin.tick.interval": "5s",
 }
 """Of a local cluster, which has no dashboard: what Dask measures of its workers took a twentieth of two cores."""
+FORKED = {"distributed.worker.multiprocessing-method": "forkserver"}
+"""Of a local cluster: its workers, replaced ones too, are forked from a process that has imported Dask once."""
 FIRST = 1
 """Dask's priority of tuning: a worker that holds a GPU searches only when there is nothing to tune."""
 
@@ -68,7 +70,7 @@ def connected(scheduler: str | None, workers: int, gpus: int = 0) -> Generator[C
         "distributed.scheduler.allowed-failures": DEATHS,
         "distributed.worker.preload": [*dask.config.get("distributed.worker.preload"), onworker.__name__],
         "distributed.logging.distributed": "error",
-        **(UNWATCHED if scheduler is None else {}),
+        **({} if scheduler is not None else UNWATCHED | FORKED),
     }
     with contextlib.ExitStack() as stack, dask.config.set(settings):
         if scheduler is None:

@@ -119,8 +119,9 @@ def test_programs_have_the_answers_of_one_process(cluster: Cluster, tmp_path: Pa
 
 
 def workers_here() -> list[Any]:
-    """The processes of the local cluster's workers, which are children of this one."""
-    return [c for c in psutil.Process().children() if "--multiprocessing-fork" in c.cmdline()]
+    """The processes of the local cluster's workers, forked from a child of this one that has imported Dask."""
+    servers = [c for c in psutil.Process().children() if any("multiprocessing.forkserver" in a for a in c.cmdline())]
+    return [worker for server in servers for worker in server.children()]
 
 
 @contextmanager
