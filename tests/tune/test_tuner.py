@@ -51,7 +51,17 @@ from mirage_cli.tune.measure import (
     TensorSpec,
     Timing,
 )
-from mirage_cli.tune.space import crossings, first_schedules, fitted, models, neighbours, settled, total_us
+from mirage_cli.tune.space import (
+    chunk_sizes,
+    crossings,
+    first_schedules,
+    fitted,
+    held_by_each,
+    models,
+    neighbours,
+    settled,
+    total_us,
+)
 from mirage_cli.tune.surrogate import DEVIATION, Point, choose, distinct, predict
 from mirage_cli.tune.trials import Incumbent, Trial, Tuned
 from tests.mugraphs import CASES
@@ -1189,6 +1199,24 @@ def test_a_kernel_that_spills_registers_is_compiled_once() -> None:
     tuned, _ = tune(lambda graph, s: 10.0, of=graph, farm=Farm(spills))
     assert 1 <= sum(spilling in source for source in seen) <= TOGETHER < STARTS
     assert tuned.best is not None and spilling not in tuned.best.source
+
+
+def test_where_two_kernels_spill_both_hold_less_next() -> None:
+    """No schedule that is one change away holds less in both."""
+    graph = golden("gqa_decode")
+    first = first_schedules(graph, H200, 1)[0]
+    most = {n: held_by_each(models(graph)[n], s, chunk_sizes(graph, first)) for n, s in first.kernels.items()}
+
+    def holds_less(schedule: Schedule) -> bool:
+        sizes = chunk_sizes(graph, schedule)
+        return all(held_by_each(models(graph)[n], s, sizes) < most[n] for n, s in schedule.kernels.items())
+
+    def spills(source: str) -> Any:
+        schedule = Schedule.parse(source.partition("\n")[2])
+        return None if holds_less(schedule) else tuple(KernelResources(n, 1, 255, 4096, 4, "") for n in most)
+
+    tuned, _ = tune(lambda graph, s: 10.0, of=graph, farm=Farm(spills))
+    assert tuned.best is not None and holds_less(tuned.best.schedule)
 
 
 def test_the_program_as_written_is_tried_first_and_is_there_where_nothing_else_is() -> None:
