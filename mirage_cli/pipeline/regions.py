@@ -20,7 +20,8 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from mirage_cli.errors import SpecError, TraceError
 from mirage_cli.ir.program import Program, Tensor
-from mirage_cli.pipeline.inplace import calls, changed, from_front, in_order, put_in_place
+from mirage_cli.pipeline.inplace import calls, changed, in_order, put_in_place
+from mirage_cli.pipeline.named import as_before, checked, from_front
 from mirage_cli.pipeline.partition import (
     Part,
     Signature,
@@ -29,6 +30,7 @@ from mirage_cli.pipeline.partition import (
     seen_views,
     segments,
     signature,
+    subgraph,
     with_own,
 )
 from mirage_cli.pipeline.symbols import (
@@ -303,10 +305,13 @@ def cut(model: torch.fx.GraphModule) -> Cut:
             for n in calls(model.graph)
             if not supported(n) and "val" in n.meta and not is_size(n) and APART not in n.meta
         }
-        taken = shares(model.graph, {n for part in parts for n in part})
+        taken = {n for part in parts for n in part}
+        as_before(model.graph, taken)
+        checked(model.graph, [n for n in model.graph.nodes if n in taken])
+        rows = shares(model.graph, taken)
         names = fused(model, parts, PREFIX)
     with_symbols(model)
-    found = Cut(model, left=left, shares=taken)
+    found = Cut(model, left=left, shares=rows)
     times = Counter(n.target for n in model.graph.nodes if n.op == "call_module")
     for key, name in names.items():
         said = known[key]
@@ -319,9 +324,18 @@ def cut(model: torch.fx.GraphModule) -> Cut:
     return found
 
 
-def whole(model: torch.fx.GraphModule, name: str) -> Region:
+@dataclass(frozen=True)
+class Whole:
+    """A function as one program. checks: of the numbers by which it names rows, on the function's arguments; None where
+    it names none."""
+
+    region: Region
+    checks: torch.fx.GraphModule | None
+
+
+def whole(model: torch.fx.GraphModule, name: str) -> Whole:
     """All of a model without parameters as one program, however large. Raises TraceError."""
-    part, read = calls(model.graph), [n for n in model.graph.nodes if n.op == "placeholder"]
+    part, read = calls(model.graph), placeholders(model.graph)
     if any(n.op == "get_attr" for n in model.graph.nodes):
         raise TraceError(name, "a kernel's tensors are its arguments, and this has others")
     if seen_views(model.graph):
@@ -335,7 +349,9 @@ def whole(model: torch.fx.GraphModule, name: str) -> Region:
     region = Region("", 1, said.graph, said.program, said.inputs, said.results, said.sized, said.axes)
     if why := differs(model, region):
         raise TraceError(name, why)
-    return region
+    checked(model.graph, part)
+    checks = [n for n in calls(model.graph) if n not in part]
+    return Whole(region, torch.fx.GraphModule(model, subgraph(checks, read, read)) if checks else None)
 
 
 def said_once(part: Part, known: dict[Signature, Said | Unsaid], symbols: Mapping[str, Symbol]) -> Said | Unsaid:
