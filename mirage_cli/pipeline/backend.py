@@ -25,7 +25,7 @@ from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
 from mirage_cli.pipeline.figures import Figures
 from mirage_cli.pipeline.inplace import made_anew, put_in_place
 from mirage_cli.pipeline.model import LEAST_S, Gain, Replaced, faster, gain_of
-from mirage_cli.pipeline.named import unchecked
+from mirage_cli.pipeline.named import by_operators, unchecked
 from mirage_cli.pipeline.regions import PREFIX, Kept, Region, Shape, Sized, cut, examples, results
 from mirage_cli.pipeline.symbols import Lengths, Times, at_sizes, placeholders
 
@@ -90,6 +90,7 @@ def with_kernels(model: torch.fx.GraphModule, options: Mapping[str, Any]) -> Non
     made_anew(model.graph)
     if all(g.kernel is None for g in taken.values()):
         unchecked(model.graph)
+    by_operators(model.graph)
     model.graph.eliminate_dead_code()
     model.graph.lint()
     model.delete_all_unused_submodules()

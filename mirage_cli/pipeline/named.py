@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any  # torch's graphs and nodes, which have few types
 
 import torch
+from torch.fx.node import has_side_effect
 
 from mirage_cli.pipeline.inplace import GIVEN
 from mirage_cli.pipeline.partition import made_anew
@@ -27,6 +28,14 @@ aten = torch.ops.aten
 CHECK = aten._assert_async.msg
 WHOLE = (torch.int32, torch.int64)
 """Types of numbers that name rows. Masks name none."""
+
+
+@has_side_effect
+def raise_unless(right: torch.Tensor, text: str) -> None:
+    """Raises RuntimeError with this text, or has the GPU do so, unless it is true. Under `vmap` PyTorch computes, and
+    looks at numbers itself."""
+    if torch.compiler.is_compiling() or not torch._C._functorch.is_batchedtensor(right):
+        CHECK(right, text)
 
 
 def from_front(graph: torch.fx.Graph) -> None:
@@ -102,7 +111,7 @@ class Checks:
             return
         ends = f"{'negative from its end, or ' * named.from_end}less than its size of {size_of(named)}"
         text = f"{operator}: a number names no row of an axis; such numbers are {ends}"
-        self.made(CHECK, self.made(aten.all.default, self.right(named, index, size)), text)
+        self.made(raise_unless, self.made(aten.all.default, self.right(named, index, size)), text)
 
     def right(self, named: Named, index: Any, size: Any) -> Any:
         """Which of the numbers name a row."""
@@ -140,9 +149,15 @@ def behind_what_it_reads(graph: torch.fx.Graph, target: Any, *args: Any, **optio
     return node
 
 
+def by_operators(graph: torch.fx.Graph) -> None:
+    """Makes the checks calls of PyTorch's operator, which is all that its caches of compiled graphs know."""
+    for n in graph.find_nodes(op="call_function", target=raise_unless):
+        n.target = CHECK
+
+
 def unchecked(graph: torch.fx.Graph) -> None:
     """Takes the checks away."""
-    left = [n for n in graph.find_nodes(op="call_function", target=CHECK) if APART in n.meta]
+    left = [*graph.find_nodes(op="call_function", target=raise_unless)]
     while left:
         node = left.pop()
         if not node.users:

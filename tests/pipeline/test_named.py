@@ -16,7 +16,7 @@ from torch.export import Dim
 import mirage_cli
 from mirage_cli.pipeline.inplace import calls
 from mirage_cli.pipeline.model import as_module
-from mirage_cli.pipeline.named import CHECK
+from mirage_cli.pipeline.named import raise_unless
 from mirage_cli.pipeline.regions import cut, exported
 from tests.pipeline.test_inplace import TABLE, Cache, at_heads_and_rows, at_rows, at_rows_of_each, copied
 from tests.pipeline.test_inplace import with_kernels as interpreted
@@ -109,16 +109,26 @@ def test_the_same_numbers_are_checked_once() -> None:
     with torch.no_grad():
         found = cut(exported(model, inputs))
     assert sum(r.times for r in found.regions) > 3
-    assert len(found.model.graph.find_nodes(op="call_function", target=CHECK)) == 1
+    assert len(found.model.graph.find_nodes(op="call_function", target=raise_unless)) == 1
     assert [str(n.target) for n in calls(found.model.graph)].count("aten.remainder.Scalar") == 1
     assert not any("assert" in s.operator or "remainder" in s.operator for s in found.shares)
+
+
+def test_a_compiled_model_checks_too() -> None:
+    with torch.no_grad():
+        found = cut(exported(as_module(lambda x, at: F.embedding(at, x).exp()), (torch.randn(8, 4), TABLE)))
+        found.model.compile()  # as `optimize` does
+        x = torch.randn(8, 4)
+        torch.testing.assert_close(found.model(x, torch.tensor([7, 0])), x[[7, 0]].exp())
+        with pytest.raises(RuntimeError, match="names no row"):
+            found.model(x, torch.tensor([8, 0]))
 
 
 def test_numbers_that_are_known_are_not_checked() -> None:
     model = as_module(lambda x: (x[torch.arange(3), torch.arange(1, 7, 2)] * 2).exp())
     with torch.no_grad():
         found = cut(exported(model, (torch.randn(8, 8),)))
-    assert found.regions and not found.model.graph.find_nodes(op="call_function", target=CHECK)
+    assert found.regions and not found.model.graph.find_nodes(op="call_function", target=raise_unless)
 
 
 def test_rows_of_a_size_that_differs_by_call() -> None:

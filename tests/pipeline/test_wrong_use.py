@@ -489,6 +489,17 @@ def test_a_compiled_model_refuses_rows_that_are_not_there(tmp_path: Path, monkey
                 fast(torch.tensor(numbers))
 
 
+@torch.no_grad()
+def test_rows_by_vmap_are_pytorchs(optimize: Optimize) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(10, 6), nn.GELU()).eval()
+    at = torch.tensor([[9, 0], [3, 1]])
+    fast = optimize(model, at[0])
+    same(torch.vmap(model), torch.vmap(fast), at)
+    with pytest.raises((IndexError, RuntimeError)):
+        torch.vmap(fast)(at + 1)
+
+
 def test_a_graph_without_kernels_is_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setattr(Kernels, "known", lambda _, graphs: [NoKernelError("none", "none") for _ in graphs])
