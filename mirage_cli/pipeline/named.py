@@ -18,6 +18,7 @@ from typing import Any  # torch's graphs and nodes, which have few types
 import torch
 from torch.fx.node import has_side_effect
 
+from mirage_cli.codegen.ordinary import TORCH
 from mirage_cli.pipeline.inplace import GIVEN
 from mirage_cli.pipeline.partition import made_anew
 from mirage_cli.pipeline.symbols import placeholders, shape_of
@@ -25,6 +26,7 @@ from mirage_cli.spec.aten.row import Named, overloadless
 from mirage_cli.spec.aten.trace import APART, row_of
 
 aten = torch.ops.aten
+FUNCTORCH: Any = TORCH._C._functorch
 CHECK = aten._assert_async.msg
 WHOLE = (torch.int32, torch.int64)
 """Types of numbers that name rows. Masks name none."""
@@ -32,10 +34,11 @@ WHOLE = (torch.int32, torch.int64)
 
 @has_side_effect
 def raise_unless(right: torch.Tensor, text: str) -> None:
-    """Raises RuntimeError with this text, or has the GPU do so, unless it is true. Under `vmap` PyTorch computes, and
-    looks at numbers itself."""
-    if torch.compiler.is_compiling() or not torch._C._functorch.is_batchedtensor(right):
-        CHECK(right, text)
+    """Raises RuntimeError with this text, or has the GPU do so, unless it is true: of all at once under `vmap`."""
+    if not torch.compiler.is_compiling():
+        while FUNCTORCH.is_batchedtensor(right):
+            right = FUNCTORCH.get_unwrapped(right)
+    CHECK(right.all(), text)
 
 
 def from_front(graph: torch.fx.Graph) -> None:
@@ -111,7 +114,7 @@ class Checks:
             return
         ends = f"{'negative from its end, or ' * named.from_end}less than its size of {size_of(named)}"
         text = f"{operator}: a number names no row of an axis; such numbers are {ends}"
-        self.made(raise_unless, self.made(aten.all.default, self.right(named, index, size)), text)
+        self.made(raise_unless, self.right(named, index, size), text)
 
     def right(self, named: Named, index: Any, size: Any) -> Any:
         """Which of the numbers name a row."""
@@ -152,6 +155,9 @@ def behind_what_it_reads(graph: torch.fx.Graph, target: Any, *args: Any, **optio
 def by_operators(graph: torch.fx.Graph) -> None:
     """Makes the checks calls of PyTorch's operator, which is all that its caches of compiled graphs know."""
     for n in graph.find_nodes(op="call_function", target=raise_unless):
+        right, text = n.args
+        with graph.inserting_before(n):
+            n.args = graph.call_function(aten.all.default, (right,)), text
         n.target = CHECK
 
 

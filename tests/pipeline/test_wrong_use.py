@@ -496,7 +496,7 @@ def test_rows_by_vmap_are_pytorchs(optimize: Optimize) -> None:
     at = torch.tensor([[9, 0], [3, 1]])
     fast = optimize(model, at[0])
     same(torch.vmap(model), torch.vmap(fast), at)
-    with pytest.raises((IndexError, RuntimeError)):
+    with pytest.raises(RuntimeError, match="names no row"):
         torch.vmap(fast)(at + 1)
 
 
