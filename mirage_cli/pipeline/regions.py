@@ -41,6 +41,7 @@ from mirage_cli.pipeline.symbols import (
     Symbol,
     Times,
     at_sizes,
+    checks_apart,
     found_in,
     grows,
     is_size,
@@ -219,12 +220,15 @@ class Cut:
 
 def exported(model: torch.nn.Module, inputs: tuple[Any, ...], dynamic: Any = None) -> torch.fx.GraphModule:
     """The model's graph for inputs like these. Operators that are not known here are decomposed where PyTorch can.
-    dynamic: which sizes differ by call, as `dynamic_shapes` of `torch.export`.
+    dynamic: which sizes differ by call, as `dynamic_shapes` of `torch.export`. What PyTorch cannot prove of them (that
+    min(16·t, 64·t) is 16·t, say: its versions differ in that) is checked by each call.
 
     Tensors that are changed in place become new ones, unless who reads them behind the change reads its result, and
     their rows alone are changed (`put_in_place`).
     """
-    program = torch.export.export(model, inputs, dynamic_shapes=dynamic)
+    program = torch.export.export(
+        model, inputs, dynamic_shapes=dynamic, prefer_deferred_runtime_asserts_over_guards=dynamic is not None
+    )
     unknown = {n.target for n in calls(program.graph) if not supported(n)}
     table = torch.export.default_decompositions()
     some = {op: table[op] for op in unknown if op in table}
@@ -286,6 +290,7 @@ def cut(model: torch.fx.GraphModule) -> Cut:
     left: dict[str, str] = {}
     known: dict[Signature, Said | Unsaid] = {}
     sizes_first(model.graph)
+    checks_apart(model.graph)
     from_front(model.graph)
     with_own(model.graph)
     refused = seen_views(model.graph)
