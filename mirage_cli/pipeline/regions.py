@@ -7,7 +7,6 @@ What is in no region stays as it is, and says why.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import warnings
 from collections import Counter
@@ -20,6 +19,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from mirage_cli.errors import SpecError, TraceError
 from mirage_cli.ir.program import Program, Tensor
+from mirage_cli.pipeline.computed import computed_hash
 from mirage_cli.pipeline.inplace import calls, changed, in_order, put_in_place
 from mirage_cli.pipeline.named import as_before, checked, from_front
 from mirage_cli.pipeline.partition import (
@@ -375,11 +375,12 @@ def said_of(part: Part, read: Sequence[Any], symbols: Mapping[str, Symbol]) -> S
     except Unsupported as error:
         return Unsaid(str(error), part.index(error.maker) if error.maker in part else None)
     graph = placed.traced.graph
-    graph.name = f"{PREFIX}{hashlib.sha256(graph.text().encode()).hexdigest()[:8]}"
     try:
         program = parse_spec(graph.text()).at()
     except SpecError as error:
         return Unsaid(error.diagnostics[0].message, None)
+    graph.name = f"{PREFIX}{computed_hash(program)[:8]}"
+    program = replace(program, name=graph.name)
     nodes = dict(placed.traced.inputs)
     lengths: dict[str, Length] = {**program.sizes, **{d: Times(1, (s,)) for d, s in axes.items()}}
     inputs = tuple(
