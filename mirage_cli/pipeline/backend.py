@@ -80,7 +80,7 @@ def with_kernels(model: torch.fx.GraphModule, options: Mapping[str, Any]) -> Non
     found = cut(model)
     with Kernels(budget=tune or 0.0, **named) as kernels:
         graphs = [r.graph for r in found.regions]
-        made = kernels.of(graphs, LEAST_S) if tune else kernels.known(graphs)
+        made = kernels.of(graphs, LEAST_S, [r.times for r in found.regions]) if tune else kernels.known(graphs)
         measures, figures = kernels.measures, Figures(kernels.store, kernels.target)
         known = [(r, k) for r, k in zip(found.regions, made, strict=True) if isinstance(k, Kernel)]
         several = [gain_of(r, k) for r, k in known if served(model, r)]

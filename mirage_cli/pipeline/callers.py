@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -180,22 +181,25 @@ class Kernels:
     def __exit__(self, *_: object) -> None:
         self.stack.close()
 
-    def of(self, graphs: Sequence[spec_graph.Graph], least_s: float = 0.0) -> list[Kernel | NoKernelError]:
+    def of(
+        self, graphs: Sequence[spec_graph.Graph], least_s: float = 0.0, calls: Sequence[int] = ()
+    ) -> list[Kernel | NoKernelError]:
         """The best kernel of each graph, or why there is none. Equal graphs are searched once.
 
-        least_s: of search and tuning for each, whatever the budget is.
+        least_s: of search and tuning for each, whatever the budget is. calls: how often each is called, where that
+        differs: the budget goes where most may be gained.
         """
-        from dataclasses import replace
-
-        from mirage_cli.pipeline.optimize import optimize
+        from mirage_cli.pipeline.budgets import optimize_together
 
         standing = self.standing(graphs)
         distinct = {x.text: x for x in standing}
+        times = Counter[str]()
+        for x, n in zip(standing, calls or [1] * len(standing), strict=True):
+            times[x.text] += n
         programs = [(p, text) for text, x in distinct.items() for p in x.programs]
-        each_s = max(self.options.budget_s / max(len(programs), 1), least_s)
-        self.session.options = replace(self.options, budget_s=each_s)
-        found = zip(programs, optimize(self.session, programs), strict=True)
-        problems = {text: problem for (_, text), r in found if (problem := self.problem(r))}
+        each = [times[text] for _, text in programs]
+        found = optimize_together(self.session, programs, each, self.options.budget_s, least_s)
+        problems = {t: problem for (_, t), r in zip(programs, found, strict=True) if (problem := self.problem(r))}
         made = {text: self.stored(x.programs, problems.get(text, "")) for text, x in distinct.items()}
         return [made[x.text] for x in standing]
 

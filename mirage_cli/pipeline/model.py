@@ -128,7 +128,7 @@ def optimize(
         say(f"{operator}{f' × {times}' if times > 1 else ''}: PyTorch's, {why}")
     say(table(found.shares))
     with Kernels(target, budget=budget, seed=seed, workers=workers, db=db) as kernels:
-        made = kernels.of([r.graph for r in found.regions], LEAST_S)
+        made = kernels.of([r.graph for r in found.regions], LEAST_S, [r.times for r in found.regions])
         measures = kernels.measures
     model, original = found.model, copy(found.model)
     with Store(kernels.path) as store:

@@ -37,7 +37,7 @@ from mirage_cli.store.store import Store
 from mirage_cli.target.gpus import Target, find_target
 from mirage_cli.tune import pace, select, space
 from mirage_cli.tune.compilefarm import KernelResources
-from mirage_cli.tune.explore import PATIENCE, STARTS, Means, Task
+from mirage_cli.tune.explore import AHEAD_STARTS, PATIENCE, STARTS, Explorer, Means, Task
 from mirage_cli.tune.finals import AGAIN, FINAL, FINALISTS, REFUSALS
 from mirage_cli.tune.measure import (
     QUICK,
@@ -51,7 +51,16 @@ from mirage_cli.tune.measure import (
     TensorSpec,
     Timing,
 )
-from mirage_cli.tune.space import crossings, first_schedules, fitted, models, neighbours, settled, total_us
+from mirage_cli.tune.space import (
+    ahead_of_time,
+    crossings,
+    first_schedules,
+    fitted,
+    models,
+    neighbours,
+    settled,
+    total_us,
+)
 from mirage_cli.tune.surrogate import DEVIATION, Point, choose, distinct, predict
 from mirage_cli.tune.trials import Incumbent, Trial, Tuned
 from tests.mugraphs import CASES
@@ -455,6 +464,20 @@ def test_neighbours_start_all_kernels_ahead_of_time_together() -> None:
         first, last = s.kernels["k0"].words, s.kernels["k1"].words
         assert first["fetch"] and first["relay"] + last["early"] + last["relay"] == 1, str(s)
         assert {s.kernels[k].tiles for k in s.kernels} == {start.kernels[k].tiles for k in start.kernels}
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_the_first_schedules_are_also_ahead_of_time(name: str) -> None:
+    """They hand over in several ways, and stand behind the cost model's best."""
+    graph = golden(name)
+    best = first_schedules(graph, H200, 1)[0]
+    early = ahead_of_time(graph, best, H200, AHEAD_STARTS)
+    assert best not in early and len(early) == AHEAD_STARTS
+    assert len({tuple(k.hand_over for k in s.kernels.values()) for s in early}) > 1
+    assert all(k.tiles == best.kernels[n].tiles for s in early for n, k in s.kernels.items())
+    assert ahead_of_time(graph, best, find_target("a100"), AHEAD_STARTS) == []
+    explorer: Any = SimpleNamespace(means=SimpleNamespace(target=H200))
+    assert Explorer.starts(explorer, graph, STARTS)[: 1 + AHEAD_STARTS] == [best, *early]
 
 
 def test_crossings_combine_the_kernels_of_two_schedules() -> None:
