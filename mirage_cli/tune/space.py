@@ -385,6 +385,18 @@ def _ahead_of_time(graph: MuGraph, schedule: Schedule) -> Iterator[Schedule]:
         yield settled(graph, Schedule(kernels))
 
 
+def ahead_of_time(graph: MuGraph, schedule: Schedule, target: Target, count: int) -> list[Schedule]:
+    """The schedule with all kernels ahead of time: the cost model's best of so many ways to hand over, each with and
+    without iterations that are fetched ahead."""
+    made = {str(s): s for s in (_ahead_of_time(graph, schedule) if target.overlaps and schedule.kernels else ())}
+    made.pop(str(schedule), None)
+    us = totals_us(graph, [*made.values()], target, models(graph))
+    ways: dict[tuple[object, ...], Schedule] = {}
+    for _, s in sorted(_that_fit(us, made.values()), key=lambda x: x[0]):
+        ways.setdefault(tuple((k.hand_over, k.ahead is None) for k in s.kernels.values()), s)
+    return [*ways.values()][:count]
+
+
 def crossings(graph: MuGraph, schedules: Sequence[Schedule], target: Target) -> list[tuple[float, Schedule]]:
     """Each schedule with each kernel in turn as another of them has it, with predicted times."""
     by_name = models(graph)
