@@ -25,8 +25,8 @@ class HandOver(NamedTuple):
 
 
 def units(placement: Placement, awaited: Collection[str]) -> tuple[Unit, ...]:
-    """In the order in which they are written. Of straight code loads from where a table says come behind other loads, for
-    they wait for the table, but none comes behind the first load of what is awaited."""
+    """In the order in which they are written. Of straight code, loads from where a table says come behind others, as
+    they wait for the table; but none comes behind the first load of what is awaited."""
 
     def order(x: Load | Eqn) -> tuple[bool, int]:
         return (False, len(lookups_of(x.access))) if isinstance(x, Load) else (True, 0)
