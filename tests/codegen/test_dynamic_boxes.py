@@ -8,10 +8,11 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+import torch
 
 from mirage_cli.codegen.access import Descriptor, descriptors
 from mirage_cli.codegen.check import PlanError, check
-from mirage_cli.codegen.export import ExportInfo, kernels_source, launch_sizes
+from mirage_cli.codegen.export import ExportInfo, kernels_source, launch_sizes, load_export
 from mirage_cli.codegen.nodes import Times
 from mirage_cli.codegen.planner import plan_kernel
 from mirage_cli.codegen.sized import Variant, sized_source
@@ -178,3 +179,20 @@ def test_files_start_kernels_with_the_shape_of_the_call() -> None:
     program, graph, schedule = found(SPECS["heads"])
     source = sized_source([Variant(program, graph, schedule, ExportInfo())])
     assert "(X_at, (3, SIZE_m, 96), (SIZE_m * 96, 96, 1))" in source
+
+
+# On a GPU
+
+
+@pytest.mark.gpu
+def test_gpu_calls_of_all_sizes_at_several_addresses() -> None:
+    """One file, called twice for each size: the second call takes the maps that the first has made."""
+    program, graph, schedule = found(SPECS["heads"])
+    module = load_export(sized_source([Variant(program, graph, schedule, ExportInfo())]))
+    g = torch.Generator("cuda").manual_seed(1)
+    w = torch.randn(3, 96, 32, generator=g, device="cuda").half() / 8
+    inputs = [torch.randn(3, m, 96, generator=g, device="cuda").half() for m in range(1, 91)]
+    for x in inputs * 2:
+        torch.testing.assert_close(module.heads(x, w).float(), x.float() @ w.float(), rtol=1e-2, atol=1e-2)
+    if torch.cuda.get_device_capability()[0] >= 9:
+        assert len(module._KNOWN[torch.cuda.current_device()]) == 1
