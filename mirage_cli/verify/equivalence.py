@@ -23,7 +23,7 @@ from mirage_cli.ir.program import (
 )
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.verify.degree import Claim, claim
-from mirage_cli.verify.draws import BLOCK, DOUBT, KNOWN, OPEN, Draws, at_once, entry_bits, run_draws, told
+from mirage_cli.verify.draws import BLOCK, DOUBT, KNOWN, OPEN, Draws, at_once, drawn_bits, run_draws, told
 from mirage_cli.verify.interpret import OutOfTimeError, never, run_mugraph, run_program
 from mirage_cli.verify.proof import proved
 from mirage_cli.verify.reduced import dynamic_sizes, same_axes, small_instance
@@ -129,11 +129,11 @@ class Learned:
     told: in how many of them the program told something. unseen: the elements that were never compared. undefined: in
     how many draws each had no value. levels: the residues in which elements were compared. bits: the random bits behind
     the comparisons in the program, in draws that settled something, one of each block: `counted` is the last that gave
-    any. entry_bits: of the entries of tables, in all these draws.
+    any. drawn_bits: of integers and masks that are drawn, in all these draws.
     """
 
     def __init__(self, shape: Sequence[int]) -> None:
-        self.told, self.bits, self.entry_bits = 0, 0, 0
+        self.told, self.bits, self.drawn_bits = 0, 0, 0
         self.counted: range | None = None
         self.unseen = np.ones(shape, dtype=bool)
         self.undefined = np.zeros(shape, dtype=np.int64)
@@ -150,17 +150,17 @@ class Learned:
     def left(self) -> tuple[int, int, bool]:
         """What is left to learn: elements, bits, and any level. A draw that changes nothing of it brings nothing:
         elements that the program settles and the μGraph leaves in doubt would be drawn for without end."""
-        return int(self.missing().sum()), min(self.bits, self.entry_bits, MASK_BITS), bool(self.levels)
+        return int(self.missing().sum()), min(self.bits, self.drawn_bits, MASK_BITS), bool(self.levels)
 
     def needs(self) -> bool:
-        return min(self.bits, self.entry_bits) < MASK_BITS or self.leaves()
+        return min(self.bits, self.drawn_bits) < MASK_BITS or self.leaves()
 
     def useful(self, says: np.ndarray, block: range) -> bool:
         """Whether a draw that says this about the elements says something that is still needed."""
         missing = self.missing()
         if missing.any():
             return bool((says[missing] != DOUBT).any())
-        fresh = self.counted != block or self.entry_bits < MASK_BITS
+        fresh = self.counted != block or self.drawn_bits < MASK_BITS
         return self.needs() and fresh and bool((says != DOUBT).any())
 
     def compared(self, known: np.ndarray, undefined: np.ndarray, levels: Iterable[Levels]) -> None:
@@ -169,9 +169,9 @@ class Learned:
         self.unseen = self.unseen & ~known
         self.undefined = self.undefined + undefined
 
-    def counts(self, block: range, guesses: int, entry_bits: int) -> None:
+    def counts(self, block: range, guesses: int, drawn_bits: int) -> None:
         """Takes down the random bits of a draw of the block that settled something."""
-        self.entry_bits += entry_bits
+        self.drawn_bits += drawn_bits
         if self.counted != block:
             self.counted = block
             self.bits += guesses
@@ -192,7 +192,7 @@ class Series:
         self.program, self.graph, self.schedule = program.resized(sizes), graph.resized(sizes), schedule
         self.end = end
         self.seed, self.where = seed, f"seed {seed}, {_sizes(self.program)}, {_schedule(schedule)}".removesuffix(", ")
-        self.entry_bits, self.at_once = entry_bits(self.program), at_once(self.program)
+        self.drawn_bits, self.at_once = drawn_bits(self.program), at_once(self.program)
         self.learned = {t.name: Learned([sizes[d] for d in t.dims]) for t in program.outputs}
 
     def run(self, idle: int) -> Verdict | Claim | None:
@@ -213,8 +213,8 @@ class Series:
         """How many draws are needed, at least, or the most where nobody knows."""
         if any(x.leaves() for x in self.learned.values()):
             return most
-        bits = MASK_BITS - min(x.entry_bits for x in self.learned.values())
-        return min(most, max(1, -(-bits // self.entry_bits)))
+        bits = MASK_BITS - min(x.drawn_bits for x in self.learned.values())
+        return min(most, max(1, -(-bits // self.drawn_bits)))
 
     def tested(self, block: range) -> tuple[Verdict | Claim | None, bool]:
         """A refusal, or what the test claims once all is learned; and whether the block brought anything."""
@@ -235,10 +235,10 @@ class Series:
                 for name in useful:
                     self.learned[name].told += 1
                 for name in settled & useful:
-                    self.learned[name].counts(block, guesses, self.entry_bits)
+                    self.learned[name].counts(block, guesses, self.drawn_bits)
             brought |= before != [x.left() for x in self.learned.values()]
             if not any(x.needs() for x in self.learned.values()):
-                bits = zip(*((x.bits, x.entry_bits) for x in self.learned.values()), strict=True)
+                bits = zip(*((x.bits, x.drawn_bits) for x in self.learned.values()), strict=True)
                 return self.claim(sum(2.0 ** -min(n) for n in bits)), brought
             left -= chosen.keys()
         return None, brought
@@ -257,7 +257,7 @@ class Series:
                     known = here[draw][name] == KNOWN
                     x.compared(known, here[draw][name] == OPEN, [SOME_LEVELS] if known.any() else ())
                     if name in useful:
-                        x.counts(block, MASK_BITS, self.entry_bits)
+                        x.counts(block, MASK_BITS, self.drawn_bits)
             if len(found) == self.at_once:
                 break
         return found
