@@ -56,7 +56,7 @@ from mirage_cli.pipeline.symbols import (
 from mirage_cli.pipeline.taken import Share, shares
 from mirage_cli.spec.arrays import Array, Unsupported
 from mirage_cli.spec.aten.row import overloadless
-from mirage_cli.spec.aten.trace import APART, Traced, inverse, memory_order, row_of, supported, trace
+from mirage_cli.spec.aten.trace import APART, Traced, inverse, kept_statistics, memory_order, row_of, supported, trace
 from mirage_cli.spec.graph import Dynamic, Graph
 from mirage_cli.spec.reader import MAX_OFFSET, parse_spec
 from mirage_cli.verify.numeric import called64
@@ -226,7 +226,7 @@ def exported(model: torch.nn.Module, inputs: tuple[Any, ...], dynamic: Any = Non
     unknown = {n.target for n in calls(program.graph) if not supported(n)}
     table = torch.export.default_decompositions()
     some = {op: table[op] for op in unknown if op in table}
-    if some or not in_order(program.graph):
+    if some or not in_order(program.graph) or any(kept_statistics(n) for n in calls(program.graph)):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of PyTorch's own
             program = program.run_decompositions(some)  # type: ignore[arg-type]

@@ -31,6 +31,7 @@ from mirage_cli.tune.measure import (
     Standard,
     Timing,
 )
+from mirage_cli.tune.pace import Pace
 from mirage_cli.tune.space import (
     crossings,
     dearest_kernel,
@@ -142,6 +143,7 @@ class Explorer:
         self.predictions: dict[str, float] = {}
         self.rng = random.Random(task.problem.seed)
         self.phases: dict[str, float] = {}
+        self.pace = Pace()
         self.trusted: dict[str, bool] = {}  # by μGraph: whether the specialized schedule that was judged is right
         for trial in task.known:
             if trial.mugraph in self.graphs:
@@ -256,7 +258,7 @@ class Explorer:
         points: list[Point] = []
         farther: list[tuple[str, Schedule]] = []
         for g, trials in best.items():
-            if trials[0].us > limit:
+            if trials[0].paced_us > limit:
                 continue
             if len(trials[0].schedule.kernels) > 1:
                 crossed = crossings(self.graphs[g], [t.schedule for t in self.varied(trials)], self.means.target)
@@ -332,16 +334,16 @@ class Explorer:
         for g, schedules in new.items():
             us = totals_us(self.graphs[g], schedules, self.means.target, models(self.graphs[g]))
             self.predictions |= {self.key(g, s): float(x) for s, x in zip(schedules, us, strict=True)}
-        return [Point(t.mugraph, t.schedule, self.predictions[key], t.us) for key, t in self.trials.items()]
+        return [Point(t.mugraph, t.schedule, self.predictions[key], t.paced_us) for key, t in self.trials.items()]
 
     def key(self, mugraph: str, schedule: Schedule) -> str:
         return f"{mugraph}\n{schedule}"
 
     def best_us(self) -> float:
-        return min((t.us for t in self.trials.values()), default=float("inf"))
+        return min((t.paced_us for t in self.trials.values()), default=float("inf"))
 
     def leaders(self, count: int) -> list[Trial]:
-        return sorted((t for t in self.trials.values() if t.timing), key=lambda t: t.us)[:count]
+        return sorted((t for t in self.trials.values() if t.timing), key=lambda t: t.paced_us)[:count]
 
     def ask(self, pairs: Sequence[tuple[str, Schedule]]) -> None:
         """Has these compiled, unless they were tried before or cannot be written."""
@@ -394,8 +396,15 @@ class Explorer:
         While the others are at work on the GPU, more are named, on what is known by then.
         """
         plain = [t for t in trials if not t.schedule.specialize and not self.late]
-        for t, timing in self.timings(plain, meanwhile=self.refill, within_s=self.exploring_s) if plain else ():
-            self.timed(t, timing)
+        control = self.pace.due() if plain else []
+        some = [*control, *plain]
+        for t, timing in self.timings(some, meanwhile=self.refill, within_s=self.exploring_s) if some else ():
+            if t in control:
+                self.pace.seen(timing)
+            else:
+                self.timed(t, timing)
+        for t in self.leaders(1):
+            self.pace.begin(t)
         risky: dict[str, list[Trial]] = {}
         for t in trials:
             if t.schedule.specialize:
@@ -441,7 +450,7 @@ class Explorer:
             persist=timeout_s is None,
             meanwhile=meanwhile,
             within_s=within_s,
-            best_us=self.best_us(),
+            best_us=self.best_us() * self.pace.now,
         )
         return [(jobs[i], timing) for i, timing in found.items()]
 
@@ -449,7 +458,7 @@ class Explorer:
         if isinstance(timing, Failure):
             self.fail(t, str(timing.kind), str(timing))
         else:
-            self.keep(Trial(t.mugraph, t.schedule, t.source, timing))
+            self.keep(Trial(t.mugraph, t.schedule, t.source, timing, pace=self.pace.now))
 
     def fail(self, trial: Trial, reason: str, message: str) -> None:
         self.failures[reason] += 1
@@ -460,8 +469,8 @@ class Explorer:
         self.trials[key] = trial
         self.waiting.pop(key, None)
         self.idle += key in self.guessed
-        if trial.us < GAIN * self.record_us:
-            self.record_us, self.idle = trial.us, 0
+        if trial.paced_us < GAIN * self.record_us:
+            self.record_us, self.idle = trial.paced_us, 0
         self.task.on_trial(trial)
 
     def judge(self, trial: Trial, lenient: bool, anew: bool = False) -> Judged:

@@ -93,6 +93,14 @@ def test_what_regions_take_is_counted() -> None:
     assert embedding.moved_bytes == (2 * 4 * 4 * 2 + 2 * 8,) * 2
 
 
+def test_a_batch_norm_in_training_is_in_a_region_with_its_statistics() -> None:
+    """PyTorch counts the batches itself: in whole numbers."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU()).train()
+    found = cut(exported(model, (torch.randn(5, 6),)))
+    assert list(found.left) == ["aten.add (add)"]
+    assert [len(r.results) for r in found.regions] == [3]
+
+
 def test_products_of_one_input_are_in_one_region(regions: Cut) -> None:
     """The three projections, of weights that stay apart, with the norm in front."""
     text = regions.regions[0].graph.text()

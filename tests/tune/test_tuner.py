@@ -35,7 +35,7 @@ from mirage_cli.spec.reader import load_spec, parse_spec
 from mirage_cli.store.records import Key, Measurement, StoredMuGraph
 from mirage_cli.store.store import Store
 from mirage_cli.target.gpus import Target, find_target
-from mirage_cli.tune import select, space
+from mirage_cli.tune import pace, select, space
 from mirage_cli.tune.compilefarm import KernelResources
 from mirage_cli.tune.explore import PATIENCE, STARTS, Means, Task
 from mirage_cli.tune.finals import AGAIN, FINAL, FINALISTS, REFUSALS
@@ -485,6 +485,12 @@ KNOWN: dict[object, list[Schedule]] = {}
 
 
 @pytest.fixture(autouse=True)
+def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These searches are the same whatever time they take."""
+    monkeypatch.setattr(pace, "EVERY_S", math.inf)
+
+
+@pytest.fixture(autouse=True)
 def known_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
     real = space._neighbours
 
@@ -803,6 +809,32 @@ def test_what_was_fast_because_the_gpu_was_cool_does_not_win() -> None:
     early = [t for t in tuned.trials if t.mugraph == "early"]
     again = [t for t in early if t.us == pytest.approx(side_by_side("early", t.schedule))]
     assert len(again) > FINALISTS, "all of those were faster at first"
+
+
+def test_what_is_timed_on_a_hot_gpu_is_compared_with_a_control(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each batch is slower than the one before it; the best is found all the same, and the search lasts as long."""
+
+    def searched(every_s: float) -> Tuned:
+        monkeypatch.setattr(pace, "EVERY_S", every_s)
+        heat = [0.0]
+
+        def clock() -> None:
+            heat[0] += 1.0
+
+        def side_by_side(graph: str, s: Schedule) -> float:
+            return bowl(graph, s)
+
+        def hot(graph: str, s: Schedule) -> float:
+            return bowl(graph, s) * (1 + heat[0] / (heat[0] + 20))
+
+        return tune(hot, again=side_by_side, careful=side_by_side, clock=clock)[0]
+
+    best = plain()[0].best
+    paced, blind = searched(0.0), searched(math.inf)
+    assert best is not None and paced.best is not None and blind.best is not None
+    assert paced.best.us == best.us < blind.best.us
+    assert len(blind.trials) < 0.8 * len(paced.trials), "where all seems slower than before, a search ends"
+    assert max(t.pace for t in paced.trials) > 1.3 > 1.0 == max(t.pace for t in blind.trials)
 
 
 def test_the_winner_is_right_on_data_by_which_it_was_not_chosen() -> None:

@@ -119,7 +119,8 @@ def output_dtype(node: Any) -> str:
 def call(t: Trace, node: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
     """What a node makes. Raises Unsupported."""
     if not supported(node):
-        why = "changes running statistics" if kept_statistics(node) else "is no operator that is known here"
+        changes = mutable(node) or kept_statistics(node)
+        why = "changes a tensor in place" if changes else "is no operator that is known here"
         raise Unsupported(f"{overloadless(node.target)} {why}")
     refuse_types(node)
     if mutable(node):
