@@ -325,9 +325,9 @@ def in_front(shape: tuple[int, ...], at: At) -> At:
 
 def where_worked(at: At, worked: Array) -> At:
     """The same places, those along the axis of draws, which is the first, before the start where nothing was done."""
-    if any(isinstance(x, slice) for x in at):
-        at = np.ix_(*(np.arange(x.start, x.stop) for x in at if isinstance(x, slice)))
-    return np.where(worked[at[0]], at[0], -1), *at[1:]
+    ranges = [np.arange(x.start, x.stop) for x in at if isinstance(x, slice)]
+    draws, *others = np.ix_(*ranges) if ranges else _arrays(at)
+    return np.where(worked[draws], draws, -1), *others
 
 
 def _arrays(at: At) -> tuple[Array, ...]:
