@@ -39,6 +39,7 @@ from mirage_cli.errors import EmptyStoreError, OtherGpuError
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline import searching, session
 from mirage_cli.search.cost import LIMITS
+from mirage_cli.store.exchange import COLUMNS
 from mirage_cli.store.records import Measurement
 from mirage_cli.store.store import Store
 from mirage_cli.target import gpus
@@ -805,6 +806,11 @@ def test_this_machines_gpu_comes_before_another_that_was_measured(
     monkeypatch.setattr(gpus, "driver_version", lambda: "570.86")
     monkeypatch.setattr(gpus, "local_target", lambda: gpus.find_target("a100"))
     assert "\nGPU       a100\n" in found("export", "tiny.yaml").out
+    for command in ("export", "show", "explain"):
+        run = found(command, "tiny.yaml")
+        assert (
+            run.code == 0 and run.err == "tiny: taking the kernel for a100; also stored: h100 (choose with --target)\n"
+        )
 
 
 def test_what_was_not_checked_or_is_for_another_gpu_is_marked(found: Mirage) -> None:
@@ -1115,6 +1121,28 @@ def test_damage_is_a_message_or_left_out_by_every_command(what: str, found: Mira
         assert run.code in (0, 1) and not {"\x1b", "\x07", "\x9b"} & set(run.out + run.err), (args, run)
         assert run.code == 0 or "error: " in run.err, (args, run)
         assert (run.code == 1) <= (run.out == ""), (args, run)
+
+
+@pytest.mark.parametrize("table", COLUMNS)
+def test_a_null_in_a_file_is_refused_with_its_place_or_harmless(table: str, found: Mirage, tmp_path: Path) -> None:
+    assert found("cache", "export", "all.jsonl").code == 0
+    header, bundle = (tmp_path / "all.jsonl").read_text(encoding="utf-8").splitlines()
+    id = json.loads(bundle)["results"][0]["mugraph"]
+    refused = 0
+    for column in COLUMNS[table]:
+        changed = json.loads(bundle)
+        for row in changed[table]:
+            row[column] = None
+        (tmp_path / "null.jsonl").write_text(f"{header}\n{json.dumps(changed)}\n", encoding="utf-8")
+        database = f"{table}_{column}.db"
+        taken = found("cache", "import", "null.jsonl", "--db", database)
+        if taken.code:
+            assert taken.code == 1 and f"null.jsonl:2: {table}: " in taken.err, taken.err
+            refused += 1
+        for args in (["cache", "list"], ["show", id], ["explain", "tiny.yaml"], ["export", "tiny.yaml"]):
+            run = found(*args, "--db", database)
+            assert run.code == 0 or (run.code == 1 and run.err.startswith("error: ")), (column, args, run)
+    assert refused or not json.loads(bundle)[table]
 
 
 def test_escape_sequences_of_a_name_are_printed_harmless(found: Mirage, tmp_path: Path) -> None:
