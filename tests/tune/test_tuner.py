@@ -541,9 +541,9 @@ class Farm:
         fine = (KernelResources("k0", 1024, 64, 0, 4, ""),)
         return [(c.id, self.refuse(c.source) or fine) for c in done]
 
-    def forget(self) -> list[str]:
-        ids = [c.id for c in self.waiting]
-        self.waiting.clear()
+    def forget(self, unwanted: Callable[[str], bool] = lambda _: True) -> list[str]:
+        ids = [c.id for c in self.waiting if unwanted(c.id)]
+        self.waiting = [c for c in self.waiting if c.id not in ids]
         return ids
 
     def drop(self) -> None:
@@ -632,6 +632,7 @@ def tune(
     hints: Sequence[tuple[str, Schedule]] = (),
     of: MuGraph | None = None,
     elsewhere: Sequence[tuple[Problem, int]] = (),
+    as_written: str | None = None,
     **options: Any,
 ) -> tuple[Tuned, Worker]:
     """What the tuner makes of the gated MLP, or `of` another, under these names, with these times.
@@ -651,7 +652,7 @@ def tune(
     worker: Any = Worker(time, schedules, **options)
     compiler: Any = farm or Farm()
     means = Means(worker, compiler, target, emit, lambda *_: None)
-    task = Task(named, PROBLEM, 2.0, 4096, budget_s, known, hints=hints, elsewhere=elsewhere)
+    task = Task(named, PROBLEM, 2.0, 4096, budget_s, known, hints=hints, elsewhere=elsewhere, as_written=as_written)
     tuned = select.tune(means, task, incumbent)
     return tuned, worker
 
@@ -1172,6 +1173,32 @@ def test_where_all_first_schedules_spill_others_whose_threads_hold_less_are_trie
     assert all("warps=16" in source for source in worker.timed)
     assert [t.failure for t in tuned.trials[:STARTS]] == ["spills registers"] * STARTS
     assert tuned.best is not None and tuned.best.schedule.kernels["k0"].warps == 16
+
+
+def test_a_kernel_that_spills_registers_is_compiled_once() -> None:
+    """The cost model's best for one kernel is in all first schedules of a μGraph, with others of the dearest kernel."""
+    graph = golden("gqa_decode")
+    spilling = f"k1: {first_schedules(graph, H200, 1)[0].kernels['k1']}"
+    seen: list[str] = []
+
+    def spills(source: str) -> Any:
+        seen.append(source)
+        fine, bad = KernelResources("k0", 1024, 64, 0, 4, ""), KernelResources("k1", 1024, 255, 4096, 4, "")
+        return (fine, bad) if spilling in source else None
+
+    tuned, _ = tune(lambda graph, s: 10.0, of=graph, farm=Farm(spills))
+    assert 1 <= sum(spilling in source for source in seen) <= TOGETHER < STARTS
+    assert tuned.best is not None and spilling not in tuned.best.source
+
+
+def test_the_program_as_written_is_tried_first_and_is_there_where_nothing_else_is() -> None:
+    def spills(source: str) -> Any:
+        written = source.startswith("written")
+        return None if written else (KernelResources("k0", 1024, 255, 4096, 4, ""),)
+
+    tuned, worker = tune(graphs=("g", "written"), as_written="written", farm=Farm(spills))
+    assert worker.timed[0].startswith("written")
+    assert tuned.best is not None and tuned.best.mugraph == "written"
 
 
 def test_blocks_that_fill_the_registers_are_no_first_schedules() -> None:
