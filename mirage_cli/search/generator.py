@@ -241,6 +241,11 @@ class _Search:
         self.priced: dict[object, tuple[float, KernelSchedule] | None] = {}  # by kernel, whatever its names
         self.enumerated = 0
 
+    def ask(self) -> None:
+        """Raises OutOfTimeError at the deadline."""
+        if self.deadline():
+            raise OutOfTimeError
+
     # -- kernels
 
     def dtype_of(self, f: Form) -> str:
@@ -305,9 +310,7 @@ class _Search:
         """
         if targets not in self.read:
             by_leaves: dict[tuple[tuple[Form, ...], object], list[tuple[float, Expansion]]] = {}
-            for e in self.space.expansions(targets):
-                if self.deadline():
-                    raise OutOfTimeError
+            for e in self.space.expansions(targets, self.ask):
                 kind = e.depth, e.operands, e.faithful(self.d.names)
                 by_leaves.setdefault((e.leaves, kind), []).append((self.work(e), e))
             found: list[Reading] = []
@@ -382,8 +385,6 @@ class _Search:
             if self.prune and self.least_kernel_us([(0.0, e)]) > self.time_for(e.targets):
                 self.space.cuts["more arithmetic than there is time for"] += 1
                 continue
-            if self.deadline():
-                raise OutOfTimeError
             for c in self.plans_of(e, enough):
                 made[c.plan.roles] += 1
                 found.append(c)
@@ -438,9 +439,9 @@ class _Search:
     def plans_of(self, e: Expansion, enough: Callable[[Roles], bool] = lambda roles: False) -> list[Costed]:
         """The plans of an expansion that fit. enough: whether there are enough with these roles."""
         found: list[Costed] = []
-        if self.deadline():
-            raise OutOfTimeError
+        self.ask()
         for plan in plans(self.d, e, self.sizes, enough):
+            self.ask()
             self.enumerated += 1
             if isinstance(plan, InexpressibleError):
                 self.space.cuts[plan.reason] += 1
