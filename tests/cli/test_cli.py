@@ -37,7 +37,7 @@ from mirage_cli.cli.shared import local_gpu, print_text
 from mirage_cli.codegen.export import load_export
 from mirage_cli.errors import EmptyStoreError, OtherGpuError
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline import searching, session
+from mirage_cli.pipeline import predicting, searching, session
 from mirage_cli.search.cost import LIMITS
 from mirage_cli.store.exchange import COLUMNS
 from mirage_cli.store.records import Measurement
@@ -358,6 +358,28 @@ def test_plans_are_compiled_and_interpreted_while_there_is_time(found: Mirage, m
     (late,) = found(*STORED, "--workers", 1, "--fresh").document["results"]
     assert late["search"]["stopped"] == "budget"
     assert [r["id"] for r in late["top"]] == [at_leisure["best"]["id"]]
+
+
+def test_a_spec_that_fails_inside_hides_no_result_of_the_others(
+    mirage: Mirage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it keep them from the database."""
+    real = predicting.predicted_result
+
+    def failing(here: session.Session, program: Program, *rest: Any) -> Any:
+        if program.name == "increment":
+            raise ZeroDivisionError("by nothing")
+        return real(here, program, *rest)
+
+    monkeypatch.setattr(predicting, "predicted_result", failing)
+    specs = ("search", "increment.yaml", "tiny.yaml", "--no-tune", "--workers", 1)
+    run = mirage(*specs, "--json")
+    assert run.code == 1 and [r["spec"] for r in run.results] == ["increment", "increment", "tiny"]
+    assert all(r["error"].startswith("ZeroDivisionError: by nothing (test_cli.py:") for r in run.results[:2])
+    assert run.results[2]["best"] and "error" not in run.results[2]
+    table = mirage(*specs)
+    assert table.code == 1 and run.results[2]["best"]["id"][:8] in table.out and "ZeroDivisionError" in table.err
+    assert mirage("export", "tiny.yaml").code == 0
 
 
 def test_a_search_reports_as_many_kernels_as_it_is_asked_for(mirage: Mirage) -> None:

@@ -7,6 +7,9 @@ from math import inf
 
 import pytest
 
+from mirage_cli.pipeline.searching import Options, search_program
+from mirage_cli.spec.reader import parse_spec
+from mirage_cli.target.gpus import find_target
 from mirage_cli.verify.degree import claim
 from mirage_cli.verify.draws import Draws
 from mirage_cli.verify.equivalence import REDRAWS, Series, check_equivalence
@@ -73,6 +76,26 @@ def test_wrong_masks_of_integers_are_refused(right: Case, edit: tuple[str, str],
     assert edit[0] in DOCUMENTS
     wrong = case(DOCUMENTS.replace(*edit), documents)
     assert not check_equivalence(right.program, wrong.graph, seed).ok
+
+
+SPEC = """
+name: documents
+dims: {q: 16, s: 32}
+dtype: float16
+inputs:
+  A: [q, s]
+  U: {dims: [q], dtype: int32}
+  T: {dims: [s], dtype: int32}
+program: |
+  P = softmax(where(U == T, A, -inf), s)
+outputs: {P: [q, s]}
+"""
+
+
+def test_every_plan_of_a_document_mask_is_verified() -> None:
+    found = search_program(parse_spec(SPEC).at(), find_target("h100"), Options(tune=False))
+    assert found.plans and not found.rejected and found.stopped == "exhausted"
+    assert all(0 < p.verdict.bound < 2.0**-20 for p in found.plans)
 
 
 def test_what_was_undefined_in_every_draw_is_not_claimed() -> None:
