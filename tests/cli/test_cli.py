@@ -528,6 +528,15 @@ def test_bad_input_is_a_message_and_exit_code_1(what: str, mirage: Mirage) -> No
     assert run.err.startswith("error: ") and message in run.err
 
 
+def test_a_spec_may_lie_at_a_path_that_is_no_utf_8(mirage: Mirage, tmp_path: Path) -> None:
+    path = os.fsdecode(b"tiny\xff.yaml")
+    shutil.copy(tmp_path / "tiny.yaml", tmp_path / path)
+    run = mirage("search", path, "--no-tune", "--json")
+    assert run.code == 0 and run.results[0]["best"]
+    for args in (["show", path], ["explain", path], ["export", path, "-o", os.fsdecode(b"tiny\xff.py")]):
+        assert mirage(*args).code == 0
+
+
 BAD_COMMAND_LINES = {
     "unknown command": (["serch"], "No such command 'serch'"),
     "unknown option": (["search", "tiny.yaml", "--fast"], "No such option: --fast"),
