@@ -7,7 +7,6 @@ What is in no region stays as it is, and says why.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import warnings
 from collections import Counter
@@ -20,7 +19,9 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from mirage_cli.errors import SpecError, TraceError
 from mirage_cli.ir.program import Program, Tensor
-from mirage_cli.pipeline.inplace import calls, changed, from_front, in_order, put_in_place
+from mirage_cli.pipeline.computed import computed_hash
+from mirage_cli.pipeline.inplace import calls, changed, in_order, put_in_place
+from mirage_cli.pipeline.named import as_before, checked, from_front
 from mirage_cli.pipeline.partition import (
     Part,
     Signature,
@@ -29,6 +30,7 @@ from mirage_cli.pipeline.partition import (
     seen_views,
     segments,
     signature,
+    subgraph,
     with_own,
 )
 from mirage_cli.pipeline.symbols import (
@@ -39,6 +41,7 @@ from mirage_cli.pipeline.symbols import (
     Symbol,
     Times,
     at_sizes,
+    checks_apart,
     found_in,
     grows,
     is_size,
@@ -56,7 +59,7 @@ from mirage_cli.pipeline.symbols import (
 from mirage_cli.pipeline.taken import Share, shares
 from mirage_cli.spec.arrays import Array, Unsupported
 from mirage_cli.spec.aten.row import overloadless
-from mirage_cli.spec.aten.trace import APART, Traced, inverse, memory_order, row_of, supported, trace
+from mirage_cli.spec.aten.trace import APART, Traced, inverse, kept_statistics, memory_order, row_of, supported, trace
 from mirage_cli.spec.graph import Dynamic, Graph
 from mirage_cli.spec.reader import MAX_OFFSET, parse_spec
 from mirage_cli.verify.numeric import called64
@@ -217,16 +220,19 @@ class Cut:
 
 def exported(model: torch.nn.Module, inputs: tuple[Any, ...], dynamic: Any = None) -> torch.fx.GraphModule:
     """The model's graph for inputs like these. Operators that are not known here are decomposed where PyTorch can.
-    dynamic: which sizes differ by call, as `dynamic_shapes` of `torch.export`.
+    dynamic: which sizes differ by call, as `dynamic_shapes` of `torch.export`. What PyTorch cannot prove of them (that
+    min(16·t, 64·t) is 16·t, say: its versions differ in that) is checked by each call.
 
     Tensors that are changed in place become new ones, unless who reads them behind the change reads its result, and
     their rows alone are changed (`put_in_place`).
     """
-    program = torch.export.export(model, inputs, dynamic_shapes=dynamic)
+    program = torch.export.export(
+        model, inputs, dynamic_shapes=dynamic, prefer_deferred_runtime_asserts_over_guards=dynamic is not None
+    )
     unknown = {n.target for n in calls(program.graph) if not supported(n)}
     table = torch.export.default_decompositions()
     some = {op: table[op] for op in unknown if op in table}
-    if some or not in_order(program.graph):
+    if some or not in_order(program.graph) or any(kept_statistics(n) for n in calls(program.graph)):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of PyTorch's own
             program = program.run_decompositions(some)  # type: ignore[arg-type]
@@ -284,6 +290,7 @@ def cut(model: torch.fx.GraphModule) -> Cut:
     left: dict[str, str] = {}
     known: dict[Signature, Said | Unsaid] = {}
     sizes_first(model.graph)
+    checks_apart(model.graph)
     from_front(model.graph)
     with_own(model.graph)
     refused = seen_views(model.graph)
@@ -303,10 +310,13 @@ def cut(model: torch.fx.GraphModule) -> Cut:
             for n in calls(model.graph)
             if not supported(n) and "val" in n.meta and not is_size(n) and APART not in n.meta
         }
-        taken = shares(model.graph, {n for part in parts for n in part})
+        taken = {n for part in parts for n in part}
+        as_before(model.graph, taken)
+        checked(model.graph, [n for n in model.graph.nodes if n in taken])
+        rows = shares(model.graph, taken)
         names = fused(model, parts, PREFIX)
     with_symbols(model)
-    found = Cut(model, left=left, shares=taken)
+    found = Cut(model, left=left, shares=rows)
     times = Counter(n.target for n in model.graph.nodes if n.op == "call_module")
     for key, name in names.items():
         said = known[key]
@@ -319,9 +329,18 @@ def cut(model: torch.fx.GraphModule) -> Cut:
     return found
 
 
-def whole(model: torch.fx.GraphModule, name: str) -> Region:
+@dataclass(frozen=True)
+class Whole:
+    """A function as one program. checks: of the numbers by which it names rows, on the function's arguments; None where
+    it names none."""
+
+    region: Region
+    checks: torch.fx.GraphModule | None
+
+
+def whole(model: torch.fx.GraphModule, name: str) -> Whole:
     """All of a model without parameters as one program, however large. Raises TraceError."""
-    part, read = calls(model.graph), [n for n in model.graph.nodes if n.op == "placeholder"]
+    part, read = calls(model.graph), placeholders(model.graph)
     if any(n.op == "get_attr" for n in model.graph.nodes):
         raise TraceError(name, "a kernel's tensors are its arguments, and this has others")
     if seen_views(model.graph):
@@ -335,7 +354,9 @@ def whole(model: torch.fx.GraphModule, name: str) -> Region:
     region = Region("", 1, said.graph, said.program, said.inputs, said.results, said.sized, said.axes)
     if why := differs(model, region):
         raise TraceError(name, why)
-    return region
+    checked(model.graph, part)
+    checks = [n for n in calls(model.graph) if n not in part]
+    return Whole(region, torch.fx.GraphModule(model, subgraph(checks, read, read)) if checks else None)
 
 
 def said_once(part: Part, known: dict[Signature, Said | Unsaid], symbols: Mapping[str, Symbol]) -> Said | Unsaid:
@@ -354,11 +375,12 @@ def said_of(part: Part, read: Sequence[Any], symbols: Mapping[str, Symbol]) -> S
     except Unsupported as error:
         return Unsaid(str(error), part.index(error.maker) if error.maker in part else None)
     graph = placed.traced.graph
-    graph.name = f"{PREFIX}{hashlib.sha256(graph.text().encode()).hexdigest()[:8]}"
     try:
         program = parse_spec(graph.text()).at()
     except SpecError as error:
         return Unsaid(error.diagnostics[0].message, None)
+    graph.name = f"{PREFIX}{computed_hash(program)[:8]}"
+    program = replace(program, name=graph.name)
     nodes = dict(placed.traced.inputs)
     lengths: dict[str, Length] = {**program.sizes, **{d: Times(1, (s,)) for d, s in axes.items()}}
     inputs = tuple(
@@ -466,16 +488,16 @@ def differs(module: Any, region: Region) -> str:
     try:
         return "" if agrees(module, region) else "its program is not what PyTorch computes: a mistake of mirage's"
     except NotRunError as error:
-        return f"PyTorch does not run it: {error}"
+        return str(error)
 
 
 class NotRunError(Exception):
-    """What PyTorch says of a module that it exported and does not run."""
+    """Why a module that PyTorch exported cannot be compared with its program."""
 
 
 def agrees(module: Any, region: Region) -> bool:
-    """Whether the program, in float64, gives what PyTorch computes of some random data: of any sign, or above zero
-    where nothing is a number of those (below a root, say). Raises NotRunError."""
+    """Whether the program, in float64, gives what PyTorch computes of some random data: of any sign, or between 0 and 1
+    where nothing is a number of those (below a root, say), or PyTorch refuses others. Raises NotRunError."""
     read = placeholders(module.graph)
     primes = two_each({s.symbol: (s.least, s.most) for s in region.sized})
     odd = {s: n for s, (n, _) in primes.items()}
@@ -491,14 +513,15 @@ def agrees_at(module: Any, region: Region, sizes: Mapping[str, int]) -> bool:
     """At these sizes of the symbols, which the module's inputs have."""
     program = region.program.resized({d: sizes[s] for d, s in region.axes.items()})
     apart = {x.which for x, t in zip(region.inputs, program.inputs, strict=True) if t.distinct}
-    for positive in (False, True):
-        given = examples(module, positive, apart)
+    refused = any(row_of(n).fractions for n in calls(module.graph))  # on a GPU by an assertion that ends all
+    for fractions in (True,) if refused else (False, True):
+        given = examples(module, fractions, apart)
         held = [x.of(given, sizes) for x in region.inputs]
         returned, behind = called64(program, held)
         try:
             made = module(*given)
         except RuntimeError as error:
-            raise NotRunError(str(error).partition("\n")[0]) from None
+            raise NotRunError("PyTorch does not run it: " + str(error).partition("\n")[0]) from None
         outputs = made if isinstance(made, list | tuple) else [made]
         if not all(bool(y.isfinite().any()) for y in outputs):
             continue
@@ -506,10 +529,10 @@ def agrees_at(module: Any, region: Region, sizes: Mapping[str, int]) -> bool:
         whole = region.made(returned, given)
         pairs = zip(outputs, whole, region.results, strict=True)
         return all(close(*(kept[r.which] if isinstance(r, Kept) else (y, exact))) for y, exact, r in pairs)
-    return False
+    raise NotRunError("of random data PyTorch makes no numbers that could be compared")
 
 
-def examples(module: Any, positive: bool = False, apart: Container[int] = ()) -> list[Any]:
+def examples(module: Any, fractions: bool = False, apart: Container[int] = ()) -> list[Any]:
     """Random inputs of a region's module, and the sizes that it is given. apart: those of whose numbers no two are
     equal."""
     values = [n.meta["val"] for n in placeholders(module.graph)]
@@ -520,17 +543,18 @@ def examples(module: Any, positive: bool = False, apart: Container[int] = ()) ->
             return x
         if i in apart:
             return torch.arange(x.numel(), dtype=x.dtype, device=x.device).reshape(x.shape)
-        return drawn(x, generators[x.device], positive)
+        return drawn(x, generators[x.device], fractions)
 
     return [example(i, x) for i, x in enumerate(values)]
 
 
-def drawn(like: torch.Tensor, generator: torch.Generator, positive: bool = False) -> torch.Tensor:
-    """Random data in the memory order of a tensor."""
+def drawn(like: torch.Tensor, generator: torch.Generator, fractions: bool = False) -> torch.Tensor:
+    """Random data in the memory order of a tensor. fractions: between 0 and 1, and near neither."""
     if not like.is_floating_point():  # small numbers are rows of all tables, and classes
         return torch.randint(0, 2, like.shape, generator=generator, device=like.device).to(like.dtype)
-    data = torch.randn(like.shape, generator=generator, device=like.device, dtype=like.dtype)
-    data = data.abs() if positive else data
+    draw = torch.rand if fractions else torch.randn
+    data = draw(like.shape, generator=generator, device=like.device, dtype=like.dtype)
+    data = 0.0625 + 0.875 * data if fractions else data
     if 0 in like.stride():
         return data
     return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device).copy_(data)

@@ -86,8 +86,8 @@ class Finals:
     def contenders(self) -> list[Trial]:
         """All that was timed, the fastest first: those that were timed again, then the others."""
         ranked = self.explored.leaders(len(self.explored.trials))
-        near = [t for t in ranked if t.us <= NEAR * ranked[0].us and not t.schedule.specialize]
-        of_each_graph = sorted({t.mugraph: t for t in reversed(near)}.values(), key=lambda t: t.us)
+        near = [t for t in ranked if t.paced_us <= NEAR * ranked[0].paced_us and not t.schedule.specialize]
+        of_each_graph = sorted({t.mugraph: t for t in reversed(near)}.values(), key=lambda t: t.paced_us)
         some = {self.key(t): t for t in (*near[: CONTENDERS // 2], *of_each_graph, *near)}
         again = [w for t in list(some.values())[:CONTENDERS] if (w := self.written(t))]
         again = self.timed_again(again) if not self.late else []
@@ -113,7 +113,11 @@ class Finals:
             points = [p for near in self.explored.around(best.mugraph, [best.schedule]) for p in near]
             pairs = [(p.graph, p.schedule) for p in points if not p.schedule.specialize]
             known = [t for pair in pairs if (t := self.explored.trials.get(self.explored.key(*pair)))]
-            close = [w for t in known if t.us <= CLOSE * best.us and self.key(t) not in seen and (w := self.written(t))]
+            close = [
+                w
+                for t in known
+                if t.paced_us <= CLOSE * best.paced_us and self.key(t) not in seen and (w := self.written(t))
+            ]
             new = self.timed_again([best, *close, *self.explored.build(pairs)])
             again = [t for t in again if not self.same(t, best)] + new
             if not new or self.same(min(new, key=lambda t: t.us), best):

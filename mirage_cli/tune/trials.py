@@ -13,17 +13,26 @@ from mirage_cli.tune.measure import Failure, Judged, Timing
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One schedule of one μGraph with what was measured of it. `timing` is None where it failed before being timed."""
+    """One schedule of one μGraph with what was measured of it. `timing` is None where it failed before being timed.
+
+    pace: how much slower the GPU was than when the first schedules were timed (`tune.pace`).
+    """
 
     mugraph: str
     schedule: Schedule
     source: str
     timing: Timing | None = None
     failure: str | None = None
+    pace: float = 1.0
 
     @property
     def us(self) -> float:
         return self.timing.median_us if self.timing else float("inf")
+
+    @property
+    def paced_us(self) -> float:
+        """By which schedules that were timed at different times compare."""
+        return self.us / self.pace
 
     @property
     def mean_us(self) -> float:

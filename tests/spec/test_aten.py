@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from mirage_cli.pipeline.inplace import calls
 from mirage_cli.pipeline.model import as_module
 from mirage_cli.pipeline.regions import Given, cut, exported, result_shape
 from mirage_cli.spec.arrays import Trace, Unsupported
+from mirage_cli.spec.aten.table import ATEN
 from mirage_cli.spec.aten.trace import Traced, memory_order, trace
 from mirage_cli.spec.positional import einsum, elementwise, reshaped
 from mirage_cli.verify.numeric import reference64
@@ -83,6 +86,32 @@ def test_a_packed_projection_is_split_in_heads() -> None:
     program = traced.graph.program()
     (weight,) = (t for t in program.inputs if [program.sizes[d] for d in t.dims] == [96, 32])
     assert weight.name in traced.graph.text()
+
+
+def defaults(name: str) -> Iterator[tuple[str, Any, Any]]:
+    """Arguments that a call may leave out: by name, what PyTorch's operator takes for it, and what its row does."""
+    row = ATEN[name]
+    taken = list(inspect.signature(row.handler).parameters.values())[2 * row.with_node :]
+    taken = [x for x in taken if x.kind not in (x.VAR_KEYWORD, x.VAR_POSITIONAL)]
+    operator = getattr(torch.ops.aten, name.removeprefix("aten."), None)
+    schemas = (getattr(operator, x)._schema for x in operator.overloads()) if operator else ()
+    for schema in (s for s in schemas if s.arguments and s.arguments[0].type.str() != "str"):
+        for i, a in enumerate(schema.arguments):
+            by_name = [x for x in taken if x.name == a.name]
+            by_place = [] if a.kwarg_only else taken[i : i + 1]
+            for x in (by_name or by_place)[:1]:
+                if a.has_default_value() and a.type.str() != "str":
+                    yield f"{name}, {schema.overload_name or 'default'}: {a.name}", a.default_value, x.default
+
+
+def one(x: Any) -> Any:
+    """A number for as many equal ones; None for none."""
+    return one(x[0]) if isinstance(x, list) and x else x or None
+
+
+@pytest.mark.parametrize("name", sorted(ATEN))
+def test_what_a_call_leaves_out_is_what_pytorch_takes_for_it(name: str) -> None:
+    assert [(what, a, b) for what, a, b in defaults(name) if one(a) != one(b)] == []
 
 
 # -- axes by position

@@ -97,3 +97,8 @@ def test_the_tuner_begins_with_a_kernel_that_has_room_beside_the_next_one() -> N
     assert any(hidden_us(graph, s) == pytest.approx(0.0) for s in others), "and without"
     us = [total_us(graph, s, H200, models(graph)) for s in (first, *others)]
     assert us[0] == pytest.approx(min(us))
+
+
+def test_the_kernel_beside_is_tried_in_few_and_in_many_blocks() -> None:
+    tiles = [s.kernels["k0"].tile("m") for s in first_schedules(parse_mugraph(ADAPTER), H200, 6)]
+    assert len({*tiles}) >= 3 and max(tiles) >= 4 * min(tiles), tiles

@@ -102,7 +102,12 @@ EXPRESSIONS: Mapping[str, Handler] = {
 aten.update({name: Row(handler) for name, handler in EXPRESSIONS.items()})
 
 
-@aten("aten.clamp", "aten.clip", "aten.hardtanh")
+@aten("aten.hardtanh")
+def _hardtanh(x: Array, low: Any = -1, high: Any = 1) -> Array:
+    return _clamp(x, low, high)
+
+
+@aten("aten.clamp", "aten.clip")
 def _clamp(x: Array, min: Any = None, max: Any = None) -> Array:
     x = x if min is None else both(g.maximum, x, min)
     return x if max is None else both(g.minimum, x, max)
