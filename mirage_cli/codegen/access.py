@@ -6,12 +6,13 @@ It follows from the μGraph and the schedule, so the tuner can tell a choice tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, prod
 from typing import NamedTuple
 
+from mirage_cli.codegen.nodes import Stride, Times
 from mirage_cli.ir.access import Index, plain, strides
 from mirage_cli.ir.footprint import apart
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
@@ -46,16 +47,22 @@ class Descriptor:
     """A tensor that is read in boxes, as `triton.tools.tensor_descriptor.TensorDescriptor` is given it.
 
     dims: the kernel's name of each axis of the box, the one with neighbouring elements last. at: where along each the
-    box is, which may be outside of the tensor, where it reads as 0. shape, strides: of the tensor, in elements. box:
-    elements along each axis, 1 along those that are no axes of the kernel's block.
+    box is, which may be outside of the tensor, where it reads as 0. shape, strides: of the tensor, in elements; those
+    that follow from sizes which a call says differ by call. box: elements along each axis, 1 along those that are no
+    axes of the kernel's block.
     """
 
     buffer: str
     dims: tuple[str, ...]
     at: tuple[Index, ...]
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    shape: tuple[Stride, ...]
+    strides: tuple[Stride, ...]
     box: tuple[int, ...]
+
+    @property
+    def sized(self) -> bool:
+        """Whether it is another for each size of a call."""
+        return any(isinstance(n, Times) for n in (*self.shape, *self.strides))
 
 
 def descriptors(
@@ -114,9 +121,19 @@ class _Side(NamedTuple):
 
     dim: str
     at: Index
-    size: int
-    stride: int
+    size: Stride
+    stride: Stride
     box: int
+
+    def apart(self, sizes: Mapping[str, int]) -> int:
+        """Elements between neighbours at these sizes."""
+        n = self.stride
+        return n if isinstance(n, int) else n.number * prod(sizes[d] for d in n.dims)
+
+    @property
+    def aligned(self) -> int:
+        """What the elements between neighbours are a multiple of at all sizes."""
+        return self.stride if isinstance(self.stride, int) else self.stride.number
 
 
 def _descriptor(
@@ -128,46 +145,59 @@ def _descriptor(
     allows: so what is loaded is the kernel's block, or a transposition of it.
     """
     tensor = graph.tensors()[x.buffer]
-    if any(r.dim in x.dims for r in graph.dynamic):  # the descriptor would be another for each size
-        return None
+    largest = {**sizes, **{r.dim: r.most for r in graph.dynamic}}  # what is decided holds at all sizes
     stored = x.buffer in {t.name for t in graph.outputs} | graph.changed
     if stored or any(d not in block for d in x.dims) or not all(i.affine for i in x.access):
         return None
     element = DTYPE_BYTES[tensor.dtype]
-    sides = sorted(_sides(tensor, x, block, sizes) or (), key=lambda s: -s.stride)
+    found = _sides(tensor, x, block, largest, {r.dim for r in graph.dynamic})
+    sides = sorted(found or (), key=lambda s: -s.apart(largest))
     axes = [s for s in sides if s.box > 1]
     if len(axes) < 2 or len(sides) > MAX_RANK:
         return None
     *others, inner = sides
     if inner.stride != 1 or inner.box * element < DESCRIPTOR_ALIGNMENT or any(s.box > MAX_BOX for s in axes):
         return None
-    if any(s.stride * element % DESCRIPTOR_ALIGNMENT for s in others):
+    if any(s.aligned * element % DESCRIPTOR_ALIGNMENT for s in others):
         return None
     scalars = [s for s in others if s.box == 1]
     ordered = sorted((s for s in axes if s != inner), key=lambda s: schedule.order.index(s.dim))
     return Descriptor(x.buffer, *zip(*(*scalars, *ordered, inner), strict=True))
 
 
-def _sides(tensor: Tensor, x: Load, block: Mapping[str, int], sizes: Mapping[str, int]) -> list[_Side] | None:
+def _sides(
+    tensor: Tensor, x: Load, block: Mapping[str, int], sizes: Mapping[str, int], dynamic: Collection[str]
+) -> list[_Side] | None:
     """The axes of a box: each dimension of an index that stays inside of the tensor, and the tensor's own axis where an
-    index leaves it, as windows do; None where that has no box."""
+    index leaves it, as windows do; None where that has no box. sizes: the largest of dynamic axes, along which the box
+    ends where the size of a call does."""
     found: list[_Side] = []
-    inside: list[tuple[Index, int]] = []
-    for d, i, step in zip(tensor.dims, x.access, tensor.steps(sizes), strict=True):
+    inside: dict[tuple[str, ...], list[tuple[Index, int]]] = {}
+    for d, i, (step, times) in zip(tensor.dims, x.access, tensor.sized_steps(sizes, dynamic), strict=True):
+        if (d in dynamic or {*i.dims} & {*dynamic}) and i.axis != d:
+            return None
         if not any(i.leaves(sizes[d], sizes)):
-            inside.append((i, step))
+            inside.setdefault(times, []).append((i, step))
             continue
         many = [(str(a), c) for a, c in i.terms if block[str(a)] > 1]
         name, factor = many[0] if many else (str(i.terms[0][0]), 1)
         if len(many) > 1 or factor != 1 or sizes[name] % block[name]:  # past its end a block would not be zero
             return None
-        found.append(_Side(name, i, sizes[d], step, block[name]))
-    steps, start = strides(tuple(i for i, _ in inside), [n for _, n in inside])
-    dims = [str(a) for a in steps if sizes[str(a)] > 1 or block[str(a)] > 1]
-    found += [_Side(d, plain((d,))[0], sizes[d], steps[d], block[d]) for d in dims]
+        found.append(_Side(name, i, sizes[d], _times(step, times), block[name]))
+    for times, some in inside.items():
+        steps, start = strides(tuple(i for i, _ in some), [n for _, n in some])
+        if start:
+            return None
+        dims = [str(a) for a in steps if sizes[str(a)] > 1 or block[str(a)] > 1]
+        extents = {d: _times(1, (d,)) if d in dynamic else sizes[d] for d in dims}
+        found += [_Side(d, plain((d,))[0], extents[d], _times(steps[d], times), block[d]) for d in dims]
     told = {a for s in found for a in s.at.dims}
     once = len(told) == sum(len(s.at.dims) for s in found)
-    return found if once and not start and min((s.stride for s in found), default=0) > 0 else None
+    return found if once and min((s.aligned for s in found), default=0) > 0 else None
+
+
+def _times(number: int, dims: tuple[str, ...]) -> Stride:
+    return Times(number, dims) if dims else number
 
 
 def _leaves(tensor: Tensor, x: Load, sizes: Mapping[str, int]) -> bool:

@@ -112,7 +112,14 @@ class _Checker:
                 {*access.axes} | few == {*s.axes} and not few & self.padded, f"{s.out} has other axes than are loaded"
             )
         else:
-            _must(self.boxes[access.value].buffer == access.buffer, "a box of another buffer")
+            box = self.boxes[access.value]
+            _must(box.buffer == access.buffer, "a box of another buffer")
+            _must(
+                all(
+                    n == nodes.Times(1, (d,)) for d, n in zip(box.dims, box.shape, strict=True) if self.dims[d].dynamic
+                ),
+                f"a box for {s.out} has an end that is not the size of the call",
+            )
             _must(sorted(access.block) == sorted(access.axes), "a box with other axes than the block")
             for start, _ in (term for corner in access.starts for term in corner.terms):
                 self.start(start)

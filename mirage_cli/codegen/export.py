@@ -58,6 +58,7 @@ from mirage_cli.codegen.writing import (
     WIDTH,
     filled,
     input_text,
+    layout_of_box,
     layout_text,
     size_texts,
     spelled,
@@ -232,7 +233,8 @@ class Parts:
         return lines
 
     def descriptor(self, d: Descriptor) -> str:
-        return f"descriptor({self.names[d.buffer]}, {[*d.shape]}, {[*d.strides]}, {[*d.box]})"
+        shape, strides = (f"[{', '.join(x)}]" for x in layout_of_box(d))
+        return f"descriptor({self.names[d.buffer]}, {shape}, {strides}, {[*d.box]})"
 
 
 def patience(kernels: Sequence[str]) -> list[str]:

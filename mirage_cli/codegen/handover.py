@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import takewhile
 from typing import NamedTuple, TypeAlias
 
+from mirage_cli.ir.access import lookups_of
 from mirage_cli.ir.mugraph import Load, Store
 from mirage_cli.ir.placement import Loop, Placement
 from mirage_cli.ir.program import Eqn
@@ -22,13 +24,21 @@ class HandOver(NamedTuple):
     release: int | None
 
 
-def units(placement: Placement) -> tuple[Unit, ...]:
+def units(placement: Placement, awaited: Collection[str]) -> tuple[Unit, ...]:
+    """In the order in which they are written. Of straight code, loads from where a table says come behind others, as
+    they wait for the table; but none comes behind the first load of what is awaited."""
+
+    def order(x: Load | Eqn) -> tuple[bool, int]:
+        return (False, len(lookups_of(x.access))) if isinstance(x, Load) else (True, 0)
+
     found: list[Unit] = []
     for segment in placement.segments:
         if isinstance(segment, Loop):
             found.append(segment)
         else:
-            found += [*segment.steps, *([segment.stores] if segment.stores else [])]
+            before = [*takewhile(lambda x: not _waits(x, awaited), segment.steps)]
+            found += [*sorted(before, key=order), *sorted(segment.steps[len(before) :], key=order)]
+            found += [segment.stores] if segment.stores else []
     return tuple(found)
 
 

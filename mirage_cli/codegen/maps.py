@@ -13,13 +13,14 @@ from mirage_cli.codegen.direct import RecordedKernel, Step, UnknownLaunchError
 
 # What stands for a descriptor in a launch by Triton 3.6 and 3.7 (`wrap_handle_tensordesc`), without blanks.
 EXPANSION = ".extend(make_tensordesc_arg(arg,tensordesc_meta[tensordesc_idx]))"
-KEPT_MAPS = 64  # of one descriptor
+KEPT_MAPS = 512  # of one descriptor
 
 
 class RecordedBoxKernel(RecordedKernel):
     """A kernel with tensor descriptors among its arguments.
 
-    For each, Triton makes a map for the hardware at every launch. Plans make it once for each address.
+    For each, Triton makes a map for the hardware at every launch. Plans make it once for each address, or for each
+    address and shape where that differs by call.
     """
 
     def step(self, compiled: Any, grid: tuple[int], args: Sequence[Any]) -> Step:
@@ -29,7 +30,8 @@ class RecordedBoxKernel(RecordedKernel):
 
 
 class Expansion:
-    """Makes a launch's arguments of addresses: of each descriptor its map, shape and strides."""
+    """Makes a launch's arguments of addresses: of each descriptor its map, shape and strides. The address of one whose
+    tensor's shape differs by call comes with shape and strides."""
 
     def __init__(self, args: Sequence[Any], expand: Sequence[Any]) -> None:
         """args: of a launch. expand: for each descriptor, what takes it apart."""
@@ -37,27 +39,31 @@ class Expansion:
         maps = [(i, TensorMaps(d, apart)) for (i, d), apart in zip(boxes, expand, strict=True)]
         self.maps = maps[::-1]  # the last first: what stands for one is longer than it
 
-    def __call__(self, addresses: Sequence[int]) -> list[Any]:
+    def __call__(self, addresses: Sequence[Any]) -> list[Any]:
         args: list[Any] = [*addresses]
         for i, maps in self.maps:
             args[i : i + 1] = maps[args[i]]
         return args
 
 
-class TensorMaps(dict[int, Any]):
-    """What stands for a descriptor in a launch, by the address of its tensor; all else about the tensor is the same."""
+class TensorMaps(dict[Any, Any]):
+    """What stands for a descriptor in a launch, by the address of its tensor; or by address, shape and strides. All
+    else about the tensor is the same."""
 
     def __init__(self, descriptor: Any, expand: Callable[[Any], Any]) -> None:
         super().__init__()
         self.descriptor, self.expand = copy.copy(descriptor), expand
         self.descriptor.base = None  # memory is not kept
 
-    def __missing__(self, address: int) -> Any:
+    def __missing__(self, key: Any) -> Any:
         if len(self) >= KEPT_MAPS:
             self.clear()
         descriptor = copy.copy(self.descriptor)
+        address = key
+        if isinstance(key, tuple):
+            address, descriptor.shape, descriptor.strides = key
         descriptor.base = SimpleNamespace(data_ptr=lambda: address)
-        self[address] = arguments = self.expand(descriptor)
+        self[key] = arguments = self.expand(descriptor)
         return arguments
 
 

@@ -17,7 +17,7 @@ from mirage_cli.codegen.plan import Statement
 from mirage_cli.ir.access import Access, Index, Lookup, dims_of, strides
 from mirage_cli.ir.mugraph import Load, Store, split_axis
 from mirage_cli.ir.placement import Loop
-from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, Tensor
+from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8
 from mirage_cli.ir.schedule import Before, next_power_of_two
 
 # -- loads and stores
@@ -114,13 +114,12 @@ def pointers(
     picked: positions along some dimensions, where they are not those of the current block.
     """
     terms: list[tuple[Place, nodes.Stride]] = []
-    dims = f.tensors[buffer].dims
-    numbers = f.tensors[buffer].steps({a: 1 if a in f.dynamic else f.sizes[a] for a in dims})
+    apart = f.tensors[buffer].sized_steps(f.sizes, f.dynamic)
     starts: list[nodes.Times] = []
     start = 0
-    for behind, some in groupby(range(len(dims)), lambda i: _dynamic_behind(f, f.tensors[buffer], i)):
-        axes_of = [*some]
-        steps, more = strides(tuple(access[i] for i in axes_of), [numbers[i] for i in axes_of])
+    for behind, some in groupby(zip(access, apart, strict=True), lambda x: x[1][1]):
+        indices, numbers = zip(*((i, number) for i, (number, _) in some), strict=True)
+        steps, more = strides(indices, numbers)
         for a, n in steps.items():
             place, moved = f.place(a, picked)
             more += moved * n
@@ -131,12 +130,6 @@ def pointers(
         else:
             start += more
     return nodes.Pointers(buffer, axes, tuple(terms), start, tuple(starts))
-
-
-def _dynamic_behind(f: Frame, t: Tensor, i: int) -> Axes:
-    """The dynamic axes of which the stride of an axis is a multiple: those behind it, up to a stride of its own."""
-    own = next((j for j in range(i, len(t.dims)) if t.own_strides[j] is not None), len(t.dims))
-    return tuple(a for a in t.dims[i + 1 : own + 1] if a in f.dynamic)
 
 
 def store(f: Frame, s: Store) -> plan.Store:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from math import ceil, prod
 
 from mirage_cli.codegen import narrow, nodes, plan
@@ -24,7 +25,7 @@ from mirage_cli.codegen.access import (
 )
 from mirage_cli.codegen.blocks import MAX_ELEMENTS, EmitError, Frame, Live
 from mirage_cli.codegen.expressions import NOWHERE, Scope, computed, matrix_product
-from mirage_cli.codegen.handover import hand_over, units
+from mirage_cli.codegen.handover import Unit, hand_over, units
 from mirage_cli.codegen.iterations import combined, completed, deferred, initialised, wide_products_last
 from mirage_cli.codegen.loops import Range, longest_last, loop_starts, positions, ranges, starts, together
 from mirage_cli.codegen.moves import Pair, load, look_up, pair_of, prefetches, store
@@ -125,8 +126,8 @@ def _plan(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str
         raise EmitError("block too large")
     if f.dynamic and f.huge:
         raise EmitError("offsets beyond 32 bits")
-    some = units(f.placement)
     unread = awaited(graph, kernel, schedule) if own.overlap else None
+    some = units(f.placement, unread or ())
     first = graph.kernels[0].name == kernel.name
     releases = any(s.overlap for s in schedule.kernels.values())
     over = hand_over(some, unread, first, relays(graph, kernel, schedule), own.hand_over == Early(), releases)
@@ -152,6 +153,8 @@ def _plan(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str
             body.append(plan.Release())
         if i == (over.wait or 0):  # where rows are written is known when they are: a load behind a loop takes as long
             body += _looked_up(decided, kernel.stores, {d for x in f.placement.loops for d in x.dims})
+        if i in (0, over.wait) or isinstance(some[i - 1], Loop):  # other loads need not wait for what is looked up
+            body += _looked_up(decided, _straight(some[i : over.wait if i < (over.wait or 0) else None]), ())
         for x in some[i : i + 1]:
             if isinstance(x, Loop):
                 waited = unread is None or (over.wait is not None and over.wait <= i)
@@ -181,6 +184,12 @@ def _plan(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str
         not f.single,  # a * b - a * b is 0, and not what a * b is rounded by
         tuple(body),
     )
+
+
+def _straight(some: Sequence[Unit]) -> list[Load | Eqn]:
+    """The steps in front of the first loop."""
+    before = takewhile(lambda x: not isinstance(x, Loop), some)
+    return [x for x in before if isinstance(x, Load | Eqn)]
 
 
 def _live(left: Mapping[str, Left], kernel: Kernel, schedule: Schedule, sizes: Mapping[str, int]) -> dict[str, Live]:

@@ -1,8 +1,7 @@
 """One exported file for several sizes: one function that chooses kernels by the sizes of its inputs.
 
-Of dynamic axes, every kernel is right at every size in their ranges; the sizes that kernels were tuned for only say
-which serves which: the first that is tuned for as much or more, or the last, for each axis. Of a spec's instances, each
-has kernels of its own, and other sizes are refused.
+Of dynamic axes, every kernel is right at every size in their ranges, so which serves which is a matter of speed
+(`Serving`). Of a spec's instances, each has kernels of its own, and other sizes are refused.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ from __future__ import annotations
 import builtins
 import hashlib
 import textwrap
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from math import prod
@@ -72,29 +71,74 @@ class Variant:
     info: ExportInfo
 
 
-def any_source(v: Variant, *others: Variant) -> str:
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """Which variant serves which sizes of dynamic axes.
+
+    ends: of each axis, the last sizes of the parts of its range, in order. which: the variant's number for each
+    combination of parts, those of the last axis first.
+    """
+
+    ends: tuple[tuple[int, ...], ...]
+    which: tuple[int, ...]
+
+    def cells(self, dynamic: Sequence[Range]) -> Iterator[tuple[int, tuple[Range, ...]]]:
+        """Each combination of parts, with its variant."""
+        return zip(
+            self.which, product(*(_parts(r, ends) for r, ends in zip(dynamic, self.ends, strict=True))), strict=True
+        )
+
+
+Serves = Callable[[Sequence[Variant]], Serving]
+
+
+def by_tuned_sizes(variants: Sequence[Variant]) -> Serving:
+    """For each axis the first that is tuned for as much or more, or the last: where no more is known of them."""
+    dynamic = variants[0].program.dynamic
+    tuned = [sorted({v.program.sizes[r.dim] for v in variants}) for r in dynamic]
+
+    def serving(sizes: Sequence[int]) -> int:
+        def short(v: Variant) -> tuple[object, ...]:
+            own = v.program.arguments
+            less = [n < wanted for n, wanted in zip(own, sizes, strict=True)]
+            return sum(less), [-n if below else n for n, below in zip(own, less, strict=True)]
+
+        return min(range(len(variants)), key=lambda i: short(variants[i]))
+
+    ends = tuple((*sizes[:-1], r.most) for r, sizes in zip(dynamic, tuned, strict=True))
+    return Serving(ends, tuple(map(serving, product(*tuned))))
+
+
+def any_source(v: Variant, *others: Variant, serves: Serves = by_tuned_sizes) -> str:
     """The text of an exported file, for one size or several. Raises MirageError."""
     if others or v.program.dynamic:
-        return sized_source((v, *others))
+        return sized_source((v, *others), serves)
     return export_source(v.program, v.graph, v.schedule, v.info)
 
 
-def sized_source(variants: Sequence[Variant]) -> str:
+def sized_source(variants: Sequence[Variant], serves: Serves = by_tuned_sizes) -> str:
     """The text of a file for the sizes of all variants, of one spec. Raises MirageError where a call's inputs would not
-    say which size it is."""
+    say which size it is. serves: which of the variants serves which sizes, where these are dynamic."""
     if changing := [v.program.name for v in variants if v.program.parts]:
         raise MirageError(f"{changing[0]} writes parts of tensors by indices: export each of its sizes by itself")
     first = variants[0].program.inputs
     if other := [t for v in variants for t, u in zip(v.program.inputs, first, strict=True) if t.strides != u.strides]:
         raise MirageError(f"{other[0].name} has other strides at other sizes: export each of its sizes by itself")
-    return _File(sorted(variants, key=lambda v: v.program.dims)).text()
+    variants = sorted(variants, key=lambda v: v.program.dims)
+    if not variants[0].program.dynamic:
+        return _File(variants).text()
+    serving = serves(variants)
+    used = sorted({*serving.which})
+    renumbered = replace(serving, which=tuple(used.index(i) for i in serving.which))
+    return _File([variants[i] for i in used], renumbered).text()
 
 
 @dataclass(frozen=True)  # without slots, for what is cached
 class _File:
-    """The file, and what follows from its variants."""
+    """The file, and what follows from its variants. serving: of dynamic axes."""
 
     variants: Sequence[Variant]
+    serving: Serving = field(default=Serving((), ()))
 
     @property
     def program(self) -> Program:
@@ -160,34 +204,19 @@ class _File:
     # -- which kernels serve a call
 
     @cached_property
-    def tuned(self) -> list[list[int]]:
-        """Of each dynamic axis the sizes that kernels are tuned for."""
-        return [sorted({v.program.sizes[r.dim] for v in self.variants}) for r in self.program.dynamic]
-
-    @cached_property
     def cells(self) -> list[tuple[int, tuple[Range, ...]]]:
         """The kernels that serve a range of each dynamic axis, in order of these."""
-
-        def serving(sizes: Sequence[int]) -> int:
-            def short(v: Variant) -> tuple[object, ...]:
-                own = [v.program.sizes[d] for d in self.differing]
-                less = [n < wanted for n, wanted in zip(own, sizes, strict=True)]
-                return sum(less), [-n if below else n for n, below in zip(own, less, strict=True)]
-
-            return min(range(len(self.variants)), key=lambda i: short(self.variants[i]))
-
-        ranges = [_buckets(r, tuned) for r, tuned in zip(self.program.dynamic, self.tuned, strict=True)]
-        return [(serving(ends), some) for ends, some in zip(product(*self.tuned), product(*ranges), strict=True)]
+        return [*self.serving.cells(self.program.dynamic)]
 
     @cached_property
     def choice(self) -> str:
         """The number of the kernels for dynamic sizes."""
         place = ""
-        for name, tuned in zip(self.names, self.tuned, strict=True):
-            own = "".join(f"{i} if {name} <= {n} else " for i, n in enumerate(tuned[:-1])) + str(len(tuned) - 1)
-            place = f"({place}) * {len(tuned)} + ({own})" if place else own
-        numbers = [i for i, _ in self.cells]
-        return place if numbers == [*range(len(numbers))] else f"{tuple_text(map(str, numbers))}[{place}]"
+        for name, ends in zip(self.names, self.serving.ends, strict=True):
+            own = "".join(f"{i} if {name} <= {n} else " for i, n in enumerate(ends[:-1])) + str(len(ends) - 1)
+            place = f"({place}) * {len(ends)} + ({own})" if place else own
+        numbers = self.serving.which
+        return place if [*numbers] == [*range(len(numbers))] else f"{tuple_text(map(str, numbers))}[{place}]"
 
     @property
     def inside(self) -> list[str]:
@@ -386,9 +415,8 @@ class _File:
         return [*inside, *outside]
 
 
-def _buckets(r: Range, tuned: Sequence[int]) -> list[Range]:
-    """The parts of a range that the kernels for each of these sizes serve."""
-    ends = [*tuned[:-1], r.most]
+def _parts(r: Range, ends: Sequence[int]) -> list[Range]:
+    """The parts of a range that end there."""
     return [Range(r.dim, a + 1, b) for a, b in zip([r.least - 1, *ends[:-1]], ends, strict=True)]
 
 

@@ -134,7 +134,7 @@ if not hasattr(torch.ops.mirage, "@operator@"):  # the same file may be loaded t
 
 RANGED = '''
 def _which(@size_names@):
-    """The number of the kernels that serve these sizes: the first that are tuned for as much or more, or the last."""
+    """The number of the kernels that serve these sizes."""
 @refused@
     return @choice@
 '''

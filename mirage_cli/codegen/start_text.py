@@ -10,7 +10,7 @@ from math import prod
 
 from mirage_cli.codegen.library import buffers_of, makes_result
 from mirage_cli.codegen.triton import KernelSource
-from mirage_cli.codegen.writing import layout_text, product_text, wrapped
+from mirage_cli.codegen.writing import layout_of_box, layout_text, product_text, tuple_text, wrapped
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import DTYPE_BYTES, Tensor, unmerged
 
@@ -103,9 +103,7 @@ class _Start:
         called = ", ".join(self.arguments) + "," * (len(self.arguments) == 1)
         lines = [f"{called} = {self.bound} or plan.bind(stream)"]
         for name, buffers in self.arguments.items():
-            passed = [(self.at if name in self.kernels else self.names)[b] for b in buffers]
-            if name in self.kernels and (sizes := self.kernels[name].sizes):
-                passed = [self.kernels[name].programs, *passed, *sizes]
+            passed = self.passed(self.kernels[name]) if name in self.kernels else [self.names[b] for b in buffers]
             if name not in self.made:
                 lines.append(wrapped(f"{name}(", passed, ")"))
                 continue
@@ -118,6 +116,16 @@ class _Start:
             f"    free({self.at[self.own[0].name]})  # to what comes next on the stream, as a tensor's memory is"
         )
         return [*self.scratch(), "try:", textwrap.indent("\n".join(lines), "    "), "finally:", given_back]
+
+    def passed(self, kernel: KernelSource) -> list[str]:
+        """What a kernel of Triton's is started with: its grid where that differs by call, addresses, sizes. What a
+        descriptor of another shape in each call is made of stands in the place of its address."""
+        boxes: list[str] = []
+        for d in kernel.descriptors:
+            at = self.at[d.buffer]
+            boxes.append(tuple_text([at, *map(tuple_text, layout_of_box(d))]) if d.sized else at)
+        passed = [*(self.at[b] for b in kernel.args), *boxes]
+        return [kernel.programs, *passed, *kernel.sizes] if kernel.sizes else passed
 
     def scratch(self) -> list[str]:
         """One allocation for all buffers of its own."""

@@ -6,6 +6,8 @@ import keyword
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 
+from mirage_cli.codegen.access import Descriptor
+from mirage_cli.codegen.nodes import Stride
 from mirage_cli.ir.program import Range, Tensor
 
 WIDTH = 120
@@ -38,6 +40,15 @@ def product_text(factors: Iterable[int | str]) -> str:
     number = prod(x for x in factors if isinstance(x, int))
     names = [x for x in factors if isinstance(x, str)]
     return " * ".join([*names, *[str(number)] * (number != 1 or not names)])
+
+
+def layout_of_box(d: Descriptor) -> tuple[list[str], list[str]]:
+    """Shape and strides of the tensor behind a descriptor."""
+
+    def text(n: Stride) -> str:
+        return str(n) if isinstance(n, int) else product_text([*(f"SIZE_{d}" for d in n.dims), n.number])
+
+    return [*map(text, d.shape)], [*map(text, d.strides)]
 
 
 def size_texts(sizes: Mapping[str, int], dynamic: Iterable[Range]) -> dict[str, int | str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import reduce
@@ -100,6 +100,18 @@ class Tensor:
             found.append(step if stride is None else stride)
             step = found[-1] * sizes[d]
         return tuple(reversed(found))
+
+    def sized_steps(
+        self, sizes: Mapping[str, int], dynamic: Collection[str]
+    ) -> tuple[tuple[int, tuple[str, ...]], ...]:
+        """Elements between neighbours along each axis where the sizes of some axes are not known: a number, and those
+        of these axes by whose sizes it is multiplied, which are behind this one up to a stride of its own."""
+        numbers = self.steps({d: 1 if d in dynamic else sizes[d] for d in self.dims})
+        found: list[tuple[int, tuple[str, ...]]] = []
+        for i, number in enumerate(numbers):
+            own = next((j for j in range(i, len(self.dims)) if self.own_strides[j] is not None), len(self.dims))
+            found.append((number, tuple(d for d in self.dims[i + 1 : own + 1] if d in dynamic)))
+        return tuple(found)
 
     def span(self, sizes: Mapping[str, int]) -> int:
         """Elements from the first to the last, gaps included."""

@@ -16,6 +16,7 @@ from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import mugraph_id, parse_mugraph
 from mirage_cli.pipeline.kept import readable_graph
 from mirage_cli.pipeline.keys import program_hash, versions
+from mirage_cli.pipeline.serving import fastest
 from mirage_cli.pipeline.session import Session
 from mirage_cli.store.records import Best, Key, Shown
 from mirage_cli.store.results import Kernel, Result
@@ -108,8 +109,10 @@ def without_header(source: str) -> str:
 
 
 def export_all(store: Store, found: Sequence[tuple[Program, Key, Best]], command: str) -> str:
-    """One file of the best kernels of several sizes of a spec. Raises MirageError."""
-    return any_source(*(checked_variant(store, *one, command)[0] for one in found))
+    """One file of the best kernels of several sizes of a spec, all of one GPU. Raises MirageError."""
+    _, key, _ = found[0]
+    serves = fastest(find_target(key.gpu.split()[0]))
+    return any_source(*(checked_variant(store, *one, command)[0] for one in found), serves=serves)
 
 
 def export_plan(found: Sequence[Shown], programs: Sequence[Program], id: str, command: str) -> tuple[Shown, str]:

@@ -34,10 +34,12 @@ from mirage_cli.tune.measure import (
 from mirage_cli.tune.pace import Pace
 from mirage_cli.tune.space import (
     ahead_of_time,
+    chunk_sizes,
     crossings,
     dearest_kernel,
     first_schedules,
     fitted,
+    held_by_each,
     models,
     most_held,
     neighbours,
@@ -287,7 +289,8 @@ class Explorer:
         return self.untried(p for p in points if not self.distrusted(p.graph, p.schedule))
 
     def smaller(self, others: Container[str]) -> list[Point]:
-        """Around the failed trials of each μGraph but these whose threads hold least."""
+        """Of each μGraph but these what holds less than its failed trials: the cost model's best with less in each
+        kernel that spills registers, and what is one change away."""
         failed: dict[str, list[Trial]] = {}
         for t in self.trials.values():
             if t.schedule.kernels and t.mugraph not in others:
@@ -299,7 +302,21 @@ class Explorer:
             for t, near in zip(least, self.around(g, [t.schedule for t in least]), strict=True):
                 limit = held[self.key(g, t.schedule)]
                 points += [p for p in near if most_held(self.graphs[g], p.schedule) < limit]
+            points += self.within_limits(g)
         return points
+
+    def within_limits(self, g: str) -> list[Point]:
+        """First schedules of which each kernel holds less than where it spills registers, if any does."""
+        graph, by_name = self.graphs[g], models(self.graphs[g])
+        limits: dict[str, float] = {}
+        for t in (t for t in self.trials.values() if t.mugraph == g):
+            sizes = chunk_sizes(graph, t.schedule)
+            for name, s in t.schedule.kernels.items():
+                if (g, name, str(s)) in self.spilled:
+                    limits[name] = min(limits.get(name, math.inf), held_by_each(by_name[name], s, sizes))
+        some = first_schedules(graph, self.means.target, FEW_STARTS, limits) if limits else []
+        us = totals_us(graph, some, self.means.target, by_name)
+        return [Point(g, s, float(x)) for s, x in zip(some, us, strict=True)]
 
     def untried(self, points: Iterable[Point]) -> list[Point]:
         taken = (*self.trials.values(), *self.waiting.values())

@@ -120,6 +120,29 @@ def test_a_map_is_made_once_for_each_address(encoder: Encoder) -> None:
     assert {i: len(m) for i, m in step.expand.maps} == {1: 3, 3: 1}
 
 
+def test_a_map_is_made_once_for_each_address_and_shape_of_a_call(encoder: Encoder) -> None:
+    """Where the tensor's shape differs by call, the address comes with it."""
+    boxes = Boxes([MAP, MAP])
+    x, w, y = tensors(3)
+    boxes(x, w, y)
+    encoder.made.clear()
+    (start,) = boxes.plans[0].bind(7)
+    for rows in (3, 64, 3, 5, 64):
+        start(x.data_ptr(), (x.data_ptr(), (rows, 32), (32, 1)), y.data_ptr(), w.data_ptr())
+        taken = boxes.calls.pop()
+        compiled = StubCompiled(None)
+        args = x, TensorDescriptor(x, [rows, 32], STRIDES, BOX), y, descriptor(w)
+        boxes.run(5, 1, 1, 7, compiled.function, compiled.packed_metadata, None, None, None, *args)
+        assert plain(taken) == plain(boxes.calls.pop())
+    (step,) = boxes.plans[0].steps
+    assert {i: len(m) for i, m in step.expand.maps} == {1: 3, 3: 1}
+
+
+def plain(args: list[Any]) -> list[Any]:
+    """Shapes and strides within maps as tuples."""
+    return [tuple(tuple(x) if isinstance(x, list) else x for x in a) if isinstance(a, tuple) else a for a in args]
+
+
 def test_maps_are_kept_up_to_a_number(encoder: Encoder) -> None:
     boxes = Boxes([MAP, MAP])
     many = tensors(KEPT_MAPS + 7)

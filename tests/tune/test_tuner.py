@@ -53,9 +53,11 @@ from mirage_cli.tune.measure import (
 )
 from mirage_cli.tune.space import (
     ahead_of_time,
+    chunk_sizes,
     crossings,
     first_schedules,
     fitted,
+    held_by_each,
     models,
     neighbours,
     settled,
@@ -64,6 +66,7 @@ from mirage_cli.tune.space import (
 from mirage_cli.tune.surrogate import DEVIATION, Point, choose, distinct, predict
 from mirage_cli.tune.trials import Incumbent, Trial, Tuned
 from tests.mugraphs import CASES
+from tests.tune.test_hidden import ADAPTER
 from tools.recorded import Recorded, load, write_recorded
 from tools.study import figures, predicted_us, ranks, summary
 from tools.study import main as study
@@ -1212,6 +1215,22 @@ def test_a_kernel_that_spills_registers_is_compiled_once() -> None:
     tuned, _ = tune(lambda graph, s: 10.0, of=graph, farm=Farm(spills))
     assert 1 <= sum(spilling in source for source in seen) <= TOGETHER < STARTS
     assert tuned.best is not None and spilling not in tuned.best.source
+
+
+def test_where_two_kernels_spill_both_hold_less_next() -> None:
+    """No schedule that is one change away holds less in both."""
+    graph = parse_mugraph(ADAPTER)
+    first = first_schedules(graph, H200, 1)[0]
+    most = {n: held_by_each(models(graph)[n], s, chunk_sizes(graph, first)) for n, s in first.kernels.items()}
+
+    def spills(source: str) -> Any:
+        schedule = Schedule.parse(source.partition("\n")[2])
+        sizes = chunk_sizes(graph, schedule)
+        held = {n: held_by_each(models(graph)[n], s, sizes) for n, s in schedule.kernels.items()}
+        return tuple(KernelResources(n, 1, 255, 4096 * (held[n] >= most[n]), 4, "") for n in held)
+
+    tuned, _ = tune(lambda graph, s: 10.0, of=graph, farm=Farm(spills))
+    assert tuned.best is not None
 
 
 def test_the_program_as_written_is_tried_first_and_is_there_where_nothing_else_is() -> None:

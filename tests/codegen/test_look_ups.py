@@ -1,0 +1,93 @@
+"""Where tables are read: ahead of all loads that need not wait for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from mirage_cli.codegen import nodes, plan
+from mirage_cli.codegen.check import check
+from mirage_cli.codegen.export import launch_sizes
+from mirage_cli.codegen.plan import KernelPlan, Statement
+from mirage_cli.codegen.planner import plan_kernel
+from mirage_cli.ir.schedule import KernelSchedule, Schedule
+from mirage_cli.ir.text import parse_mugraph
+
+# rows that a table names, in front of and behind rows that no table names, and rows that a table of tables names
+TABLES = """
+mugraph rows float16
+dims m=8 e=4 f=6 k=32
+input A f16[e, k]
+input X f16[m, k]
+input B f16[f, k]
+input Y f16[m, k]
+input T i32[m] below e
+input U i32[e] below f
+output O f16[m, k]
+kernel k0 generated m:grid k:grid
+  A = load A[T{e}[m], k]
+  X = load X[m, k]
+  B = load B[U{f}[T{e}[m]], k]
+  Y = load Y[m, k]
+  t0[m, k] = mul(A, X)
+  t1[m, k] = mul(B, Y)
+  O[m, k] = add(t0, t1)
+  store O[m, k] = O
+"""
+# the second kernel waits for what the first has written, and looks up what is there before
+BEHIND = """
+mugraph behind float16
+dims m=8 e=4 k=32
+input X f16[m, k]
+input A f16[e, k]
+input T i32[m] below e
+output O f16[m, k]
+buffer S f16[m, k]
+kernel k0 generated m:grid k:grid
+  X = load X[m, k]
+  S[m, k] = exp(X)
+  store S[m, k] = S
+kernel k1 generated m:grid k:grid
+  A = load A[T{e}[m], k]
+  S = load S[m, k]
+  O[m, k] = mul(A, S)
+  store O[m, k] = O
+"""
+
+
+def planned(text: str, kernel: str, overlap: bool = False) -> KernelPlan:
+    graph = parse_mugraph(text)
+    own = KernelSchedule((("m", 4), ("k", 16)), ("m", "k"), overlap=overlap)
+    schedule = Schedule({k.name: own for k in graph.kernels})
+    made = plan_kernel(
+        graph, next(k for k in graph.kernels if k.name == kernel), schedule, launch_sizes(graph, schedule)
+    )
+    check(made)
+    return made
+
+
+def loaded(statements: Sequence[Statement]) -> list[str]:
+    return [s.out for s in statements if isinstance(s, plan.Load)]
+
+
+def test_tables_are_read_first_and_what_they_name_last() -> None:
+    assert loaded(planned(TABLES, "k0").statements) == ["T_at", "U_at", "X", "Y", "A", "B"]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_the_wait_keeps_its_place(overlap: bool) -> None:
+    """What is read of inputs in front of it stays there."""
+    statements = planned(BEHIND, "k1", overlap).statements
+    assert loaded(statements) == (["T_at", "A", "S"] if overlap else ["T_at", "S", "A"])
+    waits = [i for i, s in enumerate(statements) if isinstance(s, plan.Wait)]
+    assert len(waits) == overlap
+    at = {s.out: i for i, s in enumerate(statements) if isinstance(s, plan.Load)}
+    assert not overlap or at["A"] < waits[0] < at["S"]
+
+
+def test_a_look_up_is_of_the_tables_own_positions() -> None:
+    _, second, *_ = (s for s in planned(TABLES, "k0").statements if isinstance(s, plan.Load))
+    assert isinstance(second.access, nodes.Pointers)
+    ((place, _),) = second.access.terms
+    assert place == nodes.Looked("T_at", ("m",), False)

@@ -1,0 +1,113 @@
+"""Which kernels of one file serve which dynamic sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+
+import pytest
+
+from mirage_cli.codegen.export import ExportInfo, load_export
+from mirage_cli.codegen.sized import Serving, Variant, by_tuned_sizes, sized_source
+from mirage_cli.ir.derived import lower
+from mirage_cli.ir.merge import merge_axes
+from mirage_cli.ir.program import Range
+from mirage_cli.pipeline.serving import GAIN, MOST_PARTS, fastest
+from mirage_cli.search.generator import search
+from mirage_cli.spec.reader import parse_spec
+from mirage_cli.target.gpus import find_target
+from mirage_cli.tune.space import models, total_us
+
+GATED = """
+name: gated
+dims: {m: {min: 1, max: 4096, tune: [16, 128, 256, 2048]}, k: 4096, n: 4096}
+inputs: {X: [m, k], W1: [k, n], W2: [k, n]}
+program: O = silu(dot(X, W1, k)) * dot(X, W2, k)
+outputs: {O: [m, n]}
+"""
+DECODE = """
+name: decode
+dims: {b: {min: 1, max: 64, tune: [8, 64]}, s: {min: 1, max: 8192, tune: [128, 8192]}, h: 8, d: 128}
+inputs: {Q: [b, h, d], K: [b, s, h, d], V: [b, s, h, d]}
+program: O = dot(softmax(dot(Q, K, d), s), V, s)
+outputs: {O: [b, h, d]}
+"""
+TARGET = find_target("h200")
+
+
+@cache
+def variants(text: str) -> tuple[Variant, ...]:
+    found = ((p, search(lower(merge_axes(p)), TARGET).candidates[0]) for p in parse_spec(text).programs())
+    return tuple(Variant(p, c.graph, c.schedule, ExportInfo()) for p, c in found)
+
+
+def predicted_us(v: Variant, sizes: Mapping[str, int]) -> float:
+    graph = v.graph.resized(sizes)
+    return total_us(graph, v.schedule, TARGET, models(graph))
+
+
+def served(serving: Serving, dynamic: tuple[Range, ...], sizes: Mapping[str, int]) -> int:
+    (i,) = (i for i, some in serving.cells(dynamic) if all(r.least <= sizes[r.dim] <= r.most for r in some))
+    return i
+
+
+def test_kernels_that_are_faster_serve_a_size_between_tuned_ones() -> None:
+    """Above 128 rows, where kernels for 256 leave most of their tiles empty, others take less time."""
+    some = variants(GATED)
+    dynamic = some[0].program.dynamic
+    serving, usual = fastest(TARGET)(some), by_tuned_sizes(some)
+    changed = 0
+    for i, (part,) in serving.cells(dynamic):
+        at = {"m": part.most}
+        before = served(usual, dynamic, at)
+        least_us = min(predicted_us(v, at) for v in some)
+        assert predicted_us(some[i], at) <= least_us / GAIN
+        if i != before:
+            changed += 1
+            assert predicted_us(some[i], at) < GAIN * predicted_us(some[before], at)
+    assert changed
+
+
+def test_what_is_measured_counts() -> None:
+    """Kernels that were slower than predicted serve less than others of the same prediction."""
+    some = variants(GATED)
+    dynamic = some[0].program.dynamic
+
+    def measured(times: float, only: int) -> list[Variant]:
+        us = [predicted_us(v, {}) * (times if i == only else 1.0) for i, v in enumerate(some)]
+        return [replace(v, info=replace(v.info, measured=True, time_us=x)) for v, x in zip(some, us, strict=True)]
+
+    assert fastest(TARGET)(measured(1.0, 0)) == fastest(TARGET)(some)
+    slow = fastest(TARGET)(measured(3.0, 2))
+    assert 2 not in slow.which
+    fast = fastest(TARGET)(measured(0.2, 1))
+    assert served(fast, dynamic, {"m": 300}) == 1
+
+
+def test_neighbouring_parts_are_of_different_kernels() -> None:
+    serving = fastest(TARGET)(variants(GATED))
+    assert all(a != b for a, b in pairwise(serving.which))
+    assert serving.ends[0][-1] == 4096
+
+
+def test_several_axes_are_cut_into_few_parts() -> None:
+    some = variants(DECODE)
+    serving = fastest(TARGET)(some)
+    assert len(serving.which) <= MOST_PARTS
+    assert len(serving.which) == len(serving.ends[0]) * len(serving.ends[1])
+    assert served(serving, some[0].program.dynamic, {"b": 64, "s": 8192}) == len(some) - 1
+
+
+@pytest.mark.parametrize("text", [GATED, DECODE])
+def test_the_file_chooses_as_it_is_told(text: str) -> None:
+    """Kernels that serve nothing are not in it."""
+    some = variants(text)
+    serving = fastest(TARGET)(some)
+    module = load_export(sized_source(some, fastest(TARGET)))
+    used = sorted({*serving.which})
+    assert len(module._LAUNCHES) == len(used)
+    for i, part in serving.cells(some[0].program.dynamic):
+        for end in ("least", "most"):
+            assert module._which(*(getattr(r, end) for r in part)) == used.index(i)
