@@ -25,6 +25,7 @@ from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
 from mirage_cli.pipeline.figures import Figures
 from mirage_cli.pipeline.inplace import made_anew, put_in_place
 from mirage_cli.pipeline.model import LEAST_S, Gain, Replaced, faster, gain_of
+from mirage_cli.pipeline.named import by_operators, unchecked
 from mirage_cli.pipeline.regions import PREFIX, Kept, Region, Shape, Sized, cut, examples, results
 from mirage_cli.pipeline.symbols import Lengths, Times, at_sizes, placeholders
 
@@ -79,7 +80,7 @@ def with_kernels(model: torch.fx.GraphModule, options: Mapping[str, Any]) -> Non
     found = cut(model)
     with Kernels(budget=tune or 0.0, **named) as kernels:
         graphs = [r.graph for r in found.regions]
-        made = kernels.of(graphs, LEAST_S) if tune else kernels.known(graphs)
+        made = kernels.of(graphs, LEAST_S, [r.times for r in found.regions]) if tune else kernels.known(graphs)
         measures, figures = kernels.measures, Figures(kernels.store, kernels.target)
         known = [(r, k) for r, k in zip(found.regions, made, strict=True) if isinstance(k, Kernel)]
         several = [gain_of(r, k) for r, k in known if served(model, r)]
@@ -87,6 +88,9 @@ def with_kernels(model: torch.fx.GraphModule, options: Mapping[str, Any]) -> Non
     for name in [name for name, _ in model.named_children() if name.startswith(PREFIX)]:
         replace(model, name, taken.get(name))
     made_anew(model.graph)
+    if all(g.kernel is None for g in taken.values()):
+        unchecked(model.graph)
+    by_operators(model.graph)
     model.graph.eliminate_dead_code()
     model.graph.lint()
     model.delete_all_unused_submodules()

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -135,6 +136,14 @@ class Kernel:
         return load_export("import torch\n\n\n" + torch_source(self.program)).reference
 
 
+@dataclass(frozen=True)
+class Standing:
+    """The text of a spec, and its program at each of its sizes."""
+
+    text: str
+    programs: tuple[Program, ...]
+
+
 class Kernels:
     """Searches and tunes programs for callers, as `mirage search` does: a context manager.
 
@@ -172,27 +181,51 @@ class Kernels:
     def __exit__(self, *_: object) -> None:
         self.stack.close()
 
-    def of(self, graphs: Sequence[spec_graph.Graph], least_s: float = 0.0) -> list[Kernel | NoKernelError]:
+    def of(
+        self, graphs: Sequence[spec_graph.Graph], least_s: float = 0.0, calls: Sequence[int] = ()
+    ) -> list[Kernel | NoKernelError]:
         """The best kernel of each graph, or why there is none. Equal graphs are searched once.
 
-        least_s: of search and tuning for each, whatever the budget is.
+        least_s: of search and tuning for each, whatever the budget is. calls: how often each is called, where that
+        differs: the budget goes where most may be gained.
         """
-        from dataclasses import replace
+        from mirage_cli.pipeline.budgets import optimize_together
 
-        from mirage_cli.pipeline.optimize import optimize
-
-        sizes = {text: g.spec().programs() for text, g in {g.text(): g for g in graphs}.items()}
-        programs = [(p, text) for text, some in sizes.items() for p in some]
-        each_s = max(self.options.budget_s / max(len(programs), 1), least_s)
-        self.session.options = replace(self.options, budget_s=each_s)
-        found = zip(programs, optimize(self.session, programs), strict=True)
-        problems = {text: problem for (_, text), r in found if (problem := self.problem(r))}
-        made = {text: self.stored(some, problems.get(text, "")) for text, some in sizes.items()}
-        return [made[g.text()] for g in graphs]
+        standing = self.standing(graphs)
+        distinct = {x.text: x for x in standing}
+        times = Counter[str]()
+        for x, n in zip(standing, calls or [1] * len(standing), strict=True):
+            times[x.text] += n
+        programs = [(p, text) for text, x in distinct.items() for p in x.programs]
+        each = [times[text] for _, text in programs]
+        found = optimize_together(self.session, programs, each, self.options.budget_s, least_s)
+        problems = {t: problem for (_, t), r in zip(programs, found, strict=True) if (problem := self.problem(r))}
+        made = {text: self.stored(x.programs, problems.get(text, "")) for text, x in distinct.items()}
+        return [made[x.text] for x in standing]
 
     def known(self, graphs: Sequence[spec_graph.Graph]) -> list[Kernel | NoKernelError]:
         """What the database has for each graph."""
-        return [self.stored(g.spec().programs()) for g in graphs]
+        return [self.stored(x.programs) for x in self.standing(graphs)]
+
+    def standing(self, graphs: Sequence[spec_graph.Graph]) -> list[Standing]:
+        """What each graph is searched and known as: the first that was stored, or else stands here, under its name and
+        computes the same."""
+        from mirage_cli.errors import MirageError
+        from mirage_cli.pipeline.computed import computed_hash
+        from mirage_cli.spec.reader import parse_spec
+
+        first: dict[tuple[str, ...], Standing] = {}
+
+        def add(text: str) -> tuple[str, ...]:
+            programs = tuple(parse_spec(text).programs())
+            key = programs[0].name, *map(computed_hash, programs)
+            first.setdefault(key, Standing(text, programs))
+            return key
+
+        for text in (t for name in dict.fromkeys(g.name for g in graphs) for t in self.store.specs_named(name)):
+            with suppress(MirageError):  # of a version of other operators
+                add(text)
+        return [first[add(g.text())] for g in graphs]
 
     def problem(self, result: object) -> str:
         """Why a search has no kernel; nothing where it has one."""

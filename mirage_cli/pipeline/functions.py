@@ -78,13 +78,15 @@ class KernelFunction:
     def find(self, tensors: Sequence[torch.Tensor], budget_s: float) -> Kernel | NoKernelError:
         sizes, name, o = self.sizes(tensors), self.name, self.options
         made = exported(Function(self.function), tuple(x.detach() for x in tensors))
-        region = whole(made, name)
+        program = whole(made, name)
+        region = program.region
         if name.isidentifier() and name.islower() and not name.startswith("_"):
             region.graph.name = name
         with Kernels(o.target, budget=budget_s, seed=o.seed, workers=o.workers, db=o.db) as kernels:
             (found,) = kernels.of([region.graph]) if budget_s else kernels.known([region.graph])
         missing = isinstance(found, NoKernelError)
-        self.known[sizes] = self.function if missing else Replaced(Function(self.function), region, found)
+        own = Function(self.function)
+        self.known[sizes] = self.function if missing else Replaced(own, region, found, program.checks)
         return found
 
 

@@ -15,7 +15,7 @@ from typing import Any  # torch's graphs and nodes, which have few types
 import torch
 
 from mirage_cli.spec.aten.row import overloadless
-from mirage_cli.spec.aten.trace import APART, kept_statistics, mutable, row_of
+from mirage_cli.spec.aten.trace import APART, kept_statistics, mutable
 
 LAST = "aten.copy_"
 """What writes inputs and buffers that a model changes, at the end of its graph."""
@@ -137,39 +137,3 @@ def counted(graph: torch.fx.Graph, places: range, like: Any) -> Any:
     with value.fake_mode:
         node.meta["val"] = torch.arange(*args, device=value.device)
     return node
-
-
-def from_front(graph: torch.fx.Graph) -> None:
-    """Counts the rows that updates in place name from the front, where negative numbers count from the end: once for
-    all updates that name the same rows, in front of them all."""
-    known: dict[tuple[Any, int], Any] = {}
-    for n in graph.find_nodes(op="call_function", target=aten.index_put_.default):
-        x, indices, *_ = n.args
-        sizes = x.meta["val"].shape
-        new = [i and table_of(graph, i, size, known) for i, size in zip(indices, sizes, strict=False)]
-        n.args = (x, new, *n.args[2:])
-
-
-def table_of(graph: torch.fx.Graph, index: Any, size: Any, known: dict[tuple[Any, int], Any]) -> Any:
-    """The index, or what counts it from the front. known: by index and size."""
-    value = index.meta["val"]
-    whole = value.dtype in (torch.int32, torch.int64) and isinstance(size, int)
-    if APART in index.meta or is_counted(index) or not whole:
-        return index
-    if (index, size) not in known:
-        with graph.inserting_after(index if index.op == "call_function" else last_given(graph)):
-            node = graph.call_function(aten.remainder.Scalar, (index, size))
-        node.meta = {"val": value, APART: True}
-        known[index, size] = node
-    return known[index, size]
-
-
-def is_counted(node: Any) -> bool:
-    """Whether it is 0, 1, 2, ..., or others like that, at some positions."""
-    while node.op == "call_function" and row_of(node).moves:
-        node = node.args[0]
-    return overloadless(node.target) == "aten.arange"
-
-
-def last_given(graph: torch.fx.Graph) -> Any:
-    return [n for n in graph.nodes if n.op in GIVEN][-1]

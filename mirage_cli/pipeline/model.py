@@ -60,10 +60,15 @@ class Gain:
 
 
 class Replaced(torch.nn.Module):
-    """A region by its kernel; by PyTorch where that would compute something else, or cannot run."""
+    """A region by its kernel; by PyTorch where that would compute something else, or cannot run.
 
-    def __init__(self, original: torch.nn.Module, region: Region, kernel: Kernel) -> None:
+    checks: as of `Whole`."""
+
+    def __init__(
+        self, original: torch.nn.Module, region: Region, kernel: Kernel, checks: torch.nn.Module | None = None
+    ) -> None:
         super().__init__()
+        self.checks = checks
         self.original, self.function = original, kernel.function  # which loads its file
         self.operator = kernel.operator  # looks at its arguments when it runs, not when it is traced
         self.region, self.single = region, len(region.results) == 1
@@ -72,6 +77,8 @@ class Replaced(torch.nn.Module):
     def forward(self, *given: Any) -> Any:
         if not self.serves(given):
             return self.original(*given)
+        if self.checks is not None:
+            self.checks(*given)
         sizes = self.region.sizes(given)
         function = self.operator if torch.compiler.is_compiling() else self.function
         made = self.region.made(function(*(x.of(given, sizes) for x in self.region.inputs)), given)
@@ -121,7 +128,7 @@ def optimize(
         say(f"{operator}{f' × {times}' if times > 1 else ''}: PyTorch's, {why}")
     say(table(found.shares))
     with Kernels(target, budget=budget, seed=seed, workers=workers, db=db) as kernels:
-        made = kernels.of([r.graph for r in found.regions], LEAST_S)
+        made = kernels.of([r.graph for r in found.regions], LEAST_S, [r.times for r in found.regions])
         measures = kernels.measures
     model, original = found.model, copy(found.model)
     with Store(kernels.path) as store:

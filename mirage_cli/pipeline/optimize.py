@@ -8,11 +8,12 @@ Each stage is a module of this package; what they share is a `Session`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline.kept import claimed, keep_search, stored_result, stored_search
-from mirage_cli.pipeline.keys import keys_of
+from mirage_cli.pipeline.keys import key_of, keys_of
 from mirage_cli.pipeline.searching import Failed, Found, search_all
 from mirage_cli.pipeline.session import Session
 from mirage_cli.store.results import About, Asked, Result, Unfinished
@@ -51,11 +52,19 @@ def tune(session: Session, programs: Sequence[tuple[Program, str]]) -> Iterator[
         yield finish(session, program, text, found)
 
 
-def finish(session: Session, program: Program, text: str, found: Found | Failed) -> Result | Unfinished:
-    """From verified μGraphs to the result: what is found is kept, timed on this GPU or predicted, and the best is kept.
+def tune_on(session: Session, program: Program, result: Result, more_s: float) -> Result | Unfinished:
+    """The result after so many seconds more of tuning, from the trials on that there are."""
+    from mirage_cli.pipeline.tuning import tuned_result
 
-    What fails costs no other program its result.
-    """
+    found = replace(stored_search(session.store, program), as_written=result.as_written or "")
+    asked = result.asked and replace(result.asked, budget_s=result.asked.budget_s + more_s)
+    empty = replace(result, asked=asked, best=None, top=(), lost=(), tuning=None)
+    key = key_of(program, session.target, session.measures)
+    return _claimed(session, result.about, lambda: tuned_result(session, program, key, found, empty, more_s))
+
+
+def finish(session: Session, program: Program, text: str, found: Found | Failed) -> Result | Unfinished:
+    """From verified μGraphs to the result: they are kept, timed on this GPU or predicted, and the best is kept."""
     from mirage_cli.pipeline.predicting import predicted_result
     from mirage_cli.pipeline.tuning import tuned_result
 
@@ -67,9 +76,17 @@ def finish(session: Session, program: Program, text: str, found: Found | Failed)
     empty = Result(about, found.stats, asked, found.as_written, rejections=found.rejected)
     measures = session.measures and found.stopped != "interrupted"
     left_s = max(o.budget_s - found.seconds, 0.0)
-    try:
+
+    def made() -> Result:
         key = keep_search(session, program, text, found)
-        result = (tuned_result if measures else predicted_result)(session, program, key, found, empty, left_s)
-        return claimed(session.store, result)
+        return (tuned_result if measures else predicted_result)(session, program, key, found, empty, left_s)
+
+    return _claimed(session, about, made)
+
+
+def _claimed(session: Session, about: About, made: Callable[[], Result]) -> Result | Unfinished:
+    """What is made, or why it is not: what fails costs no other program its result."""
+    try:
+        return claimed(session.store, made())
     except Exception as error:  # named in the result: the programs behind it have theirs
         return Unfinished(about, Failed.of(error).problem)

@@ -138,7 +138,7 @@ def levels(graph: torch.fx.Graph, refused: set[Any]) -> list[Part]:
     early: set[Any] = set()  # in front of all
     for n in [n for n in calls(graph) if not is_size(n)]:
         taken = overloadless(n.target) == "getitem"  # with what makes several tensors
-        if APART in n.meta and all(x.op in GIVEN or made_anew(x, refused) for x in n.all_input_nodes):
+        if APART in n.meta and all(x.op in GIVEN or is_size(x) or made_anew(x, refused) for x in n.all_input_nodes):
             early.add(n)
         elif n not in refused and supported(n) and (not taken or n.args[0] in known):
             known.add(n)

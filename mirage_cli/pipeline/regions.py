@@ -7,7 +7,6 @@ What is in no region stays as it is, and says why.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import warnings
 from collections import Counter
@@ -20,7 +19,9 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from mirage_cli.errors import SpecError, TraceError
 from mirage_cli.ir.program import Program, Tensor
-from mirage_cli.pipeline.inplace import calls, changed, from_front, in_order, put_in_place
+from mirage_cli.pipeline.computed import computed_hash
+from mirage_cli.pipeline.inplace import calls, changed, in_order, put_in_place
+from mirage_cli.pipeline.named import as_before, checked, from_front
 from mirage_cli.pipeline.partition import (
     Part,
     Signature,
@@ -29,6 +30,7 @@ from mirage_cli.pipeline.partition import (
     seen_views,
     segments,
     signature,
+    subgraph,
     with_own,
 )
 from mirage_cli.pipeline.symbols import (
@@ -39,6 +41,7 @@ from mirage_cli.pipeline.symbols import (
     Symbol,
     Times,
     at_sizes,
+    checks_apart,
     found_in,
     grows,
     is_size,
@@ -217,12 +220,15 @@ class Cut:
 
 def exported(model: torch.nn.Module, inputs: tuple[Any, ...], dynamic: Any = None) -> torch.fx.GraphModule:
     """The model's graph for inputs like these. Operators that are not known here are decomposed where PyTorch can.
-    dynamic: which sizes differ by call, as `dynamic_shapes` of `torch.export`.
+    dynamic: which sizes differ by call, as `dynamic_shapes` of `torch.export`. What PyTorch cannot prove of them (that
+    min(16·t, 64·t) is 16·t, say: its versions differ in that) is checked by each call.
 
     Tensors that are changed in place become new ones, unless who reads them behind the change reads its result, and
     their rows alone are changed (`put_in_place`).
     """
-    program = torch.export.export(model, inputs, dynamic_shapes=dynamic)
+    program = torch.export.export(
+        model, inputs, dynamic_shapes=dynamic, prefer_deferred_runtime_asserts_over_guards=dynamic is not None
+    )
     unknown = {n.target for n in calls(program.graph) if not supported(n)}
     table = torch.export.default_decompositions()
     some = {op: table[op] for op in unknown if op in table}
@@ -284,6 +290,7 @@ def cut(model: torch.fx.GraphModule) -> Cut:
     left: dict[str, str] = {}
     known: dict[Signature, Said | Unsaid] = {}
     sizes_first(model.graph)
+    checks_apart(model.graph)
     from_front(model.graph)
     with_own(model.graph)
     refused = seen_views(model.graph)
@@ -303,10 +310,13 @@ def cut(model: torch.fx.GraphModule) -> Cut:
             for n in calls(model.graph)
             if not supported(n) and "val" in n.meta and not is_size(n) and APART not in n.meta
         }
-        taken = shares(model.graph, {n for part in parts for n in part})
+        taken = {n for part in parts for n in part}
+        as_before(model.graph, taken)
+        checked(model.graph, [n for n in model.graph.nodes if n in taken])
+        rows = shares(model.graph, taken)
         names = fused(model, parts, PREFIX)
     with_symbols(model)
-    found = Cut(model, left=left, shares=taken)
+    found = Cut(model, left=left, shares=rows)
     times = Counter(n.target for n in model.graph.nodes if n.op == "call_module")
     for key, name in names.items():
         said = known[key]
@@ -319,9 +329,18 @@ def cut(model: torch.fx.GraphModule) -> Cut:
     return found
 
 
-def whole(model: torch.fx.GraphModule, name: str) -> Region:
+@dataclass(frozen=True)
+class Whole:
+    """A function as one program. checks: of the numbers by which it names rows, on the function's arguments; None where
+    it names none."""
+
+    region: Region
+    checks: torch.fx.GraphModule | None
+
+
+def whole(model: torch.fx.GraphModule, name: str) -> Whole:
     """All of a model without parameters as one program, however large. Raises TraceError."""
-    part, read = calls(model.graph), [n for n in model.graph.nodes if n.op == "placeholder"]
+    part, read = calls(model.graph), placeholders(model.graph)
     if any(n.op == "get_attr" for n in model.graph.nodes):
         raise TraceError(name, "a kernel's tensors are its arguments, and this has others")
     if seen_views(model.graph):
@@ -335,7 +354,9 @@ def whole(model: torch.fx.GraphModule, name: str) -> Region:
     region = Region("", 1, said.graph, said.program, said.inputs, said.results, said.sized, said.axes)
     if why := differs(model, region):
         raise TraceError(name, why)
-    return region
+    checked(model.graph, part)
+    checks = [n for n in calls(model.graph) if n not in part]
+    return Whole(region, torch.fx.GraphModule(model, subgraph(checks, read, read)) if checks else None)
 
 
 def said_once(part: Part, known: dict[Signature, Said | Unsaid], symbols: Mapping[str, Symbol]) -> Said | Unsaid:
@@ -354,11 +375,12 @@ def said_of(part: Part, read: Sequence[Any], symbols: Mapping[str, Symbol]) -> S
     except Unsupported as error:
         return Unsaid(str(error), part.index(error.maker) if error.maker in part else None)
     graph = placed.traced.graph
-    graph.name = f"{PREFIX}{hashlib.sha256(graph.text().encode()).hexdigest()[:8]}"
     try:
         program = parse_spec(graph.text()).at()
     except SpecError as error:
         return Unsaid(error.diagnostics[0].message, None)
+    graph.name = f"{PREFIX}{computed_hash(program)[:8]}"
+    program = replace(program, name=graph.name)
     nodes = dict(placed.traced.inputs)
     lengths: dict[str, Length] = {**program.sizes, **{d: Times(1, (s,)) for d, s in axes.items()}}
     inputs = tuple(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from mirage_cli.pipeline.searching import Options
@@ -73,6 +74,10 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def allow(self, budget_s: float) -> None:
+        """Sets the budget of each program from now on."""
+        self.options = replace(self.options, budget_s=budget_s)
 
     def prepare(self) -> None:
         """Starts the processes that tuning needs: their seconds of imports pass while the search is at work."""

@@ -17,6 +17,8 @@ from typing import Any  # torch's nodes, and what stands for their values
 import torch
 from torch.utils._sympy.numbers import int_oo
 
+from mirage_cli.spec.aten.trace import APART
+
 SYMBOLIC = "symbolic"
 """Where a node keeps its value while numbers stand in its place."""
 RANGES = "ranges"
@@ -112,6 +114,16 @@ def sizes_first(graph: torch.fx.Graph) -> None:
     for node in nodes[front + 1 :]:
         if is_size(node):
             nodes[front].prepend(node)
+
+
+def checks_apart(graph: torch.fx.Graph) -> None:
+    """Marks what `torch.export` could not prove of sizes and left to the call, and what is worked out for that alone,
+    as nodes that are in no region."""
+    checks = {*graph.find_nodes(op="call_function", target=torch.ops.aten._assert_scalar.default)}
+    for n in reversed(graph.nodes):
+        only = n.op == "call_function" and n.users and all(APART in u.meta for u in n.users)
+        if n in checks or (only and not isinstance(n.meta.get("val"), torch.Tensor)):
+            n.meta[APART] = True
 
 
 def placeholders(graph: torch.fx.Graph) -> list[Any]:

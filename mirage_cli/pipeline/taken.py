@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from mirage_cli.pipeline.inplace import calls, changed
 from mirage_cli.pipeline.partition import bytes_of, computes
 from mirage_cli.spec.aten.row import overloadless
-from mirage_cli.spec.aten.trace import row_of
+from mirage_cli.spec.aten.trace import APART, row_of
 
 Pair = tuple[int, int]
 """Of all, and of what is taken."""
@@ -33,7 +33,7 @@ def shares(graph: torch.fx.Graph, taken: Collection[Any]) -> tuple[Share, ...]:
     """A row for each operator that computes, the one that moves most first. taken: the nodes that are in regions."""
     nodes: dict[str, list[Any]] = {}
     for n in calls(graph):
-        if computes(n, set()):
+        if computes(n, set()) and APART not in n.meta:
             nodes.setdefault(overloadless(n.target), []).append(n)
 
     def both(some: Iterable[Any], of: Callable[[Any], int]) -> Pair:

@@ -28,7 +28,7 @@ def tuned_result(session: Session, program: Program, key: Key, found: Found, emp
     what the search has left of the budget. Raises MeasureError."""
     stored = session.store.best(key)
     incumbent = readable_incumbent(session, key, stored)
-    tuned = tune_plans(session, program, key, found.plans, incumbent, left_s)
+    tuned = tune_plans(session, program, key, found, incumbent, left_s)
     session.on_tuned(tuned)
     graphs = {p.id: p.graph for p in found.plans}
     if incumbent is not None:
@@ -64,7 +64,7 @@ def tuned_result(session: Session, program: Program, key: Key, found: Found, emp
 
 
 def tune_plans(
-    session: Session, program: Program, key: Key, plans: Sequence[Plan], incumbent: Incumbent | None, budget_s: float
+    session: Session, program: Program, key: Key, found: Found, incumbent: Incumbent | None, budget_s: float
 ) -> Tuned:
     """Runs the tuner, continuing from the trials that the database already has, unless a fresh run is asked for."""
 
@@ -84,6 +84,7 @@ def tune_plans(
             ),
         )
 
+    plans = found.plans
     task = Task(
         {p.id: p.graph for p in plans},
         measured_problem(program, session.options.seed),
@@ -94,6 +95,7 @@ def tune_plans(
         keep,
         hints(session, key, plans),
         problems_at_other_sizes(program, session.options.seed),
+        found.as_written,
     )
     return tune(session.means(), task, incumbent)
 

@@ -264,6 +264,8 @@ class Trace:
         """The named program. outputs: arrays with their dtypes. Raises Unsupported."""
         needed = self.needed([*(a for a, _ in outputs.values()), *(a for s in self.stores for a in s.arrays)])
         axes: dict[Axis, str] = {}
+        for x in (x for a, _ in outputs.values() for x in result_axes(a)):
+            axes.setdefault(x, f"a{len(axes)}")
         for a in needed:
             for x in (*a.own, *leaves(x for dim in a.dims for x in dim)):
                 axes.setdefault(x, f"a{len(axes)}")

@@ -234,6 +234,22 @@ def __getattr__(name: str) -> Callable[..., Value]:
     return function
 
 
+def operands_of(x: Operand, name: str) -> tuple[Value, ...] | None:
+    """The operands of a value that this function has made; None of another."""
+    if not isinstance(x, Value):
+        return None
+    node = x.build(*(ast.Name("_") for _ in x.operands))
+    called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
+    return x.operands if called else None
+
+
+def is_number(x: Operand, number: float) -> bool:
+    """Whether a value is this number, as it is written."""
+    if isinstance(x, Value):
+        return not x.operands and x.number and ast.dump(x.build()) == ast.dump(_operand(x.graph, number).build())
+    return x == number
+
+
 def _apply(build: Build, *operands: Operand, number: bool | None = None) -> Value:
     graphs = [x.graph for x in operands if isinstance(x, Value)]
     if not graphs:

@@ -138,6 +138,11 @@ class Store:
             )
         return None
 
+    def specs_named(self, name: str) -> list[str]:
+        """The texts of the specs of this name."""
+        found = self.rows("SELECT program_hash, text FROM specs WHERE name = ? ORDER BY rowid", name)
+        return [*self.readable(found, lambda r: r["text"], f"a spec {name}", name)]
+
     def put_search(self, key: Key, search: StoredSearch) -> None:
         """Replaces what was stored for the same key and seed."""
         row = {**asdict(search), "results": dump(search.results), "stats": dump(search.stats), "at": _now()}

@@ -11,7 +11,7 @@ import os
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -139,10 +139,10 @@ class CompileFarm:
             self._hand_out()
         return done
 
-    def forget(self) -> list[str]:
-        """Drops what no process has begun with, and says what that is."""
-        ids = [r.candidate.id for r in self._waiting]
-        self._waiting.clear()
+    def forget(self, unwanted: Callable[[str], bool] = lambda _: True) -> list[str]:
+        """Drops what no process has begun with, all of it or what is unwanted, and says what that is."""
+        ids = [r.candidate.id for r in self._waiting if unwanted(r.candidate.id)]
+        self._waiting = deque(r for r in self._waiting if r.candidate.id not in {*ids})
         return ids
 
     def drop(self) -> None:

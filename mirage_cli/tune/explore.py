@@ -10,7 +10,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -33,10 +33,13 @@ from mirage_cli.tune.measure import (
 )
 from mirage_cli.tune.pace import Pace
 from mirage_cli.tune.space import (
+    ahead_of_time,
+    chunk_sizes,
     crossings,
     dearest_kernel,
     first_schedules,
     fitted,
+    held_by_each,
     models,
     most_held,
     neighbours,
@@ -49,6 +52,9 @@ STARTS = 20
 """The first schedules of each of the most promising μGraphs."""
 FEW_STARTS = 6
 """Of each of the others."""
+AHEAD_STARTS = 4
+"""And so many whose kernels all start ahead of time, as the winners do at 18 of 24 sizes. In 10 s for attention with
+its projection 79 schedules were timed, all of them first ones, which differed in the last kernel alone."""
 PROMISING = 4
 BEAM = 6
 """Schedules of each μGraph around which further ones are looked for."""
@@ -107,7 +113,8 @@ class Means:
 class Task:
     """What is to be tuned.
 
-    graphs: by id. contracted: terms of the program's longest contraction. budget_s: for all of it. known: trials of an
+    graphs: by id. as_written: the one that is the program as written, which is tried first: it always has an answer.
+    contracted: terms of the program's longest contraction. budget_s: for all of it. known: trials of an
     earlier run, which are not repeated. on_trial: is told each new one. hints: what won for some of these μGraphs at
     other sizes. elsewhere: the problem at other sizes of dynamic axes, at which the winner is judged too, each with the
     terms of the longest contraction there.
@@ -122,6 +129,7 @@ class Task:
     on_trial: Callable[[Trial], None] = lambda _: None
     hints: Sequence[tuple[str, Schedule]] = ()
     elsewhere: Sequence[tuple[Problem, int]] = ()
+    as_written: str | None = None
 
 
 class Explorer:
@@ -139,6 +147,7 @@ class Explorer:
         self.record_us, self.idle = math.inf, 0  # the last gain, and the guesses since
         self.stopped = ""  # what has ended the exploration
         self.failures: Counter[str] = Counter()
+        self.spilled: set[tuple[str, str, str]] = set()  # by μGraph and kernel, schedules that spill registers
         self.near: dict[str, list[Point]] = {}
         self.predictions: dict[str, float] = {}
         self.rng = random.Random(task.problem.seed)
@@ -225,14 +234,23 @@ class Explorer:
                 break
 
     def first(self) -> list[tuple[str, Schedule]]:
-        """What won at other sizes, and the cost model's best."""
+        """The program as written, what won at other sizes, and the cost model's best."""
+        graph = self.graphs.get(self.task.as_written or "")
+        sure = first_schedules(graph, self.means.target, 1) if graph else []
         hints = [(g, fitted(self.graphs[g], s, self.means.target)) for g, s in self.task.hints if g in self.graphs]
         counts = [STARTS] * PROMISING + [FEW_STARTS] * len(self.graphs)
-        return [(g, s) for g, s in hints if s is not None] + [
+        fitting = [(g, s) for g, s in hints if s is not None]
+        return [*((self.task.as_written or "", s) for s in sure), *fitting] + [
             (g, s)
             for (g, graph), count in zip(self.graphs.items(), counts, strict=False)
-            for s in first_schedules(graph, self.means.target, count)
+            for s in self.starts(graph, count)
         ]
+
+    def starts(self, graph: MuGraph, count: int) -> list[Schedule]:
+        """The cost model's best, its best ahead of time, and others."""
+        some = first_schedules(graph, self.means.target, count)
+        early = ahead_of_time(graph, some[0], self.means.target, AHEAD_STARTS) if some else []
+        return [*some[:1], *early, *some[1:]]
 
     @contextmanager
     def phase(self, name: str) -> Generator[None]:
@@ -247,15 +265,13 @@ class Explorer:
         return [(pool[i].graph, pool[i].schedule) for i in chosen]
 
     def pool(self) -> list[Point]:
-        """Schedules one change from the best of each promising μGraph, and some two changes away. Where none could be
-        timed, those one change away whose threads hold less than the ones that failed."""
-        if not self.leaders(1):
-            return [] if self.waiting else self.smaller()
+        """Schedules one change from the best of each promising μGraph, and some two changes away. Of μGraphs that could
+        not be timed, those one change away whose threads hold less than the ones that failed."""
         limit = HOPELESS * self.best_us()
         best: dict[str, list[Trial]] = {}
         for t in self.leaders(len(self.trials)):
             best.setdefault(t.mugraph, []).append(t)
-        points: list[Point] = []
+        points: list[Point] = self.smaller({*best, *(t.mugraph for t in self.waiting.values())})
         farther: list[tuple[str, Schedule]] = []
         for g, trials in best.items():
             if trials[0].paced_us > limit:
@@ -272,10 +288,12 @@ class Explorer:
         points += [p for g, schedules in drawn.items() for some in self.around(g, schedules) for p in some]
         return self.untried(p for p in points if not self.distrusted(p.graph, p.schedule))
 
-    def smaller(self) -> list[Point]:
+    def smaller(self, others: Container[str]) -> list[Point]:
+        """Of each μGraph but these what holds less than its failed trials: the cost model's best with less in each
+        kernel that spills registers, and what is one change away."""
         failed: dict[str, list[Trial]] = {}
         for t in self.trials.values():
-            if t.schedule.kernels:
+            if t.schedule.kernels and t.mugraph not in others:
                 failed.setdefault(t.mugraph, []).append(t)
         points: list[Point] = []
         for g, trials in failed.items():
@@ -284,11 +302,30 @@ class Explorer:
             for t, near in zip(least, self.around(g, [t.schedule for t in least]), strict=True):
                 limit = held[self.key(g, t.schedule)]
                 points += [p for p in near if most_held(self.graphs[g], p.schedule) < limit]
-        return self.untried(points)
+            points += self.within_limits(g)
+        return points
+
+    def within_limits(self, g: str) -> list[Point]:
+        """First schedules of which each kernel holds less than where it spills registers, if any does."""
+        graph, by_name = self.graphs[g], models(self.graphs[g])
+        limits: dict[str, float] = {}
+        for t in (t for t in self.trials.values() if t.mugraph == g):
+            sizes = chunk_sizes(graph, t.schedule)
+            for name, s in t.schedule.kernels.items():
+                if (g, name, str(s)) in self.spilled:
+                    limits[name] = min(limits.get(name, math.inf), held_by_each(by_name[name], s, sizes))
+        some = first_schedules(graph, self.means.target, FEW_STARTS, limits) if limits else []
+        us = totals_us(graph, some, self.means.target, by_name)
+        return [Point(g, s, float(x)) for s, x in zip(some, us, strict=True)]
 
     def untried(self, points: Iterable[Point]) -> list[Point]:
         taken = (*self.trials.values(), *self.waiting.values())
-        return distinct([*points], {(t.mugraph, str(t.schedule)) for t in taken})
+        sound = [p for p in points if not self.spills(p.graph, p.schedule)]
+        return distinct(sound, {(t.mugraph, str(t.schedule)) for t in taken})
+
+    def spills(self, g: str, schedule: Schedule) -> bool:
+        """Whether a kernel of it is known to spill registers, whatever the others do."""
+        return not self.spilled.isdisjoint((g, name, str(s)) for name, s in schedule.kernels.items())
 
     def distrusted(self, g: str, schedule: Schedule) -> bool:
         return schedule.specialize and not self.trusted.get(g, True)
@@ -350,7 +387,7 @@ class Explorer:
         sources: dict[str, str] = {}
         for g, s in pairs:
             key = self.key(g, s)
-            if key in self.trials or key in self.waiting:
+            if key in self.trials or key in self.waiting or self.spills(g, s):
                 continue
             try:
                 sources[key] = self.means.emit(self.graphs[g], s)
@@ -377,13 +414,23 @@ class Explorer:
             trial = self.waiting[key]
             if isinstance(answer, Failure):
                 self.fail(trial, str(answer.kind), str(answer))
-            elif any(k.spill_bytes > SPILL_LIMIT_BYTES for k in answer):
+            elif spilled := [k.name for k in answer if k.spill_bytes > SPILL_LIMIT_BYTES]:
                 self.fail(trial, "spills registers", "spills registers")
+                self.avoid(trial, spilled)
             elif any(k.shared_bytes > self.means.target.smem_per_block_bytes for k in answer):
                 self.fail(trial, "shared memory", "needs more shared memory than a block may have")
             else:
                 fine.append(trial)
         return fine
+
+    def avoid(self, trial: Trial, kernels: Container[str]) -> None:
+        """Keeps in mind that these kernels of a trial spill registers, and drops what has them and is not begun."""
+        self.spilled |= {(trial.mugraph, n, str(s)) for n, s in trial.schedule.kernels.items() if n in kernels}
+        for key in self.means.farm.forget(lambda key: self.spills(*self.pair(key))):
+            del self.waiting[key]
+
+    def pair(self, key: str) -> tuple[str, Schedule]:
+        return self.waiting[key].mugraph, self.waiting[key].schedule
 
     def tell(self) -> None:
         best = self.best_us()

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import islice, permutations
+from types import MappingProxyType
 
 import numpy as np
 
@@ -44,6 +45,7 @@ from mirage_cli.target.gpus import Target
 from mirage_cli.tune.hidden import fits, hidden_us, pairs
 
 WARPS = (1, 2, 4, 8, 16)
+NO_LIMITS: Mapping[str, float] = MappingProxyType({})
 STAGES = (1, 2, 3, 4, 5, 6, 7, 9)
 GROUPS = (1, 4, 8, 16)
 SPLIT_LIMIT = 256
@@ -98,31 +100,37 @@ def ranked(
 
 @lru_cache(maxsize=1024)
 def _best(
-    m: work.Model, sizes: tuple[tuple[str, int], ...], target: Target, split: int | None
+    m: work.Model, sizes: tuple[tuple[str, int], ...], target: Target, split: int | None, limit: float
 ) -> KernelSchedule | None:
-    """The first of the ranked schedules."""
-    return next(ranked(m, dict(sizes), target, split), None)
+    """The first of the ranked schedules whose threads hold less than the limit."""
+    known = dict(sizes)
+    return next((s for s in ranked(m, known, target, split) if held_by_each(m, s, known) < limit), None)
 
 
-def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule]:
+def first_schedules(
+    graph: MuGraph, target: Target, count: int, limits: Mapping[str, float] = NO_LIMITS
+) -> list[Schedule]:
     """Up to `count` schedules: for the dearest kernel the cost model's best, then the best with each block size that
     those before lack; both with operands swapped too where it has products. The other kernels' best with each. Blocks
-    that are sure to spill registers are left out."""
+    that are sure to spill registers are left out.
+
+    limits: by kernel, elements of which each thread holds fewer.
+    """
     by_name = models(graph)
     if not by_name:
         return [Schedule({})]
-    base = complete(graph, by_name, target, {})
+    base = complete(graph, by_name, target, {}, limits)
     if base is None:
         return []
     dearest = dearest_kernel(graph, base, target)
     found: dict[str, Schedule] = {}
-    m, sizes = by_name[dearest], chunk_sizes(graph, base)
+    m, sizes, limit = by_name[dearest], chunk_sizes(graph, base), limits.get(dearest, np.inf)
     matrix, room = bool(m.matrix_axes(sizes)), REGISTERS_HELD * target.regs_per_sm
     fitting = (s for s in ranked(m, sizes, target) if matrix or _held_by_all(m, s, sizes) <= room)
-    for s in _varied(fitting):
+    for s in _varied(s for s in fitting if held_by_each(m, s, sizes) < limit):
         swapped = [replace(s, order=s.order[::-1])] if matrix else []
         for variant in (s, *swapped):
-            schedule = complete(graph, by_name, target, {dearest: variant})
+            schedule = complete(graph, by_name, target, {dearest: variant}, limits)
             if schedule is not None:
                 for made in (*_with_room(graph, schedule, target, by_name), schedule):
                     found.setdefault(str(made), made)
@@ -166,7 +174,7 @@ def _with_room(
 def most_held(graph: MuGraph, schedule: Schedule) -> float:
     """Elements that a thread of any kernel holds."""
     sizes = chunk_sizes(graph, schedule)
-    return max(_held(m, schedule.kernels[n], sizes) for n, m in models(graph).items())
+    return max(held_by_each(m, schedule.kernels[n], sizes) for n, m in models(graph).items())
 
 
 def fitted(graph: MuGraph, schedule: Schedule, target: Target) -> Schedule | None:
@@ -219,9 +227,14 @@ def predicted(m: work.Model, s: KernelSchedule, sizes: Mapping[str, int], target
 
 
 def complete(
-    graph: MuGraph, by_name: Mapping[str, work.Model], target: Target, given: Mapping[str, KernelSchedule]
+    graph: MuGraph,
+    by_name: Mapping[str, work.Model],
+    target: Target,
+    given: Mapping[str, KernelSchedule],
+    limits: Mapping[str, float] = NO_LIMITS,
 ) -> Schedule | None:
-    """A schedule for every kernel: those given, and the cost model's best for the others. None where none fits.
+    """A schedule for every kernel: those given, and the cost model's best for the others, within limits as of
+    `first_schedules`. None where none fits.
 
     Kernels that split the same dimension get the same number of chunks, since their partial results share an axis.
     """
@@ -237,7 +250,7 @@ def complete(
         chunks = sizes.get(split_axis(k.split)) if k.split is not None else None
         s = given.get(k.name)
         if s is None:
-            s = _best(m, tuple(sizes.items()), target, chunks)
+            s = _best(m, tuple(sizes.items()), target, chunks, limits.get(k.name, np.inf))
             if s is None:
                 return None
         elif chunks is not None and s.split != chunks:
@@ -372,6 +385,18 @@ def _ahead_of_time(graph: MuGraph, schedule: Schedule) -> Iterator[Schedule]:
         yield settled(graph, Schedule(kernels))
 
 
+def ahead_of_time(graph: MuGraph, schedule: Schedule, target: Target, count: int) -> list[Schedule]:
+    """The schedule with all kernels ahead of time: the cost model's best of so many ways to hand over, each with and
+    without iterations that are fetched ahead."""
+    made = {str(s): s for s in (_ahead_of_time(graph, schedule) if target.overlaps and schedule.kernels else ())}
+    made.pop(str(schedule), None)
+    us = totals_us(graph, [*made.values()], target, models(graph))
+    ways: dict[tuple[object, ...], Schedule] = {}
+    for _, s in sorted(_that_fit(us, made.values()), key=lambda x: x[0]):
+        ways.setdefault(tuple((k.hand_over, k.ahead is None) for k in s.kernels.values()), s)
+    return [*ways.values()][:count]
+
+
 def crossings(graph: MuGraph, schedules: Sequence[Schedule], target: Target) -> list[tuple[float, Schedule]]:
     """Each schedule with each kernel in turn as another of them has it, with predicted times."""
     by_name = models(graph)
@@ -483,7 +508,7 @@ def _variations(
 def _other_choices(
     m: work.Model, s: KernelSchedule, sizes: Mapping[str, int], target: Target
 ) -> Iterator[KernelSchedule]:
-    held = _held(m, s, sizes)
+    held = held_by_each(m, s, sizes)
     able = {
         "": True,
         "overlaps": target.overlaps,
@@ -502,7 +527,7 @@ def _other_choices(
         yield replace(s, specialize=True, warps=SPECIALIZED_WARPS)
 
 
-def _held(m: work.Model, s: KernelSchedule, sizes: Mapping[str, int]) -> float:
+def held_by_each(m: work.Model, s: KernelSchedule, sizes: Mapping[str, int]) -> float:
     """Elements that a thread holds of all accumulators, or of the largest block that is computed."""
     return _held_by_all(m, s, sizes) / (32 * s.warps)
 

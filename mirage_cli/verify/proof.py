@@ -57,6 +57,12 @@ def proved(program: Program, graph: MuGraph, same_axes: Callable[[str], str]) ->
     return not chunk_sizes and all(want[t.name] is got[t.name] for t in program.outputs)
 
 
+def forms_of(program: Program) -> dict[str, Form] | None:
+    """The canonical form of each value of a lowered program; None where an infinity is added or multiplied, of which
+    forms say nothing."""
+    return None if any(map(_infinite, program.eqns)) else _Forms({}, {}).of_program(program)
+
+
 def _infinite(e: Eqn) -> bool:
     """Whether an infinity is added or multiplied, which forms take for a number."""
     return not OPS[e.op].takes_infinity and any(isinstance(a, float) and isinf(a) for a in e.args)

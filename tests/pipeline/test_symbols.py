@@ -123,6 +123,23 @@ def test_sizes_stand_in_front_in_their_order() -> None:
     assert [n.name for n in model.graph.nodes if n.op == "call_function"][:2] == names
 
 
+def test_what_is_not_proven_of_sizes_is_checked_by_the_call() -> None:
+    """That it is at most 64·t is what no PyTorch proves of t·t."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        t = x.shape[1]
+        return (x.exp() * 2).relu() if torch.sym_min(64 * t, t * t) == t * t else x
+
+    x = torch.randn(3, 10, 32)
+    found = of(function, x, dynamic=({1: TOKENS},))
+    assert [r.times for r in found.regions] == [1] and not found.left
+    assert [s.operator for s in found.shares] == ["aten.exp", "aten.mul", "aten.relu"]
+    y = torch.randn(3, 64, 32)
+    torch.testing.assert_close(found.model(y), function(y))
+    with pytest.raises(RuntimeError, match="Runtime assertion failed"):
+        found.model(torch.randn(3, 65, 32))
+
+
 def test_equal_layers_of_any_size_are_one_region() -> None:
     layers = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.SiLU()) for _ in range(6)))
     for p in layers.parameters():

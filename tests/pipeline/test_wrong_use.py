@@ -18,11 +18,14 @@ from torch import nn
 from torch.autograd import forward_ad
 
 import mirage_cli
-from mirage_cli.errors import TraceError
+from mirage_cli.errors import NoKernelError, TraceError
 from mirage_cli.pipeline import model as model_module
+from mirage_cli.pipeline.backend import with_kernels
 from mirage_cli.pipeline.beside import Beside
 from mirage_cli.pipeline.callers import Kernel, Kernels
-from mirage_cli.pipeline.model import Replaced
+from mirage_cli.pipeline.model import Replaced, as_module
+from mirage_cli.pipeline.regions import exported
+from mirage_cli.spec.aten.row import overloadless
 from mirage_cli.spec.graph import Graph
 
 BEST = SimpleNamespace(us=1.0, eager_us=None, status="predicted")
@@ -469,3 +472,42 @@ def test_a_program_looks_at_its_tensors_on_every_device() -> None:
     ):
         with pytest.raises((TypeError, ValueError), match=problem):
             kernel.in_pytorch(*wrong)
+
+
+# -- rows that are not there
+
+
+def test_a_compiled_model_refuses_rows_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(10, 6), nn.GELU()).eval()
+    fast = torch.compile(model, backend="mirage", options={"db": tmp_path / "mirage.db"})
+    with torch.no_grad():
+        same(model, fast, torch.tensor([9, 0]), kernels=1)
+        for numbers in ([10, 0], [0, -1]):
+            with pytest.raises(RuntimeError, match="names no row"):
+                fast(torch.tensor(numbers))
+
+
+@torch.no_grad()
+def test_rows_by_vmap_are_pytorchs(optimize: Optimize) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(10, 6), nn.GELU()).eval()
+    at = torch.tensor([[9, 0], [3, 1]])
+    fast = optimize(model, at[0])
+    same(torch.vmap(model), torch.vmap(fast), at)
+    with pytest.raises(RuntimeError, match="names no row"):
+        torch.vmap(fast)(at + 1)
+
+
+def test_a_graph_without_kernels_is_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(Kernels, "known", lambda _, graphs: [NoKernelError("none", "none") for _ in graphs])
+
+    def write(x: torch.Tensor, at: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        keys[at] = F.gelu(x)
+        return F.embedding(at, x * 2) + 1
+
+    model = exported(as_module(write), (X, torch.tensor([1, 0, 2, 3, 4]), torch.zeros(5, 12)))
+    with_kernels(model, {"db": tmp_path / "mirage.db"})
+    assert not {"aten._assert_async", "aten.remainder"} & {overloadless(n.target) for n in model.graph.nodes}

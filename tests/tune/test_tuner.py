@@ -37,7 +37,7 @@ from mirage_cli.store.store import Store
 from mirage_cli.target.gpus import Target, find_target
 from mirage_cli.tune import pace, select, space
 from mirage_cli.tune.compilefarm import KernelResources
-from mirage_cli.tune.explore import PATIENCE, STARTS, Means, Task
+from mirage_cli.tune.explore import AHEAD_STARTS, PATIENCE, STARTS, Explorer, Means, Task
 from mirage_cli.tune.finals import AGAIN, FINAL, FINALISTS, REFUSALS
 from mirage_cli.tune.measure import (
     QUICK,
@@ -51,10 +51,22 @@ from mirage_cli.tune.measure import (
     TensorSpec,
     Timing,
 )
-from mirage_cli.tune.space import crossings, first_schedules, fitted, models, neighbours, settled, total_us
+from mirage_cli.tune.space import (
+    ahead_of_time,
+    chunk_sizes,
+    crossings,
+    first_schedules,
+    fitted,
+    held_by_each,
+    models,
+    neighbours,
+    settled,
+    total_us,
+)
 from mirage_cli.tune.surrogate import DEVIATION, Point, choose, distinct, predict
 from mirage_cli.tune.trials import Incumbent, Trial, Tuned
 from tests.mugraphs import CASES
+from tests.tune.test_hidden import ADAPTER
 from tools.recorded import Recorded, load, write_recorded
 from tools.study import figures, predicted_us, ranks, summary
 from tools.study import main as study
@@ -457,6 +469,20 @@ def test_neighbours_start_all_kernels_ahead_of_time_together() -> None:
         assert {s.kernels[k].tiles for k in s.kernels} == {start.kernels[k].tiles for k in start.kernels}
 
 
+@pytest.mark.parametrize("name", SPACES)
+def test_the_first_schedules_are_also_ahead_of_time(name: str) -> None:
+    """They hand over in several ways, and stand behind the cost model's best."""
+    graph = golden(name)
+    best = first_schedules(graph, H200, 1)[0]
+    early = ahead_of_time(graph, best, H200, AHEAD_STARTS)
+    assert best not in early and len(early) == AHEAD_STARTS
+    assert len({tuple(k.hand_over for k in s.kernels.values()) for s in early}) > 1
+    assert all(k.tiles == best.kernels[n].tiles for s in early for n, k in s.kernels.items())
+    assert ahead_of_time(graph, best, find_target("a100"), AHEAD_STARTS) == []
+    explorer: Any = SimpleNamespace(means=SimpleNamespace(target=H200))
+    assert Explorer.starts(explorer, graph, STARTS)[: 1 + AHEAD_STARTS] == [best, *early]
+
+
 def test_crossings_combine_the_kernels_of_two_schedules() -> None:
     graph = golden("gqa_decode")
     a = first_schedules(graph, H200, 1)[0]
@@ -541,9 +567,9 @@ class Farm:
         fine = (KernelResources("k0", 1024, 64, 0, 4, ""),)
         return [(c.id, self.refuse(c.source) or fine) for c in done]
 
-    def forget(self) -> list[str]:
-        ids = [c.id for c in self.waiting]
-        self.waiting.clear()
+    def forget(self, unwanted: Callable[[str], bool] = lambda _: True) -> list[str]:
+        ids = [c.id for c in self.waiting if unwanted(c.id)]
+        self.waiting = [c for c in self.waiting if c.id not in ids]
         return ids
 
     def drop(self) -> None:
@@ -632,6 +658,7 @@ def tune(
     hints: Sequence[tuple[str, Schedule]] = (),
     of: MuGraph | None = None,
     elsewhere: Sequence[tuple[Problem, int]] = (),
+    as_written: str | None = None,
     **options: Any,
 ) -> tuple[Tuned, Worker]:
     """What the tuner makes of the gated MLP, or `of` another, under these names, with these times.
@@ -651,7 +678,7 @@ def tune(
     worker: Any = Worker(time, schedules, **options)
     compiler: Any = farm or Farm()
     means = Means(worker, compiler, target, emit, lambda *_: None)
-    task = Task(named, PROBLEM, 2.0, 4096, budget_s, known, hints=hints, elsewhere=elsewhere)
+    task = Task(named, PROBLEM, 2.0, 4096, budget_s, known, hints=hints, elsewhere=elsewhere, as_written=as_written)
     tuned = select.tune(means, task, incumbent)
     return tuned, worker
 
@@ -1172,6 +1199,48 @@ def test_where_all_first_schedules_spill_others_whose_threads_hold_less_are_trie
     assert all("warps=16" in source for source in worker.timed)
     assert [t.failure for t in tuned.trials[:STARTS]] == ["spills registers"] * STARTS
     assert tuned.best is not None and tuned.best.schedule.kernels["k0"].warps == 16
+
+
+def test_a_kernel_that_spills_registers_is_compiled_once() -> None:
+    """The cost model's best for one kernel is in all first schedules of a μGraph, with others of the dearest kernel."""
+    graph = golden("gqa_decode")
+    spilling = f"k1: {first_schedules(graph, H200, 1)[0].kernels['k1']}"
+    seen: list[str] = []
+
+    def spills(source: str) -> Any:
+        seen.append(source)
+        fine, bad = KernelResources("k0", 1024, 64, 0, 4, ""), KernelResources("k1", 1024, 255, 4096, 4, "")
+        return (fine, bad) if spilling in source else None
+
+    tuned, _ = tune(lambda graph, s: 10.0, of=graph, farm=Farm(spills))
+    assert 1 <= sum(spilling in source for source in seen) <= TOGETHER < STARTS
+    assert tuned.best is not None and spilling not in tuned.best.source
+
+
+def test_where_two_kernels_spill_both_hold_less_next() -> None:
+    """No schedule that is one change away holds less in both."""
+    graph = parse_mugraph(ADAPTER)
+    first = first_schedules(graph, H200, 1)[0]
+    most = {n: held_by_each(models(graph)[n], s, chunk_sizes(graph, first)) for n, s in first.kernels.items()}
+
+    def spills(source: str) -> Any:
+        schedule = Schedule.parse(source.partition("\n")[2])
+        sizes = chunk_sizes(graph, schedule)
+        held = {n: held_by_each(models(graph)[n], s, sizes) for n, s in schedule.kernels.items()}
+        return tuple(KernelResources(n, 1, 255, 4096 * (held[n] >= most[n]), 4, "") for n in held)
+
+    tuned, _ = tune(lambda graph, s: 10.0, of=graph, farm=Farm(spills))
+    assert tuned.best is not None
+
+
+def test_the_program_as_written_is_tried_first_and_is_there_where_nothing_else_is() -> None:
+    def spills(source: str) -> Any:
+        written = source.startswith("written")
+        return None if written else (KernelResources("k0", 1024, 255, 4096, 4, ""),)
+
+    tuned, worker = tune(graphs=("g", "written"), as_written="written", farm=Farm(spills))
+    assert worker.timed[0].startswith("written")
+    assert tuned.best is not None and tuned.best.mugraph == "written"
 
 
 def test_blocks_that_fill_the_registers_are_no_first_schedules() -> None:

@@ -12,10 +12,28 @@ from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Trace, Unsupported
 from mirage_cli.spec.aten.operands import MOST_COMPARED, along_positions, both, number_of
 from mirage_cli.spec.aten.reductions import amax, summed
-from mirage_cli.spec.aten.row import Rows, overloadless
+from mirage_cli.spec.aten.row import Named, Rows, overloadless
 from mirage_cli.spec.aten.shapes import broadcast_tensors, unsqueeze
 
 aten = Rows()
+
+
+def along(node: Any) -> tuple[Named, ...]:
+    """Of `op(x, dim, index, ...)`."""
+    x, dim, index, *_ = node.args
+    return (Named(index, x, dim),)
+
+
+def by_indices(node: Any) -> tuple[Named, ...]:
+    """Of `op(x, [index, None, ...], ...)`."""
+    x, indices, *_ = node.args
+    return tuple(Named(i, x, d, from_end=True) for d, i in enumerate(indices) if i is not None)
+
+
+def by_rows(node: Any) -> tuple[Named, ...]:
+    """Of `op(x, index, ...)`."""
+    x, index, *_ = node.args
+    return (Named(index, x, 0),)
 
 
 def rows(x: Array, dim: int, index: Array, wraps: bool = False) -> Array:
@@ -49,12 +67,12 @@ def one_of(x: Array, dim: int, asked: Array, wraps: bool = False) -> Array:
     return summed(p.elementwise(lambda i, t, v: g.where(here(i, t), v, 0), place, asked, number_of(x)), dim)
 
 
-@aten("aten.index_select", looks_up=True)
+@aten("aten.index_select", looks_up=True, named=along)
 def _index_select(x: Array, dim: int, index: Array) -> Array:
     return rows(x, dim, index)
 
 
-@aten("aten.index", looks_up=True)
+@aten("aten.index", looks_up=True, named=by_indices)
 def _index(x: Array, indices: Sequence[Any]) -> Array:
     """x[..., i, ..., j]: tensors of numbers beside each other, from the first position on or alone."""
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
@@ -77,7 +95,7 @@ def _index(x: Array, indices: Sequence[Any]) -> Array:
     return x
 
 
-@aten("aten.gather", looks_up=True)
+@aten("aten.gather", looks_up=True, named=along)
 def _gather(x: Array, dim: int, index: Array, *_: Any) -> Array:
     dim %= len(x.dims)
     for d, (n, size) in enumerate(zip(index.shape, x.shape, strict=True)):
@@ -88,12 +106,12 @@ def _gather(x: Array, dim: int, index: Array, *_: Any) -> Array:
     return one_of(table, dim + 1, unsqueeze(index, dim + 1))
 
 
-@aten("aten.embedding", looks_up=True)
+@aten("aten.embedding", looks_up=True, named=by_rows)
 def _embedding(weight: Array, indices: Array, *_: Any, **__: Any) -> Array:
     return rows(weight, 0, indices)
 
 
-@aten("aten.scatter", "aten.scatter_add", with_node=True)
+@aten("aten.scatter", "aten.scatter_add", with_node=True, named=along)
 def _scatter(_t: Trace, node: Any, x: Array, dim: int, index: Array, new: Any, **named: Any) -> Array:
     """Indices along the axis are expected to differ; where several are equal, the largest of their values is kept."""
     dim %= len(x.dims)
@@ -112,7 +130,7 @@ def _scatter(_t: Trace, node: Any, x: Array, dim: int, index: Array, new: Any, *
     return p.elementwise(lambda h, b, v: g.where(h > 0, b, v), hit, best, number_of(x))
 
 
-@aten("aten.index_add")
+@aten("aten.index_add", named=along)
 def _index_add(x: Array, dim: int, index: Array, new: Array, alpha: float = 1) -> Array:
     """x, plus at each index the sum of the elements that have it."""
     dim %= len(x.dims)

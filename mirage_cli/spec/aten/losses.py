@@ -11,7 +11,7 @@ from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Trace, Unsupported
 from mirage_cli.spec.aten.operands import along_positions, both, trailing
 from mirage_cli.spec.aten.reductions import log_softmax, norm, summed
-from mirage_cli.spec.aten.row import Rows, overloadless
+from mirage_cli.spec.aten.row import Named, Rows, overloadless
 from mirage_cli.spec.aten.shapes import unsqueeze
 
 aten = Rows()
@@ -56,7 +56,16 @@ def _bce_of_probabilities(x: Array, y: Array, weight: Any = None, reduce: int = 
     return reduced(made if weight is None else both(operator.mul, made, weight), reduce)
 
 
-@aten("aten.nll_loss", "aten.nll_loss_nd")
+def of_a_class(node: Any) -> tuple[Named, ...]:
+    """Of `op(x, target, weight, reduce, ignored)`, where the target's numbers are classes."""
+    x, target, *rest = node.args
+    ignored = rest[2] if len(rest) > 2 else -100
+    if target.meta["val"].is_floating_point():
+        return ()
+    return (Named(target, x, min(1, x.meta["val"].dim() - 1), besides=ignored),)
+
+
+@aten("aten.nll_loss", "aten.nll_loss_nd", named=of_a_class)
 def _nll_loss(x: Array, target: Array, weight: Any = None, reduce: int = 1, ignored: int = -100) -> Array:
     """Of logarithms and class numbers: what counts is where the position along the classes is that number."""
     at = min(1, len(x.dims) - 1)
@@ -85,7 +94,7 @@ def _over(loss: Array, counts: Array, reduce: int) -> Array:
     return summed(loss) if reduce == 2 else both(operator.truediv, summed(loss), summed(counts))
 
 
-@aten("aten.cross_entropy_loss", with_node=True)
+@aten("aten.cross_entropy_loss", with_node=True, named=of_a_class)
 def _cross_entropy(_t: Trace, node: Any, x: Array, target: Array, weight: Any = None, reduce: int = 1,
                    ignored: int = -100, smoothing: float = 0.0) -> Array:  # fmt: skip
     at = min(1, len(x.dims) - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any  # arguments of nodes, as PyTorch's schemas have them: arrays, numbers, lists, None
 
@@ -33,6 +34,16 @@ def chosen(mask: Any, x: Any, y: Any) -> Any:
     if isinstance(mask, bool):
         return x if mask else y
     return g.where(mask, x, y)
+
+
+def hiding(x: Any, y: Any) -> Any:
+    """x + y. Where y is a mask as numbers, 0 where it holds and -inf elsewhere, x there."""
+    mask, kept, hidden = g.operands_of(y, "where") or (None, 1, 1)
+    if mask is not None and g.is_number(kept, 0.0) and g.is_number(hidden, -math.inf):
+        return g.where(mask, x, -math.inf)
+    if mask is not None and g.is_number(kept, -math.inf) and g.is_number(hidden, 0.0):
+        return g.where(mask, -math.inf, x)
+    return x + y
 
 
 def mask_of(x: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any  # arguments of nodes, as PyTorch's schemas have them: ar
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Trace, Unsupported
-from mirage_cli.spec.aten.operands import both, chosen, mask_of
+from mirage_cli.spec.aten.operands import both, chosen, hiding, mask_of
 from mirage_cli.spec.aten.reductions import softmax
 from mirage_cli.spec.aten.row import Rows, dtype_name, overloadless
 from mirage_cli.spec.aten.shapes import repeat_interleave, transpose
@@ -149,6 +149,6 @@ def _attention(t: Trace, node: Any, q: Array, k: Array, v: Array, mask: Any = No
         scores = (
             p.elementwise(lambda m, x: chosen(m, x, -math.inf), mask_of(mask), scores)
             if boolean
-            else both(operator.add, scores, mask)
+            else both(hiding, scores, mask)
         )
     return matmul(softmax(scores, -1), v)

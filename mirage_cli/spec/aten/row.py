@@ -11,6 +11,25 @@ Handler = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
+class Named:
+    """Numbers by which a call names positions of a tensor.
+
+    index: the node that holds them. of, axis: the tensor's node, and which of its axes. from_end: whether negative
+    numbers count from the end; else they name nothing. besides: a number that may be there, and names nothing either.
+    """
+
+    index: Any
+    of: Any
+    axis: int
+    from_end: bool = False
+    besides: int | None = None
+
+
+def names_nothing(_: Any) -> tuple[Named, ...]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """An operator of PyTorch.
 
@@ -19,6 +38,7 @@ class Row:
     looks_up: the result is elements of the first tensor, at places that another tensor names.
     behind: how many kernels the operator adds to a region whose last kernel is a product. Sums and norms add one.
     Concatenations, flips and rolls add two: the search does worst where they share a region with what they read.
+    named: of a call's node, the numbers by which it names positions, all of which PyTorch checks.
     """
 
     handler: Handler
@@ -27,6 +47,7 @@ class Row:
     moves: bool = False
     looks_up: bool = False
     behind: int = 0
+    named: Callable[[Any], tuple[Named, ...]] = names_nothing
 
 
 class Rows(dict[str, Row]):
@@ -44,9 +65,10 @@ class Rows(dict[str, Row]):
         moves: bool = False,
         looks_up: bool = False,
         behind: int = 0,
+        named: Callable[[Any], tuple[Named, ...]] = names_nothing,
     ) -> Callable[[Handler], Handler]:
         def add(handler: Handler) -> Handler:
-            self.update(dict.fromkeys(names, Row(handler, with_node, products, moves, looks_up, behind)))
+            self.update(dict.fromkeys(names, Row(handler, with_node, products, moves, looks_up, behind, named)))
             return handler
 
         return add

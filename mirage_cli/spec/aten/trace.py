@@ -5,7 +5,9 @@ No operator is decomposed further than its row says, so a trace reads as the mod
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any  # nodes of PyTorch's graphs, and what their arguments are
 
@@ -65,6 +67,9 @@ def trace(
             raise Unsupported(f"{x} is read where it is changed in place")
         return known[x]
 
+    for x in read_by(nodes):
+        with suppress(Unsupported):  # which is said where it is read
+            value(x)
     try:
         for node in nodes:
             t.maker = node
@@ -74,6 +79,20 @@ def trace(
     except Unsupported as error:
         error.maker = t.maker
         raise
+
+
+def read_by(nodes: Sequence[Any]) -> list[Any]:
+    """The tensors that these nodes take from elsewhere, the largest first, whatever reads them first: PyTorch's
+    decompositions read the operands of one operator in many orders."""
+    own = {*nodes}
+    found = (x for n in nodes for x in n.all_input_nodes if x not in own and hasattr(x.meta.get("val"), "dtype"))
+    return sorted(dict.fromkeys(found), key=largest_first)
+
+
+def largest_first(node: Any) -> tuple[int, list[int]]:
+    """What orders nodes by the sizes of their tensors."""
+    sizes = [n for n in node.meta["val"].shape if n != 1]
+    return -math.prod(sizes), sizes
 
 
 def traced(t: Trace, name: str, known: Mapping[Any, Any], inputs: Mapping[str, Any], outputs: Sequence[Any]) -> Traced:

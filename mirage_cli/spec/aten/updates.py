@@ -7,6 +7,7 @@ from typing import Any  # arguments of nodes, as PyTorch's schemas have them: ar
 
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Dim, Unsupported
+from mirage_cli.spec.aten.lookups import along, by_indices
 from mirage_cli.spec.aten.operands import number_of
 from mirage_cli.spec.aten.row import Rows
 from mirage_cli.spec.aten.shapes import broadcast_tensors
@@ -17,7 +18,7 @@ WRITTEN = object()
 """What a node is that changes a tensor in place: nothing that the same program could read."""
 
 
-@aten("aten.index_put_")
+@aten("aten.index_put_", named=by_indices)
 def _index_put(x: Array, indices: Sequence[Any], value: Array, accumulate: bool = False) -> object:
     """x[..., i, ..., j] = value, by numbers that a table holds, none below zero, or that are counted."""
     given = {d: i for d, i in enumerate(indices) if i is not None}
@@ -36,7 +37,7 @@ def _index_put(x: Array, indices: Sequence[Any], value: Array, accumulate: bool 
     return WRITTEN
 
 
-@aten("aten.index_copy_")
+@aten("aten.index_copy_", named=along)
 def _index_copy(x: Array, dim: int, index: Array, value: Array) -> object:
     value, dim = number_of(value), dim % len(x.dims)
     places = [whole(d) for d in value.dims]

@@ -1,0 +1,195 @@
+"""Numbers by which a graph names rows: counted from the front for updates, and checked as PyTorch checks them.
+
+Kernels read and write at the rows that numbers name, as they are. What counts and checks the numbers stands outside of
+the regions. A check raises RuntimeError on a CPU, and is a device-side assertion on a GPU, where Inductor makes one
+kernel of all that reads the same numbers.
+
+    index_put_(keys, [None, at], k)    -->    row = remainder(at, 16);    index_put_(keys, [None, row], k)
+                                              _assert_async(all(at >= -16 & at < 16))
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
+from typing import Any  # torch's graphs and nodes, which have few types
+
+import torch
+from torch.fx.node import has_side_effect
+
+from mirage_cli.codegen.ordinary import TORCH
+from mirage_cli.pipeline.inplace import GIVEN
+from mirage_cli.pipeline.partition import made_anew
+from mirage_cli.pipeline.symbols import placeholders, shape_of
+from mirage_cli.spec.aten.row import Named, overloadless
+from mirage_cli.spec.aten.trace import APART, row_of
+
+aten = torch.ops.aten
+FUNCTORCH: Any = TORCH._C._functorch
+CHECK = aten._assert_async.msg
+WHOLE = (torch.int32, torch.int64)
+"""Types of numbers that name rows. Masks name none."""
+
+
+@has_side_effect
+def raise_unless(right: torch.Tensor, text: str) -> None:
+    """Raises RuntimeError with this text, or has the GPU do so, unless it is true: of all at once under `vmap`."""
+    if not torch.compiler.is_compiling():
+        while FUNCTORCH.is_batchedtensor(right):
+            right = FUNCTORCH.get_unwrapped(right)
+    CHECK(right.all(), text)
+
+
+def from_front(graph: torch.fx.Graph) -> None:
+    """Counts the rows that updates in place name from the front, where negative numbers count from the end: once for
+    all updates that name the same rows, in front of them all. `checked` refuses what lies beyond an end."""
+    known: dict[Any, Any] = {}
+    for n in graph.find_nodes(op="call_function", target=aten.index_put_.default):
+        x, indices, *rest = n.args
+        places = {named.axis: named for named in row_of(n).named(n)}
+        n.args = x, [i and counted_once(graph, places[d], known) for d, i in enumerate(indices)], *rest
+
+
+def counted_once(graph: torch.fx.Graph, named: Named, known: dict[Any, Any]) -> Any:
+    """The index, or what counts it from the front. known: by index and size."""
+    index, value = named.index, named.index.meta["val"]
+    if counted(index) is not None or value.dtype not in WHOLE:
+        return index
+    key = index, str(size_of(named))
+    if key not in known:
+        known[key] = behind_what_it_reads(graph, aten.remainder.Scalar, index, length(graph, named))
+        known[key].meta["val"] = value
+    return known[key]
+
+
+def as_before(graph: torch.fx.Graph, inside: Container[Any]) -> None:
+    """Undoes `from_front` for updates that are in no region: PyTorch counts and checks for itself."""
+    for n in graph.find_nodes(op="call_function", target=aten.index_put_.default):
+        if n not in inside:
+            x, indices, *rest = n.args
+            n.args = x, [i and raw(i) for i in indices], *rest
+    for n in graph.find_nodes(op="call_function", target=aten.remainder.Scalar):
+        if APART in n.meta and not n.users:
+            graph.erase_node(n)
+
+
+def raw(index: Any) -> Any:
+    """The index as the model has it."""
+    return index.args[0] if APART in index.meta else index
+
+
+def counted(node: Any) -> range | None:
+    """Of an index that is 0, 1, 2, ..., or others like that, at some positions: what is counted. None of others."""
+    while node.op == "call_function" and row_of(node).moves and node.args and isinstance(node.args[0], torch.fx.Node):
+        node = node.args[0]
+    whole = all(isinstance(x, int) for x in node.args)
+    return range(*node.args) if overloadless(node.target) == "aten.arange" and whole else None
+
+
+def checked(graph: torch.fx.Graph, inside: Sequence[Any]) -> None:
+    """Checks the numbers by which these nodes name rows: equal ones once. What is worked out of numbers that the graph
+    is given is worked out once more. inside: what kernels compute."""
+    checks = Checks(graph, frozenset(inside))
+    for n in inside:
+        for named in row_of(n).named(n):
+            checks.of(named, overloadless(n.target))
+
+
+@dataclass(frozen=True)
+class Checks:
+    """The nodes outside of some others that check the numbers of these. known: by what they compute."""
+
+    graph: torch.fx.Graph
+    inside: frozenset[Any]
+    known: dict[Any, Any] = field(default_factory=dict[Any, Any])
+
+    def of(self, named: Named, operator: str) -> None:
+        """Where the numbers are worked out of a kernel's floating-point ones, there is none: such numbers are no row's
+        that the kernel reads, and what it writes is none either."""
+        if named.index.meta["val"].dtype not in WHOLE or is_inside(named):
+            return
+        index, size = self.outside(raw(named.index)), length(self.graph, named)
+        if index is None or size is None:
+            return
+        ends = f"{'negative from its end, or ' * named.from_end}less than its size of {size_of(named)}"
+        text = f"{operator}: a number names no row of an axis; such numbers are {ends}"
+        self.made(raise_unless, self.right(named, index, size), text)
+
+    def right(self, named: Named, index: Any, size: Any) -> Any:
+        """Which of the numbers name a row."""
+        least = 0 if not named.from_end else -size if isinstance(size, int) else self.made(operator.neg, size)
+        ends = self.made(aten.ge.Scalar, index, least), self.made(aten.lt.Scalar, index, size)
+        right = self.made(aten.bitwise_and.Tensor, *ends)
+        if named.besides is None:
+            return right
+        return self.made(aten.bitwise_or.Tensor, right, self.made(aten.eq.Scalar, index, named.besides))
+
+    def outside(self, node: Any) -> Any:
+        """The node, or a copy of it that is not inside. None where that would compute more than counts."""
+        if node not in self.inside:
+            return node
+        places = {x: self.outside(x) for x in node.all_input_nodes}
+        if not made_anew(node) or None in places.values():
+            return None
+        args, options = torch.fx.map_arg((node.args, node.kwargs), places.__getitem__)
+        return self.made(node.target, *args, **options)
+
+    def made(self, target: Any, *args: Any, **options: Any) -> Any:
+        """A node behind what it reads."""
+        key = target, str(args), str(options)
+        if key not in self.known:
+            self.known[key] = behind_what_it_reads(self.graph, target, *args, **options)
+        return self.known[key]
+
+
+def behind_what_it_reads(graph: torch.fx.Graph, target: Any, *args: Any, **options: Any) -> Any:
+    """A node that is in no region."""
+    node = graph.call_function(target, args, options)
+    node.meta = {APART: True}
+    given = [n for n in graph.nodes if n.op in GIVEN]
+    max([given[-1], *node.all_input_nodes]).append(node)
+    return node
+
+
+def by_operators(graph: torch.fx.Graph) -> None:
+    """Makes the checks calls of PyTorch's operator, which is all that its caches of compiled graphs know."""
+    for n in graph.find_nodes(op="call_function", target=raise_unless):
+        right, text = n.args
+        with graph.inserting_before(n):
+            n.args = graph.call_function(aten.all.default, (right,)), text
+        n.target = CHECK
+
+
+def unchecked(graph: torch.fx.Graph) -> None:
+    """Takes the checks away."""
+    left = [*graph.find_nodes(op="call_function", target=raise_unless)]
+    while left:
+        node = left.pop()
+        if not node.users:
+            left += [x for x in node.all_input_nodes if APART in x.meta]
+            graph.erase_node(node)
+
+
+def size_of(named: Named) -> Any:
+    """How many rows there are: a number, or PyTorch's symbol."""
+    return shape_of(named.of)[named.axis]
+
+
+def length(graph: torch.fx.Graph, named: Named) -> Any:
+    """The same as a number or a node; None where it is a size that nothing given has."""
+    size = size_of(named)
+    if isinstance(size, int):
+        return size
+    given = [(x, i) for x in placeholders(graph) for i, n in enumerate(shape_of(x)) if str(n) == str(size)]
+    if not given:
+        return None
+    node = behind_what_it_reads(graph, aten.sym_size.int, *given[0])
+    node.meta["val"] = size
+    return node
+
+
+def is_inside(named: Named) -> bool:
+    """Whether all of the numbers are known, and name rows."""
+    numbers, size = counted(named.index), size_of(named)
+    return numbers is not None and isinstance(size, int) and {*numbers[:1], *numbers[-1:]} <= {*range(size)}

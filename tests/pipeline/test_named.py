@@ -1,0 +1,179 @@
+"""Numbers that name rows beyond an axis: refused by models with kernels, as by PyTorch, and nothing is changed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch.export import Dim
+
+import mirage_cli
+from mirage_cli.pipeline.inplace import calls
+from mirage_cli.pipeline.model import as_module
+from mirage_cli.pipeline.named import raise_unless
+from mirage_cli.pipeline.regions import cut, exported
+from tests.pipeline.test_inplace import TABLE, Cache, at_heads_and_rows, at_rows, at_rows_of_each, copied
+from tests.pipeline.test_inplace import with_kernels as interpreted
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, where lanes hold nothing
+REFUSED = (IndexError, RuntimeError)
+
+
+def after_one(keys: Tensor, at: Tensor, k: Tensor) -> None:
+    keys[:, :, at + 1] = k
+
+
+UPDATES = (at_rows, at_rows_of_each, at_heads_and_rows, copied, after_one)
+
+
+@pytest.mark.parametrize("write", UPDATES, ids=lambda f: f.__name__)
+def test_updates_of_rows_that_are_not_there(write: Callable[[Tensor, Tensor, Tensor], object]) -> None:
+    eager = Cache(write, torch.zeros(2, 3, 16, 4))
+    model = copy.deepcopy(eager)
+    found, faster = interpreted(model, (torch.randn(2, 3, 2, 4), TABLE))
+    assert found.left == {}
+    x = torch.ones(2, 3, 2, 4)
+    for numbers in ([16, 1], [3, 1000], [0, -18]):
+        at = torch.tensor(numbers)
+        with pytest.raises(REFUSED):
+            eager(x, at)
+        eager.keys.zero_()  # PyTorch may have written others
+        with pytest.raises(RuntimeError, match="names no row"):
+            faster(x, at)
+        assert not model.keys.any()
+    at = torch.tensor([14, 0])
+    torch.testing.assert_close(faster(x, at), eager(x, at))
+
+
+READS: dict[str, tuple[Callable[..., Tensor], bool]] = {
+    "embedding": (lambda x, at: F.embedding(at, x) * 2, False),
+    "embedding of what is counted": (lambda x, at: F.embedding(at + 1, x) * 2, False),
+    "index_select": (lambda x, at: x.index_select(0, at).exp(), False),
+    "index_select within": (lambda x, at: x.index_select(1, at).exp(), False),
+    "index": (lambda x, at: x[at].exp(), True),
+    "index within": (lambda x, at: x[:, at].exp(), True),
+    "several indices": (lambda x, at: x[torch.arange(2), at].exp(), True),
+    "gather": (lambda x, at: x.gather(0, at[:, None].expand(2, 8)).exp(), False),
+    "scatter": (lambda x, at: x.scatter(0, at[:, None].expand(2, 8), x[:2] * 2).exp(), False),
+    "index_add": (lambda x, at: x.index_add(0, at, x[:2] * 2).exp(), False),
+    "classes": (lambda x, at: F.cross_entropy(x[:2], at), False),
+}
+"""What reads 8 rows, and 8 columns, by two numbers, and whether negative ones count from the end."""
+
+
+@pytest.mark.parametrize("name", READS)
+def test_reads_of_rows_that_are_not_there(name: str) -> None:
+    function, from_end = READS[name]
+    torch.manual_seed(0)
+    x, model = torch.randn(8, 8), as_module(function)
+    found, faster = interpreted(model, (x, torch.tensor([3, 1])))
+    assert found.left == {} and found.regions
+    for numbers in ([8, 1], [1, 1 << 40], [-9, 0], *[[-2, 0]] * (not from_end)):
+        at = torch.tensor(numbers)
+        with pytest.raises(REFUSED):
+            model(x, at)
+        with pytest.raises(RuntimeError, match="names no row"):
+            faster(x, at)
+    for numbers in ([6, 0], *[[-2, 0]] * from_end):
+        at = torch.tensor(numbers)
+        torch.testing.assert_close(faster(x, at), model(x, at))
+
+
+def test_a_class_that_is_ignored_is_no_row() -> None:
+    x, at = torch.randn(2, 8), torch.tensor([-100, 3])
+    _, faster = interpreted(as_module(F.cross_entropy), (x, at))
+    torch.testing.assert_close(faster(x, at), F.cross_entropy(x, at))
+
+
+class Deep(nn.Module):
+    """Layers with a cache each, which write at one place."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.caches = nn.ModuleList(Cache(at_rows, torch.zeros(2, 3, 16, 4)) for _ in range(layers))
+
+    def forward(self, x: Tensor, at: Tensor) -> Tensor:
+        for cache in self.caches:
+            x = x + cache(x, at).mean()
+        return x
+
+
+def test_the_same_numbers_are_checked_once() -> None:
+    model, inputs = Deep(3), (torch.randn(2, 3, 2, 4), TABLE)
+    with torch.no_grad():
+        found = cut(exported(model, inputs))
+    assert sum(r.times for r in found.regions) > 3
+    assert len(found.model.graph.find_nodes(op="call_function", target=raise_unless)) == 1
+    assert [str(n.target) for n in calls(found.model.graph)].count("aten.remainder.Scalar") == 1
+    assert not any("assert" in s.operator or "remainder" in s.operator for s in found.shares)
+
+
+def test_a_compiled_model_checks_too() -> None:
+    with torch.no_grad():
+        found = cut(exported(as_module(lambda x, at: F.embedding(at, x).exp()), (torch.randn(8, 4), TABLE)))
+        found.model.compile()  # as `optimize` does
+        x = torch.randn(8, 4)
+        torch.testing.assert_close(found.model(x, torch.tensor([7, 0])), x[[7, 0]].exp())
+        with pytest.raises(RuntimeError, match="names no row"):
+            found.model(x, torch.tensor([8, 0]))
+
+
+def test_numbers_that_are_known_are_not_checked() -> None:
+    model = as_module(lambda x: (x[torch.arange(3), torch.arange(1, 7, 2)] * 2).exp())
+    with torch.no_grad():
+        found = cut(exported(model, (torch.randn(8, 8),)))
+    assert found.regions and not found.model.graph.find_nodes(op="call_function", target=raise_unless)
+
+
+def test_rows_of_a_size_that_differs_by_call() -> None:
+    def read(x: Tensor, at: Tensor) -> Tensor:
+        return x.index_select(1, at).exp()
+
+    rows = Dim("rows", min=2, max=64)
+    with torch.no_grad():
+        made = exported(as_module(read), (torch.randn(4, 8), torch.tensor([3, 1])), (({1: rows}, None),))
+        found = cut(made)
+    assert len(found.regions) == 1
+    x = torch.randn(4, 11)
+    torch.testing.assert_close(found.model(x, torch.tensor([10, 0])), read(x, torch.tensor([10, 0])))
+    for numbers in ([11, 0], [-1, 0]):
+        with pytest.raises(RuntimeError, match="names no row"):
+            found.model(x, torch.tensor(numbers))
+
+
+def test_a_cache_of_a_size_that_differs_by_call() -> None:
+    def write(keys: Tensor, at: Tensor, k: Tensor) -> Tensor:
+        keys[:, at] = k * 2
+        return keys.sum(-1)
+
+    rows = Dim("rows", min=2, max=64)
+    inputs = torch.zeros(3, 16, 4), TABLE, torch.randn(3, 2, 4)
+    with torch.no_grad():
+        found = cut(exported(as_module(write), inputs, (({1: rows}, None, None),)))
+    keys, k = torch.zeros(3, 20, 4), torch.ones(3, 2, 4)
+    found.model(keys, torch.tensor([-1, 16]), k)
+    assert keys[:, [19, 16]].eq(2).all() and keys.count_nonzero() == 24
+    for numbers in ([20, 0], [0, -21]):
+        with pytest.raises(REFUSED):
+            found.model(keys, torch.tensor(numbers), k)
+
+
+def test_kernels_of_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+
+    def looked_up(x: Tensor, at: Tensor) -> Tensor:
+        return F.embedding(at, x).exp()
+
+    fast: Any = mirage_cli.kernel(db=tmp_path / "mirage.db")(looked_up)
+    x = torch.randn(16, 3)
+    fast.search(x, TABLE, budget=8)
+    torch.testing.assert_close(fast(x, torch.tensor([15, 0])), x[[15, 0]].exp())
+    for numbers in ([16, 0], [0, -1]):
+        with pytest.raises(RuntimeError, match="names no row"):
+            fast(x, torch.tensor(numbers))
