@@ -488,16 +488,16 @@ def differs(module: Any, region: Region) -> str:
     try:
         return "" if agrees(module, region) else "its program is not what PyTorch computes: a mistake of mirage's"
     except NotRunError as error:
-        return f"PyTorch does not run it: {error}"
+        return str(error)
 
 
 class NotRunError(Exception):
-    """What PyTorch says of a module that it exported and does not run."""
+    """Why a module that PyTorch exported cannot be compared with its program."""
 
 
 def agrees(module: Any, region: Region) -> bool:
-    """Whether the program, in float64, gives what PyTorch computes of some random data: of any sign, or above zero
-    where nothing is a number of those (below a root, say). Raises NotRunError."""
+    """Whether the program, in float64, gives what PyTorch computes of some random data: of any sign, or between 0 and 1
+    where nothing is a number of those (below a root, say), or PyTorch refuses others. Raises NotRunError."""
     read = placeholders(module.graph)
     primes = two_each({s.symbol: (s.least, s.most) for s in region.sized})
     odd = {s: n for s, (n, _) in primes.items()}
@@ -513,14 +513,15 @@ def agrees_at(module: Any, region: Region, sizes: Mapping[str, int]) -> bool:
     """At these sizes of the symbols, which the module's inputs have."""
     program = region.program.resized({d: sizes[s] for d, s in region.axes.items()})
     apart = {x.which for x, t in zip(region.inputs, program.inputs, strict=True) if t.distinct}
-    for positive in (False, True):
-        given = examples(module, positive, apart)
+    refused = any(row_of(n).fractions for n in calls(module.graph))  # on a GPU by an assertion that ends all
+    for fractions in (True,) if refused else (False, True):
+        given = examples(module, fractions, apart)
         held = [x.of(given, sizes) for x in region.inputs]
         returned, behind = called64(program, held)
         try:
             made = module(*given)
         except RuntimeError as error:
-            raise NotRunError(str(error).partition("\n")[0]) from None
+            raise NotRunError("PyTorch does not run it: " + str(error).partition("\n")[0]) from None
         outputs = made if isinstance(made, list | tuple) else [made]
         if not all(bool(y.isfinite().any()) for y in outputs):
             continue
@@ -528,10 +529,10 @@ def agrees_at(module: Any, region: Region, sizes: Mapping[str, int]) -> bool:
         whole = region.made(returned, given)
         pairs = zip(outputs, whole, region.results, strict=True)
         return all(close(*(kept[r.which] if isinstance(r, Kept) else (y, exact))) for y, exact, r in pairs)
-    return False
+    raise NotRunError("of random data PyTorch makes no numbers that could be compared")
 
 
-def examples(module: Any, positive: bool = False, apart: Container[int] = ()) -> list[Any]:
+def examples(module: Any, fractions: bool = False, apart: Container[int] = ()) -> list[Any]:
     """Random inputs of a region's module, and the sizes that it is given. apart: those of whose numbers no two are
     equal."""
     values = [n.meta["val"] for n in placeholders(module.graph)]
@@ -542,17 +543,18 @@ def examples(module: Any, positive: bool = False, apart: Container[int] = ()) ->
             return x
         if i in apart:
             return torch.arange(x.numel(), dtype=x.dtype, device=x.device).reshape(x.shape)
-        return drawn(x, generators[x.device], positive)
+        return drawn(x, generators[x.device], fractions)
 
     return [example(i, x) for i, x in enumerate(values)]
 
 
-def drawn(like: torch.Tensor, generator: torch.Generator, positive: bool = False) -> torch.Tensor:
-    """Random data in the memory order of a tensor."""
+def drawn(like: torch.Tensor, generator: torch.Generator, fractions: bool = False) -> torch.Tensor:
+    """Random data in the memory order of a tensor. fractions: between 0 and 1, and near neither."""
     if not like.is_floating_point():  # small numbers are rows of all tables, and classes
         return torch.randint(0, 2, like.shape, generator=generator, device=like.device).to(like.dtype)
-    data = torch.randn(like.shape, generator=generator, device=like.device, dtype=like.dtype)
-    data = data.abs() if positive else data
+    draw = torch.rand if fractions else torch.randn
+    data = draw(like.shape, generator=generator, device=like.device, dtype=like.dtype)
+    data = 0.0625 + 0.875 * data if fractions else data
     if 0 in like.stride():
         return data
     return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device).copy_(data)

@@ -19,7 +19,7 @@ from mirage_cli import mi
 from mirage_cli.errors import GraphError
 from mirage_cli.pipeline.model import as_module
 from mirage_cli.pipeline.partition import pieces
-from mirage_cli.pipeline.regions import Cut, close, cut, exported
+from mirage_cli.pipeline.regions import Cut, close, cut, drawn, exported
 from mirage_cli.pipeline.taken import table
 from tests.torch_programs import Attention, GatedMlp, rope_halves
 
@@ -195,6 +195,19 @@ INF, NAN = math.inf, math.nan
 )
 def test_a_region_agrees_where_infinities_do_too(pytorchs: list[float], exact: list[float], same: bool) -> None:
     assert close(torch.tensor(pytorchs), torch.tensor(exact, dtype=torch.float64)) == same
+
+
+def test_what_pytorch_refuses_but_between_0_and_1_is_compared_there() -> None:
+    model = as_module(lambda x, y: nn.functional.binary_cross_entropy(x, y))
+    found = cut(exported(model, (torch.rand(5, 3), torch.rand(5, 3))))
+    assert found.left == {} and len(found.regions) == 1
+    assert float(drawn(torch.empty(1000), torch.Generator().manual_seed(0), fractions=True).min()) > 0.05
+
+
+def test_what_makes_no_numbers_is_not_compared() -> None:
+    model = as_module(lambda x: torch.log(-x.abs() - 1) * 2)
+    (why,) = cut(exported(model, (torch.randn(5, 3),))).left.values()
+    assert why == "of random data PyTorch makes no numbers that could be compared"
 
 
 def test_what_is_not_known_is_named() -> None:

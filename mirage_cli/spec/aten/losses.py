@@ -50,7 +50,7 @@ def _kl_div(x: Array, y: Array, reduce: int = 1, log_target: bool = False) -> Ar
     return reduced(both(lambda a, b: g.where(b == 0, 0, b * g.log(b)) - b * a, x, y), reduce)
 
 
-@aten("aten.binary_cross_entropy")
+@aten("aten.binary_cross_entropy", fractions=True)
 def _bce_of_probabilities(x: Array, y: Array, weight: Any = None, reduce: int = 1) -> Array:
     made = both(lambda a, b: -(b * g.maximum(g.log(a), -100) + (1 - b) * g.maximum(g.log1p(-a), -100)), x, y)
     return reduced(made if weight is None else both(operator.mul, made, weight), reduce)

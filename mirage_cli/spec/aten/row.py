@@ -39,6 +39,7 @@ class Row:
     behind: how many kernels the operator adds to a region whose last kernel is a product. Sums and norms add one.
     Concatenations, flips and rolls add two: the search does worst where they share a region with what they read.
     named: of a call's node, the numbers by which it names positions, all of which PyTorch checks.
+    fractions: PyTorch refuses numbers that are not between 0 and 1.
     """
 
     handler: Handler
@@ -48,6 +49,7 @@ class Row:
     looks_up: bool = False
     behind: int = 0
     named: Callable[[Any], tuple[Named, ...]] = names_nothing
+    fractions: bool = False
 
 
 class Rows(dict[str, Row]):
@@ -66,9 +68,11 @@ class Rows(dict[str, Row]):
         looks_up: bool = False,
         behind: int = 0,
         named: Callable[[Any], tuple[Named, ...]] = names_nothing,
+        fractions: bool = False,
     ) -> Callable[[Handler], Handler]:
         def add(handler: Handler) -> Handler:
-            self.update(dict.fromkeys(names, Row(handler, with_node, products, moves, looks_up, behind, named)))
+            row = Row(handler, with_node, products, moves, looks_up, behind, named, fractions)
+            self.update(dict.fromkeys(names, row))
             return handler
 
         return add
