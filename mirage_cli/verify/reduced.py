@@ -92,7 +92,7 @@ def dynamic_sizes(graph: MuGraph, schedule: Schedule, seed: int) -> list[dict[st
 def _reduced_sizes(
     program: Program, graph: MuGraph, classes: _Classes, rng: random.Random, least: bool
 ) -> tuple[dict[str, int], set[str]]:
-    """The sizes, and the classes of those that follow from others: from parts, or from what is read of an axis."""
+    """The sizes, and the classes of those that are not chosen: they follow from parts, or from what is read."""
     roles: dict[str, set[str]] = {}
     for k in graph.kernels:
         for d, role in k.roles:
@@ -122,11 +122,12 @@ def _reduced_sizes(
         size[classes.find(name)] = prod(size[classes.find(p)] for p in parts)
     of_parts = {classes.find(name) for name, _ in graph.merged}
     limit(size)
-    size |= {classes.find(d): whole[d] for d in _first_pieces(program, graph, whole)}
+    pieces = {classes.find(d): whole[d] for d in _first_pieces(program, graph, whole)}
+    size |= pieces
     sizes = {d: size[classes.find(d)] for d in (*program.order, *graph.sizes)}
     entries = READ if least else ENTRIES
     short, sizes = sizes, large_enough(sizes, read, whole, classes.find, entries, distinct_positions(program.inputs))
-    return sizes, of_parts | {classes.find(d) for d, n in sizes.items() if n > short[d]}
+    return sizes, of_parts | {*pieces} | {classes.find(d) for d, n in sizes.items() if n > short[d]}
 
 
 def _with_room(
