@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, islice
 
 from mirage_cli.algebra.canonical import ONE, Algebra, Atom, Form, LiteralAlgebra, Mono
 from mirage_cli.algebra.safe import grows_with_exponentials, overflowing, plain_forms, program_forms
@@ -187,9 +187,9 @@ def decompose(
             continue
         nodes = own.get(form, [])
         if not own_algebra_only and len(todo) < MAX_CLASSES and not deadline():
-            nodes = nodes + _algebra_nodes(d, form, nodes)
+            nodes = [*nodes, *_algebra_nodes(d, form, nodes)]
         elif not nodes:
-            nodes = _algebra_nodes(d, form, [])[:1]
+            nodes = [*islice(_algebra_nodes(d, form, []), 1)]
         d.nodes[form] = _writable_nodes(d, form, nodes)
         known = set(todo)
         todo += [c for n in d.nodes[form] for c in n.children if c not in known and not known.add(c)]
@@ -265,27 +265,28 @@ class _Steps:
         return Node(tuple(self.steps), origin)
 
 
-def _algebra_nodes(d: Decomposition, form: Form, own: Sequence[Node]) -> list[Node]:
+def _algebra_nodes(d: Decomposition, form: Form, own: Sequence[Node]) -> Iterator[Node]:
+    """One by one: of many classes, the first is enough."""
     if form.number is not None or len(form.terms) == 0:
         steps = _Steps()
         steps.add("mul", form.number or Fraction(0), ONE)
-        return [steps.node()]
+        yield steps.node()
+        return
     if len(form.terms) > 1:
-        return _sum_nodes(d, form, own)
+        yield from _sum_nodes(d, form, own)
+        return
     mono, c = form.terms[0]
-    nodes: list[Node] = []
     if form.atom is not None and form.atom.kind != "sum":
-        nodes += _atom_nodes(d, form.atom)
-    else:
-        if form.atom is None:
-            steps = _Steps()
-            _product(d, steps, [], mono, c)
-            if steps.steps:
-                nodes.append(steps.node())
-        for atom, e in mono:
-            if atom.kind == "sum" and e == 1:
-                nodes += _contractions(d, atom, tuple(f for f in mono if f[0] is not atom), c)
-    return nodes
+        yield _atom_node(d, form.atom)
+        return
+    if form.atom is None:
+        steps = _Steps()
+        _product(d, steps, [], mono, c)
+        if steps.steps:
+            yield steps.node()
+    for atom, e in mono:
+        if atom.kind == "sum" and e == 1:
+            yield from _contractions(d, atom, tuple(f for f in mono if f[0] is not atom), c)
 
 
 def _product(d: Decomposition, steps: _Steps, start: list[Source], mono: Mono, c: Fraction) -> None:
@@ -315,7 +316,7 @@ def _product(d: Decomposition, steps: _Steps, start: list[Source], mono: Mono, c
         result = steps.add("div", result, x)
 
 
-def _atom_nodes(d: Decomposition, atom: Atom) -> list[Node]:
+def _atom_node(d: Decomposition, atom: Atom) -> Node:
     """The one operator that makes an atom which is no Σ."""
     algebra, steps = d.algebra, _Steps()
     match atom.kind:
@@ -337,17 +338,26 @@ def _atom_nodes(d: Decomposition, atom: Atom) -> list[Node]:
             steps.add("mul", atom.args[0], ONE)
         case _:
             steps.add("mul", _constant(algebra.of_atom(atom)), ONE)
-    return [steps.node()]
+    return steps.node()
 
 
 # -- Σ of a product
 
 
-def _contractions(d: Decomposition, total: Atom, others: Mono, c: Fraction) -> list[Node]:
+def _contractions(d: Decomposition, total: Atom, others: Mono, c: Fraction) -> Iterator[Node]:
     """dot or sum for one Σ, with some of the factors that stand beside it taken in."""
     bound, mono = frozenset(total.args[0]), total.args[1]
     takeable = [f for f in others if not f[0].dims & bound and not (f[0].kind == "sum" and f[1] == 1) and f[0].dims]
-    nodes: list[Node] = []
+
+    def summed() -> Node:
+        steps = _Steps()
+        first = steps.add("sum", d.algebra.of_mono(mono), axes=total.args[0])
+        _product_after(d, steps, first, others, c)
+        return steps.node()
+
+    if len(mono) == 1:
+        yield summed()
+    found = 0
     for n in range(min(len(takeable), MAX_ABSORBED) + 1):
         for taken in combinations(takeable, n):
             rest = tuple(f for f in others if f not in taken)
@@ -355,13 +365,11 @@ def _contractions(d: Decomposition, total: Atom, others: Mono, c: Fraction) -> l
                 steps = _Steps()
                 first = steps.add("dot", side, other, axes=axes)
                 _product_after(d, steps, first, rest, c)
-                nodes.append(steps.node())
-    if len(mono) == 1 or not nodes:
-        steps = _Steps()
-        first = steps.add("sum", d.algebra.of_mono(mono), axes=total.args[0])
-        _product_after(d, steps, first, others, c)
-        nodes.insert(0, steps.node())
-    return [*nodes, *_sums_of_parts(d, total, others, c)]
+                found += 1
+                yield steps.node()
+    if len(mono) > 1 and not found:
+        yield summed()
+    yield from _sums_of_parts(d, total, others, c)
 
 
 def _sums_of_parts(d: Decomposition, total: Atom, others: Mono, c: Fraction) -> Iterator[Node]:
@@ -483,18 +491,23 @@ def _scales_larger(
 # -- sums of terms
 
 
-def _sum_nodes(d: Decomposition, form: Form, own: Sequence[Node]) -> list[Node]:
+def _sum_nodes(d: Decomposition, form: Form, own: Sequence[Node]) -> Iterator[Node]:
     """Adding terms, and taking out a factor that several terms share, also from under their Σs."""
     steps = _Steps()
     _chain(d, steps, None, form.terms)
     if _is_difference(form):  # as the user took it, or a multiple of it: other terms may cancel to nothing
         if _of_products(d, own):
-            return [steps.node("program")]
+            yield steps.node("program")
+            return
         multiple = None if own else _multiple_of_own(d, form)
         if own or multiple:
             d.cuts["cancellation"] += 1
-            return [multiple] if multiple else []
-    return [steps.node(), *_common_factors(d, form), *_common_under_sum(d, form)]
+            if multiple:
+                yield multiple
+            return
+    yield steps.node()
+    yield from _common_factors(d, form)
+    yield from _common_under_sum(d, form)
 
 
 def _is_difference(form: Form) -> bool:
@@ -557,9 +570,8 @@ def _chain(d: Decomposition, steps: _Steps, start: int | None, terms: Sequence[t
             result = steps.add("add" if c > 0 else "sub", result, term)
 
 
-def _common_factors(d: Decomposition, form: Form) -> list[Node]:
+def _common_factors(d: Decomposition, form: Form) -> Iterator[Node]:
     shared: Counter[tuple[Atom, Fraction]] = Counter(f for mono, _ in form.terms for f in mono)
-    nodes: list[Node] = []
     for factor, count in sorted(shared.items(), key=lambda f: f[0][0].key):
         if count < 2 or not factor[0].dims:
             continue
@@ -569,11 +581,10 @@ def _common_factors(d: Decomposition, form: Form) -> list[Node]:
         steps = _Steps()
         first = steps.add("mul", d.algebra.of_mono((factor,)), _constant(rest))
         _chain(d, steps, first, outside)
-        nodes.append(steps.node())
-    return nodes
+        yield steps.node()
 
 
-def _common_under_sum(d: Decomposition, form: Form) -> list[Node]:
+def _common_under_sum(d: Decomposition, form: Form) -> Iterator[Node]:
     """Σ f·a + g·Σ f·b = Σ f·(a + g·b), where a and b may be Σs over further axes, and g lacks the axes of the Σ."""
     candidates: dict[tuple[Atom, Fraction], list[int]] = {}
     for i, (mono, _) in enumerate(form.terms):
@@ -583,7 +594,6 @@ def _common_under_sum(d: Decomposition, form: Form) -> list[Node]:
             for factor in sums[0].args[1]:
                 if not beside & factor[0].dims & frozenset(sums[0].args[0]):
                     candidates.setdefault(factor, []).append(i)
-    nodes: list[Node] = []
     for factor, where in sorted(candidates.items(), key=lambda f: f[0][0].key):
         if len(where) < 2:
             continue
@@ -602,5 +612,4 @@ def _common_under_sum(d: Decomposition, form: Form) -> list[Node]:
         steps = _Steps()
         first = steps.add("dot", d.algebra.of_mono((factor,)), d.algebra.add(*inner), axes=tuple(sorted(axes.pop())))
         _chain(d, steps, first, [t for i, t in enumerate(form.terms) if i not in where])
-        nodes.append(steps.node())
-    return nodes
+        yield steps.node()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from mirage_cli.codegen.blocks import EmitError
@@ -53,15 +53,18 @@ def predicted_result(
     end = time.monotonic() + left_s
     checks = session.options.tune and found.stopped != "interrupted"
     passed = Passed()
+
+    def late() -> bool:
+        """Whether there is no time for more than the one kernel that there has to be."""
+        passed.out_of_time = checks and bool(passed.kernels) and time.monotonic() > end
+        return passed.out_of_time
+
     for p in found.plans:
-        if len(passed.rows) >= session.options.top:
-            break
-        if passed.kernels and checks and time.monotonic() > end:
-            passed.out_of_time = True
+        if len(passed.rows) >= session.options.top or late():
             break
         had = passed.kernels[:1]
         row = row_of(session, program, p, found.as_written)
-        look_at(session, program, p, row, checks, passed)
+        look_at(session, program, p, row, checks, passed, late)
         if checks and passed.kernels[:1] != had:  # a run that is killed later leaves this behind
             first = replace(empty, best=passed.kernels[0], complete=False)
             keep_best(session, program, key, p.graph, first, session.store.best(key))
@@ -95,12 +98,22 @@ def row_of(session: Session, program: Program, p: Plan, as_written: str) -> Kern
     )
 
 
-def look_at(session: Session, program: Program, p: Plan, row: Kernel, checks: bool, passed: Passed) -> None:
-    """Puts a plan where it belongs."""
+def look_at(
+    session: Session,
+    program: Program,
+    p: Plan,
+    row: Kernel,
+    checks: bool,
+    passed: Passed,
+    late: Callable[[], bool],
+) -> None:
+    """Puts a plan where it belongs, and one for which there is no time nowhere."""
     if not checks:
         passed.rows.append(row)
         return
-    outcome = check_offline(session, program, p)
+    outcome = check_offline(session, program, p, late)
+    if outcome is None:
+        return
     if isinstance(outcome, str):
         passed.failures[outcome] += 1
         if outcome.startswith(WRONG):
@@ -111,11 +124,14 @@ def look_at(session: Session, program: Program, p: Plan, row: Kernel, checks: bo
     (passed.overflowing if judged.excused else passed.rows).append(row)
 
 
-def check_offline(session: Session, program: Program, p: Plan) -> tuple[Schedule, Judged] | str:
+def check_offline(
+    session: Session, program: Program, p: Plan, late: Callable[[], bool] = lambda: False
+) -> tuple[Schedule, Judged] | str | None:
     """The first schedule that compiles for the target without spilling and is right in the interpreter, but where eager
-    PyTorch overflows too, with the judgement; or the reason why there is none.
+    PyTorch overflows too, with the judgement; or the reason why there is none. None where it is late before that.
 
-    It is judged at reduced sizes and, where that takes seconds, with sums as long as its own.
+    It is judged at reduced sizes and, where that takes seconds, with sums as long as its own. late: asked before each
+    of these.
     """
 
     def interpret(graph: MuGraph, schedule: Schedule) -> Judged:
@@ -124,6 +140,8 @@ def check_offline(session: Session, program: Program, p: Plan) -> tuple[Schedule
     problem = measured_problem(program, session.options.seed)
     reason = "no schedule fits"
     for schedule, answer in compiled_offline(session, p, problem):
+        if late():
+            return None
         if isinstance(answer, str):
             reason = answer
             continue
@@ -134,6 +152,8 @@ def check_offline(session: Session, program: Program, p: Plan) -> tuple[Schedule
         session.progress.doing(f"interpreting {p.id}")
         judged = judge_small(session.interpreter(), program, p.graph, schedule)
         if judged.ok and (long := own_sums(program, p.graph, schedule)) is not None:
+            if late():
+                return None
             before, judged = judged, interpret(*long)
             if not judged.ok and not schedule.tf32x3:  # whatever else the schedule is
                 return f"{WRONG}: {judged.problem}"

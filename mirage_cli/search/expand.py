@@ -7,7 +7,7 @@ targets; `equations` writes one down.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -21,6 +21,9 @@ from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import Arg, Eqn, Tensor, equation, live_eqns
 from mirage_cli.search.cuts import Bounds
+
+ASKED = 256
+"""Decisions on the way to expansions between two questions whether the time is up."""
 
 
 @dataclass(frozen=True)
@@ -192,15 +195,16 @@ class Space:
             return (Node((Step("mul", (f, ONE)),), "program"),)
         return self.d.nodes[f]
 
-    def expansions(self, targets: tuple[Form, ...]) -> list[Expansion]:
+    def expansions(self, targets: tuple[Form, ...], ask: Callable[[], None] = lambda: None) -> list[Expansion]:
         """Every expansion of these targets within the bounds; where there are more, a spread of them.
 
         Two passes, one that prefers to fuse and one that prefers to read from memory, so that a cut leaves both kinds.
+        ask: called now and then, and may raise where the time is up.
         """
         found: dict[tuple[tuple[Form, Node], ...], Expansion] = {}
         for fused_first in (True, False):
             before = self.cuts["expansions of one kernel"]
-            for e in _Walk(self, targets, fused_first).expansions(targets, self.bounds.expansions):
+            for e in _Walk(self, targets, fused_first, ask).expansions(targets, self.bounds.expansions):
                 found.setdefault(e.chosen, e)
             if self.cuts["expansions of one kernel"] == before:
                 break
@@ -231,9 +235,9 @@ class _Walk:
     """One pass over the expansions of some targets. What is chosen, what is read from memory and what is used of the
     bounds belong to where the walk stands; each step takes its own part back when it returns."""
 
-    def __init__(self, space: Space, targets: tuple[Form, ...], fused_first: bool) -> None:
+    def __init__(self, space: Space, targets: tuple[Form, ...], fused_first: bool, ask: Callable[[], None]) -> None:
         self.space, self.d, self.bounds = space, space.d, space.bounds
-        self.targets, self.fused_first = targets, fused_first
+        self.targets, self.fused_first, self.ask = targets, fused_first, ask
         self.chosen: dict[Form, Node] = {}
         self.leaves: set[Form] = set()
         self.intermediates = self.equations = self.reductions = self.decisions = 0
@@ -253,6 +257,8 @@ class _Walk:
         for i, node in enumerate(options):
             share = (quota - len(found)) // (len(options) - i)
             self.decisions += 1
+            if self.decisions % ASKED == 0:
+                self.ask()
             if share < 1 or self.decisions > self.bounds.decisions:
                 self.space.cuts["expansions of one kernel"] += 1
             elif node is None:

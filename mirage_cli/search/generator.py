@@ -236,10 +236,16 @@ class _Search:
         self.counts: dict[frozenset[Form], int] = {}
         self.cheapest: dict[Form, float] = {}
         self.chains: dict[tuple[Form, int], tuple[float, float]] = {}
+        self.least: dict[tuple[frozenset[Form], int], tuple[float, float]] = {}
         self.weighed: dict[Form, int] = {}
         self.apart: dict[frozenset[Form], float] = {}
         self.priced: dict[object, tuple[float, KernelSchedule] | None] = {}  # by kernel, whatever its names
         self.enumerated = 0
+
+    def ask(self) -> None:
+        """Raises OutOfTimeError at the deadline."""
+        if self.deadline():
+            raise OutOfTimeError
 
     # -- kernels
 
@@ -305,9 +311,7 @@ class _Search:
         """
         if targets not in self.read:
             by_leaves: dict[tuple[tuple[Form, ...], object], list[tuple[float, Expansion]]] = {}
-            for e in self.space.expansions(targets):
-                if self.deadline():
-                    raise OutOfTimeError
+            for e in self.space.expansions(targets, self.ask):
                 kind = e.depth, e.operands, e.faithful(self.d.names)
                 by_leaves.setdefault((e.leaves, kind), []).append((self.work(e), e))
             found: list[Reading] = []
@@ -382,8 +386,6 @@ class _Search:
             if self.prune and self.least_kernel_us([(0.0, e)]) > self.time_for(e.targets):
                 self.space.cuts["more arithmetic than there is time for"] += 1
                 continue
-            if self.deadline():
-                raise OutOfTimeError
             for c in self.plans_of(e, enough):
                 made[c.plan.roles] += 1
                 found.append(c)
@@ -438,9 +440,9 @@ class _Search:
     def plans_of(self, e: Expansion, enough: Callable[[Roles], bool] = lambda roles: False) -> list[Costed]:
         """The plans of an expansion that fit. enough: whether there are enough with these roles."""
         found: list[Costed] = []
-        if self.deadline():
-            raise OutOfTimeError
+        self.ask()
         for plan in plans(self.d, e, self.sizes, enough):
+            self.ask()
             self.enumerated += 1
             if isinstance(plan, InexpressibleError):
                 self.space.cuts[plan.reason] += 1
@@ -472,10 +474,10 @@ class _Search:
         def most_us() -> float:
             return budget
 
-        for c in self.continuations(required, kernels, most_us):
+        for c, rest in self.continuations(required, kernels, most_us):
             left = kernels - len(c.plan.kernels)
-            rest = self.before(c, required, left)
-            if rest is None:
+            if left < 0:
+                self.space.cuts["kernels per graph"] += 1
                 continue
             here = c.us + (self.gap_us if rest else 0.0)
             if not self.reachable(rest, left, budget - here):
@@ -510,35 +512,30 @@ class _Search:
             if len(self.found) == bounds.plans:
                 return
 
-    def before(self, c: Costed, required: frozenset[Form], left: int) -> frozenset[Form] | None:
-        """What has to be in memory before this kernel; None where no kernel is left, or it needs its own result."""
-        needed = frozenset(f for f in c.plan.leaves if not self.d.is_input(f))
-        if left < 0 or needed & frozenset(c.plan.targets):
-            self.space.cuts["kernels per graph"] += left < 0
-            return None
-        return (required - frozenset(c.plan.targets)) | needed
-
     def worth(self, best: Sequence[Way], budget: float) -> float:
         """What further ways may cost at most, to be kept beside these."""
         budget = min(budget, self.space.bounds.slack * best[0][0])
         return min(budget, best[-1][0]) if len(best) == self.space.bounds.plans else budget
 
-    def continuations(self, required: frozenset[Form], kernels: int, budget: Callable[[], float]) -> Iterator[Costed]:
-        """What the last kernels may be: those that finish the job first, since they give the bound, then by cost."""
-        heap: list[tuple[bool, float, bool, tuple[int, ...], Step | Costed]] = [
-            (bool(s.rest), s.reading.us, False, s.at, s) for s in self.last_steps(required) if s.kernels < kernels
+    def continuations(
+        self, required: frozenset[Form], kernels: int, budget: Callable[[], float]
+    ) -> Iterator[tuple[Costed, frozenset[Form]]]:
+        """What the last kernels may be, each with what has to be in memory before it: those that finish the job first,
+        since they give the bound, then by cost."""
+        heap: list[tuple[bool, float, bool, tuple[int, ...], Step, Costed | None]] = [
+            (bool(s.rest), s.reading.us, False, s.at, s, None) for s in self.last_steps(required) if s.kernels < kernels
         ]
         heapify(heap)
         while heap:
-            unfinished, us, _, at, found = heappop(heap)
-            if isinstance(found, Costed):
-                yield found
+            unfinished, us, _, at, step, priced = heappop(heap)
+            r, rest = step.reading, step.rest
+            if priced is not None:
+                yield priced, rest
                 continue
-            r, rest = found.reading, found.rest
             if r.plans is None and not self.reachable(rest, kernels - 1, budget() - us - self.gap_us * bool(rest)):
                 continue
             for n, c in enumerate(self.plans_in(r)):
-                heappush(heap, (unfinished, c.us, True, (*at, n), c))
+                heappush(heap, (unfinished, c.us, True, (*at, n), step, c))
 
     def last_steps(self, required: frozenset[Form]) -> list[Step]:
         """Of every kernel that may be the last, in the order of groups."""
@@ -602,11 +599,15 @@ class _Search:
 
     def least_us(self, required: frozenset[Form], kernels: int, enough: float) -> float:
         """A lower bound for having these classes in memory by so many kernels; any bound above `enough` will do."""
+        us, asked = self.least.get((required, kernels), (0.0, -math.inf))
+        if us > enough or asked >= enough:
+            return us
         us = self.apart_us(required, enough)
         for f in required:
             if us > enough:
                 break
             us = max(us, self.chain_us(f, kernels, enough))
+        self.least[required, kernels] = us, enough
         return us
 
     def apart_us(self, required: frozenset[Form], enough: float) -> float:

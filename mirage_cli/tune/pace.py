@@ -3,7 +3,8 @@ what is timed later would seem to be worse.
 
     paced time = time / (the control's time beside it / the control's first time)
 
-The control is the fastest of the schedules that are timed first. It is timed again beside others, now and then.
+The control is the fastest of the schedules that are timed first. It is timed again beside others: now and then, and
+each time where that has shown a difference.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from mirage_cli.tune.measure import Failure, Timing
 from mirage_cli.tune.trials import Trial
 
 EVERY_S = 1.0
-"""Seconds between two timings of the control."""
+"""Seconds between two timings of the control, while it takes as long as at first."""
 NOISE = 0.02
 """A change of its time by less says nothing: it is what quick timings of one schedule differ by."""
 
@@ -30,7 +31,7 @@ class Pace:
 
     def due(self) -> list[Trial]:
         """The control, where it should be timed beside what is next."""
-        due = self.control is not None and time.monotonic() - self.at >= EVERY_S
+        due = self.now != 1.0 or time.monotonic() - self.at >= EVERY_S
         return [self.control] if due and self.control else []
 
     def seen(self, timing: Timing | Failure) -> None:

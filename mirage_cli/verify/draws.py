@@ -1,14 +1,14 @@
 """Draws: random inputs of a program at small sizes, what it makes of them, and which draws say something at all.
 
 Where roots meet, one random input in hundreds has squares under all of them. So the first input of each block is mended
-(`verify.squares`), of the others many are looked through at once, along an axis of their own, and only what says
-something about an output is then run by itself.
+(`verify.squares`), and of others many are looked through at once, along an axis of their own. Those that say something
+about an output are then run at once too.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
@@ -20,6 +20,7 @@ from mirage_cli.ir.program import Program, below, tensor_type
 from mirage_cli.verify.field import Field
 from mirage_cli.verify.interpret import run_program
 from mirage_cli.verify.residues import (
+    DRAW,
     MODULI,
     NO_GUESSES,
     UNDEFINED,
@@ -31,82 +32,100 @@ from mirage_cli.verify.residues import (
     same,
 )
 from mirage_cli.verify.semantics import FieldSemantics
-from mirage_cli.verify.squares import DRAW, mended
+from mirage_cli.verify.squares import mended
 
-AT_ONCE = 64
-"""Draws that are looked through at once, at most."""
+BLOCK = 64
+"""Draws that share their random functions, at most."""
 
 SPACE = 1 << 14
-"""Elements of any one value of them, at most."""
+"""Elements of any one value of the draws that are run at once, at most."""
 
 
-def blocks(program: Program) -> Iterator[range]:
-    """Draws from 1 on, in blocks that share their random functions: one, then twice as many as before."""
+def at_once(program: Program) -> int:
+    """How many draws may be run at once."""
     sizes = program.sizes
     largest = max((prod(sizes[d] for d in {*e.dims, *e.acts_on}) for e in program.eqns if e.op != "rename"), default=1)
-    start, count = 1, 1
-    while True:
-        yield range(start, start + count)
-        start, count = start + count, max(1, min(2 * count, AT_ONCE, SPACE // largest))
+    return max(1, SPACE // largest)
 
 
-class Draw:
-    """One random input, and what the program makes of it.
+class Draws:
+    """Some random inputs of a block, and what the program makes of them, each with the axis of draws in front.
 
-    guesses: random bits behind the comparison of the program that had the fewest. entry_bits: of an entry of a table,
-    which every draw draws anew.
+    guesses: of each draw, random bits behind the comparison of the program that had the fewest.
     """
 
-    def __init__(self, program: Program, seed: int, block: range, draw: int) -> None:
+    def __init__(self, program: Program, seed: int, block: range, draws: Sequence[int]) -> None:
+        self.draws = draws
         self.semantics = FieldSemantics(seed * 4099 + block.start, program.sizes)
-        self.inputs = {n: _at(x, draw - block.start) for n, x in _inputs(program, seed, block).items()}
-        self.want = run_program(program, self.inputs, self.semantics)
-        self.guesses = self.semantics.field.fewest_guesses
-        self.entry_bits = _entry_bits(program)
+        places = [draw - block.start for draw in draws]
+        self.inputs = {n: _at(x, places) for n, x in _inputs(program, seed, block).items()}
+        self.results = run_program(program, self.inputs, self.semantics)
+        field = self.semantics.field
+        self.guesses: list[int] = np.broadcast_to(field.fewest_guesses, len(draws)).tolist()
+        field.counts_guesses = False
 
 
-def _entry_bits(program: Program) -> int:
-    """Random bits of an entry of a table, of that with the fewest: two entries are the same by luck. One bit of each
-    entry that is divided: every other one is where a quotient changes."""
+def drawn_bits(program: Program) -> int:
+    """Random bits of what a draw draws besides residues, of that with the fewest: an integer of a few, or a mask.
+
+    Two entries of a table are the same by luck. One bit of each entry that is divided: every other one is where a
+    quotient changes. One bit of all integers and masks that are values: that one row of a mask has two elements, say,
+    which a row with one would not tell.
+    """
     sizes, parts = program.sizes, program.divided()
     bits = [max(1, n.bit_length() - 1) for x in program.lookups() if (n := x.bounds(sizes)[1] + 1) > 1]
     by_number = Counter(x for x, _ in parts)
     bits += [max(1, prod(sizes[d] for d in dims_of(x.access)) // n) for x, n in by_number.items()]
+    values = {v for e in program.eqns for v in (e.values[:1] if e.op == "rename" else e.values)}
+    bits += [1 for t in program.inputs if t.name in values and tensor_type(t) != "float"]
     return min(bits, default=NO_GUESSES)
 
 
 @lru_cache(maxsize=256)
-def run_draw(program: Program, seed: int, block: range, draw: int) -> Draw:
+def run_draws(program: Program, seed: int, block: range, draws: tuple[int, ...]) -> Draws:
     """The same for every μGraph that is tested at these sizes: functions in it are hashes and keep nothing."""
-    return Draw(program, seed, block, draw)
+    return Draws(program, seed, block, draws)
+
+
+DOUBT, KNOWN, OPEN = 0, 1, 2
+"""What a draw says about an element: nothing, its value, or that it has none, and anything is right."""
 
 
 @lru_cache(maxsize=1 << 12)
 def told(program: Program, needed: frozenset[str], seed: int, block: range) -> Mapping[str, Array]:
-    """For each of these outputs, which elements are without doubt in each draw of the block: bool[draw, *its axes].
+    """What each draw of the block says about each element of these outputs: int8[draw, *its axes].
 
     The answers are the same for every μGraph, so they are kept longer than draws, and nothing else is computed.
     """
     small = program if len(needed) == len(program.outputs) else program.only(needed)
     if len(block) == 1:
-        want = run_draw(small, seed, block, block.start).want
-    else:
-        semantics = FieldSemantics(seed * 4099 + block.start, program.sizes)
-        semantics.field = _Sketch(semantics.field.seed, program.sizes)
-        want = run_program(small, _inputs(program, seed, block), semantics)
+        return _told(small, run_draws(small, seed, block, tuple(block)).results, 1)
+    semantics = FieldSemantics(seed * 4099 + block.start, program.sizes)
+    semantics.field = _Sketch(semantics.field.seed, program.sizes)
+    inputs, step = _inputs(program, seed, block), at_once(small)
+    parts: list[Mapping[str, Array]] = []
+    for start in range(0, len(block), step):
+        places = [*range(start, min(start + step, len(block)))]
+        found = run_program(small, {n: _at(x, places) for n, x in inputs.items()}, semantics)
+        parts.append(_told(small, found, len(places)))
+    return {t.name: np.concatenate([part[t.name] for part in parts]) for t in small.outputs}
+
+
+def _told(program: Program, found: Mapping[str, Value], draws: int) -> Mapping[str, Array]:
+    """What results of so many draws say, with all axes."""
     sizes = program.sizes
-    return {
-        t.name: np.broadcast_to(
-            aligned(sure(want[t.name]), want[t.name].dims, (DRAW, *t.dims)), (len(block), *(sizes[d] for d in t.dims))
-        )
-        for t in small.outputs
-    }
+    told: dict[str, Array] = {}
+    for t in program.outputs:
+        x = aligned(says(found[t.name]), found[t.name].dims, (DRAW, *t.dims))
+        told[t.name] = np.broadcast_to(x, (draws, *(sizes[d] for d in t.dims)))
+    return told
 
 
-def sure(x: Value) -> Array:
-    """The elements that are without taint in some residue, or undefined: then anything is right."""
+def says(x: Value) -> Array:
+    """Elements are known that are without taint in some residue."""
     _, certain = same(x, x)
-    return certain if x.flags is None else certain | (x.flags == UNDEFINED)
+    known = np.where(certain, KNOWN, DOUBT).astype(np.int8)
+    return known if x.flags is None else np.where(x.flags == UNDEFINED, OPEN, known).astype(np.int8)
 
 
 @lru_cache(maxsize=64)
@@ -132,13 +151,17 @@ def _inputs(program: Program, seed: int, block: range) -> Mapping[str, Value]:
     return found if len(block) > 1 or not block.start else mended(program, found, seed * 4099 + block.start)
 
 
-def _at(x: Value, place: int) -> Value:
-    """One draw of an input."""
-    return replace(x, dims=x.dims[1:], data=x.data[:, place] if x.kind == "field" else x.data[place])
+def _at(x: Value, places: list[int]) -> Value:
+    """Some draws of an input."""
+    return replace(x, data=x.data[:, places] if x.kind == "field" else x.data[places])
 
 
 class _Sketch(Field):
-    """The same but for elements in doubt, which are any numbers: logarithms are what takes time."""
+    """The same but for elements in doubt, which are any numbers: logarithms are what takes time. It counts nothing."""
+
+    def __init__(self, seed: int, sizes: Mapping[str, int]) -> None:
+        super().__init__(seed, sizes)
+        self.counts_guesses = False
 
     def log(self, x: Value) -> Value:
         x = as_field(x)

@@ -6,8 +6,8 @@ What a passing verdict claims, and for which programs its bound is a theorem, is
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cache
 
@@ -23,12 +23,12 @@ from mirage_cli.ir.program import (
 )
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.verify.degree import Claim, claim
-from mirage_cli.verify.draws import Draw, blocks, run_draw, told
+from mirage_cli.verify.draws import BLOCK, DOUBT, KNOWN, OPEN, Draws, at_once, drawn_bits, run_draws, told
 from mirage_cli.verify.interpret import OutOfTimeError, never, run_mugraph, run_program
 from mirage_cli.verify.proof import proved
 from mirage_cli.verify.reduced import dynamic_sizes, same_axes, small_instance
-from mirage_cli.verify.residues import LEVELS, NO_GUESSES, UNDEFINED, Levels, Value, aligned, compared_levels, same
-from mirage_cli.verify.semantics import FloatSemantics, Named, ScheduleFailure
+from mirage_cli.verify.residues import DRAW, LEVELS, UNDEFINED, Levels, Value, aligned, compared_levels, same
+from mirage_cli.verify.semantics import FloatSemantics, Named, ScheduleFailure, spread
 from mirage_cli.verify.squares import effort
 from mirage_cli.verify.structure import structure_problem
 from mirage_cli.verify.verdict import Verdict, accepted, refused
@@ -53,6 +53,9 @@ MASK_BITS = 24
 DYNAMIC_DRAWS = 3
 """Dynamic sizes that each test draws besides that of its other draws."""
 
+
+SOME_LEVELS: Levels = (True,) * LEVELS
+"""Where it is not known yet in which residues a draw compares."""
 
 DOUBTFUL = "signs under roots and logarithms were not checked"
 
@@ -114,24 +117,68 @@ def _test(
         outcome = s.run(idle)
         if outcome is not None:
             return outcome
-    if any(
-        s.told[t.name] >= ENOUGH and not s.levels[t.name] and s.missing(t.name).any()
-        for s in series
-        for t in program.outputs
-    ):
+    if any(x.told >= ENOUGH and not x.levels and x.missing().any() for s in series for x in s.learned.values()):
         return _refusal("roots and logarithms are never of squares where the program's are", f"seed {seed}")
     outcome = series[0].doubtful()
     return series[0].in_float64() if isinstance(outcome, Verdict) and proof() else outcome
 
 
-class Series:
-    """Draws at one choice of sizes and schedule.
+class Learned:
+    """What draws have told about one output so far.
 
-    told: in how many draws the program told something about an output. unseen: its elements that were never compared.
-    undefined: in how many draws each had no value. levels: the residues in which elements were compared. bits: the
-    random bits behind the comparisons in the program, in draws that settled something, one of each block: `counted` is
-    the last that gave an output any. entry_bits: of the entries of tables, in all these draws.
+    told: in how many of them the program told something. unseen: the elements that were never compared. undefined: in
+    how many draws each had no value. levels: the residues in which elements were compared. bits: the random bits behind
+    the comparisons in the program, in draws that settled something, one of each block: `counted` is the last that gave
+    any. drawn_bits: of integers and masks that are drawn, in all these draws.
     """
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        self.told, self.bits, self.drawn_bits = 0, 0, 0
+        self.counted: range | None = None
+        self.unseen = np.ones(shape, dtype=bool)
+        self.undefined = np.zeros(shape, dtype=np.int64)
+        self.levels: frozenset[Levels] = frozenset()
+
+    def missing(self) -> np.ndarray:
+        """The elements that a comparison may still settle."""
+        return self.unseen & (self.undefined < UNDEFINED_DRAWS)
+
+    def leaves(self) -> bool:
+        """Whether an element is missing, or all are."""
+        return not self.levels or bool(self.missing().any())
+
+    def left(self) -> tuple[int, int, bool]:
+        """What is left to learn: elements, bits, and any level. A draw that changes nothing of it brings nothing:
+        elements that the program settles and the μGraph leaves in doubt would be drawn for without end."""
+        return int(self.missing().sum()), min(self.bits, self.drawn_bits, MASK_BITS), bool(self.levels)
+
+    def needs(self) -> bool:
+        return min(self.bits, self.drawn_bits) < MASK_BITS or self.leaves()
+
+    def useful(self, says: np.ndarray, block: range) -> bool:
+        """Whether a draw that says this about the elements says something that is still needed."""
+        missing = self.missing()
+        if missing.any():
+            return bool((says[missing] != DOUBT).any())
+        fresh = self.counted != block or self.drawn_bits < MASK_BITS
+        return self.needs() and fresh and bool((says != DOUBT).any())
+
+    def compared(self, known: np.ndarray, undefined: np.ndarray, levels: Iterable[Levels]) -> None:
+        """Takes down that these elements were compared in one draw, in these residues."""
+        self.levels |= frozenset(levels)
+        self.unseen = self.unseen & ~known
+        self.undefined = self.undefined + undefined
+
+    def counts(self, block: range, guesses: int, drawn_bits: int) -> None:
+        """Takes down the random bits of a draw of the block that settled something."""
+        self.drawn_bits += drawn_bits
+        if self.counted != block:
+            self.counted = block
+            self.bits += guesses
+
+
+class Series:
+    """Draws at one choice of sizes and schedule, and what they have told about each output."""
 
     def __init__(
         self,
@@ -145,77 +192,82 @@ class Series:
         self.program, self.graph, self.schedule = program.resized(sizes), graph.resized(sizes), schedule
         self.end = end
         self.seed, self.where = seed, f"seed {seed}, {_sizes(self.program)}, {_schedule(schedule)}".removesuffix(", ")
-        self.told: Counter[str] = Counter()
-        self.bits: Counter[str] = Counter()
-        self.entry_bits: Counter[str] = Counter()
-        self.counted: dict[str, range] = {}
-        self.unseen = {t.name: np.ones([sizes[d] for d in t.dims], dtype=bool) for t in program.outputs}
-        self.undefined = {name: np.zeros(x.shape, dtype=np.int64) for name, x in self.unseen.items()}
-        self.levels: dict[str, set[Levels]] = {t.name: set() for t in program.outputs}
+        self.drawn_bits, self.at_once = drawn_bits(self.program), at_once(self.program)
+        self.learned = {t.name: Learned([sizes[d] for d in t.dims]) for t in program.outputs}
 
     def run(self, idle: int) -> Verdict | Claim | None:
         """A refusal, or what the test claims, or None after so many draws in a row that brought nothing, fewer where
         each takes long."""
         since, each = 0, effort(self.program.eqns, self.program.sizes)
-        for block in blocks(self.program):
-            if since >= idle:
-                return None
-            if self.end():
-                raise OutOfTimeError
+        block = range(1, 2)
+        while since < idle:
             since += len(block) * each
-            needed = frozenset(t.name for t in self.program.outputs if self.needs(t.name))
-            certain = told(self.program, needed, self.seed, block)
-            for n, draw in enumerate(block):
-                useful = {name for name in needed if self.useful(name, certain[name][n], block)}
-                self.told.update(useful)
-                if not useful:
-                    continue
-                before = {name: self.left(name) for name in useful}
-                if self.end():
-                    raise OutOfTimeError
-                run = run_draw(self.program, self.seed, block, draw)
-                settled = self.compare(run, doubtful=False)
-                if isinstance(settled, Verdict):
-                    return settled
-                for name in settled & useful:
-                    self.entry_bits[name] += run.entry_bits
-                    if self.counted.get(name) != block:
-                        self.counted[name] = block
-                        self.bits[name] += run.guesses
-                    since = 0 if self.left(name) != before[name] else since
-                if not any(self.needs(t.name) for t in self.program.outputs):
-                    luck = ((run.guesses, self.bits), (run.entry_bits, self.entry_bits))
-                    return self.claim(sum(2.0 ** -min(bits.values()) for n, bits in luck if n != NO_GUESSES))
+            outcome, brought = self.tested(block)
+            if outcome is not None:
+                return outcome
+            since = 0 if brought else since
+            block = range(block.stop, block.stop + self.next_draws(max(1, BLOCK // each)))
         return None
 
-    def missing(self, name: str) -> np.ndarray:
-        """The elements of an output that a comparison may still settle."""
-        return self.unseen[name] & (self.undefined[name] < UNDEFINED_DRAWS)
+    def next_draws(self, most: int) -> int:
+        """How many draws are needed, at least, or the most where nobody knows."""
+        if any(x.leaves() for x in self.learned.values()):
+            return most
+        bits = MASK_BITS - min(x.drawn_bits for x in self.learned.values())
+        return min(most, max(1, -(-bits // self.drawn_bits)))
 
-    def left(self, name: str) -> tuple[int, int, bool]:
-        """What is left to learn of an output: elements, bits, and any level. A draw that changes nothing of it brings
-        nothing: elements that the program settles and the μGraph leaves in doubt would be drawn for without end."""
-        bits = min(self.bits[name], self.entry_bits[name], MASK_BITS)
-        return int(self.missing(name).sum()), bits, bool(self.levels[name])
+    def tested(self, block: range) -> tuple[Verdict | Claim | None, bool]:
+        """A refusal, or what the test claims once all is learned; and whether the block brought anything."""
+        if self.end():
+            raise OutOfTimeError
+        needed = frozenset(name for name, x in self.learned.items() if x.needs())
+        says = told(self.program, needed, self.seed, block)
+        left, brought = set(block), False
+        while chosen := self.chosen(says, block, left):
+            before = [x.left() for x in self.learned.values()]
+            if self.end():
+                raise OutOfTimeError
+            run = run_draws(self.program, self.seed, block, tuple(chosen))
+            outcome = self.compare(run, doubtful=False)
+            if isinstance(outcome, Verdict):
+                return outcome, brought
+            for settled, useful, guesses in zip(outcome, chosen.values(), run.guesses, strict=True):
+                for name in useful:
+                    self.learned[name].told += 1
+                for name in settled & useful:
+                    self.learned[name].counts(block, guesses, self.drawn_bits)
+            brought |= before != [x.left() for x in self.learned.values()]
+            if not any(x.needs() for x in self.learned.values()):
+                bits = zip(*((x.bits, x.drawn_bits) for x in self.learned.values()), strict=True)
+                return self.claim(sum(2.0 ** -min(n) for n in bits)), brought
+            left -= chosen.keys()
+        return None, brought
 
-    def needs(self, name: str) -> bool:
-        few = min(self.bits[name], self.entry_bits[name]) < MASK_BITS
-        return bool(self.missing(name).any()) or not self.levels[name] or few
-
-    def useful(self, name: str, certain: np.ndarray, block: range) -> bool:
-        """Whether a draw with these elements without doubt says something that is still needed."""
-        missing = self.missing(name)
-        if missing.any():
-            return bool((certain & missing).any())
-        fresh = self.counted.get(name) != block or self.entry_bits[name] < MASK_BITS
-        return self.needs(name) and fresh and bool(certain.any())
+    def chosen(self, says: Mapping[str, np.ndarray], block: range, draws: Iterable[int]) -> dict[int, frozenset[str]]:
+        """Draws to run at once, and the outputs about which each says something that those before it do not, if the
+        μGraph leaves nothing in doubt that the program settles. What says most comes first."""
+        found: dict[int, frozenset[str]] = {}
+        expected = {name: copy(self.learned[name]) for name in says}
+        here = {draw: {name: x[draw - block.start] for name, x in says.items()} for draw in draws}
+        most = {draw: sum(int((x != DOUBT).sum()) for x in here[draw].values()) for draw in here}
+        for draw in sorted(here, key=lambda draw: (-most[draw], draw)):
+            if useful := frozenset(name for name, x in expected.items() if x.useful(here[draw][name], block)):
+                found[draw] = useful
+                for name, x in expected.items():
+                    known = here[draw][name] == KNOWN
+                    x.compared(known, here[draw][name] == OPEN, [SOME_LEVELS] if known.any() else ())
+                    if name in useful:
+                        x.counts(block, MASK_BITS, self.drawn_bits)
+            if len(found) == self.at_once:
+                break
+        return found
 
     def doubtful(self) -> Verdict | Claim:
         """One draw in which elements beyond roots of non-squares count too."""
-        settled = self.compare(run_draw(self.program, self.seed, range(1), 0), doubtful=True)
-        if isinstance(settled, Verdict):
-            return settled
-        if len(settled) < len(self.program.outputs):
+        outcome = self.compare(run_draws(self.program, self.seed, range(1), (0,)), doubtful=True)
+        if isinstance(outcome, Verdict):
+            return outcome
+        if len(outcome[0]) < len(self.program.outputs):
             return _refusal("an output was undefined in every draw", self.where)
         claim = self.claim(0.0)
         return replace(claim, assumes=(*claim.assumes, DOUBTFUL))
@@ -224,19 +276,18 @@ class Series:
         """Whether both compute the same in float64, where positive numbers have roots. Of what a proof of the algebra
         leaves to tests (tiles, loops, maps, stores), no mistake is as small as rounding."""
         rng = np.random.default_rng(self.seed)
-        sizes = self.program.sizes
+        inputs = _in_float64(self.program, rng)
+        semantics = FloatSemantics(self.program.sizes)
+        results = run_program(self.program, inputs, semantics)
+        try:
+            found = run_mugraph(self.graph, self.schedule, inputs, semantics, self.seed, self.program, self.end)
+        except ScheduleFailure as failure:
+            return _refusal(str(failure), self.where)
         compared: set[str] = set()
-        for n in range(FLOAT64_DRAWS):
-            inputs = {t.name: Named(t.dims, _numbers(t, sizes, rng, positive=n % 2 > 0)) for t in self.program.inputs}
-            semantics = FloatSemantics(sizes)
-            results = run_program(self.program, inputs, semantics)
-            try:
-                found = run_mugraph(self.graph, self.schedule, inputs, semantics, self.seed, self.program, self.end)
-            except ScheduleFailure as failure:
-                return _refusal(str(failure), self.where)
-            for t in self.program.outputs:
-                got = found[t.name].data
-                want = np.broadcast_to(aligned(results[t.name].data, results[t.name].dims, t.dims), got.shape)
+        for t in self.program.outputs:
+            result = results[t.name]
+            wants = np.broadcast_to(aligned(result.data, result.dims, (DRAW, *t.dims)), found[t.name].shape)
+            for got, want in zip(found[t.name].data, wants, strict=True):
                 defined = np.isfinite(want)
                 largest = np.abs(want[defined]).max(initial=0.0)
                 with np.errstate(invalid="ignore"):  # of infinities, which are not compared
@@ -252,41 +303,33 @@ class Series:
 
     def claim(self, miss: float) -> Claim:
         """miss: bound on not seeing a wrong comparison."""
-        found = claim(self.program, self.graph, [self.levels[t.name] for t in self.program.outputs])
+        found = claim(self.program, self.graph, [self.learned[t.name].levels for t in self.program.outputs])
         return replace(found, bound=min(1.0, found.bound + miss), at=self.where)
 
-    def compare(self, run: Draw, *, doubtful: bool) -> Verdict | set[str]:
-        """A refusal; or the outputs of which some element was compared."""
+    def compare(self, run: Draws, *, doubtful: bool) -> Verdict | list[set[str]]:
+        """A refusal; or the outputs of which some element was compared, in each draw."""
         try:
             found = run_mugraph(self.graph, self.schedule, run.inputs, run.semantics, self.seed, self.program, self.end)
         except ScheduleFailure as failure:
             return _refusal(str(failure), self.where)
-        settled: set[str] = set()
+        settled: list[set[str]] = [set() for _ in run.draws]
         for t in self.program.outputs:
-            want, got = run.want[t.name], found[t.name]
+            got = found[t.name]
+            want = spread(run.results[t.name], got.dims, got.shape)
             if doubtful:
                 want, got = replace(want, taint=None), replace(got, taint=None)
-            want = _spread(t, want, got.shape)
             agree, sure = same(want, got)
             undefined = np.zeros(got.shape, dtype=bool) if want.flags is None else want.flags == UNDEFINED
             if (wrong := ~agree & sure & ~undefined).any():
                 at = tuple(int(i) for i in np.argwhere(wrong)[0])
-                return _mismatch(t, at, _element(want, at), _element(got, at), self.where)
-            if (sure & ~undefined).any():
-                settled.add(t.name)
-            self.levels[t.name] |= compared_levels(want, got, sure & ~undefined & self.unseen[t.name])
-            self.unseen[t.name] &= ~sure | undefined
-            self.undefined[t.name] += undefined
+                return _mismatch(t, at[1:], _element(want, at), _element(got, at), self.where)
+            learned, known = self.learned[t.name], sure & ~undefined
+            for n, names in enumerate(settled):
+                here = np.zeros(got.shape, dtype=bool)
+                here[n] = known[n] & learned.unseen
+                learned.compared(known[n], undefined[n], compared_levels(want, got, here))
+                names |= {t.name} if known[n].any() else set()
         return settled
-
-
-def _spread(t: Tensor, x: Value, shape: tuple[int, ...]) -> Value:
-    """A result of the program with the axes of its output, repeated along those that it lacks."""
-    lead = 1 if x.kind == "field" else 0
-    data = np.broadcast_to(aligned(x.data, x.dims, t.dims, lead), (*x.data.shape[:lead], *shape))
-    flags = None if x.flags is None else np.broadcast_to(aligned(x.flags, x.dims, t.dims), shape)
-    taint = None if x.taint is None else np.broadcast_to(aligned(x.taint, x.dims, t.dims, 1), (LEVELS, *shape))
-    return replace(x, dims=t.dims, data=data, flags=flags, taint=taint)
 
 
 def _refusal(detail: str, counterexample: str | None) -> Verdict:
@@ -296,6 +339,15 @@ def _refusal(detail: str, counterexample: str | None) -> Verdict:
 def _mismatch(t: Tensor, at: tuple[int, ...], want: str, got: str, where: str) -> Verdict:
     element = f"{t.name}[{', '.join(f'{d}={i}' for d, i in zip(t.dims, at, strict=True))}]"
     return _refusal(f"computes another {t.name}", f"{element}: expected {want}, got {got}; {where}")
+
+
+def _in_float64(program: Program, rng: np.random.Generator) -> dict[str, Named]:
+    """Random inputs, with the axis of draws in front."""
+    draws = [
+        [_numbers(t, program.sizes, rng, positive=n % 2 > 0) for t in program.inputs] for n in range(FLOAT64_DRAWS)
+    ]
+    numbers = zip(program.inputs, zip(*draws, strict=True), strict=True)
+    return {t.name: Named((DRAW, *t.dims), np.stack(x)) for t, x in numbers}
 
 
 def _numbers(t: Tensor, sizes: Mapping[str, int], rng: np.random.Generator, *, positive: bool) -> np.ndarray:

@@ -31,7 +31,7 @@ from typing import Any  # functions of numpy, which are not typed
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import Tables
+from mirage_cli.ir.access import Index, Tables
 from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.drawn import PADDED
 from mirage_cli.ir.ops import Number, Type
@@ -39,6 +39,7 @@ from mirage_cli.verify.residues import (
     ALL,
     ALL_BORROWED,
     BORROWED,
+    DRAW,
     FINITE,
     GENERATOR,
     LEVELS,
@@ -77,11 +78,29 @@ ODD = np.uint64(1)
 _BYTE_PLACES = np.array([0, 8, 16, 24]).reshape(1, 4, 1)
 
 
+def placed(
+    i: Index, window: Mapping[str, tuple[int, int]], sizes: Mapping[str, int], tables: Tables
+) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """The axes of an index, those that tables have in front of their own first, and its positions along them."""
+    front = {d: (0, n) for x in i.lookups for d, n in zip(*_front(tables[x.table]), strict=True)}
+    dims = (*front, *i.dims)
+    ranges = {d: window.get(d, (0, sizes[d])) for d in i.dims}
+    return dims, i.positions(dims, {**front, **ranges}, tables)
+
+
+def _front(table: tuple[tuple[str, ...], Array]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """The axes in front of a table's own, and their sizes."""
+    front, data = table
+    return front, data.shape[: len(front)]
+
+
 class Field:
     """The interpreter `F` that the `field` column of OPS speaks to.
 
     sizes: of every axis, for `index` and `size`. window: where a tile lies along its axes, for `index`. tables: what
         it looks up. All are set by whoever runs a kernel.
+    fewest_guesses: random bits behind the comparison that had the fewest; in each draw, where there is an axis of
+        draws. counts_guesses: whether they are counted.
     """
 
     def __init__(self, seed: int, sizes: Mapping[str, int]) -> None:
@@ -94,10 +113,12 @@ class Field:
         self._turns = tuple(int(rng.integers(1, q)) for q in MODULI[1:])
         self.omega = tuple(pow(GENERATOR, r, p) for r, p in zip(self._turns, MODULI[:-1], strict=True))
         self._shifts = {largest: np.array([rng.integers(1, p) for p in MODULI]) for largest in (True, False)}
-        self.fewest_guesses = NO_GUESSES  # random bits behind the comparison that had the fewest
+        self.fewest_guesses: int | Array = NO_GUESSES
+        self.counts_guesses = True
         self._exp_tables: Array | None = None
         self._logs: list[dict[int, int]] = [{0: 0} for _ in MODULI]
         self._names: dict[str, int] = {}
+        self._constants: dict[tuple[int, int] | float, Value] = {}  # which equations of many program instances share
 
     # -- leaves
 
@@ -141,6 +162,12 @@ class Field:
         return many[np.sort(first)[: len(row)]]
 
     def const(self, c: Number) -> Value:
+        key = (c.numerator, c.denominator) if isinstance(c, Fraction) else c
+        if key not in self._constants:
+            self._constants[key] = self._const(c)
+        return self._constants[key]
+
+    def _const(self, c: Number) -> Value:
         sign = (c > 0) - (c < 0)
         if not isinstance(c, Fraction):
             flags = np.array(PLUS_INF if sign > 0 else MINUS_INF, dtype=np.int8)
@@ -164,9 +191,8 @@ class Field:
         return Value(dims, "field", data, flags=flags)
 
     def index(self, axis: str) -> Value:
-        i = parse_index(axis)
-        ranges = {d: self.window.get(d, (0, self.sizes[d])) for d in i.dims}
-        return Value(i.dims, "int", i.positions(i.dims, ranges, self.tables))
+        dims, positions = placed(parse_index(axis), self.window, self.sizes, self.tables)
+        return Value(dims, "int", positions)
 
     def size(self, axis: str) -> Value:
         return Value((), "int", np.array(self.sizes[axis], dtype=np.int64), sign=1)
@@ -436,7 +462,7 @@ class Field:
         valid = ALL if both_valid(*args)[0] == OWN else ALL_BORROWED
         seen = tuple(seen_by_functions(x) for x in args)
         guesses = self._hash(name, seen, dims)[0]
-        self.fewest_guesses = min(self.fewest_guesses, np.unique(guesses).size)
+        self._count(guesses, np.zeros((1,) * len(dims), dtype=bool), dims)
         taint = joint_taint(seen, dims)
         taint = None if taint is None else np.broadcast_to(taint[:1], taint.shape)
         return Value(dims, "bool", np.broadcast_to(guesses & ODD == 1, joint_shape(dims, *args)), valid, taint=taint)
@@ -455,13 +481,24 @@ class Field:
             taint = joint_taint((x, y), dims)
             taint = None if taint is None else np.broadcast_to(taint[:1], taint.shape)
             guesses = self._hash("lt", (x, y), dims)[0]
-            if not known.all():
-                self.fewest_guesses = min(self.fewest_guesses, np.unique(guesses[~known]).size)
+            self._count(guesses, known, dims)
             data = np.where(known, exactly(a, b), guess(dims, x, y))
             if x.flags is not None or y.flags is not None:
                 f, g = (joint_flags(v, dims) for v in (x, y))
                 data = np.where((f != FINITE) | (g != FINITE), exactly(f, g), data)
         return Value(dims, "bool", np.broadcast_to(data, joint_shape(dims, x, y)), valid, taint=taint)
+
+    def _count(self, guesses: Array, known: Array, dims: tuple[str, ...]) -> None:
+        """Counts the different guesses of a comparison, but for elements that are known."""
+        if not self.counts_guesses or known.all():
+            return
+        guesses, unknown = np.broadcast_arrays(guesses, ~known)
+        if DRAW not in dims:
+            self.fewest_guesses = np.minimum(self.fewest_guesses, np.unique(guesses[unknown]).size)
+            return
+        each = zip(*(np.moveaxis(x, dims.index(DRAW), 0) for x in (guesses, unknown)), strict=True)
+        found = [np.unique(g[u]).size if u.any() else NO_GUESSES for g, u in each]
+        self.fewest_guesses = np.minimum(self.fewest_guesses, found)
 
     def where(self, mask: Value, x: Value, y: Value) -> Value:
         dims = union(mask.dims, x.dims, y.dims)
@@ -539,7 +576,7 @@ class Field:
             return replace(x, data=pick(x.data, aligned(y.data, y.dims, x.dims)))
         x, y = as_field(x), as_field(y)
         lead = ("", *x.dims)
-        data = np.stack([x.data, aligned(y.data, y.dims, x.dims, 1)], axis=1)
+        data = np.stack([x.data, np.broadcast_to(aligned(y.data, y.dims, x.dims, 1), x.data.shape)], axis=1)
         flags, taint = None, None
         if x.flags is not None or y.flags is not None:
             flags = np.stack([np.broadcast_to(joint_flags(v, x.dims), data.shape[2:]) for v in (x, y)])

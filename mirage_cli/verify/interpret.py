@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import product
 from math import inf
@@ -18,7 +19,7 @@ from typing import Any  # values of the semantics: residues, or arrays of float6
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import Access, Distinct, Tables, dims_of, lookups_of, may_name_nothing
+from mirage_cli.ir.access import Access, Distinct, Tables, dims_of, lookups_of, may_name_nothing, plain
 from mirage_cli.ir.beside import beside
 from mirage_cli.ir.footprint import apart
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
@@ -27,7 +28,20 @@ from mirage_cli.ir.placement import Loop, Placement, place
 from mirage_cli.ir.program import Eqn, Part, Program, Tensor, tables_of, unmerged
 from mirage_cli.ir.reach import Left, left_out, limits
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
-from mirage_cli.verify.semantics import At, Memory, ScheduleFailure, Semantics, Window, named, places_of, positions
+from mirage_cli.verify.residues import DRAW
+from mirage_cli.verify.semantics import (
+    At,
+    Memory,
+    ScheduleFailure,
+    Semantics,
+    Window,
+    element,
+    in_front,
+    named,
+    places_of,
+    positions,
+    where_worked,
+)
 
 
 class OutOfTimeError(Exception):
@@ -65,6 +79,34 @@ def _nowhere(p: Part, env: Mapping[str, Any], semantics: Semantics) -> Any:
 # -- μGraphs
 
 
+@dataclass(frozen=True, slots=True)
+class Front:
+    """The axes that every tensor in memory has in front of its own, and their sizes: that of draws, or none."""
+
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    access: Access = field(init=False)
+    ranges: Window = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "access", plain(self.dims))
+        object.__setattr__(self, "ranges", {d: (0, n) for d, n in zip(self.dims, self.shape, strict=True)})
+
+    @staticmethod
+    def of(values: Iterable[Any]) -> Front:
+        """That of inputs, which all have it or none."""
+        x = next((x for x in values if DRAW in getattr(x, "dims", ())), None)
+        return Front((DRAW,), x.shape[:1]) if x is not None else Front((), ())
+
+    def places(self, access: Access, dims: tuple[str, ...], ranges: Window, memory: Memory, tables: Tables) -> At:
+        """Where an access with these axes lies, in each draw."""
+        lengths = memory.written.shape
+        return positions((*self.access, *access), ranges | self.ranges, lengths, tables, (*self.dims, *dims))
+
+    def tables(self, memories: Mapping[str, Memory], names: Iterable[str]) -> Tables:
+        return {name: (self.dims, memories[name].whole().data) for name in names}
+
+
 def tiles(low: int, high: int, tile: int) -> list[tuple[int, int]]:
     """The ranges [low, high) is cut into; the last may be short."""
     return [(i, min(i + tile, high)) for i in range(low, high, tile)]
@@ -92,6 +134,7 @@ def run_mugraph(
     """Every buffer and output of the μGraph, by name, executed as scheduled; instances in an order drawn from `seed`.
 
     Inputs and outputs have the program's own axes; those of the μGraph see several as one (`MuGraph.merged`).
+    Inputs may be of several draws, along an axis of their own in front: then all results are.
     program: what says how inputs lie in memory, where not as in the μGraph, and what parts are written: their values
     are among the results, as they lie in their tensors then. end: asked before every program instance whether the time
     is up.
@@ -102,8 +145,11 @@ def run_mugraph(
     tensors = graph.tensors()
     parts = program.parts if program else ()
     given = {t.name: t for t in program.inputs} if program else {}
+    front = Front.of(inputs.values())
     memories: dict[str, Memory] = {
-        t.name: semantics.input(t.name, _found(inputs[t.name], given.get(t.name, t), t, graph, semantics), t.dims)
+        t.name: semantics.input(
+            t.name, _found(inputs[t.name], given.get(t.name, t), t, graph, semantics, front), (*front.dims, *t.dims)
+        )
         for t in graph.inputs
         if t.name in inputs
     }
@@ -117,7 +163,8 @@ def run_mugraph(
             sizes = graph.sizes | _chunk_sizes(graph, kernel, shapes) | chunk
             shapes[s.buffer] = tuple(sizes[d] for d in tensors[s.buffer].dims)
             if s.buffer not in memories:
-                memories[s.buffer] = semantics.memory(s.buffer, tensors[s.buffer].dims, shapes[s.buffer])
+                dims, shape = (*front.dims, *tensors[s.buffer].dims), (*front.shape, *shapes[s.buffer])
+                memories[s.buffer] = semantics.memory(s.buffer, dims, shape)
         semantics.sizes = graph.sizes | _chunk_sizes(graph, kernel, shapes)
         sizes = semantics.sizes | chunk
         race = [s.buffer for s in kernel.stores for x in kernel.loads if _meet(x, s, sizes, graph.distinct)]
@@ -126,37 +173,37 @@ def run_mugraph(
             raise ScheduleFailure("race", f"{kernel.name} reads and writes {min(race)}")
         if stale := [b for b in kernel.read if b not in memories]:
             raise ScheduleFailure("race", f"{kernel.name} reads {stale[0]} before anything writes it")
-        _run_kernel(kernel, ks, memories, semantics, random.Random(seed), left, live, end)
+        _run_kernel(kernel, ks, memories, semantics, front, random.Random(seed), left, live, end)
         own = {s.buffer for s in kernel.stores} - {p.tensor.name for p in parts} - {*left}
         for name, x in ((s.buffer, left[s.buffer]) for s in kernel.stores if s.buffer in left):
             (_, length), *_ = chunks(graph.sizes[x.dim], ks.split, ks.tile(x.dim))
             live[name] = x.live(length, graph.sizes[x.dim])
         for name in own:
-            _check_written(memories[name], np.ones(shapes[name], dtype=bool))
+            _check_written(memories[name], np.ones_like(memories[name].written))
     written = [t.name for t in (*graph.buffers, *graph.outputs) if t.name in memories and t.name not in left]
     results = {name: memories[name].whole() for name in written}
     for t in graph.outputs:
         if t.name in results:
-            results[t.name] = _seen(results[t.name], unmerged(t.dims, graph.merged), t, graph, semantics)
-    return results | _parts(parts, memories, graph.sizes)
+            results[t.name] = _seen(results[t.name], unmerged(t.dims, graph.merged), t, graph, semantics, front)
+    return results | _parts(parts, memories, graph.sizes, front)
 
 
-def _seen(value: Any, dims: tuple[str, ...], t: Tensor, graph: MuGraph, semantics: Semantics) -> Any:
+def _seen(value: Any, dims: tuple[str, ...], t: Tensor, graph: MuGraph, semantics: Semantics, front: Front) -> Any:
     """What is in memory for a tensor of the program, as a tensor of these axes."""
     if unmerged(t.dims, graph.merged) == t.dims:
         return value
-    return semantics.seen_as(value, dims, tuple(graph.sizes[d] for d in dims))
+    return semantics.seen_as(value, (*front.dims, *dims), (*front.shape, *(graph.sizes[d] for d in dims)))
 
 
-def _found(value: Any, own: Tensor, t: Tensor, graph: MuGraph, semantics: Semantics) -> Any:
+def _found(value: Any, own: Tensor, t: Tensor, graph: MuGraph, semantics: Semantics, front: Front) -> Any:
     """What a μGraph that has the tensor `t` finds at its addresses, where `own` lies in memory. Gaps are undefined."""
     if not own.strides and not t.strides:
-        return _seen(value, t.dims, t, graph, semantics)
+        return _seen(value, t.dims, t, graph, semantics, front)
     lies, found = (_addresses(x, graph.sizes) for x in (own, t))
     places = np.unique(np.concatenate((lies.ravel(), found.ravel())))
-    memory = semantics.memory(t.name, ("address",), (len(places),))
-    memory.write((np.searchsorted(places, lies),), own.dims, value)
-    return memory.read((np.searchsorted(places, found),), t.dims)
+    memory = semantics.memory(t.name, (*front.dims, "address"), (*front.shape, len(places)))
+    memory.write(in_front(front.shape, (np.searchsorted(places, lies),)), (*front.dims, *own.dims), value)
+    return memory.read(in_front(front.shape, (np.searchsorted(places, found),)), (*front.dims, *t.dims))
 
 
 def _addresses(t: Tensor, sizes: Mapping[str, int]) -> NDArray[np.int64]:
@@ -170,35 +217,32 @@ def _meet(x: Load, s: Store, sizes: Mapping[str, int], distinct: Distinct) -> bo
     return x.buffer == s.buffer and not apart(x.access, s.access, sizes, distinct)
 
 
-def _parts(parts: Sequence[Part], memories: Mapping[str, Memory], sizes: Mapping[str, int]) -> dict[str, Any]:
+def _parts(
+    parts: Sequence[Part], memories: Mapping[str, Memory], sizes: Mapping[str, int], front: Front
+) -> dict[str, Any]:
     """The values of parts, by name. Raises ScheduleFailure where anything else of their tensors was written."""
     found: dict[str, Any] = {}
     want: dict[str, NDArray[np.bool_]] = {}
     for p in parts:
         memory = memories[p.tensor.name]
         dims = dims_of(p.access)
-        tables = _tables(memories, tables_of(p.access))
-        at = positions(p.access, {d: (0, sizes[d]) for d in dims}, memory.written.shape, tables)
+        tables = front.tables(memories, tables_of(p.access))
+        at = front.places(p.access, dims, {d: (0, sizes[d]) for d in dims}, memory, tables)
         written = at if (kept := named(at)) is None else places_of(at, kept)
         want.setdefault(p.tensor.name, np.zeros_like(memory.written))[written] = True
-        found[p.value] = memory.read(at, dims)
+        found[p.value] = memory.read(at, (*front.dims, *dims))
     for name, parts_of in want.items():
         _check_written(memories[name], parts_of)
     return found
-
-
-def _tables(memories: Mapping[str, Memory], names: Iterable[str]) -> Tables:
-    return {name: ((), memories[name].whole().data) for name in names}
 
 
 def _check_written(memory: Memory, want: NDArray[np.bool_]) -> None:
     """Whether these elements were written, and no others. Raises ScheduleFailure."""
     if (wrong := memory.written != want).any():
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
-        element = f"{memory.name}[{', '.join(map(str, at))}]"
         if want[at]:
-            raise ScheduleFailure("hole", f"nothing writes {element}")
-        raise ScheduleFailure("stray store", f"{element} is no part that the program writes")
+            raise ScheduleFailure("hole", f"nothing writes {element(memory, at)}")
+        raise ScheduleFailure("stray store", f"{element(memory, at)} is no part that the program writes")
 
 
 def _chunk_sizes(graph: MuGraph, kernel: Kernel, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
@@ -216,6 +260,7 @@ def _run_kernel(
     schedule: KernelSchedule,
     memories: Mapping[str, Memory],
     semantics: Semantics,
+    front: Front,
     rng: random.Random,
     left: Mapping[str, Left],
     live: Mapping[str, Access],
@@ -223,7 +268,7 @@ def _run_kernel(
 ) -> None:
     """left, live: of partial results that are not stored everywhere, and where those in front were."""
     if kernel.kind == "library":
-        _Instance(kernel, schedule, memories, semantics, {}, {}, left, live).run(None)
+        _Instance(kernel, schedule, memories, semantics, front, {}, {}, left, live).run(None)
         return
     tiled = {d for d in kernel.with_role("grid") if semantics.sizes[d] > schedule.tile(d)}
     parts = beside(kernel, tiled)
@@ -232,7 +277,7 @@ def _run_kernel(
     for k, window, tile_index in instances:
         if end():
             raise OutOfTimeError
-        _Instance(k, schedule, memories, semantics, window, tile_index, left, live).run(place(k))
+        _Instance(k, schedule, memories, semantics, front, window, tile_index, left, live).run(place(k))
 
 
 def _instances(
@@ -251,7 +296,10 @@ def _instances(
 
 
 class _Instance:
-    """One program instance of a kernel."""
+    """One program instance of a kernel, of all draws.
+
+    worked: whether it had anything to do in its loops, in each draw where these differ.
+    """
 
     def __init__(
         self,
@@ -259,14 +307,16 @@ class _Instance:
         schedule: KernelSchedule,
         memories: Mapping[str, Memory],
         semantics: Semantics,
+        front: Front,
         window: Window,
         tile_index: Mapping[str, int],
         left: Mapping[str, Left],
         live: Mapping[str, Access],
     ) -> None:
         self.kernel, self.schedule, self.memories, self.semantics = kernel, schedule, memories, semantics
+        self.front = front
         self.window, self.tile_index, self.left, self.live = window, tile_index, left, live
-        self.worked = False
+        self.worked = np.array(False)
         self.types: dict[str, Type] = {e.out: e.type for e in kernel.body}
 
     def run(self, placement: Placement | None) -> None:
@@ -294,46 +344,51 @@ class _Instance:
             ranges = {d: self.range(d, window) for d in step.dims}
             if step.buffer in self.live:
                 return self.partial(step, memory, ranges)
-            tables = _tables(self.memories, step.buffers[1:])
-            return memory.read(positions(step.access, ranges, memory.written.shape, tables), step.dims)
-        self.semantics.window, self.semantics.tables = window, _tables(self.memories, (x.table for x in step.looks_up))
+            at = self.front.places(step.access, step.dims, ranges, memory, self.tables(step.buffers[1:]))
+            return memory.read(at, (*self.front.dims, *step.dims))
+        self.semantics.window, self.semantics.tables = window, self.tables(x.table for x in step.looks_up)
         args = tuple(env[a] if isinstance(a, str) else a for a in step.args)
         return self.semantics.apply(step.op, args, step.axes)
 
     def partial(self, x: Load, memory: Memory, ranges: Window) -> Any:
         """A partial result, where it was not stored the identity of its reduction."""
         where = self.live[x.buffer]
-        tables = _tables(self.memories, (a.table for a in lookups_of(where)))
-        shape = tuple(high - low for low, high in (ranges[d] for d in x.dims))
+        tables = self.tables(a.table for a in lookups_of(where))
+        dims = (*self.front.dims, *x.dims)
+        shape = (*self.front.shape, *(high - low for low, high in (ranges[d] for d in x.dims)))
         stored = np.ones(shape, dtype=bool)
         for i in where:
-            stored &= i.positions(x.dims, ranges, tables) >= 0
-        identity = self.semantics.full(number(self.left[x.buffer].identity), x.dims, shape, "float")
+            stored &= i.positions(dims, ranges | self.front.ranges, tables) >= 0
+        identity = self.semantics.full(number(self.left[x.buffer].identity), dims, shape, "float")
         if not memory.written.any():
             return identity
-        found = memory.read(positions(x.access, ranges, memory.written.shape, {}), x.dims)
-        return self.semantics.apply("where", (self.semantics.mask(x.dims, stored), found, identity))
+        found = memory.read(self.front.places(x.access, x.dims, ranges, memory, {}), dims)
+        return self.semantics.apply("where", (self.semantics.mask(dims, stored), found, identity))
+
+    def tables(self, names: Iterable[str]) -> Tables:
+        return self.front.tables(self.memories, names)
 
     def range(self, dim: str, window: Window) -> tuple[int, int]:
         return window[dim] if dim in window else (0, self.semantics.sizes[dim])
 
     def store(self, s: Store, env: Mapping[str, Any], window: Window) -> None:
         """Write a tile. Instances that differ only in what the tile does not depend on leave it to the first."""
-        if s.buffer in self.left and not self.worked:
+        if s.buffer in self.left and not self.worked.any():
             return
         split = self.kernel.split
         for d, i in self.tile_index.items():
             kept = d in s.dims or (d == split and split_axis(d) in s.dims)
             if i > 0 and not kept:
                 return
-        padded = bool(may_name_nothing(s.access))
-        self.memories[s.buffer].write(self.places(s, window), s.dims, env[s.value], padded)
+        at, padded = self.places(s, window), bool(may_name_nothing(s.access))
+        if s.buffer in self.left and not self.worked.all():
+            at, padded = where_worked(at, self.worked), True
+        self.memories[s.buffer].write(at, (*self.front.dims, *s.dims), env[s.value], padded)
 
     def places(self, s: Store, window: Window) -> At:
         """Where the tile of a store lies."""
         ranges = {d: self.range(d, window) for d in s.dims}
-        tables = _tables(self.memories, tables_of(s.access))
-        return positions(s.access, ranges, self.memories[s.buffer].written.shape, tables)
+        return self.front.places(s.access, s.dims, ranges, self.memories[s.buffer], self.tables(tables_of(s.access)))
 
     def loop(self, loop: Loop, env: dict[str, Any]) -> None:
         degrees = {name: dict(d) for name, d in loop.accumulators}
@@ -357,13 +412,27 @@ class _Instance:
                 if step.out in loop.running:
                     moved[step.out] = (old, new)
                     inner[step.out] = new
-            if any(not inner[mask].data.any() for mask in ends):
-                accumulators = before  # kernels leave this tile out
-            else:
-                self.worked = True
+            works = self.works(inner, ends)
+            self.worked = self.worked | works
+            if not works.all():  # kernels leave this tile out
+                accumulators = {name: self.either(works, x, before[name]) for name, x in accumulators.items()}
             for s in loop.stores:
                 self.store(s, inner, window)
         env.update(accumulators)
+
+    def works(self, env: Mapping[str, Any], ends: Iterable[str]) -> NDArray[np.bool_]:
+        """Whether each of the masks that end a loop holds somewhere in this tile, in each draw where they differ."""
+        works = np.array(True)
+        for mask in ends:
+            dims, data = env[mask].dims, env[mask].data
+            works = works & data.any(axis=tuple(i for i, d in enumerate(dims) if d not in self.front.dims))
+        return works
+
+    def either(self, works: NDArray[np.bool_], x: Any, before: Any) -> Any:
+        """An accumulator after a tile, or as it was before."""
+        if works.ndim == 0:
+            return x if works else before
+        return self.semantics.apply("where", (self.semantics.mask(self.front.dims, works), x, before))
 
     def rescaled(self, x: Any, moved: tuple[Any, Any], g: int) -> Any:
         """An accumulator of degree g in exp(-m), after m has moved."""
@@ -374,8 +443,9 @@ class _Instance:
         return x
 
     def identity(self, e: Eqn) -> Any:
-        shape = tuple(high - low for low, high in (self.range(d, self.window) for d in e.dims))
-        return self.semantics.full(number(OPS[e.op].neutral(whole=False)), e.dims, shape, e.type)
+        shape = (*self.front.shape, *(high - low for low, high in (self.range(d, self.window) for d in e.dims)))
+        neutral = number(OPS[e.op].neutral(whole=False))
+        return self.semantics.full(neutral, (*self.front.dims, *e.dims), shape, e.type)
 
 
 def number(c: float) -> Fraction | float:

@@ -34,6 +34,8 @@ FEW = 8
 """Elements of an array up to which Python takes powers faster, number by number, than numpy does."""
 NO_GUESSES = 1 << 30
 """Where nothing was compared at random."""
+DRAW = "#"
+"""The axis of draws, which no program can name: in front, where there are several."""
 
 GENERATOR = 4
 """A square other than 1, so it generates the subgroup of squares of each field, whose order is prime."""

@@ -15,8 +15,19 @@ from numpy.typing import NDArray
 from mirage_cli.ir.access import Access, Tables, dims_of, lookups_of, read_by, renames
 from mirage_cli.ir.access_text import parse_index, substitution
 from mirage_cli.ir.ops import OPS, Number, Type
-from mirage_cli.verify.field import Field
-from mirage_cli.verify.residues import ALL, FINITE, LEVELS, UNDEFINED, Value, aligned, as_field, both_valid, same
+from mirage_cli.verify.field import Field, placed
+from mirage_cli.verify.residues import (
+    ALL,
+    DRAW,
+    FINITE,
+    LEVELS,
+    UNDEFINED,
+    Value,
+    aligned,
+    as_field,
+    both_valid,
+    same,
+)
 
 Array = NDArray[Any]
 Window = dict[str, tuple[int, int]]
@@ -37,6 +48,7 @@ class Memory(Protocol):
     """One tensor in device memory, undefined at first unless it is an input. written: what stores have written."""
 
     name: str
+    dims: tuple[str, ...]
     written: Array
 
     def read(self, at: At, dims: tuple[str, ...]) -> Any: ...
@@ -219,7 +231,7 @@ class FieldMemory:
 
     def whole(self) -> Value:
         assert self.value is not None
-        return replace(self.value, dims=self.dims)
+        return self.value
 
     def read(self, at: At, dims: tuple[str, ...]) -> Value:
         assert self.value is not None
@@ -227,32 +239,32 @@ class FieldMemory:
 
     def write(self, at: At, dims: tuple[str, ...], value: Value, padded: bool = False) -> None:
         if padded and (kept := named(at)) is not None:
-            x = _spread(value, dims, kept.shape)
+            x = spread(value, dims, kept.shape)
             flags, taint = (None if y is None else y[..., kept] for y in (x.flags, x.taint))
             value = replace(x, dims=NAMED, data=x.data[..., kept], flags=flags, taint=taint)
             at, dims = places_of(at, kept), NAMED
-        _check_places(self.name, at, self.written.shape)
-        value = as_field(value) if value.kind == "field" else replace(value, sign=0)
+        _check_places(self, at)
         if self.value is None:
             self.value = self._poison(value)
         old = self.value
         if old.kind != value.kind:
             old = self.value = _thawed(as_field(old), self.written)
             value = as_field(value)
-        shape = self.written[at].shape
-        if self.written[at].any():
-            agree, _ = same(self.read(at, dims), _spread(value, dims, shape))
-            _check_overlap(self.name, at, self.written[at] & ~agree)
-        spread = _spread(value, dims, shape)
+        written = self.written[at]
+        new = spread(value, dims, written.shape)
+        if written.any():
+            agree, _ = same(self.read(at, dims), new)
+            _check_overlap(self, at, written & ~agree)
         if value.kind != "field":
-            old.data[at] = spread.data
+            old.data[at] = new.data
         else:
             assert old.flags is not None and old.taint is not None
             inner = (slice(None), *at)
-            old.data[inner] = spread.data
-            old.flags[at] = FINITE if spread.flags is None else spread.flags
-            old.taint[inner] = False if spread.taint is None else spread.taint
-            self.value = replace(old, valid=both_valid(old, value))
+            old.data[inner] = new.data
+            old.flags[at] = FINITE if new.flags is None else new.flags
+            old.taint[inner] = False if new.taint is None else new.taint
+            if old.valid != value.valid:
+                self.value = replace(old, valid=both_valid(old, value))
         self.written[at] = True
 
     def _poison(self, like: Value) -> Value:
@@ -278,9 +290,11 @@ def _thawed(x: Value, written: Array) -> Value:
     return replace(x, data=x.data.copy(), flags=flags, taint=taint)
 
 
-def _spread(x: Value, dims: tuple[str, ...], shape: tuple[int, ...]) -> Value:
+def spread(x: Value, dims: tuple[str, ...], shape: tuple[int, ...]) -> Value:
     """x with exactly these axes, repeated along those that it lacks."""
     lead = 0 if x.kind != "field" else 1
+    if x.dims == dims and x.shape == shape:
+        return x
     data = aligned(x.data, x.dims, dims, lead)
     data = np.broadcast_to(data, (LEVELS, *shape) if lead else shape)
     flags = None if x.flags is None else np.broadcast_to(aligned(x.flags, x.dims, dims), shape)
@@ -302,39 +316,58 @@ def places_of(at: At, kept: Array) -> At:
     return tuple(x[kept] for x in _arrays(at))
 
 
+def in_front(shape: tuple[int, ...], at: At) -> At:
+    """All positions along axes of this shape in front of places, which are arrays."""
+    ndim = max(x.ndim for x in _arrays(at))
+    front = (np.arange(n).reshape([-1 if i == k else 1 for k in range(len(shape) + ndim)]) for i, n in enumerate(shape))
+    return *front, *at
+
+
+def where_worked(at: At, worked: Array) -> At:
+    """The same places, those along the axis of draws, which is the first, before the start where nothing was done."""
+    ranges = [np.arange(x.start, x.stop) for x in at if isinstance(x, slice)]
+    draws, *others = np.ix_(*ranges) if ranges else _arrays(at)
+    return np.where(worked[draws], draws, -1), *others
+
+
 def _arrays(at: At) -> tuple[Array, ...]:
     """The places as arrays of one shape, but for ranges."""
     return tuple(np.broadcast_arrays(*(x for x in at if not isinstance(x, slice))))
 
 
-def _check_overlap(name: str, at: At, conflict: Array) -> None:
+def _check_overlap(memory: Memory, at: At, conflict: Array) -> None:
     if conflict.any():
         first = tuple(int(i) for i in np.argwhere(conflict)[0])
-        raise ScheduleFailure("overlapping store", f"{_element(name, at, first)} gets two different values")
+        raise ScheduleFailure("overlapping store", f"{_element(memory, at, first)} gets two different values")
 
 
-def _check_places(name: str, at: At, shape: tuple[int, ...]) -> None:
+def _check_places(memory: Memory, at: At) -> None:
     """Whether every place is in the tensor, and none is there twice."""
     if not at or isinstance(at[0], slice):
         return
-    places = _arrays(at)
+    places, shape = _arrays(at), memory.written.shape
     assert len(places) == len(at), "places are all ranges or none"
     for x, n in zip(places, shape, strict=True):
         if (outside := (x < 0) | (x >= n)).any():
             first = tuple(int(i) for i in np.argwhere(outside)[0])
-            raise ScheduleFailure("store outside", f"{_element(name, at, first)} is outside of {name}")
+            raise ScheduleFailure("store outside", f"{_element(memory, at, first)} is outside of {memory.name}")
     flat = np.ravel_multi_index(places, shape)
     if len(np.unique(flat)) < flat.size:
-        raise ScheduleFailure("overlapping store", f"one store writes an element of {name} twice")
+        raise ScheduleFailure("overlapping store", f"one store writes an element of {memory.name} twice")
 
 
-def _element(name: str, at: At, place: tuple[int, ...]) -> str:
+def _element(memory: Memory, at: At, place: tuple[int, ...]) -> str:
     """The element of a tensor that is number `place` among these places."""
     if at and not isinstance(at[0], slice):
         found = [int(x[place]) for x in _arrays(at)]
     else:
         found = [s.start + i for s, i in zip(at, place, strict=True) if isinstance(s, slice)]
-    return f"{name}[{', '.join(map(str, found))}]"
+    return element(memory, found)
+
+
+def element(memory: Memory, at: Sequence[int]) -> str:
+    """The element of a tensor at a position, in whichever draw."""
+    return f"{memory.name}[{', '.join(map(str, at[memory.dims[:1] == (DRAW,) :]))}]"
 
 
 # -- float64
@@ -346,6 +379,10 @@ class Named:
 
     dims: tuple[str, ...]
     data: Array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.data.shape
 
 
 class FloatSemantics:
@@ -359,9 +396,7 @@ class FloatSemantics:
     def apply(self, op: str, args: tuple[Any, ...], axes: tuple[str, ...] = ()) -> Named:
         row = OPS[op]
         if op == "index":
-            i = parse_index(axes[0])
-            ranges = {d: self.window.get(d, (0, self.sizes[d])) for d in i.dims}
-            return Named(i.dims, i.positions(i.dims, ranges, self.tables))
+            return Named(*placed(parse_index(axes[0]), self.window, self.sizes, self.tables))
         if op == "size":
             return Named((), np.asarray(row.ref(self.sizes[axes[0]])))
         if op == "rename":
@@ -427,7 +462,7 @@ class FloatMemory:
         if padded and (kept := named(at)) is not None:
             whole = np.broadcast_to(aligned(value.data, value.dims, dims), kept.shape)
             at, dims, value = places_of(at, kept), NAMED, Named(NAMED, whole[kept])
-        _check_places(self.name, at, self.written.shape)
+        _check_places(self, at)
         shape = self.written[at].shape
         new = np.broadcast_to(aligned(value.data, value.dims, dims), shape)
         if not self.written.any() and new.dtype.kind == "i":
@@ -435,6 +470,6 @@ class FloatMemory:
         if not self.written.any() and new.dtype.kind == "b":
             self.data = np.zeros(self.written.shape, dtype=bool)
         conflict = self.written[at] & ~np.isclose(self.data[at], new, rtol=1e-9, atol=0, equal_nan=True)
-        _check_overlap(self.name, at, conflict)
+        _check_overlap(self, at, conflict)
         self.data[at] = new
         self.written[at] = True

@@ -37,8 +37,9 @@ from mirage_cli.cli.shared import local_gpu, print_text
 from mirage_cli.codegen.export import load_export
 from mirage_cli.errors import EmptyStoreError, OtherGpuError
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline import searching, session
+from mirage_cli.pipeline import predicting, searching, session
 from mirage_cli.search.cost import LIMITS
+from mirage_cli.store.exchange import COLUMNS
 from mirage_cli.store.records import Measurement
 from mirage_cli.store.store import Store
 from mirage_cli.target import gpus
@@ -359,6 +360,28 @@ def test_plans_are_compiled_and_interpreted_while_there_is_time(found: Mirage, m
     assert [r["id"] for r in late["top"]] == [at_leisure["best"]["id"]]
 
 
+def test_a_spec_that_fails_inside_hides_no_result_of_the_others(
+    mirage: Mirage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it keep them from the database."""
+    real = predicting.predicted_result
+
+    def failing(here: session.Session, program: Program, *rest: Any) -> Any:
+        if program.name == "increment":
+            raise ZeroDivisionError("by nothing")
+        return real(here, program, *rest)
+
+    monkeypatch.setattr(predicting, "predicted_result", failing)
+    specs = ("search", "increment.yaml", "tiny.yaml", "--no-tune", "--workers", 1)
+    run = mirage(*specs, "--json")
+    assert run.code == 1 and [r["spec"] for r in run.results] == ["increment", "increment", "tiny"]
+    assert all(r["error"].startswith("ZeroDivisionError: by nothing (test_cli.py:") for r in run.results[:2])
+    assert run.results[2]["best"] and "error" not in run.results[2]
+    table = mirage(*specs)
+    assert table.code == 1 and run.results[2]["best"]["id"][:8] in table.out and "ZeroDivisionError" in table.err
+    assert mirage("export", "tiny.yaml").code == 0
+
+
 def test_a_search_reports_as_many_kernels_as_it_is_asked_for(mirage: Mirage) -> None:
     run = mirage("search", "tiny.yaml", "--no-tune", "--json", "--top", 1)
     assert [len(r["top"]) for r in run.document["results"]] == [1]
@@ -503,6 +526,15 @@ def test_bad_input_is_a_message_and_exit_code_1(what: str, mirage: Mirage) -> No
     run = mirage(*args)
     assert run.code == 1 and run.out == ""
     assert run.err.startswith("error: ") and message in run.err
+
+
+def test_a_spec_may_lie_at_a_path_that_is_no_utf_8(mirage: Mirage, tmp_path: Path) -> None:
+    path = os.fsdecode(b"tiny\xff.yaml")
+    shutil.copy(tmp_path / "tiny.yaml", tmp_path / path)
+    run = mirage("search", path, "--no-tune", "--json")
+    assert run.code == 0 and run.results[0]["best"]
+    for args in (["show", path], ["explain", path], ["export", path, "-o", os.fsdecode(b"tiny\xff.py")]):
+        assert mirage(*args).code == 0
 
 
 BAD_COMMAND_LINES = {
@@ -805,6 +837,11 @@ def test_this_machines_gpu_comes_before_another_that_was_measured(
     monkeypatch.setattr(gpus, "driver_version", lambda: "570.86")
     monkeypatch.setattr(gpus, "local_target", lambda: gpus.find_target("a100"))
     assert "\nGPU       a100\n" in found("export", "tiny.yaml").out
+    for command in ("export", "show", "explain"):
+        run = found(command, "tiny.yaml")
+        assert (
+            run.code == 0 and run.err == "tiny: taking the kernel for a100; also stored: h100 (choose with --target)\n"
+        )
 
 
 def test_what_was_not_checked_or_is_for_another_gpu_is_marked(found: Mirage) -> None:
@@ -1115,6 +1152,28 @@ def test_damage_is_a_message_or_left_out_by_every_command(what: str, found: Mira
         assert run.code in (0, 1) and not {"\x1b", "\x07", "\x9b"} & set(run.out + run.err), (args, run)
         assert run.code == 0 or "error: " in run.err, (args, run)
         assert (run.code == 1) <= (run.out == ""), (args, run)
+
+
+@pytest.mark.parametrize("table", COLUMNS)
+def test_a_null_in_a_file_is_refused_with_its_place_or_harmless(table: str, found: Mirage, tmp_path: Path) -> None:
+    assert found("cache", "export", "all.jsonl").code == 0
+    header, bundle = (tmp_path / "all.jsonl").read_text(encoding="utf-8").splitlines()
+    id = json.loads(bundle)["results"][0]["mugraph"]
+    refused = 0
+    for column in COLUMNS[table]:
+        changed = json.loads(bundle)
+        for row in changed[table]:
+            row[column] = None
+        (tmp_path / "null.jsonl").write_text(f"{header}\n{json.dumps(changed)}\n", encoding="utf-8")
+        database = f"{table}_{column}.db"
+        taken = found("cache", "import", "null.jsonl", "--db", database)
+        if taken.code:
+            assert taken.code == 1 and f"null.jsonl:2: {table}: " in taken.err, taken.err
+            refused += 1
+        for args in (["cache", "list"], ["show", id], ["explain", "tiny.yaml"], ["export", "tiny.yaml"]):
+            run = found(*args, "--db", database)
+            assert run.code == 0 or (run.code == 1 and run.err.startswith("error: ")), (column, args, run)
+    assert refused or not json.loads(bundle)[table]
 
 
 def test_escape_sequences_of_a_name_are_printed_harmless(found: Mirage, tmp_path: Path) -> None:

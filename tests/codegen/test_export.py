@@ -342,7 +342,7 @@ def gram(name: str) -> tuple[Program, MuGraph]:
 
 
 BUILTINS = ["sum", "max", "print", "int", "range", "enumerate", "isinstance", "zip", "type", "float", "getattr"]
-BUILTINS += ["hasattr", "property", "tuple", "super", "globals", "bool", "len"]
+BUILTINS += ["hasattr", "property", "round", "list", "tuple", "super", "globals", "bool", "len"]
 OWN = ["torch", "triton", "tl", "k0", "functools", "sys", "on_stream", "larger", "check", "annotations", "f_graph"]
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -206,6 +207,28 @@ def test_without_a_gpu_plans_that_overflow_like_eager_pass_only_if_no_other_does
     assert isinstance(result, Result) and result.best is not None
     assert [k.id for k in result.top] == ([first, *others] if all_overflow else others)[: Options().top]
     assert result.best.id == result.top[0].id
+
+
+@pytest.mark.parametrize(("each_s", "ends_s"), [(40.0, [40.0, 80.0]), (25.0, [25.0, 50.0, 75.0])])
+def test_without_a_gpu_nothing_is_judged_behind_the_budget_but_the_first_plan(
+    each_s: float, ends_s: list[float], offline: Callable[[Judge], Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan is judged twice. Of the second, what has begun within the 60 s of the budget ends behind them."""
+    program = scaled(64, 64)
+    found = replace(search_program(program, H200, Options()), seconds=0.0)
+    assert len(found.plans) > 1
+    now, ends = [0.0], list[float]()
+    monkeypatch.setattr(predicting, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def slow(*_: object) -> Judged:
+        now[0] += each_s
+        ends.append(now[0])
+        return Judged(True, 1e-4, 1e-4)
+
+    result = finish(offline(slow), program, "", found)
+    assert ends == ends_s
+    assert isinstance(result, Result) and result.search.stopped == "budget"
+    assert [k.id for k in result.top] == [found.plans[0].id]
 
 
 EXPONENTIALS = """

@@ -9,12 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from mirage_cli.algebra.decompose import decompose
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.merge import merge_axes
+from mirage_cli.search.cuts import Bounds
 from mirage_cli.search.expand import Space, equations
-from mirage_cli.search.generator import search
+from mirage_cli.search.generator import _Search, search  # pyright: ignore[reportPrivateUsage]
+from mirage_cli.search.roles import Costed, Plan
 from mirage_cli.spec.reader import load_spec
 from mirage_cli.target.gpus import find_target
+from tests.programs import program
 
 LONG = Path(__file__).parents[1] / "long_programs"
 H200 = find_target("h200")
@@ -41,10 +45,6 @@ def test_few_kernels_are_priced(name: str, looked_at: int, kernels: int, us: flo
 
 def test_a_kernel_computes_nothing_that_no_target_needs() -> None:
     """A node may have a class in passing that an expansion computes as well."""
-    from mirage_cli.algebra.decompose import decompose
-    from mirage_cli.search.cuts import Bounds
-    from tests.programs import program
-
     text = "Y = rms_norm(X; k) | N = mul(Y, G) | P = dot(N, W; k) | R = rms_norm(P; d) | O = mul(R, H)"
     d = decompose(program("m=64 k=256 d=64", "X[m,k] G[k] W[k,d] H[d]", text))
     space, dead = Space(d, Bounds()), 0
@@ -55,3 +55,37 @@ def test_a_kernel_computes_nothing_that_no_target_needs() -> None:
         assert {name for name, *_ in written.loads} <= used
         dead += len(e.leaves) > len(written.loads)
     assert dead
+
+
+@pytest.mark.parametrize("priced", [300, 500, 700])
+def test_no_kernel_is_priced_behind_the_deadline(priced: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many the step at hand would still price. What is there by then is the answer."""
+    block = lower(merge_axes(load_spec(LONG / "mixture_block.yaml").at()))
+    real, count = _Search.price, [0]
+
+    def counted(run: _Search, plan: Plan) -> Costed | None:
+        count[0] += 1
+        return real(run, plan)
+
+    monkeypatch.setattr(_Search, "price", counted)
+    late = search(block, H200, deadline=lambda: count[0] >= priced)
+    assert count[0] == priced and late.stopped == "budget"
+    assert late.as_written in late.candidates and len(late.candidates) > 1
+
+
+def test_the_ways_to_compute_a_kernel_end_at_the_deadline() -> None:
+    d = decompose(lower(merge_axes(load_spec(LONG / "mixture_block.yaml").at())))
+    space, asked = Space(d, Bounds()), [0]
+
+    class TimeUpError(Exception):
+        pass
+
+    def ask() -> None:
+        asked[0] += 1
+        if asked[0] == 3:
+            raise TimeUpError
+
+    longest = max(((f,) for f in d.nodes), key=lambda targets: space.rank[targets[0]])
+    with pytest.raises(TimeUpError):
+        space.expansions(longest, ask)
+    assert asked[0] == 3

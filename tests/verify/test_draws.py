@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
 import pytest
 
-from mirage_cli.verify.draws import AT_ONCE, SPACE, blocks, run_draw, sure, told
-from mirage_cli.verify.residues import aligned
+from mirage_cli.ir.reach import left_out
+from mirage_cli.verify.draws import drawn_bits, run_draws, says, told
+from mirage_cli.verify.interpret import run_mugraph
+from mirage_cli.verify.reduced import small_instance
+from mirage_cli.verify.residues import DRAW, NO_GUESSES, Value, aligned
+from mirage_cli.verify.semantics import FieldMemory
+from tests.mugraphs import CASES
 from tests.programs import program
 
 PROGRAMS = {
@@ -28,19 +31,58 @@ PROGRAMS = {
 def test_draws_tell_the_same_at_once_and_alone(name: str) -> None:
     p = PROGRAMS[name]
     needed = frozenset(t.name for t in p.outputs)
-    for block in islice(blocks(p), 6):
+    for block in (range(1, 2), range(2, 12), range(12, 76)):
         at_once = told(p, needed, 5, block)
         for n, draw in enumerate(block):
-            want = run_draw(p, 5, block, draw).want
+            results = run_draws(p, 5, block, (draw,)).results
             for t in p.outputs:
-                x = want[t.name]
-                assert (at_once[t.name][n] == aligned(sure(x), x.dims, t.dims)).all(), f"{t.name} in draw {draw}"
+                x = results[t.name]
+                assert (at_once[t.name][n] == aligned(says(x), x.dims, (DRAW, *t.dims))[0]).all(), f"{t.name} in {draw}"
 
 
-def test_blocks_follow_each_other_and_grow_to_a_bound() -> None:
-    small, large = PROGRAMS["roots of roots"], program("m=64 n=128", "X[m,n]", "O = sqrt(X)")
-    assert [len(b) for b in islice(blocks(small), 9)] == [1, 2, 4, 8, 16, 32, AT_ONCE, AT_ONCE, AT_ONCE]
-    assert [len(b) for b in islice(blocks(large), 4)] == [1, 2, 2, 2]
-    assert SPACE // (64 * 128) == 2
-    first = list(islice(blocks(small), 9))
-    assert [b.start for b in first[1:]] == [b.stop for b in first[:-1]]
+@pytest.mark.parametrize("name", CASES)
+def test_a_scheduled_graph_makes_of_many_draws_what_it_makes_of_each(name: str) -> None:
+    """The loops of some draws end where those of others go on, and tables name other rows in each."""
+    case, block = CASES[name], range(2, 6)
+    sizes, schedule = small_instance(case.program, case.graph, 3)
+    program, graph = case.program.resized(sizes), case.graph.resized(sizes)
+
+    def results(draws: tuple[int, ...]) -> dict[str, Value]:
+        run = run_draws(program, 3, block, draws)
+        found = run_mugraph(graph, schedule, run.inputs, run.semantics, 3, program)
+        return {t.name: found[t.name] for t in program.outputs}
+
+    together = results(tuple(block))
+    for n, draw in enumerate(block):
+        for output, alone in results((draw,)).items():
+            x = together[output]
+            assert x.dims == alone.dims and x.kind == alone.kind
+            places = {"data": int(x.kind == "field"), "flags": 0, "taint": 1}
+            for field, axis in places.items():
+                many, one = getattr(x, field), getattr(alone, field)
+                assert (many is None and one is None) or (many.take([n], axis) == one).all(), f"{field} of {output}"
+
+
+def test_draws_in_which_loops_end_elsewhere_leave_other_chunks_unwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a draw leaves out is not in memory, whatever another one stores there."""
+    case = CASES["ragged"]
+    sizes, schedule = small_instance(case.program, case.graph, 3)
+    program, graph = case.program.resized(sizes), case.graph.resized(sizes)
+    run = run_draws(program, 3, range(2, 18), tuple(range(2, 18)))
+    memories: dict[str, FieldMemory] = {}
+
+    def kept(name: str, dims: tuple[str, ...], shape: tuple[int, ...]) -> FieldMemory:
+        return memories.setdefault(name, FieldMemory(name, dims, shape))
+
+    monkeypatch.setattr(run.semantics, "memory", kept)
+    run_mugraph(graph, schedule, run.inputs, run.semantics, 3, program)
+    for name in left_out(graph):
+        each = memories[name].written.reshape(16, -1)
+        assert each.any() and len({draw.tobytes() for draw in each}) > 1
+
+
+def test_integers_that_are_values_are_drawn_as_often_as_tables() -> None:
+    assert drawn_bits(PROGRAMS["integers"]) == 1
+    assert drawn_bits(PROGRAMS["logarithms"]) == NO_GUESSES
+    mask = program("m=3 n=2", "X[m,n] M:bool[m]", "O = where(M, X, 0)")
+    assert drawn_bits(mask) == 1

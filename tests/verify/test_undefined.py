@@ -7,7 +7,11 @@ from math import inf
 
 import pytest
 
+from mirage_cli.pipeline.searching import Options, search_program
+from mirage_cli.spec.reader import parse_spec
+from mirage_cli.target.gpus import find_target
 from mirage_cli.verify.degree import claim
+from mirage_cli.verify.draws import Draws
 from mirage_cli.verify.equivalence import REDRAWS, Series, check_equivalence
 from mirage_cli.verify.reduced import small_instance
 from mirage_cli.verify.verdict import NO_BOUND, accepted
@@ -64,7 +68,7 @@ def test_masks_of_integers_are_compared_where_they_hold(right: Case, seed: int) 
     assert 0 < verdict.bound < 2.0**-20
 
 
-@over_seeds(range(8))
+@over_seeds(range(24))
 @pytest.mark.parametrize(
     "edit", [("eq(U, T)", "le(U, T)"), ("div(E, L)", "mul(E, L)"), ("where(C, A, -inf)", "where(C, A, 0)")]
 )
@@ -72,6 +76,26 @@ def test_wrong_masks_of_integers_are_refused(right: Case, edit: tuple[str, str],
     assert edit[0] in DOCUMENTS
     wrong = case(DOCUMENTS.replace(*edit), documents)
     assert not check_equivalence(right.program, wrong.graph, seed).ok
+
+
+SPEC = """
+name: documents
+dims: {q: 16, s: 32}
+dtype: float16
+inputs:
+  A: [q, s]
+  U: {dims: [q], dtype: int32}
+  T: {dims: [s], dtype: int32}
+program: |
+  P = softmax(where(U == T, A, -inf), s)
+outputs: {P: [q, s]}
+"""
+
+
+def test_every_plan_of_a_document_mask_is_verified() -> None:
+    found = search_program(parse_spec(SPEC).at(), find_target("h100"), Options(tune=False))
+    assert found.plans and not found.rejected and found.stopped == "exhausted"
+    assert all(0 < p.verdict.bound < 2.0**-20 for p in found.plans)
 
 
 def test_what_was_undefined_in_every_draw_is_not_claimed() -> None:
@@ -96,13 +120,13 @@ def test_a_bound_is_never_zero(right: Case) -> None:
 def test_draws_that_bring_nothing_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """The program settles an element that the μGraph leaves in doubt: every draw is useful, and none tells anything."""
     case = CASES["rmsnorm_linear"]
-    draws: list[object] = []
+    draws: list[int] = []
 
-    def brings_nothing(_: object, run: object, *, doubtful: bool) -> set[str]:
+    def brings_nothing(_: object, run: Draws, *, doubtful: bool) -> list[set[str]]:
         assert not doubtful
-        draws.append(run)
+        draws.extend(run.draws)
         assert len(draws) < 10_000, "draws without end"
-        return {t.name for t in case.program.outputs}
+        return [{t.name for t in case.program.outputs} for _ in run.draws]
 
     monkeypatch.setattr(Series, "compare", brings_nothing)
     series = Series(case.program, case.graph, *small_instance(case.program, case.graph, 0), 0)
