@@ -129,7 +129,7 @@ def _attention_on_cpu(t: Trace, node: Any, q: Array, k: Array, v: Array, dropout
     return [_attention(t, node, q, k, v, named.get("attn_mask"), dropout, causal, named.get("scale"))]
 
 
-@aten("aten.scaled_dot_product_attention", products=2, with_node=True)
+@aten("aten.scaled_dot_product_attention", "mirage.attention", products=2, with_node=True)
 def _attention(t: Trace, node: Any, q: Array, k: Array, v: Array, mask: Any = None, dropout: float = 0.0,
                causal: bool = False, scale: float | None = None, **_: Any) -> Array:  # fmt: skip
     if dropout:
