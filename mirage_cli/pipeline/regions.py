@@ -357,7 +357,7 @@ def whole(model: torch.fx.GraphModule, name: str) -> Whole:
         raise TraceError(name, why)
     checked(model.graph, part)
     checks = [n for n in calls(model.graph) if n not in part]
-    return Whole(region, torch.fx.GraphModule(model, subgraph(checks, read, read)) if checks else None)
+    return Whole(region, torch.fx.GraphModule(model, subgraph(checks, read, [])) if checks else None)
 
 
 def said_once(part: Part, known: dict[Signature, Said | Unsaid], symbols: Mapping[str, Symbol]) -> Said | Unsaid:
