@@ -41,7 +41,7 @@ def test_a_cast(name: str, to: str) -> None:
     assert ((name, to) in own.casts) == ((name, to) != ("fp16", "int32"))
 
 
-NUMBERS = {"fp32": (0, 3, -2.5, float("inf"), 1e300), "int32": (0, 1, -7, 2**31 - 1)}
+NUMBERS = {"fp32": (0, 3, 2**40, -2.5, float("inf"), 1e300), "int32": (0, 1, -7, 2**31 - 1)}
 TRITONS = {
     "lt": "less_than",
     "le": "less_equal",
@@ -92,6 +92,15 @@ def test_an_operator(kind: str, name: str) -> None:
         assert same(found, tritons(name, a, b)), (a, b)
         if isinstance(b, int | float) and hasattr(a, f"__r{name}__"):
             assert same(getattr(a, f"__r{name}__")(b), tritons(name, b, a)), (a, b)
+
+
+@pytest.mark.parametrize("number", [2**31, 2**40, -(2**31) - 1])
+def test_integers_that_an_element_cannot_hold_are_tritons_to_compare_or_refuse(number: int) -> None:
+    x = block(VALUES["int32"], tl.int32)
+    for name in COMPARISONS:
+        assert same(getattr(x, f"__{name}__")(number), tritons(name, x, number)), name
+    with pytest.raises(ValueError, match="out of range"):
+        x + number
 
 
 @pytest.mark.parametrize("name", ["add", "mul", "lt", "truediv"])
