@@ -81,7 +81,7 @@ class Straight:
     def number(self, x: Any, element: Any) -> Any:
         """A Python number as the element of a block that it meets; None where Triton has to see whether it is one."""
         if type(x) is float:
-            fits = element is self.core.float32 and self.semantic.to_tensor_type(x) is element
+            fits = element is self.core.float32 and self.semantic.to_tensor(x).dtype is element
         else:
             fits = type(x) is int and -(1 << 31) <= x < 1 << 31
         return self.semantic.scalar_constant(x, element).handle.data if fits else None
