@@ -20,20 +20,20 @@ new = object.__new__
 joint_shape = functools.cache(np.broadcast_shapes)
 BOOL = np.dtype(bool)
 
-ARITHMETIC: dict[str, Numpy] = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
-"""Of float32 and of int32, in front of which `__` and `__r` stand in the names of methods."""
+ARITHMETIC: dict[str, Numpy] = {"__add__": np.add, "__sub__": np.subtract, "__mul__": np.multiply}
+"""Methods of float32 and of int32."""
 COMPARISONS: dict[str, Numpy] = {
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
+    "__lt__": np.less,
+    "__le__": np.less_equal,
+    "__gt__": np.greater,
+    "__ge__": np.greater_equal,
+    "__eq__": np.equal,
+    "__ne__": np.not_equal,
 }
 """Of float32 and of int32; what they give is int1."""
-BITS: dict[str, Numpy] = {"and": np.bitwise_and, "or": np.bitwise_or}
+BITS: dict[str, Numpy] = {"__and__": np.bitwise_and, "__or__": np.bitwise_or}
 """Of int1 and of int32."""
-DIVISIONS: dict[str, Numpy] = {"floordiv": lambda a, b: (a - np.fmod(a, b)) // b, "mod": np.fmod}
+DIVISIONS: dict[str, Numpy] = {"__floordiv__": lambda a, b: (a - np.fmod(a, b)) // b, "__mod__": np.fmod}
 """Of int32. They round to 0, as a GPU's do."""
 
 
@@ -58,7 +58,7 @@ class Straight:
             self._method(name, function, {int1: int1, int32: int32})
         for name, function in DIVISIONS.items():
             self._method(name, function, {int32: int32})
-        self._method("truediv", np.divide, {float32: float32})
+        self._method("__truediv__", np.divide, {float32: float32})
         core.tensor.__add__ = self.moved(core.tensor.__add__)
         core.tensor.__getitem__ = self.indexed(core.tensor.__getitem__)
         core.tensor.to = self.converted(core.tensor.to)
@@ -88,11 +88,10 @@ class Straight:
 
     def _method(self, name: str, function: Numpy, gives: dict[Any, Any]) -> None:
         """gives: the element of the result for that of both operands."""
-        tensor = self.core.tensor
-        setattr(tensor, f"__{name}__", self.operator(getattr(tensor, f"__{name}__"), function, gives))
-        if (mirrored := getattr(tensor, f"__r{name}__", None)) is not None:
-            swapped = self.operator(mirrored, lambda a, b: function(b, a), gives)
-            setattr(tensor, f"__r{name}__", swapped)
+        tensor, of_the_right = self.core.tensor, f"__r{name[2:]}"
+        setattr(tensor, name, self.operator(getattr(tensor, name), function, gives))
+        if (mirrored := getattr(tensor, of_the_right, None)) is not None:
+            setattr(tensor, of_the_right, self.operator(mirrored, lambda a, b: function(b, a), gives))
 
     def operator(self, tritons: Numpy, function: Numpy, gives: dict[Any, Any]) -> Numpy:
         tensor, made = self.core.tensor, self.made
