@@ -64,6 +64,7 @@ class Straight:
         core.tensor.to = self.converted(core.tensor.to)
         core.load = language.load = self.loaded(core.load)
         core.arange = language.arange = self.counted(core.arange)
+        core.dot = language.dot = self.multiplied(core.dot)
         language.sum = core.tensor.sum = self.reduced(language.sum, halved_sum)
         language.max = core.tensor.max = self.reduced(language.max, lambda x, axis, _: np.fmax.reduce(x, axis))
 
@@ -159,6 +160,24 @@ class Straight:
             return once(start, end) if type(start) is int and type(end) is int else tritons(start, end)
 
         return arange
+
+    def multiplied(self, tritons: Callable[..., Any]) -> Callable[..., Any]:
+        """Products of float16 matrices, the first of each shape by Triton, which checks it."""
+        made, float16, float32 = self.made, self.core.float16, self.core.float32
+        checked: set[Any] = set()
+
+        def dot(a: Any, b: Any, acc: Any = None, **how: Any) -> Any:
+            plain = not how and a.dtype is b.dtype is float16 and (acc is None or acc.dtype is float32)
+            shapes = plain and tuple(None if x is None else x.handle.data.shape for x in (a, b, acc))
+            if not plain or shapes not in checked:
+                product = tritons(a, b, acc, **how)
+                if plain:
+                    checked.add(shapes)
+                return product
+            added = np.float32(0) if acc is None else acc.handle.data
+            return made(np.matmul(a.handle.data, b.handle.data, dtype=np.float32) + added, float32, True)
+
+        return dot
 
     def reduced(self, tritons: Callable[..., Any], function: Callable[[Any, int, bool], Any]) -> Callable[..., Any]:
         """Reductions along one axis."""

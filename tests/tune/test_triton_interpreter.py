@@ -163,6 +163,20 @@ def test_reductions_along_an_axis(name: str, kind: str) -> None:
         assert same(getattr(tl, name)(flat, 0), tl.core.reduce(flat, 0, combine))
 
 
+@pytest.mark.parametrize("acc", [False, True])
+def test_products_of_matrices(acc: bool) -> None:
+    """The second of a shape is not Triton's."""
+    rng = np.random.default_rng(0)
+    for m, k, n in ((16, 32, 16), (1, 16, 64)):
+        for _ in range(2):
+            a, b = (block(rng.standard_normal(s).astype(np.float16), tl.float16) for s in ((m, k), (k, n)))
+            more = [block(rng.standard_normal((m, n)).astype(np.float32), tl.float32)] if acc else []
+            own = interpreter.interpreter_semantic.dot(a, b, *more or [None], None, None, tl.float32)
+            assert same(tl.dot(a, b, *more), own)
+    with pytest.raises(AssertionError, match="reduction dimensions"):
+        tl.dot(a, a)
+
+
 def test_positions_and_further_axes() -> None:
     x = tl.arange(0, 8)
     assert same(x, block(np.arange(8, dtype=np.int32), tl.int32))
