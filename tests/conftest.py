@@ -9,12 +9,14 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.forked import forked_children
 
 if TYPE_CHECKING:
     from mirage_cli.tune.compilefarm import CompileFarm
@@ -54,6 +56,13 @@ def pytest_collection_finish() -> None:
     it: it looks less often, which saves a tenth of a search."""
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked() -> Iterator[None]:
+    """Processes that have imported torch when they are started, but where kernels are compiled for a GPU."""
+    with forked_children() if os.environ.get("TRITON_INTERPRET") == "1" else nullcontext():
+        yield
 
 
 @pytest.fixture(scope="session")

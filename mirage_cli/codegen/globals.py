@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 
 FUNCTIONS = (ast.FunctionDef, ast.Lambda)
@@ -16,7 +17,7 @@ def without_global(source: str, name: str) -> str:
     import torch; def f(torch): return torch; x = torch.nan
     --> import torch as torch_; def f(torch): return torch; x = torch_.nan
     """
-    if name not in source:  # most names: no need to parse
+    if re.search(rf"(?m)^(?!#).*(?<![\w.:\"']){name}\b", source) is None:  # most names: no need to parse
         return source
     tree = ast.parse(source)
     if name not in _bound(tree.body):

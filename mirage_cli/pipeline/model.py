@@ -23,7 +23,8 @@ from mirage_cli.errors import NoKernelError, TraceError
 from mirage_cli.pipeline.beside import Beside, given_to, region_beside, timed, unchanged
 from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
 from mirage_cli.pipeline.figures import Figures
-from mirage_cli.pipeline.regions import Cut, Region, attribute, cut, exported
+from mirage_cli.pipeline.regions import Cut, Kept, Region, attribute, cut, exported
+from mirage_cli.pipeline.straight import Steps
 from mirage_cli.pipeline.symbols import placeholders, shape_of
 from mirage_cli.pipeline.taken import table
 from mirage_cli.store.store import Store
@@ -73,30 +74,40 @@ class Replaced(torch.nn.Module):
         self.operator = kernel.operator  # looks at its arguments when it runs, not when it is traced
         self.region, self.single = region, len(region.results) == 1
         self.autocast = autocast()
+        self.always = not region.sized and not any(isinstance(r, Kept) for r in region.results)
+        self.steps = None if region.sized else Steps.of(region)
 
     def forward(self, *given: Any) -> Any:
         if not self.serves(given):
             return self.original(*given)
         if self.checks is not None:
             self.checks(*given)
-        sizes = self.region.sizes(given)
         function = self.operator if torch.compiler.is_compiling() else self.function
-        made = self.region.made(function(*(x.of(given, sizes) for x in self.region.inputs)), given)
+        if self.steps is not None:
+            made = self.steps.results(function(*self.steps.inputs(given)), given)
+        else:
+            sizes = self.region.sizes(given)
+            made = self.region.made(function(*(x.of(given, sizes) for x in self.region.inputs)), given)
         return made[0] if self.single else tuple(made)
 
     def serves(self, given: Sequence[Any]) -> bool:
         """Whether the kernel computes what PyTorch would: no gradient, in the types of the trace, of numbers alone, at
         sizes that it is for."""
-        tensors = [x for x in given if isinstance(x, torch.Tensor)]
-        trained = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-        if trained or not runs_on(tensors) or autocast() != self.autocast or not self.region.serves(given):
-            return False
-        return torch.compiler.is_compiling() or all(map(only_numbers, tensors))
+        compiling, trained = torch.compiler.is_compiling(), torch.is_grad_enabled()
+        for x in given:
+            if not isinstance(x, torch.Tensor):
+                continue
+            if (trained and x.requires_grad) or not (x.is_cuda or runs_on([x])):
+                return False
+            if not compiling and not only_numbers(x):
+                return False
+        return autocast() == self.autocast and (self.always or self.region.serves(given))
 
 
 def autocast() -> tuple[object, ...]:
     """The types that PyTorch computes some operators in here, on each kind of device."""
-    return tuple(torch.is_autocast_enabled(d) and torch.get_autocast_dtype(d) for d in ("cpu", "cuda"))
+    cpu = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
+    return cpu, torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
 
 
 def optimize(

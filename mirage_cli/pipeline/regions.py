@@ -85,13 +85,14 @@ class Given:
     """How one of PyTorch's tensors becomes an input of a program.
 
     which: of a module's. order: of its positions in memory, as it was traced. shape: the input's. strides: None where
-    it is contiguous.
+    it is contiguous. same: whether the shape is that of the tensor, with its positions in this order.
     """
 
     which: int
     order: tuple[int, ...]
     shape: Lengths
     strides: Lengths | None = None
+    same: bool = False
 
     def of(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> torch.Tensor:
         """A copy, where it lies otherwise in memory. sizes: of the symbols."""
@@ -105,7 +106,7 @@ class Given:
 
     def in_place(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> bool:
         """Whether `of` is the tensor itself, not a copy."""
-        x = tensors[self.which].permute(self.order)
+        x = turned(tensors[self.which], self.order)
         if self.strides is None:
             return x.is_contiguous()
         return [*x.reshape(at_sizes(self.shape, sizes)).stride()] == at_sizes(self.strides, sizes)
@@ -383,10 +384,14 @@ def said_of(part: Part, read: Sequence[Any], symbols: Mapping[str, Symbol]) -> S
     program = replace(program, name=graph.name)
     nodes = dict(placed.traced.inputs)
     lengths: dict[str, Length] = {**program.sizes, **{d: Times(1, (s,)) for d, s in axes.items()}}
-    inputs = tuple(
-        Given(read.index(nodes[t.name]), placed.orders[t.name], tuple(lengths[d] for d in t.dims), steps_of(t, lengths))
-        for t in program.inputs
-    )
+
+    def given(t: Tensor) -> Given:
+        order, shape = placed.orders[t.name], tuple(lengths[d] for d in t.dims)
+        own = nodes[t.name].meta["val"].shape
+        same = shape == tuple(own[d] for d in order)
+        return Given(read.index(nodes[t.name]), order, shape, steps_of(t, lengths), same)
+
+    inputs = tuple(map(given, program.inputs))
     shapes = iter(placed.shapes)
     results = tuple(
         Kept(read.index(x)) if (x := next(iter(changed(n)), None)) else next(shapes) for n in outputs_of(part)

@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -26,6 +27,7 @@ from mirage_cli.errors import MirageError
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.merge import ROW, merge_axes
 from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.pieces import in_pieces
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.search.cuts import UNVERIFIED, Bounds
@@ -35,6 +37,7 @@ from mirage_cli.verify.verdict import Verdict
 
 if TYPE_CHECKING:
     from mirage_cli.search.assembly import Candidate
+    from mirage_cli.search.generator import SearchResult
     from mirage_cli.tune.measure import Context
 
 VERIFIED = 10
@@ -190,16 +193,23 @@ def search_program(
     start = time.perf_counter()
     lowered = lower(program)
     clock = Clock(options.budget_s * (1 - TUNING if options.tune else 1), interrupted)
-    result = search(
-        lower(merged(program, lowered)),
-        target,
-        bounds=options.bounds,
-        prune=options.prune,
-        own_algebra_only=options.own_algebra_only,
-        deadline=clock.time_to_verify,
-        end=clock.out_of_time,
-        looking=lambda count, us: doing(f"searching, {count} kernels looked at", us),
-    )
+
+    def searched(form: Program) -> SearchResult:
+        return search(
+            form,
+            target,
+            bounds=options.bounds,
+            prune=options.prune,
+            own_algebra_only=options.own_algebra_only,
+            deadline=clock.time_to_verify,
+            end=clock.out_of_time,
+            looking=lambda count, us: doing(f"searching, {count} kernels looked at", us),
+        )
+
+    form = lower(merged(program, lowered))
+    result = searched(form)
+    if (pieces := in_pieces(form)) is not None and result.stopped == "exhausted":
+        result = beside(result, searched(pieces))
     if result.stopped == "interrupted":
         clock.interrupt()
     written = result.as_written
@@ -223,6 +233,20 @@ def search_program(
         tuple(f"{c.id}: {v}" for c, v in by_cost if not v.ok and v.net != "time"),
         stopped,
         time.perf_counter() - start,
+    )
+
+
+def beside(one: SearchResult, other: SearchResult) -> SearchResult:
+    """What the searches of two forms of a program have found and done, the first as it was written."""
+    return replace(
+        other,
+        candidates=tuple(sorted((*one.candidates, *other.candidates), key=lambda c: c.predicted_us)),
+        as_written=one.as_written,
+        classes=one.classes + other.classes,
+        nodes=one.nodes + other.nodes,
+        enumerated=one.enumerated + other.enumerated,
+        pruned=Counter(one.pruned) + Counter(other.pruned),
+        seconds=one.seconds + other.seconds,
     )
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.codegen.export import ExportInfo, kernels_source
-from mirage_cli.codegen.sized import Variant, any_source
-from mirage_cli.errors import MirageError, StoredKernelError
+from mirage_cli.codegen.sized import Variant, any_source, by_tuned_sizes
+from mirage_cli.errors import MirageError, StoredKernelError, TargetError
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
@@ -111,7 +111,10 @@ def without_header(source: str) -> str:
 def export_all(store: Store, found: Sequence[tuple[Program, Key, Best]], command: str) -> str:
     """One file of the best kernels of several sizes of a spec, all of one GPU. Raises MirageError."""
     _, key, _ = found[0]
-    serves = fastest(find_target(key.gpu.split()[0]))
+    try:
+        serves = fastest(find_target(key.gpu.removesuffix(" (predicted)")))
+    except TargetError:  # a GPU that has no figures of its own
+        serves = by_tuned_sizes
     return any_source(*(checked_variant(store, *one, command)[0] for one in found), serves=serves)
 
 

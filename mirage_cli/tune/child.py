@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any  # what comes through a pipe: the caller knows what it asked for
+from typing import IO, Any  # what comes through a pipe: the caller knows what it asked for
 
 LOG_TAIL_BYTES = 2000
 
@@ -40,15 +40,8 @@ class Child:
         self.connection, theirs = Pipe()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill
         code = f"from {__name__} import run_child; run_child({entry!r}, {theirs.fileno()}, {os.getpid()})"
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", code],
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            pass_fds=(theirs.fileno(),),
-            start_new_session=True,
-            env={**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": _python_path(), **(env or {})},
-        )
+        variables = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": _python_path(), **(env or {})}
+        self._process = started(code, theirs.fileno(), self._log, variables)
         theirs.close()
         with contextlib.suppress(ChildDied):  # the next receive reports it
             self.send(arguments)
@@ -98,6 +91,19 @@ class Child:
         tail = self.log_tail()
         kind = ChildKilled if code == -signal.SIGKILL else ChildDied
         return kind(f"the process {how}" + (f": {tail}" if tail else ""))
+
+
+def started(code: str, descriptor: int, log: IO[bytes], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """A process in a session of its own that runs this code, prints to `log` and has one descriptor of this process."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", code],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        pass_fds=(descriptor,),
+        start_new_session=True,
+        env=env,
+    )
 
 
 def run_child(entry: str, descriptor: int, parent: int) -> None:

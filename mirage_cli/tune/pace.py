@@ -3,8 +3,8 @@ what is timed later would seem to be worse.
 
     paced time = time / (the control's time beside it / the control's first time)
 
-The control is the fastest of the schedules that are timed first. It is timed again beside others: now and then, and each
-time where that has shown a difference.
+The control is the fastest of the schedules that are timed first. It is timed again beside others: now and then, and
+each time where that has shown a difference.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from typing import Any  # types, values and builders of Triton's interpreter, wh
 
 import numpy as np
 
+from mirage_cli.tune.triton_operators import Straight, joint_shape
 from mirage_cli.verify.halves import add_by_halves
 
 
@@ -26,8 +28,10 @@ def like_a_gpu() -> None:
     _patch_language_once(interpreter)
     _constants_first(core)
     _types_once(interpreter, core)
-    _ShapesByNumpy(interpreter, core)
+    straight = Straight(interpreter, core)
+    _ShapesByNumpy(interpreter, core, straight.made)
     _numbers_as_on_a_gpu(interpreter, core)
+    straight.take(importlib.import_module("triton.language"))
     builder = interpreter.interpreter_builder
     builder.options = replace(builder.options, sanitize_overflow=False)
 
@@ -145,16 +149,12 @@ class _ShapesByNumpy:
     """Leaves it to numpy to extend one block to another. There is one type of an element and a shape, and one constant
     of a number."""
 
-    def __init__(self, interpreter: Any, core: Any) -> None:
-        self.core, self.handle = core, interpreter.TensorHandle
+    def __init__(self, interpreter: Any, core: Any, made: Callable[[Any, Any, bool], Any]) -> None:
+        self.core, self.made = core, made
         self.types: dict[Any, Any] = {}
         semantic, by_numpy = interpreter.interpreter_semantic, copy(interpreter.interpreter_semantic)
         by_numpy.broadcast_impl_value = self.extended
-        self.checked, self.select, self.item = (
-            by_numpy.binary_op_type_checking_impl,
-            semantic.where,
-            core.tensor.__getitem__,
-        )
+        self.checked, self.select = by_numpy.binary_op_type_checking_impl, semantic.where
         self.constant = functools.lru_cache(maxsize=1 << 12, typed=True)(semantic.scalar_constant)
         self.chosen, self.cast_impl = semantic.builder.create_select, semantic.builder.cast_impl
         self.converted = semantic.cast
@@ -162,7 +162,6 @@ class _ShapesByNumpy:
         semantic.scalar_constant, semantic.where, semantic.cast = self.constant, self.where, self.cast
         plain = core.float16, core.float32, core.int32
         self.casts = {(a.name, b.name) for a in plain for b in plain if (a, b) != (core.float16, core.int32)}
-        core.tensor.__getitem__ = lambda x, at: self.indexed(x, at)
         core.block_type.with_element_ty = lambda type, element: self.type_of(element, tuple(type.shape))
 
     def type_of(self, element: Any, shape: tuple[int, ...]) -> Any:
@@ -170,9 +169,6 @@ class _ShapesByNumpy:
         if key not in self.types:
             self.types[key] = self.core.block_type(element, list(shape))
         return self.types[key]
-
-    def block(self, data: Any, element: Any) -> Any:
-        return self.core.tensor(self.handle(data, element), self.type_of(element, data.shape))
 
     def extended(self, a: Any, b: Any) -> tuple[Any, Any]:
         """For an operation of numpy: the types say what it will extend the arrays to."""
@@ -188,12 +184,12 @@ class _ShapesByNumpy:
 
     def spread(self, x: Any, shape: tuple[int, ...]) -> Any:
         data = x.handle.data
-        return x if data.shape == shape and x.type.is_block() else self.block(np.broadcast_to(data, shape), x.dtype)
+        return (
+            x if data.shape == shape and x.type.is_block() else self.made(np.broadcast_to(data, shape), x.dtype, True)
+        )
 
     def operands(self, a: Any, b: Any, *how: Any, **named: Any) -> tuple[Any, Any]:
         tensor = self.core.tensor
-        if type(a) is tensor and type(b) is tensor and b.dtype is self.core.int32 and a.dtype.is_ptr() and True in how:
-            return self.extended(a, b)
         element = a.dtype if type(a) is tensor else b.dtype if type(b) is tensor else None
         if (x := self.fitting(a, element)) is None or (y := self.fitting(b, element)) is None:
             return self.checked(a, b, *how, **named)
@@ -215,8 +211,7 @@ class _ShapesByNumpy:
             return x
         if rounding is not None or (x.dtype.name, element.name) not in self.casts:
             return self.converted(x, to, rounding)
-        made = self.cast_impl(x.handle, element)
-        return self.core.tensor(made, self.type_of(element, made.data.shape) if x.type.is_block() else element)
+        return self.made(self.cast_impl(x.handle, element).data, element, x.type.is_block())
 
     def where(self, condition: Any, x: Any, y: Any) -> Any:
         if condition.dtype is not self.core.int1:
@@ -224,16 +219,7 @@ class _ShapesByNumpy:
         x, y = self.operands(x, y, True, True)
         chosen = self.chosen(condition.handle, x.handle, y.handle)
         blocks = condition.type.is_block() or x.type.is_block()
-        return self.block(chosen.data, x.dtype) if blocks else self.core.tensor(chosen, x.dtype)
-
-    def indexed(self, x: Any, at: Any) -> Any:
-        places = at if isinstance(at, tuple) else (at,)
-        if x.type.is_block() and all(i is None or i == slice(None) for i in places):
-            return self.block(x.handle.data[places], x.dtype)
-        return self.item(x, at)
-
-
-_broadcast_shapes = functools.cache(np.broadcast_shapes)
+        return self.made(chosen.data, x.dtype, blocks)
 
 
 def _joint_shape(a: Any, b: Any) -> tuple[int, ...] | None:
@@ -241,4 +227,4 @@ def _joint_shape(a: Any, b: Any) -> tuple[int, ...] | None:
     blocks = a.type.is_block(), b.type.is_block()
     if not any(blocks) or (all(blocks) and a.handle.data.shape == b.handle.data.shape):
         return None
-    return _broadcast_shapes(*(x.handle.data.shape for x, block in zip((a, b), blocks, strict=True) if block))
+    return joint_shape(*(x.handle.data.shape for x, block in zip((a, b), blocks, strict=True) if block))

@@ -114,10 +114,22 @@ def _reduced_sizes(
     read = [(d, i) for d, i in (*program.accesses(), *graph.accesses()) if d in whole and not renames(d, i, whole)]
     for d in {a for of, i in read for a in (of, *i.dims)}:  # none longer than in the program: what is read is there
         size[classes.find(d)] = min(size[classes.find(d)], whole[d])
+    size |= {classes.find(d): whole[d] for d in _first_pieces(program, graph, whole)}
     sizes = {d: size[classes.find(d)] for d in (*program.order, *graph.sizes)}
     entries = READ if least else ENTRIES
     short, sizes = sizes, large_enough(sizes, read, whole, classes.find, entries, distinct_positions(program.inputs))
     return sizes, of_parts | {classes.find(d) for d, n in sizes.items() if n > short[d]}
+
+
+def _first_pieces(program: Program, graph: MuGraph, whole: Mapping[str, int]) -> set[str]:
+    """Axes that stay whole: by which the μGraph alone reads a tensor's axis up to where another axis goes on."""
+    own = {*program.accesses()}
+    behind = {
+        (d, i.offset)
+        for d, i in graph.accesses()
+        if (d, i) not in own and i.offset and i.affine and len(i.terms) == 1 and i.terms[0][1] == 1
+    }
+    return {i.axis for d, i in graph.accesses() if i.axis is not None and (d, whole.get(i.axis)) in behind}
 
 
 def _reduced_schedule(

@@ -44,6 +44,12 @@ class RoundEveryResult(TorchDispatchMode):
         self.bits = 1 - round(math.log2(self.unit)) - (SUM_BITS - chance if summing else 0)
         self.generators: dict[torch.device, torch.Generator] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Asked where the class is defined. If so, its first operation would import TorchDynamo, which takes a second,
+        to tell it that there is nothing to compile."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.overloadpacket in MATRIX_PRODUCTS:
             args = [x * (1 + self.unit * self.drawn(x)) for x in args]

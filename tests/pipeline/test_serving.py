@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from mirage_cli.codegen.export import ExportInfo, load_export
-from mirage_cli.codegen.sized import Serving, Variant, by_tuned_sizes, sized_source
+from mirage_cli.codegen.sized import Serves, Serving, Variant, by_tuned_sizes, sized_source
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.merge import merge_axes
 from mirage_cli.ir.program import Range
+from mirage_cli.pipeline import written
 from mirage_cli.pipeline.serving import GAIN, MOST_PARTS, fastest
 from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec
@@ -111,3 +114,16 @@ def test_the_file_chooses_as_it_is_told(text: str) -> None:
     for i, part in serving.cells(some[0].program.dynamic):
         for end in ("least", "most"):
             assert module._which(*(getattr(r, end) for r in part)) == used.index(i)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "rule"), [("h200", fastest(TARGET)), ("h200 (predicted)", fastest(TARGET)), ("mine", None)]
+)
+def test_a_stored_file_chooses_by_what_is_known_of_its_gpu(
+    gpu: str, rule: Serves | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some = variants(GATED)
+    found: list[Any] = [(v.program, SimpleNamespace(gpu=gpu), v) for v in some]
+    monkeypatch.setattr(written, "checked_variant", lambda _store, _program, _key, best, _command: (best, None))
+    store: Any = None
+    assert written.export_all(store, found, "") == sized_source(some, rule or by_tuned_sizes)

@@ -225,7 +225,7 @@ def test_what_is_not_known_is_named() -> None:
 # -- kernels, in a process that interprets them
 
 SCRIPT = """
-import json, sys, warnings
+import contextlib, json, sys, warnings
 warnings.simplefilter("ignore")
 import torch
 torch.set_num_threads(1)
@@ -235,6 +235,8 @@ from mirage_cli import Graph, dot, mi, silu
 from mirage_cli.pipeline import backend
 from mirage_cli.store.store import Store
 from tests.pipeline.test_torch import decoder
+from mirage_cli.tune.triton_interpreter import like_a_gpu
+from tests.forked import forked_children
 
 @contextmanager
 def monkeypatched(module, name, calls):
@@ -243,7 +245,10 @@ def monkeypatched(module, name, calls):
     yield
     setattr(module, name, original)
 
+like_a_gpu()
 db, found = sys.argv[1], {}
+forked = contextlib.ExitStack()
+forked.enter_context(forked_children())
 model, inputs = decoder(2)
 said = []
 with torch.no_grad():
@@ -313,6 +318,7 @@ kernel = g.search(budget=10, db=db)
 a, b = torch.randn(5, 24), torch.randn(24, 12)
 found["graph"] = float((kernel.run(a, b) - torch.nn.functional.silu(a @ b)).abs().max())
 found["explain"], found["export"] = kernel.explain(), kernel.export()[:40]
+forked.close()
 print(json.dumps(found))
 """
 

@@ -446,7 +446,7 @@ def test_a_function_is_pytorchs_where_a_kernel_is_not_it(gated: Any) -> None:
     [
         (lambda x, k: F.gelu(x) * k, (X, 2.0), "argument 1 is no tensor"),
         (lambda x: (F.gelu(x), x.t()), (X,), "returns a view of an argument"),
-        (lambda x: F.gelu(x).mul_(2).add_(x.sub_(1)), (X,), "is no operator that is known here"),
+        (lambda x: F.gelu(x).mul_(2).add_(x.sub_(1)), (X,), "changes a tensor in place"),
         (lambda x: F.gelu(x), (X.double(),), "float64"),
         (lambda x: F.gelu(x), (X.to(torch.complex64),), "complex64"),
     ],

@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 import triton.runtime.interpreter as interpreter
 
+from mirage_cli.tune.triton_operators import ARITHMETIC, BITS, COMPARISONS, DIVISIONS
+
 pytestmark = pytest.mark.skipif(not triton.knobs.runtime.interpret, reason="kernels are compiled in this run")
 TYPES = {str(t): t for t in (tl.float16, tl.float32, tl.int32)}
 VALUES = {
@@ -34,19 +36,126 @@ def same(a: Any, b: Any) -> bool:
 @pytest.mark.parametrize("to", TYPES)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numbers that a type lacks
 def test_a_cast(name: str, to: str) -> None:
-    own, x = shortcuts(), shortcuts().block(VALUES[name], TYPES[name])
+    own, x = shortcuts(), block(VALUES[name], TYPES[name])
     assert same(own.cast(x, TYPES[to]), own.converted(x, TYPES[to]))
     assert ((name, to) in own.casts) == ((name, to) != ("fp16", "int32"))
 
 
+NUMBERS = {"fp32": (0, 3, -2.5, float("inf"), 1e300), "int32": (0, 1, -7, 2**31 - 1)}
+TRITONS = {
+    "lt": "less_than",
+    "le": "less_equal",
+    "gt": "greater_than",
+    "ge": "greater_equal",
+    "eq": "equal",
+    "ne": "not_equal",
+    "and": "and_",
+    "or": "or_",
+}
+"""Triton's own names of operators, where they are others than Python's."""
+KINDS = {
+    "fp32": (*ARITHMETIC, *COMPARISONS, "truediv"),
+    "int32": (*ARITHMETIC, *COMPARISONS, *BITS, *DIVISIONS),
+    "int1": (*BITS,),
+}
+
+
+def block(data: Any, element: Any) -> Any:
+    """As Triton makes one."""
+    return tl.tensor(interpreter.TensorHandle(data, element), tl.block_type(element, [*data.shape]))
+
+
+def tritons(name: str, a: Any, b: Any) -> Any:
+    semantic = interpreter.interpreter_semantic
+    given = [semantic.to_tensor(x) if name in COMPARISONS else x for x in (a, b)]
+    return getattr(semantic, TRITONS.get(name, name))(*given, *([False] if name in ARITHMETIC else []))
+
+
+def operands(kind: str) -> list[tuple[Any, Any]]:
+    """A block with a block of the same shape, of another, with a number of the kernel and of Python."""
+    if kind == "int1":
+        x, y = np.array([False, True, True, False]), np.array([False, False, True, True])
+        return [(block(x, tl.int1), block(y, tl.int1)), (block(x[:, None], tl.int1), block(y[None, :], tl.int1))]
+    element, data = TYPES[kind], VALUES[kind]
+    x, y, column = block(data, element), block(data[::-1].copy(), element), block(data[:, None], element)
+    number = tl.tensor(interpreter.TensorHandle(data[2:3], element), element)
+    return [(x, y), (column, block(data[None, :], element)), (x, number), (number, x), (number, number)] + [
+        (a, b) for a in (x, number) for b in NUMBERS[kind]
+    ]
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in KINDS.items() for name in names])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numbers that a type lacks, and divisions by 0
+def test_an_operator(kind: str, name: str) -> None:
+    for a, b in operands(kind):
+        found = getattr(a, f"__{name}__")(b)
+        assert same(found, tritons(name, a, b)), (a, b)
+        if isinstance(b, int | float) and hasattr(a, f"__r{name}__"):
+            assert same(getattr(a, f"__r{name}__")(b), tritons(name, b, a)), (a, b)
+
+
+@pytest.mark.parametrize("name", ["add", "mul", "lt", "truediv"])
+def test_operands_of_two_types_are_tritons_to_convert(name: str) -> None:
+    a, b = block(VALUES["int32"], tl.int32), block(VALUES["fp16"], tl.float16)
+    with np.errstate(all="ignore"):
+        for x, y in ((a, b), (b, a), (b, b)):
+            assert same(getattr(x, f"__{name}__")(y), tritons(name, x, y))
+
+
 def test_a_pointer_and_where_it_points_to() -> None:
-    own = shortcuts()
-    at = own.block(np.arange(8, dtype=np.int32).reshape(1, 8), tl.int32)
-    pointers = own.block(np.full((4, 1), 1024, dtype=np.uint64), tl.pointer_type(tl.float16))
-    for a, b in zip(own.operands(pointers, at, True, True), own.checked(pointers, at, True, True), strict=True):
-        assert same(a, b)
+    at = block(np.arange(8, dtype=np.int32).reshape(1, 8), tl.int32)
+    pointer = tl.pointer_type(tl.float16)
+    one = tl.tensor(interpreter.TensorHandle(np.array([1024], dtype=np.uint64), pointer), pointer)
+    back = block(np.array([-3, 5], dtype=np.int32), tl.int32)
+    for a, b in ((block(np.full((4, 1), 1024, dtype=np.uint64), pointer), at), (one, at), (one, back)):
+        assert same(a + b, tritons("add", a, b))
     with pytest.raises(Exception, match="fp16"):
-        own.operands(pointers, own.block(np.ones((1, 8), dtype=np.float16), tl.float16), True, True)
+        one + block(np.ones((1, 8), dtype=np.float16), tl.float16)
+
+
+@pytest.mark.parametrize("element", [tl.float16, tl.bfloat16, tl.float32, tl.int32, tl.int8, tl.int1], ids=str)
+def test_loads(element: Any) -> None:
+    """Whole, with masks of the same and of other shapes, of one number, and with something elsewhere."""
+    memory = np.arange(1, 65, dtype=np.uint8)
+    start = interpreter.TensorHandle(np.array([memory.ctypes.data], dtype=np.uint64), tl.pointer_type(element))
+    one = tl.tensor(start, tl.pointer_type(element))
+    rows, columns = (block(np.arange(4, dtype=np.int32).reshape(s), tl.int32) for s in ((4, 1), (1, 4)))
+    named = one + (rows * 4 + columns)
+
+    def load(at: Any, mask: Any = None, other: Any = None) -> Any:
+        return interpreter.interpreter_semantic.load(at, mask, other, (), "", "", "", False)
+
+    zero = interpreter.interpreter_semantic.to_tensor(0)
+    for at, mask in ((named, None), (named, rows < 2), (named, (rows < 2) & (columns < 3)), (one, None)):
+        given = {} if mask is None else {"mask": mask, "other": 0}
+        assert same(tl.load(at, **given), load(at, mask, None if mask is None else zero))
+    if element is not tl.int1:
+        three = interpreter.interpreter_semantic.to_tensor(3)
+        assert same(tl.load(named, mask=rows < 2, other=3), load(named, rows < 2, three))
+    with pytest.raises(Exception, match="Mask argument cannot be block"):
+        tl.load(one, mask=rows < 2)
+
+
+@pytest.mark.parametrize("kind", ["fp32", "int32"])
+@pytest.mark.parametrize("name", ["sum", "max"])
+def test_reductions_along_an_axis(name: str, kind: str) -> None:
+    x = block(np.stack([VALUES[kind], VALUES[kind][::-1], np.ones_like(VALUES[kind]), VALUES[kind]]), TYPES[kind])
+    combine = {"sum": tl.standard._sum_combine, "max": tl.standard._elementwise_max}[name]
+    with np.errstate(all="ignore"):
+        for axis in (0, 1, -1):
+            assert same(getattr(tl, name)(x, axis=axis), tl.core.reduce(x, axis % 2, combine))
+        flat = block(VALUES[kind], TYPES[kind])
+        assert same(getattr(tl, name)(flat, 0), tl.core.reduce(flat, 0, combine))
+
+
+def test_positions_and_further_axes() -> None:
+    x = tl.arange(0, 8)
+    assert same(x, block(np.arange(8, dtype=np.int32), tl.int32))
+    assert same(x[:, None] + x[None, :], block(np.add.outer(np.arange(8), np.arange(8)).astype(np.int32), tl.int32))
+    with pytest.raises(Exception, match="power of 2"):
+        tl.arange(0, 7)
+    with pytest.raises(Exception, match="unsupported tensor index"):
+        x[1:]
 
 
 def test_elements_that_are_wider_than_their_type_are_refused() -> None:

@@ -1,0 +1,128 @@
+"""Summed axes in two pieces."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirage_cli.codegen.export import kernels_source
+from mirage_cli.ir.derived import lower
+from mirage_cli.ir.merge import merge_axes
+from mirage_cli.ir.pieces import in_pieces, pieces_of
+from mirage_cli.ir.program import Program
+from mirage_cli.ir.text import parse_mugraph, print_mugraph
+from mirage_cli.pipeline.searching import Options, search_program
+from mirage_cli.search.generator import search
+from mirage_cli.spec.reader import parse_spec
+from mirage_cli.target.gpus import find_target
+from mirage_cli.tune.interpreted import Interpreter
+from mirage_cli.verify.equivalence import check_equivalence
+
+TARGET = find_target("h200")
+LATENT = """
+name: latent
+dims: {{b: {b}, h: {h}, s: {s}, d: {d}, e: {e}}}
+dtype: bfloat16
+inputs:
+  Q: [b, h, d]
+  C: [b, s, d]
+program: |
+  A = dot(Q, C, d) / d ** 0.5
+  O = dot(softmax(A, s), C[b, s, e], s)
+outputs:
+  O: [b, h, e]
+"""
+PRODUCT = """
+name: product
+dims: {m: 64, d: 576, n: 64}
+inputs: {X: [m, d], W: [d, n]}
+program: O = silu(dot(X, W, d))
+outputs: {O: [m, n]}
+"""
+DYNAMIC = """
+name: scores
+dims: {m: 16, d: {min: 1, max: 576, tune: [576]}, n: 64}
+inputs: {X: [m, d], W: [d, n]}
+program: O = softmax(dot(X, W, d), n)
+outputs: {O: [m, n]}
+"""
+
+
+def latent(**sizes: int) -> Program:
+    """Attention whose values are the first `e` of the `d` numbers that its keys have."""
+    return parse_spec(LATENT.format(**{"b": 16, "h": 128, "s": 4096, "d": 576, "e": 512} | sizes)).programs()[0]
+
+
+@pytest.mark.parametrize(
+    ("size", "pieces"),
+    [
+        (576, (512, 64)),
+        (80, (64, 16)),
+        (640, (512, 128)),
+        (512, None),
+        (96, None),
+        (72, None),
+        (560, None),
+        (1280, None),
+    ],
+)
+def test_sizes_that_are_two_powers_of_two(size: int, pieces: tuple[int, int] | None) -> None:
+    """Not those that a block holds without much more room, nor those that no block holds whole."""
+    assert pieces_of(size) == pieces
+
+
+def test_the_first_piece_is_what_something_else_reads() -> None:
+    program = in_pieces(lower(latent()))
+    assert program is not None
+    new = {d: n for d, n in program.dims if d not in latent().sizes}
+    assert new == {"d_rest": 64}
+    text = str(program)
+    assert "dot(Q_e, C_e; e)" in text
+    assert "rename(C; d=d_rest + 512)" in text
+
+
+def test_a_piece_has_an_axis_of_its_own_where_no_other_is_as_long() -> None:
+    program = in_pieces(lower(latent(e=576)))
+    assert program is not None
+    assert {d: n for d, n in program.dims if d not in latent().sizes} == {"d1": 512, "d_rest": 64}
+
+
+@pytest.mark.parametrize("text", [PRODUCT, DYNAMIC])
+def test_what_is_not_held_whole_stays_as_it_is(text: str) -> None:
+    """A product that nothing sums again is walked in tiles; so is an axis whose size is an argument."""
+    (program,) = parse_spec(text).programs()
+    assert in_pieces(lower(merge_axes(program))) is None
+
+
+def test_the_search_finds_it_by_itself() -> None:
+    """One loop over the keys, with 576 of each: in one piece, the best plan has a kernel for the scores."""
+    program = latent()
+    whole = search(lower(merge_axes(program)), TARGET).candidates[0]
+    found = search_program(program, TARGET, Options(tune=False))
+    best = found.plans[0]
+    assert best.predicted_us < 0.9 * whole.predicted_us
+    reads = [str(x) for k in best.graph.kernels for x in k.loads if x.buffer == "C"]
+    assert len(reads) == 2
+    assert best.verdict.ok
+    assert found.rejected == ()
+
+
+def test_wrong_pieces_are_refused() -> None:
+    """The second piece a position too early, and the first for the second."""
+    program = latent(b=1, h=16, s=64)
+    form = in_pieces(lower(program))
+    assert form is not None
+    graph = search(form, TARGET).candidates[0].graph
+    assert check_equivalence(lower(program), graph, 0).ok
+    for wrong in ("d_rest + 511", "d_rest"):
+        changed = parse_mugraph(print_mugraph(graph).replace("C[b, s, d_rest + 512]", f"C[b, s, {wrong}]"))
+        assert changed != graph
+        assert not check_equivalence(lower(program), changed, 0).ok
+
+
+def test_kernels_in_pieces_are_right(interpreter: Interpreter) -> None:
+    program = latent(b=2, h=16, s=40, d=80, e=64)
+    form = in_pieces(lower(program))
+    assert form is not None
+    for c in search(form, TARGET).candidates[:3]:
+        judged = interpreter.judge(program, kernels_source(c.graph, c.schedule), 0, True)
+        assert judged.ok, judged.problem
