@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import yaml
 
 from mirage_cli.errors import Diagnostic, SpecError
-from mirage_cli.spec.expression import closest
+from mirage_cli.spec.vocabulary import closest
 
 MAX_DEPTH = 20
 MAX_LINE = 400
