@@ -173,7 +173,14 @@ class Explorer:
     @property
     def late(self) -> bool:
         """Whether there is something to end with, and no time for more."""
-        return self.exploring_s < 0 and (self.lost or bool(self.leaders(1)))
+        return self.exploring_s < 0 and (self.lost or self.answered)
+
+    @property
+    def answered(self) -> bool:
+        """Whether something was timed besides the program as written: that alone is no reason to end before what is
+        being compiled is timed."""
+        others = self.graphs.keys() - {self.task.as_written} or self.graphs.keys()
+        return any(t.mugraph in others for t in self.leaders(len(self.trials)))
 
     @property
     def lost(self) -> bool:
@@ -206,11 +213,12 @@ class Explorer:
                 with self.phase("judging"):
                     self.secure()
             if not self.stopped:
-                self.stopped = "budget" if self.late else "exhausted" if self.idle >= PATIENCE else ""
+                over = self.exploring_s < 0 and (self.lost or bool(self.leaders(1)))
+                self.stopped = "budget" if over else "exhausted" if self.idle >= PATIENCE else ""
                 for key in self.means.farm.forget() if self.stopped else ():
                     del self.waiting[key]
-            if self.stopped and self.left_s < 0:  # what is being compiled comes too late
-                return
+            if self.stopped and self.left_s < 0 and (self.answered or self.lost):
+                return  # what is being compiled comes too late
 
     def secure(self) -> None:
         """Judges the fastest so far, until one is right: there is an answer then, and what a judgement takes is known
@@ -234,17 +242,18 @@ class Explorer:
                 break
 
     def first(self) -> list[tuple[str, Schedule]]:
-        """The program as written, what won at other sizes, and the cost model's best."""
+        """The program as written, what won at other sizes, and the cost model's best: one of each μGraph, whose kernels
+        may all spill registers, and then the others."""
         graph = self.graphs.get(self.task.as_written or "")
         sure = first_schedules(graph, self.means.target, 1) if graph else []
         hints = [(g, fitted(self.graphs[g], s, self.means.target)) for g, s in self.task.hints if g in self.graphs]
         counts = [STARTS] * PROMISING + [FEW_STARTS] * len(self.graphs)
-        fitting = [(g, s) for g, s in hints if s is not None]
-        return [*((self.task.as_written or "", s) for s in sure), *fitting] + [
-            (g, s)
+        first = [(self.task.as_written or "", s) for s in sure] + [(g, s) for g, s in hints if s is not None]
+        of_each = [
+            [(g, s) for s in self.starts(graph, count)]
             for (g, graph), count in zip(self.graphs.items(), counts, strict=False)
-            for s in self.starts(graph, count)
         ]
+        return [*first, *(pair for some in of_each for pair in some[:1]), *(p for some in of_each for p in some[1:])]
 
     def starts(self, graph: MuGraph, count: int) -> list[Schedule]:
         """The cost model's best, its best ahead of time, and others."""

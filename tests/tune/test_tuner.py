@@ -1217,6 +1217,32 @@ def test_a_kernel_that_spills_registers_is_compiled_once() -> None:
     assert tuned.best is not None and spilling not in tuned.best.source
 
 
+def test_the_program_as_written_alone_is_no_answer_where_others_are_being_compiled() -> None:
+    """The time is up from the first: what has begun is timed, and no more."""
+
+    class Slow(Farm):
+        """Compiles three at once, which are done one after the other."""
+
+        def take(self) -> list[tuple[str, Any]]:
+            rest, self.waiting = self.waiting[1:], self.waiting[:1]
+            done, self.waiting = super().take(), rest
+            return done
+
+        def forget(self, unwanted: Callable[[str], bool] = lambda _: True) -> list[str]:
+            begun, self.waiting = self.waiting[:2], self.waiting[2:]
+            ids, self.waiting = super().forget(unwanted), begun
+            return ids
+
+    tuned, worker = tune(graphs=("g", "written"), as_written="written", budget_s=-1.0, farm=Slow())
+    assert [source.split()[0] for source in worker.timed] == ["written", "g"]
+    assert tuned.stopped == "budget"
+
+
+def test_the_best_of_each_mugraph_is_compiled_before_others() -> None:
+    _, worker = tune(lambda graph, s: 10.0, graphs=("a", "b", "c"))
+    assert [source[0] for source in worker.timed[:4]] == ["a", "b", "c", "a"]
+
+
 def test_where_two_kernels_spill_both_hold_less_next() -> None:
     """No schedule that is one change away holds less in both."""
     graph = parse_mugraph(ADAPTER)
