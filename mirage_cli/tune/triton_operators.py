@@ -193,15 +193,22 @@ class Straight:
         return reduce
 
     def loaded(self, tritons: Callable[..., Any]) -> Callable[..., Any]:
-        """What pointers name, where a mask says so, and 0 elsewhere."""
+        """What pointers name, where a mask says so, and 0 elsewhere. The first load with some hints is Triton's, which
+        checks them."""
         tensor, made, int1 = self.core.tensor, self.made, self.core.int1
+        checked: set[Any] = set()
 
         def load(pointer: Any, mask: Any = None, other: Any = None, **hints: Any) -> Any:
             if type(pointer) is not tensor or not pointer.dtype.is_ptr() or type(pointer.handle) is not self.handle:
                 return tritons(pointer, mask, other, **hints)
             element, at = pointer.dtype.element_ty, pointer.handle.data
-            if element is int1 or element.is_block() or (other is not None and (type(other) is not int or other)):
+            zero = other is None or (type(other) is int and other == 0 and mask is not None)
+            if element is int1 or element.is_block() or not zero:
                 return tritons(pointer, mask, other, **hints)
+            if (said := (*hints.items(),)) not in checked:
+                found = tritons(pointer, mask, other, **hints)
+                checked.add(said)
+                return found
             shape, block = at.shape, pointer.type is not pointer.dtype
             if mask is None:
                 where = self.filled(True, BOOL, shape)

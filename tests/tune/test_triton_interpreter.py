@@ -149,6 +149,12 @@ def test_loads(element: Any) -> None:
         assert same(tl.load(named, mask=rows < 2, other=3), load(named, rows < 2, three))
     with pytest.raises(Exception, match="Mask argument cannot be block"):
         tl.load(one, mask=rows < 2)
+    with pytest.raises(Exception, match="cannot be provided without"):
+        tl.load(named, other=0)
+    for _ in range(2):
+        assert same(tl.load(named, eviction_policy="evict_first"), load(named))
+        with pytest.raises(Exception, match="not supported"):
+            tl.load(named, eviction_policy="evict_never")
 
 
 @pytest.mark.parametrize("kind", ["fp32", "int32"])
