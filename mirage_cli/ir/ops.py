@@ -67,7 +67,7 @@ class Op:
     known: how the verifier's finite fields know it; what a verdict assumes follows from it.
     growth: the degree of the result, from which the bound of a verdict follows.
     commutes: f(x, y) = f(y, x); False for operators of one argument.
-    takes_infinity: an infinity among the arguments is chosen, never added or multiplied.
+    takes_infinity: an infinity among the arguments is chosen or compared, never added or multiplied.
 
     What few operators have:
     symbol, called: how a spec writes it, with a symbol of Python and as a function.
@@ -195,7 +195,7 @@ def _compare(
 ) -> Op:
     source = f"({{0}} {symbol} {{1}})"
     return Op(name, "elementwise", 2, f"x {symbol} y, a mask", ref, field, canon, source, source, "bool",
-              domain=((-2, 2), (-2, 2)), known="mask", growth="fresh", commutes=order is None, takes_infinity=False,
+              domain=((-2, 2), (-2, 2)), known="mask", growth="fresh", commutes=order is None, takes_infinity=True,
               symbol=symbol, called=False, order=order)  # fmt: skip
 
 

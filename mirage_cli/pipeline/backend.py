@@ -20,6 +20,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._guards import tracing
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from mirage_cli.pipeline.attention import by_pytorch, kept_whole
 from mirage_cli.pipeline.beside import Arguments, region_beside
 from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
 from mirage_cli.pipeline.figures import Figures
@@ -41,6 +42,7 @@ def mirage(
     given = dict(options or {})
     if unknown := [name for name in given if name not in OPTIONS]:
         raise ValueError(f"backend mirage has no option {', '.join(unknown)}; there are {', '.join(OPTIONS)}")
+    kept_whole(model, example_inputs)
     compiler = partial(compiled, options=given)
     made = aot_autograd(
         fw_compiler=compiler, bw_compiler=compiler, inference_compiler=compiler, keep_inference_input_mutations=True
@@ -53,6 +55,7 @@ def compiled(
 ) -> Callable[..., Any]:
     """One graph of AOTAutograd, as a function of a list of its inputs."""
     with_kernels(model, options)
+    by_pytorch(model)
     return make_boxed_func(by_inductor(model, example_inputs) if on_gpu(example_inputs) else model.forward)
 
 
@@ -65,6 +68,7 @@ def by_inductor(model: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> C
     change in place is made functional and put back."""
     from torch._inductor.compile_fx import compile_fx
 
+    by_pytorch(model)
     with tracing(None), torch.no_grad():
         return compile_fx(model, list(example_inputs))  # type: ignore[return-value]
 

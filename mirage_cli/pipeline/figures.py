@@ -3,6 +3,7 @@ database, so that a process that starts anew measures nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mirage_cli.pipeline.beside import Beside
@@ -28,6 +29,18 @@ class Figures:
 
     def keep(self, kernel: Kernel, beside: Beside) -> None:
         self.store.put_beside(self.key(kernel), without_header(kernel.source), beside.kernel_us, beside.inductor_us)
+
+    def of_model(self, text: str, kernels: Sequence[Kernel]) -> Beside | None:
+        """What was measured of a model as a whole. text: of what stands around the kernels."""
+        found = self.store.beside(self.key(kernels[0]), self.whole(text, kernels))
+        return None if found is None else Beside(*found)
+
+    def keep_model(self, text: str, kernels: Sequence[Kernel], beside: Beside) -> None:
+        key, whole = self.key(kernels[0]), self.whole(text, kernels)
+        self.store.put_beside(key, whole, beside.kernel_us, beside.inductor_us)
+
+    def whole(self, text: str, kernels: Sequence[Kernel]) -> str:
+        return "\n".join(["model", text, *(without_header(k.source) for k in kernels)])
 
     def key(self, kernel: Kernel) -> Key:
         return key_of(kernel.program, self.target, True)

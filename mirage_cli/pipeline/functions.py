@@ -85,6 +85,8 @@ class KernelFunction:
         with Kernels(o.target, budget=budget_s, seed=o.seed, workers=o.workers, db=o.db) as kernels:
             (found,) = kernels.of([region.graph]) if budget_s else kernels.known([region.graph])
         missing = isinstance(found, NoKernelError)
+        if program.checks is not None and kernels.measures:
+            program.checks.compile(dynamic=False)  # into one kernel
         own = Function(self.function)
         self.known[sizes] = self.function if missing else Replaced(own, region, found, program.checks)
         return found

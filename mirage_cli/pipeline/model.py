@@ -142,17 +142,21 @@ def optimize(
         made = kernels.of([r.graph for r in found.regions], LEAST_S, [r.times for r in found.regions])
         measures = kernels.measures
     model, original = found.model, copy(found.model)
+    used: list[Kernel] = []
     with Store(kernels.path) as store:
         figures = Figures(store, kernels.target) if measures else None
         for gain in gains(found, made, example_inputs, figures):
             say(str(gain))
             if gain.kernel is not None:
+                used.append(gain.kernel)
                 setattr(model, gain.region.module, replaced(found, gain.region, gain.kernel))
     stays_as_exported(model, function, example_inputs)
     if measures:
         model.compile(dynamic=dynamic is not None)
-    some = measures and any(isinstance(x, Replaced) for x in model.children())
-    if some and not is_faster(model, original, example_inputs, say):
+    with Store(kernels.path) as store:
+        figures = Figures(store, kernels.target)
+        slower = measures and used and not is_faster(model, original, example_inputs, say, figures, used)
+    if slower:
         for name, module in original.named_children():
             setattr(model, name, module)
         model.compile(dynamic=dynamic is not None)
@@ -164,21 +168,36 @@ def is_faster(
     original: torch.fx.GraphModule,
     inputs: Sequence[Any],
     say: Callable[[str], object],
+    figures: Figures,
+    kernels: Sequence[Kernel],
 ) -> bool:
-    """Whether a compiled model with kernels takes less time as a whole than Inductor's code for the original. Where it
-    took long to compile, the original is not compiled to be timed beside it."""
-    began = time.monotonic()
-    with torch.no_grad(), unchanged(model, inputs):
-        model(*inputs)
-    if (took_s := time.monotonic() - began) > WHOLE_S:
-        say(f"the model was not timed as a whole: it took {took_s:.0f} s to compile")
-        return True
-    with unchanged(model, inputs):
-        whole = timed(model, torch.compile(original, dynamic=False), [inputs])
+    """Whether a compiled model with these kernels takes less time as a whole than Inductor's code for the original.
+
+    What was once timed is known. Where it took long to compile, the original is not compiled to be timed beside it.
+    """
+    text = whole_text(original, inputs)
+    whole = figures.of_model(text, kernels)
+    if whole is None:
+        began = time.monotonic()
+        with torch.no_grad(), unchanged(model, inputs):
+            model(*inputs)
+        if (took_s := time.monotonic() - began) > WHOLE_S:
+            say(f"the model was not timed as a whole: it took {took_s:.0f} s to compile")
+            return True
+        with unchanged(model, inputs):
+            whole = timed(model, torch.compile(original, dynamic=False), [inputs])
+        figures.keep_model(text, kernels, whole)
     say(f"the model: {whole.kernel_us:.1f} µs, Inductor {whole.inductor_us:.1f} µs")
     if whole.kernel_us >= whole.inductor_us:
         say("it stays PyTorch's, which is as fast as a whole")
     return whole.kernel_us < whole.inductor_us
+
+
+def whole_text(model: torch.fx.GraphModule, inputs: Sequence[Any]) -> str:
+    """What stands around the kernels of a model, and for which tensors."""
+    held = [n.meta.get("val") for n in model.graph.nodes if n.op == "get_attr"]
+    tensors = [x for x in (*held, *tree_leaves(inputs)) if isinstance(x, torch.Tensor)]
+    return "\n".join([str(model.graph), *(f"{tuple(x.shape)} {x.dtype}" for x in tensors)])
 
 
 def stays_as_exported(model: torch.fx.GraphModule, function: object, example: Sequence[Any]) -> None:

@@ -346,7 +346,7 @@ def whole(model: torch.fx.GraphModule, name: str) -> Whole:
         raise TraceError(name, "a kernel's tensors are its arguments, and this has others")
     if seen_views(model.graph):
         raise TraceError(name, "it returns a view of an argument, or of another result")
-    said = said_of(part, read, {})
+    said = said_of(part, read, {}, read)
     if isinstance(said, Unsaid):
         raise TraceError(name, said.why if said.at is None else f"{overloadless(part[said.at].target)}: {said.why}")
     returned = next(n for n in model.graph.nodes if n.op == "output").all_input_nodes
@@ -357,7 +357,7 @@ def whole(model: torch.fx.GraphModule, name: str) -> Whole:
         raise TraceError(name, why)
     checked(model.graph, part)
     checks = [n for n in calls(model.graph) if n not in part]
-    return Whole(region, torch.fx.GraphModule(model, subgraph(checks, read, read)) if checks else None)
+    return Whole(region, torch.fx.GraphModule(model, subgraph(checks, read, [])) if checks else None)
 
 
 def said_once(part: Part, known: dict[Signature, Said | Unsaid], symbols: Mapping[str, Symbol]) -> Said | Unsaid:
@@ -368,11 +368,13 @@ def said_once(part: Part, known: dict[Signature, Said | Unsaid], symbols: Mappin
     return known[key]
 
 
-def said_of(part: Part, read: Sequence[Any], symbols: Mapping[str, Symbol]) -> Said | Unsaid:
-    """symbols: of the model, by name."""
+def said_of(
+    part: Part, read: Sequence[Any], symbols: Mapping[str, Symbol], arguments: Sequence[Any] | None = None
+) -> Said | Unsaid:
+    """symbols: of the model, by name. arguments: as of `trace`."""
     try:
         own = {name: symbols[name] for name in found_in([*part, *read])}
-        placed, sized, axes = at_any_size(part, read, own) if own else (placed_part(part), (), {})
+        placed, sized, axes = at_any_size(part, read, own) if own else (placed_part(part, (), arguments), (), {})
     except Unsupported as error:
         return Unsaid(str(error), part.index(error.maker) if error.maker in part else None)
     graph = placed.traced.graph
@@ -408,9 +410,9 @@ class Placed:
     shapes: tuple[Shape, ...]
 
 
-def placed_part(part: Part, named: Container[int] = ()) -> Placed:
+def placed_part(part: Part, named: Container[int] = (), arguments: Sequence[Any] | None = None) -> Placed:
     """named: sizes that differ by call. Raises Unsupported."""
-    traced = trace(part, outputs_of(part), PREFIX, lambda n: n.meta.get("scale"), named)
+    traced = trace(part, outputs_of(part), PREFIX, lambda n: n.meta.get("scale"), named, arguments)
     pairs = zip(traced.arrays, traced.outputs, strict=True)
     shapes = tuple(result_shape(a, n.meta["val"]) for a, (_, n) in pairs)
     return Placed(traced, {label: memory_order(n.meta["val"]) for label, n in traced.inputs}, shapes)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable
 
 import yaml
+from yaml.composer import Composer
+from yaml.resolver import Resolver
 
 from mirage_cli.errors import Diagnostic, SpecError
 from mirage_cli.spec.vocabulary import closest
@@ -14,6 +17,24 @@ MAX_DEPTH = 20
 MAX_LINE = 400
 """Longer lines are not shown in messages."""
 Entry = tuple[yaml.ScalarNode, yaml.Node]
+
+
+class Composed(Composer, Resolver):
+    """Nodes of events that were parsed before: most of the time of reading a spec is the parser's."""
+
+    def __init__(self, events: Iterable[yaml.Event]) -> None:
+        Composer.__init__(self)
+        Resolver.__init__(self)
+        self.events = deque(events)
+
+    def check_event(self, *kinds: type[yaml.Event]) -> bool:
+        return bool(self.events) and isinstance(self.events[0], kinds)
+
+    def peek_event(self) -> yaml.Event:
+        return self.events[0]
+
+    def get_event(self) -> yaml.Event:
+        return self.events.popleft()
 
 
 class Document:
@@ -44,8 +65,9 @@ class Document:
     def root(self, keys: Iterable[str]) -> yaml.MappingNode:
         """The mapping that the document is. keys: those that it needs, for messages. Raises SpecError."""
         try:
-            depth = 0
+            depth, events = 0, list[yaml.Event]()
             for event in yaml.parse(self.text, Loader=yaml.SafeLoader):
+                events.append(event)
                 if isinstance(event, yaml.CollectionStartEvent):
                     depth += 1
                 elif isinstance(event, yaml.CollectionEndEvent):
@@ -62,7 +84,7 @@ class Document:
                     short = tag.replace("tag:yaml.org,2002:", "!!")
                     self.report(*place, f"the tag {short} is not part of specs")
             self.stop()
-            node = yaml.compose(self.text, Loader=yaml.SafeLoader)
+            node = Composed(events).get_single_node()
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             place = (mark.line + 1, mark.column + 1) if mark else (1, 1)

@@ -107,7 +107,7 @@ def _types_once(interpreter: Any, core: Any) -> None:
     """Lets blocks of one type share what follows from it, and types of one name what they consist of. Whether numpy's
     elements are as wide as those of the type is asked once for both."""
     make_type, make_block, number = core.block_type.__init__, core.tensor.__init__, interpreter._get_np_dtype
-    check_width = interpreter.TensorHandle.__post_init__
+    check_width = getattr(interpreter.TensorHandle, "__post_init__", lambda _: None)
     as_wide: set[tuple[int, str]] = set()
     types: dict[Any, dict[str, Any]] = {}
     numbers: dict[str, Any] = {}

@@ -20,20 +20,20 @@ new = object.__new__
 joint_shape = functools.cache(np.broadcast_shapes)
 BOOL = np.dtype(bool)
 
-ARITHMETIC: dict[str, Numpy] = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
-"""Of float32 and of int32, in front of which `__` and `__r` stand in the names of methods."""
+ARITHMETIC: dict[str, Numpy] = {"__add__": np.add, "__sub__": np.subtract, "__mul__": np.multiply}
+"""Methods of float32 and of int32."""
 COMPARISONS: dict[str, Numpy] = {
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
+    "__lt__": np.less,
+    "__le__": np.less_equal,
+    "__gt__": np.greater,
+    "__ge__": np.greater_equal,
+    "__eq__": np.equal,
+    "__ne__": np.not_equal,
 }
 """Of float32 and of int32; what they give is int1."""
-BITS: dict[str, Numpy] = {"and": np.bitwise_and, "or": np.bitwise_or}
+BITS: dict[str, Numpy] = {"__and__": np.bitwise_and, "__or__": np.bitwise_or}
 """Of int1 and of int32."""
-DIVISIONS: dict[str, Numpy] = {"floordiv": lambda a, b: (a - np.fmod(a, b)) // b, "mod": np.fmod}
+DIVISIONS: dict[str, Numpy] = {"__floordiv__": lambda a, b: (a - np.fmod(a, b)) // b, "__mod__": np.fmod}
 """Of int32. They round to 0, as a GPU's do."""
 
 
@@ -58,12 +58,13 @@ class Straight:
             self._method(name, function, {int1: int1, int32: int32})
         for name, function in DIVISIONS.items():
             self._method(name, function, {int32: int32})
-        self._method("truediv", np.divide, {float32: float32})
+        self._method("__truediv__", np.divide, {float32: float32})
         core.tensor.__add__ = self.moved(core.tensor.__add__)
         core.tensor.__getitem__ = self.indexed(core.tensor.__getitem__)
         core.tensor.to = self.converted(core.tensor.to)
         core.load = language.load = self.loaded(core.load)
         core.arange = language.arange = self.counted(core.arange)
+        core.dot = language.dot = self.multiplied(core.dot)
         language.sum = core.tensor.sum = self.reduced(language.sum, halved_sum)
         language.max = core.tensor.max = self.reduced(language.max, lambda x, axis, _: np.fmax.reduce(x, axis))
 
@@ -81,18 +82,17 @@ class Straight:
     def number(self, x: Any, element: Any) -> Any:
         """A Python number as the element of a block that it meets; None where Triton has to see whether it is one."""
         if type(x) is float:
-            fits = element is self.core.float32 and self.semantic.to_tensor_type(x) is element
+            fits = element is self.core.float32 and self.semantic.to_tensor(x).dtype is element
         else:
             fits = type(x) is int and -(1 << 31) <= x < 1 << 31
         return self.semantic.scalar_constant(x, element).handle.data if fits else None
 
     def _method(self, name: str, function: Numpy, gives: dict[Any, Any]) -> None:
         """gives: the element of the result for that of both operands."""
-        tensor = self.core.tensor
-        setattr(tensor, f"__{name}__", self.operator(getattr(tensor, f"__{name}__"), function, gives))
-        if (mirrored := getattr(tensor, f"__r{name}__", None)) is not None:
-            swapped = self.operator(mirrored, lambda a, b: function(b, a), gives)
-            setattr(tensor, f"__r{name}__", swapped)
+        tensor, of_the_right = self.core.tensor, f"__r{name[2:]}"
+        setattr(tensor, name, self.operator(getattr(tensor, name), function, gives))
+        if (mirrored := getattr(tensor, of_the_right, None)) is not None:
+            setattr(tensor, of_the_right, self.operator(mirrored, lambda a, b: function(b, a), gives))
 
     def operator(self, tritons: Numpy, function: Numpy, gives: dict[Any, Any]) -> Numpy:
         tensor, made = self.core.tensor, self.made
@@ -160,6 +160,24 @@ class Straight:
             return once(start, end) if type(start) is int and type(end) is int else tritons(start, end)
 
         return arange
+
+    def multiplied(self, tritons: Callable[..., Any]) -> Callable[..., Any]:
+        """Products of float16 matrices, the first of each shape by Triton, which checks it."""
+        made, float16, float32 = self.made, self.core.float16, self.core.float32
+        checked: set[Any] = set()
+
+        def dot(a: Any, b: Any, acc: Any = None, **how: Any) -> Any:
+            plain = not how and a.dtype is b.dtype is float16 and (acc is None or acc.dtype is float32)
+            shapes = plain and tuple(None if x is None else x.handle.data.shape for x in (a, b, acc))
+            if not plain or shapes not in checked:
+                product = tritons(a, b, acc, **how)
+                if plain:
+                    checked.add(shapes)
+                return product
+            added = np.float32(0) if acc is None else acc.handle.data
+            return made(np.matmul(a.handle.data, b.handle.data, dtype=np.float32) + added, float32, True)
+
+        return dot
 
     def reduced(self, tritons: Callable[..., Any], function: Callable[[Any, int, bool], Any]) -> Callable[..., Any]:
         """Reductions along one axis."""

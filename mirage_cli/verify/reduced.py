@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from math import prod
 
 from mirage_cli.ir.access import renames
@@ -15,6 +16,9 @@ from mirage_cli.ir.program import (
     mixed,
 )
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
+
+ROOM = 1 << 17
+"""Elements of any one value of a program, where axes as short as may be leave the choice."""
 
 
 class _Classes:
@@ -88,7 +92,7 @@ def dynamic_sizes(graph: MuGraph, schedule: Schedule, seed: int) -> list[dict[st
 def _reduced_sizes(
     program: Program, graph: MuGraph, classes: _Classes, rng: random.Random, least: bool
 ) -> tuple[dict[str, int], set[str]]:
-    """The sizes, and the classes of those that follow from others: from parts, or from what is read of an axis."""
+    """The sizes, and the classes of those that are not chosen: they follow from parts, or from what is read."""
     roles: dict[str, set[str]] = {}
     for k in graph.kernels:
         for d, role in k.roles:
@@ -97,28 +101,65 @@ def _reduced_sizes(
         classes.find(e.axes[0]) for e in (*program.eqns, *(e for k in graph.kernels for e in k.body)) if e.op == "size"
     }
     size: dict[str, int] = {}
+    shortest: dict[str, int] = {}
     for c in sorted({classes.find(d) for d in (*program.order, *graph.sizes)}):
         has = roles.get(c, set())
         cut = bool(has & {"split", "loop", "grid"})
         choices = [7, 5] if "split" in has else [5, 7] if "loop" in has else [3, 5, 7] if "grid" in has else [2, 3, 4]
-        pick = choices[0] if cut else rng.choice(choices)
-        if least:
-            pick = 3 if cut else 2
-        while c in counted and pick in (size[o] for o in counted if o in size):
-            pick += 2
-        size[c] = pick
+        shortest[c] = 3 if cut else 2
+        size[c] = shortest[c] if least else choices[0] if cut else rng.choice(choices)
+    whole = graph.sizes | program.sizes
+    read = [(d, i) for d, i in (*program.accesses(), *graph.accesses()) if d in whole and not renames(d, i, whole)]
+    read_axes = {a for of, i in read for a in (of, *i.dims)}
+
+    def limit(size: dict[str, int]) -> None:
+        for d in read_axes:  # none longer than in the program: what is read is there
+            size[classes.find(d)] = min(size[classes.find(d)], whole[d])
+
+    limit(size)
+    size = _with_room(program, classes, size, counted, shortest, rng)
     for name, parts in graph.merged:
         size[classes.find(name)] = prod(size[classes.find(p)] for p in parts)
     of_parts = {classes.find(name) for name, _ in graph.merged}
-    whole = graph.sizes | program.sizes
-    read = [(d, i) for d, i in (*program.accesses(), *graph.accesses()) if d in whole and not renames(d, i, whole)]
-    for d in {a for of, i in read for a in (of, *i.dims)}:  # none longer than in the program: what is read is there
-        size[classes.find(d)] = min(size[classes.find(d)], whole[d])
-    size |= {classes.find(d): whole[d] for d in _first_pieces(program, graph, whole)}
+    limit(size)
+    pieces = {classes.find(d): whole[d] for d in _first_pieces(program, graph, whole)}
+    size |= pieces
     sizes = {d: size[classes.find(d)] for d in (*program.order, *graph.sizes)}
     entries = READ if least else ENTRIES
     short, sizes = sizes, large_enough(sizes, read, whole, classes.find, entries, distinct_positions(program.inputs))
-    return sizes, of_parts | {classes.find(d) for d, n in sizes.items() if n > short[d]}
+    return sizes, of_parts | {*pieces} | {classes.find(d) for d, n in sizes.items() if n > short[d]}
+
+
+def _with_room(
+    program: Program,
+    classes: _Classes,
+    size: Mapping[str, int],
+    counted: Container[str],
+    shortest: Mapping[str, int],
+    rng: random.Random,
+) -> dict[str, int]:
+    """These sizes, of which the counted ones differ. Where values have more than `ROOM` elements, their axes are as
+    short as may be, other ones in each test, and differ by little."""
+    values = [{classes.find(d) for d in (*e.dims, *e.acts_on)} for e in program.eqns if e.op != "rename"]
+    apart = _apart(size, counted, 2)
+    large = [v for v in values if prod(apart[c] for c in v) > ROOM]
+    if not large:
+        return apart
+    short = dict(size)
+    for c in rng.sample(sorted(size), len(size)):
+        if any(c in v and prod(short[x] for x in v) > ROOM for v in large):
+            short[c] = shortest[c]
+    return _apart(short, counted, 1)
+
+
+def _apart(size: Mapping[str, int], counted: Container[str], step: int) -> dict[str, int]:
+    """The sizes, the counted ones larger by steps until no two are equal."""
+    found = dict(size)
+    taken: set[int] = set()
+    for c in sorted((c for c in size if c in counted), key=lambda c: (size[c], c)):
+        found[c] = next(n for n in itertools.count(size[c], step) if n not in taken)
+        taken.add(found[c])
+    return found
 
 
 def _first_pieces(program: Program, graph: MuGraph, whole: Mapping[str, int]) -> set[str]:
@@ -153,7 +194,9 @@ def _reduced_schedule(
             elif k.role(d) == "split":
                 tiles.append((d, 1 if least else 2))
             else:
-                tiles.append((d, 2 if sizes.get(d, 3) < 5 else rng.choice((2, 2, 3))))
+                tile = 2 if sizes.get(d, 3) < 5 else rng.choice((2, 2, 3))
+                divides = sizes.get(d, 3) % tile == 0 and sizes.get(d, 3) > tile
+                tiles.append((d, short_tile(sizes[d]) if divides else tile))
         order = tuple(d for d, _ in k.roles)
         kernels[k.name] = KernelSchedule(tuple(tiles), order, split=splits[k.split] if k.split else 1)
     return Schedule(kernels)

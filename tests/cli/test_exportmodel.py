@@ -68,7 +68,7 @@ def test_a_model_becomes_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     package = importlib.import_module("block_kernels")
     assert package.__all__ == [name]
     x, w = torch.randn(3, 8), torch.randn(8, 6)
-    torch.testing.assert_close(getattr(package, name)(x, w), torch.nn.functional.gelu(x @ w))
+    torch.testing.assert_close(getattr(package, name)(w, x), torch.nn.functional.gelu(x @ w))
 
     again = run("export-model", f"{model}:Block", folder, "--db", db)
     assert isinstance(again.exception, PackageError) and "something is there already" in str(again.exception)

@@ -62,7 +62,7 @@ outputs: {{O: [m, t]}}
 """,
     "pool": f"""
 name: pool
-dims: {{b: 3, t: {DIMS}, c: 40}}
+dims: {{b: 3, t: {DIMS}, c: 12}}
 inputs: {{X: [b, t, c]}}
 program: |
   M = mean(X, t)
@@ -79,7 +79,7 @@ outputs: {{O: [m, n]}}
     # walked together with an axis of one size
     "several": f"""
 name: several
-dims: {{m: 33, t: {DIMS}, k: 40, n: 24}}
+dims: {{m: 17, t: {DIMS}, k: 20, n: 24}}
 inputs: {{X: [m, t, k], W: [t, k, n]}}
 program: O = dot(X, W, t, k)
 outputs: {{O: [m, n]}}

@@ -12,12 +12,13 @@ from mirage_cli.ir.program import Program
 from mirage_cli.pipeline import budgets, tuning
 from mirage_cli.pipeline.budgets import optimize_together, shares
 from mirage_cli.pipeline.callers import Kernel, Kernels
+from mirage_cli.pipeline.kept import answers
 from mirage_cli.pipeline.keys import key_of
-from mirage_cli.pipeline.searching import Found
+from mirage_cli.pipeline.searching import Found, Options
 from mirage_cli.pipeline.session import Session
 from mirage_cli.spec.graph import Graph, dot, silu
 from mirage_cli.store.records import Key
-from mirage_cli.store.results import Result
+from mirage_cli.store.results import Asked, Result
 from mirage_cli.tune import explore
 from tests.pipeline import made_up_gpu
 
@@ -96,3 +97,16 @@ def test_tuning_goes_on_from_the_trials_that_there_are(tmp_path: Path, monkeypat
     assert all(isinstance(k, Kernel) for k in made) and made == again
     assert [n > 0 for n in known] == [False, False, True], "the second goes on; and nothing is tuned a third time"
     assert asked[0] == pytest.approx(0.4 * 60 / 2) and asked[1] > asked[0]
+
+
+@pytest.mark.parametrize(("tuning", "answered"), [("budget", False), ("exhausted", True), (None, True)])
+def test_a_larger_budget_tunes_on_what_ran_out_of_a_smaller_one(tuning: str | None, answered: bool) -> None:
+    """Though its search had come to an end."""
+    asked = Asked(0, 5, 10.0, True, "both", "")
+    stopped = tuning and SimpleNamespace(stopped=tuning)
+    earlier: Any = SimpleNamespace(
+        asked=asked, complete=True, search=SimpleNamespace(stopped="exhausted"), tuning=stopped
+    )
+    assert answers(earlier, Options(budget_s=10.0), True)
+    assert answers(earlier, Options(budget_s=20.0), True) is answered
+    assert answers(earlier, Options(budget_s=20.0, tune=False), False)

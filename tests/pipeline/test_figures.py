@@ -85,3 +85,16 @@ def test_what_no_kernel_takes_is_decomposed_for_inductor(monkeypatch: pytest.Mon
     torch._dynamo.reset()
     torch.testing.assert_close(torch.compile(Norm(), backend="mirage")(X), Norm()(X))
     assert "aten.native_layer_norm.default" in seen
+
+
+def test_a_model_is_timed_as_a_whole_once(times: list[Beside], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is obeyed by who starts anew; other sizes are another model."""
+    times += [Beside(1.0, 2.0)] * 3
+    timed: list[int] = []
+    monkeypatch.setattr(model_module, "timed", lambda *_: timed.append(1) or Beside(3.0, 2.0))
+    assert [optimized(tmp_path / "mirage.db") for _ in range(3)] == [0, 0, 0]
+    assert len(timed) == 1
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "compile", lambda f, **_: f)
+        mirage_cli.optimize(Mlp().eval(), (X[:3],), db=tmp_path / "mirage.db", say=lambda _: None)
+    assert len(timed) == 2

@@ -11,6 +11,8 @@ import torch.nn.functional as F  # noqa: N812
 import mirage_cli
 from mirage_cli.errors import TraceError
 from mirage_cli.pipeline.callers import Kernel
+from mirage_cli.pipeline.model import as_module
+from mirage_cli.pipeline.regions import exported, whole
 
 
 def scores(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -41,3 +43,15 @@ def test_what_is_no_program_is_refused() -> None:
         mirage_cli.kernel(lambda x, m, v: F.batch_norm(x, m, v, training=True))(torch.randn(4, 3), *torch.ones(2, 3))
     with pytest.raises(TypeError, match="budget"):
         mirage_cli.kernel(budget=3)  # type: ignore[call-overload]
+
+
+def test_a_kernels_inputs_are_the_arguments_in_their_order() -> None:
+    """Whatever reads them first, and whatever their sizes are."""
+
+    def function(bias: torch.Tensor, _: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return w.T @ x + bias
+
+    given = torch.randn(7), torch.randn(3), torch.randn(9, 7), torch.randn(9, 5)
+    found = whole(exported(as_module(function), given), "function")
+    assert [i.which for i in found.region.inputs] == [0, 2, 3]
+    assert found.checks is None

@@ -60,7 +60,7 @@ class Interpreted(torch.nn.Module):
 def off(y: torch.Tensor, exact: torch.Tensor) -> float:
     """The norm of the difference over that of the numbers. Infinities are in the same places."""
     numbers = exact.isfinite()
-    torch.testing.assert_close(y[~numbers].double(), exact[~numbers])
+    torch.testing.assert_close(y[~numbers].double(), exact[~numbers], equal_nan=True)
     difference, size = (float(x[numbers].norm()) for x in (y.double() - exact, exact))
     return difference / max(size, torch.finfo(y.dtype).tiny)
 
@@ -98,3 +98,27 @@ NAMES = (
 @pytest.mark.parametrize("name", NAMES)
 def test_kernels_are_as_exact_as_eager(name: str) -> None:
     interpreted(name)
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+def test_what_a_mask_hides_from_all_is_nothing(numbers: bool) -> None:
+    """As of PyTorch's attention, and not of its softmax: no key is left in front of the first, and where q is no
+    number, neither is what it attends to."""
+
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        mask = torch.arange(9) <= n[:, None]
+        mask = torch.where(mask, 0.0, -torch.inf) if numbers else mask
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask) + 1
+
+    q, k, v = torch.randn(2, 7, 8), torch.randn(2, 9, 8), torch.randn(2, 9, 8)
+    found = cut(exported(as_module(attention), (q, k, v, torch.arange(7))))
+    (region,) = found.regions
+    kernel = Interpreted(found.model.get_submodule(region.module), region)
+    setattr(found.model, region.module, kernel)
+    hidden = torch.tensor([3, -1, 0, 8, -1, 1, 5])
+    y = found.model(q, k, v, hidden)
+    assert y[:, [1, 4]].eq(1).all()
+    torch.testing.assert_close(y, attention(q, k, v, hidden))
+    q[:, 3] = torch.nan
+    y = found.model(q, k, v, hidden)
+    assert y[:, 3].isnan().all() and y[:, [0, 1, 2, 4]].isfinite().all()

@@ -41,20 +41,26 @@ def test_a_cast(name: str, to: str) -> None:
     assert ((name, to) in own.casts) == ((name, to) != ("fp16", "int32"))
 
 
-NUMBERS = {"fp32": (0, 3, -2.5, float("inf"), 1e300), "int32": (0, 1, -7, 2**31 - 1)}
+NUMBERS = {"fp32": (0, 3, 2**40, -2.5, float("inf"), 1e300), "int32": (0, 1, -7, 2**31 - 1)}
 TRITONS = {
-    "lt": "less_than",
-    "le": "less_equal",
-    "gt": "greater_than",
-    "ge": "greater_equal",
-    "eq": "equal",
-    "ne": "not_equal",
-    "and": "and_",
-    "or": "or_",
+    "__add__": "add",
+    "__sub__": "sub",
+    "__mul__": "mul",
+    "__truediv__": "truediv",
+    "__floordiv__": "floordiv",
+    "__mod__": "mod",
+    "__lt__": "less_than",
+    "__le__": "less_equal",
+    "__gt__": "greater_than",
+    "__ge__": "greater_equal",
+    "__eq__": "equal",
+    "__ne__": "not_equal",
+    "__and__": "and_",
+    "__or__": "or_",
 }
-"""Triton's own names of operators, where they are others than Python's."""
+"""Triton's own, by Python's method."""
 KINDS = {
-    "fp32": (*ARITHMETIC, *COMPARISONS, "truediv"),
+    "fp32": (*ARITHMETIC, *COMPARISONS, "__truediv__"),
     "int32": (*ARITHMETIC, *COMPARISONS, *BITS, *DIVISIONS),
     "int1": (*BITS,),
 }
@@ -68,7 +74,7 @@ def block(data: Any, element: Any) -> Any:
 def tritons(name: str, a: Any, b: Any) -> Any:
     semantic = interpreter.interpreter_semantic
     given = [semantic.to_tensor(x) if name in COMPARISONS else x for x in (a, b)]
-    return getattr(semantic, TRITONS.get(name, name))(*given, *([False] if name in ARITHMETIC else []))
+    return getattr(semantic, TRITONS[name])(*given, *([False] if name in ARITHMETIC else []))
 
 
 def operands(kind: str) -> list[tuple[Any, Any]]:
@@ -88,18 +94,27 @@ def operands(kind: str) -> list[tuple[Any, Any]]:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numbers that a type lacks, and divisions by 0
 def test_an_operator(kind: str, name: str) -> None:
     for a, b in operands(kind):
-        found = getattr(a, f"__{name}__")(b)
+        found = getattr(a, name)(b)
         assert same(found, tritons(name, a, b)), (a, b)
-        if isinstance(b, int | float) and hasattr(a, f"__r{name}__"):
-            assert same(getattr(a, f"__r{name}__")(b), tritons(name, b, a)), (a, b)
+        if isinstance(b, int | float) and hasattr(a, f"__r{name[2:]}"):
+            assert same(getattr(a, f"__r{name[2:]}")(b), tritons(name, b, a)), (a, b)
 
 
-@pytest.mark.parametrize("name", ["add", "mul", "lt", "truediv"])
+@pytest.mark.parametrize("number", [2**31, 2**40, -(2**31) - 1])
+def test_integers_that_an_element_cannot_hold_are_tritons_to_compare_or_refuse(number: int) -> None:
+    x = block(VALUES["int32"], tl.int32)
+    for name in COMPARISONS:
+        assert same(getattr(x, name)(number), tritons(name, x, number)), name
+    with pytest.raises(ValueError, match="out of range"):
+        x + number
+
+
+@pytest.mark.parametrize("name", ["__add__", "__mul__", "__lt__", "__truediv__"])
 def test_operands_of_two_types_are_tritons_to_convert(name: str) -> None:
     a, b = block(VALUES["int32"], tl.int32), block(VALUES["fp16"], tl.float16)
     with np.errstate(all="ignore"):
         for x, y in ((a, b), (b, a), (b, b)):
-            assert same(getattr(x, f"__{name}__")(y), tritons(name, x, y))
+            assert same(getattr(x, name)(y), tritons(name, x, y))
 
 
 def test_a_pointer_and_where_it_points_to() -> None:
@@ -108,7 +123,7 @@ def test_a_pointer_and_where_it_points_to() -> None:
     one = tl.tensor(interpreter.TensorHandle(np.array([1024], dtype=np.uint64), pointer), pointer)
     back = block(np.array([-3, 5], dtype=np.int32), tl.int32)
     for a, b in ((block(np.full((4, 1), 1024, dtype=np.uint64), pointer), at), (one, at), (one, back)):
-        assert same(a + b, tritons("add", a, b))
+        assert same(a + b, tritons("__add__", a, b))
     with pytest.raises(Exception, match="fp16"):
         one + block(np.ones((1, 8), dtype=np.float16), tl.float16)
 
@@ -148,6 +163,20 @@ def test_reductions_along_an_axis(name: str, kind: str) -> None:
         assert same(getattr(tl, name)(flat, 0), tl.core.reduce(flat, 0, combine))
 
 
+@pytest.mark.parametrize("acc", [False, True])
+def test_products_of_matrices(acc: bool) -> None:
+    """The second of a shape is not Triton's."""
+    rng = np.random.default_rng(0)
+    for m, k, n in ((16, 32, 16), (1, 16, 64)):
+        for _ in range(2):
+            a, b = (block(rng.standard_normal(s).astype(np.float16), tl.float16) for s in ((m, k), (k, n)))
+            more = [block(rng.standard_normal((m, n)).astype(np.float32), tl.float32)] if acc else []
+            own = interpreter.interpreter_semantic.dot(a, b, *more or [None], None, None, tl.float32)
+            assert same(tl.dot(a, b, *more), own)
+    with pytest.raises(AssertionError, match="reduction dimensions"):
+        tl.dot(a, a)
+
+
 def test_positions_and_further_axes() -> None:
     x = tl.arange(0, 8)
     assert same(x, block(np.arange(8, dtype=np.int32), tl.int32))
@@ -158,6 +187,7 @@ def test_positions_and_further_axes() -> None:
         x[1:]
 
 
+@pytest.mark.skipif(not hasattr(interpreter.TensorHandle, "__post_init__"), reason="Triton 3.5 and before take them")
 def test_elements_that_are_wider_than_their_type_are_refused() -> None:
     for _ in range(2):
         with pytest.raises(ValueError, match="exceeds dtype"):

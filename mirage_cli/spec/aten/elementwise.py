@@ -137,7 +137,11 @@ def _softplus(x: Array, beta: float = 1, threshold: float = 20) -> Array:
 
 @aten("aten.prelu")
 def _prelu(x: Array, weight: Array) -> Array:
-    slope = trailing(weight, len(x.dims) - 2) if len(x.dims) > 1 else weight
+    return _prelu_kernel(x, trailing(weight, len(x.dims) - 2) if len(x.dims) > 1 else weight)
+
+
+@aten("aten._prelu_kernel")
+def _prelu_kernel(x: Array, slope: Array) -> Array:
     return both(lambda v, s: g.where(v > 0, v, v * s), x, slope)
 
 
@@ -184,6 +188,11 @@ def _mish(x: Array) -> Array:
 @aten("aten.log_sigmoid")
 def _log_sigmoid(x: Array) -> Array:
     return both(lambda v: g.minimum(v, 0) - g.log1p(g.exp(-g.abs(v))), x)
+
+
+@aten("aten.log_sigmoid_forward")
+def _log_sigmoid_forward(x: Array) -> list[Array]:
+    return [_log_sigmoid(x)]
 
 
 @aten("aten.threshold")

@@ -95,6 +95,12 @@ def _index(x: Array, indices: Sequence[Any]) -> Array:
     return x
 
 
+@aten("aten._unsafe_index", looks_up=True)
+def _unsafe_index(x: Array, indices: Sequence[Any]) -> Array:
+    """By numbers that PyTorch does not check either: its decompositions have worked them out."""
+    return _index(x, indices)
+
+
 @aten("aten.gather", looks_up=True, named=along)
 def _gather(x: Array, dim: int, index: Array, *_: Any) -> Array:
     dim %= len(x.dims)

@@ -73,6 +73,11 @@ def _nll_loss(x: Array, target: Array, weight: Any = None, reduce: int = 1, igno
     return _over(loss, counts, reduce)
 
 
+@aten("aten.nll_loss_forward", "aten.nll_loss2d_forward", named=of_a_class)
+def _nll_loss_forward(x: Array, target: Array, weight: Any, reduce: int, ignored: int) -> list[Array]:
+    return [_nll_loss(x, target, weight, reduce, ignored)]
+
+
 def of_classes(x: Array, target: Array, weight: Any, ignored: int, at: int) -> tuple[Array, Array]:
     """For each target, its loss, and how much it counts."""
     if len(target.dims) != len(x.dims) - 1:

@@ -11,7 +11,7 @@ from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Trace, Unsupported
 from mirage_cli.spec.aten.operands import both, chosen, hiding, mask_of
-from mirage_cli.spec.aten.reductions import softmax
+from mirage_cli.spec.aten.reductions import amax, softmax
 from mirage_cli.spec.aten.row import Rows, dtype_name, overloadless
 from mirage_cli.spec.aten.shapes import repeat_interleave, transpose
 
@@ -129,7 +129,7 @@ def _attention_on_cpu(t: Trace, node: Any, q: Array, k: Array, v: Array, dropout
     return [_attention(t, node, q, k, v, named.get("attn_mask"), dropout, causal, named.get("scale"))]
 
 
-@aten("aten.scaled_dot_product_attention", products=2, with_node=True)
+@aten("aten.scaled_dot_product_attention", "mirage.attention", products=2, with_node=True)
 def _attention(t: Trace, node: Any, q: Array, k: Array, v: Array, mask: Any = None, dropout: float = 0.0,
                causal: bool = False, scale: float | None = None, **_: Any) -> Array:  # fmt: skip
     if dropout:
@@ -151,4 +151,7 @@ def _attention(t: Trace, node: Any, q: Array, k: Array, v: Array, mask: Any = No
             if boolean
             else both(hiding, scores, mask)
         )
-    return matmul(softmax(scores, -1), v)
+    mixed = matmul(softmax(scores, -1), v)
+    if mask is None:
+        return mixed
+    return both(lambda m, x: g.where(m == -math.inf, 0, x), amax(scores, -1, True), mixed)  # of nothing it is 0

@@ -43,10 +43,12 @@ def trace(
     name: str,
     scale_of: Callable[[Any], float | None] = lambda _: None,
     named: Container[int] = (),
+    arguments: Sequence[Any] | None = None,
 ) -> Traced:
     """These nodes of a graph, in order. What they take besides is an input of the program.
 
-    outputs: nodes. scale_of: the standard deviation of an input's data. named: as of `Trace`. Raises Unsupported.
+    outputs: nodes. scale_of: the standard deviation of an input's data. named: as of `Trace`. arguments: the inputs in
+    their order, where they have one. Raises Unsupported.
     """
     t = Trace(named)
     known: dict[Any, Any] = {}
@@ -67,7 +69,8 @@ def trace(
             raise Unsupported(f"{x} is read where it is changed in place")
         return known[x]
 
-    for x in read_by(nodes):
+    taken = read_by(nodes)
+    for x in taken if arguments is None else [x for x in arguments if x in taken]:
         with suppress(Unsupported):  # which is said where it is read
             value(x)
     try:

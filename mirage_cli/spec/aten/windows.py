@@ -146,8 +146,19 @@ def _pixel_shuffle(x: Array, r: int) -> Array:
 @aten("aten.max_pool1d", "aten.max_pool2d", "aten.max_pool3d", with_node=True)
 def _max_pool(_t: Trace, node: Any, x: Array, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
               _ceil: bool = False) -> Array:  # fmt: skip
-    shape = node.meta["val"].shape[2:]
-    if len(x.dims) < 3 or len(x.dims) != len(node.meta["val"].shape) or len(shape) != len(each(kernel, len(shape))):
+    return largest(x, node.meta["val"], kernel, stride, padding, dilation)
+
+
+@aten("aten.max_pool2d_with_indices", "aten.max_pool3d_with_indices", with_node=True)
+def _max_pool_with_indices(_t: Trace, node: Any, x: Array, kernel: Any, stride: Any = None, padding: Any = 0,
+                           dilation: Any = 1, _ceil: bool = False) -> list[Array]:  # fmt: skip
+    return [largest(x, node.meta["val"][0], kernel, stride, padding, dilation)]
+
+
+def largest(x: Array, like: Any, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Array:
+    """like: has the shape of the result."""
+    shape = like.shape[2:]
+    if len(x.dims) < 3 or len(x.dims) != len(like.shape) or len(shape) != len(each(kernel, len(shape))):
         raise Unsupported("pooling without a batch")
     seen = windows(x, each(kernel, len(shape)), stride or kernel, padding, dilation, shape, -math.inf)
     return p.reduction("max", seen, [*range(len(x.dims), len(seen.dims))])
