@@ -65,19 +65,21 @@ class Draws:
         field.counts_guesses = False
 
 
-def drawn_bits(program: Program) -> int:
-    """Random bits of what a draw draws besides residues, of that with the fewest: an integer of a few, or a mask.
+def drawn_bits(program: Program, output: str) -> int:
+    """Random bits of what a draw draws besides residues, of that with the fewest: an integer of a few, or a mask. Of
+    those that are values, what the output needs counts.
 
     Two entries of a table are the same by luck. One bit of each entry that is divided: every other one is where a
-    quotient changes. One bit of all integers and masks that are values: that one row of a mask has two elements, say,
-    which a row with one would not tell.
+    quotient changes. One bit of two integers, or elements of a mask, that are values: that a row of a mask holds two
+    elements, say, which one that holds one would not tell.
     """
     sizes, parts = program.sizes, program.divided()
     bits = [max(1, n.bit_length() - 1) for x in program.lookups() if (n := x.bounds(sizes)[1] + 1) > 1]
     by_number = Counter(x for x, _ in parts)
     bits += [max(1, prod(sizes[d] for d in dims_of(x.access)) // n) for x, n in by_number.items()]
-    values = {v for e in program.eqns for v in (e.values[:1] if e.op == "rename" else e.values)}
-    bits += [1 for t in program.inputs if t.name in values and tensor_type(t) != "float"]
+    values = {v for e in program.only([output]).eqns for v in (e.values[:1] if e.op == "rename" else e.values)}
+    drawn = (t for t in program.inputs if t.name in values and tensor_type(t) != "float")
+    bits += [max(1, prod(sizes[d] for d in t.dims) // 2) for t in drawn]
     return min(bits, default=NO_GUESSES)
 
 

@@ -192,7 +192,8 @@ class Series:
         self.program, self.graph, self.schedule = program.resized(sizes), graph.resized(sizes), schedule
         self.end = end
         self.seed, self.where = seed, f"seed {seed}, {_sizes(self.program)}, {_schedule(schedule)}".removesuffix(", ")
-        self.drawn_bits, self.at_once = drawn_bits(self.program), at_once(self.program)
+        self.at_once = at_once(self.program)
+        self.drawn_bits = {t.name: drawn_bits(self.program, t.name) for t in program.outputs}
         self.learned = {t.name: Learned([sizes[d] for d in t.dims]) for t in program.outputs}
 
     def run(self, idle: int) -> Verdict | Claim | None:
@@ -206,15 +207,17 @@ class Series:
             if outcome is not None:
                 return outcome
             since = 0 if brought else since
-            block = range(block.stop, block.stop + self.next_draws(max(1, BLOCK // each)))
+            more = self.more_draws(len(block) if brought else 2 * len(block), max(1, BLOCK // each))
+            block = range(block.stop, block.stop + more)
         return None
 
-    def next_draws(self, most: int) -> int:
-        """How many draws are needed, at least, or the most where nobody knows."""
+    def more_draws(self, enough: int, most: int) -> int:
+        """How many draws the next block has: the most where elements are missing, else what drawn bits take. It is
+        large enough to have a draw that tells something, of which one of a block gives the bits of comparisons."""
         if any(x.leaves() for x in self.learned.values()):
             return most
-        bits = MASK_BITS - min(x.drawn_bits for x in self.learned.values())
-        return min(most, max(1, -(-bits // self.drawn_bits)))
+        draws = (-(-(MASK_BITS - x.drawn_bits) // self.drawn_bits[name]) for name, x in self.learned.items())
+        return min(most, max(enough, *draws))
 
     def tested(self, block: range) -> tuple[Verdict | Claim | None, bool]:
         """A refusal, or what the test claims once all is learned; and whether the block brought anything."""
@@ -235,7 +238,7 @@ class Series:
                 for name in useful:
                     self.learned[name].told += 1
                 for name in settled & useful:
-                    self.learned[name].counts(block, guesses, self.drawn_bits)
+                    self.learned[name].counts(block, guesses, self.drawn_bits[name])
             brought |= before != [x.left() for x in self.learned.values()]
             if not any(x.needs() for x in self.learned.values()):
                 bits = zip(*((x.bits, x.drawn_bits) for x in self.learned.values()), strict=True)
@@ -257,7 +260,7 @@ class Series:
                     known = here[draw][name] == KNOWN
                     x.compared(known, here[draw][name] == OPEN, [SOME_LEVELS] if known.any() else ())
                     if name in useful:
-                        x.counts(block, MASK_BITS, self.drawn_bits)
+                        x.counts(block, MASK_BITS, self.drawn_bits[name])
             if len(found) == self.at_once:
                 break
         return found

@@ -82,7 +82,7 @@ def test_draws_in_which_loops_end_elsewhere_leave_other_chunks_unwritten(monkeyp
 
 
 def test_integers_that_are_values_are_drawn_as_often_as_tables() -> None:
-    assert drawn_bits(PROGRAMS["integers"]) == 1
-    assert drawn_bits(PROGRAMS["logarithms"]) == NO_GUESSES
-    mask = program("m=3 n=2", "X[m,n] M:bool[m]", "O = where(M, X, 0)")
-    assert drawn_bits(mask) == 1
+    assert drawn_bits(PROGRAMS["integers"], "O") == 1
+    assert drawn_bits(PROGRAMS["logarithms"], "O") == NO_GUESSES
+    mask = program("m=5 n=2", "X[m,n] M:bool[m]", "O = where(M, X, 0) | P = exp(X)", "O P")
+    assert [drawn_bits(mask, output) for output in "OP"] == [2, NO_GUESSES]
