@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from mirage_cli.spec import forms
-from mirage_cli.spec.expression import FUNCTIONS
 from mirage_cli.spec.reader import parse_spec
+from mirage_cli.spec.vocabulary import FUNCTIONS
 from mirage_cli.verify.lies import Lies, outputs_of
 from mirage_cli.verify.numeric import draw_inputs, reference64, where_outputs_lie
 from tools import language

@@ -36,8 +36,8 @@ def language(name: str | None) -> None:
     """The functions and operators of specs, or one of them."""
     from mirage_cli.cli.layout import Column, Sheet
     from mirage_cli.spec import forms
-    from mirage_cli.spec.expression import FUNCTIONS, closest
     from mirage_cli.spec.idioms import IDIOMS
+    from mirage_cli.spec.vocabulary import FUNCTIONS, closest
 
     def sheet(title: str, found: list[forms.Form]) -> Sheet:
         made = Sheet(title, (Column("form"), Column("meaning", prose=True)))
@@ -81,7 +81,7 @@ def envelope(key: str | None) -> None:
 
 def _rows(title: str, what: str, rows: Mapping[str, str], name: str | None) -> None:
     from mirage_cli.cli.layout import Column, Sheet
-    from mirage_cli.spec.expression import closest
+    from mirage_cli.spec.vocabulary import closest
 
     if name is not None and name not in rows:
         raise UnknownTopicError(what, name, closest(name, rows), rows)

@@ -36,7 +36,8 @@ from mirage_cli.target.gpus import Target
 from mirage_cli.verify.verdict import Verdict
 
 if TYPE_CHECKING:
-    from mirage_cli.search.generator import Candidate, SearchResult
+    from mirage_cli.search.assembly import Candidate
+    from mirage_cli.search.generator import SearchResult
     from mirage_cli.tune.measure import Context
 
 VERIFIED = 10

@@ -13,44 +13,27 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
-from itertools import count
-from math import prod
 
 from mirage_cli.algebra.canonical import Form
 from mirage_cli.algebra.decompose import Decomposition, decompose
-from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, exact_values, split_axis
-from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.mugraph import split_axis
 from mirage_cli.ir.placement import InexpressibleError
-from mirage_cli.ir.program import DTYPE_BYTES, Program, Tensor
-from mirage_cli.ir.schedule import KernelSchedule, Schedule, next_power_of_two
-from mirage_cli.ir.text import mugraph_id
+from mirage_cli.ir.program import DTYPE_BYTES, Program
+from mirage_cli.ir.schedule import KernelSchedule
 from mirage_cli.search import cost, greedy, work
+from mirage_cli.search.assembly import Assembly, Candidate
+from mirage_cli.search.chains import Chains, Reading
 from mirage_cli.search.cuts import Bounds
-from mirage_cli.search.expand import Expansion, Space, Written, axes_of, equations, sort_axes
-from mirage_cli.search.roles import Costed, Plan, Roles, buffer_of, nameless, plans
+from mirage_cli.search.expand import Expansion, Space
+from mirage_cli.search.least import LeastWork
+from mirage_cli.search.roles import Costed, Plan, Roles, nameless, plans
+from mirage_cli.search.stored import Stored
 from mirage_cli.search.tiles import best_schedule
-from mirage_cli.search.twice import summed_twice
 from mirage_cli.target.gpus import Target
 
-REPEATED = 64
-"""Elements of a block along an axis that an output only repeats itself along."""
 WIDENING = 1.02, 1.1, 1.4
 """How many times the time of the plan that needs no search others may take, first and then, before the bounds' slack.
 Most searches find enough of them at once; within less time, fewer states are worth a look."""
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A μGraph with the schedule that the cost model would choose and its predicted time."""
-
-    graph: MuGraph
-    schedule: Schedule
-    predicted_us: float
-    shape: tuple[object, ...] = ()
-
-    @property
-    def id(self) -> str:
-        return mugraph_id(self.graph)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,52 +51,6 @@ class SearchResult:
     pruned: Mapping[str, int]
     stopped: str
     seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Buffers:
-    """The buffers of a kernel graph. names: by what plans call them; taken: all names."""
-
-    taken: set[str]
-    names: dict[str, str]
-    tensors: list[Tensor]
-
-    def add(self, key: str, wanted: str, dims: tuple[str, ...], dtype: str) -> None:
-        name = next(x for n in count() if (x := f"{wanted}_{n}" if n else wanted) not in self.taken)
-        self.taken.add(name)
-        self.names[key] = name
-        self.tensors.append(Tensor(name, dims, dtype))
-
-    def real(self, buffer: str, n: int) -> str:
-        """The name of what plan n calls so: its own scratch, or what all plans call so."""
-        return self.names.get(scratch_key(buffer, n)) or self.names.get(buffer, buffer)
-
-
-def scratch_key(buffer: str, n: int) -> str:
-    """What plan n calls so is its own, though others may call theirs the same."""
-    return f"{buffer}#{n}"
-
-
-@dataclass(slots=True, eq=False)
-class Reading:
-    """Expansions of the same targets that read the same. They are priced when there may be time for them.
-
-    needs: what other kernels have to make. same: with the microseconds of their work, the least first. least_us: no
-    kernel of theirs takes less. plans: the cheapest first; None before they are priced.
-    """
-
-    targets: tuple[Form, ...]
-    needs: frozenset[Form]
-    same: list[tuple[float, Expansion]]
-    least_us: float
-    plans: list[Costed] | None = None
-
-    @property
-    def us(self) -> float:
-        """A lower bound of the cheapest's time, which it is once they are priced."""
-        if self.plans is None:
-            return self.least_us
-        return self.plans[0].us if self.plans else math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +90,7 @@ def search(
     d = decompose(program, own_algebra_only=own_algebra_only, deadline=end)
     run = _Search(d, target, bounds or Bounds(), prune, lambda: False)
     written = greedy.as_written(run)  # however little time there is
-    as_written, *literal = _literally(run) if d.cancels else [run.in_order(written)]
+    as_written, *literal = _literally(run) if d.cancels else [run.assembly.in_order(written)]
     fused = written
     stopped = "exhausted"
 
@@ -165,7 +102,7 @@ def search(
         run.deadline = end
         fused = greedy.fused(run, written)
         run.deadline = look_and_ask
-        if run.exact_candidate(tuple(fused.values())) is None:
+        if run.assembly.exact_candidate(tuple(fused.values())) is None:
             fused = written
         for budget in run.budgets(greedy.predicted_us(fused, run.gap_us)):
             run.solve(frozenset(d.outputs), run.space.bounds.kernels, budget)
@@ -176,7 +113,7 @@ def search(
     found = [*run.found, (greedy.predicted_us(fused, run.gap_us), tuple(fused.values()))]
     candidates: dict[str, Candidate] = {}
     for _, steps in found:
-        if candidate := run.exact_candidate(steps):
+        if candidate := run.assembly.exact_candidate(steps):
             candidates.setdefault(candidate.id, candidate)
     for c in (as_written, *literal):
         candidates.setdefault(c.id, c)
@@ -192,16 +129,12 @@ def _literally(run: _Search) -> list[Candidate]:
     d = decompose(run.d.program, own_algebra_only=True, literal=True)
     literal = _Search(d, run.target, run.space.bounds, run.prune, lambda: False)
     written = greedy.as_written(literal)
-    fused = literal.in_order(greedy.fused(literal, written))
-    return [literal.in_order(written), replace(fused, shape=("as written", *fused.shape))]
+    fused = literal.assembly.in_order(greedy.fused(literal, written))
+    return [literal.assembly.in_order(written), replace(fused, shape=("as written", *fused.shape))]
 
 
 Way = tuple[float, tuple[Costed, ...]]
 """Kernels in order, behind the microseconds that they take together."""
-
-
-def _masked(written: Written) -> bool:
-    return any(q.type == "bool" for q in written.eqns)
 
 
 def _followed_by(c: Costed, us: float, ways: Iterable[Way]) -> list[Way]:
@@ -221,8 +154,10 @@ class _Search:
         self.space = Space(d, bounds)
         sizes = d.program.sizes
         self.sizes = sizes | {new: sizes[old] for new, old in d.algebra.aliases.items()}
-        self.exact = {f for v in d.program.exact() for f in d.forms[v]}
-        self.precise = self.exact | {f for v in d.program.internals | d.program.promoted() for f in d.forms[v]}
+        self.stored = Stored(d, self.space.types, self.sizes, target)
+        self.least = LeastWork(self.stored, bounds.alternatives, prune)
+        self.chains = Chains(self.stored, self, bounds.kernels, prune)
+        self.assembly = Assembly(self.stored)
         outputs = list(zip(d.program.places(), d.outputs, strict=True))
         self.no_library = {f for (t, whole, _), f in outputs if t is not whole or frozenset(t.dims) != f.dims}
         """Outputs that repeat themselves, or that are parts: a library writes what it computes, as a whole."""
@@ -231,14 +166,6 @@ class _Search:
         self.ceiling = math.inf
         self.read: dict[tuple[Form, ...], list[Reading]] = {}
         self.steps: dict[frozenset[Form], list[Step]] = {}
-        self.makeable: dict[tuple[Form, int], bool] = {}
-        self.shortest: dict[Form, int] = {}
-        self.counts: dict[frozenset[Form], int] = {}
-        self.cheapest: dict[Form, float] = {}
-        self.chains: dict[tuple[Form, int], tuple[float, float]] = {}
-        self.least: dict[tuple[frozenset[Form], int], tuple[float, float]] = {}
-        self.weighed: dict[Form, int] = {}
-        self.apart: dict[frozenset[Form], float] = {}
         self.priced: dict[object, tuple[float, KernelSchedule] | None] = {}  # by kernel, whatever its names
         self.enumerated = 0
 
@@ -249,37 +176,10 @@ class _Search:
 
     # -- kernels
 
-    def dtype_of(self, f: Form) -> str:
-        """The element type of an intermediate: the program's where its user has this value as an elementwise or
-        contracted result, so that it is rounded where eager PyTorch rounds; float32 otherwise, where eager keeps the
-        same value in float32 elsewhere, within a norm say, and where it is `promoted`. Integers are not rounded: they
-        are float32's too."""
-        if self.d.is_input(f):
-            atom = f.atom
-            return next(t.dtype for t in self.d.program.inputs if atom is not None and t.name == atom.args[0])
-        own = self.d.own.get(f)
-        if own is None or f in self.precise or self.space.types[f] == "int":
-            return "float32"
-        for e in self.d.program.eqns:
-            if e.out == own:
-                return "float32" if OPS[e.op].kind == "reduction" else self.d.program.dtype
-        return "float32"
-
-    def element_bytes(self, plan: Plan) -> dict[str, int]:
-        found = {t.name: DTYPE_BYTES[t.dtype] for t in (*self.d.program.inputs, *plan.scratch)}
-        return found | {"@" + f.key: DTYPE_BYTES[self.dtype_of(f)] for f in (*plan.targets, *plan.leaves)}
-
-    def exact_values(self, plan: Plan) -> list[frozenset[str]]:
-        """For each kernel, the values whose products are of float32."""
-        inputs = {t.name for t in self.d.program.inputs if t.dtype == "float32"}
-        inputs |= {"@" + f.key for f in plan.leaves if f in self.exact and self.dtype_of(f) == "float32"}
-        buffers = {t.name for t in plan.scratch if t.dtype == "float32"}
-        return exact_values(plan.kernels, self.d.program.dtype, inputs, buffers)
-
     def price(self, plan: Plan) -> Costed | None:
         """The plan at its best coarse tiles, or None where no tiles fit."""
         if plan.kernels[0].kind == "library":
-            dtypes = {self.dtype_of(f) for f in (*plan.targets, *plan.leaves)}
+            dtypes = {self.stored.dtype_of(f) for f in (*plan.targets, *plan.leaves)}
             if dtypes != {self.d.program.dtype} or plan.targets[0] in self.no_library:
                 return None
             element = DTYPE_BYTES[self.d.program.dtype]
@@ -287,8 +187,8 @@ class _Search:
         sizes = dict(self.sizes)
         schedules: list[KernelSchedule] = []
         total = 0.0
-        element_bytes = self.element_bytes(plan)
-        for i, (kernel, exact) in enumerate(zip(plan.kernels, self.exact_values(plan), strict=True)):
+        element_bytes = self.stored.element_bytes(plan)
+        for i, (kernel, exact) in enumerate(zip(plan.kernels, self.stored.exact_values(plan), strict=True)):
             products = tuple(bool(exact & set(e.values)) for e in kernel.body if e.op == "dot")
             alike = nameless(kernel, element_bytes), products, tuple(sizes.items())[len(self.sizes) :]
             if alike not in self.priced:
@@ -313,12 +213,12 @@ class _Search:
             by_leaves: dict[tuple[tuple[Form, ...], object], list[tuple[float, Expansion]]] = {}
             for e in self.space.expansions(targets, self.ask):
                 kind = e.depth, e.operands, e.faithful(self.d.names)
-                by_leaves.setdefault((e.leaves, kind), []).append((self.work(e), e))
+                by_leaves.setdefault((e.leaves, kind), []).append((self.least.work(e), e))
             found: list[Reading] = []
             looked_at: Counter[tuple[int, bool]] = Counter()
             for same in sorted(by_leaves.values(), key=lambda same: self.least_traffic(targets, same)):
                 e = same[0][1]
-                if self.prune and self.traffic_us((*targets, *e.leaves)) > self.time_for(targets):
+                if self.prune and self.stored.traffic_us((*targets, *e.leaves)) > self.time_for(targets):
                     self.space.cuts["more memory traffic than there is time for"] += len(same)
                     continue
                 needs = frozenset(f for f in e.leaves if not self.d.is_input(f))
@@ -328,7 +228,7 @@ class _Search:
                     self.space.cuts["more memory traffic from as many intermediates"] += len(same)
                     continue
                 same.sort(key=lambda w: w[0])
-                found.append(Reading(targets, needs, same, self.least_kernel_us(same)))
+                found.append(Reading(targets, needs, same, self.least.kernel_us(same)))
             self.read[targets] = found
         return self.read[targets]
 
@@ -338,35 +238,9 @@ class _Search:
             r.plans = sorted(self.least_work(r.same), key=lambda c: c.us)
         return r.plans
 
-    def least_kernel_us(self, same: Sequence[tuple[float, Expansion]]) -> float:
-        """A lower bound for the kernels of the expansions that will be priced."""
-        if not self.prune:
-            return 0.0
-        least = math.inf
-        for _, e in same[: 2 * self.space.bounds.alternatives]:
-            if not e.multiplies_anew(self.d.nodes):
-                try:
-                    written = equations(self.d, e)
-                except InexpressibleError:
-                    continue
-                moving_us = self.least_moving_us(e.targets, written)
-                least = min(least, self.target.launch_us + max(moving_us, self.least_arithmetic_us(written)))
-        return least
-
-    def least_moving_us(self, targets: tuple[Form, ...], written: Written) -> float:
-        """The least time to read and write what these equations do; what masks may leave out is not counted."""
-        parts: dict[str, float] = {}
-        for name, f, access in () if _masked(written) else written.loads:
-            x = Load(name, buffer_of(self.d, f), access)
-            size = work.bytes_of(x, {x.buffer: DTYPE_BYTES[self.dtype_of(f)]})
-            part = work.part_of(x)
-            parts[part] = max(parts.get(part, 0.0), prod(self.sizes[a] for a in x.dims) * size)
-        moved = sum(parts.values()) + sum(map(self.bytes_of, targets))
-        return moved / self.target.dram_bytes_per_us
-
     def least_traffic(self, targets: tuple[Form, ...], same: list[tuple[float, Expansion]]) -> tuple[float, float]:
         """Microseconds of the traffic that these expansions with the same leaves have, and of the least work."""
-        return self.traffic_us((*targets, *same[0][1].leaves)), min(us for us, _ in same)
+        return self.stored.traffic_us((*targets, *same[0][1].leaves)), min(us for us, _ in same)
 
     def least_work(self, same: list[tuple[float, Expansion]]) -> list[Costed]:
         """Plans of expansions with the same leaves, least work first: a few for each choice of roles."""
@@ -383,7 +257,7 @@ class _Search:
             if self.prune and i >= 2 * limit:
                 self.space.cuts["more work from the same leaves"] += len(same) - i
                 break
-            if self.prune and self.least_kernel_us([(0.0, e)]) > self.time_for(e.targets):
+            if self.prune and self.least.kernel_us([(0.0, e)]) > self.time_for(e.targets):
                 self.space.cuts["more arithmetic than there is time for"] += 1
                 continue
             for c in self.plans_of(e, enough):
@@ -391,51 +265,12 @@ class _Search:
                 found.append(c)
         return found
 
-    def work(self, e: Expansion) -> float:
-        """Arithmetic of an expansion in microseconds at full rate, every step once over its whole space."""
-        total = 0.0
-        for f, node in e.chosen:
-            space = float(prod(self.sizes[a] for a in f.dims))
-            for s in node.steps:
-                reduced = prod(self.sizes[a] for a in s.axes) if OPS[s.op].kind in ("reduction", "contraction") else 1
-                rate = self.target.tensor_flops_per_us if s.op == "dot" else self.target.fp32_flops_per_us
-                total += OPS[s.op].flops * space * reduced / rate
-        return total
-
-    def least_arithmetic_us(self, written: Written) -> float:
-        """The least time of these equations in the cost model, products beside all else; 0 where masks may leave a part
-        of it out."""
-        if _masked(written):
-            return 0.0
-        products = others = 0.0
-        for q in written.eqns:
-            reduces = OPS[q.op].kind in ("reduction", "contraction")
-            space = float(prod(self.sizes[a] for a in ({*q.dims, *q.axes} if reduces else q.dims)))
-            if q.op == "dot":
-                products += OPS["dot"].flops * space
-            else:  # by a number it multiplies
-                others += OPS[(len(q.values) < 2 and OPS[q.op].by_number) or q.op].flops * space
-        return max(
-            products / self.target.tensor_flops_per_us,
-            others / (self.target.fp32_flops_per_us * self.target.costs.simd),
-        )
-
     def time_for(self, targets: tuple[Form, ...]) -> float:
         """Microseconds that a kernel for these classes may take in a kernel graph worth keeping: what the last kernel
         takes at least is not its own."""
         outputs = self.d.outputs
         last = self.read.get(outputs) if len(outputs) == 1 and outputs != targets else None
         return self.ceiling - (min(r.us for r in last) + self.gap_us if last else 0.0)
-
-    def traffic_us(self, forms: tuple[Form, ...]) -> float:
-        """The least time to move these classes through device memory once."""
-        return sum(map(self.bytes_of, set(forms))) / self.target.dram_bytes_per_us
-
-    def bytes_of(self, f: Form) -> int:
-        """Of a class in device memory."""
-        if f not in self.weighed:
-            self.weighed[f] = prod(self.sizes[a] for a in f.dims) * DTYPE_BYTES[self.dtype_of(f)]
-        return self.weighed[f]
 
     def plans_of(self, e: Expansion, enough: Callable[[Roles], bool] = lambda roles: False) -> list[Costed]:
         """The plans of an expansion that fit. enough: whether there are enough with these roles."""
@@ -546,7 +381,7 @@ class _Search:
                 for j, r in enumerate(self.readings(targets)):
                     if r.needs.isdisjoint(targets):  # or it needs its own result
                         rest = others | r.needs
-                        found.append(Step((i, j), r, rest, self.least_kernels(rest)))
+                        found.append(Step((i, j), r, rest, self.chains.least_kernels(rest)))
             self.steps[required] = found
         return self.steps[required]
 
@@ -554,10 +389,10 @@ class _Search:
         """Whether so many kernels may make this in the time that remains."""
         if not self.prune:
             return True
-        if kernels < self.least_kernels(rest):
+        if kernels < self.chains.least_kernels(rest):
             self.space.cuts["kernels per graph"] += 1
             return False
-        if remaining_us < (self.least_us(rest, kernels, remaining_us) if rest else 0.0):
+        if remaining_us < (self.chains.least_us(rest, kernels, remaining_us) if rest else 0.0):
             self.space.cuts["cost above the best times the slack"] += 1
             return False
         return True
@@ -573,95 +408,6 @@ class _Search:
                 kept.append(p)
         return kept[: self.space.bounds.plans]
 
-    def least_kernels(self, required: frozenset[Form]) -> int:
-        """The least number of kernels for having these classes in memory, up to one more than there may be."""
-        if not self.prune:
-            return 0
-        if required not in self.counts:
-            self.counts[required] = max(map(self.shortest_chain, required), default=0)
-        return self.counts[required]
-
-    def shortest_chain(self, f: Form) -> int:
-        """The least number of kernels of which one makes this class and each needs what another makes."""
-        if f not in self.shortest:
-            most = self.space.bounds.kernels + 1
-            self.shortest[f] = next((k for k in range(1, most) if self.can_make(f, k)), most)
-        return self.shortest[f]
-
-    def can_make(self, f: Form, kernels: int) -> bool:
-        """Whether a chain of so many kernels ends with this class."""
-        key = f, kernels
-        if key not in self.makeable:
-            self.makeable[key] = kernels > 0 and any(
-                all(self.can_make(g, kernels - 1) for g in r.needs) for r in self.readings((f,))
-            )
-        return self.makeable[key]
-
-    def least_us(self, required: frozenset[Form], kernels: int, enough: float) -> float:
-        """A lower bound for having these classes in memory by so many kernels; any bound above `enough` will do."""
-        us, asked = self.least.get((required, kernels), (0.0, -math.inf))
-        if us > enough or asked >= enough:
-            return us
-        us = self.apart_us(required, enough)
-        for f in required:
-            if us > enough:
-                break
-            us = max(us, self.chain_us(f, kernels, enough))
-        self.least[required, kernels] = us, enough
-        return us
-
-    def apart_us(self, required: frozenset[Form], enough: float) -> float:
-        """Of classes of different shapes, which are never targets of one kernel: each of them, in its cheapest kernel,
-        adds up."""
-        if required in self.apart:
-            return self.apart[required]
-        traffic = self.target.launch_us + self.traffic_us(tuple(required))
-        if traffic > enough:
-            return traffic
-        apart: list[Form] = []
-        total = -self.gap_us
-        for us, f in sorted(((self.cheapest_us(f), f) for f in required), key=lambda x: (-x[0], x[1].key)):
-            if all(f.dims != g.dims for g in apart) and (f not in self.d.outputs or not apart):
-                apart.append(f)
-                total += us + self.gap_us
-        self.apart[required] = max(traffic, total)
-        return self.apart[required]
-
-    def chain_us(self, f: Form, kernels: int, enough: float) -> float:
-        """Of the cheapest kernel of this class and, before it, the most expensive chain to what that reads."""
-        us, asked = self.chains.get((f, kernels), (0.0, -math.inf))
-        if us > enough or asked >= enough:
-            return us
-        least = math.inf
-        for r in self.readings((f,)) if self.can_make(f, kernels) else ():
-            if f not in r.needs:
-                least = min(least, self.chain_of_us(r, kernels, min(least, enough)))
-        self.chains[f, kernels] = least, enough
-        return least
-
-    def chain_of_us(self, r: Reading, kernels: int, enough: float) -> float:
-        """With this kernel last; one that may be within `enough` is priced."""
-        before = self.gap_us if r.needs else 0.0
-        for g in r.needs:
-            if r.us + before > enough:
-                break
-            before = max(before, self.gap_us + self.chain_us(g, kernels - 1, enough - r.us - self.gap_us))
-        if r.us + before <= enough:
-            self.plans_in(r)
-        return r.us + before
-
-    def cheapest_us(self, f: Form) -> float:
-        """Of the cheapest kernel for this class alone."""
-        if f not in self.cheapest:
-            least = math.inf
-            for r in sorted(self.readings((f,)), key=lambda r: r.us):
-                if r.us >= least:
-                    break
-                self.plans_in(r)
-                least = min(least, r.us)
-            self.cheapest[f] = least
-        return self.cheapest[f]
-
     def groups(self, required: frozenset[Form]) -> list[tuple[Form, ...]]:
         """The classes that the last kernel may compute: the one of highest rank, alone, with another, or with all."""
         first, *others = sorted(required, key=lambda f: (-self.space.rank.get(f, 0), f.key))
@@ -672,114 +418,3 @@ class _Search:
         return [(first,), *((first, f) for f in near), *whole]
 
     # -- μGraphs
-
-    def in_order(self, kernels: greedy.Kernels) -> Candidate:
-        """The μGraph of a greedy plan."""
-        made = self.assemble(tuple(kernels.values()))
-        assert made is not None, "kernels are in order"
-        return made
-
-    def exact_candidate(self, steps: tuple[Costed, ...]) -> Candidate | None:
-        """The μGraph of these plans, unless it would be less exact than the program."""
-        made = self.assemble(steps)
-        return None if made is None or summed_twice(made.graph, {e.out for e in self.d.program.eqns}) else made
-
-    def assemble(self, steps: tuple[Costed, ...]) -> Candidate | None:
-        """The μGraph of these plans in order; None where one of them reads what only a later one writes."""
-        d, program = self.d, self.d.program
-        buffers = self.buffers(steps)
-        kernels: list[Kernel] = []
-        schedules: dict[str, KernelSchedule] = {}
-        written: set[str] = set()
-        chunks: dict[str, int] = {}
-        us = 0.0
-        for n, step in enumerate(steps):
-            us += step.us + (self.gap_us if n else 0.0)
-            for planned, schedule in zip(step.plan.kernels, step.schedules, strict=True):
-                kernel = self.wired(planned, f"k{len(kernels)}", buffers, n)
-                if any(
-                    x.buffer.startswith("@") and y.buffer not in written
-                    for x, y in zip(planned.loads, kernel.loads, strict=True)
-                ):
-                    return None
-                written |= {s.buffer for s in kernel.stores}
-                if schedule is not None:
-                    if kernel.split is not None:  # partial results of one axis share the axis of chunks
-                        schedule = replace(schedule, split=chunks.setdefault(kernel.split, schedule.split))
-                    kernel, schedules[kernel.name] = self.broadcasting(kernel, schedule)
-                if any(a in kernel.with_role("loop", "split") for s in kernel.stores for a in self.repeated(kernel, s)):
-                    return None
-                kernels.append(kernel)
-        dims = (*program.dims, *((a, self.sizes[a]) for a in d.algebra.aliases))
-        graph = MuGraph(
-            program.name,
-            dims,
-            program.dtype,
-            program.inputs,
-            program.results,
-            tuple(buffers.tensors),
-            tuple(kernels),
-            program.merged,
-            program.dynamic,
-        )
-        return Candidate(graph, Schedule(schedules), us, tuple(s.plan.shape for s in steps))
-
-    def buffers(self, steps: Sequence[Costed]) -> Buffers:
-        """What these plans have in memory: classes that are outputs in the outputs, others in buffers of their own, as
-        parts of outputs are that later kernels read."""
-        d, program = self.d, self.d.program
-        found = Buffers({t.name for t in (*program.inputs, *program.results)}, {}, [])
-        for (t, whole, _), f in zip(program.places(), d.outputs, strict=True):
-            exact = f not in self.precise or DTYPE_BYTES[t.dtype] >= DTYPE_BYTES["float32"]
-            if t is whole and frozenset(t.dims) == f.dims and exact:  # later kernels read it from there
-                found.names.setdefault("@" + f.key, t.name)
-        read = {f for s in steps for f in s.plan.leaves if not d.is_input(f)}
-        for n, step in enumerate(steps):
-            for f in step.plan.targets:
-                if "@" + f.key not in found.names and (f in read or f not in d.outputs):
-                    found.add("@" + f.key, d.names.get(f, "t"), axes_of(d, f), self.dtype_of(f))
-            for t in step.plan.scratch:
-                found.add(scratch_key(t.name, n), t.name.strip("@"), t.dims, t.dtype)
-        return found
-
-    def wired(self, kernel: Kernel, name: str, buffers: Buffers, n: int) -> Kernel:
-        """A kernel of plan n with the buffers of the graph; what is an output is stored there too."""
-        outputs = {t.name for t in self.d.program.results}
-        loads = tuple(replace(x, buffer=buffers.real(x.buffer, n)) for x in kernel.loads)
-        stores: list[Store] = []
-        for s in kernel.stores:
-            stores += self.output_stores(s)
-            real = buffers.real(s.buffer, n)
-            if real not in outputs | {s.buffer}:
-                stores.append(replace(s, buffer=real))
-        return replace(kernel, name=name, loads=self.reorder(loads), stores=tuple(stores))
-
-    def output_stores(self, s: Store) -> list[Store]:
-        """The stores of a class that is an output, once for each output that is this class, where that lies."""
-        outputs = zip(self.d.program.places(), self.d.outputs, strict=True)
-        return [Store(t.name, s.value, access) for (_, t, access), f in outputs if "@" + f.key == s.buffer]
-
-    @staticmethod
-    def repeated(kernel: Kernel, s: Store) -> set[str]:
-        """The axes of a store along which the value repeats itself."""
-        chunk = split_axis(kernel.split) if kernel.split else ""
-        return set(s.dims) - set(kernel.value_dims[s.value]) - {chunk}
-
-    def broadcasting(self, kernel: Kernel, schedule: KernelSchedule) -> tuple[Kernel, KernelSchedule]:
-        """With a place on the grid for axes that only a store has: along them the output repeats itself."""
-        have = {*(a for a, _ in kernel.roles), *(split_axis(a) for a, r in kernel.roles if r == "split")}
-        for a in dict.fromkeys(a for s in kernel.stores for a in s.dims if a not in have):
-            tile = min(REPEATED, next_power_of_two(self.sizes[a]))
-            kernel = replace(kernel, roles=(*kernel.roles, (a, "grid")))
-            schedule = replace(schedule, tiles=(*schedule.tiles, (a, tile)), order=(*schedule.order, a))
-        return kernel, schedule
-
-    def reorder(self, loads: tuple[Load, ...]) -> tuple[Load, ...]:
-        """Loads with the axes in the tensor's own memory order, which a declared output may have chosen."""
-        declared = {t.name: t.dims for t in self.d.program.results}
-        found: list[Load] = []
-        for x in loads:
-            order = declared.get(x.buffer, ())
-            read_by = dict(zip(sort_axes(self.d, set(order)), x.access, strict=True)) if order else {}
-            found.append(replace(x, access=tuple(read_by[a] for a in order)) if order else x)
-        return tuple(found)

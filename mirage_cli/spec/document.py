@@ -11,7 +11,7 @@ from yaml.composer import Composer
 from yaml.resolver import Resolver
 
 from mirage_cli.errors import Diagnostic, SpecError
-from mirage_cli.spec.expression import closest
+from mirage_cli.spec.vocabulary import closest
 
 MAX_DEPTH = 20
 MAX_LINE = 400

@@ -12,7 +12,9 @@ from string import Formatter
 from mirage_cli.ir.derived import DERIVED
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Tensor, number_text
-from mirage_cli.spec.expression import FUNCTIONS, ProgramReader
+from mirage_cli.spec.scope import Scope
+from mirage_cli.spec.statements import ProgramReader
+from mirage_cli.spec.vocabulary import FUNCTIONS
 
 SIZES = {"m": 3, "a": 2, "b": 2}
 VALUES = ("x", "y", "z")
@@ -65,11 +67,12 @@ def reading(expression: str, dtype: str = "float16") -> tuple[Read | None, list[
     """What it means where x, y and z are tensors of this type over the axes m and a; None, and why it is refused."""
     mistakes: list[str] = []
     inputs = [Tensor(name, ("m", "a"), dtype) for name in VALUES]
-    reader = ProgramReader(inputs, SIZES, lambda line, column, message, near: mistakes.append(message))
+    scope = Scope(inputs, SIZES, lambda line, column, message, near: mistakes.append(message))
+    reader = ProgramReader(scope)
     reader.read("\n".join([*SETTING, f"value = {expression}"]), lambda row, column: (row, column))
     if mistakes or not isinstance(reader.assigned.get("value"), str):
         return None, mistakes
-    return Read(tuple(e for e in reader.builder.eqns if e.out not in MASKS)), []
+    return Read(tuple(e for e in scope.builder.eqns if e.out not in MASKS)), []
 
 
 def read(expression: str, dtype: str = "float16") -> Read | None:

@@ -25,8 +25,8 @@ from typing import Any, TypeAlias  # whatever a user gives for a word
 
 from mirage_cli.errors import GraphError
 from mirage_cli.ir.program import Program
-from mirage_cli.spec.expression import FUNCTIONS, PAD
 from mirage_cli.spec.reader import IDENTIFIER, Spec, parse_spec
+from mirage_cli.spec.vocabulary import FUNCTIONS, PAD
 
 Build: TypeAlias = Callable[..., ast.expr]
 Operand: TypeAlias = "Value | Real | int | float | str"  # a string is the name of an axis

@@ -22,7 +22,7 @@ import yaml
 from mirage_cli.errors import Diagnostic, MirageError, SpecError
 from mirage_cli.ir.program import INTEGERS, Drawn, Program, Range, Tensor
 from mirage_cli.spec.document import Document
-from mirage_cli.spec.expression import CONSTANTS, MASK, MAX_AXES, Place, ProgramReader, closest
+from mirage_cli.spec.expression import MAX_AXES
 from mirage_cli.spec.idioms import OTHER_DTYPES
 from mirage_cli.spec.keys import (
     FLOATS,
@@ -35,8 +35,11 @@ from mirage_cli.spec.keys import (
     RANGE_FORM,
     REQUIRED,
 )
+from mirage_cli.spec.scope import Place, Scope
+from mirage_cli.spec.statements import MASK, ProgramReader
 from mirage_cli.spec.stores import check_stores, parts_of
 from mirage_cli.spec.strides import overlap, own_strides
+from mirage_cli.spec.vocabulary import CONSTANTS, closest
 from mirage_cli.target.files import FileTooLargeError, read_bytes
 
 MAX_BYTES = 1 << 20
@@ -184,27 +187,28 @@ class _Reader(Document):
         if not self.is_map(parts, "inputs") or not parts["inputs"].value or "program" not in parts:
             raise SpecError(self.errors)
         self.check_dynamic(parts["dims"], sizes, inputs, outputs)
-        reader = ProgramReader(inputs.values(), sizes, self.report_program, outputs.values(), self.dynamic)
+        scope = Scope(tuple(inputs.values()), sizes, self.report_program, self.dynamic)
+        reader = ProgramReader(scope, outputs.values())
         broken = {k.value for k, _ in self.entries(parts["inputs"])} - set(inputs)
-        reader.names |= dict.fromkeys(broken)
+        scope.names |= dict.fromkeys(broken)
         self.read_program(parts["program"], reader)
         self.check_outputs(parts, outputs, reader)
         self.stop()
-        check_stores(reader.stores, inputs.values(), reader.builder.eqns, sizes, self.report_program)
+        check_stores(reader.stores, inputs.values(), scope.builder.eqns, sizes, self.report_program)
         self.stop()
         values, places = parts_of(reader.stores, outputs)
         if self.dynamic and places:
             self.at(parts["dims"], "a program of a dynamic size writes whole outputs, not parts of tensors by indices")
             self.stop()
         for t in inputs.values():
-            if t.name not in reader.used:
+            if t.name not in scope.used:
                 self.warn_unused(parts["inputs"], t.name)
         return Program(
             name,
             tuple(sizes.items()),
             dtype,
             tuple(inputs.values()),
-            tuple(reader.builder.eqns),
+            tuple(scope.builder.eqns),
             tuple(values),
             tolerance,
             parts=places,
@@ -613,11 +617,11 @@ class _Reader(Document):
         places = {k.value: k for k, _ in self.entries(node)} if isinstance(node, yaml.MappingNode) else {}
         for t in outputs.values():
             place = places[t.name]
-            if t.name in reader.inputs and t.name not in self.changed:
+            if t.name in reader.scope.inputs and t.name not in self.changed:
                 self.at(place, f"the output {t.name} is an input; give the copy a name of its own")
                 continue
             if t.name not in reader.assigned:
-                if reader.complete and t.name not in reader.written:
+                if reader.complete and t.name not in reader.scope.written:
                     self.at(place, f"the output {t.name} is never assigned", t.name, reader.assigned)
                 continue
             value = reader.assigned[t.name]
@@ -626,13 +630,13 @@ class _Reader(Document):
             if not isinstance(value, str):
                 self.at(place, f"the output {t.name} is just a number")
                 continue
-            if (kind := reader.type_of(value)) != "float":
+            if (kind := reader.scope.type_of(value)) != "float":
                 what = "an integer; outputs are floats, such as index(a) / 1"
                 if kind == "bool":
                     what = MASK
                 self.at(place, f"the output {t.name} is {what}")
                 continue
-            dims = reader.builder.known[value].dims
+            dims = reader.scope.builder.known[value].dims
             if set(dims) != set(t.dims):
                 has, says = ", ".join(dims) or "none", ", ".join(t.dims) or "none"
                 self.at(place, f"the output {t.name} has the axes {has}, and the spec says {says}")

@@ -8,7 +8,8 @@ from math import prod
 from mirage_cli.ir.access import Distinct, dims_of, plain, read_by
 from mirage_cli.ir.footprint import apart
 from mirage_cli.ir.program import Eqn, Part, Tensor, distinct_tables
-from mirage_cli.spec.expression import Report, Stored
+from mirage_cli.spec.scope import Report
+from mirage_cli.spec.statements import Stored
 
 
 def check_stores(

@@ -28,7 +28,7 @@ from mirage_cli.verify.interpret import OutOfTimeError, never, run_mugraph, run_
 from mirage_cli.verify.proof import proved
 from mirage_cli.verify.reduced import dynamic_sizes, same_axes, small_instance
 from mirage_cli.verify.residues import DRAW, LEVELS, UNDEFINED, Levels, Value, aligned, compared_levels, same
-from mirage_cli.verify.semantics import FloatSemantics, Named, ScheduleFailure, spread
+from mirage_cli.verify.semantics import FloatSemantics, Named, ScheduleFailure, one_draw, spread
 from mirage_cli.verify.squares import effort
 from mirage_cli.verify.structure import structure_problem
 from mirage_cli.verify.verdict import Verdict, accepted, refused
@@ -325,9 +325,9 @@ class Series:
                 return _mismatch(t, at[1:], _element(want, at), _element(got, at), self.where)
             learned, known = self.learned[t.name], sure & ~undefined
             for n, names in enumerate(settled):
-                here = np.zeros(got.shape, dtype=bool)
-                here[n] = known[n] & learned.unseen
-                learned.compared(known[n], undefined[n], compared_levels(want, got, here))
+                fresh = known[n] & learned.unseen
+                levels = compared_levels(one_draw(want, n), one_draw(got, n), fresh) if fresh.any() else ()
+                learned.compared(known[n], undefined[n], levels)
                 names |= {t.name} if known[n].any() else set()
         return settled
 

@@ -302,6 +302,14 @@ def spread(x: Value, dims: tuple[str, ...], shape: tuple[int, ...]) -> Value:
     return replace(x, dims=dims, data=data, flags=flags, taint=taint)
 
 
+def one_draw(x: Value, n: int) -> Value:
+    """The value of one draw, of those along the first axis."""
+    flags = None if x.flags is None else x.flags[n]
+    taint = None if x.taint is None else x.taint[:, n]
+    data = x.data[:, n] if x.kind == "field" else x.data[n]
+    return replace(x, dims=x.dims[1:], data=data, flags=flags, taint=taint)
+
+
 NAMED = ("named",)
 """The axis of the places that are left where tables name nothing for some."""
 

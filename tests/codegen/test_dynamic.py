@@ -29,7 +29,8 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program, Range
 from mirage_cli.ir.schedule import Before, Schedule, Tiles
 from mirage_cli.ir.text import canonical_text, mugraph_id, parse_mugraph
-from mirage_cli.search.generator import Candidate, search
+from mirage_cli.search.assembly import Candidate
+from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.compilefarm import CompileFarm, KernelResources

@@ -15,7 +15,6 @@ from mirage_cli.errors import GraphError, SpecError
 from mirage_cli.ir.derived import DERIVED
 from mirage_cli.ir.ops import OPS
 from mirage_cli.spec import graph
-from mirage_cli.spec.expression import FUNCTIONS
 from mirage_cli.spec.graph import (
     Graph,
     Value,
@@ -37,6 +36,7 @@ from mirage_cli.spec.graph import (
     where,
 )
 from mirage_cli.spec.reader import load_spec, parse_spec
+from mirage_cli.spec.vocabulary import FUNCTIONS
 
 SPECS = Path(__file__).parents[2] / "search_specs"
 

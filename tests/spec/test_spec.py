@@ -14,9 +14,9 @@ import torch
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.errors import SpecError
 from mirage_cli.ir.program import Program
-from mirage_cli.spec.expression import FUNCTIONS, RESERVED
 from mirage_cli.spec.idioms import IDIOMS
 from mirage_cli.spec.reader import MAX_BYTES, Spec, SpecFileError, load_spec, parse_spec
+from mirage_cli.spec.vocabulary import FUNCTIONS, RESERVED
 from mirage_cli.verify.numeric import reference64
 
 ROOT = Path(__file__).parents[1]

@@ -11,7 +11,8 @@ from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.merge import merge_axes
 from mirage_cli.ir.program import Program
-from mirage_cli.search.generator import Candidate, search
+from mirage_cli.search.assembly import Candidate
+from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import Interpreter, reduced_schedule, reduced_sizes

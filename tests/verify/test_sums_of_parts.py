@@ -15,7 +15,8 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.text import canonical_text, parse_mugraph
 from mirage_cli.pipeline.searching import merged
-from mirage_cli.search.generator import Candidate, search
+from mirage_cli.search.assembly import Candidate
+from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import reduced_schedule

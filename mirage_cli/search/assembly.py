@@ -1,0 +1,177 @@
+"""From plans of kernels in order to the μGraph: buffers, stores of outputs, and the order of axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
+from mirage_cli.ir.program import DTYPE_BYTES, Tensor
+from mirage_cli.ir.schedule import KernelSchedule, Schedule, next_power_of_two
+from mirage_cli.ir.text import mugraph_id
+from mirage_cli.search import greedy
+from mirage_cli.search.expand import axes_of, sort_axes
+from mirage_cli.search.roles import Costed
+from mirage_cli.search.stored import Stored
+from mirage_cli.search.twice import summed_twice
+
+REPEATED = 64
+"""Elements of a block along an axis that an output only repeats itself along."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A μGraph with the schedule that the cost model would choose and its predicted time."""
+
+    graph: MuGraph
+    schedule: Schedule
+    predicted_us: float
+    shape: tuple[object, ...] = ()
+
+    @property
+    def id(self) -> str:
+        return mugraph_id(self.graph)
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """The buffers of a kernel graph. names: by what plans call them; taken: all names."""
+
+    taken: set[str]
+    names: dict[str, str]
+    tensors: list[Tensor]
+
+    def add(self, key: str, wanted: str, dims: tuple[str, ...], dtype: str) -> None:
+        name = next(x for n in count() if (x := f"{wanted}_{n}" if n else wanted) not in self.taken)
+        self.taken.add(name)
+        self.names[key] = name
+        self.tensors.append(Tensor(name, dims, dtype))
+
+    def real(self, buffer: str, n: int) -> str:
+        """The name of what plan n calls so: its own scratch, or what all plans call so."""
+        return self.names.get(scratch_key(buffer, n)) or self.names.get(buffer, buffer)
+
+
+def scratch_key(buffer: str, n: int) -> str:
+    """What plan n calls so is its own, though others may call theirs the same."""
+    return f"{buffer}#{n}"
+
+
+class Assembly:
+    """Puts μGraphs of a decomposition's program together."""
+
+    def __init__(self, stored: Stored) -> None:
+        self.stored, self.d, self.sizes = stored, stored.d, stored.sizes
+        self.gap_us = stored.target.costs.gap_us
+
+    def in_order(self, kernels: greedy.Kernels) -> Candidate:
+        """The μGraph of a greedy plan."""
+        made = self.assemble(tuple(kernels.values()))
+        assert made is not None, "kernels are in order"
+        return made
+
+    def exact_candidate(self, steps: tuple[Costed, ...]) -> Candidate | None:
+        """The μGraph of these plans, unless it would be less exact than the program."""
+        made = self.assemble(steps)
+        return None if made is None or summed_twice(made.graph, {e.out for e in self.d.program.eqns}) else made
+
+    def assemble(self, steps: tuple[Costed, ...]) -> Candidate | None:
+        """The μGraph of these plans in order; None where one of them reads what only a later one writes."""
+        d, program = self.d, self.d.program
+        buffers = self.buffers(steps)
+        kernels: list[Kernel] = []
+        schedules: dict[str, KernelSchedule] = {}
+        written: set[str] = set()
+        chunks: dict[str, int] = {}
+        us = 0.0
+        for n, step in enumerate(steps):
+            us += step.us + (self.gap_us if n else 0.0)
+            for planned, schedule in zip(step.plan.kernels, step.schedules, strict=True):
+                kernel = self.wired(planned, f"k{len(kernels)}", buffers, n)
+                if any(
+                    x.buffer.startswith("@") and y.buffer not in written
+                    for x, y in zip(planned.loads, kernel.loads, strict=True)
+                ):
+                    return None
+                written |= {s.buffer for s in kernel.stores}
+                if schedule is not None:
+                    if kernel.split is not None:  # partial results of one axis share the axis of chunks
+                        schedule = replace(schedule, split=chunks.setdefault(kernel.split, schedule.split))
+                    kernel, schedules[kernel.name] = self.broadcasting(kernel, schedule)
+                if any(a in kernel.with_role("loop", "split") for s in kernel.stores for a in self.repeated(kernel, s)):
+                    return None
+                kernels.append(kernel)
+        dims = (*program.dims, *((a, self.sizes[a]) for a in d.algebra.aliases))
+        graph = MuGraph(
+            program.name,
+            dims,
+            program.dtype,
+            program.inputs,
+            program.results,
+            tuple(buffers.tensors),
+            tuple(kernels),
+            program.merged,
+            program.dynamic,
+        )
+        return Candidate(graph, Schedule(schedules), us, tuple(s.plan.shape for s in steps))
+
+    def buffers(self, steps: Sequence[Costed]) -> Buffers:
+        """What these plans have in memory: classes that are outputs in the outputs, others in buffers of their own, as
+        parts of outputs are that later kernels read."""
+        d, program = self.d, self.d.program
+        found = Buffers({t.name for t in (*program.inputs, *program.results)}, {}, [])
+        for (t, whole, _), f in zip(program.places(), d.outputs, strict=True):
+            exact = f not in self.stored.precise or DTYPE_BYTES[t.dtype] >= DTYPE_BYTES["float32"]
+            if t is whole and frozenset(t.dims) == f.dims and exact:  # later kernels read it from there
+                found.names.setdefault("@" + f.key, t.name)
+        read = {f for s in steps for f in s.plan.leaves if not d.is_input(f)}
+        for n, step in enumerate(steps):
+            for f in step.plan.targets:
+                if "@" + f.key not in found.names and (f in read or f not in d.outputs):
+                    found.add("@" + f.key, d.names.get(f, "t"), axes_of(d, f), self.stored.dtype_of(f))
+            for t in step.plan.scratch:
+                found.add(scratch_key(t.name, n), t.name.strip("@"), t.dims, t.dtype)
+        return found
+
+    def wired(self, kernel: Kernel, name: str, buffers: Buffers, n: int) -> Kernel:
+        """A kernel of plan n with the buffers of the graph; what is an output is stored there too."""
+        outputs = {t.name for t in self.d.program.results}
+        loads = tuple(replace(x, buffer=buffers.real(x.buffer, n)) for x in kernel.loads)
+        stores: list[Store] = []
+        for s in kernel.stores:
+            stores += self.output_stores(s)
+            real = buffers.real(s.buffer, n)
+            if real not in outputs | {s.buffer}:
+                stores.append(replace(s, buffer=real))
+        return replace(kernel, name=name, loads=self.reorder(loads), stores=tuple(stores))
+
+    def output_stores(self, s: Store) -> list[Store]:
+        """The stores of a class that is an output, once for each output that is this class, where that lies."""
+        outputs = zip(self.d.program.places(), self.d.outputs, strict=True)
+        return [Store(t.name, s.value, access) for (_, t, access), f in outputs if "@" + f.key == s.buffer]
+
+    @staticmethod
+    def repeated(kernel: Kernel, s: Store) -> set[str]:
+        """The axes of a store along which the value repeats itself."""
+        chunk = split_axis(kernel.split) if kernel.split else ""
+        return set(s.dims) - set(kernel.value_dims[s.value]) - {chunk}
+
+    def broadcasting(self, kernel: Kernel, schedule: KernelSchedule) -> tuple[Kernel, KernelSchedule]:
+        """With a place on the grid for axes that only a store has: along them the output repeats itself."""
+        have = {*(a for a, _ in kernel.roles), *(split_axis(a) for a, r in kernel.roles if r == "split")}
+        for a in dict.fromkeys(a for s in kernel.stores for a in s.dims if a not in have):
+            tile = min(REPEATED, next_power_of_two(self.sizes[a]))
+            kernel = replace(kernel, roles=(*kernel.roles, (a, "grid")))
+            schedule = replace(schedule, tiles=(*schedule.tiles, (a, tile)), order=(*schedule.order, a))
+        return kernel, schedule
+
+    def reorder(self, loads: tuple[Load, ...]) -> tuple[Load, ...]:
+        """Loads with the axes in the tensor's own memory order, which a declared output may have chosen."""
+        declared = {t.name: t.dims for t in self.d.program.results}
+        found: list[Load] = []
+        for x in loads:
+            order = declared.get(x.buffer, ())
+            read_by = dict(zip(sort_axes(self.d, set(order)), x.access, strict=True)) if order else {}
+            found.append(replace(x, access=tuple(read_by[a] for a in order)) if order else x)
+        return tuple(found)

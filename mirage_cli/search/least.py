@@ -1,0 +1,88 @@
+"""The least time of one kernel, before its axes have roles: no plan of the same expansion takes less."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from math import prod
+
+from mirage_cli.algebra.canonical import Form
+from mirage_cli.ir.mugraph import Load
+from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.placement import InexpressibleError
+from mirage_cli.ir.program import DTYPE_BYTES
+from mirage_cli.search import work
+from mirage_cli.search.expand import Expansion, Written, equations
+from mirage_cli.search.roles import buffer_of
+from mirage_cli.search.stored import Stored
+
+
+class LeastWork:
+    """Lower bounds of single kernels, from their equations alone.
+
+    alternatives: expansions that read the same, of which twice as many are looked at. prune: whether a bound is of
+    any use.
+    """
+
+    def __init__(self, stored: Stored, alternatives: int, prune: bool) -> None:
+        self.stored, self.alternatives, self.prune = stored, alternatives, prune
+        self.d, self.sizes, self.target = stored.d, stored.sizes, stored.target
+
+    def work(self, e: Expansion) -> float:
+        """Arithmetic of an expansion in microseconds at full rate, every step once over its whole space."""
+        total = 0.0
+        for f, node in e.chosen:
+            space = float(prod(self.sizes[a] for a in f.dims))
+            for s in node.steps:
+                reduced = prod(self.sizes[a] for a in s.axes) if OPS[s.op].kind in ("reduction", "contraction") else 1
+                rate = self.target.tensor_flops_per_us if s.op == "dot" else self.target.fp32_flops_per_us
+                total += OPS[s.op].flops * space * reduced / rate
+        return total
+
+    def kernel_us(self, same: Sequence[tuple[float, Expansion]]) -> float:
+        """A lower bound for the kernels of the expansions that will be priced."""
+        if not self.prune:
+            return 0.0
+        least = math.inf
+        for _, e in same[: 2 * self.alternatives]:
+            if not e.multiplies_anew(self.d.nodes):
+                try:
+                    written = equations(self.d, e)
+                except InexpressibleError:
+                    continue
+                moving_us = self.moving_us(e.targets, written)
+                least = min(least, self.target.launch_us + max(moving_us, self.arithmetic_us(written)))
+        return least
+
+    def moving_us(self, targets: tuple[Form, ...], written: Written) -> float:
+        """The least time to read and write what these equations do; what masks may leave out is not counted."""
+        parts: dict[str, float] = {}
+        for name, f, access in () if _masked(written) else written.loads:
+            x = Load(name, buffer_of(self.d, f), access)
+            size = work.bytes_of(x, {x.buffer: DTYPE_BYTES[self.stored.dtype_of(f)]})
+            part = work.part_of(x)
+            parts[part] = max(parts.get(part, 0.0), prod(self.sizes[a] for a in x.dims) * size)
+        moved = sum(parts.values()) + sum(map(self.stored.bytes_of, targets))
+        return moved / self.target.dram_bytes_per_us
+
+    def arithmetic_us(self, written: Written) -> float:
+        """The least time of these equations in the cost model, products beside all else; 0 where masks may leave a part
+        of it out."""
+        if _masked(written):
+            return 0.0
+        products = others = 0.0
+        for q in written.eqns:
+            reduces = OPS[q.op].kind in ("reduction", "contraction")
+            space = float(prod(self.sizes[a] for a in ({*q.dims, *q.axes} if reduces else q.dims)))
+            if q.op == "dot":
+                products += OPS["dot"].flops * space
+            else:  # by a number it multiplies
+                others += OPS[(len(q.values) < 2 and OPS[q.op].by_number) or q.op].flops * space
+        return max(
+            products / self.target.tensor_flops_per_us,
+            others / (self.target.fp32_flops_per_us * self.target.costs.simd),
+        )
+
+
+def _masked(written: Written) -> bool:
+    return any(q.type == "bool" for q in written.eqns)

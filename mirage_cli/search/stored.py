@@ -1,0 +1,65 @@
+"""What classes are as tensors in device memory: their element types, their bytes, and how long these take to move."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from mirage_cli.algebra.canonical import Form
+from mirage_cli.algebra.decompose import Decomposition
+from mirage_cli.ir.mugraph import exact_values
+from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.program import DTYPE_BYTES
+from mirage_cli.search.roles import Plan
+from mirage_cli.target.gpus import Target
+
+
+class Stored:
+    """Of the classes of a decomposition.
+
+    types: of all classes. sizes: of all axes. precise: classes that are float32 though the program names them, as it
+    does those of internal and of promoted values; exact: those whose products are.
+    """
+
+    def __init__(self, d: Decomposition, types: Mapping[Form, str], sizes: Mapping[str, int], target: Target) -> None:
+        self.d, self.types, self.sizes, self.target = d, types, sizes, target
+        self.exact = {f for v in d.program.exact() for f in d.forms[v]}
+        self.precise = self.exact | {f for v in d.program.internals | d.program.promoted() for f in d.forms[v]}
+        self.weighed: dict[Form, int] = {}
+
+    def dtype_of(self, f: Form) -> str:
+        """The element type of an intermediate: the program's where its user has this value as an elementwise or
+        contracted result, so that it is rounded where eager PyTorch rounds; float32 otherwise, where eager keeps the
+        same value in float32 elsewhere, within a norm say, and where it is `promoted`. Integers are not rounded: they
+        are float32's too."""
+        if self.d.is_input(f):
+            atom = f.atom
+            return next(t.dtype for t in self.d.program.inputs if atom is not None and t.name == atom.args[0])
+        own = self.d.own.get(f)
+        if own is None or f in self.precise or self.types[f] == "int":
+            return "float32"
+        for e in self.d.program.eqns:
+            if e.out == own:
+                return "float32" if OPS[e.op].kind == "reduction" else self.d.program.dtype
+        return "float32"
+
+    def bytes_of(self, f: Form) -> int:
+        """Of a class in device memory."""
+        if f not in self.weighed:
+            self.weighed[f] = prod(self.sizes[a] for a in f.dims) * DTYPE_BYTES[self.dtype_of(f)]
+        return self.weighed[f]
+
+    def traffic_us(self, forms: tuple[Form, ...]) -> float:
+        """The least time to move these classes through device memory once."""
+        return sum(map(self.bytes_of, set(forms))) / self.target.dram_bytes_per_us
+
+    def element_bytes(self, plan: Plan) -> dict[str, int]:
+        found = {t.name: DTYPE_BYTES[t.dtype] for t in (*self.d.program.inputs, *plan.scratch)}
+        return found | {"@" + f.key: DTYPE_BYTES[self.dtype_of(f)] for f in (*plan.targets, *plan.leaves)}
+
+    def exact_values(self, plan: Plan) -> list[frozenset[str]]:
+        """For each kernel, the values whose products are of float32."""
+        inputs = {t.name for t in self.d.program.inputs if t.dtype == "float32"}
+        inputs |= {"@" + f.key for f in plan.leaves if f in self.exact and self.dtype_of(f) == "float32"}
+        buffers = {t.name for t in plan.scratch if t.dtype == "float32"}
+        return exact_values(plan.kernels, self.d.program.dtype, inputs, buffers)

@@ -1,0 +1,150 @@
+"""Indices of a program's text: where in a tensor is read and written."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from mirage_cli.ir.access import (
+    FARTHEST,
+    Access,
+    Index,
+    Lookup,
+    atom_index,
+    combined,
+    index,
+    lookups_of,
+    of_positions,
+    plain,
+    quotient,
+    remainder,
+)
+from mirage_cli.ir.footprint import untold
+from mirage_cli.ir.program import Tensor, distinct_tables, tables_of, tensor_type
+from mirage_cli.spec.idioms import SLICE
+from mirage_cli.spec.scope import MAX_DEPTH, MAX_INTEGER, Poisoned, Scope
+
+
+class IndexReader:
+    """Reads expressions of axes, numbers and tables as indices."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+
+    def index(self, e: ast.expr, depth: int) -> Index:
+        """A sum of axes, tables, and their quotients and remainders, each times an integer, and an integer."""
+        if depth > MAX_DEPTH:
+            raise self.scope.fail(e, "this index is nested too deeply")
+        match e:
+            case ast.Constant(value=int() as n) if not isinstance(n, bool) and abs(n) <= MAX_INTEGER:
+                return index({}, n)
+            case ast.Name() if e.id not in self.scope.sizes and e.id in self.scope.names:
+                return self.lookup(e, e, (), depth)
+            case ast.Name():
+                return plain((self.scope.axis(e),))[0]
+            case ast.Subscript():
+                return self.lookup(e, e.value, e.slice.elts if isinstance(e.slice, ast.Tuple) else [e.slice], depth)
+            case ast.UnaryOp(op=ast.USub() | ast.UAdd()):
+                x = self.index(e.operand, depth + 1)
+                return combined(0, ((x, -1),)) if isinstance(e.op, ast.USub) else x
+            case ast.BinOp(op=ast.Add() | ast.Sub()):
+                x, y = self.scope.each(self.index, (e.left, e.right), depth + 1)
+                return combined(0, ((x, 1), (y, 1 if isinstance(e.op, ast.Add) else -1)))
+            case ast.BinOp(op=ast.Mult() | ast.FloorDiv() | ast.Mod()):
+                return self.index_by_number(e, depth)
+            case ast.BinOp(op=ast.Div()):
+                raise self.scope.fail(e, "an index is an integer: // divides and rounds down")
+            case ast.Slice():
+                raise self.scope.fail(e, SLICE)
+            case _:
+                known = "axes, integer inputs and their // and %, each times an integer, and an integer"
+                raise self.scope.fail(e, f"an index is a sum of {known}")
+
+    def index_by_number(self, e: ast.BinOp, depth: int) -> Index:
+        """An index times, over or modulo a number."""
+        x, y = self.scope.each(self.index, (e.left, e.right), depth + 1)
+        if isinstance(e.op, ast.Mult):
+            if x.terms and y.terms:
+                raise self.scope.fail(e, "an axis is multiplied by a number here, not by an axis; a name is a position")
+            return combined(0, ((x, y.offset),)) if x.terms else combined(0, ((y, x.offset),))
+        if y.terms or not 1 <= y.offset <= FARTHEST:
+            raise self.scope.fail(e.right, "an index is divided by a positive number here; a name is a position")
+        return (quotient if isinstance(e.op, ast.FloorDiv) else remainder)(x, y.offset)
+
+    def lookup(self, e: ast.expr, of: ast.expr, nodes: Sequence[ast.expr], depth: int) -> Index:
+        """`T[m]`, or `T` where it has no axes: an integer that an input holds."""
+        if not isinstance(of, ast.Name):
+            raise self.scope.fail(of, "an index is looked up in an input")
+        x = self.scope.name(of)
+        t = self.scope.builder.known[x] if isinstance(x, str) else None
+        if not isinstance(t, Tensor):
+            raise self.scope.fail(
+                of, f"{of.id} is no input; an index is computed of axes, numbers and integer inputs alone"
+            )
+        if tensor_type(t) != "int":
+            raise self.scope.fail(of, f"{of.id} is {t.dtype}, and an index is an integer")
+        if t.below is None:
+            hint = f"inputs: {of.id}: {{dims: [{', '.join(t.dims)}], dtype: {t.dtype}, below: AXIS}}"
+            raise self.scope.fail(of, f"an index needs to know what {of.id} is less than; {hint}")
+        indices = self.scope.each(self.index, nodes, depth + 1)
+        if len(indices) != len(t.dims):
+            has = f"the axes {', '.join(t.dims)}" if t.dims else "no axes"
+            given = f"{len(indices)} indices are" if len(indices) != 1 else "1 index is"
+            raise self.scope.fail(e, f"{given} given, and {of.id} has {has}")
+        for d, i, node in zip(t.dims, indices, nodes, strict=True):
+            self.check_index(node, d, i)
+            if any(i.leaves(self.scope.sizes[d], self.scope.sizes)):
+                low, high = i.bounds(self.scope.sizes)
+                raise self.scope.fail(
+                    node, f"this reads {d} from {low} to {high}, and a table is read inside of itself alone"
+                )
+        return atom_index(Lookup(t.name, tuple(indices), t.below, t.padded))
+
+    def check_index(self, node: ast.expr, d: str, i: Index, padded: bool = False) -> None:
+        """Whether an index reads some of an axis; all that a table names must be there, but where what is not is 0 by
+        the program's own word (padded)."""
+        tables = lookups_of([i])
+        if not all(self.scope.sizes[a] for a in (d, *i.dims, *(x.below for x in tables)) if isinstance(a, str)):
+            raise Poisoned
+        low, high = i.bounds(self.scope.sizes)
+        has = f"{d} has the positions 0 to {self.scope.sizes[d] - 1}"
+        if high < 0 or low >= self.scope.sizes[d]:
+            reach = f"from {low} to {high}" if low < high else f"at {low}"
+            raise self.scope.fail(node, f"this reads {d} {reach}, and {has}")
+        if max(-low, high) > FARTHEST:
+            farthest = low if -low > high else high
+            raise self.scope.fail(node, f"this comes to {farthest}, more than 2 ** 30 from the start of {d}")
+        if tables and not padded and any(of_positions(i).leaves(self.scope.sizes[d], self.scope.sizes)):
+            hint = "; pad(input, 0)[...] reads 0 where nothing is"
+            raise self.scope.fail(node, f"this may read {d} from {low} to {high}, and {has}{_limits((i,))}{hint}")
+
+    def check_written(self, name: str, tensor: Tensor, access: Access, nodes: Sequence[ast.expr]) -> None:
+        """Whether all that is written by these indices is there, and nothing twice. Raises Poisoned."""
+        for d, i, node in zip(tensor.dims, access, nodes, strict=True):
+            if not all(self.scope.sizes[a] for a in (d, *i.dims, *(x.below for x in i.lookups)) if isinstance(a, str)):
+                raise Poisoned
+            low, high = of_positions(i).bounds(self.scope.sizes)
+            if low < 0 or high >= self.scope.sizes[d]:
+                reach = f"from {low} to {high}" if low < high else f"at {low}"
+                positions = f"{d} has the positions 0 to {self.scope.sizes[d] - 1}"
+                raise self.scope.fail(node, f"this writes {name} along {d} {reach}, and {positions}{_limits((i,))}")
+            if high > FARTHEST:
+                raise self.scope.fail(node, f"this comes to {high}, more than 2 ** 30 from the start of {d}")
+        tables = {t.name: t for t in self.scope.builder.known.values() if isinstance(t, Tensor)}
+        if axes := untold(access, self.scope.sizes, distinct_tables(tables.values())):
+            why = f"they are the same for several positions along {', '.join(axes)}, as far as can be told"
+            again = [x for x in tables_of(access) if not tables[x].distinct]
+            hint = f"; if {again[0]} names none twice, declare it `distinct: true`" if again else ""
+            raise self.scope.fail(nodes[0], f"these indices may write an element of {name} twice: {why}{hint}")
+
+
+def _limits(access: Access) -> str:
+    """What the tables are below that are looked up."""
+    below = " and ".join(f"{x.table} is below {x.below}" for x in lookups_of(access))
+    return f": {below}" * bool(below)
+
+
+def index_count(name: str, dims: Sequence[str], count: int) -> str:
+    """What is wrong with so many indices of a tensor."""
+    has = f"the axes {', '.join(dims)}" if dims else "no axes"
+    return f"{f'{count} indices are' if count > 1 else '1 index is'} given, and {name} has {has}"

@@ -1,0 +1,134 @@
+"""What the text of a program can name, and where its mistakes are told.
+
+Every mistake is reported through `report(line, column, message, suggestion)`, and a name whose definition is wrong is
+poisoned, so that one mistake is one message.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import TypeVar
+
+from mirage_cli.ir.program import Arg, Builder, Eqn, Tensor, tensor_type
+from mirage_cli.spec.vocabulary import closest
+
+T = TypeVar("T")
+Report = Callable[[int, int, str, str | None], None]
+Place = Callable[[int, int], tuple[int, int]]
+"""From a row (from 1) and a column (from 0) of the program's text to a line and a column (from 1) of the file."""
+MAX_DEPTH = 100
+"""Of expressions and indices."""
+MAX_INTEGER = (1 << 63) - 1
+
+
+class Poisoned(Exception):
+    """A mistake was reported; whatever needs this value is skipped."""
+
+
+class Scope:
+    """Axes and dimension names share one namespace; values have another.
+
+    sizes: of every axis; 0 for one whose size was refused. dynamic: the axes whose size is known only when a kernel is
+    called. names: of values; None for one that is poisoned. taken: names that no value of the reader's own may have.
+    written: names of what is written in parts.
+    """
+
+    def __init__(
+        self, inputs: Sequence[Tensor], sizes: Mapping[str, int], report: Report, dynamic: Iterable[str] = ()
+    ) -> None:
+        self.sizes, self.report = sizes, report
+        self.dynamic = frozenset(dynamic)
+        self.builder = Builder(inputs, sizes)
+        self.names: dict[str, Arg | None] = {t.name: t.name for t in inputs}
+        self.inputs = {t.name for t in inputs}
+        self.written: set[str | None] = set()
+        self.used: set[str] = set()
+        self.taken: set[str] = set()
+
+    def begin(self, text: str, place: Place) -> None:
+        """Mistakes from here on are at places in this text."""
+        self.place, self.rows = place, text.split("\n")
+
+    def fail(self, node: ast.AST, message: str, near: str | None = None, among: Iterable[str] = ()) -> Poisoned:
+        """Report a mistake at a node; the exception to raise."""
+        self.report(*self.at(node), message, closest(near, among) if near else None)
+        return Poisoned()
+
+    def at(self, node: ast.AST) -> tuple[int, int]:
+        """The line and the column of the file."""
+        row, offset = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)  # the offset counts bytes
+        column = len(self.rows[row - 1].encode()[:offset].decode(errors="ignore"))
+        return self.place(row, column)
+
+    def each(self, read: Callable[[ast.expr, int], T], nodes: Iterable[ast.expr], depth: int) -> list[T]:
+        """All of these, read one by one, so that every one's mistakes are reported."""
+        values: list[T] = []
+        poisoned = False
+        for node in nodes:
+            try:
+                values.append(read(node, depth))
+            except Poisoned:
+                poisoned = True
+        if poisoned:
+            raise Poisoned
+        return values
+
+    def name(self, e: ast.Name) -> Arg:
+        if e.id == "inf":
+            return math.inf
+        if e.id in self.names:
+            value = self.names[e.id]
+            self.used.add(e.id)
+            if value is None:
+                raise Poisoned
+            return value
+        if e.id in self.sizes:
+            if not self.sizes[e.id]:
+                raise Poisoned
+            self.refuse_dynamic(e, (e.id,), "is no number of the program")
+            return Fraction(self.sizes[e.id])
+        if e.id in self.written:
+            raise self.fail(e, f"{e.id} is written in parts: give what they hold names, and read those")
+        known = [*self.names, *self.sizes, "inf"]
+        raise self.fail(e, f"nothing is called {e.id}", e.id, known)
+
+    def refuse_dynamic(self, e: ast.AST, dims: Iterable[str], why: str) -> None:
+        """Report what needs the size of an axis before a kernel is called."""
+        for d in dims:
+            if d in self.dynamic:
+                hint = f"give {d} one size, and name others in `instances`"
+                raise self.fail(
+                    e, f"{d} is dynamic: its size is known only when the kernel is called, so it {why}; {hint}"
+                )
+
+    def type_of(self, a: Arg) -> str:
+        if not isinstance(a, str):
+            return "number"
+        v = self.builder.known[a]
+        return v.type if isinstance(v, Eqn) else tensor_type(v)
+
+    def axis(self, e: ast.expr, inside: Iterable[str] | None = None) -> str:
+        """The name of an axis; with `inside`, one that a value has."""
+        if not isinstance(e, ast.Name):
+            raise self.fail(e, "the name of an axis is needed here")
+        if e.id not in self.sizes:
+            raise self.fail(e, f"no axis is called {e.id}", e.id, self.sizes)
+        if inside is not None and e.id not in inside:
+            has = ", ".join(inside) or "none"
+            raise self.fail(e, f"the axis {e.id} is not there; the axes are {has}", e.id, inside)
+        return e.id
+
+    def axes(self, nodes: Sequence[ast.expr], inside: Iterable[str] | None = None) -> tuple[str, ...]:
+        found: list[str] = []
+
+        def one(node: ast.expr, _: int) -> None:
+            a = self.axis(node, inside)
+            if a in found:
+                raise self.fail(node, f"the axis {a} is repeated")
+            found.append(a)
+
+        self.each(one, nodes, 0)
+        return tuple(found)

@@ -1,0 +1,184 @@
+"""The `program` of a spec: assignments read as Python and turned into equations. Nothing is executed."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import count
+
+from mirage_cli.ir.access import Access, dims_of, plain
+from mirage_cli.ir.program import Arg, Tensor
+from mirage_cli.spec.expression import ExpressionReader
+from mirage_cli.spec.indices import index_count
+from mirage_cli.spec.scope import Place, Poisoned, Scope
+from mirage_cli.spec.vocabulary import CONSTANTS, RESERVED
+
+MASK = "a mask; outputs are floats, such as where(mask, x, y)"
+TARGET = re.compile(r"\s*([A-Za-z_]\w*)\s*=")
+"""The name that a line assigns."""
+MAX_UNREADABLE = 20
+"""Lines that are no Python and are reported, of one program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """`tensor[access] = value` of a program, and the line and column where it stands."""
+
+    tensor: Tensor
+    access: Access
+    value: str
+    place: tuple[int, int]
+
+
+class ProgramReader:
+    """Reads assignments into the `Builder` of a `Scope`.
+
+    stores: what is written into `outputs` by indices: the program's, or inputs that are changed in place.
+    complete: whether the whole text was parsed, so that `assigned` has every name that it assigns.
+    """
+
+    def __init__(self, scope: Scope, outputs: Iterable[Tensor] = ()) -> None:
+        self.scope = scope
+        self.expressions = ExpressionReader(scope)
+        self.outputs = {t.name: t for t in outputs}
+        self.stores: list[Stored] = []
+        self.assigned: dict[str, Arg | None] = {}
+        self.complete = False
+
+    def read(self, text: str, place: Place) -> None:
+        """Read a whole program."""
+        self.scope.begin(text, place)
+        tree = self.parsed(text)
+        self.scope.taken |= _assigned(tree)
+        for statement in tree.body:
+            self.statement(statement)
+
+    def parsed(self, text: str) -> ast.Module:
+        """Python's tree of the program, without the lines that are no Python: each is reported, and what it assigns is
+        poisoned. What is amiss only because a line is left out is not reported."""
+        rows = text.split("\n")
+        self.complete = True
+        for _ in range(MAX_UNREADABLE):
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # of Python's, about spellings that the reader refuses anyway
+                    return ast.parse("\n".join(rows))
+            except SyntaxError as error:
+                row, offset = min(error.lineno or 1, len(rows)), error.offset or 1
+                if self.complete or not (isinstance(error, IndentationError) or "unmatched" in error.msg):
+                    self.scope.report(
+                        *self.scope.place(row, offset - 1), f"not a list of assignments: {error.msg}", None
+                    )
+            except (ValueError, RecursionError, MemoryError):
+                self.scope.report(*self.scope.place(1, 0), "not a list of assignments: this is nested too deeply", None)
+                rows, row = [""], 1
+            self.complete = False
+            if target := TARGET.match(rows[row - 1]):
+                self.scope.taken.add(target[1])
+                self.scope.names.setdefault(target[1], None)
+                self.assigned.setdefault(target[1], None)
+            rows[row - 1] = ""
+        return ast.Module([], [])
+
+    def statement(self, s: ast.stmt) -> None:
+        if isinstance(s, ast.Assign) and len(s.targets) == 1 and isinstance(target := s.targets[0], ast.Subscript):
+            with suppress(Poisoned):
+                self.store(s, target)
+            return
+        if not isinstance(s, ast.Assign) or len(s.targets) != 1 or not isinstance(s.targets[0], ast.Name):
+            self.scope.fail(s, "a program is a list of assignments such as `Y = X * 2`")
+            for target in _assigned(s) - self.scope.inputs:
+                self.assigned.setdefault(target, None)
+                self.scope.names.setdefault(target, None)
+            return
+        self.assign(s, s.targets[0].id)
+
+    def assign(self, s: ast.Assign, name: str) -> None:
+        """`name = value`, of the whole of a value."""
+        value: Arg | None = None
+        try:
+            if name in self.scope.inputs:
+                self.scope.written.add(name)
+                changed = f"; the form is {name}[index, ...] = ..." if name in self.outputs else ""
+                raise self.scope.fail(s, f"{name} is an input and cannot be assigned{changed}")
+            if any(x.tensor.name == name for x in self.stores):
+                raise self.scope.fail(s, f"{name} is written in parts already")
+            if name in self.assigned:
+                raise self.scope.fail(s, f"{name} is assigned twice")
+            if name in self.scope.sizes or name in CONSTANTS:
+                raise self.scope.fail(s, f"{name} is the name of {CONSTANTS.get(name, 'a dimension')}")
+            if name in RESERVED:
+                raise self.scope.fail(s, f"{name} is the name of a function")
+            value = self.expressions.value(s.value, name, 0)
+            if (
+                isinstance(value, str) and value != name and self.scope.type_of(value) != "bool"
+            ):  # the same value, as another
+                value = self.scope.builder.emit("mul", value, Fraction(1), out=name)
+        except Poisoned:
+            value = None
+        if name not in self.scope.inputs:
+            self.assigned.setdefault(name, value)
+            self.scope.names.setdefault(name, value)
+
+    def store(self, s: ast.Assign, target: ast.Subscript) -> None:
+        """`tensor[index, ...] = value`. What writes all of an output in its own order is an assignment of its name."""
+        name = target.value.id if isinstance(target.value, ast.Name) else None
+        try:
+            if name is None or name not in self.outputs:
+                what = "an input that is not `inout`" if name in self.scope.inputs else "no output"
+                shown = name or ast.unparse(target.value)
+                raise self.scope.fail(
+                    target, f"{shown} is {what}; only outputs are written by indices", name, self.outputs
+                )
+            tensor = self.outputs[name]
+            nodes = target.slice.elts if isinstance(target.slice, ast.Tuple) else [target.slice]
+            access = tuple(self.scope.each(self.expressions.indices.index, nodes, 0))
+            if len(access) != len(tensor.dims):
+                raise self.scope.fail(target, index_count(name, tensor.dims, len(access)))
+            if access == plain(tensor.dims) and name not in self.scope.inputs:
+                self.assign(s, name)
+                return
+            if name in self.assigned:
+                raise self.scope.fail(s, f"{name} is assigned already, as a whole")
+            self.expressions.indices.check_written(name, tensor, access, nodes)
+        except Poisoned:
+            self.scope.written.add(name)
+            with suppress(Poisoned):  # for the mistakes in it
+                self.expressions.value(s.value, None, 0)
+            raise
+        self.scope.written.add(name)
+        self.scope.used.add(name)
+        self.stores.append(Stored(tensor, access, self.stored(s, name, access), self.scope.at(target)))
+
+    def stored(self, s: ast.Assign, name: str, access: Access) -> str:
+        """The value on the right, under a name of its own, which it may have already."""
+        taken = {x.value for x in self.stores} | {*self.outputs}
+        fresh = (x for n in count() if (x := f"{name}_{n}") not in self.scope.builder.known)
+        out = next(
+            x for x in fresh if x not in self.scope.taken | {*self.scope.sizes} | RESERVED | {*CONSTANTS} | taken
+        )
+        value = self.expressions.value(s.value, out, 0)
+        if not isinstance(value, str):
+            raise self.scope.fail(s.value, f"this part of {name} is just a number")
+        if (kind := self.scope.type_of(value)) != "float":
+            what = "an integer; outputs are floats, such as index(a) / 1"
+            raise self.scope.fail(s.value, f"this part of {name} is {what if kind == 'int' else MASK}")
+        has, written = self.scope.builder.known[value].dims, dims_of(access)
+        if {*has} != {*written}:
+            axes = ", ".join(has) or "none", ", ".join(written) or "none"
+            raise self.scope.fail(
+                s.value, f"this part of {name} has the axes {axes[0]}, and the indices on the left {axes[1]}"
+            )
+        if value in taken or value in self.scope.inputs:
+            value = self.scope.builder.emit("mul", value, Fraction(1), out=out)
+        return value
+
+
+def _assigned(node: ast.AST) -> set[str]:
+    """Every name that is assigned inside."""
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
