@@ -12,11 +12,16 @@ from typing import Any  # nodes of PyTorch's graphs
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+SCHEMA = (
+    "(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, bool is_causal=False, *,"
+    " float? scale=None, bool enable_gqa=False) -> Tensor"
+)
+"""Of PyTorch's operator."""
 TRANSFORMS = ("functorch", "autocast")
 """In the names, or the modules, of what has PyTorch compute something else of the same operators."""
 
 
-@torch.library.custom_op("mirage::attention", mutates_args=())
+@torch.library.custom_op("mirage::attention", mutates_args=(), schema=SCHEMA)
 def attention(
     query: torch.Tensor,
     key: torch.Tensor,

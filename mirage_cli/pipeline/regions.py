@@ -85,7 +85,7 @@ class Given:
     """How one of PyTorch's tensors becomes an input of a program.
 
     which: of a module's. order: of its positions in memory, as it was traced. shape: the input's. strides: None where
-    it is contiguous. same: whether the shape is that of the tensor, with its positions in this order.
+    it is contiguous. same: whether the shape is that of the tensor, with its positions in this order, in every call.
     """
 
     which: int
@@ -390,7 +390,7 @@ def said_of(
     def given(t: Tensor) -> Given:
         order, shape = placed.orders[t.name], tuple(lengths[d] for d in t.dims)
         own = nodes[t.name].meta["val"].shape
-        same = shape == tuple(own[d] for d in order)
+        same = not sized and shape == tuple(own[d] for d in order)
         return Given(read.index(nodes[t.name]), order, shape, steps_of(t, lengths), same)
 
     inputs = tuple(map(given, program.inputs))
