@@ -16,6 +16,9 @@ from mirage_cli.store.results import Result, Unfinished
 
 FIRST = 0.4
 """The part of a budget that programs have alike."""
+SEARCHING = 0.25
+"""The part that each search may take, of several: they run side by side, and what one has not found is not looked for
+again."""
 
 
 def optimize_together(
@@ -29,7 +32,7 @@ def optimize_together(
     count = len(programs)
     first_s = max((FIRST if session.measures and count > 1 else 1.0) * budget_s / max(count, 1), least_s)
     start = time.monotonic()
-    session.allow(first_s)
+    session.allow(first_s, max(SEARCHING * budget_s, first_s) if count > 1 else None)
     found = list(optimize(session, programs))
     gains = {i: n * gain_us(session, programs[i][0], r) for i, (n, r) in enumerate(zip(calls, found, strict=True))}
     for i, more_s in shares(budget_s - (time.monotonic() - start), gains, least_s).items():

@@ -75,7 +75,7 @@ def finish(session: Session, program: Program, text: str, found: Found | Failed)
     asked = Asked(o.seed, o.top, o.budget_s, o.tune, o.context, session.command)
     empty = Result(about, found.stats, asked, found.as_written, rejections=found.rejected)
     measures = session.measures and found.stopped != "interrupted"
-    left_s = max(o.budget_s - found.seconds, 0.0)
+    left_s = o.tuning_s(found.seconds)
 
     def made() -> Result:
         key = keep_search(session, program, text, found)

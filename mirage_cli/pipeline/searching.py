@@ -58,7 +58,7 @@ KEEPING_S = 0.6
 @dataclass(frozen=True, slots=True)
 class Options:
     """What a user may set. budget_s: for the search and the tuning of one program together. context: in which calls
-    are timed (`tune.measure.Context`)."""
+    are timed (`tune.measure.Context`). searching_s: for the search alone, where the budget is that of the tuning."""
 
     workers: int = 1
     top: int = 5
@@ -70,6 +70,18 @@ class Options:
     prune: bool = True
     own_algebra_only: bool = False
     bounds: Bounds = field(default_factory=Bounds)
+    searching_s: float | None = None
+
+    @property
+    def search_s(self) -> float:
+        """Seconds that a search may take."""
+        if self.searching_s is not None:
+            return self.searching_s
+        return self.budget_s * (1 - TUNING if self.tune else 1)
+
+    def tuning_s(self, spent_s: float) -> float:
+        """Seconds that tuning may take behind a search of so many."""
+        return self.budget_s if self.searching_s is not None else max(self.budget_s - spent_s, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +204,7 @@ def search_program(
 
     start = time.perf_counter()
     lowered = lower(program)
-    clock = Clock(options.budget_s * (1 - TUNING if options.tune else 1), interrupted)
+    clock = Clock(options.search_s, interrupted)
 
     def searched(form: Program) -> SearchResult:
         return search(

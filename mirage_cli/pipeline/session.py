@@ -75,9 +75,9 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def allow(self, budget_s: float) -> None:
-        """Sets the budget of each program from now on."""
-        self.options = replace(self.options, budget_s=budget_s)
+    def allow(self, budget_s: float, searching_s: float | None = None) -> None:
+        """Sets the budget of each program from now on, as `Options` has it."""
+        self.options = replace(self.options, budget_s=budget_s, searching_s=searching_s)
 
     def prepare(self) -> None:
         """Starts the processes that tuning needs: their seconds of imports pass while the search is at work."""

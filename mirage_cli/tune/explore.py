@@ -18,7 +18,7 @@ from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.target.gpus import Target
-from mirage_cli.tune.compilefarm import CompileFarm
+from mirage_cli.tune.compilefarm import CompileFarm, KernelResources
 from mirage_cli.tune.measure import (
     QUICK,
     Candidate,
@@ -81,6 +81,7 @@ FIRST_TIMED, BEFORE_JUDGING = 8, 0.4
 SECURED = 3
 """Schedules of a large problem that are judged before the finals, at most, until one is right."""
 SPILL_LIMIT_BYTES = 128
+REGISTER_BYTES = 4
 STEP, LEAST_STEP_S, MOST_STEP_S = 0.3, 5.0, 20.0
 """The part of the budget that one step of a candidate may take before it counts as one that hangs, and its limits."""
 JUDGING_S = 20.0
@@ -132,6 +133,11 @@ class Task:
     as_written: str | None = None
 
 
+def room(kernel: KernelResources) -> float:
+    """The part of what its threads hold that their registers have room for."""
+    return kernel.registers / (kernel.registers + kernel.spill_bytes / REGISTER_BYTES)
+
+
 class Explorer:
     """One run of the first part, with the trials it has made."""
 
@@ -147,7 +153,7 @@ class Explorer:
         self.record_us, self.idle = math.inf, 0  # the last gain, and the guesses since
         self.stopped = ""  # what has ended the exploration
         self.failures: Counter[str] = Counter()
-        self.spilled: set[tuple[str, str, str]] = set()  # by μGraph and kernel, schedules that spill registers
+        self.spilled: dict[tuple[str, str, str], float] = {}  # by μGraph, kernel and schedule: the part with room
         self.near: dict[str, list[Point]] = {}
         self.predictions: dict[str, float] = {}
         self.rng = random.Random(task.problem.seed)
@@ -315,14 +321,14 @@ class Explorer:
         return points
 
     def within_limits(self, g: str) -> list[Point]:
-        """First schedules of which each kernel holds less than where it spills registers, if any does."""
+        """First schedules of which each kernel holds no more than had room where it spills registers, if any does."""
         graph, by_name = self.graphs[g], models(self.graphs[g])
         limits: dict[str, float] = {}
         for t in (t for t in self.trials.values() if t.mugraph == g):
             sizes = chunk_sizes(graph, t.schedule)
             for name, s in t.schedule.kernels.items():
-                if (g, name, str(s)) in self.spilled:
-                    limits[name] = min(limits.get(name, math.inf), held_by_each(by_name[name], s, sizes))
+                if part := self.spilled.get((g, name, str(s))):
+                    limits[name] = min(limits.get(name, math.inf), part * held_by_each(by_name[name], s, sizes))
         some = first_schedules(graph, self.means.target, FEW_STARTS, limits) if limits else []
         us = totals_us(graph, some, self.means.target, by_name)
         return [Point(g, s, float(x)) for s, x in zip(some, us, strict=True)]
@@ -334,7 +340,7 @@ class Explorer:
 
     def spills(self, g: str, schedule: Schedule) -> bool:
         """Whether a kernel of it is known to spill registers, whatever the others do."""
-        return not self.spilled.isdisjoint((g, name, str(s)) for name, s in schedule.kernels.items())
+        return any((g, name, str(s)) in self.spilled for name, s in schedule.kernels.items())
 
     def distrusted(self, g: str, schedule: Schedule) -> bool:
         return schedule.specialize and not self.trusted.get(g, True)
@@ -423,7 +429,7 @@ class Explorer:
             trial = self.waiting[key]
             if isinstance(answer, Failure):
                 self.fail(trial, str(answer.kind), str(answer))
-            elif spilled := [k.name for k in answer if k.spill_bytes > SPILL_LIMIT_BYTES]:
+            elif spilled := {k.name: room(k) for k in answer if k.spill_bytes > SPILL_LIMIT_BYTES}:
                 self.fail(trial, "spills registers", "spills registers")
                 self.avoid(trial, spilled)
             elif any(k.shared_bytes > self.means.target.smem_per_block_bytes for k in answer):
@@ -432,9 +438,10 @@ class Explorer:
                 fine.append(trial)
         return fine
 
-    def avoid(self, trial: Trial, kernels: Container[str]) -> None:
+    def avoid(self, trial: Trial, kernels: Mapping[str, float]) -> None:
         """Keeps in mind that these kernels of a trial spill registers, and drops what has them and is not begun."""
-        self.spilled |= {(trial.mugraph, n, str(s)) for n, s in trial.schedule.kernels.items() if n in kernels}
+        own = trial.schedule.kernels
+        self.spilled |= {(trial.mugraph, n, str(own[n])): part for n, part in kernels.items() if n in own}
         for key in self.means.farm.forget(lambda key: self.spills(*self.pair(key))):
             del self.waiting[key]
 

@@ -57,7 +57,9 @@ def test_what_is_left_goes_where_most_may_be_gained(monkeypatch: pytest.MonkeyPa
     floors = {"attention": 10.0, "vocabulary": 221.0, "norm": 11.0}
     calls = {"attention": 32, "vocabulary": 1, "norm": 64, "known": 99, "tried": 99, "failed": 9}
     more: dict[str, float] = {}
-    session: Any = SimpleNamespace(measures=True, target=None, allow=lambda s: more.setdefault("first", s))
+    session: Any = SimpleNamespace(
+        measures=True, target=None, allow=lambda s, searching: more.update(first=s, searching=searching)
+    )
     first = {n: result(t, "exhausted" if n == "tried" else "budget", n == "known") for n, t in us.items()}
     first["failed"] = None
     monkeypatch.setattr(budgets, "optimize", lambda _, programs: [first[n] for n, _ in programs])
@@ -66,8 +68,15 @@ def test_what_is_left_goes_where_most_may_be_gained(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(budgets, "time", SimpleNamespace(monotonic=iter([0.0, 60.0]).__next__))
     programs: Any = [(name, "") for name in us]
     found: Any = optimize_together(session, programs, [*calls.values()], 120.0, 5.0)
-    assert more == {"first": 0.4 * 120 / 6, "attention": 60.0}
+    assert more == {"first": 0.4 * 120 / 6, "searching": 30.0, "attention": 60.0}
     assert [r and r.best.times.time_us for r in found] == [12.0, 230.0, 10.0, 50.0, 50.0, None]
+
+
+def test_a_search_of_several_has_seconds_of_its_own() -> None:
+    """Of 5 s for a program, its search would have 3.75 and the tuning what that leaves."""
+    alone, beside = Options(budget_s=5.0), Options(budget_s=5.0, searching_s=15.0)
+    assert (alone.search_s, alone.tuning_s(4.0), alone.tuning_s(6.0)) == (3.75, 1.0, 0.0)
+    assert (beside.search_s, beside.tuning_s(9.0)) == (15.0, 5.0)
 
 
 def gated(n: int) -> Graph:
