@@ -239,10 +239,13 @@ class Series:
                     self.learned[name].told += 1
                 for name in settled & useful:
                     self.learned[name].counts(block, guesses, self.drawn_bits[name])
-            brought |= before != [x.left() for x in self.learned.values()]
+            changed = before != [x.left() for x in self.learned.values()]
+            brought |= changed
             if not any(x.needs() for x in self.learned.values()):
                 bits = zip(*((x.bits, x.drawn_bits) for x in self.learned.values()), strict=True)
                 return self.claim(sum(2.0 ** -min(n) for n in bits)), brought
+            if not changed and not any(x.leaves() for x in self.learned.values()):
+                break  # bits alone are needed, and the functions that all draws of the block share leave all in doubt
             left -= chosen.keys()
         return None, brought
 
