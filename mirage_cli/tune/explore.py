@@ -460,14 +460,16 @@ class Explorer:
         """
         plain = [t for t in trials if not t.schedule.specialize and not self.late]
         control = self.pace.due() if plain else []
-        some = [*control, *plain]
-        for t, timing in self.timings(some, meanwhile=self.refill, within_s=self.exploring_s) if some else ():
-            if t in control:
-                self.pace.seen(timing)
-            else:
+        some = [*plain, *control]  # what comes last is left out where time is short
+        found = self.timings(some, meanwhile=self.refill, within_s=self.exploring_s) if some else []
+        for timing in (timing for t, timing in found if t in control):
+            self.pace.seen(timing)
+        for t, timing in found:
+            if t not in control:
                 self.timed(t, timing)
-        for t in self.leaders(1):
+        for t in (t for t in self.leaders(len(self.trials)) if t.source):  # those of an earlier run have none
             self.pace.begin(t)
+            break
         risky: dict[str, list[Trial]] = {}
         for t in trials:
             if t.schedule.specialize:

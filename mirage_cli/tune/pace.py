@@ -35,11 +35,12 @@ class Pace:
         return [self.control] if due and self.control else []
 
     def seen(self, timing: Timing | Failure) -> None:
-        """Takes the control's time beside what was timed with it."""
+        """Takes the control's time beside what was timed with it. One that fails is none any more."""
         if self.control is None or isinstance(timing, Failure):
+            self.control = None
             return
         self.at = time.monotonic()
-        ratio = timing.median_us / self.control.us
+        ratio = timing.median_us / self.control.paced_us
         self.now = ratio if abs(ratio - 1) >= NOISE else 1.0
 
     def begin(self, trial: Trial) -> None:

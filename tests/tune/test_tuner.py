@@ -864,6 +864,28 @@ def test_what_is_timed_on_a_hot_gpu_is_compared_with_a_control(monkeypatch: pyte
     assert max(t.pace for t in paced.trials) > 1.3 > 1.0 == max(t.pace for t in blind.trials)
 
 
+def test_a_trial_of_an_earlier_run_is_no_control(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no source any more."""
+    monkeypatch.setattr(pace, "EVERY_S", 0.0)
+    known = [replace(t, source="") for t in plain()[0].trials[:STARTS]]
+    tuned, worker = tune(known=known)
+    assert "" not in worker.timed and len(worker.timed) > len(set(worker.timed)), "another one is"
+    assert tuned.best is not None
+
+
+def test_a_control_that_fails_is_none_any_more() -> None:
+    first = replace(plain()[0].trials[0], pace=1.0)
+    found = pace.Pace()
+    found.begin(first)
+    found.seen(Timing((first.us * 1.5,) * 3, 1, 1, "made up", alone_samples_us=(first.us * 1.5,) * 3, context="both"))
+    assert found.now == pytest.approx(1.5) and found.due() == [first]
+    found.seen(Failure(FailureKind.FAULT, "made up"))
+    assert found.due() == [] and found.now == pytest.approx(1.5)
+    found.begin(replace(first, pace=1.5))  # as fast as the first by its pace
+    found.seen(first.timing or Failure(FailureKind.FAULT, "never timed"))
+    assert found.now == pytest.approx(1.5)
+
+
 def test_the_winner_is_right_on_data_by_which_it_was_not_chosen() -> None:
     quick = plain()[0].finalists[0]
     tuned, _ = tune(lucky=lambda source: source == quick.source)
