@@ -606,7 +606,9 @@ def _spread(text: str, have: Axes, want: Axes) -> str:
 
 
 def _cast(text: str, old: str, new: str) -> str:
-    return f"to_bfloat16({text})" if (old, new) == ("float32", "bfloat16") else f"{text}.to({TYPE[new]})"
+    if new != "bfloat16" or old == new:
+        return f"{text}.to({TYPE[new]})"
+    return f"to_bfloat16({text})" if old == "float32" else f"to_bfloat16({text}.to(tl.float32))"
 
 
 def _permuted(text: str, have: Axes, want: Axes) -> str:

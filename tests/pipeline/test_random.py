@@ -67,6 +67,16 @@ def check(text: str, seed: int, interpreter: Interpreter) -> None:
 
 
 FAILED = {
+    "a whole number in bfloat16": """
+name: whole
+dims: {d: 1}
+dtype: bfloat16
+inputs: {X: [d]}
+program: |
+  A = reciprocal(abs(X) + 1)
+  D = where(index(d) > index(d), A - A, -1)
+outputs: {D: [d]}
+""",
     "some positions of a softmax": """
 name: some
 dims: {h: 3, k: 2}
