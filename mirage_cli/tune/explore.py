@@ -248,8 +248,8 @@ class Explorer:
                 break
 
     def first(self) -> list[tuple[str, Schedule]]:
-        """The program as written, what won at other sizes, and the cost model's best: one of each μGraph, whose kernels
-        may all spill registers, and then the others."""
+        """In this order: the program as written; what won at other sizes; the cost model's best of each μGraph; its
+        others of each. All schedules of one μGraph may have a kernel that spills registers."""
         graph = self.graphs.get(self.task.as_written or "")
         sure = first_schedules(graph, self.means.target, 1) if graph else []
         hints = [(g, fitted(self.graphs[g], s, self.means.target)) for g, s in self.task.hints if g in self.graphs]
@@ -467,9 +467,9 @@ class Explorer:
         for t, timing in found:
             if t not in control:
                 self.timed(t, timing)
-        for t in (t for t in self.leaders(len(self.trials)) if t.source):  # those of an earlier run have none
-            self.pace.begin(t)
-            break
+        own = next((t for t in self.leaders(len(self.trials)) if t.source), None)  # those of an earlier run have none
+        if own is not None:
+            self.pace.begin(own)
         risky: dict[str, list[Trial]] = {}
         for t in trials:
             if t.schedule.specialize:
