@@ -19,12 +19,13 @@ from mirage_cli.pipeline.written import keep_best
 from mirage_cli.store.records import Key
 from mirage_cli.store.results import Kernel, Lost, Result
 from mirage_cli.tune.compilefarm import KernelResources
-from mirage_cli.tune.explore import SPILL_LIMIT_BYTES
 from mirage_cli.tune.interpreted import Interpreter, Judged, own_sums, reduced_schedule, reduced_sizes
 from mirage_cli.tune.measure import Candidate, Failure, Problem
 from mirage_cli.tune.space import bottlenecks, first_schedules
 
 WRONG = "wrong in the interpreter"
+SPILL_LIMIT_BYTES = 128
+"""Local memory of a thread: what a kernel takes that uses more, the cost model cannot say."""
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ import os
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -56,12 +56,18 @@ class CompileRequest:
 
 @dataclass(slots=True)
 class _Busy:
-    """A process, which may be given its first job before it has started. deadline: for its next message."""
+    """A process, which may be given its first job before it has started. deadline: for its next message. wanted:
+    whether anyone waits for what becomes of its job."""
 
     child: Child
     job: CompileRequest | None
     deadline: float
     started: bool = False
+    wanted: bool = True
+
+    @property
+    def awaited(self) -> bool:
+        return self.job is not None and self.wanted
 
 
 class CompileFarm:
@@ -117,20 +123,21 @@ class CompileFarm:
     ) -> None:
         """Has these compiled after those given before. Each may take its `timeout_s`."""
         self._waiting += [CompileRequest(c, inputs, outputs) for c in candidates]
-        self.start(self.pending)
+        self.start(self.pending + sum(b.job is not None and not b.wanted for b in self._children))
         self._hand_out()
 
     @property
     def pending(self) -> int:
-        """Candidates that were given and not taken."""
-        return len(self._waiting) + sum(b.job is not None for b in self._children)
+        """Candidates that were given, and neither taken nor dropped."""
+        return len(self._waiting) + sum(b.awaited for b in self._children)
 
     def take(self) -> list[tuple[str, Compiled]]:
         """Ids and kernels of what is done by now; waits for the first of them. Nothing where nothing is pending."""
         done: list[tuple[str, Compiled]] = []
         while self.pending and not done:
             for b, answer in self._answers():
-                job, b.job, b.deadline = b.job, None, 0.0
+                job = b.job if b.wanted else None
+                b.job, b.deadline = None, 0.0
                 if isinstance(answer, Failure) and answer.fatal:
                     b.child.kill()
                     self._children[self._children.index(b)] = self._spawn()
@@ -139,18 +146,17 @@ class CompileFarm:
             self._hand_out()
         return done
 
-    def forget(self, unwanted: Callable[[str], bool] = lambda _: True) -> list[str]:
-        """Drops what no process has begun with, all of it or what is unwanted, and says what that is."""
-        ids = [r.candidate.id for r in self._waiting if unwanted(r.candidate.id)]
-        self._waiting = deque(r for r in self._waiting if r.candidate.id not in {*ids})
+    def forget(self) -> list[str]:
+        """Drops what no process has begun with, and says what that is."""
+        ids = [r.candidate.id for r in self._waiting]
+        self._waiting.clear()
         return ids
 
     def drop(self) -> None:
-        """Drops everything, and ends the processes that are at work."""
+        """Drops everything. Processes that are at work end it first: that takes less time than to start others."""
         self._waiting.clear()
-        for b in [b for b in self._children if b.job is not None]:
-            b.child.kill()
-            self._children.remove(b)
+        for b in self._children:
+            b.wanted = False
 
     def _hand_out(self) -> None:
         for b in self._children:
@@ -165,7 +171,7 @@ class CompileFarm:
         return _Busy(child, None, time.monotonic() + START_TIMEOUT_S)
 
     def _give(self, b: _Busy, request: CompileRequest) -> None:
-        b.job = request
+        b.job, b.wanted = request, True
         if b.started:
             b.deadline = time.monotonic() + request.candidate.timeout_s
         with contextlib.suppress(ChildDied):  # the next receive reports it
@@ -197,7 +203,7 @@ class CompileFarm:
         still to come."""
         if not b.started:
             self._unstarted += 1
-        if b.job and (not b.started or (killed and not b.job.again)):
+        if b.job and b.wanted and (not b.started or (killed and not b.job.again)):
             self._waiting.appendleft(replace(b.job, again=b.started))
             b.job = None
         if self._unstarted > STARTS:

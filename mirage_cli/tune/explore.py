@@ -10,7 +10,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -18,7 +18,7 @@ from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.target.gpus import Target
-from mirage_cli.tune.compilefarm import CompileFarm, KernelResources
+from mirage_cli.tune.compilefarm import CompileFarm
 from mirage_cli.tune.measure import (
     QUICK,
     Candidate,
@@ -34,14 +34,11 @@ from mirage_cli.tune.measure import (
 from mirage_cli.tune.pace import Pace
 from mirage_cli.tune.space import (
     ahead_of_time,
-    chunk_sizes,
     crossings,
     dearest_kernel,
     first_schedules,
     fitted,
-    held_by_each,
     models,
-    most_held,
     neighbours,
     totals_us,
 )
@@ -80,8 +77,6 @@ FIRST_TIMED, BEFORE_JUDGING = 8, 0.4
 """So many timings, or this part of the budget, come before the first judgement of a large problem."""
 SECURED = 3
 """Schedules of a large problem that are judged before the finals, at most, until one is right."""
-SPILL_LIMIT_BYTES = 128
-REGISTER_BYTES = 4
 STEP, LEAST_STEP_S, MOST_STEP_S = 0.3, 5.0, 20.0
 """The part of the budget that one step of a candidate may take before it counts as one that hangs, and its limits."""
 JUDGING_S = 20.0
@@ -133,11 +128,6 @@ class Task:
     as_written: str | None = None
 
 
-def room(kernel: KernelResources) -> float:
-    """The part of what its threads hold that their registers have room for."""
-    return kernel.registers / (kernel.registers + kernel.spill_bytes / REGISTER_BYTES)
-
-
 class Explorer:
     """One run of the first part, with the trials it has made."""
 
@@ -153,7 +143,6 @@ class Explorer:
         self.record_us, self.idle = math.inf, 0  # the last gain, and the guesses since
         self.stopped = ""  # what has ended the exploration
         self.failures: Counter[str] = Counter()
-        self.spilled: dict[tuple[str, str, str], float] = {}  # by μGraph, kernel and schedule: the part with room
         self.near: dict[str, list[Point]] = {}
         self.predictions: dict[str, float] = {}
         self.rng = random.Random(task.problem.seed)
@@ -249,7 +238,7 @@ class Explorer:
 
     def first(self) -> list[tuple[str, Schedule]]:
         """In this order: the program as written; what won at other sizes; the cost model's best of each μGraph; its
-        others of each. All schedules of one μGraph may have a kernel that spills registers."""
+        others of each."""
         graph = self.graphs.get(self.task.as_written or "")
         sure = first_schedules(graph, self.means.target, 1) if graph else []
         hints = [(g, fitted(self.graphs[g], s, self.means.target)) for g, s in self.task.hints if g in self.graphs]
@@ -280,13 +269,12 @@ class Explorer:
         return [(pool[i].graph, pool[i].schedule) for i in chosen]
 
     def pool(self) -> list[Point]:
-        """Schedules one change from the best of each promising μGraph, and some two changes away. Of μGraphs that could
-        not be timed, those one change away whose threads hold less than the ones that failed."""
+        """Schedules one change from the best of each promising μGraph, and some two changes away."""
         limit = HOPELESS * self.best_us()
         best: dict[str, list[Trial]] = {}
         for t in self.leaders(len(self.trials)):
             best.setdefault(t.mugraph, []).append(t)
-        points: list[Point] = self.smaller({*best, *(t.mugraph for t in self.waiting.values())})
+        points: list[Point] = []
         farther: list[tuple[str, Schedule]] = []
         for g, trials in best.items():
             if trials[0].paced_us > limit:
@@ -303,44 +291,9 @@ class Explorer:
         points += [p for g, schedules in drawn.items() for some in self.around(g, schedules) for p in some]
         return self.untried(p for p in points if not self.distrusted(p.graph, p.schedule))
 
-    def smaller(self, others: Container[str]) -> list[Point]:
-        """Of each μGraph but these what holds less than its failed trials: the cost model's best with less in each
-        kernel that spills registers, and what is one change away."""
-        failed: dict[str, list[Trial]] = {}
-        for t in self.trials.values():
-            if t.schedule.kernels and t.mugraph not in others:
-                failed.setdefault(t.mugraph, []).append(t)
-        points: list[Point] = []
-        for g, trials in failed.items():
-            held = {self.key(g, t.schedule): most_held(self.graphs[g], t.schedule) for t in trials}
-            least = sorted(trials, key=lambda t, g=g, held=held: held[self.key(g, t.schedule)])[:BEAM]
-            for t, near in zip(least, self.around(g, [t.schedule for t in least]), strict=True):
-                limit = held[self.key(g, t.schedule)]
-                points += [p for p in near if most_held(self.graphs[g], p.schedule) < limit]
-            points += self.within_limits(g)
-        return points
-
-    def within_limits(self, g: str) -> list[Point]:
-        """First schedules of which each kernel holds no more than had room where it spills registers, if any does."""
-        graph, by_name = self.graphs[g], models(self.graphs[g])
-        limits: dict[str, float] = {}
-        for t in (t for t in self.trials.values() if t.mugraph == g):
-            sizes = chunk_sizes(graph, t.schedule)
-            for name, s in t.schedule.kernels.items():
-                if part := self.spilled.get((g, name, str(s))):
-                    limits[name] = min(limits.get(name, math.inf), part * held_by_each(by_name[name], s, sizes))
-        some = first_schedules(graph, self.means.target, FEW_STARTS, limits) if limits else []
-        us = totals_us(graph, some, self.means.target, by_name)
-        return [Point(g, s, float(x)) for s, x in zip(some, us, strict=True)]
-
     def untried(self, points: Iterable[Point]) -> list[Point]:
         taken = (*self.trials.values(), *self.waiting.values())
-        sound = [p for p in points if not self.spills(p.graph, p.schedule)]
-        return distinct(sound, {(t.mugraph, str(t.schedule)) for t in taken})
-
-    def spills(self, g: str, schedule: Schedule) -> bool:
-        """Whether a kernel of it is known to spill registers, whatever the others do."""
-        return any((g, name, str(s)) in self.spilled for name, s in schedule.kernels.items())
+        return distinct(points, {(t.mugraph, str(t.schedule)) for t in taken})
 
     def distrusted(self, g: str, schedule: Schedule) -> bool:
         return schedule.specialize and not self.trusted.get(g, True)
@@ -402,7 +355,7 @@ class Explorer:
         sources: dict[str, str] = {}
         for g, s in pairs:
             key = self.key(g, s)
-            if key in self.trials or key in self.waiting or self.spills(g, s):
+            if key in self.trials or key in self.waiting:
                 continue
             try:
                 sources[key] = self.means.emit(self.graphs[g], s)
@@ -423,30 +376,18 @@ class Explorer:
         return fine
 
     def compiled(self) -> list[Trial]:
-        """Of what the compilers have done, what has the registers and the shared memory that it needs."""
+        """Of what the compilers have done, what has the shared memory that it needs. What has too few registers is
+        timed as it is: of 5,300 schedules for the 24 sizes of `search_specs` a fiftieth spilled."""
         fine: list[Trial] = []
         for key, answer in self.means.farm.take():
             trial = self.waiting[key]
             if isinstance(answer, Failure):
                 self.fail(trial, str(answer.kind), str(answer))
-            elif spilled := {k.name: room(k) for k in answer if k.spill_bytes > SPILL_LIMIT_BYTES}:
-                self.fail(trial, "spills registers", "spills registers")
-                self.avoid(trial, spilled)
             elif any(k.shared_bytes > self.means.target.smem_per_block_bytes for k in answer):
                 self.fail(trial, "shared memory", "needs more shared memory than a block may have")
             else:
                 fine.append(trial)
         return fine
-
-    def avoid(self, trial: Trial, kernels: Mapping[str, float]) -> None:
-        """Keeps in mind that these kernels of a trial spill registers, and drops what has them and is not begun."""
-        own = trial.schedule.kernels
-        self.spilled |= {(trial.mugraph, n, str(own[n])): part for n, part in kernels.items() if n in own}
-        for key in self.means.farm.forget(lambda key: self.spills(*self.pair(key))):
-            del self.waiting[key]
-
-    def pair(self, key: str) -> tuple[str, Schedule]:
-        return self.waiting[key].mugraph, self.waiting[key].schedule
 
     def tell(self) -> None:
         best = self.best_us()

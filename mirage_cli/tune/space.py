@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import islice, permutations
-from types import MappingProxyType
 
 import numpy as np
 
@@ -45,7 +44,6 @@ from mirage_cli.target.gpus import Target
 from mirage_cli.tune.hidden import fits, hidden_us, pairs
 
 WARPS = (1, 2, 4, 8, 16)
-NO_LIMITS: Mapping[str, float] = MappingProxyType({})
 STAGES = (1, 2, 3, 4, 5, 6, 7, 9)
 GROUPS = (1, 4, 8, 16)
 SPLIT_LIMIT = 256
@@ -100,37 +98,32 @@ def ranked(
 
 @lru_cache(maxsize=1024)
 def _best(
-    m: work.Model, sizes: tuple[tuple[str, int], ...], target: Target, split: int | None, limit: float
+    m: work.Model, sizes: tuple[tuple[str, int], ...], target: Target, split: int | None
 ) -> KernelSchedule | None:
-    """The first of the ranked schedules whose threads hold less than the limit."""
-    known = dict(sizes)
-    return next((s for s in ranked(m, known, target, split) if held_by_each(m, s, known) < limit), None)
+    """The first of the ranked schedules."""
+    return next(ranked(m, dict(sizes), target, split), None)
 
 
-def first_schedules(
-    graph: MuGraph, target: Target, count: int, limits: Mapping[str, float] = NO_LIMITS
-) -> list[Schedule]:
+def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule]:
     """Up to `count` schedules: for the dearest kernel the cost model's best, then the best with each block size that
     those before lack; both with operands swapped too where it has products. The other kernels' best with each. Blocks
     that are sure to spill registers are left out.
-
-    limits: by kernel, elements of which each thread holds fewer.
     """
     by_name = models(graph)
     if not by_name:
         return [Schedule({})]
-    base = complete(graph, by_name, target, {}, limits)
+    base = complete(graph, by_name, target, {})
     if base is None:
         return []
     dearest = dearest_kernel(graph, base, target)
     found: dict[str, Schedule] = {}
-    m, sizes, limit = by_name[dearest], chunk_sizes(graph, base), limits.get(dearest, np.inf)
+    m, sizes = by_name[dearest], chunk_sizes(graph, base)
     matrix, room = bool(m.matrix_axes(sizes)), REGISTERS_HELD * target.regs_per_sm
     fitting = (s for s in ranked(m, sizes, target) if matrix or _held_by_all(m, s, sizes) <= room)
-    for s in _varied(s for s in fitting if held_by_each(m, s, sizes) < limit):
+    for s in _varied(fitting):
         swapped = [replace(s, order=s.order[::-1])] if matrix else []
         for variant in (s, *swapped):
-            schedule = complete(graph, by_name, target, {dearest: variant}, limits)
+            schedule = complete(graph, by_name, target, {dearest: variant})
             if schedule is not None:
                 for made in (*_with_room(graph, schedule, target, by_name), schedule):
                     found.setdefault(str(made), made)
@@ -169,12 +162,6 @@ def _with_room(
             if last_us * UNLIKE < us < limit_us:
                 last_us = us
                 yield s
-
-
-def most_held(graph: MuGraph, schedule: Schedule) -> float:
-    """Elements that a thread of any kernel holds."""
-    sizes = chunk_sizes(graph, schedule)
-    return max(held_by_each(m, schedule.kernels[n], sizes) for n, m in models(graph).items())
 
 
 def fitted(graph: MuGraph, schedule: Schedule, target: Target) -> Schedule | None:
@@ -231,10 +218,8 @@ def complete(
     by_name: Mapping[str, work.Model],
     target: Target,
     given: Mapping[str, KernelSchedule],
-    limits: Mapping[str, float] = NO_LIMITS,
 ) -> Schedule | None:
-    """A schedule for every kernel: those given, and the cost model's best for the others, within limits as of
-    `first_schedules`. None where none fits.
+    """A schedule for every kernel: those given, and the cost model's best for the others. None where none fits.
 
     Kernels that split the same dimension get the same number of chunks, since their partial results share an axis.
     """
@@ -250,7 +235,7 @@ def complete(
         chunks = sizes.get(split_axis(k.split)) if k.split is not None else None
         s = given.get(k.name)
         if s is None:
-            s = _best(m, tuple(sizes.items()), target, chunks, limits.get(k.name, np.inf))
+            s = _best(m, tuple(sizes.items()), target, chunks)
             if s is None:
                 return None
         elif chunks is not None and s.split != chunks:
@@ -508,7 +493,7 @@ def _variations(
 def _other_choices(
     m: work.Model, s: KernelSchedule, sizes: Mapping[str, int], target: Target
 ) -> Iterator[KernelSchedule]:
-    held = held_by_each(m, s, sizes)
+    held = _held_by_all(m, s, sizes) / (32 * s.warps)
     able = {
         "": True,
         "overlaps": target.overlaps,
@@ -527,12 +512,8 @@ def _other_choices(
         yield replace(s, specialize=True, warps=SPECIALIZED_WARPS)
 
 
-def held_by_each(m: work.Model, s: KernelSchedule, sizes: Mapping[str, int]) -> float:
-    """Elements that a thread holds of all accumulators, or of the largest block that is computed."""
-    return _held_by_all(m, s, sizes) / (32 * s.warps)
-
-
 def _held_by_all(m: work.Model, s: KernelSchedule, sizes: Mapping[str, int]) -> float:
+    """Elements that a block's threads hold of all accumulators, or of the largest block that is computed."""
     block = {d: float(n) for d, n in block_sizes(m.kernel, s, sizes).items()}
     _, accumulated = held(m, block, 0.0)
     return max(accumulated, *(elements_of(block, axes) for axes in m.computed), 1.0)

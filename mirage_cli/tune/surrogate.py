@@ -9,7 +9,7 @@ confidence bound (Srinivas et al. 2010), a few at a time, each taken at its pred
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import TypeAlias
@@ -118,7 +118,7 @@ def _similar(a: Sequence[Sequence[Sequence[float]]], b: Sequence[Sequence[Sequen
     return total / max(kernels, 1) if kernels else total + 1.0
 
 
-def distinct(points: Sequence[Point], taken: set[Hashable]) -> list[Point]:
+def distinct(points: Iterable[Point], taken: set[Hashable]) -> list[Point]:
     """Points whose (graph, schedule text) is not taken yet, each once."""
     found: dict[Hashable, Point] = {}
     for p in points:

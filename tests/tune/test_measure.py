@@ -612,6 +612,18 @@ def test_processes_compile_before_anyone_waits_for_them(triton_cache: Path) -> N
     assert {key for key, _ in done} == {"a", "b"} and not any(isinstance(r, Failure) for _, r in done)
 
 
+def test_what_is_dropped_ends_and_its_process_takes_the_next(triton_cache: Path) -> None:
+    """Nobody hears of it, not even where it was given before the process had started."""
+    with CompileFarm(90, workers=1) as farm:
+        farm.give([scaling("a", 256)], (X,), (Y,))
+        farm.drop()
+        assert not farm.pending and not farm.take()
+        (first,) = (b.child.pid for b in farm._children)
+        ((key, answer),) = farm.compile_all([scaling("b", 512)], (X,), (Y,))
+        assert key == "b" and not isinstance(answer, Failure)
+        assert [b.child.pid for b in farm._children] == [first]
+
+
 LAUNCH_WITH_REAL_TENSORS = """
 import json, sys
 from pathlib import Path

@@ -53,11 +53,9 @@ from mirage_cli.tune.measure import (
 )
 from mirage_cli.tune.space import (
     ahead_of_time,
-    chunk_sizes,
     crossings,
     first_schedules,
     fitted,
-    held_by_each,
     models,
     neighbours,
     settled,
@@ -66,7 +64,6 @@ from mirage_cli.tune.space import (
 from mirage_cli.tune.surrogate import DEVIATION, Point, choose, distinct, predict
 from mirage_cli.tune.trials import Incumbent, Trial, Tuned
 from tests.mugraphs import CASES
-from tests.tune.test_hidden import ADAPTER
 from tools.recorded import Recorded, load, write_recorded
 from tools.study import figures, predicted_us, ranks, summary
 from tools.study import main as study
@@ -567,9 +564,9 @@ class Farm:
         fine = (KernelResources("k0", 1024, 64, 0, 4, ""),)
         return [(c.id, self.refuse(c.source) or fine) for c in done]
 
-    def forget(self, unwanted: Callable[[str], bool] = lambda _: True) -> list[str]:
-        ids = [c.id for c in self.waiting if unwanted(c.id)]
-        self.waiting = [c for c in self.waiting if c.id not in ids]
+    def forget(self) -> list[str]:
+        ids = [c.id for c in self.waiting]
+        self.waiting.clear()
         return ids
 
     def drop(self) -> None:
@@ -1199,7 +1196,7 @@ def test_what_cannot_be_emitted_or_compiled_or_run_is_counted_and_not_timed() ->
     def refuse(source: str) -> Any:
         if "warps=16" in source:
             return Failure(FailureKind.COMPILE, "made up")
-        return (KernelResources("k0", 1024, 255, 4096, 4, ""),) if "k=256" in source else None
+        return (KernelResources("k0", 1 << 20, 255, 0, 4, ""),) if "k=256" in source else None
 
     def time(graph: str, s: Schedule) -> float:
         k = s.kernels["k0"]
@@ -1207,36 +1204,19 @@ def test_what_cannot_be_emitted_or_compiled_or_run_is_counted_and_not_timed() ->
 
     tuned, worker = tune(time, farm=Farm(refuse), unspeakable=lambda source: "stages=2" in source)
     assert not any("warps=16" in s or "k=256" in s or "stages=2" in s for s in worker.timed)
-    failed = Counter((t.failure or "").removesuffix(": made up") for t in tuned.trials if t.timing is None)
-    assert set(failed) == {"compile", "spills registers", "fault", "made up"}
+    said = {"needs more shared memory than a block may have": "shared memory"}
+    failures = ((t.failure or "").removesuffix(": made up") for t in tuned.trials if t.timing is None)
+    failed = Counter(said.get(f, f) for f in failures)
+    assert set(failed) == {"compile", "shared memory", "fault", "made up"}
     assert tuned.failures == failed
     assert tuned.best is not None and tuned.best.us <= 10.0 * 1.05
 
 
-def test_where_all_first_schedules_spill_others_whose_threads_hold_less_are_tried() -> None:
-    def spills(source: str) -> Any:
-        return None if "warps=16" in source else (KernelResources("k0", 1024, 255, 4096, 4, ""),)
-
-    tuned, worker = tune(farm=Farm(spills))
-    assert all("warps=16" in source for source in worker.timed)
-    assert [t.failure for t in tuned.trials[:STARTS]] == ["spills registers"] * STARTS
-    assert tuned.best is not None and tuned.best.schedule.kernels["k0"].warps == 16
-
-
-def test_a_kernel_that_spills_registers_is_compiled_once() -> None:
-    """The cost model's best for one kernel is in all first schedules of a μGraph, with others of the dearest kernel."""
-    graph = golden("gqa_decode")
-    spilling = f"k1: {first_schedules(graph, H200, 1)[0].kernels['k1']}"
-    seen: list[str] = []
-
-    def spills(source: str) -> Any:
-        seen.append(source)
-        fine, bad = KernelResources("k0", 1024, 64, 0, 4, ""), KernelResources("k1", 1024, 255, 4096, 4, "")
-        return (fine, bad) if spilling in source else None
-
-    tuned, _ = tune(lambda graph, s: 10.0, of=graph, farm=Farm(spills))
-    assert 1 <= sum(spilling in source for source in seen) <= TOGETHER < STARTS
-    assert tuned.best is not None and spilling not in tuned.best.source
+def test_schedules_that_spill_registers_are_timed_as_others_are() -> None:
+    """A μGraph all of whose first schedules spill may be the fastest nevertheless."""
+    tuned, worker = tune(farm=Farm(lambda _: (KernelResources("k0", 1024, 255, 4096, 4, ""),)))
+    assert len(worker.timed) >= STARTS and not tuned.failures
+    assert tuned.best is not None and tuned.best.us <= 10.0 * 1.05
 
 
 def test_the_program_as_written_alone_is_no_answer_where_others_are_being_compiled() -> None:
@@ -1250,9 +1230,9 @@ def test_the_program_as_written_alone_is_no_answer_where_others_are_being_compil
             done, self.waiting = super().take(), rest
             return done
 
-        def forget(self, unwanted: Callable[[str], bool] = lambda _: True) -> list[str]:
+        def forget(self) -> list[str]:
             begun, self.waiting = self.waiting[:2], self.waiting[2:]
-            ids, self.waiting = super().forget(unwanted), begun
+            ids, self.waiting = super().forget(), begun
             return ids
 
     tuned, worker = tune(graphs=("g", "written"), as_written="written", budget_s=-1.0, farm=Slow())
@@ -1265,28 +1245,12 @@ def test_the_best_of_each_mugraph_is_compiled_before_others() -> None:
     assert [source[0] for source in worker.timed[:4]] == ["a", "b", "c", "a"]
 
 
-def test_where_two_kernels_spill_both_hold_less_next() -> None:
-    """No schedule that is one change away holds less in both."""
-    graph = parse_mugraph(ADAPTER)
-    first = first_schedules(graph, H200, 1)[0]
-    most = {n: held_by_each(models(graph)[n], s, chunk_sizes(graph, first)) for n, s in first.kernels.items()}
-
-    def spills(source: str) -> Any:
-        schedule = Schedule.parse(source.partition("\n")[2])
-        sizes = chunk_sizes(graph, schedule)
-        held = {n: held_by_each(models(graph)[n], s, sizes) for n, s in schedule.kernels.items()}
-        return tuple(KernelResources(n, 1, 255, 4096 * (held[n] >= most[n]), 4, "") for n in held)
-
-    tuned, _ = tune(lambda graph, s: 10.0, of=graph, farm=Farm(spills))
-    assert tuned.best is not None
-
-
 def test_the_program_as_written_is_tried_first_and_is_there_where_nothing_else_is() -> None:
-    def spills(source: str) -> Any:
+    def greedy(source: str) -> Any:
         written = source.startswith("written")
-        return None if written else (KernelResources("k0", 1024, 255, 4096, 4, ""),)
+        return None if written else (KernelResources("k0", 1 << 20, 64, 0, 4, ""),)
 
-    tuned, worker = tune(graphs=("g", "written"), as_written="written", farm=Farm(spills))
+    tuned, worker = tune(graphs=("g", "written"), as_written="written", farm=Farm(greedy))
     assert worker.timed[0].startswith("written")
     assert tuned.best is not None and tuned.best.mugraph == "written"
 
