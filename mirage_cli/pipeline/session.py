@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Protocol
 
 from mirage_cli.pipeline.searching import Options
@@ -64,6 +66,7 @@ class Session:
         self.progress = progress or Silence()
         self.measures = has_gpu and options.tune
         self._stack = ExitStack()
+        self._directory: Path | None = None
         self._means: Means | None = None
         self._interpreter: Interpreter | None = None
         self._farm: CompileFarm | None = None
@@ -85,12 +88,18 @@ class Session:
             self.worker().start()
             self.farm().start()
 
+    def _modules(self) -> Path:
+        """Where what one process has compiled lies for the other, which times it."""
+        if self._directory is None:
+            self._directory = Path(self._stack.enter_context(TemporaryDirectory(prefix="mirage-")))
+        return self._directory
+
     def farm(self) -> CompileFarm:
         """The processes that compile."""
         from mirage_cli.tune.compilefarm import CompileFarm
 
         if self._farm is None:
-            self._farm = self._stack.enter_context(CompileFarm(self.target.sm, self.options.workers))
+            self._farm = self._stack.enter_context(CompileFarm(self.target.sm, self.options.workers, self._modules()))
         return self._farm
 
     def worker(self) -> GpuWorker:
@@ -98,7 +107,7 @@ class Session:
         from mirage_cli.tune.measure import GpuWorker
 
         if self._worker is None:
-            self._worker = self._stack.enter_context(GpuWorker(context=self.options.context))
+            self._worker = self._stack.enter_context(GpuWorker(context=self.options.context, directory=self._modules()))
         return self._worker
 
     def interpreter(self) -> Interpreter:

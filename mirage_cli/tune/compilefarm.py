@@ -73,13 +73,15 @@ class _Busy:
 class CompileFarm:
     """`workers` processes that compile for `sm_<arch>` (90 for H100 and H200), started when first needed.
 
-    Use as a context manager. The processes live until `close`, over any number of calls.
+    Use as a context manager. The processes live until `close`, over any number of calls. directory: where generated
+    modules lie, for others to load them too; one of its own where none is given.
     """
 
-    def __init__(self, arch: int, workers: int | None = None) -> None:
+    def __init__(self, arch: int, workers: int | None = None, directory: Path | None = None) -> None:
         self.arch = arch
         self.workers = workers or os.cpu_count() or 1
-        self._directory = tempfile.TemporaryDirectory(prefix="mirage-")
+        self._own = None if directory else tempfile.TemporaryDirectory(prefix="mirage-")
+        self._directory = directory or Path(self._own.name if self._own else "")
         self._children: list[_Busy] = []
         self._waiting: deque[CompileRequest] = deque()
         self._unstarted = 0
@@ -94,7 +96,8 @@ class CompileFarm:
 
     def close(self) -> None:
         self._kill_all()
-        self._directory.cleanup()
+        if self._own is not None:
+            self._own.cleanup()
 
     def start(self, count: int | None = None) -> None:
         """Starts processes ahead of need, so that their seconds of imports pass while other work is done."""
@@ -167,7 +170,7 @@ class CompileFarm:
         """A process that is starting, with a deadline for its first message."""
         # Nothing here may touch a GPU: the one there is belongs to the measuring process.
         env = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-        child = Child("mirage_cli.tune.offline", (self.arch, Path(self._directory.name)), env)
+        child = Child("mirage_cli.tune.offline", (self.arch, self._directory), env)
         return _Busy(child, None, time.monotonic() + START_TIMEOUT_S)
 
     def _give(self, b: _Busy, request: CompileRequest) -> None:

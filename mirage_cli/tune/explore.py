@@ -57,7 +57,7 @@ BEAM = 6
 """Schedules of each μGraph around which further ones are looked for."""
 LEADING = 3
 """Of those, the ones from which schedules two changes away are drawn."""
-FARTHER = 18
+FARTHER = 6
 """Schedules one change away that are looked around in turn, of all μGraphs together."""
 HOPELESS = 1.35
 """A μGraph whose best schedule takes this much longer than the best of all is given up."""

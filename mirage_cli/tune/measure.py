@@ -351,11 +351,19 @@ def _nothing() -> None:
 
 
 class GpuWorker:
-    """Asks a process of its own. Use as a context manager; from one thread at a time."""
+    """Asks a process of its own. Use as a context manager; from one thread at a time. directory: as a `CompileFarm`'s,
+    which has compiled what is timed."""
 
-    def __init__(self, device: str = "cuda", memory_fraction: float = 0.4, context: Context = "both") -> None:
+    def __init__(
+        self,
+        device: str = "cuda",
+        memory_fraction: float = 0.4,
+        context: Context = "both",
+        directory: Path | None = None,
+    ) -> None:
         self._options = WorkerOptions(device, memory_fraction, context)
-        self._directory = tempfile.TemporaryDirectory(prefix="mirage-")
+        self._own = None if directory else tempfile.TemporaryDirectory(prefix="mirage-")
+        self._directory = directory or Path(self._own.name if self._own else "")
         self._child: Child | None = None
         self._device: Device | None = None
         self._problem: Problem | None = None
@@ -371,12 +379,13 @@ class GpuWorker:
 
     def close(self) -> None:
         self._drop()
-        self._directory.cleanup()
+        if self._own is not None:
+            self._own.cleanup()
 
     def start(self) -> None:
         """Starts the process, so that its seconds of imports pass while other work is done."""
         if self._child is None:
-            self._child = Child("mirage_cli.tune.worker", (self._options, Path(self._directory.name)))
+            self._child = Child("mirage_cli.tune.worker", (self._options, self._directory))
 
     @property
     def device(self) -> Device:

@@ -25,7 +25,7 @@ from triton.runtime.jit import JITFunction
 
 from mirage_cli.tune.compilefarm import CompileRequest, KernelResources
 from mirage_cli.tune.measure import Candidate, Failure, FailureKind, TensorSpec
-from mirage_cli.tune.modules import hash_triton, load_module
+from mirage_cli.tune.modules import hash_triton, keep_hashes, load_module, read_generated
 
 RESOURCE_LINE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)")
 
@@ -44,6 +44,7 @@ def main(connection: Connection[Any, Any], arch: int, directory: Path) -> None:
         return kernel
 
     jit.run = compile_only
+    read_generated(directory)
     connection.send("ready")
     hash_triton()
     while True:
@@ -81,6 +82,7 @@ def launch_on_meta(
     module = load_module(candidate.source, directory)
     with torch.no_grad():
         module.launch([_meta(t) for t in inputs], [_meta(t) for t in outputs], module.make_scratch("meta"))
+    keep_hashes(module)
 
 
 def resources(kernel: Any) -> KernelResources:

@@ -338,7 +338,7 @@ def _neighbours(
         found[str(made)] = made
     for name, s in schedule.kernels.items():
         kernel = by_name[name].kernel
-        for other in _variations(kernel, by_name[name], s, sizes, target):
+        for other in _variations(by_name[name], s, tuple(sizes.items()), target):
             given = {**schedule.kernels, name: other}
             if kernel.split is not None and other.split != s.split:  # the merge has another axis to walk: refit it
                 given = {n: k for n, k in given.items() if n == name or by_name[n].kernel.split is None}
@@ -480,14 +480,14 @@ def _reads_chunks(kernel: Kernel, dim: str) -> bool:
     return any(split_axis(dim) in x.dims for x in kernel.loads)
 
 
+@lru_cache(maxsize=4096)
 def _variations(
-    kernel: Kernel, m: work.Model, s: KernelSchedule, sizes: Mapping[str, int], target: Target
-) -> Iterator[KernelSchedule]:
-    """One choice changed at a time."""
-    yield from _other_choices(m, s, sizes, target)
-    yield from _other_numbers(kernel, m, s, sizes)
-    for i in range(len(s.tiles)):
-        yield from _other_tiles(kernel, m, s, sizes, i)
+    m: work.Model, s: KernelSchedule, axes: tuple[tuple[str, int], ...], target: Target
+) -> list[KernelSchedule]:
+    """One choice changed at a time. axes: with their sizes. What is made once has its text and numbers once."""
+    kernel, sizes = m.kernel, dict(axes)
+    found = [*_other_choices(m, s, sizes, target), *_other_numbers(kernel, m, s, sizes)]
+    return found + [x for i in range(len(s.tiles)) for x in _other_tiles(kernel, m, s, sizes, i)]
 
 
 def _other_choices(

@@ -51,7 +51,7 @@ from mirage_cli.tune.measure import (
     Timings,
     WorkerOptions,
 )
-from mirage_cli.tune.modules import hash_triton, load_module
+from mirage_cli.tune.modules import hash_triton, load_module, read_generated
 from mirage_cli.tune.outputs import Tensors, WrongError
 from mirage_cli.tune.setting import TRACES, Left, Run, Setting, device_properties
 
@@ -83,6 +83,7 @@ def main(connection: Connection[Any, Any], options: WorkerOptions, directory: Pa
     connection.send(bench.describe())
     if bench.cuda:
         hash_triton()
+        read_generated(directory)
     while True:
         request = connection.recv()
         try:

@@ -206,7 +206,7 @@ def mirage(
     """Runs a command line in this process, in a folder with the specs and a database of its own, without a GPU. The
     processes that it asks are those of all tests."""
     monkeypatch.setattr(interpreted, "Interpreter", lambda: nullcontext(interpreter))
-    monkeypatch.setattr(compilefarm, "CompileFarm", lambda arch, _: nullcontext(farm(arch)))
+    monkeypatch.setattr(compilefarm, "CompileFarm", lambda arch, *_: nullcontext(farm(arch)))
     write_specs(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MIRAGE_DB", str(tmp_path / "mirage.db"))

@@ -105,8 +105,8 @@ def chosen_target(name: str) -> tuple[gpus.Target, bool]:
 
 def pretend(put: Callable[[object, str, object], None]) -> None:
     """From now on, this process has a GPU."""
-    put(measure, "GpuWorker", lambda context: nullcontext(Gpu()))
-    put(compilefarm, "CompileFarm", lambda arch, workers: nullcontext(Farm()))
+    put(measure, "GpuWorker", lambda context, directory: nullcontext(Gpu()))
+    put(compilefarm, "CompileFarm", lambda arch, workers, directory: nullcontext(Farm()))
     put(gpus, "chosen_target", chosen_target)
 
 

@@ -641,21 +641,24 @@ def warm(self, *args, grid, warmup, **kwargs):
 JITFunction.run = warm
 triton.knobs.compilation.listener = lambda *, cache_hit, **_: print(json.dumps(cache_hit))
 module = load_module(Path(sys.argv[1]).read_text(), Path(sys.argv[2]))
+print(json.dumps(module.scale.hash is not None))
 module.launch([torch.ones(4096)], [torch.ones(4096)], module.make_scratch("cpu"))
 """
 
 
-def test_launch_finds_what_the_farm_compiled(triton_cache: Path, tmp_path: Path) -> None:
-    """In another process, with real tensors, from a file elsewhere: the same key, and a hit in Triton's disk cache."""
+@pytest.mark.parametrize("shared", [False, True])
+def test_launch_finds_what_the_farm_compiled(shared: bool, triton_cache: Path, tmp_path: Path) -> None:
+    """In another process, with real tensors, from a file elsewhere: the same key, and a hit in Triton's disk cache.
+    From the same file too, where what the key says of the text is known."""
     job = scaling("job", 512)
-    with CompileFarm(90, workers=1) as farm:
+    with CompileFarm(90, 1, tmp_path if shared else None) as farm:
         ((_, kernels),) = farm.compile_all([job], (X,), (Y,))
     assert not isinstance(kernels, Failure)
     source = tmp_path / "source"
     source.write_text(job.source)
     command = [sys.executable, "-c", LAUNCH_WITH_REAL_TENSORS, str(source), str(tmp_path)]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-    assert printed == ["true", f'"{kernels[0].cache_key}"']
+    assert printed == ["true" if shared else "false", "true", f'"{kernels[0].cache_key}"']
 
 
 # On a GPU
