@@ -90,6 +90,7 @@ class Decomposition:
     forms: Mapping[str, tuple[Form, ...]]
     names: dict[Form, str]
     own: dict[Form, str]
+    orders: Mapping[Form, tuple[str, ...]] = field(default_factory=dict[Form, tuple[str, ...]])
     cuts: Counter[str] = field(default_factory=Counter)
 
     @property

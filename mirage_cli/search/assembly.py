@@ -11,7 +11,7 @@ from mirage_cli.ir.program import DTYPE_BYTES, Tensor
 from mirage_cli.ir.schedule import KernelSchedule, Schedule, next_power_of_two
 from mirage_cli.ir.text import mugraph_id
 from mirage_cli.search import greedy
-from mirage_cli.search.expand import axes_of, sort_axes
+from mirage_cli.search.expand import axes_of, stored_axes
 from mirage_cli.search.roles import Costed
 from mirage_cli.search.stored import Stored
 from mirage_cli.search.twice import summed_twice
@@ -168,10 +168,12 @@ class Assembly:
 
     def reorder(self, loads: tuple[Load, ...]) -> tuple[Load, ...]:
         """Loads with the axes in the tensor's own memory order, which a declared output may have chosen."""
-        declared = {t.name: t.dims for t in self.d.program.results}
+        d = self.d
+        results = zip(d.program.places(), d.outputs, strict=True)
+        declared = {t.name: (t.dims, stored_axes(d, f)) for (t, _, _), f in results if frozenset(t.dims) == f.dims}
         found: list[Load] = []
         for x in loads:
-            order = declared.get(x.buffer, ())
-            read_by = dict(zip(sort_axes(self.d, set(order)), x.access, strict=True)) if order else {}
+            order, stored = declared.get(x.buffer, ((), ()))
+            read_by = dict(zip(stored, x.access, strict=True)) if order else {}
             found.append(replace(x, access=tuple(read_by[a] for a in order)) if order else x)
         return tuple(found)

@@ -352,16 +352,21 @@ class Written:
 
 
 def access_of(d: Decomposition, f: Form) -> Access:
-    """How a class is read: an input as the class has it, any other in program order."""
+    """How a class is read: an input as the class has it, any other as it is stored."""
     atom = f.atom
     if atom is not None and atom.kind == "input":
         return atom.args[1]
-    return plain(sort_axes(d, f.dims))
+    return plain(stored_axes(d, f))
 
 
 def axes_of(d: Decomposition, f: Form) -> tuple[str, ...]:
-    """The axes of a class in memory order: as declared for an input, else in program order."""
+    """The axes of a class in memory order: as declared for an input, else as it is stored."""
     return dims_of(access_of(d, f))
+
+
+def stored_axes(d: Decomposition, f: Form) -> tuple[str, ...]:
+    """The axes of a class in the order in which a kernel stores it."""
+    return d.orders.get(f) or sort_axes(d, f.dims)
 
 
 def sort_axes(d: Decomposition, dims: frozenset[str] | set[str]) -> tuple[str, ...]:

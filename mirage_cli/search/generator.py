@@ -25,6 +25,7 @@ from mirage_cli.search.assembly import Assembly, Candidate
 from mirage_cli.search.chains import Chains, Reading
 from mirage_cli.search.cuts import Bounds
 from mirage_cli.search.expand import Expansion, Space
+from mirage_cli.search.layout import memory_orders
 from mirage_cli.search.least import LeastWork
 from mirage_cli.search.roles import Costed, Plan, Roles, nameless, plans
 from mirage_cli.search.stored import Stored
@@ -150,6 +151,7 @@ class _Search:
         self, d: Decomposition, target: Target, bounds: Bounds, prune: bool, deadline: Callable[[], bool]
     ) -> None:
         self.d, self.target, self.prune, self.deadline = d, target, prune, deadline
+        d.orders = memory_orders(d)
         self.gap_us = target.costs.gap_us
         self.space = Space(d, bounds)
         sizes = d.program.sizes

@@ -20,7 +20,7 @@ from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError, place
 from mirage_cli.ir.program import Eqn, Tensor, equation, live_eqns
 from mirage_cli.ir.schedule import KernelSchedule, next_power_of_two
-from mirage_cli.search.expand import Expansion, Written, axes_of, equations, sort_axes
+from mirage_cli.search.expand import Expansion, Written, axes_of, equations, sort_axes, stored_axes
 
 TILE_LIMIT = 16384
 """A dimension longer than this is not held whole in one block."""
@@ -190,7 +190,7 @@ def reduced_axes(eqns: tuple[Eqn, ...]) -> set[str]:
 def _kernel(d: Decomposition, e: Expansion, w: Written) -> Kernel:
     """The kernel with every dimension on the grid, to be given roles."""
     loads = tuple(Load(name, buffer_of(d, f), access) for name, f, access in w.loads)
-    stores = tuple(Store("@" + f.key, w.value[f], plain(sort_axes(d, f.dims))) for f in e.targets)
+    stores = tuple(Store("@" + f.key, w.value[f], plain(stored_axes(d, f))) for f in e.targets)
     dims = {a for x in loads for a in x.dims} | {a for q in w.eqns for a in (*q.dims, *q.acts_on) if q.op != "size"}
     roles: tuple[tuple[str, Role], ...] = tuple((a, "grid") for a in sort_axes(d, dims))
     return Kernel("k", "generated", roles, loads, w.eqns, stores)
