@@ -40,6 +40,7 @@ from mirage_cli.tune.space import (
     fitted,
     models,
     neighbours,
+    through_descriptors,
     totals_us,
 )
 from mirage_cli.tune.surrogate import Point, choose, distinct
@@ -50,8 +51,10 @@ STARTS = 20
 FEW_STARTS = 6
 """Of each of the others."""
 AHEAD_STARTS = 4
-"""And so many whose kernels all start ahead of time, as the winners do at 18 of 24 sizes. In 10 s for attention with
-its projection 79 schedules were timed, all of them first ones, which differed in the last kernel alone."""
+"""And, of each, so many whose kernels all start ahead of time, as the winners do at 18 of 24 sizes. In 10 s for
+attention with its projection 79 schedules were timed, all of them first ones, which differed in the last kernel alone.
+The best, and the best of these, are also tried through descriptors, which winners use at 8 of 24 sizes, 7 of 8 of
+attention's."""
 PROMISING = 4
 BEAM = 6
 """Schedules of each μGraph around which further ones are looked for."""
@@ -139,6 +142,7 @@ class Explorer:
         self.verdicts: dict[tuple[str, bool], Judged] = {}  # by source, and whether it was a lenient one
         self.trials: dict[str, Trial] = {}
         self.waiting: dict[str, Trial] = {}  # what is being compiled, or was and is not yet timed
+        self.started = False  # whether all first schedules are named
         self.guessed: set[str] = set()  # what the surrogate has named
         self.record_us, self.idle = math.inf, 0  # the last gain, and the guesses since
         self.stopped = ""  # what has ended the exploration
@@ -186,6 +190,7 @@ class Explorer:
         """Times schedules until the best seems found, or the time is up. Raises MeasureError."""
         try:
             self.ask(self.first())
+            self.refill()
             with self.phase("starting"):  # while the first are being compiled
                 self.means.worker.set_problem(self.task.problem)
             self.explore()
@@ -230,6 +235,10 @@ class Explorer:
         """Names more schedules where few are left on their way."""
         while not self.stopped and len(self.waiting) < GUESSES and self.idle < PATIENCE:
             with self.phase("choosing"):
+                if not self.started:
+                    self.started = True
+                    self.ask(self.further())
+                    continue
                 promising = self.promising()
                 self.guessed |= {self.key(*pair) for pair in promising}
                 self.ask(promising)
@@ -238,23 +247,34 @@ class Explorer:
 
     def first(self) -> list[tuple[str, Schedule]]:
         """In this order: the program as written; what won at other sizes; the cost model's best of each μGraph; its
-        others of each."""
+        best with descriptors."""
         graph = self.graphs.get(self.task.as_written or "")
         sure = first_schedules(graph, self.means.target, 1) if graph else []
         hints = [(g, fitted(self.graphs[g], s, self.means.target)) for g, s in self.task.hints if g in self.graphs]
-        counts = [STARTS] * PROMISING + [FEW_STARTS] * len(self.graphs)
         first = [(self.task.as_written or "", s) for s in sure] + [(g, s) for g, s in hints if s is not None]
-        of_each = [
-            [(g, s) for s in self.starts(graph, count)]
-            for (g, graph), count in zip(self.graphs.items(), counts, strict=False)
-        ]
+        of_each = [[(g, s) for s in self.best(graph)] for g, graph in self.graphs.items()]
         return [*first, *(pair for some in of_each for pair in some[:1]), *(p for some in of_each for p in some[1:])]
 
-    def starts(self, graph: MuGraph, count: int) -> list[Schedule]:
-        """The cost model's best, its best ahead of time, and others."""
-        some = first_schedules(graph, self.means.target, count)
-        early = ahead_of_time(graph, some[0], self.means.target, AHEAD_STARTS) if some else []
-        return [*some[:1], *early, *some[1:]]
+    def best(self, graph: MuGraph) -> list[Schedule]:
+        """The cost model's best, then the same, and its best ahead of time, through descriptors."""
+        target = self.means.target
+        some = first_schedules(graph, target, 1)
+        some += ahead_of_time(graph, some[0], target, 1) if some else []
+        boxes = [through_descriptors(graph, s, target) for s in some]
+        return [*some[:1], *(s for s in boxes if s is not None)]
+
+    def further(self) -> list[tuple[str, Schedule]]:
+        """More first schedules of the μGraphs whose best are the fastest so far, and a few of the others: the cost
+        model's best ahead of time, and others."""
+        limit, target = HOPELESS * self.best_us(), self.means.target
+        timed = {t.mugraph: t.paced_us for t in reversed(self.leaders(len(self.trials)))}
+        order = sorted((g for g in self.graphs if timed.get(g, 0.0) <= limit), key=lambda g: timed.get(g, math.inf))
+        named: list[tuple[str, Schedule]] = []
+        for i, g in enumerate(order):
+            some = first_schedules(self.graphs[g], target, STARTS if i < PROMISING else FEW_STARTS)
+            early = ahead_of_time(self.graphs[g], some[0], target, AHEAD_STARTS) if some else []
+            named += [(g, s) for s in (*early, *some)]
+        return [(p.graph, p.schedule) for p in self.untried(Point(g, s, math.inf) for g, s in named)]
 
     @contextmanager
     def phase(self, name: str) -> Generator[None]:

@@ -382,6 +382,15 @@ def ahead_of_time(graph: MuGraph, schedule: Schedule, target: Target, count: int
     return [*ways.values()][:count]
 
 
+def through_descriptors(graph: MuGraph, schedule: Schedule, target: Target) -> Schedule | None:
+    """The schedule with all kernels that may reading through descriptors; None where none may, or all do."""
+    if not target.descriptors:
+        return None
+    made = settled(graph, Schedule({n: replace(s, descriptors=True) for n, s in schedule.kernels.items()}))
+    fits = np.isfinite(total_us(graph, made, target, models(graph)))
+    return made if fits and str(made) != str(schedule) else None
+
+
 def crossings(graph: MuGraph, schedules: Sequence[Schedule], target: Target) -> list[tuple[float, Schedule]]:
     """Each schedule with each kernel in turn as another of them has it, with predicted times."""
     by_name = models(graph)

@@ -37,7 +37,7 @@ from mirage_cli.store.store import Store
 from mirage_cli.target.gpus import Target, find_target
 from mirage_cli.tune import pace, select, space
 from mirage_cli.tune.compilefarm import KernelResources
-from mirage_cli.tune.explore import AHEAD_STARTS, PATIENCE, STARTS, Explorer, Means, Task
+from mirage_cli.tune.explore import AHEAD_STARTS, PATIENCE, STARTS, Means, Task
 from mirage_cli.tune.finals import AGAIN, FINAL, FINALISTS, REFUSALS
 from mirage_cli.tune.measure import (
     QUICK,
@@ -59,6 +59,7 @@ from mirage_cli.tune.space import (
     models,
     neighbours,
     settled,
+    through_descriptors,
     total_us,
 )
 from mirage_cli.tune.surrogate import DEVIATION, Point, choose, distinct, predict
@@ -476,8 +477,11 @@ def test_the_first_schedules_are_also_ahead_of_time(name: str) -> None:
     assert len({tuple(k.hand_over for k in s.kernels.values()) for s in early}) > 1
     assert all(k.tiles == best.kernels[n].tiles for s in early for n, k in s.kernels.items())
     assert ahead_of_time(graph, best, find_target("a100"), AHEAD_STARTS) == []
-    explorer: Any = SimpleNamespace(means=SimpleNamespace(target=H200))
-    assert Explorer.starts(explorer, graph, STARTS)[: 1 + AHEAD_STARTS] == [best, *early]
+    boxes = [s for x in (best, early[0]) if (s := through_descriptors(graph, x, H200)) is not None]
+    assert boxes and all(any(k.descriptors for k in s.kernels.values()) for s in boxes)
+    _, worker = tune(lambda graph, s: 10.0, of=graph)
+    first = [str(worker.schedules[source][1]) for source in worker.timed]
+    assert first[: 1 + len(boxes) + AHEAD_STARTS] == [*map(str, (best, *boxes, *early))]
 
 
 def test_crossings_combine_the_kernels_of_two_schedules() -> None:
@@ -1189,7 +1193,8 @@ def test_late_what_is_known_to_be_right_comes_before_what_overflows_like_eager(m
 def test_guesses_that_bring_nothing_end_the_search() -> None:
     tuned, worker = tune(lambda graph, s: 10.0)
     assert tuned.stopped == "exhausted"
-    assert 0 <= len(worker.timed) - STARTS - PATIENCE < TOGETHER
+    first = STARTS + AHEAD_STARTS + 2  # with and without descriptors
+    assert 0 <= len(worker.timed) - first - PATIENCE < TOGETHER
 
 
 def test_what_cannot_be_emitted_or_compiled_or_run_is_counted_and_not_timed() -> None:
@@ -1243,6 +1248,12 @@ def test_the_program_as_written_alone_is_no_answer_where_others_are_being_compil
 def test_the_best_of_each_mugraph_is_compiled_before_others() -> None:
     _, worker = tune(lambda graph, s: 10.0, graphs=("a", "b", "c"))
     assert [source[0] for source in worker.timed[:4]] == ["a", "b", "c", "a"]
+
+
+def test_what_turns_out_to_be_slow_has_no_more_first_schedules() -> None:
+    _, worker = tune(lambda graph, s: 10.0 if graph == "a" else 20.0, graphs=tuple("abcdefghij"))
+    timed = Counter(source[0] for source in worker.timed)
+    assert timed["a"] > STARTS and {timed[g] for g in "bcdefgh"} == {timed["b"]} and timed["b"] <= 3
 
 
 def test_the_program_as_written_is_tried_first_and_is_there_where_nothing_else_is() -> None:
