@@ -41,6 +41,10 @@ class Forked:
             os.close(self._report)
         return self.returncode
 
+    def send_signal(self, sent: int) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, sent)
+
     def _line(self) -> bytes:
         line = b""
         while not line.endswith(b"\n"):

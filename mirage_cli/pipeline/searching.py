@@ -7,19 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-import multiprocessing
-import os
-import signal
-import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass, field, replace
-from multiprocessing.process import BaseProcess
-from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,9 +23,11 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.pieces import in_pieces
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import Schedule
+from mirage_cli.pipeline.processes import Interrupted, Processes
 from mirage_cli.search.cuts import UNVERIFIED, Bounds
 from mirage_cli.store.results import Searched
 from mirage_cli.target.gpus import Target
+from mirage_cli.tune.child import ChildDied
 from mirage_cli.verify.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -272,17 +267,15 @@ class Verifier:
     def __init__(self, program: Program, graphs: Sequence[MuGraph], options: Options, clock: Clock) -> None:
         self.program, self.graphs, self.options, self.clock = program, graphs, options, clock
         self.spent_s = 0.0
-        self.pool: ProcessPoolExecutor | None = None
+        self.processes: Processes | None = None
         self.futures: dict[int, Future[Verdict]] = {}
-        self.children: set[BaseProcess] = set()  # of others, when the pool began
 
     def __enter__(self) -> Verifier:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.pool is not None:
-            kill_children(self.children)  # which may still start
-            self.pool.shutdown(cancel_futures=True)
+        if self.processes is not None:
+            self.processes.close()
 
     def verdict(self, i: int) -> Verdict:
         """An interrupt leaves KEEPING_S for this verdict and those behind it; another one raises KeyboardInterrupt."""
@@ -299,27 +292,18 @@ class Verifier:
         if i in self.futures:
             try:
                 return self.futures[i].result(max(0.0, min(self.clock.end_s, self.clock.stop_s) - time.monotonic()))
-            except (BrokenProcessPool, TimeoutError):  # a process was killed: what is left is verified here
+            except (ChildDied, TimeoutError):  # whose process was killed is verified here
                 pass
         start = time.perf_counter()
         found = check_equivalence(self.program, self.graphs[i], self.options.seed, end=end)
         self.spent_s += time.perf_counter() - start
         left = range(i + 1, len(self.graphs))
         workers = min(len(left), self.options.workers)
-        if self.pool is None and self.spent_s > SLOW_S and workers > 1 and not end():
-            context = multiprocessing.get_context("spawn")
-            self.children = {*multiprocessing.active_children()}
-            self.pool = ProcessPoolExecutor(workers, context, initializer=_become_searcher, initargs=(None,))
-            tasks = {n: (self.program, self.graphs[n], self.options.seed, self.clock.end_s) for n in left}
-            self.futures = {n: self.pool.submit(_verify_in_worker, *task) for n, task in tasks.items()}
+        if self.processes is None and self.spent_s > SLOW_S and workers > 1 and not end():
+            self.processes = processes = Processes(workers)
+            asked = (self.options.seed, self.clock.end_s)
+            self.futures = {n: processes.submit(_verify_there, self.program, self.graphs[n], *asked) for n in left}
         return found
-
-
-def kill_children(others: Collection[BaseProcess]) -> None:
-    """Ends the child processes of this one but for these others."""
-    for child in multiprocessing.active_children():
-        if child not in others:
-            child.kill()
 
 
 def distinct(candidates: Sequence[Candidate], as_written: Candidate) -> list[Candidate]:
@@ -365,86 +349,60 @@ def search_or_fail(
 
 
 class _Searchers:
-    """The worker processes that search several programs side by side.
+    """The processes that search several programs side by side.
 
-    A pool is lost with any of its processes. What it had not finished is then searched one program at a time, each in
-    a process of its own: what kills a process is most often that memory is short.
+    A search whose process was killed is made again alone, in a process of its own, and so is each that had not begun:
+    what kills a process is most often that memory is short.
     """
 
     def __init__(self, programs: Sequence[Program], target: Target, options: Options) -> None:
         self.programs, self.target, self.options = programs, target, options
-        self.context = multiprocessing.get_context("spawn")
-        self.stop = self.context.Event()
-        self.others = multiprocessing.active_children()
-        workers = min(options.workers, len(programs))
-        self.pool = self.new_pool(workers)
-        self.futures = [self.submit(p, options.workers // workers) for p in programs]
+        count = min(options.workers, len(programs))
+        self.processes = Processes(count)
+        self.futures = [self.submit(p, options.workers // count) for p in programs]
 
     def __enter__(self) -> _Searchers:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self.stop.set()
-        if self.stop.is_set():
-            kill_children(self.others)
-        self.pool.shutdown(cancel_futures=True)  # a pool that is not waited for may be half closed as Python ends
-
-    def new_pool(self, workers: int) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(workers, self.context, initializer=_become_searcher, initargs=(self.stop,))
+    def __exit__(self, *_: object) -> None:
+        self.processes.close()
 
     def submit(self, program: Program, workers: int) -> Future[Found | Failed]:
-        try:
-            return self.pool.submit(_search_in_worker, program, self.target, replace(self.options, workers=workers))
-        except BrokenProcessPool as error:
-            lost: Future[Found | Failed] = Future()
-            lost.set_exception(error)
-            return lost
+        return self.processes.submit(_search_there, program, self.target, replace(self.options, workers=workers))
 
     def result(self, i: int) -> Found | Failed:
         """Of one program. Raises KeyboardInterrupt where its search does not end within GRACE_S of one."""
         try:
             try:
                 return self.futures[i].result()
-            except BrokenProcessPool:
-                self.pool.shutdown()
-                self.pool = self.new_pool(1)
+            except (ChildDied, CancelledError):
+                self.be_alone()
                 self.futures[i] = self.submit(self.programs[i], self.options.workers)
                 return self.futures[i].result()
-        except BrokenProcessPool:
-            return Failed("the process that searched it was killed, and killed again when it was searched alone")
+        except ChildDied as error:
+            how, _, _ = str(error).partition(":")
+            return Failed(f"it was searched twice, the second time alone: {how}")
         except KeyboardInterrupt:
-            self.stop.set()
-            with contextlib.suppress(TimeoutError, BrokenProcessPool):
+            self.processes.interrupt()
+            with contextlib.suppress(TimeoutError, ChildDied, CancelledError):
                 if isinstance(found := self.futures[i].result(GRACE_S), Found):
                     return found
             raise
 
-
-_stop: Event | None = None
-"""In a worker process: set when its search should end with what it has."""
-
-
-def _become_searcher(stop: Event | None) -> None:
-    """A worker leaves interrupts to its parent, and does not outlive it."""
-    global _stop
-    _stop = stop
-    for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # which reach the whole group
-        signal.signal(sent, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    assert parent is not None, "workers are child processes"
-    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+    def be_alone(self) -> None:
+        """Waits for the searches that have begun, and ends all processes."""
+        wait([future for future in self.futures if not future.cancel()])
+        self.processes.close()
+        self.processes = Processes(1)
 
 
-def _verify_in_worker(program: Program, graph: MuGraph, seed: int, end_s: float) -> Verdict:
+def _search_there(interrupted: Interrupted, program: Program, target: Target, options: Options) -> Found | Failed:
+    found = search_or_fail(program, target, options, interrupted)
+    return replace(found, stopped="interrupted") if isinstance(found, Found) and interrupted() else found
+
+
+def _verify_there(_: Interrupted, program: Program, graph: MuGraph, seed: int, end_s: float) -> Verdict:
     """end_s: on the monotonic clock, which all processes of a machine share."""
     from mirage_cli.verify.equivalence import check_equivalence
 
     return check_equivalence(program, graph, seed, end=lambda: time.monotonic() > end_s)
-
-
-def _search_in_worker(program: Program, target: Target, options: Options) -> Found | Failed:
-    stop = _stop
-    assert stop is not None, "the process was made a searcher"
-    found = search_or_fail(program, target, options, stop.is_set)
-    return replace(found, stopped="interrupted") if isinstance(found, Found) and stop.is_set() else found

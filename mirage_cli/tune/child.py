@@ -57,8 +57,9 @@ class Child:
         except (BrokenPipeError, ConnectionResetError):
             raise self._obituary() from None
 
-    def receive(self, timeout_s: float) -> Any:
-        """The next message. Raises TimeoutError when none comes in time, ChildDied."""
+    def receive(self, timeout_s: float | None) -> Any:
+        """The next message, however long it takes where there is no limit. Raises TimeoutError when none comes in time,
+        ChildDied."""
         try:
             if not self.connection.poll(timeout_s):
                 raise TimeoutError(f"no answer within {timeout_s:g} s")
@@ -73,6 +74,10 @@ class Child:
         size = self._log.seek(0, os.SEEK_END)
         self._log.seek(max(size - LOG_TAIL_BYTES, 0))
         return self._log.read().decode("utf-8", errors="replace").strip()
+
+    def send_signal(self, sent: signal.Signals) -> None:
+        """To the process alone; to none where it has ended."""
+        self._process.send_signal(sent)
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -1307,10 +1307,7 @@ def test_an_interrupted_search_is_exit_code_130_and_keeps_what_it_found(
     time.sleep(0.3)
     if sent == signal.SIGTERM:
         os.kill(process.pid, sent)  # as `timeout` does: to the process, then to its group
-    if sent == signal.SIGHUP:
-        os.kill(process.pid, sent)  # of a group, multiprocessing's own tracker of resources ignores the others alone
-    else:
-        os.killpg(process.pid, sent)
+    os.killpg(process.pid, sent)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in err
     assert SAID_AT_ONCE in err.splitlines()  # among lines of progress, where the machine is slow

@@ -32,25 +32,23 @@ outputs:
   O: [m, k]
 """
 KILLED = """
-import os, signal, sys
+import os, signal
 from pathlib import Path
-from mirage_cli.pipeline import searching
+from mirage_cli.cli.main import main
+from mirage_cli.pipeline import processes
 
-real = searching.search_program
+class Child(processes.Child):
+    def send(self, message):
+        super().send(message)
+        mark = Path(__file__).parent / "killed"
+        if message and message[1][0].name == "second" and (KILLS == "always" or not mark.exists()):
+            mark.touch()
+            os.kill(self.pid, signal.SIGKILL)
 
-def search_program(program, *rest):
-    mark = Path(sys.argv[0]).parent / "killed"
-    if program.name == "second" and (KILLS == "always" or not mark.exists()):
-        mark.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return real(program, *rest)
-
-searching.search_program = search_program
-if __name__ == "__main__":
-    from mirage_cli.cli.main import main
-    main()
+processes.Child = Child
+main()
 """
-"""`mirage`, whose worker processes run this file too, and are killed as they search the second program."""
+"""`mirage`, whose processes are killed as they search the second program."""
 
 
 def write_specs(folder: Path) -> list[str]:
