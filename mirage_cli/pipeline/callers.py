@@ -100,7 +100,10 @@ class Kernel:
         assert self.function is not None, "loading the file registers it"
         match = re.search(r"torch\.ops\.mirage\.(\w+)\(", self.source)
         assert match is not None, "an exported file calls its operator"
-        return getattr(torch.ops.mirage, match[1]).default
+        operator = getattr(torch.ops.mirage, match[1]).default
+        if torch.cuda.is_available():  # elsewhere PyTorch computes
+            known_to_inductor(operator)
+        return operator
 
     def in_pytorch(self, *tensors: Any) -> Any:
         """The same by PyTorch's operators, in the types of the results."""
@@ -134,6 +137,18 @@ class Kernel:
         from mirage_cli.codegen.torch_source import torch_source
 
         return load_export("import torch\n\n\n" + torch_source(self.program)).reference
+
+
+def known_to_inductor(operator: Any) -> None:
+    """Has Inductor call this operator as it calls those that it finds. Of one that it finds, PyTorch 2.11 writes down
+    all that its arguments are made of, each as often as it is read: of 32 layers that takes hours."""
+    with suppress(ImportError, AttributeError):  # no public names
+        from torch._inductor import lowering
+        from torch._library.utils import get_layout_constraint_tag
+
+        if operator not in lowering.lowerings:
+            layout = lowering.tag_to_layout_constraint(get_layout_constraint_tag(operator))
+            lowering.make_fallback(operator, layout, warn=False)
 
 
 @dataclass(frozen=True)

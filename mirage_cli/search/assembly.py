@@ -169,8 +169,9 @@ class Assembly:
     def reorder(self, loads: tuple[Load, ...]) -> tuple[Load, ...]:
         """Loads with the axes in the tensor's own memory order, which a declared output may have chosen."""
         d = self.d
-        results = zip(d.program.places(), d.outputs, strict=True)
-        declared = {t.name: (t.dims, stored_axes(d, f)) for (t, _, _), f in results if frozenset(t.dims) == f.dims}
+        outputs = zip(d.program.places(), d.outputs, strict=True)
+        results = ((t, f) for (t, whole, _), f in outputs if t is whole and frozenset(t.dims) == f.dims)
+        declared = {t.name: (t.dims, stored_axes(d, f)) for t, f in results}
         found: list[Load] = []
         for x in loads:
             order, stored = declared.get(x.buffer, ((), ()))

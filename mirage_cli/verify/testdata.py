@@ -66,9 +66,19 @@ positions."""
 
 
 def integers(
-    shape: tuple[int, ...], dtype: torch.dtype, below: int, drawn: str, longest: int, g: torch.Generator
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    below: int,
+    drawn: str,
+    longest: int,
+    g: torch.Generator,
+    timed: bool = False,
 ) -> torch.Tensor:
-    """Integers from 0 on, of 8 bits from the least on, where `below` is 0; see `draw`. The ends are among several."""
+    """Integers from 0 on, of 8 bits from the least on, where `below` is 0; see `draw`. The ends are among several.
+
+    timed: whether figures of speed count. A single one is the largest then: it is the position of a token, say, and a
+    call takes longest there; drawn at random, it would say how long a call takes somewhere.
+    """
     count = math.prod(shape)
     if drawn == "distinct":
         return torch.randperm(below, generator=g, device=g.device)[:count].reshape(shape).to(dtype)
@@ -79,6 +89,8 @@ def integers(
         return torch.randint(0, 2, shape, generator=g, device=g.device).bool()
     low, high = (-128, 128) if dtype == torch.int8 and not below else (0, below or longest)
     some = torch.randint(low, high, (count,), generator=g, device=g.device, dtype=dtype)
+    if timed and count == 1:
+        some.fill_(high - 1)
     if count >= SEVERAL:
         ends = torch.tensor([low, min(low + 1, high - 1), high - 1], dtype=dtype, device=g.device)
         some[torch.randperm(SEVERAL, generator=g, device=g.device)[: len(ends)] * (count // SEVERAL)] = ends
@@ -142,7 +154,7 @@ def draw(
     for shape, steps, dtype, scale in zip(shapes, strides or [None] * len(shapes), dtypes, spreads, strict=True):
         if not dtype.is_floating_point or isinstance(scale, tuple):
             below, drawn, padded = scale if isinstance(scale, tuple) else (0, "evenly", False)
-            some = integers(shape, dtype, below, drawn, longest, g)
+            some = integers(shape, dtype, below, drawn, longest, g, kind is DISTRIBUTIONS[0])
             inputs.append(laid_out(with_padding(some, g) if padded else some, steps))
             continue
         x = torch.empty(shape, device=device, dtype=dtype)

@@ -233,10 +233,13 @@ import mirage_cli
 from contextlib import contextmanager
 from mirage_cli import Graph, dot, mi, silu
 from mirage_cli.pipeline import backend
+from mirage_cli.pipeline.beside import given_to
+from mirage_cli.pipeline.callers import known_to_inductor
 from mirage_cli.store.store import Store
 from tests.pipeline.test_torch import decoder
 from mirage_cli.tune.triton_interpreter import like_a_gpu
 from tests.forked import forked_children
+from torch._inductor.lowering import lowerings
 
 @contextmanager
 def monkeypatched(module, name, calls):
@@ -270,6 +273,12 @@ with torch.no_grad():
         found["calls"].append(len(names))
     with Store(db) as store:
         found["searched"] = searched, [r["n"] for r in store.rows("SELECT count(*) AS n FROM searches")]
+region, operator = fast.region_0, fast.region_0.operator
+found["known"] = [operator in lowerings, (known_to_inductor(operator), operator in lowerings)[1]]
+given = given_to(fast, ["region_0"], inputs)["region_0"].tensors
+with torch.no_grad():
+    several = [x if isinstance(x, tuple) else (x,) for x in (torch.compile(region)(*given), region(*given))]
+    found["inductor"] = max(float((x - y).abs().max()) for x, y in zip(*several))
 packed = torch.randn(6, 3, 20)
 slices = packed[:, 0, :16], packed[:, 2, 4:]
 sliced = mirage_cli.optimize(lambda a, b: torch.nn.functional.silu(a) * b, slices, budget=5, db=db, say=lambda _: None)
@@ -345,6 +354,11 @@ def test_a_model_with_kernels_is_the_same(found: dict[str, Any]) -> None:
     assert [" × 2: " in line for line in said] == [True] * len(said)
     assert not [line for line in said if "PyTorch's" in line]
     assert again == [shares, *said]  # of the database, and no search
+
+
+def test_inductor_knows_the_operators_before_it_meets_them(found: dict[str, Any]) -> None:
+    assert found["known"] == [False, True]
+    assert found["inductor"] == 0.0
 
 
 def test_slices_are_given_to_kernels_as_they_are(found: dict[str, Any]) -> None:

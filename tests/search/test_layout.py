@@ -55,3 +55,24 @@ def test_memory_order_of_buffers(rest: str, expected: dict[str, tuple[str, ...]]
     assert not found.rejected
     for name, dims in expected.items():
         assert {t.dims for p in found.plans for t in p.graph.buffers if t.name == name} == {dims}
+
+
+PARTS = """\
+name: parts
+dims: {k: 5, n: 100, o: 200}
+dtype: float32
+inputs: {X: [k, n]}
+program: |
+  A = X + 0.5
+  O[2*n, k] = A * 2
+  O[2*n + 1, k] = A
+outputs: {O: [o, k]}
+"""
+
+
+def test_a_part_of_an_output_that_later_kernels_read_lies_as_it_was_stored() -> None:
+    """It is in a buffer of its own, in program order, whatever order its axes have in the output."""
+    found = search_program(parse_spec(PARTS).at(), find_target("h200"), Options(budget_s=30.0))
+    assert not found.rejected
+    reads = {(x.buffer, x.dims) for p in found.plans for k in p.graph.kernels[1:] for x in k.loads}
+    assert ("A", ("k", "n")) in reads

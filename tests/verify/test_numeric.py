@@ -24,7 +24,7 @@ from mirage_cli.verify.halves import halved_sum
 from mirage_cli.verify.lies import fresh_memory_is_nan
 from mirage_cli.verify.numeric import NumericVerdict, draw_inputs, independent_axis, judge, reference64
 from mirage_cli.verify.rounding import RoundEveryResult, in_float64
-from mirage_cli.verify.testdata import DISTRIBUTIONS
+from mirage_cli.verify.testdata import DISTRIBUTIONS, draw
 from mirage_cli.verify.yardstick import (
     PIECE_BYTES,
     Cut,
@@ -613,3 +613,14 @@ def test_large_data_are_drawn_in_pieces_of_whole_rows(monkeypatch: pytest.Monkey
         if kind.name == "equal rows":
             assert (q == q[..., :1]).all()
         assert int((q == 1e4).sum()) == (kind.name == "outlier")
+
+
+@pytest.mark.parametrize("drawn", [(0, "evenly", False), (512, "evenly", False)])
+def test_a_single_integer_is_the_largest_where_figures_of_speed_count(drawn: tuple[int, str, bool]) -> None:
+    def single(i: int, seed: int) -> int:
+        shapes, dtypes = [(), (700,)], [torch.int64, torch.int64]
+        return int(draw(DISTRIBUTIONS[i], shapes, dtypes, [drawn, drawn], 1, torch.device("cpu"), seed)[0])
+
+    largest = (drawn[0] or 700) - 1
+    assert {single(0, seed) for seed in range(8)} == {largest}
+    assert len({single(1, seed) for seed in range(8)} - {largest}) > 4
