@@ -29,7 +29,7 @@ class Processes:
     """
 
     def __init__(self, count: int) -> None:
-        self._threads = ThreadPoolExecutor(count)
+        self._threads = ThreadPoolExecutor(count, initializer=_hold_interrupts)
         self._lock = threading.Lock()
         self._all: list[Child] = []
         self._idle: list[Child] = []
@@ -79,10 +79,16 @@ class Processes:
                 child.send_signal(sent)
 
 
+def _hold_interrupts() -> None:
+    """In this thread and in the processes that it starts, which take those that came meanwhile when they can."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+
 def main(connection: Connection[Any, Any]) -> None:
     """The process: answers (function, arguments, named arguments) with the function's result."""
     interrupted = threading.Event()
     signal.signal(signal.SIGINT, lambda *_: interrupted.set())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     while True:
         function, arguments, named = connection.recv()
         connection.send(function(interrupted.is_set, *arguments, **named))

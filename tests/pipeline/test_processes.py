@@ -132,6 +132,28 @@ def test_an_interrupt_ends_all_that_runs_with_what_it_has(functions: ModuleType,
         assert [x.result() for x in waiting] == ["interrupted"] * 2
 
 
+EARLY = """
+import time
+from pathlib import Path
+from asked_functions import wait
+from mirage_cli.pipeline.processes import Processes
+
+with Processes(1) as processes:
+    waiting = processes.submit(wait, Path("begun"))
+    while not processes._all:
+        time.sleep(0.001)
+    processes.interrupt()
+    print(waiting.result(60))
+"""
+
+
+def test_an_interrupt_reaches_a_process_that_is_still_starting(tmp_path: Path) -> None:
+    (tmp_path / "asked_functions.py").write_text(FUNCTIONS, encoding="utf-8")
+    command, env = [sys.executable, "-c", EARLY], script_environment(tmp_path)
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")
+
+
 def test_what_runs_at_the_end_is_killed_and_what_has_not_begun_does_not(functions: ModuleType, tmp_path: Path) -> None:
     with Processes(1) as processes:
         begun, late = (processes.submit(functions.wait, tmp_path / name) for name in ("begun", "late"))
