@@ -33,7 +33,7 @@ def tuned_result(session: Session, program: Program, key: Key, found: Found, emp
     graphs = {p.id: p.graph for p in found.plans}
     if incumbent is not None:
         graphs.setdefault(incumbent.mugraph, incumbent.graph)
-    lost = tuple(Lost(t.mugraph, len(graphs[t.mugraph].kernels), t.us, v.problem) for t, v in tuned.lost)
+    lost = tuple(Lost(t.mugraph, len(graphs[t.mugraph].kernels), us, v.problem) for t, v, us in tuned.lost)
     result = replace(empty, tuning=tuning_of(tuned), lost=lost)
     best = tuned.best
     if best is None or best.timing is None or tuned.verdict is None:

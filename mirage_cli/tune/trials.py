@@ -81,13 +81,22 @@ class Tuned:
         return ranked
 
     @property
-    def lost(self) -> list[tuple[Trial, Judged]]:
-        """What was refused and took less than the best, by more than its spread: the fastest of each μGraph, the
-        fastest first."""
+    def lost(self) -> list[tuple[Trial, Judged, float]]:
+        """What was refused and took less than the best, by more than its spread, with the µs that it would take beside
+        the best as that was timed at the end: the fastest of each μGraph, the fastest first."""
         kept = [(t.mugraph, t.schedule) for t in self.finalists]
-        most_us = self.best.us - self.best.timing.spread_us if self.best and self.best.timing else float("inf")
-        fastest: dict[str, tuple[Trial, Judged]] = {}
-        for t, verdict in sorted(self.rejected, key=lambda r: r[0].us):
-            if t.us < most_us and (t.mugraph, t.schedule) not in kept:
-                fastest.setdefault(t.mugraph, (t, verdict))
+        spread_us = self.best.timing.spread_us if self.best and self.best.timing else 0.0
+        fastest: dict[str, tuple[Trial, Judged, float]] = {}
+        for t, verdict in sorted(self.rejected, key=lambda r: r[0].paced_us):
+            us, best_us = self.beside_best(t)
+            if us < best_us - spread_us and (t.mugraph, t.schedule) not in kept:
+                fastest.setdefault(t.mugraph, (t, verdict, us))
         return list(fastest.values())
+
+    def beside_best(self, trial: Trial) -> tuple[float, float]:
+        """The µs of a trial, had the GPU been as fast as it was when the best was timed at the end, and of the best."""
+        if self.best is None:
+            return trial.us, float("inf")
+        place = self.best.mugraph, self.best.schedule
+        own = next((t for t in self.trials if (t.mugraph, t.schedule) == place and t.timing), None)
+        return (trial.us if own is None else trial.paced_us * self.best.us / own.paced_us), self.best.us

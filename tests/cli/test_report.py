@@ -42,10 +42,18 @@ def test_lost_are_the_fastest_of_each_graph_that_beat_the_best_by_more_than_its_
     slow, fast, faster = trial("b", 30.0), trial("c", 12.0), trial("c", 10.0)
     best = trial("a", 20.0, spread=1.0)
     found = tuned(best, slow, fast, trial("d", 19.5), faster, trial("e", 18.0)).lost
-    assert [(t.mugraph, t.us) for t, _ in found] == [("c", 10.0), ("e", 18.0)]
+    assert [(t.mugraph, us) for t, _, us in found] == [("c", 10.0), ("e", 18.0)]
     assert tuned(best, Trial("a", best.schedule, "a", trial("a", 1.0).timing)).lost == []  # right after all
     assert len(tuned(None, slow, fast).lost) == 2
     assert tuned(best, Trial("f", Schedule({}), "f")).lost == []  # never timed
+
+
+def test_lost_are_compared_as_if_timed_together() -> None:
+    """The best took 20 µs while the GPU was cool, and 22 at the end, where what took 21 then would take 23."""
+    best = replace(trial("a", 22.0), pace=1.0)
+    cool, hot = trial("b", 21.0), replace(trial("c", 21.0), pace=1.1)
+    found = replace(tuned(best, cool, hot), trials=[trial("a", 20.0), cool, hot]).lost
+    assert [(t.mugraph, us) for t, _, us in found] == [("c", pytest.approx(21.0))]
 
 
 SEARCH = {"classes": 1, "enumerated": 1, "pruned": {}, "verified": 1, "rejected": 0, "stopped": "x", "seconds": 1.0}
