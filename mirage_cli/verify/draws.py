@@ -37,8 +37,9 @@ from mirage_cli.verify.squares import mended
 BLOCK = 64
 """Draws that share their random functions, at most."""
 
-SPACE = 1 << 14
-"""Elements of any one value of the draws that are run at once, at most."""
+SPACE = 1 << 18
+"""Elements of any one value of the draws that are run at once, at most: 8 MB of residues. The arrays of one draw are so
+small that numpy's calls take most of the time of a run, and programs that read tables need dozens of draws."""
 
 
 def at_once(program: Program) -> int:
