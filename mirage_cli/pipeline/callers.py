@@ -140,8 +140,9 @@ class Kernel:
 
 
 def known_to_inductor(operator: Any) -> None:
-    """Has Inductor call this operator as it calls those that it finds. Of one that it finds, PyTorch 2.11 writes down
-    all that its arguments are made of, each as often as it is read: of 32 layers that takes hours."""
+    """Has Inductor call this operator as it calls those that it has no lowering for. For a log line about such an
+    operator, PyTorch 2.11 writes down all that the arguments are made of, each value as often as it is read: 7 s for 4
+    layers of Llama; 32 layers had not ended after 75 s."""
     with suppress(ImportError, AttributeError):  # no public names
         from torch._inductor import lowering
         from torch._library.utils import get_layout_constraint_tag
