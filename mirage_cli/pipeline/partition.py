@@ -16,7 +16,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from mirage_cli.pipeline.inplace import CHANGED, GIVEN, calls, changed, in_order
-from mirage_cli.pipeline.symbols import SYMBOLIC, is_size
+from mirage_cli.pipeline.symbols import SYMBOLIC, is_size, placeholders
 from mirage_cli.spec.aten.row import overloadless
 from mirage_cli.spec.aten.trace import APART, row_of, strides_of, supported
 
@@ -83,8 +83,7 @@ def seen_views(graph: torch.fx.Graph) -> set[Any]:
     found: set[Any] = set()
     for n in reversed(calls(graph)):
         results = [u for u in n.users if u.op == "output" or u in found]
-        is_view = any(memory_of(x) == memory_of(n) for x in n.all_input_nodes)
-        if not results or not is_view or memory_of(n) not in seen:
+        if not results or not in_memory_of_others(n) or memory_of(n) not in seen:
             continue
         with graph.inserting_after(n):
             copy = graph.node_copy(n)
@@ -100,6 +99,15 @@ def memory_of(node: Any) -> object:
     """What is the same for nodes whose tensors lie in the same memory."""
     value = node.meta.get("val")
     return StorageWeakRef(value.untyped_storage()).cdata if isinstance(value, torch.Tensor) else node
+
+
+def in_memory_of_others(node: Any) -> bool:
+    return any(memory_of(x) == memory_of(node) for x in node.all_input_nodes)
+
+
+def is_view(node: Any) -> bool:
+    """Whether a node is another look at what it reads."""
+    return in_memory_of_others(node) and not changed(node)
 
 
 # -- levels
@@ -281,7 +289,7 @@ def fused(model: torch.fx.GraphModule, parts: Sequence[Part], prefix: str) -> di
         with model.graph.inserting_after(part[-1]):
             call = model.graph.call_module(names[found], tuple(read))
         call.meta = dict(results[0].meta) if len(results) == 1 else {"val": tuple(n.meta.get("val") for n in results)}
-        call.meta |= {CHANGED: [read.index(x) for n in part for x in changed(n)]}
+        call.meta |= {CHANGED: [read.index(x) for n in part for x in changed(n) if x in read]}
         for i, n in reversed([*enumerate(results)]):
             made = call
             if len(results) > 1:
@@ -294,6 +302,29 @@ def fused(model: torch.fx.GraphModule, parts: Sequence[Part], prefix: str) -> di
     model.graph.lint()
     model.recompile()
     return names
+
+
+def unfused(model: torch.fx.GraphModule, name: str) -> None:
+    """Puts in the place of each call of a module what it was made of."""
+    inner: Any = model.get_submodule(name)
+    for call in model.graph.find_nodes(op="call_module", target=name):
+        places = dict(zip(placeholders(inner.graph), call.args, strict=True))
+        with model.graph.inserting_before(call):
+            made: Any = model.graph.graph_copy(inner.graph, places)
+        replaced_by(call, made)
+    model.delete_submodule(name)
+    model.recompile()
+
+
+def replaced_by(call: Any, made: Any) -> None:
+    """Gives who reads a module's call the nodes that were made for it: of its result, or of each of several."""
+    if isinstance(made, torch.fx.Node):
+        call.replace_all_uses_with(made)
+    else:
+        for user in [*call.users]:  # each takes one result
+            user.replace_all_uses_with(made[user.args[1]])
+            call.graph.erase_node(user)
+    call.graph.erase_node(call)
 
 
 def subgraph(part: Part, read: Sequence[Any], results: Sequence[Any]) -> torch.fx.Graph:
