@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any  # torch's graphs and nodes, which have few types
 
@@ -38,22 +38,22 @@ Signature = tuple[Any, ...]
 # -- what each user makes for itself
 
 
-def made_anew(node: Any, refused: Iterable[Any] = ()) -> bool:
-    """Whether each user may make a node's value for itself: it is what the model is given, moved, or a count with
+def made_anew(graph: torch.fx.Graph, refused: Container[Any] = ()) -> frozenset[Any]:
+    """The nodes whose value each user may make for itself: it is what the model is given, moved, or a count with
     positions and whole numbers."""
-    return moved(node, refused) or counted(node, refused)
+    moved, counted = set[Any](), set[Any]()
+    for n in graph.nodes:
+        if not known_call(n, refused):
+            continue
+        read = n.all_input_nodes
+        if row_of(n).moves and all(x.op in GIVEN or is_size(x) or x in moved for x in read):
+            moved.add(n)
+        if all(not floating(x) or x in counted for x in read):
+            counted.add(n)
+    return frozenset(moved | counted)
 
 
-def moved(node: Any, refused: Iterable[Any]) -> bool:
-    moves = known_call(node, refused) and row_of(node).moves
-    return moves and all(x.op in GIVEN or is_size(x) or moved(x, refused) for x in node.all_input_nodes)
-
-
-def counted(node: Any, refused: Iterable[Any]) -> bool:
-    return known_call(node, refused) and all(not floating(x) or counted(x, refused) for x in node.all_input_nodes)
-
-
-def known_call(node: Any, refused: Iterable[Any]) -> bool:
+def known_call(node: Any, refused: Container[Any]) -> bool:
     return node.op == "call_function" and node not in refused and supported(node) and not changed(node)
 
 
@@ -65,8 +65,9 @@ def floating(node: Any) -> bool:
 
 def with_own(graph: torch.fx.Graph) -> None:
     """Copies what may be made anew, until each copy has one user, right behind it."""
+    anew = made_anew(graph)
     for n in reversed(calls(graph)):
-        if made_anew(n):
+        if n in anew:
             for user in [*n.users][1:]:
                 with graph.inserting_before(user):
                     user.replace_input_with(n, graph.node_copy(n))
@@ -120,20 +121,21 @@ def segments(graph: torch.fx.Graph, refused: set[Any]) -> list[Part]:
     """
     if not in_order(graph):
         return []  # what is read before and behind the change may not be moved past it
-    found = levels(graph, refused)
+    anew = made_anew(graph, refused)
+    found = levels(graph, refused, anew)
     first = [signature(part)[0] for nodes in found for part in pieces(nodes)]
     often = {s for s, count in Counter(first).items() if count > 1}
     parts = (part for nodes in found for part in pieces(nodes, often))
-    return [part for part in parts if any(computes(n, refused) for n in part)]
+    return [part for part in parts if any(computes(n, anew) for n in part)]
 
 
-def computes(node: Any, refused: set[Any]) -> bool:
-    """Whether it is worth a region. Counts are, where they are results of the graph."""
+def computes(node: Any, anew: Container[Any]) -> bool:
+    """Whether it is worth a region. Counts are, where they are results of the graph. anew: as of `made_anew`."""
     result = floating(node) and any(u.op == "output" for u in node.users)
-    return not row_of(node).moves and (result or not made_anew(node, refused))
+    return not row_of(node).moves and (result or node not in anew)
 
 
-def levels(graph: torch.fx.Graph, refused: set[Any]) -> list[Part]:
+def levels(graph: torch.fx.Graph, refused: Container[Any], anew: Container[Any]) -> list[Part]:
     """The nodes that are known here, by level: how many nodes that are not stand in front, one behind the other, or
     that change a tensor in place.
 
@@ -146,7 +148,7 @@ def levels(graph: torch.fx.Graph, refused: set[Any]) -> list[Part]:
     early: set[Any] = set()  # in front of all
     for n in [n for n in calls(graph) if not is_size(n)]:
         taken = overloadless(n.target) == "getitem"  # with what makes several tensors
-        if APART in n.meta and all(x.op in GIVEN or is_size(x) or made_anew(x, refused) for x in n.all_input_nodes):
+        if APART in n.meta and all(x.op in GIVEN or is_size(x) or x in anew for x in n.all_input_nodes):
             early.add(n)
         elif n not in refused and supported(n) and (not taken or n.args[0] in known):
             known.add(n)
@@ -156,7 +158,7 @@ def levels(graph: torch.fx.Graph, refused: set[Any]) -> list[Part]:
         level[n] = max(behind, default=0) + (n in unknown)
     found: dict[int, Part] = {}
     for n in reversed(calls(graph)):
-        if n in known and made_anew(n, refused):
+        if n in known and n in anew:
             if n.users and early >= {*n.users}:
                 early.add(n)
                 continue

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any  # torch's graphs and nodes, which have few types
 
 import torch
+from torch._ops import OpOverload
 
 from mirage_cli.pipeline.inplace import GUARDS
 from mirage_cli.pipeline.named import raise_unless
@@ -48,5 +49,5 @@ def of_tensors(node: Any) -> bool:
         return False
     if node.target is operator.getitem:
         return of_tensors(node.args[0])
-    known = isinstance(node.target, torch._ops.OpOverload) or node.target is raise_unless
+    known = isinstance(node.target, OpOverload) or node.target is raise_unless
     return known and not isinstance(node.meta.get("val"), NUMBERS)
