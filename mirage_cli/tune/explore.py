@@ -63,7 +63,7 @@ HOPELESS = 1.35
 """A μGraph whose best schedule takes this much longer than the best of all is given up."""
 GUESSES = 24
 """Schedules that the surrogate names at once, whenever fewer than that are on their way."""
-PATIENCE = 120
+PATIENCE = 160
 """So many of them in a row that bring less than `GAIN` end the search; what is on its way then is dropped."""
 GAIN = 0.99
 FINISHING = 0.15

@@ -1,21 +1,23 @@
 """What measured schedules say about others: a Gaussian process around the cost model's prediction.
 
-    log(time) = log(predicted) + offset of the μGraph + sum over kernels of f(kernel's schedule)
+    log(time) = log(predicted) + error of all + error of the μGraph + sum over kernels of f(kernel's schedule)
     covariance of f = DEVIATION² · w · exp(-d² / 2),   w = share² / sum of the shares²
 
 d is the distance of two schedules of a kernel, each number divided by its length (`LENGTHS`); a kernel's share of the
 time, by the cost model, is what an error of its own time makes of the whole. So what is learnt of one kernel holds
-whatever the others do, and a short kernel is not worth many trials (Rasmussen and Williams, Gaussian Processes for
-Machine Learning, algorithm 2.1). `choose` picks what to measure next by the lower confidence bound (Srinivas et al.
-2010), a few at a time, each taken at its predicted value for the choice of the next.
+whatever the others do, a short kernel is not worth many trials, and a μGraph of which one schedule was slow may still
+be fast with another (Rasmussen and Williams, Gaussian Processes for Machine Learning, algorithm 2.1). `choose` picks
+what to measure next by the lower confidence bound (Srinivas et al. 2010), a few at a time, each taken at its predicted
+value for the choice of the next.
 
-The constants are near the largest marginal likelihood of 7,400 trials of 24 programs on an H200
-(`results/h200/notes-2026-11-25.md`), which changes little with them.
+The constants were chosen by the likelihood of what was measured later, given what was measured first, and by how soon
+the best were chosen, of 19,000 trials of 24 programs on an H200 (`results/h200/notes-2026-11-25.md`).
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
@@ -25,7 +27,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.schedule import NUMBERS, KernelSchedule, Schedule
+from mirage_cli.ir.schedule import KernelSchedule, Schedule
 
 Array = NDArray[np.float64]
 Rows: TypeAlias = dict[int, list[list[float]]]
@@ -33,16 +35,14 @@ Rows: TypeAlias = dict[int, list[list[float]]]
 
 DEVIATION = 0.28
 """How far the cost model is from the truth, as a deviation of the logarithm, once its mean error is taken off."""
+APART = 0.15
+"""How far a μGraph is from the others in that, as a deviation."""
 NOISE = 0.03
-SIZE, CHOICE, SLIGHT, SHARP = 1.0, 2.0, 8.0, 0.5
-LENGTHS: Mapping[str, float] = {
-    **dict.fromkeys(NUMBERS, SIZE),
-    **dict.fromkeys(("group", "stream", "early", "read", "patient", "ahead", "share"), SLIGHT),
-    **dict.fromkeys(("relay", "registers"), SHARP),
-}
+SIZE, CHOICE, SHARP = 1.0, 2.0, 0.5
+LENGTHS = {**dict.fromkeys(("warps", "stages", "split"), SIZE), **dict.fromkeys(("relay", "registers"), SHARP)}
 """Doublings, or choices, over which a deviation from the model carries over; block sizes and the order of axes have
-`SIZE`, other words `CHOICE`. A limit of 168 registers may spill where 255 do not."""
-CONFIDENCE = (0.0, 0.5, 1.5)
+`SIZE`, others `CHOICE`. A limit of 168 registers may spill where 255 do not."""
+CONFIDENCE = (0.25, 0.75, 2.0)
 """Deviations that count in favour of a schedule, in turn: from trusting what is known to trying what is not."""
 AT_ONCE = 8
 """Choices between two updates of the process."""
@@ -75,11 +75,10 @@ def _features(s: KernelSchedule, first_order: tuple[str, ...]) -> list[float]:
 
 Shares: TypeAlias = Mapping[str, Sequence[float]]
 """Of μGraphs: the share of the time that each kernel has, by name of the kernels."""
+EQUAL: Shares = MappingProxyType({})
 
 
-def choose(
-    known: Sequence[Point], pool: Sequence[Point], count: int, shares: Shares = MappingProxyType({})
-) -> list[int]:
+def choose(known: Sequence[Point], pool: Sequence[Point], count: int, shares: Shares = EQUAL) -> list[int]:
     """Which of the pool to measure next, by their places in it. shares: where they are not equal."""
     known = list(known)
     left = list(range(len(pool)))
@@ -100,25 +99,28 @@ def choose(
 
 
 def predict(
-    known: Sequence[Point], pool: Sequence[Point], shares: Shares = MappingProxyType({}), rows: Rows | None = None
+    known: Sequence[Point], pool: Sequence[Point], shares: Shares = EQUAL, rows: Rows | None = None
 ) -> tuple[Array, Array]:
     """Mean and deviation of the logarithm of every pool schedule's time. rows: features that are known, and become so.
 
     The first known point of a μGraph stays the first from call to call.
     """
     rows = {} if rows is None else rows
-    mean, deviation = np.zeros(len(pool)), np.full(len(pool), DEVIATION)
+    offset = statistics.median([_error(p) for p in known if _measured(p)] or [0.0])
+    mean, deviation = np.zeros(len(pool)), np.zeros(len(pool))
     for graph in dict.fromkeys(p.graph for p in pool):
         here = [i for i, p in enumerate(pool) if p.graph == graph]
         seen = [p for p in known if p.graph == graph and p.us is not None]
-        mean[here], deviation[here] = _process(seen, [pool[i] for i in here], shares.get(graph, ()), rows)
+        mean[here], deviation[here] = _process(seen, [pool[i] for i in here], offset, shares.get(graph, ()), rows)
     return mean, deviation
 
 
-def _process(seen: Sequence[Point], pool: Sequence[Point], shares: Sequence[float], rows: Rows) -> tuple[Array, Array]:
-    prior = np.log([p.predicted_us for p in pool])
+def _process(
+    seen: Sequence[Point], pool: Sequence[Point], offset: float, shares: Sequence[float], rows: Rows
+) -> tuple[Array, Array]:
+    prior = np.log([p.predicted_us for p in pool]) + offset
     if not seen:
-        return prior, np.full(len(pool), DEVIATION)
+        return prior, np.full(len(pool), math.hypot(DEVIATION, APART))
     order = {name: s.order for name, s in seen[0].schedule.kernels.items()}
     for p in (*seen, *pool):
         if id(p.schedule) not in rows:
@@ -126,18 +128,24 @@ def _process(seen: Sequence[Point], pool: Sequence[Point], shares: Sequence[floa
     x, z = ([rows[id(p.schedule)] for p in points] for points in (seen, pool))
     weights = np.square(shares if shares else np.ones(len(order)))
     weights /= max(weights.sum(), 1e-12)
-    expected = np.log([p.predicted_us for p in seen])
-    times = [p.us for p in seen if p.us is not None and math.isfinite(p.us)]
-    worst = 2.0 * max(times, default=math.exp(expected.max()))  # what a failure counts as
-    error = np.log([p.us if p.us is not None and math.isfinite(p.us) else worst for p in seen]) - expected
-    offset = float(np.median(error))
-    covariance = DEVIATION**2 * _similar(x, x, weights) + NOISE**2 * np.eye(len(x))
+    worst = max((_error(p) for p in seen if _measured(p)), default=offset) + math.log(2.0)  # what a failure counts as
+    error = np.array([_error(p) if _measured(p) else worst for p in seen]) - offset
+    covariance = APART**2 + DEVIATION**2 * _similar(x, x, weights) + NOISE**2 * np.eye(len(x))
     lower = np.linalg.cholesky(covariance)
-    solved = np.linalg.solve(lower.T, np.linalg.solve(lower, error - offset))
-    cross = DEVIATION**2 * _similar(z, x, weights)
+    solved = np.linalg.solve(lower.T, np.linalg.solve(lower, error))
+    cross = APART**2 + DEVIATION**2 * _similar(z, x, weights)
     reduced = np.linalg.solve(lower, cross.T)
-    variance = np.maximum(DEVIATION**2 - (reduced**2).sum(axis=0), 1e-12)
-    return prior + offset + cross @ solved, np.sqrt(variance)
+    variance = np.maximum(APART**2 + DEVIATION**2 - (reduced**2).sum(axis=0), 1e-12)
+    return prior + cross @ solved, np.sqrt(variance)
+
+
+def _measured(p: Point) -> bool:
+    return p.us is not None and math.isfinite(p.us)
+
+
+def _error(p: Point) -> float:
+    """What the cost model is wrong by, as a logarithm."""
+    return math.log(p.us or math.inf) - math.log(p.predicted_us)
 
 
 def _similar(a: Sequence[Sequence[Sequence[float]]], b: Sequence[Sequence[Sequence[float]]], weights: Array) -> Array:
