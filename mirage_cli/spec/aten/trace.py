@@ -220,7 +220,9 @@ def strides_of(node: Any) -> tuple[int, ...] | None:
     """Those of a tensor with gaps that a model is given or holds, and that is read in place. None for what is whole, as
     kernels make their results, or is made so: where several elements are in one place."""
     tensor = node.meta["val"]
-    if node.op not in ("placeholder", "get_attr") or tensor.permute(memory_order(tensor)).is_contiguous():
+    if node.op not in ("placeholder", "get_attr") or tensor.is_contiguous():
+        return None
+    if tensor.permute(memory_order(tensor)).is_contiguous():
         return None
     names = [str(i) for i in range(tensor.dim())]
     apart = overlap(tensor.stride(), names, dict(zip(names, tensor.shape, strict=True))) is None
