@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -17,12 +18,13 @@ import triton
 from triton.backends.nvidia import driver as nvidia
 from triton.compiler.compiler import CompiledKernel
 
-from mirage_cli.codegen.export import export_source, load_export
+from mirage_cli.codegen.export import ExportInfo, load_export
 from mirage_cli.codegen.selfcheck import CpuTime, cpu_time
+from mirage_cli.codegen.sized import Variant, any_source
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import Program
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
-from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.ir.text import canonical_text, parse_mugraph
 from tests.mugraphs import CASES
 
 TEXT = """
@@ -60,6 +62,14 @@ def chain(kernels: int, library: bool = False) -> tuple[Program, MuGraph]:
     graph = parse_mugraph(text)
     body = tuple(e for k in graph.kernels for e in k.body)
     return Program("stubbed", graph.dims, graph.dtype, graph.inputs, body, graph.outputs), graph
+
+
+def dynamic_chain(kernels: int, library: bool = False) -> tuple[Program, MuGraph]:
+    """X·W, squared in kernels of their own, for 1 to 100 rows."""
+    program, graph = chain(kernels, library)
+    text = canonical_text(graph).replace("m:tile", "m:grid").replace("n=48\n", "n=48\ndynamic m=1..100\n", 1)
+    graph = parse_mugraph(text)
+    return replace(program, dynamic=graph.dynamic), graph
 
 
 def schedule_of(graph: MuGraph, **choices: Any) -> Schedule:
@@ -149,7 +159,7 @@ def load_with_stubs(
     replaced: Mapping[str, str] = CPU_FOR_GPU,
 ) -> ModuleType:
     """The exported file, which takes the CPU for a GPU. Its kernels are stubs that compute nothing."""
-    return stubbed(export_source(program, graph, schedule_of(graph)), make, replaced)
+    return stubbed(any_source(Variant(program, graph, schedule_of(graph), ExportInfo())), make, replaced)
 
 
 def stubbed(
@@ -177,11 +187,11 @@ def inputs_of(program: Program) -> list[torch.Tensor]:
 
 
 def measure(program: Program, graph: MuGraph) -> CpuTime:
-    """The overhead of a call. The stubs must be in place."""
+    """The overhead of a call, with the sizes of the program. The stubs must be in place."""
     module: Any = load_with_stubs(program, graph)
     inputs = inputs_of(program)
     run = getattr(module, program.name)
-    return cpu_time(lambda: run(*inputs), module._PLANS, 0)
+    return cpu_time(lambda: run(*inputs), module._PLANS, 0, vars(module))
 
 
 def main() -> None:
@@ -193,6 +203,8 @@ def main() -> None:
     small = {"h": 2, "q": 16, "s": 64, "d": 16, "e": 16}
     graphs = {f"{n} kernels": chain(n) for n in (1, 2, 3)}
     graphs["library and Triton"] = chain(2, library=True)
+    graphs |= {f"{n} kernels, any m": dynamic_chain(n) for n in (1, 3)}
+    graphs["library, any m"] = dynamic_chain(2, library=True)
     graphs["split attention"] = attention.program.resized(small), attention.graph.resized(small)
     for name, (program, graph) in graphs.items():
         print(f"{name:<18}  {measure(program, graph)}")

@@ -327,7 +327,7 @@ def _check_this_file():
             for line in time_beside_eager(run, @whole@, more_inputs):
                 print(line)
             inputs = more_inputs(0)
-            print(cpu_time(lambda: run(*inputs), @cpu@, inputs[0].get_device()))
+            print(cpu_time(lambda: run(*inputs), @cpu@, inputs[0].get_device(), globals()))
     return passed
 
 

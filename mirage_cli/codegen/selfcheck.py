@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import statistics
 import time
@@ -130,44 +131,83 @@ class CpuTime:
 
     call_us: all of the call. overhead_us: of a call whose launches, of Triton kernels and of libraries, do nothing.
     (Not the difference from the launches alone: what a launch takes depends on how busy the GPU is.) None where the
-    file launches by Triton's own way. launches: how many there are, if overhead_us is known.
+    file launches by Triton's own way. own_us: of a call that allocates nothing either; what allocating takes depends
+    on the sizes and on what else PyTorch's allocator holds. launches: how many there are, if overhead_us is known.
     """
 
     call_us: float
-    overhead_us: float | None
-    launches: int
+    overhead_us: float | None = None
+    own_us: float | None = None
+    launches: int = 0
 
     def __str__(self) -> str:
         figures = f"{self.call_us:.2f} µs a call"
-        if self.overhead_us is not None:
-            without = f"a call without its {self.launches} launches"
+        if self.overhead_us is not None and self.own_us is not None:
+            parts = f"{self.own_us:.2f} its own, {max(self.overhead_us - self.own_us, 0.0):.2f} PyTorch's for memory"
+            without = f"a call without its {self.launches} launches, {parts}"
             figures = f"overhead {self.overhead_us:.2f} µs: {without}; {figures} with them"
         return f"{'CPU':<11} {figures}, medians of {BATCHES} batches of {BATCH} calls"
 
 
-def cpu_time(call: Callable[[], Any], plans: Mapping[int, Any], device: int) -> CpuTime:
-    """Times `call()` without launches, then as it is. The GPU is idle before each batch, and not waited for in one.
+def cpu_time(call: Callable[[], Any], plans: Mapping[int, Any], device: int, names: dict[str, Any]) -> CpuTime:
+    """Times `call()` without launches and memory, then with memory, then as it is. The GPU is idle before each batch,
+    and not waited for in one.
 
-    plans: by which `call()` launches, by device. device: the current one.
+    plans: by which `call()` launches, by device. device: the current one. names: the globals of the exported file.
     """
     call()  # plans what is not planned yet
     plan = plans.get(device)
-    overhead_us = None
-    if plan is not None:
-        with launching_nothing(plan, device, call):
-            overhead_us = statistics.median(batch_us(call) for _ in range(BATCHES))
-    call_us = statistics.median(batch_us(call) for _ in range(BATCHES))
+    if plan is None:
+        return CpuTime(median_us(call))
+    with launching_nothing(plan, device, call):
+        with allocating_nothing(names, call):
+            own_us = median_us(call)
+        overhead_us = median_us(call)
+    call_us = median_us(call)
     torch.cuda.synchronize()
-    return CpuTime(call_us, overhead_us, len(plan.steps) if plan else 0)
+    return CpuTime(call_us, overhead_us, own_us, len(plan.steps))
+
+
+def median_us(call: Callable[[], Any]) -> float:
+    return statistics.median(batch_us(call) for _ in range(BATCHES))
 
 
 def batch_us(call: Callable[[], Any]) -> float:
-    """CPU time of one call among many."""
+    """CPU time of one call among many: of this thread, for other processes may have the core in between."""
     torch.cuda.synchronize()
-    began_ns = time.perf_counter_ns()
+    began_ns = time.thread_time_ns()
     for _ in range(BATCH):
         call()
-    return (time.perf_counter_ns() - began_ns) / 1e3 / BATCH
+    return (time.thread_time_ns() - began_ns) / 1e3 / BATCH
+
+
+@contextlib.contextmanager
+def allocating_nothing(names: dict[str, Any], call: Callable[[], Any]) -> Generator[None]:
+    """The file's calls are given the memory of one of them meanwhile."""
+    memory = names["_FRESH"]
+    tensors: list[Any] = []
+    addresses: list[int] = []
+
+    def empty(*layout: Any) -> Any:
+        tensors.append(memory.empty(*layout))
+        return tensors[-1]
+
+    def allocate(nbytes: int, stream: int) -> int:
+        addresses.append(memory.allocate(nbytes, stream))
+        return addresses[-1]
+
+    names["_FRESH"] = memory._replace(empty=empty, allocate=allocate, free=lambda _: None)
+    try:
+        call()
+        a_tensor, an_address = itertools.cycle(tensors), itertools.cycle(addresses)
+        names["_FRESH"] = memory._replace(
+            empty=lambda *_: next(a_tensor), allocate=lambda *_: next(an_address), free=lambda _: None
+        )
+        yield
+    finally:
+        names["_FRESH"] = memory
+        for address in addresses:
+            memory.free(address)
 
 
 @contextlib.contextmanager

@@ -246,7 +246,7 @@ def _check_this_file():
                 inputs = more_inputs(0)
                 run(*inputs)
                 plans = {k: v[which] for k, v in _KNOWN.items() if which in v}
-                print(cpu_time(lambda: globals()["@function@"](*inputs), plans, inputs[0].get_device()))
+                print(cpu_time(lambda: globals()["@function@"](*inputs), plans, inputs[0].get_device(), globals()))
         for sizes, which in @edges@:
             try:
                 found = _which(*sizes)

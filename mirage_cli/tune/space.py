@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import islice, permutations
+from itertools import islice, product
 
 import numpy as np
 
@@ -184,11 +184,16 @@ def fitted(graph: MuGraph, schedule: Schedule, target: Target) -> Schedule | Non
     return made if made is not None and np.isfinite(total_us(graph, made, target, by_name)) else None
 
 
-def dearest_kernel(graph: MuGraph, schedule: Schedule, target: Target) -> str:
-    """The generated kernel that takes longest by the cost model."""
-    by_name = models(graph)
+def kernels_us(graph: MuGraph, schedule: Schedule, target: Target) -> dict[str, float]:
+    """What each generated kernel takes by the cost model."""
     sizes = chunk_sizes(graph, schedule)
-    return max(by_name, key=lambda n: predicted_us(by_name[n], schedule.kernels[n], sizes, target))
+    return {n: predicted_us(m, schedule.kernels[n], sizes, target) for n, m in models(graph).items()}
+
+
+def dearest_kernel(graph: MuGraph, schedule: Schedule, target: Target) -> str:
+    """The generated kernel that takes longest."""
+    us = kernels_us(graph, schedule, target)
+    return max(us, key=us.__getitem__)
 
 
 def _varied(schedules: Iterable[KernelSchedule]) -> Iterator[KernelSchedule]:
@@ -344,7 +349,7 @@ def _neighbours(
                 given = {n: k for n, k in given.items() if n == name or by_name[n].kernel.split is None}
                 given = {n: k for n, k in given.items() if not _reads_chunks(by_name[n].kernel, kernel.split)}
             if (made := complete(graph, by_name, target, given)) is not None:
-                made = settled(graph, made, schedule)
+                made = settled(graph, made)
                 found[str(made)] = made
     found.pop(str(schedule), None)
     return [*found.values()]
@@ -391,12 +396,16 @@ def through_descriptors(graph: MuGraph, schedule: Schedule, target: Target) -> S
     return made if fits and str(made) != str(schedule) else None
 
 
-def crossings(graph: MuGraph, schedules: Sequence[Schedule], target: Target) -> list[tuple[float, Schedule]]:
-    """Each schedule with each kernel in turn as another of them has it, with predicted times."""
+def crossings(
+    graph: MuGraph, schedules: Sequence[Schedule], others: Sequence[Schedule], target: Target
+) -> list[tuple[float, Schedule]]:
+    """Each schedule with each kernel in turn as another one has it, with predicted times."""
     by_name = models(graph)
     found: dict[str, Schedule] = {}
-    for a, b in permutations(schedules, 2):
+    for a, b in product(schedules, others):
         for name in a.kernels:
+            if b.kernels[name] == a.kernels[name]:
+                continue
             if (made := complete(graph, by_name, target, {**a.kernels, name: b.kernels[name]})) is not None:
                 made = settled(graph, made)
                 found[str(made)] = made
@@ -408,37 +417,29 @@ def _that_fit(us: Array, schedules: Iterable[Schedule]) -> list[tuple[float, Sch
     return [(float(x), s) for x, s in zip(us, schedules, strict=True) if np.isfinite(x)]
 
 
-def settled(graph: MuGraph, schedule: Schedule, near: Schedule | None = None) -> Schedule:
-    """The schedule without choices that change nothing of the kernels they are made for.
-
-    near: one that is settled. It only saves time, where the two share kernels' schedules.
-    """
-    sizes, overlaps = chunk_sizes(graph, schedule), _overlaps(schedule)
+def settled(graph: MuGraph, schedule: Schedule) -> Schedule:
+    """The schedule without choices that change nothing of the kernels they are made for."""
+    sizes, overlaps = tuple(chunk_sizes(graph, schedule).items()), _overlaps(schedule)
     kernels = {k.name: k for k in graph.kernels}
-    done: Mapping[str, KernelSchedule] = {}
-    if near is not None and (sizes, overlaps) == (chunk_sizes(graph, near), _overlaps(near)):
-        done = near.kernels
-    return Schedule(
-        {
-            n: s
-            if s is done.get(n) and s.hand_over != Relay()
-            else _settled(graph, kernels[n], schedule, sizes, overlaps)
-            for n, s in schedule.kernels.items()
-        }
-    )
+    relaying = {n: s.hand_over == Relay() and relays(graph, kernels[n], schedule) for n, s in schedule.kernels.items()}
+    made = ((n, _settled(graph, kernels[n], s, sizes, overlaps, relaying[n])) for n, s in schedule.kernels.items())
+    return Schedule(dict(made))
 
 
 def _overlaps(schedule: Schedule) -> bool:
     return any(s.overlap for s in schedule.kernels.values())
 
 
-def _settled(graph: MuGraph, k: Kernel, schedule: Schedule, sizes: Mapping[str, int], overlaps: bool) -> KernelSchedule:
-    """overlaps: whether any kernel does."""
-    s = schedule.kernels[k.name]
+@lru_cache(maxsize=1 << 14)
+def _settled(
+    graph: MuGraph, k: Kernel, s: KernelSchedule, axes: tuple[tuple[str, int], ...], overlaps: bool, relaying: bool
+) -> KernelSchedule:
+    """axes: with their sizes. overlaps: whether any kernel does. relaying: whether it may relay where it would."""
+    sizes = dict(axes)
     if s.specialize:
         special = specialized(graph, k, s, sizes)
         s = _with(s, specialize=special, descriptors=s.descriptors or special)
-    if not _hands_over(graph, k, schedule, sizes, overlaps):
+    if not _hands_over(graph, k, s, sizes, overlaps, relaying):
         s = _with(s, hand_over=AtEnd())
     if s.before != Before.NOTHING or s.ahead is not None:
         found = fetched_ahead(graph, k, s, sizes)
@@ -458,12 +459,13 @@ def _with(s: KernelSchedule, **choices: object) -> KernelSchedule:
     return s if all(getattr(s, name) == x for name, x in choices.items()) else replace(s, **choices)
 
 
-def _hands_over(graph: MuGraph, k: Kernel, schedule: Schedule, sizes: Mapping[str, int], overlaps: bool) -> bool:
+def _hands_over(
+    graph: MuGraph, k: Kernel, s: KernelSchedule, sizes: Mapping[str, int], overlaps: bool, relaying: bool
+) -> bool:
     """Whether a kernel may let the one behind start when its schedule says so, or that is when its loops are done."""
-    s = schedule.kernels[k.name]
     match s.hand_over:
         case Relay():
-            return relays(graph, k, schedule)
+            return relaying
         case Early():
             return overlaps and bool(k.with_role("loop", "split"))
         case Lead():

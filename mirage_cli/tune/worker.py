@@ -447,7 +447,7 @@ class Bench(Setting):
         module, inputs = load_module(exported.source, self.directory), self.drawn[0]
         run, device = getattr(module, function), inputs[0].get_device()
         with torch.inference_mode(), self.launches.as_triton():
-            return cpu_time(lambda: run(*inputs), getattr(module, "_PLANS", {}), device).overhead_us
+            return cpu_time(lambda: run(*inputs), getattr(module, "_PLANS", {}), device, vars(module)).overhead_us
 
     def measure_floor(self, dtype: torch.dtype) -> Floor:
         """The ceilings. For float32 the matmul may use TF32, so that no kernel that does is found to be impossible."""

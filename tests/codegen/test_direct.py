@@ -572,9 +572,11 @@ def test_overhead_without_a_gpu(kernels: int, library: bool, driver: StubDriver)
     time = measure(*chain(kernels, library))
     assert time.launches == kernels
     assert time.overhead_us is not None
-    assert 0.5 < time.overhead_us < 50
-    overhead = f"overhead {time.overhead_us:.2f} µs: a call without its {kernels} launches"
-    assert f"{overhead}; {time.call_us:.2f} µs a call with them" in str(time)
+    assert time.own_us is not None
+    assert 0.5 < time.own_us < time.overhead_us * 1.5 < 75
+    overhead = f"overhead {time.overhead_us:.2f} µs: a call without its {kernels} launches, {time.own_us:.2f} its own"
+    assert overhead in str(time)
+    assert f"; {time.call_us:.2f} µs a call with them" in str(time)
 
 
 def test_the_overhead_is_of_calls_without_launches(driver: StubDriver) -> None:
@@ -583,16 +585,34 @@ def test_the_overhead_is_of_calls_without_launches(driver: StubDriver) -> None:
     for k in (module.k0, module.k1):
         k.kernel = StubKernel(calls)
     inputs = inputs_of(chain(2)[0])
-    time = cpu_time(lambda: module.stubbed(*inputs), module._PLANS, 0)
+    time = cpu_time(lambda: module.stubbed(*inputs), module._PLANS, 0, vars(module))
     assert time.launches == 2
     assert len(calls) == 2 * (BATCHES * BATCH + 1)  # one call shows what launches return; the first was Triton's own
     module.stubbed(*inputs)
     assert len(calls) == 2 * (BATCHES * BATCH + 2)
 
 
+def test_its_own_time_is_of_calls_that_allocate_nothing(driver: StubDriver) -> None:
+    program, graph = chain(3)
+    module: Any = load_with_stubs(program, graph)
+    made: list[str] = []
+    memory = module._FRESH
+    module._FRESH = counted = memory._replace(
+        empty=lambda *layout: (made.append("tensor"), memory.empty(*layout))[1],
+        allocate=lambda nbytes, stream: (made.append("scratch"), memory.allocate(nbytes, stream))[1],
+        free=lambda address: (made.append("freed"), memory.free(address))[1],
+    )
+    inputs = inputs_of(program)
+    time = cpu_time(lambda: module.stubbed(*inputs), module._PLANS, 0, vars(module))
+    assert time.own_us is not None
+    assert module._FRESH is counted
+    calls = 2 + 2 * BATCHES * BATCH  # of these two show what launches return, and what memory is taken
+    assert {x: made.count(x) for x in made} == {"tensor": calls, "scratch": calls, "freed": calls}
+
+
 def test_where_triton_launches_in_its_own_way_the_overhead_is_not_known(driver: StubDriver) -> None:
     calls = Calls(1, kind=OtherCompiled)
-    time = cpu_time(calls, calls.module._PLANS, 0)
+    time = cpu_time(calls, calls.module._PLANS, 0, vars(calls.module))
     assert (time.overhead_us, time.launches) == (None, 0)
     assert "overhead" not in str(time)
 
@@ -604,7 +624,7 @@ def test_library_calls_alone_are_planned_too(driver: StubDriver) -> None:
     for _ in range(3):
         assert torch.equal(module.stubbed(x, w), x @ w)
     assert module._PLANS[0].known[0](x, w)
-    time = cpu_time(lambda: module.stubbed(x, w), module._PLANS, 0)
+    time = cpu_time(lambda: module.stubbed(x, w), module._PLANS, 0, vars(module))
     assert time.launches == 1
     assert time.overhead_us is not None
 
@@ -808,7 +828,7 @@ def test_gpu_python_file_says_the_overhead(source: str, tmp_path: Path) -> None:
     path.write_text(source, encoding="utf-8")
     done = subprocess.run([sys.executable, "-I", path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    line = r"^CPU +overhead \d+\.\d\d µs: a call without its 2 launches; \d+\.\d\d µs a call with them"
+    line = r"^CPU +overhead \d+\.\d\d µs: a call without its 2 launches, \d+\.\d\d its own, .* \d+\.\d\d µs a call with"
     assert re.search(line, done.stdout, re.MULTILINE), done.stdout
 
 

@@ -483,9 +483,13 @@ def test_the_launch_overhead_is_that_of_the_exported_function(tmp_path: Path, mo
     setting.set_problem(DOUBLING)
     assert setting.launch_overhead_us(exported, "double") is None
 
-    def cpu_time(call: Callable[[], Any], plans: Any, device: int) -> CpuTime:
-        assert torch.equal(call(), 2 * setting.drawn[0][0]) and (plans, device) == ("the plans", -1)
-        return CpuTime(7.5, 2.5, 2)
+    def cpu_time(call: Callable[[], Any], plans: Any, device: int, names: Mapping[str, Any]) -> CpuTime:
+        assert (
+            torch.equal(call(), 2 * setting.drawn[0][0])
+            and (plans, device) == ("the plans", -1)
+            and names["_PLANS"] == plans
+        )
+        return CpuTime(7.5, 2.5, 1.5, 2)
 
     monkeypatch.setattr("mirage_cli.tune.worker.cpu_time", cpu_time)
     monkeypatch.setattr(setting, "cuda", True)
