@@ -222,3 +222,51 @@ def test_an_operator_that_is_not_known_is_named() -> None:
 def test_whole_numbers_are_no_results() -> None:
     with pytest.raises(Unsupported, match="int64"):
         whole(lambda x: torch.arange(4) * 2 + x.shape[0], (torch.randn(3, 4),))
+
+
+# -- whole numbers
+
+COUNTS = torch.tensor([[3, 1000, 70000], [1 << 20, 5, 0]])
+
+
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        (lambda i: (i * 1000003 % 11).float(), "mul computes with whole numbers that may not fit in 32 bits"),
+        (lambda i: (i * i % 11).float(), "32 bits"),
+        (lambda i: (i.square() % 11).float(), "32 bits"),
+        (lambda i: (i**2 % 11).float(), "32 bits"),
+        (lambda i: i.sum(-1) / 3, "32 bits"),
+        (lambda i: i.cumsum(-1) / 3, "32 bits"),
+        (lambda i: (i + i + i) / 3, "32 bits"),
+        (lambda i: torch.where(i > 1 << 40, 1.0, 2.0) * i, "32 bits"),
+        (lambda i: (torch.arange(3) * (1 << 30) + i).float(), "32 bits"),
+        (lambda i: i.to(torch.int8).float() * 2, "converts whole numbers to int8 that may not fit in it"),
+        (lambda i: i.to(torch.int16) / 2, "int16"),
+        (lambda i: (i % 100).to(torch.uint8) / 2, "uint8"),
+    ],
+)
+def test_whole_numbers_that_a_kernel_would_compute_otherwise_are_refused(function: Any, problem: str) -> None:
+    """Kernels compute them in 32 bits, and wrap around nowhere that PyTorch does not."""
+    with pytest.raises(Unsupported, match=problem):
+        whole(function, (COUNTS,))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda i: (i + 1 - COUNTS.shape[0]) / 3,
+        lambda i: i.to(torch.int32) % 7 / 3,
+        lambda i: (i % 100).to(torch.int8) / 3,
+        lambda i: (i % 1000 * 1000 + 7) / 3,
+        lambda i: ((i > 5).cumsum(-1) - 1) / 3,
+        lambda i: (i % 8).sum(-1) / 3,
+        lambda i: ((i // 2 + torch.arange(3) * 100) % 11) / 3,
+        lambda i: (i % 50) ** 3 / 3,
+        lambda i: i.clamp(max=9).unsqueeze(-1).expand(2, 3, 4) / torch.arange(1, 5),
+    ],
+)
+def test_whole_numbers_that_fit_are_computed(function: Any) -> None:
+    model, traced = whole(function, (COUNTS,))
+    (found,) = computed(model, traced, (COUNTS,))
+    torch.testing.assert_close(found, function(COUNTS).double(), **TOLERANCE[torch.float32])

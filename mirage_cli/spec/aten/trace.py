@@ -15,6 +15,7 @@ from mirage_cli.errors import GraphError
 from mirage_cli.ir.program import DTYPES
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Trace, Unsupported
+from mirage_cli.spec.aten.magnitudes import Magnitudes
 from mirage_cli.spec.aten.operands import number_of
 from mirage_cli.spec.aten.row import Row, dtype_name, overloadless
 from mirage_cli.spec.aten.table import ATEN
@@ -50,7 +51,7 @@ def trace(
     outputs: nodes. scale_of: the standard deviation of an input's data. named: as of `Trace`. arguments: the inputs in
     their order, where they have one. Raises Unsupported.
     """
-    t = Trace(named)
+    t, magnitudes = Trace(named), Magnitudes(named)
     known: dict[Any, Any] = {}
     inputs: dict[str, Any] = {}
 
@@ -76,6 +77,7 @@ def trace(
     try:
         for node in nodes:
             t.maker = node
+            magnitudes.refuse_large(node)
             known[node] = call(t, node, [value(a) for a in node.args], {k: value(a) for k, a in node.kwargs.items()})
         t.maker = None
         return traced(t, name, known, inputs, outputs)
