@@ -560,8 +560,9 @@ def drawn(like: torch.Tensor, generator: torch.Generator, fractions: bool = Fals
     if not like.is_floating_point():  # small numbers are rows of all tables, and classes
         return torch.randint(0, 2, like.shape, generator=generator, device=like.device).to(like.dtype)
     draw = torch.rand if fractions else torch.randn
-    data = draw(like.shape, generator=generator, device=like.device, dtype=like.dtype)
-    data = 0.0625 + 0.875 * data if fractions else data
+    drawn_in = like.dtype if like.dtype.itemsize > 1 else torch.float32
+    data = draw(like.shape, generator=generator, device=like.device, dtype=drawn_in)
+    data = (0.0625 + 0.875 * data if fractions else data).to(like.dtype)
     if 0 in like.stride():
         return data
     return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device).copy_(data)

@@ -50,6 +50,10 @@ def counted(node: Any, _operands: list[int]) -> int:
     return max(abs(start), abs(start + (size - 1) * step))
 
 
+def shifted(_node: Any, operands: list[int]) -> int:
+    return max(1, operands[0] >> min(operands[1], 64))
+
+
 def second(_node: Any, operands: list[int]) -> int:
     """Of remainders: less than the divisor."""
     return operands[1]
@@ -65,6 +69,9 @@ GROWTH: Mapping[str, Callable[[Any, list[int]], int]] = {
     "aten.pow": raised,
     "aten.arange": counted,
     "aten.remainder": second,
+    **dict.fromkeys(("aten.__rshift__", "aten.bitwise_right_shift"), shifted),
+    **dict.fromkeys(("aten.__lshift__", "aten.bitwise_left_shift"), lambda _, o: o[0] << min(o[1], 64)),
+    **dict.fromkeys(("aten.bitwise_and", "aten.__and__"), lambda node, o: o[1] if numbers(node) else UNKNOWN),
 }
 """By operator: how far its results go, from how far its operands do. Results of others go as far as their operands."""
 
@@ -76,8 +83,9 @@ class Magnitudes:
         self.named = named
         self.known: dict[Any, int] = {}
 
-    def refuse_large(self, node: Any) -> None:
-        """Raises Unsupported where a call takes or makes whole numbers that a kernel does not compute as PyTorch does."""
+    def refuse_large(self, node: Any, moves: bool) -> None:
+        """Raises Unsupported where a call takes or makes whole numbers that a kernel does not compute as PyTorch does,
+        which wraps around in 8 and 16 bits. moves: whether the call copies elements and computes nothing."""
         whole = [x for x in node.all_input_nodes if is_whole(x)]
         if not whole:
             return
@@ -85,12 +93,17 @@ class Magnitudes:
             raise Unsupported(f"{most[0]} holds whole numbers that may not fit in 32 bits")
         if self.of(node) > LARGEST or max(numbers(node), default=0) > LARGEST:
             raise Unsupported(f"{node} computes with whole numbers that may not fit in 32 bits")
+        made = dtype_name(getattr(node.meta["val"], "dtype", ""))
+        if not moves and (made == "uint8" or (made in ("int8", "int16") and self.of(node) >= TYPES[made])):
+            raise Unsupported(f"{node} computes in {made} with whole numbers that may not fit in it")
         self.refuse_narrowing(node, whole[0])
 
     def refuse_narrowing(self, node: Any, operand: Any) -> None:
         """Raises Unsupported where a conversion may wrap around."""
+        if overloadless(node.target) not in ("aten.to", "aten._to_copy"):
+            return
         made, given = dtype_name(node.meta["val"].dtype), dtype_name(operand.meta["val"].dtype)
-        if overloadless(node.target) not in ("aten.to", "aten._to_copy") or made in (given, "bool"):
+        if made in (given, "bool"):
             return
         negative = made == "uint8" and given != "bool"
         if is_whole(node) and (negative or self.of(operand) > TYPES.get(made, LARGEST)):
