@@ -123,6 +123,8 @@ def _bitwise_and(x: Any, y: Any) -> Array:
     if x.mask or isinstance(y, Array | bool):
         return p.elementwise(conjunction, mask_of(x), mask_of(y), mask=True)
     count, below = parted(y)
+    if not below:
+        return both(lambda v: v % (1 << count), x)
     return both(lambda v: v // (1 << below) % (1 << count) * (1 << below), x)
 
 
@@ -150,7 +152,8 @@ def _round(x: Array, decimals: int = 0) -> Array:
 @aten("aten.fmod")
 def _fmod(x: Any, y: Any) -> Array:
     """The remainder with the sign of x."""
-    return both(lambda v, w: g.where(v < 0, -(-v % g.abs(w)), v % g.abs(w)), x, y)
+    size = both(g.abs, y) if isinstance(y, Array) else abs(y)
+    return both(lambda v, w: g.where(v < 0, -(-v % w), v % w), x, size)
 
 
 @aten("aten.hardtanh")
