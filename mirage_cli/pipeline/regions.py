@@ -239,7 +239,8 @@ def exported(model: torch.nn.Module, inputs: tuple[Any, ...], dynamic: Any = Non
             program = program.run_decompositions(some)  # type: ignore[arg-type]
     made = program.module()
     made.meta[RANGES] = program.range_constraints
-    for node in [n for n in calls(made.graph) if overloadless(n.target) in CLAIMS]:
+    unread = [n for n in calls(made.graph) if overloadless(n.target) == "getitem" and not n.users]
+    for node in [*unread, *(n for n in calls(made.graph) if overloadless(n.target) in CLAIMS)]:
         made.graph.erase_node(node)
     put_in_place(made.graph)
     written = {x for n in calls(made.graph) for x in changed(n)}

@@ -74,7 +74,7 @@ def _index_select(x: Array, dim: int, index: Array) -> Array:
 
 @aten("aten.index", looks_up=True, named=by_indices)
 def _index(x: Array, indices: Sequence[Any]) -> Array:
-    """x[..., i, ..., j]: what the numbers name stands in front, or at the first position where they stand side by side."""
+    """x[..., i, ..., j]: what they name stands in front, or at the first position where they stand side by side."""
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
     if any(i.mask for _, i in given):
         raise Unsupported("elements that a mask picks")

@@ -1,6 +1,6 @@
-"""How far whole numbers go from 0 in a graph of PyTorch: kernels compute them in 32 bits, PyTorch in those of their type.
+"""How far whole numbers go from 0 in a graph of PyTorch. Kernels compute in 32 bits, PyTorch in those of the type.
 
-    (token * 1000003) % 4096    -->    Unsupported: mul makes whole numbers that may not fit in 32 bits
+(token * 1000003) % 4096    -->    Unsupported: mul computes with whole numbers that may not fit in 32 bits
 """
 
 from __future__ import annotations
