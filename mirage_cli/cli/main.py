@@ -14,7 +14,12 @@ import os
 import signal
 import sys
 import time
+from functools import cache
 from types import ModuleType
+from typing import TYPE_CHECKING, Any  # the classes of click, which typer brings along
+
+if TYPE_CHECKING:
+    import typer
 
 TWICE_S = 0.2
 
@@ -100,7 +105,7 @@ def _run(commands: ModuleType) -> int:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # where the terminal's encoding has no μ
     try:
-        code = commands.app(prog_name="mirage", standalone_mode=False) or 0  # which returns the code of a typer.Exit
+        code = _command_line(commands.app)(prog_name="mirage", standalone_mode=False) or 0  # the code of a typer.Exit
         sys.stdout.flush()
     except MirageError as error:
         commands.err.print(f"error: {error}", style="red")
@@ -118,3 +123,11 @@ def _run(commands: ModuleType) -> int:
         error.show()  # type: ignore[attr-defined]
         code = 2
     return code
+
+
+@cache
+def _command_line(app: typer.Typer) -> Any:
+    """What parses the arguments of every command: read from the signatures of all of them, which takes 40 ms."""
+    from typer.main import get_command
+
+    return get_command(app)

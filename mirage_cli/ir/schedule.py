@@ -278,12 +278,11 @@ class KernelSchedule:
         return KernelSchedule.of(tuple((d, int(t)) for d, t in data["tiles"]), tuple(data["order"]), given)
 
     @cached_property
-    def doublings(self) -> tuple[float, ...]:
-        """All numbers but the order, on a scale on which a doubling is a step of 1: sizes, choices, and counts."""
-        sizes = [t for _, t in self.tiles] + [*self.numbers.values()]
-        flags = [float(x) for word, x in self.words.items() if WORDS[word] is False]
-        counts = [math.log2(x + 1) / 2 for word, x in self.words.items() if WORDS[word] is not False]
-        return *map(math.log2, sizes), *flags, *counts
+    def doublings(self) -> Mapping[str, float]:
+        """Numbers and words by name, on a scale on which a doubling is a step of 1, of counts a step of 1/2."""
+        counts = {word: math.log2(x + 1) / 2 for word, x in self.words.items() if WORDS[word] is not False}
+        flags = {word: float(x) for word, x in self.words.items() if WORDS[word] is False}
+        return {**{n: math.log2(x) for n, x in self.numbers.items()}, **flags, **counts}
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from mirage_cli.pipeline.figures import Figures
 from mirage_cli.pipeline.inplace import made_anew, put_in_place
 from mirage_cli.pipeline.model import LEAST_S, Gain, Replaced, faster, gain_of
 from mirage_cli.pipeline.named import by_operators, unchecked
+from mirage_cli.pipeline.partition import replaced_by, unfused
 from mirage_cli.pipeline.regions import PREFIX, Kept, Region, Shape, Sized, cut, examples, results
 from mirage_cli.pipeline.symbols import Lengths, Times, at_sizes, placeholders
 
@@ -90,7 +91,11 @@ def with_kernels(model: torch.fx.GraphModule, options: Mapping[str, Any]) -> Non
         several = [gain_of(r, k) for r, k in known if served(model, r)]
         taken = {g.region.module: beside_inductor(model, g, figures) if measures else g for g in several}
     for name in [name for name, _ in model.named_children() if name.startswith(PREFIX)]:
-        replace(model, name, taken.get(name))
+        gain = taken.get(name)
+        if gain is None or gain.kernel is None:
+            unfused(model, name)
+        else:
+            put(model, gain.region, gain.kernel)
     made_anew(model.graph)
     if all(g.kernel is None for g in taken.values()):
         unchecked(model.graph)
@@ -130,32 +135,19 @@ def values_of(call: torch.fx.Node) -> list[Any]:
     return [x.meta["val"] for x in call.args if isinstance(x, torch.fx.Node)]
 
 
-def replace(model: torch.fx.GraphModule, name: str, gain: Gain | None) -> None:
-    """Each call of a region's module by its kernel's; by what it was made of where there is none."""
-    for node in model.graph.find_nodes(op="call_module", target=name):
-        replace_call(model.graph, node, model.get_submodule(name), gain)
-
-
-def replace_call(graph: torch.fx.Graph, node: torch.fx.Node, inner: Any, gain: Gain | None) -> None:
-    with graph.inserting_before(node):
-        if gain is None or gain.kernel is None:
-            places = dict(zip((n for n in inner.graph.nodes if n.op == "placeholder"), node.args, strict=True))
-            made: Any = graph.graph_copy(inner.graph, places)  # type: ignore[arg-type]
-        else:
-            made = call(graph, gain.region, gain.kernel, node.args)
-            some = [made] if isinstance(made, torch.fx.Node) else made
-            sizes = gain.region.sizes(values_of(node))
-            for new, n, result in zip(some, results(inner), gain.region.results, strict=True):
-                if isinstance(result, Shape):
-                    whole = at_sizes(result.whole, sizes)
-                    new.meta["val"] = n.meta["val"].new_empty(whole).permute(result.back)  # as kernels make it
-    if isinstance(made, torch.fx.Node):
-        node.replace_all_uses_with(made)
-    else:
-        for user in list(node.users):  # each takes one result
-            user.replace_all_uses_with(made[user.args[1]])
-            graph.erase_node(user)
-    graph.erase_node(node)
+def put(model: torch.fx.GraphModule, region: Region, kernel: Kernel) -> None:
+    """The kernel's call in the place of each call of a region's module."""
+    inner: Any = model.get_submodule(region.module)
+    for node in model.graph.find_nodes(op="call_module", target=region.module):
+        with model.graph.inserting_before(node):
+            made = call(model.graph, region, kernel, node.args)
+        some = [made] if isinstance(made, torch.fx.Node) else made
+        sizes = region.sizes(values_of(node))
+        for new, n, result in zip(some, results(inner), region.results, strict=True):
+            if isinstance(result, Shape):
+                whole = at_sizes(result.whole, sizes)
+                new.meta["val"] = n.meta["val"].new_empty(whole).permute(result.back)  # as kernels make it
+        replaced_by(node, made)
 
 
 def call(graph: torch.fx.Graph, region: Region, kernel: Kernel, args: Sequence[Any]) -> Any:

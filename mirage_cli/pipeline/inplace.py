@@ -22,6 +22,8 @@ LAST = "aten.copy_"
 CHANGED = "changed"
 """Where the call of a region's module keeps which of its arguments it changes in place, by number."""
 GIVEN = ("placeholder", "get_attr")
+GUARDS = "_guards_fn"
+"""The module by which a graph of `torch.export` checks the shapes of its inputs."""
 aten = torch.ops.aten
 
 
@@ -49,8 +51,8 @@ def in_order(graph: torch.fx.Graph) -> bool:
 
 
 def readers(node: Any) -> set[Any]:
-    """The nodes that read a node's elements. `torch.export` checks the shapes of inputs in a module of its own."""
-    return {u for u in node.users if u.op != "call_module" or u.target != "_guards_fn"}
+    """The nodes that read a node's elements."""
+    return {u for u in node.users if u.op != "call_module" or u.target != GUARDS}
 
 
 @dataclass(frozen=True)

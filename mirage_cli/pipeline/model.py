@@ -8,9 +8,10 @@ What is in no region stays PyTorch's, and so does every region for which Inducto
 from __future__ import annotations
 
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any  # models, their arguments and results
@@ -23,7 +24,10 @@ from mirage_cli.errors import NoKernelError, TraceError
 from mirage_cli.pipeline.beside import Beside, given_to, region_beside, timed, unchanged
 from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
 from mirage_cli.pipeline.figures import Figures
-from mirage_cli.pipeline.regions import Cut, Kept, Region, attribute, cut, exported
+from mirage_cli.pipeline.partition import unfused
+from mirage_cli.pipeline.pieces import PREFIX as PIECE
+from mirage_cli.pipeline.pieces import in_pieces
+from mirage_cli.pipeline.regions import PREFIX, Cut, Kept, Region, attribute, cut, exported
 from mirage_cli.pipeline.straight import Steps
 from mirage_cli.pipeline.symbols import placeholders, shape_of
 from mirage_cli.pipeline.taken import table
@@ -141,26 +145,51 @@ def optimize(
     with Kernels(target, budget=budget, seed=seed, workers=workers, db=db) as kernels:
         made = kernels.of([r.graph for r in found.regions], LEAST_S, [r.times for r in found.regions])
         measures = kernels.measures
-    model, original = found.model, copy(found.model)
-    used: list[Kernel] = []
+    model, original = found.model, with_own_graph(found.model)
     with Store(kernels.path) as store:
         figures = Figures(store, kernels.target) if measures else None
+        used: list[Kernel] = []
         for gain in gains(found, made, example_inputs, figures):
             say(str(gain))
             if gain.kernel is not None:
                 used.append(gain.kernel)
                 setattr(model, gain.region.module, replaced(found, gain.region, gain.kernel))
-    stays_as_exported(model, function, example_inputs)
-    if measures:
-        model.compile(dynamic=dynamic is not None)
-    with Store(kernels.path) as store:
-        figures = Figures(store, kernels.target)
-        slower = measures and used and not is_faster(model, original, example_inputs, say, figures, used)
-    if slower:
-        for name, module in original.named_children():
-            setattr(model, name, module)
-        model.compile(dynamic=dynamic is not None)
+        left = between(model) if used else [model]
+        stays_as_exported(model, function, example_inputs)
+        if figures is not None:
+            for module in left:
+                module.compile(dynamic=dynamic is not None)
+            if used and not is_faster(model, original, example_inputs, say, figures, used):
+                put_back(model, original)
+                model.compile(dynamic=dynamic is not None)
     return model
+
+
+def with_own_graph(model: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """The model of the same modules and tensors."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of PyTorch's own
+        return torch.fx.GraphModule(model, deepcopy(model.graph))
+
+
+def between(model: torch.fx.GraphModule) -> list[torch.nn.Module]:
+    """What a compiler may have of a model beside its kernels: what stands between them, in pieces, and what computes
+    where a kernel does not."""
+    kernels = [m for m in model.children() if isinstance(m, Replaced)]
+    for name, module in [*model.named_children()]:
+        if name.startswith(PREFIX) and not isinstance(module, Replaced):
+            unfused(model, name)
+    return [*in_pieces(model), *(k.original for k in kernels)]
+
+
+def put_back(model: torch.fx.GraphModule, original: torch.fx.GraphModule) -> None:
+    """Has the model compute as the original does, by the same modules."""
+    for name in [name for name, _ in model.named_children() if name.startswith((PREFIX, PIECE))]:
+        model.delete_submodule(name)
+    for name, module in original.named_children():
+        if name.startswith(PREFIX):
+            model.add_submodule(name, module)
+    model.graph = original.graph
 
 
 def is_faster(
@@ -179,12 +208,12 @@ def is_faster(
     whole = figures.of_model(text, kernels)
     if whole is None:
         began = time.monotonic()
-        with torch.no_grad(), unchanged(model, inputs):
+        with torch.no_grad(), unchanged(original, inputs):
             model(*inputs)
         if (took_s := time.monotonic() - began) > WHOLE_S:
             say(f"the model was not timed as a whole: it took {took_s:.0f} s to compile")
             return True
-        with unchanged(model, inputs):
+        with unchanged(original, inputs):
             whole = timed(model, torch.compile(original, dynamic=False), [inputs])
         figures.keep_model(text, kernels, whole)
     say(f"the model: {whole.kernel_us:.1f} µs, Inductor {whole.inductor_us:.1f} µs")

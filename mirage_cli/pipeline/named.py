@@ -90,7 +90,7 @@ def counted(node: Any) -> range | None:
 def checked(graph: torch.fx.Graph, inside: Sequence[Any]) -> None:
     """Checks the numbers by which these nodes name rows: equal ones once. What is worked out of numbers that the graph
     is given is worked out once more. inside: what kernels compute."""
-    checks = Checks(graph, frozenset(inside))
+    checks = Checks(graph, frozenset(inside), made_anew(graph))
     for n in inside:
         for named in row_of(n).named(n):
             checks.of(named, overloadless(n.target))
@@ -98,10 +98,12 @@ def checked(graph: torch.fx.Graph, inside: Sequence[Any]) -> None:
 
 @dataclass(frozen=True)
 class Checks:
-    """The nodes outside of some others that check the numbers of these. known: by what they compute."""
+    """The nodes outside of some others that check the numbers of these. anew: as of `made_anew`. known: by what they
+    compute."""
 
     graph: torch.fx.Graph
     inside: frozenset[Any]
+    anew: frozenset[Any]
     known: dict[Any, Any] = field(default_factory=dict[Any, Any])
 
     def of(self, named: Named, operator: str) -> None:
@@ -130,7 +132,7 @@ class Checks:
         if node not in self.inside:
             return node
         places = {x: self.outside(x) for x in node.all_input_nodes}
-        if not made_anew(node) or None in places.values():
+        if node not in self.anew or None in places.values():
             return None
         args, options = torch.fx.map_arg((node.args, node.kwargs), places.__getitem__)
         return self.made(node.target, *args, **options)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any  # torch's graphs and nodes, which have few types
 
@@ -16,7 +16,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from mirage_cli.pipeline.inplace import CHANGED, GIVEN, calls, changed, in_order
-from mirage_cli.pipeline.symbols import SYMBOLIC, is_size
+from mirage_cli.pipeline.symbols import SYMBOLIC, is_size, placeholders
 from mirage_cli.spec.aten.row import overloadless
 from mirage_cli.spec.aten.trace import APART, row_of, strides_of, supported
 
@@ -38,22 +38,22 @@ Signature = tuple[Any, ...]
 # -- what each user makes for itself
 
 
-def made_anew(node: Any, refused: Iterable[Any] = ()) -> bool:
-    """Whether each user may make a node's value for itself: it is what the model is given, moved, or a count with
+def made_anew(graph: torch.fx.Graph, refused: Container[Any] = ()) -> frozenset[Any]:
+    """The nodes whose value each user may make for itself: it is what the model is given, moved, or a count with
     positions and whole numbers."""
-    return moved(node, refused) or counted(node, refused)
+    moved, counted = set[Any](), set[Any]()
+    for n in graph.nodes:
+        if not known_call(n, refused):
+            continue
+        read = n.all_input_nodes
+        if row_of(n).moves and all(x.op in GIVEN or is_size(x) or x in moved for x in read):
+            moved.add(n)
+        if all(not floating(x) or x in counted for x in read):
+            counted.add(n)
+    return frozenset(moved | counted)
 
 
-def moved(node: Any, refused: Iterable[Any]) -> bool:
-    moves = known_call(node, refused) and row_of(node).moves
-    return moves and all(x.op in GIVEN or is_size(x) or moved(x, refused) for x in node.all_input_nodes)
-
-
-def counted(node: Any, refused: Iterable[Any]) -> bool:
-    return known_call(node, refused) and all(not floating(x) or counted(x, refused) for x in node.all_input_nodes)
-
-
-def known_call(node: Any, refused: Iterable[Any]) -> bool:
+def known_call(node: Any, refused: Container[Any]) -> bool:
     return node.op == "call_function" and node not in refused and supported(node) and not changed(node)
 
 
@@ -65,8 +65,9 @@ def floating(node: Any) -> bool:
 
 def with_own(graph: torch.fx.Graph) -> None:
     """Copies what may be made anew, until each copy has one user, right behind it."""
+    anew = made_anew(graph)
     for n in reversed(calls(graph)):
-        if made_anew(n):
+        if n in anew:
             for user in [*n.users][1:]:
                 with graph.inserting_before(user):
                     user.replace_input_with(n, graph.node_copy(n))
@@ -83,8 +84,7 @@ def seen_views(graph: torch.fx.Graph) -> set[Any]:
     found: set[Any] = set()
     for n in reversed(calls(graph)):
         results = [u for u in n.users if u.op == "output" or u in found]
-        is_view = any(memory_of(x) == memory_of(n) for x in n.all_input_nodes)
-        if not results or not is_view or memory_of(n) not in seen:
+        if not results or not in_memory_of_others(n) or memory_of(n) not in seen:
             continue
         with graph.inserting_after(n):
             copy = graph.node_copy(n)
@@ -102,6 +102,15 @@ def memory_of(node: Any) -> object:
     return StorageWeakRef(value.untyped_storage()).cdata if isinstance(value, torch.Tensor) else node
 
 
+def in_memory_of_others(node: Any) -> bool:
+    return any(memory_of(x) == memory_of(node) for x in node.all_input_nodes)
+
+
+def is_view(node: Any) -> bool:
+    """Whether a node is another look at what it reads."""
+    return in_memory_of_others(node) and not changed(node)
+
+
 # -- levels
 
 
@@ -112,20 +121,21 @@ def segments(graph: torch.fx.Graph, refused: set[Any]) -> list[Part]:
     """
     if not in_order(graph):
         return []  # what is read before and behind the change may not be moved past it
-    found = levels(graph, refused)
+    anew = made_anew(graph, refused)
+    found = levels(graph, refused, anew)
     first = [signature(part)[0] for nodes in found for part in pieces(nodes)]
     often = {s for s, count in Counter(first).items() if count > 1}
     parts = (part for nodes in found for part in pieces(nodes, often))
-    return [part for part in parts if any(computes(n, refused) for n in part)]
+    return [part for part in parts if any(computes(n, anew) for n in part)]
 
 
-def computes(node: Any, refused: set[Any]) -> bool:
-    """Whether it is worth a region. Counts are, where they are results of the graph."""
+def computes(node: Any, anew: Container[Any]) -> bool:
+    """Whether it is worth a region. Counts are, where they are results of the graph. anew: as of `made_anew`."""
     result = floating(node) and any(u.op == "output" for u in node.users)
-    return not row_of(node).moves and (result or not made_anew(node, refused))
+    return not row_of(node).moves and (result or node not in anew)
 
 
-def levels(graph: torch.fx.Graph, refused: set[Any]) -> list[Part]:
+def levels(graph: torch.fx.Graph, refused: Container[Any], anew: Container[Any]) -> list[Part]:
     """The nodes that are known here, by level: how many nodes that are not stand in front, one behind the other, or
     that change a tensor in place.
 
@@ -138,7 +148,7 @@ def levels(graph: torch.fx.Graph, refused: set[Any]) -> list[Part]:
     early: set[Any] = set()  # in front of all
     for n in [n for n in calls(graph) if not is_size(n)]:
         taken = overloadless(n.target) == "getitem"  # with what makes several tensors
-        if APART in n.meta and all(x.op in GIVEN or is_size(x) or made_anew(x, refused) for x in n.all_input_nodes):
+        if APART in n.meta and all(x.op in GIVEN or is_size(x) or x in anew for x in n.all_input_nodes):
             early.add(n)
         elif n not in refused and supported(n) and (not taken or n.args[0] in known):
             known.add(n)
@@ -148,7 +158,7 @@ def levels(graph: torch.fx.Graph, refused: set[Any]) -> list[Part]:
         level[n] = max(behind, default=0) + (n in unknown)
     found: dict[int, Part] = {}
     for n in reversed(calls(graph)):
-        if n in known and made_anew(n, refused):
+        if n in known and n in anew:
             if n.users and early >= {*n.users}:
                 early.add(n)
                 continue
@@ -281,7 +291,7 @@ def fused(model: torch.fx.GraphModule, parts: Sequence[Part], prefix: str) -> di
         with model.graph.inserting_after(part[-1]):
             call = model.graph.call_module(names[found], tuple(read))
         call.meta = dict(results[0].meta) if len(results) == 1 else {"val": tuple(n.meta.get("val") for n in results)}
-        call.meta |= {CHANGED: [read.index(x) for n in part for x in changed(n)]}
+        call.meta |= {CHANGED: [read.index(x) for n in part for x in changed(n) if x in read]}
         for i, n in reversed([*enumerate(results)]):
             made = call
             if len(results) > 1:
@@ -294,6 +304,29 @@ def fused(model: torch.fx.GraphModule, parts: Sequence[Part], prefix: str) -> di
     model.graph.lint()
     model.recompile()
     return names
+
+
+def unfused(model: torch.fx.GraphModule, name: str) -> None:
+    """Puts in the place of each call of a module what it was made of."""
+    inner: Any = model.get_submodule(name)
+    for call in model.graph.find_nodes(op="call_module", target=name):
+        places = dict(zip(placeholders(inner.graph), call.args, strict=True))
+        with model.graph.inserting_before(call):
+            made: Any = model.graph.graph_copy(inner.graph, places)
+        replaced_by(call, made)
+    model.delete_submodule(name)
+    model.recompile()
+
+
+def replaced_by(call: Any, made: Any) -> None:
+    """Gives who reads a module's call the nodes that were made for it: of its result, or of each of several."""
+    if isinstance(made, torch.fx.Node):
+        call.replace_all_uses_with(made)
+    else:
+        for user in [*call.users]:  # each takes one result
+            user.replace_all_uses_with(made[user.args[1]])
+            call.graph.erase_node(user)
+    call.graph.erase_node(call)
 
 
 def subgraph(part: Part, read: Sequence[Any], results: Sequence[Any]) -> torch.fx.Graph:

@@ -244,9 +244,8 @@ def exported(model: torch.nn.Module, inputs: tuple[Any, ...], dynamic: Any = Non
         made.graph.erase_node(node)
     put_in_place(made.graph)
     written = {x for n in calls(made.graph) for x in changed(n)}
-    for node in made.graph.nodes:
-        if node.op == "get_attr":
-            tensor = attribute(made, node.target)
+    for node in made.graph.find_nodes(op="get_attr"):
+        if isinstance(tensor := attribute(made, node.target), torch.Tensor):  # else a graph that an operator runs
             scale = None if node in written else scale_of(tensor)  # what it holds differs by call
             node.meta = node.meta | {"val": node.meta.get("val", tensor), "scale": scale}
     return made  # type: ignore[return-value]

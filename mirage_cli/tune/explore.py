@@ -1,7 +1,8 @@
 """The first part of tuning: a stream of schedules that are compiled in parallel and timed quickly as they come.
 
-The first are the cost model's; whenever few are left on their way, a surrogate model (`tune.surrogate`) names those
-around the best of which it expects most, until nothing gets better or the time is up.
+The first are the cost model's best of each μGraph; whenever few are left on their way, a surrogate model
+(`tune.surrogate`) names those of which it expects most, among the cost model's first and around the best, until nothing
+gets better or the time is up.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from mirage_cli.tune.space import (
     dearest_kernel,
     first_schedules,
     fitted,
+    kernels_us,
     models,
     neighbours,
     through_descriptors,
@@ -47,15 +49,10 @@ from mirage_cli.tune.surrogate import Point, choose, distinct
 from mirage_cli.tune.trials import Trial
 
 STARTS = 20
-"""The first schedules of each of the most promising μGraphs."""
-FEW_STARTS = 6
-"""Of each of the others."""
+"""The first schedules of each μGraph, from which the surrogate may choose as from others."""
 AHEAD_STARTS = 4
-"""And, of each, so many whose kernels all start ahead of time, as the winners do at 18 of 24 sizes. In 10 s for
-attention with its projection 79 schedules were timed, all of them first ones, which differed in the last kernel alone.
-The best, and the best of these, are also tried through descriptors, which winners use at 8 of 24 sizes, 7 of 8 of
-attention's."""
-PROMISING = 4
+"""And so many of each whose kernels all start ahead of time, as the winners do at 18 of 24 sizes. The best, and the
+best of these, are also tried through descriptors, which winners use at 8 of 24 sizes, 7 of 8 of attention's."""
 BEAM = 6
 """Schedules of each μGraph around which further ones are looked for."""
 LEADING = 3
@@ -66,7 +63,7 @@ HOPELESS = 1.35
 """A μGraph whose best schedule takes this much longer than the best of all is given up."""
 GUESSES = 24
 """Schedules that the surrogate names at once, whenever fewer than that are on their way."""
-PATIENCE = 120
+PATIENCE = 160
 """So many of them in a row that bring less than `GAIN` end the search; what is on its way then is dropped."""
 GAIN = 0.99
 FINISHING = 0.15
@@ -142,11 +139,11 @@ class Explorer:
         self.verdicts: dict[tuple[str, bool], Judged] = {}  # by source, and whether it was a lenient one
         self.trials: dict[str, Trial] = {}
         self.waiting: dict[str, Trial] = {}  # what is being compiled, or was and is not yet timed
-        self.started = False  # whether all first schedules are named
         self.guessed: set[str] = set()  # what the surrogate has named
         self.record_us, self.idle = math.inf, 0  # the last gain, and the guesses since
         self.stopped = ""  # what has ended the exploration
         self.failures: Counter[str] = Counter()
+        self.starts: dict[str, list[Point]] = {}
         self.near: dict[str, list[Point]] = {}
         self.predictions: dict[str, float] = {}
         self.rng = random.Random(task.problem.seed)
@@ -235,10 +232,6 @@ class Explorer:
         """Names more schedules where few are left on their way."""
         while not self.stopped and len(self.waiting) < GUESSES and self.idle < PATIENCE:
             with self.phase("choosing"):
-                if not self.started:
-                    self.started = True
-                    self.ask(self.further())
-                    continue
                 promising = self.promising()
                 self.guessed |= {self.key(*pair) for pair in promising}
                 self.ask(promising)
@@ -263,18 +256,20 @@ class Explorer:
         boxes = [through_descriptors(graph, s, target) for s in some]
         return [*some[:1], *(s for s in boxes if s is not None)]
 
-    def further(self) -> list[tuple[str, Schedule]]:
-        """More first schedules of the μGraphs whose best are the fastest so far, and a few of the others: the cost
-        model's best ahead of time, and others."""
-        limit, target = HOPELESS * self.best_us(), self.means.target
-        timed = {t.mugraph: t.paced_us for t in reversed(self.leaders(len(self.trials)))}
-        order = sorted((g for g in self.graphs if timed.get(g, 0.0) <= limit), key=lambda g: timed.get(g, math.inf))
-        named: list[tuple[str, Schedule]] = []
-        for i, g in enumerate(order):
-            some = first_schedules(self.graphs[g], target, STARTS if i < PROMISING else FEW_STARTS)
-            early = ahead_of_time(self.graphs[g], some[0], target, AHEAD_STARTS) if some else []
-            named += [(g, s) for s in (*early, *some)]
-        return [(p.graph, p.schedule) for p in self.untried(Point(g, s, math.inf) for g, s in named)]
+    def first_points(self, g: str) -> list[Point]:
+        """The cost model's first schedules of a μGraph, and its best that start ahead of time."""
+        if g not in self.starts:
+            graph, target = self.graphs[g], self.means.target
+            some = first_schedules(graph, target, STARTS)
+            some += ahead_of_time(graph, some[0], target, AHEAD_STARTS) if some else []
+            self.starts[g] = self.points(g, some)
+        return self.starts[g]
+
+    def points(self, g: str, schedules: Sequence[Schedule]) -> list[Point]:
+        """With their predicted times."""
+        graph = self.graphs[g]
+        us = totals_us(graph, schedules, self.means.target, models(graph)) if schedules else []
+        return [Point(g, s, float(x)) for s, x in zip(schedules, us, strict=True)]
 
     @contextmanager
     def phase(self, name: str) -> Generator[None]:
@@ -284,24 +279,33 @@ class Explorer:
 
     def promising(self) -> list[tuple[str, Schedule]]:
         """What the surrogate expects most of."""
-        pool = self.pool()
-        chosen = choose([p for p in self.tried() if p.predicted_us < float("inf")], pool, GUESSES)
+        limit = HOPELESS * self.best_us()
+        timed: dict[str, list[Trial]] = {}
+        for t in self.leaders(len(self.trials)):
+            timed.setdefault(t.mugraph, []).append(t)
+        hopeful = {g: timed.get(g, []) for g in self.graphs if g not in timed or timed[g][0].paced_us <= limit}
+        pool = self.pool(hopeful)
+        known = [p for p in self.tried() if p.predicted_us < float("inf")]
+        chosen = choose(known, pool, GUESSES, {g: self.shares(g, trials) for g, trials in hopeful.items()})
         return [(pool[i].graph, pool[i].schedule) for i in chosen]
 
-    def pool(self) -> list[Point]:
-        """Schedules one change from the best of each promising μGraph, and some two changes away."""
-        limit = HOPELESS * self.best_us()
-        best: dict[str, list[Trial]] = {}
-        for t in self.leaders(len(self.trials)):
-            best.setdefault(t.mugraph, []).append(t)
+    def shares(self, g: str, trials: Sequence[Trial]) -> list[float]:
+        """Of each kernel, by name: its part of the time of the best schedule, by the cost model."""
+        schedule = trials[0].schedule if trials else next((p.schedule for p in self.first_points(g)), Schedule())
+        us = kernels_us(self.graphs[g], schedule, self.means.target) if schedule.kernels else {}
+        return [us[name] / sum(us.values()) for name in sorted(us)]
+
+    def pool(self, hopeful: Mapping[str, Sequence[Trial]]) -> list[Point]:
+        """Of these μGraphs, each with its trials from the best on: the cost model's first schedules, those one change
+        from the best, and some two changes away."""
         points: list[Point] = []
         farther: list[tuple[str, Schedule]] = []
-        for g, trials in best.items():
-            if trials[0].paced_us > limit:
+        for g, trials in hopeful.items():
+            points += self.first_points(g)
+            if not trials:
                 continue
             if len(trials[0].schedule.kernels) > 1:
-                crossed = crossings(self.graphs[g], [t.schedule for t in self.varied(trials)], self.means.target)
-                points += [Point(g, s, us) for us, s in crossed]
+                points += self.crossed(g, trials)
             near = self.around(g, [t.schedule for t in self.centres(g, trials)])
             points += [p for some in near for p in some]
             farther += [(g, p.schedule) for some in near[:LEADING] for p in some]
@@ -310,6 +314,17 @@ class Explorer:
             drawn.setdefault(g, []).append(s)
         points += [p for g, schedules in drawn.items() for some in self.around(g, schedules) for p in some]
         return self.untried(p for p in points if not self.distrusted(p.graph, p.schedule))
+
+    def crossed(self, g: str, trials: Sequence[Trial]) -> list[Point]:
+        """The best trials with each kernel in turn as other trials have it: for each kernel, the best that differ in
+        it."""
+        others: dict[str, Schedule] = {}
+        for name in trials[0].schedule.kernels:
+            distinct_in = {t.schedule.kernels[name]: t.schedule for t in reversed(trials)}
+            best = sorted(distinct_in.values(), key=lambda s: self.trials[self.key(g, s)].paced_us)
+            others |= {str(s): s for s in best[:BEAM]}
+        best = [t.schedule for t in trials[:LEADING]]
+        return [Point(g, s, us) for us, s in crossings(self.graphs[g], best, [*others.values()], self.means.target)]
 
     def untried(self, points: Iterable[Point]) -> list[Point]:
         taken = (*self.trials.values(), *self.waiting.values())
@@ -333,16 +348,6 @@ class Explorer:
                 others.append(t)
         return best + others
 
-    @staticmethod
-    def varied(trials: Sequence[Trial]) -> list[Trial]:
-        """The best trials no two of which have a kernel in common."""
-        found: list[Trial] = []
-        for t in trials:
-            own = set(map(str, t.schedule.kernels.values()))
-            if len(found) < BEAM and not any(own & set(map(str, f.schedule.kernels.values())) for f in found):
-                found.append(t)
-        return found
-
     def around(self, g: str, schedules: Sequence[Schedule]) -> list[list[Point]]:
         """For each of these the schedules one change away."""
         new = {key: s for s in schedules if (key := self.key(g, s)) not in self.near}
@@ -357,8 +362,7 @@ class Explorer:
             if key not in self.predictions:
                 new.setdefault(t.mugraph, []).append(t.schedule)
         for g, schedules in new.items():
-            us = totals_us(self.graphs[g], schedules, self.means.target, models(self.graphs[g]))
-            self.predictions |= {self.key(g, s): float(x) for s, x in zip(schedules, us, strict=True)}
+            self.predictions |= {self.key(g, p.schedule): p.predicted_us for p in self.points(g, schedules)}
         return [Point(t.mugraph, t.schedule, self.predictions[key], t.paced_us) for key, t in self.trials.items()]
 
     def key(self, mugraph: str, schedule: Schedule) -> str:

@@ -20,6 +20,7 @@ from mirage_cli.tune.modules import load_module
 from mirage_cli.tune.outputs import Tensors
 from mirage_cli.tune.ranks import TIMEOUT_S, Figures, File, Joined, Task
 from mirage_cli.tune.setting import COLD_L2
+from mirage_cli.tune.triton_interpreter import like_a_gpu
 from mirage_cli.tune.worker import Bench
 from mirage_cli.verify import testdata, yardstick
 
@@ -32,6 +33,8 @@ Call = Callable[[Held], Held]
 
 def main(connection: Connection[Any, Any], number: int, task: Task, device: str, folder: Path) -> None:
     """Sends the figures, or what went wrong."""
+    if device == "cpu":
+        like_a_gpu()
     try:
         where = torch.device("cuda", number) if device == "cuda" else torch.device("cpu")
         rank = Rank(where, folder, number, task)

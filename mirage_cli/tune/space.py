@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import islice, permutations
+from itertools import islice, product
 
 import numpy as np
 
@@ -184,11 +184,16 @@ def fitted(graph: MuGraph, schedule: Schedule, target: Target) -> Schedule | Non
     return made if made is not None and np.isfinite(total_us(graph, made, target, by_name)) else None
 
 
-def dearest_kernel(graph: MuGraph, schedule: Schedule, target: Target) -> str:
-    """The generated kernel that takes longest by the cost model."""
-    by_name = models(graph)
+def kernels_us(graph: MuGraph, schedule: Schedule, target: Target) -> dict[str, float]:
+    """What each generated kernel takes by the cost model."""
     sizes = chunk_sizes(graph, schedule)
-    return max(by_name, key=lambda n: predicted_us(by_name[n], schedule.kernels[n], sizes, target))
+    return {n: predicted_us(m, schedule.kernels[n], sizes, target) for n, m in models(graph).items()}
+
+
+def dearest_kernel(graph: MuGraph, schedule: Schedule, target: Target) -> str:
+    """The generated kernel that takes longest."""
+    us = kernels_us(graph, schedule, target)
+    return max(us, key=us.__getitem__)
 
 
 def _varied(schedules: Iterable[KernelSchedule]) -> Iterator[KernelSchedule]:
@@ -391,12 +396,16 @@ def through_descriptors(graph: MuGraph, schedule: Schedule, target: Target) -> S
     return made if fits and str(made) != str(schedule) else None
 
 
-def crossings(graph: MuGraph, schedules: Sequence[Schedule], target: Target) -> list[tuple[float, Schedule]]:
-    """Each schedule with each kernel in turn as another of them has it, with predicted times."""
+def crossings(
+    graph: MuGraph, schedules: Sequence[Schedule], others: Sequence[Schedule], target: Target
+) -> list[tuple[float, Schedule]]:
+    """Each schedule with each kernel in turn as another one has it, with predicted times."""
     by_name = models(graph)
     found: dict[str, Schedule] = {}
-    for a, b in permutations(schedules, 2):
+    for a, b in product(schedules, others):
         for name in a.kernels:
+            if b.kernels[name] == a.kernels[name]:
+                continue
             if (made := complete(graph, by_name, target, {**a.kernels, name: b.kernels[name]})) is not None:
                 made = settled(graph, made)
                 found[str(made)] = made

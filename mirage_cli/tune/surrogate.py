@@ -1,34 +1,48 @@
 """What measured schedules say about others: a Gaussian process around the cost model's prediction.
 
-For each μGraph the logarithm of the time is the cost model's, plus a constant, plus for each kernel a smooth function
-of its numbers on a logarithmic scale, so that what is learnt of one kernel holds whatever the others do (Rasmussen and
-Williams, Gaussian Processes for Machine Learning, algorithm 2.1). `choose` picks what to measure next by the lower
-confidence bound (Srinivas et al. 2010), a few at a time, each taken at its predicted value for the choice of the next.
+    log(time) = log(predicted) + error of all + error of the μGraph + sum over kernels of f(kernel's schedule)
+    covariance of f = DEVIATION² · w · exp(-d² / 2),   w = share² / sum of the shares²
+
+d is the distance of two schedules of a kernel, each number divided by its length (`LENGTHS`); a kernel's share of the
+time, by the cost model, is what an error of its own time makes of the whole. So what is learnt of one kernel holds
+whatever the others do, a short kernel is not worth many trials, and a μGraph of which one schedule was slow may still
+be fast with another (Rasmussen and Williams, Gaussian Processes for Machine Learning, algorithm 2.1). `choose` picks
+what to measure next by the lower confidence bound (Srinivas et al. 2010), a few at a time, each taken at its predicted
+value for the choice of the next.
+
+The constants were chosen by the likelihood of what was measured later, given what was measured first, and by how soon
+the best were chosen, of 19,000 trials of 24 programs on an H200 (`results/h200/notes-2026-11-25.md`).
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
+from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.schedule import Schedule
+from mirage_cli.ir.schedule import KernelSchedule, Schedule
 
 Array = NDArray[np.float64]
 Rows: TypeAlias = dict[int, list[list[float]]]
 """The features of schedules, by `id`."""
 
-DEVIATION = 0.25
+DEVIATION = 0.28
 """How far the cost model is from the truth, as a deviation of the logarithm, once its mean error is taken off."""
-LENGTH = 2.0
-"""Doublings over which a deviation from the model carries over."""
-NOISE = 0.02
-CONFIDENCE = (0.5, 1.0, 3.0)
+APART = 0.15
+"""How far a μGraph is from the others in that, as a deviation."""
+NOISE = 0.03
+SIZE, CHOICE, SHARP = 1.0, 2.0, 0.5
+LENGTHS = {**dict.fromkeys(("warps", "stages", "split"), SIZE), **dict.fromkeys(("relay", "registers"), SHARP)}
+"""Doublings, or choices, over which a deviation from the model carries over; block sizes and the order of axes have
+`SIZE`, others `CHOICE`. A limit of 168 registers may spill where 255 do not."""
+CONFIDENCE = (0.25, 0.75, 2.0)
 """Deviations that count in favour of a schedule, in turn: from trusting what is known to trying what is not."""
 AT_ONCE = 8
 """Choices between two updates of the process."""
@@ -45,13 +59,27 @@ class Point:
 
 
 def features(schedule: Schedule, first_order: Mapping[str, tuple[str, ...]]) -> list[list[float]]:
-    """The numbers of each kernel's schedule, doublings as steps of 1. first_order: an order of axes for each kernel, to
-    tell others from."""
-    return [[2.0 * (s.order != first_order[n]), *s.doublings] for n, s in sorted(schedule.kernels.items())]
+    """The numbers of each kernel's schedule, in lengths. first_order: an order of axes for each kernel, to tell others
+    from."""
+    return [_features(s, first_order[n]) for n, s in sorted(schedule.kernels.items())]
 
 
-def choose(known: Sequence[Point], pool: Sequence[Point], count: int) -> list[int]:
-    """Which of the pool to measure next, by their places in it. Every μGraph of the pool has a known point."""
+def _features(s: KernelSchedule, first_order: tuple[str, ...]) -> list[float]:
+    tiles = [math.log2(t) / SIZE for _, t in s.tiles]
+    return [
+        2.0 * (s.order != first_order) / SIZE,
+        *tiles,
+        *(x / LENGTHS.get(n, CHOICE) for n, x in s.doublings.items()),
+    ]
+
+
+Shares: TypeAlias = Mapping[str, Sequence[float]]
+"""Of μGraphs: the share of the time that each kernel has, by name of the kernels."""
+EQUAL: Shares = MappingProxyType({})
+
+
+def choose(known: Sequence[Point], pool: Sequence[Point], count: int, shares: Shares = EQUAL) -> list[int]:
+    """Which of the pool to measure next, by their places in it. shares: where they are not equal."""
     known = list(known)
     left = list(range(len(pool)))
     chosen: list[int] = []
@@ -59,7 +87,7 @@ def choose(known: Sequence[Point], pool: Sequence[Point], count: int) -> list[in
     for confidence in cycle(CONFIDENCE):
         if not left or len(chosen) >= count:
             break
-        mean, deviation = predict(known, [pool[i] for i in left], rows)
+        mean, deviation = predict(known, [pool[i] for i in left], shares, rows)
         order = np.argsort(mean - confidence * deviation, kind="stable")[: min(AT_ONCE, count - len(chosen))]
         for j in order:
             p = pool[left[j]]
@@ -70,52 +98,64 @@ def choose(known: Sequence[Point], pool: Sequence[Point], count: int) -> list[in
     return chosen
 
 
-def predict(known: Sequence[Point], pool: Sequence[Point], rows: Rows | None = None) -> tuple[Array, Array]:
+def predict(
+    known: Sequence[Point], pool: Sequence[Point], shares: Shares = EQUAL, rows: Rows | None = None
+) -> tuple[Array, Array]:
     """Mean and deviation of the logarithm of every pool schedule's time. rows: features that are known, and become so.
 
     The first known point of a μGraph stays the first from call to call.
     """
-    mean, deviation = np.zeros(len(pool)), np.full(len(pool), DEVIATION)
+    rows = {} if rows is None else rows
+    offset = statistics.median([_error(p) for p in known if _measured(p)] or [0.0])
+    mean, deviation = np.zeros(len(pool)), np.zeros(len(pool))
     for graph in dict.fromkeys(p.graph for p in pool):
         here = [i for i, p in enumerate(pool) if p.graph == graph]
         seen = [p for p in known if p.graph == graph and p.us is not None]
-        m, s = _process(seen, [pool[i] for i in here], {} if rows is None else rows)
-        mean[here], deviation[here] = m, s
+        mean[here], deviation[here] = _process(seen, [pool[i] for i in here], offset, shares.get(graph, ()), rows)
     return mean, deviation
 
 
-def _process(seen: Sequence[Point], pool: Sequence[Point], rows: Rows) -> tuple[Array, Array]:
-    prior = np.log([p.predicted_us for p in pool])
-    times = [p.us for p in seen if p.us is not None and math.isfinite(p.us)]
-    if not times:
-        return prior, np.full(len(pool), DEVIATION)
+def _process(
+    seen: Sequence[Point], pool: Sequence[Point], offset: float, shares: Sequence[float], rows: Rows
+) -> tuple[Array, Array]:
+    prior = np.log([p.predicted_us for p in pool]) + offset
+    if not seen:
+        return prior, np.full(len(pool), math.hypot(DEVIATION, APART))
     order = {name: s.order for name, s in seen[0].schedule.kernels.items()}
     for p in (*seen, *pool):
         if id(p.schedule) not in rows:
             rows[id(p.schedule)] = features(p.schedule, order)
     x, z = ([rows[id(p.schedule)] for p in points] for points in (seen, pool))
-    worst = 2.0 * max(times)  # what a failure counts as
-    y = np.log([p.us if p.us is not None and math.isfinite(p.us) else worst for p in seen])
-    error = y - np.log([p.predicted_us for p in seen])
-    offset = float(np.median(error))
-    covariance = DEVIATION**2 * _similar(x, x) + NOISE**2 * np.eye(len(x))
+    weights = np.square(shares if shares else np.ones(len(order)))
+    weights /= max(weights.sum(), 1e-12)
+    worst = max((_error(p) for p in seen if _measured(p)), default=offset) + math.log(2.0)  # what a failure counts as
+    error = np.array([_error(p) if _measured(p) else worst for p in seen]) - offset
+    covariance = APART**2 + DEVIATION**2 * _similar(x, x, weights) + NOISE**2 * np.eye(len(x))
     lower = np.linalg.cholesky(covariance)
-    weights = np.linalg.solve(lower.T, np.linalg.solve(lower, error - offset))
-    cross = DEVIATION**2 * _similar(z, x)
+    solved = np.linalg.solve(lower.T, np.linalg.solve(lower, error))
+    cross = APART**2 + DEVIATION**2 * _similar(z, x, weights)
     reduced = np.linalg.solve(lower, cross.T)
-    variance = np.maximum(DEVIATION**2 - (reduced**2).sum(axis=0), 1e-12)
-    return prior + offset + cross @ weights, np.sqrt(variance)
+    variance = np.maximum(APART**2 + DEVIATION**2 - (reduced**2).sum(axis=0), 1e-12)
+    return prior + cross @ solved, np.sqrt(variance)
 
 
-def _similar(a: Sequence[Sequence[Sequence[float]]], b: Sequence[Sequence[Sequence[float]]]) -> Array:
-    """The mean over kernels of exp of minus half the squared distance, in units of LENGTH."""
-    kernels = len(a[0])
-    total = np.zeros((len(a), len(b)))
-    for k in range(kernels):
+def _measured(p: Point) -> bool:
+    return p.us is not None and math.isfinite(p.us)
+
+
+def _error(p: Point) -> float:
+    """What the cost model is wrong by, as a logarithm."""
+    return math.log(p.us or math.inf) - math.log(p.predicted_us)
+
+
+def _similar(a: Sequence[Sequence[Sequence[float]]], b: Sequence[Sequence[Sequence[float]]], weights: Array) -> Array:
+    """The weighted sum over kernels of exp of minus half the squared distance; 1 where there are none."""
+    total = np.full((len(a), len(b)), 0.0 if len(weights) else 1.0)
+    for k, weight in enumerate(weights):
         x, z = np.array([row[k] for row in a]), np.array([row[k] for row in b])
         square = (x**2).sum(axis=1)[:, None] + (z**2).sum(axis=1)[None, :] - 2.0 * x @ z.T
-        total += np.exp(-0.5 * np.maximum(square, 0.0) / LENGTH**2)
-    return total / max(kernels, 1) if kernels else total + 1.0
+        total += weight * np.exp(-0.5 * np.maximum(square, 0.0))
+    return total
 
 
 def distinct(points: Iterable[Point], taken: set[Hashable]) -> list[Point]:

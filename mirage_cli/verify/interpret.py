@@ -23,8 +23,8 @@ from mirage_cli.ir.access import Access, Distinct, Tables, dims_of, lookups_of, 
 from mirage_cli.ir.beside import beside
 from mirage_cli.ir.footprint import apart
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
-from mirage_cli.ir.ops import OPS, Type
-from mirage_cli.ir.placement import Loop, Placement, place
+from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.placement import Loop, Placement, Straight, place
 from mirage_cli.ir.program import Eqn, Part, Program, Tensor, tables_of, unmerged
 from mirage_cli.ir.reach import Left, left_out, limits
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
@@ -268,16 +268,20 @@ def _run_kernel(
 ) -> None:
     """left, live: of partial results that are not stored everywhere, and where those in front were."""
     if kernel.kind == "library":
-        _Instance(kernel, schedule, memories, semantics, front, {}, {}, left, live).run(None)
+        whole = Placement((Straight((*kernel.loads, *kernel.body), kernel.stores),))
+        alone = _Shared(kernel, whole, frozenset(), frozenset())
+        _Instance(alone, schedule, memories, semantics, front, {}, {}, left, live).run()
         return
     tiled = {d for d in kernel.with_role("grid") if semantics.sizes[d] > schedule.tile(d)}
-    parts = beside(kernel, tiled)
-    instances = [(k, *at) for k in parts for at in _instances(k, schedule, semantics.sizes)]
+    cut = frozenset(tiled | ({kernel.split} if kernel.split else set()))
+    written = frozenset(s.buffer for s in kernel.stores)
+    parts = [_Shared(k, place(k), cut, written) for k in beside(kernel, tiled)]
+    instances = [(part, *at) for part in parts for at in _instances(part.kernel, schedule, semantics.sizes)]
     rng.shuffle(instances)
-    for k, window, tile_index in instances:
+    for part, window, tile_index in instances:
         if end():
             raise OutOfTimeError
-        _Instance(k, schedule, memories, semantics, front, window, tile_index, left, live).run(place(k))
+        _Instance(part, schedule, memories, semantics, front, window, tile_index, left, live).run()
 
 
 def _instances(
@@ -295,6 +299,33 @@ def _instances(
         yield window, at
 
 
+class _Shared:
+    """A kernel and what its program instances have in common: values that depend on nothing in which these differ.
+
+    X[m, k] of a product over k, say, is the same in all instances of n. A value that is made of loads and positions
+    alone is known by the ranges of the axes behind it. What accumulators are behind is each instance's own. So is what
+    is loaded from a tensor that the kernel writes to: instances in any order must find the same there.
+
+    segments: of the placement, with the masks that end the loops. axes: those behind each step that is shared. values:
+    by the step's result and the ranges of its axes.
+    """
+
+    def __init__(self, kernel: Kernel, placement: Placement, cut: frozenset[str], written: frozenset[str]) -> None:
+        """cut: the axes along which there are several instances. written: the tensors that the kernel writes to."""
+        self.kernel = kernel
+        ends = {loop: frozenset(x.mask for x in limits(kernel, loop)) for loop in placement.loops}
+        self.segments = [(x, ends[x] if isinstance(x, Loop) else frozenset[str]()) for x in placement.segments]
+        accumulators = {name for loop in placement.loops for name, _ in loop.accumulators}
+        steps = {x.out: frozenset(x.dims) for x in kernel.loads if written.isdisjoint(x.buffers)}
+        behind = dict(steps)
+        for e in kernel.body:
+            if all(v in behind for v in e.values) and written.isdisjoint(a.table for a in e.looks_up):
+                steps[e.out] = frozenset((*e.dims, *e.acts_on)).union(*(behind[v] for v in e.values))
+                behind |= {} if e.out in accumulators else {e.out: steps[e.out]}
+        self.axes = {name: tuple(sorted(axes)) for name, axes in steps.items() if cut - axes}
+        self.values: dict[tuple[object, ...], Any] = {}
+
+
 class _Instance:
     """One program instance of a kernel, of all draws.
 
@@ -303,7 +334,7 @@ class _Instance:
 
     def __init__(
         self,
-        kernel: Kernel,
+        shared: _Shared,
         schedule: KernelSchedule,
         memories: Mapping[str, Memory],
         semantics: Semantics,
@@ -313,20 +344,16 @@ class _Instance:
         left: Mapping[str, Left],
         live: Mapping[str, Access],
     ) -> None:
-        self.kernel, self.schedule, self.memories, self.semantics = kernel, schedule, memories, semantics
-        self.front = front
+        self.shared, self.kernel, self.schedule = shared, shared.kernel, schedule
+        self.memories, self.semantics, self.front = memories, semantics, front
         self.window, self.tile_index, self.left, self.live = window, tile_index, left, live
         self.worked = np.array(False)
-        self.types: dict[str, Type] = {e.out: e.type for e in kernel.body}
 
-    def run(self, placement: Placement | None) -> None:
+    def run(self) -> None:
         env: dict[str, Any] = {}
-        if placement is None:
-            self.straight((*self.kernel.loads, *self.kernel.body), self.kernel.stores, env, self.window)
-            return
-        for segment in placement.segments:
+        for segment, ends in self.shared.segments:
             if isinstance(segment, Loop):
-                self.loop(segment, env)
+                self.loop(segment, ends, env)
             else:
                 self.straight(segment.steps, segment.stores, env, self.window)
 
@@ -339,6 +366,15 @@ class _Instance:
             self.store(s, env, window)
 
     def step(self, step: Load | Eqn, env: Mapping[str, Any], window: Window) -> Any:
+        axes, values = self.shared.axes.get(step.out), self.shared.values
+        if axes is None:
+            return self.computed(step, env, window)
+        key = (step.out, *(window.get(d) for d in axes))
+        if key not in values:
+            values[key] = self.computed(step, env, window)
+        return values[key]
+
+    def computed(self, step: Load | Eqn, env: Mapping[str, Any], window: Window) -> Any:
         if isinstance(step, Load):
             memory = self.memories[step.buffer]
             ranges = {d: self.range(d, window) for d in step.dims}
@@ -390,11 +426,11 @@ class _Instance:
         ranges = {d: self.range(d, window) for d in s.dims}
         return self.front.places(s.access, s.dims, ranges, self.memories[s.buffer], self.tables(tables_of(s.access)))
 
-    def loop(self, loop: Loop, env: dict[str, Any]) -> None:
+    def loop(self, loop: Loop, ends: frozenset[str], env: dict[str, Any]) -> None:
+        """ends: the masks that end it."""
         degrees = {name: dict(d) for name, d in loop.accumulators}
         accumulators = {s.out: self.identity(s) for s in loop.steps if isinstance(s, Eqn) and s.out in degrees}
         cuts = [tiles(*self.range(d, self.window), self.schedule.tile(d)) for d in loop.dims]
-        ends = {x.mask for x in limits(self.kernel, loop)}
         for ranges in product(*cuts):
             window = self.window | dict(zip(loop.dims, ranges, strict=True))
             inner, before = dict(env), dict(accumulators)

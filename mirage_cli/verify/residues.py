@@ -91,15 +91,23 @@ def aligned(data: Array, dims: tuple[str, ...], target: tuple[str, ...], lead: i
     """`data` with its named axes in the order of `target`, of size 1 where it lacks one; `lead` axes stay first."""
     if dims == target:
         return data
-    present = [d for d in target if d in dims]
-    if tuple(present) != dims:
-        data = data.transpose([*range(lead), *(lead + dims.index(d) for d in present)])
-    if len(present) < len(target):
-        inner = tuple(slice(None) if d in dims else None for d in target)
-        data = data[(slice(None),) * lead + inner]
-    return data
+    order, extended = _alignment(dims, target, lead)
+    data = data if order is None else data.transpose(order)
+    return data if extended is None else data[extended]
 
 
+@functools.lru_cache(maxsize=1 << 12)
+def _alignment(
+    dims: tuple[str, ...], target: tuple[str, ...], lead: int
+) -> tuple[tuple[int, ...] | None, tuple[slice | None, ...] | None]:
+    """The order of axes and the index that `aligned` needs, where it needs any."""
+    present = tuple(d for d in target if d in dims)
+    order = None if present == dims else (*range(lead), *(lead + dims.index(d) for d in present))
+    extended = None if present == target else tuple(slice(None) if d in dims else None for d in target)
+    return order, extended and ((slice(None),) * lead + extended)
+
+
+@functools.lru_cache(maxsize=1 << 12)
 def union(*dims: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(d for group in dims for d in group))
 

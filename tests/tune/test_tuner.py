@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import count, pairwise
+from itertools import accumulate, count, pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -62,7 +62,7 @@ from mirage_cli.tune.space import (
     through_descriptors,
     total_us,
 )
-from mirage_cli.tune.surrogate import DEVIATION, Point, choose, distinct, predict
+from mirage_cli.tune.surrogate import APART, DEVIATION, NOISE, Point, choose, distinct, predict
 from mirage_cli.tune.trials import Incumbent, Trial, Tuned
 from tests.mugraphs import CASES
 from tools.recorded import Recorded, load, write_recorded
@@ -116,19 +116,32 @@ def test_a_measured_schedule_predicts_itself() -> None:
     known = [point(kernel(m), us=us) for m, us in ((16, 12.0), (256, 8.0), (4096, 15.0))]
     mean, deviation = predict(known, known)
     assert np.exp(mean) == pytest.approx([p.us for p in known], rel=0.02)
-    assert (deviation < 0.1 * DEVIATION).all()
+    assert (deviation < 1.05 * NOISE).all()
 
 
 def test_far_from_all_measurements_the_cost_model_speaks_with_its_mean_error() -> None:
     known = [point(kernel(), us=13.0), point(kernel(warps=8), us=13.0)]
     mean, deviation = predict(known, [point(FAR, predicted=20.0)])
     assert math.exp(mean[0]) == pytest.approx(26.0, rel=0.01)
-    assert deviation[0] == pytest.approx(DEVIATION, rel=0.01)
+    assert DEVIATION < deviation[0] < math.hypot(DEVIATION, APART)
 
 
-def test_a_graph_without_measurements_has_the_cost_model_alone() -> None:
+def test_a_graph_without_measurements_has_the_error_of_the_others() -> None:
     mean, deviation = predict([point(kernel(), us=20.0)], [point(kernel(), graph="other")])
-    assert (math.exp(mean[0]), deviation[0]) == (pytest.approx(10.0), DEVIATION)
+    assert (math.exp(mean[0]), deviation[0]) == pytest.approx((20.0, math.hypot(DEVIATION, APART)))
+
+
+def test_a_graph_of_which_one_schedule_was_slow_may_be_fast_with_another() -> None:
+    known = [point(kernel(m), us=10.0) for m in (16, 1 << 12, 1 << 20)] + [point(FAR, us=30.0, graph="other")]
+    assert predicted(known, point(kernel(), graph="other")) < 15.0
+
+
+def test_a_short_kernel_is_no_reason_for_surprise() -> None:
+    a, b = point(FAR, kernel()), point(kernel(), FAR)
+    known = [point(kernel(), kernel(), us=10.0)]
+    _, (long, short) = predict(known, [a, b], {"g": (0.9, 0.1)})
+    assert short < 0.3 * long
+    assert choose(known, [a, b], 1, {"g": (0.9, 0.1)}) == [0]
 
 
 def test_deviation_grows_with_distance() -> None:
@@ -176,8 +189,8 @@ def test_distinct_drops_what_is_taken_and_what_is_there_twice() -> None:
 # -- a replay of what the H200 measured
 
 REPLAYED_FIRST = 20
+REPLAYED = 60
 REPLAYED_ROUND = 24
-NEAR_BEST = 1.03
 SEEDS = 20
 
 
@@ -188,44 +201,37 @@ def recorded_points(p: Recorded) -> list[Point]:
     return sorted(points, key=lambda x: x.predicted_us)
 
 
-def needed(order: Sequence[Point]) -> int:
-    """Measurements until one is near the best, in this order."""
-    good = NEAR_BEST * min(p.us or math.inf for p in order)
-    return next(i for i, p in enumerate(order, 1) if p.us is not None and p.us <= good)
+def regret(order: Sequence[Point]) -> float:
+    """How far the best so far is from the best, as a logarithm, in the mean from the first round's end to the last."""
+    best_us = min(p.us or math.inf for p in order)
+    so_far = list(accumulate((p.us or math.inf for p in order[:REPLAYED]), min))
+    return statistics.fmean(math.log(us / best_us) for us in so_far[REPLAYED_FIRST:])
 
 
 def surrogate_order(points: Sequence[Point]) -> list[Point]:
-    """The first by the cost model, then the surrogate's choices, round by round, until one is near the best."""
-    good = NEAR_BEST * min(p.us or math.inf for p in points)
+    """The first by the cost model, then the surrogate's choices, round by round."""
     known, pool = list(points[:REPLAYED_FIRST]), list(points[REPLAYED_FIRST:])
-    while pool and not any(p.us is not None and p.us <= good for p in known):
+    while pool and len(known) < REPLAYED:
         chosen = choose(known, [replace(p, us=None) for p in pool], REPLAYED_ROUND)
         known += [pool[i] for i in chosen]
         pool = [p for i, p in enumerate(pool) if i not in set(chosen)]
-    return known + pool
+    return known
 
 
-def mean_of(counts: Sequence[float]) -> float:
-    """The geometric mean."""
-    return math.exp(statistics.fmean(map(math.log, counts)))
-
-
-def test_the_surrogate_finds_a_schedule_near_the_best_with_fewer_measurements() -> None:
-    """Measured: 4.2 with the surrogate, 4.5 in the cost model's order, 13.2 in random order. Where the cost model's
-    first round does not find one, the surrogate needs 0.73 of the measurements that its order alone needs."""
+def test_the_surrogate_is_nearer_to_the_best_than_the_cost_model_and_chance() -> None:
+    """Measured: 0.0033 with the surrogate, 0.0061 in the cost model's order, 0.0204 in random order."""
     problems = [recorded_points(p) for p in recorded()]
-    by_model = [needed(points) for points in problems]
-    by_surrogate = [needed(surrogate_order(points)) for points in problems]
-    by_chance = [
-        needed(random.Random(f"{i} {seed}").sample(points, len(points)))
-        for i, points in enumerate(problems)
+    long = [points for points in problems if len(points) > REPLAYED]
+    by_model = statistics.fmean(map(regret, long))
+    by_surrogate = statistics.fmean(regret(surrogate_order(points)) for points in long)
+    by_chance = statistics.fmean(
+        regret(random.Random(f"{i} {seed}").sample(points, len(points)))
+        for i, points in enumerate(long)
         for seed in range(SEEDS)
-    ]
-    hard = [(s, m) for s, m in zip(by_surrogate, by_model, strict=True) if m > REPLAYED_FIRST]
-    assert len(hard) >= 4
-    assert mean_of([s / m for s, m in hard]) <= 0.85
-    assert mean_of(by_surrogate) <= 0.98 * mean_of(by_model)
-    assert mean_of(by_surrogate) <= 0.4 * mean_of(by_chance)
+    )
+    assert len(long) >= 20
+    assert by_surrogate <= 0.6 * by_model
+    assert by_surrogate <= 0.2 * by_chance
 
 
 # -- the cost model beside what the H200 measured
@@ -488,11 +494,11 @@ def test_crossings_combine_the_kernels_of_two_schedules() -> None:
     graph = golden("gqa_decode")
     a = first_schedules(graph, H200, 1)[0]
     b = Schedule({name: replace(k, warps=2 * k.warps) for name, k in a.kernels.items()})
-    crossed = {str(s): us for us, s in crossings(graph, [a, b], H200)}
+    crossed = {str(s): us for us, s in crossings(graph, [a, b], [a, b], H200)}
     for own, other in ((a, b), (b, a)):
         s = Schedule({"k0": own.kernels["k0"], "k1": other.kernels["k1"]})
         assert crossed[str(s)] == pytest.approx(total_us(graph, s, H200, models(graph)))
-    assert crossings(graph, [a], H200) == []
+    assert crossings(graph, [a], [a], H200) == []
 
 
 @pytest.mark.parametrize("name", SPACES)
@@ -500,7 +506,7 @@ def test_what_the_space_proposes_becomes_source(name: str) -> None:
     graph = golden(name)
     first = first_schedules(graph, H200, STARTS)
     near = [s for _, s in neighbours(graph, first[:1], H200)[0]]
-    crossed = [s for _, s in crossings(graph, first[:3], H200)]
+    crossed = [s for _, s in crossings(graph, first[:3], first[:3], H200)]
     for schedules in (first, near, crossed):
         assert emitted(graph, schedules) >= 0.8 * len(schedules)
 
@@ -827,7 +833,7 @@ def test_a_finalist_that_is_slow_in_a_fifth_of_its_samples_does_not_win() -> Non
 
 def test_what_was_fast_because_the_gpu_was_cool_does_not_win() -> None:
     def cool(graph: str, s: Schedule) -> float:
-        return bowl(graph, s) * (0.9 if graph == "early" else 1.0)
+        return bowl(graph, s) * (0.99 if graph == "early" else 1.0)
 
     def side_by_side(graph: str, s: Schedule) -> float:
         return bowl(graph, s) * (1.1 if graph == "early" else 1.0)
@@ -1193,7 +1199,7 @@ def test_late_what_is_known_to_be_right_comes_before_what_overflows_like_eager(m
 def test_guesses_that_bring_nothing_end_the_search() -> None:
     tuned, worker = tune(lambda graph, s: 10.0)
     assert tuned.stopped == "exhausted"
-    first = STARTS + AHEAD_STARTS + 2  # with and without descriptors
+    first = 3  # as the cost model has it, and through descriptors
     assert 0 <= len(worker.timed) - first - PATIENCE < TOGETHER
 
 
@@ -1207,8 +1213,8 @@ def test_what_cannot_be_emitted_or_compiled_or_run_is_counted_and_not_timed() ->
         k = s.kernels["k0"]
         return math.inf if k.tile("n") == 32 else bowl(graph, Schedule({"k0": replace(k, overlap=False)}))
 
-    tuned, worker = tune(time, farm=Farm(refuse), unspeakable=lambda source: "stages=2" in source)
-    assert not any("warps=16" in s or "k=256" in s or "stages=2" in s for s in worker.timed)
+    tuned, worker = tune(time, farm=Farm(refuse), unspeakable=lambda source: "warps=2" in source)
+    assert not any("warps=16" in s or "k=256" in s or "warps=2" in s for s in worker.timed)
     said = {"needs more shared memory than a block may have": "shared memory"}
     failures = ((t.failure or "").removesuffix(": made up") for t in tuned.trials if t.timing is None)
     failed = Counter(said.get(f, f) for f in failures)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from mirage_cli.ir.access import index, plain
 from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.placement import place
 from mirage_cli.ir.program import Program, below, tensor_type
 from mirage_cli.ir.reach import Left, left_out
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.verify import interpret
+from mirage_cli.verify.draws import run_draws
 from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.interpret import chunks, run_mugraph, run_program, tiles
 from mirage_cli.verify.reduced import small_instance
-from mirage_cli.verify.residues import aligned
-from mirage_cli.verify.semantics import FieldSemantics, FloatSemantics, Named, ScheduleFailure
+from mirage_cli.verify.residues import Value, aligned
+from mirage_cli.verify.semantics import FieldMemory, FieldSemantics, FloatSemantics, Named, ScheduleFailure
 from tests.mugraphs import CASES, Case
 from tests.seeds import over_seeds
 
@@ -150,3 +153,46 @@ def test_partial_results_are_stored_everywhere_where_a_reader_does_not_know_the_
 def test_holes_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interpret, "tiles", lambda low, high, tile: tiles(low, high, tile)[:-1])
     assert failure(CASES["gram"].graph, CASES["gram"]) == "hole"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_instances_share_is_what_each_of_them_computes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = CASES[name]
+    sizes, schedule = small_instance(case.program, case.graph, 4)
+    program, graph = case.program.resized(sizes), case.graph.resized(sizes)
+    run = run_draws(program, 4, range(1, 4), (1, 2, 3))
+
+    def results() -> dict[str, Value]:
+        return run_mugraph(graph, schedule, run.inputs, run.semantics, 4, program)
+
+    class Apart(interpret._Shared):
+        def __init__(self, *kernel: Any) -> None:
+            super().__init__(*kernel)
+            self.axes = {}
+
+    shared = results()
+    monkeypatch.setattr(interpret, "_Shared", Apart)
+    for value, alone in results().items():
+        x = shared[value]
+        assert (x.dims, x.kind, x.valid) == (alone.dims, alone.kind, alone.valid)
+        assert all(np.array_equal(getattr(x, part), getattr(alone, part)) for part in ("data", "flags", "taint"))
+
+
+def test_a_tile_is_loaded_once_for_all_instances_that_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, read = CASES["split_matmul"], FieldMemory.read
+    sizes, schedule = small_instance(case.program, case.graph, 3)
+    program, graph = case.program.resized(sizes), case.graph.resized(sizes)
+    run = run_draws(program, 3, range(1, 2), (1,))
+    found: list[str] = []
+    monkeypatch.setattr(FieldMemory, "read", lambda m, *at: (found.append(m.name), read(m, *at))[1])
+    run_mugraph(graph, schedule, run.inputs, run.semantics, 3, program)
+    m, n, k = (len(tiles(0, sizes[d], schedule.kernels["k0"].tile(d))) for d in "mnk")
+    assert m > 1 < n and found.count("X") == m * k and found.count("W") == n * k
+
+
+def test_what_a_kernel_writes_to_is_loaded_by_each_instance() -> None:
+    """In no order may an instance find there what another one writes."""
+    kernel = CASES["split_matmul"].graph.kernels[0]
+    cut = frozenset(("m", "n", "k"))
+    assert interpret._Shared(kernel, place(kernel), cut, frozenset()).axes == {"X": ("k", "m"), "W": ("k", "n")}
+    assert interpret._Shared(kernel, place(kernel), cut, frozenset("X")).axes == {"W": ("k", "n")}
