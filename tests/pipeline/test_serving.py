@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,15 +15,22 @@ import pytest
 
 from mirage_cli.codegen.export import ExportInfo, load_export
 from mirage_cli.codegen.sized import Serves, Serving, Variant, by_tuned_sizes, sized_source
+from mirage_cli.errors import StoredKernelError
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.merge import merge_axes
-from mirage_cli.ir.program import Range
+from mirage_cli.ir.program import Program, Range
+from mirage_cli.ir.text import canonical_text, mugraph_id
 from mirage_cli.pipeline import written
+from mirage_cli.pipeline.keys import key_of
 from mirage_cli.pipeline.serving import GAIN, MOST_OTHERS, MOST_PARTS, fastest, with_others
 from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec
+from mirage_cli.store.records import Best, Key, StoredMuGraph
+from mirage_cli.store.results import Nearby, Result
+from mirage_cli.store.store import Store
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.space import models, total_us
+from tests.programs import result_document
 
 GATED = """
 name: gated
@@ -108,13 +117,13 @@ def timed(v: Variant, us: float) -> Variant:
 
 
 def with_a_second() -> tuple[list[Variant], Variant]:
-    """Kernels that take as long as predicted, and for 256 rows others: slower there, but of the tiles of those for 128,
-    which are not half empty at 300."""
+    """Kernels that take as long as predicted, and for 256 rows others, as fast there, with the smaller tiles of those
+    for 128: faster at 300."""
     bests = [timed(v, predicted_us(v, {})) for v in variants(GATED)]
     at_256, schedule = bests[2], bests[1].schedule
     assert schedule.fits(at_256.graph)
     second = replace(at_256, graph=bests[1].graph.resized({"m": 256}), schedule=schedule)
-    return bests, timed(second, 0.5 * predicted_us(second, {}))
+    return bests, timed(second, predicted_us(at_256, {}))
 
 
 def test_kernels_that_are_not_the_best_anywhere_are_had_where_they_bring_something() -> None:
@@ -169,3 +178,37 @@ def test_a_stored_file_chooses_by_what_is_known_of_its_gpu(
     monkeypatch.setattr(written, "checked_variant", lambda _store, _program, _key, best, _command: (best.of, None))
     store: Any = None
     assert written.export_all(store, found, "") == sized_source(some, rule or by_tuned_sizes)
+
+
+def test_a_stored_file_has_what_was_kept_near_its_sizes(tmp_path: Path) -> None:
+    """As far as it brings something, and the verifier still takes it."""
+    bests, second = with_a_second()
+    slow = timed(second, 30 * predicted_us(second, {}))
+
+    def exported(near: Sequence[tuple[Variant, str]]) -> str:
+        with Store(tmp_path / f"{len([*tmp_path.iterdir()])}.db") as store:
+            found: list[tuple[Program, Key, Best]] = []
+            for v in bests:
+                key = key_of(v.program, TARGET, False)
+                own = [(w, text) for w, text in near if w.program is v.program]
+                kept = {mugraph_id(w.graph): text for w, text in own} | {mugraph_id(v.graph): canonical_text(v.graph)}
+                store.put_mugraphs(key, [StoredMuGraph(id, text, 0, 1) for id, text in kept.items()])
+                result = Result.from_json(result_document(time_us=v.info.time_us))
+                nearby = tuple(Nearby(mugraph_id(w.graph), w.schedule, w.info.time_us or 0.0) for w, _ in own)
+                result = replace(result, nearby=nearby)
+                best = Best(mugraph_id(v.graph), "measured", v.info.time_us, v.schedule.to_json(), "text", result)
+                found.append((v.program, key, store.put_best(key, best)))
+            return written.export_all(store, found, "")
+
+    def launches(text: str) -> list[str]:
+        return re.findall(r"^def (launch_\w+)", text, re.MULTILINE)
+
+    text = canonical_text(second.graph)
+    alone = exported([])
+    assert exported([(slow, text)]) == alone
+    both = exported([(second, text)])
+    assert {*launches(both)} > {"launch_m256", "launch_m256_2"} and "launch_m256_2" not in launches(alone)
+    expected = fastest(TARGET)([*bests[:3], second, *bests[3:]])
+    assert len(launches(both)) == len({*expected.which})
+    with pytest.raises(StoredKernelError, match="another μGraph than the one that is stored"):
+        exported([(replace(second, graph=bests[3].graph.resized({"m": 256}), schedule=bests[3].schedule), text)])
