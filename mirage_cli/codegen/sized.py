@@ -93,7 +93,8 @@ Serves = Callable[[Sequence[Variant]], Serving]
 
 
 def by_tuned_sizes(variants: Sequence[Variant]) -> Serving:
-    """For each axis the first that is tuned for as much or more, or the last: where no more is known of them."""
+    """For each axis the first that is tuned for as much or more, or the last: where no more is known of them. Of those
+    for the same sizes, the first."""
     dynamic = variants[0].program.dynamic
     tuned = [sorted({v.program.sizes[r.dim] for v in variants}) for r in dynamic]
 
@@ -173,7 +174,9 @@ class _File:
     @cached_property
     def labels(self) -> list[str]:
         """What stands behind the names of each variant's functions."""
-        return ["_" + "_".join(f"{d}{v.program.sizes[d]}" for d in self.differing) for v in self.variants]
+        tuned = ["_" + "_".join(f"{d}{v.program.sizes[d]}" for d in self.differing) for v in self.variants]
+        earlier = [tuned[:i].count(label) for i, label in enumerate(tuned)]
+        return [f"{label}_{n + 1}" if n else label for label, n in zip(tuned, earlier, strict=True)]
 
     @cached_property
     def parts(self) -> list[Parts]:

@@ -1,6 +1,4 @@
-"""Which kernels of one file serve which dynamic sizes: those that are expected to be the fastest there.
-
-    expected(kernels, sizes) = predicted at these sizes · measured / predicted at the sizes that they are tuned for
+"""Which kernels of one file serve which dynamic sizes: those that `tune/near.py` expects to be the fastest there.
 
 Kernels that are tuned for the next larger size fill their last tiles badly just above a tuned size, and those for much
 more leave multiprocessors idle. The cost model counts both.
@@ -13,19 +11,19 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise, product
 
 from mirage_cli.codegen.sized import Serves, Serving, Variant, by_tuned_sizes
-from mirage_cli.ir.program import Range
 from mirage_cli.target.gpus import Target
-from mirage_cli.tune.space import models, total_us
+from mirage_cli.tune.near import Timed, between, expected_us, worth_having
 
-AN_OCTAVE = 8
-"""Parts of a range, in which one variant serves, between a size and twice that."""
-LEAST_PART = 16
-"""The least difference between their ends: rows of the smallest tile of a matrix unit."""
 MOST_PARTS = 64
-"""Combinations of parts of all axes that are looked at. Each takes a millisecond for each variant."""
+"""Combinations of parts of all axes that are looked at. Each takes a millisecond for each μGraph."""
 GAIN = 0.97
 """The part of the time that others must be expected to take, for the next larger tuned size not to serve. Predictions
 of one μGraph at two sizes, or of two schedules, are seldom nearer than that."""
+MOST_OTHERS = 6
+"""Kernels of a file that are the best of no tuned size."""
+OTHERS_GAIN = 0.005
+"""By which part each of them must lower the expected time, in the mean over the parts of the range: at least by 3 % on
+a sixth of it."""
 
 
 def fastest(target: Target) -> Serves:
@@ -34,35 +32,34 @@ def fastest(target: Target) -> Serves:
     def serves(variants: Sequence[Variant]) -> Serving:
         usual = by_tuned_sizes(variants)
         dynamic = variants[0].program.dynamic
-        scales = [_scale(v, target) for v in variants]
         ends = _ends(variants)
-
-        def chosen(i: int, sizes: Mapping[str, int]) -> int:
-            us = [_predicted_us(v, sizes, target) * scale for v, scale in zip(variants, scales, strict=True)]
-            best = min(range(len(us)), key=us.__getitem__)
-            return best if us[best] < GAIN * us[i] else i
-
+        us = expected_us([*map(_timed, variants)], _sizes_at(variants, ends), target)
+        best = us.argmin(axis=0)
         cells = [*usual.cells(dynamic)]
         found: list[int] = []
-        for at in product(*ends):
+        for n, at in enumerate(product(*ends)):
             i = next(i for i, some in cells if all(r.least <= n <= r.most for r, n in zip(some, at, strict=True)))
-            found.append(chosen(i, {r.dim: n for r, n in zip(dynamic, at, strict=True)}))
+            found.append(int(best[n]) if us[best[n], n] < GAIN * us[i, n] else i)
         return _joined(Serving(ends, tuple(found)))
 
     return serves
 
 
-def _scale(v: Variant, target: Target) -> float:
-    """measured / predicted, where it was measured."""
-    if not v.info.measured or v.info.time_us is None:
-        return 1.0
-    predicted_us = _predicted_us(v, {}, target)
-    return v.info.time_us / predicted_us if math.isfinite(predicted_us) else 1.0
+def with_others(bests: Sequence[Variant], others: Sequence[Variant], target: Target) -> list[Variant]:
+    """The best kernels of the tuned sizes, and which of the others a file should have besides."""
+    both = [*bests, *others]
+    us = expected_us([*map(_timed, both)], _sizes_at(both, _ends(both)), target)
+    return [*bests, *(both[i] for i in worth_having(us, range(len(bests)), MOST_OTHERS, OTHERS_GAIN))]
 
 
-def _predicted_us(v: Variant, sizes: Mapping[str, int], target: Target) -> float:
-    graph = v.graph.resized(sizes)
-    return total_us(graph, v.schedule, target, models(graph))
+def _timed(v: Variant) -> Timed:
+    return Timed(v.graph, v.schedule, v.info.time_us if v.info.measured else None)
+
+
+def _sizes_at(variants: Sequence[Variant], ends: Sequence[Sequence[int]]) -> list[Mapping[str, int]]:
+    """The sizes of all dynamic axes where a part of each ends, those of the last axis first."""
+    axes = [r.dim for r in variants[0].program.dynamic]
+    return [dict(zip(axes, at, strict=True)) for at in product(*ends)]
 
 
 def _ends(variants: Sequence[Variant]) -> tuple[tuple[int, ...], ...]:
@@ -70,22 +67,13 @@ def _ends(variants: Sequence[Variant]) -> tuple[tuple[int, ...], ...]:
     between them."""
     dynamic = variants[0].program.dynamic
     tuned = [{v.program.sizes[r.dim] for v in variants} for r in dynamic]
-    fine = [_between(r) | some for r, some in zip(dynamic, tuned, strict=True)]
+    fine = [between(1, r.most) | some for r, some in zip(dynamic, tuned, strict=True)]
     few = math.prod(map(len, fine)) <= MOST_PARTS
     kept = (some if few else own for some, own in zip(fine, tuned, strict=True))
     return tuple(
         tuple(sorted({n for n in some if r.least <= n < r.most} | {r.most}))
         for r, some in zip(dynamic, kept, strict=True)
     )
-
-
-def _between(r: Range) -> set[int]:
-    """Sizes in a range, so many in each octave."""
-    found = {1 << i for i in range(r.most.bit_length())}
-    for octave in [*found]:
-        step = max(octave // AN_OCTAVE, LEAST_PART)
-        found |= {*range(octave, 2 * octave, step)} if octave >= LEAST_PART else set()
-    return found
 
 
 def _joined(serving: Serving) -> Serving:

@@ -14,7 +14,7 @@ from mirage_cli.pipeline.searching import Found, Plan
 from mirage_cli.pipeline.session import Session
 from mirage_cli.pipeline.written import keep_best
 from mirage_cli.store.records import Best, Key, Measurement
-from mirage_cli.store.results import Finalist, Kernel, Lost, Rejected, Result, Tuning
+from mirage_cli.store.results import Finalist, Kernel, Lost, Nearby, Rejected, Result, Tuning
 from mirage_cli.tune.explore import Task
 from mirage_cli.tune.measure import Timing
 from mirage_cli.tune.select import tune
@@ -58,7 +58,9 @@ def tuned_result(session: Session, program: Program, key: Key, found: Found, emp
     winner = replace(kernel(best), error=tuned.verdict.error, eager_error=tuned.verdict.eager_error)
     others = tuned.ranked[1 : session.options.top]  # the first is the best
     written_us = next((t.us for t in tuned.ranked if t.mugraph == found.as_written), None)
-    result = replace(result, best=winner, top=(winner, *map(kernel, others)), as_written_us=written_us)
+    top = (winner, *map(kernel, others))
+    nearby = tuple(Nearby(t.mugraph, t.schedule, tuned.beside_best(t)[0]) for t in tuned.near)
+    result = replace(result, best=winner, top=top, nearby=nearby, as_written_us=written_us)
     keep_best(session, program, key, graphs[best.mugraph], result, stored)
     return result
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.codegen.export import ExportInfo, kernels_source
-from mirage_cli.codegen.sized import Variant, any_source, by_tuned_sizes
+from mirage_cli.codegen.sized import Variant, any_source
 from mirage_cli.errors import MirageError, StoredKernelError, TargetError
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import MuGraph
@@ -16,7 +16,7 @@ from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import mugraph_id, parse_mugraph
 from mirage_cli.pipeline.kept import readable_graph
 from mirage_cli.pipeline.keys import program_hash, versions
-from mirage_cli.pipeline.serving import fastest
+from mirage_cli.pipeline.serving import fastest, with_others
 from mirage_cli.pipeline.session import Session
 from mirage_cli.store.records import Best, Key, Shown
 from mirage_cli.store.results import Kernel, Result
@@ -82,25 +82,42 @@ def checked_variant(
 ) -> tuple[Variant, Verdict]:
     """What a stored kernel is written from. Raises StoredKernelError where it is not there, does not compute the
     program, or cannot be written."""
+    if best.result.best is None:
+        raise StoredKernelError(program.name, best.mugraph, "is of a result without a kernel")
+    info = info_of(best.result.best, command, gpu_of(key))
+    variant = read_variant(store, program, key, best.mugraph, Schedule.from_json(best.schedule), info)
+    return variant, checked(variant, seed)
 
-    def refuse(problem: str) -> StoredKernelError:
-        return StoredKernelError(program.name, best.mugraph, problem)
 
-    graph = next((g for m in store.mugraphs(key) if m.id == best.mugraph and (g := readable_graph(m))), None)
-    schedule = Schedule.from_json(best.schedule)
-    if graph is None or best.result.best is None:
-        raise refuse("has no μGraph in the database that this version can read")
-    if mugraph_id(graph) != best.mugraph or not schedule.fits(graph):
-        raise refuse("is of another μGraph than the one that is stored under its id")
-    verdict = check_equivalence(lower(program), graph, seed)
+def read_variant(
+    store: Store, program: Program, key: Key, mugraph: str, schedule: Schedule, info: ExportInfo
+) -> Variant:
+    """A stored μGraph with a schedule of it. Raises StoredKernelError where it is not there."""
+    graph = next((g for m in store.mugraphs(key) if m.id == mugraph and (g := readable_graph(m))), None)
+    if graph is None:
+        raise StoredKernelError(program.name, mugraph, "has no μGraph in the database that this version can read")
+    if mugraph_id(graph) != mugraph or not schedule.fits(graph):
+        problem = "is of another μGraph than the one that is stored under its id"
+        raise StoredKernelError(program.name, mugraph, problem)
+    return Variant(program, graph, schedule, info)
+
+
+def checked(v: Variant, seed: int = 0) -> Verdict:
+    """What the verifier says of it now. Raises StoredKernelError where it does not compute the program, or cannot be
+    written."""
+    verdict = check_equivalence(lower(v.program), v.graph, seed)
     if not verdict.ok:
-        raise refuse(f"does not compute the program: {verdict}")
-    info = info_of(best.result.best, command, key.gpu.removesuffix(" (predicted)"))
+        raise StoredKernelError(v.program.name, mugraph_id(v.graph), f"does not compute the program: {verdict}")
     try:
-        kernels_source(graph, schedule)
+        kernels_source(v.graph, v.schedule)
     except (EmitError, ValueError) as error:
-        raise refuse(f"cannot be written by this version: {error}") from None
-    return Variant(program, graph, schedule, info), verdict
+        problem = f"cannot be written by this version: {error}"
+        raise StoredKernelError(v.program.name, mugraph_id(v.graph), problem) from None
+    return verdict
+
+
+def gpu_of(key: Key) -> str:
+    return key.gpu.removesuffix(" (predicted)")
 
 
 def without_header(source: str) -> str:
@@ -109,13 +126,22 @@ def without_header(source: str) -> str:
 
 
 def export_all(store: Store, found: Sequence[tuple[Program, Key, Best]], command: str) -> str:
-    """One file of the best kernels of several sizes of a spec, all of one GPU. Raises MirageError."""
-    _, key, _ = found[0]
+    """One file of the best kernels of several sizes of a spec, all of one GPU, and of those that are kept for dynamic
+    sizes near these as far as they are expected to bring anything. Raises MirageError."""
+    bests = [checked_variant(store, *one, command)[0] for one in found]
     try:
-        serves = fastest(find_target(key.gpu.removesuffix(" (predicted)")))
+        target = find_target(gpu_of(found[0][1]))
     except TargetError:  # a GPU that has no figures of its own
-        serves = by_tuned_sizes
-    return any_source(*(checked_variant(store, *one, command)[0] for one in found), serves=serves)
+        return any_source(*bests)
+    others: list[Variant] = []
+    for program, key, best in found:
+        for x in best.result.nearby:
+            info = ExportInfo(command, target.name, versions(), measured=True, time_us=x.time_us, checked=True)
+            others.append(read_variant(store, program, key, x.id, x.schedule, info))
+    chosen = with_others(bests, others, target) if others else bests
+    for v in chosen[len(bests) :]:
+        checked(v)
+    return any_source(*chosen, serves=fastest(target))
 
 
 def export_plan(found: Sequence[Shown], programs: Sequence[Program], id: str, command: str) -> tuple[Shown, str]:

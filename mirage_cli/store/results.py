@@ -306,6 +306,24 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
+class Nearby:
+    """A schedule that is right and is kept for dynamic sizes near the tuned ones. time_us: at the tuned sizes, as if
+    it had been timed beside the best."""
+
+    id: str
+    schedule: Schedule
+    time_us: float
+
+    def to_json(self) -> dict[str, object]:
+        return {"id": self.id, "schedule": self.schedule.to_json(), "time_us": self.time_us}
+
+    @staticmethod
+    def from_json(x: object, where: str = "the schedule") -> Nearby:
+        o = Fields(x, where)
+        return Nearby(o.one("id", text), o.one("schedule", schedule), o.one("time_us", number))
+
+
+@dataclass(frozen=True, slots=True)
 class Tuning:
     """The `tuning` object. found, stored: the best of this run and that of the database, as the finals timed them.
 
@@ -401,11 +419,11 @@ class Unfinished:
 class Result:
     """The result of one program: an element of `results` of `mirage search --json`.
 
-    best: None where nothing passed. top: the best and those behind it. lost: what was refused though it was faster.
-    dropped: of plans that were checked without a GPU, how many failed and why. complete: false where a run has ended
-    before it had compared all that it wanted to. rejections: what the verifier refused; a right generator gives none.
-    as_written: the plan that is the program as it was written. as_written_us: its time, by measurement or prediction as
-    the best's. cached: it was read from the database.
+    best: None where nothing passed. top: the best and those behind it. nearby: for dynamic sizes near these. lost: what
+    was refused though it was faster. dropped: of plans that were checked without a GPU, how many failed and why.
+    complete: false where a run has ended before it had compared all that it wanted to. rejections: what the verifier
+    refused; a right generator gives none. as_written: the plan that is the program as it was written. as_written_us:
+    its time, by measurement or prediction as the best's. cached: it was read from the database.
     """
 
     about: About
@@ -414,6 +432,7 @@ class Result:
     as_written: str | None
     best: Kernel | None = None
     top: tuple[Kernel, ...] = ()
+    nearby: tuple[Nearby, ...] = ()
     lost: tuple[Lost, ...] = ()
     tuning: Tuning | None = None
     dropped: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -447,6 +466,7 @@ class Result:
             "search": asdict(self.search),
             "best": self.best and self.best.to_json(),
             "top": [k.to_json() for k in self.top],
+            "nearby": [x.to_json() for x in self.nearby],
             "lost": [asdict(x) for x in self.lost],
             "tuning": self.tuning and self.tuning.to_json(),
             "dropped": dict(self.dropped),
@@ -469,6 +489,7 @@ class Result:
             as_written=o.maybe("as_written", text),
             best=o.null_or("best", Kernel.from_json),
             top=o.one("top", each(Kernel.from_json)),
+            nearby=o.since("nearby", each(Nearby.from_json), ()),
             lost=o.since("lost", each(Lost.from_json), ()),
             tuning=o.maybe("tuning", Tuning.from_json),
             dropped=o.since("dropped", by_name(whole), {}),

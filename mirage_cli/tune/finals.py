@@ -6,11 +6,13 @@ away from the best, up to three times if that finds something faster. The fastes
 test data (a compiler may get a single schedule wrong, so the judgement is of schedules, not of μGraphs) until there are
 enough finalists, which are timed with care, interleaved with eager PyTorch. The best of an earlier run is one of them,
 and stays the best where nothing is faster. The winner is judged again on data drawn anew: of many candidates one may
-pass by luck.
+pass by luck. Where sizes are dynamic, a few others are judged like it, that are expected to be faster near the tuned
+sizes.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,6 +22,7 @@ from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.tune.bench import baseline
 from mirage_cli.tune.explore import Explorer
 from mirage_cli.tune.measure import Candidate, Effort, Failure, FailureKind, Judged, Timing
+from mirage_cli.tune.near import Timed, expected_us, sizes_near, worth_having
 from mirage_cli.tune.trials import Incumbent, Trial, Tuned
 
 CONTENDERS = 16
@@ -32,6 +35,12 @@ CLOSE = 1.02
 STEPS = 3
 """Changes from the best, one after the other, for which the second timing goes on."""
 FINALISTS = 5
+NEARBY = 3
+"""Of one tuned size, schedules besides the best that are kept for the sizes near it."""
+REACH = 1.5
+"""How much longer than the best they may have taken at the tuned size."""
+NEARBY_GAIN = 0.01
+"""The part of the time by which each must be expected to be faster in the mean from half to twice the tuned size."""
 REFUSALS = 3
 """A μGraph of which so many schedules were refused is not judged further."""
 LATE_REFUSALS = 3
@@ -82,6 +91,29 @@ class Finals:
         result.found = next((t for t in timed if self.key(t) in self.explored.trials), None)
         result.incumbent = incumbent and self.outcome(incumbent, timed, rejected)
         return result
+
+    def near(self, tuned: Tuned) -> list[Trial]:
+        """Others that are right, which are expected to be faster than the best at dynamic sizes near the tuned ones."""
+        best, graphs = tuned.best, self.explored.graphs
+        if best is None or best.mugraph not in graphs or not graphs[best.mugraph].dynamic or self.explored.large:
+            return []
+        us = {self.key(t): tuned.beside_best(t)[0] for t in self.explored.leaders(len(self.explored.trials))}
+        timed = [t for t in self.explored.trials.values() if us.get(self.key(t), math.inf) <= REACH * best.us]
+        some = [best, *(t for t in timed if not self.same(t, best) and not t.schedule.specialize)]
+        points = [Timed(graphs[t.mugraph], t.schedule, us.get(self.key(t), t.us)) for t in some]
+        with self.explored.phase("judging"):
+            expected = expected_us(points, sizes_near(graphs[best.mugraph]), self.explored.means.target)
+            worth = [self.written(some[i]) for i in worth_having(expected, [0], NEARBY, NEARBY_GAIN)]
+            judged = [(t, self.judge_everywhere(t)) for t in worth if t]
+        tuned.rejected += [(t, verdict) for t, verdict in judged if not verdict.ok]
+        return [t for t, verdict in judged if verdict.ok]
+
+    def judge_everywhere(self, trial: Trial) -> Judged:
+        """As the winner is judged: on the data that all see, on data drawn anew, and at other dynamic sizes."""
+        verdict = self.explored.judge(trial, lenient=False)
+        if verdict.ok:
+            verdict = self.explored.judge(trial, lenient=False, anew=True)
+        return (self.explored.judge_elsewhere(trial, lenient=False) or verdict) if verdict.ok else verdict
 
     def contenders(self) -> list[Trial]:
         """All that was timed, the fastest first: those that were timed again, then the others."""

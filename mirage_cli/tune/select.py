@@ -14,7 +14,9 @@ def tune(means: Means, task: Task, incumbent: Incumbent | None = None) -> Tuned:
     start = time.monotonic()
     explorer = Explorer(means, task)
     explorer.run()
-    result = Finals(explorer, incumbent).decide()
+    finals = Finals(explorer, incumbent)
+    result = finals.decide()
+    result.near = finals.near(result)
     result.seconds = time.monotonic() - start
     result.phases = explorer.phases
     return result

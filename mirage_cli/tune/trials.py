@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mirage_cli.ir.mugraph import MuGraph
@@ -55,6 +55,7 @@ class Tuned:
     finalists: with their careful timings, fastest first; among them the incumbent, if it is right.
     found: the first of them that is a trial.
     incumbent: as it came out of the finals, with its timing or why it has none.
+    near: others that are right, for dynamic sizes near the tuned ones.
     phases: seconds of each kind of work; schedules are chosen while others are timed.
     """
 
@@ -69,6 +70,7 @@ class Tuned:
     stopped: str = "exhausted"
     found: Trial | None = None
     incumbent: Trial | None = None
+    near: Sequence[Trial] = ()
     phases: Mapping[str, float] = field(default_factory=dict)
 
     @property

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,15 +15,22 @@ import pytest
 
 from mirage_cli.codegen.export import ExportInfo, load_export
 from mirage_cli.codegen.sized import Serves, Serving, Variant, by_tuned_sizes, sized_source
+from mirage_cli.errors import StoredKernelError
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.merge import merge_axes
-from mirage_cli.ir.program import Range
+from mirage_cli.ir.program import Program, Range
+from mirage_cli.ir.text import canonical_text, mugraph_id
 from mirage_cli.pipeline import written
-from mirage_cli.pipeline.serving import GAIN, MOST_PARTS, fastest
+from mirage_cli.pipeline.keys import key_of
+from mirage_cli.pipeline.serving import GAIN, MOST_OTHERS, MOST_PARTS, fastest, with_others
 from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec
+from mirage_cli.store.records import Best, Key, StoredMuGraph
+from mirage_cli.store.results import Nearby, Result
+from mirage_cli.store.store import Store
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.space import models, total_us
+from tests.programs import result_document
 
 GATED = """
 name: gated
@@ -103,6 +112,47 @@ def test_several_axes_are_cut_into_few_parts() -> None:
     assert served(serving, some[0].program.dynamic, {"b": 64, "s": 8192}) == len(some) - 1
 
 
+def timed(v: Variant, us: float) -> Variant:
+    return replace(v, info=replace(v.info, measured=True, time_us=us))
+
+
+def with_a_second() -> tuple[list[Variant], Variant]:
+    """Kernels that take as long as predicted, and for 256 rows others, as fast there, with the smaller tiles of those
+    for 128: faster at 300."""
+    bests = [timed(v, predicted_us(v, {})) for v in variants(GATED)]
+    at_256, schedule = bests[2], bests[1].schedule
+    assert schedule.fits(at_256.graph)
+    second = replace(at_256, graph=bests[1].graph.resized({"m": 256}), schedule=schedule)
+    return bests, timed(second, predicted_us(at_256, {}))
+
+
+def test_kernels_that_are_not_the_best_anywhere_are_had_where_they_bring_something() -> None:
+    bests, second = with_a_second()
+    assert with_others(bests, [], TARGET) == bests
+    assert with_others(bests, [second], TARGET) == [*bests, second]
+    slow = timed(second, 3 * predicted_us(second, {}))
+    assert with_others(bests, [slow], TARGET) == bests
+    assert with_others(bests, [second] * (MOST_OTHERS + 1), TARGET) == [*bests, second]  # twice brings nothing
+
+
+def test_a_file_has_several_kernels_for_one_tuned_size() -> None:
+    """Under names of their own; the best serves where no others are expected to be faster."""
+    bests, second = with_a_second()
+    serving = fastest(TARGET)([*bests[:3], second, *bests[3:]])
+    module = load_export(sized_source([*bests, second], fastest(TARGET)))
+    used = sorted({*serving.which})
+    assert 3 in used
+    names = [f.__name__ for f in module._LAUNCHES]
+    assert len({*names}) == len(names) == len(used)
+    for i, (part,) in serving.cells(second.program.dynamic):
+        assert module._which(part.most) == used.index(i)
+    same = sized_source(
+        [bests[2], timed(replace(second, graph=bests[2].graph), 1.0)], lambda _: Serving(((9, 4096),), (0, 1))
+    )
+    module = load_export(same)
+    assert [f.__name__ for f in module._LAUNCHES] == ["launch_m256", "launch_m256_2"]
+
+
 @pytest.mark.parametrize("text", [GATED, DECODE])
 def test_the_file_chooses_as_it_is_told(text: str) -> None:
     """Kernels that serve nothing are not in it."""
@@ -123,7 +173,42 @@ def test_a_stored_file_chooses_by_what_is_known_of_its_gpu(
     gpu: str, rule: Serves | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     some = variants(GATED)
-    found: list[Any] = [(v.program, SimpleNamespace(gpu=gpu), v) for v in some]
-    monkeypatch.setattr(written, "checked_variant", lambda _store, _program, _key, best, _command: (best, None))
+    result = SimpleNamespace(nearby=())
+    found: list[Any] = [(v.program, SimpleNamespace(gpu=gpu), SimpleNamespace(of=v, result=result)) for v in some]
+    monkeypatch.setattr(written, "checked_variant", lambda _store, _program, _key, best, _command: (best.of, None))
     store: Any = None
     assert written.export_all(store, found, "") == sized_source(some, rule or by_tuned_sizes)
+
+
+def test_a_stored_file_has_what_was_kept_near_its_sizes(tmp_path: Path) -> None:
+    """As far as it brings something, and the verifier still takes it."""
+    bests, second = with_a_second()
+    slow = timed(second, 30 * predicted_us(second, {}))
+
+    def exported(near: Sequence[tuple[Variant, str]]) -> str:
+        with Store(tmp_path / f"{len([*tmp_path.iterdir()])}.db") as store:
+            found: list[tuple[Program, Key, Best]] = []
+            for v in bests:
+                key = key_of(v.program, TARGET, False)
+                own = [(w, text) for w, text in near if w.program is v.program]
+                kept = {mugraph_id(w.graph): text for w, text in own} | {mugraph_id(v.graph): canonical_text(v.graph)}
+                store.put_mugraphs(key, [StoredMuGraph(id, text, 0, 1) for id, text in kept.items()])
+                result = Result.from_json(result_document(time_us=v.info.time_us))
+                nearby = tuple(Nearby(mugraph_id(w.graph), w.schedule, w.info.time_us or 0.0) for w, _ in own)
+                result = replace(result, nearby=nearby)
+                best = Best(mugraph_id(v.graph), "measured", v.info.time_us, v.schedule.to_json(), "text", result)
+                found.append((v.program, key, store.put_best(key, best)))
+            return written.export_all(store, found, "")
+
+    def launches(text: str) -> list[str]:
+        return re.findall(r"^def (launch_\w+)", text, re.MULTILINE)
+
+    text = canonical_text(second.graph)
+    alone = exported([])
+    assert exported([(slow, text)]) == alone
+    both = exported([(second, text)])
+    assert {*launches(both)} > {"launch_m256", "launch_m256_2"} and "launch_m256_2" not in launches(alone)
+    expected = fastest(TARGET)([*bests[:3], second, *bests[3:]])
+    assert len(launches(both)) == len({*expected.which})
+    with pytest.raises(StoredKernelError, match="another μGraph than the one that is stored"):
+        exported([(replace(second, graph=bests[3].graph.resized({"m": 256}), schedule=bests[3].schedule), text)])

@@ -22,6 +22,7 @@ import pytest
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.program import Range
 from mirage_cli.ir.schedule import WORDS, KernelSchedule, Schedule
 from mirage_cli.ir.text import canonical_text, parse_mugraph
 from mirage_cli.pipeline.keys import key_of
@@ -38,7 +39,7 @@ from mirage_cli.target.gpus import Target, find_target
 from mirage_cli.tune import pace, select, space
 from mirage_cli.tune.compilefarm import KernelResources
 from mirage_cli.tune.explore import AHEAD_STARTS, PATIENCE, STARTS, Means, Task
-from mirage_cli.tune.finals import AGAIN, FINAL, FINALISTS, REFUSALS
+from mirage_cli.tune.finals import AGAIN, FINAL, FINALISTS, NEARBY, REACH, REFUSALS
 from mirage_cli.tune.measure import (
     QUICK,
     Candidate,
@@ -51,6 +52,7 @@ from mirage_cli.tune.measure import (
     TensorSpec,
     Timing,
 )
+from mirage_cli.tune.near import Timed, expected_us, sizes_near
 from mirage_cli.tune.space import (
     ahead_of_time,
     crossings,
@@ -705,6 +707,38 @@ def test_the_winner_is_right_at_other_dynamic_sizes_too() -> None:
     (refused,) = [v for t, v in tuned.rejected if t.source == best.source]
     assert refused.problem == "where dynamic sizes are (1,): made up"
     assert worker.problems == [PROBLEM, others[0], PROBLEM, *others, PROBLEM]
+
+
+def test_others_are_kept_for_dynamic_sizes_near_the_tuned_ones() -> None:
+    """What is expected to be faster there, and is right on data drawn anew and at other sizes."""
+    graph = golden("gated_mlp").resized({"m": 256})
+    others = [replace(PROBLEM, seed=1, arguments=(m,)) for m in (1, 33)]
+    dynamic = replace(graph, dynamic=(Range("m", 1, 4096),))
+
+    def whole_tiles(_: str, s: Schedule) -> float:
+        """Blocks of 128 rows are the fastest at 256: at 144 they are as good as half empty."""
+        (k,) = s.kernels.values()
+        return total_us(graph, s, H200, models(graph)) * (0.7 if dict(k.tiles)["m"] == 128 else 1.0)
+
+    tuned, worker = tune(whole_tiles, of=dynamic, elsewhere=[(p, 64) for p in others])
+    assert tuned.best is not None and tuned.near and not tuned.rejected
+    assert len(tuned.near) <= NEARBY
+    schedules = [str(t.schedule) for t in (tuned.best, *tuned.near)]
+    assert len({*schedules}) == len(schedules)
+    points = [Timed(dynamic, t.schedule, t.us) for t in (tuned.best, *tuned.near)]
+    expected = expected_us(points, sizes_near(dynamic), H200)
+    assert ((expected[1:] < expected[0]).any(axis=1)).all()
+    assert all(tuned.beside_best(t)[0] <= REACH * tuned.best.us for t in tuned.near)
+    judged = [[s for s, _ in worker.judged].count(t.source) for t in tuned.near]
+    assert min(judged) >= 2 + len(others)
+    assert tune(whole_tiles, of=graph)[0].near == []
+
+    sources = {t.source for t in tuned.near}
+    elsewhere = [(p, 64) for p in others]
+    wrong, _ = tune(whole_tiles, of=dynamic, elsewhere=elsewhere, wrong_elsewhere=lambda source: source in sources)
+    assert wrong.best is not None and wrong.best.schedule == tuned.best.schedule
+    assert wrong.near == []
+    assert {t.source for t, _ in wrong.rejected} == sources
 
 
 def test_the_tuner_finds_the_fastest_schedule() -> None:
