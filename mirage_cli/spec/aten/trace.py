@@ -85,7 +85,7 @@ def trace(
             known[node] = call(t, node, [operand(node, a) for a in node.args],
                                {k: operand(node, a) for k, a in node.kwargs.items()})  # fmt: skip
         t.maker = None
-        return traced(t, name, known, inputs, outputs)
+        return traced(t, name, known, inputs, outputs, made_of_floats(nodes))
     except Unsupported as error:
         error.maker = t.maker
         raise
@@ -105,12 +105,25 @@ def largest_first(node: Any) -> tuple[int, list[int]]:
     return -math.prod(sizes), sizes
 
 
-def traced(t: Trace, name: str, known: Mapping[Any, Any], inputs: Mapping[str, Any], outputs: Sequence[Any]) -> Traced:
-    """The program of what the nodes have come to. Raises Unsupported."""
+def traced(
+    t: Trace,
+    name: str,
+    known: Mapping[Any, Any],
+    inputs: Mapping[str, Any],
+    outputs: Sequence[Any],
+    floats: Container[Any],
+) -> Traced:
+    """The program of what the nodes have come to. floats: those that are made of floating-point tensors. Raises
+    Unsupported."""
     outputs = [n for n in outputs if known[n] is not WRITTEN]
     if several := [n for n in outputs if not isinstance(known[n], Array)]:
         raise Unsupported(f"{several[0]} makes several tensors")
-    arrays = tuple(p.permuted(in_floats(number_of(known[n])), memory_order(n.meta["val"])) for n in outputs)
+
+    def number(n: Any) -> Array:
+        """Where all that a result is made of are numbers like 1.0, it is an integer for the language."""
+        return number_of(known[n]) if n in floats else in_floats(number_of(known[n]))
+
+    arrays = tuple(p.permuted(number(n), memory_order(n.meta["val"])) for n in outputs)
     made: dict[str, tuple[Array, str]] = {}
     for i, (a, n) in enumerate(zip(arrays, outputs, strict=True)):
         t.maker = n
@@ -130,6 +143,21 @@ def makes_floats(node: Any) -> bool:
     types = [x.dtype for x in given if hasattr(x, "dtype")]
     floating = hasattr(made, "dtype") and made.dtype.is_floating_point
     return floating and any(map(is_whole, node.all_input_nodes)) and not any(d.is_floating_point for d in types)
+
+
+def made_of_floats(nodes: Sequence[Any]) -> set[Any]:
+    """The nodes whose floating-point numbers are worked out of others, or of whole numbers that are converted."""
+    own, found = {*nodes}, set[Any]()
+    for n in nodes:
+        operands = [x for x in n.all_input_nodes if is_floating(x)]
+        if is_floating(n) and (makes_floats(n) or any(x in found or x not in own for x in operands)):
+            found.add(n)
+    return found
+
+
+def is_floating(node: Any) -> bool:
+    dtype = getattr(node.meta.get("val"), "dtype", None)
+    return dtype is not None and dtype.is_floating_point
 
 
 def in_floats(x: Any) -> Any:
