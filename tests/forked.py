@@ -4,6 +4,7 @@ eighty. Those of commands that tests run are started afresh, as users' are."""
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import pickle
 import select
@@ -12,6 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import IO
 
@@ -69,7 +71,8 @@ class Template:
     def started(self, code: str, descriptor: int, log: IO[bytes], env: Mapping[str, str]) -> Forked:
         """What `child.started` gives."""
         ours, report = os.pipe()
-        request = pickle.dumps((code, descriptor, dict(env), os.getcwd()))
+        key = "" if env.get("TRITON_INTERPRET") == "1" else _triton_key()
+        request = pickle.dumps((code, descriptor, dict(env), os.getcwd(), key))
         socket.send_fds(self._control, [request], [descriptor, log.fileno(), report])
         os.close(report)
         return Forked(ours)
@@ -78,6 +81,13 @@ class Template:
         self._control.shutdown(socket.SHUT_RDWR)  # whoever else has it
         self._control.close()
         self._process.wait()
+
+
+@cache
+def _triton_key() -> str:
+    """Triton's hash of its own 460 MB, which every process that compiles would take again. Empty where it has none."""
+    hashed = getattr(importlib.import_module("triton.runtime.cache"), "triton_key", None)
+    return hashed() if hashed else ""
 
 
 def serve(control: int) -> None:
@@ -138,9 +148,9 @@ def _end(started: list[int]) -> None:
         os.waitpid(pid, 0)
 
 
-def _run(code: str, descriptor: int, env: dict[str, str], folder: str, given: int, log: int) -> None:
-    """The forked process, which runs code as `python -P -c` does."""
-    from mirage_cli.tune import child
+def _run(code: str, descriptor: int, env: dict[str, str], folder: str, key: str, given: int, log: int) -> None:
+    """The forked process, which runs code as `python -P -c` does. key: what `modules.hash_triton` need not find out."""
+    from mirage_cli.tune import child, modules
 
     os.chdir(folder)
     os.dup2(log, 1)
@@ -152,6 +162,10 @@ def _run(code: str, descriptor: int, env: dict[str, str], folder: str, given: in
     sys.path[:] = [*(p for p in paths if p not in sys.path), *sys.path]
     own, template = child.run_child, os.getppid()
     child.run_child = lambda entry, descriptor, _: own(entry, descriptor, template)
+    if key:
+        modules.hash_triton = lambda: setattr(
+            importlib.import_module("triton.runtime.cache"), "triton_key", lambda: key
+        )
     ended = 1
     try:
         exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})

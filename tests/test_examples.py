@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
+import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
+Run = Callable[..., str]
 
 
-def run(tmp_path: Path, name: str, *arguments: str) -> str:
-    env = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(ROOT / "examples" / name), *arguments]
-    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs an example as a program, in a folder of its own, and gives what it prints. Its processes are forked."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(name: str, *arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
 
 
-def test_attention_of_exported_kernels_in_a_transformer(tmp_path: Path) -> None:
-    said = run(tmp_path, "mgqa.py", "--db", "mirage.db", "--budget", "8", "--tokens", "19")
+def test_attention_of_exported_kernels_in_a_transformer(run: Run, tmp_path: Path) -> None:
+    said = run("mgqa.py", "--db", "mirage.db", "--budget", "8", "--tokens", "19")
     assert float(said.split("within ")[1].split()[0]) < 1e-5
     assert sorted(p.name for p in (tmp_path / "mgqa_kernels").glob("*.py")) == [
         "mgqa_attention.py",

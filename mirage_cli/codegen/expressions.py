@@ -98,20 +98,12 @@ def _elementwise(s: Scope, e: Eqn) -> Computed:
     if e.out in f.narrow:
         return Computed(narrow.computed(f, e))
     given = _with_sizes(f, e) if e.type == "bool" else e.args
-    whole = all(f.type_of(v) in {*INTEGERS, "bool"} for v in given if isinstance(v, str))
-    if whole and _divides_integers(e):
+    if f.divides_integers(e):
         x, y = (_argument(f, a, want, e, True, of_integers=True) for a in given)
-        return Computed(nodes.Cast(nodes.Apply(e.op, (x, y), True, want, True), "int32", "float32"), _zero_lanes(s, e))
+        return Computed(nodes.Apply(e.op, (x, y), True, want, True), _zero_lanes(s, e))
+    whole = all(f.type_of(v) in {*INTEGERS, "bool"} for v in given if isinstance(v, str))
     args = tuple(_argument(f, a, want, e, whole) for a in given)
     return Computed(_applied(f, e, args, want), _zero_lanes(s, e))
-
-
-def _divides_integers(e: Eqn) -> bool:
-    """Whether it is an operator that has a text for an integer and a positive whole number, of these."""
-    if not OPS[e.op].of_integers or not isinstance(e.args[0], str):
-        return False
-    by = e.args[1]
-    return isinstance(by, Fraction) and by.denominator == 1 and 0 < by < 1 << 30
 
 
 def _with_sizes(f: Frame, e: Eqn) -> tuple[str | Number, ...]:
@@ -250,8 +242,8 @@ def summands(s: Scope, e: Eqn) -> Computed:
     (a,) = e.values
     kind = f.type_of(a)
     x: Expr = f.filled(a)
-    whole = kind in INTEGERS
-    if kind not in ("float32", "int32"):
+    whole = kind in INTEGERS and e.type == "int"
+    if kind != ("int32" if whole else "float32"):
         x = nodes.Cast(x, kind, "int32" if whole else "float32")
     zero_is_neutral = s.clean[a] if e.op == "sum" else NOWHERE
     x = _masked(f, x, [d for d in e.axes if d not in zero_is_neutral], neutral(e.op, whole))

@@ -315,7 +315,6 @@ def unfused(model: torch.fx.GraphModule, name: str) -> None:
             made: Any = model.graph.graph_copy(inner.graph, places)
         replaced_by(call, made)
     model.delete_submodule(name)
-    model.recompile()
 
 
 def replaced_by(call: Any, made: Any) -> None:

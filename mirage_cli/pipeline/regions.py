@@ -239,7 +239,8 @@ def exported(model: torch.nn.Module, inputs: tuple[Any, ...], dynamic: Any = Non
             program = program.run_decompositions(some)  # type: ignore[arg-type]
     made = program.module()
     made.meta[RANGES] = program.range_constraints
-    for node in [n for n in calls(made.graph) if overloadless(n.target) in CLAIMS]:
+    unread = [n for n in calls(made.graph) if overloadless(n.target) == "getitem" and not n.users]
+    for node in [*unread, *(n for n in calls(made.graph) if overloadless(n.target) in CLAIMS)]:
         made.graph.erase_node(node)
     put_in_place(made.graph)
     written = {x for n in calls(made.graph) for x in changed(n)}
@@ -559,8 +560,9 @@ def drawn(like: torch.Tensor, generator: torch.Generator, fractions: bool = Fals
     if not like.is_floating_point():  # small numbers are rows of all tables, and classes
         return torch.randint(0, 2, like.shape, generator=generator, device=like.device).to(like.dtype)
     draw = torch.rand if fractions else torch.randn
-    data = draw(like.shape, generator=generator, device=like.device, dtype=like.dtype)
-    data = 0.0625 + 0.875 * data if fractions else data
+    drawn_in = like.dtype if like.dtype.itemsize > 1 else torch.float32
+    data = draw(like.shape, generator=generator, device=like.device, dtype=drawn_in)
+    data = (0.0625 + 0.875 * data if fractions else data).to(like.dtype)
     if 0 in like.stride():
         return data
     return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device).copy_(data)

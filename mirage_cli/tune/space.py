@@ -349,7 +349,7 @@ def _neighbours(
                 given = {n: k for n, k in given.items() if n == name or by_name[n].kernel.split is None}
                 given = {n: k for n, k in given.items() if not _reads_chunks(by_name[n].kernel, kernel.split)}
             if (made := complete(graph, by_name, target, given)) is not None:
-                made = settled(graph, made, schedule)
+                made = settled(graph, made)
                 found[str(made)] = made
     found.pop(str(schedule), None)
     return [*found.values()]
@@ -417,37 +417,29 @@ def _that_fit(us: Array, schedules: Iterable[Schedule]) -> list[tuple[float, Sch
     return [(float(x), s) for x, s in zip(us, schedules, strict=True) if np.isfinite(x)]
 
 
-def settled(graph: MuGraph, schedule: Schedule, near: Schedule | None = None) -> Schedule:
-    """The schedule without choices that change nothing of the kernels they are made for.
-
-    near: one that is settled. It only saves time, where the two share kernels' schedules.
-    """
-    sizes, overlaps = chunk_sizes(graph, schedule), _overlaps(schedule)
+def settled(graph: MuGraph, schedule: Schedule) -> Schedule:
+    """The schedule without choices that change nothing of the kernels they are made for."""
+    sizes, overlaps = tuple(chunk_sizes(graph, schedule).items()), _overlaps(schedule)
     kernels = {k.name: k for k in graph.kernels}
-    done: Mapping[str, KernelSchedule] = {}
-    if near is not None and (sizes, overlaps) == (chunk_sizes(graph, near), _overlaps(near)):
-        done = near.kernels
-    return Schedule(
-        {
-            n: s
-            if s is done.get(n) and s.hand_over != Relay()
-            else _settled(graph, kernels[n], schedule, sizes, overlaps)
-            for n, s in schedule.kernels.items()
-        }
-    )
+    relaying = {n: s.hand_over == Relay() and relays(graph, kernels[n], schedule) for n, s in schedule.kernels.items()}
+    made = ((n, _settled(graph, kernels[n], s, sizes, overlaps, relaying[n])) for n, s in schedule.kernels.items())
+    return Schedule(dict(made))
 
 
 def _overlaps(schedule: Schedule) -> bool:
     return any(s.overlap for s in schedule.kernels.values())
 
 
-def _settled(graph: MuGraph, k: Kernel, schedule: Schedule, sizes: Mapping[str, int], overlaps: bool) -> KernelSchedule:
-    """overlaps: whether any kernel does."""
-    s = schedule.kernels[k.name]
+@lru_cache(maxsize=1 << 14)
+def _settled(
+    graph: MuGraph, k: Kernel, s: KernelSchedule, axes: tuple[tuple[str, int], ...], overlaps: bool, relaying: bool
+) -> KernelSchedule:
+    """axes: with their sizes. overlaps: whether any kernel does. relaying: whether it may relay where it would."""
+    sizes = dict(axes)
     if s.specialize:
         special = specialized(graph, k, s, sizes)
         s = _with(s, specialize=special, descriptors=s.descriptors or special)
-    if not _hands_over(graph, k, schedule, sizes, overlaps):
+    if not _hands_over(graph, k, s, sizes, overlaps, relaying):
         s = _with(s, hand_over=AtEnd())
     if s.before != Before.NOTHING or s.ahead is not None:
         found = fetched_ahead(graph, k, s, sizes)
@@ -467,12 +459,13 @@ def _with(s: KernelSchedule, **choices: object) -> KernelSchedule:
     return s if all(getattr(s, name) == x for name, x in choices.items()) else replace(s, **choices)
 
 
-def _hands_over(graph: MuGraph, k: Kernel, schedule: Schedule, sizes: Mapping[str, int], overlaps: bool) -> bool:
+def _hands_over(
+    graph: MuGraph, k: Kernel, s: KernelSchedule, sizes: Mapping[str, int], overlaps: bool, relaying: bool
+) -> bool:
     """Whether a kernel may let the one behind start when its schedule says so, or that is when its loops are done."""
-    s = schedule.kernels[k.name]
     match s.hand_over:
         case Relay():
-            return relays(graph, k, schedule)
+            return relaying
         case Early():
             return overlaps and bool(k.with_role("loop", "split"))
         case Lead():

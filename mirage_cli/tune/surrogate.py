@@ -20,6 +20,7 @@ import math
 import statistics
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import cycle
 from types import MappingProxyType
 from typing import TypeAlias
@@ -64,6 +65,7 @@ def features(schedule: Schedule, first_order: Mapping[str, tuple[str, ...]]) -> 
     return [_features(s, first_order[n]) for n, s in sorted(schedule.kernels.items())]
 
 
+@lru_cache(maxsize=1 << 15)
 def _features(s: KernelSchedule, first_order: tuple[str, ...]) -> list[float]:
     tiles = [math.log2(t) / SIZE for _, t in s.tiles]
     return [

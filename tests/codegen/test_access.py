@@ -557,7 +557,7 @@ def test_one_kernel_of_a_call_relays_nothing() -> None:
     near = settled(graph, waiting)
     assert [s.words["relay"] for s in near.kernels.values()] == [False, True, True]
     other = Schedule({**near.kernels, "k0": plan.kernels["k0"]})
-    assert [s.words["relay"] for s in settled(graph, other, near).kernels.values()] == [True, True, False]
+    assert [s.words["relay"] for s in settled(graph, other).kernels.values()] == [True, True, False]
     alone = product_graph("matmul")
     assert not settled(alone, choosing(schedule(alone), overlap=True, relay=True)).kernels["k0"].words["relay"]
     assert [t.name for t in graph.inputs if t.name in awaited(graph, graph.kernels[1], waiting)] == []

@@ -217,3 +217,34 @@ def test_bits_of_a_byte_are_the_result(name: str, n: int) -> None:
     for x in range(-128, 128):
         got = (((x & 255) >> shift) & mask ^ sign) - sign
         assert got == row.ref(float(x), float(Fraction(2) ** n))
+
+
+WORDS = """
+mugraph p float32
+dims m=3 n=5
+input X {type}[m, n]
+output O f32[m, n]
+output R f32[m]
+
+kernel k0 generated m:grid n:tile
+  X = load X[m, n]
+  high[m, n] = floor_divide(X, {by})
+  low[m, n] = remainder(high, {of})
+  all[m] = sum(high; n)
+  store O[m, n] = low
+  store R[m] = all
+"""
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize(("by", "of"), [(16, 16), (256, 16), (3, 7), (1, 11)])
+def test_quotients_of_large_integers_are_exact(dtype: str, by: int, of: int) -> None:
+    """Float32 has no odd numbers beyond 2^24: what is divided again stays an integer. A sum of quotients is a float."""
+    graph = parse_mugraph(WORDS.format(type={"int32": "i32", "int64": "i64"}[dtype], by=by, of=of))
+    kernels = load_export(kernels_source(graph, schedule("m=1 n=8 order=m,n warps=1 stages=3")))
+    x = torch.randint(-(1 << 31), 1 << 31, (3, 5), generator=torch.Generator().manual_seed(0)).to(getattr(torch, dtype))
+    low, total = torch.empty(3, 5), torch.empty(3)
+    kernels.launch([x], [low, total], kernels.make_scratch("cpu"))
+    high = x.long().div(by, rounding_mode="floor")
+    assert torch.equal(low, high.remainder(of).float())
+    torch.testing.assert_close(total, high.double().sum(1).float())

@@ -499,7 +499,20 @@ def test_a_model_is_timed_beside_inductor_as_a_whole(tmp_path: Path) -> None:
     mask = torch.rand(64, 64, device="cuda") < 0.7
     said: list[str] = []
     with torch.no_grad():
-        fast = mirage_cli.optimize(model, (x, mask), budget=40.0, db=tmp_path / "db.sqlite", say=said.append)
+        fast = mirage_cli.optimize(model, (x, mask), budget=10.0, db=tmp_path / "db.sqlite", say=said.append)
         torch.testing.assert_close(fast(x, mask), model(x, mask), rtol=2e-2, atol=2e-2)
     assert any("µs, Inductor" in line or "is no faster than Inductor's" in line for line in said), said
     assert sum(line.startswith("the model: ") for line in said) == any(": PyTorch's" not in x for x in said), said
+
+
+def test_a_region_of_numbers_of_eight_bits_is_compared_with_pytorch() -> None:
+    """PyTorch draws no random numbers in these types."""
+    x, w = (torch.randn(shape).to(torch.float8_e4m3fn) for shape in ((3, 16), (16, 8)))
+    found = cut(exported(as_module(lambda a, b: a.float() @ b.float()), (x, w)))
+    assert found.left == {} and len(found.regions) == 1
+
+
+def test_a_result_that_nobody_reads_is_not_asked_for() -> None:
+    """The places of a running maximum, which no program has."""
+    found = cut(exported(as_module(lambda x: x.cummax(1).values), (torch.randn(3, 7),)))
+    assert found.left == {} and len(found.regions) == 1

@@ -21,6 +21,7 @@ from mirage_cli.verify.numeric import reference64
 from tests.torch_programs import CASES
 
 aten = torch.ops.aten
+COUNTS = torch.tensor([[3, 1000, 70000], [1 << 20, 5, 0]])
 TOLERANCE = {torch.float32: {"rtol": 2e-5, "atol": 2e-5}, torch.float16: {"rtol": 2e-3, "atol": 2e-3}}
 
 
@@ -169,6 +170,9 @@ def test_what_is_padded_is_no_constant() -> None:
         (lambda x: (x.double() * 2).float(), "float64"),
         (lambda x: ((x * 100).to(torch.int8) * 3).float(), "int8"),
         (lambda x: x.topk(9).values, "9 largest"),
+        (lambda x: (x * 100).long() & 5, "do not lie side by side"),
+        (lambda x: x[:0].sum(0) + x.sum(), "without elements"),
+        (lambda x: torch.searchsorted(x, x) * 1.0, "no operator that is known"),
     ],
 )
 def test_what_a_program_would_compute_otherwise_is_refused(function: Any, problem: str) -> None:
@@ -194,6 +198,30 @@ def test_what_a_program_would_compute_otherwise_is_refused(function: Any, proble
         (lambda x: aten.log_sigmoid_forward(x)[0], (torch.randn(3, 5),)),
         (lambda x, i: aten._unsafe_index(x, [i]) * 2, (torch.randn(5, 3), torch.tensor([1, 0, 4, 4]))),
         (lambda x: aten.max_pool2d_with_indices(x, [3, 3], [2, 2])[0], (torch.randn(1, 2, 7, 7),)),
+        (lambda x: torch.nn.functional.adaptive_max_pool2d(x, (2, 3)) * 2, (torch.randn(1, 2, 4, 9),)),
+        (lambda x, i, j: x[:, i, j] * 2, (torch.randn(3, 5, 7, 2), torch.tensor([1, -2, 4]), torch.tensor([0, 6, -7]))),
+        (lambda x, i, j: x[i, :, j] * 2, (torch.randn(3, 5, 7), torch.tensor([[1, -2]]), torch.tensor([[0], [6]]))),
+        (lambda x: x.cummax(1).values, (torch.randn(3, 7),)),
+        (lambda x: x.cummin(0).values * 2, (torch.randn(5, 1),)),
+        (lambda x: x.logcumsumexp(-1), (torch.randn(3, 7),)),
+        (lambda x: torch.linalg.vector_norm(x, 3, -1), (torch.randn(3, 7),)),
+        (lambda x: torch.linalg.vector_norm(x, 0, 0) / 3, (torch.randn(3, 7).relu(),)),
+        (lambda x: torch.linalg.vector_norm(x, -torch.inf), (torch.randn(3, 7),)),
+        (lambda x: torch.round(x, decimals=2), (torch.randn(3, 7),)),
+        (lambda x, y: torch.fmod(x, y) + torch.fmod(x, -0.7), (torch.randn(3, 7) * 5, torch.randn(7))),
+        (lambda x: torch.fmax(x, x.log().neg()) + torch.fmin(x.log(), x), (torch.randn(3, 7),)),
+        (lambda x: torch.nansum(x.log(), 1) + torch.nan_to_num(x.log(), 2.0).sum(1), (torch.randn(3, 7),)),
+        (lambda x: x.softmax(0) + x.tile(3, 1), (torch.randn(1, 1, 7),)),
+        (lambda x: x.softmax(0) + x.logsumexp(0), (torch.randn(()),)),
+        (lambda x: x.tile(2, 3) + 1, (torch.randn(3, 5),)),
+        (lambda x: torch.diag(x) @ torch.diag(torch.diag(x)), (torch.randn(5, 5)[0],)),
+        (lambda x, y: torch.vstack([x, y]).sum(0) + torch.atleast_3d(x), (torch.randn(4), torch.randn(4))),
+        (lambda x: torch.where(x > 0, 1.0, 0.0), (torch.randn(3, 5),)),
+        (lambda x: x.argmin(-1) * 1.5, (torch.randn(3, 5),)),
+        (lambda x: torch.nn.functional.hinge_embedding_loss(x, x.sign()), (torch.randn(3, 5),)),
+        (lambda i: ((i >> 4) & 0xF) * 0.5 + ((i & 0x70) >> 4) + ((i & 3) << 4), (COUNTS - 300,)),
+        (lambda i: ((i & 0xF) - 8 + (i >> 4)) / 3, (torch.tensor([-128, -7, 0, 127], dtype=torch.int8),)),
+        (lambda t: torch.sin(t * 1000000.0 / 3e9), (COUNTS,)),
         (
             lambda x, i: aten.nll_loss_forward(x, i, None, 1, -100)[0],
             (torch.randn(4, 5), torch.tensor([1, -100, 4, 0])),
@@ -222,3 +250,49 @@ def test_an_operator_that_is_not_known_is_named() -> None:
 def test_whole_numbers_are_no_results() -> None:
     with pytest.raises(Unsupported, match="int64"):
         whole(lambda x: torch.arange(4) * 2 + x.shape[0], (torch.randn(3, 4),))
+
+
+# -- whole numbers
+
+
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        (lambda i: (i * 1000003 % 11).float(), "mul computes with whole numbers that may not fit in 32 bits"),
+        (lambda i: (i * i % 11).float(), "32 bits"),
+        (lambda i: (i.square() % 11).float(), "32 bits"),
+        (lambda i: (i**2 % 11).float(), "32 bits"),
+        (lambda i: i.sum(-1) / 3, "32 bits"),
+        (lambda i: i.cumsum(-1) / 3, "32 bits"),
+        (lambda i: (i + i + i) / 3, "32 bits"),
+        (lambda i: torch.where(i > 1 << 40, 1.0, 2.0) * i, "32 bits"),
+        (lambda i: (torch.arange(3) * (1 << 30) + i).float(), "32 bits"),
+        (lambda i: i.to(torch.int8).float() * 2, "converts whole numbers to int8 that may not fit in it"),
+        (lambda i: i.to(torch.int16) / 2, "int16"),
+        (lambda i: (i % 100).to(torch.uint8) / 2, "uint8"),
+    ],
+)
+def test_whole_numbers_that_a_kernel_would_compute_otherwise_are_refused(function: Any, problem: str) -> None:
+    """Kernels compute them in 32 bits, and wrap around nowhere that PyTorch does not."""
+    with pytest.raises(Unsupported, match=problem):
+        whole(function, (COUNTS,))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda i: (i + 1 - COUNTS.shape[0]) / 3,
+        lambda i: i.to(torch.int32) % 7 / 3,
+        lambda i: (i % 100).to(torch.int8) / 3,
+        lambda i: (i % 1000 * 1000 + 7) / 3,
+        lambda i: ((i > 5).cumsum(-1) - 1) / 3,
+        lambda i: (i % 8).sum(-1) / 3,
+        lambda i: ((i // 2 + torch.arange(3) * 100) % 11) / 3,
+        lambda i: (i % 50) ** 3 / 3,
+        lambda i: i.clamp(max=9).unsqueeze(-1).expand(2, 3, 4) / torch.arange(1, 5),
+    ],
+)
+def test_whole_numbers_that_fit_are_computed(function: Any) -> None:
+    model, traced = whole(function, (COUNTS,))
+    (found,) = computed(model, traced, (COUNTS,))
+    torch.testing.assert_close(found, function(COUNTS).double(), **TOLERANCE[torch.float32])

@@ -10,11 +10,11 @@ from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Trace, Unsupported
 from mirage_cli.spec.aten.operands import both, chosen, mask_of, number_of
 from mirage_cli.spec.aten.row import Rows, dtype_name, overloadless
-from mirage_cli.spec.aten.shapes import unsqueeze
+from mirage_cli.spec.aten.shapes import diagonal, unsqueeze
 
 aten = Rows()
 SAME = ("aten.clone", "aten.contiguous", "aten.detach", "aten.alias", "aten.lift_fresh_copy",
-        "aten.dropout", "aten.feature_dropout", "aten.type_as")  # fmt: skip
+        "aten.positive", "aten.dropout", "aten.feature_dropout", "aten.type_as")  # fmt: skip
 
 
 @aten(*SAME, moves=True)
@@ -38,10 +38,12 @@ def _convert(_t: Trace, node: Any, x: Array, *_: Any, **__: Any) -> Array:
 
 
 @aten("aten.full", "aten.zeros", "aten.ones", "aten.scalar_tensor", "aten.full_like", "aten.zeros_like",
-      "aten.ones_like", "aten.new_zeros", "aten.new_ones", "aten.new_full", with_node=True)  # fmt: skip
+      "aten.ones_like", "aten.new_zeros", "aten.new_ones", "aten.new_full", "aten.empty", "aten.empty_like",
+      "aten.new_empty", with_node=True)  # fmt: skip
 def _full(t: Trace, node: Any, *args: Any, **named: Any) -> Array:
+    """What nothing is written into yet is 0."""
     name = overloadless(node.target)
-    if "zeros" in name or "ones" in name:
+    if "zeros" in name or "ones" in name or "empty" in name:
         value = float("ones" in name)
     else:
         value = named.get("fill_value", args[0] if name == "aten.scalar_tensor" else args[-1])
@@ -74,6 +76,11 @@ def _diag_embed(x: Array, offset: int = 0, first: int = -2, second: int = -1) ->
     row, column = x.trace.positions(x.shape[-1]), x.trace.positions(x.shape[-1])
     row = p.viewed(row, [*row.dims, ()])
     return p.elementwise(lambda i, j, v: g.where(i == j, v, 0), row, column, unsqueeze(number_of(x), -2))
+
+
+@aten("aten.diag")
+def _diag(x: Array, offset: int = 0) -> Array:
+    return _diag_embed(x, offset) if len(x.dims) == 1 else diagonal(x, offset)
 
 
 @aten("aten.one_hot")

@@ -95,11 +95,65 @@ EXPRESSIONS: Mapping[str, Handler] = {
     "aten.sgn": of_numbers(lambda x: g.sign(x)),
     "aten.xlogy": of_numbers(lambda x, y: g.where(x == 0, 0, x * g.log(y))),
     "aten.logaddexp": of_numbers(lambda x, y: g.maximum(x, y) + g.log1p(g.exp(-g.abs(x - y)))),
+    "aten.fmax": of_numbers(lambda x, y: g.where(g.isnan(x), y, g.where(g.isnan(y), x, g.maximum(x, y)))),
+    "aten.fmin": of_numbers(lambda x, y: g.where(g.isnan(x), y, g.where(g.isnan(y), x, g.minimum(x, y)))),
+    "aten.isposinf": lambda x: p.elementwise(lambda v: v >= math.inf, number_of(x), mask=True),
+    "aten.isneginf": lambda x: p.elementwise(lambda v: v <= -math.inf, number_of(x), mask=True),
     "aten.isinf": lambda x: p.elementwise(lambda v: g.abs(v) >= math.inf, number_of(x), mask=True),
 }  # fmt: skip
 
 
 aten.update({name: Row(handler) for name, handler in EXPRESSIONS.items()})
+
+
+def parted(number: int) -> tuple[int, int]:
+    """How many bits are set, and how many lie below them, of a number whose bits are set side by side. Raises
+    Unsupported for others."""
+    below = (number & -number).bit_length() - 1
+    count = (number >> below).bit_length() if number > 0 else 0
+    if number != ((1 << count) - 1) << below or not count:
+        raise Unsupported(f"the bits of {number}, which do not lie side by side")
+    return count, below
+
+
+@aten("aten.bitwise_and", "aten.__and__")
+def _bitwise_and(x: Any, y: Any) -> Array:
+    """Of masks; or the bits of whole numbers that a number names: 0x70 of x is x // 16 % 8 * 16."""
+    x, y = (y, x) if isinstance(y, Array) and not isinstance(x, Array) else (x, y)
+    if x.mask or isinstance(y, Array | bool):
+        return p.elementwise(conjunction, mask_of(x), mask_of(y), mask=True)
+    count, below = parted(y)
+    if not below:
+        return both(lambda v: v % (1 << count), x)
+    return both(lambda v: v // (1 << below) % (1 << count) * (1 << below), x)
+
+
+def shift_of(count: Any) -> int:
+    if not isinstance(count, int) or not 0 <= count < 31:
+        raise Unsupported("a shift by other than a number of bits")
+    return 1 << count
+
+
+@aten("aten.__rshift__", "aten.bitwise_right_shift")
+def _right_shift(x: Array, count: Any) -> Array:
+    return both(lambda v: v // shift_of(count), x)
+
+
+@aten("aten.__lshift__", "aten.bitwise_left_shift")
+def _left_shift(x: Array, count: Any) -> Array:
+    return both(lambda v: v * shift_of(count), x)
+
+
+@aten("aten.round")
+def _round(x: Array, decimals: int = 0) -> Array:
+    return both(lambda v: g.round(v * 10**decimals) / 10**decimals, x) if decimals else both(g.round, x)
+
+
+@aten("aten.fmod")
+def _fmod(x: Any, y: Any) -> Array:
+    """The remainder with the sign of x."""
+    size = both(g.abs, y) if isinstance(y, Array) else abs(y)
+    return both(lambda v, w: g.where(v < 0, -(-v % w), v % w), x, size)
 
 
 @aten("aten.hardtanh")

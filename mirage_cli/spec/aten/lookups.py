@@ -74,7 +74,7 @@ def _index_select(x: Array, dim: int, index: Array) -> Array:
 
 @aten("aten.index", looks_up=True, named=by_indices)
 def _index(x: Array, indices: Sequence[Any]) -> Array:
-    """x[..., i, ..., j]: tensors of numbers beside each other, from the first position on or alone."""
+    """x[..., i, ..., j]: what they name stands in front, or at the first position where they stand side by side."""
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
     if any(i.mask for _, i in given):
         raise Unsupported("elements that a mask picks")
@@ -82,8 +82,7 @@ def _index(x: Array, indices: Sequence[Any]) -> Array:
         (dim, index), *_ = given
         return rows(x, dim, index, wraps=True)
     dims = [d for d, _ in given]
-    if dims != [*range(len(dims))]:
-        raise Unsupported("several indices that stand apart")
+    x = p.permuted(x, [*dims, *(d for d in range(len(x.dims)) if d not in dims)])
     shapes = broadcast_tensors([i for _, i in given])
     inner = len(shapes[0].dims)
     rest = len(x.dims) - len(dims)
@@ -92,7 +91,9 @@ def _index(x: Array, indices: Sequence[Any]) -> Array:
         asked = p.viewed(index, [*index.dims, *[()] * (len(x.dims) - inner)])
         x = one_of(x, inner, asked, wraps=True)
     assert len(x.dims) == inner + rest
-    return x
+    front = dims[0] if dims == [*range(dims[0], dims[-1] + 1)] else 0
+    behind = [*range(inner, inner + rest)]
+    return p.permuted(x, [*behind[:front], *range(inner), *behind[front:]])
 
 
 @aten("aten._unsafe_index", looks_up=True)

@@ -77,4 +77,4 @@ def positions(x: Array, dims: Any) -> list[int]:
     n = len(x.dims)
     if dims is None or dims == []:
         return [*range(n)]
-    return [d % n for d in (dims if isinstance(dims, list) else [dims])]
+    return [d % n for d in (dims if isinstance(dims, list) else [dims]) if n]

@@ -23,6 +23,11 @@ def summed(x: Array, dims: Any = None, keep: bool = False) -> Array:
     return p.reduction("sum", number_of(x), positions(x, dims), keep)
 
 
+@aten("aten.nansum", behind=1)
+def _nansum(x: Array, dims: Any = None, keep: bool = False) -> Array:
+    return summed(both(lambda v: g.where(g.isnan(v), 0, v), x), dims, keep)
+
+
 @aten("aten.mean", behind=1)
 def _mean(x: Array, dims: Any = None, keep: bool = False) -> Array:
     return p.reduction("mean", number_of(x), positions(x, dims), keep)
@@ -115,20 +120,40 @@ def _argmax(_t: Trace, node: Any, x: Array, dim: int | None = None, keep: bool =
     return found if keep else squeeze(found, dim)
 
 
-@aten("aten.cumsum")
-def _cumsum(x: Array, dim: int, *_: Any) -> Array:
-    """Of each position, the sum of those up to it."""
+def running(x: Array, dim: int, kind: str, nothing: float) -> Array:
+    """Of each position, the reduction of those up to it. nothing: what changes no reduction of this kind."""
     x, dim = number_of(x), dim % max(len(x.dims), 1)
+    if not x.dims or x.shape[dim] == 1:
+        return x
     n = x.shape[dim]
     if n > MOST_COMPARED:
-        raise Unsupported(f"running sums of {n} elements")
-    if n == 1:
-        return x
+        raise Unsupported(f"running reductions of {n} elements")
     longer = p.viewed(x, [*x.dims[:dim], (), *x.dims[dim:]])
     rank = len(longer.dims)
     upto, place = x.trace.positions(n), along_positions(longer, dim + 1)
     upto = p.viewed(upto, [*upto.dims, *[()] * (rank - dim - 1)])
-    return summed(p.elementwise(lambda i, j, v: g.where(j <= i, v, 0), upto, place, longer), dim + 1)
+    inside = p.elementwise(lambda i, j, v: g.where(j <= i, v, nothing), upto, place, longer)
+    return p.reduction(kind, inside, [dim + 1])
+
+
+@aten("aten.cumsum")
+def _cumsum(x: Array, dim: int) -> Array:
+    return running(x, dim, "sum", 0)
+
+
+@aten("aten.logcumsumexp")
+def _logcumsumexp(x: Array, dim: int) -> Array:
+    return running(x, dim, "logsumexp", -math.inf)
+
+
+@aten("aten.cummax")
+def _cummax(x: Array, dim: int) -> list[Array]:
+    return [running(x, dim, "max", -math.inf)]
+
+
+@aten("aten.cummin")
+def _cummin(x: Array, dim: int) -> list[Array]:
+    return [running(x, dim, "min", math.inf)]
 
 
 @aten("aten.logsumexp", behind=1)
@@ -138,7 +163,9 @@ def _logsumexp(x: Array, dims: Any, keep: bool = False) -> Array:
 
 @aten("aten.softmax", "aten._softmax", behind=1)
 def softmax(x: Array, dim: int, *_: Any) -> Array:
-    return p.along("softmax", number_of(x), positions(x, dim))
+    x, at = number_of(x), positions(x, dim)
+    alone = all(x.shape[d] == 1 for d in at)
+    return both(lambda v: g.exp(v - v), x) if alone else p.along("softmax", x, at)
 
 
 @aten("aten.log_softmax", "aten._log_softmax", behind=1)
@@ -178,8 +205,15 @@ def norm(x: Array, order: Any = 2, dims: Any = None, keep: bool = False, **_: An
         return p.reduction("max", both(g.abs, x), at, keep)
     if order == 1:
         return p.reduction("sum", both(g.abs, x), at, keep)
-    if order not in (2, None):
+    if order == 0:
+        return summed(p.elementwise(lambda v: v != 0, x, mask=True), dims, keep)
+    if order == -math.inf:
+        return p.reduction("min", both(g.abs, x), at, keep)
+    if isinstance(order, str):
         raise Unsupported(f"a norm of order {order}")
+    if order not in (2, None):
+        total = p.reduction("sum", both(lambda v: g.abs(v) ** order, x), at, keep)
+        return both(lambda v: v ** (1 / order), total)
     return both(g.sqrt, p.reduction("sum", both(g.square, x), at, keep))
 
 

@@ -16,7 +16,7 @@ aten = Rows()
 
 
 @aten("aten.diagonal")
-def _diagonal(x: Array, offset: int = 0, first: int = 0, second: int = 1) -> Array:
+def diagonal(x: Array, offset: int = 0, first: int = 0, second: int = 1) -> Array:
     rank = len(x.dims)
     first, second = first % rank, second % rank
     size = min(x.shape[first] + min(offset, 0), x.shape[second] - max(offset, 0))
@@ -82,6 +82,24 @@ def unsqueeze(x: Array, dim: int) -> Array:
     return p.viewed(x, [*x.dims[:dim], (), *x.dims[dim:]])
 
 
+def at_least(rank: int, front: int) -> Callable[[Any], Any]:
+    """The handler that gives a tensor, or each of several, so many axes. front: how many of them may stand in front."""
+
+    def handler(x: Any) -> Any:
+        if isinstance(x, list):
+            return [handler(y) for y in x]
+        more = max(rank - len(x.dims), 0)
+        before = min(more, front) if len(x.dims) else more
+        return p.viewed(x, [*[()] * before, *x.dims, *[()] * (more - before)])
+
+    return handler
+
+
+aten("aten.atleast_1d", moves=True)(at_least(1, 1))
+aten("aten.atleast_2d", moves=True)(at_least(2, 1))
+aten("aten.atleast_3d", moves=True)(at_least(3, 1))
+
+
 @aten("aten.squeeze", moves=True)
 def squeeze(x: Array, dims: Any = None) -> Array:
     n = len(x.dims)
@@ -109,10 +127,16 @@ def broadcast_tensors(arrays: Sequence[Array]) -> list[Array]:
 
 @aten("aten.repeat", moves=True)
 def _repeat(x: Array, times: Sequence[int]) -> Array:
-    if any(n != 1 and size != 1 for n, size in zip(times[::-1], x.shape[::-1], strict=False)):
-        raise Unsupported("repeat along an axis of several positions")
-    new = len(times) - len(x.shape)
-    return p.expanded(x, [n * (x.shape[i - new] if i >= new else 1) for i, n in enumerate(times)])
+    """Where an axis of several positions is repeated, the copies lie behind each other: an axis of copies in front of
+    it, and both as one."""
+    new = len(times) - len(x.dims)
+    x = p.viewed(x, [*[()] * new, *x.dims])
+    wanted = [n * size for n, size in zip(times, x.shape, strict=True)]
+    several = [n != 1 and size != 1 for n, size in zip(times, x.shape, strict=True)]
+    parts = [[(), d] if apart else [d] for d, apart in zip(x.dims, several, strict=True)]
+    longer = p.viewed(x, [d for dims in parts for d in dims])
+    sizes = [[n, size] if apart else [n * size] for n, size, apart in zip(times, x.shape, several, strict=True)]
+    return p.reshaped(p.expanded(longer, [n for some in sizes for n in some]), wanted)
 
 
 @aten("aten.repeat_interleave")

@@ -5,6 +5,7 @@ No operator is decomposed further than its row says, so a trace reads as the mod
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +16,8 @@ from mirage_cli.errors import GraphError
 from mirage_cli.ir.program import DTYPES
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Trace, Unsupported
-from mirage_cli.spec.aten.operands import number_of
+from mirage_cli.spec.aten.magnitudes import Magnitudes, is_whole
+from mirage_cli.spec.aten.operands import both, number_of
 from mirage_cli.spec.aten.row import Row, dtype_name, overloadless
 from mirage_cli.spec.aten.table import ATEN
 from mirage_cli.spec.aten.updates import WRITTEN
@@ -50,7 +52,7 @@ def trace(
     outputs: nodes. scale_of: the standard deviation of an input's data. named: as of `Trace`. arguments: the inputs in
     their order, where they have one. Raises Unsupported.
     """
-    t = Trace(named)
+    t, magnitudes = Trace(named), Magnitudes(named)
     known: dict[Any, Any] = {}
     inputs: dict[str, Any] = {}
 
@@ -69,6 +71,9 @@ def trace(
             raise Unsupported(f"{x} is read where it is changed in place")
         return known[x]
 
+    def operand(node: Any, x: Any) -> Any:
+        return in_floats(value(x)) if makes_floats(node) and getattr(x, "op", "") else value(x)
+
     taken = read_by(nodes)
     for x in taken if arguments is None else [x for x in arguments if x in taken]:
         with suppress(Unsupported):  # which is said where it is read
@@ -76,7 +81,9 @@ def trace(
     try:
         for node in nodes:
             t.maker = node
-            known[node] = call(t, node, [value(a) for a in node.args], {k: value(a) for k, a in node.kwargs.items()})
+            magnitudes.refuse_large(node, row_of(node).moves)
+            known[node] = call(t, node, [operand(node, a) for a in node.args],
+                               {k: operand(node, a) for k, a in node.kwargs.items()})  # fmt: skip
         t.maker = None
         return traced(t, name, known, inputs, outputs)
     except Unsupported as error:
@@ -103,7 +110,7 @@ def traced(t: Trace, name: str, known: Mapping[Any, Any], inputs: Mapping[str, A
     outputs = [n for n in outputs if known[n] is not WRITTEN]
     if several := [n for n in outputs if not isinstance(known[n], Array)]:
         raise Unsupported(f"{several[0]} makes several tensors")
-    arrays = tuple(p.permuted(number_of(known[n]), memory_order(n.meta["val"])) for n in outputs)
+    arrays = tuple(p.permuted(in_floats(number_of(known[n])), memory_order(n.meta["val"])) for n in outputs)
     made: dict[str, tuple[Array, str]] = {}
     for i, (a, n) in enumerate(zip(arrays, outputs, strict=True)):
         t.maker = n
@@ -115,6 +122,19 @@ def traced(t: Trace, name: str, known: Mapping[Any, Any], inputs: Mapping[str, A
     used = {line.split(":")[0] for line in graph.inputs}
     read = tuple((label, x) for label, x in inputs.items() if label in used)
     return Traced(graph, read, tuple(zip(made, outputs, strict=True)), arrays)
+
+
+def makes_floats(node: Any) -> bool:
+    """Whether a call makes floating-point numbers of whole ones alone: PyTorch converts these first."""
+    made, given = node.meta.get("val"), [x.meta.get("val") for x in node.all_input_nodes]
+    types = [x.dtype for x in given if hasattr(x, "dtype")]
+    floating = hasattr(made, "dtype") and made.dtype.is_floating_point
+    return floating and any(map(is_whole, node.all_input_nodes)) and not any(d.is_floating_point for d in types)
+
+
+def in_floats(x: Any) -> Any:
+    """Whole numbers as floating-point ones. Masks as they are."""
+    return both(lambda v: v / 1, x) if isinstance(x, Array) and not x.mask else x
 
 
 def input_of(t: Trace, label: str, node: Any, scale: float | None) -> Array:
@@ -149,7 +169,13 @@ def call(t: Trace, node: Any, args: Sequence[Any], options: Mapping[str, Any]) -
         refuse_target(node)
     row = row_of(node)
     given = {k: x for k, x in options.items() if k not in ("dtype", "layout", "device", "pin_memory", "memory_format")}
-    return row.handler(t, node, *args, **given) if row.with_node else row.handler(*args, **given)
+    if row.with_node:
+        args = [t, node, *args]
+    try:
+        inspect.signature(row.handler).bind(*args, **given)
+    except TypeError as error:
+        raise Unsupported(f"{overloadless(node.target)} is called in a form that is not known here: {error}") from None
+    return row.handler(*args, **given)
 
 
 def unknown(*_args: Any, **_options: Any) -> Array:
@@ -157,18 +183,16 @@ def unknown(*_args: Any, **_options: Any) -> Array:
 
 
 UNKNOWN = Row(unknown)
-NARROW = ("int8", "uint8", "int16")
-"""Whole numbers that arithmetic in PyTorch wraps around."""
 
 
 def refuse_types(node: Any) -> None:
     """Raises Unsupported for numbers that a kernel would compute otherwise than PyTorch."""
-    value = node.meta.get("val")
-    dtype = dtype_name(getattr(value, "dtype", ""))
+    tensors = [x.meta.get("val") for x in (node, *node.all_input_nodes)]
+    if any(0 in getattr(x, "shape", ()) for x in tensors):
+        raise Unsupported(f"{node} computes with a tensor without elements")
+    dtype = dtype_name(getattr(tensors[0], "dtype", ""))
     if dtype in ("float64", "complex64", "complex128"):
         raise Unsupported(f"{node} is of {dtype}")
-    if dtype in NARROW and not row_of(node).moves:
-        raise Unsupported(f"{node} computes in {dtype}")
 
 
 def mutable(node: Any) -> bool:
@@ -220,7 +244,9 @@ def strides_of(node: Any) -> tuple[int, ...] | None:
     """Those of a tensor with gaps that a model is given or holds, and that is read in place. None for what is whole, as
     kernels make their results, or is made so: where several elements are in one place."""
     tensor = node.meta["val"]
-    if node.op not in ("placeholder", "get_attr") or tensor.permute(memory_order(tensor)).is_contiguous():
+    if node.op not in ("placeholder", "get_attr") or tensor.is_contiguous():
+        return None
+    if tensor.permute(memory_order(tensor)).is_contiguous():
         return None
     names = [str(i) for i in range(tensor.dim())]
     apart = overlap(tensor.stride(), names, dict(zip(names, tensor.shape, strict=True))) is None

@@ -191,12 +191,22 @@ def _unfold(x: Array, dim: int, size: int, step: int) -> Array:
     return p.read(x, parts, [*dims, tap])
 
 
-@aten("aten.adaptive_avg_pool2d", "aten._adaptive_avg_pool2d")
-def _adaptive_avg_pool2d(x: Array, size: Any) -> Array:
+def adaptive(kind: str, x: Array, size: Any) -> Array:
+    """The reduction of as many windows as are asked for, all of one size, which tile the last two positions."""
     rank = len(x.dims)
     sizes = [x.shape[rank - 2 + i] if n is None else n for i, n in enumerate(each(size, 2))]
     if any(x.shape[rank - 2 + i] % n for i, n in enumerate(sizes)):
         raise Unsupported("adaptive pooling in windows of several sizes")
     *lead, h, w = x.shape
     cut = p.reshaped(x, [*lead, sizes[0], h // sizes[0], sizes[1], w // sizes[1]])
-    return p.reduction("mean", cut, [rank - 1, rank + 1])
+    return p.reduction(kind, cut, [rank - 1, rank + 1])
+
+
+@aten("aten.adaptive_avg_pool2d", "aten._adaptive_avg_pool2d")
+def _adaptive_avg_pool2d(x: Array, size: Any) -> Array:
+    return adaptive("mean", x, size)
+
+
+@aten("aten.adaptive_max_pool2d")
+def _adaptive_max_pool2d(x: Array, size: Any) -> list[Array]:
+    return [adaptive("max", x, size)]

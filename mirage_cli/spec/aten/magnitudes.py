@@ -1,0 +1,146 @@
+"""How far whole numbers go from 0 in a graph of PyTorch. Kernels compute in 32 bits, PyTorch in those of the type.
+
+(token * 1000003) % 4096    -->    Unsupported: mul computes with whole numbers that may not fit in 32 bits
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Container, Mapping
+from typing import Any  # nodes of PyTorch's graphs, and what their arguments are
+
+from mirage_cli.spec.arrays import Unsupported
+from mirage_cli.spec.aten.row import dtype_name, overloadless
+
+LARGEST = (1 << 31) - 1
+"""The largest that a kernel computes with."""
+GIVEN = 1 << 30
+"""How far whole numbers of 32 and 64 bits go that a graph is given, or makes of floating-point ones, and sizes that
+differ by call."""
+UNKNOWN = LARGEST + 1
+TYPES: Mapping[str, int] = {"bool": 1, "int8": 1 << 7, "uint8": (1 << 8) - 1, "int16": 1 << 15, "int32": LARGEST}
+"""How far the numbers of a type go. Those of int64 go further."""
+
+
+def numbers(node: Any) -> list[int]:
+    """The whole numbers among the arguments of a call."""
+    return [abs(x) for x in (*node.args, *node.kwargs.values()) if isinstance(x, int)]
+
+
+def summed(node: Any, operands: list[int]) -> int:
+    """A count of numbers: all that one of the results is made of, or for running sums all along the axis."""
+    x, made = node.args[0].meta["val"], node.meta["val"]
+    count = x.shape[node.args[1]] if x.shape == made.shape and x.dim() else x.numel() // max(1, made.numel())
+    return operands[0] * max(1, count)
+
+
+def added(node: Any, operands: list[int]) -> int:
+    return sum(operands) * max(1, abs(math.ceil(node.kwargs.get("alpha", 1))))
+
+
+def raised(node: Any, operands: list[int]) -> int:
+    power = node.args[1]
+    return min(operands[0] ** min(power, 64), UNKNOWN) if isinstance(power, int) and power > 0 else UNKNOWN
+
+
+def counted(node: Any, _operands: list[int]) -> int:
+    """Numbers from a start on: the first or the last."""
+    size = node.meta["val"].numel()
+    start, step = (node.args[0], node.args[2] if len(node.args) > 2 else 1) if len(node.args) > 1 else (0, 1)
+    return max(abs(start), abs(start + (size - 1) * step))
+
+
+def shifted(_node: Any, operands: list[int]) -> int:
+    return max(1, operands[0] >> min(operands[1], 64))
+
+
+def second(_node: Any, operands: list[int]) -> int:
+    """Of remainders: less than the divisor."""
+    return operands[1]
+
+
+GROWTH: Mapping[str, Callable[[Any, list[int]], int]] = {
+    **dict.fromkeys(("aten.add", "aten.sub", "aten.rsub"), added),
+    **dict.fromkeys(("aten.mul", "aten.outer"), lambda _, operands: math.prod(operands)),
+    **dict.fromkeys(("aten.sum", "aten.cumsum"), summed),
+    **dict.fromkeys(("aten.prod", "aten.scatter_add", "aten.index_add"), lambda *_: UNKNOWN),
+    **dict.fromkeys(("aten.mm", "aten.bmm", "aten.matmul", "aten.mv", "aten.dot", "aten.einsum"), lambda *_: UNKNOWN),
+    "aten.square": lambda _, operands: operands[0] ** 2,
+    "aten.pow": raised,
+    "aten.arange": counted,
+    "aten.remainder": second,
+    **dict.fromkeys(("aten.__rshift__", "aten.bitwise_right_shift"), shifted),
+    **dict.fromkeys(("aten.__lshift__", "aten.bitwise_left_shift"), lambda _, o: o[0] << min(o[1], 64)),
+    **dict.fromkeys(("aten.bitwise_and", "aten.__and__"), lambda node, o: o[1] if numbers(node) else UNKNOWN),
+}
+"""By operator: how far its results go, from how far its operands do. Results of others go as far as their operands."""
+
+
+class Magnitudes:
+    """What is known of the nodes of one graph. named: sizes that differ by call."""
+
+    def __init__(self, named: Container[int] = ()) -> None:
+        self.named = named
+        self.known: dict[Any, int] = {}
+
+    def refuse_large(self, node: Any, moves: bool) -> None:
+        """Raises Unsupported where a call takes or makes whole numbers that a kernel does not compute as PyTorch does,
+        which wraps around in 8 and 16 bits. moves: whether the call copies elements and computes nothing."""
+        whole = [x for x in node.all_input_nodes if is_whole(x)]
+        if not whole:
+            return
+        if most := [x for x in whole if self.of(x) > LARGEST]:
+            raise Unsupported(f"{most[0]} holds whole numbers that may not fit in 32 bits")
+        if self.of(node) > LARGEST or max(numbers(node), default=0) > LARGEST:
+            raise Unsupported(f"{node} computes with whole numbers that may not fit in 32 bits")
+        made = dtype_name(getattr(node.meta["val"], "dtype", ""))
+        if not moves and (made == "uint8" or (made in ("int8", "int16") and self.of(node) >= TYPES[made])):
+            raise Unsupported(f"{node} computes in {made} with whole numbers that may not fit in it")
+        self.refuse_narrowing(node, whole[0])
+
+    def refuse_narrowing(self, node: Any, operand: Any) -> None:
+        """Raises Unsupported where a conversion may wrap around."""
+        if overloadless(node.target) not in ("aten.to", "aten._to_copy"):
+            return
+        made, given = dtype_name(node.meta["val"].dtype), dtype_name(operand.meta["val"].dtype)
+        if made in (given, "bool"):
+            return
+        negative = made == "uint8" and given != "bool"
+        if is_whole(node) and (negative or self.of(operand) > TYPES.get(made, LARGEST)):
+            raise Unsupported(f"{node} converts whole numbers to {made} that may not fit in it")
+
+    def of(self, node: Any) -> int:
+        """How far a node's whole numbers go; 0 of floating-point ones."""
+        if node not in self.known:
+            self.known[node] = self.found(node)
+        return self.known[node]
+
+    def found(self, node: Any) -> int:
+        value = node.meta.get("val")
+        if isinstance(value, int):
+            return abs(value)
+        if not is_whole(node):
+            return int(is_mask(node))
+        read = [x for x in node.all_input_nodes if is_whole(x) or is_mask(x)]
+        if node.op != "call_function" or (node.all_input_nodes and not read):
+            return min(TYPES.get(dtype_name(value.dtype), GIVEN), GIVEN)
+        if not read and any(n in self.named for n in value.shape):
+            return GIVEN
+        name = overloadless(node.target)
+        if name in GROWTH:
+            return GROWTH[name](node, [self.operand(x) for x in node.args[:2]])
+        return max([*map(self.of, read), *numbers(node)], default=0)
+
+    def operand(self, x: Any) -> int:
+        """How far an argument goes: a node, or a number of Python's."""
+        return self.of(x) if hasattr(x, "op") else abs(x) if isinstance(x, int) else 0
+
+
+def is_whole(node: Any) -> bool:
+    """Whether a node is a tensor of whole numbers."""
+    dtype = getattr(node.meta.get("val"), "dtype", None)
+    return dtype is not None and not dtype.is_floating_point and not dtype.is_complex and dtype_name(dtype) != "bool"
+
+
+def is_mask(node: Any) -> bool:
+    return dtype_name(getattr(node.meta.get("val"), "dtype", "")) == "bool"
