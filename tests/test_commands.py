@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+
+from mirage_cli.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 PAGES = [p for p in sorted((ROOT / "docs").glob("*.md")) if "```console" in p.read_text(encoding="utf-8")]
@@ -43,28 +47,50 @@ def fits(said: str, printed: str) -> bool:
     return re.fullmatch(pattern, printed.strip(), re.DOTALL) is not None
 
 
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[[list[str]], str]:
+    """What a command line of mirage prints, run in this process. The processes that it starts are forked."""
+
+    def printed(words: list[str]) -> str:
+        monkeypatch.setattr(sys, "argv", ["mirage", *words])
+        handlers = {sent: signal.getsignal(sent) for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        with pytest.raises(SystemExit) as end:
+            main()
+        for sent, handler in handlers.items():  # a command that has ended ignores them, as what it starts would
+            signal.signal(sent, handler)
+        shown = capfd.readouterr()
+        assert end.value.code in (0, 3), f"{words}: {shown.err}"
+        return shown.out
+
+    return printed
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
-def test_examples_print_what_the_page_says(page: Path, tmp_path: Path) -> None:
+def test_examples_print_what_the_page_says(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Callable[[list[str]], str]
+) -> None:
     found = examples(page)
     assert found
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "MIRAGE_DB": str(tmp_path / "mirage.db"), "CUDA_VISIBLE_DEVICES": ""}
-    port = str(free_port())
+    for name, value in {"MIRAGE_DB": str(tmp_path / "mirage.db"), "CUDA_VISIBLE_DEVICES": ""}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    env, port = {**os.environ, "PYTHONPATH": str(ROOT)}, str(free_port())
     with ExitStack() as started:
         for line, said in found:
             command, _, into = line.replace(PORT, port).removesuffix(" &").partition(" > ")
             words = shlex.split(command)
-            program = [sys.executable, "-m", MODULES[words[0]], *words[1:]]
             if line.endswith(" &"):
+                program = [sys.executable, "-m", MODULES[words[0]], *words[1:]]
                 quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
                 process = started.enter_context(subprocess.Popen(program, cwd=tmp_path, env=env, **quiet))
                 started.callback(process.terminate)
                 continue
-            done = subprocess.run(program, cwd=tmp_path, env=env, capture_output=True, text=True)
-            assert done.returncode in (0, 3), f"{line}: {done.stderr}"
+            assert MODULES[words[0]] == "mirage_cli"
+            out = printed(words[1:])
             if into:
-                (tmp_path / into).write_text(done.stdout, encoding="utf-8")
+                (tmp_path / into).write_text(out, encoding="utf-8")
                 continue
-            assert fits(said, done.stdout), f"{line}\n--- the page\n{said}\n--- printed\n{done.stdout}"
+            assert fits(said, out), f"{line}\n--- the page\n{said}\n--- printed\n{out}"
 
 
 def test_the_comparison_sees_what_differs() -> None:

@@ -314,6 +314,8 @@ def outside_tables(i: Index) -> frozenset[str]:
 def steady(a: Atom, d: str) -> int:
     """How many positions along a dimension an atom is the same for, from a multiple of that number on; 0 for all."""
     match a:
+        case str():
+            return int(a == d)
         case Quotient() if a.of.terms == ((d, 1),):
             return gcd(a.by, a.of.offset)
         case _:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from functools import lru_cache
 
 from mirage_cli.ir.mugraph import Kernel, Load, Store
 from mirage_cli.ir.program import Eqn, live_eqns
@@ -19,8 +20,13 @@ from mirage_cli.ir.program import Eqn, live_eqns
 def beside(kernel: Kernel, tiled: Collection[str]) -> tuple[Kernel, ...]:
     """The parts of a generated kernel whose program instances are their own; itself where there is one. tiled: axes of
     its grid that have several tiles."""
+    return _parts(kernel, frozenset(tiled)) if len(kernel.stores) > 1 else (kernel,)
+
+
+@lru_cache(maxsize=4096)
+def _parts(kernel: Kernel, tiled: frozenset[str]) -> tuple[Kernel, ...]:
     groups: list[tuple[frozenset[str], list[Store]]] = []
-    grids = [(_grid(kernel, s) & frozenset(tiled), s) for s in kernel.stores]
+    grids = [(_grid(kernel, s) & tiled, s) for s in kernel.stores]
     for axes, store in sorted(grids, key=lambda g: -len(g[0])):
         own = next((some for known, some in groups if axes <= known), None)
         if own is None:
