@@ -39,16 +39,15 @@ def as_written(planner: Planner) -> Kernels:
     d, types = planner.d, planner.space.types
     kernels: Kernels = {}
 
-    def in_memory(c: Form) -> bool:
-        return d.is_input(c) or (types[c] == "float" and bool(c.dims))
-
-    def make(f: Form) -> None:
+    def make(f: Form, readers: frozenset[Form] = frozenset()) -> None:
+        """readers: those whose kernels come behind this one, and whose results it cannot read."""
         if (f,) in kernels or (d.is_input(f) and f not in d.outputs):
             return
-        e = folded(planner, (f,), in_memory)
+        later = readers | {f}
+        e = folded(planner, (f,), lambda c: d.is_input(c) or (types[c] == "float" and bool(c.dims) and c not in later))
         for leaf in e.leaves:
             if leaf is not f:
-                make(leaf)
+                make(leaf, later)
         found = planner.plans_of(e)
         if not found:
             raise InexpressibleError("an operator of the program fits no kernel")

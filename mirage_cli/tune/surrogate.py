@@ -90,7 +90,8 @@ def choose(known: Sequence[Point], pool: Sequence[Point], count: int, shares: Sh
         if not left or len(chosen) >= count:
             break
         mean, deviation = predict(known, [pool[i] for i in left], shares, rows)
-        order = np.argsort(mean - confidence * deviation, kind="stable")[: min(AT_ONCE, count - len(chosen))]
+        bound = np.round(mean - confidence * deviation, 9)  # sums of products differ by where they lie in memory
+        order = np.argsort(bound, kind="stable")[: min(AT_ONCE, count - len(chosen))]
         for j in order:
             p = pool[left[j]]
             known.append(replace(p, us=math.exp(mean[j])))

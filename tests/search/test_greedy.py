@@ -63,3 +63,24 @@ def test_kernels_that_split_one_axis_have_one_number_of_chunks() -> None:
     assert sum(k.split == "k" for k in best.graph.kernels) == 2
     assert len(splits) == 1
     assert kernels_source(best.graph, best.schedule)
+
+
+STRAIGHT_THROUGH = """
+name: hard
+dims: {m: 3, n: 7}
+inputs:
+  X: [m, n]
+program: |
+  P = softmax(X, n)
+  first = min(where(X == max(X, n), index(n), 7), n)
+  O = where(index(n) == first, 1, 0) - P + P
+outputs:
+  O: [m, n]
+"""
+
+
+def test_a_result_that_was_a_step_on_the_way_is_not_made_of_what_follows_it() -> None:
+    """The result is the mask as numbers, as is what P is subtracted from: a kernel is not to make it of the difference,
+    and the difference of that."""
+    program, result = without_time(STRAIGHT_THROUGH)
+    assert all(check_equivalence(program, c.graph, 0).ok for c in (result.as_written, *result.candidates))
