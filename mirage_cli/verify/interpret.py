@@ -2,8 +2,8 @@
 
 `run_program` evaluates equation by equation. `run_mugraph` executes a μGraph as its schedule says: every program
 instance, every tile of every loop but those that masks leave nothing to do, accumulators, running maxima with their
-rescaling, chunks of a split dimension and stores into memory that starts undefined. `FieldSemantics` makes it the
-verifier's, `FloatSemantics` a reference.
+rescaling, chunks of a split dimension and stores into memory that starts undefined. What program instances share is
+computed once (`_Shared`). `FieldSemantics` makes it the verifier's, `FloatSemantics` a reference.
 """
 
 from __future__ import annotations
