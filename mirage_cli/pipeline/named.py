@@ -1,4 +1,5 @@
-"""Numbers by which a graph names rows: counted from the front for updates, and checked as PyTorch checks them.
+"""Numbers by which a graph names rows: counted from the front for updates, and checked as PyTorch checks them; and
+whole numbers of 64 bits that kernels compute with, checked to fit in their 32.
 
 Kernels read and write at the rows that numbers name, as they are. What counts and checks the numbers stands outside of
 the regions. A check raises RuntimeError on a CPU, and is a device-side assertion on a GPU, where Inductor makes one
@@ -22,6 +23,7 @@ from mirage_cli.codegen.ordinary import TORCH
 from mirage_cli.pipeline.inplace import GIVEN
 from mirage_cli.pipeline.partition import made_anew
 from mirage_cli.pipeline.symbols import placeholders, shape_of
+from mirage_cli.spec.aten.magnitudes import GIVEN as MOST
 from mirage_cli.spec.aten.row import Named, overloadless
 from mirage_cli.spec.aten.trace import APART, row_of
 
@@ -91,9 +93,15 @@ def checked(graph: torch.fx.Graph, inside: Sequence[Any]) -> None:
     """Checks the numbers by which these nodes name rows: equal ones once. What is worked out of numbers that the graph
     is given is worked out once more. inside: what kernels compute."""
     checks = Checks(graph, frozenset(inside), made_anew(graph))
+    rows = [(n, named) for n in inside for named in row_of(n).named(n)]
+    small = {x for _, named in rows for x in checks.given([named.index, raw(named.index)])}  # less than an axis is long
     for n in inside:
-        for named in row_of(n).named(n):
-            checks.of(named, overloadless(n.target))
+        for x in checks.given(n.all_input_nodes) if not row_of(n).moves else ():
+            if x not in small:
+                checks.fits(x, overloadless(n.target))
+                small.add(x)
+    for n, named in rows:
+        checks.of(named, overloadless(n.target))
 
 
 @dataclass(frozen=True)
@@ -117,6 +125,26 @@ class Checks:
         ends = f"{'negative from its end, or ' * named.from_end}less than its size of {size_of(named)}"
         text = f"{operator}: a number names no row of an axis; such numbers are {ends}"
         self.made(raise_unless, self.right(named, index, size), text)
+
+    def given(self, operands: Sequence[Any]) -> dict[Any, None]:
+        """What kernels only move to make these of it, in order."""
+        found: dict[Any, None] = {}
+        left = [*reversed(operands)]
+        while left:
+            if (x := left.pop()) not in found:
+                found[x] = None
+                left += x.all_input_nodes if x in self.inside and row_of(x).moves else ()
+        return found
+
+    def fits(self, x: Any, operator: str) -> None:
+        """That what a kernel is given to compute with lies as near to 0 as `spec.aten.magnitudes` takes it to."""
+        if x in self.inside or getattr(x.meta.get("val"), "dtype", None) != torch.int64 or counted(x) is not None:
+            return
+        right = self.made(
+            aten.bitwise_and.Tensor, self.made(aten.ge.Scalar, x, -MOST), self.made(aten.le.Scalar, x, MOST)
+        )
+        text = f"{operator}: a whole number is further from 0 than 2^30, and kernels compute in 32 bits"
+        self.made(raise_unless, right, text)
 
     def right(self, named: Named, index: Any, size: Any) -> Any:
         """Which of the numbers name a row."""

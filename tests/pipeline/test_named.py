@@ -177,3 +177,31 @@ def test_kernels_of_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     for numbers in ([16, 0], [0, -1]):
         with pytest.raises(RuntimeError, match="names no row"):
             fast(x, torch.tensor(numbers))
+
+
+WIDE: dict[str, Callable[..., Tensor]] = {
+    "converted": lambda x, at: x * at.to(x.dtype),
+    "moved, then compared": lambda x, at: torch.where(at[:, None].expand(2, 8) > 5, x, 0.0) * 2,
+    "a remainder": lambda x, at: x * (at % 7)[:, None],
+    "beside each other": lambda x, at: x * torch.cat([at[:1], at[1:] + 1])[:, None],
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_whole_numbers_of_64_bits_fit_in_those_of_a_kernel_or_end_the_call(name: str) -> None:
+    model = as_module(lambda x, at: WIDE[name](x[:, :2] if name == "converted" else x, at))
+    x = torch.randn(2, 8)
+    found, faster = interpreted(model, (x, torch.tensor([3, 9])))
+    assert found.left == {} and found.regions
+    for fine in ([-5, 6], [1 << 30, -(1 << 30)]):
+        torch.testing.assert_close(faster(x, torch.tensor(fine)), model(x, torch.tensor(fine)))
+    for wide in ([0, 1 << 40], [(1 << 32) + 1, 0], [0, -(1 << 31)]):
+        with pytest.raises(RuntimeError, match="compute in 32 bits"):
+            faster(x, torch.tensor(wide))
+
+
+def test_numbers_that_name_rows_are_checked_once() -> None:
+    """They are less than an axis is long."""
+    model = as_module(lambda x, at: F.embedding(at, x) * at[:, None])
+    found = cut(exported(model, (torch.randn(8, 8), torch.tensor([3, 1]))))
+    assert len(found.model.graph.find_nodes(op="call_function", target=raise_unless)) == 1

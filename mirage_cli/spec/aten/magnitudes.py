@@ -77,24 +77,25 @@ GROWTH: Mapping[str, Callable[[Any, list[int]], int]] = {
 
 
 class Magnitudes:
-    """What is known of the nodes of one graph. named: sizes that differ by call."""
+    """What is known of the nodes of one graph. moves: whether a call copies elements and computes nothing: the numbers
+    that it is given are positions. named: sizes that differ by call."""
 
-    def __init__(self, named: Container[int] = ()) -> None:
-        self.named = named
+    def __init__(self, moves: Callable[[Any], bool], named: Container[int] = ()) -> None:
+        self.moves, self.named = moves, named
         self.known: dict[Any, int] = {}
 
-    def refuse_large(self, node: Any, moves: bool) -> None:
+    def refuse_large(self, node: Any) -> None:
         """Raises Unsupported where a call takes or makes whole numbers that a kernel does not compute as PyTorch does,
-        which wraps around in 8 and 16 bits. moves: whether the call copies elements and computes nothing."""
+        which wraps around in 8 and 16 bits."""
         whole = [x for x in node.all_input_nodes if is_whole(x)]
         if not whole:
             return
         if most := [x for x in whole if self.of(x) > LARGEST]:
             raise Unsupported(f"{most[0]} holds whole numbers that may not fit in 32 bits")
-        if self.of(node) > LARGEST or max(numbers(node), default=0) > LARGEST:
+        if self.of(node) > LARGEST or max(self.numbers(node), default=0) > LARGEST:
             raise Unsupported(f"{node} computes with whole numbers that may not fit in 32 bits")
         made = dtype_name(getattr(node.meta["val"], "dtype", ""))
-        if not moves and (made == "uint8" or (made in ("int8", "int16") and self.of(node) >= TYPES[made])):
+        if not self.moves(node) and (made == "uint8" or (made in ("int8", "int16") and self.of(node) >= TYPES[made])):
             raise Unsupported(f"{node} computes in {made} with whole numbers that may not fit in it")
         self.refuse_narrowing(node, whole[0])
 
@@ -129,7 +130,11 @@ class Magnitudes:
         name = overloadless(node.target)
         if name in GROWTH:
             return GROWTH[name](node, [self.operand(x) for x in node.args[:2]])
-        return max([*map(self.of, read), *numbers(node)], default=0)
+        return max([*map(self.of, read), *self.numbers(node)], default=0)
+
+    def numbers(self, node: Any) -> list[int]:
+        """As `numbers`, but for positions."""
+        return [] if self.moves(node) else numbers(node)
 
     def operand(self, x: Any) -> int:
         """How far an argument goes: a node, or a number of Python's."""

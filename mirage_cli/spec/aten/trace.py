@@ -52,7 +52,7 @@ def trace(
     outputs: nodes. scale_of: the standard deviation of an input's data. named: as of `Trace`. arguments: the inputs in
     their order, where they have one. Raises Unsupported.
     """
-    t, magnitudes = Trace(named), Magnitudes(named)
+    t, magnitudes = Trace(named), Magnitudes(lambda node: row_of(node).moves, named)
     known: dict[Any, Any] = {}
     inputs: dict[str, Any] = {}
 
@@ -81,7 +81,7 @@ def trace(
     try:
         for node in nodes:
             t.maker = node
-            magnitudes.refuse_large(node, row_of(node).moves)
+            magnitudes.refuse_large(node)
             known[node] = call(t, node, [operand(node, a) for a in node.args],
                                {k: operand(node, a) for k, a in node.kwargs.items()})  # fmt: skip
         t.maker = None
