@@ -11,7 +11,7 @@ what to measure next by the lower confidence bound (Srinivas et al. 2010), a few
 value for the choice of the next.
 
 The constants were chosen by the likelihood of what was measured later, given what was measured first, and by how soon
-the best were chosen, of 19,000 trials of 24 programs on an H200 (`results/h200/notes-2026-11-25.md`).
+the best were chosen, of 18,700 trials of 24 programs on an H200 (`results/h200/notes-2026-11-25.md`).
 """
 
 from __future__ import annotations
