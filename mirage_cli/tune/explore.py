@@ -290,10 +290,12 @@ class Explorer:
         return [(pool[i].graph, pool[i].schedule) for i in chosen]
 
     def shares(self, g: str, trials: Sequence[Trial]) -> list[float]:
-        """Of each kernel, by name: its part of the time of the best schedule, by the cost model."""
+        """Of each kernel, by name: its part of the time of the best schedule, by the cost model; none where that has
+        no time for it."""
         schedule = trials[0].schedule if trials else next((p.schedule for p in self.first_points(g)), Schedule())
         us = kernels_us(self.graphs[g], schedule, self.means.target) if schedule.kernels else {}
-        return [us[name] / sum(us.values()) for name in sorted(us)]
+        total_us = sum(us.values())
+        return [us[name] / total_us for name in sorted(us)] if math.isfinite(total_us) else []
 
     def pool(self, hopeful: Mapping[str, Sequence[Trial]]) -> list[Point]:
         """Of these μGraphs, each with its trials from the best on: the cost model's first schedules, those one change

@@ -38,7 +38,7 @@ from mirage_cli.store.store import Store
 from mirage_cli.target.gpus import Target, find_target
 from mirage_cli.tune import pace, select, space
 from mirage_cli.tune.compilefarm import KernelResources
-from mirage_cli.tune.explore import AHEAD_STARTS, PATIENCE, STARTS, Means, Task
+from mirage_cli.tune.explore import AHEAD_STARTS, PATIENCE, STARTS, Explorer, Means, Task
 from mirage_cli.tune.finals import AGAIN, FINAL, FINALISTS, NEARBY, REACH, REFUSALS
 from mirage_cli.tune.measure import (
     QUICK,
@@ -1088,6 +1088,18 @@ def test_known_trials_are_not_repeated() -> None:
     assert again.best is not None and first.best is not None
     assert again.best.us <= first.best.us
     assert again.best.source
+
+
+def test_the_best_may_be_a_schedule_that_the_cost_model_has_no_room_for() -> None:
+    start = first_schedules(golden("gated_mlp"), H200, 1)[0]
+    large = Schedule({"k0": replace(start.kernels["k0"], tiles=(("m", 128), ("k", 256), ("n", 256)), stages=6)})
+    assert total_us(golden("gated_mlp"), large, H200, models(golden("gated_mlp"))) == math.inf
+    nothing: Any = None
+    explorer = Explorer(
+        Means(nothing, nothing, H200, nothing, nothing), Task({"g": golden("gated_mlp")}, PROBLEM, 2.0, 4096, 1e9)
+    )
+    assert explorer.shares("g", [Trial("g", large, "")]) == []
+    assert explorer.shares("g", [Trial("g", start, "")]) == explorer.shares("g", []) == [1.0]
 
 
 def test_where_all_first_schedules_are_known_the_search_goes_on_from_them() -> None:
