@@ -2,9 +2,9 @@
 
     kernel ─► a ─► b ─► kernel ─► a ─► b    -->    kernel ─► piece_0 ─► kernel ─► piece_0
 
-No compiler changes a kernel, or sees through it. A model that is compiled as a whole still has each call of one traced,
-functionalised and lowered, which takes longer than all else does: 32 equal layers cost 32 times one. In pieces they
-cost one. The order of the model's graph is kept, and with it what stands in front of a change in place and behind it.
+No compiler changes a kernel or sees through it. Where a model is compiled as a whole, each call of a kernel is still
+traced, functionalised and lowered, and that is most of the time of compiling: 32 equal layers cost 32 times one layer.
+In pieces they cost one. The order of the graph is kept, so what stands in front of a change in place stays in front.
 """
 
 from __future__ import annotations
