@@ -51,8 +51,8 @@ from mirage_cli.tune.trials import Trial
 STARTS = 20
 """The first schedules of each μGraph, from which the surrogate may choose as from others."""
 AHEAD_STARTS = 4
-"""And so many of each whose kernels all start ahead of time, as the winners do at 18 of 24 sizes. The best schedule, and
-the best of these, are also tried through descriptors, which winners use at 8 of 24 sizes."""
+"""And so many of each whose kernels all start ahead of time, as the winners do at 18 of 24 sizes. The best schedule
+and the best of these are also tried through descriptors, which winners use at 8 of 24 sizes."""
 BEAM = 6
 """Schedules of each μGraph around which further ones are looked for."""
 LEADING = 3
