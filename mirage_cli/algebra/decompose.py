@@ -23,6 +23,7 @@ from itertools import combinations, islice
 from mirage_cli.algebra.canonical import ONE, Algebra, Atom, Form, LiteralAlgebra, Mono
 from mirage_cli.algebra.safe import grows_with_exponentials, overflowing, plain_forms, program_forms
 from mirage_cli.errors import NumberError
+from mirage_cli.ir.derived import is_product_by_elements
 from mirage_cli.ir.ops import OPS, Number, Type
 from mirage_cli.ir.program import Eqn, Program, tensor_type
 
@@ -364,7 +365,10 @@ def _contractions(d: Decomposition, total: Atom, others: Mono, c: Fraction) -> I
             rest = tuple(f for f in others if f not in taken)
             for side, other, axes in _partitions(d, mono + taken, bound):
                 steps = _Steps()
-                first = steps.add("dot", side, other, axes=axes)
+                if is_product_by_elements(side.dims, other.dims):
+                    first = steps.add("sum", steps.add("mul", side, other), axes=axes)
+                else:
+                    first = steps.add("dot", side, other, axes=axes)
                 _product_after(d, steps, first, rest, c)
                 found += 1
                 yield steps.node()

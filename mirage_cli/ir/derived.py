@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from mirage_cli.ir.ops import Number
-from mirage_cli.ir.program import Arg, Builder, Eqn, Program, live_eqns, sort_dims
+from mirage_cli.ir.ops import OPS, Number
+from mirage_cli.ir.program import Arg, Builder, Eqn, Program, equation, live_eqns, sort_dims
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +127,19 @@ def derived_equation(out: str, op: str, args: tuple[Arg, ...], axes: tuple[str, 
     return Eqn(out, op, args, axes, sort_dims(dims, b.order), "float")
 
 
+def is_product_by_elements(*sides: Collection[str]) -> bool:
+    """Whether a contraction of tensors with these axes is the sum of a product by elements: neither has an axis that
+    the other lacks, so neither is a matrix beside the other."""
+    return len({frozenset(axes) for axes in sides}) == 1 < len(sides)
+
+
 def lower(program: Program) -> Program:
-    """The same program in primitive operators alone, without equations that nothing needs."""
+    """The same program in primitive operators alone, without equations that nothing needs.
+
+    A contraction of tensors with the same axes is a sum of their product, and a reduction of what itself holds a
+    reduction over a part of its axes is one over that part first, which ends in the kernel that has read all of it:
+    sum(softmax(x, n), a, n) = sum(sum(softmax(x, n), n), a).
+    """
     b = Builder(program.inputs, program.order)
     for t in program.eqns:
         b.known.setdefault(t.out, t)  # reserve the user's names, so that fresh ones do not take them
@@ -144,6 +155,36 @@ def lower(program: Program) -> Program:
         assert last.out == result, "a definition ends with its result"
         del b.known[result]
         b.append(replace(last, out=e.out))
-    eqns = tuple(live_eqns(b.eqns, (t.name for t in program.outputs)))
+    eqns = tuple(live_eqns(_in_parts(b), (t.name for t in program.outputs)))
     internals = {e.out for e in eqns} - {e.out for e in program.eqns}
     return replace(program, eqns=eqns, internals=program.internals | internals)
+
+
+def _in_parts(b: Builder) -> Iterator[Eqn]:
+    """The equations with contractions as sums and reductions in parts, as `lower` has it."""
+    reduced: dict[str, set[frozenset[str]]] = {}  # the axes of each reduction that a value holds
+    todo = [*reversed(b.eqns)]
+    while todo:
+        e = todo.pop()
+        held = set[frozenset[str]]().union(*(reduced.get(v, ()) for v in e.values))
+        if parts := _parts(b, e, held):
+            todo += reversed(parts)
+            continue
+        if OPS[e.op].kind in ("reduction", "contraction"):
+            held.add(frozenset(e.axes))
+        reduced[e.out] = held if e.op != "rename" else set()
+        yield e
+
+
+def _parts(b: Builder, e: Eqn, held: Iterable[frozenset[str]]) -> tuple[Eqn, ...]:
+    """An equation as two, if it is one of those that `lower` takes apart."""
+    kind, op, axes = OPS[e.op].kind, e.op, e.axes
+    inner = [sort_dims(part, b.order) for part in held if part < {*axes}]
+    if kind == "contraction" and is_product_by_elements(*(b.known[v].dims for v in e.values)):
+        first, op = b.emit("mul", *e.args), "sum"
+    elif kind == "reduction" and inner:
+        part = max(inner, key=lambda part: (len(part), part))
+        first, axes = b.emit(op, *e.args, axes=part), tuple(a for a in axes if a not in part)
+    else:
+        return ()
+    return b.eqns[-1], equation(e.out, op, (first,), axes, b.known, b.order)
