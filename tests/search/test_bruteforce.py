@@ -185,8 +185,13 @@ def outer_product(p: Plan) -> bool:
     return any(m.text in summed and all(p.dims[a] != m.dims for a in m.args) for m in p.all("mul"))
 
 
+def by_elements(p: Plan, m: Made) -> bool:
+    return len({p.dims[a] for a in m.args}) == 1
+
+
 def sum_of_product(p: Plan) -> bool:
-    return any(m.text not in p.own and p.made.get(m.args[0], m).op == "mul" for m in p.all("sum"))
+    products = [(m, p.made[m.args[0]]) for m in p.all("sum") if m.args[0] in p.made]
+    return any(m.text not in p.own and x.op == "mul" and not by_elements(p, x) for m, x in products)
 
 
 def scales_larger(p: Plan) -> bool:
@@ -215,6 +220,7 @@ REASONS: dict[str, Callable[[Plan], bool]] = {
     "a value times itself, which is a square": times_itself,
     "a product with more axes than its factors, which is then summed": outer_product,
     "a sum of a product, which is a dot": sum_of_product,
+    "a dot of tensors with the same axes, which is a sum": lambda p: any(by_elements(p, m) for m in p.all("dot")),
     "a factor on the larger operand of a dot": scales_larger,
     "one kernel leaves values of different axes in memory": lambda p: any(
         len({m.dims for m in stored}) > 1 for stored in p.stored
