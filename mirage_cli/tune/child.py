@@ -17,6 +17,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any  # what comes through a pipe: the caller knows what it asked for
 
+from mirage_cli.tune.template import Forked, template
+
 LOG_TAIL_BYTES = 2000
 
 
@@ -39,9 +41,8 @@ class Child:
     def __init__(self, entry: str, arguments: tuple[object, ...] = (), env: Mapping[str, str] | None = None) -> None:
         self.connection, theirs = Pipe()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill
-        code = f"from {__name__} import run_child; run_child({entry!r}, {theirs.fileno()}, {os.getpid()})"
         variables = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": _python_path(), **(env or {})}
-        self._process = started(code, theirs.fileno(), self._log, variables)
+        self._process = started(entry, theirs.fileno(), self._log, variables)
         theirs.close()
         with contextlib.suppress(ChildDied):  # the next receive reports it
             self.send(arguments)
@@ -80,9 +81,7 @@ class Child:
         self._process.send_signal(sent)
 
     def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        self._process.end()
         self.connection.close()
         self._log.close()
 
@@ -98,9 +97,24 @@ class Child:
         return kind(f"the process {how}" + (f": {tail}" if tail else ""))
 
 
-def started(code: str, descriptor: int, log: IO[bytes], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """A process in a session of its own that runs this code, prints to `log` and has one descriptor of this process."""
-    return subprocess.Popen(
+class Afresh(subprocess.Popen[bytes]):
+    def end(self) -> None:
+        """Kills it and what it has started in its session, and waits for its end."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.wait()
+
+
+def started(entry: str, descriptor: int, log: IO[bytes], env: Mapping[str, str]) -> Afresh | Forked:
+    """A process in a session of its own that runs `entry`, prints to `log` and has one descriptor of this process.
+
+    It is forked where it compiles kernels, and starts afresh where it interprets them, as Triton decides when it is
+    imported."""
+    if env["TRITON_INTERPRET"] != "1":
+        with contextlib.suppress(OSError):
+            return template().start(entry, descriptor, log, env)
+    code = f"from {__name__} import run_child; run_child({entry!r}, {descriptor}, {os.getpid()})"
+    return Afresh(
         [sys.executable, "-P", "-c", code],
         stdin=subprocess.DEVNULL,
         stdout=log,
