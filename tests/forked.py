@@ -1,8 +1,10 @@
-"""Processes of `tune.child` that are forked from one that has imported torch, which takes a second. Tests start some
-eighty. Those of commands that tests run are started afresh, as users' are."""
+"""Processes that are forked from one that has imported torch and Triton, which takes a second and a half: those of
+`tune.child`, of which tests start some eighty, and command lines. A process that is forked so forks its own the same
+way. Tests of how processes start and end start them afresh, as users do."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import os
@@ -12,19 +14,57 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from functools import cache
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+from uuid import uuid4
 
+COMMAND = "from mirage_cli.cli.main import main; main()"
 MOST_BYTES = 1 << 20
 """Of a request: code and an environment."""
 FREE = 700
-"""Descriptors of the template lie from here on, apart from those that code names."""
+"""Descriptors of a template lie from here on, apart from those that code names."""
+AT = "TESTS_FORK_AT"
+"""The variable that names the socket of a template, to processes that tests start afresh too."""
+IMPORTED = (
+    "mirage_cli.cli.commands",
+    "mirage_cli.codegen.export",
+    "mirage_cli.codegen.torch_source",
+    "mirage_cli.pipeline.predicting",
+    "mirage_cli.pipeline.processes",
+    "mirage_cli.tune.interpreted",
+    "mirage_cli.verify.numeric",
+    "triton.runtime.interpreter",
+    "mirage_cli.tune.offline",
+    "mirage_cli.tune.worker",
+)
+"""What is imported before processes are forked, beside torch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a process is to run. requester: the process that asks. gives: the number that one of its descriptors has
+    there. tied: whether the process ends with the one that asks. blocked: signals, as in the thread that asks."""
+
+    code: str
+    arguments: tuple[str, ...]
+    env: dict[str, str]
+    folder: str
+    requester: int
+    gives: int | None
+    tied: bool
+    blocked: frozenset[int]
+
+    @property
+    def interprets(self) -> str:
+        return "1" if self.env.get("TRITON_INTERPRET") == "1" else "0"
 
 
 class Forked:
-    """As much of `subprocess.Popen` as a `Child` asks for.
+    """As much of `subprocess.Popen` as a `Child` and tests ask for.
 
     The template leaves the process that has ended a zombie: no other one has its number while the tests run.
     """
@@ -43,9 +83,17 @@ class Forked:
             os.close(self._report)
         return self.returncode
 
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
+
     def send_signal(self, sent: int) -> None:
-        if self.returncode is None:
+        if self.poll() is None:
             os.kill(self.pid, sent)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
     def _line(self) -> bytes:
         line = b""
@@ -57,25 +105,21 @@ class Forked:
 
 
 class Template:
-    """The process that others are forked from."""
+    """The process that others are forked from, and the socket that it listens at."""
 
     def __init__(self) -> None:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        root = str(Path(__file__).parents[1])
-        code = f"import sys; sys.path.insert(0, {root!r}); from tests.forked import serve; serve({theirs.fileno()})"
-        fds = (theirs.fileno(),)
-        command, nothing = [sys.executable, "-P", "-c", code], subprocess.DEVNULL
-        self._process = subprocess.Popen(command, stdin=nothing, pass_fds=fds, start_new_session=True)
+        self.at = f"mirage-tests-{uuid4().hex}"
+        self._control, theirs = socket.socketpair()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind("\0" + self.at)
+            listener.listen(64)
+            root = str(Path(__file__).parents[1])
+            fds = theirs.fileno(), listener.fileno()
+            code = f"import sys; sys.path.insert(0, {root!r}); from tests.forked import serve; serve{fds}"
+            command, nothing = [sys.executable, "-P", "-c", code], subprocess.DEVNULL
+            env = os.environ | {AT: self.at}
+            self._process = subprocess.Popen(command, stdin=nothing, pass_fds=fds, start_new_session=True, env=env)
         theirs.close()
-
-    def started(self, code: str, descriptor: int, log: IO[bytes], env: Mapping[str, str]) -> Forked:
-        """What `child.started` gives."""
-        ours, report = os.pipe()
-        key = "" if env.get("TRITON_INTERPRET") == "1" else _triton_key()
-        request = pickle.dumps((code, descriptor, dict(env), os.getcwd(), key))
-        socket.send_fds(self._control, [request], [descriptor, log.fileno(), report])
-        os.close(report)
-        return Forked(ours)
 
     def close(self) -> None:
         self._control.shutdown(socket.SHUT_RDWR)  # whoever else has it
@@ -83,20 +127,53 @@ class Template:
         self._process.wait()
 
 
-@cache
-def _triton_key() -> str:
-    """Triton's hash of its own 460 MB, which every process that compiles would take again. Empty where it has none."""
-    hashed = getattr(importlib.import_module("triton.runtime.cache"), "triton_key", None)
-    return hashed() if hashed else ""
+# -- in the template
 
 
-def serve(control: int) -> None:
-    """The template: forks a process for each request until the tests have ended."""
+def serve(control: int, listener: int) -> None:
+    """The template: has imported torch, and hands each request to a process that has imported Triton too, as the
+    request's environment has it, until the tests have ended."""
     import torch  # noqa: F401 - for all that are forked
 
-    import mirage_cli.tune.interpreted  # noqa: F401 - with what it imports: numpy, and nothing of Triton
+    end, requests = socket.socket(fileno=_moved(control)), socket.socket(fileno=_moved(listener))
+    forking: dict[str, tuple[int, socket.socket]] = {}
+    while end not in (ready := select.select([end, requests], [], [])[0]):
+        assert ready
+        with requests.accept()[0] as asking:
+            message, fds, *_ = socket.recv_fds(asking, MOST_BYTES, 5)
+        interprets = pickle.loads(message).interprets
+        if interprets not in forking:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            if (pid := os.fork()) == 0:
+                for each in (end, requests, ours, *(s for _, s in forking.values())):
+                    each.close()
+                for fd in fds:
+                    os.close(fd)
+                _fork_for(interprets, socket.socket(fileno=_moved(theirs.detach())))
+                os._exit(0)
+            theirs.close()
+            forking[interprets] = pid, ours
+        socket.send_fds(forking[interprets][1], [message], fds)
+        for fd in fds:
+            os.close(fd)
+    for pid, to in forking.values():
+        to.close()
+        os.waitpid(pid, 0)
 
-    requests = socket.socket(fileno=_moved(control))
+
+def _fork_for(interprets: str, requests: socket.socket) -> None:
+    """Forks a process for each request, and reports its number and its end."""
+    import gc
+
+    os.environ["TRITON_INTERPRET"] = interprets
+    with contextlib.suppress(ImportError):  # without Triton
+        for name in IMPORTED:
+            importlib.import_module(name)
+        if interprets == "0":
+            from mirage_cli.tune.modules import hash_triton
+
+            hash_triton()  # its own 460 MB, once for all that compile
+    gc.freeze()
     running: dict[int, tuple[int, int]] = {}  # by a descriptor that can be read when it has ended: process and report
     started: list[int] = []
     ready = select.poll()
@@ -108,21 +185,21 @@ def serve(control: int) -> None:
                 _report_end(*running.pop(descriptor))
                 os.close(descriptor)
                 continue
-            message, fds, *_ = socket.recv_fds(requests, MOST_BYTES, 3)
+            message, fds, *_ = socket.recv_fds(requests, MOST_BYTES, 5)
             if not message:
                 _end(started)
                 return
-            given, log, report = map(_moved, fds)
+            report, *streams = map(_moved, fds)
             if (pid := os.fork()) == 0:
                 requests.close()
                 os.setsid()
                 os.write(report, f"{os.getpid()}\n".encode())
-                _run(*pickle.loads(message), given, log)
+                _run(pickle.loads(message), streams)
             running[end := os.pidfd_open(pid)] = pid, report
             ready.register(end, select.POLLIN)
             started.append(pid)
-            os.close(given)
-            os.close(log)
+            for fd in streams:
+                os.close(fd)
 
 
 def _moved(descriptor: int) -> int:
@@ -148,54 +225,109 @@ def _end(started: list[int]) -> None:
         os.waitpid(pid, 0)
 
 
-def _run(code: str, descriptor: int, env: dict[str, str], folder: str, key: str, given: int, log: int) -> None:
-    """The forked process, which runs code as `python -P -c` does. key: what `modules.hash_triton` need not find out."""
-    from mirage_cli.tune import child, modules
+# -- in a forked process
 
-    os.chdir(folder)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.dup2(given, descriptor)
+
+def _run(request: Request, streams: list[int]) -> None:
+    """Runs code as `python -P -c` does, and ends the process as Python does."""
+    from mirage_cli.tune import child
+
+    os.chdir(request.folder)
+    for n, stream in zip((0, 1, 2, request.gives), streams, strict=False):
+        os.dup2(stream, n if n is not None else stream)
+    template = {AT: os.environ[AT]}
     os.environ.clear()
-    os.environ.update(env)
-    paths = env.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ.update(request.env | template)
+    paths = request.env.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = [*(p for p in paths if p not in sys.path), *sys.path]
-    own, template = child.run_child, os.getppid()
-    child.run_child = lambda entry, descriptor, _: own(entry, descriptor, template)
-    if key:
-        modules.hash_triton = lambda: setattr(
-            importlib.import_module("triton.runtime.cache"), "triton_key", lambda: key
-        )
+    sys.argv[:] = request.arguments or ["-c"]
+    tempfile.tempdir = None  # which depends on the environment
+    signal.pthread_sigmask(signal.SIG_SETMASK, request.blocked)
+    if request.tied:
+        child._end_with = lambda _: _end_with(request.requester)
+    child.started = started
     ended = 1
     try:
-        exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+        exec(compile(request.code, "<string>", "exec"), {"__name__": "__main__"})
         ended = 0
     except SystemExit as end:
-        ended = end.code if isinstance(end.code, int) else 1
+        ended = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
     except BaseException:
         import traceback
 
         traceback.print_exc()
     finally:
+        if not request.tied:  # no child of `tune.child` comes to its own end but by an error
+            threading._shutdown()
+            atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         os._exit(ended)
 
 
-@contextlib.contextmanager
-def forked_children() -> Iterator[None]:
-    """The children of this process are forked; the template is started when the first is."""
+def _end_with(requester: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        select.select([os.pidfd_open(requester)], [], [])
+    os.killpg(os.getpid(), signal.SIGKILL)
+
+
+# -- in the process that asks
+
+
+def asked(request: Request, streams: Sequence[int]) -> Forked:
+    """streams: descriptors of standard input, output and errors, and of what the request gives."""
+    ours, report = os.pipe()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as template:
+        template.connect("\0" + _template())
+        socket.send_fds(template, [pickle.dumps(request)], [report, *streams])
+    os.close(report)
+    return Forked(ours)
+
+
+def started(code: str, descriptor: int, log: IO[bytes], env: Mapping[str, str]) -> Forked:
+    """What takes the place of `child.started`."""
+    blocked = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+    request = Request(code, (), dict(env), os.getcwd(), os.getpid(), descriptor, True, blocked)
+    with open(os.devnull, "rb") as nothing:
+        return asked(request, [nothing.fileno(), log.fileno(), log.fileno(), descriptor])
+
+
+def command(
+    arguments: Sequence[str], folder: Path, env: Mapping[str, str], out: IO[bytes], err: IO[bytes], code: str = COMMAND
+) -> Forked | subprocess.Popen[bytes]:
+    """A command line of mirage, in a session of its own. It is forked where children of this process are."""
     from mirage_cli.tune import child
 
-    template: list[Template] = []
+    with open(os.devnull, "rb") as nothing:
+        if child.started.__module__ == __name__:
+            request = Request(
+                code, ("mirage", *arguments), dict(env), str(folder), os.getpid(), None, False, frozenset()
+            )
+            return asked(request, [nothing.fileno(), out.fileno(), err.fileno()])
+        afresh = [sys.executable, "-c", code, *arguments]
+        streams = {"stdin": nothing, "stdout": out, "stderr": err}
+        return subprocess.Popen(afresh, cwd=folder, env=env, start_new_session=True, **streams)
 
-    def started(code: str, descriptor: int, log: IO[bytes], env: Mapping[str, str]) -> Forked:
-        if not template:
-            template.append(Template())
-        return template[0].started(code, descriptor, log, env)
 
-    own, child.started = child.started, started  # type: ignore[assignment]
+@contextlib.contextmanager
+def forked_children() -> Iterator[None]:
+    """The children of this process are forked. The template is started when the first is; a process that this one
+    starts then needs none of its own."""
+    from mirage_cli.tune import child
+
+    own, child.started = child.started, started
     yield
     child.started = own
-    for each in template:
-        each.close()
+    while _templates:
+        del os.environ[AT]
+        _templates.pop().close()
+
+
+_templates: list[Template] = []
+
+
+def _template() -> str:
+    if AT not in os.environ:
+        _templates.append(Template())
+        os.environ[AT] = _templates[0].at
+    return os.environ[AT]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from mirage_cli.tune import child
 from mirage_cli.tune.child import Child, ChildDied, ChildKilled
-from tests.forked import Forked
+from tests.forked import Forked, command
+from tests.pipeline.test_resume import alive
 
 MODULE = """
 import os, sys
@@ -56,6 +59,51 @@ def test_it_is_killed_as_it_runs() -> None:
     process.kill()
     assert process._process.returncode == -signal.SIGKILL  # pyright: ignore[reportPrivateUsage]
     assert child.started.__module__ == "tests.forked"
+
+
+STARTS_ANOTHER = """
+import atexit, os, sys
+from mirage_cli.tune.child import Child
+
+atexit.register(print, "ended")
+process = Child("ending", (None,), {"SAID": "nested"})
+print(sys.argv[1:], os.getcwd(), os.environ["ASKED"], os.getpgid(0) == os.getpid(), process.receive(60)[1:3])
+print(process.pid, type(process._process).__name__, flush=True)
+if sys.argv[1] == "waits":
+    process.receive(60)
+process.send(0)
+sys.exit(3)
+"""
+
+
+def asked(folder: Path, word: str) -> Forked | subprocess.Popen[bytes]:
+    (folder / "ending.py").write_text(MODULE, encoding="utf-8")
+    env = {**os.environ, "PYTHONPATH": str(folder), "ASKED": "yes"}
+    with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
+        return command((word, "b"), folder, env, out, err, STARTS_ANOTHER)
+
+
+def test_a_command_is_as_one_that_is_started_afresh_and_its_processes_are_forked(tmp_path: Path) -> None:
+    process = asked(tmp_path, "a")
+    assert process.wait(60) == process.returncode == process.poll() == 3
+    assert (tmp_path / "err").read_text(encoding="utf-8") == ""
+    said, child_process, ended = (tmp_path / "out").read_text(encoding="utf-8").splitlines()
+    assert said == f"['a', 'b'] {tmp_path} yes True ({str(tmp_path)!r}, 'nested')"
+    assert child_process.split()[1] == "Forked" and ended == "ended"
+
+
+def test_processes_of_a_command_end_with_it(tmp_path: Path) -> None:
+    process = asked(tmp_path, "waits")
+    deadline = time.monotonic() + 60
+    while len(said := (tmp_path / "out").read_text(encoding="utf-8").split("\n")) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    child_process = int(said[1].split()[0])
+    assert alive(child_process)
+    process.kill()
+    assert process.wait(60) == -signal.SIGKILL
+    while alive(child_process) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not alive(child_process)
 
 
 def main(connection: object) -> None:

@@ -15,6 +15,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -46,6 +47,7 @@ from mirage_cli.target import gpus
 from mirage_cli.tune import compilefarm, interpreted
 from mirage_cli.tune.compilefarm import CompileFarm
 from mirage_cli.tune.interpreted import Interpreter
+from tests import forked
 
 TINY = """\
 name: tiny
@@ -231,7 +233,16 @@ def environment(folder: Path, **changes: str) -> dict[str, str]:
 
 
 def spawn(folder: Path, *args: str, **changes: str) -> Run:
-    """Runs a command line in a process of its own."""
+    """Runs a command line in a process of its own, which is forked."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        code = forked.command(args, folder, environment(folder, **changes), out, err).wait(120)
+        shown = [(f.seek(0), f.read().decode())[1] for f in (out, err)]
+    assert "Traceback" not in shown[1]
+    return Run(code, *shown)
+
+
+def spawn_afresh(folder: Path, *args: str, **changes: str) -> Run:
+    """The same in a process that is started as a user's."""
     command = [sys.executable, "-m", "mirage_cli", *args]
     env = environment(folder, **changes)
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
@@ -242,7 +253,7 @@ def spawn(folder: Path, *args: str, **changes: str) -> Run:
 STORED = ("search", "tiny.yaml", "--json", "--top", "2")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
     """A folder whose database has the checked kernels of tiny.yaml, and the search that found them."""
     folder = tmp_path_factory.mktemp("searched")
@@ -1347,7 +1358,7 @@ def test_no_command_leaves_a_file_behind(searched: tuple[Path, Run], tmp_path: P
     assert os.listdir(temporary) == []  # after the search
     write_specs(tmp_path)
     (tmp_path / "fails.py").write_text(KERNEL_THAT_FAILS, encoding="utf-8")
-    assert spawn(tmp_path, "verify", "tiny.yaml", "fails.py", TMPDIR=str(temporary)).code == 1
+    assert spawn_afresh(tmp_path, "verify", "tiny.yaml", "fails.py", TMPDIR=str(temporary)).code == 1
     assert os.listdir(temporary) == []
     command = [sys.executable, "-m", "mirage_cli", "search", "tiny.yaml", "--workers", "2", "--fresh"]
     env = environment(tmp_path, TMPDIR=str(temporary))
@@ -1376,5 +1387,5 @@ def test_a_reader_that_leaves_early_is_no_error(searched: tuple[Path, Run]) -> N
 
 def test_a_terminal_without_greek_letters_is_no_error(searched: tuple[Path, Run]) -> None:
     for args in (["show", "tiny.yaml"], ["cache", "list"], ["export", "tiny.yaml"], ["search", "mistaken.yaml"]):
-        run = spawn(searched[0], *args, PYTHONIOENCODING="ascii")
+        run = spawn_afresh(searched[0], *args, PYTHONIOENCODING="ascii")
         assert run.code == (1 if "mistaken.yaml" in args else 0) and (run.out + run.err).isascii()

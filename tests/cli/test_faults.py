@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from mirage_cli.store.store import Store
+from tests import forked
 from tests.cli.test_cli import (
     STORED,
     Mirage,
@@ -169,6 +170,7 @@ WRITER = """
 import sys
 from mirage_cli.store.records import Key, Measurement
 from mirage_cli.store.store import Store
+from tests import forked
 n = int(sys.argv[1])
 with Store("mirage.db") as store:
     for i in range(25):
@@ -218,8 +220,9 @@ def test_a_command_that_is_killed_as_it_writes_loses_nothing_that_was_committed(
     write_specs(tmp_path)
     shutil.copy(searched[0] / "mirage.db", tmp_path)
     search = ("search", "increment.yaml", "--no-tune", "--dim", "m=16")
-    done = subprocess.run([sys.executable, "-c", KILLED_WRITING, *search], cwd=tmp_path, env=environment(tmp_path))
-    assert done.returncode == -signal.SIGKILL
+    with (tmp_path / "out").open("wb") as out:
+        killed = forked.command(search, tmp_path, environment(tmp_path), out, out, KILLED_WRITING).wait(120)
+    assert killed == -signal.SIGKILL
     with Store.reading(tmp_path / "mirage.db") as store:
         (tiny, new) = store.list()
         assert tiny.best is not None and new.best is None and new.mugraphs and new.stopped == "exhausted"

@@ -19,6 +19,9 @@ from typing import Any
 
 import pytest
 
+from tests import forked
+from tests.forked import Forked
+
 SPECS = {
     "projection": """\
 name: projection
@@ -78,13 +81,23 @@ def write_specs(folder: Path) -> None:
         (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
 
 
-def start(kind: str, folder: Path) -> subprocess.Popen[bytes]:
-    """A search of its own session, so that what it leaves behind can be found. It prints to files."""
+def start(kind: str, folder: Path) -> Forked | subprocess.Popen[bytes]:
+    """A search of its own session. It prints to files."""
+    with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
+        return forked.command(("search", *SEARCHES[kind], "--json"), folder, environment(folder), out, err)
+
+
+def start_afresh(kind: str, folder: Path) -> subprocess.Popen[bytes]:
+    """The same as a user starts it, so that what it leaves behind can be found. It prints nothing."""
+    command = [sys.executable, "-m", "mirage_cli", "search", *SEARCHES[kind], "--json"]
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen(command, cwd=folder, env=environment(folder), start_new_session=True, **silent)
+
+
+def environment(folder: Path) -> dict[str, str]:
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "MIRAGE_DB": str(folder / "mirage.db")}
     env.pop("TRITON_INTERPRET", None)
-    command = [sys.executable, "-m", "mirage_cli", "search", *SEARCHES[kind], "--json"]
-    with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
-        return subprocess.Popen(command, cwd=folder, env=env, stdout=out, stderr=err, start_new_session=True)
+    return env
 
 
 def answer(kind: str, folder: Path) -> Any:
@@ -199,7 +212,7 @@ def test_after_a_kill_between_two_kernels_of_a_program_both_are_in_the_answer(
 )
 def test_a_killed_search_leaves_no_process_behind(kind: str, tmp_path: Path) -> None:
     write_specs(tmp_path)
-    process = start(kind, tmp_path)
+    process = start_afresh(kind, tmp_path)
     try:
         deadline = time.monotonic() + 60
         while not children(process.pid) and process.poll() is None and time.monotonic() < deadline:
