@@ -95,6 +95,12 @@ class Forked:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
+    def end(self) -> None:
+        """As of `child.Afresh`."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.wait()
+
     def _line(self) -> bytes:
         line = b""
         while not line.endswith(b"\n"):
@@ -230,21 +236,21 @@ def _end(started: list[int]) -> None:
 
 def _run(request: Request, streams: list[int]) -> None:
     """Runs code as `python -P -c` does, and ends the process as Python does."""
-    from mirage_cli.tune import child
+    from mirage_cli.tune import child, template
 
     os.chdir(request.folder)
     for n, stream in zip((0, 1, 2, request.gives), streams, strict=False):
         os.dup2(stream, n if n is not None else stream)
-    template = {AT: os.environ[AT]}
+    at = {AT: os.environ[AT]}
     os.environ.clear()
-    os.environ.update(request.env | template)
+    os.environ.update(request.env | at)
     paths = request.env.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = [*(p for p in paths if p not in sys.path), *sys.path]
     sys.argv[:] = request.arguments or ["-c"]
     tempfile.tempdir = None  # which depends on the environment
     signal.pthread_sigmask(signal.SIG_SETMASK, request.blocked)
     if request.tied:
-        child._end_with = lambda _: _end_with(request.requester)
+        template._end_with = lambda _: _end_with(request.requester)
     child.started = started
     ended = 1
     try:
@@ -284,8 +290,9 @@ def asked(request: Request, streams: Sequence[int]) -> Forked:
     return Forked(ours)
 
 
-def started(code: str, descriptor: int, log: IO[bytes], env: Mapping[str, str]) -> Forked:
-    """What takes the place of `child.started`."""
+def started(entry: str, descriptor: int, log: IO[bytes], env: Mapping[str, str], compiles: bool) -> Forked:
+    """What takes the place of `child.started`. All are forked, whether or not they compile."""
+    code = f"from mirage_cli.tune.template import run_child; run_child({entry!r}, {descriptor}, {os.getpid()})"
     blocked = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
     request = Request(code, (), dict(env), os.getcwd(), os.getpid(), descriptor, True, blocked)
     with open(os.devnull, "rb") as nothing:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Mapping
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any  # what comes through a pipe: the caller knows what it asked for
 
-from mirage_cli.tune.template import Forked, template
+from mirage_cli.tune.template import Forked, run_child, template
 
 LOG_TAIL_BYTES = 2000
 
@@ -35,14 +31,21 @@ class Child:
     """A running `module.main(connection, *arguments)`, where `entry` is `module`.
 
     The process has a session of its own: Ctrl-C at the terminal reaches the parent only, and `kill` also ends whatever
-    the process has started. It ends by itself when its parent is gone.
+    the process has started. It ends by itself when its parent is gone. compiles: whether it compiles kernels or runs
+    those that are compiled: it is forked then from a process that has imported torch and Triton (`tune.template`).
     """
 
-    def __init__(self, entry: str, arguments: tuple[object, ...] = (), env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        entry: str,
+        arguments: tuple[object, ...] = (),
+        env: Mapping[str, str] | None = None,
+        compiles: bool = False,
+    ) -> None:
         self.connection, theirs = Pipe()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill
         variables = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": _python_path(), **(env or {})}
-        self._process = started(entry, theirs.fileno(), self._log, variables)
+        self._process = started(entry, theirs.fileno(), self._log, variables, compiles)
         theirs.close()
         with contextlib.suppress(ChildDied):  # the next receive reports it
             self.send(arguments)
@@ -105,15 +108,12 @@ class Afresh(subprocess.Popen[bytes]):
         self.wait()
 
 
-def started(entry: str, descriptor: int, log: IO[bytes], env: Mapping[str, str]) -> Afresh | Forked:
-    """A process in a session of its own that runs `entry`, prints to `log` and has one descriptor of this process.
-
-    It is forked where it compiles kernels, and starts afresh where it interprets them, as Triton decides when it is
-    imported."""
-    if env["TRITON_INTERPRET"] != "1":
+def started(entry: str, descriptor: int, log: IO[bytes], env: Mapping[str, str], compiles: bool) -> Afresh | Forked:
+    """A process in a session of its own that runs `entry`, prints to `log` and has one descriptor of this process."""
+    if compiles:
         with contextlib.suppress(OSError):
             return template().start(entry, descriptor, log, env)
-    code = f"from {__name__} import run_child; run_child({entry!r}, {descriptor}, {os.getpid()})"
+    code = f"from {run_child.__module__} import run_child; run_child({entry!r}, {descriptor}, {os.getpid()})"
     return Afresh(
         [sys.executable, "-P", "-c", code],
         stdin=subprocess.DEVNULL,
@@ -123,20 +123,6 @@ def started(entry: str, descriptor: int, log: IO[bytes], env: Mapping[str, str])
         start_new_session=True,
         env=env,
     )
-
-
-def run_child(entry: str, descriptor: int, parent: int) -> None:
-    """What the process runs: `entry.main(connection, *arguments)`, the arguments being the first message."""
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    connection: Connection[Any, Any] = Connection(descriptor)
-    with contextlib.suppress(EOFError):
-        importlib.import_module(entry).main(connection, *connection.recv())
-
-
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(1)
-    os.killpg(os.getpid(), signal.SIGKILL)
 
 
 def _python_path() -> str:

@@ -69,7 +69,8 @@ def run(task: Task, device: Literal["cuda", "cpu"] = "cuda") -> tuple[Figures, .
     little. Raises MeasureError, with the first process that failed."""
     env = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
     with tempfile.TemporaryDirectory(prefix="mirage-") as folder:
-        ranks = [Child("mirage_cli.tune.rank", (n, task, device, Path(folder)), env) for n in range(task.gpus)]
+        given = [(n, task, device, Path(folder)) for n in range(task.gpus)]
+        ranks = [Child("mirage_cli.tune.rank", each, env, compiles=device == "cuda") for each in given]
         left = {child.connection: (n, child) for n, child in enumerate(ranks)}
         found: dict[int, Figures] = {}
         end = time.monotonic() + TIMEOUT_S

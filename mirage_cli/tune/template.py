@@ -26,15 +26,14 @@ import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO
+from typing import IO, Any  # what comes through a pipe: the caller knows what it asked for
 
 from mirage_cli.tune.modules import hash_triton
 
 IMPORTED = (
     "torch",
-    "mirage_cli.pipeline.processes",
-    "mirage_cli.pipeline.searching",
     "mirage_cli.tune.offline",
     "mirage_cli.tune.worker",
 )
@@ -136,6 +135,10 @@ class Template:
     def runs(self) -> bool:
         return self._process.poll() is None
 
+    def close(self) -> None:
+        """Has no effect on the template of another process, of which this one is a fork."""
+        self._requests.close()
+
     def start(self, entry: str, descriptor: int, log: IO[bytes], env: Mapping[str, str]) -> Forked:
         """Raises OSError where the template has ended."""
         self._count += 1
@@ -236,13 +239,25 @@ def _kill(pid: int, sent: int, session: bool) -> None:
         (os.killpg if session else os.kill)(pid, sent)
 
 
-# -- in a forked process
+# -- in a process
+
+
+def run_child(entry: str, descriptor: int, parent: int) -> None:
+    """What the process runs: `entry.main(connection, *arguments)`, the arguments being the first message."""
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    connection: Connection[Any, Any] = Connection(descriptor)
+    with contextlib.suppress(EOFError):
+        importlib.import_module(entry).main(connection, *connection.recv())
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.killpg(os.getpid(), signal.SIGKILL)
 
 
 def _run(request: Start, connection: int, log: int) -> None:
     """Ends the process as `run_child` ends one that is started afresh."""
-    from mirage_cli.tune.child import run_child
-
     ended = 1
     try:
         template = os.getppid()
@@ -285,6 +300,7 @@ def template() -> Template:
     with _lock:
         known = _templates.get(os.getpid())
         if known is None or not known.runs:
-            _templates.clear()
+            while _templates:
+                _templates.popitem()[1].close()
             known = _templates[os.getpid()] = Template()
         return known

@@ -1,0 +1,144 @@
+"""Processes that compile and measure are forked from one that has imported torch and Triton."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mirage_cli.tune import child
+from mirage_cli.tune.child import Child, ChildDied, ChildKilled
+from mirage_cli.tune.template import Forked, template
+
+OWN = child.started
+"""Before the tests put their own in its place."""
+
+MODULE = """
+import os, sys, time
+
+def main(connection, what):
+    if what == "tells":
+        print("said", flush=True)
+        torch = sys.modules.get("torch")
+        threads = torch.get_num_threads() if torch else None
+        connection.send((os.getcwd(), os.environ.get("SAID"), os.environ.get("GONE"), threads, os.getppid()))
+        os._exit(connection.recv())
+    if what == "waits":
+        connection.send("waits")
+        time.sleep(600)
+    if what == "starts":
+        import subprocess
+        connection.send(subprocess.Popen(["sleep", "600"]).pid)
+        time.sleep(600)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "templated.py").write_text(MODULE, encoding="utf-8")
+    monkeypatch.setattr(child, "started", OWN)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def start(what: str, **env: str) -> Child:
+    return Child("templated", (what,), env, compiles=True)
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def ends(pid: int) -> bool:
+    deadline = time.monotonic() + 60
+    while running(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not running(pid)
+
+
+def test_it_has_its_own_folder_environment_threads_log_and_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GONE", "by then")
+    template()
+    monkeypatch.delenv("GONE")
+    process = start("tells", SAID="this", OMP_NUM_THREADS="1")
+    where, said, gone, threads, parent = process.receive(120)
+    assert (where, said, gone, threads) == (str(folder), "this", None, 1)
+    assert isinstance(process._process, Forked) and parent not in (os.getpid(), process.pid)  # pyright: ignore[reportPrivateUsage]
+    process.send(3)
+    with pytest.raises(ChildDied, match=r"exited with code 3: said"):
+        process.receive(60)
+    process.kill()
+
+
+def test_one_that_is_killed_is_told_from_one_that_fails(folder: Path) -> None:
+    process = start("waits")
+    assert process.receive(120) == "waits"
+    process.send_signal(signal.SIGKILL)
+    with pytest.raises(ChildKilled, match="SIGKILL"):
+        process.receive(60)
+    process.kill()
+    absent = Child("no_such_module", compiles=True)
+    with pytest.raises(ChildDied, match=r"exited with code 1: [\s\S]*ModuleNotFoundError"):
+        absent.receive(60)
+    absent.kill()
+
+
+def test_what_it_has_started_ends_with_it(folder: Path) -> None:
+    process = start("starts")
+    other = process.receive(120)
+    assert running(other)
+    process.kill()
+    assert ends(other)
+
+
+def test_a_template_that_is_killed_takes_its_forks_along_and_another_takes_its_place(folder: Path) -> None:
+    process, first = start("waits"), template()
+    assert process.receive(120) == "waits"
+    first._process.kill()  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(ChildKilled):
+        process.receive(60)
+    assert ends(process.pid)
+    process.kill()
+    first._process.wait()  # pyright: ignore[reportPrivateUsage]
+    again = start("waits")
+    assert again.receive(120) == "waits" and template() is not first
+    again.kill()
+
+
+SCRIPT = """
+import os, sys, time
+from mirage_cli.tune.child import Child
+begun = time.monotonic()
+process = Child("templated", ("waits",), compiles=True)
+if sys.argv[1] == "at once":
+    process.kill()
+    print(time.monotonic() - begun)
+else:
+    process.receive(120)
+    print(process.pid, flush=True)
+    os.kill(os.getpid(), 9)
+"""
+
+
+def script(how: str) -> str:
+    root = str(Path(__file__).parents[2])
+    env = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{os.environ['PYTHONPATH']}"}
+    return subprocess.run([sys.executable, "-c", SCRIPT, how], capture_output=True, text=True, env=env).stdout
+
+
+def test_they_end_with_the_process_that_asked(folder: Path) -> None:
+    assert ends(int(script("and is killed")))
+
+
+def test_one_that_has_not_started_is_not_waited_for(folder: Path) -> None:
+    """An interrupt while the template imports."""
+    assert float(script("at once")) < 0.5
