@@ -9,6 +9,7 @@ forks could not use then.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -40,6 +41,8 @@ IMPORTED = (
 """Before processes are forked; what cannot be imported is left out, and said by those that need it."""
 MOST_BYTES = 1 << 20
 """Of a request."""
+CLOSING_S = 0.2
+"""What a template may take to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,7 @@ class Template:
 
     def __init__(self) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._count = 0
+        self._count, self._owner = 0, os.getpid()
         self.env = {**os.environ, "TRITON_INTERPRET": "0"}
         root = str(Path(__file__).parents[2])
         code = f"import sys; sys.path.insert(0, {root!r}); from {__name__} import serve; serve({theirs.fileno()})"
@@ -133,11 +136,18 @@ class Template:
 
     @property
     def runs(self) -> bool:
-        return self._process.poll() is None
+        """For this process: one that is a fork of the owner has none."""
+        return self._owner == os.getpid() and self._process.poll() is None
 
     def close(self) -> None:
-        """Has no effect on the template of another process, of which this one is a fork."""
+        """Ends it, and all that it has forked. Of another process, of which this one is a fork, nothing ends."""
         self._requests.close()
+        if self._owner == os.getpid():
+            try:
+                self._process.wait(CLOSING_S)
+            except subprocess.TimeoutExpired:  # it is importing, and has forked nothing
+                self._process.kill()
+                self._process.wait()
 
     def start(self, entry: str, descriptor: int, log: IO[bytes], env: Mapping[str, str]) -> Forked:
         """Raises OSError where the template has ended."""
@@ -291,16 +301,20 @@ def _run(request: Start, connection: int, log: int) -> None:
 # -- in the process that asks
 
 _lock = threading.Lock()
-_templates: dict[int, Template] = {}
-"""By the process that has started it: a fork of that one has none."""
+_templates: list[Template] = []
+"""One at most."""
 
 
 def template() -> Template:
     """This process's, started when it is first asked for, and again where it has ended."""
     with _lock:
-        known = _templates.get(os.getpid())
-        if known is None or not known.runs:
-            while _templates:
-                _templates.popitem()[1].close()
-            known = _templates[os.getpid()] = Template()
-        return known
+        if not _templates or not _templates[0].runs:
+            _close()
+            _templates.append(Template())
+        return _templates[0]
+
+
+@atexit.register
+def _close() -> None:
+    while _templates:
+        _templates.pop().close()

@@ -232,10 +232,10 @@ def test_a_command_that_is_killed_as_it_writes_loses_nothing_that_was_committed(
 
 
 def test_processes_that_are_killed_cost_a_search_nothing(searched: tuple[Path, Run], tmp_path: Path) -> None:
-    """One that compiles, and the one that interprets."""
+    """The one from which those that compile are forked, with these, and the one that interprets."""
     write_specs(tmp_path)
     command = [sys.executable, "-m", "mirage_cli", *STORED, "--workers", "2"]
-    left = {"mirage_cli.tune.offline", "mirage_cli.tune.interpreted"}
+    left = {"mirage_cli.tune.template", "mirage_cli.tune.interpreted"}
     with (tmp_path / "out").open("wb") as out:
         run = subprocess.Popen(command, cwd=tmp_path, env=environment(tmp_path), stdout=out, stderr=subprocess.DEVNULL)
         while run.poll() is None:
