@@ -22,7 +22,7 @@ from mirage_cli.codegen.nodes import Axes, Place, Repeated, Spread, Value
 from mirage_cli.ir.access import Atom, Index, Lookup, Remainder, dims_of, lookups_of, steady
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, split_axis
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.placement import Placement, place
+from mirage_cli.ir.placement import Loop, Placement, place
 from mirage_cli.ir.program import FLOAT8, INTEGERS, Arg, Eqn, Tensor
 from mirage_cli.ir.schedule import KernelSchedule, block_sizes, on_matrix_units
 from mirage_cli.ir.whole import Bounds, bounds
@@ -137,6 +137,27 @@ class Frame:
         """Whether results are to be right to the last bits of float32."""
         tensors = *self.graph.inputs, *self.graph.outputs
         return "float32" in {self.graph.dtype, *(t.dtype for t in tensors)}
+
+    @cached_property
+    def subtracted_first(self) -> frozenset[str]:
+        """Running maxima m for which exp(x - m) subtracts before it multiplies by log2 e: all in float32; and those
+        that other loops, the end of the kernel or other kernels subtract so.
+
+        The rest multiply and add at once. What m · log2 e is rounded to on the way scales all exponentials of a loop
+        alike, which cancels where they meet one another alone.
+        """
+        inside = {m for loop in self.placement.loops for m in loop.running}
+        if self.single:
+            return frozenset(inside)
+        stored = {s.value for s in self.kernel.stores}
+        behind = {
+            str(e.args[1])
+            for segment in self.placement.segments
+            for e in segment.steps
+            if isinstance(e, Eqn) and OPS[e.op].shift
+            if not isinstance(segment, Loop) or e.args[1] not in segment.running
+        }
+        return frozenset(inside & (stored | behind))
 
     @cached_property
     def looked_up(self) -> dict[Lookup, str]:

@@ -189,11 +189,10 @@ def _branch(f: Frame, e: Eqn, a: str | Number, want: Axes) -> Expr:
 
 
 def _shifted_exp(f: Frame, e: Eqn, want: Axes) -> Expr:
-    """exp(x - m) for a running maximum: one multiply-add and one exp2. What m is rounded to on the way cancels, but
-    in float32 where it meets an exp that was shifted after the loop: there x - m comes first."""
+    """exp(x - m) for a running maximum: one multiply-add and one exp2, or the difference first."""
     x, m = (str(a) for a in e.args)
     shift = spread(nodes.Shift(m, f.axes_of(m)), want)
-    return nodes.ExpDifference(_argument(f, x, want, e, False), shift, f.single, want)
+    return nodes.ExpDifference(_argument(f, x, want, e, False), shift, m in f.subtracted_first, want)
 
 
 def _constant(e: Eqn) -> Expr:

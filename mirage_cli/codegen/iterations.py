@@ -88,7 +88,7 @@ def combined(s: Scope, e: Eqn, degrees: Degrees, defers: bool) -> Iterator[State
     """What an iteration does to an accumulator, `accumulated`."""
     f = s.frame
     if e.out in s.running:
-        yield plan.Advance(e.out, computed(s, e).expr, shows_nan(f, e), f.single)
+        yield plan.Advance(e.out, computed(s, e).expr, shows_nan(f, e), e.out in f.subtracted_first)
         return
     axes = accumulated(f, e, degrees, defers)
     for m, g in degrees:

@@ -270,8 +270,10 @@ def _advance(s: p.Advance, names: Names) -> Iterator[str]:
     m, nan = names[s.out], NAN_TOO if s.nan else ""
     yield f"{m}_next = tl.maximum({m}, {_expr(s.block, names)}{nan})  # running maximum"
     finite = f'tl.where(tl.abs({m}_next) == float("inf"), 0.0, {m}_next)'
-    yield f"{m}_shift = {finite}" + ("" if s.exact else f" * {LOG2E!r}")
-    yield f"{m}_scale = {_exp_of_difference(m, f'{m}_shift', s.exact)}"
+    yield f"{m}_shift = {finite}"
+    yield f"{m}_scale = {_exp_of_difference(m, f'{m}_shift', True)}"
+    if not s.exact:
+        yield f"{m}_shift = {m}_shift * {LOG2E!r}"
     yield f"{m} = {m}_next"
 
 

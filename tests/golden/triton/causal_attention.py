@@ -59,8 +59,9 @@ def k0(Q_ptr, K_ptr, V_ptr, O_ptr):
         A = tl.dot(Q, tl.permute(K, (1, 0)))  # [q, s]
         B = A  # [q, s]
         M_next = tl.maximum(M, tl.max(B, axis=1))  # running maximum
-        M_shift = tl.where(tl.abs(M_next) == float("inf"), 0.0, M_next) * 1.4426950408889634
-        M_scale = tl.exp2(M * 1.4426950408889634 - M_shift)
+        M_shift = tl.where(tl.abs(M_next) == float("inf"), 0.0, M_next)
+        M_scale = tl.exp2((M - M_shift) * 1.4426950408889634)
+        M_shift = M_shift * 1.4426950408889634
         M = M_next
         E = tl.exp2(B * 1.4426950408889634 - M_shift[:, None])  # [q, s]
         L = L * M_scale
@@ -76,8 +77,9 @@ def k0(Q_ptr, K_ptr, V_ptr, O_ptr):
         C = (iq[:, None] >= v_is_[None, :])  # [q, s]
         B = tl.where(C, A, float("-inf"))  # [q, s]
         M_next = tl.maximum(M, tl.max(B, axis=1))  # running maximum
-        M_shift = tl.where(tl.abs(M_next) == float("inf"), 0.0, M_next) * 1.4426950408889634
-        M_scale = tl.exp2(M * 1.4426950408889634 - M_shift)
+        M_shift = tl.where(tl.abs(M_next) == float("inf"), 0.0, M_next)
+        M_scale = tl.exp2((M - M_shift) * 1.4426950408889634)
+        M_shift = M_shift * 1.4426950408889634
         M = M_next
         E = tl.exp2(B * 1.4426950408889634 - M_shift[:, None])  # [q, s]
         L = L * M_scale
