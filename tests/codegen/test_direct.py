@@ -839,7 +839,7 @@ def test_gpu_overhead(exported: Any) -> None:
     times: list[CpuTime] = []
     with torch.inference_mode():
         for _ in range(3):
-            times.append(cpu_time(lambda: exported.stubbed(x, w), exported._PLANS, x.get_device()))
+            times.append(cpu_time(lambda: exported.stubbed(x, w), exported._PLANS, x.get_device(), vars(exported)))
             print(times[-1])
     overheads = [t.overhead_us for t in times if t.launches == 2 and t.overhead_us is not None]
     assert len(overheads) == 3
