@@ -47,6 +47,7 @@ LIMITS = ("memory", "L2", "matrix units", "arithmetic", "latency", "operands")
 
 TERMS: Mapping[str, str] = {
     "memory": "each tensor moves through device memory once",
+    "again": "what a loop reads that one before it has read comes from device memory if the L2 has lost it",
     "L2": "each program instance moves its blocks through the L2",
     "matrix units": "products at the matrix units' rate",
     "arithmetic": "all other operations",
@@ -116,9 +117,10 @@ class Estimates:
 # -- the times of which one dominates
 
 
-def memory_us(x: Launch, stored: Array) -> Array:
-    """(bytes of each tensor that is read + bytes that are stored) / the memory's rate"""
-    return (_read_bytes(x) + stored) / x.target.dram_bytes_per_us
+def memory_us(x: Launch, stored: Array, o: Occupancy) -> Array:
+    """(bytes of each tensor that is read + of what is read again + bytes that are stored) / the memory's rate"""
+    again = x.term("again", _read_again_bytes(x, o), 0.0)
+    return (_read_bytes(x) + again + stored) / x.target.dram_bytes_per_us
 
 
 def l2_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
@@ -326,7 +328,7 @@ def _estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, 
     stored, ahead_bytes = _stored_bytes(m, sizes, batch.split), _ahead_bytes(x, segments)
     products, elementwise = in_turns(x, o, products_us(x, segments, o), elementwise_us(x, segments, o))
     busy = {
-        "memory": memory_us(x, stored),
+        "memory": memory_us(x, stored, o),
         "L2": l2_us(x, segments, o),
         "matrix units": products,
         "arithmetic": elementwise,
@@ -410,6 +412,24 @@ def _read_bytes(x: Launch) -> Array:
             whole = prod(x.sizes[a] for a in axes) * size
             read[name] = np.maximum(read.get(name, x.zero), whole * _part_read(x, w, axes))
     return sum(read.values(), x.zero)
+
+
+def _read_again_bytes(x: Launch, o: Occupancy) -> Array:
+    """Σ over what a loop reads that one before it has read: bytes · (1 - the L2 / what the instances at work read in a
+    loop before it is read again)"""
+    at_work = x.programs / o.waves
+    lost: dict[str, Array] = {}
+    again = x.zero
+    for w in (w for w in x.m.segments if w.loop):
+        whole = {name: prod(x.sizes[a] for a in axes) * size for axes, size, name in w.loads}
+        again = sum((whole[name] * lost[name] for name in whole if name in lost), again)
+        own = {
+            name: reduce(np.multiply, (x.tiles[a] for a in axes if a not in x.m.grid), x.elements[axes] * size)
+            for axes, size, name in w.loads
+        }
+        read = sum((np.minimum(whole[name], at_work * own[name]) for name in whole), x.zero)
+        lost |= dict.fromkeys(whole, 1.0 - np.minimum(1.0, x.target.l2_bytes / np.maximum(read, 1.0)))
+    return again
 
 
 def _part_read(x: Launch, w: Work, axes: Sequence[str]) -> Array | float:

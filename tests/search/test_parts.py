@@ -43,8 +43,8 @@ def test_a_contraction_of_tensors_with_the_same_axes_is_a_sum() -> None:
     ],
 )
 def test_a_sum_over_rows_ends_in_the_kernel_that_reads_them(equations: str) -> None:
-    """Both inputs are read twice at most: what a row needs first, and the row again, out of the L2."""
+    """Both inputs are read twice at most: what a row needs first, and the row again."""
     target = find_target("h100")
     found = search(program(ROWS, "X[a,n] Y[a,n]", equations), target).candidates[0]
     floor = 2 * 2 * 2048 * 32000 / target.dram_bytes_per_us
-    assert found.predicted_us < 1.3 * floor
+    assert found.predicted_us < 2 * floor

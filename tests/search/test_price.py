@@ -19,7 +19,7 @@ from mirage_cli.search.tiles import best_schedule
 from mirage_cli.search.work import Model
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
-from mirage_cli.tune.space import models, total_us
+from mirage_cli.tune.space import models, total_us, totals_us
 
 TEXT = """
 mugraph g float16
@@ -160,3 +160,29 @@ def test_a_product_that_is_added_to_an_accumulator_has_its_registers() -> None:
     alone = FUSED.replace("  Q[m, n] = dot(T, B; r)\n", "").replace("add(P, Q)", "neg(P)").replace(" r:tile", "")
     alone = alone.replace("  T = load T[m, r]\n  B = load B[r, n]\n", "")
     assert predicted(FUSED) < 1.05 * predicted(alone)
+
+
+TWO_LOOPS = """
+mugraph g float32
+dims m=4096 n=65536
+input X f32[m, n]
+output O f32[m, n]
+kernel k0 generated m:grid n:loop
+  X = load X[m, n]
+  M[m] = max(X; n)
+  E[m, n] = exp_sub(X, M)
+  S[m] = sum(E; n)
+  O[m, n] = div(E, S)
+  store O[m, n] = O
+"""
+
+
+@pytest.mark.parametrize(("rows", "columns", "again"), [(4096, 65536, True), (4096, 1024, False), (16, 65536, False)])
+def test_what_a_loop_reads_again_costs_memory_where_the_l2_has_lost_it(rows: int, columns: int, again: bool) -> None:
+    target = find_target("h100")
+    graph = parse_mugraph(TWO_LOOPS).resized({"m": rows, "n": columns})
+    schedule = KernelSchedule((("m", 1), ("n", 1024)), ("m", "n"))
+    without, with_it = (
+        float(totals_us(graph, [Schedule({"k0": schedule})], target, models(graph), off)[0]) for off in ({"again"}, ())
+    )
+    assert with_it > 1.1 * without if again else with_it == without

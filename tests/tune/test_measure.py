@@ -451,6 +451,7 @@ def test_floor_and_device(worker: GpuWorker) -> None:
     assert floor.copy_bytes_per_s > 0
     assert floor.bound_us(floor.copy_bytes_per_s, 0) == 1e6
     assert worker.device.name == "cpu"
+    assert type(worker.device.torch) is str, "a process that is told it need not import torch for its type"
     right(worker.judge(GOOD, STANDARD))
 
 
