@@ -1019,6 +1019,98 @@ def projections(w: Write) -> None:
     w.dot("K", "A", "V", over="k")
 
 
+# -- outputs that are whole numbers and masks: the place of the largest, in chunks; and what is compared and counted
+
+CHOSEN = """
+mugraph chosen float16
+dims m=32 k=128 n=64
+input X f16[m, k]
+input W f16[k, n]
+output T i64[m]
+buffer Y f16[m, n]
+buffer M f32[m]
+buffer P i32[n_split, m]
+kernel k0 generated m:grid n:grid k:loop
+  X = load X[m, k]
+  W = load W[k, n]
+  Y[m, n] = dot(X, W; k)
+  store Y[m, n] = Y
+kernel k1 generated m:grid n:loop
+  Y = load Y[m, n]
+  M[m] = max(Y; n)
+  store M[m] = M
+kernel k2 generated m:grid n:split
+  Y = load Y[m, n]
+  M = load M[m]
+  B[m, n] = eq(Y, M)
+  i[n] = index(n)
+  L[m, n] = where(B, i, 64)
+  T[m] = min(L; n)
+  store P[n_split, m] = T
+kernel k3 generated m:grid n_split:loop
+  P = load P[n_split, m]
+  T[m] = min(P; n_split)
+  store T[m] = T
+"""
+
+
+def chosen(w: Write) -> None:
+    w.dot("Y", "X", "W", over="k")
+    w.max("M", "Y", over="n")
+    w.eq("B", "Y", "M")
+    w.index("i", over="n")
+    w.where("L", "B", "i", 64)
+    w.min("T", "L", over="n")
+
+
+DECIDED = """
+mugraph decided float16
+dims m=32 k=64
+input X f16[m, k]
+input S f16[m]
+output B i1[m, k]
+output C i32[m]
+output A i1[m]
+output E i1[m]
+output Q i8[m, k]
+kernel k0 generated m:grid k:loop
+  X = load X[m, k]
+  S = load S[m]
+  B[m, k] = ge(X, S)
+  N[m, k] = where(B, 1, 0)
+  C[m] = sum(N; k)
+  H[m] = max(N; k)
+  A[m] = gt(H, 0)
+  L[m] = min(N; k)
+  E[m] = gt(L, 0)
+  D[m, k] = div(X, S)
+  R[m, k] = round(D)
+  U[m, k] = maximum(R, -128)
+  V[m, k] = minimum(U, 127)
+  Q[m, k] = integer(V)
+  store B[m, k] = B
+  store C[m] = C
+  store A[m] = A
+  store E[m] = E
+  store Q[m, k] = Q
+"""
+
+
+def decided(w: Write) -> None:
+    w.ge("B", "X", "S")
+    w.where("N", "B", 1, 0)
+    w.sum("C", "N", over="k")
+    w.max("H", "N", over="k")
+    w.gt("A", "H", 0)
+    w.min("L", "N", over="k")
+    w.gt("E", "L", 0)
+    w.div("D", "X", "S")
+    w.round("R", "D")
+    w.maximum("U", "R", -128)
+    w.minimum("V", "U", 127)
+    w.integer("Q", "V")
+
+
 CASES = {
     c.name: c
     for c in (
@@ -1056,5 +1148,7 @@ CASES = {
         case(LENGTHS, lengths, LENGTHS_WRITTEN),
         case(RING, ring, RING_WRITTEN),
         case(PROJECTIONS, projections),
+        case(CHOSEN, chosen),
+        case(DECIDED, decided),
     )
 }

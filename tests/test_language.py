@@ -14,6 +14,7 @@ from mirage_cli.spec.reader import parse_spec
 from mirage_cli.spec.vocabulary import FUNCTIONS
 from mirage_cli.verify.lies import Lies, outputs_of
 from mirage_cli.verify.numeric import draw_inputs, reference64, where_outputs_lie
+from mirage_cli.verify.yardstick import as_tuple
 from tools import language
 
 PAGE = Path(__file__).parents[1] / "docs" / "language.md"
@@ -47,6 +48,6 @@ def test_an_example_means_what_the_function_beside_it_does(spec: str) -> None:
     inputs = draw_inputs(program, "normal", torch.device("cpu"), seed=1)
     wide = [x.double() if x.is_floating_point() else x.long() for x in inputs]
     lies = [Lies(*x) for x in places] if (places := where_outputs_lie(program)) else None
-    wanted = outputs_of(lies, [names[read.name](*wide).double()], wide)
+    wanted = outputs_of(lies, [y.double() for y in as_tuple(names[read.name](*wide))], wide)
     for found, want in zip(reference64(program, inputs), wanted, strict=True):
         torch.testing.assert_close(found, want, rtol=1e-9, atol=1e-9, equal_nan=True)

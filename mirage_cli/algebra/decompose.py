@@ -141,6 +141,8 @@ def type_of(form: Form, program: Program) -> Type:
         if a.kind == "fn" and OPS[a.args[0]].result in ("same", "branches"):
             chosen = a.args[2:] if OPS[a.args[0]].result == "branches" else a.args[1:]
             return all(not x.terms or type_of(x, program) == "int" for x in chosen)
+        if a.kind == "fn" and OPS[a.args[0]].result == "int":
+            return True
         if a.kind in ("max", "min"):
             return type_of(a.args[1], program) == "int"
         if a.kind == "sum":

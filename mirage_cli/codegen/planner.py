@@ -199,7 +199,7 @@ def _live(left: Mapping[str, Left], kernel: Kernel, schedule: Schedule, sizes: M
         of = left[x.buffer]
         split = schedule.kernels[of.kernel]
         length = chunk_length(sizes[of.dim], split.split, split.tile(of.dim))
-        found[x.buffer] = Live(of.live(length, sizes[of.dim]), of.identity)
+        found[x.buffer] = Live(of.live(length, sizes[of.dim]), of.identity(of.reduction.type == "int"))
     return found
 
 

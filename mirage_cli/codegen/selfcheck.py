@@ -17,7 +17,7 @@ from mirage_cli.ir.drawn import Spread
 from mirage_cli.verify.halves import add_by_halves
 from mirage_cli.verify.lies import Lies, changed_elsewhere, fresh_memory_is_nan, outputs_of, to_be_changed
 from mirage_cli.verify.testdata import DISTRIBUTIONS, draw
-from mirage_cli.verify.yardstick import Cut, Reference, as_tuple
+from mirage_cli.verify.yardstick import Cut, Judgement, Reference, as_tuple, untold
 
 # -- the check
 
@@ -46,18 +46,22 @@ def check(
     program = Reference(eager, stepwise, precision)
     if device.type == "cpu":
         add_by_halves()
+    found: list[Judgement] = []
     for seed, kind in enumerate(DISTRIBUTIONS):
         inputs = draw(kind, shapes, dtypes, spreads, contracted, device, seed, strides)
         with fresh_memory_is_nan():
             given = to_be_changed(lies, inputs) if lies else inputs
             outputs = outputs_of(lies, as_tuple(run(*given)), given)
         verdict = program.judge(kind.name, inputs, outputs, tolerance, True, contracted, cut)
+        found.append(verdict)
         figures = f"error {verdict.error.norm:.2e}, eager's {verdict.eager_error.norm:.2e}"
         overflow = f", but {verdict.excused} overflow as in eager" if verdict.excused else ""
         changed = ", ".join(f"number {i}" for i in changed_elsewhere(lies, given, inputs)) if lies else ""
         problem = verdict.problem or (f"changes what it should not of input {changed}" if changed else None)
         line = f"{kind.name:<11} {figures}  {problem or 'passes'}{overflow}  ({kind.doc})"
         yield problem is None, line
+    if nothing := untold(found):
+        yield False, nothing
 
 
 # -- the timing

@@ -128,7 +128,7 @@ class _Writer:
         parted = {p.tensor.name for p in self.program.parts}
         for t in (t for t in self.program.results if t.name in parted):
             value = next(self.values[p.value] for p in self.program.parts if p.tensor == t)
-            source, shape = self.tensor(value, "float"), _tuple([self.size(d) for d in t.dims])
+            source, shape = self.tensor(value, tensor_type(t)), _tuple([self.size(d) for d in t.dims])
             more = t.dtype == "float32" != self.program.dtype
             kind = f", dtype=torch.promote_types({source}.dtype, torch.float32)" if more else ""
             self.statements.append(f"{self.names[t.name]} = {source}.new_empty({shape}{kind})")

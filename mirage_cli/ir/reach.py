@@ -190,13 +190,17 @@ class Left:
     """Partial results that a split kernel does not store for chunks that its masks leave nothing to do.
 
     kernel: the split one. dim: that it splits. most: what the position along it is at most where there is work, all in
-    axes of the partial results. identity: what the accumulator starts with.
+    axes of the partial results. reduction: what the accumulator comes from.
     """
 
     kernel: str
     dim: str
     most: tuple[Index, ...]
-    identity: float
+    reduction: Eqn
+
+    def identity(self, whole: bool) -> float:
+        """What the accumulator starts with, as a floating-point number or as int32."""
+        return OPS[self.reduction.op].neutral(whole)
 
     def live(self, length: int, size: int) -> tuple[Index, ...]:
         """A chunk of this length stores where none of these is negative. size: of the split dimension."""
@@ -223,10 +227,10 @@ def left_out(graph: MuGraph) -> Mapping[str, Left]:
         most = [_index_of(x.limit, k, graph) for x in ends if not x.lower]
         if not ends or len(most) < len(ends):
             continue
-        started = {name: OPS[e.op].identity for e in k.body for name, _ in loops[0].accumulators if e.out == name}
+        started = {name: e for e in k.body for name, _ in loops[0].accumulators if e.out == name}
         known = [i for i in most if i is not None]
         if len(known) == len(most) and all(_says(s, known, k, graph) and s.value in started for s in k.stores):
-            found |= {s.buffer: Left(k.name, k.split, tuple(known), started[s.value] or 0.0) for s in k.stores}
+            found |= {s.buffer: Left(k.name, k.split, tuple(known), started[s.value]) for s in k.stores}
     return found
 
 

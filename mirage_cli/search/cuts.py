@@ -53,6 +53,7 @@ CUTS: Mapping[str, str] = {
     "which would be applied too late.",
     "targets of different shape": "Values with different axes are not made by one kernel, unless both are outputs.",
     "rename inside a kernel": "One axis would stand for two inside a kernel, where it has one role.",
+    "integers by floating point": "Whole numbers that are an output would be sums of floating-point products.",
     # of how a kernel is cut into blocks
     "blocks too large": "What a block holds at once exceeds what a multiprocessor has at every tile size.",
     "nested loop": "The kernel would need a loop inside of a loop; its loops follow each other.",

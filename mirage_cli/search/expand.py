@@ -19,7 +19,7 @@ from mirage_cli.ir.access import Access, dims_of, plain
 from mirage_cli.ir.access_text import substitution
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError
-from mirage_cli.ir.program import Arg, Eqn, Tensor, equation, live_eqns
+from mirage_cli.ir.program import Arg, Eqn, Tensor, equation, live_eqns, tensor_type
 from mirage_cli.search.cuts import Bounds
 
 ASKED = 256
@@ -446,6 +446,10 @@ class _Writer:
 
     def written(self) -> Written:
         """What the targets need: where a step's result is read from memory, the steps in front of it are not."""
+        for t, f in zip(self.d.program.outputs, self.d.outputs, strict=True):
+            made = self.known[self.value[f]] if f in self.targets else None
+            if isinstance(made, Eqn) and tensor_type(t) not in (made.type, "float"):
+                raise InexpressibleError("integers by floating point")
         targets = {self.value[t] for t in self.targets}
         eqns = tuple(live_eqns(self.eqns, targets))
         used = {v for q in eqns for v in q.values} | targets

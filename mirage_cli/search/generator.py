@@ -90,7 +90,14 @@ def search(
     start = time.perf_counter()
     d = decompose(program, own_algebra_only=own_algebra_only, deadline=end)
     run = _Search(d, target, bounds or Bounds(), prune, lambda: False)
-    written = greedy.as_written(run)  # however little time there is
+    try:
+        written = greedy.as_written(run)  # however little time there is
+    except InexpressibleError:
+        if not d.cancels:
+            raise
+        d = decompose(program, own_algebra_only=True, literal=True)  # in which whole numbers stay such
+        run = _Search(d, target, bounds or Bounds(), prune, lambda: False)
+        written = greedy.as_written(run)
     as_written, *literal = _literally(run) if d.cancels else [run.assembly.in_order(written)]
     fused = written
     stopped = "exhausted"

@@ -16,7 +16,7 @@ from mirage_cli.algebra.canonical import Form
 from mirage_cli.algebra.decompose import Decomposition
 from mirage_cli.ir.access import is_whole, plain
 from mirage_cli.ir.mugraph import Kernel, Load, Role, Store, split_axis
-from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.ops import OPS, Type
 from mirage_cli.ir.placement import InexpressibleError, place
 from mirage_cli.ir.program import Eqn, Tensor, equation, live_eqns
 from mirage_cli.ir.schedule import KernelSchedule, next_power_of_two
@@ -220,6 +220,9 @@ def is_matmul(e: Eqn, loads: tuple[Load, ...]) -> bool:
 
 # -- splits
 
+ACCUMULATED: Mapping[Type, str] = {"float": "float32", "int": "int32"}
+"""The element types of partial results."""
+
 
 def split_kernel(kernel: Kernel, dim: str, order: tuple[str, ...]) -> tuple[Kernel, Kernel, tuple[Tensor, ...]]:
     """A kernel that loops over `dim`, as one that splits it and one that merges the partial results.
@@ -240,7 +243,8 @@ def split_kernel(kernel: Kernel, dim: str, order: tuple[str, ...]) -> tuple[Kern
     chunk = split_axis(dim)
     used = [n for n in degrees if n in {v for e in rest for v in e.values} | {s.value for s in kernel.stores}]
     needed = [n for n in degrees if n in used or any(n in degrees[u] for u in used)]
-    scratch = tuple(Tensor(f"@{n}_part", (chunk, *dims_of[n]), "float32") for n in needed)
+    types: Mapping[str, Type] = {e.out: e.type for e in kernel.body}
+    scratch = tuple(Tensor(f"@{n}_part", (chunk, *dims_of[n]), ACCUMULATED[types[n]]) for n in needed)
     first_loads = _needed_loads(kernel, first_body, ())
     first = Kernel(
         kernel.name,
@@ -272,7 +276,9 @@ def _merge(
     """Loads of partial results and the equations that merge them under the accumulators' own names."""
     ops = {e.out: e.op for e in kernel.body}
     loads = tuple(Load(f"{n}_part", t.name, plain(t.dims)) for n, t in zip(needed, scratch, strict=True))
-    known: dict[str, Tensor | Eqn] = {x.out: Tensor(x.out, x.dims, "float32") for x in loads}
+    known: dict[str, Tensor | Eqn] = {
+        x.out: Tensor(x.out, x.dims, t.dtype) for x, t in zip(loads, scratch, strict=True)
+    }
     body: list[Eqn] = []
     axes = (chunk, *order)
 

@@ -82,6 +82,8 @@ class ExpressionReader:
     def elementwise(self, e: ast.AST, op: str, args: Sequence[ast.expr], out: str | None, depth: int) -> Arg:
         masks = [args[i] for i in OPS[op].masks]
         read = self.scope.each(lambda a, d: (self.mask if a in masks else self.number_or_float)(a, d), args, depth)
+        if OPS[op].result == "int" and self.scope.type_of(read[0]) == "int":
+            return read[0]  # which is an integer already
         return self.emit(e, op, tuple(read), out)
 
     def emit(self, e: ast.AST, op: str, args: tuple[Arg, ...], out: str | None) -> Arg:

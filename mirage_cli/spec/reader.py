@@ -20,7 +20,7 @@ from typing import get_args
 import yaml
 
 from mirage_cli.errors import Diagnostic, MirageError, SpecError
-from mirage_cli.ir.program import INTEGERS, Drawn, Program, Range, Tensor
+from mirage_cli.ir.program import INTEGERS, Drawn, Program, Range, Tensor, tensor_type
 from mirage_cli.spec.document import Document
 from mirage_cli.spec.expression import MAX_AXES
 from mirage_cli.spec.idioms import OTHER_DTYPES
@@ -31,12 +31,13 @@ from mirage_cli.spec.keys import (
     KEYS,
     MAX_BELOW,
     OUTPUT_KEYS,
+    OUTPUT_TYPES,
     RANGE,
     RANGE_FORM,
     REQUIRED,
 )
 from mirage_cli.spec.scope import Place, Scope
-from mirage_cli.spec.statements import MASK, ProgramReader
+from mirage_cli.spec.statements import MAKES, ProgramReader
 from mirage_cli.spec.stores import check_stores, parts_of
 from mirage_cli.spec.strides import overlap, own_strides
 from mirage_cli.spec.vocabulary import CONSTANTS, closest
@@ -443,7 +444,7 @@ class _Reader(Document):
             self.at(parts.get("dims", node), f"the {what} {name} needs `dims`, a list of axes")
             return None
         axes = self.axes(parts["dims"], sizes)
-        types = INPUT_TYPES if what == "input" else FLOATS
+        types = INPUT_TYPES if what == "input" else OUTPUT_TYPES
         kind = self.element_type(parts["dtype"], types) if "dtype" in parts else dtype
         if self.dtype_change is not None and kind in FLOATS and kind == self.spec_dtype():
             kind = dtype
@@ -630,11 +631,8 @@ class _Reader(Document):
             if not isinstance(value, str):
                 self.at(place, f"the output {t.name} is just a number")
                 continue
-            if (kind := reader.scope.type_of(value)) != "float":
-                what = "an integer; outputs are floats, such as index(a) / 1"
-                if kind == "bool":
-                    what = MASK
-                self.at(place, f"the output {t.name} is {what}")
+            if (kind := reader.scope.type_of(value)) != tensor_type(t):
+                self.at(place, f"the output {t.name} is {MAKES[kind]}")
                 continue
             dims = reader.scope.builder.known[value].dims
             if set(dims) != set(t.dims):

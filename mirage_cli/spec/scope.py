@@ -110,6 +110,11 @@ class Scope:
         v = self.builder.known[a]
         return v.type if isinstance(v, Eqn) else tensor_type(v)
 
+    def copy(self, value: str, name: str) -> str:
+        """The same value under another name."""
+        op, same = ("and", value) if self.type_of(value) == "bool" else ("mul", Fraction(1))
+        return self.builder.emit(op, value, same, out=name)
+
     def axis(self, e: ast.expr, inside: Iterable[str] | None = None) -> str:
         """The name of an axis; with `inside`, one that a value has."""
         if not isinstance(e, ast.Name):

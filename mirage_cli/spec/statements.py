@@ -5,20 +5,24 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import count
 
 from mirage_cli.ir.access import Access, dims_of, plain
-from mirage_cli.ir.program import Arg, Tensor
+from mirage_cli.ir.program import Arg, Tensor, tensor_type
 from mirage_cli.spec.expression import ExpressionReader
 from mirage_cli.spec.indices import index_count
 from mirage_cli.spec.scope import Place, Poisoned, Scope
 from mirage_cli.spec.vocabulary import CONSTANTS, RESERVED
 
-MASK = "a mask; outputs are floats, such as where(mask, x, y)"
+MAKES: Mapping[str, str] = {
+    "float": "a float; integer(x) makes an integer of it, and x > 0 a mask",
+    "int": "an integer; declare `dtype: int32`, or make a float of it, such as index(a) / 1",
+    "bool": "a mask; declare `dtype: bool`, or choose numbers with where(mask, x, y)",
+}
+"""What a value is that is no output of another type, and how it becomes one."""
 TARGET = re.compile(r"\s*([A-Za-z_]\w*)\s*=")
 """The name that a line assigns."""
 MAX_UNREADABLE = 20
@@ -116,9 +120,11 @@ class ProgramReader:
                 raise self.scope.fail(s, f"{name} is the name of a function")
             value = self.expressions.value(s.value, name, 0)
             if (
-                isinstance(value, str) and value != name and self.scope.type_of(value) != "bool"
-            ):  # the same value, as another
-                value = self.scope.builder.emit("mul", value, Fraction(1), out=name)
+                isinstance(value, str)
+                and value != name
+                and (name in self.outputs or self.scope.type_of(value) != "bool")
+            ):
+                value = self.scope.copy(value, name)
         except Poisoned:
             value = None
         if name not in self.scope.inputs:
@@ -165,9 +171,8 @@ class ProgramReader:
         value = self.expressions.value(s.value, out, 0)
         if not isinstance(value, str):
             raise self.scope.fail(s.value, f"this part of {name} is just a number")
-        if (kind := self.scope.type_of(value)) != "float":
-            what = "an integer; outputs are floats, such as index(a) / 1"
-            raise self.scope.fail(s.value, f"this part of {name} is {what if kind == 'int' else MASK}")
+        if (kind := self.scope.type_of(value)) != tensor_type(self.outputs[name]):
+            raise self.scope.fail(s.value, f"this part of {name} is {MAKES[kind]}")
         has, written = self.scope.builder.known[value].dims, dims_of(access)
         if {*has} != {*written}:
             axes = ", ".join(has) or "none", ", ".join(written) or "none"
@@ -175,7 +180,7 @@ class ProgramReader:
                 s.value, f"this part of {name} has the axes {axes[0]}, and the indices on the left {axes[1]}"
             )
         if value in taken or value in self.scope.inputs:
-            value = self.scope.builder.emit("mul", value, Fraction(1), out=out)
+            value = self.scope.copy(value, out)
         return value
 
 

@@ -272,6 +272,7 @@ def _judge(program: Program, source: str, seed: int, overflow_like_eager: bool) 
 
     from mirage_cli.codegen.export import load_export
     from mirage_cli.codegen.torch_source import torch_source
+    from mirage_cli.tune.outputs import poison
     from mirage_cli.verify.numeric import judge
 
     sizes = program.sizes
@@ -282,8 +283,7 @@ def _judge(program: Program, source: str, seed: int, overflow_like_eager: bool) 
 
         def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
             outputs = [
-                torch.full([sizes[d] for d in t.dims], float("nan"), dtype=getattr(torch, t.dtype))
-                for t in program.results
+                poison(torch.empty([sizes[d] for d in t.dims], dtype=getattr(torch, t.dtype))) for t in program.results
             ]
             module.launch(inputs, outputs, module.make_scratch("cpu", *program.arguments))
             return outputs

@@ -138,7 +138,8 @@ class Rank(Bench):
                 found.append(self.case(i, standard.contracted, False).judge(kind.name, outputs, standard, self.cut))
         if not found:
             return None
-        problem = next((f"{x.distribution}: {x.problem}" for x in found if x.problem), None)
+        problems = (f"{x.distribution}: {x.problem}" for x in found if x.problem)
+        problem = next(problems, yardstick.untold(found))
         return Judged(problem is None, found[0].error.norm, found[0].eager_error.norm, problem)
 
     def repeated(self, call: Call, held: Held) -> Repeated:

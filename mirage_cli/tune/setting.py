@@ -38,6 +38,9 @@ HELD = 0.15
 """The share of the device's memory that the cases of one problem may take, to be at hand for the next candidate."""
 TRACES = 2.0
 """How many times as large the error of a call behind others may be as by itself, where its outputs differ."""
+DECIDED = 0.5
+"""The error of whole numbers and masks up to which two draws may differ, where rounding decides a few elements. Those
+of other data are about as far off as they are large."""
 CPU_L2_BYTES = 1 << 20
 CPU_MAX_SETS = 8
 
@@ -236,14 +239,15 @@ class Setting:
         """The worst error of what these calls have returned, each for the input set of this number.
 
         Where a problem is judged in pieces, some of them are looked at. It is infinite where an infinity is further
-        off than the largest value of its row: no rounding takes that much.
+        off than the largest value of its row: no rounding takes that much. Decisions count where all outputs are such.
         """
         worst = Error(0.0, 0.0)
         some = self.pieces[:: max(1, -(-len(self.pieces) // TIMED_PIECES))]
         for i, outputs in calls:
             case = self.expected[i % len(self.expected)]
-            for n, y in enumerate(outputs):
-                worst = worst.larger(yardstick.error_of(y, n, case.exact, some))
+            numbers = [n for n, y in enumerate(outputs) if y.is_floating_point()]
+            for n in numbers or range(len(outputs)):
+                worst = worst.larger(yardstick.error_of(outputs[n], n, case.exact, some))
         return Accuracy(worst.norm, worst.row)
 
     def judge_all(self, candidate: Candidate, standard: Standard, anew: bool) -> Judged:
@@ -267,7 +271,7 @@ class Setting:
                 if found[-1].problem:
                     break
         last = found[-1]
-        problem = last.problem and f"{last.distribution}: {last.problem}"
+        problem = f"{last.distribution}: {last.problem}" if last.problem else yardstick.untold(found)
         return Judged(problem is None, found[0].error.norm, found[0].eager_error.norm, problem)
 
     def case(self, i: int, contracted: int, anew: bool) -> Case:

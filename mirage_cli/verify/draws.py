@@ -16,7 +16,7 @@ from math import prod
 import numpy as np
 
 from mirage_cli.ir.access import dims_of
-from mirage_cli.ir.program import Program, below, tensor_type
+from mirage_cli.ir.program import Program, Tensor, below, tensor_type
 from mirage_cli.verify.field import Field
 from mirage_cli.verify.interpret import run_program
 from mirage_cli.verify.residues import (
@@ -66,9 +66,12 @@ class Draws:
         field.counts_guesses = False
 
 
-def drawn_bits(program: Program, output: str) -> int:
+def drawn_bits(program: Program, output: Tensor) -> int:
     """Random bits of what a draw draws besides residues, of that with the fewest: an integer of a few, or a mask. Of
     those that are values, what the output needs counts.
+
+    One bit of an output that is a mask or of integers itself, as each of its elements is right by luck in every other
+    draw.
 
     Two entries of a table are the same by luck. One bit of each entry that is divided: every other one is where a
     quotient changes. One bit of two integers, or elements of a mask, that are values: that a row of a mask holds two
@@ -78,7 +81,8 @@ def drawn_bits(program: Program, output: str) -> int:
     bits = [max(1, n.bit_length() - 1) for x in program.lookups() if (n := x.bounds(sizes)[1] + 1) > 1]
     by_number = Counter(x for x, _ in parts)
     bits += [max(1, prod(sizes[d] for d in dims_of(x.access)) // n) for x, n in by_number.items()]
-    values = {v for e in program.only([output]).eqns for v in (e.values[:1] if e.op == "rename" else e.values)}
+    bits += [1] * (tensor_type(output) != "float")
+    values = {v for e in program.only([output.name]).eqns for v in (e.values[:1] if e.op == "rename" else e.values)}
     drawn = (t for t in program.inputs if t.name in values and tensor_type(t) != "float")
     bits += [max(1, prod(sizes[d] for d in t.dims) // 2) for t in drawn]
     return min(bits, default=NO_GUESSES)

@@ -193,7 +193,7 @@ class Series:
         self.end = end
         self.seed, self.where = seed, f"seed {seed}, {_sizes(self.program)}, {_schedule(schedule)}".removesuffix(", ")
         self.at_once = at_once(self.program)
-        self.drawn_bits = {t.name: drawn_bits(self.program, t.name) for t in program.outputs}
+        self.drawn_bits = {t.name: drawn_bits(self.program, t) for t in program.outputs}
         self.learned = {t.name: Learned([sizes[d] for d in t.dims]) for t in program.outputs}
 
     def run(self, idle: int) -> Verdict | Claim | None:

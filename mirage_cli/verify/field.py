@@ -65,6 +65,7 @@ from mirage_cli.verify.residues import (
     joint_taint,
     mix,
     no_square,
+    ordered,
     power,
     powers,
     seen_by_functions,
@@ -382,6 +383,15 @@ class Field:
         valid = tuple(v if v == OWN else BORROWED for v in both_valid(*args))
         return finish(dims, data, valid, self._undefined(args, dims), joint_taint(seen, dims))
 
+    def integer(self, x: Value) -> Value:
+        """x without its fraction: a random function, but of what is known to be an integer (`ordered`)."""
+        whole, known = ordered(x)
+        if known.all():
+            return x
+        found = self.fn("integer", x)
+        data = np.where(known, whole % columns(whole), found.data)
+        return finish(x.dims, data, found.valid, found.flags, found.taint)
+
     def _borrowed(self, name: str, *args: Value) -> Value:
         """A random function in the place of an operator whose meaning has no residue left."""
         return replace(self.fn(name, *args), valid=ALL_BORROWED)
@@ -547,9 +557,6 @@ class Field:
         """The product of x + c, less c, for a random c: associative and commutative, and every element matters."""
         at = tuple(x.dims.index(a) for a in axes)
         dims = tuple(d for d in x.dims if d not in axes)
-        if x.kind == "int" and not x.large:
-            taint = taint_over(x.taint, at)
-            return Value(dims, "int", x.data.max(axis=at) if largest else x.data.min(axis=at), taint=taint)
         x = as_field(x)
         p, c = columns(x.data), self._shift(largest, x.data.ndim)
         factors = (x.data + c) % p
@@ -571,9 +578,6 @@ class Field:
 
     def join(self, x: Value, y: Value, *, largest: bool) -> Value:
         """The maximum or minimum over two parts of an axis from those of the parts, with equal dims."""
-        if x.kind == y.kind == "int" and not (x.large or y.large):
-            pick = np.maximum if largest else np.minimum
-            return replace(x, data=pick(x.data, aligned(y.data, y.dims, x.dims)))
         x, y = as_field(x), as_field(y)
         lead = ("", *x.dims)
         data = np.stack([x.data, np.broadcast_to(aligned(y.data, y.dims, x.dims, 1), x.data.shape)], axis=1)

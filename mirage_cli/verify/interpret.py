@@ -395,7 +395,8 @@ class _Instance:
         stored = np.ones(shape, dtype=bool)
         for i in where:
             stored &= i.positions(dims, ranges | self.front.ranges, tables) >= 0
-        identity = self.semantics.full(number(self.left[x.buffer].identity), dims, shape, "float")
+        left = self.left[x.buffer]
+        identity = self.semantics.full(number(left.identity(whole=False)), dims, shape, left.reduction.type)
         if not memory.written.any():
             return identity
         found = memory.read(self.front.places(x.access, x.dims, ranges, memory, {}), dims)

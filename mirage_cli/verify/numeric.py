@@ -37,7 +37,7 @@ class NumericVerdict:
     """The judgement of all distributions. `worst` is the one nearest to, or furthest beyond, what is allowed.
 
     error, eager_error: norm errors against float64 on the first distribution, the one for ordinary data.
-    tolerance: multiples of the yardstick that were allowed.
+    tolerance: multiples of the yardstick that were allowed. untold: why all that passed proves nothing.
     """
 
     ok: bool
@@ -46,11 +46,13 @@ class NumericVerdict:
     eager_error: float
     tolerance: float
     detail: tuple[Judgement, ...]
+    untold: str | None = None
 
     def __str__(self) -> str:
         if self.ok:
             return f"error {self.error:.2e}, eager's {self.eager_error:.2e}; all {len(self.detail)} distributions pass"
-        return "; ".join(f"{j.distribution}: {j.problem}" for j in self.detail if j.problem)
+        problems = [f"{j.distribution}: {j.problem}" for j in self.detail if j.problem]
+        return "; ".join(problems or [self.untold or ""])
 
 
 def judge(
@@ -76,7 +78,7 @@ def judge(
 
     from mirage_cli.verify.lies import Lies, changed_elsewhere, fresh_memory_is_nan, outputs_of, to_be_changed
     from mirage_cli.verify.testdata import DISTRIBUTIONS
-    from mirage_cli.verify.yardstick import Cut, Reference
+    from mirage_cli.verify.yardstick import Cut, Reference, untold
 
     where = torch.device(device)
     allowed = program.tolerance if tolerance is None else tolerance
@@ -102,8 +104,9 @@ def judge(
             raise ValueError(f"writes to its inputs: {', '.join(changed)}")
         found.append(program_in_torch.judge(kind.name, inputs, outputs, allowed, overflow_like_eager, terms, cut))
     worst = max(found, key=lambda j: j.score)
-    ok = all(j.problem is None for j in found)
-    return NumericVerdict(ok, worst, found[0].error.norm, found[0].eager_error.norm, allowed, tuple(found))
+    nothing = untold(found)
+    ok = nothing is None and all(j.problem is None for j in found)
+    return NumericVerdict(ok, worst, found[0].error.norm, found[0].eager_error.norm, allowed, tuple(found), nothing)
 
 
 def draw_inputs(program: Program, distribution: str, device: torch.device, seed: int) -> list[torch.Tensor]:

@@ -17,6 +17,15 @@ JUMPS = frozenset(
     for name in ("floor", "ceil", "round", "trunc", "frac", "sign", "remainder", "fmod", "floor_divide")
 )
 """Functions that jump between numbers which rounding tells apart."""
+EXACT = JUMPS | frozenset(
+    getattr(torch.ops.aten, name)
+    for name in (
+        "abs", "amax", "amin", "cat", "clamp", "clamp_max", "clamp_min", "clone", "constant_pad_nd", "copy",
+        "embedding", "gather", "index", "index_select", "masked_fill", "max", "maximum", "min", "minimum", "neg",
+        "relu", "stack", "where", "_to_copy",
+    )
+)  # fmt: skip
+"""Functions that choose among their arguments' elements, and those of whole results: they round nothing."""
 
 
 class RoundEveryResult(TorchDispatchMode):
@@ -31,8 +40,10 @@ class RoundEveryResult(TorchDispatchMode):
     would be off by the same, and their differences exact by luck, and so is what happens to need few bits; neither is
     luck that the same values have, computed in another order (D. S. Parker, Monte Carlo Arithmetic, 1997).
     summing: by chance in any case, and off by up to 2**SUM_BITS times as much.
-    jumped: whether one of JUMPS was among the operations.
+    jumped: whether one of JUMPS was among the operations. exact: functions whose results stay as they are.
     """
+
+    exact: frozenset[Any] = frozenset()
 
     def __init__(self, dtype: torch.dtype, summing: bool = False, seed: int = 0) -> None:
         super().__init__()
@@ -55,7 +66,7 @@ class RoundEveryResult(TorchDispatchMode):
             args = [x * (1 + self.unit * self.drawn(x)) for x in args]
         self.jumped |= func.overloadpacket in JUMPS
         result = func(*args, **(kwargs or {}))
-        if func.is_view:
+        if func.is_view or func.overloadpacket in self.exact:
             return result
         if isinstance(result, tuple | list):  # of a fused operation, with what its gradient would need
             return type(result)(self.rounded(x) for x in result)
@@ -77,6 +88,28 @@ class RoundEveryResult(TorchDispatchMode):
         if x.device not in self.generators:
             self.generators[x.device] = torch.Generator(device=x.device).manual_seed(self.seed)
         return torch.rand(x.shape, generator=self.generators[x.device], dtype=x.dtype, device=x.device) - 0.5
+
+
+class MoveEveryResult(RoundEveryResult):
+    """Moves what each torch operation returns by up to `times` as much as rounding to `dtype` does, at random: whatever
+    rounding may decide, is decided otherwise in three of eight evaluations or more.
+
+    What the type holds exactly stays, and so does what is chosen: the largest element equals the maximum.
+    """
+
+    exact = EXACT
+
+    def __init__(self, dtype: torch.dtype, summing: bool, seed: int, times: float) -> None:
+        super().__init__(dtype, summing, seed)
+        self.bits = 1 - round(math.log2(self.unit))
+        self.unit *= max(1.0, times)
+        self.most = self.unit * (2**SUM_BITS if summing else 1)
+
+    def rounded(self, result: Any) -> Any:
+        if not (isinstance(result, torch.Tensor) and result.dtype == torch.float64):
+            return result
+        units = torch.frexp(result)[0] * 2**self.bits
+        return torch.where(units == units.round(), result, result * (1 + self.most * self.drawn(result)))
 
 
 def in_float64(inputs: Sequence[torch.Tensor], off: torch.dtype | None = None, seed: int = 0) -> list[torch.Tensor]:

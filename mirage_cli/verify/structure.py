@@ -159,10 +159,8 @@ def _check_kernel(k: Kernel, graph: MuGraph) -> None:
         repeated = set(s.dims) - set(value.dims) - {chunk}
         fits = set(value.dims) - {chunk} <= set(s.dims) and repeated <= set(k.with_role("grid", "tile"))
         _require(fits, f"{k.name} stores {s.value}[{', '.join(value.dims)}] as [{', '.join(s.dims)}]")
-        _require(
-            _type(value) != "float" or tensor_type(tensors[s.buffer]) == "float",
-            f"{k.name} stores a float in {tensors[s.buffer]}",
-        )
+        kind, held = _type(value), tensor_type(tensors[s.buffer])
+        _require(held in (kind, "float"), f"{k.name} stores {kind} in {tensors[s.buffer]}")
     if k.kind == "generated":
         try:
             place(k)

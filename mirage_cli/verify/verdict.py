@@ -10,7 +10,7 @@ from typing import Any, Literal  # JSON of stored verdicts
 
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import Program
+from mirage_cli.ir.program import Program, tensor_type
 from mirage_cli.verify.degree import Claim, outside
 
 Net = Literal["structure", "field", "time"]
@@ -75,7 +75,7 @@ def accepted(program: Program, graph: MuGraph, passed: Sequence[Claim], proved: 
     assumes = tuple(dict.fromkeys(a for c in passed for a in c.assumes))
     eqns = (*program.eqns, *(e for k in graph.kernels for e in k.body))
     doubts = [a for a in assumes if not any(a in x for x in outside(eqns))]
-    dtypes = sorted({program.dtype, *(t.dtype for t in graph.tensors().values() if t.dtype != "int32")})
+    dtypes = sorted({program.dtype, *(t.dtype for t in graph.tensors().values() if tensor_type(t) == "float")})
     rounding = f"rounding in {', '.join(dtypes)} (judged on the kernel, in floating point)"
     rest = f", assuming {', '.join(assumes)}" if assumes else ""
     below = f"false accept below {bound:.1e}" if bound < 1 else NO_BOUND

@@ -5,15 +5,17 @@ kernels carry their text.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any  # what a function returns: a tensor, several, or nothing
 
 import torch
 
+from mirage_cli.verify.decided import EVALUATIONS, Decided, decided
 from mirage_cli.verify.distance import Error, Measured, Part, both_finite, overflows, overflows_alone
-from mirage_cli.verify.rounding import RoundEveryResult, in_float64
+from mirage_cli.verify.rounding import MoveEveryResult, RoundEveryResult, in_float64
 from mirage_cli.verify.rows import row_axis
 
 DRAWS = 8
@@ -73,8 +75,9 @@ def pieces_of(cut: Cut | None) -> list[Piece]:
 
 Exact = Callable[[Piece], Sequence[torch.Tensor]]
 """The outputs in float64 for a piece of the inputs."""
-Rounded = Callable[[Piece, torch.dtype | None, int], Sequence[torch.Tensor]]
-"""The same with rounding (None: eager's, to the program's type; else the definition's, to this type), and a seed."""
+Rounded = Callable[[Piece, torch.dtype | None, int, float | None], Sequence[torch.Tensor]]
+"""The same with rounding (None: eager's, to the program's type; else the definition's, to this type), a seed, and for
+decisions how many times as much (`MoveEveryResult`)."""
 
 
 Known = dict[tuple[int, object], "Error"]
@@ -105,27 +108,30 @@ def error_of(y: torch.Tensor, i: int, exact: Exact, pieces: Sequence[Piece]) -> 
 class Judgement:
     """What became of one distribution, in its worst output. `allowed` already holds the tolerance.
 
-    overflow: where the output has an inf or NaN that float64 lacks, in words; None where nowhere.
-    excused: how many more such places of all outputs were let pass, because eager has an inf or NaN there too.
+    wrong: where the output has an inf or NaN that float64 lacks, or decides as no rounding does, in words; None where
+    nowhere.
+    excused: how many more infinities and NaNs of all outputs were let pass, because eager has one there too.
+    told: whether, of each output, at least half of the elements were compared: of decisions, those that are settled.
     """
 
     distribution: str
     error: Error
     eager_error: Error
     allowed: Error
-    overflow: str | None = None
+    wrong: str | None = None
     excused: int = 0
+    told: bool = True
 
     @property
     def score(self) -> float:
         """1 is the most that passes."""
-        return math.inf if self.overflow else self.error.over(self.allowed)
+        return math.inf if self.wrong else self.error.over(self.allowed)
 
     @property
     def problem(self) -> str | None:
         """Why it did not pass."""
-        if self.overflow or self.score <= 1:
-            return self.overflow
+        if self.wrong or self.score <= 1:
+            return self.wrong
         mine, most = self.error, self.allowed
         return f"error {mine.norm:.2e} (row {mine.row:.2e}), allowed {most.norm:.2e} (row {most.row:.2e})"
 
@@ -156,7 +162,8 @@ def judge_outputs(
     operands of matrix products rounded to the program's type, since eager's own error may be small by luck where
     outputs have few elements, or by its order of multiplying (with seed 0 it also stands in for eager where that has an
     inf or NaN and float64 has none); and `rounded(.., torch.float32, seed)`, the definition operator by operator in
-    float32 from inputs as far off, since eager's fused operators may be exact where no sum is.
+    float32 from inputs as far off, since eager's fused operators may be exact where no sum is. Whole numbers and masks
+    are decisions: `judge_decisions`.
     terms: of the longest sum in the program.
     overflow_like_eager: let an inf or NaN pass in places where eager has one too (a matmul kept in float16, say).
     cut: along which exact and rounded outputs are made, so that few of them are held at a time.
@@ -167,14 +174,55 @@ def judge_outputs(
     if [y.shape for y in outputs] != [e.shape for e in eager]:
         shapes, expected = ([tuple(x.shape) for x in group] for group in (outputs, eager))
         raise ValueError(f"the outputs have the shapes {shapes}, not {expected}")
-    pieces = pieces_of(cut)
+    pieces, anew = pieces_of(cut), rounded
     if len(pieces) == 1:
         exact, rounded = functools.cache(exact), functools.cache(rounded)
     found: list[Judgement] = []
     for i, y in enumerate(outputs):
+        if not y.is_floating_point():
+            found.append(judge_decisions(name, i, y, eager[i], exact, anew, pieces, tolerance))
+            continue
         judged = _Output(i, y, eager[i], exact, rounded, pieces, overflow_like_eager, {} if known is None else known)
         found.append(judged.judgement(name, tolerance, terms))
-    return replace(max(found, key=lambda j: j.score), excused=sum(j.excused for j in found))
+    worst = max(found, key=lambda j: j.score)
+    return replace(worst, excused=sum(j.excused for j in found), told=all(j.told for j in found))
+
+
+def judge_decisions(
+    name: str,
+    i: int,
+    y: torch.Tensor,
+    eager: torch.Tensor,
+    exact: Exact,
+    rounded: Rounded,
+    pieces: Sequence[Piece],
+    tolerance: float,
+) -> Judgement:
+    """Of output number i, of whole numbers or a mask. Errors are the part of the elements that differ from float64's;
+    allowed are those that rounding may decide so."""
+    parts: list[Decided] = []
+    eager_differs = 0
+    wrong: str | None = None
+    for piece in pieces:
+        theirs, ref = piece.output(eager, i).double(), exact(piece)[i]
+        ways = ((dtype, seed) for seed in range(EVALUATIONS) for dtype in (None, torch.float32))
+        others = (rounded(piece, dtype, seed, tolerance)[i] for dtype, seed in ways)
+        part = decided(piece.output(y, i), ref, itertools.chain([theirs], others))
+        parts.append(part)
+        eager_differs += decided(theirs.to(y.dtype), ref, ()).differing
+        wrong = wrong or part.in_words(f"output {i}", piece.cut.outputs[i] if piece.cut else 0, piece.start)
+    count = max(1, sum(p.count for p in parts))
+    differing, beyond, told = (sum(getattr(p, n) for p in parts) for n in ("differing", "wrong", "told"))
+    error, eagers, allowed = (Error(n / count, n / count) for n in (differing, eager_differs, differing - beyond))
+    return Judgement(name, error, eagers, allowed, wrong, 0, 2 * told >= count)
+
+
+UNTOLD = "rounding decides most of an output on every distribution: nothing was compared"
+
+
+def untold(found: Iterable[Judgement]) -> str | None:
+    """Why judgements that have all passed prove nothing; None where one of them does."""
+    return None if any(j.told for j in found) else UNTOLD
 
 
 @dataclass(frozen=True)
@@ -195,16 +243,25 @@ class Reference:
         return _widened((self.wide or self.eager)(*in_float64(piece.inputs(inputs))))
 
     def rounded(
-        self, inputs: Sequence[torch.Tensor], piece: Piece, dtype: torch.dtype | None, seed: int
+        self,
+        inputs: Sequence[torch.Tensor],
+        piece: Piece,
+        dtype: torch.dtype | None,
+        seed: int,
+        times: float | None = None,
     ) -> list[torch.Tensor]:
         """The same with rounding: that of eager's calls, or, where a type is named, of every operator to this type.
 
         Inputs are moved then, but in front of a jump: a kernel is given 2.5 itself, and is to round it as eager does.
+        times: for decisions, of inputs as they are; as of `MoveEveryResult`.
         """
-        given = piece.inputs(inputs)
+        given, function = piece.inputs(inputs), self.stepwise if dtype else self.eager
+        if times is not None:
+            with MoveEveryResult(dtype or self.precision, dtype is not None, seed, times):
+                return _widened(function(*in_float64(given)))
         mode = RoundEveryResult(dtype or self.precision, dtype is not None, seed)
         with mode:
-            result = (self.stepwise if dtype else self.eager)(*in_float64(given, dtype, seed))
+            result = function(*in_float64(given, dtype, seed))
         if dtype and mode.jumped:
             with RoundEveryResult(dtype, True, seed):
                 result = self.stepwise(*in_float64(given))
@@ -257,8 +314,8 @@ class _Output:
                 break
             yardstick = yardstick.larger(self.rounding(None, seed)).larger(self.rounding(torch.float32, seed))
         allowed = Error(tolerance * yardstick.norm, tolerance * yardstick.row)
-        overflow, excused = self.overflow(mine, allowed)
-        return Judgement(name, mine.error, eagers, allowed, overflow, excused)
+        wrong, excused = self.overflow(mine, allowed)
+        return Judgement(name, mine.error, eagers, allowed, wrong, excused)
 
     def compared(self, result: torch.dtype) -> tuple[Measured, tuple[Error, Error]]:
         """The output, with eager's error and that of the exact output in this type, which are the same for every
@@ -301,7 +358,7 @@ class _Output:
         found = measured(self.y, self.i, self.pieces)
         for piece in self.pieces:
             part = Part.of(self.exact(piece)[self.i], found.row_axis)
-            x = self.rounded(piece, dtype, seed)[self.i]
+            x = self.rounded(piece, dtype, seed, None)[self.i]
             found.add(x.to(self.y.dtype), part, functools.partial(torch.isfinite, x))
         return found.error
 

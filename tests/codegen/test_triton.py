@@ -21,6 +21,7 @@ from mirage_cli.ir.program import DTYPES, Program, below, tensor_type
 from mirage_cli.ir.reach import Left
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.tune.outputs import poison
 from mirage_cli.tune.space import settled
 from mirage_cli.verify.lies import Lies, changed_elsewhere, outputs_of, to_be_changed
 from mirage_cli.verify.numeric import reference64, where_outputs_lie
@@ -83,8 +84,7 @@ def run(graph: MuGraph, schedule: Schedule, inputs: Inputs) -> list[torch.Tensor
 
 
 def poisoned(shape: list[int], dtype: str) -> torch.Tensor:
-    poison = math.nan if dtype != "int32" else -(1 << 31)
-    return torch.full(shape, poison, dtype=getattr(torch, dtype))
+    return poison(torch.empty(shape, dtype=getattr(torch, dtype)))
 
 
 def check(graph: MuGraph, schedule: Schedule, program: Program | None = None, inputs: Inputs | None = None) -> None:
@@ -97,8 +97,12 @@ def check(graph: MuGraph, schedule: Schedule, program: Program | None = None, in
     found = outputs_of(lies, run(graph, schedule, given), list(given.values()))
     assert not changed_elsewhere(lies, list(given.values()), list(inputs.values()))
     for t, got, want in zip(program.outputs, found, expected, strict=True):
+        decisions = not got.dtype.is_floating_point
         want = want.to(got.dtype).double()
         got = got.double()
+        if decisions:  # which rounding takes otherwise where they are close
+            assert (got != want).sum() <= got.numel() // 16, t.name
+            continue
         same = (got == want) | (got.isnan() & want.isnan())
         finite = want.isfinite()
         assert (same | finite).all(), f"{t.name}: {got[~finite]} for {want[~finite]}"

@@ -310,7 +310,7 @@ def test_what_the_finite_fields_know_exactly_they_compute_without_functions() ->
     """A field column that asks for an opaque function, an exponential, a root or an order says so in `known`."""
     asks = {
         "fn": "fn", "extremum": "fn", "exp": "exponential", "log": "exponential", "less": "mask", "equal": "mask",
-        "mask": "mask", "reduce_extremum": "extremum",
+        "mask": "mask", "reduce_extremum": "extremum", "integer": "fn",
     }  # fmt: skip
     for row in OPS.values():
         if row.kind == "leaf" or row.growth == "raised":
@@ -648,6 +648,9 @@ class FloatField:
 
     def mask(self, name: str, *args: Array) -> Array:
         return OPS[name].ref(*args)
+
+    def integer(self, x: Array) -> Array:
+        return np.trunc(x)
 
     def finite(self, m: Array) -> Array:
         return np.where(np.isinf(m), 0, m)

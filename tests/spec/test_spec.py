@@ -274,6 +274,7 @@ MEANS: dict[str, tuple[str, Callable[[Tensors], torch.Tensor]]] = {
     "abs": ("abs(X)", lambda t: torch.maximum(t["X"], -t["X"])),
     "neg": ("neg(X)", lambda t: 0 - t["X"]),
     "reciprocal": ("reciprocal(X)", lambda t: 1 / t["X"]),
+    "integer": ("integer(X * 3) / 1", lambda t: torch.where(t["X"] < 0, (t["X"] * 3).ceil(), (t["X"] * 3).floor())),
     "sigmoid": ("sigmoid(X)", lambda t: 1 / (1 + (-t["X"]).exp())),
     "silu": ("silu(X)", lambda t: t["X"] / (1 + (-t["X"]).exp())),
     "relu": ("relu(X)", lambda t: t["X"].clamp(min=0)),

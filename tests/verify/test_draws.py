@@ -82,7 +82,8 @@ def test_draws_in_which_loops_end_elsewhere_leave_other_chunks_unwritten(monkeyp
 
 
 def test_integers_that_are_values_are_drawn_as_often_as_tables() -> None:
-    assert drawn_bits(PROGRAMS["integers"], "O") == 1
-    assert drawn_bits(PROGRAMS["logarithms"], "O") == NO_GUESSES
+    integers, logarithms = (PROGRAMS[name] for name in ("integers", "logarithms"))
+    assert drawn_bits(integers, integers.outputs[0]) == 1
+    assert drawn_bits(logarithms, logarithms.outputs[0]) == NO_GUESSES
     mask = program("m=5 n=2", "X[m,n] M:bool[m]", "O = where(M, X, 0) | P = exp(X)", "O P")
-    assert [drawn_bits(mask, output) for output in "OP"] == [2, NO_GUESSES]
+    assert [drawn_bits(mask, t) for t in mask.outputs] == [2, NO_GUESSES]

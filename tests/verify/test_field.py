@@ -192,6 +192,34 @@ def test_maximum_of_parts_is_the_maximum(field: Field) -> None:
     assert_same(F.join(empty, whole, largest=True), whole)
 
 
+@pytest.mark.parametrize("largest", [True, False])
+def test_every_integer_has_its_say_in_a_maximum(field: Field, largest: bool) -> None:
+    """By the order of integers, a place that holds would hide all others in its row. Of parts it is as of all."""
+    F = field
+    x = Value(("a", "b"), "int", np.array([[1, 0, 1, 1, 0], [5, 5, 2, 5, 5], [0, 0, 0, 0, 0]]))
+    whole = F.reduce_extremum(x, ("b",), largest=largest)
+    for b in range(5):
+        changed = x.data.copy()
+        changed[:, b] += 3
+        agree, _ = same(whole, F.reduce_extremum(replace(x, data=changed), ("b",), largest=largest))
+        assert not agree.any()
+    parts = (replace(x, data=part) for part in (x.data[:, :2], x.data[:, 2:]))
+    assert_same(F.join(*(F.reduce_extremum(p, ("b",), largest=largest) for p in parts), largest=largest), whole)
+    nothing = F.full(-math.inf if largest else math.inf, ("a",), (3,), "int")
+    assert_same(F.join(nothing, whole, largest=largest), whole)
+
+
+def test_what_is_known_to_be_an_integer_is_its_own(field: Field) -> None:
+    F = field
+    for number in (-1, 0, 1):
+        known = F.const(Fraction(number))
+        assert F.integer(known) is known
+        assert_same(F.integer(as_field(known)), known)
+    x = draw(F, "a")
+    assert not same(F.integer(x), x)[0].any()
+    assert_same(F.integer(x), F.integer(F.add(x, F.const(Fraction(0)))))
+
+
 def test_comparisons_are_consistent(field: Field) -> None:
     F = field
     x, y = draw(field, "a", "b"), draw(field, "b")

@@ -231,6 +231,48 @@ MUST_REJECT: Mapping[str, Wrong] = {
     "masked with 0 instead of -inf": Wrong("causal_attention", (("A, -inf", "A, 0"),), "field"),
     "off-by-one window, beyond the reduced sizes": Wrong("window", (("1024", "1023"),), "field"),
     "a window one too wide, beyond the reduced sizes": Wrong("window", (("1024", "1025"),), "field"),
+    "the index behind": Wrong(
+        "chosen", (("B, i, 64)", "B, j, 64)"), ("= index(n)", "= index(n)\n  j[n] = add(i, 1)")), "field"
+    ),
+    "the last index of equal ones": Wrong("chosen", (("min(L; n)", "max(L; n)"), ("min(P;", "max(P;")), "field"),
+    "indices of chunks merged by their sum": Wrong("chosen", (("min(P;", "sum(P;"),), "field"),
+    "the place of the least": Wrong("chosen", (("max(Y; n)", "min(Y; n)"),), "field"),
+    "a place that is another": Wrong("chosen", (("eq(Y, M)", "ge(Y, M)"),), "field"),
+    "an index as a floating-point number": Wrong(
+        "chosen",
+        (("T[m] = min(P; n_split)", "F[m] = min(P; n_split)\n  T[m] = div(F, 1)"),),
+        "structure",
+        "k3 stores float in T",
+    ),
+    "a mask as a number": Wrong(
+        "decided", (("store B[m, k] = B", "store B[m, k] = N"),), "structure", "stores int in B"
+    ),
+    "a number as a mask": Wrong(
+        "decided", (("store Q[m, k] = Q", "store Q[m, k] = B"),), "structure", "stores bool in Q"
+    ),
+    "a mask of larger ones alone": Wrong("decided", (("ge(X, S)", "gt(X, S)"),), "field"),
+    "a mask inverted": Wrong("decided", (("ge(X, S)", "lt(X, S)"),), "field"),
+    "a mask beside the count inverted": Wrong(
+        "decided", (("store B[m, k] = B", "Z[m, k] = not(B)\n  store B[m, k] = Z"),), "field"
+    ),
+    "all for any": Wrong("decided", (("H[m] = max(N; k)", "H[m] = min(N; k)"),), "field"),
+    "any but for the first": Wrong(
+        "decided",
+        (
+            (
+                "H[m] = max(N; k)",
+                "i[k] = index(k)\n  Z[k] = gt(i, 0)\n  G[m, k] = and(B, Z)\n"
+                "  O[m, k] = where(G, 1, 0)\n  H[m] = max(O; k)",
+            ),
+        ),
+        "field",
+    ),
+    "any that holds everywhere": Wrong("decided", (("gt(H, 0)", "ge(H, 0)"),), "field"),
+    "a count that begins with 1": Wrong(
+        "decided", (("store C[m] = C", "Z[m] = add(C, 1)\n  store C[m] = Z"),), "field"
+    ),
+    "a whole number rounded down": Wrong("decided", (("round(D)", "floor(D)"),), "field"),
+    "whole numbers without their bound": Wrong("decided", (("minimum(U, 127)", "mul(U, 1)"),), "field"),
     "wrong scale": Wrong("attention", (("0.125", "0.25"),), "field"),
     "scale dropped": Wrong("attention", (("mul(A, 0.125)", "mul(A, 1)"),), "field"),
     "operand order: the load's axes swapped": Wrong("gram_square", (("load W[k, n]", "load W[n, k]"),), "field"),

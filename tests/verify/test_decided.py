@@ -1,0 +1,177 @@
+"""The floating-point judgement of whole numbers and masks: they are float64's where rounding does not decide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+
+from mirage_cli.codegen.torch_source import torch_source
+from mirage_cli.ir.program import Program
+from mirage_cli.spec.reader import parse_spec
+from mirage_cli.verify.decided import decided, held
+from mirage_cli.verify.numeric import NumericVerdict, judge
+from mirage_cli.verify.testdata import DISTRIBUTIONS
+from mirage_cli.verify.yardstick import UNTOLD, Cut, judge_outputs
+
+Tensors = list[torch.Tensor]
+
+SPEC = """
+name: decisions
+dims: {{m: 16, k: 64, n: 48}}
+inputs:
+  X: [m, k]
+  W: {{dims: [k, n], scale: 0.1}}
+program: |
+  Y = dot(X, W, k)
+  O = {}
+outputs:
+  O: {{dims: [{}], dtype: {}}}
+"""
+ARGMAX = "min(where(Y == max(Y, n), index(n), n), n)", "m", "int64"
+MASK = "Y > 0.5", "m, n", "bool"
+COUNT = "sum(where(Y > 0, 1, 0), n)", "m", "int32"
+QUANTISED = "integer(clamp(round(Y * 127 / max(abs(Y), n)), -128, 127))", "m, n", "int8"
+
+
+def program(expression: str, dims: str, dtype: str) -> Program:
+    return parse_spec(SPEC.format(expression, dims, dtype)).at()
+
+
+def judged(what: tuple[str, str, str], run: Callable[[torch.Tensor], torch.Tensor]) -> NumericVerdict:
+    """run: from Y in float32 to the output."""
+    p = program(*what)
+    scope: dict[str, object] = {"torch": torch}
+    exec(torch_source(p), scope)
+    dtype: torch.dtype = getattr(torch, what[2])
+    return judge(p, lambda x: [run(x[0].float() @ x[1].float()).to(dtype)], scope["reference"])  # type: ignore[arg-type]
+
+
+def argmax(y: torch.Tensor) -> torch.Tensor:
+    return y.argmax(1)
+
+
+def mask(y: torch.Tensor) -> torch.Tensor:
+    return y > 0.5
+
+
+def count(y: torch.Tensor) -> torch.Tensor:
+    return (y > 0).sum(1)
+
+
+def quantised(y: torch.Tensor) -> torch.Tensor:
+    return (y * 127 / y.abs().amax(1, keepdim=True)).round().clamp(-128, 127)
+
+
+RIGHT = {"argmax": (ARGMAX, argmax), "mask": (MASK, mask), "count": (COUNT, count), "quantised": (QUANTISED, quantised)}
+ROUNDED = [x for x in RIGHT if x != "argmax"]
+
+
+@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("rounded", [False, True])
+def test_right_decisions_pass(name: str, rounded: bool) -> None:
+    """Also those of numbers that were rounded to float16 before, as eager PyTorch does."""
+    what, run = RIGHT[name]
+    verdict = judged(what, lambda y: run(y.half().float() if rounded else y))
+    assert verdict.ok, str(verdict)
+    assert all(0 <= j.error.norm <= j.allowed.norm < 0.2 for j in verdict.detail if j.told)
+
+
+WRONG: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "the index behind": ("argmax", lambda y: y.argmax(1) + 1),
+    "the least": ("argmax", lambda y: y.argmin(1)),
+    "of a half": ("argmax", lambda y: y[:, :24].argmax(1)),
+    "the second": ("argmax", lambda y: y.topk(2).indices[:, 1]),
+    "inverted": ("mask", lambda y: y <= 0.5),
+    "another threshold": ("mask", lambda y: y > 0.53),
+    "one place": ("mask", lambda y: (y > 0.5) ^ ((torch.arange(48) == 47) & (torch.arange(16) == 15)[:, None])),
+    "all": ("mask", lambda y: y == y),
+    "one more": ("count", lambda y: (y > 0).sum(1) + 1),
+    "without the last": ("count", lambda y: (y[:, :-1] > 0).sum(1)),
+    "of the negative": ("count", lambda y: (y < 0).sum(1)),
+    "rounded down": ("quantised", lambda y: (y * 127 / y.abs().amax(1, keepdim=True)).floor()),
+    "by 128": ("quantised", lambda y: (y * 128 / y.abs().amax(1, keepdim=True)).round().clamp(-128, 127)),
+    "one more of each": ("quantised", lambda y: quantised(y) + 1),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_decisions_are_refused(name: str) -> None:
+    of, run = WRONG[name]
+    verdict = judged(RIGHT[of][0], run)
+    assert not verdict.ok and "output 0 is " in str(verdict), str(verdict)
+
+
+def test_of_equal_numbers_the_first_is_no_matter_of_rounding() -> None:
+    """The inputs are compared as they are: nothing is rounded."""
+    text = SPEC.format("min(where(X == max(X, k), index(k), k), k)", "m", "int64").replace("  Y = dot(X, W, k)\n", "")
+    p = parse_spec(text).at()
+    scope: dict[str, object] = {"torch": torch}
+    exec(torch_source(p), scope)
+    for run, right in ((lambda x: x.argmax(1), True), (lambda x: 63 - x.flip(1).argmax(1), False)):
+        verdict = judge(p, lambda x, run=run: [run(x[0])], scope["reference"])  # type: ignore[arg-type]
+        assert verdict.ok == right
+        assert {j.distribution for j in verdict.detail if j.problem} >= ({"equal rows"} if not right else set())
+
+
+def test_what_rounding_decides_everywhere_proves_nothing() -> None:
+    """On every distribution, an element lies between what evaluations with rounding come to."""
+    ref = torch.zeros(64, dtype=torch.float64)
+    flips = iter([torch.zeros(64), *(torch.rand(64).round() for _ in range(100))])
+    found = judge_outputs("normal", [torch.ones(64, dtype=torch.bool)], lambda _: [ref], [ref.bool()],
+                          lambda *_: [next(flips).double()], 4, False)  # fmt: skip
+    assert found.problem is None and not found.told
+    p = program(*ARGMAX)
+    verdict = judge(p, lambda _: [torch.ones(16, dtype=torch.int64)], lambda *x: torch.ones(16, dtype=torch.int64),
+                    reference=lambda _: [torch.zeros(16, dtype=torch.float64)])  # fmt: skip
+    assert not verdict.ok and str(verdict) == UNTOLD and len(verdict.detail) == len(DISTRIBUTIONS)
+
+
+def some(y: Sequence[int], ref: Sequence[float], *others: Sequence[float], dtype: torch.dtype = torch.int32):
+    rounded = (torch.tensor(x, dtype=torch.float64) for x in others)
+    return decided(torch.tensor(y, dtype=dtype), torch.tensor(ref, dtype=torch.float64), rounded)
+
+
+def test_an_element_lies_between_what_evaluations_come_to() -> None:
+    found = some([1, 5, 9], [1, 4, 9], [1, 4, 7], [1, 6, 9])
+    assert (found.count, found.differing, found.told, found.wrong) == (3, 1, 2, 0)
+    assert found.in_words("output 0", 0, 0) is None
+    found = some([1, 5, 8], [1, 4, 9], [1, 6, 9])
+    assert (found.differing, found.wrong) == (2, 1)
+    assert found.in_words("output 0", 0, 10) == "output 0 is 8 at (12,), where float64 has 9"
+    found = some([100, 105], [101, 104], [99, 104], [101, 104])
+    assert (found.differing, found.told, found.wrong) == (2, 2, 1)
+
+
+def test_a_count_that_rounding_changes_a_little_tells_something() -> None:
+    assert some([1000], [1003], [990]).told == 1
+    assert some([3], [1], [5]).told == 0
+
+
+def test_evaluations_are_asked_for_only_where_something_differs() -> None:
+    def never():
+        raise AssertionError("asked for")
+        yield
+
+    assert decided(torch.tensor([1, 2]), torch.tensor([1.0, 2.0]).double(), never()).told == 2
+
+
+def test_numbers_are_held_as_a_type_holds_them() -> None:
+    x = torch.tensor([200.0, -129.0, 2.0**31, -(2.0**40), torch.nan, torch.inf, 7.0], dtype=torch.float64)
+    assert held(x, torch.int8).nan_to_num(-1000).tolist() == [-56, 127, -1000, -1000, -1000, -1000, 7]
+    assert held(x, torch.bool)[[0, 6]].tolist() == [1, 1]
+    assert some([5, -56], [2.0**31, 200.0], dtype=torch.int8).differing == 0
+    assert some([5, -56], [2.0**31, 200.0], dtype=torch.int8).told == 1
+
+
+def test_an_output_without_axes_and_in_pieces() -> None:
+    found = decided(torch.tensor(3), torch.tensor(4.0).double(), ())
+    assert found.in_words("output 0", 0, 0) == "output 0 is 3 at (), where float64 has 4"
+    ref = torch.arange(4096.0, dtype=torch.float64).reshape(64, 64)
+    wrong = ref.int()
+    wrong[63, 1] += 1
+    cut = Cut((0,), (0,), 64, 1 << 25)
+    judged = judge_outputs("normal", [wrong], lambda piece: [piece.of(ref, 0)], [ref.int()],
+                           lambda piece, *_: [piece.of(ref, 0)], 4, False, cut=cut)  # fmt: skip
+    assert judged.problem == "output 0 is 4034 at (63, 1), where float64 has 4033"
