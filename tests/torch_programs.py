@@ -51,6 +51,12 @@ class GatedMlp(nn.Module):
         return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
+def quantised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weights of 8 bits, with a scale for each row."""
+    scale = x.abs().amax(-1, keepdim=True) / 127
+    return (x / scale).round().clamp(-128, 127).to(torch.int8), scale
+
+
 class Lora(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -238,6 +244,22 @@ CASES: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "adam": (adam, (R(4, 7), R(4, 7), R(4, 7), torch.rand(4, 7))),
     "gru": (nn.GRUCell(6, 5), (R(3, 6), R(3, 5))),
     "rnn": (nn.RNNCell(6, 5), (R(3, 6), R(3, 5))),
+    "mask": (lambda x: x > 0.5, (R(4, 7),)),
+    "mask_of_a_transposed_view": (lambda x: (x.T > 0) & ~torch.isnan(x.T), (R(4, 7),)),
+    "mask_of_a_mask": (lambda x, m: m & (x.sum(-1) > 0), (R(4, 7), torch.rand(4) > 0.5)),
+    "any_and_all": (lambda x: ((x > 1).any(-1), (x > -1).all(0)), (R(4, 7),)),
+    "argmax": (lambda x: (x.argmax(-1), x.argmin(0), x.argmax()), (R(4, 7),)),
+    "maximum_and_place": (lambda x: x.max(1), (R(4, 7),)),
+    "topk": (lambda x: x.topk(3), (R(4, 9),)),
+    "logits": (lambda x, w: (x @ w).argmax(-1), (R(4, 7), R(7, 9))),
+    "count": (lambda x: (x > 0).sum(-1), (R(4, 7),)),
+    "count_of_all": (lambda x: (x > 0).sum(), (R(4, 7),)),
+    "bucket": (lambda x: (x[:, None] > torch.linspace(-1, 1, 5)).sum(-1), (R(9),)),
+    "quantised": (quantised, (R(4, 32),)),
+    "truncated": (lambda x: (x * 10).to(torch.int32), (R(4, 7),)),
+    "truncated_and_on": (lambda x: (x * 10).to(torch.int32) + torch.arange(7), (R(4, 7),)),
+    "clamped_to_whole_numbers": (lambda x: (x * 10).clamp(-9, 9).long() * 3, (R(4, 7),)),
+    "a_mask_beside_numbers": (lambda x: (x * 2, x > 0, x.argmax(-1)), (R(4, 7),)),
     **BLOCKS,
     **MODELS,
 }

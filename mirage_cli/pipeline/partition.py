@@ -159,8 +159,8 @@ def levels(graph: torch.fx.Graph, refused: Container[Any], anew: Container[Any])
     found: dict[int, Part] = {}
     for n in reversed(calls(graph)):
         if n in known and n in anew:
-            if n.users and early >= {*n.users}:
-                early.add(n)
+            if n.users and early | (set() if floating(n) else unknown) >= {*n.users}:
+                early.add(n)  # a count for PyTorch is PyTorch's own
                 continue
             level[n] = min((level.get(u, level[n]) - (u in unknown) for u in n.users), default=level[n])
         if n in known:
@@ -219,14 +219,15 @@ def seams(nodes: Sequence[Any]) -> list[int]:
     steps = [0] * (len(nodes) + 1)
     for i, n in enumerate(nodes):
         last = max((at[u] for u in n.users if u in at), default=i)
-        passed = bytes_of(n) if is_result(n) else UNCUT_BYTES
+        passed = bytes_of(n) if is_handed_on(n) else UNCUT_BYTES
         steps[i + 1] += passed
         steps[last + 1] -= passed
     return [*accumulate(steps)][: len(nodes)]
 
 
-def is_result(node: Any) -> bool:
-    """Whether a program may have it as a result: one tensor of floating-point numbers."""
+def is_handed_on(node: Any) -> bool:
+    """Whether one region may hand it to another: one tensor of floating-point numbers. Masks and indices are cheap, and
+    what a kernel knows of how they were made is lost in memory."""
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 

@@ -59,7 +59,17 @@ from mirage_cli.pipeline.symbols import (
 from mirage_cli.pipeline.taken import Share, shares
 from mirage_cli.spec.arrays import Array, Unsupported
 from mirage_cli.spec.aten.row import overloadless
-from mirage_cli.spec.aten.trace import APART, Traced, inverse, kept_statistics, memory_order, row_of, supported, trace
+from mirage_cli.spec.aten.trace import (
+    APART,
+    Traced,
+    inverse,
+    kept_statistics,
+    memory_order,
+    order_of_result,
+    row_of,
+    supported,
+    trace,
+)
 from mirage_cli.spec.graph import Dynamic, Graph
 from mirage_cli.spec.reader import MAX_OFFSET, parse_spec
 from mirage_cli.verify.numeric import called64
@@ -70,6 +80,8 @@ PREFIX = "region_"
 CHANGES = "changes a tensor in place"
 ROUNDINGS, LEAST_OFF = 16, 2e-3
 """How far a result of PyTorch may be from the program's in float64: roundings of its type, or with TF32's."""
+DECIDED = 1 / 64
+"""The share of whole numbers, or of a mask, that rounding may decide otherwise."""
 MANY = 256
 """Numbers from which on their deviation is looked at."""
 EVEN = (130, 6, 4, 2, 8, 10, 12, 14, 16, 18, 20, 22)
@@ -570,13 +582,16 @@ def drawn(like: torch.Tensor, generator: torch.Generator, fractions: bool = Fals
 
 def close(y: torch.Tensor, exact: torch.Tensor) -> bool:
     """By the norm of the difference of what are numbers: a program that is another one is off by far more. Infinities
-    and what is no number are in the same places, but for what is beyond the type of PyTorch's result."""
+    and what is no number are in the same places, but for what is beyond the type of PyTorch's result. Of whole numbers
+    and masks, rounding decides a few."""
     rounded = exact.to(y.dtype)
     numbers = y.isfinite()
     if not torch.equal(numbers, rounded.isfinite()) or not torch.equal(y.isnan(), exact.isnan()):
         return False
     if not torch.equal(y[y.isinf()], rounded[y.isinf()]):
         return False
+    if not y.is_floating_point():
+        return int((y != rounded).sum()) <= DECIDED * y.numel()
     off, size = (float(torch.where(numbers, x, 0.0).norm()) for x in (y.double() - exact, exact))
     return bool(numbers.any()) and off <= max(ROUNDINGS * torch.finfo(y.dtype).eps, LEAST_OFF) * size
 
@@ -603,4 +618,4 @@ def result_shape(array: Array, like: torch.Tensor) -> Shape:
     own = {*array.own}
     parts = [x for dim in array.dims for axis in dim for x in axis.leaves()]
     held = tuple(x.size if x in own else 1 for x in parts)
-    return Shape(held, tuple(x.size for x in parts), array.shape, (*inverse(memory_order(like)),))
+    return Shape(held, tuple(x.size for x in parts), array.shape, (*inverse(order_of_result(like)),))

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from mirage_cli.spec import graph as g
 from mirage_cli.spec.graph import Graph, Value
+from mirage_cli.spec.keys import FLOATS
 
 
 class Unsupported(Exception):
@@ -272,7 +273,8 @@ class Trace:
         sizes = {n: x.size for x, n in axes.items()}
         given = {a: (dtype, scale) for a, dtype, scale in self.inputs}
         dtypes = (*(dtype for _, dtype in outputs.values()), *(given[s.arrays[0]][0] for s in self.stores))
-        graph = Graph(name, sizes, dtypes[0])
+        computed = (d for d in (*dtypes, *(dtype for dtype, _ in given.values())) if d in FLOATS)
+        graph = Graph(name, sizes, next(computed, "float32"))
         names = Names(graph, axes)
         values: dict[Array, Value | float] = {}
         for a in needed:
@@ -289,8 +291,6 @@ class Trace:
             value = values[a]
             if not isinstance(value, Value) or value.number:
                 raise Unsupported(f"the result {out} is a constant")
-            if a.mask:
-                raise Unsupported(f"the result {out} is a mask")
             graph.output(out, value, *names.of(result_axes(a)), dtype=dtype)
         for store in self.stores:
             self.maker = store.maker

@@ -13,6 +13,7 @@ from mirage_cli.pipeline.regions import Kept, Region, cut, exported
 from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import reduced_schedule
+from mirage_cli.tune.outputs import poison
 from mirage_cli.verify.numeric import called64
 from tests.torch_programs import CASES
 
@@ -21,6 +22,8 @@ H200 = find_target("h200")
 EAGERS = 2.0
 ROUNDINGS = 1
 """Of a result's type, that are let pass: eager PyTorch may happen to make none."""
+DECIDED = 1 / 64
+"""Of whole numbers and masks, that rounding may decide otherwise."""
 SEARCH_S = 0.5
 
 
@@ -39,7 +42,7 @@ class Interpreted(torch.nn.Module):
         inputs = [x.of(given, sizes) for x in region.inputs]
         shapes = [[program.sizes[d] for d in t.dims] for t in program.results]
         made = [
-            torch.full(shape, torch.nan, dtype=getattr(torch, t.dtype))
+            poison(torch.empty(shape, dtype=getattr(torch, t.dtype)))
             for shape, t in zip(shapes, program.results, strict=True)
         ]
         others = [x.clone() for x in given]
@@ -53,12 +56,16 @@ class Interpreted(torch.nn.Module):
         triples += [(x.of(given, sizes), x.of(others, sizes), y)
                     for x, y in zip(region.inputs, behind, strict=True) if x.which in kept]  # fmt: skip
         for y, eager, x in triples:
-            self.off.append((off(y, x), EAGERS * off(eager, x) + ROUNDINGS * torch.finfo(y.dtype).eps))
+            rounding = ROUNDINGS * torch.finfo(y.dtype).eps if y.is_floating_point() else DECIDED
+            self.off.append((off(y, x), EAGERS * off(eager, x) + rounding))
         return found[0] if len(found) == 1 else tuple(found)
 
 
 def off(y: torch.Tensor, exact: torch.Tensor) -> float:
-    """The norm of the difference over that of the numbers. Infinities are in the same places."""
+    """The norm of the difference over that of the numbers. Infinities are in the same places. Of whole numbers and
+    masks, the part that differs."""
+    if not y.is_floating_point():
+        return float((y != exact).double().mean())
     numbers = exact.isfinite()
     torch.testing.assert_close(y[~numbers].double(), exact[~numbers], equal_nan=True)
     difference, size = (float(x[numbers].norm()) for x in (y.double() - exact, exact))
@@ -91,6 +98,9 @@ NAMES = (
     "transposed_conv_in_groups", "mish", "max_pool", "nearest_up", "attention_with_softcap", "last_token",
     "lstm_cell", "t5_attention", "mixture", "segment_means", "mamba_step", "larger", "diagonals", "weighted_bits",
     "triplet_margin", "temporal", "standardised", "node_sums", "quantised_linear",
+    "mask_of_a_transposed_view", "mask_of_a_mask", "any_and_all", "argmax", "maximum_and_place", "topk", "logits",
+    "count", "count_of_all", "bucket", "quantised", "truncated", "truncated_and_on", "clamped_to_whole_numbers",
+    "a_mask_beside_numbers",
 )  # fmt: skip
 """For each operator of the programs that take the interpreter a second or two, one of them."""
 

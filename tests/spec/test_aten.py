@@ -21,6 +21,7 @@ from mirage_cli.verify.numeric import reference64
 from tests.torch_programs import CASES
 
 aten = torch.ops.aten
+EXACTLY = {"rtol": 0.0, "atol": 0.0}
 COUNTS = torch.tensor([[3, 1000, 70000], [1 << 20, 5, 0]])
 TOLERANCE = {torch.float32: {"rtol": 2e-5, "atol": 2e-5}, torch.float16: {"rtol": 2e-3, "atol": 2e-3}}
 
@@ -65,7 +66,7 @@ def test_a_program_is_what_pytorch_computes(name: str) -> None:
         expected = as_list(model(*inputs))
         assert len(found) == len(expected)
         for y, wanted in zip(found, expected, strict=True):
-            torch.testing.assert_close(y, wanted.double(), **TOLERANCE[wanted.dtype])
+            torch.testing.assert_close(y, wanted.double(), **TOLERANCE.get(wanted.dtype, EXACTLY))
         eager = as_module(function)(*inputs)
         regions = cut(model)
         assert regions.left == {}
@@ -247,12 +248,42 @@ def test_an_operator_that_is_not_known_is_named() -> None:
         whole(lambda x: x.cumprod(-1), (torch.randn(3, 4),))
 
 
-def test_whole_numbers_are_no_results() -> None:
-    with pytest.raises(Unsupported, match="int64"):
-        whole(lambda x: torch.arange(4) * 2 + x.shape[0], (torch.randn(3, 4),))
+def test_whole_numbers_beyond_32_bits_are_no_results() -> None:
+    """Of float16, and of what is clamped, none are; what is no result may be: it is computed as a float. Numbers of 64
+    bits that a graph is given are no results either: PyTorch returns them as they are."""
+    for function in (lambda x: (x * 1e10).long(), lambda x: (x * 1e10).long().clamp(0, 9) + 1):
+        with pytest.raises(Unsupported, match="may not fit in 32 bits"):
+            whole(function, (torch.randn(3, 4),))
+    for function in (lambda t: t + 1, lambda t: t.T.contiguous(), lambda t: t == 3):
+        with pytest.raises(Unsupported, match="whole numbers of 64 bits"):
+            whole(function, (torch.randint(0, 9, (3, 4)),))
+    whole(lambda x: x.long(), (torch.randn(3, 4).half(),))
+    model, traced = whole(lambda x: (x * 1e10).long().float() * 1e-10, inputs := (torch.randn(3, 4),))
+    torch.testing.assert_close(computed(model, traced, inputs)[0].float(), inputs[0])
 
 
 # -- whole numbers
+
+
+@pytest.mark.parametrize(
+    ("function", "given"),
+    [
+        (lambda m: (m.int().cumsum(-1) - 1).clamp(min=0), torch.rand(4, 7) > 0.5),
+        (lambda t: t // 2, torch.randint(-9, 9, (4, 7)).int()),
+        (lambda t: (t.T, t.T == 3), torch.randint(-9, 9, (4, 7)).int()),
+    ],
+)
+def test_whole_numbers_of_whole_numbers_are_results(function: Any, given: torch.Tensor) -> None:
+    """Of a function; of a model they are Inductor's, as they are cheap."""
+    model, traced = whole(function, (given,))
+    for y, want in zip(computed(model, traced, (given,)), as_list(function(given)), strict=True):
+        assert torch.equal(y, want.double())
+    assert not cut(model).regions
+
+
+def test_counts_are_no_results() -> None:
+    with pytest.raises(Unsupported, match="numbers alone"):
+        whole(lambda x: (x * 2, torch.arange(4) * 2 + x.shape[0]), (torch.randn(3, 4),))
 
 
 @pytest.mark.parametrize(

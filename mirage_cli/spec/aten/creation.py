@@ -8,7 +8,8 @@ from typing import Any  # arguments of nodes, as PyTorch's schemas have them: ar
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Trace, Unsupported
-from mirage_cli.spec.aten.operands import both, chosen, mask_of, number_of
+from mirage_cli.spec.aten.magnitudes import may_wrap
+from mirage_cli.spec.aten.operands import both, chosen, mask_of, number_of, truncated
 from mirage_cli.spec.aten.row import Rows, dtype_name, overloadless
 from mirage_cli.spec.aten.shapes import diagonal, unsqueeze
 
@@ -34,7 +35,7 @@ def _convert(_t: Trace, node: Any, x: Array, *_: Any, **__: Any) -> Array:
         return mask_of(x)
     if x.mask or not node.args[0].meta["val"].dtype.is_floating_point:
         return number_of(x)
-    return both(lambda v: g.where(v < 0, g.ceil(v), g.floor(v)), x)
+    return both(truncated if may_wrap(node) else g.integer, x)
 
 
 @aten("aten.full", "aten.zeros", "aten.ones", "aten.scalar_tensor", "aten.full_like", "aten.zeros_like",

@@ -11,7 +11,17 @@ from mirage_cli.ir.ops import OPS, Op
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Unsupported
-from mirage_cli.spec.aten.operands import both, chosen, conjunction, disjunction, mask_of, negation, number_of, trailing
+from mirage_cli.spec.aten.operands import (
+    both,
+    chosen,
+    conjunction,
+    disjunction,
+    mask_of,
+    negation,
+    number_of,
+    trailing,
+    truncated,
+)
 from mirage_cli.spec.aten.row import Handler, Row, Rows
 
 aten = Rows()
@@ -89,9 +99,9 @@ EXPRESSIONS: Mapping[str, Handler] = {
     "aten.asinh": of_numbers(lambda x: g.sign(x) * g.log1p(g.abs(x) + x * x / (1 + g.sqrt(x * x + 1)))),
     "aten.atanh": of_numbers(lambda x: (g.log1p(x) - g.log1p(-x)) / 2),
     "aten.log10": of_numbers(lambda x: g.log(x) * (1 / math.log(10))),
-    "aten.trunc": of_numbers(lambda x: g.where(x < 0, g.ceil(x), g.floor(x))),
-    "aten.fix": of_numbers(lambda x: g.where(x < 0, g.ceil(x), g.floor(x))),
-    "aten.frac": of_numbers(lambda x: x - g.where(x < 0, g.ceil(x), g.floor(x))),
+    "aten.trunc": of_numbers(truncated),
+    "aten.fix": of_numbers(truncated),
+    "aten.frac": of_numbers(lambda x: x - truncated(x)),
     "aten.sgn": of_numbers(lambda x: g.sign(x)),
     "aten.xlogy": of_numbers(lambda x, y: g.where(x == 0, 0, x * g.log(y))),
     "aten.logaddexp": of_numbers(lambda x, y: g.maximum(x, y) + g.log1p(g.exp(-g.abs(x - y)))),

@@ -76,6 +76,43 @@ GROWTH: Mapping[str, Callable[[Any, list[int]], int]] = {
 """By operator: how far its results go, from how far its operands do. Results of others go as far as their operands."""
 
 
+CONVERSIONS = ("aten.to", "aten._to_copy")
+ROUNDED = ("aten.round", "aten.floor", "aten.ceil", "aten.trunc", "aten.fix")
+
+
+def may_wrap(node: Any) -> bool:
+    """Whether a call converts floating-point numbers to whole ones of 64 bits that may not fit in 32. What does not fit
+    in a smaller type is undefined in PyTorch too."""
+    if overloadless(node.target) not in CONVERSIONS or dtype_name(node.meta["val"].dtype) != "int64":
+        return False
+    return not is_whole(node.args[0]) and not is_mask(node.args[0]) and reach(node.args[0]) > LARGEST
+
+
+def reach(node: Any) -> float:
+    """How far the floating-point numbers of a node go, as far as is known at once."""
+    most = 65504.0 if dtype_name(node.meta["val"].dtype) == "float16" else math.inf
+    name, given = overloadless(node.target), (*node.args, *node.kwargs.values())
+    bounds = [abs(x) for x in given if isinstance(x, int | float)]
+    if name in ("aten.clamp", "aten.hardtanh") and len(bounds) == 2:
+        return max(bounds)
+    return min(most, reach(node.args[0])) if name in ROUNDED and len(given) == 1 else most
+
+
+def refuse_result(node: Any, given: Container[Any]) -> None:
+    """Raises Unsupported for a result that is of whole numbers, or decided by such, that may not fit in 32 bits: of 64
+    bits that the graph is given, or makes of floating-point numbers. And for one that counts, and reads nothing."""
+    todo = [node]
+    for x in todo:
+        if x in given and is_whole(x) and dtype_name(x.meta["val"].dtype) == "int64":
+            raise Unsupported(f"the result {node} is made of whole numbers of 64 bits, {x}")
+        if x not in given and (is_whole(x) or is_mask(x)):
+            if may_wrap(x):
+                raise Unsupported(f"{x} makes whole numbers of floating-point ones that may not fit in 32 bits")
+            todo += [y for y in x.all_input_nodes if y not in todo]
+    if all(x not in given and (is_whole(x) or is_mask(x)) for x in todo):
+        raise Unsupported(f"the result {node} is made of numbers alone")
+
+
 class Magnitudes:
     """What is known of the nodes of one graph. moves: whether a call copies elements and computes nothing: the numbers
     that it is given are positions. named: sizes that differ by call."""
@@ -101,7 +138,7 @@ class Magnitudes:
 
     def refuse_narrowing(self, node: Any, operand: Any) -> None:
         """Raises Unsupported where a conversion may wrap around."""
-        if overloadless(node.target) not in ("aten.to", "aten._to_copy"):
+        if overloadless(node.target) not in CONVERSIONS:
             return
         made, given = dtype_name(node.meta["val"].dtype), dtype_name(operand.meta["val"].dtype)
         if made in (given, "bool"):
@@ -124,7 +161,8 @@ class Magnitudes:
             return int(is_mask(node))
         read = [x for x in node.all_input_nodes if is_whole(x) or is_mask(x)]
         if node.op != "call_function" or (node.all_input_nodes and not read):
-            return min(TYPES.get(dtype_name(value.dtype), GIVEN), GIVEN)
+            far = reach(node.args[0]) if overloadless(node.target) in CONVERSIONS else GIVEN
+            return math.ceil(min(TYPES.get(dtype_name(value.dtype), GIVEN), GIVEN, far))
         if not read and any(n in self.named for n in value.shape):
             return GIVEN
         name = overloadless(node.target)

@@ -56,6 +56,11 @@ def number_of(x: Any) -> Any:
     return p.elementwise(lambda v: chosen(v, 1, 0), x) if isinstance(x, Array) and x.mask else x
 
 
+def truncated(x: Any) -> Any:
+    """A number without its fraction, which stays a floating-point one."""
+    return g.where(x < 0, g.ceil(x), g.floor(x))
+
+
 def both(function: Callable[..., Any], *args: Any) -> Array:
     """A function of numbers, at each position of its arguments."""
     return p.elementwise(function, *map(number_of, args))

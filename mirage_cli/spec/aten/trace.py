@@ -14,14 +14,16 @@ from typing import Any  # nodes of PyTorch's graphs, and what their arguments ar
 
 from mirage_cli.errors import GraphError
 from mirage_cli.ir.program import DTYPES
+from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Trace, Unsupported
-from mirage_cli.spec.aten.magnitudes import Magnitudes, is_whole
-from mirage_cli.spec.aten.operands import both, number_of
+from mirage_cli.spec.aten.magnitudes import Magnitudes, is_mask, is_whole, refuse_result
+from mirage_cli.spec.aten.operands import both, mask_of, number_of
 from mirage_cli.spec.aten.row import Row, dtype_name, overloadless
 from mirage_cli.spec.aten.table import ATEN
 from mirage_cli.spec.aten.updates import WRITTEN
 from mirage_cli.spec.graph import Graph
+from mirage_cli.spec.keys import FLOATS, OUTPUT_TYPES
 from mirage_cli.spec.strides import overlap
 
 
@@ -84,6 +86,9 @@ def trace(
             magnitudes.refuse_large(node)
             known[node] = call(t, node, [operand(node, a) for a in node.args],
                                {k: operand(node, a) for k, a in node.kwargs.items()})  # fmt: skip
+        for node in outputs:
+            t.maker = node
+            refuse_result(node, taken)
         t.maker = None
         return traced(t, name, known, inputs, outputs, made_of_floats(nodes))
     except Unsupported as error:
@@ -119,11 +124,16 @@ def traced(
     if several := [n for n in outputs if not isinstance(known[n], Array)]:
         raise Unsupported(f"{several[0]} makes several tensors")
 
-    def number(n: Any) -> Array:
-        """Where all that a result is made of are numbers like 1.0, it is an integer for the language."""
+    def typed(n: Any) -> Array:
+        """A result as what its tensor holds. Where all that it is made of are numbers like 1.0, it is an integer for
+        the language; and a quotient that is rounded down, a float."""
+        if is_mask(n):
+            return mask_of(known[n])
+        if is_whole(n):
+            return both(g.integer, known[n])
         return number_of(known[n]) if n in floats else in_floats(number_of(known[n]))
 
-    arrays = tuple(p.permuted(number(n), memory_order(n.meta["val"])) for n in outputs)
+    arrays = tuple(p.permuted(typed(n), order_of_result(n.meta["val"])) for n in outputs)
     made: dict[str, tuple[Array, str]] = {}
     for i, (a, n) in enumerate(zip(arrays, outputs, strict=True)):
         t.maker = n
@@ -181,7 +191,7 @@ def input_of(t: Trace, label: str, node: Any, scale: float | None) -> Array:
 
 def output_dtype(node: Any) -> str:
     dtype = dtype_name(node.meta["val"].dtype)
-    if dtype not in ("float16", "bfloat16", "float32"):
+    if dtype not in OUTPUT_TYPES:
         raise Unsupported(f"the result {node} is of {dtype}")
     return dtype
 
@@ -230,7 +240,8 @@ def mutable(node: Any) -> bool:
 
 def refuse_target(node: Any) -> None:
     """Raises Unsupported where a node changes a tensor in place that no kernel can."""
-    output_dtype(node)
+    if output_dtype(node) not in FLOATS:
+        raise Unsupported(f"{node} changes a tensor of {output_dtype(node)} in place")
     tensor = node.args[0].meta["val"]
     if strides_of(node.args[0]) is None and not tensor.permute(memory_order(tensor)).is_contiguous():
         raise Unsupported(f"{node} changes a tensor that has several elements in one place")
@@ -259,10 +270,15 @@ def kept_statistics(node: Any) -> Sequence[Any]:
 
 
 def memory_order(tensor: Any) -> tuple[int, ...]:
-    """The positions of a tensor as they lie in memory, the outermost first; in order, where there are gaps in it, and
+    """The positions of an input as they lie in memory, the outermost first; in order, where there are gaps in it, and
     of whole numbers, which are looked up as they are declared."""
+    return order_of_result(tensor) if tensor.dtype.is_floating_point else (*range(tensor.dim()),)
+
+
+def order_of_result(tensor: Any) -> tuple[int, ...]:
+    """The positions of a result as they lie in memory, the outermost first; in order, where there are gaps in it."""
     order = (*range(tensor.dim()),)
-    if tensor.is_contiguous() or not tensor.dtype.is_floating_point:
+    if tensor.is_contiguous():
         return order
     laid = (*sorted(order, key=lambda d: -tensor.stride(d)),)
     return laid if tensor.permute(laid).is_contiguous() else order
