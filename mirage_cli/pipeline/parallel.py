@@ -16,7 +16,7 @@ from math import prod
 from mirage_cli.ir.access import Index
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import DTYPE_BYTES, Arg, Eqn, Program, Tensor, live_eqns
+from mirage_cli.ir.program import DTYPE_BYTES, INTEGERS, Arg, Eqn, Program, Tensor, live_eqns
 from mirage_cli.pipeline.roofline import Bounds, bounds
 from mirage_cli.target.gpus import Target
 
@@ -25,8 +25,8 @@ from mirage_cli.target.gpus import Target
 class Join:
     """An all-reduce of `tensor`: what all GPUs have of it, joined by `op` (a row of OPS: add, maximum, minimum).
 
-    Partial sums of half precision travel in float32, as a `dot` adds them: one may overflow where the sum does not. The
-    sum is rounded to `dtype` behind that, by a kernel of its own.
+    Partial sums of half precision travel in float32, as a `dot` adds them: one may overflow where the sum does not.
+    Those of int8 travel in int32. The sum is rounded to `dtype` behind that, by a kernel of its own.
     """
 
     tensor: str
@@ -36,7 +36,8 @@ class Join:
 
     @property
     def travels_as(self) -> str:
-        return "float32" if OPS[self.op].linear and DTYPE_BYTES[self.dtype] < DTYPE_BYTES["float32"] else self.dtype
+        wide = "int32" if self.dtype in INTEGERS else "float32"
+        return wide if OPS[self.op].linear and DTYPE_BYTES[self.dtype] < DTYPE_BYTES[wide] else self.dtype
 
     @property
     def moved_bytes(self) -> int:

@@ -181,3 +181,29 @@ def test_bounds_of_each_level_by_hand() -> None:
     held = (228 * 1024 + 4 * 65536) / 2
     volume = 65536 * 4096 * 14336
     assert at["L2"].amount == pytest.approx(2 * (2 * volume / held**0.5 - 2 * held * 132))
+
+
+DECISIONS = """
+name: decisions
+dims: {m: 8, k: 16, n: 12}
+inputs:
+  X: [m, k]
+  A: {dims: [m, n], dtype: int8}
+program: |
+  T = min(where(X == max(X, k), index(k), k), k)
+  C = sum(where(X > 0, 1, 0), k)
+  S = sum(A, n)
+  M = max(where(X > 1, 1, 0), k) > 0
+outputs:
+  T: {dims: [m], dtype: int64}
+  C: {dims: [m], dtype: int8}
+  S: {dims: [m], dtype: int32}
+  M: {dims: [m], dtype: bool}
+"""
+
+
+@pytest.mark.parametrize("gpus", [2, 4])
+def test_whole_numbers_are_joined_as_whole_numbers(gpus: int) -> None:
+    ways = check(parse_spec(DECISIONS).at(), gpus)
+    joins = {(j.tensor, j.op, j.travels_as) for s in ways for stage in s.stages for j in stage.joins}
+    assert ways and {j for j in joins if j[0] in "CS"} <= {("C", "add", "int32"), ("S", "add", "int32")}, joins
