@@ -141,6 +141,42 @@ def test_weights_of_few_bits(text: str, plan: str, m: int, k: int) -> None:
     assert (out.double() - want).abs().max() <= 2e-3 * want.abs().max()
 
 
+BEYOND = """
+mugraph p float16
+dims m=3 k=100 n=40
+input X f16[m, k]
+input W i8[k, n]
+input Z i8[k, n] below 16
+output O f16[m, n]
+output P f16[m, n]
+
+kernel k0 generated m:grid k:loop n:grid
+  X = load X[m, k]
+  W = load W[k, n]
+  Z = load Z[k, n]
+  D[k, n] = sub(W, Z)
+  O[m, n] = dot(X, W; k)
+  P[m, n] = dot(X, D; k)
+  store O[m, n] = O
+  store P[m, n] = P
+"""
+
+
+@pytest.mark.parametrize("plan", ["m=1 k=128 n=16 order=m,k,n warps=1", "m=1 k=64 n=8 order=m,n,k warps=1 stages=2"])
+def test_bytes_past_the_end_of_a_sum_are_zero(plan: str) -> None:
+    """Without the matrix units, no lane of the product is masked where the bytes are."""
+    g = graph(BEYOND)
+    assert "raised_bits" in source(BEYOND, plan)
+    x = inputs(g)
+    module = load_export(kernels_source(g, schedule(plan)))
+    out = [torch.full((3, 40), float("nan"), dtype=torch.float16) for _ in g.outputs]
+    module.launch([x[t.name] for t in g.inputs], out, module.make_scratch(torch.device("cpu")))
+    w, z = x["W"].double(), x["Z"].double()
+    for found, factor in zip(out, (w, w - z), strict=True):
+        want = x["X"].double() @ factor
+        assert (found.double() - want).abs().max() <= 2e-3 * want.abs().max()
+
+
 def source(text: str, plan: str, **sizes: int) -> str:
     g = graph(text, **sizes)
     return emit_kernel(g, g.kernels[0], schedule(plan), g.sizes).source
