@@ -332,6 +332,8 @@ class ExpressionReader:
                     self.scope.refuse_dynamic(node, (a, *outside_tables(j)), "is only read by its own name")
         if not read:
             return x
+        if x not in self.scope.inputs:
+            self.indices.warn_exchanged(e, dims, indices)
         if may_name_nothing(i for _, i in read) and (x not in self.scope.inputs or outside):
             raise self.scope.fail(e, "where a table holds -1, nothing is read but inputs, and what is read is 0")
         masks = self.inside(e, read) if outside or x not in self.scope.inputs else []

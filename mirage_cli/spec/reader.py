@@ -147,10 +147,12 @@ class _Reader(Document):
         self.inputs: Mapping[str, Tensor] = {}
         self.changed: set[str] = set()
 
-    def report_program(self, line: int, column: int, message: str, suggestion: str | None) -> None:
+    def report_program(
+        self, line: int, column: int, message: str, suggestion: str | None = None, severity: str = "error"
+    ) -> None:
         """A mistake in the program; at sizes other than the spec's own, those are what it is due to."""
         sizes = ", ".join(f"{d} = {n}" for d, n in self.changes.items())
-        self.report(line, column, f"at {sizes}: {message}" if sizes else message, suggestion)
+        self.report(line, column, f"at {sizes}: {message}" if sizes else message, suggestion, severity)
 
     def size(self, node: yaml.Node, name: str) -> int | None:
         text = self.word(node, "a positive integer")
