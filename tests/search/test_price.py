@@ -124,6 +124,24 @@ def test_outputs_are_priced_in_their_own_types_and_each_of_one_value() -> None:
         assert plan.predicted_us == pytest.approx(sum(kernels) + gaps)
 
 
+WINDOWS = """
+name: windows
+dims: {b: 4, t: 1000, c: 512, i: 4}
+inputs: {X: [b, t, c], W: [c, i]}
+program: |
+  O = sum(X[b, t + i - 3, c] * W, i)
+outputs: {O: [b, t, c]}
+"""
+
+
+def test_windows_that_overlap_are_read_from_memory_once() -> None:
+    target = find_target("h100")
+    best = generator.search(lower(parse_spec(WINDOWS).at()), target).candidates[0]
+    (kernel,) = estimates(best.graph, best.schedule, target).values()
+    moved = 2 * (4 * 1003 * 512 + 512 * 4 + 4 * 1000 * 512)
+    assert kernel.busy["memory"][0] == pytest.approx(moved / target.dram_bytes_per_us)
+
+
 SCORES = """
 name: scores
 dims: {b: 8, s: 4096, h: 32, d: 128}
