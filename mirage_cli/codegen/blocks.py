@@ -257,7 +257,7 @@ class Frame:
 
     def repeats(self, x: Load) -> Mapping[str, int]:
         """Dimensions along which one element is read for several positions in a row, and for how many: indices divide
-        what a block that starts at a multiple of that number has along them. At least one axis has no such."""
+        what a block that starts at a multiple of that number has along them."""
         axes, found = self.axes(x.dims), dict[str, int]()
         for d in axes:
             n = gcd(self.block[d], *(steady(a, d) for i in x.access for a, _ in i.terms))
@@ -266,7 +266,7 @@ class Frame:
         bounded = x.buffer in self.live or any(
             any(i.leaves(self.sizes[d], self.sizes)) for d, i in zip(self.tensors[x.buffer].dims, x.access, strict=True)
         )
-        return found if len(found) < len(axes) and not bounded else {}
+        return {} if bounded else found
 
     @cached_property
     def factored(self) -> Mapping[str, Factored]:

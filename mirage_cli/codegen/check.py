@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from math import prod
+from fractions import Fraction
+from math import isfinite, prod
 
 from mirage_cli.codegen import nodes, plan
 from mirage_cli.codegen.nodes import Axes, Expr, Place, Scalar, Start
@@ -412,6 +413,8 @@ class _Checker:
                 return self.zero.get(name, NOWHERE)
             case nodes.Masked(_, dims, number):
                 return some[0][0] - {*dims} if number.value else some[0][0] | {*dims}
+            case nodes.Apply(op) if OPS[op].linear:
+                return frozenset(d for d in self.padded if self.beyond(x, d) == 0)
             case nodes.Apply() | nodes.AddedLast() if zero == "all":
                 return frozenset.intersection(*(zero for zero, _ in some)) if len(some) == len(parts(x)) else NOWHERE
             case nodes.Apply(_, (first, *others)) if zero == "first":
@@ -440,6 +443,22 @@ class _Checker:
                 return some[0][0] if some else NOWHERE
             case _:
                 return NOWHERE
+
+    def beyond(self, x: Expr, d: str) -> Fraction | None:
+        """The number that a block is past the end of a dimension, if it is known."""
+        match x:
+            case nodes.Literal(number) if isfinite(number):
+                return Fraction(number)
+            case nodes.RaisedBits(byte) if self.beyond(byte, d) == 0:
+                return Fraction(x.of_zero)
+            case nodes.Apply(op, args) if OPS[op].linear:
+                found = [self.beyond(a, d) for a in args]
+                known = [c * n for c, n in zip(OPS[op].linear, found, strict=True) if n is not None]
+                return sum(known, Fraction(0)) if len(known) == len(found) else None
+            case nodes.Spread(block) | nodes.Repeated(block):
+                return self.beyond(block, d)
+            case _:
+                return Fraction(0) if d in self.zeros(x) else None
 
     def held(self, x: Expr) -> Axes:
         """The axes along which a block differs."""

@@ -13,11 +13,10 @@ from fractions import Fraction
 
 from mirage_cli.codegen import nodes
 from mirage_cli.codegen.blocks import EXACT, Frame
-from mirage_cli.codegen.nodes import Axes, Expr
+from mirage_cli.codegen.nodes import RAISED, Axes, Expr
 from mirage_cli.ir.ops import OPS, power_of_two
 from mirage_cli.ir.program import Arg, Eqn
 
-RAISED = 1024
 PACKED = 4
 """Bytes that are brought to float16 at once."""
 

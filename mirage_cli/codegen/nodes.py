@@ -10,6 +10,9 @@ from typing import TypeAlias
 Axes = tuple[str, ...]
 """The axes of a block, in order. One that is several merged has their names with `*` between them."""
 
+RAISED = 1024
+"""The least float16 between which and its double all numbers are whole: the last bits of RAISED + n are those of n."""
+
 
 # -- numbers that may follow from a size that is an argument of the kernel
 
@@ -381,7 +384,7 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class RaisedBits:
-    """1024 + ((x >> shift) & mask ^ sign) of a block of bytes, as float16."""
+    """RAISED + ((x >> shift) & mask ^ sign) of a block of bytes, as float16."""
 
     x: Expr
     shift: int
@@ -391,6 +394,11 @@ class RaisedBits:
     @property
     def axes(self) -> Axes:
         return self.x.axes
+
+    @property
+    def of_zero(self) -> int:
+        """What it is of a byte that is 0."""
+        return RAISED + self.sign
 
 
 @dataclass(frozen=True, slots=True)

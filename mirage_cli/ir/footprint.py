@@ -92,13 +92,29 @@ def _known_apart(access: Iterable[Index], distinct: Collection[str]) -> Iterator
             yield i
 
 
-def _positions(i: Index, size: int, sizes: Mapping[str, int]) -> int:
-    """Positions of an axis of this size that an index reads, at least.
+def read_once(access: Access, sizes: Mapping[str, int]) -> float:
+    """The part of an access's positions at which it reads an element that no earlier position does: windows overlap.
 
-    A step that is as long as what shorter steps reach gives as many positions again for each; a shorter one fills what
-    has no gaps further.
+    Counted are affine indices of several axes, which no other index has.
     """
-    before, behind = i.leaves(size, sizes)
+    windows = (i for i in access if i.affine and len(i.dims) > 1)
+    others = {i: dims_of(j for j in access if j != i) for i in windows if access.count(i) == 1}
+    return prod(
+        _reached(i, sizes) / prod(sizes[d] for d in i.dims) for i, near in others.items() if not {*i.dims} & {*near}
+    )
+
+
+def _positions(i: Index, size: int, sizes: Mapping[str, int]) -> int:
+    """Positions of an axis of this size that an index reads, at least."""
+    return max(0, _reached(i, sizes) - sum(i.leaves(size, sizes)))
+
+
+def _reached(i: Index, sizes: Mapping[str, int]) -> int:
+    """Different numbers that an affine index is, at least.
+
+    A step that is as long as what shorter steps reach gives as many again for each; a shorter one fills further what
+    has no gaps.
+    """
     reach = count = 1
     for d, c in reversed(i.terms):
         assert isinstance(d, str), "an affine index"
@@ -108,7 +124,7 @@ def _positions(i: Index, size: int, sizes: Mapping[str, int]) -> int:
         else:
             count = reach + further if count == reach else max(count, sizes[d])
         reach += further
-    return max(0, count - before - behind)
+    return count
 
 
 def apart(x: Access, y: Access, sizes: Mapping[str, int], distinct: Distinct = NOT_DISTINCT) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from math import prod
 
@@ -21,7 +22,7 @@ from mirage_cli.ir.access import Access, read_by, renames
 from mirage_cli.ir.drawn import skewed
 from mirage_cli.ir.footprint import elements_read
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import DTYPE_BYTES, Eqn, Program, Tensor, below
+from mirage_cli.ir.program import DTYPE_BYTES, Arg, Eqn, Program, Tensor, below
 from mirage_cli.ir.reach import Linear, known_value, linear
 
 MOST_LINES = 1 << 20
@@ -184,10 +185,12 @@ def _conditions(program: Program) -> Iterator[tuple[str, Condition]]:
     where no comparison has positions along an axis of theirs."""
     eqns = {e.out: e for e in program.eqns}
     known = _known_integers(program)
+    sizes: dict[str, Arg] = {e.out: Fraction(program.sizes[e.axes[0]]) for e in program.eqns if e.op == "size"}
     found: dict[str, Condition] = {}
     for e in program.eqns:
         if OPS[e.op].known == "mask" and len(e.args) == 2:
-            left, right = (linear(a, eqns, lambda leaf: leaf[0] == "index" or leaf[1] in known) for a in e.args)
+            operands = (sizes.get(str(a), a) for a in e.args)
+            left, right = (linear(a, eqns, lambda leaf: leaf[0] == "index" or leaf[1] in known) for a in operands)
             if left is not None and right is not None:
                 found[e.out] = Condition(e.op, left.plus(right, -1), known)
     positions = {a for c in found.values() for a in c.positions}

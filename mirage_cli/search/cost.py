@@ -15,6 +15,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from mirage_cli.ir.footprint import read_once
 from mirage_cli.ir.mugraph import Kernel, split_axis
 from mirage_cli.ir.program import DTYPE_BYTES
 from mirage_cli.ir.reach import Leaf, visited
@@ -367,10 +368,10 @@ def _ahead_bytes(x: Launch, segments: Sequence[Segment]) -> Array:
 def _least_shared(x: Launch, w: Work) -> Array:
     """Bytes that an iteration loads of what the fewest program instances read alike."""
     along = {d: x.tiles[d] for d in x.m.grid} | ({x.m.split: x.batch.split} if x.m.split else {})
-    readers = [reduce(np.multiply, (n for d, n in along.items() if d not in a), np.array(1.0)) for a, _, _ in w.loads]
+    readers = [reduce(np.multiply, (n for d, n in along.items() if d not in a), np.array(1.0)) for a, *_ in w.loads]
     least = reduce(np.minimum, readers, np.array(np.inf))
     own = zip(w.loads, readers, strict=True)
-    return sum((np.where(n == least, x.elements[axes] * size, 0.0) for (axes, size, _), n in own), np.array(0.0))
+    return sum((np.where(n == least, x.elements[axes] * size, 0.0) for (axes, size, *_), n in own), np.array(0.0))
 
 
 def _comes_late(x: Launch, w: Work) -> Array:
@@ -408,8 +409,8 @@ def _read_bytes(x: Launch) -> Array:
     """Bytes of device memory: each tensor read once, but for what no loop visits."""
     read: dict[str, Array] = {}
     for w in x.m.segments:
-        for axes, size, name in w.loads:
-            whole = prod(x.sizes[a] for a in axes) * size
+        for axes, size, name, access in w.loads:
+            whole = prod(x.sizes[a] for a in axes) * size * read_once(access, x.sizes)
             read[name] = np.maximum(read.get(name, x.zero), whole * _part_read(x, w, axes))
     return sum(read.values(), x.zero)
 

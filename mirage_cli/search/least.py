@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from math import prod
 
 from mirage_cli.algebra.canonical import Form
+from mirage_cli.ir.footprint import read_once
 from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError
@@ -61,7 +62,9 @@ class LeastWork:
             x = Load(name, buffer_of(self.d, f), access)
             size = work.bytes_of(x, {x.buffer: DTYPE_BYTES[self.stored.dtype_of(f)]})
             part = work.part_of(x)
-            parts[part] = max(parts.get(part, 0.0), prod(self.sizes[a] for a in x.dims) * size)
+            parts[part] = max(
+                parts.get(part, 0.0), prod(self.sizes[a] for a in x.dims) * size * read_once(access, self.sizes)
+            )
         moved = sum(parts.values()) + sum(map(self.stored.bytes_of, targets))
         return moved / self.target.dram_bytes_per_us
 

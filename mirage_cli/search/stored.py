@@ -26,6 +26,9 @@ class Stored:
         self.exact = {f for v in d.program.exact() for f in d.forms[v]}
         self.precise = self.exact | {f for v in d.program.internals | d.program.promoted() for f in d.forms[v]}
         self.weighed: dict[Form, int] = {}
+        self.written: dict[Form, int] = {}
+        for (t, _, _), f in zip(d.program.places(), d.outputs, strict=True):
+            self.written[f] = self.written.get(f, 0) + DTYPE_BYTES[t.dtype]
 
     def dtype_of(self, f: Form) -> str:
         """The element type of an intermediate: the program's where its user has this value as an elementwise or
@@ -44,9 +47,10 @@ class Stored:
         return "float32"
 
     def bytes_of(self, f: Form) -> int:
-        """Of a class in device memory."""
+        """Of a class in device memory, the least that is read or written."""
         if f not in self.weighed:
-            self.weighed[f] = prod(self.sizes[a] for a in f.dims) * DTYPE_BYTES[self.dtype_of(f)]
+            each = DTYPE_BYTES[self.dtype_of(f)]
+            self.weighed[f] = prod(self.sizes[a] for a in f.dims) * min(each, self.written.get(f, each))
         return self.weighed[f]
 
     def traffic_us(self, forms: tuple[Form, ...]) -> float:
@@ -55,7 +59,8 @@ class Stored:
 
     def element_bytes(self, plan: Plan) -> dict[str, int]:
         found = {t.name: DTYPE_BYTES[t.dtype] for t in (*self.d.program.inputs, *plan.scratch)}
-        return found | {"@" + f.key: DTYPE_BYTES[self.dtype_of(f)] for f in (*plan.targets, *plan.leaves)}
+        found |= {"@" + f.key: DTYPE_BYTES[self.dtype_of(f)] for f in (*plan.targets, *plan.leaves)}
+        return found | {"@" + f.key: self.written[f] for f in plan.targets if f in self.written}
 
     def exact_values(self, plan: Plan) -> list[frozenset[str]]:
         """For each kernel, the values whose products are of float32."""

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mirage_cli.ir.access import access_text, dims_of, steady
+from mirage_cli.ir.access import Access, access_text, dims_of, steady
 from mirage_cli.ir.beside import beside
 from mirage_cli.ir.mugraph import Kernel, Load
 from mirage_cli.ir.ops import OPS, exact_inverse, power_of_two
@@ -46,7 +46,7 @@ class Work:
     """What one segment does in each of its iterations, as lists of axes (the block sizes come with the tiles)."""
 
     loop: tuple[str, ...]
-    loads: tuple[tuple[tuple[str, ...], float, str], ...]  # axes, bytes of an element, buffer
+    loads: tuple[tuple[tuple[str, ...], float, str, Access], ...]  # axes, bytes of an element, buffer, where
     blocks: tuple[tuple[tuple[str, ...], float, tuple[str, ...], int], ...]
     """Axes, bytes of an element, those of the axes along which elements lie side by side, how many loads have these."""
     dots: tuple[tuple[Product, int], ...]  # and how many there are alike
@@ -118,7 +118,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
         segments.append(
             Work(
                 segment.dims if isinstance(segment, Loop) else (),
-                tuple((x.dims, bytes_of(x, element_bytes), part_of(x)) for x in read),
+                tuple((x.dims, bytes_of(x, element_bytes), part_of(x), x.access) for x in read),
                 tuple(
                     (*block, n)
                     for block, n in Counter(

@@ -14,6 +14,7 @@ from mirage_cli.ir.access import Index, may_name_nothing, nested, outside_tables
 from mirage_cli.ir.derived import DERIVED, Derived, derived_equation
 from mirage_cli.ir.ops import MAX_BITS, OPS, Number, Op, bits
 from mirage_cli.ir.program import Arg, equation, tables_of
+from mirage_cli.spec.idioms import OF_TWO
 from mirage_cli.spec.indices import IndexReader, index_count
 from mirage_cli.spec.scope import MAX_DEPTH, MAX_INTEGER, Poisoned, Scope
 from mirage_cli.spec.vocabulary import FUNCTIONS, PAD, SYMBOLS, idiom, no_expression
@@ -195,13 +196,13 @@ class ExpressionReader:
         kind = OPS[op].kind
         if op == "rename":
             return self.rename(e, out, depth)
+        if kind in ("reduction", "contraction"):
+            return self.reduction(e, op, out, depth)
         if e.keywords:
             raise self.scope.fail(e.keywords[0], f"{op} takes no argument called {e.keywords[0].arg}")
         if op == "index":
             self.count(e, 1, 1, "the form is index(axis)", depth)
             return self.append(e, "index", (), (self.scope.axis(e.args[0]),), out)
-        if kind in ("reduction", "contraction"):
-            return self.reduction(e, op, out, depth)
         row = OPS[op]
         self.count(e, row.arity, row.arity, f"{op} takes {row.arity} argument{'s' if row.arity > 1 else ''}", depth)
         return self.elementwise(e, op, e.args, out, depth)
@@ -234,11 +235,15 @@ class ExpressionReader:
 
     def reduction(self, e: ast.Call, op: str, out: str | None, depth: int) -> Arg:
         n = OPS[op].arity
-        shape = "dot(a, b, axis, ...)" if op == "dot" else f"{op}(x, axis, ...)"
-        self.count(e, n + 1, math.inf, f"the form is {shape}", depth)
+        usage = f"the form is {'dot(a, b, axis, ...)' if op == 'dot' else f'{op}(x, axis, ...)'}"
+        if e.keywords:
+            raise self.scope.fail(e.keywords[0], f"{op} takes no argument called {e.keywords[0].arg}; {usage}")
+        self.count(e, n + 1, math.inf, usage, depth)
         args = self.tensors(e, n, op, depth)
         dims = [self.scope.builder.known[a].dims for a in args]
         for node in e.args[n:]:
+            if op in OF_TWO and not (isinstance(node, ast.Name) and node.id in self.scope.sizes):
+                raise self.scope.fail(node, f"the name of an axis is needed here; {OF_TWO[op]}")
             if isinstance(node, ast.Name) and n == 2 and (node.id in dims[0]) != (node.id in dims[1]):
                 one = "first" if node.id in dims[0] else "second"
                 raise self.scope.fail(node, f"dot sums over an axis of both sides, and only the {one} has {node.id}")
@@ -334,6 +339,8 @@ class ExpressionReader:
                     self.scope.refuse_dynamic(node, (a, *outside_tables(j)), "is only read by its own name")
         if not read:
             return x
+        if x not in self.scope.inputs:
+            self.indices.warn_exchanged(e, dims, indices)
         if may_name_nothing(i for _, i in read) and (x not in self.scope.inputs or outside):
             raise self.scope.fail(e, "where a table holds -1, nothing is read but inputs, and what is read is 0")
         masks = self.inside(e, read) if outside or x not in self.scope.inputs else []

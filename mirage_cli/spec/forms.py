@@ -67,7 +67,7 @@ def reading(expression: str, dtype: str = "float16") -> tuple[Read | None, list[
     """What it means where x, y and z are tensors of this type over the axes m and a; None, and why it is refused."""
     mistakes: list[str] = []
     inputs = [Tensor(name, ("m", "a"), dtype) for name in VALUES]
-    scope = Scope(inputs, SIZES, lambda line, column, message, near: mistakes.append(message))
+    scope = Scope(inputs, SIZES, lambda line, column, message, *_: mistakes.append(message))
     reader = ProgramReader(scope)
     reader.read("\n".join([*SETTING, f"value = {expression}"]), lambda row, column: (row, column))
     if mistakes or not isinstance(reader.assigned.get("value"), str):

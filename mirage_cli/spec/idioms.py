@@ -15,6 +15,8 @@ BROADCAST = "axes that are missing are broadcast: nothing is to be done"
 WINDOW = "a window is X[b, y + i, x + j, c], and dot sums over i, j and c"
 SLICE = "a slice is an axis of its own: give c its size in `dims`, and read X[c] or X[c + start]"
 CHOICE = "a choice is where(mask, x, y)"
+SIZE = "the size of the axis a is a"
+TYPE = "inputs and outputs have types: {dims: [m, k], dtype: float32}"
 
 IDIOMS: Mapping[str, str] = {
     **dict.fromkeys(
@@ -31,6 +33,8 @@ IDIOMS: Mapping[str, str] = {
     **dict.fromkeys(
         ("scaled_dot_product_attention", "attention", "sdpa"), "write dot(softmax(dot(Q, K, d) * scale, s), V, s)"
     ),
+    **dict.fromkeys(("len", "size", "shape"), SIZE),
+    **dict.fromkeys(("cast", "astype", "to", "float", "half", "bfloat16", "int", "float16", "float32"), TYPE),
     "arange": "the position along the axis a is index(a)",
     "iota": "the position along the axis a is index(a)",
     "swish": "write silu(x)",
@@ -67,6 +71,8 @@ IDIOMS: Mapping[str, str] = {
     ),
 }
 """The name, and what is said behind `no function is called NAME;`."""
+OF_TWO: Mapping[str, str] = {"max": "the larger of two is maximum(x, y)", "min": "the smaller of two is minimum(x, y)"}
+"""Functions over axes that elsewhere also take two values."""
 OTHER_DTYPES: Mapping[str, str] = {
     **dict.fromkeys(("half", "fp16", "f16"), "float16"),
     **dict.fromkeys(("bf16",), "bfloat16"),

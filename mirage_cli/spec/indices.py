@@ -118,6 +118,19 @@ class IndexReader:
             hint = "; pad(input, 0)[...] reads 0 where nothing is"
             raise self.scope.fail(node, f"this may read {d} from {low} to {high}, and {has}{_limits((i,))}{hint}")
 
+    def warn_exchanged(self, node: ast.expr, dims: Sequence[str], access: Sequence[Index]) -> None:
+        """Warn where axes of a result are read by one another: no spec writes down the order of a result's axes, so
+        that another order was likely in mind."""
+        moved = {d for d, i in zip(dims, access, strict=True) if d not in i.dims}
+        exchanged = [
+            f"{d} by {a}" for d, i in zip(dims, access, strict=True) if d in moved for a in i.dims if a in moved
+        ]
+        if exchanged:
+            has = f"the axes {', '.join(dims)}, in the order of `dims`"
+            self.scope.warn(
+                node, f"this result has {has}, and reads {', '.join(exchanged)}; `rename` says that it is meant"
+            )
+
     def check_written(self, name: str, tensor: Tensor, access: Access, nodes: Sequence[ast.expr]) -> None:
         """Whether all that is written by these indices is there, and nothing twice. Raises Poisoned."""
         for d, i, node in zip(tensor.dims, access, nodes, strict=True):

@@ -148,10 +148,12 @@ class _Reader(Document):
         self.inputs: Mapping[str, Tensor] = {}
         self.changed: set[str] = set()
 
-    def report_program(self, line: int, column: int, message: str, suggestion: str | None) -> None:
+    def report_program(
+        self, line: int, column: int, message: str, suggestion: str | None = None, severity: str = "error"
+    ) -> None:
         """A mistake in the program; at sizes other than the spec's own, those are what it is due to."""
         sizes = ", ".join(f"{d} = {n}" for d, n in self.changes.items())
-        self.report(line, column, f"at {sizes}: {message}" if sizes else message, suggestion)
+        self.report(line, column, f"at {sizes}: {message}" if sizes else message, suggestion, severity)
 
     def size(self, node: yaml.Node, name: str) -> int | None:
         text = self.word(node, "a positive integer")
@@ -332,7 +334,10 @@ class _Reader(Document):
         for key, value in self.entries(node):
             for x in self.products.get(str(key.value), ()):
                 if x not in sizes:
-                    self.at(value, f"no dimension is called {x}" if x else "a product is such as h*d", x, sizes)
+                    named = x and not x.isdecimal()
+                    self.at(
+                        value, f"no dimension is called {x}" if named else "a product is of axes, such as h*d", x, sizes
+                    )
                 elif x in self.products or x in self.dynamic:
                     kind = "a product itself" if x in self.products else "dynamic"
                     self.at(value, f"{x} is {kind}: a size is a product of axes that have a number")
@@ -588,7 +593,9 @@ class _Reader(Document):
             self.at(node, "program is text: assignments, one on a line")
             return
         value = node.value if node.style == "|" else re.sub(r"\r\n?", "\n", node.value.strip())
-        reader.read(value, self.place_in(node, value))
+        joined = node.style != "|" and node.start_mark.line < node.end_mark.line
+        hint = "; YAML has joined lines to one, which `program: |` keeps apart" * joined
+        reader.read(value, self.place_in(node, value), hint)
 
     def place_in(self, node: yaml.ScalarNode, value: str) -> Place:
         """Where characters of a scalar stand in the file: however YAML folds it, what is not blank keeps its order."""

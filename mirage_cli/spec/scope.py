@@ -10,18 +10,25 @@ import ast
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from mirage_cli.ir.program import Arg, Builder, Eqn, Tensor, tensor_type
 from mirage_cli.spec.vocabulary import closest
 
 T = TypeVar("T")
-Report = Callable[[int, int, str, str | None], None]
 Place = Callable[[int, int], tuple[int, int]]
 """From a row (from 1) and a column (from 0) of the program's text to a line and a column (from 1) of the file."""
 MAX_DEPTH = 100
 """Of expressions and indices."""
 MAX_INTEGER = (1 << 63) - 1
+
+
+class Report(Protocol):
+    """Takes what is wrong at a line and a column, and what was meant where that is close. severity: as in `errors`."""
+
+    def __call__(
+        self, line: int, column: int, message: str, suggestion: str | None, severity: str = "error", /
+    ) -> None: ...
 
 
 class Poisoned(Exception):
@@ -56,6 +63,10 @@ class Scope:
         """Report a mistake at a node; the exception to raise."""
         self.report(*self.at(node), message, closest(near, among) if near else None)
         return Poisoned()
+
+    def warn(self, node: ast.AST, message: str) -> None:
+        """Report what is likely a mistake, and means something all the same."""
+        self.report(*self.at(node), message, None, "warning")
 
     def at(self, node: ast.AST) -> tuple[int, int]:
         """The line and the column of the file."""

@@ -54,15 +54,15 @@ class ProgramReader:
         self.assigned: dict[str, Arg | None] = {}
         self.complete = False
 
-    def read(self, text: str, place: Place) -> None:
-        """Read a whole program."""
+    def read(self, text: str, place: Place, hint: str = "") -> None:
+        """Read a whole program. hint: what is said behind a line that is no Python."""
         self.scope.begin(text, place)
-        tree = self.parsed(text)
+        tree = self.parsed(text, hint)
         self.scope.taken |= _assigned(tree)
         for statement in tree.body:
             self.statement(statement)
 
-    def parsed(self, text: str) -> ast.Module:
+    def parsed(self, text: str, hint: str) -> ast.Module:
         """Python's tree of the program, without the lines that are no Python: each is reported, and what it assigns is
         poisoned. What is amiss only because a line is left out is not reported."""
         rows = text.split("\n")
@@ -76,7 +76,7 @@ class ProgramReader:
                 row, offset = min(error.lineno or 1, len(rows)), error.offset or 1
                 if self.complete or not (isinstance(error, IndentationError) or "unmatched" in error.msg):
                     self.scope.report(
-                        *self.scope.place(row, offset - 1), f"not a list of assignments: {error.msg}", None
+                        *self.scope.place(row, offset - 1), f"not a list of assignments: {error.msg}{hint}", None
                     )
             except (ValueError, RecursionError, MemoryError):
                 self.scope.report(*self.scope.place(1, 0), "not a list of assignments: this is nested too deeply", None)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from mirage_cli.ir.derived import DERIVED
 from mirage_cli.ir.ops import OPS, Op
-from mirage_cli.spec.idioms import BY_NAME, CHOICE, IDIOMS, PRODUCT
+from mirage_cli.spec.idioms import BY_NAME, CHOICE, IDIOMS, PRODUCT, SIZE
 
 PAD = "pad"
 """What names the number outside of a tensor that is read by indices; it means nothing elsewhere."""
@@ -51,7 +51,13 @@ def no_expression(e: ast.expr) -> str:
     """Why Python's expression is none of the spec language."""
     match e:
         case ast.BinOp(op=ast.BitAnd() | ast.BitOr()):
-            return "masks are joined by `and` and `or`, not by & and |"
+            return "masks are joined by `and` and `or`, not by & and |; the last n bits of an integer are x % 2 ** n"
+        case ast.BinOp(op=ast.BitXor()):
+            return "^ is xor(mask, other) of masks, and a power is x ** y"
+        case ast.BinOp(op=ast.RShift()):
+            return "an integer without its last n bits is x // 2 ** n"
+        case ast.BinOp(op=ast.LShift()):
+            return "an integer with n bits more is x * 2 ** n"
         case ast.BinOp(op=ast.MatMult()):
             return f"@ does not say which axis it sums over: {PRODUCT}"
         case ast.IfExp():
@@ -59,6 +65,6 @@ def no_expression(e: ast.expr) -> str:
         case ast.Attribute(attr="T" | "mT" | "H"):
             return f"this is not an expression of the spec language: {BY_NAME}"
         case ast.Attribute(attr="shape") | ast.Subscript(value=ast.Attribute(attr="shape")):
-            return "this is not an expression of the spec language: the size of the axis a is a"
+            return f"this is not an expression of the spec language: {SIZE}"
         case _:
             return "this is not an expression of the spec language"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 
 import pytest
@@ -139,6 +140,94 @@ def test_weights_of_few_bits(text: str, plan: str, m: int, k: int) -> None:
     module.launch([x[t.name] for t in g.inputs], [out], module.make_scratch(torch.device("cpu")))
     want = expected(text, x)
     assert (out.double() - want).abs().max() <= 2e-3 * want.abs().max()
+
+
+SCALED = """
+mugraph p bfloat16
+dims m=20 k=64 n=48 rows=5 groups=4 columns=3
+input X f8e4m3fn[m, k]
+input W f8e4m3fn[k, n]
+input S f32[rows, groups]
+input R f32[groups, columns]
+output O f32[m, n]
+output P f32[m, k]
+
+kernel k0 generated m:grid k:loop n:grid
+  X = load X[m, k]
+  W = load W[k, n]
+  S = load S[m//4, k//16]
+  R = load R[k//16, n//16]
+  A[m, k] = mul(X, S)
+  B[k, n] = mul(W, R)
+  O[m, n] = dot(A, B; k)
+  store O[m, n] = O
+
+kernel k1 generated m:grid k:grid
+  X = load X[m, k]
+  S = load S[m//4, k//16]
+  P[m, k] = add(X, S)
+  store P[m, k] = P
+"""
+
+
+@pytest.mark.parametrize("tiles", ["m=16 k=16 n=16", "m=4 k=16 n=32", "m=16 k=32 n=16", "m=2 k=16 n=8"])
+def test_one_scale_for_a_block_of_two_axes(tiles: str) -> None:
+    """Also where the scale is the same along both axes of a whole block, or of some parts of it."""
+    g = graph(SCALED)
+    elementwise = tiles.rpartition(" ")[0]
+    plan = Schedule.parse(f"k0: {tiles} order=m,k,n warps=1 stages=2\nk1: {elementwise} order=m,k warps=1 stages=2")
+    made = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(shape, generator=made).to(torch.float8_e4m3fn) for shape in ((20, 64), (64, 48)))
+    s, r = (torch.randn(shape, generator=made) for shape in ((5, 4), (4, 3)))
+    module = load_export(kernels_source(g, plan))
+    out = [torch.full(shape, float("nan")) for shape in ((20, 48), (20, 64))]
+    module.launch([x, w, s, r], out, module.make_scratch(torch.device("cpu")))
+    scales = s.double().repeat_interleave(4, 0).repeat_interleave(16, 1)
+    others = r.double().repeat_interleave(16, 0).repeat_interleave(16, 1)
+    torch.testing.assert_close(out[0].double(), (x.double() * scales) @ (w.double() * others), rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(out[1].double(), x.double() + scales, rtol=1e-6, atol=1e-6)
+
+
+def test_scales_of_blocks_leave_the_product_in_the_type_of_the_program() -> None:
+    found = source(SCALED, "m=16 k=16 n=16 order=m,k,n warps=1 stages=2")
+    assert "O_sum = tl.dot(to_bfloat16(X" in found and "tf32" not in found
+    assert re.search(r"R = tl.load\(R_ptr .*# \[\]\n", found) and "(O_sum * S[:, None]) * R)" in found
+
+
+BEYOND = """
+mugraph p float16
+dims m=3 k=100 n=40
+input X f16[m, k]
+input W i8[k, n]
+input Z i8[k, n] below 16
+output O f16[m, n]
+output P f16[m, n]
+
+kernel k0 generated m:grid k:loop n:grid
+  X = load X[m, k]
+  W = load W[k, n]
+  Z = load Z[k, n]
+  D[k, n] = sub(W, Z)
+  O[m, n] = dot(X, W; k)
+  P[m, n] = dot(X, D; k)
+  store O[m, n] = O
+  store P[m, n] = P
+"""
+
+
+@pytest.mark.parametrize("plan", ["m=1 k=128 n=16 order=m,k,n warps=1", "m=1 k=64 n=8 order=m,n,k warps=1 stages=2"])
+def test_bytes_past_the_end_of_a_sum_are_zero(plan: str) -> None:
+    """Without the matrix units, no lane of the product is masked where the bytes are."""
+    g = graph(BEYOND)
+    assert "raised_bits" in source(BEYOND, plan)
+    x = inputs(g)
+    module = load_export(kernels_source(g, schedule(plan)))
+    out = [torch.full((3, 40), float("nan"), dtype=torch.float16) for _ in g.outputs]
+    module.launch([x[t.name] for t in g.inputs], out, module.make_scratch(torch.device("cpu")))
+    w, z = x["W"].double(), x["Z"].double()
+    for found, factor in zip(out, (w, w - z), strict=True):
+        want = x["X"].double() @ factor
+        assert (found.double() - want).abs().max() <= 2e-3 * want.abs().max()
 
 
 def source(text: str, plan: str, **sizes: int) -> str:

@@ -26,7 +26,7 @@ from mirage_cli.ir.access import (
     strides,
 )
 from mirage_cli.ir.access_text import parse_access, parse_index
-from mirage_cli.ir.footprint import apart, elements_read, is_injective, large_enough, untold
+from mirage_cli.ir.footprint import apart, elements_read, is_injective, large_enough, read_once, untold
 from tests.seeds import over_seeds
 
 SIZES = {"a": 3, "b": 4, "c": 2, "d": 5}
@@ -239,6 +239,23 @@ def test_no_more_elements_are_counted_than_are_read(seed: int) -> None:
 def test_elements_that_are_read_are_counted_once(texts: list[str], elements: int) -> None:
     sizes = {"m": 8, "n": 8, "k": 64, "h": 2, "d": 16, "i": 3}
     assert elements_read(("m", "k"), [(parse_access(x), 1.0) for x in texts], sizes) == elements
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("m, k", 1.0),
+        ("m, h*16 + d", 1.0),
+        ("m + i - 1, k", 10 / 24),
+        ("2*m + i, k", 17 / 24),
+        ("m + i, d + 2*h", 10 / 24 * 18 / 32),
+        ("m + i, i", 1.0),
+        ("m//2 + i, k", 1.0),
+    ],
+)
+def test_the_part_of_positions_that_read_another_element(text: str, part: float) -> None:
+    sizes = {"m": 8, "k": 64, "h": 2, "d": 16, "i": 3}
+    assert read_once(parse_access(text), sizes) == pytest.approx(part)
 
 
 @pytest.mark.parametrize(

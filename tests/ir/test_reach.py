@@ -240,6 +240,19 @@ outputs: {O: [q, s]}
     assert product_flops(lower(parse_spec(text).at())) == kept * 2 * 4
 
 
+def test_a_window_beyond_both_ends_of_a_result_is_counted_where_it_is_inside() -> None:
+    text = """
+name: window
+dims: {b: 2, y: 7, c: 4, e: 5, i: 3}
+inputs: {X: [b, y, c], W: [i, c, e]}
+program: |
+  A = silu(X)
+  O = dot(A[b, y + i - 1, c], W, i, c)
+outputs: {O: [b, y, e]}
+"""
+    assert product_flops(lower(parse_spec(text).at())) == pytest.approx(2 * 2 * 4 * 5 * (7 * 3 - 2))
+
+
 RAGGED = """
 name: ragged
 dims: {b: 6, t: 9, s: 200, d: 8, p: 50, pages: 300, page: 4}

@@ -19,7 +19,7 @@ from mirage_cli.search.tiles import best_schedule
 from mirage_cli.search.work import Model
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
-from mirage_cli.tune.space import models, total_us, totals_us
+from mirage_cli.tune.space import estimates, models, total_us, totals_us
 
 TEXT = """
 mugraph g float16
@@ -99,6 +99,47 @@ def test_what_is_done_twice_is_priced_once_and_the_same(monkeypatch: pytest.Monk
     same, more = found()
     assert candidates == same
     assert calls < 0.8 * more
+
+
+OUTPUTS = """
+name: outputs
+dims: {m: 512, k: 4096}
+dtype: bfloat16
+inputs: {X: [m, k], P: {dims: [m, k], dtype: float32}}
+program: |
+  A = X * P
+  B = A
+  S = max(abs(X), k) * 2
+  Q = round(X / S)
+outputs: {A: {dims: [m, k], dtype: float32}, B: [m, k], Q: [m, k], S: {dims: [m], dtype: float32}}
+"""
+
+
+def test_outputs_are_priced_in_their_own_types_and_each_of_one_value() -> None:
+    """A kernel's price in the search is what the cost model says of its text."""
+    target = find_target("h100")
+    for plan in generator.search(lower(parse_spec(OUTPUTS).at()), target).candidates:
+        kernels = [float(e.us[0]) for e in estimates(plan.graph, plan.schedule, target).values()]
+        gaps = target.costs.gap_us * (len(kernels) - 1)
+        assert plan.predicted_us == pytest.approx(sum(kernels) + gaps)
+
+
+WINDOWS = """
+name: windows
+dims: {b: 4, t: 1000, c: 512, i: 4}
+inputs: {X: [b, t, c], W: [c, i]}
+program: |
+  O = sum(X[b, t + i - 3, c] * W, i)
+outputs: {O: [b, t, c]}
+"""
+
+
+def test_windows_that_overlap_are_read_from_memory_once() -> None:
+    target = find_target("h100")
+    best = generator.search(lower(parse_spec(WINDOWS).at()), target).candidates[0]
+    (kernel,) = estimates(best.graph, best.schedule, target).values()
+    moved = 2 * (4 * 1003 * 512 + 512 * 4 + 4 * 1000 * 512)
+    assert kernel.busy["memory"][0] == pytest.approx(moved / target.dram_bytes_per_us)
 
 
 SCORES = """

@@ -63,7 +63,7 @@ def mistakes(text: str) -> list[str]:
 def test_every_mistake_is_reported_word_for_word(path: Path) -> None:
     expected = path.with_suffix(".txt").read_text(encoding="utf-8")
     text = path.read_text(encoding="utf-8")
-    if path.stem == "input_never_used":
+    if expected.split(": ")[1] == "warning":
         assert "\n".join(map(str, parse_spec(text, path.name).warnings)) + "\n" == expected
         return
     with pytest.raises(SpecError) as caught:
