@@ -2,16 +2,17 @@
 
 `run_program` evaluates equation by equation. `run_mugraph` executes a μGraph as its schedule says: every program
 instance, every tile of every loop but those that masks leave nothing to do, accumulators, running maxima with their
-rescaling, chunks of a split dimension and stores into memory that starts undefined. What program instances share is
-computed once (`_Shared`). `FieldSemantics` makes it the verifier's, `FloatSemantics` a reference.
+rescaling, chunks of a split dimension and stores into memory that starts undefined. Values that were computed before
+are not computed again (`verify.remembered`). `FieldSemantics` makes it the verifier's, `FloatSemantics` a reference.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from itertools import product
 from math import inf
 from typing import Any  # values of the semantics: residues, or arrays of float64
@@ -28,6 +29,7 @@ from mirage_cli.ir.placement import Loop, Placement, Straight, place
 from mirage_cli.ir.program import Eqn, Part, Program, Tensor, tables_of, unmerged
 from mirage_cli.ir.reach import Left, left_out, limits
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
+from mirage_cli.verify.remembered import Contents, Remembered, content
 from mirage_cli.verify.residues import DRAW
 from mirage_cli.verify.semantics import (
     At,
@@ -146,13 +148,16 @@ def run_mugraph(
     parts = program.parts if program else ()
     given = {t.name: t for t in program.inputs} if program else {}
     front = Front.of(inputs.values())
-    memories: dict[str, Memory] = {
-        t.name: semantics.input(
-            t.name, _found(inputs[t.name], given.get(t.name, t), t, graph, semantics, front), (*front.dims, *t.dims)
-        )
-        for t in graph.inputs
-        if t.name in inputs
-    }
+    memories: dict[str, Memory] = {}
+    contents = Contents(graph, memories)
+    for t in graph.inputs:
+        if t.name in inputs:
+            x, own = inputs[t.name], given.get(t.name, t)
+            found = _found(x, own, t, graph, semantics, front)
+            memories[t.name] = memory = semantics.input(t.name, found, (*front.dims, *t.dims))
+            layout = REMEMBERED.number((own, t, graph.merged, *graph.sizes.items()))
+            known = ("content", layout, id(x))  # the same for all μGraphs
+            contents.known[t.name] = REMEMBERED.value(known, (x,), partial(content, memory.whole()))
     shapes = {t.name: tuple(graph.sizes.get(d, 0) for d in t.dims) for t in graph.inputs}
     left = left_out(graph)
     live: dict[str, Access] = {}
@@ -173,7 +178,7 @@ def run_mugraph(
             raise ScheduleFailure("race", f"{kernel.name} reads and writes {min(race)}")
         if stale := [b for b in kernel.read if b not in memories]:
             raise ScheduleFailure("race", f"{kernel.name} reads {stale[0]} before anything writes it")
-        _run_kernel(kernel, ks, memories, semantics, front, random.Random(seed), left, live, end)
+        _run_kernel(kernel, ks, memories, semantics, front, random.Random(seed), left, live, end, contents)
         own = {s.buffer for s in kernel.stores} - {p.tensor.name for p in parts} - {*left}
         for name, x in ((s.buffer, left[s.buffer]) for s in kernel.stores if s.buffer in left):
             (_, length), *_ = chunks(graph.sizes[x.dim], ks.split, ks.tile(x.dim))
@@ -265,17 +270,21 @@ def _run_kernel(
     left: Mapping[str, Left],
     live: Mapping[str, Access],
     end: Callable[[], bool],
+    contents: Contents,
 ) -> None:
     """left, live: of partial results that are not stored everywhere, and where those in front were."""
+    changing = {*live, *(s.buffer for s in kernel.stores)}
+
+    def held(name: str) -> bytes | None:
+        return None if name in changing else contents.of(name)
+
     if kernel.kind == "library":
         whole = Placement((Straight((*kernel.loads, *kernel.body), kernel.stores),))
-        alone = _Shared(kernel, whole, frozenset(), frozenset())
+        alone = _Shared(kernel, whole, semantics.sizes, held)
         _Instance(alone, schedule, memories, semantics, front, {}, {}, left, live).run()
         return
     tiled = {d for d in kernel.with_role("grid") if semantics.sizes[d] > schedule.tile(d)}
-    cut = frozenset(tiled | ({kernel.split} if kernel.split else set()))
-    written = frozenset(s.buffer for s in kernel.stores)
-    parts = [_Shared(k, place(k), cut, written) for k in beside(kernel, tiled)]
+    parts = [_Shared(k, place(k), semantics.sizes, held) for k in beside(kernel, tiled)]
     instances = [(part, *at) for part in parts for at in _instances(part.kernel, schedule, semantics.sizes)]
     rng.shuffle(instances)
     for part, window, tile_index in instances:
@@ -299,31 +308,52 @@ def _instances(
         yield window, at
 
 
-class _Shared:
-    """A kernel and what its program instances have in common: values that depend on nothing in which these differ.
+REMEMBERED = Remembered()
+"""Of all μGraphs: those of one program are tested one after another, on the same draws."""
 
-    X[m, k] of a product over k, say, is the same in all instances of n. A value that is made of loads and positions
-    alone is known by the ranges of the axes behind it. What accumulators are behind is each instance's own. So is what
-    is loaded from a tensor that the kernel writes to: instances in any order must find the same there.
 
-    segments: of the placement, with the masks that end the loops. axes: those behind each step that is shared. values:
-    by the step's result and the ranges of its axes.
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What a step's value depends on.
+
+    said: the number of its operator, or of its access and of what it reads; None where that changes. operands: the
+    values. axes: those whose ranges matter.
     """
 
-    def __init__(self, kernel: Kernel, placement: Placement, cut: frozenset[str], written: frozenset[str]) -> None:
-        """cut: the axes along which there are several instances. written: the tensors that the kernel writes to."""
+    said: int | None
+    operands: tuple[str, ...]
+    axes: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(step: Load | Eqn, sizes: Mapping[str, int], held: Callable[[str], bytes | None]) -> _Step:
+        """held: what a tensor in memory holds, where that does not change."""
+        whole, operands = tuple(sizes.items()), () if isinstance(step, Load) else step.values
+        if isinstance(step, Load):
+            said, axes, reads = (step.access, step.dims, whole), step.dims, step.buffers
+        elif step.op == "index":
+            said, axes, reads = (step.axes, whole), tuple(sorted(step.acts_on)), tuple(x.table for x in step.looks_up)
+        else:
+            numbers = tuple("" if isinstance(a, str) else repr(a) for a in step.args)
+            said, axes, reads = (step.op, step.axes, numbers), (), ()
+            if step.op in ("size", "rename"):
+                said = *said, whole
+        contents = tuple(map(held, reads))
+        return _Step(None if None in contents else REMEMBERED.number((*said, contents)), operands, axes)
+
+
+class _Shared:
+    """A kernel and what its program instances have in common.
+
+    segments: of the placement, with the masks that end the loops. steps: what each depends on, by its result.
+    """
+
+    def __init__(
+        self, kernel: Kernel, placement: Placement, sizes: Mapping[str, int], held: Callable[[str], bytes | None]
+    ) -> None:
         self.kernel = kernel
         ends = {loop: frozenset(x.mask for x in limits(kernel, loop)) for loop in placement.loops}
         self.segments = [(x, ends[x] if isinstance(x, Loop) else frozenset[str]()) for x in placement.segments]
-        accumulators = {name for loop in placement.loops for name, _ in loop.accumulators}
-        steps = {x.out: frozenset(x.dims) for x in kernel.loads if written.isdisjoint(x.buffers)}
-        behind = dict(steps)
-        for e in kernel.body:
-            if all(v in behind for v in e.values) and written.isdisjoint(a.table for a in e.looks_up):
-                steps[e.out] = frozenset((*e.dims, *e.acts_on)).union(*(behind[v] for v in e.values))
-                behind |= {} if e.out in accumulators else {e.out: steps[e.out]}
-        self.axes = {name: tuple(sorted(axes)) for name, axes in steps.items() if cut - axes}
-        self.values: dict[tuple[object, ...], Any] = {}
+        self.steps = {x.out: _Step.of(x, sizes, held) for x in (*kernel.loads, *kernel.body)}
 
 
 class _Instance:
@@ -366,13 +396,21 @@ class _Instance:
             self.store(s, env, window)
 
     def step(self, step: Load | Eqn, env: Mapping[str, Any], window: Window) -> Any:
-        axes, values = self.shared.axes.get(step.out), self.shared.values
-        if axes is None:
+        x = self.shared.steps[step.out]
+        if x.said is None:
             return self.computed(step, env, window)
-        key = (step.out, *(window.get(d) for d in axes))
-        if key not in values:
-            values[key] = self.computed(step, env, window)
-        return values[key]
+        known = (self.semantics, *[env[v] for v in x.operands])
+        key = (x.said, *map(window.get, x.axes), *map(id, known))
+        found = REMEMBERED.values.get(key)
+        return REMEMBERED.kept(key, known, self.computed(step, env, window)) if found is None else found[0]
+
+    def once(self, key: tuple[Hashable, ...], operands: tuple[Any, ...], compute: Callable[[], Any]) -> Any:
+        """A value that depends on this, on operands, and on what the operators mean, computed once."""
+        known = (self.semantics, *operands)
+        return REMEMBERED.value((*key, *map(id, known)), known, compute)
+
+    def apply(self, op: str, *args: Any) -> Any:
+        return self.once((op,), args, lambda: self.semantics.apply(op, args))
 
     def computed(self, step: Load | Eqn, env: Mapping[str, Any], window: Window) -> Any:
         if isinstance(step, Load):
@@ -444,7 +482,7 @@ class _Instance:
                 old = accumulators[step.out]
                 for m, g in degrees[step.out].items():
                     old = self.rescaled(old, moved[m], g)
-                new = self.semantics.join(step.op, old, value)
+                new = self.joined(step.op, old, value)
                 accumulators[step.out] = new
                 if step.out in loop.running:
                     moved[step.out] = (old, new)
@@ -456,6 +494,9 @@ class _Instance:
             for s in loop.stores:
                 self.store(s, inner, window)
         env.update(accumulators)
+
+    def joined(self, op: str, old: Any, value: Any) -> Any:
+        return self.once(("join", op), (old, value), lambda: self.semantics.join(op, old, value))
 
     def works(self, env: Mapping[str, Any], ends: Iterable[str]) -> NDArray[np.bool_]:
         """Whether each of the masks that end a loop holds somewhere in this tile, in each draw where they differ."""
@@ -469,20 +510,23 @@ class _Instance:
         """An accumulator after a tile, or as it was before."""
         if works.ndim == 0:
             return x if works else before
-        return self.semantics.apply("where", (self.semantics.mask(self.front.dims, works), x, before))
+        said = "mask", *self.front.dims, works.shape, works.tobytes()
+        mask = self.once(said, (), lambda: self.semantics.mask(self.front.dims, works))
+        return self.apply("where", mask, x, before)
 
     def rescaled(self, x: Any, moved: tuple[Any, Any], g: int) -> Any:
         """An accumulator of degree g in exp(-m), after m has moved."""
         old, new = moved if g > 0 else moved[::-1]
-        factor = self.semantics.apply("exp_sub", (old, new))
+        factor = self.apply("exp_sub", old, new)
         for _ in range(abs(g)):
-            x = self.semantics.apply("mul", (x, factor))
+            x = self.apply("mul", x, factor)
         return x
 
     def identity(self, e: Eqn) -> Any:
         shape = (*self.front.shape, *(high - low for low, high in (self.range(d, self.window) for d in e.dims)))
-        neutral = number(OPS[e.op].neutral(whole=False))
-        return self.semantics.full(neutral, (*self.front.dims, *e.dims), shape, e.type)
+        neutral, dims = number(OPS[e.op].neutral(whole=False)), (*self.front.dims, *e.dims)
+        said = "full", repr(neutral), dims, shape, e.type
+        return self.once(said, (), lambda: self.semantics.full(neutral, dims, shape, e.type))
 
 
 def number(c: float) -> Fraction | float:

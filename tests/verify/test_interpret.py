@@ -19,8 +19,16 @@ from mirage_cli.verify.draws import run_draws
 from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.interpret import chunks, run_mugraph, run_program, tiles
 from mirage_cli.verify.reduced import small_instance
-from mirage_cli.verify.residues import Value, aligned
-from mirage_cli.verify.semantics import FieldMemory, FieldSemantics, FloatSemantics, Named, ScheduleFailure
+from mirage_cli.verify.remembered import Contents, Remembered, content
+from mirage_cli.verify.residues import LEVELS, Value, aligned
+from mirage_cli.verify.semantics import (
+    FieldMemory,
+    FieldSemantics,
+    FloatMemory,
+    FloatSemantics,
+    Named,
+    ScheduleFailure,
+)
 from tests.mugraphs import CASES, Case
 from tests.seeds import over_seeds
 
@@ -165,17 +173,17 @@ def test_what_instances_share_is_what_each_of_them_computes(name: str, monkeypat
     def results() -> dict[str, Value]:
         return run_mugraph(graph, schedule, run.inputs, run.semantics, 4, program)
 
-    class Apart(interpret._Shared):
-        def __init__(self, *kernel: Any) -> None:
-            super().__init__(*kernel)
-            self.axes = {}
+    class Forgetful(Remembered):
+        def kept(self, key: Any, operands: Any, value: Any) -> Any:
+            return value
 
-    shared = results()
-    monkeypatch.setattr(interpret, "_Shared", Apart)
+    monkeypatch.setattr(interpret, "REMEMBERED", Remembered())
+    first, again = results(), results()
+    computed = len(interpret.REMEMBERED.values)
+    monkeypatch.setattr(interpret, "REMEMBERED", Forgetful())
     for value, alone in results().items():
-        x = shared[value]
-        assert (x.dims, x.kind, x.valid) == (alone.dims, alone.kind, alone.valid)
-        assert all(np.array_equal(getattr(x, part), getattr(alone, part)) for part in ("data", "flags", "taint"))
+        assert content(alone) == content(first[value]) == content(again[value])
+    assert computed > 0
 
 
 def test_a_tile_is_loaded_once_for_all_instances_that_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,9 +198,71 @@ def test_a_tile_is_loaded_once_for_all_instances_that_need_it(monkeypatch: pytes
     assert m > 1 < n and found.count("X") == m * k and found.count("W") == n * k
 
 
+def test_a_mugraph_that_is_run_again_computes_nothing_but_its_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = CASES["attention"]
+    sizes, schedule = small_instance(case.program, case.graph, 3)
+    program, graph = case.program.resized(sizes), case.graph.resized(sizes)
+    run = run_draws(program, 3, range(1, 2), (1,))
+    applied: list[str] = []
+    apply, join = FieldSemantics.apply, FieldSemantics.join
+    monkeypatch.setattr(FieldSemantics, "apply", lambda s, op, *rest: (applied.append(op), apply(s, op, *rest))[1])
+    monkeypatch.setattr(FieldSemantics, "join", lambda s, op, *rest: (applied.append(op), join(s, op, *rest))[1])
+    monkeypatch.setattr(interpret, "REMEMBERED", Remembered())
+    for computes in (True, False):
+        applied.clear()
+        run_mugraph(graph, schedule, run.inputs, run.semantics, 3, program)
+        assert bool(applied) is computes
+
+
 def test_what_a_kernel_writes_to_is_loaded_by_each_instance() -> None:
     """In no order may an instance find there what another one writes."""
-    kernel = CASES["split_matmul"].graph.kernels[0]
-    cut = frozenset(("m", "n", "k"))
-    assert interpret._Shared(kernel, place(kernel), cut, frozenset()).axes == {"X": ("k", "m"), "W": ("k", "n")}
-    assert interpret._Shared(kernel, place(kernel), cut, frozenset("X")).axes == {"W": ("k", "n")}
+    graph = CASES["split_matmul"].graph
+    memories: dict[str, FloatMemory] = {}
+    for t in graph.inputs:
+        memories[t.name] = memory = FloatMemory(t.name, t.dims, (2,) * len(t.dims))
+        memory.write((slice(0, 2),) * len(t.dims), t.dims, Named(t.dims, np.ones((2,) * len(t.dims))))
+    kernel, contents = graph.kernels[0], Contents(graph, memories)
+
+    def steps(written: str) -> dict[str, bool]:
+        shared = interpret._Shared(
+            kernel, place(kernel), graph.sizes, lambda n: None if n == written else contents.of(n)
+        )
+        return {name: x.said is not None for name, x in shared.steps.items()}
+
+    assert all(steps("").values())
+    assert [name for name, known in steps("X").items() if not known] == ["X"]
+
+
+def test_what_is_given_and_written_to_or_written_twice_is_not_known_by_its_content() -> None:
+    graph = CASES["append"].graph
+    changed = {s.buffer for k in graph.kernels for s in k.stores} & {t.name for t in graph.inputs}
+    assert changed and changed <= Contents(graph, {}).changing
+    twice = replace(CASES["gram"].graph, kernels=(*CASES["gram"].graph.kernels,) * 2)
+    assert {s.buffer for k in twice.kernels for s in k.stores} <= Contents(twice, {}).changing
+
+
+def test_contents_differ_in_every_part() -> None:
+    x = Value(("a",), "field", np.zeros((LEVELS, 2), dtype=np.int64))
+    others = [
+        replace(x, dims=("b",)),
+        replace(x, data=x.data + 1),
+        replace(x, data=x.data.astype(np.uint64)),
+        replace(x, valid=(0, 0, 0, 0)),
+        replace(x, flags=np.zeros(2, dtype=np.int8)),
+        replace(x, taint=np.zeros((LEVELS, 2), dtype=bool)),
+        replace(x, sign=1),
+        replace(x, large=True),
+    ]
+    assert len({content(y) for y in (x, *others)}) == 1 + len(others)
+    assert content(replace(x, data=x.data.copy())) == content(x)
+
+
+def test_values_keep_their_operands_and_are_forgotten_together() -> None:
+    """The identity of an operand that is gone may become another's."""
+    remembered = Remembered(most_bytes=20_000)
+    for n in range(1000):
+        operand = Named((), np.array(n))
+        made = remembered.value(("twice", id(operand)), (operand,), lambda x=operand: Named((), 2 * x.data))
+        assert made.data == 2 * n
+    assert len(remembered.values) < 50
+    assert all(id(operands[0]) == key[1] for key, (_, operands) in remembered.values.items())
