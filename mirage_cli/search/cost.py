@@ -422,11 +422,12 @@ def _read_again_bytes(x: Launch, o: Occupancy) -> Array:
     lost: dict[str, Array] = {}
     again = x.zero
     for w in (w for w in x.m.segments if w.loop):
-        whole = {name: prod(x.sizes[a] for a in axes) * size for axes, size, name in w.loads}
+        once = {name: size * read_once(access, x.sizes) for _, size, name, access in w.loads}
+        whole = {name: prod(x.sizes[a] for a in axes) * once[name] for axes, _, name, _ in w.loads}
         again = sum((whole[name] * lost[name] for name in whole if name in lost), again)
         own = {
-            name: reduce(np.multiply, (x.tiles[a] for a in axes if a not in x.m.grid), x.elements[axes] * size)
-            for axes, size, name in w.loads
+            name: reduce(np.multiply, (x.tiles[a] for a in axes if a not in x.m.grid), x.elements[axes] * once[name])
+            for axes, _, name, _ in w.loads
         }
         read = sum((np.minimum(whole[name], at_work * own[name]) for name in whole), x.zero)
         lost |= dict.fromkeys(whole, 1.0 - np.minimum(1.0, x.target.l2_bytes / np.maximum(read, 1.0)))
