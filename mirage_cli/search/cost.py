@@ -15,6 +15,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from mirage_cli.ir.access import Access
 from mirage_cli.ir.footprint import read_once
 from mirage_cli.ir.mugraph import Kernel, split_axis
 from mirage_cli.ir.program import DTYPE_BYTES
@@ -410,9 +411,14 @@ def _read_bytes(x: Launch) -> Array:
     read: dict[str, Array] = {}
     for w in x.m.segments:
         for axes, size, name, access in w.loads:
-            whole = prod(x.sizes[a] for a in axes) * size * read_once(access, x.sizes)
+            whole = _bytes_once(x, axes, size, access)
             read[name] = np.maximum(read.get(name, x.zero), whole * _part_read(x, w, axes))
     return sum(read.values(), x.zero)
+
+
+def _bytes_once(x: Launch, axes: Sequence[str], size: float, access: Access) -> float:
+    """Of a load at all positions, those of windows that overlap once. size: bytes of an element."""
+    return prod(x.sizes[a] for a in axes) * size * read_once(access, x.sizes)
 
 
 def _read_again_bytes(x: Launch, o: Occupancy) -> Array:
@@ -422,11 +428,11 @@ def _read_again_bytes(x: Launch, o: Occupancy) -> Array:
     lost: dict[str, Array] = {}
     again = x.zero
     for w in (w for w in x.m.segments if w.loop):
-        whole = {name: prod(x.sizes[a] for a in axes) * size for axes, size, name in w.loads}
+        whole = {name: _bytes_once(x, axes, size, access) for axes, size, name, access in w.loads}
         again = sum((whole[name] * lost[name] for name in whole if name in lost), again)
         own = {
             name: reduce(np.multiply, (x.tiles[a] for a in axes if a not in x.m.grid), x.elements[axes] * size)
-            for axes, size, name in w.loads
+            for axes, size, name, _ in w.loads
         }
         read = sum((np.minimum(whole[name], at_work * own[name]) for name in whole), x.zero)
         lost |= dict.fromkeys(whole, 1.0 - np.minimum(1.0, x.target.l2_bytes / np.maximum(read, 1.0)))
