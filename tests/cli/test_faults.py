@@ -170,7 +170,6 @@ WRITER = """
 import sys
 from mirage_cli.store.records import Key, Measurement
 from mirage_cli.store.store import Store
-from tests import forked
 n = int(sys.argv[1])
 with Store("mirage.db") as store:
     for i in range(25):
