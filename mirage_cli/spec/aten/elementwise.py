@@ -104,7 +104,7 @@ EXPRESSIONS: Mapping[str, Handler] = {
     "aten.frac": of_numbers(lambda x: x - truncated(x)),
     "aten.sgn": of_numbers(lambda x: g.sign(x)),
     "aten.xlogy": of_numbers(lambda x, y: g.where(x == 0, 0, x * g.log(y))),
-    "aten.logaddexp": of_numbers(lambda x, y: g.maximum(x, y) + g.log1p(g.exp(-g.abs(x - y)))),
+    "aten.logaddexp": of_numbers(lambda x, y: g.maximum(x, y) + g.log1p(g.exp(-g.where(x == y, 0, g.abs(x - y))))),
     "aten.fmax": of_numbers(lambda x, y: g.where(g.isnan(x), y, g.where(g.isnan(y), x, g.maximum(x, y)))),
     "aten.fmin": of_numbers(lambda x, y: g.where(g.isnan(x), y, g.where(g.isnan(y), x, g.minimum(x, y)))),
     "aten.isposinf": lambda x: p.elementwise(lambda v: v >= math.inf, number_of(x), mask=True),

@@ -128,7 +128,7 @@ def _scatter(_t: Trace, node: Any, x: Array, dim: int, index: Array, new: Any, *
         raise Unsupported("a scatter into a part")
     place = along_positions(unsqueeze(x, dim), dim + 1)
     asked = unsqueeze(index, dim + 1)
-    given = unsqueeze(new, dim + 1) if isinstance(new, Array) else new
+    given = unsqueeze(number_of(new), dim + 1) if isinstance(new, Array) else number_of(new)
     if overloadless(node.target) == "aten.scatter_add":
         more = summed(p.elementwise(lambda i, t, v: g.where(i == t, v, 0), place, asked, given), dim)
         return both(operator.add, x, more)

@@ -125,6 +125,22 @@ def broadcast_tensors(arrays: Sequence[Array]) -> list[Array]:
     return [p.expanded(x, [max(sizes) for sizes in zip(*shapes, strict=True)]) for x in arrays]
 
 
+@aten("aten.meshgrid", moves=True)
+def _meshgrid(arrays: Sequence[Array], indexing: str = "ij") -> list[Array]:
+    """Each along an axis of its own; the first two in the other order where that is how images are counted."""
+    order = [*range(len(arrays))]
+    if indexing == "xy":
+        order[:2] = order[1::-1]
+    places = [[x.dims[0] if x.dims else () for x in arrays][i] for i in order]
+    shapes = [[d if j == i else () for j, d in zip(order, places, strict=True)] for i in range(len(arrays))]
+    return broadcast_tensors([p.viewed(x, dims) for x, dims in zip(arrays, shapes, strict=True)])
+
+
+@aten("aten.cartesian_prod", moves=True)
+def _cartesian_prod(arrays: Sequence[Array]) -> Array:
+    return _stack([p.reshaped(x, [-1]) for x in _meshgrid(arrays)], 1) if len(arrays) > 1 else arrays[0]
+
+
 @aten("aten.repeat", moves=True)
 def _repeat(x: Array, times: Sequence[int]) -> Array:
     """Where an axis of several positions is repeated, the copies lie behind each other: an axis of copies in front of
@@ -286,6 +302,8 @@ def _slice_scatter(
     places = range(*slice(start, end, step).indices(n))
     if not places:
         return x
+    if len(places) == n:
+        return p.expanded(number_of(new), x.shape)
     first, last = places[0], places[-1]
     axis: Dim = (Axis(n),) if n > 1 else ()
     spaced = p.counted(x.trace, axis, len(x.dims) - at - 1)
