@@ -25,6 +25,7 @@ from mirage_cli.pipeline.named import as_before, checked, from_front
 from mirage_cli.pipeline.partition import (
     Part,
     Signature,
+    by_sizes,
     fused,
     outputs_of,
     seen_views,
@@ -32,6 +33,7 @@ from mirage_cli.pipeline.partition import (
     signature,
     subgraph,
     with_own,
+    without_unread,
 )
 from mirage_cli.pipeline.symbols import (
     RANGES,
@@ -305,6 +307,8 @@ def cut(model: torch.fx.GraphModule) -> Cut:
     sizes_first(model.graph)
     checks_apart(model.graph)
     from_front(model.graph)
+    without_unread(model.graph)
+    by_sizes(model.graph)
     with_own(model.graph)
     refused = seen_views(model.graph)
     symbols = symbols_of(model)
@@ -318,12 +322,12 @@ def cut(model: torch.fx.GraphModule) -> Cut:
                 some = part if said.at is None else [part[said.at]]
                 refused |= {*some}
                 left |= {f"{overloadless(n.target)} ({n})": said.why for n in some if not row_of(n).moves}
-        left |= {
-            f"{overloadless(n.target)} ({n})": CHANGES if changed(n) else "no operator that is known here"
-            for n in calls(model.graph)
-            if not supported(n) and "val" in n.meta and not is_size(n) and APART not in n.meta
-        }
         taken = {n for part in parts for n in part}
+        left |= {
+            f"{overloadless(n.target)} ({n})": why_left(n)
+            for n in calls(model.graph)
+            if n not in taken | refused and is_told(n)
+        }
         as_before(model.graph, taken)
         checked(model.graph, [n for n in model.graph.nodes if n in taken])
         rows = shares(model.graph, taken)
@@ -340,6 +344,18 @@ def cut(model: torch.fx.GraphModule) -> Cut:
         else:
             found.regions.append(region)
     return found
+
+
+def is_told(node: Any) -> bool:
+    """Whether a node is an operator of the model's that does more than move elements."""
+    return "val" in node.meta and APART not in node.meta and not is_size(node) and not row_of(node).moves
+
+
+def why_left(node: Any) -> str:
+    """Why a node is in no region that none has refused."""
+    if supported(node):
+        return "only PyTorch's operators read it"
+    return CHANGES if changed(node) else "no operator that is known here"
 
 
 @dataclass(frozen=True)
