@@ -16,7 +16,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from mirage_cli.pipeline.inplace import CHANGED, GIVEN, calls, changed, in_order
-from mirage_cli.pipeline.symbols import SYMBOLIC, is_size, placeholders
+from mirage_cli.pipeline.symbols import SYMBOLIC, is_size, placeholders, shape_of
 from mirage_cli.spec.aten.creation import filled_with
 from mirage_cli.spec.aten.row import overloadless
 from mirage_cli.spec.aten.trace import APART, inverse, memory_order, row_of, strides_of, supported
@@ -73,9 +73,10 @@ def by_sizes(graph: torch.fx.Graph) -> None:
         if not n.all_input_nodes or not isinstance(value, torch.Tensor) or (number := filled_with(n)) is None:
             continue
         order = memory_order(value)
-        if not value.permute(order).is_contiguous() or not all(isinstance(size, int) for size in value.shape):
+        if not value.permute(order).is_contiguous() or not all(isinstance(size, int) for size in shape_of(n)):
             continue
-        sizes, options = [value.shape[d] for d in order], {"dtype": value.dtype, "device": value.device}
+        sizes = [value.shape[d] for d in order]
+        options: dict[str, Any] = {"dtype": value.dtype, "device": value.device}
         with graph.inserting_before(n):
             full = graph.call_function(aten.full.default, (sizes, number), options)
             made = graph.call_function(aten.permute.default, (full, inverse(order)))
