@@ -69,6 +69,18 @@ def _arange(t: Trace, node: Any, *args: Any, **_: Any) -> Array:
     return t.positions(node.meta["val"].shape[0], start, step)
 
 
+@aten("aten.linspace", with_node=True)
+def _linspace(t: Trace, node: Any, start: Any, end: Any, *_: Any) -> Array:
+    """Each half is counted from its own end, as PyTorch does."""
+    (n,) = node.meta["val"].shape
+    if not isinstance(start, int | float) or not isinstance(end, int | float):
+        raise Unsupported("numbers between two tensors")
+    if n == 1:
+        return t.full((1,), float(start))
+    step = (end - start) / (n - 1)
+    return both(lambda i: g.where(i < n // 2, start + step * i, end - step * (n - 1 - i)), t.positions(n))
+
+
 @aten("aten.tril", "aten.triu", with_node=True)
 def _triangle(t: Trace, node: Any, x: Array, diagonal: int = 0) -> Array:
     row, column = (t.positions(n) for n in x.shape[-2:])

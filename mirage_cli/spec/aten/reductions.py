@@ -217,6 +217,18 @@ def norm(x: Array, order: Any = 2, dims: Any = None, keep: bool = False, **_: An
     return both(g.sqrt, p.reduction("sum", both(g.square, x), at, keep))
 
 
+@aten("aten.dist", behind=1)
+def _dist(x: Array, y: Array, order: Any = 2) -> Array:
+    return norm(both(operator.sub, x, y), order)
+
+
+@aten("aten._cdist_forward", "aten.cdist", behind=1)
+def _cdist(x: Array, y: Array, order: float = 2, *_: Any) -> Array:
+    """The distance of each row of x from each row of y."""
+    rows, others = unsqueeze(x, len(x.dims) - 1), unsqueeze(y, len(y.dims) - 2)
+    return norm(both(operator.sub, rows, others), order, [-1])
+
+
 @aten("aten._weight_norm_interface", "aten._weight_norm", behind=1, with_node=True)
 def _weight_norm(_t: Trace, node: Any, v: Array, size: Array, dim: int = 0) -> Any:
     size_now = norm(v, 2, [d for d in range(len(v.dims)) if d != dim % len(v.dims)], True)

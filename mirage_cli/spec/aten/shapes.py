@@ -82,21 +82,21 @@ def unsqueeze(x: Array, dim: int) -> Array:
     return p.viewed(x, [*x.dims[:dim], (), *x.dims[dim:]])
 
 
-def at_least(rank: int, front: int) -> Callable[[Any], Any]:
-    """The handler that gives a tensor, or each of several, so many axes. front: how many of them may stand in front."""
+def at_least(rank: int, last: int) -> Callable[[Any], Any]:
+    """The handler that gives a tensor, or each of several, so many axes. last: how many new ones stand behind."""
 
     def handler(x: Any) -> Any:
         if isinstance(x, list):
             return [handler(y) for y in x]
         more = max(rank - len(x.dims), 0)
-        before = min(more, front) if len(x.dims) else more
-        return p.viewed(x, [*[()] * before, *x.dims, *[()] * (more - before)])
+        behind = min(more, last)
+        return p.viewed(x, [*[()] * (more - behind), *x.dims, *[()] * behind])
 
     return handler
 
 
-aten("aten.atleast_1d", moves=True)(at_least(1, 1))
-aten("aten.atleast_2d", moves=True)(at_least(2, 1))
+aten("aten.atleast_1d", moves=True)(at_least(1, 0))
+aten("aten.atleast_2d", moves=True)(at_least(2, 0))
 aten("aten.atleast_3d", moves=True)(at_least(3, 1))
 
 
@@ -218,6 +218,11 @@ def cat(arrays: Sequence[Array], dim: int = 0) -> Array:
 @aten("aten.stack", behind=2)
 def _stack(arrays: Sequence[Array], dim: int = 0) -> Array:
     return cat([unsqueeze(a, dim) for a in arrays], dim)
+
+
+@aten("aten.hstack", behind=2)
+def _hstack(arrays: Sequence[Array]) -> Array:
+    return cat(arrays, int(len(arrays[0].dims) > 1))
 
 
 @aten("aten.flip", behind=2)
