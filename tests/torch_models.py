@@ -337,6 +337,21 @@ def chosen_blocks(scores: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return scores.masked_fill(~chosen, -torch.inf).softmax(-1) @ v
 
 
+# -- numbers that say where
+
+
+def every_other_written(x: torch.Tensor, new: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+    made = x.clone()
+    made[:, torch.arange(2) * 2] = new
+    made[:, hidden] = -torch.inf
+    return made.softmax(-1)
+
+
+def rows_put(x: torch.Tensor, at: torch.Tensor, others: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """Added twice at one place; written at one that counts from the end."""
+    return x.index_put((at,), new, accumulate=True) + x.index_put((others,), new)
+
+
 def grid_features(rows: torch.Tensor, columns: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     a, b = torch.meshgrid(columns, rows, indexing="xy")
     return x * torch.stack((a, b, (a * a + b * b).sqrt()), -1)
@@ -381,6 +396,26 @@ MODELS: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "grid_features": (grid_features, (R(4), R(5), R(4, 5, 3))),
     "log_space_sum": (torch.logaddexp, (torch.tensor([-math.inf, -math.inf, 1.0]), torch.tensor([-math.inf, 2, 3]))),
     "implicit_einsum": (lambda a, b: torch.einsum("...ab,cb", a, b), (R(3, 4, 5), R(2, 5))),
+    "every_other_written": (every_other_written, (R(3, 5), R(3, 2), torch.arange(5) % 2 == 1)),
+    "rows_put": (rows_put, (R(6, 4), torch.tensor([0, -3, 0]), torch.tensor([4, -1, 0]), R(3, 4))),
+    "pairs_added": (
+        lambda x, at, new: x.index_put((at, at.flip(0)), new, accumulate=True),
+        (R(6, 5, 3), torch.tensor([[0, 3], [2, 1]]), R(2, 2, 1)),
+    ),
+    "rows_copied": (
+        lambda x, at, new: x.index_copy(1, at, new).index_fill(0, at, 2.0),
+        (R(4, 6), torch.tensor([3, 0]), R(4, 2)),
+    ),
+    "chosen_of_each": (
+        lambda x, at: x.new_zeros(3, 5).index_put((torch.arange(3), at), x[:, 0]),
+        (R(3, 5), torch.tensor([1, 4, 0])),
+    ),
+    "distances_of_rows": (
+        lambda x, y: torch.cdist(x, y) + torch.cdist(x, y, p=1) - torch.dist(x, y[:4]),
+        (R(4, 3), R(5, 3)),
+    ),
+    "ramp": (lambda x: x * torch.linspace(-1, 2.5, 7) + torch.linspace(3, 4, 1), (R(3, 7),)),
+    "columns": (lambda x, y: torch.column_stack((x, y)) + torch.atleast_3d(x).sum((0, 1)), (R(3, 2), R(3, 1))),
     "einsum_of_several_batches": (lambda a, b: torch.einsum("...ik,...kj", a, b), (R(2, 1, 3, 4), R(5, 4, 6))),
 }
 """By name: what is traced, and its inputs."""

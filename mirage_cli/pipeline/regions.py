@@ -67,6 +67,7 @@ from mirage_cli.spec.aten.trace import (
     inverse,
     kept_statistics,
     memory_order,
+    mutable,
     order_of_result,
     row_of,
     supported,
@@ -273,6 +274,23 @@ def scale_of(tensor: torch.Tensor) -> float | None:
     return 4.0 ** round(math.log(deviation, 4)) if 0 < deviation < math.inf else None
 
 
+def worked_out(model: torch.fx.GraphModule) -> None:
+    """Puts what operators that are not known make of numbers alone among the tensors that the model holds."""
+    for n in calls(model.graph):
+        value = n.meta.get("val")
+        drawn = torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ())
+        if supported(n) or n.all_input_nodes or drawn or mutable(n) or not isinstance(value, torch.Tensor):
+            continue
+        with unset_fake_temporarily(), torch.no_grad():
+            made = n.target(*n.args, **n.kwargs)
+        model.register_buffer(f"made_{n.name}", made, persistent=False)
+        with model.graph.inserting_before(n):
+            held = model.graph.get_attr(f"made_{n.name}")
+        held.meta = n.meta | {"scale": scale_of(made)}
+        n.replace_all_uses_with(held)
+        model.graph.erase_node(n)
+
+
 def attribute(module: torch.nn.Module, path: str) -> Any:
     found: Any = module
     for name in path.split("."):
@@ -304,6 +322,7 @@ def cut(model: torch.fx.GraphModule) -> Cut:
     """The model with a module for each region. Its parameters stay where they are."""
     left: dict[str, str] = {}
     known: dict[Signature, Said | Unsaid] = {}
+    worked_out(model)
     sizes_first(model.graph)
     checks_apart(model.graph)
     from_front(model.graph)
@@ -347,8 +366,9 @@ def cut(model: torch.fx.GraphModule) -> Cut:
 
 
 def is_told(node: Any) -> bool:
-    """Whether a node is an operator of the model's that does more than move elements."""
-    return "val" in node.meta and APART not in node.meta and not is_size(node) and not row_of(node).moves
+    """Whether a node is an operator of the model's that does more than move elements, for more than checks."""
+    apart = APART in node.meta or all(APART in u.meta for u in node.users)
+    return "val" in node.meta and not apart and not is_size(node) and not row_of(node).moves
 
 
 def why_left(node: Any) -> str:

@@ -168,6 +168,22 @@ def test_what_needs_other_places_of_a_product_is_another_region(regions: Cut) ->
     assert not [text for text in norms if "dot(" in text.partition("rms_norm")[0]]
 
 
+def test_what_an_unknown_operator_makes_of_numbers_alone_is_held() -> None:
+    """Places above the diagonal are a table of the model's. What is drawn is drawn by each call."""
+    rows, columns = torch.triu_indices(4, 4, 1)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        rows, columns = torch.triu_indices(4, 4, 1)
+        return x[:, rows, columns] * 2
+
+    x = torch.randn(3, 4, 4)
+    found = cut(exported(as_module(function), (x,)))
+    assert found.left == {} and len(found.regions) == 1
+    torch.testing.assert_close(found.model(x), x[:, rows, columns] * 2)
+    drawn = cut(exported(as_module(lambda x: x * torch.rand(4)), (x,)))
+    assert "aten.rand" in str(drawn.left)
+
+
 def test_what_nothing_reads_is_not_computed() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         y = x
