@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any  # arguments of nodes, as PyTorch's schemas have them: arrays, numbers, lists, None
 
 from mirage_cli.spec import graph as g
@@ -205,10 +205,12 @@ def put(x: Array, entries: Mapping[int, Array], value: Array, accumulate: bool) 
     last. entries: by x's positions."""
     if value.shape[-1] > MOST_COMPARED:
         raise Unsupported(f"{value.shape[-1]} elements that are put where numbers say")
-    longer, hit = unsqueeze(x, len(x.dims)), None
-    for d, asked in entries.items():
-        here = p.elementwise(partial(names, x.shape[d]), along_positions(longer, d), asked, mask=True)
-        hit = here if hit is None else p.elementwise(conjunction, hit, here, mask=True)
+    longer = unsqueeze(x, len(x.dims))
+    hits = (
+        p.elementwise(partial(names, x.shape[d]), along_positions(longer, d), asked, mask=True)
+        for d, asked in entries.items()
+    )
+    hit = reduce(lambda a, b: p.elementwise(conjunction, a, b, mask=True), hits)
     given = p.elementwise(lambda h, v: chosen(h, v, 0 if accumulate else -math.inf), hit, value)
     if accumulate:
         return both(operator.add, x, summed(given, -1))
