@@ -98,7 +98,7 @@ NAMES = (
     "avg_pool", "linear_attention", "alibi_module", "celu", "conv_of_volumes", "selu", "group_norm", "roll",
     "transposed_conv_in_groups", "mish", "max_pool", "nearest_up", "attention_with_softcap", "last_token",
     "lstm_cell", "t5_attention", "mixture", "segment_means", "mamba_step", "larger", "diagonals", "weighted_bits",
-    "triplet_margin", "temporal", "standardised", "node_sums", "quantised_linear",
+    "triplet_margin", "temporal", "standardised", "node_sums", "quantised_linear", "rows_put", "log_space_sum",
     "mask_of_a_transposed_view", "mask_of_a_mask", "any_and_all", "argmax", "maximum_and_place", "topk", "logits",
     "count", "count_of_all", "bucket", "quantised", "truncated", "truncated_and_on", "clamped_to_whole_numbers",
     "a_mask_beside_numbers",
