@@ -414,6 +414,14 @@ MODELS: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         lambda x, y: torch.cdist(x, y) + torch.cdist(x, y, p=1) - torch.dist(x, y[:4]),
         (R(4, 3), R(5, 3)),
     ),
+    "numbers_instead": (
+        lambda x: torch.nan_to_num(x, 1.0, 2.0, -3.0) * 2,
+        (torch.tensor([[1.0, math.nan, -math.inf], [math.inf, -2.0, 0.0]]),),
+    ),
+    "safe_softmax": (
+        lambda x: torch.ops.aten._safe_softmax(x, -1),
+        (torch.tensor([[1.0, 2.0, -math.inf], [-math.inf, -math.inf, -math.inf]]),),
+    ),
     "ramp": (lambda x: x * torch.linspace(-1, 2.5, 7) + torch.linspace(3, 4, 1), (R(3, 7),)),
     "columns": (lambda x, y: torch.column_stack((x, y)) + torch.atleast_3d(x).sum((0, 1)), (R(3, 2), R(3, 1))),
     "einsum_of_several_batches": (lambda a, b: torch.einsum("...ik,...kj", a, b), (R(2, 1, 3, 4), R(5, 4, 6))),

@@ -168,6 +168,12 @@ def softmax(x: Array, dim: int, *_: Any) -> Array:
     return both(lambda v: g.exp(v - v), x) if alone else p.along("softmax", x, at)
 
 
+@aten("aten._safe_softmax", behind=1)
+def _safe_softmax(x: Array, dim: int, *_: Any) -> Array:
+    """Zeros where nothing is left."""
+    return both(lambda m, v: g.where(m == -math.inf, 0, v), amax(number_of(x), dim, True), softmax(x, dim))
+
+
 @aten("aten.log_softmax", "aten._log_softmax", behind=1)
 def log_softmax(x: Array, dim: int, *_: Any) -> Array:
     return both(operator.sub, x, p.reduction("logsumexp", number_of(x), positions(x, dim), True))
