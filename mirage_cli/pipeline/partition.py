@@ -194,9 +194,7 @@ def levels(graph: torch.fx.Graph, refused: Container[Any], anew: Container[Any])
             if n.users and early >= {*n.users}:
                 early.add(n)
                 continue
-            if not any(
-                (u in known and u not in early) or u.op == "output" for u in n.users
-            ):  # PyTorch makes it for itself
+            if not any(u in known or u.op == "output" for u in {*n.users} - early):  # PyTorch makes it for itself
                 known.remove(n)
                 continue
             level[n] = min((level.get(u, level[n]) - (u in unknown) for u in n.users), default=level[n])
