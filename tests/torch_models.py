@@ -263,6 +263,100 @@ def quantised_linear(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor)
     return (rows.float() @ weight.float().t()) * unit * scale
 
 
+# -- recurrences over states, step by step
+
+
+def slot_steps(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+    """Slots that groups of heads share: what is read of the first state is where the second is read."""
+    k, v, gate = (x.repeat_interleave(2, 2) for x in (k, v, gate))
+    slots = 1 - gate
+    keys, values = q.new_zeros(2, 4, 5, 3), q.new_zeros(2, 4, 3, 5)
+    read, mixed = torch.zeros(2, 3, 4, 3), torch.zeros_like(v)
+    for i in range(3):
+        keys = keys * gate[:, i].unsqueeze(-2) + torch.einsum("bhk,bhm->bhkm", k[:, i], slots[:, i])
+        read[:, i] = torch.einsum("bhk,bhkm->bhm", q[:, i], keys)
+    where = read.softmax(-1)
+    for i in range(3):
+        values = values * gate[:, i].unsqueeze(-1) + torch.einsum("bhm,bhv->bhmv", slots[:, i], v[:, i])
+        mixed[:, i] = torch.einsum("bhm,bhmv->bhv", where[:, i], values)
+    return F.silu(mixed.flatten(2))
+
+
+def reflections(k: torch.Tensor, w: torch.Tensor, beta: torch.Tensor) -> torch.Tensor:
+    """Each vector of the one sequence behind the reflections of those in front of it, written where it belongs."""
+    made = torch.zeros_like(k)
+    for head in range(2):
+        turned = torch.zeros(4, 4)
+        for i in range(3):
+            made[0, i, head] = k[0, i, head] - turned @ k[0, i, head]
+            turned = turned + beta[0, i, head] * torch.outer(w[0, i, head], w[0, i, head])
+    return made
+
+
+def delta_values(x: torch.Tensor, weight: torch.Tensor, beta: torch.Tensor) -> torch.Tensor:
+    """Each value less what attention to earlier ones makes of them. Angles are of powers of their number."""
+    q, k, v = (x @ weight).view(2, 5, 3, 2, 6).unbind(2)
+    angles = torch.arange(5.0)[:, None] / 10000 ** (2 * torch.arange(3.0) / 6)
+    cos, sin = angles.cos()[:, None], angles.sin()[:, None]
+
+    def turned(y: torch.Tensor) -> torch.Tensor:
+        a, b = F.normalize(y, dim=-1).chunk(2, -1)
+        return torch.cat((a * cos - b * sin, a * sin + b * cos), -1)
+
+    scores = torch.einsum("bqhd,bkhd->bhqk", turned(q), turned(k))
+    earlier = torch.ones(5, 5, dtype=torch.bool).tril(-1)
+    scores = scores.masked_fill(~earlier, -1e4).softmax(-1) * earlier
+    made = [v[:, 0]]
+    for i in range(1, 5):
+        seen = torch.einsum("bhk,bkhd->bhd", scores[:, :, i, :i], torch.stack(made, 1))
+        made.append(v[:, i] - beta[:, i, :, None] * seen)
+    return torch.stack(made, 1)
+
+
+def levels_of_distance(scores: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Scores of which each has a factor of the power of 2 in which its two positions part."""
+    places = torch.cartesian_prod(torch.arange(6), torch.arange(6))
+    total = scores * torch.diag_embed(scale[0])
+    for level in (1, 2, 3):
+        half = 1 << (level - 1)
+        start = places[:, 0] - places[:, 0] % half
+        parted = (places[:, 0] % (2 * half) >= half) & (places[:, 1] + half >= start) & (places[:, 1] < start)
+        total = total + scores * torch.where(parted.view(6, 6), scale[level, :, None], 0.0)
+    return total
+
+
+def triangles(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    left, right = (x @ a).sigmoid() * mask[..., None], x @ b
+    return torch.einsum("... i k d, ... j k d -> ... i j d", left, right)
+
+
+def chosen_blocks(scores: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Attention to the two best of blocks of 3, each as good as the mean of its scores."""
+    best = scores.unflatten(-1, (4, 3)).mean(-1).topk(2, -1).indices
+    chosen = torch.zeros(2, 5, 4, dtype=torch.bool).scatter(-1, best, True).repeat_interleave(3, -1)
+    return scores.masked_fill(~chosen, -torch.inf).softmax(-1) @ v
+
+
+# -- numbers that say where
+
+
+def every_other_written(x: torch.Tensor, new: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+    made = x.clone()
+    made[:, torch.arange(2) * 2] = new
+    made[:, hidden] = -torch.inf
+    return made.softmax(-1)
+
+
+def rows_put(x: torch.Tensor, at: torch.Tensor, others: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """Added twice at one place; written at one that counts from the end."""
+    return x.index_put((at,), new, accumulate=True) + x.index_put((others,), new)
+
+
+def grid_features(rows: torch.Tensor, columns: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    a, b = torch.meshgrid(columns, rows, indexing="xy")
+    return x * torch.stack((a, b, (a * a + b * b).sqrt()), -1)
+
+
 MODELS: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "t5_attention": (T5Attention(), (R(1, 7, 24),)),
     "absorbed_latent_attention": (AbsorbedLatentAttention(), (R(2, 5, 20), R(5, 2), R(5, 2))),
@@ -293,5 +387,43 @@ MODELS: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         quantised_linear,
         (R(5, 16), torch.randint(-127, 127, (9, 16), dtype=torch.int8), torch.rand(9) / 50),
     ),
+    "slot_steps": (slot_steps, (R(2, 3, 4, 5), R(2, 3, 2, 5), R(2, 3, 2, 5), torch.rand(2, 3, 2, 3))),
+    "reflections": (reflections, (R(1, 3, 2, 4), R(1, 3, 2, 4), torch.rand(1, 3, 2))),
+    "delta_values": (delta_values, (R(2, 5, 8), R(8, 36), torch.rand(2, 5, 2))),
+    "levels_of_distance": (levels_of_distance, (R(2, 6, 6), torch.rand(4, 6))),
+    "triangles": (triangles, (R(2, 5, 5, 6), R(6, 4), R(6, 4), torch.randint(0, 2, (2, 5, 5)).float())),
+    "chosen_blocks": (chosen_blocks, (R(2, 5, 12), R(2, 12, 4))),
+    "grid_features": (grid_features, (R(4), R(5), R(4, 5, 3))),
+    "log_space_sum": (torch.logaddexp, (torch.tensor([-math.inf, -math.inf, 1.0]), torch.tensor([-math.inf, 2, 3]))),
+    "implicit_einsum": (lambda a, b: torch.einsum("...ab,cb", a, b), (R(3, 4, 5), R(2, 5))),
+    "every_other_written": (every_other_written, (R(3, 5), R(3, 2), torch.arange(5) % 2 == 1)),
+    "rows_put": (rows_put, (R(6, 4), torch.tensor([0, -3, 0]), torch.tensor([4, -1, 0]), R(3, 4))),
+    "pairs_added": (
+        lambda x, at, new: x.index_put((at, at.flip(0)), new, accumulate=True),
+        (R(6, 5, 3), torch.tensor([[0, 3], [2, 1]]), R(2, 2, 1)),
+    ),
+    "rows_copied": (
+        lambda x, at, new: x.index_copy(1, at, new).index_fill(0, at, 2.0),
+        (R(4, 6), torch.tensor([3, 0]), R(4, 2)),
+    ),
+    "chosen_of_each": (
+        lambda x, at: x.new_zeros(3, 5).index_put((torch.arange(3), at), x[:, 0]),
+        (R(3, 5), torch.tensor([1, 4, 0])),
+    ),
+    "distances_of_rows": (
+        lambda x, y: torch.cdist(x, y) + torch.cdist(x, y, p=1) - torch.dist(x, y[:4]),
+        (R(4, 3), R(5, 3)),
+    ),
+    "numbers_instead": (
+        lambda x: torch.nan_to_num(x, 1.0, 2.0, -3.0) * 2,
+        (torch.tensor([[1.0, math.nan, -math.inf], [math.inf, -2.0, 0.0]]),),
+    ),
+    "safe_softmax": (
+        lambda x: torch.ops.aten._safe_softmax(x, -1),
+        (torch.tensor([[1.0, 2.0, -math.inf], [-math.inf, -math.inf, -math.inf]]),),
+    ),
+    "ramp": (lambda x: x * torch.linspace(-1, 2.5, 7) + torch.linspace(3, 4, 1), (R(3, 7),)),
+    "columns": (lambda x, y: torch.column_stack((x, y)) + torch.atleast_3d(x).sum((0, 1)), (R(3, 2), R(3, 1))),
+    "einsum_of_several_batches": (lambda a, b: torch.einsum("...ik,...kj", a, b), (R(2, 1, 3, 4), R(5, 4, 6))),
 }
 """By name: what is traced, and its inputs."""

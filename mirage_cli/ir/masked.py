@@ -28,6 +28,9 @@ from mirage_cli.ir.reach import Linear, known_value, linear
 MOST_LINES = 1 << 20
 """So many lines of places are looked at; where there are more, as many that lie evenly among them."""
 
+MOST_CONDITIONS = 8
+"""Comparisons of which each may hold anywhere that another does make 256 regions."""
+
 Truth = tuple[tuple[str, bool], ...]
 """Which of some comparisons hold, by the names of their results."""
 
@@ -181,8 +184,9 @@ def _known(program: Program, truth: Mapping[str, bool], other: bool | None) -> d
 
 
 def _conditions(program: Program) -> Iterator[tuple[str, Condition]]:
-    """Comparisons of integers that positions alone decide; with known integers beside them, whose order is not known,
-    where no comparison has positions along an axis of theirs."""
+    """Comparisons of integers that positions alone decide, those with the most places first, and as many as there is
+    time for; with known integers beside them, whose order is not known, where no comparison has positions along an axis
+    of theirs."""
     eqns = {e.out: e for e in program.eqns}
     known = _known_integers(program)
     sizes: dict[str, Arg] = {e.out: Fraction(program.sizes[e.axes[0]]) for e in program.eqns if e.op == "size"}
@@ -194,9 +198,8 @@ def _conditions(program: Program) -> Iterator[tuple[str, Condition]]:
             if left is not None and right is not None:
                 found[e.out] = Condition(e.op, left.plus(right, -1), known)
     positions = {a for c in found.values() for a in c.positions}
-    for name, c in found.items():
-        if not c.of_values or (c.positions and not positions & c.of_values):
-            yield name, c
+    told = [(name, c) for name, c in found.items() if not c.of_values or (c.positions and not positions & c.of_values)]
+    yield from sorted(told, key=lambda x: -prod(program.sizes[a] for a in x[1].axes))[:MOST_CONDITIONS]
 
 
 def _known_integers(program: Program) -> dict[str, tuple[tuple[str, ...], NDArray[np.int64]]]:

@@ -16,14 +16,17 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from mirage_cli.pipeline.inplace import CHANGED, GIVEN, calls, changed, in_order
-from mirage_cli.pipeline.symbols import SYMBOLIC, is_size, placeholders
+from mirage_cli.pipeline.symbols import SYMBOLIC, is_size, placeholders, shape_of
+from mirage_cli.spec.aten.creation import filled_with
 from mirage_cli.spec.aten.row import overloadless
-from mirage_cli.spec.aten.trace import APART, row_of, strides_of, supported
+from mirage_cli.spec.aten.trace import APART, inverse, memory_order, row_of, strides_of, supported
+
+aten = torch.ops.aten
 
 MOST_PRODUCTS, MOST_NODES = 3, 20
 """Of one region: more than that, and the search takes minutes."""
 UNCUT_BYTES = 1 << 60
-"""Where masks, whole numbers or several tensors at once would pass."""
+"""Where masks, whole numbers, several tensors at once, or what each user makes for itself would pass."""
 LAUNCH_BYTES = 8 << 20
 """What a kernel more costs, as bytes that could be moved meanwhile (2 µs at 4 TB/s)."""
 SEARCH_BYTES = 4 * LAUNCH_BYTES
@@ -51,6 +54,35 @@ def made_anew(graph: torch.fx.Graph, refused: Container[Any] = ()) -> frozenset[
         if all(not floating(x) or x in counted for x in read):
             counted.add(n)
     return frozenset(moved | counted)
+
+
+def without_unread(graph: torch.fx.Graph) -> None:
+    """Takes away what only computes a value that nothing reads."""
+    for n in reversed(calls(graph)):
+        if not n.users and known_call(n, ()):
+            graph.erase_node(n)
+
+
+def by_sizes(graph: torch.fx.Graph) -> None:
+    """Makes tensors of one number that are made like another tensor of their sizes alone, where these are numbers.
+
+    zeros_like(x)    -->    full([2, 7], 0.0, ...)
+    """
+    for n in calls(graph):
+        value = n.meta.get("val")
+        if not n.all_input_nodes or not isinstance(value, torch.Tensor) or (number := filled_with(n)) is None:
+            continue
+        order = memory_order(value)
+        if not value.permute(order).is_contiguous() or not all(isinstance(size, int) for size in shape_of(n)):
+            continue
+        sizes = [value.shape[d] for d in order]
+        options: dict[str, Any] = {"dtype": value.dtype, "device": value.device}
+        with graph.inserting_before(n):
+            full = graph.call_function(aten.full.default, (sizes, number), options)
+            made = graph.call_function(aten.permute.default, (full, inverse(order)))
+        full.meta, made.meta = n.meta | {"val": value.permute(order)}, dict(n.meta)
+        n.replace_all_uses_with(made)
+        graph.erase_node(n)
 
 
 def known_call(node: Any, refused: Container[Any]) -> bool:
@@ -123,9 +155,9 @@ def segments(graph: torch.fx.Graph, refused: set[Any]) -> list[Part]:
         return []  # what is read before and behind the change may not be moved past it
     anew = made_anew(graph, refused)
     found = levels(graph, refused, anew)
-    first = [signature(part)[0] for nodes in found for part in pieces(nodes)]
+    first = [signature(part)[0] for nodes in found for part in pieces(nodes, anew)]
     often = {s for s, count in Counter(first).items() if count > 1}
-    parts = (part for nodes in found for part in pieces(nodes, often))
+    parts = (part for nodes in found for part in pieces(nodes, anew, often))
     return [part for part in parts if any(computes(n, anew) for n in part)]
 
 
@@ -159,8 +191,11 @@ def levels(graph: torch.fx.Graph, refused: Container[Any], anew: Container[Any])
     found: dict[int, Part] = {}
     for n in reversed(calls(graph)):
         if n in known and n in anew:
-            if n.users and early | (set() if floating(n) else unknown) >= {*n.users}:
-                early.add(n)  # a count for PyTorch is PyTorch's own
+            if n.users and early >= {*n.users}:
+                early.add(n)
+                continue
+            if not any(u in known or u.op == "output" for u in {*n.users} - early):  # PyTorch makes it for itself
+                known.remove(n)
                 continue
             level[n] = min((level.get(u, level[n]) - (u in unknown) for u in n.users), default=level[n])
         if n in known:
@@ -171,15 +206,16 @@ def levels(graph: torch.fx.Graph, refused: Container[Any], anew: Container[Any])
 # -- cuts
 
 
-def pieces(nodes: Sequence[Any], often: Iterable[Signature] = ()) -> list[Part]:
+def pieces(nodes: Sequence[Any], anew: Container[Any], often: Iterable[Signature] = ()) -> list[Part]:
     """The nodes of a level cut where the least has to be stored, into parts that are no larger than a search takes.
+    anew: as of `made_anew`; these stay with their user, and do not count.
 
     best[i] = min over j of best[j] + the bytes that pass at j + the kernels of nodes j to i, for the first i nodes.
     Of equal cuts the last is taken: it leaves what is cheap with what it follows.
     """
     rows = [row_of(n) for n in nodes]
-    work = [not row.moves and floating(n) for row, n in zip(rows, nodes, strict=True)]
-    passing = seams(nodes)
+    work = [not row.moves and floating(n) and n not in anew for row, n in zip(rows, nodes, strict=True)]
+    passing = seams(nodes, anew)
     known = recognised(nodes, often)
     best: list[tuple[float, int]] = [(0.0, 0)]
     for i in range(1, len(nodes) + 1):
@@ -213,13 +249,13 @@ def recognised(nodes: Sequence[Any], often: Iterable[Signature]) -> Callable[[in
     return known
 
 
-def seams(nodes: Sequence[Any]) -> list[int]:
-    """Bytes that the nodes before each place hand to those from there on."""
+def seams(nodes: Sequence[Any], anew: Container[Any]) -> list[int]:
+    """Bytes that the nodes before each place hand to those from there on. anew: as of `made_anew`."""
     at = {n: i for i, n in enumerate(nodes)}
     steps = [0] * (len(nodes) + 1)
     for i, n in enumerate(nodes):
         last = max((at[u] for u in n.users if u in at), default=i)
-        passed = bytes_of(n) if is_handed_on(n) else UNCUT_BYTES
+        passed = bytes_of(n) if is_handed_on(n) and n not in anew else UNCUT_BYTES
         steps[i + 1] += passed
         steps[last + 1] -= passed
     return [*accumulate(steps)][: len(nodes)]

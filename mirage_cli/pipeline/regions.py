@@ -25,6 +25,7 @@ from mirage_cli.pipeline.named import as_before, checked, from_front
 from mirage_cli.pipeline.partition import (
     Part,
     Signature,
+    by_sizes,
     fused,
     outputs_of,
     seen_views,
@@ -32,6 +33,7 @@ from mirage_cli.pipeline.partition import (
     signature,
     subgraph,
     with_own,
+    without_unread,
 )
 from mirage_cli.pipeline.symbols import (
     RANGES,
@@ -65,6 +67,7 @@ from mirage_cli.spec.aten.trace import (
     inverse,
     kept_statistics,
     memory_order,
+    mutable,
     order_of_result,
     row_of,
     supported,
@@ -271,6 +274,23 @@ def scale_of(tensor: torch.Tensor) -> float | None:
     return 4.0 ** round(math.log(deviation, 4)) if 0 < deviation < math.inf else None
 
 
+def worked_out(model: torch.fx.GraphModule) -> None:
+    """Puts what operators that are not known make of numbers alone among the tensors that the model holds."""
+    for n in calls(model.graph):
+        value = n.meta.get("val")
+        drawn = torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ())
+        if supported(n) or n.all_input_nodes or drawn or mutable(n) or not isinstance(value, torch.Tensor):
+            continue
+        with unset_fake_temporarily(), torch.no_grad():
+            made = n.target(*n.args, **n.kwargs)
+        model.register_buffer(f"made_{n.name}", made, persistent=False)
+        with model.graph.inserting_before(n):
+            held = model.graph.get_attr(f"made_{n.name}")
+        held.meta = n.meta | {"scale": scale_of(made)}
+        n.replace_all_uses_with(held)
+        model.graph.erase_node(n)
+
+
 def attribute(module: torch.nn.Module, path: str) -> Any:
     found: Any = module
     for name in path.split("."):
@@ -302,9 +322,12 @@ def cut(model: torch.fx.GraphModule) -> Cut:
     """The model with a module for each region. Its parameters stay where they are."""
     left: dict[str, str] = {}
     known: dict[Signature, Said | Unsaid] = {}
+    worked_out(model)
     sizes_first(model.graph)
     checks_apart(model.graph)
     from_front(model.graph)
+    without_unread(model.graph)
+    by_sizes(model.graph)
     with_own(model.graph)
     refused = seen_views(model.graph)
     symbols = symbols_of(model)
@@ -318,12 +341,12 @@ def cut(model: torch.fx.GraphModule) -> Cut:
                 some = part if said.at is None else [part[said.at]]
                 refused |= {*some}
                 left |= {f"{overloadless(n.target)} ({n})": said.why for n in some if not row_of(n).moves}
-        left |= {
-            f"{overloadless(n.target)} ({n})": CHANGES if changed(n) else "no operator that is known here"
-            for n in calls(model.graph)
-            if not supported(n) and "val" in n.meta and not is_size(n) and APART not in n.meta
-        }
         taken = {n for part in parts for n in part}
+        left |= {
+            f"{overloadless(n.target)} ({n})": why_left(n)
+            for n in calls(model.graph)
+            if n not in taken | refused and is_told(n)
+        }
         as_before(model.graph, taken)
         checked(model.graph, [n for n in model.graph.nodes if n in taken])
         rows = shares(model.graph, taken)
@@ -340,6 +363,19 @@ def cut(model: torch.fx.GraphModule) -> Cut:
         else:
             found.regions.append(region)
     return found
+
+
+def is_told(node: Any) -> bool:
+    """Whether a node is an operator of the model's that does more than move elements, for more than checks."""
+    apart = APART in node.meta or all(APART in u.meta for u in node.users)
+    return "val" in node.meta and not apart and not is_size(node) and not row_of(node).moves
+
+
+def why_left(node: Any) -> str:
+    """Why a node is in no region that none has refused."""
+    if supported(node):
+        return "only PyTorch's operators read it"
+    return CHANGES if changed(node) else "no operator that is known here"
 
 
 @dataclass(frozen=True)

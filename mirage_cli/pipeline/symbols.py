@@ -175,7 +175,7 @@ def symbols_of(model: torch.fx.GraphModule) -> dict[str, Symbol]:
     for name in found_in(model.graph.nodes):
         least, most = ranges[name].lower, ranges[name].upper
         most = MOST if most is int_oo else min(int(most), MOST)
-        found[name] = Symbol(max(1, int(least)), most, examples.get(name))
+        found[name] = Symbol(int(least) if least > 0 else 1, most, examples.get(name))  # else -∞, of a number
     return found
 
 

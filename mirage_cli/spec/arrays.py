@@ -288,6 +288,7 @@ class Trace:
                 self.maker = self.makers[a]
                 values[a] = a.make(names, *(values[x] for x in a.operands))
         for out, (a, dtype) in outputs.items():
+            self.maker = self.makers[a]
             value = values[a]
             if not isinstance(value, Value) or value.number:
                 raise Unsupported(f"the result {out} is a constant")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
 
@@ -245,14 +246,10 @@ def read(a: Array, parts: Sequence[Part], dims: Sequence[Dim], outside: float = 
             return inside(read(a, rest, dims, outside), size_of(d), part, outside)
     if not own:
         return viewed(a, dims)
-    places = (terms for d, (terms, _) in zip(a.dims, parts, strict=True) if {*leaves(d)} & own)
-    held = dict.fromkeys(x for terms in places for dim, _ in terms for x in leaves(dim))
+    held = dict.fromkeys(x for d in digits(a.dims, parts, own).values() for x, _ in d.terms)
 
     def make(names: Names, value: Value) -> Value:
-        along = {*a.own}
-        index: dict[str, Value | int] = {}
-        for d, (terms, offset) in zip(a.dims, parts, strict=True):
-            index |= spread(names, leaves(d), along, terms, offset)
+        index = indices(names, a.dims, parts, {*a.own})
         order = names.in_memory(value, a)
         target = named(names, value)
         padded = g.pad(target, outside) if outside else target
@@ -333,25 +330,53 @@ def looked_up(a: Array, table: Array) -> Array:
     return a.trace.add(Array(a.trace, (*table.dims, *fresh.dims[1:]), tuple(held), (fresh, table), make))
 
 
-def spread(
-    names: Names, axes: Sequence[Axis], held: Container[Axis], terms: Sequence[tuple[Dim, int]], offset: int
-) -> dict[str, Value | int]:
-    """The index of a position, as one for each axis that the position has and the tensor varies along."""
+def indices(names: Names, dims: Sequence[Dim], parts: Sequence[Part], own: Container[Axis]) -> dict[str, Value | int]:
+    """The index along each axis that a tensor varies along, by its name. own: these axes."""
+    return {names.of([x])[0]: digit.value(names) for x, digit in digits(dims, parts, own).items()}
+
+
+@dataclass(frozen=True)
+class Digit:
+    """Where an axis is read: (the sum of positions times steps, plus offset) // inner % size; without the remainder
+    where there is no size."""
+
+    terms: Sequence[tuple[Axis, int]]
+    offset: int
+    inner: int = 1
+    size: int | None = None
+
+    def value(self, names: Names) -> Value | int:
+        found: Value | int = self.offset
+        for x, step in self.terms:
+            along = names.axis(x) * step if step != 1 else names.axis(x)
+            found = along if isinstance(found, int) and found == 0 else along + found
+        found = found // self.inner if self.inner > 1 else found
+        return found if self.size is None else found % self.size
+
+
+def digits(dims: Sequence[Dim], parts: Sequence[Part], own: Container[Axis]) -> dict[Axis, Digit]:
+    """The indices of positions as one for each of their axes. own: the axes that matter."""
+    each = (spread(leaves(d), *part) for d, part in zip(dims, parts, strict=True))
+    return {x: digit for found in each for x, digit in found.items() if x in own}
+
+
+def spread(axes: Sequence[Axis], terms: Sequence[tuple[Dim, int]], offset: int) -> dict[Axis, Digit]:
+    """The index of a position, as one for each axis that the position has. Outside of the first is outside of all."""
     steps: list[tuple[Axis, int]] = []
     for dim, step in terms:
         for x in leaves(dim)[::-1]:
             steps.append((x, step))
             step *= x.size
-    found: dict[Axis, Value | int] = {}
+    found: dict[Axis, Digit] = {}
     for n, axis in enumerate(axes[::-1]):
         last = n == len(axes) - 1
         inner = [(x, s) for x, s in steps if last or s % axis.size]
         if not last and (offset % axis.size or not 0 <= reach(inner) < axis.size):
-            return found_of(names, found | digits(axes[: len(axes) - n], total(names, steps, offset)), held)
-        found[axis] = total(names, inner, offset if last else 0)
+            return found | counted_over(axes[: len(axes) - n], steps, offset)
+        found[axis] = Digit(inner, offset if last else 0)
         steps = [(x, s // axis.size) for x, s in steps if (x, s) not in inner]
         offset //= axis.size
-    return found_of(names, found, held)
+    return found
 
 
 def reach(terms: Sequence[tuple[Axis, int]]) -> int:
@@ -359,26 +384,10 @@ def reach(terms: Sequence[tuple[Axis, int]]) -> int:
     return -1 if any(s < 0 for _, s in terms) else sum(s * (x.size - 1) for x, s in terms)
 
 
-def total(names: Names, terms: Sequence[tuple[Axis, int]], offset: int) -> Value | int:
-    found: Value | int = offset
-    for x, s in terms:
-        place = names.axis(x) * s if s != 1 else names.axis(x)
-        found = place if isinstance(found, int) and found == 0 else place + found
-    return found
-
-
-def digits(axes: Sequence[Axis], place: Value | int) -> dict[Axis, Value | int]:
-    """A place that is counted over several axes, as one along each. Outside of the first is outside of all."""
-    found: dict[Axis, Value | int] = {}
-    for n, axis in enumerate(axes):
-        inner = size_of(axes[n + 1 :])
-        along = place // inner if inner > 1 else place
-        found[axis] = along % axis.size if n else along
-    return found
-
-
-def found_of(names: Names, found: Mapping[Axis, Value | int], held: Container[Axis]) -> dict[str, Value | int]:
-    return {names.of([x])[0]: index for x, index in found.items() if x in held}
+def counted_over(axes: Sequence[Axis], terms: Sequence[tuple[Axis, int]], offset: int) -> dict[Axis, Digit]:
+    """A place that is counted over several axes, as one along each."""
+    sizes = [None, *(axis.size for axis in axes[1:])]
+    return {x: Digit(terms, offset, size_of(axes[n + 1 :]), sizes[n]) for n, x in enumerate(axes)}
 
 
 def whole(a: Array) -> list[Part]:

@@ -21,7 +21,7 @@ from mirage_cli.spec.arrays import (
     size_of,
 )
 from mirage_cli.spec.graph import Value
-from mirage_cli.spec.positional import spread
+from mirage_cli.spec.positional import indices
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def stored(a: Array, places: Sequence[Place], value: Array) -> None:
         held, index, left = {*root.own}, dict[str, Any](), iter(entries)
         for dim, place in zip(a.dims, places, strict=True):
             if not isinstance(place, Entry):
-                index |= spread(names, leaves(dim), held, *place)
+                index |= indices(names, [dim], [place], held)
                 continue
             row = entry(names, place, next(left))
             if len(leaves(dim)) > 1:
@@ -114,8 +114,6 @@ def named_once(a: Array, places: Sequence[Place]) -> None:
 
 def entry(names: Names, place: Entry, entries: Any) -> Any:
     """What a table holds beside the axes of a value."""
-    own, index = {*place.table.own}, dict[str, Any]()
-    for dim, other in zip(place.table.dims, place.dims, strict=True):
-        index |= spread(names, leaves(dim), own, [(other, 1)], 0)
+    index = indices(names, place.table.dims, [([(dim, 1)], 0) for dim in place.dims], {*place.table.own})
     order = names.of(place.table.held)
     return entries[tuple(index[n] for n in order)] if order else entries

@@ -160,8 +160,8 @@ def own_sums(program: Program, graph: MuGraph, schedule: Schedule) -> tuple[MuGr
     it would even then."""
     if _soon_done(graph, schedule, FEW_STEPS):
         return graph, schedule
-    root = _same_axes(program)
-    summed = {root[d] for e in lower(program).eqns if OPS[e.op].kind in ("reduction", "contraction") for d in e.axes}
+    root, lowered = _same_axes(program), lower(program)
+    summed = {root[d] for e in lowered.eqns if OPS[e.op].kind in ("reduction", "contraction") for d in e.axes}
     free = {d for d in root if root[d] not in summed}
     last = {name: parts[-1] for name, parts in graph.merged if {*parts} <= free}  # which has the block of the whole
     small = {
@@ -176,7 +176,8 @@ def own_sums(program: Program, graph: MuGraph, schedule: Schedule) -> tuple[MuGr
                     block[root[axis]] = max(block[root[axis]], t)
     sizes = graph.sizes | {d: min(program.sizes[d], block[root[d]]) for d in free}
     distinct = distinct_positions(graph.inputs)
-    large = large_enough(sizes, graph.accesses(), graph.sizes, lambda d: root.get(d, d), distinct=distinct)
+    read = (*lowered.accesses(), *graph.accesses())  # the μGraph lacks axes that only the program reads along
+    large = large_enough(sizes, read, graph.sizes, lambda d: root.get(d, d), distinct=distinct)
     short = graph.resized(large)
     return (short, Schedule(small)) if _soon_done(short, Schedule(small), MANY_STEPS) else None
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from functools import cache
 from math import prod
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -321,3 +322,17 @@ def test_loops_are_expected_to_go_as_far_as_lengths_are_drawn(drawn: Drawn, mean
     left = visited(found, loop.dims, {"h": 2, "s": 400}, {leaf[1]: lengths})
     assert left == (pytest.approx(mean, abs=0.02), pytest.approx(1.0))
     assert visited(found, loop.dims, {"h": 2, "s": 400}, {}) == (1.0, 1.0)
+
+
+def test_many_comparisons_that_have_nothing_in_common_take_no_time() -> None:
+    """Of 24 axes of two positions, the regions would be 2^24."""
+    names = [f"a{i}" for i in range(24)]
+    parts = "\n".join(f"  M{a} = sum(where(index({a}) < 1, X, 0), {a})" for a in names)
+    dims = ", ".join(f"{a}: 2" for a in names)
+    text = (
+        f"name: t\ndims: {{k: 8, {dims}}}\ndtype: float32\ninputs: {{X: [k]}}\n"
+        f"program: |\n{parts}\n  O = {' + '.join(f'M{a}' for a in names)}\noutputs: {{O: [k]}}\n"
+    )
+    start = process_time()
+    assert program_bytes(lower(parse_spec(text).at())) == 2 * 8 * 4
+    assert process_time() - start < 5

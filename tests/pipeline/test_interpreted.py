@@ -11,8 +11,9 @@ from mirage_cli.codegen.export import kernels_source, load_export
 from mirage_cli.pipeline.model import as_module
 from mirage_cli.pipeline.regions import Kept, Region, cut, exported
 from mirage_cli.pipeline.searching import Options, search_program
+from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
-from mirage_cli.tune.interpreted import reduced_schedule
+from mirage_cli.tune.interpreted import own_sums, reduced_schedule
 from mirage_cli.tune.outputs import poison
 from mirage_cli.verify.numeric import called64
 from tests.torch_programs import CASES
@@ -97,7 +98,7 @@ NAMES = (
     "avg_pool", "linear_attention", "alibi_module", "celu", "conv_of_volumes", "selu", "group_norm", "roll",
     "transposed_conv_in_groups", "mish", "max_pool", "nearest_up", "attention_with_softcap", "last_token",
     "lstm_cell", "t5_attention", "mixture", "segment_means", "mamba_step", "larger", "diagonals", "weighted_bits",
-    "triplet_margin", "temporal", "standardised", "node_sums", "quantised_linear",
+    "triplet_margin", "temporal", "standardised", "node_sums", "quantised_linear", "rows_put", "log_space_sum",
     "mask_of_a_transposed_view", "mask_of_a_mask", "any_and_all", "argmax", "maximum_and_place", "topk", "logits",
     "count", "count_of_all", "bucket", "quantised", "truncated", "truncated_and_on", "clamped_to_whole_numbers",
     "a_mask_beside_numbers",
@@ -132,3 +133,26 @@ def test_what_a_mask_hides_from_all_is_nothing(numbers: bool) -> None:
     q[:, 3] = torch.nan
     y = found.model(q, k, v, hidden)
     assert y[:, 3].isnan().all() and y[:, [0, 1, 2, 4]].isfinite().all()
+
+
+WINDOWS = """
+name: windows
+dims: {m: 61, y: 64, t: 61, i: 4, c: 5}
+dtype: float32
+inputs: {X: [m, c], W: [i]}
+program: |
+  R = sum(X[y + i - 3, c] * W, i)
+  O = R[t, c]
+outputs: {O: [t, c]}
+"""
+
+
+def test_an_axis_that_the_program_alone_reads_along_is_not_made_too_short() -> None:
+    """Beyond y the program's R is 0. A μGraph in one kernel has no y, and computes R anywhere."""
+    program = parse_spec(WINDOWS).at()
+    plans = search_program(program, H200, Options(budget_s=SEARCH_S, tune=False)).plans
+    (plan,) = (p for p in plans if len(p.graph.kernels) == 1)
+    long = own_sums(program, plan.graph, plan.schedule)
+    assert long is not None
+    sizes = long[0].sizes
+    assert sizes["i"] == 4 and sizes["y"] >= sizes["t"] > 1

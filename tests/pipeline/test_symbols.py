@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
 from torch.export import Dim
 from torch.nn.functional import scaled_dot_product_attention, silu
 
@@ -338,3 +340,23 @@ def test_optimize_takes_the_dimensions_of_a_functions_arguments() -> None:
             x = torch.randn(n, 3)
             torch.testing.assert_close(fast(x), x.var(0))
     assert any("another program at other sizes" in line for line in said)
+
+
+def test_a_number_without_bounds_is_a_size_from_one_on() -> None:
+    """An argument of Python's that differs by call may be negative too. Kernels are for those that sizes may be."""
+    cuts: list[Cut] = []
+
+    def compiler(graph: torch.fx.GraphModule, _: object) -> Any:
+        cuts.append(cut(graph))
+        return make_boxed_func(graph.forward)
+
+    def function(x: torch.Tensor, w: int) -> torch.Tensor:
+        return x.exp() + x.tril(w)
+
+    torch._dynamo.reset()
+    backend = aot_autograd(fw_compiler=compiler, inference_compiler=compiler)
+    x = torch.randn(5, 7)
+    with torch.no_grad():
+        found = torch.compile(function, backend=backend, dynamic=True)(x, -2)
+    torch.testing.assert_close(found, function(x, -2))
+    assert cuts

@@ -168,10 +168,47 @@ def test_what_needs_other_places_of_a_product_is_another_region(regions: Cut) ->
     assert not [text for text in norms if "dot(" in text.partition("rms_norm")[0]]
 
 
+def test_what_an_unknown_operator_makes_of_numbers_alone_is_held() -> None:
+    """Places above the diagonal are a table of the model's. What is drawn is drawn by each call."""
+    rows, columns = torch.triu_indices(4, 4, 1)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        rows, columns = torch.triu_indices(4, 4, 1)
+        return x[:, rows, columns] * 2
+
+    x = torch.randn(3, 4, 4)
+    found = cut(exported(as_module(function), (x,)))
+    assert found.left == {} and len(found.regions) == 1
+    torch.testing.assert_close(found.model(x), x[:, rows, columns] * 2)
+    drawn = cut(exported(as_module(lambda x: x * torch.rand(4)), (x,)))
+    assert "aten.rand" in str(drawn.left)
+
+
+def test_what_nothing_reads_is_not_computed() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x
+        for _ in range(45):
+            y = y.sin()
+        return x * 2
+
+    (region,) = cut(exported(as_module(function), (torch.randn(3, 5),))).regions
+    assert [e.op for e in region.program.eqns] == ["mul"]
+
+
+def test_what_pytorch_alone_reads_is_no_kernels_work() -> None:
+    """The view and the mask stay with the operator that is not known."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.linalg.inv(x.mT.unflatten(0, (1, 3))), x * 2
+
+    found = cut(exported(as_module(function), (torch.randn(3, 3),)))
+    assert [len(r.results) for r in found.regions] == [1]
+
+
 def test_a_model_is_cut_where_little_passes() -> None:
     wide = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 4), nn.ReLU(), nn.Linear(4, 64), nn.Linear(64, 64))
     graph = exported(wide, (torch.randn(2048, 8),)).graph
-    parts = pieces([n for n in graph.nodes if n.op == "call_function"])
+    parts = pieces([n for n in graph.nodes if n.op == "call_function"], ())
     assert [len(p) for p in parts] == [4, 2]  # behind the 4 numbers of each row
 
 

@@ -38,25 +38,47 @@ def _convert(_t: Trace, node: Any, x: Array, *_: Any, **__: Any) -> Array:
     return both(truncated if may_wrap(node) else g.integer, x)
 
 
-@aten("aten.full", "aten.zeros", "aten.ones", "aten.scalar_tensor", "aten.full_like", "aten.zeros_like",
-      "aten.ones_like", "aten.new_zeros", "aten.new_ones", "aten.new_full", "aten.empty", "aten.empty_like",
-      "aten.new_empty", with_node=True)  # fmt: skip
-def _full(t: Trace, node: Any, *args: Any, **named: Any) -> Array:
-    """What nothing is written into yet is 0."""
+FILLED = ("aten.full", "aten.zeros", "aten.ones", "aten.scalar_tensor", "aten.full_like", "aten.zeros_like",
+          "aten.ones_like", "aten.new_zeros", "aten.new_ones", "aten.new_full", "aten.empty", "aten.empty_like",
+          "aten.new_empty")  # fmt: skip
+
+
+def filled_with(node: Any) -> float | None:
+    """The one number of which a call makes a tensor; None of other calls. What nothing is written into yet is 0."""
     name = overloadless(node.target)
+    if name not in FILLED:
+        return None
     if "zeros" in name or "ones" in name or "empty" in name:
-        value = float("ones" in name)
-    else:
-        value = named.get("fill_value", args[0] if name == "aten.scalar_tensor" else args[-1])
-    if isinstance(value, Array):
+        return float("ones" in name)
+    given = node.args[0 if name == "aten.scalar_tensor" else -1]
+    value = node.kwargs.get("fill_value", given)
+    return float(value) if isinstance(value, int | float) else None
+
+
+@aten(*FILLED, with_node=True)
+def _full(t: Trace, node: Any, *_: Any, **__: Any) -> Array:
+    value = filled_with(node)
+    if value is None:
         raise Unsupported(f"{node} is filled with a tensor")
-    return t.full(node.meta["val"].shape, float(value))
+    return t.full(node.meta["val"].shape, value)
 
 
 @aten("aten.arange", with_node=True)
 def _arange(t: Trace, node: Any, *args: Any, **_: Any) -> Array:
     start, step = (args[0], args[2] if len(args) > 2 else 1) if len(args) > 1 else (0, 1)
     return t.positions(node.meta["val"].shape[0], start, step)
+
+
+@aten("aten.linspace", with_node=True)
+def _linspace(t: Trace, node: Any, start: Any, end: Any, *_: Any) -> Array:
+    """Each half is counted from its own end, as PyTorch does."""
+    (n,) = node.meta["val"].shape
+    if not isinstance(start, int | float) or not isinstance(end, int | float):
+        raise Unsupported("numbers between two tensors")
+    if n == 1:
+        return t.full((1,), float(start))
+    step = (end - start) / (n - 1)
+    return both(lambda i: g.where(i < n // 2, start + step * i, end - step * (n - 1 - i)), t.positions(n))
 
 
 @aten("aten.tril", "aten.triu", with_node=True)

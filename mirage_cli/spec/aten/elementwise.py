@@ -10,7 +10,7 @@ from typing import Any  # arguments of nodes, as PyTorch's schemas have them: ar
 from mirage_cli.ir.ops import OPS, Op
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
-from mirage_cli.spec.arrays import Array, Unsupported
+from mirage_cli.spec.arrays import Array, Trace, Unsupported
 from mirage_cli.spec.aten.operands import (
     both,
     chosen,
@@ -104,7 +104,7 @@ EXPRESSIONS: Mapping[str, Handler] = {
     "aten.frac": of_numbers(lambda x: x - truncated(x)),
     "aten.sgn": of_numbers(lambda x: g.sign(x)),
     "aten.xlogy": of_numbers(lambda x, y: g.where(x == 0, 0, x * g.log(y))),
-    "aten.logaddexp": of_numbers(lambda x, y: g.maximum(x, y) + g.log1p(g.exp(-g.abs(x - y)))),
+    "aten.logaddexp": of_numbers(lambda x, y: g.maximum(x, y) + g.log1p(g.exp(-g.where(x == y, 0, g.abs(x - y))))),
     "aten.fmax": of_numbers(lambda x, y: g.where(g.isnan(x), y, g.where(g.isnan(y), x, g.maximum(x, y)))),
     "aten.fmin": of_numbers(lambda x, y: g.where(g.isnan(x), y, g.where(g.isnan(y), x, g.minimum(x, y)))),
     "aten.isposinf": lambda x: p.elementwise(lambda v: v >= math.inf, number_of(x), mask=True),
@@ -257,6 +257,19 @@ def _log_sigmoid(x: Array) -> Array:
 @aten("aten.log_sigmoid_forward")
 def _log_sigmoid_forward(x: Array) -> list[Array]:
     return [_log_sigmoid(x)]
+
+
+@aten("aten.nan_to_num", with_node=True)
+def _nan_to_num(_t: Trace, node: Any, x: Array, nan: Any = None, high: Any = None, low: Any = None) -> Array:
+    """By default 0, and the largest numbers of the type."""
+    import torch
+
+    if not node.meta["val"].dtype.is_floating_point:
+        return x
+    most = torch.finfo(node.meta["val"].dtype).max
+    nan, high, low = nan or 0.0, most if high is None else high, -most if low is None else low
+    above = both(lambda v: g.where(v >= math.inf, high, g.where(v <= -math.inf, low, v)), x)
+    return both(lambda v, w: g.where(g.isnan(v), nan, w), x, above)
 
 
 @aten("aten.threshold")

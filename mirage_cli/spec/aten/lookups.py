@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial, reduce
 from typing import Any  # arguments of nodes, as PyTorch's schemas have them: arrays, numbers, lists, None
 
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
-from mirage_cli.spec.arrays import Array, Trace, Unsupported
-from mirage_cli.spec.aten.operands import MOST_COMPARED, along_positions, both, number_of
+from mirage_cli.spec.arrays import Applied, Array, Counted, Trace, Unsupported, Viewed
+from mirage_cli.spec.aten.operands import (
+    MOST_COMPARED,
+    along_positions,
+    both,
+    chosen,
+    conjunction,
+    disjunction,
+    number_of,
+)
 from mirage_cli.spec.aten.reductions import amax, summed
 from mirage_cli.spec.aten.row import Named, Rows, overloadless
 from mirage_cli.spec.aten.shapes import broadcast_tensors, unsqueeze
 
 aten = Rows()
+AGAIN = "what is written may be written again"
 
 
 def along(node: Any) -> tuple[Named, ...]:
@@ -128,13 +138,110 @@ def _scatter(_t: Trace, node: Any, x: Array, dim: int, index: Array, new: Any, *
         raise Unsupported("a scatter into a part")
     place = along_positions(unsqueeze(x, dim), dim + 1)
     asked = unsqueeze(index, dim + 1)
-    given = unsqueeze(new, dim + 1) if isinstance(new, Array) else new
+    given = unsqueeze(number_of(new), dim + 1) if isinstance(new, Array) else number_of(new)
     if overloadless(node.target) == "aten.scatter_add":
         more = summed(p.elementwise(lambda i, t, v: g.where(i == t, v, 0), place, asked, given), dim)
         return both(operator.add, x, more)
     hit = amax(p.elementwise(lambda i, t: g.where(i == t, 1, 0), place, asked), dim)
     best = amax(p.elementwise(lambda i, t, v: g.where(i == t, v, -math.inf), place, asked, given), dim)
     return p.elementwise(lambda h, b, v: g.where(h > 0, b, v), hit, best, number_of(x))
+
+
+@aten("aten.index_put", named=by_indices)
+def _index_put(x: Array, indices: Sequence[Any], value: Any, accumulate: bool = False) -> Array:
+    """x with a value at x[..., i, ..., j]. PyTorch leaves open which value is kept where several are written."""
+    given = {d: i for d, i in enumerate(indices) if i is not None}
+    if any(i.mask for i in given.values()):
+        return filled(x, given, value, accumulate)
+    once = (
+        accumulate
+        or math.prod(value.shape) == 1
+        or any(differ(i, x.shape[d], len(given) == 1) for d, i in given.items())
+    )
+    if not once:
+        raise Unsupported(AGAIN)
+    each = broadcast_tensors([*given.values()])
+    first, *others = given
+    lead = first if others == [*range(first + 1, first + 1 + len(others))] else 0
+    rest = [d for d in range(len(x.dims)) if d not in given]
+    sizes, inner = [x.shape[d] for d in rest], each[0].shape
+    value = p.expanded(number_of(value), [*sizes[:lead], *inner, *sizes[lead:]])
+    named = [*range(lead, lead + len(inner))]
+    order = [*(d for d in range(len(value.dims)) if d not in named), *named]
+    value = p.reshaped(p.permuted(value, order), [*sizes, -1])
+    beside = dict(zip(rest, value.dims, strict=False))
+    value = p.viewed(value, [*(beside.get(d, ()) for d in range(len(x.dims))), value.dims[-1]])
+    entries = {d: p.reshaped(i, [*[1] * len(x.dims), -1]) for d, i in zip(given, each, strict=True)}
+    return put(x, entries, value, accumulate)
+
+
+def differ(index: Array, size: int, alone: bool) -> bool:
+    """Whether no two of these numbers are equal: they are counted, or a table that is alone declares that."""
+    match index.how:
+        case Counted():
+            return True
+        case Viewed() | Applied():
+            return len(index.operands) == 1 and differ(index.operands[0], size, alone)
+        case _ if alone and index.name and math.prod(index.shape) <= size:
+            index.trace.below[index] = min(index.trace.below.get(index, size), size)
+            index.trace.distinct.add(index)
+            return True
+        case _:
+            return False
+
+
+def filled(x: Array, given: Mapping[int, Array], value: Any, accumulate: bool) -> Array:
+    """x with one number where a mask holds."""
+    (at, mask), *others = given.items()
+    if others or accumulate or math.prod(getattr(value, "shape", ())) != 1:
+        raise Unsupported("elements that a mask picks")
+    behind = len(x.dims) - at - len(mask.dims)
+    mask = p.viewed(mask, [*[()] * at, *mask.dims, *[()] * behind])
+    return p.elementwise(chosen, mask, p.reshaped(number_of(value), [1] * len(x.dims)), number_of(x))
+
+
+def put(x: Array, entries: Mapping[int, Array], value: Array, accumulate: bool) -> Array:
+    """x with values at the positions that entries name. The entries, and their values, lie along one position more, the
+    last. entries: by x's positions."""
+    if value.shape[-1] > MOST_COMPARED:
+        raise Unsupported(f"{value.shape[-1]} elements that are put where numbers say")
+    longer = unsqueeze(x, len(x.dims))
+    hits = (
+        p.elementwise(partial(names, x.shape[d]), along_positions(longer, d), asked, mask=True)
+        for d, asked in entries.items()
+    )
+    hit = reduce(lambda a, b: p.elementwise(conjunction, a, b, mask=True), hits)
+    given = p.elementwise(lambda h, v: chosen(h, v, 0 if accumulate else -math.inf), hit, value)
+    if accumulate:
+        return both(operator.add, x, summed(given, -1))
+    found = amax(number_of(hit), -1)
+    return p.elementwise(lambda f, v, w: g.where(f > 0, v, w), found, amax(given, -1), number_of(x))
+
+
+def names(size: int, place: Any, number: Any) -> Any:
+    """Whether a number, which may count from the end, names a place."""
+    return disjunction(place == number, place == number + size)
+
+
+@aten("aten.index_copy", named=along)
+def _index_copy(x: Array, dim: int, index: Array, value: Array) -> Array:
+    dim %= len(x.dims)
+    if not differ(index, x.shape[dim], True):
+        raise Unsupported(AGAIN)
+    return put_along(x, dim, index, number_of(value))
+
+
+@aten("aten.index_fill", named=along)
+def _index_fill(x: Array, dim: int, index: Array, value: Any) -> Array:
+    dim, ones = dim % len(x.dims), [1] * len(x.dims)
+    number = p.reshaped(value, ones) if isinstance(value, Array) else x.trace.full(ones, value)
+    return put_along(x, dim, index, p.expanded(number, [*ones[:dim], math.prod(index.shape), *ones[dim + 1 :]]))
+
+
+def put_along(x: Array, dim: int, index: Array, value: Array) -> Array:
+    """x with slices of a value where an index says along an axis."""
+    behind = [*value.dims[:dim], (), *value.dims[dim + 1 :], value.dims[dim]]
+    return put(x, {dim: p.reshaped(index, [*[1] * len(x.dims), -1])}, p.viewed(value, behind), False)
 
 
 @aten("aten.index_add", named=along)

@@ -53,6 +53,8 @@ def mask_of(x: Any) -> Any:
 
 def number_of(x: Any) -> Any:
     """x as numbers: a mask is 1 where it holds, else 0."""
+    if isinstance(x, bool):
+        return int(x)
     return p.elementwise(lambda v: chosen(v, 1, 0), x) if isinstance(x, Array) and x.mask else x
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import string
 from collections.abc import Sequence
 from typing import Any  # arguments of nodes, as PyTorch's schemas have them: arrays, numbers, lists, None
 
@@ -97,12 +98,22 @@ def _linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
 
 @aten("aten.einsum", products=1)
 def _einsum(equation: str, operands: Sequence[Array], **_: Any) -> Array:
-    if "." in equation:
-        raise Unsupported("an ellipsis in einsum")
-    if "->" not in equation:
-        letters = equation.replace(",", "").replace(" ", "")
-        equation += "->" + "".join(sorted(c for c in {*letters} if letters.count(c) == 1))
-    return p.einsum(equation, *operands)
+    return p.einsum(in_full(equation.replace(" ", ""), [len(x.dims) for x in operands]), *operands)
+
+
+def in_full(equation: str, ranks: Sequence[int]) -> str:
+    """The equation with letters for an ellipsis, and with its result: by default what stands before an ellipsis in the
+    operands, then the letters that occur once, in order."""
+    left, arrow, right = equation.partition("->")
+    operands = left.split(",")
+    lengths = [n - len(labels.replace("...", "")) for labels, n in zip(operands, ranks, strict=True)]
+    longest = max((n for labels, n in zip(operands, lengths, strict=True) if "..." in labels), default=0)
+    free = [c for c in string.ascii_letters if c not in equation][:longest]
+    if not arrow:
+        letters = left.replace("...", "").replace(",", "")
+        right = "..." + "".join(sorted(c for c in {*letters} if letters.count(c) == 1))
+    given = (labels.replace("...", "".join(free[longest - n :])) for labels, n in zip(operands, lengths, strict=True))
+    return f"{','.join(given)}->{right.replace('...', ''.join(free))}"
 
 
 FUSED = tuple(

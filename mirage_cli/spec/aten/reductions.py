@@ -168,6 +168,12 @@ def softmax(x: Array, dim: int, *_: Any) -> Array:
     return both(lambda v: g.exp(v - v), x) if alone else p.along("softmax", x, at)
 
 
+@aten("aten._safe_softmax", behind=1)
+def _safe_softmax(x: Array, dim: int, *_: Any) -> Array:
+    """Zeros where nothing is left."""
+    return both(lambda m, v: g.where(m == -math.inf, 0, v), amax(number_of(x), dim, True), softmax(x, dim))
+
+
 @aten("aten.log_softmax", "aten._log_softmax", behind=1)
 def log_softmax(x: Array, dim: int, *_: Any) -> Array:
     return both(operator.sub, x, p.reduction("logsumexp", number_of(x), positions(x, dim), True))
@@ -215,6 +221,18 @@ def norm(x: Array, order: Any = 2, dims: Any = None, keep: bool = False, **_: An
         total = p.reduction("sum", both(lambda v: g.abs(v) ** order, x), at, keep)
         return both(lambda v: v ** (1 / order), total)
     return both(g.sqrt, p.reduction("sum", both(g.square, x), at, keep))
+
+
+@aten("aten.dist", behind=1)
+def _dist(x: Array, y: Array, order: Any = 2) -> Array:
+    return norm(both(operator.sub, x, y), order)
+
+
+@aten("aten._cdist_forward", "aten.cdist", behind=1)
+def _cdist(x: Array, y: Array, order: float = 2, *_: Any) -> Array:
+    """The distance of each row of x from each row of y."""
+    rows, others = unsqueeze(x, len(x.dims) - 1), unsqueeze(y, len(y.dims) - 2)
+    return norm(both(operator.sub, rows, others), order, [-1])
 
 
 @aten("aten._weight_norm_interface", "aten._weight_norm", behind=1, with_node=True)

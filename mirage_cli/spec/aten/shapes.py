@@ -82,21 +82,21 @@ def unsqueeze(x: Array, dim: int) -> Array:
     return p.viewed(x, [*x.dims[:dim], (), *x.dims[dim:]])
 
 
-def at_least(rank: int, front: int) -> Callable[[Any], Any]:
-    """The handler that gives a tensor, or each of several, so many axes. front: how many of them may stand in front."""
+def at_least(rank: int, last: int) -> Callable[[Any], Any]:
+    """The handler that gives a tensor, or each of several, so many axes. last: how many new ones stand behind."""
 
     def handler(x: Any) -> Any:
         if isinstance(x, list):
             return [handler(y) for y in x]
         more = max(rank - len(x.dims), 0)
-        before = min(more, front) if len(x.dims) else more
-        return p.viewed(x, [*[()] * before, *x.dims, *[()] * (more - before)])
+        behind = min(more, last)
+        return p.viewed(x, [*[()] * (more - behind), *x.dims, *[()] * behind])
 
     return handler
 
 
-aten("aten.atleast_1d", moves=True)(at_least(1, 1))
-aten("aten.atleast_2d", moves=True)(at_least(2, 1))
+aten("aten.atleast_1d", moves=True)(at_least(1, 0))
+aten("aten.atleast_2d", moves=True)(at_least(2, 0))
 aten("aten.atleast_3d", moves=True)(at_least(3, 1))
 
 
@@ -123,6 +123,22 @@ def broadcast_tensors(arrays: Sequence[Array]) -> list[Array]:
     rank = max(len(x.dims) for x in arrays)
     shapes = [(1,) * (rank - len(x.dims)) + x.shape for x in arrays]
     return [p.expanded(x, [max(sizes) for sizes in zip(*shapes, strict=True)]) for x in arrays]
+
+
+@aten("aten.meshgrid", moves=True)
+def _meshgrid(arrays: Sequence[Array], indexing: str = "ij") -> list[Array]:
+    """Each along an axis of its own; the first two in the other order where that is how images are counted."""
+    order = [*range(len(arrays))]
+    if indexing == "xy":
+        order[:2] = order[1::-1]
+    places = [[x.dims[0] if x.dims else () for x in arrays][i] for i in order]
+    shapes = [[d if j == i else () for j, d in zip(order, places, strict=True)] for i in range(len(arrays))]
+    return broadcast_tensors([p.viewed(x, dims) for x, dims in zip(arrays, shapes, strict=True)])
+
+
+@aten("aten.cartesian_prod", moves=True)
+def _cartesian_prod(arrays: Sequence[Array]) -> Array:
+    return _stack([p.reshaped(x, [-1]) for x in _meshgrid(arrays)], 1) if len(arrays) > 1 else arrays[0]
 
 
 @aten("aten.repeat", moves=True)
@@ -202,6 +218,11 @@ def cat(arrays: Sequence[Array], dim: int = 0) -> Array:
 @aten("aten.stack", behind=2)
 def _stack(arrays: Sequence[Array], dim: int = 0) -> Array:
     return cat([unsqueeze(a, dim) for a in arrays], dim)
+
+
+@aten("aten.hstack", behind=2)
+def _hstack(arrays: Sequence[Array]) -> Array:
+    return cat(arrays, int(len(arrays[0].dims) > 1))
 
 
 @aten("aten.flip", behind=2)
@@ -286,6 +307,8 @@ def _slice_scatter(
     places = range(*slice(start, end, step).indices(n))
     if not places:
         return x
+    if len(places) == n:
+        return p.expanded(number_of(new), x.shape)
     first, last = places[0], places[-1]
     axis: Dim = (Axis(n),) if n > 1 else ()
     spaced = p.counted(x.trace, axis, len(x.dims) - at - 1)

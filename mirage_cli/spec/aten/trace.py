@@ -121,8 +121,6 @@ def traced(
     """The program of what the nodes have come to. floats: those that are made of floating-point tensors. Raises
     Unsupported."""
     outputs = [n for n in outputs if known[n] is not WRITTEN]
-    if several := [n for n in outputs if not isinstance(known[n], Array)]:
-        raise Unsupported(f"{several[0]} makes several tensors")
 
     def typed(n: Any) -> Array:
         """A result as what its tensor holds. Where all that it is made of are numbers like 1.0, it is an integer for
@@ -133,18 +131,19 @@ def traced(
             return both(g.integer, known[n])
         return number_of(known[n]) if n in floats else in_floats(number_of(known[n]))
 
-    arrays = tuple(p.permuted(typed(n), order_of_result(n.meta["val"])) for n in outputs)
     made: dict[str, tuple[Array, str]] = {}
-    for i, (a, n) in enumerate(zip(arrays, outputs, strict=True)):
+    for i, n in enumerate(outputs):
         t.maker = n
-        made[f"O{i}"] = a, output_dtype(n)
+        if not isinstance(known[n], Array):
+            raise Unsupported(f"{n} makes several tensors")
+        made[f"O{i}"] = p.permuted(typed(n), order_of_result(n.meta["val"])), output_dtype(n)
     try:
         graph = t.graph(name, made)
     except GraphError as error:
         raise Unsupported(str(error)) from None
     used = {line.split(":")[0] for line in graph.inputs}
     read = tuple((label, x) for label, x in inputs.items() if label in used)
-    return Traced(graph, read, tuple(zip(made, outputs, strict=True)), arrays)
+    return Traced(graph, read, tuple(zip(made, outputs, strict=True)), tuple(a for a, _ in made.values()))
 
 
 def makes_floats(node: Any) -> bool:
