@@ -12,7 +12,7 @@ import warnings
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any  # torch's graphs and nodes, which have few types
+from typing import Any, Literal, get_args  # torch's graphs and nodes have few types
 
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
@@ -551,8 +551,9 @@ class NotRunError(Exception):
 
 
 def agrees(module: Any, region: Region) -> bool:
-    """Whether the program, in float64, gives what PyTorch computes of some random data: of any sign, or between 0 and 1
-    where nothing is a number of those (below a root, say), or PyTorch refuses others. Raises NotRunError."""
+    """Whether the program, in float64, gives what PyTorch computes of some random data: normal; between 0 and 1 where
+    nothing is a number of those (below a root, say), or PyTorch refuses others; or small, where a result of those has
+    no number within its type. Raises NotRunError."""
     read = placeholders(module.graph)
     primes = two_each({s.symbol: (s.least, s.most) for s in region.sized})
     odd = {s: n for s, (n, _) in primes.items()}
@@ -569,8 +570,8 @@ def agrees_at(module: Any, region: Region, sizes: Mapping[str, int]) -> bool:
     program = region.program.resized({d: sizes[s] for d, s in region.axes.items()})
     apart = {x.which for x, t in zip(region.inputs, program.inputs, strict=True) if t.distinct}
     refused = any(row_of(n).fractions for n in calls(module.graph))  # on a GPU by an assertion that ends all
-    for fractions in (True,) if refused else (False, True):
-        given = examples(module, fractions, apart)
+    for data in ("fractions",) if refused else get_args(Data):
+        given = examples(module, data, apart)
         held = [x.of(given, sizes) for x in region.inputs]
         returned, behind = called64(program, held)
         try:
@@ -587,7 +588,12 @@ def agrees_at(module: Any, region: Region, sizes: Mapping[str, int]) -> bool:
     raise NotRunError("of random data PyTorch makes no numbers that could be compared")
 
 
-def examples(module: Any, fractions: bool = False, apart: Container[int] = ()) -> list[Any]:
+Data = Literal["normal", "fractions", "small"]
+"""Random floating-point numbers: normal ones; between 0 and 1, and near neither; normal ones over 64, whose products
+over thousands of terms are within float16's range, and sums of these."""
+
+
+def examples(module: Any, data: Data = "normal", apart: Container[int] = ()) -> list[Any]:
     """Random inputs of a region's module, and the sizes that it is given. apart: those of whose numbers no two are
     equal."""
     values = [n.meta["val"] for n in placeholders(module.graph)]
@@ -598,22 +604,22 @@ def examples(module: Any, fractions: bool = False, apart: Container[int] = ()) -
             return x
         if i in apart:
             return torch.arange(x.numel(), dtype=x.dtype, device=x.device).reshape(x.shape)
-        return drawn(x, generators[x.device], fractions)
+        return drawn(x, generators[x.device], data)
 
     return [example(i, x) for i, x in enumerate(values)]
 
 
-def drawn(like: torch.Tensor, generator: torch.Generator, fractions: bool = False) -> torch.Tensor:
-    """Random data in the memory order of a tensor. fractions: between 0 and 1, and near neither."""
+def drawn(like: torch.Tensor, generator: torch.Generator, data: Data = "normal") -> torch.Tensor:
+    """Random numbers in the memory order of a tensor."""
     if not like.is_floating_point():  # small numbers are rows of all tables, and classes
         return torch.randint(0, 2, like.shape, generator=generator, device=like.device).to(like.dtype)
-    draw = torch.rand if fractions else torch.randn
+    draw = torch.rand if data == "fractions" else torch.randn
     drawn_in = like.dtype if like.dtype.itemsize > 1 else torch.float32
-    data = draw(like.shape, generator=generator, device=like.device, dtype=drawn_in)
-    data = (0.0625 + 0.875 * data if fractions else data).to(like.dtype)
+    x = draw(like.shape, generator=generator, device=like.device, dtype=drawn_in)
+    x = {"normal": x, "fractions": 0.0625 + 0.875 * x, "small": x / 64}[data].to(like.dtype)
     if 0 in like.stride():
-        return data
-    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device).copy_(data)
+        return x
+    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device).copy_(x)
 
 
 def close(y: torch.Tensor, exact: torch.Tensor) -> bool:

@@ -238,7 +238,15 @@ def test_what_pytorch_refuses_but_between_0_and_1_is_compared_there() -> None:
     model = as_module(lambda x, y: nn.functional.binary_cross_entropy(x, y))
     found = cut(exported(model, (torch.rand(5, 3), torch.rand(5, 3))))
     assert found.left == {} and len(found.regions) == 1
-    assert float(drawn(torch.empty(1000), torch.Generator().manual_seed(0), fractions=True).min()) > 0.05
+    assert float(drawn(torch.empty(1000), torch.Generator().manual_seed(0), "fractions").min()) > 0.05
+
+
+def test_what_goes_beyond_its_type_on_normal_numbers_is_compared_on_small_ones() -> None:
+    model = as_module(lambda x, w: (x @ w).square().sum(-1))
+    given = (torch.randn(2, 8192).half(), torch.randn(8192, 64).half())
+    assert model(*given).isinf().all()
+    found = cut(exported(model, given))
+    assert found.left == {} and len(found.regions) == 1
 
 
 def test_what_makes_no_numbers_is_not_compared() -> None:
