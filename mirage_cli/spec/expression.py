@@ -14,7 +14,6 @@ from mirage_cli.ir.access import Index, may_name_nothing, nested, outside_tables
 from mirage_cli.ir.derived import DERIVED, Derived, derived_equation
 from mirage_cli.ir.ops import MAX_BITS, OPS, Number, Op, bits
 from mirage_cli.ir.program import Arg, equation, tables_of
-from mirage_cli.spec.idioms import OF_TWO
 from mirage_cli.spec.indices import IndexReader, index_count
 from mirage_cli.spec.scope import MAX_DEPTH, MAX_INTEGER, Poisoned, Scope
 from mirage_cli.spec.vocabulary import FUNCTIONS, PAD, SYMBOLS, idiom, no_expression
@@ -242,8 +241,9 @@ class ExpressionReader:
         args = self.tensors(e, n, op, depth)
         dims = [self.scope.builder.known[a].dims for a in args]
         for node in e.args[n:]:
-            if op in OF_TWO and not (isinstance(node, ast.Name) and node.id in self.scope.sizes):
-                raise self.scope.fail(node, f"the name of an axis is needed here; {OF_TWO[op]}")
+            if OPS[op].extremum and not (isinstance(node, ast.Name) and node.id in self.scope.sizes):
+                of_two = f"that of two values is {OPS[op].joins}(x, y)"
+                raise self.scope.fail(node, f"the name of an axis is needed here; {of_two}")
             if isinstance(node, ast.Name) and n == 2 and (node.id in dims[0]) != (node.id in dims[1]):
                 one = "first" if node.id in dims[0] else "second"
                 raise self.scope.fail(node, f"dot sums over an axis of both sides, and only the {one} has {node.id}")

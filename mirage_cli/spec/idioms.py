@@ -71,8 +71,6 @@ IDIOMS: Mapping[str, str] = {
     ),
 }
 """The name, and what is said behind `no function is called NAME;`."""
-OF_TWO: Mapping[str, str] = {"max": "the larger of two is maximum(x, y)", "min": "the smaller of two is minimum(x, y)"}
-"""Functions over axes that elsewhere also take two values."""
 OTHER_DTYPES: Mapping[str, str] = {
     **dict.fromkeys(("half", "fp16", "f16"), "float16"),
     **dict.fromkeys(("bf16",), "bfloat16"),

@@ -109,8 +109,8 @@ def test_a_compiling_process_killed_as_it_starts_is_replaced(monkeypatch: pytest
 
     real = Child.__init__
 
-    def dying(self: Child, *arguments: Any) -> None:
-        real(self, *arguments)
+    def dying(self: Child, *arguments: Any, **named: Any) -> None:
+        real(self, *arguments, **named)
         os.kill(self.pid, signal.SIGKILL)
 
     monkeypatch.setattr(Child, "__init__", dying)
