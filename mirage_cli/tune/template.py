@@ -13,6 +13,7 @@ import atexit
 import contextlib
 import gc
 import importlib
+import itertools
 import os
 import pickle
 import select
@@ -119,7 +120,7 @@ class Template:
 
     def __init__(self) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._count, self._owner = 0, os.getpid()
+        self._numbers, self._owner = itertools.count(), os.getpid()
         self.env = {**os.environ, "TRITON_INTERPRET": "0"}
         root = str(Path(__file__).parents[2])
         code = f"import sys; sys.path.insert(0, {root!r}); from {__name__} import serve; serve({theirs.fileno()})"
@@ -151,10 +152,10 @@ class Template:
 
     def start(self, entry: str, descriptor: int, log: IO[bytes], env: Mapping[str, str]) -> Forked:
         """Raises OSError where the template has ended."""
-        self._count += 1
+        number = next(self._numbers)
         changed = {k: v for k, v in env.items() if self.env.get(k) != v}
         blocked = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
-        request = Start(self._count, entry, os.getcwd(), changed, frozenset(self.env.keys() - env.keys()), blocked)
+        request = Start(number, entry, os.getcwd(), changed, frozenset(self.env.keys() - env.keys()), blocked)
         ours, report = os.pipe()
         try:
             socket.send_fds(self._requests, [pickle.dumps(request)], [descriptor, log.fileno(), report])
@@ -163,7 +164,7 @@ class Template:
             raise
         finally:
             os.close(report)
-        return Forked(self, self._count, ours)
+        return Forked(self, number, ours)
 
     def tell(self, message: Send) -> None:
         with contextlib.suppress(OSError):  # it has ended, and with it all that it has forked
@@ -245,8 +246,10 @@ def _write(report: int, number: int) -> None:
 
 
 def _kill(pid: int, sent: int, session: bool) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        (os.killpg if session else os.kill)(pid, sent)
+    """A process that has no session of its own yet has started nothing."""
+    for kill in (os.killpg, os.kill) if session else (os.kill,):
+        with contextlib.suppress(ProcessLookupError):
+            kill(pid, sent)
 
 
 # -- in a process

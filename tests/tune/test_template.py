@@ -114,6 +114,16 @@ def test_a_template_that_is_killed_takes_its_forks_along_and_another_takes_its_p
     again.kill()
 
 
+def test_one_that_is_killed_as_it_starts_ends(folder: Path) -> None:
+    """Also before it has a session of its own."""
+    start("waits").kill()
+    for _ in range(40):
+        process = start("waits")
+        pid = process.pid
+        process.kill()
+        assert ends(pid)
+
+
 SCRIPT = """
 import os, sys, time
 from mirage_cli.tune.child import Child
