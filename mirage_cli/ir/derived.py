@@ -136,9 +136,8 @@ def is_product_by_elements(*sides: Collection[str]) -> bool:
 def lower(program: Program) -> Program:
     """The same program in primitive operators alone, without equations that nothing needs.
 
-    A contraction of tensors with the same axes is a sum of their product, and a reduction of what itself holds a
-    reduction over a part of its axes is one over that part first, which ends in the kernel that has read all of it:
-    sum(softmax(x, n), a, n) = sum(sum(softmax(x, n), n), a).
+    A reduction of what itself holds a reduction over a part of its axes is one over that part first, which ends in the
+    kernel that has read all of it: sum(softmax(x, n), a, n) = sum(sum(softmax(x, n), n), a).
     """
     b = Builder(program.inputs, program.order)
     for t in program.eqns:
@@ -161,30 +160,29 @@ def lower(program: Program) -> Program:
 
 
 def _in_parts(b: Builder) -> Iterator[Eqn]:
-    """The equations with contractions as sums and reductions in parts, as `lower` has it."""
+    """The equations with reductions in parts, as `lower` has it."""
     reduced: dict[str, set[frozenset[str]]] = {}  # the axes of each reduction that a value holds
     todo = [*reversed(b.eqns)]
     while todo:
         e = todo.pop()
         held = set[frozenset[str]]().union(*(reduced.get(v, ()) for v in e.values))
-        if parts := _parts(b, e, held):
-            todo += reversed(parts)
-            continue
         if OPS[e.op].kind in ("reduction", "contraction"):
+            if parts := _parts(b, e, held):
+                todo += reversed(parts)
+                continue
             held.add(frozenset(e.axes))
         reduced[e.out] = held if e.op != "rename" else set()
         yield e
 
 
 def _parts(b: Builder, e: Eqn, held: Iterable[frozenset[str]]) -> tuple[Eqn, ...]:
-    """An equation as two, if it is one of those that `lower` takes apart."""
-    kind, op, axes = OPS[e.op].kind, e.op, e.axes
-    inner = [sort_dims(part, b.order) for part in held if part < {*axes}]
-    if kind == "contraction" and is_product_by_elements(*(b.known[v].dims for v in e.values)):
-        first, op = b.emit("mul", *e.args), "sum"
-    elif kind == "reduction" and inner:
-        part = max(inner, key=lambda part: (len(part), part))
-        first, axes = b.emit(op, *e.args, axes=part), tuple(a for a in axes if a not in part)
-    else:
+    """A reduction as one over a part of its axes and one over the others, if what it reduces holds one over such a
+    part. A contraction's second is a sum."""
+    inner = [sort_dims(part, b.order) for part in held if part < {*e.axes}]
+    if not inner:
         return ()
-    return b.eqns[-1], equation(e.out, op, (first,), axes, b.known, b.order)
+    part = max(inner, key=lambda part: (len(part), part))
+    first = b.emit(e.op, *e.args, axes=part)
+    rest = tuple(a for a in e.axes if a not in part)
+    outer = "sum" if OPS[e.op].kind == "contraction" else e.op
+    return b.eqns[-1], equation(e.out, outer, (first,), rest, b.known, b.order)
