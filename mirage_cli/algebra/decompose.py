@@ -23,7 +23,6 @@ from itertools import combinations, islice
 from mirage_cli.algebra.canonical import ONE, Algebra, Atom, Form, LiteralAlgebra, Mono
 from mirage_cli.algebra.safe import grows_with_exponentials, overflowing, plain_forms, program_forms
 from mirage_cli.errors import NumberError
-from mirage_cli.ir.derived import is_product_by_elements
 from mirage_cli.ir.ops import OPS, Number, Type
 from mirage_cli.ir.program import Eqn, Program, tensor_type
 
@@ -367,7 +366,7 @@ def _contractions(d: Decomposition, total: Atom, others: Mono, c: Fraction) -> I
             rest = tuple(f for f in others if f not in taken)
             for side, other, axes in _partitions(d, mono + taken, bound):
                 steps = _Steps()
-                if is_product_by_elements(side.dims, other.dims):
+                if side.dims == other.dims:  # neither is a matrix beside the other: a product by elements
                     first = steps.add("sum", steps.add("mul", side, other), axes=axes)
                 else:
                     first = steps.add("dot", side, other, axes=axes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -125,12 +125,6 @@ def derived_equation(out: str, op: str, args: tuple[Arg, ...], axes: tuple[str, 
         raise ValueError(f"{op} over {missing[0]}, which its argument lacks")
     dims = [d for d in x.dims if not (DERIVED[op].reduces and d in axes)]
     return Eqn(out, op, args, axes, sort_dims(dims, b.order), "float")
-
-
-def is_product_by_elements(*sides: Collection[str]) -> bool:
-    """Whether a contraction of tensors with these axes is the sum of a product by elements: neither has an axis that
-    the other lacks, so neither is a matrix beside the other."""
-    return len({frozenset(axes) for axes in sides}) == 1 < len(sides)
 
 
 def lower(program: Program) -> Program:

@@ -616,7 +616,13 @@ def drawn(like: torch.Tensor, generator: torch.Generator, data: Data = "normal")
     draw = torch.rand if data == "fractions" else torch.randn
     drawn_in = like.dtype if like.dtype.itemsize > 1 else torch.float32
     x = draw(like.shape, generator=generator, device=like.device, dtype=drawn_in)
-    x = {"normal": x, "fractions": 0.0625 + 0.875 * x, "small": x / 64}[data].to(like.dtype)
+    match data:
+        case "normal":
+            x = x.to(like.dtype)
+        case "fractions":
+            x = (0.0625 + 0.875 * x).to(like.dtype)
+        case "small":
+            x = (x / 64).to(like.dtype)
     if 0 in like.stride():
         return x
     return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device).copy_(x)

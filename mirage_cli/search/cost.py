@@ -15,6 +15,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from mirage_cli.ir.access import Access
 from mirage_cli.ir.footprint import read_once
 from mirage_cli.ir.mugraph import Kernel, split_axis
 from mirage_cli.ir.program import DTYPE_BYTES
@@ -410,9 +411,15 @@ def _read_bytes(x: Launch) -> Array:
     read: dict[str, Array] = {}
     for w in x.m.segments:
         for axes, size, name, access in w.loads:
-            whole = prod(x.sizes[a] for a in axes) * size * read_once(access, x.sizes)
+            whole = prod(x.sizes[a] for a in axes) * _bytes_once(x, size, access)
             read[name] = np.maximum(read.get(name, x.zero), whole * _part_read(x, w, axes))
     return sum(read.values(), x.zero)
+
+
+def _bytes_once(x: Launch, size: float, access: Access) -> float:
+    """Of each position of a load, in the mean: what windows that overlap have in common is read once. size: bytes of an
+    element."""
+    return size * read_once(access, x.sizes)
 
 
 def _read_again_bytes(x: Launch, o: Occupancy) -> Array:
@@ -422,7 +429,7 @@ def _read_again_bytes(x: Launch, o: Occupancy) -> Array:
     lost: dict[str, Array] = {}
     again = x.zero
     for w in (w for w in x.m.segments if w.loop):
-        once = {name: size * read_once(access, x.sizes) for _, size, name, access in w.loads}
+        once = {name: _bytes_once(x, size, access) for _, size, name, access in w.loads}
         whole = {name: prod(x.sizes[a] for a in axes) * once[name] for axes, _, name, _ in w.loads}
         again = sum((whole[name] * lost[name] for name in whole if name in lost), again)
         own = {

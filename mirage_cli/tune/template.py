@@ -48,8 +48,8 @@ CLOSING_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A process is to run `entry`, as `child.run_child` does, at one end of a pipe. The descriptors of that, of the log
-    and of a pipe that takes the process's number and what it ended with come along.
+    """Asks for a process that runs `entry` (`run_child`) at one end of a pipe. Three descriptors come along: that end,
+    the log, and a pipe into which the template writes the number of the process, and later what it ended with.
 
     number: of this process among those of a template. env, without: what is set and what is not, unlike in the
     template. blocked: signals, as in the thread that asks.
@@ -65,7 +65,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A process, or all of its session, is to have a signal."""
+    """Asks for a signal to a process, or to all of its session."""
 
     number: int
     signal: int
@@ -270,7 +270,7 @@ def _end_with(parent: int) -> None:
 
 
 def _run(request: Start, connection: int, log: int) -> None:
-    """Ends the process as `run_child` ends one that is started afresh."""
+    """Makes the fork what a process that starts afresh is, has it run the entry, and ends it."""
     ended = 1
     try:
         template = os.getppid()
