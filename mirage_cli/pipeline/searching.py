@@ -196,6 +196,7 @@ def search_program(
     interrupted: asked now and then; true ends the search with what it has.
     """
     from mirage_cli.search.generator import search
+    from mirage_cli.search.relaid import behind_copies, relaid
 
     start = time.perf_counter()
     lowered = lower(program)
@@ -217,6 +218,8 @@ def search_program(
     result = searched(form)
     if (pieces := in_pieces(form)) is not None and result.stopped == "exhausted":
         result = beside(result, searched(pieces))
+    if result.stopped == "exhausted" and options.prune and (orders := relaid(form, result, target)):
+        result = beside(result, behind_copies(form, orders, searched, target.costs.gap_us))
     if result.stopped == "interrupted":
         clock.interrupt()
     written = result.as_written

@@ -31,7 +31,9 @@ from mirage_cli.search.occupancy import (
     Segment,
     in_warpgroups,
     occupancy,
+    one_load_bytes,
     segment,
+    used,
 )
 from mirage_cli.search.work import Model, Work
 from mirage_cli.target.gpus import Target
@@ -62,6 +64,7 @@ TERMS: Mapping[str, str] = {
     "stores": "results are stored after the loops, which hides them behind other waves only",
     "ahead": "only loops that multiply on the matrix units fetch ahead",
     "coalescing": "short runs of neighbouring elements waste what a load fetches",
+    "scattered": "and what a store touches",
     "warps": "few warps leave a multiprocessor's schedulers idle, many take longer to meet",
     "sums": "sums across warps in every iteration",
     "copies": "several warps compute the same elements of an operand",
@@ -73,6 +76,7 @@ TERMS: Mapping[str, str] = {
     "registers": "registers limit the blocks of a multiprocessor",
     "waves": "the last wave of blocks leaves multiprocessors idle",
     "late": "a load of less than 4 bytes a thread is not fetched ahead",
+    "narrow": "each of them takes instructions for its address and its way to shared memory",
     "masks": "a loop does not visit what masks empty",
     "spread": "few blocks leave multiprocessors idle",
     "short": "a loop of few iterations waits once and has no use for more stages",
@@ -126,11 +130,11 @@ def memory_us(x: Launch, stored: Array, o: Occupancy) -> Array:
 
 
 def l2_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
-    """Σ runs · fetched / (the L2's rate · min(1, `port` · spread) · (`boxes` through descriptors, `grouped` in loops in
-    which warpgroups multiply, else 1))"""
+    """(Σ runs · fetched / (`boxes` through descriptors, `grouped` in loops in which warpgroups multiply, else 1) + what
+    stores of short runs waste) / (the L2's rate · min(1, `port` · spread))"""
     ports = x.term("port", np.minimum(1.0, x.target.costs.port * o.spread), o.spread)
     fetched = sum((s.runs * s.fetched / _sooner(x, s) for s in segments), x.zero)
-    return fetched / (x.target.l2_bytes_per_us * ports)
+    return (fetched + x.term("scattered", _scattered_bytes(x), 0.0)) / (x.target.l2_bytes_per_us * ports)
 
 
 def _sooner(x: Launch, s: Segment) -> Array:
@@ -148,14 +152,31 @@ def products_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
 
 
 def elementwise_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
-    """Σ runs · elements · operations · copies / (the float32 rate · `simd` · awake²) · uneven + sums across warps
+    """(Σ runs · elements · operations · copies + `narrow` · loads of less than 4 bytes) / (the float32 rate · `simd` ·
+    awake²) · uneven + sums across warps
 
     copies = max(1, MIN_DOT · warps / rows), of a product's operand that is computed: warps that share rows of it.
     """
     c = x.target.costs
     each = (_operations(x, s, *e) for s in segments for e in s.work.elementwise)
-    us = sum(each, x.zero) / (x.target.fp32_flops_per_us * c.simd * o.awake**2) * o.uneven
+    operations = sum(each, x.zero) + x.term("narrow", c.narrow * _narrow_loads(x, segments), 0.0)
+    us = operations / (x.target.fp32_flops_per_us * c.simd * o.awake**2) * o.uneven
     return us + x.term("sums", c.across_us * _sums(x, segments) / x.target.sms * o.uneven, 0.0)
+
+
+def _narrow_loads(x: Launch, segments: Sequence[Segment]) -> Array:
+    """Elements that products' loops load one or few at a time, not by asynchronous copies."""
+    return sum(
+        (
+            s.runs
+            * n
+            * np.where((at_once := one_load_bytes(x, lines, size)) < COPY_BYTES, x.elements[axes] * size / at_once, 0.0)
+            for s in segments
+            if s.work.dots and s.work.loop
+            for axes, size, _, lines, n in s.work.blocks
+        ),
+        x.zero,
+    )
 
 
 def _operations(
@@ -377,11 +398,12 @@ def _least_shared(x: Launch, w: Work) -> Array:
 
 def _comes_late(x: Launch, w: Work) -> Array:
     """1 where a loop waits for some load in every iteration: threads have less of its block than an asynchronous copy
-    takes. A block with fewer elements than threads is laid out as a larger one with its axes, if there is one."""
+    takes, or less that lies side by side. A block with fewer elements than threads is laid out as a larger one with its
+    axes, if there is one."""
     threads = 32 * x.batch.warps
     axes = [a for a, *_ in w.blocks if a]
     small = [x.elements[a] * size < COPY_BYTES * threads for a, size, *_ in w.blocks if a]
-    late = np.zeros_like(threads, dtype=bool)
+    late = np.any([one_load_bytes(x, lines, size) < COPY_BYTES for a, size, _, lines, _ in w.blocks if a], axis=0)
     for i, a in enumerate(axes):
         larger = [~small[j] for j, b in enumerate(axes) if set(a) < set(b)]
         late |= small[i] & ((x.elements[a] >= threads) | ~reduce(np.logical_or, larger, late & False))
@@ -453,6 +475,17 @@ def _part_read(x: Launch, w: Work, axes: Sequence[str]) -> Array | float:
 def _axes_of(kernel: Kernel, leaf: Leaf) -> tuple[str, ...]:
     kind, name = leaf
     return (name,) if kind == "index" else kernel.value_dims[name]
+
+
+def _scattered_bytes(x: Launch) -> Array:
+    """Σ over stores: bytes · (1 / the part that is used of the lines they touch - 1)"""
+    chunk = split_axis(x.m.split) if x.m.split else None
+    found = x.zero
+    for axes, size in x.m.stores:
+        own = tuple(a for a in axes if a != chunk)
+        whole = prod(x.sizes[a] for a in own) * size * (x.batch.split if chunk in axes else 1.0)
+        found = found + whole * (1.0 / used(x, own, None, size) - 1.0)
+    return found
 
 
 def _stored_bytes(m: Model, sizes: Mapping[str, int], split: Array) -> Array:

@@ -1,7 +1,8 @@
-"""The memory order of what kernels hand to each other.
+"""The memory order of what kernels store.
 
-A value lies in program order, but where a product on the matrix units that makes or reads it has the last axis as a
-batch axis: the elements of a block of it would lie apart, one in each line of memory. Its batch axes come first then.
+An output lies as it is declared. Another value lies in program order, but where a product on the matrix units that
+makes or reads it has the last axis as a batch axis: the elements of a block of it would lie apart, one in each line of
+memory. Its batch axes come first then.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ def memory_orders(d: Decomposition) -> dict[Form, tuple[str, ...]]:
                     if not d.is_input(f) and axes & f.dims:
                         batches.setdefault(f, []).append(axes & f.dims)
     found = ((f, _order(sort_axes(d, f.dims), several)) for f, several in batches.items())
-    return {f: order for f, order in found if order != sort_axes(d, f.dims)}
+    orders = {f: order for f, order in found if order != sort_axes(d, f.dims)}
+    outputs = zip(d.program.places(), d.outputs, strict=True)
+    declared = [(f, t.dims) for (t, whole, _), f in outputs if t is whole and frozenset(t.dims) == f.dims]
+    return orders | dict(reversed(declared))
 
 
 def batch_axes(node: Node) -> Iterator[frozenset[str]]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mirage_cli.ir.reach import visited
 from mirage_cli.ir.schedule import MIN_DOT
 from mirage_cli.search.batch import Array, Batch, elements_of
-from mirage_cli.search.work import Model, Product, Work
+from mirage_cli.search.work import Lines, Model, Product, Work
 from mirage_cli.target.gpus import Target
 
 WARPGROUP, WARPGROUP_ROWS = 4, 64
@@ -169,7 +169,10 @@ def segment(x: Launch, w: Work) -> Segment:
         mean, most = visited(w.limits, w.loop, x.sizes, dict(w.integers))
         trips = np.maximum(1.0, longest * x.term("masks", x.zero + mean, 1.0))
         longest = np.maximum(1.0, longest * x.term("masks", x.zero + most, 1.0))
-    moved = [(n * x.elements[axes] * size, _used(x, run, size) if axes else 1.0) for axes, size, run, n in w.blocks]
+    moved = [
+        (n * x.elements[axes] * size, used(x, run, lines, size) if axes else 1.0)
+        for axes, size, run, lines, n in w.blocks
+    ]
     loaded = sum((each for each, _ in moved), x.zero)
     fetched = sum((each / used for each, used in moved), x.zero)
     products = tuple(multiplied(x, p, n) for p, n in w.dots)
@@ -220,10 +223,25 @@ def in_warpgroups(warps: Array, rows: Array) -> NDArray[np.bool_]:
     return (warps >= WARPGROUP) & (rows >= WARPGROUP_ROWS)
 
 
-def _used(x: Launch, axes: Sequence[str], size: float) -> Array:
-    """The part of what a load fetches that it uses: runs shorter than `RUN_BYTES` side by side in memory waste some.
-    axes: those along which elements lie without gaps."""
+def one_load_bytes(x: Launch, lines: Lines | None, size: float) -> Array:
+    """Bytes that one instruction of a thread may load: elements side by side that begin at a multiple of their number
+    and of which a mask leaves all or none. Infinite where that is not known. size: bytes of an element."""
+    if lines is None:
+        return x.zero + np.inf
+    most = x.zero + 1.0
+    for axis, aligned in lines.aligned(x.sizes):
+        block = x.batch.block[axis].astype(np.int64)
+        masked = np.where(x.sizes[axis] % block, x.sizes[axis], 0)
+        most = np.maximum(most, np.gcd(np.gcd(block, aligned), masked))
+    return most * size
+
+
+def used(x: Launch, axes: Sequence[str], lines: Lines | None, size: float) -> Array:
+    """The part of what a load fetches, or a store touches, that it uses: runs shorter than `RUN_BYTES` side by side in
+    memory waste some. axes: those along which elements lie without gaps."""
     block, run, whole = x.batch.block, x.zero + size, x.zero == 0
     for a in reversed(axes):
         run, whole = np.where(whole, run * block[a], run), whole & (block[a] >= x.sizes[a])
+    for a, _ in lines.aligned(x.sizes) if lines is not None else ():
+        run = np.maximum(run, size * block[a])  # of a window: y of y + i
     return np.minimum(1.0, run / RUN_BYTES) ** x.target.costs.waste

@@ -42,13 +42,32 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
+class Lines:
+    """Elements of a tensor that a load reads, as they lie in memory."""
+
+    tensor: Tensor
+    access: Access
+
+    def aligned(self, sizes: Mapping[str, int]) -> list[tuple[str, int]]:
+        """The axes in which the address moves by single elements, each with what all else of the address is a multiple
+        of (0 for nothing else): one instruction of a thread loads elements that begin at a multiple of their number."""
+        steps = self.tensor.steps(sizes)
+        terms = [(a, n * step) for i, step in zip(self.access, steps, strict=True) for a, n in i.terms]
+        offset = sum(i.offset * step for i, step in zip(self.access, steps, strict=True))
+        return [
+            (a, math.gcd(offset, *(n for b, n in terms if b != a))) for a, n in terms if n == 1 and isinstance(a, str)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
     """What one segment does in each of its iterations, as lists of axes (the block sizes come with the tiles)."""
 
     loop: tuple[str, ...]
     loads: tuple[tuple[tuple[str, ...], float, str, Access], ...]  # axes, bytes of an element, buffer, where
-    blocks: tuple[tuple[tuple[str, ...], float, tuple[str, ...], int], ...]
-    """Axes, bytes of an element, those of the axes along which elements lie side by side, how many loads have these."""
+    blocks: tuple[tuple[tuple[str, ...], float, tuple[str, ...], Lines | None, int], ...]
+    """Axes, bytes of an element, those of the axes along which elements lie side by side, where its elements lie, how
+    many loads have these."""
     dots: tuple[tuple[Product, int], ...]  # and how many there are alike
     elementwise: tuple[Elementwise, ...]
     limits: tuple[Limit, ...] = ()  # of the loop's position, where masks leave the rest of it nothing to do
@@ -122,7 +141,13 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
                 tuple(
                     (*block, n)
                     for block, n in Counter(
-                        (x.dims, bytes_of(x, element_bytes), side_by_side(x, tensors.get(x.buffer))) for x in read
+                        (
+                            x.dims,
+                            bytes_of(x, element_bytes),
+                            side_by_side(x, tensors.get(x.buffer)),
+                            lines_of(x, tensors.get(x.buffer)),
+                        )
+                        for x in read
                     ).items()
                 ),
                 tuple(
@@ -181,6 +206,14 @@ def side_by_side(x: Load, t: Tensor | None) -> tuple[str, ...]:
     if t is None or not t.strides:
         return x.dims
     return dims_of(i for d, i in zip(t.dims, x.access, strict=True) if d in t.without_gaps)
+
+
+def lines_of(x: Load, t: Tensor | None) -> Lines | None:
+    """None where the addresses are not known. t: None for what is row-major, with the axes that the access names."""
+    if t is not None:
+        return Lines(Tensor("", t.dims, "", strides=t.strides), x.access)
+    dims = tuple(i.axis for i in x.access if i.axis is not None)
+    return Lines(Tensor("", dims, ""), x.access) if len(dims) == len(x.access) else None
 
 
 def part_of(x: Load) -> str:

@@ -70,6 +70,8 @@ class Costs:
     simd: the part of the float32 rate that arithmetic reaches which is not all multiply-adds.
     conversion: operations that reading an element for an operand that is computed takes. The warps that share its rows
         each have a copy of it: an operand of 16 rows is computed as many times as there are warps.
+    narrow: operations that a load of less than an asynchronous copy takes, for its address, and to pack what it loads
+        and store it in shared memory.
     across_us: a sum across warps, for each warp and each element of the result.
     few_warps: the part of the matrix units' rate that is reached without a warpgroup, or by one with fewer rows than it
         takes.
@@ -113,6 +115,7 @@ class Costs:
     busy_warps: float
     simd: float
     conversion: float
+    narrow: float
     across_us: float
     few_warps: float
     tf32x3: float
@@ -143,6 +146,7 @@ H200_COSTS = Costs(
     step_us=0.085, warp_step_us=0.11,  # [fit]
     late_us=0.6,  # [H200] one program: 17 us more in 32 iterations
     busy_warps=4.5, simd=0.55, conversion=1.5, across_us=8e-4, few_warps=0.4,  # [fit]
+    narrow=6.0,  # instructions of a loop of 132 such loads on sm_90, a load
     tf32x3=0.7,  # fitted on 550 schedules of two programs
     ieee=0.4,  # [H200] two programs: 0.3 and 0.55
     turned=6.0,  # [fit]

@@ -1,0 +1,114 @@
+"""Inputs that a first kernel copies into another memory order.
+
+    O = dot(X[b, c, y + i, x + j], W[e, c, i, j]; c, i, j)
+    -->  X_laid[b, y, x, c] = X, W_laid[c, i, j, e] = W, and the product of these
+
+The matrix units wait for an operand in every iteration where threads can load less at once than an asynchronous copy
+moves. x + j may begin at any element, and along c elements lie apart. What is copied has an axis last along which a
+block's elements lie side by side, and begin at a multiple of 16 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from itertools import count
+
+from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, split_axis
+from mirage_cli.ir.program import DTYPE_BYTES, Builder, Program, Tensor
+from mirage_cli.ir.schedule import Schedule
+from mirage_cli.search.assembly import Candidate
+from mirage_cli.search.batch import Batch
+from mirage_cli.search.cost import COPY_BYTES
+from mirage_cli.search.generator import SearchResult
+from mirage_cli.search.occupancy import Launch, one_load_bytes
+from mirage_cli.search.work import lines_of, model
+from mirage_cli.target.gpus import Target
+
+WIDEST_BYTES = 16
+"""The most that one instruction of a thread loads."""
+
+
+def relaid(program: Program, result: SearchResult, target: Target) -> dict[str, tuple[str, ...]]:
+    """The inputs of which products of the best plan load less at once than an asynchronous copy moves, each with the
+    memory order in which they would not. None of a tensor that is changed, or that names positions."""
+    found: dict[str, tuple[str, ...]] = {}
+    tensors = {t.name: t for t in program.inputs if t.name not in program.changed and t.below is None}
+    dynamic = {r.dim for r in program.dynamic}
+    accesses: dict[str, list[Load]] = {}
+    for x in _narrow(result.candidates[0], target):
+        accesses.setdefault(x.buffer, []).append(x)
+    for name, loads in accesses.items():
+        if (t := tensors.get(name)) is None:
+            continue
+        plain = (d for i, d in enumerate(t.dims) if d not in dynamic and all(x.access[i].axis for x in loads))
+        wide = [d for d in plain if program.sizes[d] * DTYPE_BYTES[t.dtype] % WIDEST_BYTES == 0]
+        if wide and (last := max(wide, key=lambda d: program.sizes[d])) != t.dims[-1]:
+            found[name] = *(d for d in t.dims if d != last), last
+    return found
+
+
+def _narrow(c: Candidate, target: Target) -> Iterator[Load]:
+    """Loads of a plan of which threads load less at once than an asynchronous copy moves, and that a product sums."""
+    tensors, sizes, exact = c.graph.tensors(), c.graph.sizes, c.graph.exact()
+    element = {t.name: DTYPE_BYTES[t.dtype] for t in tensors.values()}
+    for k in c.graph.kernels:
+        if (schedule := c.schedule.kernels.get(k.name)) is None:
+            continue
+        if k.split is not None:
+            sizes[split_axis(k.split)] = schedule.split
+        m = model(k, element, exact[k.name], c.graph.inputs)
+        launch = Launch.of(m, Batch.of(m, [schedule], sizes), sizes, target, ())
+        summed = {d for e in k.body if e.op == "dot" for d in e.axes}
+        for x in k.loads:
+            lines = lines_of(x, tensors[x.buffer])
+            if summed & {*x.dims} and one_load_bytes(launch, lines, element[x.buffer]) < COPY_BYTES:
+                yield x
+
+
+def behind_copies(
+    program: Program, orders: Mapping[str, tuple[str, ...]], search: Callable[[Program], SearchResult], gap_us: float
+) -> SearchResult:
+    """What a search finds of a program with inputs in these memory orders, behind the kernels that copy them."""
+    laid = tuple(_laid(t, orders[t.name]) if t.name in orders else t for t in program.inputs)
+    found = search(replace(program, inputs=laid))
+    taken = {t.name for c in found.candidates for t in c.graph.tensors().values()} | {*program.sizes}
+    names = {name: next(x for n in count() if (x := f"{name}_laid{n or ''}") not in taken) for name in orders}
+    copies = search(_copies(program, orders, names)).candidates[0]
+    return replace(found, candidates=tuple(_behind(copies, c, program, names, gap_us) for c in found.candidates))
+
+
+def _laid(t: Tensor, order: tuple[str, ...]) -> Tensor:
+    return replace(t, dims=order, strides=())
+
+
+def _copies(program: Program, orders: Mapping[str, tuple[str, ...]], names: Mapping[str, str]) -> Program:
+    """The program of the copies: each is an output in its order."""
+    inputs = tuple(t for t in program.inputs if t.name in orders)
+    builder = Builder(inputs, program.order)
+    for t in inputs:
+        builder.emit("mul", t.name, Fraction(1), out=names[t.name])
+    outputs = tuple(replace(_laid(t, orders[t.name]), name=names[t.name]) for t in inputs)
+    dims = tuple((d, n) for d, n in program.dims if any(d in t.dims for t in inputs))
+    return Program(program.name, dims, program.dtype, inputs, tuple(builder.eqns), outputs, dynamic=program.dynamic)
+
+
+def _behind(copies: Candidate, c: Candidate, program: Program, names: Mapping[str, str], gap_us: float) -> Candidate:
+    """One plan behind the copies that it reads."""
+    first = copies.graph.kernels
+    later = {k.name: f"k{len(first) + i}" for i, k in enumerate(c.graph.kernels)}
+
+    def reading(k: Kernel) -> Kernel:
+        loads = tuple(replace(x, buffer=names.get(x.buffer, x.buffer)) for x in k.loads)
+        return replace(k, name=later[k.name], loads=loads)
+
+    graph: MuGraph = replace(
+        c.graph,
+        inputs=program.inputs,
+        buffers=(*copies.graph.outputs, *copies.graph.buffers, *c.graph.buffers),
+        kernels=(*first, *map(reading, c.graph.kernels)),
+    )
+    schedules = dict(copies.schedule.kernels) | {later[name]: s for name, s in c.schedule.kernels.items()}
+    us = copies.predicted_us + gap_us + c.predicted_us
+    return Candidate(graph, Schedule(schedules), us, (*copies.shape, *c.shape))
