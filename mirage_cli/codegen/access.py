@@ -60,6 +60,11 @@ class Descriptor:
     box: tuple[int, ...]
 
     @property
+    def block(self) -> tuple[str, ...]:
+        """The axes of the kernel's block, as a box has them."""
+        return tuple(d for d, n in zip(self.dims, self.box, strict=True) if n > 1)
+
+    @property
     def sized(self) -> bool:
         """Whether it is another for each size of a call."""
         return any(isinstance(n, Times) for n in (*self.shape, *self.strides))

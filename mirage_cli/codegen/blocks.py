@@ -68,13 +68,15 @@ class Factored:
 @dataclass(frozen=True)  # without slots, for what is cached
 class Frame:
     """A kernel with its schedule. sizes: of every axis, those of chunks included. live: of partial results that are not
-    stored everywhere, by buffer."""
+    stored everywhere, by buffer. merged: axes of values that are loaded as operands of products, one for a side
+    that is several axes (`m*n`)."""
 
     graph: MuGraph
     kernel: Kernel
     schedule: KernelSchedule
     sizes: Mapping[str, int]
     live: Mapping[str, Live] = field(default_factory=dict["str", "Live"])
+    merged: Mapping[str, Axes] = field(default_factory=dict["str", "Axes"])
 
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:
@@ -230,7 +232,8 @@ class Frame:
 
     def axes_of(self, value: str) -> Axes:
         """The axes of the current block of a value: those along which it may differ."""
-        return tuple(d for d in self.axes(self.dims[value]) if d not in self.steady[value])
+        own = (d for d in self.axes(self.dims[value]) if d not in self.steady[value])
+        return self.merged[value] if value in self.merged else tuple(own)
 
     def current(self, value: str) -> Value:
         """The current block of a value."""
@@ -239,7 +242,7 @@ class Frame:
     def filled(self, value: str) -> Value | Repeated:
         """The current block of a value with the axes of all its dimensions."""
         x, axes = self.current(value), self.axes(self.dims[value])
-        return x if x.axes == axes else Repeated(Spread(x, axes), axes)
+        return x if value in self.merged or x.axes == axes else Repeated(Spread(x, axes), axes)
 
     @cached_property
     def steady(self) -> Mapping[str, frozenset[str]]:
@@ -312,7 +315,7 @@ class Frame:
 
     def count(self, axes: Iterable[str]) -> int:
         """Elements of a block."""
-        return prod(self.block[d] for d in axes)
+        return prod(self.block[d] for d in nodes.apart(tuple(axes)))
 
     def masked_dims(self, dims: Iterable[str], axes: Axes) -> Axes:
         """Of these dimensions the axes of a block that reaches past their end."""

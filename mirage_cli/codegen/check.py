@@ -13,7 +13,7 @@ from fractions import Fraction
 from math import isfinite, prod
 
 from mirage_cli.codegen import nodes, plan
-from mirage_cli.codegen.nodes import Axes, Expr, Place, Scalar, Start
+from mirage_cli.codegen.nodes import Axes, Expr, Place, Scalar, Start, apart
 from mirage_cli.codegen.plan import KernelPlan, Statement, statement_text
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.schedule import MIN_DOT
@@ -122,10 +122,11 @@ class _Checker:
                 f"a box for {s.out} has an end that is not the size of the call",
             )
             _must(sorted(access.block) == sorted(access.axes), "a box with other axes than the block")
+            _must(apart(access.block) == box.block, "a box with axes merged that are no neighbours in it")
             for start, _ in (term for corner in access.starts for term in corner.terms):
                 self.start(start)
         for out in (s.out, *[s.second] * bool(s.second)):
-            self.define(out, s.axes, NOWHERE if s.outside else frozenset(self.padded & set(s.axes)))
+            self.define(out, s.axes, NOWHERE if s.outside else frozenset(self.padded & {*apart(s.axes)}))
         pairs = (
             [p.dim for p, _ in access.terms if isinstance(p, nodes.Pairs)] if isinstance(access, nodes.Pointers) else []
         )
@@ -482,11 +483,6 @@ def parts(x: Expr) -> tuple[Expr, ...]:
             return ()
         case _:
             return (x.x,)
-
-
-def apart(axes: Axes) -> Axes:
-    """Merged axes as those that they are merged from."""
-    return tuple(d for axis in axes for d in axis.split("*"))
 
 
 _STATEMENTS: Mapping[type[Statement], Callable[..., None]] = {

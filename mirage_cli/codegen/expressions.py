@@ -6,14 +6,16 @@ Beside each goes along which padded dimensions it is known to be zero past their
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
 from mirage_cli.codegen import narrow, nodes
+from mirage_cli.codegen.access import Descriptor
 from mirage_cli.codegen.blocks import MAX_PRODUCT, EmitError, Frame
-from mirage_cli.codegen.nodes import Axes, Expr
+from mirage_cli.codegen.nodes import Axes, Expr, apart, merged, merged_as
 from mirage_cli.ir.access import Index
 from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.mugraph import Load
@@ -293,7 +295,12 @@ class Matrices(NamedTuple):
     @property
     def axes(self) -> Axes:
         """Of what the matrix units compute."""
-        return tuple("*".join(group) for group in (self.batch, self.rows, self.columns) if group)
+        return merged(self.batch, self.rows, self.columns)
+
+    def operands(self) -> Iterator[tuple[str, tuple[list[str], ...]]]:
+        """Both, with the axes of the product that are one axis of the operand."""
+        yield self.left, (self.batch, self.rows, self.middle)
+        yield self.right, (self.batch, self.middle, self.columns)
 
 
 def matrices(f: Frame, e: Eqn) -> Matrices:
@@ -307,6 +314,30 @@ def matrices(f: Frame, e: Eqn) -> Matrices:
     if rows and columns and f.order.index(rows[0]) > f.order.index(columns[0]):
         a, b, rows, columns = b, a, columns, rows
     return Matrices(a, b, batch, rows, middle, columns)
+
+
+def merged_operands(f: Frame, boxes: Mapping[str, Descriptor]) -> dict[str, Axes]:
+    """Axes of what is loaded through a descriptor for products alone, where several axes are one side of the product.
+
+    A block x[a, b, k] is merged to x[a*b, k] as it lies in memory, then permuted: x[k, a*b]. Triton does both to the
+    block in shared memory. Permuted first, x[k, a, b], it would go through registers in every iteration.
+    """
+    users = defaultdict[str, set[Axes]](set)
+    for e in f.kernel.body:
+        if e.op == "dot" and on_matrix_units(e, f.dims, f.block):
+            for value, groups in matrices(f, e).operands():
+                users[value].add(merged(*groups))
+        else:
+            for value in e.values:
+                users[value].add(f.axes(f.dims[value]))
+    stored = {s.value for s in f.kernel.stores}
+    found = {value: next(iter(users[value])) for value in boxes if value not in stored and len(users[value]) == 1}
+    return {
+        value: axes
+        for value, axes in found.items()
+        if apart(axes) != axes and f.type_of(value) == f.graph.dtype
+        if apart(merged_as(axes, boxes[value].block)) == boxes[value].block
+    }
 
 
 def product(s: Scope, e: Eqn, accumulator: str | None = None) -> Computed:
@@ -329,8 +360,7 @@ def matrix_product(s: Scope, e: Eqn, accumulator: str | None) -> nodes.Dot:
     f = s.frame
     m = matrices(f, e)
     dtype = "float32" if f.exact & {m.left, m.right} else f.graph.dtype
-    left = _operand(s, m.left, [m.batch, m.rows, m.middle], e.axes, dtype)
-    right = _operand(s, m.right, [m.batch, m.middle, m.columns], e.axes, dtype)
+    left, right = (_operand(s, value, groups, e.axes, dtype) for value, groups in m.operands())
     precision = None if dtype != "float32" else "tf32x3" if f.schedule.tf32x3 else "ieee"
     return nodes.Dot(left, right, accumulator, precision)
 
@@ -350,7 +380,7 @@ def _factors(e: Eqn) -> tuple[str, str]:
     return a, b
 
 
-def _operand(s: Scope, value: str, groups: list[list[str]], summed: Axes, dtype: str) -> Expr:
+def _operand(s: Scope, value: str, groups: Sequence[list[str]], summed: Axes, dtype: str) -> Expr:
     """A block as the matrix units take it: batch, then two axes, clean along the summed ones, in their type."""
     f = s.frame
     kind = f.type_of(value)
@@ -362,11 +392,12 @@ def _operand(s: Scope, value: str, groups: list[list[str]], summed: Axes, dtype:
         x = x if kind == dtype else nodes.Cast(x, kind, dtype)
     if dtype == "bfloat16":
         x = nodes.MatrixType(x)
-    flat = tuple(d for g in groups for d in g)
+    flat, wanted = tuple(d for g in groups for d in g), merged(*groups)
+    if x.axes == wanted:
+        return x
     if x.axes != flat:
         x = nodes.Permuted(x, flat)
-    groups = [g for g in groups if g]
-    return nodes.Reshaped(x, tuple("*".join(g) for g in groups)) if any(len(g) > 1 for g in groups) else x
+    return nodes.Reshaped(x, wanted) if wanted != flat else x
 
 
 def _multiplied_out(s: Scope, e: Eqn) -> Expr:

@@ -67,9 +67,8 @@ def load(
         mask = f.masked_dims(x.dims, axes)
         several = tuple((d, n) for d, n in repeated if d in axes)
         return plan.Load(x.out, where, mask, once, inside, whole, dtype in FLOAT8, several, axes, outside)
-    block = tuple(d for d in box.dims if f.block[d] > 1)
     corners = tuple(nodes.Corner(tuple((at[str(a)], c) for a, c in i.terms), i.offset) for i in box.at)
-    access = nodes.Box(x.out, x.buffer, box.dims, corners, block, axes)
+    access = nodes.Box(x.out, x.buffer, box.dims, corners, nodes.merged_as(axes, box.block), axes)
     # a box reads what lies past the end of a dimension as zero
     return plan.Load(x.out, access, (), once, (), whole, axes=axes)
 

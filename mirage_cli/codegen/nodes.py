@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal as OneOf
@@ -9,6 +10,23 @@ from typing import TypeAlias
 
 Axes = tuple[str, ...]
 """The axes of a block, in order. One that is several merged has their names with `*` between them."""
+
+
+def merged(*groups: Iterable[str]) -> Axes:
+    """An axis for each group that is not empty."""
+    return tuple(filter(None, ("*".join(group) for group in groups)))
+
+
+def apart(axes: Axes) -> Axes:
+    """Merged axes as those that they are merged from."""
+    return tuple(d for axis in axes for d in axis.split("*"))
+
+
+def merged_as(axes: Axes, block: Axes) -> Axes:
+    """The axes of a block, with those merged that are among these."""
+    whole = {d: axis for axis in axes for d in apart((axis,))}
+    return tuple(dict.fromkeys(whole.get(d, d) for d in block))
+
 
 RAISED = 1024
 """The least float16 between which and its double all numbers are whole: the last bits of RAISED + n are those of n."""

@@ -24,7 +24,7 @@ from mirage_cli.codegen.access import (
     streamed,
 )
 from mirage_cli.codegen.blocks import MAX_ELEMENTS, EmitError, Frame, Live
-from mirage_cli.codegen.expressions import NOWHERE, Scope, computed, matrix_product
+from mirage_cli.codegen.expressions import NOWHERE, Scope, computed, matrix_product, merged_operands
 from mirage_cli.codegen.handover import Unit, hand_over, units
 from mirage_cli.codegen.iterations import combined, completed, deferred, initialised, wide_products_last
 from mirage_cli.codegen.loops import Range, longest_last, loop_starts, positions, ranges, starts, together
@@ -133,6 +133,8 @@ def _plan(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str
     over = hand_over(some, unread, first, relays(graph, kernel, schedule), own.hand_over == Early(), releases)
     ahead = fetched_ahead(graph, kernel, own, sizes)
     boxes = {v: box for g, k in phases for v, box in descriptors(g, k, own, sizes).items()}
+    frames = tuple(replace(x, merged=merged_operands(x, boxes)) for x in frames)
+    f = frames[0]
     decided = _Decided(
         f,
         frames,

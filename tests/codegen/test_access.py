@@ -738,6 +738,50 @@ def test_descriptors_are_compiled_to_tensor_copies(name: str, stage: Stages) -> 
     assert "wgmma.mma_async" in ptx
 
 
+NORMED = """
+T[m, g, c] = dot(X, W; k)
+S[m, g] = sum(T; c)
+D[m, g, c] = sub(T, S)
+Y[m, g, c] = mul(D, D)
+"""
+"""A reduction over groups of a product's columns."""
+
+
+def normed(m: int, g: int, c: int, k: int) -> MuGraph:
+    header = f"m={m} g={g} c={c} k={k}; X[m,k] W[g,c,k]; Y[m,g,c]"
+    return kernel(header, "m:grid g:grid c:tile k:loop", NORMED)
+
+
+@pytest.mark.parametrize("order", ["m k g c", "m g c k", "g c m k", "g c k m", "k c m g"])
+@pytest.mark.parametrize(("m", "g", "c"), [(40, 12, 8), (16, 8, 16), (24, 3, 24), (16, 1, 32)])
+def test_columns_in_groups_through_descriptors(order: str, m: int, g: int, c: int) -> None:
+    """Groups and columns past the end, whatever the order in which blocks have them."""
+    graph = normed(m, g, c, 40)
+    plan = choosing(schedule(graph, "m=16 g=4 k=16", order), descriptors=True)
+    assert boxes(graph, plan).keys() == {"X", "W"}
+    check(graph, plan)
+
+
+@pytest.mark.parametrize("order", ["m k g c", "m g c k"])
+def test_columns_in_groups_come_to_the_matrix_units_from_shared_memory(order: str, stage: Stages) -> None:
+    """And the product of an iteration is under way in the next."""
+    graph = normed(1024, 64, 32, 1024)
+    plan = choosing(schedule(graph, "m=128 g=4 k=64", order), descriptors=True, warps=8, stages=3)
+    loop = stage(graph, plan, 90, "ttgir").split("scf.for", 1)[1].split("scf.yield", 1)[0]
+    assert "ttg.memdesc_reshape" in loop
+    assert "ttg.local_load" not in loop
+    assert "pendings = 1" in loop
+
+
+def test_an_operand_that_is_read_otherwise_too_keeps_its_axes() -> None:
+    """Merged for its product, what is loaded has no axis that a sum over groups could name."""
+    body = "T[m, g, c] = dot(X, W; k)\nV[g, c] = sum(W; k)\nY[m, g, c] = mul(T, V)"
+    graph = kernel("m=32 g=8 c=8 k=32; X[m,k] W[g,c,k]; Y[m,g,c]", "m:grid g:grid c:tile k:loop", body)
+    plan = choosing(schedule(graph, "m=16 g=4 k=16", "m k g c"), descriptors=True)
+    assert boxes(graph, plan).keys() == {"X", "W"}
+    check(graph, plan)
+
+
 def test_windows_are_compiled_to_tensor_copies(stage: Stages) -> None:
     graph = parse_mugraph(WINDOWS).resized({"y": 16, "c": 128, "e": 64})
     plan = schedule(graph, "b=1 y=8 x=16 c=64 i=1 j=1 e=64", "b y x c i j e")
