@@ -42,7 +42,10 @@ def _options(m: Model, d: str, sizes: Mapping[str, int], coarse: bool) -> list[i
     if d in matrix:
         walked = d in m.kernel.with_role("loop", "split")
         choices = [16, 32, 64, 128, 256]
-        if coarse:
+        held = 1 if walked else held_beside(m, d, sizes)
+        if held > 1:  # a side's axes have a block together
+            choices = [t // held for t in choices if t > held] or [1]
+        elif coarse:
             choices = choices[1:] if walked else choices[:-1]
         fitting = [t for t in choices if t <= top] or [MIN_DOT]
         several = len(matrix & set(m.grid)) > 2  # of which one block cannot hold MIN_DOT of each
@@ -61,6 +64,24 @@ def _options(m: Model, d: str, sizes: Mapping[str, int], coarse: bool) -> list[i
         if len(m.kernel.roles) == 1:
             choices = [*choices, 8192, 16384]  # and here of no other: what is in flight hides the latency of memory
     return [t for t in choices if t <= top] or [top]
+
+
+def held_beside(m: Model, d: str, sizes: Mapping[str, int]) -> int:
+    """Elements that a block has of the axes that are held whole and stand with this one on one side of a product; the
+    least of all products."""
+    sides = {side for w in m.segments for p, _ in w.dots for side in (p.left, p.right) if d in side}
+    held = (prod(int(whole_block(m, a, sizes)) for a in side if a in m.whole) for side in sides)
+    return min(held, default=1)
+
+
+def exchanged(m: Model, order: tuple[str, ...]) -> tuple[str, ...]:
+    """The order with rows and columns of products exchanged. Axes of one side stay in order: neighbours in memory are
+    merged to one axis of an operand in their own order alone."""
+    found = order[::-1]
+    for side in {side for w in m.segments for p, _ in w.dots for side in (p.left, p.right)}:
+        kept = iter([d for d in order if d in side])
+        found = tuple(next(kept) if d in side else d for d in found)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from mirage_cli.ir.schedule import (
 )
 from mirage_cli.search import cost, work
 from mirage_cli.search.batch import Array, Batch, elements_of, held
-from mirage_cli.search.tiles import choices, default_order
+from mirage_cli.search.tiles import choices, default_order, exchanged, held_beside
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.hidden import fits, hidden_us, pairs
 
@@ -85,7 +85,7 @@ def ranked(
     """All tile sizes, chunks, two depths of stages and, where there are products, both orders of one kernel with
     default warps, best first; those that fit."""
     order = default_order(m)
-    orders = [order, order[::-1]] if m.matrix_axes(sizes) else [order]
+    orders = [order, exchanged(m, order)] if m.matrix_axes(sizes) else [order]
     found = choices(m, sizes, target, orders, coarse=False, split=split)
     us = cost.estimate(m, found.batch, sizes, target).us
     seen: set[KernelSchedule] = set()
@@ -121,7 +121,7 @@ def first_schedules(graph: MuGraph, target: Target, count: int) -> list[Schedule
     matrix, room = bool(m.matrix_axes(sizes)), REGISTERS_HELD * target.regs_per_sm
     fitting = (s for s in ranked(m, sizes, target) if matrix or _held_by_all(m, s, sizes) <= room)
     for s in _varied(fitting):
-        swapped = [replace(s, order=s.order[::-1])] if matrix else []
+        swapped = [replace(s, order=exchanged(m, s.order))] if matrix else []
         for variant in (s, *swapped):
             schedule = complete(graph, by_name, target, {dearest: variant})
             if schedule is not None:
@@ -543,7 +543,7 @@ def _other_numbers(
             if stages != s.stages:
                 yield replace(s, stages=stages)
     if m.matrix_axes(sizes):
-        yield replace(s, order=s.order[::-1])
+        yield replace(s, order=exchanged(m, s.order))
     if sum(sizes[d] > s.tile(d) for d in m.grid) >= 2:
         yield from (replace(s, group=g) for g in GROUPS if g != s.group)
     if kernel.split is not None:
@@ -557,7 +557,8 @@ def _other_tiles(
 ) -> Iterator[KernelSchedule]:
     """The next sizes of the block along one dimension."""
     d, tile = s.tiles[i]
-    least = cost.MIN_DOT if d in m.matrix_axes(sizes) and tile > 1 else 1
+    matrix = d in m.matrix_axes(sizes) and tile > 1
+    least = max(1, cost.MIN_DOT // held_beside(m, d, sizes)) if matrix else 1
     for other in (tile // 2, tile * 2):
         if other < least or d in m.batch_axes or other >= 2 * max(sizes[d], cost.MIN_DOT):
             continue

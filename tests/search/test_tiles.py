@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from mirage_cli.ir.mugraph import MuGraph
+from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.search import tiles
 from mirage_cli.search.cost import estimate
 from mirage_cli.search.work import Model
 from mirage_cli.target.gpus import find_target
-from mirage_cli.tune.space import models
+from mirage_cli.tune.space import first_schedules, models, neighbours
 from tests.mugraphs import CASES
 
 H200 = find_target("h200")
@@ -102,3 +105,46 @@ def test_weights_of_bytes_may_meet_a_vector_on_the_matrix_units(dtype: str, rows
     m = model_of(graph)
     assert tiles.tile_options(m, graph.sizes, coarse=False)["m"] == rows
     assert ("m" in m.matrix_axes(graph.sizes)) == (dtype == "i8")
+
+
+GROUPS = """
+mugraph groups float16
+dims m=1024 g={g} c={c} k=8192
+input X f16[m, k]
+input W f16[g, c, k]
+output Y f16[m, g, c]
+kernel k0 generated m:grid g:grid c:tile k:loop
+  X = load X[m, k]
+  W = load W[g, c, k]
+  T[m, g, c] = dot(X, W; k)
+  S[m, g] = sum(T; c)
+  Y[m, g, c] = sub(T, S)
+  store Y[m, g, c] = Y
+"""
+
+
+@pytest.mark.parametrize("c", [16, 32, 64])
+@pytest.mark.parametrize("coarse", [False, True])
+def test_groups_of_columns_are_tiled_so_that_all_have_the_columns_of_a_block(c: int, coarse: bool) -> None:
+    """As many columns as a product that reduces none of them has, so that it takes as long."""
+    graph = parse_mugraph(GROUPS.format(g=8192 // c, c=c))
+    m = model_of(graph)
+    columns = {c * t for t in tiles.tile_options(m, graph.sizes, coarse=coarse)["g"]}
+    assert {128, 256} <= columns <= {16, 32, 64, 128, 256}
+
+
+def test_the_tuner_goes_on_to_few_groups() -> None:
+    graph = parse_mugraph(GROUPS.format(g=256, c=32))
+    (start,) = first_schedules(graph, H200, 1)
+    four = replace(start.kernels["k0"], tiles=(("m", 128), ("g", 4), ("k", 64)))
+    (near,) = neighbours(graph, [Schedule({"k0": four})], H200)
+    assert {2, 4, 8} <= {x.kernels["k0"].tile("g") for _, x in near}
+
+
+@pytest.mark.parametrize(
+    ("order", "other"), [("m k g c", "g c k m"), ("m g c k", "k g c m"), ("k c g m", "m c g k"), ("g k c m", "m g k c")]
+)
+def test_operands_are_exchanged_with_their_axes_in_order(order: str, other: str) -> None:
+    m = model_of(parse_mugraph(GROUPS.format(g=256, c=32)))
+    assert tiles.exchanged(m, tuple(order.split())) == tuple(other.split())
+    assert tiles.exchanged(m, tuple(other.split())) == tuple(order.split())
