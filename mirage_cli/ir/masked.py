@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from math import prod
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ from mirage_cli.ir.access import Access, read_by, renames
 from mirage_cli.ir.drawn import skewed
 from mirage_cli.ir.footprint import elements_read
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import DTYPE_BYTES, Arg, Eqn, Program, Tensor, below
+from mirage_cli.ir.program import DTYPE_BYTES, Arg, Eqn, Program, Tensor, below, tensor_type
 from mirage_cli.ir.reach import Linear, known_value, linear
 
 MOST_LINES = 1 << 20
@@ -89,28 +90,51 @@ def program_bytes(program: Program) -> int:
     conditions = dict(_conditions(program))
     by_data = any(OPS[e.op].known == "mask" and e.out not in conditions for e in program.eqns)
     distinct = () if by_data else program.distinct  # lengths may leave some out
-    parts = _parts_needed(program, conditions)
+    ends = [*_unknown_ends(program, conditions)]
+    needed = [_parts_needed(program, conditions, dict.fromkeys(ends, x)) for x in (False, True)]
 
-    def read(t: Tensor) -> Iterator[tuple[Access, float]]:
+    def read(t: Tensor, parts: Mapping[str, float]) -> Iterator[tuple[Access, float]]:
         for e in program.eqns:
             if t.name in e.values[:1] or (t.name in e.values and e.op != "rename"):
-                yield read_by(t.dims, e.names), parts.get(e.out if e.op == "rename" else t.name, 1.0)
+                yield read_by(t.dims, e.names), parts.get(e.out if e.op == "rename" else t.name, 0.0)
         yield from ((x.access, 1.0) for x in program.lookups() if x.table == t.name)
 
-    inputs = sum(elements_read(t.dims, read(t), sizes, distinct) * DTYPE_BYTES[t.dtype] for t in program.inputs)
+    inputs = min(
+        sum(elements_read(t.dims, read(t, parts), sizes, distinct) * DTYPE_BYTES[t.dtype] for t in program.inputs)
+        for parts in needed
+    )
     return round(inputs) + sum(prod(sizes[a] for a in t.dims) * DTYPE_BYTES[t.dtype] for t in program.outputs)
 
 
-def _parts_needed(program: Program, conditions: Mapping[str, Condition]) -> dict[str, float]:
-    """The part of each value that is needed where comparisons of positions, and with known integers, say so."""
+def _unknown_ends(program: Program, conditions: Mapping[str, Condition]) -> Iterator[str]:
+    """Comparisons at which a loop may end, but where is not known: a position is less than a length, say."""
+    eqns = {e.out: e for e in program.eqns}
+    integers = {t.name for t in program.inputs if tensor_type(t) == "int"}
+    for e in program.eqns:
+        if OPS[e.op].order is not None and e.out not in conditions:
+            sides = [linear(a, eqns, lambda leaf: leaf[0] == "index" or leaf[1] in integers) for a in e.args]
+            leaves = {leaf for x in sides if x is not None for leaf, _ in x.terms}
+            if None not in sides and {kind for kind, _ in leaves} == {"index", "value"}:
+                yield e.out
+
+
+def _parts_needed(
+    program: Program, conditions: Mapping[str, Condition], assumed: Mapping[str, bool]
+) -> dict[str, float]:
+    """The part of each value that is needed where comparisons of positions, and with known integers, say so.
+
+    assumed: how some others come out.
+    """
     regions = _regions(conditions, program.sizes)
     single = frozenset(d for d, n in program.sizes.items() if n == 1)
     dims = {name: single.union(v.dims) for name, v in program.values().items()}
-    needed, _ = _needed(program, conditions, regions, other=True)
-    return {
+    needed, _ = _needed(program, conditions, regions, None, assumed)
+    parts = {
         name: sum(r.share for r in regions if r.seen(dims[name], conditions) in places)
         for name, places in needed.items()
     }
+    compared = (v for e in program.eqns if OPS[e.op].known == "mask" for v in e.values)
+    return parts | dict.fromkeys(compared, 1.0)
 
 
 def product_flops(program: Program) -> float:
@@ -121,14 +145,18 @@ def product_flops(program: Program) -> float:
 
 
 def _needed(
-    program: Program, conditions: Mapping[str, Condition], regions: list[Region], other: bool
+    program: Program,
+    conditions: Mapping[str, Condition],
+    regions: list[Region],
+    other: bool | None,
+    assumed: Mapping[str, bool] = MappingProxyType({}),
 ) -> tuple[dict[str, set[Truth]], float]:
     """Where each value is needed, and the operations of products there.
 
-    other: how all comparisons come out that are no conditions.
+    assumed: how some comparisons come out that are no conditions; other: how all others do, None where nobody can tell.
     """
     sure = [_known(program, dict(r.truth), None) for r in regions]
-    known = [_known(program, dict(r.truth), other) for r in regions]
+    known = [_known(program, {**assumed, **dict(r.truth)}, other) for r in regions]
     single = frozenset(d for d, n in program.sizes.items() if n == 1)
     dims = {name: single.union(v.dims) for name, v in program.values().items()}
     needed = {t.name: {r.seen(dims[t.name], conditions) for r in regions} for t in program.outputs}

@@ -227,40 +227,40 @@ ACCUMULATED: Mapping[Type, str] = {"float": "float32", "int": "int32"}
 def split_kernel(kernel: Kernel, dim: str, order: tuple[str, ...]) -> tuple[Kernel, Kernel, tuple[Tensor, ...]]:
     """A kernel that loops over `dim`, as one that splits it and one that merges the partial results.
 
-    Partial sums are added; where they depend on a running maximum m, each chunk's are first multiplied by
-    exp(m_chunk - m)^degree, which is the same rule as inside the loop. Raises InexpressibleError.
+    What the loop stores position by position, each chunk stores for its own positions. Partial sums are added; where
+    they depend on a running maximum m, each chunk's are first multiplied by exp(m_chunk - m)^degree, which is the same
+    rule as inside the loop. Raises InexpressibleError.
     """
     loops = [x for x in place(kernel).loops if dim in x.dims]
-    if len(loops) != 1 or loops[0].stores:
+    if len(loops) != 1:
         raise InexpressibleError("a split needs a second pass")
     loop = loops[0]
     degrees = {name: dict(g) for name, g in loop.accumulators}
-    first_body = tuple(live_eqns(kernel.body, degrees))
-    rest = tuple(live_eqns((e for e in kernel.body if e.out not in degrees), (s.value for s in kernel.stores)))
+    whole = tuple(s for s in kernel.stores if s not in loop.stores)
+    first_body = tuple(live_eqns(kernel.body, (*degrees, *(s.value for s in loop.stores))))
+    rest = tuple(live_eqns((e for e in kernel.body if e.out not in degrees), (s.value for s in whole)))
     dims_of = kernel.value_dims
     if any(dim in (*e.dims, *e.axes) for e in rest if e.op != "size"):  # which is a number, the same in every kernel
         raise InexpressibleError("a split needs a second pass")
     chunk = split_axis(dim)
-    used = [n for n in degrees if n in {v for e in rest for v in e.values} | {s.value for s in kernel.stores}]
+    used = [n for n in degrees if n in {v for e in rest for v in e.values} | {s.value for s in whole}]
     needed = [n for n in degrees if n in used or any(n in degrees[u] for u in used)]
     types: Mapping[str, Type] = {e.out: e.type for e in kernel.body}
     scratch = tuple(Tensor(f"@{n}_part", (chunk, *dims_of[n]), ACCUMULATED[types[n]]) for n in needed)
-    first_loads = _needed_loads(kernel, first_body, ())
+    first_loads = _needed_loads(kernel, first_body, loop.stores)
     first = Kernel(
         kernel.name,
         "generated",
         _roles(kernel, first_loads, first_body, {dim: "split"}, order),
         first_loads,
         first_body,
-        tuple(Store(t.name, n, plain(t.dims)) for n, t in zip(needed, scratch, strict=True)),
+        loop.stores + tuple(Store(t.name, n, plain(t.dims)) for n, t in zip(needed, scratch, strict=True)),
     )
     place(first)
     merge_loads, merge_body = _merge(needed, degrees, scratch, kernel, chunk, order)
-    loads = merge_loads + _needed_loads(kernel, rest, kernel.stores)
+    loads = merge_loads + _needed_loads(kernel, rest, whole)
     body = merge_body + rest
-    second = Kernel(
-        kernel.name, "generated", _roles(kernel, loads, body, {chunk: "tile"}, order), loads, body, kernel.stores
-    )
+    second = Kernel(kernel.name, "generated", _roles(kernel, loads, body, {chunk: "tile"}, order), loads, body, whole)
     place(second)
     return first, second, scratch
 

@@ -554,10 +554,10 @@ class _Reader(Document):
             self.at(node, f"no input is called {given}", given, self.inputs)
         elif given != name:
             self.at(node, f"an `inout` has the name of its input: write {given}: {{inout: {given}}}")
-        elif self.inputs[given].dtype not in FLOATS:
-            self.at(node, f"{given} has the dtype {self.inputs[given].dtype}; an `inout` is one of {', '.join(FLOATS)}")
         else:
             self.changed.add(name)
+            if (dtype := self.inputs[given].dtype) not in OUTPUT_TYPES:
+                self.at(node, f"{given} has the dtype {dtype}; an `inout` is one of {', '.join(OUTPUT_TYPES)}")
             return self.inputs[given]
         return None
 

@@ -7,6 +7,7 @@ import math
 import torch
 
 from mirage_cli.tune.measure import TensorSpec
+from mirage_cli.verify.lies import nothing
 
 GUARD_ELEMENTS = 4096
 
@@ -19,13 +20,6 @@ class WrongError(Exception):
 
 def poison(x: torch.Tensor) -> torch.Tensor:
     return x.fill_(nothing(x.dtype))
-
-
-def nothing(dtype: torch.dtype) -> float | int:
-    """What no right output is filled with: NaN, the least of the whole numbers, True."""
-    if dtype.is_floating_point:
-        return math.nan
-    return 1 if dtype == torch.bool else torch.iinfo(dtype).min
 
 
 def guarded_buffer(spec: TensorSpec, device: torch.device) -> torch.Tensor:

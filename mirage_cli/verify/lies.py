@@ -1,4 +1,4 @@
-"""Where a call leaves its outputs, with NaN there first: what a kernel forgets to write is seen."""
+"""Where a call leaves its outputs, with what none is there first: what a kernel forgets to write is seen."""
 
 from __future__ import annotations
 
@@ -29,6 +29,13 @@ def fresh_memory_is_nan() -> Generator[None]:
     finally:
         torch.set_deterministic_debug_mode(mode)
         memory.fill_uninitialized_memory = was_filled
+
+
+def nothing(dtype: torch.dtype) -> float | int:
+    """What no right output is filled with: NaN, the least of the whole numbers, True."""
+    if dtype.is_floating_point:
+        return math.nan
+    return 1 if dtype == torch.bool else torch.iinfo(dtype).min
 
 
 Total = tuple[int, tuple[tuple[int, "Atom"], ...]]
@@ -133,11 +140,11 @@ def outputs_of(
 
 
 def to_be_changed(lies: Sequence[Lies] | None, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Copies of inputs of which some are changed in place, with NaN where outputs will lie: nothing reads that."""
+    """Copies of inputs of which some are changed in place, with `nothing` where outputs will lie: no call reads it."""
     given = [copied(x) for x in inputs]
     for v in lies or ():
         if v.tensor < 0:
-            v.fill(math.nan, (), given)
+            v.fill(nothing(v.whole((), given).dtype), (), given)
     return given
 
 

@@ -305,6 +305,17 @@ def test_of_what_rows_have_side_by_side_the_floor_counts_their_lengths_too() -> 
     assert program_bytes(lower(program)) == pytest.approx(positions * 8 * 2 + rest, abs=2)
 
 
+@pytest.mark.parametrize(
+    ("mask", "part"), [("index(s) <= L", 0), ("not index(s) > L", 0), ("L > 0", 1), ("index(s) == L", 1)]
+)
+def test_what_lengths_may_leave_out_is_in_no_floor(mask: str, part: int) -> None:
+    """A loop ends where a length says, which may be at once. Other comparisons of data end none."""
+    program = parse_spec(CONTIGUOUS.replace(", drawn: skewed", "").replace("MASK", mask)).at()
+    keys, rest = 6 * 200 * 8 * 2, 6 * 8 * 2 + 6 * 4
+    queries = 6 * 8 * 2 * part
+    assert program_bytes(lower(program)) == part * keys + queries + rest
+
+
 def test_lengths_of_some_rows_are_not_known() -> None:
     """Their order is not: the first rows may be the shortest."""
     some = "index(s) <= L and index(b) < 3"

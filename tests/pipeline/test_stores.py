@@ -429,3 +429,68 @@ def test_parts_are_written_in_the_order_of_their_outputs() -> None:
     assert [p.tensor.name for p in program.parts] == ["O", "O"]
     starts = [i.offset for p in program.parts for i in p.access[1:]]
     assert all(a < b for a, b in pairwise(starts))
+
+
+QUANTISED = """
+name: quantised
+dims: {t: 5, h: 2, d: 16, s: 11}
+dtype: float32
+inputs:
+  X: [t, h, d]
+  N: {dims: [t], dtype: int32, below: 100}
+  K: {dims: [s, h, d], dtype: int8}
+  S: [s, h]
+  U: {dims: [s], dtype: bool}
+  L: {dims: [s], dtype: int32, below: 100}
+  slot: {dims: [t], dtype: int64, below: s, distinct: true}
+program: |
+  M = max(abs(X), d) / 127
+  K[slot[t], h, d] = integer(clamp(round(X / M), -128, 127))
+  S[slot[t], h] = M
+  U[slot[t]] = N > 50
+  L[slot[t]] = N + 1
+outputs:
+  K: {inout: K}
+  S: {inout: S}
+  U: {inout: U}
+  L: {inout: L}
+"""
+
+
+def test_whole_numbers_and_masks_are_written_in_place() -> None:
+    program = parse_spec(QUANTISED).at()
+    plan = plans(program)[0]
+    source = export_source(program, plan.graph, plan.schedule)
+    torch.manual_seed(0)
+    x, n, slot = torch.randn(5, 2, 16), torch.tensor([3, 99, 51, 50, 0], dtype=torch.int32), torch.randperm(11)[:5]
+    caches = [torch.full((11, 2, 16), 7, dtype=torch.int8), torch.ones(11, 2), torch.ones(11, dtype=torch.bool)]
+    caches.append(torch.full((11,), 7, dtype=torch.int32))
+    want = [c.clone() for c in caches]
+    scale = x.abs().amax(2) / 127
+    values = ((x / scale[..., None]).round().to(torch.int8), scale, n > 50, n + 1)
+    for cache, value in zip(want, values, strict=True):
+        cache[slot] = value
+    assert load_export(source).quantised(x, n, *caches, slot) is None
+    torch.testing.assert_close(caches, want)
+
+
+@pytest.mark.parametrize("cache", ["K", "U", "L"])
+def test_a_file_that_writes_no_whole_numbers_fails_its_own_check(cache: str) -> None:
+    """What it leaves in a cache is no result: it was put there by the check."""
+    program = parse_spec(QUANTISED).at()
+    plan = plans(program)[0]
+    source = export_source(program, plan.graph, plan.schedule)
+    forgets, count = re.subn(rf"tl\.store\({cache}_ptr.*", "pass", source)
+    assert count
+    for text, code in ((source, 0), (forgets, 1)):
+        done = check_itself(text)
+        assert done.code == code, done
+
+
+def test_a_baseline_that_leaves_whole_numbers_is_timed() -> None:
+    program = parse_spec(QUANTISED).at()
+    problem = measured_problem(program, seed=0)
+    with GpuWorker("cpu", context="chain") as worker:
+        (row,) = run_bench(worker, problem, [baseline("eager", problem)], Effort(5, 2, 0.05, hot=True))
+    assert row.timing is not None, row.failure
+    assert row.timing.accuracy is not None and row.timing.accuracy.relative < 1e-2

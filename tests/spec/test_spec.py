@@ -91,7 +91,7 @@ WRITE = {name: text.partition("write ")[2] for name, text in IDIOMS.items() if "
 SETTING = """
 name: t
 dims: {m: 4, a: 6, j: 6, d: 3, q: 4, s: 5}
-inputs: {x: [m, a], y: [m, a], Q: [q, d], K: [s, d], V: [s, d]}
+inputs: {x: [m, a], y: [m, a], Q: [q, d], K: [s, d], V: [s, d], T: {dims: [m], dtype: int32, below: a}}
 outputs: {O: [m, a]}
 program: |
   mask = x > 0
