@@ -1,6 +1,7 @@
 """Triton's interpreter stands in for a GPU, except in a run of the GPU tests alone, which need the compiler.
 
-Processes that interpret or compile kernels take seconds to start: most tests share those of their run's worker.
+Processes are forked from one template, which the workers of a run share. Most tests share those of their worker that
+interpret or compile kernels.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.forked import forked_children
+from tests.forked import one_template
 
 if TYPE_CHECKING:
     from mirage_cli.tune.compilefarm import CompileFarm
@@ -32,6 +33,9 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("TRITON_INTERPRET", "1")
     for library in ("OMP", "OPENBLAS"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+    own = ExitStack()
+    own.enter_context(one_template())
+    config.add_cleanup(own.close)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -56,13 +60,6 @@ def pytest_collection_finish() -> None:
     it: it looks less often, which saves a tenth of a search."""
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def forked() -> Iterator[None]:
-    """Processes that have imported torch when they are started, but where kernels are compiled for a GPU."""
-    with forked_children() if os.environ.get("TRITON_INTERPRET") == "1" else nullcontext():
-        yield
 
 
 @pytest.fixture(scope="session")

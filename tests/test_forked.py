@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
-from mirage_cli.tune import child
 from mirage_cli.tune.child import Child, ChildDied, ChildKilled
-from tests.forked import Forked, command
+from mirage_cli.tune.template import Forked
+from tests.forked import Command, command
 from tests.pipeline.test_resume import alive
 
 MODULE = """
@@ -27,8 +27,6 @@ def main(connection, ending):
         os.kill(os.getpid(), -ending)
     sys.exit(ending)
 """
-
-pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="processes are started afresh")
 
 
 def test_it_has_its_own_folder_environment_log_and_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,10 +53,10 @@ def test_it_has_its_own_folder_environment_log_and_end(tmp_path: Path, monkeypat
 
 def test_it_is_killed_as_it_runs() -> None:
     process = Child("tests.test_forked")
+    assert process.receive(60) == "runs"
     assert os.getpgid(process.pid) == process.pid
     process.kill()
-    assert process._process.returncode == -signal.SIGKILL  # pyright: ignore[reportPrivateUsage]
-    assert child.started.__module__ == "tests.forked"
+    assert process._process.wait() == -signal.SIGKILL  # pyright: ignore[reportPrivateUsage]
 
 
 STARTS_ANOTHER = """
@@ -76,7 +74,7 @@ sys.exit(3)
 """
 
 
-def asked(folder: Path, word: str) -> Forked | subprocess.Popen[bytes]:
+def asked(folder: Path, word: str) -> Command:
     (folder / "ending.py").write_text(MODULE, encoding="utf-8")
     env = {**os.environ, "PYTHONPATH": str(folder), "ASKED": "yes"}
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
@@ -85,7 +83,7 @@ def asked(folder: Path, word: str) -> Forked | subprocess.Popen[bytes]:
 
 def test_a_command_is_as_one_that_is_started_afresh_and_its_processes_are_forked(tmp_path: Path) -> None:
     process = asked(tmp_path, "a")
-    assert process.wait(60) == process.returncode == process.poll() == 3
+    assert process.wait(60) == process.poll() == 3
     assert (tmp_path / "err").read_text(encoding="utf-8") == ""
     said, child_process, ended = (tmp_path / "out").read_text(encoding="utf-8").splitlines()
     assert said == f"['a', 'b'] {tmp_path} yes True ({str(tmp_path)!r}, 'nested')"
@@ -106,6 +104,7 @@ def test_processes_of_a_command_end_with_it(tmp_path: Path) -> None:
     assert not alive(child_process)
 
 
-def main(connection: object) -> None:
+def main(connection: Connection[str, object]) -> None:
     """Of the process that is killed."""
+    connection.send("runs")
     signal.pause()

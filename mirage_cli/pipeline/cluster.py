@@ -34,6 +34,7 @@ from mirage_cli.store.results import About, Result, Unfinished
 from mirage_cli.store.store import Store
 from mirage_cli.target.gpus import Target, chosen_target
 from mirage_cli.target.knobs import WORKERS, available_cores
+from mirage_cli.tune.template import AT, template
 
 T = TypeVar("T")
 DEATHS = 20
@@ -88,7 +89,7 @@ def _local(distributed: Any, workers: int, gpus: int) -> Any:
 
     def process(holds: bool) -> dict[str, Any]:
         compiling = WORKERS.value() if holds else max(1, available_cores() // workers)
-        resources, env = {GPU: 1} if holds else None, {WORKERS.name: str(compiling)}
+        resources, env = {GPU: 1} if holds else None, {WORKERS.name: str(compiling), AT: template()}
         options = {**here, **quiet, "nthreads": 1, "resources": resources, "env": env}
         return {"cls": distributed.Nanny, "options": options}
 

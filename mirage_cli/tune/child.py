@@ -13,7 +13,7 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import IO, Any  # what comes through a pipe: the caller knows what it asked for
 
-from mirage_cli.tune.template import Forked, run_child, template
+from mirage_cli.tune.template import Forked, fork, run_child
 
 LOG_TAIL_BYTES = 2000
 
@@ -31,8 +31,9 @@ class Child:
     """A running `module.main(connection, *arguments)`, where `entry` is `module`.
 
     The process has a session of its own: Ctrl-C at the terminal reaches the parent only, and `kill` also ends whatever
-    the process has started. It ends by itself when its parent is gone. compiles: whether it compiles kernels or runs
-    those that are compiled: it is forked then from a process that has imported torch and Triton (`tune.template`).
+    the process has started. It ends by itself when its parent is gone. It is forked from a process that has imported
+    torch (`tune.template`), where there is one. kernels: whether it compiles or runs kernels: that process is started
+    then where there is none.
     """
 
     def __init__(
@@ -40,12 +41,12 @@ class Child:
         entry: str,
         arguments: tuple[object, ...] = (),
         env: Mapping[str, str] | None = None,
-        compiles: bool = False,
+        kernels: bool = False,
     ) -> None:
         self.connection, theirs = Pipe()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill
         variables = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": _python_path(), **(env or {})}
-        self._process = started(entry, theirs.fileno(), self._log, variables, compiles)
+        self._process = started(entry, theirs.fileno(), self._log, variables, kernels)
         theirs.close()
         with contextlib.suppress(ChildDied):  # the next receive reports it
             self.send(arguments)
@@ -108,11 +109,10 @@ class Afresh(subprocess.Popen[bytes]):
         self.wait()
 
 
-def started(entry: str, descriptor: int, log: IO[bytes], env: Mapping[str, str], compiles: bool) -> Afresh | Forked:
+def started(entry: str, descriptor: int, log: IO[bytes], env: Mapping[str, str], kernels: bool) -> Afresh | Forked:
     """A process in a session of its own that runs `entry`, prints to `log` and has one descriptor of this process."""
-    if compiles:
-        with contextlib.suppress(OSError):
-            return template().start(entry, descriptor, log, env)
+    if (forked := fork(entry, descriptor, log, env, starts=kernels)) is not None:
+        return forked
     code = f"from {run_child.__module__} import run_child; run_child({entry!r}, {descriptor}, {os.getpid()})"
     return Afresh(
         [sys.executable, "-P", "-c", code],

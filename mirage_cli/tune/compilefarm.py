@@ -170,7 +170,7 @@ class CompileFarm:
         """A process that is starting, with a deadline for its first message."""
         # Nothing here may touch a GPU: the one there is belongs to the measuring process.
         env = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-        child = Child("mirage_cli.tune.offline", (self.arch, self._directory), env, compiles=True)
+        child = Child("mirage_cli.tune.offline", (self.arch, self._directory), env, kernels=True)
         return _Busy(child, None, time.monotonic() + START_TIMEOUT_S)
 
     def _give(self, b: _Busy, request: CompileRequest) -> None:

@@ -5,6 +5,7 @@ The interpreter is chosen when Triton is imported (TRITON_INTERPRET=1), so it ne
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil, isfinite, prod
@@ -226,7 +227,7 @@ class Interpreter:
             self._folder = TemporaryDirectory(prefix="mirage-", ignore_cleanup_errors=True)
             env = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "TMPDIR": self._folder.name}
             env |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # blocks are small
-            self._child = Child("mirage_cli.tune.interpreted", (), env)
+            self._child = Child("mirage_cli.tune.interpreted", (), env, kernels=True)
 
     def judge(self, program: Program, source: str, seed: int, overflow_like_eager: bool = False) -> Judged:
         """Judge module text with `make_scratch` and `launch` (as `kernels_source` gives) on every distribution.
@@ -253,6 +254,13 @@ class Interpreter:
         except (TimeoutError, ChildDied):
             self.close()
             raise
+
+
+def prepare() -> None:
+    """Imports what the parent has no use for."""
+    for name in ("codegen.export", "codegen.torch_source", "verify.numeric"):
+        importlib.import_module(f"mirage_cli.{name}")
+    importlib.import_module("triton.runtime.interpreter")
 
 
 def main(connection: Any) -> None:

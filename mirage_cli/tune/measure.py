@@ -385,7 +385,7 @@ class GpuWorker:
     def start(self) -> None:
         """Starts the process, so that its seconds of imports pass while other work is done."""
         if self._child is None:
-            self._child = Child("mirage_cli.tune.worker", (self._options, self._directory), compiles=True)
+            self._child = Child("mirage_cli.tune.worker", (self._options, self._directory), kernels=True)
 
     @property
     def device(self) -> Device:

@@ -30,6 +30,10 @@ from mirage_cli.tune.modules import hash_triton, keep_hashes, load_module, read_
 RESOURCE_LINE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)")
 
 
+def prepare() -> None:
+    hash_triton()
+
+
 def main(connection: Connection[Any, Any], arch: int, directory: Path) -> None:
     """Answers every request with the resources of the kernels it launches, or the failure."""
     active: Any = driver

@@ -70,7 +70,7 @@ def run(task: Task, device: Literal["cuda", "cpu"] = "cuda") -> tuple[Figures, .
     env = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
     with tempfile.TemporaryDirectory(prefix="mirage-") as folder:
         given = [(n, task, device, Path(folder)) for n in range(task.gpus)]
-        ranks = [Child("mirage_cli.tune.rank", each, env, compiles=device == "cuda") for each in given]
+        ranks = [Child("mirage_cli.tune.rank", each, env, kernels=True) for each in given]
         left = {child.connection: (n, child) for n, child in enumerate(ranks)}
         found: dict[int, Figures] = {}
         end = time.monotonic() + TIMEOUT_S

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests import forked
-from tests.forked import Forked
+from tests.forked import Command
 
 SPECS = {
     "projection": """\
@@ -81,7 +81,7 @@ def write_specs(folder: Path) -> None:
         (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
 
 
-def start(kind: str, folder: Path) -> Forked | subprocess.Popen[bytes]:
+def start(kind: str, folder: Path) -> Command:
     """A search of its own session. It prints to files."""
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
         return forked.command(("search", *SEARCHES[kind], "--json"), folder, environment(folder), out, err)
@@ -151,6 +151,11 @@ def alive(process: int) -> bool:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
+
+
+def parent_of(process: int) -> int:
+    """Raises OSError where there is no such process."""
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def children(process: int) -> list[int]:

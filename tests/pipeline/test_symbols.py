@@ -255,7 +255,7 @@ def test_pytorch_computes_at_sizes_that_kernels_are_not_for(monkeypatch: pytest.
 # -- kernels, in a process that interprets them
 
 SCRIPT = """
-import contextlib, json, sys, warnings
+import json, sys, warnings
 warnings.simplefilter("ignore")
 import torch
 torch.set_num_threads(1)
@@ -263,7 +263,6 @@ import mirage_cli
 from torch.export import Dim
 from mirage_cli.pipeline import backend, symbols
 from mirage_cli.tune.triton_interpreter import like_a_gpu
-from tests.forked import forked_children
 like_a_gpu()
 
 class Pooled(torch.nn.Module):
@@ -276,8 +275,6 @@ class Pooled(torch.nn.Module):
 
 torch.manual_seed(0)
 model, db, found = Pooled().eval(), sys.argv[1], {}
-forked = contextlib.ExitStack()
-forked.enter_context(forked_children())
 
 def off(function, sizes):
     inputs = [torch.randn(b, t, 16) for b, t in sizes]
@@ -299,7 +296,6 @@ with torch.no_grad():
     found["graphs"] = len(graphs), len(called)
     found["beyond"] = off(dynamic, [(31, 4), (4, 31), (5, 6)])
     found["graphs beyond"] = len(graphs), len(called)
-forked.close()
 print(json.dumps(found))
 """
 

@@ -270,7 +270,7 @@ def test_what_is_not_known_is_named() -> None:
 # -- kernels, in a process that interprets them
 
 SCRIPT = """
-import contextlib, json, sys, warnings
+import json, sys, warnings
 warnings.simplefilter("ignore")
 import torch
 torch.set_num_threads(1)
@@ -283,7 +283,6 @@ from mirage_cli.pipeline.callers import known_to_inductor
 from mirage_cli.store.store import Store
 from tests.pipeline.test_torch import decoder
 from mirage_cli.tune.triton_interpreter import like_a_gpu
-from tests.forked import forked_children
 from torch._inductor.lowering import lowerings
 
 @contextmanager
@@ -295,8 +294,6 @@ def monkeypatched(module, name, calls):
 
 like_a_gpu()
 db, found = sys.argv[1], {}
-forked = contextlib.ExitStack()
-forked.enter_context(forked_children())
 model, inputs = decoder(2)
 said = []
 with torch.no_grad():
@@ -372,7 +369,6 @@ kernel = g.search(budget=10, db=db)
 a, b = torch.randn(5, 24), torch.randn(24, 12)
 found["graph"] = float((kernel.run(a, b) - torch.nn.functional.silu(a @ b)).abs().max())
 found["explain"], found["export"] = kernel.explain(), kernel.export()[:40]
-forked.close()
 print(json.dumps(found))
 """
 

@@ -11,12 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from mirage_cli.tune import child
 from mirage_cli.tune.child import Child, ChildDied, ChildKilled
-from mirage_cli.tune.template import Forked, template
-
-OWN = child.started
-"""Before the tests put their own in its place."""
+from mirage_cli.tune.template import AT, Forked, Template, _templates, template  # pyright: ignore[reportPrivateUsage]
+from tests.pipeline.test_resume import parent_of
 
 MODULE = """
 import os, sys, time
@@ -41,14 +38,14 @@ def main(connection, what):
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "templated.py").write_text(MODULE, encoding="utf-8")
-    monkeypatch.setattr(child, "started", OWN)
+    monkeypatch.delenv(AT)  # of the tests
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def start(what: str, **env: str) -> Child:
-    return Child("templated", (what,), env, compiles=True)
+    return Child("templated", (what,), env, kernels=True)
 
 
 def running(pid: int) -> bool:
@@ -86,7 +83,7 @@ def test_one_that_is_killed_is_told_from_one_that_fails(folder: Path) -> None:
     with pytest.raises(ChildKilled, match="SIGKILL"):
         process.receive(60)
     process.kill()
-    absent = Child("no_such_module", compiles=True)
+    absent = Child("no_such_module", kernels=True)
     with pytest.raises(ChildDied, match=r"exited with code 1: [\s\S]*ModuleNotFoundError"):
         absent.receive(60)
     absent.kill()
@@ -103,14 +100,15 @@ def test_what_it_has_started_ends_with_it(folder: Path) -> None:
 def test_a_template_that_is_killed_takes_its_forks_along_and_another_takes_its_place(folder: Path) -> None:
     process, first = start("waits"), template()
     assert process.receive(120) == "waits"
-    first._process.kill()  # pyright: ignore[reportPrivateUsage]
+    owned = _templates[0]._process  # pyright: ignore[reportPrivateUsage]
+    owned.kill()
     with pytest.raises(ChildKilled):
         process.receive(60)
     assert ends(process.pid)
     process.kill()
-    first._process.wait()  # pyright: ignore[reportPrivateUsage]
+    owned.wait()
     again = start("waits")
-    assert again.receive(120) == "waits" and template() is not first
+    assert again.receive(120) == "waits" and template() != first
     again.kill()
 
 
@@ -128,7 +126,7 @@ SCRIPT = """
 import os, sys, time
 from mirage_cli.tune.child import Child
 begun = time.monotonic()
-process = Child("templated", ("waits",), compiles=True)
+process = Child("templated", ("waits",), kernels=True)
 if sys.argv[1] == "at once":
     process.kill()
     print(time.monotonic() - begun)
@@ -152,3 +150,57 @@ def test_they_end_with_the_process_that_asked(folder: Path) -> None:
 def test_one_that_has_not_started_is_not_waited_for(folder: Path) -> None:
     """An interrupt while the template imports."""
     assert float(script("at once")) < 0.5
+
+
+NESTED = """
+import os, sys
+from mirage_cli.tune.child import Child
+
+def main(connection):
+    child = Child("templated", ("tells",))
+    child.receive(60)
+    connection.send((child.pid, os.getppid(), type(child._process).__name__))
+    connection.recv()
+"""
+
+
+def test_their_own_children_are_forked_from_the_same_template_and_end_with_them(folder: Path) -> None:
+    (folder / "nested.py").write_text(NESTED, encoding="utf-8")
+    process = Child("nested", kernels=True)
+    grandchild, serving, kind = process.receive(120)
+    assert kind == "Forked" and parent_of(grandchild) == serving == parent_of(process.pid)
+    process.send_signal(signal.SIGKILL)
+    assert ends(grandchild)
+    process.kill()
+
+
+def test_kernels_are_interpreted_and_compiled_in_forks_of_two_processes_of_one_template(folder: Path) -> None:
+    interprets, compiles = start("tells", TRITON_INTERPRET="1"), start("tells")
+    first, second = (p.receive(120)[-1] for p in (interprets, compiles))
+    assert first != second and parent_of(first) == second
+    interprets.kill()
+    compiles.kill()
+
+
+def test_without_a_template_only_a_child_that_needs_kernels_starts_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{Template.__module__}._templates", [])
+    afresh = Child("templated", ("waits",))
+    assert not isinstance(afresh._process, Forked)  # pyright: ignore[reportPrivateUsage]
+    afresh.kill()
+    named = Template()
+    monkeypatch.setenv(AT, named.name)
+    for runs in (True, False):
+        process = Child("templated", ("tells",))
+        assert isinstance(process._process, Forked) == runs  # pyright: ignore[reportPrivateUsage]
+        assert process.receive(120)[0] == str(folder)
+        process.kill()
+        named.close()
+
+
+def test_a_template_serves_its_own_user_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
+    process = start("tells")
+    assert not isinstance(process._process, Forked)  # pyright: ignore[reportPrivateUsage]
+    process.kill()
