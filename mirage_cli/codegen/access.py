@@ -10,9 +10,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from mirage_cli.codegen.nodes import Stride, Times
+from mirage_cli.codegen import nodes
+from mirage_cli.codegen.nodes import Axes, Stride, Times
 from mirage_cli.ir.access import Index, plain, strides
 from mirage_cli.ir.footprint import apart
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
@@ -29,6 +30,8 @@ from mirage_cli.ir.schedule import (
     chunk_length,
     on_matrix_units,
 )
+
+T = TypeVar("T")
 
 DESCRIPTOR_ALIGNMENT = 16
 """Bytes: of the start of a tensor, of its strides, and the least of a box's innermost axis (CUDA driver API,
@@ -68,6 +71,43 @@ class Descriptor:
     def sized(self) -> bool:
         """Whether it is another for each size of a call."""
         return any(isinstance(n, Times) for n in (*self.shape, *self.strides))
+
+
+def merged_box(d: Descriptor, axes: Axes) -> Descriptor:
+    """The descriptor with merged axes where they are one axis in memory. Rows of a product that are one axis of a box
+    go to the matrix units from shared memory; rows of several axes go through registers."""
+    for axis in axes:
+        first, many = d.dims.index(nodes.apart((axis,))[0]), len(nodes.apart((axis,)))
+        if many > 1:
+            d = _merged(d, axis, first, first + many) or d
+    return d
+
+
+def _merged(d: Descriptor, axis: str, first: int, end: int) -> Descriptor | None:
+    """With axes from the first to the end as this one. None unless all but the first are whole in a box, elements lie
+    side by side, and boxes start inside: what is outside along one axis may be inside along the merged one."""
+    dims, sides, box = d.dims[first:end], [*zip(d.shape, d.strides, strict=True)][first:end], d.box[first:end]
+    numbers = [n for side in sides for n in side if isinstance(n, int)]
+    if len(numbers) < 2 * len(sides) or d.at[first:end] != plain(dims):
+        return None
+    sizes, strides = numbers[::2], numbers[1::2]
+    whole = all(n == size for n, size in zip(box[1:], sizes[1:], strict=True))
+    dense = all(n == size * step for n, size, step in zip(strides, sizes[1:], strides[1:], strict=False))
+    if not whole or not dense or prod(box) > MAX_BOX:
+        return None
+    at = Index(tuple((a, n // strides[-1]) for a, n in zip(dims, strides, strict=True)), 0)
+
+    def put(values: tuple[T, ...], new: T) -> tuple[T, ...]:
+        return *values[:first], new, *values[end:]
+
+    return Descriptor(
+        d.buffer,
+        put(d.dims, axis),
+        put(d.at, at),
+        put(d.shape, prod(sizes)),
+        put(d.strides, strides[-1]),
+        put(d.box, prod(box)),
+    )
 
 
 def descriptors(

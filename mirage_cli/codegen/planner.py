@@ -19,6 +19,7 @@ from mirage_cli.codegen.access import (
     descriptors,
     fetched_ahead,
     leading,
+    merged_box,
     relays,
     specialized,
     streamed,
@@ -134,6 +135,8 @@ def _plan(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str
     ahead = fetched_ahead(graph, kernel, own, sizes)
     boxes = {v: box for g, k in phases for v, box in descriptors(g, k, own, sizes).items()}
     frames = tuple(replace(x, merged=merged_operands(x, boxes)) for x in frames)
+    merged = {v: axes for x in frames for v, axes in x.merged.items()}
+    boxes |= {v: merged_box(boxes[v], axes) for v, axes in merged.items()}
     f = frames[0]
     decided = _Decided(
         f,

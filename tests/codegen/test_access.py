@@ -747,30 +747,40 @@ Y[m, g, c] = mul(D, D)
 """A reduction over groups of a product's columns."""
 
 
-def normed(m: int, g: int, c: int, k: int) -> MuGraph:
-    header = f"m={m} g={g} c={c} k={k}; X[m,k] W[g,c,k]; Y[m,g,c]"
+def normed(m: int, g: int, c: int, k: int, weights: str = "g,c,k") -> MuGraph:
+    header = f"m={m} g={g} c={c} k={k}; X[m,k] W[{weights}]; Y[m,g,c]"
     return kernel(header, "m:grid g:grid c:tile k:loop", NORMED)
 
 
 @pytest.mark.parametrize("order", ["m k g c", "m g c k", "g c m k", "g c k m", "k c m g"])
-@pytest.mark.parametrize(("m", "g", "c"), [(40, 12, 8), (16, 8, 16), (24, 3, 24), (16, 1, 32)])
-def test_columns_in_groups_through_descriptors(order: str, m: int, g: int, c: int) -> None:
-    """Groups and columns past the end, whatever the order in which blocks have them."""
-    graph = normed(m, g, c, 40)
+@pytest.mark.parametrize(("m", "g", "c"), [(40, 12, 8), (16, 8, 16), (24, 3, 16), (24, 3, 24), (16, 1, 32)])
+@pytest.mark.parametrize("weights", ["g,c,k", "k,g,c", "c,k,g", "g,k,c"])
+def test_columns_in_groups_through_descriptors(order: str, m: int, g: int, c: int, weights: str) -> None:
+    """Groups and columns past the end, whatever the order in which blocks and memory have them."""
+    graph = normed(m, g, c, 40, weights)
     plan = choosing(schedule(graph, "m=16 g=4 k=16", order), descriptors=True)
-    assert boxes(graph, plan).keys() == {"X", "W"}
+    assert weights.endswith("g") or boxes(graph, plan).keys() == {"X", "W"}
     check(graph, plan)
 
 
-@pytest.mark.parametrize("order", ["m k g c", "m g c k"])
-def test_columns_in_groups_come_to_the_matrix_units_from_shared_memory(order: str, stage: Stages) -> None:
-    """And the product of an iteration is under way in the next."""
+@pytest.mark.parametrize("order", ["m k g c", "m g c k", "g c k m", "k g c m"])
+def test_groups_come_to_the_matrix_units_from_shared_memory(order: str, stage: Stages) -> None:
+    """As rows and as columns; and the product of an iteration is under way in the next."""
     graph = normed(1024, 64, 32, 1024)
     plan = choosing(schedule(graph, "m=128 g=4 k=64", order), descriptors=True, warps=8, stages=3)
+    assert "descriptor(W, [2048, 1024], [1024, 1], [128, 64])" in kernels_source(graph, plan)
+    loop = stage(graph, plan, 90, "ttgir").split("scf.for", 1)[1].split("scf.yield", 1)[0]
+    assert "ttg.local_load" not in loop
+    assert "pendings = 1" in loop
+
+
+def test_groups_that_are_not_whole_in_a_box_are_merged_in_shared_memory(stage: Stages) -> None:
+    graph = normed(1024, 64, 24, 1024)
+    plan = choosing(schedule(graph, "m=128 g=4 k=64", "m k g c"), descriptors=True, warps=8, stages=3)
+    assert "descriptor(W, [64, 24, 1024], [24576, 1024, 1], [4, 32, 64])" in kernels_source(graph, plan)
     loop = stage(graph, plan, 90, "ttgir").split("scf.for", 1)[1].split("scf.yield", 1)[0]
     assert "ttg.memdesc_reshape" in loop
     assert "ttg.local_load" not in loop
-    assert "pendings = 1" in loop
 
 
 def test_an_operand_that_is_read_otherwise_too_keeps_its_axes() -> None:
