@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,10 +40,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that are marked with `gpu` need one, and kernels that are compiled for it. Behind the imports of all tests:
     kernels that are interpreted here are interpreted as in a process of `tune.interpreted`."""
-    if "triton" in sys.modules and sys.modules["triton"].knobs.runtime.interpret:
+    if os.environ.get("TRITON_INTERPRET") == "1":
         from mirage_cli.tune.triton_interpreter import like_a_gpu
 
-        like_a_gpu()
+        with suppress(ImportError):  # without Triton
+            like_a_gpu()
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked:
         import torch

@@ -76,6 +76,9 @@ from mirage_cli.verify.residues import (
 )
 
 ODD = np.uint64(1)
+LEVEL_KEYS = np.array([(i + 1) * 0x9E3779B97F4A7C15 % (1 << 64) for i in range(LEVELS)], dtype=np.uint64)
+"""What tells hashes of different levels apart: multiples of splitmix64's golden gamma."""
+UNSIGNED_MODULI = np.array(MODULI, dtype=np.uint64)
 _BYTE_PLACES = np.array([0, 8, 16, 24]).reshape(1, 4, 1)
 
 
@@ -399,10 +402,8 @@ class Field:
     @staticmethod
     def _residues(state: Array) -> Array:
         """Residues from hashes, both with the levels first."""
-        golden = np.uint64(0x9E3779B97F4A7C15)
-        with np.errstate(over="ignore"):
-            levels = [mix(state[i] + golden * np.uint64(i + 1)) % np.uint64(p) for i, p in enumerate(MODULI)]
-        return np.stack(levels).astype(np.int64)
+        added, moduli = (x.reshape(-1, *(1,) * (state.ndim - 1)) for x in (LEVEL_KEYS, UNSIGNED_MODULI))
+        return (mix(state + added) % moduli).astype(np.int64)
 
     def _hash(self, name: str, seen: tuple[Value, ...], dims: tuple[str, ...]) -> Array:
         """A hash of the arguments in each level."""
@@ -411,8 +412,7 @@ class Field:
             self._names[name] = int.from_bytes(digest[:8], "little")
         state: Array = np.full((LEVELS,) + (1,) * len(dims), self._names[name], dtype=np.uint64)
         for x in seen:
-            with np.errstate(over="ignore"):
-                state = mix(state * np.uint64(0xD1342543DE82EF95) + np.uint64(1))
+            state = mix(state * np.uint64(0xD1342543DE82EF95) + np.uint64(1))
             key = x.data
             if x.flags is not None:
                 key = np.where(x.flags == FINITE, key, x.flags.astype(np.int64) + (1 << 40))
@@ -439,8 +439,7 @@ class Field:
             return Value(dims, "int", data, taint=joint_taint((x, y), dims))
         a, b, known = both_ordered(x, y, dims)
         x, y = seen_by_functions(x), seen_by_functions(y)
-        with np.errstate(over="ignore"):
-            mixed = self._hash(pick.__name__, (x,), dims) + self._hash(pick.__name__, (y,), dims)
+        mixed = self._hash(pick.__name__, (x,), dims) + self._hash(pick.__name__, (y,), dims)
         data = np.broadcast_to(self._residues(mixed), (LEVELS, *joint_shape(dims, x, y)))
         data = np.where(known, pick(a, b) % columns(data), data)
         taint = joint_taint((x, y), dims)
@@ -455,7 +454,7 @@ class Field:
 
     def less(self, x: Value, y: Value) -> Value:
         """A mask, a random function of both sides unless exact."""
-        return self._compared(x, y, np.less, lambda dims, x, y: self._hash("lt", (x, y), dims)[0] & ODD == 1)
+        return self._compared(x, y, np.less, lambda ordered, *_: ordered & ODD == 1)
 
     def equal(self, x: Value, y: Value) -> Value:
         """A mask, a symmetric random function unless exact."""
@@ -463,7 +462,7 @@ class Field:
             x,
             y,
             np.equal,
-            lambda dims, x, y: mix(self._hash("eq", (x,), dims)[0] ^ self._hash("eq", (y,), dims)[0]) & ODD == 0,
+            lambda _, x, y, dims: mix(self._hash("eq", (x,), dims)[0] ^ self._hash("eq", (y,), dims)[0]) & ODD == 0,
         )
 
     def mask(self, name: str, *args: Value) -> Value:
@@ -478,8 +477,9 @@ class Field:
         return Value(dims, "bool", np.broadcast_to(guesses & ODD == 1, joint_shape(dims, *args)), valid, taint=taint)
 
     def _compared(
-        self, x: Value, y: Value, exactly: np.ufunc, guess: Callable[[tuple[str, ...], Value, Value], Array]
+        self, x: Value, y: Value, exactly: np.ufunc, guess: Callable[[Array, Value, Value, tuple[str, ...]], Array]
     ) -> Value:
+        """guess: a random mask, of a hash of both sides in their order, and of the sides."""
         dims = union(x.dims, y.dims)
         valid = ALL if both_valid(x, y)[0] == OWN else ALL_BORROWED  # a mask sees the first residue
         if "field" not in (x.kind, y.kind) and not (x.large or y.large):
@@ -490,17 +490,19 @@ class Field:
             x, y = seen_by_functions(x), seen_by_functions(y)
             taint = joint_taint((x, y), dims)
             taint = None if taint is None else np.broadcast_to(taint[:1], taint.shape)
-            guesses = self._hash("lt", (x, y), dims)[0]
-            self._count(guesses, known, dims)
-            data = np.where(known, exactly(a, b), guess(dims, x, y))
+            data = exactly(a, b)
+            if not known.all():
+                guesses = self._hash("lt", (x, y), dims)[0]
+                self._count(guesses, known, dims)
+                data = np.where(known, data, guess(guesses, x, y, dims))
             if x.flags is not None or y.flags is not None:
                 f, g = (joint_flags(v, dims) for v in (x, y))
                 data = np.where((f != FINITE) | (g != FINITE), exactly(f, g), data)
         return Value(dims, "bool", np.broadcast_to(data, joint_shape(dims, x, y)), valid, taint=taint)
 
     def _count(self, guesses: Array, known: Array, dims: tuple[str, ...]) -> None:
-        """Counts the different guesses of a comparison, but for elements that are known."""
-        if not self.counts_guesses or known.all():
+        """Counts the different guesses of a comparison, but for elements that are known. Not all are."""
+        if not self.counts_guesses:
             return
         guesses, unknown = np.broadcast_arrays(guesses, ~known)
         if DRAW not in dims:

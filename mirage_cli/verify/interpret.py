@@ -399,10 +399,8 @@ class _Instance:
         x = self.shared.steps[step.out]
         if x.said is None:
             return self.computed(step, env, window)
-        known = (self.semantics, *[env[v] for v in x.operands])
-        key = (x.said, *map(window.get, x.axes), *map(id, known))
-        found = REMEMBERED.values.get(key)
-        return REMEMBERED.kept(key, known, self.computed(step, env, window)) if found is None else found[0]
+        key, operands = (x.said, *map(window.get, x.axes)), tuple(env[v] for v in x.operands)
+        return self.once(key, operands, lambda: self.computed(step, env, window))
 
     def once(self, key: tuple[Hashable, ...], operands: tuple[Any, ...], compute: Callable[[], Any]) -> Any:
         """A value that depends on this, on operands, and on what the operators mean, computed once."""

@@ -36,10 +36,9 @@ class Remembered:
 
     def value(self, key: tuple[Hashable, ...], operands: tuple[Any, ...], compute: Callable[[], Any]) -> Any:
         """operands: the objects whose identities are in the key."""
-        found = self.values.get(key)
-        return self.kept(key, operands, compute()) if found is None else found[0]
-
-    def kept(self, key: tuple[Hashable, ...], operands: tuple[Any, ...], value: Any) -> Any:
+        if (found := self.values.get(key)) is not None:
+            return found[0]
+        value = compute()
         self._makes_room(sum(x.nbytes for x in _arrays(value).values()))
         self.values[key] = value, operands
         return value

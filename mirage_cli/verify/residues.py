@@ -261,10 +261,9 @@ def joint_shape(dims: tuple[str, ...], *values: Value) -> tuple[int, ...]:
 
 
 def mix(x: Array) -> Array:
-    """The finaliser of splitmix64 (Steele, Lea and Flood 2014)."""
-    with np.errstate(over="ignore"):
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    """The finaliser of splitmix64 (Steele, Lea and Flood 2014). `np.multiply` does not warn of overflow."""
+    x = np.multiply(x ^ (x >> np.uint64(30)), np.uint64(0xBF58476D1CE4E5B9))
+    x = np.multiply(x ^ (x >> np.uint64(27)), np.uint64(0x94D049BB133111EB))
     return x ^ (x >> np.uint64(31))
 
 

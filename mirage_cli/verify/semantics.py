@@ -477,7 +477,7 @@ class FloatMemory:
             self.data = np.full(self.written.shape, np.iinfo(np.int64).min)
         if not self.written.any() and new.dtype.kind == "b":
             self.data = np.zeros(self.written.shape, dtype=bool)
-        conflict = self.written[at] & ~np.isclose(self.data[at], new, rtol=1e-9, atol=0, equal_nan=True)
-        _check_overlap(self, at, conflict)
+        if (before := self.written[at]).any():
+            _check_overlap(self, at, before & ~np.isclose(self.data[at], new, rtol=1e-9, atol=0, equal_nan=True))
         self.data[at] = new
         self.written[at] = True

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -33,6 +32,7 @@ from mirage_cli.tune.interpreted import Interpreter, Judged, reduced_schedule, r
 from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.numeric import NumericVerdict, draw_inputs, judge
 from mirage_cli.verify.yardstick import as_tuple
+from tests.searched import searched
 
 SPECS = Path(__file__).parents[2] / "search_specs"
 INSTANCES = {
@@ -44,9 +44,8 @@ TIMES_EAGER = 2.0
 H200 = find_target("h200")
 
 
-@cache
 def plans_of(program: Program) -> tuple[Plan, ...]:
-    found = search_program(program, H200, Options())
+    found = searched(program)
     assert not found.rejected
     return found.plans
 
@@ -321,7 +320,7 @@ outputs: {E: {dims: [m], dtype: float32}}
 def test_what_cancels_is_computed_in_the_program_as_written(what: str, interpreter: Interpreter) -> None:
     """Of what was rounded, it is not what the algebra says. Fused, that is a plan too."""
     program = parse_spec(CANCELLING[what]).at()
-    found = search_program(program, H200, Options())
+    found = searched(program)
     assert not found.rejected
     plans = {p.id: p for p in found.plans}
     literal = [p for p in plans.values() if operators(p) >= operators(plans[found.as_written])]

@@ -13,12 +13,10 @@ import pytest
 from mirage_cli.ir.mugraph import Kernel, MuGraph
 from mirage_cli.ir.placement import Loop, place
 from mirage_cli.ir.text import parse_mugraph, print_mugraph
-from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.spec.reader import load_spec
-from mirage_cli.target.gpus import find_target
+from tests.searched import searched
 
 ROOT = Path(__file__).parents[1]
-H200 = find_target("h200")
 
 CASES = {
     "rmsnorm_linear": {"m": 16},
@@ -34,7 +32,7 @@ CASES = {
 
 def found(name: str) -> list[MuGraph]:
     program = load_spec(ROOT.parent / "search_specs" / f"{name}.yaml").at(CASES[name])
-    result = search_program(program, H200, Options())
+    result = searched(program)
     assert result.stopped == "exhausted"
     assert not result.rejected
     return [p.graph for p in result.plans]

@@ -1,0 +1,17 @@
+"""Searches that several tests look at: one for each program and worker of a run."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from mirage_cli.ir.program import Program
+from mirage_cli.pipeline.searching import Found, Options, search_program
+from mirage_cli.target.gpus import find_target
+
+H200 = find_target("h200")
+
+
+@cache
+def searched(program: Program) -> Found:
+    """What a search of this program for an H200 finds, with the bounds that users have."""
+    return search_program(program, H200, Options())
