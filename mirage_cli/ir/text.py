@@ -129,7 +129,7 @@ def _notes(k: Kernel) -> dict[int, str]:
         if isinstance(x, Load):
             notes[i] = _maps(x.dims, k)
         elif isinstance(x, Store):
-            grid = [*k.with_role("grid"), *(split_axis(d) for d in k.with_role("split"))]
+            grid = [*k.with_role("grid"), *(d if d in x.dims else split_axis(d) for d in k.with_role("split"))]
             notes[i] = (
                 "omap {" + ", ".join(f"{a}→{d}" for a, d in zip("xyzuvwst", grid, strict=False) if d in x.dims) + "}"
             )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.placement import place
+from mirage_cli.ir.text import print_mugraph
 from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
@@ -43,5 +46,6 @@ def test_each_chunk_stores_its_own_positions(program: str, interpreter: Interpre
         k for k in best.graph.kernels if k.kind == "generated" and k.split and any(x.stores for x in place(k).loops)
     ]
     assert [{s.dims for s in k.stores} for k in chunks] == [{("b", "v"), ("v_split", "b")}]
+    assert re.search(r"store Y\[b, v\] = Y +# omap \{x→b, y→v\}", print_mugraph(best.graph))
     judged = interpreter.judge(read, kernels_source(best.graph, best.schedule), 0)
     assert judged.ok, judged.problem
