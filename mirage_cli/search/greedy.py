@@ -39,12 +39,16 @@ def as_written(planner: Planner) -> Kernels:
     d, types = planner.d, planner.space.types
     kernels: Kernels = {}
 
+    def stored(f: Form) -> bool:
+        """Whether a kernel of its own makes it: a number without axes only where it is reduced from what has some."""
+        return types[f] == "float" and (bool(f.dims) or any(n.reduces for n in planner.space.options(f)))
+
     def make(f: Form, readers: frozenset[Form] = frozenset()) -> None:
         """readers: those whose kernels come behind this one, and whose results it cannot read."""
         if (f,) in kernels or (d.is_input(f) and f not in d.outputs):
             return
         later = readers | {f}
-        e = folded(planner, (f,), lambda c: d.is_input(c) or (types[c] == "float" and bool(c.dims) and c not in later))
+        e = folded(planner, (f,), lambda c: d.is_input(c) or (stored(c) and c not in later))
         for leaf in e.leaves:
             if leaf is not f:
                 make(leaf, later)

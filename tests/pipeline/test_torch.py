@@ -19,7 +19,7 @@ from mirage_cli import mi
 from mirage_cli.errors import GraphError
 from mirage_cli.pipeline.model import as_module
 from mirage_cli.pipeline.partition import pieces
-from mirage_cli.pipeline.regions import Cut, close, cut, drawn, exported
+from mirage_cli.pipeline.regions import Cut, agrees, close, cut, drawn, exported, in_doubt
 from mirage_cli.pipeline.taken import table
 from tests.torch_programs import Attention, GatedMlp, rope_halves
 
@@ -239,6 +239,32 @@ def test_what_pytorch_refuses_but_between_0_and_1_is_compared_there() -> None:
     found = cut(exported(model, (torch.rand(5, 3), torch.rand(5, 3))))
     assert found.left == {} and len(found.regions) == 1
     assert float(drawn(torch.empty(1000), torch.Generator().manual_seed(0), "fractions").min()) > 0.05
+
+
+@pytest.mark.parametrize(("places", "doubt"), [(0, False), (1, True), (64, True), (65, False)])
+def test_rounding_decides_what_is_a_number_at_a_few_places(places: int, doubt: bool) -> None:
+    exact = torch.ones(4096, dtype=torch.float64)
+    exact[:places] = NAN
+    assert in_doubt(torch.ones(4096), exact) == doubt
+
+
+def test_a_root_of_what_cancels_is_compared_between_0_and_1() -> None:
+    """Of normal numbers, rounding in bfloat16 decides the sign below the root at some places."""
+    model = as_module(lambda v, g: torch.sqrt(1.1 * v + 1.3 * g))
+    inputs = torch.randn(64, 128, dtype=torch.bfloat16), torch.randn(64, 128, dtype=torch.bfloat16)
+    found = cut(exported(model, inputs))
+    assert found.left == {} and len(found.regions) == 1
+
+
+def test_another_root_of_what_cancels_is_refused() -> None:
+    model = as_module(lambda v, g: torch.sqrt(1.1 * v + 1.3 * g))
+    inputs = torch.randn(64, 128, dtype=torch.bfloat16), torch.randn(64, 128, dtype=torch.bfloat16)
+    found = cut(exported(model, inputs))
+    (region,) = found.regions
+    other = as_module(lambda v, g: torch.sqrt(1.1 * v + 2.6 * g))
+    (wrong,) = cut(exported(other, inputs)).regions
+    module = found.model.get_submodule(region.module)
+    assert agrees(module, region) and not agrees(module, wrong)
 
 
 def test_what_goes_beyond_its_type_on_normal_numbers_is_compared_on_small_ones() -> None:

@@ -84,3 +84,28 @@ def test_a_result_that_was_a_step_on_the_way_is_not_made_of_what_follows_it() ->
     and the difference of that."""
     program, result = without_time(STRAIGHT_THROUGH)
     assert all(check_equivalence(program, c.graph, 0).ok for c in (result.as_written, *result.candidates))
+
+
+NORM_OF_ALL = """
+name: norm_of_all
+dims: {m: 512, k: 4096, n: 512, s: 16}
+dtype: bfloat16
+inputs:
+  X: [m, k]
+  W: [k, n]
+program: |
+  Y = X / (sqrt(sum(square(X), m, k)) + 1e-7)
+  ONES = sum(where(index(s) >= 3, 1.0, 0.0), s)
+  A = dot(Y, W, k) + ONES
+  O = A * relu(A) + exp(-abs(A))
+outputs:
+  O: [m, n]
+"""
+
+
+def test_a_sum_over_all_is_a_kernel_of_its_own() -> None:
+    """In chunks, that is: what reads it would compute it in one program instance, or in each."""
+    program, result = without_time(NORM_OF_ALL)
+    best = result.candidates[0]
+    assert best.predicted_us < 30
+    assert all(check_equivalence(program, c.graph, 0).ok for c in (result.as_written, best))
