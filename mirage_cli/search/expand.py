@@ -168,13 +168,13 @@ class Space:
         that itself depends on a reduction or that the program names.
 
         Anything else is dominated: a value in the middle of an elementwise chain by the chain's end, an elementwise
-        function of inputs by the inputs.
+        function of inputs by the inputs. A number without axes is one only where it is reduced.
         """
         if self.d.is_input(f):
             return True
         reduced = any(OPS[n.steps[-1].op].kind in ("reduction", "contraction") for n in self.d.nodes[f])
         operand = f in self.operands and (f in self.d.own or self.holds_reduction(f))
-        return self.types[f] == "float" and bool(f.dims) and (f in self.d.outputs or reduced or operand)
+        return self.types[f] == "float" and (reduced or (bool(f.dims) and (f in self.d.outputs or operand)))
 
     def _without_multiples(self, leaves: list[Form]) -> frozenset[Form]:
         """Of classes that are a number times each other, those that the program names, or else one of them."""

@@ -109,3 +109,14 @@ def test_a_sum_over_all_is_a_kernel_of_its_own() -> None:
     best = result.candidates[0]
     assert best.predicted_us < 30
     assert all(check_equivalence(program, c.graph, 0).ok for c in (result.as_written, best))
+
+
+def test_a_sum_over_all_may_lie_between_kernels() -> None:
+    """X divided by its norm: the sum in chunks, their sum, and the quotients; no kernel has one program instance that
+    reads all of X."""
+    text = NORM_OF_ALL.partition("  ONES")[0].replace("  W: [k, n]\n", "").replace("  Y =", "  O =")
+    program, result = without_time(f"{text}outputs:\n  O: [m, k]\n")
+    best = result.candidates[0]
+    assert best.predicted_us < 12
+    assert any(t.dims == () for t in best.graph.buffers)
+    assert check_equivalence(program, best.graph, 0).ok

@@ -76,3 +76,12 @@ def test_a_part_of_an_output_that_later_kernels_read_lies_as_it_was_stored() -> 
     assert not found.rejected
     reads = {(x.buffer, x.dims) for p in found.plans for k in p.graph.kernels[1:] for x in k.loads}
     assert ("A", ("k", "n")) in reads
+
+
+def test_an_output_is_priced_in_the_order_in_which_it_lies() -> None:
+    """Its last axis, along which the input's elements lie apart, has a block of whole lines of the caches."""
+    text = "name: turned\ndims: {b: 16, c: 64, s: 4096}\ndtype: float16\ninputs: {X: [b, c, s]}\n"
+    text += "program: |\n  O = X * 2\noutputs: {O: [b, s, c]}\n"
+    best = search_program(parse_spec(text).at(), find_target("h200"), Options()).plans[0]
+    tiles = dict(best.schedule.kernels["k0"].tiles)
+    assert min(tiles["c"], tiles["s"]) * 2 >= 128

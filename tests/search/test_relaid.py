@@ -1,0 +1,86 @@
+"""Inputs that are copied into another memory order before products read them."""
+
+from dataclasses import replace
+
+import pytest
+
+from mirage_cli.ir.derived import lower
+from mirage_cli.ir.program import Program
+from mirage_cli.pipeline.searching import Options, search_program
+from mirage_cli.search.generator import search
+from mirage_cli.search.relaid import relaid
+from mirage_cli.spec.reader import parse_spec
+from mirage_cli.target.gpus import find_target
+
+H200 = find_target("h200")
+CONVOLUTION = """\
+name: convolution
+dims: {b: 4, c: 64, e: 128, y: 62, x: 62, i: 3, j: 3, h: 64, w: 64}
+dtype: float16
+inputs:
+  X: [b, c, h, w]
+  W: {dims: [e, c, i, j], scale: 0.02}
+  B: [e]
+program: |
+  O = relu(dot(X[b, c, y + i, x + j], W, c, i, j) + B)
+outputs:
+  O: [b, e, y, x]
+"""
+
+
+def program(*changes: tuple[str, str]) -> Program:
+    text = CONVOLUTION
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return lower(parse_spec(text).at())
+
+
+def orders(p: Program) -> dict[str, tuple[str, ...]]:
+    return relaid(p, search(p, H200), H200)
+
+
+def test_a_convolution_with_channels_first_reads_copies_with_channels_last() -> None:
+    found = search_program(program(), H200, Options())
+    assert not found.rejected
+    best = found.plans[0]
+    copies, product = best.graph.kernels
+    assert {t.name: t.dims for t in best.graph.buffers} == {
+        "X_laid": ("b", "h", "w", "c"),
+        "W_laid": ("c", "i", "j", "e"),
+    }
+    assert {s.buffer for s in copies.stores} == {"X_laid", "W_laid"} == {x.buffer for x in product.loads} - {"B"}
+    in_place = min(p.predicted_us for p in found.plans if not any("laid" in t.name for t in p.graph.buffers))
+    assert best.predicted_us < in_place
+    assert best.schedule.fits(best.graph)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param((), {"X": ("b", "h", "w", "c"), "W": ("c", "i", "j", "e")}, id="single elements"),
+        pytest.param((("[e, c, i, j]", "[i, j, c, e]"),), {"X": ("b", "h", "w", "c")}, id="a weight read in lines"),
+        pytest.param((("c: 64", "c: 63"),), {"W": ("c", "i", "j", "e")}, id="no axis whose lines begin at 16 bytes"),
+        pytest.param(
+            (
+                ("X: [b, c, h, w]", "X: [b, h, w, c]"),
+                ("[b, c, y + i, x + j]", "[b, y + i, x + j, c]"),
+                ("[e, c, i, j]", "[i, j, c, e]"),
+            ),
+            {},
+            id="all read in lines",
+        ),
+        pytest.param((("float16", "float32"),), {}, id="elements of four bytes"),
+    ],
+)
+def test_what_is_copied_is_what_products_load_element_by_element(
+    changes: tuple[tuple[str, str], ...], expected: dict[str, tuple[str, ...]]
+) -> None:
+    assert orders(program(*changes)) == expected
+
+
+def test_what_names_positions_is_not_copied() -> None:
+    p = program()
+    result = search(p, H200)
+    tables = tuple(replace(t, below=7) if t.name == "X" else t for t in p.inputs)
+    assert relaid(replace(p, inputs=tables), result, H200).keys() == {"W"}
