@@ -39,6 +39,7 @@ from mirage_cli.tune.space import (
     dearest_kernel,
     first_schedules,
     fitted,
+    in_groups,
     kernels_us,
     models,
     neighbours,
@@ -249,12 +250,15 @@ class Explorer:
         return [*first, *(pair for some in of_each for pair in some[:1]), *(p for some in of_each for p in some[1:])]
 
     def best(self, graph: MuGraph) -> list[Schedule]:
-        """The cost model's best, then the same, and its best ahead of time, through descriptors."""
+        """The cost model's best, then the same, and its best ahead of time, through descriptors; the first of these in
+        groups too."""
         target = self.means.target
         some = first_schedules(graph, target, 1)
         some += ahead_of_time(graph, some[0], target, 1) if some else []
-        boxes = [through_descriptors(graph, s, target) for s in some]
-        return [*some[:1], *(s for s in boxes if s is not None)]
+        boxes = [x for s in some if (x := through_descriptors(graph, s, target)) is not None]
+        first = [*boxes, *some][:1]
+        grouped = [x for s in first if (x := in_groups(graph, s, target)) is not None]
+        return [*some[:1], *grouped, *boxes]
 
     def first_points(self, g: str) -> list[Point]:
         """The cost model's first schedules of a μGraph, and its best that start ahead of time."""

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import islice, product
+from math import prod
 
 import numpy as np
 
@@ -46,6 +47,8 @@ from mirage_cli.tune.hidden import fits, hidden_us, pairs
 WARPS = (1, 2, 4, 8, 16)
 STAGES = (1, 2, 3, 4, 5, 6, 7, 9)
 GROUPS = (1, 4, 8, 16)
+GROUP = 8
+"""Of a first schedule of a large product."""
 SPLIT_LIMIT = 256
 REGISTERS_HELD = 0.5
 """The part of a multiprocessor's registers that the largest value may take in a kernel without products. Of kernels for
@@ -74,7 +77,7 @@ HELD = tuple((hand_over, n) for hand_over in (Early(), Lead(4)) for n in AHEAD[:
 @lru_cache(maxsize=64)
 def models(graph: MuGraph) -> Mapping[str, work.Model]:
     """The cost model's view of every generated kernel."""
-    element = {name: DTYPE_BYTES[t.dtype] for name, t in graph.tensors().items()}
+    element = _element_bytes(graph)
     exact = graph.exact()
     return {k.name: work.model(k, element, exact[k.name], graph.inputs) for k in graph.kernels if k.kind == "generated"}
 
@@ -306,7 +309,7 @@ def _same_sizes_us(
     by_name: Mapping[str, work.Model],
     without: Collection[str],
 ) -> Array:
-    element = {name: DTYPE_BYTES[t.dtype] for name, t in graph.tensors().items()}
+    element = _element_bytes(graph)
     total = np.zeros(len(schedules))
     batches: dict[str, Batch] = {}
     found: dict[str, cost.Estimates] = {}
@@ -394,6 +397,27 @@ def through_descriptors(graph: MuGraph, schedule: Schedule, target: Target) -> S
     made = settled(graph, Schedule({n: replace(s, descriptors=True) for n, s in schedule.kernels.items()}))
     fits = np.isfinite(total_us(graph, made, target, models(graph)))
     return made if fits and str(made) != str(schedule) else None
+
+
+def _element_bytes(graph: MuGraph) -> dict[str, int]:
+    return {name: DTYPE_BYTES[t.dtype] for name, t in graph.tensors().items()}
+
+
+def in_groups(graph: MuGraph, schedule: Schedule, target: Target) -> Schedule | None:
+    """The schedule with the instances of products in groups that share rows, where what several instances read is more
+    than the L2 holds; None where no product does. Ungrouped, the instances at work at one time read all columns, and
+    those after them read them again."""
+    element, sizes = _element_bytes(graph), graph.sizes
+
+    def large(k: Kernel) -> bool:
+        tiled = {d for d in k.with_role("grid") if sizes[d] > schedule.kernels[k.name].tile(d)}
+        shared = (x for x in k.loads if tiled - {*x.dims})
+        read = sum(prod(sizes.get(d, 1) for d in x.dims) * element[x.buffer] for x in shared)
+        return bool(k.products) and len(tiled) >= 2 and read > target.l2_bytes
+
+    names = {k.name for k in graph.kernels if k.name in schedule.kernels and large(k)}
+    grouped = {n: replace(s, group=GROUP) if n in names else s for n, s in schedule.kernels.items()}
+    return settled(graph, Schedule(grouped)) if names else None
 
 
 def crossings(

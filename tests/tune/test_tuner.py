@@ -54,10 +54,12 @@ from mirage_cli.tune.measure import (
 )
 from mirage_cli.tune.near import Timed, expected_us, sizes_near
 from mirage_cli.tune.space import (
+    GROUP,
     ahead_of_time,
     crossings,
     first_schedules,
     fitted,
+    in_groups,
     models,
     neighbours,
     settled,
@@ -490,6 +492,36 @@ def test_the_first_schedules_are_also_ahead_of_time(name: str) -> None:
     _, worker = tune(lambda graph, s: 10.0, of=graph)
     first = [str(worker.schedules[source][1]) for source in worker.timed]
     assert first[: 1 + len(boxes) + AHEAD_STARTS] == [*map(str, (best, *boxes, *early))]
+
+
+LARGE = """
+mugraph product float16
+dims m=1024 n={n} k=8192
+input X f16[m, k]
+input W f16[k, n]
+output O f16[m, n]
+kernel k0 generated m:grid n:grid k:loop
+  x = load X[m, k]
+  w = load W[k, n]
+  O[m, n] = dot(x, w; k)
+  store O[m, n] = O
+"""
+
+
+def test_products_that_read_more_than_the_l2_holds_are_first_tried_in_groups() -> None:
+    graph, small = (parse_mugraph(LARGE.format(n=n)) for n in (8192, 256))
+    best = first_schedules(graph, H200, 1)[0]
+    boxes = through_descriptors(graph, best, H200)
+    assert boxes is not None
+    grouped = in_groups(graph, boxes, H200)
+    assert grouped is not None
+    assert grouped == Schedule({"k0": replace(boxes.kernels["k0"], group=GROUP)})
+    assert in_groups(small, first_schedules(small, H200, 1)[0], H200) is None
+    rows = Schedule({"k0": replace(best.kernels["k0"], tiles=(("m", 1024), *best.kernels["k0"].tiles[1:]))})
+    assert in_groups(graph, rows, H200) is None
+    _, worker = tune(lambda graph, s: 10.0, of=graph)
+    first = [str(worker.schedules[source][1]) for source in worker.timed]
+    assert first[:3] == [str(best), str(grouped), str(boxes)]
 
 
 def test_crossings_combine_the_kernels_of_two_schedules() -> None:
