@@ -228,6 +228,8 @@ class Finals:
             timing = timings[f"{i}"]
             if isinstance(timing, Timing):
                 finalists.append((Trial(trial.mugraph, trial.schedule, trial.source, timing), verdict))
+            elif self.key(trial) in self.explored.trials:
+                self.explored.timed(trial, timing)
         finalists.sort(key=lambda f: f[0].mean_us)
         return finalists, timings[self.eager.id]
 

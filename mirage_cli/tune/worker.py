@@ -145,6 +145,13 @@ def is_slow(call_s: float, best_s: float) -> bool:
     return call_s > LONG_S and call_s > SLOW * best_s
 
 
+def write_by_kernel(out: torch.Tensor, data: torch.Tensor) -> None:
+    """Copies by a kernel of torch, where `copy_` may be none. Of types that torch has no arithmetic for, the bytes."""
+    if data.dtype.is_floating_point and data.element_size() == 1:
+        out, data = out.view(torch.uint8), data.view(torch.uint8)
+    torch.maximum(data, data, out=out)
+
+
 class Bench(Setting):
     """The state of the process, which answers requests."""
 
@@ -329,7 +336,7 @@ class Bench(Setting):
 
         def write(data: Tensors, first: int = 0) -> None:
             for i in range(first, first + len(inputs)):
-                torch.maximum(data[i % len(inputs)], data[i % len(inputs)], out=inputs[i % len(inputs)])
+                write_by_kernel(inputs[i % len(inputs)], data[i % len(inputs)])
 
         rounding = [torch.finfo(y.dtype).eps for y in run(last).outputs() if y.dtype.is_floating_point] or [DECIDED]
         limit = max(TRACES * self.accuracy([(last, run(last).outputs())]).relative, *rounding, 0.0)

@@ -98,6 +98,19 @@ def test_a_call_that_goes_by_what_its_input_held_before_is_seen(worker: GpuWorke
     assert "reads X before the kernel in front has written it" in failed(found["early"], FailureKind.WRONG).message
 
 
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "int8", "bool"])
+def test_calls_that_read_bytes_are_timed_with_care(dtype: str) -> None:
+    """torch has no maximum of float8, by which inputs are written in front of calls."""
+    reference = "import torch\n\ndef reference(x):\n    return 2 * x.to(torch.float64)\n"
+    doubling = candidate("good", "y.copy_(2 * x.to(torch.float32))")
+    early = "seen = globals().setdefault('seen', {})\ny.copy_(2 * seen.setdefault(x.data_ptr(), x.clone()).float())"
+    with GpuWorker("cpu") as w:
+        w.set_problem(Problem((replace(X, dtype=dtype),), (Y,), reference))
+        found = w.time([doubling, candidate("early", early)], Effort(rounds=5, launches=8, seconds=0.1, hot=True))
+    assert isinstance(found["good"], Timing)
+    assert "reads X before the kernel in front has written it" in failed(found["early"], FailureKind.WRONG).message
+
+
 def test_a_call_is_timed_in_a_chain_and_alone(worker: GpuWorker) -> None:
     slow = worker.time([candidate("slow", "torch.mul(x, 2, out=y)\ntime.sleep(0.01)")])["slow"]
     assert isinstance(slow, Timing) and slow.context == "both"

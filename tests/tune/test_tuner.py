@@ -1301,6 +1301,14 @@ def test_what_cannot_be_emitted_or_compiled_or_run_is_counted_and_not_timed() ->
     assert tuned.best is not None and tuned.best.us <= 10.0 * 1.05
 
 
+def test_what_fails_when_it_is_timed_with_care_is_counted() -> None:
+    """It has no place among the finalists; where none has, the failures say why there is no answer."""
+    tuned, _ = tune(careful=lambda graph, s: math.inf)
+    assert tuned.best is None
+    assert tuned.failures["fault"] >= FINALISTS
+    assert any((t.failure or "").endswith("made up") for t in tuned.trials)
+
+
 def test_schedules_that_spill_registers_are_timed_as_others_are() -> None:
     """A μGraph all of whose first schedules spill may be the fastest nevertheless."""
     tuned, worker = tune(farm=Farm(lambda _: (KernelResources("k0", 1024, 255, 4096, 4, ""),)))
