@@ -90,8 +90,11 @@ def _copies(program: Program, orders: Mapping[str, tuple[str, ...]], names: Mapp
     for t in inputs:
         builder.emit("mul", t.name, Fraction(1), out=names[t.name])
     outputs = tuple(replace(_laid(t, orders[t.name]), name=names[t.name]) for t in inputs)
-    dims = tuple((d, n) for d, n in program.dims if any(d in t.dims for t in inputs))
-    return Program(program.name, dims, program.dtype, inputs, tuple(builder.eqns), outputs, dynamic=program.dynamic)
+    dims = {d: n for d, n in program.dims if any(d in t.dims for t in inputs)}
+    dynamic = tuple(r for r in program.dynamic if r.dim in dims)
+    return Program(
+        program.name, tuple(dims.items()), program.dtype, inputs, tuple(builder.eqns), outputs, dynamic=dynamic
+    )
 
 
 def _behind(copies: Candidate, c: Candidate, program: Program, names: Mapping[str, str], gap_us: float) -> Candidate:

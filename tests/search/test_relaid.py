@@ -84,3 +84,18 @@ def test_what_names_positions_is_not_copied() -> None:
     result = search(p, H200)
     tables = tuple(replace(t, below=7) if t.name == "X" else t for t in p.inputs)
     assert relaid(replace(p, inputs=tables), result, H200).keys() == {"W"}
+
+
+@pytest.mark.parametrize(
+    "weight", [pytest.param("[e, c, i, j]", id="both copied"), pytest.param("[i, j, c, e]", id="one copied")]
+)
+@pytest.mark.parametrize("axis", ["b", "e"])
+def test_inputs_with_axes_of_sizes_that_differ_by_call_are_copied_too(weight: str, axis: str) -> None:
+    text = CONVOLUTION.replace("[e, c, i, j]", weight)
+    size = {"b": "b: 4", "e": "e: 128"}[axis]
+    text = text.replace(size, f"{axis}: {{min: 1, max: 256, tune: [{size.split()[1]}]}}")
+    (tuned,) = parse_spec(text).programs()
+    found = search_program(tuned, H200, Options())
+    assert not found.rejected
+    laid = {t.name for p in found.plans for t in p.graph.buffers} & {"X_laid", "W_laid"}
+    assert "X_laid" in laid
