@@ -28,12 +28,13 @@ from mirage_cli.pipeline.problem import measured_problem
 from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.search import work
 from mirage_cli.search.tiles import default_order, tile_options
+from mirage_cli.search.work import models
 from mirage_cli.spec.reader import load_spec
 from mirage_cli.target.gpus import Target, driver_version, find_target
 from mirage_cli.tune.compilefarm import CompileFarm, KernelResources
 from mirage_cli.tune.explore import SPILL_LIMIT_BYTES
 from mirage_cli.tune.measure import QUICK, Candidate, Failure, GpuWorker
-from mirage_cli.tune.space import GROUPS, STAGES, WARPS, complete, models, total_us
+from mirage_cli.tune.space import GROUPS, STAGES, WARPS, complete, total_us
 from tools.recorded import Measured, Recorded, write_recorded
 
 SPECS = Path(__file__).parents[1] / "search_specs"

@@ -14,8 +14,8 @@ from mirage_cli.ir.beside import beside
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import NUMBERS, WORDS, KernelSchedule, Schedule
 from mirage_cli.ir.text import canonical_text, parse_mugraph
+from mirage_cli.search.work import chunk_sizes
 from mirage_cli.store.store import Store
-from mirage_cli.tune.space import chunk_sizes
 
 VERSIONS = ("gpu", "driver", "torch", "triton", "mirage")
 """Columns of a key that figures depend on."""

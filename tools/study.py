@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from mirage_cli.cli.tables import sizes_text
 from mirage_cli.search import cost
+from mirage_cli.search.work import models
 from mirage_cli.target.gpus import Target, find_target
-from mirage_cli.tune.space import models, totals_us
+from mirage_cli.tune.space import totals_us
 from tools.recorded import Recorded, load
 
 Array = NDArray[np.float64]

@@ -369,7 +369,7 @@ def fetched_ahead(
         found[None] = tuple(Fetch(x) for x in _inputs(graph, first, late, sizes))
     loop = next((s for s in others if isinstance(s, Loop)), None)
     if schedule.ahead and loop is not None and len(loop.dims) == 1 and not limits(kernel, loop):
-        element = {name: DTYPE_BYTES[t.dtype] for name, t in graph.tensors().items()}
+        element = graph.element_bytes
         block = block_sizes(kernel, schedule, sizes)
         loads = _least_shared(_inputs(graph, loop, late, sizes), _instances(kernel, schedule, block, sizes))
         found[loop] = _part(loop, loads, block, element, schedule.ahead.share)

@@ -21,7 +21,7 @@ from typing import Literal
 
 from mirage_cli.ir.access import Access, Distinct, Index, Lookup, dims_of, lookups_of, nested
 from mirage_cli.ir.hashed import hashed_once
-from mirage_cli.ir.program import Eqn, Merged, Range, Tensor, distinct_tables, resized_dims, tables_of
+from mirage_cli.ir.program import DTYPE_BYTES, Eqn, Merged, Range, Tensor, distinct_tables, resized_dims, tables_of
 
 Role = Literal["grid", "split", "loop", "tile"]
 
@@ -164,6 +164,11 @@ class MuGraph:
     @cached_property
     def _tensors(self) -> Mapping[str, Tensor]:
         return {t.name: t for t in (*self.inputs, *self.buffers, *self.outputs)}
+
+    @cached_property
+    def element_bytes(self) -> Mapping[str, int]:
+        """Of everything in device memory."""
+        return {name: DTYPE_BYTES[t.dtype] for name, t in self._tensors.items()}
 
     @property
     def distinct(self) -> Distinct:

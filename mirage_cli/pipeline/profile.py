@@ -29,9 +29,9 @@ from mirage_cli.ir.schedule import (
     chunk_length,
 )
 from mirage_cli.search.cost import LIMITS, library_us
-from mirage_cli.search.work import part_of
+from mirage_cli.search.work import chunk_sizes, part_of
 from mirage_cli.target.gpus import Target
-from mirage_cli.tune.space import chunk_sizes, estimates
+from mirage_cli.tune.space import estimates
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,12 @@ from mirage_cli.pipeline.parallel import Split, splits
 from mirage_cli.pipeline.problem import measured_problem
 from mirage_cli.pipeline.session import Session
 from mirage_cli.pipeline.written import written_anew
+from mirage_cli.search.work import models
 from mirage_cli.store.results import Unfinished
 from mirage_cli.store.store import Store
 from mirage_cli.tune.measure import Standard, spread
 from mirage_cli.tune.ranks import File, Joined, Task, run
-from mirage_cli.tune.space import models, total_us
+from mirage_cli.tune.space import total_us
 from mirage_cli.verify.numeric import longest_sum
 
 

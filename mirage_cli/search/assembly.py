@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
+from mirage_cli.ir.mugraph import Kernel, MuGraph, Store, split_axis
 from mirage_cli.ir.program import DTYPE_BYTES, Tensor
 from mirage_cli.ir.schedule import KernelSchedule, Schedule, next_power_of_two
 from mirage_cli.ir.text import mugraph_id
@@ -123,7 +123,7 @@ class Assembly:
         found = Buffers({t.name for t in (*program.inputs, *program.results)}, {}, [])
         for (t, whole, _), f in zip(program.places(), d.outputs, strict=True):
             exact = f not in self.stored.precise or DTYPE_BYTES[t.dtype] >= DTYPE_BYTES["float32"]
-            if t is whole and frozenset(t.dims) == f.dims and exact:  # later kernels read it from there
+            if t is whole and t.dims == stored_axes(d, f) and exact:  # later kernels read it from there
                 found.names.setdefault("@" + f.key, t.name)
         read = {f for s in steps for f in s.plan.leaves if not d.is_input(f)}
         for n, step in enumerate(steps):
@@ -144,7 +144,7 @@ class Assembly:
             real = buffers.real(s.buffer, n)
             if real not in outputs | {s.buffer}:
                 stores.append(replace(s, buffer=real))
-        return replace(kernel, name=name, loads=self.reorder(loads), stores=tuple(stores))
+        return replace(kernel, name=name, loads=loads, stores=tuple(stores))
 
     def output_stores(self, s: Store) -> list[Store]:
         """The stores of a class that is an output, once for each output that is this class, where that lies."""
@@ -165,16 +165,3 @@ class Assembly:
             kernel = replace(kernel, roles=(*kernel.roles, (a, "grid")))
             schedule = replace(schedule, tiles=(*schedule.tiles, (a, tile)), order=(*schedule.order, a))
         return kernel, schedule
-
-    def reorder(self, loads: tuple[Load, ...]) -> tuple[Load, ...]:
-        """Loads with the axes in the tensor's own memory order, which a declared output may have chosen."""
-        d = self.d
-        outputs = zip(d.program.places(), d.outputs, strict=True)
-        results = ((t, f) for (t, whole, _), f in outputs if t is whole and frozenset(t.dims) == f.dims)
-        declared = {t.name: (t.dims, stored_axes(d, f)) for t, f in results}
-        found: list[Load] = []
-        for x in loads:
-            order, stored = declared.get(x.buffer, ((), ()))
-            read_by = dict(zip(stored, x.access, strict=True)) if order else {}
-            found.append(replace(x, access=tuple(read_by[a] for a in order)) if order else x)
-        return tuple(found)

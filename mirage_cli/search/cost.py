@@ -348,7 +348,7 @@ def _estimate(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, 
     segments = [segment(x, w) for w in m.segments]
     largest, accumulated = held(m, batch.block, x.zero)
     o = occupancy(x, segments, largest, accumulated)
-    stored, ahead_bytes = _stored_bytes(m, sizes, batch.split), _ahead_bytes(x, segments)
+    stored, ahead_bytes = _stored_bytes(x), _ahead_bytes(x, segments)
     products, elementwise = in_turns(x, o, products_us(x, segments, o), elementwise_us(x, segments, o))
     busy = {
         "memory": memory_us(x, stored, o),
@@ -479,22 +479,21 @@ def _axes_of(kernel: Kernel, leaf: Leaf) -> tuple[str, ...]:
 
 def _scattered_bytes(x: Launch) -> Array:
     """Σ over stores: bytes · (1 / the part that is used of the lines they touch - 1)"""
+    return sum((whole * (1.0 / used(x, own, None, size) - 1.0) for own, size, whole in _stores(x)), x.zero)
+
+
+def _stored_bytes(x: Launch) -> Array:
+    """Each store written once."""
+    return sum((whole for _, _, whole in _stores(x)), x.zero)
+
+
+def _stores(x: Launch) -> Iterator[tuple[tuple[str, ...], int, Array]]:
+    """The axes of each store but that of chunks, bytes of an element, and of all that it writes."""
     chunk = split_axis(x.m.split) if x.m.split else None
-    found = x.zero
     for axes, size in x.m.stores:
         own = tuple(a for a in axes if a != chunk)
-        whole = prod(x.sizes[a] for a in own) * size * (x.batch.split if chunk in axes else 1.0)
-        found = found + whole * (1.0 / used(x, own, None, size) - 1.0)
-    return found
-
-
-def _stored_bytes(m: Model, sizes: Mapping[str, int], split: Array) -> Array:
-    """Each store written once."""
-    chunk = split_axis(m.split) if m.split else None
-    total = np.zeros(len(split))
-    for axes, size in m.stores:
-        total = total + prod(sizes[a] for a in axes if a != chunk) * size * (split if chunk in axes else 1.0)
-    return total
+        chunks = x.batch.split if chunk in axes else x.zero + 1.0
+        yield own, size, prod(x.sizes[a] for a in own) * size * chunks
 
 
 def library_us(kernel: Kernel, sizes: Mapping[str, int], element: int, target: Target) -> float:

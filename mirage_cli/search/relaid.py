@@ -15,7 +15,7 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import count
 
-from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, split_axis
+from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.program import DTYPE_BYTES, Builder, Program, Tensor
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.search.assembly import Candidate
@@ -23,7 +23,7 @@ from mirage_cli.search.batch import Batch
 from mirage_cli.search.cost import COPY_BYTES
 from mirage_cli.search.generator import SearchResult
 from mirage_cli.search.occupancy import Launch, one_load_bytes
-from mirage_cli.search.work import lines_of, model
+from mirage_cli.search.work import chunk_sizes, lines_of, models
 from mirage_cli.target.gpus import Target
 
 WIDEST_BYTES = 16
@@ -51,19 +51,13 @@ def relaid(program: Program, result: SearchResult, target: Target) -> dict[str, 
 
 def _narrow(c: Candidate, target: Target) -> Iterator[Load]:
     """Loads of a plan of which threads load less at once than an asynchronous copy moves, and that a product sums."""
-    tensors, sizes, exact = c.graph.tensors(), c.graph.sizes, c.graph.exact()
-    element = {t.name: DTYPE_BYTES[t.dtype] for t in tensors.values()}
-    for k in c.graph.kernels:
-        if (schedule := c.schedule.kernels.get(k.name)) is None:
-            continue
-        if k.split is not None:
-            sizes[split_axis(k.split)] = schedule.split
-        m = model(k, element, exact[k.name], c.graph.inputs)
-        launch = Launch.of(m, Batch.of(m, [schedule], sizes), sizes, target, ())
-        summed = {d for e in k.body if e.op == "dot" for d in e.axes}
-        for x in k.loads:
-            lines = lines_of(x, tensors[x.buffer])
-            if summed & {*x.dims} and one_load_bytes(launch, lines, element[x.buffer]) < COPY_BYTES:
+    tensors, sizes = c.graph.tensors(), chunk_sizes(c.graph, c.schedule)
+    for name, m in models(c.graph).items():
+        launch = Launch.of(m, Batch.of(m, [c.schedule.kernels[name]], sizes), sizes, target, ())
+        summed = frozenset[str]().union(*(k for _, _, k in m.kernel.products))
+        for x in m.kernel.loads:
+            lines, size = lines_of(x, tensors[x.buffer]), c.graph.element_bytes[x.buffer]
+            if summed & {*x.dims} and one_load_bytes(launch, lines, size) < COPY_BYTES:
                 yield x
 
 

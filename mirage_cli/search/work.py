@@ -6,14 +6,16 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from mirage_cli.ir.access import Access, access_text, dims_of, steady
 from mirage_cli.ir.beside import beside
-from mirage_cli.ir.mugraph import Kernel, Load
+from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, split_axis
 from mirage_cli.ir.ops import OPS, exact_inverse, power_of_two
 from mirage_cli.ir.placement import Loop, place
 from mirage_cli.ir.program import Eqn, Tensor
 from mirage_cli.ir.reach import Limit, limits
+from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.whole import bounds
 
 Elementwise = tuple[tuple[str, ...], float, int, tuple[str, ...]]
@@ -181,6 +183,20 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
         len(beside(kernel, kernel.with_role("grid"))) > 1,
         frozenset(d for e in kernel.body if e.op == "dot" and halves & _made_of(kernel, e) for d in (*e.dims, *e.axes)),
     )
+
+
+@lru_cache(maxsize=64)
+def models(graph: MuGraph) -> Mapping[str, Model]:
+    """Of every generated kernel."""
+    exact = graph.exact()
+    generated = (k for k in graph.kernels if k.kind == "generated")
+    return {k.name: model(k, graph.element_bytes, exact[k.name], graph.inputs) for k in generated}
+
+
+def chunk_sizes(graph: MuGraph, schedule: Schedule) -> dict[str, int]:
+    """The sizes of all axes under a schedule, chunk axes among them."""
+    chunks = {split_axis(k.split): schedule.kernels[k.name].split for k in graph.kernels if k.split is not None}
+    return graph.sizes | chunks
 
 
 def _made_of(kernel: Kernel, product: Eqn) -> set[str]:

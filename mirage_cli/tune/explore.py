@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from mirage_cli.codegen.blocks import EmitError
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import Schedule
+from mirage_cli.search.work import models
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.compilefarm import CompileFarm
 from mirage_cli.tune.measure import (
@@ -41,7 +42,6 @@ from mirage_cli.tune.space import (
     fitted,
     in_groups,
     kernels_us,
-    models,
     neighbours,
     through_descriptors,
     totals_us,

@@ -20,8 +20,8 @@ from mirage_cli.ir.mugraph import MuGraph, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Program, distinct_positions
 from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, Schedule
+from mirage_cli.search.work import chunk_sizes
 from mirage_cli.tune.child import Child, ChildDied, ChildKilled
-from mirage_cli.tune.space import chunk_sizes
 from mirage_cli.tune.triton_interpreter import like_a_gpu
 
 TIMEOUT_S = 120.0

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import Schedule
+from mirage_cli.search.work import models
 from mirage_cli.target.gpus import Target
-from mirage_cli.tune.space import models, totals_us
+from mirage_cli.tune.space import totals_us
 
 AN_OCTAVE = 8
 """Sizes that are looked at between a size and twice that."""

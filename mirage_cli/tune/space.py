@@ -23,7 +23,6 @@ from mirage_cli.codegen.access import (
     streamed,
 )
 from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
-from mirage_cli.ir.program import DTYPE_BYTES
 from mirage_cli.ir.schedule import (
     AHEAD,
     CHOICES,
@@ -41,6 +40,7 @@ from mirage_cli.ir.schedule import (
 from mirage_cli.search import cost, work
 from mirage_cli.search.batch import Array, Batch, elements_of, held
 from mirage_cli.search.tiles import choices, default_order, exchanged, held_beside
+from mirage_cli.search.work import chunk_sizes, models
 from mirage_cli.target.gpus import Target
 from mirage_cli.tune.hidden import fits, hidden_us, pairs
 
@@ -72,14 +72,6 @@ RELAYED = tuple((Lead(lead), n) for lead in (2, 4) for n in AHEAD[1:3])
 start, and iterations that are fetched ahead. One that is ahead is of use to one behind it that is too."""
 HELD = tuple((hand_over, n) for hand_over in (Early(), Lead(4)) for n in AHEAD[:3])
 """The same for all but the last kernel, where that relays, which it does behind one that does not."""
-
-
-@lru_cache(maxsize=64)
-def models(graph: MuGraph) -> Mapping[str, work.Model]:
-    """The cost model's view of every generated kernel."""
-    element = _element_bytes(graph)
-    exact = graph.exact()
-    return {k.name: work.model(k, element, exact[k.name], graph.inputs) for k in graph.kernels if k.kind == "generated"}
 
 
 def ranked(
@@ -254,12 +246,6 @@ def complete(
     return Schedule(chosen)
 
 
-def chunk_sizes(graph: MuGraph, schedule: Schedule) -> dict[str, int]:
-    """The sizes of all axes under a schedule, chunk axes among them."""
-    chunks = {split_axis(k.split): schedule.kernels[k.name].split for k in graph.kernels if k.split is not None}
-    return graph.sizes | chunks
-
-
 def bottlenecks(graph: MuGraph, schedule: Schedule, target: Target) -> dict[str, tuple[str, float]]:
     """For each generated kernel what the cost model says it waits for (of `cost.LIMITS`), and its predicted time."""
     found = estimates(graph, schedule, target).items()
@@ -309,7 +295,7 @@ def _same_sizes_us(
     by_name: Mapping[str, work.Model],
     without: Collection[str],
 ) -> Array:
-    element = _element_bytes(graph)
+    element = graph.element_bytes
     total = np.zeros(len(schedules))
     batches: dict[str, Batch] = {}
     found: dict[str, cost.Estimates] = {}
@@ -399,15 +385,11 @@ def through_descriptors(graph: MuGraph, schedule: Schedule, target: Target) -> S
     return made if fits and str(made) != str(schedule) else None
 
 
-def _element_bytes(graph: MuGraph) -> dict[str, int]:
-    return {name: DTYPE_BYTES[t.dtype] for name, t in graph.tensors().items()}
-
-
 def in_groups(graph: MuGraph, schedule: Schedule, target: Target) -> Schedule | None:
     """The schedule with the instances of products in groups that share rows, where what several instances read is more
     than the L2 holds; None where no product does. Ungrouped, the instances at work at one time read all columns, and
     those after them read them again."""
-    element, sizes = _element_bytes(graph), graph.sizes
+    element, sizes = graph.element_bytes, graph.sizes
 
     def large(k: Kernel) -> bool:
         tiled = {d for d in k.with_role("grid") if sizes[d] > schedule.kernels[k.name].tile(d)}

@@ -11,8 +11,8 @@ from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.search import cost
 from mirage_cli.search.batch import Batch
+from mirage_cli.search.work import models
 from mirage_cli.target.gpus import find_target
-from mirage_cli.tune.space import models
 from tests.codegen.conftest import Compile, Stages
 from tests.codegen.test_triton import kernel, schedule
 

@@ -16,10 +16,10 @@ from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.search import generator
 from mirage_cli.search.roles import nameless
 from mirage_cli.search.tiles import best_schedule
-from mirage_cli.search.work import Model
+from mirage_cli.search.work import Model, models
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
-from mirage_cli.tune.space import estimates, models, total_us, totals_us
+from mirage_cli.tune.space import estimates, total_us, totals_us
 
 TEXT = """
 mugraph g float16

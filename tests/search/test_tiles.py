@@ -12,9 +12,9 @@ from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.search import tiles
 from mirage_cli.search.cost import estimate
-from mirage_cli.search.work import Model
+from mirage_cli.search.work import Model, models
 from mirage_cli.target.gpus import find_target
-from mirage_cli.tune.space import first_schedules, models, neighbours
+from mirage_cli.tune.space import first_schedules, neighbours
 from tests.mugraphs import CASES
 
 H200 = find_target("h200")

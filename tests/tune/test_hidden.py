@@ -8,9 +8,10 @@ from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
 from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.search.work import models
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.hidden import HIDDEN, pairs
-from mirage_cli.tune.space import estimates, first_schedules, models, total_us
+from mirage_cli.tune.space import estimates, first_schedules, total_us
 
 H200 = find_target("h200")
 ADAPTER = """

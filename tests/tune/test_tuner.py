@@ -32,6 +32,7 @@ from mirage_cli.pipeline.session import Session
 from mirage_cli.pipeline.tuning import readable_incumbent
 from mirage_cli.search import cost
 from mirage_cli.search.batch import Batch
+from mirage_cli.search.work import models
 from mirage_cli.spec.reader import load_spec, parse_spec
 from mirage_cli.store.records import Key, Measurement, StoredMuGraph
 from mirage_cli.store.store import Store
@@ -60,7 +61,6 @@ from mirage_cli.tune.space import (
     first_schedules,
     fitted,
     in_groups,
-    models,
     neighbours,
     settled,
     through_descriptors,
