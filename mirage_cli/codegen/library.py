@@ -30,7 +30,8 @@ def library_kernel(graph: MuGraph, kernel: Kernel, sizes: Mapping[str, int], nam
 def makes_result(graph: MuGraph, kernel: Kernel) -> bool:
     """Whether the function returns its result where it is given no tensor for it: PyTorch makes one in less time."""
     p = _product(graph, kernel)
-    if p.groups is None or len(set(p.dtypes)) > 1 or _has_other_shape(graph, p.store):
+    has_strides = bool(graph.tensors()[p.store.buffer].strides)
+    if p.groups is None or len(set(p.dtypes)) > 1 or _has_other_shape(graph, p.store) or has_strides:
         return False
     batch, rows, columns, _ = p.groups
     return len(batch) <= 1 == len(rows) == len(columns) and p.store.dims == (*batch, *rows, *columns)

@@ -10,7 +10,7 @@ from math import prod
 
 from mirage_cli.codegen.library import buffers_of, makes_result
 from mirage_cli.codegen.triton import KernelSource
-from mirage_cli.codegen.writing import layout_of_box, layout_text, product_text, tuple_text, wrapped
+from mirage_cli.codegen.writing import layout_of_box, layout_text, product_text, stride_factors, tuple_text, wrapped
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import DTYPE_BYTES, Tensor, unmerged
 
@@ -136,7 +136,8 @@ class _Start:
 
     def rounded_up(self, t: Tensor) -> int | str:
         """The bytes of a buffer with those up to the next."""
-        factors = [*(self.sizes[d] for d in t.dims), DTYPE_BYTES[t.dtype]]
+        along = [(self.sizes[d], *step) for d, step in zip(t.dims, stride_factors(t, self.sizes), strict=True)]
+        factors = [*(x for longest in along[:1] for x in longest), DTYPE_BYTES[t.dtype]]
         whole = [x for x in factors if isinstance(x, int)]
         if len(whole) == len(factors):
             return -(-prod(whole) // SCRATCH_BYTES) * SCRATCH_BYTES

@@ -134,7 +134,8 @@ class Kernel:
 @hashed_once
 @dataclass(frozen=True)  # without slots, for what is cached
 class MuGraph:
-    """A plan for one program at given sizes. Kernels run in order; `buffers` are intermediates in device memory.
+    """A plan for one program at given sizes. Kernels run in order; `buffers` are intermediates in device memory, whose
+    long rows are aligned (`Tensor.with_aligned_rows`).
 
     outputs: the tensors that are returned. Kernels may store into inputs too, which are changed in place.
     dims: every axis with its size. Chunk axes (`split_axis`) are not among them: the schedule sets their size.
@@ -196,7 +197,12 @@ class MuGraph:
         """The same structure at other sizes."""
         dims = resized_dims(self.dims, self.merged, sizes)
         inputs = tuple(t.resized(self.sizes, dict(dims), self.dynamic) for t in self.inputs)
-        return replace(self, dims=dims, inputs=inputs)
+        return replace(self, dims=dims, inputs=inputs).with_aligned_rows()
+
+    def with_aligned_rows(self) -> MuGraph:
+        """The same with its buffers as they lie in memory."""
+        known = {d: n for d, n in self.dims if all(r.dim != d for r in self.dynamic)}
+        return replace(self, buffers=tuple(t.with_aligned_rows(known, DTYPE_BYTES[t.dtype]) for t in self.buffers))
 
 
 def exact_values(

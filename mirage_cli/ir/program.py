@@ -50,6 +50,10 @@ MOST_JUDGED = 1 << 28
 
 LARGEST_GAP = 1000
 """About how many elements a gap has at other sizes than the tensor's own, at most."""
+WIDEST_BYTES = 16
+"""The most that one instruction of a thread loads, and what a row of a box begins at a multiple of."""
+LINE_BYTES = 128
+"""Of the caches."""
 
 Arg = str | Number
 """An argument of an equation: the name of a value, or a number."""
@@ -116,6 +120,14 @@ class Tensor:
     def span(self, sizes: Mapping[str, int]) -> int:
         """Elements from the first to the last, gaps included."""
         return 1 + sum((sizes[d] - 1) * n for d, n in zip(self.dims, self.steps(sizes), strict=True))
+
+    def with_aligned_rows(self, sizes: Mapping[str, int], element: int) -> Tensor:
+        """The tensor as an intermediate lies in memory: rows of a line or more begin at multiples of what one
+        instruction loads. sizes: of axes, but those that differ by call. element: bytes of one."""
+        row, widest = sizes.get(self.dims[-1], 0) if len(self.dims) > 1 else 0, WIDEST_BYTES // element
+        if row * element < LINE_BYTES or row % widest == 0:
+            return replace(self, strides=())
+        return replace(self, strides=(*(None for _ in self.dims[2:]), -(-row // widest) * widest, None))
 
     def resized(self, old: Mapping[str, int], new: Mapping[str, int], dynamic: Iterable[Range]) -> Tensor:
         """The tensor at other sizes: a stride of its own leaves the same gap behind what shorter strides reach, or a

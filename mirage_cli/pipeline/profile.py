@@ -97,7 +97,7 @@ def profile(graph: MuGraph, schedule: Schedule | None, target: Target | None) ->
         expected = {name: (float(e.us[0]), LIMITS[int(e.limit[0])]) for name, e in found}
         element = DTYPE_BYTES[graph.dtype]
         calls = (k for k in graph.kernels if k.kind == "library")
-        expected |= {k.name: (library_us(k, sizes, element, target), "library") for k in calls}
+        expected |= {k.name: (library_us(k, graph.inputs, sizes, element, target), "library") for k in calls}
     return tuple(_profiled(graph, k, scheduled, sizes, expected.get(k.name)) for k in graph.kernels)
 
 

@@ -113,7 +113,7 @@ class Assembly:
             tuple(kernels),
             program.merged,
             program.dynamic,
-        )
+        ).with_aligned_rows()
         return Candidate(graph, Schedule(schedules), us, tuple(s.plan.shape for s in steps))
 
     def buffers(self, steps: Sequence[Costed]) -> Buffers:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from mirage_cli.ir.access import Access
 from mirage_cli.ir.footprint import read_once
 from mirage_cli.ir.mugraph import Kernel, split_axis
-from mirage_cli.ir.program import DTYPE_BYTES
+from mirage_cli.ir.program import DTYPE_BYTES, Tensor
 from mirage_cli.ir.reach import Leaf, visited
 from mirage_cli.ir.schedule import MAX_LANES, MIN_DOT
 from mirage_cli.search.batch import Array, Batch, fits, held
@@ -35,7 +35,7 @@ from mirage_cli.search.occupancy import (
     segment,
     used,
 )
-from mirage_cli.search.work import Model, Work
+from mirage_cli.search.work import Model, Work, whole_rows
 from mirage_cli.target.gpus import Target
 
 COPY_BYTES = 4
@@ -496,8 +496,11 @@ def _stores(x: Launch) -> Iterator[tuple[tuple[str, ...], int, Array]]:
         yield own, size, prod(x.sizes[a] for a in own) * size * chunks
 
 
-def library_us(kernel: Kernel, sizes: Mapping[str, int], element: int, target: Target) -> float:
-    """Predicted time of a matrix product by the vendor's library, in microseconds. element: bytes of one."""
+def library_us(
+    kernel: Kernel, inputs: Iterable[Tensor], sizes: Mapping[str, int], element: int, target: Target
+) -> float:
+    """Predicted time of a matrix product by the vendor's library, in microseconds. inputs: of the μGraph. element:
+    bytes of one."""
     e = kernel.body[0]
     tensors = [x.dims for x in kernel.loads] + [e.dims]
     moved = sum(prod(sizes[a] for a in axes) * element for axes in tensors)
@@ -505,7 +508,8 @@ def library_us(kernel: Kernel, sizes: Mapping[str, int], element: int, target: T
     c = target.costs
     moving_us = moved / (c.library_memory * target.dram_bytes_per_us)
     single = element == DTYPE_BYTES["float32"]
-    rate = c.library_single * target.fp32_flops_per_us if single else target.tensor_flops_per_us
+    rows = 1.0 if all(whole_rows(x, inputs, sizes, element) for x in kernel.loads) else c.library_rows
+    rate = c.library_single * target.fp32_flops_per_us if single else rows * target.tensor_flops_per_us
     return target.launch_us + c.library_us + max(moving_us, flops / rate)
 
 

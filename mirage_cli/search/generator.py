@@ -163,6 +163,7 @@ class _Search:
         self.space = Space(d, bounds)
         sizes = d.program.sizes
         self.sizes = sizes | {new: sizes[old] for new, old in d.algebra.aliases.items()}
+        self.inputs = {t.name: t for t in d.program.inputs}
         self.stored = Stored(d, self.space.types, self.sizes, target)
         self.least = LeastWork(self.stored, bounds.alternatives, prune)
         self.chains = Chains(self.stored, self, bounds.kernels, prune)
@@ -192,14 +193,16 @@ class _Search:
             if dtypes != {self.d.program.dtype} or plan.targets[0] in self.no_library:
                 return None
             element = DTYPE_BYTES[self.d.program.dtype]
-            return Costed(plan, (None,), cost.library_us(plan.kernels[0], self.sizes, element, self.target))
+            return Costed(
+                plan, (None,), cost.library_us(plan.kernels[0], self.d.program.inputs, self.sizes, element, self.target)
+            )
         sizes = dict(self.sizes)
         schedules: list[KernelSchedule] = []
         total = 0.0
         element_bytes = self.stored.element_bytes(plan)
         for i, (kernel, exact) in enumerate(zip(plan.kernels, self.stored.exact_values(plan), strict=True)):
             products = tuple(bool(exact & set(e.values)) for e in kernel.body if e.op == "dot")
-            alike = nameless(kernel, element_bytes), products, tuple(sizes.items())[len(self.sizes) :]
+            alike = nameless(kernel, element_bytes, self.inputs), products, tuple(sizes.items())[len(self.sizes) :]
             if alike not in self.priced:
                 m = work.model(kernel, element_bytes, exact, self.d.program.inputs)
                 self.priced[alike] = best_schedule(m, sizes, self.target)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple  # columns of numpy, or numbers: the same for
 import numpy as np
 from numpy.typing import NDArray
 
+from mirage_cli.ir.program import LINE_BYTES
 from mirage_cli.ir.reach import visited
 from mirage_cli.ir.schedule import MIN_DOT
 from mirage_cli.search.batch import Array, Batch, elements_of
@@ -20,8 +21,6 @@ from mirage_cli.target.gpus import Target
 
 WARPGROUP, WARPGROUP_ROWS = 4, 64
 """Warps that multiply together straight from shared memory, and the rows of a block that this takes (sm_90)."""
-RUN_BYTES = 128
-"""A line of the caches. Loads of shorter runs of neighbouring elements waste some of what they fetch."""
 MAX_RESIDENT = 8
 """Blocks that share a multiprocessor at most."""
 MAX_IMBALANCE = 2.0
@@ -225,23 +224,25 @@ def in_warpgroups(warps: Array, rows: Array) -> NDArray[np.bool_]:
 
 def one_load_bytes(x: Launch, lines: Lines | None, size: float) -> Array:
     """Bytes that one instruction of a thread may load: elements side by side that begin at a multiple of their number
-    and of which a mask leaves all or none. Infinite where that is not known. size: bytes of an element."""
+    and of which a mask leaves all or none; a box has no mask. Infinite where that is not known. size: bytes of an
+    element."""
     if lines is None:
         return x.zero + np.inf
-    most = x.zero + 1.0
+    most, boxes = x.zero + 1.0, lines.aligned_axes(x.sizes)
     for axis, aligned in lines.aligned(x.sizes):
         block = x.batch.block[axis].astype(np.int64)
-        masked = np.where(x.sizes[axis] % block, x.sizes[axis], 0)
+        boxed = x.batch.descriptors * (axis in boxes) > 0
+        masked = np.where((x.sizes[axis] % block > 0) & ~boxed, x.sizes[axis], 0)
         most = np.maximum(most, np.gcd(np.gcd(block, aligned), masked))
     return most * size
 
 
 def used(x: Launch, axes: Sequence[str], lines: Lines | None, size: float) -> Array:
-    """The part of what a load fetches, or a store touches, that it uses: runs shorter than `RUN_BYTES` side by side in
-    memory waste some. axes: those along which elements lie without gaps."""
+    """The part of what a load fetches, or a store touches, that it uses: runs side by side in memory that are shorter
+    than a line of the caches waste some. axes: those along which elements lie without gaps."""
     block, run, whole = x.batch.block, x.zero + size, x.zero == 0
     for a in reversed(axes):
         run, whole = np.where(whole, run * block[a], run), whole & (block[a] >= x.sizes[a])
     for a, _ in lines.aligned(x.sizes) if lines is not None else ():
         run = np.maximum(run, size * block[a])  # of a window: y of y + i
-    return np.minimum(1.0, run / RUN_BYTES) ** x.target.costs.waste
+    return np.minimum(1.0, run / LINE_BYTES) ** x.target.costs.waste

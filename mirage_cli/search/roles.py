@@ -71,15 +71,16 @@ def shape_of(k: Kernel) -> tuple[object, ...]:
     return k.kind, k.roles, tuple(sorted(x.access for x in k.loads)), tuple(sorted(s.access for s in k.stores))
 
 
-def nameless(k: Kernel, element_bytes: Mapping[str, int]) -> tuple[object, ...]:
-    """What a kernel's price follows from: all of it but the names of its buffers and values."""
+def nameless(k: Kernel, element_bytes: Mapping[str, int], inputs: Mapping[str, Tensor]) -> tuple[object, ...]:
+    """What a kernel's price follows from: all of it but the names of its buffers and values. inputs: of the program."""
     names: dict[str, str] = {}
 
     def name(text: str) -> str:
         return names.setdefault(text, f"%{len(names)}")
 
-    def buffer(x: Load | Store) -> tuple[str, int]:
-        return name(f"buffer {x.buffer}"), element_bytes[x.buffer]
+    def buffer(x: Load | Store) -> tuple[object, ...]:
+        given = inputs.get(x.buffer)
+        return name(f"buffer {x.buffer}"), element_bytes[x.buffer], given and (given.dims, given.strides)
 
     loads = tuple((name(x.out), *buffer(x), x.access) for x in k.loads)
     args = (tuple(name(a) if isinstance(a, str) else a for a in e.args) for e in k.body)

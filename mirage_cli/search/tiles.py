@@ -11,6 +11,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from mirage_cli.ir.program import WIDEST_BYTES
 from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, next_power_of_two
 from mirage_cli.search.batch import Batch, elements_of, fits, held, whole_block
 from mirage_cli.search.cost import estimate
@@ -103,6 +104,7 @@ class Choices:
             int(b.stages[i]),
             int(b.split[i]),
             overlap=bool(b.overlap[i]),
+            descriptors=bool(b.descriptors[i]),
             tf32x3=bool(b.tf32x3[i]),
         )
 
@@ -136,7 +138,8 @@ def choices(
     stages = DEPTHS if m.kernel.with_role("loop", "split") else DEPTHS[:1]
     order, stage, chunk, tile = np.indices((len(orders), len(stages), len(chunks), len(one))).reshape(4, -1)
     none = np.zeros(len(tile))
-    columns = {"overlap": none + target.overlaps, "tf32x3": none + m.single}
+    boxes = target.descriptors and _masked(m, sizes)
+    columns = {"overlap": none + target.overlaps, "descriptors": none + boxes, "tf32x3": none + m.single}
     batch = Batch(
         {d: column[tile] for d, column in block.items()},
         {d: np.array([float(o.index(d)) for o in orders])[order] for d in block},
@@ -146,6 +149,13 @@ def choices(
         *(columns.get(f.name, none) for f in fields(Batch)[5:]),
     )
     return Choices(batch, axes, orders, order)
+
+
+def _masked(m: Model, sizes: Mapping[str, int]) -> bool:
+    """Whether masks alone keep a product's loads from what one instruction may load: boxes have none."""
+    blocks = (x for w in m.segments if w.dots and w.loop for x in w.blocks)
+    rows = (sizes[a] * size for _, size, _, lines, _ in blocks if lines for a in lines.aligned_axes(sizes))
+    return any(row % WIDEST_BYTES for row in rows)
 
 
 def _fitting(m: Model, sizes: Mapping[str, int], *, coarse: bool) -> dict[str, NDArray[np.float64]]:

@@ -13,7 +13,7 @@ from mirage_cli.ir.beside import beside
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, split_axis
 from mirage_cli.ir.ops import OPS, exact_inverse, power_of_two
 from mirage_cli.ir.placement import Loop, place
-from mirage_cli.ir.program import Eqn, Tensor
+from mirage_cli.ir.program import WIDEST_BYTES, Eqn, Tensor
 from mirage_cli.ir.reach import Limit, limits
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.whole import bounds
@@ -45,20 +45,28 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Elements of a tensor that a load reads, as they lie in memory."""
+    """Elements of a tensor that a load reads, as they lie in memory. element: bytes of one. intermediate: whether no
+    caller gives it."""
 
     tensor: Tensor
     access: Access
+    element: int
+    intermediate: bool
 
     def aligned(self, sizes: Mapping[str, int]) -> list[tuple[str, int]]:
         """The axes in which the address moves by single elements, each with what all else of the address is a multiple
         of (0 for nothing else): one instruction of a thread loads elements that begin at a multiple of their number."""
-        steps = self.tensor.steps(sizes)
+        tensor = self.tensor.with_aligned_rows(sizes, self.element) if self.intermediate else self.tensor
+        steps = tensor.steps(sizes)
         terms = [(a, n * step) for i, step in zip(self.access, steps, strict=True) for a, n in i.terms]
         offset = sum(i.offset * step for i, step in zip(self.access, steps, strict=True))
         return [
             (a, math.gcd(offset, *(n for b, n in terms if b != a))) for a, n in terms if n == 1 and isinstance(a, str)
         ]
+
+    def aligned_axes(self, sizes: Mapping[str, int]) -> list[str]:
+        """Those in which rows begin at multiples of what one instruction of a thread loads."""
+        return [a for a, n in self.aligned(sizes) if n * self.element % WIDEST_BYTES == 0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +155,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
                             x.dims,
                             bytes_of(x, element_bytes),
                             side_by_side(x, tensors.get(x.buffer)),
-                            lines_of(x, tensors.get(x.buffer)),
+                            lines_of(x, tensors.get(x.buffer), element_bytes[x.buffer]),
                         )
                         for x in read
                     ).items()
@@ -224,12 +232,20 @@ def side_by_side(x: Load, t: Tensor | None) -> tuple[str, ...]:
     return dims_of(i for d, i in zip(t.dims, x.access, strict=True) if d in t.without_gaps)
 
 
-def lines_of(x: Load, t: Tensor | None) -> Lines | None:
-    """None where the addresses are not known. t: None for what is row-major, with the axes that the access names."""
+def lines_of(x: Load, t: Tensor | None, element: int) -> Lines | None:
+    """None where the addresses are not known. t: None for an intermediate, with the axes that the access names.
+    element: bytes of one."""
     if t is not None:
-        return Lines(Tensor("", t.dims, "", strides=t.strides), x.access)
+        return Lines(Tensor("", t.dims, "", strides=t.strides), x.access, element, intermediate=False)
     dims = tuple(i.axis for i in x.access if i.axis is not None)
-    return Lines(Tensor("", dims, ""), x.access) if len(dims) == len(x.access) else None
+    return Lines(Tensor("", dims, ""), x.access, element, intermediate=True) if len(dims) == len(x.access) else None
+
+
+def whole_rows(x: Load, inputs: Iterable[Tensor], sizes: Mapping[str, int], element: int) -> bool:
+    """Whether rows of what is loaded begin at multiples of what one instruction loads, or nothing else is known.
+    inputs: of the μGraph. element: bytes of one."""
+    lines = lines_of(x, next((t for t in inputs if t.name == x.buffer), None), element)
+    return lines is None or bool(lines.aligned_axes(sizes))
 
 
 def part_of(x: Load) -> str:

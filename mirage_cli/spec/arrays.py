@@ -91,7 +91,7 @@ def paired(a: Sequence[Axis], b: Sequence[Axis]) -> list[tuple[Axis, Axis]]:
 
 @dataclass(frozen=True)
 class Applied:
-    """What elementwise operators have made of one array, at each of its positions."""
+    """What elementwise operators have made of arrays and numbers, at each of their positions, which broadcast."""
 
     function: Callable[..., Value]
     operands: tuple[Array | float, ...]

@@ -92,7 +92,7 @@ def elementwise(function: Callable[..., Value], *operands: Array | float, mask: 
             given[i] = v  # type: ignore[call-overload]
         return function(*given)
 
-    how = Applied(function, operands) if len(arrays) == 1 else None
+    how = Applied(function, operands)
     return trace.add(Array(trace, tuple(dims), held, tuple(made), make, mask, how=how))
 
 
@@ -287,7 +287,7 @@ def named(names: Names, value: Value) -> Value:
 def read_through(a: Array, parts: Sequence[Part], dims: Sequence[Dim]) -> Array:
     """The same where what lies outside of the array is of no use: f(x[i])[j] is f(x[i[j]])."""
     match a.how:
-        case Applied(function, operands):
+        case Applied(function, operands) if len(a.operands) == 1:
             given = (read_through(x, parts, dims) if isinstance(x, Array) else x for x in operands)
             return elementwise(function, *given, mask=a.mask)
         case Read(source, own) if all(dim in a.dims for terms, _ in own for dim, _ in terms if dim):

@@ -301,7 +301,7 @@ def _same_sizes_us(
     found: dict[str, cost.Estimates] = {}
     for i, k in enumerate(graph.kernels):
         if k.kind == "library":
-            total += cost.library_us(k, sizes, element[k.stores[0].buffer], target)
+            total += cost.library_us(k, graph.inputs, sizes, element[k.stores[0].buffer], target)
             continue
         batch = Batch.of(by_name[k.name], [s.kernels[k.name] for s in schedules], sizes)
         if graph.kernels[i - 1].kind == "library":

@@ -10,7 +10,7 @@ import pytest
 
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import Kernel
-from mirage_cli.ir.program import DTYPE_BYTES
+from mirage_cli.ir.program import Tensor
 from mirage_cli.ir.schedule import KernelSchedule, Schedule, block_sizes
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.search import generator
@@ -27,6 +27,7 @@ dims m=64 k=64
 input A f16[m, k]
 input B f16[m, k]
 input C f32[m, k]
+input D f16[m:72, k]
 output Y f16[m]
 kernel k0 generated m:grid k:loop
   X = load A[m, k]
@@ -47,16 +48,17 @@ OTHERS = {
     "one value for both": (("mul(X, Z)", "mul(X, X)"),),
     "another number": (("mul(E, 2)", "mul(E, 3)"),),
     "another role": (("k:loop", "k:tile"),),
+    "other strides": (("Z = load B", "Z = load D"),),
 }
 
 
-def kernel(*changes: tuple[str, str]) -> tuple[Kernel, dict[str, int]]:
+def kernel(*changes: tuple[str, str]) -> tuple[Kernel, dict[str, int], dict[str, Tensor]]:
     head, body = TEXT.split("kernel k0")
     for old, new in changes:
         assert old in body
         body = body.replace(old, new)
     graph = parse_mugraph(f"{head}kernel k0{body}")
-    return graph.kernels[0], {name: DTYPE_BYTES[t.dtype] for name, t in graph.tensors().items()}
+    return graph.kernels[0], dict(graph.element_bytes), {t.name: t for t in graph.inputs}
 
 
 @pytest.mark.parametrize("name", ALIKE)

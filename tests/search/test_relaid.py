@@ -11,6 +11,7 @@ from mirage_cli.search.generator import search
 from mirage_cli.search.relaid import relaid
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
+from tests.codegen.test_triton import check
 
 H200 = find_target("h200")
 CONVOLUTION = """\
@@ -99,3 +100,51 @@ def test_inputs_with_axes_of_sizes_that_differ_by_call_are_copied_too(weight: st
     assert not found.rejected
     laid = {t.name for p in found.plans for t in p.graph.buffers} & {"X_laid", "W_laid"}
     assert "X_laid" in laid
+
+
+ODD = """\
+name: odd
+dims: {m: 35, n: 37, h: 69, k: 131}
+dtype: float16
+inputs:
+  A: [m, k]
+  B: {dims: [h, k], scale: 0.1}
+  C: {dims: [n, h], scale: 0.1}
+program: |
+  O = dot(relu(dot(A, B, k)), C, h)
+outputs:
+  O: [m, n]
+"""
+"""Rows of A and B begin at odd elements."""
+
+
+def test_rows_that_begin_at_no_multiples_of_16_bytes_are_copied_to_ones_that_do() -> None:
+    p = lower(parse_spec(ODD).at())
+    assert orders(p) == {"A": ("m", "k"), "B": ("h", "k"), "C": ("n", "h")}
+    found = search_program(p, H200, Options())
+    assert not found.rejected
+    behind = [x for x in found.plans if {"A_laid", "B_laid"} <= {t.name for t in x.graph.buffers}]
+    assert behind
+    for plan in behind:
+        strides = {t.name: t.strides for t in plan.graph.buffers if t.dims[-1] == "k"}
+        assert strides == {"A_laid": (136, None), "B_laid": (136, None)}
+        check(plan.graph, plan.schedule, p)
+
+
+def test_rows_that_are_aligned_stay_where_they_are() -> None:
+    p = lower(parse_spec(ODD.replace("A: [m, k]", "A: {dims: [m, k], strides: [136, 1]}")).at())
+    assert orders(p) == {"B": ("h", "k"), "C": ("n", "h")}
+    even = ODD.replace("k: 131", "k: 136").replace("h: 69", "h: 72")
+    assert orders(lower(parse_spec(even).at())) == {}
+
+
+def test_long_rows_of_intermediates_are_aligned_at_other_sizes_too() -> None:
+    p = lower(parse_spec(ODD).at())
+    graphs = [x.graph for x in search_program(p, H200, Options()).plans]
+    hidden = [(g, t) for g in graphs for t in g.buffers if t.dims[-1] == "h" and "m" in t.dims]
+    assert hidden
+    for graph, t in hidden:
+        assert t.strides == (72, None)
+        assert graph.resized({**graph.sizes, "h": 72}).tensors()[t.name].strides == ()
+        assert graph.resized({**graph.sizes, "h": 100}).tensors()[t.name].strides == (104, None)
+        assert graph.resized({**graph.sizes, "h": 9}).tensors()[t.name].strides == ()  # shorter than a line

@@ -84,6 +84,13 @@ def test_weights_that_one_input_is_multiplied_by_stay_apart() -> None:
     assert traced.graph.text().count("dot(") == 3
 
 
+def test_the_logit_of_a_class_is_picked_before_its_probability_is_worked_out() -> None:
+    """So that one loop over the classes does."""
+    capped = as_module(lambda x, y: torch.nn.functional.cross_entropy(torch.tanh(x), y))
+    _, traced = whole(capped, (torch.randn(4, 7), torch.tensor([3, 0, -100, 6])))
+    assert "tanh(sum(where(index(a1) == X1, X0, 0), a1)) - logsumexp(tanh(X0), a1)" in traced.graph.text()
+
+
 def test_a_packed_projection_is_split_in_heads() -> None:
     """The packed weight is read at an offset, not copied; no axis has a size that is no head's."""
     _, traced = whole(*CASES["attention"])

@@ -10,7 +10,7 @@ from typing import Any  # arguments of nodes, as PyTorch's schemas have them: ar
 
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
-from mirage_cli.spec.arrays import Applied, Array, Counted, Trace, Unsupported, Viewed
+from mirage_cli.spec.arrays import Applied, Array, Counted, Trace, Unsupported, Viewed, leaves
 from mirage_cli.spec.aten.operands import (
     MOST_COMPARED,
     along_positions,
@@ -18,6 +18,7 @@ from mirage_cli.spec.aten.operands import (
     chosen,
     conjunction,
     disjunction,
+    mask_of,
     number_of,
 )
 from mirage_cli.spec.aten.reductions import amax, summed
@@ -69,12 +70,38 @@ def one_of(x: Array, dim: int, asked: Array, wraps: bool = False) -> Array:
     n = x.shape[dim]
     if n > MOST_COMPARED:
         raise Unsupported(f"a computed index among {n} rows")
-    place = along_positions(x, dim)
+    return element(number_of(x), dim, asked, wraps)
+
+
+def element(x: Array, dim: int, asked: Array, wraps: bool = False) -> Array:
+    """The element along an axis of any length whose number is asked for; f(u, v) is f of the elements of u and v, so
+    that nothing else is computed for it. Where there is no such number: f of 0. wraps: numbers below 0 count from the
+    end."""
+    n, behind = x.shape[dim], len(x.dims) - dim
+    made: dict[Array, Array] = {}
 
     def here(i: Any, t: Any) -> Any:
         return (i == t) | (i == t + n) if wraps else i == t
 
-    return summed(p.elementwise(lambda i, t, v: g.where(here(i, t), v, 0), place, asked, number_of(x)), dim)
+    def found(a: Array) -> Array:
+        if a not in made:
+            made[a] = picked(a)
+        return made[a]
+
+    def picked(a: Array) -> Array:
+        at = len(a.dims) - behind
+        if at < 0:
+            return a
+        if not {*leaves(a.dims[at])} & {*a.own}:
+            return p.viewed(a, [*a.dims[:at], *a.dims[at + 1 :]])
+        if isinstance(a.how, Applied):
+            given = (found(u) if isinstance(u, Array) else u for u in a.how.operands)
+            return p.elementwise(a.how.function, *given, mask=a.mask)
+        place, numbers = along_positions(a, at), number_of(a)
+        own = summed(p.elementwise(lambda i, t, v: g.where(here(i, t), v, 0), place, asked, numbers), -behind)
+        return mask_of(own) if a.mask else own
+
+    return found(x)
 
 
 @aten("aten.index_select", looks_up=True, named=along)

@@ -9,6 +9,7 @@ from typing import Any  # arguments of nodes, as PyTorch's schemas have them: ar
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Trace, Unsupported
+from mirage_cli.spec.aten.lookups import element
 from mirage_cli.spec.aten.operands import along_positions, both, trailing
 from mirage_cli.spec.aten.reductions import log_softmax, norm, summed
 from mirage_cli.spec.aten.row import Named, Rows, overloadless
@@ -83,7 +84,7 @@ def of_classes(x: Array, target: Array, weight: Any, ignored: int, at: int) -> t
     if len(target.dims) != len(x.dims) - 1:
         raise Unsupported("a loss whose classes are no numbers")
     place, asked = along_positions(x, at), unsqueeze(target, at)
-    loss = summed(p.elementwise(lambda i, t, v: g.where(i == t, -v, 0), place, asked, x), at)
+    loss = both(operator.neg, element(x, at, asked))
     if weight is None:
         counts = p.elementwise(lambda t: g.where(t != ignored, 1.0, 0.0), target)
         return p.elementwise(lambda t, v: g.where(t != ignored, v, 0), target, loss), counts
