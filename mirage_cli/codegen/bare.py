@@ -36,10 +36,7 @@ def launcher(parts: Parts) -> str:
     lines = [f"def {LAUNCHER}({', '.join(given)}):", '    """Contiguous tensors on one GPU, on the current stream."""']
     launches = parts.launches()
     sizes = [x for x in launches if x.startswith("    SIZE_")]
-    for t in (*graph.outputs, *graph.buffers):
-        shape, strides = parts.layout(t)
-        made = f"torch.empty_strided({shape}, {strides}, dtype=torch.{t.dtype}, device={device})"
-        sizes.append(f"    {names[t.name]} = {made}")
+    sizes += [f"    {names[t.name]} = {parts.made(t, device)}" for t in (*graph.outputs, *graph.buffers)]
     results = ", ".join(names[t.name] for t in graph.outputs)
     rest = [x for x in launches if not x.startswith("    SIZE_")]
     return "\n".join([*lines, *sizes, *rest, *([f"    return {results}"] if results else [])])

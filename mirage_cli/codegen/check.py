@@ -169,7 +169,7 @@ class _Checker:
         _must(set(s.once) <= self.tiled and (self.chunks is not None or not s.one_chunk), "one of one instance stores")
         self.expr(s.block)
         _must(s.block.axes in ((), s.pointers.axes), f"{s.pointers.buffer} is written with other axes")
-        self.pointers(s.pointers, s.mask)
+        self.pointers(s.pointers, (*s.mask, *(d for d, _ in s.room)))
         self.places(term for w in s.within for term in w.terms)
 
     def prefetch(self, s: plan.Prefetch) -> None:

@@ -60,6 +60,7 @@ from mirage_cli.codegen.writing import (
     input_text,
     layout_of_box,
     layout_text,
+    room_text,
     size_texts,
     spelled,
     table_text,
@@ -158,6 +159,11 @@ class Parts:
         """Shape and strides."""
         return layout_text(t, self.texts)
 
+    def made(self, t: Tensor, device: str) -> str:
+        """The call that makes an output, or an intermediate."""
+        shape, strides, cut = room_text(t, self.texts)
+        return f"torch.empty_strided({shape}, {strides}, dtype=torch.{t.dtype}, device={device}){cut}"
+
     def blocks(self) -> list[str]:
         ends = [] if self.label else patience(self.patient)
         return [*self.functions(), *ends, self.scratch(), self.launch()]
@@ -194,8 +200,7 @@ class Parts:
         )
 
     def scratch(self) -> str:
-        layouts = [(", ".join(self.layout(t)), t) for t in self.graph.buffers]
-        made = [f"        torch.empty_strided({x}, dtype=torch.{t.dtype}, device=device),  # {t}" for x, t in layouts]
+        made = [f"        {self.made(t, 'device')},  # {t}" for t in self.graph.buffers]
         result = ["    return [", *made, "    ]"] if made else ["    return []"]
         doc = '    """Intermediates in device memory; their content before a launch does not matter."""'
         taken = self.given or [f"SIZE_{r.dim}={self.sizes[r.dim]}" for r in self.graph.dynamic]

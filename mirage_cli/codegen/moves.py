@@ -143,7 +143,21 @@ def store(f: Frame, s: Store) -> plan.Store:
     if block.axes and block.axes != axes:
         block = nodes.Spread(block, axes)
     where, inside = pointers(f, s.buffer, s.access, axes), within(f, s.buffer, s.access)
-    return plan.Store(where, block, f.masked_dims(s.dims, axes), once, one_chunk, inside)
+    room = {d: n for d, n in row_of(f, s).items() if d in f.padded}
+    longer = {d: n for d, n in room.items() if -(-f.sizes[d] // f.block[d]) * f.block[d] > n}
+    ends = (nodes.Within(((nodes.Lanes(d, True), 1),), 0, False, n) for d, n in longer.items())
+    mask = tuple(d for d in f.masked_dims(s.dims, axes) if d not in room)
+    return plan.Store(where, block, mask, once, one_chunk, (*inside, *ends), tuple(room.items()))
+
+
+def row_of(f: Frame, s: Store) -> dict[str, int]:
+    """The axis along which elements of an intermediate lie side by side, with the positions that a row has room for,
+    where these are more than the axis has."""
+    t = f.tensors[s.buffer]
+    if t not in f.graph.buffers or not any(t.strides):
+        return {}
+    room = t.steps(f.sizes)[-2]
+    return {d: room for d in [s.access[-1].axis] if d is not None and d == t.dims[-1] and f.sizes[d] < room}
 
 
 # -- prefetches

@@ -163,7 +163,8 @@ class Complete:
 @dataclass(frozen=True, slots=True)
 class Store:
     """once: dimensions of the grid along which all instances have the same, and the first stores; one_chunk: the same
-    for chunks. within: bounds beyond which nothing is stored."""
+    for chunks. within: bounds beyond which nothing is stored. room: axes without a mask, each with the positions that a
+    row has room for: what is written behind the last means nothing."""
 
     pointers: Pointers
     block: Expr
@@ -171,6 +172,7 @@ class Store:
     once: Axes
     one_chunk: bool
     within: tuple[Within, ...] = ()
+    room: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

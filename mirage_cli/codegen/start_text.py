@@ -10,7 +10,7 @@ from math import prod
 
 from mirage_cli.codegen.library import buffers_of, makes_result
 from mirage_cli.codegen.triton import KernelSource
-from mirage_cli.codegen.writing import layout_of_box, layout_text, product_text, stride_factors, tuple_text, wrapped
+from mirage_cli.codegen.writing import layout_of_box, product_text, room_text, stride_factors, tuple_text, wrapped
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.program import DTYPE_BYTES, Tensor, unmerged
 
@@ -93,8 +93,8 @@ class _Start:
         outputs = (replace(t, dims=unmerged(t.dims, self.graph.merged)) for t in self.graph.outputs)
         for t in (*outputs, *(t for t in self.graph.buffers if t not in self.own)):
             if t.name not in self.made.values():
-                layout = ", ".join(layout_text(t, self.sizes))
-                lines.append(f"{self.names[t.name]} = empty({layout}, torch.{t.dtype})")
+                shape, strides, cut = room_text(t, self.sizes)
+                lines.append(f"{self.names[t.name]} = empty({shape}, {strides}, torch.{t.dtype}){cut}")
                 lines += [self.address(t.name)] if t.name in self.at else []
         return lines
 

@@ -19,6 +19,17 @@ def layout_text(t: Tensor, sizes: Mapping[str, int | str]) -> tuple[str, str]:
     return tuple_text(str(sizes[d]) for d in t.dims), tuple_text(map(product_text, stride_factors(t, sizes)))
 
 
+def room_text(t: Tensor, sizes: Mapping[str, int | str]) -> tuple[str, str, str]:
+    """Shape and strides of the memory of an intermediate, with what its rows have room for, and the index that leaves
+    the tensor of it."""
+    shape, strides = layout_text(t, sizes)
+    if not t.strides:
+        return shape, strides, ""
+    (room,) = stride_factors(t, sizes)[-2]
+    last = t.dims[-1]
+    return layout_text(t, {**sizes, last: room})[0], strides, f"[..., :{sizes[last]}]"
+
+
 def stride_factors(t: Tensor, sizes: Mapping[str, int | str]) -> list[list[int | str]]:
     """What the stride of each axis of a tensor is the product of: numbers, and names of what holds sizes."""
     found: list[list[int | str]] = []

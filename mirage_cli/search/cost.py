@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from mirage_cli.ir.access import Access
 from mirage_cli.ir.footprint import read_once
 from mirage_cli.ir.mugraph import Kernel, split_axis
-from mirage_cli.ir.program import DTYPE_BYTES, Tensor
+from mirage_cli.ir.program import DTYPE_BYTES, WIDEST_BYTES, Tensor
 from mirage_cli.ir.reach import Leaf, visited
 from mirage_cli.ir.schedule import MAX_LANES, MIN_DOT
 from mirage_cli.search.batch import Array, Batch, fits, held
@@ -508,7 +508,9 @@ def library_us(
     c = target.costs
     moving_us = moved / (c.library_memory * target.dram_bytes_per_us)
     single = element == DTYPE_BYTES["float32"]
-    rows = 1.0 if all(whole_rows(x, inputs, sizes, element) for x in kernel.loads) else c.library_rows
+    whole = [whole_rows(x, inputs, sizes, element) for x in kernel.loads]
+    whole += [sizes[d] * element % WIDEST_BYTES == 0 for d in kernel.stores[0].dims[-1:]]
+    rows = 1.0 if all(whole) else c.library_rows
     rate = c.library_single * target.fp32_flops_per_us if single else rows * target.tensor_flops_per_us
     return target.launch_us + c.library_us + max(moving_us, flops / rate)
 

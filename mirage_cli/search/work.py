@@ -242,10 +242,10 @@ def lines_of(x: Load, t: Tensor | None, element: int) -> Lines | None:
 
 
 def whole_rows(x: Load, inputs: Iterable[Tensor], sizes: Mapping[str, int], element: int) -> bool:
-    """Whether rows of what is loaded begin at multiples of what one instruction loads, or nothing else is known.
-    inputs: of the μGraph. element: bytes of one."""
+    """Whether rows of what is loaded begin and end at multiples of what one instruction loads, or nothing else is
+    known. inputs: of the μGraph. element: bytes of one."""
     lines = lines_of(x, next((t for t in inputs if t.name == x.buffer), None), element)
-    return lines is None or bool(lines.aligned_axes(sizes))
+    return lines is None or any(sizes[a] * element % WIDEST_BYTES == 0 for a in lines.aligned_axes(sizes))
 
 
 def part_of(x: Load) -> str:

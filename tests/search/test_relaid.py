@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from mirage_cli.codegen.export import kernels_source
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.program import Program
 from mirage_cli.pipeline.searching import Options, search_program
@@ -148,3 +149,12 @@ def test_long_rows_of_intermediates_are_aligned_at_other_sizes_too() -> None:
         assert graph.resized({**graph.sizes, "h": 72}).tensors()[t.name].strides == ()
         assert graph.resized({**graph.sizes, "h": 100}).tensors()[t.name].strides == (104, None)
         assert graph.resized({**graph.sizes, "h": 9}).tensors()[t.name].strides == ()  # shorter than a line
+
+
+def test_copies_are_stored_without_masks_in_the_room_of_their_rows() -> None:
+    p = lower(parse_spec(ODD).at())
+    plan = next(x for x in search_program(p, H200, Options()).plans if "A_laid" in {t.name for t in x.graph.buffers})
+    text = kernels_source(plan.graph, plan.schedule)
+    (line,) = (x for x in text.splitlines() if "tl.store(A_laid_ptr" in x)
+    assert "in_k" not in line
+    assert "torch.empty_strided((35, 136), (136, 1), dtype=torch.float16, device=device)[..., :131]" in text
