@@ -139,7 +139,7 @@ def _choices_of_roles(
     reductions = [q for q in base.body if OPS[q.op].kind in ("reduction", "contraction")]
     reduced = {a for q in reductions for a in q.axes}
     spaces = {*dims.values(), *(tuple({*q.dims, *q.axes}) for q in reductions if OPS[q.op].kind == "reduction")}
-    together = _summed_together(reductions, reduced, spaces, sizes)
+    together = _summed_together(reductions, reduced, spaces, sizes) | _summed_by_elements(base)
     inside = {(a, b) for q in reductions for v in q.values for a in q.axes for b in dims[v] if b not in q.axes}
     """Of these pairs, a loop over the first would stand inside one over the second."""
 
@@ -182,6 +182,12 @@ def _summed_together(
         short = {a for a in space if a in reduced and 1 < sizes[a] <= 16}
         together |= short if prod(next_power_of_two(sizes[a]) for a in short) > CROWDED else set()
     return together
+
+
+def _summed_by_elements(kernel: Kernel) -> set[str]:
+    """Summed axes of products that multiply no two matrices: the taps of a depthwise convolution, of which a block
+    would be summed across threads."""
+    return {a for m, n, summed in kernel.products if not m or not n for a in summed}
 
 
 def reduced_axes(eqns: tuple[Eqn, ...]) -> set[str]:

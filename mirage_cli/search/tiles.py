@@ -37,7 +37,7 @@ def tile_options(m: Model, sizes: Mapping[str, int], *, coarse: bool) -> dict[st
 def _options(m: Model, d: str, sizes: Mapping[str, int], coarse: bool) -> list[int]:
     size = sizes[d]
     top = next_power_of_two(size)
-    if d in m.batch_axes:
+    if d in m.batch_axes(sizes):
         return [1]
     matrix = m.matrix_axes(sizes)
     if d in matrix:
@@ -60,8 +60,8 @@ def _options(m: Model, d: str, sizes: Mapping[str, int], coarse: bool) -> list[i
     else:
         choices = [64, 512, 2048] if coarse else [32, 64, 128, 256, 512, 1024, 2048, 4096]
         whole = prod(whole_block(m, a, sizes) for a in m.whole)
-        if len(m.kernel.with_role("loop", "split")) > 1 or whole > SHORT:
-            choices = [1, 8, *choices]  # blocks are of all these axes together
+        if len(m.kernel.with_role("loop", "split")) > 1 or whole > SHORT or top < choices[0]:
+            choices = [1, 8, *choices]  # blocks are of all these axes together, or each is a step of its own
         if len(m.kernel.roles) == 1:
             choices = [*choices, 8192, 16384]  # and here of no other: what is in flight hides the latency of memory
     return [t for t in choices if t <= top] or [top]

@@ -100,7 +100,8 @@ class Model:
     """Spaces of values, those that lie within no other."""
     computed: tuple[tuple[str, ...], ...]
     """Of accumulators, products and what is computed: those that lie within no other."""
-    batch_axes: frozenset[str]
+    shared: frozenset[str]
+    """Batch axes of every product that has them."""
     element_bytes: tuple[tuple[str, int], ...]
     exact: frozenset[str]
     inputs: tuple[Tensor, ...]
@@ -117,6 +118,10 @@ class Model:
         """Axes of products that the matrix units may take: where an operand is computed from bytes, also with a vector,
         since it comes to them cheaper than as float32."""
         return self.kernel.matrix_axes(sizes) | self.from_bytes
+
+    def batch_axes(self, sizes: Mapping[str, int]) -> frozenset[str]:
+        """Axes along which the matrix units multiply one by one."""
+        return self.shared if self.matrix_axes(sizes) else frozenset()
 
     @property
     def single(self) -> bool:
@@ -184,7 +189,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
         products,
         widest([*dims.values(), *reduced]),
         widest([*accumulators, *products, *(axes for w in segments for axes, *_ in w.elementwise)]),
-        _batch_axes(kernel, dims),
+        _shared(kernel, dims),
         tuple(element_bytes.items()),
         frozenset(exact),
         inputs,
@@ -331,7 +336,7 @@ def _space(e: Eqn) -> tuple[str, ...]:
     return (*e.dims, *(a for a in e.axes if a not in e.dims)) if OPS[e.op].kind == "reduction" else e.dims
 
 
-def _batch_axes(kernel: Kernel, dims: Mapping[str, tuple[str, ...]]) -> frozenset[str]:
+def _shared(kernel: Kernel, dims: Mapping[str, tuple[str, ...]]) -> frozenset[str]:
     """Axes that are batch axes of every product that has them."""
     operands = (e.values for e in kernel.body if e.op == "dot" and len(e.values) == 2)
     shared = {d for a, b in operands for d in {*dims[a]} & {*dims[b]}}

@@ -566,7 +566,7 @@ def _other_tiles(
     matrix = d in m.matrix_axes(sizes) and tile > 1
     least = max(1, cost.MIN_DOT // held_beside(m, d, sizes)) if matrix else 1
     for other in (tile // 2, tile * 2):
-        if other < least or d in m.batch_axes or other >= 2 * max(sizes[d], cost.MIN_DOT):
+        if other < least or d in m.batch_axes(sizes) or other >= 2 * max(sizes[d], cost.MIN_DOT):
             continue
         changed = replace(s, tiles=(*s.tiles[:i], (d, other), *s.tiles[i + 1 :]))
         yield changed

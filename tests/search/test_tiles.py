@@ -7,14 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.search import tiles
 from mirage_cli.search.cost import estimate
+from mirage_cli.search.generator import search
 from mirage_cli.search.work import Model, models
+from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.space import first_schedules, neighbours
+from tests.codegen.test_triton import check
 from tests.mugraphs import CASES
 
 H200 = find_target("h200")
@@ -148,3 +152,33 @@ def test_operands_are_exchanged_with_their_axes_in_order(order: str, other: str)
     m = model_of(parse_mugraph(GROUPS.format(g=256, c=32)))
     assert tiles.exchanged(m, tuple(order.split())) == tuple(other.split())
     assert tiles.exchanged(m, tuple(other.split())) == tuple(order.split())
+
+
+DEPTHWISE = """\
+name: depthwise
+dims: {b: 8, c: 2048, t: 4096, i: 4}
+dtype: bfloat16
+inputs:
+  X: [b, c, t]
+  W: [c, i]
+program: |
+  O = silu(dot(X[b, c, t + i - 3], W, i))
+outputs:
+  O: [b, c, t]
+"""
+
+
+@pytest.mark.parametrize("axes", [pytest.param("b, c, t", id="rows"), pytest.param("b, t, c", id="channels last")])
+def test_taps_of_a_depthwise_convolution_are_walked_over_blocks_of_positions_and_channels(axes: str) -> None:
+    """As a block axis they would be summed across threads, and with one channel a block would read single elements."""
+    shifted = axes.replace("t", "t + i - 3")
+    text = DEPTHWISE.replace("X: [b, c, t]", f"X: [{axes}]").replace("X[b, c, t + i - 3]", f"X[{shifted}]")
+    p = lower(parse_spec(text.replace("O: [b, c, t]", f"O: [{axes}]")).at())
+    best = search(p, H200).candidates[0]
+    (kernel,) = best.graph.kernels
+    assert kernel.role("i") == "loop"
+    tiles = dict(best.schedule.kernels[kernel.name].tiles)
+    assert tiles["i"] == 1
+    assert tiles[axes[-1]] >= 32
+    small = {"b": 2, "c": 37, "t": 41}
+    check(best.graph.resized({**best.graph.sizes, **small}), best.schedule, p.resized({**p.sizes, **small}))
