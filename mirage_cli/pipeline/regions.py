@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args  # torch's graphs and nodes have few types
 
@@ -75,16 +75,22 @@ from mirage_cli.spec.aten.trace import (
 )
 from mirage_cli.spec.graph import Dynamic, Graph
 from mirage_cli.spec.reader import MAX_OFFSET, parse_spec
+from mirage_cli.verify.decided import decided
 from mirage_cli.verify.numeric import called64
+from mirage_cli.verify.rounding import MoveEveryResult
 
 CLAIMS = ("aten._assert_tensor_metadata",)
 """Operators that say of what type a tensor is, which its inputs' types settle."""
 PREFIX = "region_"
 CHANGES = "changes a tensor in place"
 ROUNDINGS, LEAST_OFF = 16, 2e-3
-"""How far a result of PyTorch may be from the program's in float64: roundings of its type, or with TF32's."""
+"""How far a result of PyTorch may be from the program's in float64: roundings of its type, or of a coarser one on the
+way, or with TF32's."""
 DECIDED = 1 / 64
 """The share of whole numbers, of a mask, or of places without a number, that rounding may decide otherwise."""
+MOVED, TIMES = 16, 4.0
+"""Evaluations that show what rounding may decide, and how many times as much as rounding moves each of their results
+(`verify.rounding`)."""
 MANY = 256
 """Numbers from which on their deviation is looked at."""
 EVEN = (130, 6, 4, 2, 8, 10, 12, 14, 16, 18, 20, 22)
@@ -570,11 +576,12 @@ def agrees_at(module: Any, region: Region, sizes: Mapping[str, int]) -> bool:
     """At these sizes of the symbols, which the module's inputs have."""
     program = region.program.resized({d: sizes[s] for d, s in region.axes.items()})
     apart = {x.which for x, t in zip(region.inputs, program.inputs, strict=True) if t.distinct}
+    precision = precision_of(module)
     refused = any(row_of(n).fractions for n in calls(module.graph))  # on a GPU by an assertion that ends all
     for data in ("fractions",) if refused else get_args(Data):
         given = examples(module, data, apart)
-        held = [x.of(given, sizes) for x in region.inputs]
-        returned, behind = called64(program, held)
+        sample = Sample.of(region, program, given, sizes)
+        exact = sample.exact()
         try:
             made = module(*given)
         except RuntimeError as error:
@@ -582,20 +589,54 @@ def agrees_at(module: Any, region: Region, sizes: Mapping[str, int]) -> bool:
         outputs = made if isinstance(made, list | tuple) else [made]
         if not all(bool(y.isfinite().any()) for y in outputs):
             continue
-        kept = {x.which: (x.of(given, sizes), y) for x, y in zip(region.inputs, behind, strict=True)}
-        whole = region.made(returned, given)
-        triples = zip(outputs, whole, region.results, strict=True)
-        pairs = [kept[r.which] if isinstance(r, Kept) else (y, exact) for y, exact, r in triples]
-        doubted = [in_doubt(y, exact) for y, exact in pairs]
+        kept = {x.which: x.of(given, sizes) for x in region.inputs}
+        ys = [kept[r.which] if isinstance(r, Kept) else y for y, r in zip(outputs, region.results, strict=True)]
+        doubted = [in_doubt(y, e) for y, e in zip(ys, exact, strict=True)]
         same = (
-            close(y.masked_fill(places, 0), exact.masked_fill(places, 0))
-            for (y, exact), places in zip(pairs, doubted, strict=True)
+            close(y.masked_fill(places, 0), e.masked_fill(places, 0), precision, sample.moved(i, precision))
+            for i, (y, e, places) in enumerate(zip(ys, exact, doubted, strict=True))
         )
         if not all(same):
             return False
         if not any(bool(places.any()) for places in doubted):
             return True
     raise NotRunError("of random data PyTorch makes no numbers that could be compared")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Data for a region. given: inputs of its module; held: of its program, and what is changed in place is a copy."""
+
+    program: Program
+    region: Region
+    given: Sequence[Any]
+    held: Sequence[torch.Tensor]
+
+    @staticmethod
+    def of(region: Region, program: Program, given: Sequence[Any], sizes: Mapping[str, int]) -> Sample:
+        held = [x.of(given, sizes) for x in region.inputs]
+        apart = (x.clone() if t.name in program.changed else x for x, t in zip(held, program.inputs, strict=True))
+        return Sample(program, region, given, list(apart))
+
+    def exact(self) -> list[torch.Tensor]:
+        """The region's results in float64."""
+        returned, behind = called64(self.program, self.held)
+        kept = {x.which: y for x, y in zip(self.region.inputs, behind, strict=True)}
+        pairs = zip(self.region.made(returned, self.given), self.region.results, strict=True)
+        return [kept[r.which] if isinstance(r, Kept) else y for y, r in pairs]
+
+    def moved(self, i: int, precision: torch.dtype) -> Iterator[torch.Tensor]:
+        """Result number i as rounding to this type may make it."""
+        for seed in range(MOVED):
+            with MoveEveryResult(precision, True, seed, TIMES):
+                yield self.exact()[i]
+
+
+def precision_of(module: Any) -> torch.dtype:
+    """The coarsest type that PyTorch rounds to in a region, of 16 bits or more."""
+    made = (n.meta["val"] for n in calls(module.graph) if isinstance(n.meta.get("val"), torch.Tensor))
+    types = {x.dtype for x in made if x.is_floating_point() and x.dtype.itemsize > 1}
+    return max(types, key=lambda t: torch.finfo(t).eps, default=torch.float32)
 
 
 Data = Literal["normal", "fractions", "small"]
@@ -646,10 +687,16 @@ def in_doubt(y: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     return differ & (int(differ.sum()) <= DECIDED * y.numel())
 
 
-def close(y: torch.Tensor, exact: torch.Tensor) -> bool:
+def close(
+    y: torch.Tensor,
+    exact: torch.Tensor,
+    precision: torch.dtype = torch.float32,
+    moved: Iterable[torch.Tensor] = (),
+) -> bool:
     """By the norm of the difference of what are numbers: a program that is another one is off by far more. Infinities
     and what is no number are in the same places, but for what is beyond the type of PyTorch's result. Of whole numbers
-    and masks, rounding decides a few."""
+    and masks, all but a few are equal, or such as rounding may make them. precision: what PyTorch rounds to on the way.
+    moved: `exact`, rounded so."""
     rounded = exact.to(y.dtype)
     numbers = y.isfinite()
     if not torch.equal(numbers, rounded.isfinite()) or not torch.equal(y.isnan(), exact.isnan()):
@@ -657,9 +704,11 @@ def close(y: torch.Tensor, exact: torch.Tensor) -> bool:
     if not torch.equal(y[y.isinf()], rounded[y.isinf()]):
         return False
     if not y.is_floating_point():
-        return int((y != rounded).sum()) <= DECIDED * y.numel()
+        few = DECIDED * y.numel()
+        return int((y != rounded).sum()) <= few or decided(y, exact.double(), (x.double() for x in moved)).wrong <= few
     off, size = (float(torch.where(numbers, x, 0.0).norm()) for x in (y.double() - exact, exact))
-    return bool(numbers.any()) and off <= max(ROUNDINGS * torch.finfo(y.dtype).eps, LEAST_OFF) * size
+    eps = max(torch.finfo(t).eps for t in (y.dtype, precision))
+    return bool(numbers.any()) and off <= max(ROUNDINGS * eps, LEAST_OFF) * size
 
 
 def results(module: Any) -> list[Any]:

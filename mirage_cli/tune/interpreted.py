@@ -12,14 +12,15 @@ from math import ceil, isfinite, prod
 from tempfile import TemporaryDirectory
 from typing import Any  # connection and modules of generated text
 
+from mirage_cli.codegen.blocks import MAX_PRODUCT
 from mirage_cli.ir.access import renames
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.footprint import large_enough
 from mirage_cli.ir.merge import merge_axes
-from mirage_cli.ir.mugraph import MuGraph, split_axis
+from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Program, distinct_positions
-from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, Schedule
+from mirage_cli.ir.schedule import MIN_DOT, KernelSchedule, Schedule, block_sizes
 from mirage_cli.search.work import chunk_sizes
 from mirage_cli.tune.child import Child, ChildDied, ChildKilled
 from mirage_cli.tune.triton_interpreter import like_a_gpu
@@ -133,8 +134,8 @@ def _batch_axes(program: Program) -> set[str]:
 
 
 def reduced_schedule(graph: MuGraph, schedule: Schedule) -> Schedule:
-    """The schedule with blocks so small that a graph of reduced sizes still has several per dimension, yet few in all:
-    the interpreter runs one program instance after another."""
+    """The schedule with blocks so small that a graph of reduced sizes still has several per dimension, yet few in all,
+    as far as the emitter takes the larger blocks: the interpreter runs one program instance after another."""
     few = min(FEW, FEW_OF_ALL // len(graph.kernels))
     kernels: dict[str, KernelSchedule] = {}
     chunks: dict[str, int] = {}
@@ -149,10 +150,21 @@ def reduced_schedule(graph: MuGraph, schedule: Schedule) -> Schedule:
         matrix = k.matrix_axes(sizes)
         tiles = {d: min(t, MIN_DOT) if d in matrix else min(t, 8) for d, t in s.tiles}
         grid = [d for d in k.with_role("grid") if d in tiles]
-        while prod(blocks := [ceil(sizes[d] / tiles[d]) for d in grid]) > few and max(blocks) > 2:
-            tiles[grid[blocks.index(max(blocks))]] *= 2
-        kernels[k.name] = replace(s, tiles=tuple(tiles.items()), split=split)
+        s = replace(s, tiles=tuple(tiles.items()), split=split)
+        while prod(blocks := [ceil(sizes[d] / s.tile(d)) for d in grid]) > few and max(blocks) > 2:
+            longest = grid[blocks.index(max(blocks))]
+            larger = replace(s, tiles=tuple((d, t << (d == longest)) for d, t in s.tiles))
+            if _largest_block(k, larger, sizes) > MAX_PRODUCT:
+                break
+            s = larger
+        kernels[k.name] = s
     return Schedule(kernels)
+
+
+def _largest_block(kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> int:
+    """Elements of the largest block of an equation's space."""
+    block = block_sizes(kernel, schedule, sizes)
+    return max((prod(block.get(d, 1) for d in {*e.dims, *e.axes}) for e in kernel.body), default=1)
 
 
 def own_sums(program: Program, graph: MuGraph, schedule: Schedule) -> tuple[MuGraph, Schedule] | None:

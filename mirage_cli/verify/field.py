@@ -21,6 +21,7 @@ Everything is drawn from the seed: two `Field`s with one seed agree.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,6 +36,7 @@ from mirage_cli.ir.access import Index, Tables
 from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.drawn import PADDED
 from mirage_cli.ir.ops import Number, Type
+from mirage_cli.verify.contracted import contracted, taint_of
 from mirage_cli.verify.residues import (
     ALL,
     ALL_BORROWED,
@@ -553,7 +555,13 @@ class Field:
         return finish(dims, data, x.valid, flags, taint)
 
     def dot(self, x: Value, y: Value, axes: tuple[str, ...]) -> Value:
-        return self.sum(self.mul(x, y), axes)
+        valid, finite = both_valid(x, y), x.flags is None and y.flags is None
+        plain = x.kind == y.kind == "field" and finite and any(valid)
+        if not plain or (found := contracted(x, y, axes)) is None:
+            return self.sum(self.mul(x, y), axes)
+        dims, data = found
+        taints = [t for v in (x, y) if (t := taint_of(v, axes, dims)) is not None]
+        return finish(dims, data, valid, None, functools.reduce(np.logical_or, taints) if taints else None)
 
     def reduce_extremum(self, x: Value, axes: tuple[str, ...], *, largest: bool) -> Value:
         """The product of x + c, less c, for a random c: associative and commutative, and every element matters."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import pytest
 import torch
 
 from mirage_cli.codegen.export import kernels_source, load_export
+from mirage_cli.ir.schedule import KernelSchedule, Schedule
+from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.pipeline.model import as_module
 from mirage_cli.pipeline.regions import Kept, Region, cut, exported
 from mirage_cli.pipeline.searching import Options, search_program
@@ -133,6 +136,30 @@ def test_what_a_mask_hides_from_all_is_nothing(numbers: bool) -> None:
     q[:, 3] = torch.nan
     y = found.model(q, k, v, hidden)
     assert y[:, 3].isnan().all() and y[:, [0, 1, 2, 4]].isfinite().all()
+
+
+WHOLE = """
+mugraph whole float16
+dims b=5 y=5 x=5 n=6 c=5 i=3 j=3
+input T f16[b, y, x, c, i, j]
+input W f16[n, c, i, j]
+output O f16[b, n, y, x]
+
+kernel k0 generated b:grid y:grid x:grid n:grid c:tile i:tile j:tile
+  T = load T[b, y, x, c, i, j]
+  W = load W[n, c, i, j]
+  O[b, y, x, n] = dot(T, W; c, i, j)
+  store O[b, n, y, x] = O
+"""
+
+
+def test_blocks_that_make_few_instances_are_blocks_that_can_be_written() -> None:
+    """Three axes that are summed whole are 4096 elements of each result, which is multiplied out."""
+    graph = parse_mugraph(WHOLE)
+    tiles = tuple((d, 1) for d in ("b", "y", "x", "n"))
+    small = reduced_schedule(graph, Schedule({"k0": KernelSchedule(tiles, ("b", "y", "x", "n"))}))
+    assert prod(t for _, t in small.kernels["k0"].tiles) == 32
+    assert "def launch(" in kernels_source(graph, small)
 
 
 WINDOWS = """

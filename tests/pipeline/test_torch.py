@@ -19,7 +19,18 @@ from mirage_cli import mi
 from mirage_cli.errors import GraphError
 from mirage_cli.pipeline.model import as_module
 from mirage_cli.pipeline.partition import pieces
-from mirage_cli.pipeline.regions import Cut, agrees, close, cut, drawn, exported, in_doubt
+from mirage_cli.pipeline.regions import (
+    DECIDED,
+    Cut,
+    Sample,
+    agrees,
+    close,
+    cut,
+    drawn,
+    examples,
+    exported,
+    in_doubt,
+)
 from mirage_cli.pipeline.taken import table
 from tests.torch_programs import Attention, GatedMlp, rope_halves
 
@@ -232,6 +243,28 @@ INF, NAN = math.inf, math.nan
 )
 def test_a_region_agrees_where_infinities_do_too(pytorchs: list[float], exact: list[float], same: bool) -> None:
     assert close(torch.tensor(pytorchs), torch.tensor(exact, dtype=torch.float64)) == same
+
+
+def quantised(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Whole numbers of what was rounded to bfloat16 on the way, where rounding decides one in twenty."""
+    y = (x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * w
+    largest = y.float().abs().amax(-1, keepdim=True).clamp(min=1e-10) / 127
+    return torch.round(y.float() / largest).clamp(-128, 127).to(torch.int8), largest
+
+
+def test_what_rounding_on_the_way_may_decide_is_the_same_program() -> None:
+    found = cut(exported(as_module(quantised), (torch.randn(16, 64).bfloat16(), torch.randn(64).bfloat16())))
+    assert found.left == {}
+    (region,) = found.regions
+    module = found.model.get_submodule(region.module)
+    given = examples(module)
+    made, sample = module(*given), Sample.of(region, region.program, given, {})
+    (i,) = (i for i, y in enumerate(made) if not y.is_floating_point())
+    y, exact = made[i], sample.exact()[i]
+    assert int((y != exact).sum()) > 2 * DECIDED * y.numel()
+    assert close(y, exact, torch.bfloat16, sample.moved(i, torch.bfloat16))
+    assert not close(y, exact, torch.float32, sample.moved(i, torch.float32))
+    assert not close(y.int() + 1, exact, torch.bfloat16, sample.moved(i, torch.bfloat16))
 
 
 def test_what_pytorch_refuses_but_between_0_and_1_is_compared_there() -> None:

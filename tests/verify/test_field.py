@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from mirage_cli.ir.ops import OPS
+from mirage_cli.verify.contracted import MOST_TERMS, contracted, multiplied
+from mirage_cli.verify.draws import SPACE, at_once
 from mirage_cli.verify.field import Field
 from mirage_cli.verify.residues import (
     ALL_BORROWED,
@@ -27,6 +29,7 @@ from mirage_cli.verify.residues import (
     discrete_logs,
     same,
 )
+from tests.programs import program
 
 SIZES = {"a": 3, "b": 5}
 HALF = Fraction(1, 2)
@@ -308,3 +311,50 @@ def test_every_field_column_runs(field: Field, name: str) -> None:
 
 def _first_b(x: Value) -> np.ndarray:
     return np.take(x.data, [0], axis=x.dims.index("b") + 1)
+
+
+CONTRACTIONS = {
+    "matrices": ("mk", "kn", "k"),
+    "batches": ("bmk", "nbk", "k"),
+    "two axes": ("mkl", "lnk", "lk"),
+    "outer product": ("bmk", "bn", ""),
+    "draws beside one draw": ("#mk", "#kn", "k"),
+}
+
+
+@pytest.mark.parametrize("name", CONTRACTIONS)
+def test_a_product_of_matrices_is_the_sum_of_products(name: str) -> None:
+    """With the largest residues that there are among random ones, and with elements in doubt."""
+    lengths, rng = {"b": 6, "m": 17, "n": 19, "k": 40, "l": 3, "#": 4}, np.random.default_rng(0)
+    F = Field(7, lengths)
+
+    def value(dims: str, draws: int) -> Value:
+        shape = tuple(draws if d == "#" else lengths[d] for d in dims)
+        data = np.stack([rng.integers(p - 2 if rng.random() < HALF else 0, p, shape) for p in MODULI])
+        return Value(tuple(dims), "field", data, taint=rng.random(data.shape) < 1 / 64)
+
+    left, right, axes = CONTRACTIONS[name]
+    x, y = value(left, 4), value(right, 1)
+    found, expected = F.dot(x, y, tuple(axes)), F.sum(F.mul(x, y), tuple(axes))
+    assert contracted(x, y, tuple(axes)) is not None, "what is tested is no product of matrices"
+    assert found.dims == expected.dims and found.valid == expected.valid
+    assert found.taint is not None and expected.taint is not None
+    assert (found.data == expected.data).all() and (found.taint == expected.taint).all()
+
+
+def test_a_product_of_matrices_adds_exactly_at_the_largest_residues() -> None:
+    largest = np.array(MODULI).reshape(-1, 1, 1) - 1
+    terms = 1 << 17
+    assert terms <= MOST_TERMS
+    x, y = (np.broadcast_to(largest, (LEVELS, *shape)) for shape in ((3, terms), (terms, 2)))
+    expected = [[[terms % p] * 2] * 3 for p in MODULI]  # (-1)² as often
+    assert multiplied(x, y).tolist() == expected
+
+
+def test_arrays_that_are_not_made_do_not_count_as_held() -> None:
+    """A dot of matrices holds its operands and its result; one of vectors, their products."""
+    sizes = "m=64 n=64 k=64"
+    matrices = program(sizes, "X[m,k] Y[k,n]", "O = dot(X, Y; k)")
+    vectors = program(sizes, "X[m,n,k] Y[n,k]", "O = dot(X, Y; k)")
+    assert at_once(matrices) == SPACE // 64**2
+    assert at_once(vectors) == SPACE // 64**3
