@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from mirage_cli.ir.access import Access, Distinct, dims_of, plain, read_by
-from mirage_cli.ir.beside import beside
+from mirage_cli.ir.beside import beside, only
 from mirage_cli.ir.footprint import apart, untold
 from mirage_cli.ir.mugraph import Kernel, Load, Store
 from mirage_cli.ir.placement import InexpressibleError, Loop, place
@@ -64,7 +64,8 @@ def overwrites(k: Kernel, s: Store, sizes: Mapping[str, int], distinct: Distinct
 
 
 def reads_first(k: Kernel, x: Load, s: Store, sizes: Mapping[str, int], distinct: Distinct) -> bool:
-    """Whether program instances read by `x` nothing that another one overwrites by `s`, nor what they have overwritten.
+    """Whether program instances read by `x`, for what they store, nothing that another one overwrites by `s`, nor what
+    they have overwritten.
 
     Two positions of an axis read and write different elements where the indices that `x` and `s` have in common tell
     the axis. All axes that are cut over instances have to be told; and those of the loop that both stand in, where the
@@ -72,8 +73,8 @@ def reads_first(k: Kernel, x: Load, s: Store, sizes: Mapping[str, int], distinct
     """
     common = tuple(i for i, j in zip(x.access, s.access, strict=True) if i == j)
     told = {*dims_of(common)}.difference(untold(common, sizes, distinct)) | {d for d, n in sizes.items() if n == 1}
-    grid = k.with_role("grid")
-    if not {*grid, *k.with_role("split")} <= told or len(beside(k, grid)) > 1:
+    cut = _cut(k, x, s)
+    if cut is None or not {*cut} <= told:
         return False
     try:
         segments = place(k).segments
@@ -83,3 +84,13 @@ def reads_first(k: Kernel, x: Load, s: Store, sizes: Mapping[str, int], distinct
     last = max((i for i, segment in enumerate(segments) if x in segment.steps), default=-1)
     segment = segments[stored]
     return last < stored or (last == stored and (not isinstance(segment, Loop) or {*segment.dims} <= told))
+
+
+def _cut(k: Kernel, x: Load, s: Store) -> tuple[str, ...] | None:
+    """The axes that are cut over the instances for which it matters what `x` reads; None where `s` has instances of
+    its own. Where `s` alone stores what is made of it, others than those that do so may read what they like."""
+    readers = [t for t in k.stores if x in only(k, {t}).loads]
+    if readers == [s]:
+        return only(k, {s}).with_role("grid", "split")
+    grid = k.with_role("grid")
+    return k.with_role("grid", "split") if len(beside(k, grid)) == 1 else None

@@ -67,7 +67,8 @@ def _copies(program: Program, names: Mapping[Part, str]) -> Program:
         op, same = ("and", t.name) if tensor_type(t) == "bool" else ("mul", Fraction(1))
         builder.emit(op, t.name, same, out=p.value)
     outputs = tuple(replace(t, name=p.value) for p, t in made.items())
-    return replace(program, inputs=inputs, eqns=tuple(builder.eqns), outputs=outputs, parts=tuple(names))
+    eqns, parts = tuple(builder.eqns), tuple(names)
+    return Program(program.name, program.dims, program.dtype, inputs, eqns, outputs, parts=parts, merged=program.merged)
 
 
 def _in_front(c: Candidate, copies: Candidate, names: Mapping[Part, str], gap_us: float) -> Candidate:
