@@ -7,9 +7,14 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mirage_cli.ir.access import Access, access_text, dims_of, steady
 from mirage_cli.ir.beside import beside
+from mirage_cli.ir.footprint import box_around
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, split_axis
 from mirage_cli.ir.ops import OPS, exact_inverse, power_of_two
 from mirage_cli.ir.placement import Loop, place
@@ -21,6 +26,13 @@ from mirage_cli.ir.whole import bounds
 Elementwise = tuple[tuple[str, ...], float, int, tuple[str, ...]]
 """The axes over which equations compute, operations for an element, how many elements are read for an operand of a
 product, and the rows of that operand."""
+
+
+class Part(NamedTuple):
+    """What is read of a buffer, as text: "" from its first element on."""
+
+    buffer: str
+    where: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +78,7 @@ class Work:
     """What one segment does in each of its iterations, as lists of axes (the block sizes come with the tiles)."""
 
     loop: tuple[str, ...]
-    loads: tuple[tuple[tuple[str, ...], float, str, Access], ...]  # axes, bytes of an element, buffer, where
+    loads: tuple[tuple[tuple[str, ...], float, Part, Access], ...]  # axes, bytes of an element, what is read, where
     blocks: tuple[tuple[tuple[str, ...], float, tuple[str, ...], Lines | None, int], ...]
     """Axes, bytes of an element, those of the axes along which elements lie side by side, where its elements lie, how
     many loads have these."""
@@ -232,13 +244,33 @@ def lines_of(x: Load, t: Tensor | None) -> Lines | None:
     return Lines(Tensor("", dims, ""), x.access) if len(dims) == len(x.access) else None
 
 
-def part_of(x: Load) -> str:
-    """A name for what is read of a buffer: loads that begin at other offsets, or at other rows that tables name, read
-    other parts."""
+def part_of(x: Load) -> Part:
+    """What is read of a buffer: loads that begin at other offsets, or at other rows that tables name, read other
+    parts."""
     if not all(i.affine for i in x.access):
-        return f"{x.buffer}[{access_text(x.access)}]"
+        return Part(x.buffer, access_text(x.access))
     offsets = [i.offset for i in x.access]
-    return f"{x.buffer} + {offsets}" if any(offsets) else x.buffer
+    return Part(x.buffer, str(offsets) if any(offsets) else "")
+
+
+def of_parts(
+    bytes_of_parts: Mapping[Part, NDArray[np.float64] | float],
+    accesses: Iterable[tuple[str, Access]],
+    element_bytes: Mapping[str, int],
+    sizes: Mapping[str, int],
+) -> NDArray[np.float64] | float:
+    """The bytes of all parts together. Those of one buffer overlap, as the neighbours in a stencil do, where they have
+    more elements than the box around them. accesses: to each buffer."""
+    found: NDArray[np.float64] | float = 0.0
+    accesses = tuple(accesses)
+    for buffer in dict.fromkeys(part.buffer for part in bytes_of_parts):
+        own = [n for part, n in bytes_of_parts.items() if part.buffer == buffer]
+        together = sum(own[1:], own[0])
+        if len(own) > 1:
+            box = box_around([a for b, a in accesses if b == buffer], sizes)
+            together = np.minimum(together, box * element_bytes[buffer])
+        found = found + together
+    return found
 
 
 def _in_registers(eqns: Sequence[Eqn]) -> set[str]:
