@@ -49,6 +49,9 @@ class Product:
     """Whether its left and its right operand go through registers: computed beside it, or loaded and computed with."""
     single: bool
     """Whether its operands are float32."""
+    small_within: tuple[tuple[str, int], ...] | None = None
+    """Numbers that blocks of these axes have to divide for its operands to be of a smaller type: what makes them
+    float32 is then a factor of all that a block sums, and stands in front of the sum. None where it is none."""
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -165,7 +168,9 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
                     ).items()
                 ),
                 tuple(
-                    Counter(_product(e, dims, e.out in plain, registers, exact) for e in eqns if e.op == "dot").items()
+                    Counter(
+                        _product(kernel, e, e.out in plain, registers, exact) for e in eqns if e.op == "dot"
+                    ).items()
                 ),
                 _elementwise([e for e in eqns if e.op != "dot"], rows, set(loads), halves),
                 found,
@@ -289,9 +294,8 @@ def _added_to(kernel: Kernel, accumulators: Collection[str]) -> set[str]:
     return {a for a, b in pairs if a in products and uses[a] == 1 and b in accumulators and dims[a] == dims[b]}
 
 
-def _product(
-    e: Eqn, dims: Mapping[str, tuple[str, ...]], accumulates: bool, beside: set[str], exact: Collection[str]
-) -> Product:
+def _product(kernel: Kernel, e: Eqn, accumulates: bool, beside: set[str], exact: Collection[str]) -> Product:
+    dims = kernel.value_dims
     left, right = (dims[v] if isinstance(v, str) else () for v in e.args)
     return Product(
         tuple(d for d in left if d not in right and d not in e.axes),
@@ -301,7 +305,32 @@ def _product(
         accumulates,
         (e.args[0] in beside, e.args[1] in beside),
         any(v in exact for v in e.values),
+        _small_within(kernel, e, exact),
     )
+
+
+def _small_within(kernel: Kernel, product: Eqn, exact: Collection[str]) -> tuple[tuple[str, int], ...] | None:
+    """As `Product` has it: operands are what is loaded of a smaller type, times what is loaded of float32 and is the
+    same for several positions in a row along what is summed."""
+    loads, eqns = {x.out: x for x in kernel.loads}, {e.out: e for e in kernel.body}
+    read = Counter([*(v for e in kernel.body for v in e.values), *(s.value for s in kernel.stores)])
+    limits: dict[str, int] = {}
+    for operand in product.values:
+        v = operand
+        while v in exact:
+            y = eqns.get(v)
+            if y is None or OPS[y.op].growth != "product" or len(y.values) != 2 or read[v] > 1:
+                return None
+            whole = [u for u in y.values if {*kernel.value_dims[u]} == {*y.dims} and u not in exact and u in loads]
+            scale = [loads[u] for u in y.values if u not in whole and u in loads]
+            if not whole or not scale:
+                return None
+            for d in product.axes:
+                n = math.gcd(*(steady(a, d) for i in scale[0].access for a, _ in i.terms))
+                if n:
+                    limits[d] = math.gcd(limits.get(d, 0), n)
+            v = whole[0]
+    return None if 1 in limits.values() else tuple(limits.items())
 
 
 def _computed_operands(

@@ -6,8 +6,12 @@ import pytest
 import torch
 
 from mirage_cli.codegen.export import export_source, kernels_source, load_export
+from mirage_cli.ir.schedule import KernelSchedule, Schedule
+from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.pipeline.problem import floor_of
 from mirage_cli.pipeline.searching import Options, search_program
+from mirage_cli.search.batch import Batch
+from mirage_cli.search.occupancy import Launch, multiplied
 from mirage_cli.search.work import models
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
@@ -55,3 +59,40 @@ def test_matrix_units_multiply_inputs_of_a_smaller_type_as_such(dtype: str, othe
     for x, y in zip(module.statistics(*inputs), reference64(program, inputs), strict=True):
         torch.testing.assert_close(x.double(), y, rtol=1e-5, atol=1e-4)
     assert floor_of(program, H200) <= total_us(plan.graph, start, H200, models(plan.graph))
+
+
+SCALED = """
+mugraph scaled bfloat16
+dims m=64 k=K n=512 a=8 c=4
+input X bf16[m, k]
+input W TYPE[k, n]
+input S f32[a, c]
+input T f32[m]
+output O bf16[m, n]
+kernel k0 generated m:grid k:loop n:grid
+  X = load X[m, k]
+  W = load W[k, n]
+  S = load S[k//128, n//128]
+  T = load T[m]
+  V[k, n] = mul(W, S)
+  U[m, k] = mul(X, T)
+  O[m, n] = dot(U, V; k)
+  store O[m, n] = O
+"""
+
+
+@pytest.mark.parametrize("dtype", ["f8e4m3fn", "i8", "bf16", "f32"])
+@pytest.mark.parametrize("k", [1024, 1000])
+@pytest.mark.parametrize("block", [32, 128, 256])
+def test_products_with_float32_scales_in_front_of_their_sums_are_priced_as_they_are_multiplied(
+    dtype: str, k: int, block: int
+) -> None:
+    graph = parse_mugraph(SCALED.replace("K", str(k)).replace("TYPE", dtype))
+    own = KernelSchedule((("m", 64), ("k", block), ("n", 128)), ("m", "k", "n"), tf32x3=True)
+    (m,) = models(graph).values()
+    launch = Launch.of(m, Batch.of(m, [own], graph.sizes), graph.sizes, H200, ())
+    ((product, n),) = (x for w in m.segments for x in w.dots)
+    small = "input_precision" not in kernels_source(graph, Schedule({"k0": own}))
+    assert small == (dtype != "f32" and block <= 128 and k % block == 0)
+    whole = H200.tensor_flops_per_us * (1.0 if own.warps >= 4 else H200.costs.few_warps)
+    assert (float(multiplied(launch, product, n).rate[0]) == whole) == small
