@@ -72,7 +72,8 @@ def reads_first(k: Kernel, x: Load, s: Store, sizes: Mapping[str, int], distinct
     last read is in no loop in front of it.
     """
     common = tuple(i for i, j in zip(x.access, s.access, strict=True) if i == j)
-    told = {*dims_of(common)}.difference(untold(common, sizes, distinct)) | {d for d, n in sizes.items() if n == 1}
+    several = {d: max(n, 2) for d, n in sizes.items()}  # what a kernel may read is the same at all sizes
+    told = {*dims_of(common)}.difference(untold(common, several, distinct))
     cut = _cut(k, x, s)
     if cut is None or not {*cut} <= told:
         return False

@@ -110,7 +110,15 @@ WHOLE = program(
     "C[m, d] = integer(clamp(round(C * S), -128, 127)); S[m] = abs(S) + 1",
     "C: {inout: C}; S: {inout: S}",
 )
-PROGRAMS = {**IN_TIME, **BY_A_COPY, "exchanged": EXCHANGED, "views": VIEWS, "whole numbers of floats": WHOLE}
+SINGLE = program("b: 3, v: 1", "U: [b]; S: [b, v]", "O = U * S; U[b] = U * 2", "U: {inout: U}; O: [b, v]")
+PROGRAMS = {
+    **IN_TIME,
+    **BY_A_COPY,
+    "exchanged": EXCHANGED,
+    "views": VIEWS,
+    "whole numbers of floats": WHOLE,
+    "an axis of one position that the tensor lacks": SINGLE,
+}
 
 
 def plans(p: Program) -> tuple[Plan, ...]:
