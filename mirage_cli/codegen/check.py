@@ -501,6 +501,7 @@ _STATEMENTS: Mapping[type[Statement], Callable[..., None]] = {
     plan.Rescale: _Checker.rescale,
     plan.Complete: _Checker.complete,
     plan.Store: _Checker.store,
+    plan.Barrier: lambda *_: None,
     plan.Prefetch: _Checker.prefetch,
     plan.Wait: _Checker.wait,
     plan.Release: _Checker.release,

@@ -27,6 +27,8 @@ from mirage_cli.codegen.exported_text import (
     BUILTIN,
     CAPTURE,
     CHECKED_TABLES,
+    COMPILE,
+    COMPILE_BESIDE_STATE,
     INTO,
     PLANNED,
     PUBLIC,
@@ -69,6 +71,7 @@ from mirage_cli.codegen.writing import (
     wrapped,
 )
 from mirage_cli.ir.derived import lower
+from mirage_cli.ir.inplace import reread
 from mirage_cli.ir.mugraph import Kernel, MuGraph, split_axis
 from mirage_cli.ir.program import Program, Tensor, below, spread, unmerged
 from mirage_cli.ir.schedule import Schedule
@@ -274,7 +277,7 @@ def export_source(program: Program, graph: MuGraph, schedule: Schedule, info: Ex
         "name": name,
         "function": f"_{name}" if builtin else THE_FUNCTION,
         "graph": THE_GRAPH,
-        "capture": CAPTURE.strip("\n"),
+        "capture": capture_text(program),
         "operator": f"{name}_{digest}",
         "call": tuple_text(parameters),
         "doc": interface(program),
@@ -417,6 +420,15 @@ def out_texts(
         "sizes_of_inputs": sizes_of_inputs,
         "register_out": wrapped("    _operator = torch.library.custom_op(", given, ")"),
     }
+
+
+def capture_text(program: Program) -> str:
+    """What makes a CUDA graph of a call."""
+    read = reread(program)
+    state = {p.tensor.name for p in program.parts if p.value in read}
+    inputs = [f"inputs[{i}]" for i, t in enumerate(program.inputs) if t.name in state]
+    compiles = COMPILE_BESIDE_STATE.replace("@state@", tuple_text(inputs)) if inputs else COMPILE
+    return CAPTURE.strip("\n").replace("@compile@", compiles)
 
 
 def _changed(program: Program, out: bool = False) -> str:

@@ -195,7 +195,7 @@ def _capture(inputs):
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            _run(*inputs)  # compiles what is not compiled yet
+@compile@
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):
@@ -209,6 +209,14 @@ def _capture(inputs):
     return replay
 """
 """What makes a CUDA graph of a call."""
+COMPILE = """\
+            _run(*inputs)  # compiles what is not compiled yet"""
+COMPILE_BESIDE_STATE = """\
+            kept = [x.clone() for x in @state@]
+            _run(*inputs)  # compiles what is not compiled yet
+            for x, before in zip(@state@, kept):  # no call of the user's
+                x.copy_(before)"""
+"""What stands in it in front of the capture; and where a call reads what it changes."""
 
 TABLES = '''
 def _check_tables(inputs):

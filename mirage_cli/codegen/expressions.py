@@ -359,7 +359,8 @@ def matrix_product(s: Scope, e: Eqn, accumulator: str | None) -> nodes.Dot:
     which they do themselves."""
     f = s.frame
     m = matrices(f, e)
-    dtype = "float32" if f.exact & {m.left, m.right} else f.graph.dtype
+    small = f.type_of(m.left) if f.graph.dtype == "float32" else f.graph.dtype
+    dtype = "float32" if f.exact & {m.left, m.right} else small
     left, right = (_operand(s, value, groups, e.axes, dtype) for value, groups in m.operands())
     precision = None if dtype != "float32" else "tf32x3" if f.schedule.tf32x3 else "ieee"
     return nodes.Dot(left, right, accumulator, precision)

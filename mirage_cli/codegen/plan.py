@@ -176,6 +176,11 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
+class Barrier:
+    """Until all threads of the program instance are here: what others of them overwrite then, each has read."""
+
+
+@dataclass(frozen=True, slots=True)
 class Prefetch:
     """Cache lines brought into the L2. read: by reads that are forgotten."""
 
@@ -261,6 +266,7 @@ Statement: TypeAlias = (
     | Rescale
     | Complete
     | Store
+    | Barrier
     | Prefetch
     | Wait
     | Release

@@ -34,6 +34,7 @@ from mirage_cli.codegen.nodes import Start
 from mirage_cli.codegen.plan import KernelPlan, Statement
 from mirage_cli.ir.access import Lookup, dims_of, lookups_of
 from mirage_cli.ir.beside import beside
+from mirage_cli.ir.inplace import overwrites
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store
 from mirage_cli.ir.phases import phased
 from mirage_cli.ir.placement import Loop
@@ -165,7 +166,7 @@ def _plan(graph: MuGraph, kernel: Kernel, schedule: Schedule, sizes: Mapping[str
                 waited = unread is None or (over.wait is not None and over.wait <= i)
                 body += _loop(decided, x, x == decided.leading and waited, waited)
             elif isinstance(x, tuple):
-                body += [store(f, s) for s in x]
+                body += _stores(f, x)
             else:
                 body += _step(decided, x, starts(f), Scope(f, decided.clean))
     sums = [x.part for x in f.factored.values()]
@@ -316,7 +317,13 @@ def _iteration(c: _Decided, loop: Loop, part: Range, late: frozenset[str]) -> li
     for name, degrees in loop.accumulators:
         if name in f.factored:
             body += combined(scope, f.eqns[name], degrees, False)
-    return [*body, *_looked_up(c, loop.stores, ()), *(store(f, s) for s in loop.stores)]
+    return [*body, *_looked_up(c, loop.stores, ()), *_stores(f, loop.stores)]
+
+
+def _stores(f: Frame, some: Sequence[Store]) -> list[Statement]:
+    """What threads of the instance read in other layouts than they store it in is read by all before any stores."""
+    meet = any(overwrites(f.kernel, s, f.sizes, f.graph.distinct) for s in some)
+    return [*[plan.Barrier()] * meet, *(store(f, s) for s in some)]
 
 
 def _phase(c: _Decided, loop: Loop, part: Range, late: frozenset[str], there: set[str]) -> Iterator[Statement]:

@@ -21,6 +21,7 @@ from mirage_cli.codegen.export import (
     THE_GRAPH,
     ExportInfo,
     Parts,
+    capture_text,
     docstring,
     export_source,
     header_rows,
@@ -30,7 +31,7 @@ from mirage_cli.codegen.export import (
     schema,
     tables_text,
 )
-from mirage_cli.codegen.exported_text import BUILTIN, CAPTURE, CHECKED_TABLES, WRITE
+from mirage_cli.codegen.exported_text import BUILTIN, CHECKED_TABLES, WRITE
 from mirage_cli.codegen.globals import without_global
 from mirage_cli.codegen.sized_text import (
     EXACT,
@@ -324,7 +325,7 @@ class _File:
             "call": tuple_text(self.parameters),
             "tables": CHECKED_TABLES * bool(self.tables),
             "doc": interface(program),
-            "capture": CAPTURE.strip("\n"),
+            "capture": capture_text(program),
             "sizes": ", ".join(f"inputs[{n}].shape[{i}]" for n, i in first),
             "size_names": ", ".join(names),
             "size_texts": tuple_text(f'"{d}"' for d in self.differing),

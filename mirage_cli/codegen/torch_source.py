@@ -33,7 +33,7 @@ from mirage_cli.ir.access import (
 from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.derived import DERIVED
 from mirage_cli.ir.ops import OPS, Number, Op, Type
-from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, Eqn, Part, Program, tensor_type
+from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, Arg, Eqn, Part, Program, tensor_type
 
 Dims = tuple[str, ...]
 
@@ -125,6 +125,7 @@ class _Writer:
 
     def results(self) -> list[str]:
         """What is returned; statements before it write parts into what they are of."""
+        self.keep_views()
         parted = {p.tensor.name for p in self.program.parts}
         for t in (t for t in self.program.results if t.name in parted):
             value = next(self.values[p.value] for p in self.program.parts if p.tensor == t)
@@ -135,6 +136,18 @@ class _Writer:
         for p in self.program.parts:
             self.statements.append(self.written(p))
         return [self.names[t.name] if t.name in parted else self.output(t.name, t.dims) for t in self.program.results]
+
+    def keep_views(self) -> None:
+        """Copies outputs that are views of inputs, where those are changed."""
+        renamed = {e.out: e.args[0] for e in self.program.eqns if e.op == "rename"}
+        for t in self.program.outputs:
+            source: Arg = t.name
+            while isinstance(source, str) and source in renamed:
+                source = renamed[source]
+            if source in self.program.changed:
+                value, name = self.values[t.name], self.names[t.name]
+                self.statements.append(f"{name} = {value.text}.clone()")
+                self.values[t.name] = replace(value, text=name)
 
     def written(self, p: Part) -> str:
         """The statement that writes a part: a copy into a view; where there is none, an assignment by positions along

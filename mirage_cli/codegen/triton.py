@@ -340,6 +340,7 @@ _STATEMENTS: Mapping[type[Statement], Callable[..., Iterable[str]]] = {
     p.Rescale: _rescale,
     p.Complete: _complete,
     p.Store: _store,
+    p.Barrier: lambda *_: ["tl.debug_barrier()"],
     p.Prefetch: _prefetch,
     p.Wait: lambda *_: ["wait_for_data()"],
     p.Release: lambda *_: ["release_next()"],

@@ -104,6 +104,15 @@ def read_once(access: Access, sizes: Mapping[str, int]) -> float:
     )
 
 
+def box_around(accesses: Iterable[Access], sizes: Mapping[str, int]) -> int:
+    """Elements of a box that holds what some accesses read of a tensor. What lies before the tensor does not count."""
+    total = 1
+    for along in zip(*accesses, strict=True):
+        lows, highs = zip(*(i.bounds(sizes) for i in along), strict=True)
+        total *= max(highs) - max(0, min(lows)) + 1
+    return total
+
+
 def _positions(i: Index, size: int, sizes: Mapping[str, int]) -> int:
     """Positions of an axis of this size that an index reads, at least."""
     return max(0, _reached(i, sizes) - sum(i.leaves(size, sizes)))

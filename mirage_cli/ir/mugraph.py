@@ -21,7 +21,17 @@ from typing import Literal
 
 from mirage_cli.ir.access import Access, Distinct, Index, Lookup, dims_of, lookups_of, nested
 from mirage_cli.ir.hashed import hashed_once
-from mirage_cli.ir.program import DTYPE_BYTES, Eqn, Merged, Range, Tensor, distinct_tables, resized_dims, tables_of
+from mirage_cli.ir.program import (
+    DTYPE_BYTES,
+    Eqn,
+    Merged,
+    Range,
+    Tensor,
+    distinct_tables,
+    resized_dims,
+    small_inputs,
+    tables_of,
+)
 
 Role = Literal["grid", "split", "loop", "tile"]
 
@@ -190,7 +200,7 @@ class MuGraph:
     def exact(self) -> dict[str, frozenset[str]]:
         """For each kernel, the values whose products are of float32 (`exact_values`)."""
         inputs, buffers = ({t.name for t in some if t.dtype == "float32"} for some in (self.inputs, self.buffers))
-        found = exact_values(self.kernels, self.dtype, inputs, buffers)
+        found = exact_values(self.kernels, self.dtype, inputs, buffers, small_inputs(self.inputs))
         return dict(zip((k.name for k in self.kernels), found, strict=True))
 
     def resized(self, sizes: Mapping[str, int]) -> MuGraph:
@@ -206,12 +216,13 @@ class MuGraph:
 
 
 def exact_values(
-    kernels: Sequence[Kernel], dtype: str, inputs: Collection[str], buffers: Collection[str]
+    kernels: Sequence[Kernel], dtype: str, inputs: Collection[str], buffers: Collection[str], small: Collection[str]
 ) -> list[frozenset[str]]:
-    """For each kernel, the values whose products are of float32: all in a program of that type; in others what float32
-    inputs reach, also through float32 buffers, since a smaller type would lose what eager keeps."""
+    """For each kernel, the values whose products are of float32: in a program of that type all but `small` inputs, of
+    which the matrix units multiply any two exactly; in others what float32 inputs reach, also through float32 buffers,
+    since a smaller type would lose what eager keeps."""
     if dtype == "float32":
-        return [frozenset(k.value_dims) for k in kernels]
+        return [frozenset(k.value_dims).difference(x.out for x in k.loads if x.buffer in small) for k in kernels]
     read = set(inputs)
     found: list[frozenset[str]] = []
     for k in kernels:

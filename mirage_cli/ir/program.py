@@ -414,6 +414,16 @@ class Program:
         found.update((e.out, e.type) for e in self.eqns)
         return found
 
+    def product_dtype(self) -> str:
+        """The type of operands whose rate bounds its products: in float32 some may be of smaller inputs alone."""
+        small = {*small_inputs(self.inputs)}
+        for e in self.eqns:
+            if e.op == "rename" and e.args[0] in small:
+                small.add(e.out)
+            if e.op == "dot" and small.issuperset(e.values):
+                return next(t.dtype for t in self.inputs if t.name in small)
+        return self.dtype
+
     def accesses(self) -> Iterator[tuple[str, Index]]:
         """Every axis that is read or written by an index, with the index."""
         tables = {t.name: t.dims for t in self.inputs}
@@ -457,6 +467,12 @@ def distinct_tables(inputs: Iterable[Tensor]) -> Distinct:
 def distinct_positions(inputs: Iterable[Tensor]) -> list[tuple[tuple[str, ...], str]]:
     """The axes of tables that hold no integer twice, and the axis that the integers are positions of, if it is one."""
     return [(t.dims, t.below) for t in inputs if t.distinct and isinstance(t.below, str)]
+
+
+def small_inputs(inputs: Iterable[Tensor]) -> frozenset[str]:
+    """Those of float16, or of bfloat16; none where there are both, which float32 alone has in common."""
+    small = [t for t in inputs if t.dtype in ("float16", "bfloat16")]
+    return frozenset(t.name for t in small) if len({t.dtype for t in small}) == 1 else frozenset()
 
 
 def tensor_type(t: Tensor) -> Type:

@@ -17,7 +17,7 @@ def floor_of(program: Program, target: Target) -> float:
     """Microseconds below which no kernel is expected: bytes that must move over the measured copy rate, or the
     program's products over the measured matmul rate. Of products under a mask, what it leaves of them is counted."""
     lowered = lower(program)
-    return floor_us(program_bytes(lowered), product_flops(lowered), target, program.dtype)
+    return floor_us(program_bytes(lowered), product_flops(lowered), target, lowered.product_dtype())
 
 
 def tensor_spec(t: Tensor, sizes: Mapping[str, int]) -> TensorSpec:

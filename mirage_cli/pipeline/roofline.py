@@ -63,7 +63,7 @@ def bounds(program: Program, target: Target) -> Bounds:
     lowered = lower(program)
     flops, moved = product_flops(lowered), program_bytes(lowered)
     levels = (
-        Level("matrix units", flops, "FLOP", target.matrix_flops_per_us(program.dtype)),
+        Level("matrix units", flops, "FLOP", target.matrix_flops_per_us(lowered.product_dtype())),
         Level("memory", moved, "B", target.dram_bytes_per_us),
         Level("L2", max(moved, _operand_bytes(lowered, flops, target)), "B", target.l2_bytes_per_us),
         Level("launches", 1, "kernels", 1 / target.launch_us),
@@ -81,7 +81,7 @@ def _operand_bytes(program: Program, flops: float, target: Target) -> float:
     if not volumes:
         return 0.0
     left_by_masks = flops / (2.0 * sum(volumes))
-    element = DTYPE_BYTES[program.dtype]
+    element = DTYPE_BYTES[program.product_dtype()]
     held = (target.smem_per_sm_bytes + REGISTER_BYTES * target.regs_per_sm) / element
     return element * (2.0 * max(volumes) * left_by_masks / sqrt(held) - 2.0 * held * target.sms)
 

@@ -196,6 +196,7 @@ def search_program(
     interrupted: asked now and then; true ends the search with what it has.
     """
     from mirage_cli.search.generator import search
+    from mirage_cli.search.overwritten import read_in_time
     from mirage_cli.search.relaid import behind_copies, relaid
 
     start = time.perf_counter()
@@ -220,6 +221,7 @@ def search_program(
         result = beside(result, searched(pieces))
     if result.stopped == "exhausted" and options.prune and (orders := relaid(form, result, target)):
         result = beside(result, behind_copies(form, orders, searched, target.costs.gap_us))
+    result = read_in_time(form, result, searched, target.costs.gap_us)
     if result.stopped == "interrupted":
         clock.interrupt()
     written = result.as_written

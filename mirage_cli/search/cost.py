@@ -35,7 +35,7 @@ from mirage_cli.search.occupancy import (
     segment,
     used,
 )
-from mirage_cli.search.work import Model, Work, whole_rows
+from mirage_cli.search.work import Model, Part, Work, of_parts, whole_rows
 from mirage_cli.target.gpus import Target
 
 COPY_BYTES = 4
@@ -126,7 +126,7 @@ class Estimates:
 def memory_us(x: Launch, stored: Array, o: Occupancy) -> Array:
     """(bytes of each tensor that is read + of what is read again + bytes that are stored) / the memory's rate"""
     again = x.term("again", _read_again_bytes(x, o), 0.0)
-    return (_read_bytes(x) + again + stored) / x.target.dram_bytes_per_us
+    return (read_bytes(x) + again + stored) / x.target.dram_bytes_per_us
 
 
 def l2_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
@@ -428,14 +428,16 @@ def _turned_rows(p: Multiplied, warps: Array) -> Array:
     return np.where(in_warpgroups(warps, p.depth), second, 0.0)
 
 
-def _read_bytes(x: Launch) -> Array:
-    """Bytes of device memory: each tensor read once, but for what no loop visits."""
-    read: dict[str, Array] = {}
+def read_bytes(x: Launch) -> Array:
+    """Bytes of device memory: each element read once, but for what no loop visits."""
+    read: dict[Part, Array] = {}
+    accesses: dict[tuple[str, Access], None] = {}
     for w in x.m.segments:
-        for axes, size, name, access in w.loads:
+        for axes, size, part, access in w.loads:
             whole = prod(x.sizes[a] for a in axes) * _bytes_once(x, size, access)
-            read[name] = np.maximum(read.get(name, x.zero), whole * _part_read(x, w, axes))
-    return sum(read.values(), x.zero)
+            read[part] = np.maximum(read.get(part, x.zero), whole * _part_read(x, w, axes))
+            accesses[part.buffer, access] = None
+    return x.zero + of_parts(read, accesses, dict(x.m.element_bytes), x.sizes)
 
 
 def _bytes_once(x: Launch, size: float, access: Access) -> float:
@@ -448,7 +450,7 @@ def _read_again_bytes(x: Launch, o: Occupancy) -> Array:
     """Σ over what a loop reads that one before it has read: bytes · (1 - the L2 / what the instances at work read in a
     loop before it is read again)"""
     at_work = x.programs / o.waves
-    lost: dict[str, Array] = {}
+    lost: dict[Part, Array] = {}
     again = x.zero
     for w in (w for w in x.m.segments if w.loop):
         once = {name: _bytes_once(x, size, access) for _, size, name, access in w.loads}

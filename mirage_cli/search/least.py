@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from math import prod
 
 from mirage_cli.algebra.canonical import Form
+from mirage_cli.ir.access import Access
 from mirage_cli.ir.footprint import read_once
 from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.ops import OPS
@@ -57,15 +58,18 @@ class LeastWork:
 
     def moving_us(self, targets: tuple[Form, ...], written: Written) -> float:
         """The least time to read and write what these equations do; what masks may leave out is not counted."""
-        parts: dict[str, float] = {}
+        parts: dict[work.Part, float] = {}
+        element_bytes: dict[str, int] = {}
+        accesses: list[tuple[str, Access]] = []
         for name, f, access in () if _masked(written) else written.loads:
             x = Load(name, buffer_of(self.d, f), access)
-            size = work.bytes_of(x, {x.buffer: DTYPE_BYTES[self.stored.dtype_of(f)]})
-            part = work.part_of(x)
-            parts[part] = max(
-                parts.get(part, 0.0), prod(self.sizes[a] for a in x.dims) * size * read_once(access, self.sizes)
-            )
-        moved = sum(parts.values()) + sum(map(self.stored.bytes_of, targets))
+            element_bytes[x.buffer] = DTYPE_BYTES[self.stored.dtype_of(f)]
+            part, size = work.part_of(x), work.bytes_of(x, element_bytes)
+            whole = prod(self.sizes[a] for a in x.dims) * size * read_once(access, self.sizes)
+            parts[part] = max(parts.get(part, 0.0), whole)
+            accesses.append((x.buffer, access))
+        moved = float(work.of_parts(parts, accesses, element_bytes, self.sizes))
+        moved += sum(map(self.stored.bytes_of, targets))
         return moved / self.target.dram_bytes_per_us
 
     def arithmetic_us(self, written: Written) -> float:

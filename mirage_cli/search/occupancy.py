@@ -138,9 +138,19 @@ def added_up(p: Product, block: Mapping[str, Array]) -> Array:
     return np.where(on_matrix_units(p, block), 0.0, elements_of(block, p.axes))
 
 
+def _of_small_type(x: Launch, within: Sequence[tuple[str, int]]) -> NDArray[np.bool_]:
+    """Whether blocks are such that a product's operands are of a smaller type (`Product.small_within`)."""
+    small = x.zero == 0
+    for d, n in within:
+        block = x.batch.block[d]
+        small &= (n % block == 0) & (x.sizes[d] % block == 0)
+    return small
+
+
 def multiplied(x: Launch, p: Product, n: int) -> Multiplied:
     """rate = the matrix units' · (1, or `few_warps` where no warpgroup multiplies), where each side is MIN_DOT or more;
-    float32 has a third of TF32's · `tf32x3` there, or `ieee` of the float32 rate. Else the float32 rate."""
+    float32 has a third of TF32's · `tf32x3` there, or `ieee` of the float32 rate, but where its factor stands in front
+    of the sum. Else the float32 rate."""
     target, c, warps = x.target, x.target.costs, x.batch.warps
     left, right, depth = x.elements[p.left], x.elements[p.right], x.elements[p.summed]
     space = left * right * depth * x.elements[p.batch]
@@ -154,6 +164,10 @@ def multiplied(x: Launch, p: Product, n: int) -> Multiplied:
         on_thirds = c.tf32x3 * target.tf32_flops_per_us / 3 * together
         units = np.where(x.batch.tf32x3, on_thirds, c.ieee * target.fp32_flops_per_us)
         split = x.batch.tf32x3 * on_units * (left + right) * depth
+    if p.single and p.small_within is not None:
+        small = _of_small_type(x, p.small_within)
+        units = np.where(small, target.tensor_flops_per_us * together, units)
+        split = np.where(small, 0.0, split)
     rate = np.where(on_units, units, target.fp32_flops_per_us)
     return Multiplied(p, n, left, right, depth, space, first, rows, columns, grouped, on_units, rate, split)
 

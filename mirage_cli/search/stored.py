@@ -9,7 +9,7 @@ from mirage_cli.algebra.canonical import Form
 from mirage_cli.algebra.decompose import Decomposition
 from mirage_cli.ir.mugraph import exact_values
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import DTYPE_BYTES
+from mirage_cli.ir.program import DTYPE_BYTES, small_inputs
 from mirage_cli.search.roles import Plan
 from mirage_cli.target.gpus import Target
 
@@ -67,4 +67,5 @@ class Stored:
         inputs = {t.name for t in self.d.program.inputs if t.dtype == "float32"}
         inputs |= {"@" + f.key for f in plan.leaves if f in self.exact and self.dtype_of(f) == "float32"}
         buffers = {t.name for t in plan.scratch if t.dtype == "float32"}
-        return exact_values(plan.kernels, self.d.program.dtype, inputs, buffers)
+        small = small_inputs(self.d.program.inputs)
+        return exact_values(plan.kernels, self.d.program.dtype, inputs, buffers, small)

@@ -51,6 +51,8 @@ def _options(m: Model, d: str, sizes: Mapping[str, int], coarse: bool) -> list[i
         fitting = [t for t in choices if t <= top] or [MIN_DOT]
         several = len(matrix & set(m.grid)) > 2  # of which one block cannot hold MIN_DOT of each
         single = [1] if d in m.grid and (size < MIN_DOT or several or (not coarse and top <= 256)) else []
+        if d in m.grid and size < MIN_DOT and any(d in side and len(side) > 1 for side in _sides(m)):
+            single = [1, top]  # of which a block may have all, beside another axis of the side
         if walked and any(d in p.summed and len(p.summed) > 1 for w in m.segments for p, _ in w.dots):
             single = [1]  # walked one by one: the product sums over blocks of the others
             fitting = fitting if size > MIN_DOT else []
@@ -67,10 +69,15 @@ def _options(m: Model, d: str, sizes: Mapping[str, int], coarse: bool) -> list[i
     return [t for t in choices if t <= top] or [top]
 
 
+def _sides(m: Model) -> set[tuple[str, ...]]:
+    """The axes of either side of products."""
+    return {side for w in m.segments for p, _ in w.dots for side in (p.left, p.right)}
+
+
 def held_beside(m: Model, d: str, sizes: Mapping[str, int]) -> int:
     """Elements that a block has of the axes that are held whole and stand with this one on one side of a product; the
     least of all products."""
-    sides = {side for w in m.segments for p, _ in w.dots for side in (p.left, p.right) if d in side}
+    sides = {side for side in _sides(m) if d in side}
     held = (prod(int(whole_block(m, a, sizes)) for a in side if a in m.whole) for side in sides)
     return min(held, default=1)
 
@@ -79,7 +86,7 @@ def exchanged(m: Model, order: tuple[str, ...]) -> tuple[str, ...]:
     """The order with rows and columns of products exchanged. Axes of one side stay in order: neighbours in memory are
     merged to one axis of an operand in their own order alone."""
     found = order[::-1]
-    for side in {side for w in m.segments for p, _ in w.dots for side in (p.left, p.right)}:
+    for side in _sides(m):
         kept = iter([d for d in order if d in side])
         found = tuple(next(kept) if d in side else d for d in found)
     return found

@@ -7,9 +7,14 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mirage_cli.ir.access import Access, access_text, dims_of, steady
 from mirage_cli.ir.beside import beside
+from mirage_cli.ir.footprint import box_around
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, split_axis
 from mirage_cli.ir.ops import OPS, exact_inverse, power_of_two
 from mirage_cli.ir.placement import Loop, place
@@ -21,6 +26,13 @@ from mirage_cli.ir.whole import bounds
 Elementwise = tuple[tuple[str, ...], float, int, tuple[str, ...]]
 """The axes over which equations compute, operations for an element, how many elements are read for an operand of a
 product, and the rows of that operand."""
+
+
+class Part(NamedTuple):
+    """What is read of a buffer, as text: "" from its first element on."""
+
+    buffer: str
+    where: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +49,9 @@ class Product:
     """Whether its left and its right operand go through registers: computed beside it, or loaded and computed with."""
     single: bool
     """Whether its operands are float32."""
+    small_within: tuple[tuple[str, int], ...] | None = None
+    """Numbers that blocks of these axes have to divide for its operands to be of a smaller type: what makes them
+    float32 is then a factor of all that a block sums, and stands in front of the sum. None where it is none."""
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -74,7 +89,7 @@ class Work:
     """What one segment does in each of its iterations, as lists of axes (the block sizes come with the tiles)."""
 
     loop: tuple[str, ...]
-    loads: tuple[tuple[tuple[str, ...], float, str, Access], ...]  # axes, bytes of an element, buffer, where
+    loads: tuple[tuple[tuple[str, ...], float, Part, Access], ...]  # axes, bytes of an element, what is read, where
     blocks: tuple[tuple[tuple[str, ...], float, tuple[str, ...], Lines | None, int], ...]
     """Axes, bytes of an element, those of the axes along which elements lie side by side, where its elements lie, how
     many loads have these."""
@@ -166,7 +181,9 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
                     ).items()
                 ),
                 tuple(
-                    Counter(_product(e, dims, e.out in plain, registers, exact) for e in eqns if e.op == "dot").items()
+                    Counter(
+                        _product(kernel, e, e.out in plain, registers, exact) for e in eqns if e.op == "dot"
+                    ).items()
                 ),
                 _elementwise([e for e in eqns if e.op != "dot"], rows, set(loads), halves),
                 found,
@@ -253,13 +270,33 @@ def whole_rows(x: Load, inputs: Iterable[Tensor], sizes: Mapping[str, int], elem
     return lines is None or any(sizes[a] * element % WIDEST_BYTES == 0 for a in lines.aligned_axes(sizes))
 
 
-def part_of(x: Load) -> str:
-    """A name for what is read of a buffer: loads that begin at other offsets, or at other rows that tables name, read
-    other parts."""
+def part_of(x: Load) -> Part:
+    """What is read of a buffer: loads that begin at other offsets, or at other rows that tables name, read other
+    parts."""
     if not all(i.affine for i in x.access):
-        return f"{x.buffer}[{access_text(x.access)}]"
+        return Part(x.buffer, access_text(x.access))
     offsets = [i.offset for i in x.access]
-    return f"{x.buffer} + {offsets}" if any(offsets) else x.buffer
+    return Part(x.buffer, str(offsets) if any(offsets) else "")
+
+
+def of_parts(
+    bytes_of_parts: Mapping[Part, NDArray[np.float64] | float],
+    accesses: Iterable[tuple[str, Access]],
+    element_bytes: Mapping[str, int],
+    sizes: Mapping[str, int],
+) -> NDArray[np.float64] | float:
+    """The bytes of all parts together. Those of one buffer overlap, as the neighbours in a stencil do, where they have
+    more elements than the box around them. accesses: to each buffer."""
+    found: NDArray[np.float64] | float = 0.0
+    accesses = tuple(accesses)
+    for buffer in dict.fromkeys(part.buffer for part in bytes_of_parts):
+        own = [n for part, n in bytes_of_parts.items() if part.buffer == buffer]
+        together = sum(own[1:], own[0])
+        if len(own) > 1:
+            box = box_around([a for b, a in accesses if b == buffer], sizes)
+            together = np.minimum(together, box * element_bytes[buffer])
+        found = found + together
+    return found
 
 
 def _in_registers(eqns: Sequence[Eqn]) -> set[str]:
@@ -278,9 +315,8 @@ def _added_to(kernel: Kernel, accumulators: Collection[str]) -> set[str]:
     return {a for a, b in pairs if a in products and uses[a] == 1 and b in accumulators and dims[a] == dims[b]}
 
 
-def _product(
-    e: Eqn, dims: Mapping[str, tuple[str, ...]], accumulates: bool, beside: set[str], exact: Collection[str]
-) -> Product:
+def _product(kernel: Kernel, e: Eqn, accumulates: bool, beside: set[str], exact: Collection[str]) -> Product:
+    dims = kernel.value_dims
     left, right = (dims[v] if isinstance(v, str) else () for v in e.args)
     return Product(
         tuple(d for d in left if d not in right and d not in e.axes),
@@ -290,7 +326,32 @@ def _product(
         accumulates,
         (e.args[0] in beside, e.args[1] in beside),
         any(v in exact for v in e.values),
+        _small_within(kernel, e, exact),
     )
+
+
+def _small_within(kernel: Kernel, product: Eqn, exact: Collection[str]) -> tuple[tuple[str, int], ...] | None:
+    """As `Product` has it: operands are what is loaded of a smaller type, times what is loaded of float32 and is the
+    same for several positions in a row along what is summed."""
+    loads, eqns = {x.out: x for x in kernel.loads}, {e.out: e for e in kernel.body}
+    read = Counter([*(v for e in kernel.body for v in e.values), *(s.value for s in kernel.stores)])
+    limits: dict[str, int] = {}
+    for operand in product.values:
+        v = operand
+        while v in exact:
+            y = eqns.get(v)
+            if y is None or OPS[y.op].growth != "product" or len(y.values) != 2 or read[v] > 1:
+                return None
+            whole = [u for u in y.values if {*kernel.value_dims[u]} == {*y.dims} and u not in exact and u in loads]
+            scale = [loads[u] for u in y.values if u not in whole and u in loads]
+            if not whole or not scale:
+                return None
+            for d in product.axes:
+                n = math.gcd(*(steady(a, d) for i in scale[0].access for a, _ in i.terms))
+                if n:
+                    limits[d] = math.gcd(limits.get(d, 0), n)
+            v = whole[0]
+    return None if 1 in limits.values() else tuple(limits.items())
 
 
 def _computed_operands(

@@ -28,9 +28,9 @@ KEYS: Mapping[str, Field] = {
         Field("name", "rmsnorm_linear", "`[a-z][a-z0-9_]*`; also the exported function's name", required=True),
         Field("description", "RMSNorm and the projection behind it", "for readers"),
         Field("source", "Llama-3-8B attention input", "for readers: where the sizes come from"),
-        Field("dims", "{m: 16, h: 32, d: 128, k: h*d}", "every axis by name, with its size, the product of others, or "
-              "`{min: 1, max: 8192, tune: [1, 16, 256, 4096]}`: any size from `min` to `max`, which kernels take as an "
-              "argument, and the sizes to tune for", required=True),
+        Field("dims", "{m: 16, h: 32, d: 128, k: h*d}", "every axis by name, with its size, a product of others and of "
+              "numbers, or `{min: 1, max: 8192, tune: [1, 16, 256, 4096]}`: any size from `min` to `max`, which "
+              "kernels take as an argument, and the sizes to tune for", required=True),
         Field("instances", "[{m: 2}, {m: 2048}]", "sizes to search, each a change to `dims`; left out: `dims` alone"),
         Field("dtype", "float16", f"of inputs and outputs that name none: {', '.join(FLOATS)}; left out: float16"),
         Field("inputs", "{X: [m, k], G: [k]}", "tensors, in the order of the exported function's arguments",

@@ -104,6 +104,11 @@ def load_spec(path: Path | str) -> Spec:
         raise SpecFileError(f"{path}:{line}: a spec is UTF-8 text, and byte {error.start} is not") from None
 
 
+def _number(text: str) -> int:
+    """A factor of a size; 0 for what is none."""
+    return int(text) if text.isdecimal() and len(text) <= len(str(MAX_SIZE)) else 0
+
+
 def parse_spec(text: str, path: str = "<spec>") -> Spec:
     """Read a spec from its text. Raises SpecError with every mistake."""
     reader = _Reader(path, text, {}, None)
@@ -327,17 +332,16 @@ class _Reader(Document):
         """The sizes, with those of products worked out."""
         found = dict(sizes)
         for name, factors in self.products.items():
-            found[name] = math.prod(found.get(x, 0) for x in factors)
+            found[name] = math.prod(found.get(x, 0) or _number(x) for x in factors)
         return found
 
     def check_products(self, node: yaml.MappingNode, sizes: Mapping[str, int]) -> None:
         for key, value in self.entries(node):
             for x in self.products.get(str(key.value), ()):
-                if x not in sizes:
+                if x not in sizes and not _number(x):
                     named = x and not x.isdecimal()
-                    self.at(
-                        value, f"no dimension is called {x}" if named else "a product is of axes, such as h*d", x, sizes
-                    )
+                    form = "a product is of axes and positive numbers, such as 3*h*d"
+                    self.at(value, f"no dimension is called {x}" if named else form, x, sizes)
                 elif x in self.products or x in self.dynamic:
                     kind = "a product itself" if x in self.products else "dynamic"
                     self.at(value, f"{x} is {kind}: a size is a product of axes that have a number")

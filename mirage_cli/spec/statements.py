@@ -31,12 +31,13 @@ MAX_UNREADABLE = 20
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """`tensor[access] = value` of a program, and the line and column where it stands."""
+    """`tensor[access] = value` of a program, and the line and column where it stands, behind so many equations."""
 
     tensor: Tensor
     access: Access
     value: str
     place: tuple[int, int]
+    behind: int
 
 
 class ProgramReader:
@@ -159,7 +160,8 @@ class ProgramReader:
             raise
         self.scope.written.add(name)
         self.scope.used.add(name)
-        self.stores.append(Stored(tensor, access, self.stored(s, name, access), self.scope.at(target)))
+        value = self.stored(s, name, access)
+        self.stores.append(Stored(tensor, access, value, self.scope.at(target), len(self.scope.builder.eqns)))
 
     def stored(self, s: ast.Assign, name: str, access: Access) -> str:
         """The value on the right, under a name of its own, which it may have already."""

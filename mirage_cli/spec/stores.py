@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import prod
 
-from mirage_cli.ir.access import Distinct, dims_of, plain, read_by
+from mirage_cli.ir.access import Distinct, dims_of
 from mirage_cli.ir.footprint import apart
+from mirage_cli.ir.inplace import reads_of
 from mirage_cli.ir.program import Eqn, Part, Tensor, distinct_tables
 from mirage_cli.spec.scope import Report
 from mirage_cli.spec.statements import Stored
@@ -16,7 +17,7 @@ def check_stores(
     stores: Iterable[Stored], inputs: Iterable[Tensor], eqns: Iterable[Eqn], sizes: Mapping[str, int], report: Report
 ) -> None:
     """Whether no element is written twice, every output is written whole, and nothing of an input that is changed in
-    place is read where it is written. Whatever cannot be told is reported too."""
+    place is read behind the statement that writes it. Whatever cannot be told is reported too."""
     inputs = tuple(inputs)
     given, distinct = {t.name for t in inputs}, distinct_tables(inputs)
     by_tensor: dict[str, list[Stored]] = {}
@@ -53,14 +54,15 @@ def _check_reads(
     distinct: Distinct,
     report: Report,
 ) -> None:
-    dims = found[0].tensor.dims
-    reads = [read_by(dims, e.names) if e.names and e.args[0] == name else plain(dims) for e in eqns if name in e.values]
+    """Statements in front of a store read the input as it is given; those behind it, nothing that was written."""
+    eqns = tuple(eqns)
     for s in found:
-        if any(not apart(s.access, read, sizes, distinct) for read in reads):
+        behind = reads_of(s.tensor, eqns[s.behind :])
+        if any(not apart(s.access, read, sizes, distinct) for read in behind):
             report(
                 *s.place,
-                f"this writes elements of the `inout` {name} that the program reads, as far as can be told: "
-                "use the value that is written, and read other rows alone",
+                f"this writes elements of the `inout` {name} that statements behind it read, as far as can be told: "
+                "let them use the value that is written, or stand in front of it",
                 None,
             )
 

@@ -64,7 +64,8 @@ class Left:
         for y in self.results if self.lies is None else ():
             poison(y)
         for x in self.lies or ():
-            x.fill(math.nan, self.results, self.inputs)
+            if not x.read:
+                x.fill(math.nan, self.results, self.inputs)
 
 
 Run = Callable[[int], Left]
@@ -183,11 +184,22 @@ class Setting:
                 torch.cuda.empty_cache()
                 room = self.memory_fraction * torch.cuda.mem_get_info(self.device)[0]
                 count = min(count, int(room // (in_bytes + sum(y.nbytes for y in outputs))))
-            self.sets = [(self.drawn[0], outputs)]
+            first = [testdata.copied(x) for x in self.drawn[0]] if self.state else self.drawn[0]
+            self.sets = [(first, outputs)]
             for i in range(1, max(count, 1)):
                 data = self.drawn[i % len(self.drawn)]
                 self.sets.append(([testdata.copied(x) for x in data], [torch.empty_like(y) for y in outputs]))
         return self.sets
+
+    @property
+    def state(self) -> set[int]:
+        """The inputs, by number, of which calls read what they change."""
+        return {-1 - x.tensor for x in self.lies or () if x.read}
+
+    def renew(self, i: int) -> None:
+        """Gives input set number i the data again that were drawn for it, where calls have changed what they read."""
+        for n in self.state:
+            self.sets[i][0][n].copy_(self.drawn[i % len(self.drawn)][n])
 
     def empty(self, spec: TensorSpec) -> torch.Tensor:
         return torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device=self.device)
@@ -216,6 +228,7 @@ class Setting:
         too soon. Orders of addition that differ may round otherwise, and no worse."""
         among = [y.clone() for y in left.outputs()]
         self.synchronize()
+        self.renew(i)
         alone = run(i).outputs()
         self.synchronize()
         if all(map(torch.equal, among, alone)):

@@ -303,14 +303,11 @@ class Bench(Setting):
     def prepare(self, p: Prepared, host_s: float, effort: Effort) -> Prepared:
         """Captures the calls for the other context, and judges what one replay of the chain leaves in the first and the
         last outputs."""
-        candidate, run, replay, order, left = p.candidate, p.run, p.replay, p.order, p.left
+        candidate, run, order = p.candidate, p.run, p.order
         if self.context != "chain" and (effort.hot or host_s <= LONG_S):
             p.spaced = self.record(lambda i: (self.spacer(), run(i))[1], order)[0]
         if self.expected:
-            for i in (0, -1) if candidate.kind == "kernels" else ():
-                left[i].poison()
-            replay()
-            self.synchronize()
+            left = self.left_by(p)
             p.accuracy = self.accuracy([(order[i], left[i].outputs()) for i in (0, -1)])
             if candidate.kind == "kernels" and not math.isfinite(p.accuracy.relative):
                 raise WrongError("an output is inf or NaN, or was not written, where float64 is finite")
@@ -324,6 +321,22 @@ class Bench(Setting):
             times = [self.sample(hot, cold=False) for _ in range(6)]
             p.hot_us = statistics.median(times[1:]) / launches
         return p
+
+    def left_by(self, p: Prepared) -> Sequence[Left]:
+        """What one replay of the chain leaves. Where calls change what they read, there are no two of an input set: the
+        first and the last call alone, on the data that were drawn for them."""
+        left = p.left
+        if self.state:
+            some = [*dict.fromkeys((p.order[0], p.order[-1]))]
+            for i in some:
+                self.renew(i)
+            left = [p.run(i) for i in some]
+        else:
+            for i in (0, -1) if p.candidate.kind == "kernels" else ():
+                left[i].poison()
+            p.replay()
+        self.synchronize()
+        return left
 
     def refuse_early_reads(self, run: Run) -> None:
         """Raises WrongError where a call reads an input before the kernel right in front of it has written that.
@@ -339,6 +352,7 @@ class Bench(Setting):
                 write_by_kernel(inputs[i % len(inputs)], data[i % len(inputs)])
 
         rounding = [torch.finfo(y.dtype).eps for y in run(last).outputs() if y.dtype.is_floating_point] or [DECIDED]
+        self.renew(last)
         limit = max(TRACES * self.accuracy([(last, run(last).outputs())]).relative, *rounding, 0.0)
         for first in range(len(inputs)):
             with self.launches.early():

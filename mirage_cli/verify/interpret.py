@@ -20,9 +20,9 @@ from typing import Any  # values of the semantics: residues, or arrays of float6
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_cli.ir.access import Access, Distinct, Tables, dims_of, lookups_of, may_name_nothing, plain
+from mirage_cli.ir.access import Access, Tables, dims_of, lookups_of, may_name_nothing, plain
 from mirage_cli.ir.beside import beside
-from mirage_cli.ir.footprint import apart
+from mirage_cli.ir.inplace import too_late
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import Loop, Placement, Straight, place
@@ -172,7 +172,7 @@ def run_mugraph(
                 memories[s.buffer] = semantics.memory(s.buffer, dims, shape)
         semantics.sizes = graph.sizes | _chunk_sizes(graph, kernel, shapes)
         sizes = semantics.sizes | chunk
-        race = [s.buffer for s in kernel.stores for x in kernel.loads if _meet(x, s, sizes, graph.distinct)]
+        race = [x.buffer for _, x, _ in too_late([kernel], {s.buffer for s in kernel.stores}, sizes, graph.distinct)]
         race += [s.buffer for s in kernel.stores if s.buffer in {a.table for a in kernel.lookups}]
         if race:
             raise ScheduleFailure("race", f"{kernel.name} reads and writes {min(race)}")
@@ -215,11 +215,6 @@ def _addresses(t: Tensor, sizes: Mapping[str, int]) -> NDArray[np.int64]:
     """Of every element of a tensor, in elements from the first."""
     positions = np.indices([sizes[d] for d in t.dims])
     return np.tensordot(np.array(t.steps(sizes), dtype=np.int64), positions, 1)
-
-
-def _meet(x: Load, s: Store, sizes: Mapping[str, int], distinct: Distinct) -> bool:
-    """Whether a load may read what a store writes."""
-    return x.buffer == s.buffer and not apart(x.access, s.access, sizes, distinct)
 
 
 def _parts(

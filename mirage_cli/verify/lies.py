@@ -50,7 +50,8 @@ class Lies:
     """Where an output lies: in returned tensor number `tensor`, or in input number -1 - `tensor`, which is changed in
     place. shape, strides, start: of the output in that tensor's memory, in elements. moved: steps from there that
     depend on what inputs hold, or are no multiples of positions, with what they are multiplied by. named: where one of
-    these is negative, the element is nowhere: it reads as 0, and is not written."""
+    these is negative, the element is nowhere: it reads as 0, and is not written. read: whether the call reads what lies
+    there before."""
 
     tensor: int
     shape: tuple[int, ...]
@@ -58,6 +59,7 @@ class Lies:
     start: int
     moved: tuple[tuple[int, Atom], ...] = ()
     named: tuple[Total, ...] = ()
+    read: bool = False
 
     @property
     def view(self) -> bool:
@@ -140,10 +142,11 @@ def outputs_of(
 
 
 def to_be_changed(lies: Sequence[Lies] | None, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Copies of inputs of which some are changed in place, with `nothing` where outputs will lie: no call reads it."""
+    """Copies of inputs of which some are changed in place, with `nothing` where outputs will lie, but for what the call
+    reads there before."""
     given = [copied(x) for x in inputs]
     for v in lies or ():
-        if v.tensor < 0:
+        if v.tensor < 0 and not v.read:
             v.fill(nothing(v.whole((), given).dtype), (), given)
     return given
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any  # what a function returns: a tensor, seve
 from mirage_cli.ir.access import Access, Atom, Index, Lookup, Quotient, is_view, may_name_nothing, read_by, strides
 from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.derived import lower
+from mirage_cli.ir.inplace import reread
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program, spread
 from mirage_cli.verify.rows import row_axis
@@ -131,8 +132,8 @@ def longest_sum(program: Program) -> int:
     return max(terms, default=1)
 
 
-LiesFields = tuple[int, tuple[int, ...], tuple[int, ...], int, tuple[Any, ...], tuple[Any, ...]]
-"""The fields of a `yardstick.Lies`, which needs torch."""
+LiesFields = tuple[int, tuple[int, ...], tuple[int, ...], int, tuple[Any, ...], tuple[Any, ...], bool]
+"""The fields of a `lies.Lies`, which needs torch."""
 
 
 def where_outputs_lie(program: Program) -> tuple[LiesFields, ...] | None:
@@ -142,13 +143,15 @@ def where_outputs_lie(program: Program) -> tuple[LiesFields, ...] | None:
     sizes, results = program.sizes, {t.name: i for i, t in enumerate(program.results)}
     numbers = {t.name: -1 - i for i, t in enumerate(program.inputs)} | results
     found: list[LiesFields] = []
+    read = reread(program)
     for t, whole, access in program.places():
         steps, start = strides(access, whole.steps(sizes))
         shape = tuple(sizes[d] for d in t.dims)
         tables = {x.name: i for i, x in enumerate(program.inputs)}
         moved = tuple((n, _atom_fields(a, t.dims, tables)) for a, n in steps.items() if not isinstance(a, str))
         named = tuple(_total_fields(i, t.dims, tables) for i in may_name_nothing(access))
-        found.append((numbers[whole.name], shape, tuple(steps.get(d, 0) for d in t.dims), start, moved, named))
+        apart = tuple(steps.get(d, 0) for d in t.dims)
+        found.append((numbers[whole.name], shape, apart, start, moved, named, t.name in read))
     return tuple(found)
 
 

@@ -191,7 +191,7 @@ class FieldSemantics:
     def input(self, name: str, value: Value, dims: tuple[str, ...]) -> FieldMemory:
         memory = FieldMemory(name, dims, value.shape)
         memory.write(tuple(slice(0, n) for n in value.shape), dims, value)
-        memory.written[...] = False
+        memory.given, memory.written[...] = True, False
         return memory
 
     def seen_as(self, value: Value, dims: tuple[str, ...], shape: tuple[int, ...]) -> Value:
@@ -221,10 +221,11 @@ def _part(x: Value, at: At, dims: tuple[str, ...]) -> Value:
 
 
 class FieldMemory:
-    """A tensor of field values, or of integers or masks."""
+    """A tensor of field values, or of integers or masks. given: whether it holds something before it is written."""
 
     def __init__(self, name: str, dims: tuple[str, ...], shape: tuple[int, ...]) -> None:
         self.name = name
+        self.given = False
         self.written = np.zeros(shape, dtype=bool)
         self.value: Value | None = None  # with every element undefined or written
         self.dims = dims
@@ -248,7 +249,7 @@ class FieldMemory:
             self.value = self._poison(value)
         old = self.value
         if old.kind != value.kind:
-            old = self.value = _thawed(as_field(old), self.written)
+            old = self.value = _thawed(as_field(old), self.written | self.given)
             value = as_field(value)
         written = self.written[at]
         new = spread(value, dims, written.shape)

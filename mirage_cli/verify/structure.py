@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from mirage_cli.ir.access import FARTHEST, dims_of, is_whole, nested, of_positions, outside_tables
-from mirage_cli.ir.footprint import apart, is_injective
+from mirage_cli.ir.footprint import is_injective
+from mirage_cli.ir.inplace import too_late
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store, split_axis
 from mirage_cli.ir.ops import OPS, Type
 from mirage_cli.ir.placement import InexpressibleError, place
@@ -114,12 +115,9 @@ def _check_buffers(program: Program, graph: MuGraph) -> None:
 
 
 def _check_changed(graph: MuGraph) -> None:
-    """Tensors that are changed in place are not read where they are written."""
-    stores = [s for k in graph.kernels for s in k.stores if s.buffer in graph.changed]
-    for x in (x for k in graph.kernels for x in k.loads):
-        own = (s for s in stores if s.buffer == x.buffer)
-        meet = (s for s in own if not apart(x.access, s.access, graph.sizes, graph.distinct))
-        _require(next(meet, None) is None, f"{x.buffer} is read where it is written")
+    """What is read of tensors that are changed in place is read before it is overwritten."""
+    for k, x, _ in too_late(graph.kernels, graph.changed, graph.sizes, graph.distinct):
+        raise _ProblemError(f"{k.name} reads {x.buffer} where it may have been overwritten")
 
 
 def _check_kernel(k: Kernel, graph: MuGraph) -> None:

@@ -14,6 +14,9 @@ from mirage_cli.ir.program import Tensor
 from mirage_cli.ir.schedule import KernelSchedule, Schedule, block_sizes
 from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.search import generator
+from mirage_cli.search.batch import Batch
+from mirage_cli.search.cost import read_bytes
+from mirage_cli.search.occupancy import Launch
 from mirage_cli.search.roles import nameless
 from mirage_cli.search.tiles import best_schedule
 from mirage_cli.search.work import Model, models
@@ -229,3 +232,34 @@ def test_what_a_loop_reads_again_costs_memory_where_the_l2_has_lost_it(rows: int
         float(totals_us(graph, [Schedule({"k0": schedule})], target, models(graph), off)[0]) for off in ({"again"}, ())
     )
     assert with_it > 1.1 * without if again else with_it == without
+
+
+NEIGHBOURS = """
+mugraph g float32
+dims y=4096 x=4096 p=2048
+input U f32[y, x]
+output O f32[y, p]
+kernel k0 generated y:grid p:grid
+  A = load U[{first}]
+  B = load U[{second}]
+  O[y, p] = add(A, B)
+  store O[y, p] = O
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "read"),
+    [
+        ("y, p", "y, p + 2048", 4096 * 4096),
+        ("y + 1, p", "y - 1, p", 4097 * 2048),
+        ("y, p*2", "y, p*2 + 1", 4096 * 4096),
+        ("y, p//2", "y, p//2 + 1", 4096 * 1025),
+    ],
+    ids=["two slices", "neighbours", "pairs", "rows in a row"],
+)
+def test_neighbours_are_read_from_memory_once(first: str, second: str, read: int) -> None:
+    graph = parse_mugraph(NEIGHBOURS.format(first=first, second=second))
+    schedule = {"k0": KernelSchedule((("y", 1), ("p", 512)), ("y", "p"))}
+    (m,) = models(graph).values()
+    launch = Launch.of(m, Batch.of(m, [schedule["k0"]], graph.sizes), graph.sizes, find_target("h100"), ())
+    assert float(read_bytes(launch)[0]) == 4 * read

@@ -6,18 +6,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
+from mirage_cli.codegen.export import export_source, load_export
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import parse_mugraph
+from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.search import tiles
 from mirage_cli.search.cost import estimate
 from mirage_cli.search.generator import search
+from mirage_cli.search.tiles import tile_options
 from mirage_cli.search.work import Model, models
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.space import first_schedules, neighbours
+from mirage_cli.verify.numeric import draw_inputs, reference64
 from tests.codegen.test_triton import check
 from tests.mugraphs import CASES
 
@@ -182,3 +187,36 @@ def test_taps_of_a_depthwise_convolution_are_walked_over_blocks_of_positions_and
     assert tiles[axes[-1]] >= 32
     small = {"b": 2, "c": 37, "t": 41}
     check(best.graph.resized({**best.graph.sizes, **small}), best.schedule, p.resized({**p.sizes, **small}))
+
+
+DRAFTS = """
+name: drafts
+dims: {b: 16, t: 5, g: 8, r: 4, d: 128, s: 4096}
+dtype: bfloat16
+inputs:
+  Q: {dims: [b, t, g, r, d], scale: 0.1}
+  K: [b, s, g, d]
+  V: [b, s, g, d]
+program: |
+  O = dot(softmax(dot(Q, K, d), s), V, s)
+outputs:
+  O: [b, t, g, r, d]
+"""
+
+
+def test_a_block_has_all_of_several_short_axes_that_are_one_side_of_a_product() -> None:
+    """A few draft tokens for each of a few heads: one by one, or filled up to 16, each would read all keys again."""
+    program = parse_spec(DRAFTS).at()
+    plan = search_program(program, H200, Options()).plans[0]
+    (kernel,) = plan.graph.kernels
+    assert tile_options(model_of(plan.graph), plan.graph.sizes, coarse=True)["r"][:2] == [1, 4]
+    chosen = plan.schedule.kernels["k0"]
+    assert chosen.tile("r") == 4 and chosen.tile("t") >= 8
+    small = program.resized({"b": 2, "g": 1, "d": 32, "s": 96})
+    graph = plan.graph.resized({"b": 2, "g": 1, "d": 32, "s": 96})
+    tiles = {"b": 1, "t": 8, "g": 1, "r": 4, "s": 32}
+    own = replace(chosen, tiles=tuple((d, tiles.get(d, n)) for d, n in chosen.tiles))
+    module = load_export(export_source(small, graph, Schedule({kernel.name: own})))
+    inputs = draw_inputs(small, "normal", torch.device("cpu"), 0)
+    (want,) = reference64(small, inputs)
+    torch.testing.assert_close(module.drafts(*inputs).double(), want, rtol=2e-2, atol=2e-2)

@@ -112,7 +112,7 @@ BAD = {
     "a read of an `inout` behind its write": (
         "R[slot[m], k] = Z\n  U = sum(R, slots) * X\n  O = U[m, w // 2]",
         "R[slot",
-        "that the program reads, as far as can be told: use the value",
+        "that statements behind it read, as far as can be told: let them use the value that is written",
     ),
     "a stale page": (
         "K[P[m, 0], page, k] = Y[m, page] * X\n  U = sum(K[P[m, L[m] // 4], page, k], page)\n  O = U[m, w // 2]",

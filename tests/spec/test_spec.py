@@ -170,6 +170,13 @@ def test_python_warns_of_nothing() -> None:
     assert mistakes(written("O = X + '\\d'", "O[m,k]"))
 
 
+def test_a_size_is_a_product_of_axes_and_numbers() -> None:
+    text = written("O = X[m, k]", "O[m,k]", "X[m,k]", dims="{m: 4, h: 2, k: 3 * h * 5}")
+    spec = parse_spec(text)
+    assert spec.at().sizes["k"] == 30
+    assert spec.at({"h": 7}).sizes["k"] == 105
+
+
 def test_sizes_of_an_override_are_checked() -> None:
     spec = parse_spec(written("O = X * (1 / (k - 1))", "O[m,k]"), "good.yaml")
     for dims, message in (

@@ -177,6 +177,41 @@ def test_a_kernel_that_changes_an_input_is_judged_by_what_it_leaves_there(old: s
         assert says in said, said
 
 
+STATE = Problem(
+    (TensorSpec("X", (64, 64), "float32"), TensorSpec("S", (64, 64), "float32")),
+    (),
+    "def reference(x, s):\n    return s * 2 + x",
+    lies=((-2, (64, 64), (64, 1), 0, (), (), True),),
+)
+"""Each call doubles what the one before has left in S: after some, nothing of X shows."""
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("s.mul_(2).add_(x)", None),
+        ("s.mul_(2).add_(x, alpha=1.5)", "normal: "),
+        ("s.copy_(x)", "normal: "),
+    ],
+)
+def test_a_call_that_reads_what_it_changes_is_judged_on_the_data_that_were_drawn(body: str, says: str | None) -> None:
+    source = "def make_scratch(device):\n    return []\n\n\ndef launch(inputs, outputs, scratch):\n"
+    source += f"    x, s = inputs\n    {body}\n"
+    with GpuWorker("cpu") as w:
+        w.set_problem(STATE)
+        found = w.judge(Candidate("state", source), STANDARD)
+        timed = w.time([Candidate("state", source)], Effort(rounds=5, launches=8, seconds=0.1, hot=True))["state"]
+        again = w.judge(Candidate("state", source), STANDARD)
+    assert isinstance(timed, Timing) and timed.accuracy is not None
+    if says is None:
+        right(found)
+        right(again)
+        assert timed.accuracy.relative < 1e-6
+    else:
+        assert says in refused(found)
+        assert timed.accuracy.relative > 1e-2
+
+
 def test_a_large_problem_is_judged_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of its float64 values no more than a piece is made at a time, and every piece counts."""
     monkeypatch.setattr(yardstick, "PIECE_BYTES", 1000)

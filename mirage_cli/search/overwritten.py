@@ -1,0 +1,92 @@
+"""Inputs that are changed in place, and that a plan would read too late: a last kernel changes them instead.
+
+k0: N[b, k] = .. S ..; store S[b, k] = N          k0: store S_new[b, k] = N
+k1: O[b] = .. S ..                           -->  k1: O[b] = .. S ..
+                                                  k2: store S[b, k] = S_new
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from itertools import count
+
+from mirage_cli.ir.access import dims_of, plain
+from mirage_cli.ir.inplace import reread, too_late
+from mirage_cli.ir.mugraph import Kernel, MuGraph, Store
+from mirage_cli.ir.program import Builder, Part, Program, Tensor, tables_of, tensor_type
+from mirage_cli.ir.schedule import Schedule
+from mirage_cli.search.assembly import Candidate
+from mirage_cli.search.generator import SearchResult
+
+
+def read_in_time(
+    program: Program, result: SearchResult, search: Callable[[Program], SearchResult], gap_us: float
+) -> SearchResult:
+    """What a search has found, every plan in a form that reads inputs before it overwrites them."""
+    if not reread(program):
+        return result
+    known: dict[tuple[Part, ...], Candidate] = {}
+
+    def in_time(c: Candidate) -> Candidate:
+        g = c.graph
+        late = {(x.store.buffer, x.store.access) for x in too_late(g.kernels, g.changed, g.sizes, g.distinct)}
+        parts = tuple(p for p in program.parts if (p.tensor.name, p.access) in late)
+        if not parts:
+            return c
+        names = _names(parts, {*g.tensors(), *program.sizes, *program.values()})
+        if parts not in known:
+            known[parts] = search(_copies(program, names)).candidates[0]
+        return _in_front(c, known[parts], names, gap_us)
+
+    found = sorted(map(in_time, result.candidates), key=lambda c: (c.predicted_us, c.id))
+    return replace(result, candidates=tuple(found), as_written=in_time(result.as_written))
+
+
+def _names(parts: tuple[Part, ...], taken: set[str]) -> dict[Part, str]:
+    """A name for what is to be written to each part."""
+    names: dict[Part, str] = {}
+    for p in parts:
+        names[p] = next(x for n in count() if (x := f"{p.tensor.name}_new{n or ''}") not in taken)
+        taken.add(names[p])
+    return names
+
+
+def _made(p: Part, name: str) -> Tensor:
+    return Tensor(name, dims_of(p.access), p.tensor.dtype)
+
+
+def _copies(program: Program, names: Mapping[Part, str]) -> Program:
+    """The program that copies it there."""
+    made = {p: _made(p, name) for p, name in names.items()}
+    needed = {t for p in made for t in (p.tensor.name, *tables_of(p.access))}
+    inputs = (*made.values(), *(t for t in program.inputs if t.name in needed))
+    builder = Builder(inputs, program.order)
+    for p, t in made.items():
+        op, same = ("and", t.name) if tensor_type(t) == "bool" else ("mul", Fraction(1))
+        builder.emit(op, t.name, same, out=p.value)
+    outputs = tuple(replace(t, name=p.value) for p, t in made.items())
+    eqns, parts = tuple(builder.eqns), tuple(names)
+    return Program(program.name, program.dims, program.dtype, inputs, eqns, outputs, parts=parts, merged=program.merged)
+
+
+def _in_front(c: Candidate, copies: Candidate, names: Mapping[Part, str], gap_us: float) -> Candidate:
+    """A plan in front of the copies."""
+    lies = {(p.tensor.name, p.access): _made(p, name) for p, name in names.items()}
+
+    def elsewhere(s: Store) -> Store:
+        t = lies.get((s.buffer, s.access))
+        return s if t is None else replace(s, buffer=t.name, access=plain(t.dims))
+
+    own = c.graph.kernels
+    later = {k.name: f"k{len(own) + i}" for i, k in enumerate(copies.graph.kernels)}
+    first: tuple[Kernel, ...] = tuple(replace(k, stores=tuple(map(elsewhere, k.stores))) for k in own)
+    graph: MuGraph = replace(
+        c.graph,
+        buffers=(*c.graph.buffers, *lies.values(), *copies.graph.buffers),
+        kernels=(*first, *(replace(k, name=later[k.name]) for k in copies.graph.kernels)),
+    )
+    schedules = dict(c.schedule.kernels) | {later[name]: s for name, s in copies.schedule.kernels.items()}
+    us = c.predicted_us + gap_us + copies.predicted_us
+    return Candidate(graph, Schedule(schedules), us, (*c.shape, *copies.shape))
