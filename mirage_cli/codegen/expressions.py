@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -38,12 +38,12 @@ class Computed(NamedTuple):
 class Scope:
     """Where an equation stands.
 
-    true: masks that hold throughout the loop at hand. running: its running maxima. clean: of every value so far.
+    masks: what these are throughout the loop at hand. running: its running maxima. clean: of every value so far.
     """
 
     frame: Frame
     clean: Mapping[str, frozenset[str]]
-    true: frozenset[str] = NOWHERE
+    masks: Mapping[str, bool] = field(default_factory=dict[str, bool])
     running: frozenset[str] = NOWHERE
 
 
@@ -90,7 +90,7 @@ def _position(f: Frame, i: Index) -> Expr:
 def _elementwise(s: Scope, e: Eqn) -> Computed:
     f = s.frame
     want = f.axes_of(e.out)
-    branch = kept(e, s.true)
+    branch = kept(e, s.masks)
     if branch is not None:
         return Computed(_branch(f, e, branch, want), s.clean[branch] if isinstance(branch, str) else NOWHERE)
     if OPS[e.op].shift and e.args[1] in s.running:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import ceil, prod
+from types import MappingProxyType
 from typing import NamedTuple
 
 from mirage_cli.codegen import nodes, plan
@@ -19,11 +20,11 @@ MIN_PEELED = 4
 
 
 class Range(NamedTuple):
-    """A part of a loop over one dimension. true: masks that hold all the way."""
+    """A part of a loop over one dimension. masks: what these are all the way."""
 
     first: Scalar
     last: Scalar
-    true: frozenset[str] = frozenset()
+    masks: Mapping[str, bool] = MappingProxyType({})
 
 
 def ranges(
@@ -52,7 +53,7 @@ def ranges(
     last = mark(Mark("end", d), last, *masks)
     if ceil(f.sizes[d] / tile) < MIN_PEELED or specialized:
         return marks, (Range(first, last),)
-    true = frozenset(masks)
+    work = {x.mask: x.holds for x in limits}
     found: list[Range] = []
     if below:
         whole = _most(first, *(_aligned(nodes.Plus(most, tile - 1), tile) for _, most in below))
@@ -62,8 +63,8 @@ def ranges(
     if above:
         whole = _least(last, *(_aligned(nodes.Plus(least, 1), tile) for least, _ in above))
         rest = mark(Mark("rest", d), _most(first, whole))
-        return marks, (*found, Range(first, rest, true), Range(rest, last))
-    return marks, (*found, Range(first, last, true))
+        return marks, (*found, Range(first, rest, work), Range(rest, last))
+    return marks, (*found, Range(first, last, work))
 
 
 def span(f: Frame, d: str) -> tuple[Scalar, Scalar]:

@@ -313,7 +313,7 @@ def _iteration(c: _Decided, loop: Loop, part: Range, late: frozenset[str]) -> li
     for f in c.phases:
         body += _phase(replace(c, frame=f), f.placement.loops[at], part, late, there)
     f = c.frame
-    scope = Scope(f, c.clean, part.true, frozenset(loop.running))
+    scope = Scope(f, c.clean, part.masks, frozenset(loop.running))
     for name, degrees in loop.accumulators:
         if name in f.factored:
             body += combined(scope, f.eqns[name], degrees, False)
@@ -332,8 +332,8 @@ def _phase(c: _Decided, loop: Loop, part: Range, late: frozenset[str], there: se
     accumulators = dict(loop.accumulators)
     factored = {name: x for name, x in f.factored.items() if name in accumulators}
     loop = replace(loop, steps=tuple(factored[s.out].product if s.out in factored else s for s in loop.steps))
-    need = needed(loop, part.true, {v for x in factored.values() for v in x.by}, lambda e: narrow.read(f, e))
-    scope = Scope(f, c.clean, part.true, frozenset(loop.running))
+    need = needed(loop, part.masks, {v for x in factored.values() for v in x.by}, lambda e: narrow.read(f, e))
+    scope = Scope(f, c.clean, part.masks, frozenset(loop.running))
     at = starts(f, loop)
     for step in wide_products_last(f, loop):
         if step.out in factored:

@@ -2,7 +2,8 @@
 
 In causal attention, `where(index(s) <= index(q), A, -inf)`, tiles of s behind the last q of the block leave every
 accumulator as it is: the maximum of -inf, sums of exp(-inf) = 0. Nothing here knows of attention: a mask is any
-comparison that is linear in the loop's position, and what a false one leads to is worked out operator by operator.
+comparison that is linear in the loop's position, and what a false one leads to is worked out operator by operator; so
+is what a true one does, in `where(index(s) > index(q), -inf, A)`.
 
 A chunk of a split loop that masks leave nothing to do would store what its accumulators start with: the identities of
 their reductions. It stores nothing, and kernels behind know its partial results by the same masks.
@@ -54,13 +55,18 @@ class Linear:
         return Linear((), 0).plus(self, factor)
 
 
+ONE = Linear((), 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Where `mask` holds, the loop's position is at most `limit` (or at least, for a lower one)."""
+    """Where `mask` is `holds`, the loop's position is at most `limit` (or at least, for a lower one). A mask that lets
+    through holds there, and one that hides does not."""
 
     mask: str
     lower: bool
     limit: Linear
+    holds: bool = True
 
 
 def limits(kernel: Kernel, loop: Loop) -> tuple[Limit, ...]:
@@ -70,9 +76,11 @@ def limits(kernel: Kernel, loop: Loop) -> tuple[Limit, ...]:
     reader = _Reader(kernel, loop.dims[0])
     found: list[Limit] = []
     for e in loop.steps:
-        if isinstance(e, Eqn) and OPS[e.op].order:
-            limit = reader.limit(e)
-            if limit is not None and idle(loop, e.out):
+        if not (isinstance(e, Eqn) and OPS[e.op].order):
+            continue
+        for holds in (True, False):
+            limit = reader.limit(e, holds)
+            if limit is not None and idle(loop, e.out, not holds):
                 found.append(limit)
     return tuple(found)
 
@@ -115,12 +123,12 @@ def _samples(leaf: Leaf, sizes: Mapping[str, int], integers: Mapping[str, Tensor
     return np.asarray(drawn, np.float64)
 
 
-def idle(loop: Loop, mask: str) -> bool:
-    """Whether an iteration in which the mask is false everywhere leaves every accumulator as it is.
+def idle(loop: Loop, mask: str, says: bool = False) -> bool:
+    """Whether an iteration in which the mask says this everywhere leaves every accumulator as it is.
 
-    Zero times anything is taken as zero: that the anything may be infinite where the mask is false is no use of it.
+    Zero times anything is taken as zero: that the anything may be infinite where the mask says so is no use of it.
     """
-    known: dict[str, float] = {mask: 0.0}
+    known: dict[str, float] = {mask: float(says)}
     accumulators = dict(loop.accumulators)
     for e in loop.steps:
         if not isinstance(e, Eqn) or e.out in known:
@@ -142,6 +150,8 @@ def known_value(e: Eqn, known: Mapping[str, float]) -> float | None:
         return None if args[0] is None else args[1] if args[0] else args[2]
     if row.zero == "either" and 0.0 in args:
         return 0.0
+    if e.op == "or" and 1.0 in args:
+        return 1.0
     if row.shift and args[0] == -inf:
         return 0.0
     if any(a == -inf and c > 0 for a, c in zip(args, row.linear, strict=False)):
@@ -159,26 +169,27 @@ def known_value(e: Eqn, known: Mapping[str, float]) -> float | None:
 
 def needed(
     loop: Loop,
-    true: frozenset[str],
+    masks: Mapping[str, bool],
     also: Collection[str] = (),
     read: Callable[[Eqn], Sequence[str]] = lambda e: e.values,
 ) -> frozenset[str]:
-    """The steps of a loop that still matter where these masks hold everywhere. also: values that do anyway. read: what
-    is needed for an equation."""
+    """The steps of a loop that still matter where these masks are that everywhere. also: values that do anyway. read:
+    what is needed for an equation."""
     need = {name for name, _ in loop.accumulators} | {s.value for s in loop.stores} | {*also}
     for step in reversed(loop.steps):
         if isinstance(step, Eqn) and step.out in need:
-            branch = kept(step, true)
+            branch = kept(step, masks)
             need |= {branch} if isinstance(branch, str) else set() if branch is not None else set(read(step))
     return frozenset(need)
 
 
-def kept(e: Eqn, true: frozenset[str]) -> str | Fraction | float | None:
-    """The one argument that an equation comes to where these masks hold; None where it stays what it is."""
-    if e.op == "where" and e.args[0] in true:
-        return e.args[1]
-    if e.op == "and" and true & set(e.values):
-        return e.args[0] if e.args[1] in true else e.args[1]
+def kept(e: Eqn, masks: Mapping[str, bool]) -> str | Fraction | float | None:
+    """The one argument that an equation comes to where these masks are that; None where it stays what it is."""
+    known = [masks.get(a) if isinstance(a, str) else None for a in e.args]
+    if e.op == "where" and known[0] is not None:
+        return e.args[1] if known[0] else e.args[2]
+    if e.op in ("and", "or") and (neutral := e.op == "and") in known:
+        return e.args[0] if known[1] is neutral else e.args[1]
     return None
 
 
@@ -269,8 +280,8 @@ class _Reader:
         self.eqns = {e.out: e for e in kernel.body}
         self.loaded = {x.out for x in kernel.loads}
 
-    def limit(self, e: Eqn) -> Limit | None:
-        """A comparison as a limit of the loop's position, if it is one."""
+    def limit(self, e: Eqn, holds: bool) -> Limit | None:
+        """Where a comparison has this value, as a limit of the loop's position, if it is one."""
         left, right = (linear(a, self.eqns, self.steady) for a in e.args)
         order = OPS[e.op].order
         if order is None or left is None or right is None:
@@ -279,12 +290,14 @@ class _Reader:
             left, right = right, left
         zero_at_most = left.plus(right, -1)  # mask: this is <= 0
         if order.strict:
-            zero_at_most = Linear(zero_at_most.terms, zero_at_most.constant + 1)
+            zero_at_most = zero_at_most.plus(ONE)
+        if not holds:  # x > 0 is 1 - x <= 0
+            zero_at_most = ONE.plus(zero_at_most, -1)
         factor = dict(zero_at_most.terms).get(("index", self.dim), 0)
         if abs(factor) != 1:
             return None
         rest = zero_at_most.plus(Linear(((("index", self.dim), factor),), 0), -1)
-        return Limit(e.out, factor < 0, rest.scaled(-factor))
+        return Limit(e.out, factor < 0, rest.scaled(-factor), holds)
 
     def steady(self, leaf: Leaf) -> bool:
         """Whether it is the loop's position, or stays what it is while the loop goes on."""

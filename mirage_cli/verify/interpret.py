@@ -55,6 +55,10 @@ def never() -> bool:
     return False
 
 
+Mask = tuple[str, bool]
+"""A mask, and what it is where there is work."""
+
+
 # -- programs
 
 
@@ -346,8 +350,8 @@ class _Shared:
         self, kernel: Kernel, placement: Placement, sizes: Mapping[str, int], held: Callable[[str], bytes | None]
     ) -> None:
         self.kernel = kernel
-        ends = {loop: frozenset(x.mask for x in limits(kernel, loop)) for loop in placement.loops}
-        self.segments = [(x, ends[x] if isinstance(x, Loop) else frozenset[str]()) for x in placement.segments]
+        ends = {loop: frozenset((x.mask, x.holds) for x in limits(kernel, loop)) for loop in placement.loops}
+        self.segments = [(x, ends[x] if isinstance(x, Loop) else frozenset[Mask]()) for x in placement.segments]
         self.steps = {x.out: _Step.of(x, sizes, held) for x in (*kernel.loads, *kernel.body)}
 
 
@@ -458,7 +462,7 @@ class _Instance:
         ranges = {d: self.range(d, window) for d in s.dims}
         return self.front.places(s.access, s.dims, ranges, self.memories[s.buffer], self.tables(tables_of(s.access)))
 
-    def loop(self, loop: Loop, ends: frozenset[str], env: dict[str, Any]) -> None:
+    def loop(self, loop: Loop, ends: frozenset[Mask], env: dict[str, Any]) -> None:
         """ends: the masks that end it."""
         degrees = {name: dict(d) for name, d in loop.accumulators}
         accumulators = {s.out: self.identity(s) for s in loop.steps if isinstance(s, Eqn) and s.out in degrees}
@@ -491,11 +495,12 @@ class _Instance:
     def joined(self, op: str, old: Any, value: Any) -> Any:
         return self.once(("join", op), (old, value), lambda: self.semantics.join(op, old, value))
 
-    def works(self, env: Mapping[str, Any], ends: Iterable[str]) -> NDArray[np.bool_]:
-        """Whether each of the masks that end a loop holds somewhere in this tile, in each draw where they differ."""
+    def works(self, env: Mapping[str, Any], ends: Iterable[Mask]) -> NDArray[np.bool_]:
+        """Whether each of the masks that end a loop leaves work somewhere in this tile, in each draw where they
+        differ."""
         works = np.array(True)
-        for mask in ends:
-            dims, data = env[mask].dims, env[mask].data
+        for mask, holds in ends:
+            dims, data = env[mask].dims, env[mask].data == holds
             works = works & data.any(axis=tuple(i for i, d in enumerate(dims) if d not in self.front.dims))
         return works
 

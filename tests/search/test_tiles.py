@@ -220,3 +220,27 @@ def test_a_block_has_all_of_several_short_axes_that_are_one_side_of_a_product() 
     inputs = draw_inputs(small, "normal", torch.device("cpu"), 0)
     (want,) = reference64(small, inputs)
     torch.testing.assert_close(module.drafts(*inputs).double(), want, rtol=2e-2, atol=2e-2)
+
+
+PAIRS = """
+mugraph pairs bfloat16
+dims h=64 t=4096 a=64 p=2 d=128
+input X bf16[h, t, d]
+output O bf16[h, t, a, p]
+kernel k0 generated h:grid t:grid a:grid p:grid
+  X = load X[h, t, a*2]
+  X_1 = load X[h, t, a*2 + 1]
+  i[p] = index(p)
+  m[p] = lt(i, 1)
+  O[h, t, a, p] = where(m, X, X_1)
+  store O[h, t, a, p] = O
+"""
+
+
+def test_an_axis_of_two_is_a_block_when_structures_are_ranked() -> None:
+    """Neighbours in memory are stored side by side. In blocks of one, each line would be written twice."""
+    graph = parse_mugraph(PAIRS)
+    assert tiles.tile_options(model_of(graph), graph.sizes, coarse=True)["p"] == [1, 2]
+    found = tiles.best_schedule(model_of(graph), graph.sizes, H200)
+    assert found is not None and found[1].tile("p") == 2
+    assert found[0] < 1.2 * best_us(graph, coarse=False)[0]
