@@ -204,4 +204,4 @@ def _numbers(elements: Sequence[ast.expr]) -> Numbers:
 
 
 def _sides(inputs: Interface, outputs: Interface) -> str:
-    return " -> ".join(", ".join(map(str, side)) for side in (inputs, outputs))
+    return " -> ".join(", ".join(map(str, side)) or "nothing" for side in (inputs, outputs))

@@ -159,6 +159,7 @@ def run_mugraph(
             x, own = inputs[t.name], given.get(t.name, t)
             found = _found(x, own, t, graph, semantics, front)
             memories[t.name] = memory = semantics.input(t.name, found, (*front.dims, *t.dims))
+            memory.changes = t.name in graph.changed
             layout = REMEMBERED.number((own, t, graph.merged, *graph.sizes.items()))
             known = ("content", layout, id(x))  # the same for all μGraphs
             contents.known[t.name] = REMEMBERED.value(known, (x,), partial(content, memory.whole()))

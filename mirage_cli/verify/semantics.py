@@ -45,11 +45,13 @@ class ScheduleFailure(Exception):
 
 
 class Memory(Protocol):
-    """One tensor in device memory, undefined at first unless it is an input. written: what stores have written."""
+    """One tensor in device memory, undefined at first unless it is an input. written: what stores have written.
+    changes: whether what is read may be overwritten while it is in use, and so is a copy."""
 
     name: str
     dims: tuple[str, ...]
     written: Array
+    changes: bool
 
     def read(self, at: At, dims: tuple[str, ...]) -> Any: ...
 
@@ -225,7 +227,7 @@ class FieldMemory:
 
     def __init__(self, name: str, dims: tuple[str, ...], shape: tuple[int, ...]) -> None:
         self.name = name
-        self.given = False
+        self.given = self.changes = False
         self.written = np.zeros(shape, dtype=bool)
         self.value: Value | None = None  # with every element undefined or written
         self.dims = dims
@@ -236,7 +238,11 @@ class FieldMemory:
 
     def read(self, at: At, dims: tuple[str, ...]) -> Value:
         assert self.value is not None
-        return _part(self.value, at, dims)
+        x = _part(self.value, at, dims)
+        if not self.changes:
+            return x
+        flags, taint = (None if y is None else y.copy() for y in (x.flags, x.taint))
+        return replace(x, data=x.data.copy(), flags=flags, taint=taint)
 
     def write(self, at: At, dims: tuple[str, ...], value: Value, padded: bool = False) -> None:
         if padded and (kept := named(at)) is not None:
@@ -441,7 +447,7 @@ class FloatSemantics:
         data = value.data if isinstance(value, Named) else value
         memory = FloatMemory(name, dims, data.shape)
         memory.write(tuple(slice(0, n) for n in data.shape), dims, Named(dims, data))
-        memory.written[...] = False
+        memory.given, memory.written[...] = True, False
         return memory
 
     def seen_as(self, value: Named | Array, dims: tuple[str, ...], shape: tuple[int, ...]) -> Named:
@@ -453,10 +459,11 @@ def _float(c: Number) -> Any:
 
 
 class FloatMemory:
-    """A float64 (or int64, or bool) tensor, NaN at first."""
+    """A float64 (or int64, or bool) tensor, NaN at first. given: as of `FieldMemory`."""
 
     def __init__(self, name: str, dims: tuple[str, ...], shape: tuple[int, ...]) -> None:
         self.name = name
+        self.given = self.changes = False
         self.dims = dims
         self.written = np.zeros(shape, dtype=bool)
         self.data: Array = np.full(shape, np.nan)
@@ -465,7 +472,8 @@ class FloatMemory:
         return Named(self.dims, self.data)
 
     def read(self, at: At, dims: tuple[str, ...]) -> Named:
-        return Named(dims, taken(self.data, at))
+        found = taken(self.data, at)
+        return Named(dims, found.copy() if self.changes else found)
 
     def write(self, at: At, dims: tuple[str, ...], value: Named, padded: bool = False) -> None:
         if padded and (kept := named(at)) is not None:
@@ -474,9 +482,10 @@ class FloatMemory:
         _check_places(self, at)
         shape = self.written[at].shape
         new = np.broadcast_to(aligned(value.data, value.dims, dims), shape)
-        if not self.written.any() and new.dtype.kind == "i":
+        fresh = not self.given and not self.written.any()
+        if fresh and new.dtype.kind == "i":
             self.data = np.full(self.written.shape, np.iinfo(np.int64).min)
-        if not self.written.any() and new.dtype.kind == "b":
+        if fresh and new.dtype.kind == "b":
             self.data = np.zeros(self.written.shape, dtype=bool)
         if (before := self.written[at]).any():
             _check_overlap(self, at, before & ~np.isclose(self.data[at], new, rtol=1e-9, atol=0, equal_nan=True))

@@ -1039,6 +1039,18 @@ def test_a_kernel_of_other_tensors_is_a_message(found: Mirage, tmp_path: Path) -
         assert run.code == 1 and run.out == "" and made_for in run.err and wanted in run.err
 
 
+def test_a_kernel_that_returns_nothing_is_judged_by_what_it_changes(mirage: Mirage, tmp_path: Path) -> None:
+    (tmp_path / "decay.yaml").write_text(
+        "name: decay\ndims: {n: 40}\ninputs: {S: [n], G: [n]}\nprogram: S[n] = S * 0.5 + G\noutputs: {S: {inout: S}}\n",
+        encoding="utf-8",
+    )
+    assert mirage("search", "decay.yaml", "--no-tune", "--target", "h200").code in (0, 3)
+    (tmp_path / "kernel.py").write_text(mirage("export", "decay.yaml").out, encoding="utf-8")
+    assert mirage("verify", "decay.yaml", "kernel.py").code == 0
+    run = mirage("verify", "decay.yaml", "kernel.py", "--dim", "n=41")
+    assert run.code == 1 and "made for float16[40], float16[40] -> nothing\n" in run.err
+
+
 def test_a_kernel_is_judged_at_the_size_that_it_is_made_for(found: Mirage, tmp_path: Path) -> None:
     (tmp_path / "kernel.py").write_text(found("export", "tiny.yaml").out, encoding="utf-8")
     (tmp_path / "sizes.yaml").write_text(TINY + "instances: [{m: 8}, {m: 4}]\n", encoding="utf-8")

@@ -110,6 +110,12 @@ WHOLE = program(
     "C[m, d] = integer(clamp(round(C * S), -128, 127)); S[m] = abs(S) + 1",
     "C: {inout: C}; S: {inout: S}",
 )
+EARLY = program(
+    "b: 1, k: 300, v: 2",
+    "S: [b, k, v]; U: [b, k]; Q: [b, k]; V: [b, v]; W: [b, k, v]",
+    "A = silu(V); B = U * abs(dot(Q, S, k)) + W; C = U * dot(U, Q * V, k); V[b, v] = A; W[b, k, v] = B; S[b, k, v] = C",
+    "V: {inout: V}; W: {inout: W}; S: {inout: S}",
+)
 SINGLE = program("b: 3, v: 1", "U: [b]; S: [b, v]", "O = U * S; U[b] = U * 2", "U: {inout: U}; O: [b, v]")
 PROGRAMS = {
     **IN_TIME,
@@ -118,6 +124,7 @@ PROGRAMS = {
     "views": VIEWS,
     "whole numbers of floats": WHOLE,
     "an axis of one position that the tensor lacks": SINGLE,
+    "a store in front of loops that use the old elements": EARLY,
 }
 
 

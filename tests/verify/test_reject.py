@@ -394,11 +394,13 @@ MUST_REJECT: Mapping[str, Wrong] = {
     "an element twice": Wrong(
         "in_turn", (("store O[m, c*16 + r]", "store O[m, c*6 + r]"),), "structure", "stores elements of O twice"
     ),
-    "rows too early": Wrong("append", (("t + 100, d] =", "t + 99, d] ="),), "structure", "is read where it is written"),
+    "rows too early": Wrong(
+        "append", (("t + 100, d] =", "t + 99, d] ="),), "structure", "reads K where it may have been overwritten"
+    ),
     "rows too late": Wrong("append", (("t + 100, d] =", "t + 101, d] ="),), "field", "hole"),
     "rows turned around": Wrong("append", (("t + 100, d] =", "-t + 115, d] ="),), "field", "hole"),
     "rows that are written are read": Wrong(
-        "append", (("load K[l, d]", "load K[l + 1, d]"),), "structure", "is written"
+        "append", (("load K[l, d]", "load K[l + 1, d]"),), "structure", "may have been overwritten"
     ),
     "appended to the slot behind": Wrong(
         "slots",
@@ -491,18 +493,16 @@ MUST_REJECT: Mapping[str, Wrong] = {
         "padded", (("pos{-1, s}[t]", "pos{s}[t]"),), "structure", "k0 looks up pos"
     ),
     "appended one place behind the length": Wrong("lengths", (("L{48}[b]%16", "(L{48}[b] + 1)%16"),), "field", ""),
-    "appended to the first page": Wrong(
-        "lengths", (("L{48}[b]//16 + 1]", "L{48}[b]//16]"),), "structure", "K is read where it is written"
-    ),
+    "appended to the first page": Wrong("lengths", (("L{48}[b]//16 + 1]", "L{48}[b]//16]"),), "field", ""),
     "a length off by one": Wrong(
         "lengths", (("L{48}[b]//16 + 1]", "(L{48}[b] + 1)//16 + 1]"),), "structure", "stores elements of K twice"
     ),
     "a stale page: it is read in the call that appends to it": Wrong(
-        "lengths", (("load K[P{pages}[b, 0]", "load K[P{pages}[b, 1]"),), "structure", "K is read where it is written"
+        "lengths", (("load K[P{pages}[b, 0]", "load K[P{pages}[b, 1]"),), "field", ""
     ),
     "a page of another sequence": Wrong("lengths", (("load K[P{pages}[b, 0]", "load K[P{pages}[2 - b, 0]"),), "field"),
     "a page by its number, which may be the one that is written": Wrong(
-        "lengths", (("load K[P{pages}[b, 0]", "load K[b"),), "structure", "K is read where it is written"
+        "lengths", (("load K[P{pages}[b, 0]", "load K[b"),), "field", ""
     ),
     "a ring that goes on from the place behind": Wrong(
         "ring", (("(t + N{s}[])%32", "(t + N{s}[] + 1)%32"),), "field", ""
