@@ -310,7 +310,8 @@ def _release_before(s: p.ReleaseBefore, names: Names) -> Iterator[str]:
 
 
 def _loop(s: p.Loop, names: Names) -> Iterator[str]:
-    kind, hints = ("tl.range", ", warp_specialize=True") if s.specialized else ("range", "")
+    hints = ", warp_specialize=True" * s.specialized + f", num_stages={s.stages}" * (s.stages is not None)
+    kind = "tl.range" if hints else "range"
     match s.over:
         case p.Over(d, first, last, step):
             yield f"for s_{d} in {kind}({_bound(first, names)}, {_bound(last, names)}, {step}{hints}):"
