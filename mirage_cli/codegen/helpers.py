@@ -122,6 +122,26 @@ def raised_bits(x, shift: tl.constexpr, mask: tl.constexpr, sign: tl.constexpr):
         )
 '''.strip()
 """What modules start with that compute in float16 with parts of bytes."""
+FLOAT8 = '''
+@triton.jit
+def dot_float8(a, b, terms: tl.constexpr):
+    """a · b of float8, for float32 to add to. While matrix units add up, those of sm_89 and sm_90 keep 13 bits behind
+    the point of the largest number: they are to add up so many terms, and float32 the rest. Triton adds in the matrix
+    units what is added to a product, unless it is told a number of terms, as it is for sm_90 where none is named."""
+    if INTERPRETED:
+        return tl.dot(a, b)
+    elif tl.target_info.cuda_capability_geq(10, 0) and not tl.target_info.cuda_capability_geq(12, 0):
+        return tl.dot(a, b)
+    elif tl.target_info.cuda_capability_geq(9, 0) and a.shape[-1] <= terms:
+        return tl.dot(a, b)
+    else:
+        return tl.dot(a, b, max_num_imprecise_acc=min(terms, a.shape[-1]))
+'''.strip()
+"""What modules start with that multiply float8 on the matrix units.
+
+Their products are exact; of each, and of what they are added to, the bits 2^-13 below the first of the largest are cut
+off (Zhang et al., SageAttention2, 2024, section 3.4; DeepSeek-AI, DeepSeek-V3 Technical Report, 2024, section 3.3.2).
+"""
 BOUND = '''
 @triton.jit
 def bound(x):
@@ -170,6 +190,7 @@ HELPERS = {
     "INTERPRETED",
     "to_bfloat16",
     "raised_bits",
+    "dot_float8",
     "wait_for_data",
     "release_next",
     "release_before",

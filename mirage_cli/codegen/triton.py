@@ -528,6 +528,8 @@ def _reduce(x: nodes.Reduce, names: Names) -> str:
 
 def _dot(x: nodes.Dot, names: Names) -> str:
     added = [names[x.accumulator]] if x.accumulator is not None else []
+    if isinstance(x.precision, int):
+        return " + ".join([*added, f"dot_float8({_expr(x.left, names)}, {_expr(x.right, names)}, {x.precision})"])
     precision = [f'input_precision="{x.precision}"'] if x.precision is not None else []
     return f"tl.dot({', '.join([_expr(x.left, names), _expr(x.right, names), *added, *precision])})"
 

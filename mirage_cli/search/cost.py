@@ -40,8 +40,6 @@ from mirage_cli.target.gpus import Target
 
 COPY_BYTES = 4
 """The least that an asynchronous copy moves (PTX ISA, cp.async)."""
-OPERAND_BYTES = 2
-"""Of an element in shared memory."""
 MAX_REGISTERS = 300
 """Of a thread, as they are estimated."""
 
@@ -248,8 +246,8 @@ def operands_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
             rows = _operand_rows(p, x.batch.warps)
             if s.work.loop and any(p.product.computed):
                 rows = rows + x.term("turned", x.target.costs.turned * _turned_rows(p, x.batch.warps), 0.0)
-            read = read + np.where(p.on_units, p.n * s.runs * p.depth * rows, 0.0)
-    return read * OPERAND_BYTES / (x.target.smem_bytes_per_us * o.awake) * o.uneven
+            read = read + np.where(p.on_units, p.n * s.runs * p.depth * rows * p.element, 0.0)
+    return read / (x.target.smem_bytes_per_us * o.awake) * o.uneven
 
 
 # -- the rest

@@ -18,9 +18,9 @@ from mirage_cli.ir.footprint import box_around
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, split_axis
 from mirage_cli.ir.ops import OPS, exact_inverse, power_of_two
 from mirage_cli.ir.placement import Loop, place
-from mirage_cli.ir.program import WIDEST_BYTES, Eqn, Tensor
+from mirage_cli.ir.program import FLOAT8, WIDEST_BYTES, Eqn, Tensor
 from mirage_cli.ir.reach import Limit, limits
-from mirage_cli.ir.schedule import Schedule
+from mirage_cli.ir.schedule import Schedule, takes_float8
 from mirage_cli.ir.whole import bounds
 
 Elementwise = tuple[tuple[str, ...], float, int, tuple[str, ...]]
@@ -52,6 +52,8 @@ class Product:
     small_within: tuple[tuple[str, int], ...] | None = None
     """Numbers that blocks of these axes have to divide for its operands to be of a smaller type: what makes them
     float32 is then a factor of all that a block sums, and stands in front of the sum. None where it is none."""
+    float8: bool = False
+    """Whether the matrix units take its operands as they are stored, where blocks are deep enough."""
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -144,7 +146,7 @@ class Model:
         return any(p.single for w in self.segments for p, _ in w.dots)
 
 
-def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[str], inputs: Iterable[Tensor]) -> Model:
+def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str], inputs: Iterable[Tensor]) -> Model:
     """The model of a generated kernel. Raises InexpressibleError.
 
     element_bytes: of each buffer it touches. exact: the values whose products are of float32. inputs: of the μGraph.
@@ -163,7 +165,8 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
         eqns = [s for s in segment.steps if isinstance(s, Eqn)]
         rows = _computed_operands(eqns, dims, set(loads))
         read = [loads[s.out] for s in segment.steps if s.out in loads]
-        registers = _in_registers(eqns)
+        eights = {e.out for e in eqns if e.op == "dot" and takes_float8(e, loads, tensors) and not exact & {*e.values}}
+        registers = _in_registers(eqns) | _converted(eqns, eights, loads, tensors)
         segments.append(
             Work(
                 segment.dims if isinstance(segment, Loop) else (),
@@ -182,7 +185,9 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
                 ),
                 tuple(
                     Counter(
-                        _product(kernel, e, e.out in plain, registers, exact) for e in eqns if e.op == "dot"
+                        _product(kernel, e, e.out in plain, registers, exact, e.out in eights)
+                        for e in eqns
+                        if e.op == "dot"
                     ).items()
                 ),
                 _elementwise([e for e in eqns if e.op != "dot"], rows, set(loads), halves),
@@ -304,6 +309,14 @@ def _in_registers(eqns: Sequence[Eqn]) -> set[str]:
     return {e.out for e in eqns} | {v for e in eqns if e.op != "dot" for v in e.values}
 
 
+def _converted(
+    eqns: Sequence[Eqn], eights: Collection[str], loads: Mapping[str, Load], tensors: Mapping[str, Tensor]
+) -> set[str]:
+    """Values of float8 that are loaded for products which take another type. eights: the products that take it."""
+    taken = {v for e in eqns if e.op == "dot" and e.out not in eights for v in e.values if v in loads}
+    return {v for v in taken if (t := tensors.get(loads[v].buffer)) is not None and t.dtype in FLOAT8}
+
+
 def _added_to(kernel: Kernel, accumulators: Collection[str]) -> set[str]:
     """Products that are used once, in a sum with an accumulator with the same axes: Triton has the matrix units add
     them to it, so they take no registers of their own."""
@@ -315,7 +328,9 @@ def _added_to(kernel: Kernel, accumulators: Collection[str]) -> set[str]:
     return {a for a, b in pairs if a in products and uses[a] == 1 and b in accumulators and dims[a] == dims[b]}
 
 
-def _product(kernel: Kernel, e: Eqn, accumulates: bool, beside: set[str], exact: Collection[str]) -> Product:
+def _product(
+    kernel: Kernel, e: Eqn, accumulates: bool, beside: set[str], exact: Collection[str], float8: bool
+) -> Product:
     dims = kernel.value_dims
     left, right = (dims[v] if isinstance(v, str) else () for v in e.args)
     return Product(
@@ -327,6 +342,7 @@ def _product(kernel: Kernel, e: Eqn, accumulates: bool, beside: set[str], exact:
         (e.args[0] in beside, e.args[1] in beside),
         any(v in exact for v in e.values),
         _small_within(kernel, e, exact),
+        float8,
     )
 
 
