@@ -42,7 +42,8 @@ DTYPE_BYTES = {
     "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
 FLOAT8 = frozenset({"float8_e4m3fn", "float8_e5m2"})
-"""Types of inputs that nothing computes in: they are brought to a larger one first."""
+"""Types that nothing computes in but products: values are brought to a larger one first, and rounded where they are
+stored."""
 INTEGERS = frozenset({"int8", "int32", "int64"})
 
 MOST_JUDGED = 1 << 28

@@ -221,6 +221,10 @@ class Target:
         """
         return self.sm >= 100
 
+    def holds(self, dtype: str) -> bool:
+        """Whether kernels have this type: Triton has float8_e4m3fn from sm_89 on."""
+        return dtype != "float8_e4m3fn" or self.sm >= 89
+
     @property
     def float8(self) -> float:
         """How many times as fast as float16 the matrix units multiply float8: twice in [Ada], [H100] and [B]. Those of

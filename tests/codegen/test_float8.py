@@ -1,4 +1,4 @@
-"""Products of float8 on the matrix units as such."""
+"""Products of float8 on the matrix units as such, and outputs of float8."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ import re
 import pytest
 import torch
 
-from mirage_cli.codegen.export import kernels_source, load_export
+from mirage_cli.codegen.export import export_source, kernels_source, load_export
+from mirage_cli.errors import NoKernelError
+from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.schedule import Schedule
 from mirage_cli.ir.text import parse_mugraph, print_mugraph
+from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.search import cost
 from mirage_cli.search.batch import Batch
+from mirage_cli.search.generator import search
 from mirage_cli.search.work import models
+from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from tests.codegen.conftest import Stages
 
@@ -144,3 +149,94 @@ def test_the_model_knows_the_rate() -> None:
     assert busy(eight, "a100", deep) == pytest.approx(busy(wide, "a100", deep))
     assert busy(eight, "h100", shallow) == pytest.approx(busy(wide, "h100", shallow))
     assert busy(across, "h100", deep) == pytest.approx(busy(wide, "h100", deep))
+
+
+# -- outputs
+
+STORED = """
+mugraph p float32
+dims m=4096
+input X f32[m]
+output A f8e4m3fn[m]
+output B f8e5m2[m]
+
+kernel k0 generated m:grid
+  X = load X[m]
+  A[m] = mul(X, 1)
+  B[m] = mul(X, 1)
+  store A[m] = A
+  store B[m] = B
+"""
+QUANTISED = """
+name: quantised
+dims: {m: 4, k: 32, n: 16}
+dtype: bfloat16
+inputs:
+  X: [m, k]
+  W: [k, n]
+program: |
+  Y = X * 2
+  O = dot(Y, W, k)
+outputs:
+  Y: {dims: [m, k], dtype: float8_e4m3fn}
+  O: [m, n]
+"""
+
+
+def stored() -> MuGraph:
+    return parse_mugraph(STORED)
+
+
+def numbers(dtype: torch.dtype) -> torch.Tensor:
+    """All of a type, those in the middle between two neighbours, their neighbours, and some beyond."""
+    own = torch.arange(256, dtype=torch.int32).to(torch.uint8).view(dtype).float()
+    own = own[own.isfinite()].sort().values
+    middle = (own[1:] + own[:-1]) / 2
+    ends = torch.tensor([torch.inf, -torch.inf, torch.nan, 1e-30, -1e-40, 460.0, 464.0, 465.0, 1e9, 61439.0, 61440.0])
+    up, down = (torch.nextafter(middle, torch.tensor(x)) for x in (torch.inf, -torch.inf))
+    return torch.cat([own, middle, up, down, ends])
+
+
+def test_numbers_are_rounded_to_nearest() -> None:
+    """As PyTorch does, but for what is beyond the largest number of float8_e4m3fn: that is this number."""
+    x = torch.cat([numbers(E4M3), numbers(E5M2), torch.randn(4096, generator=torch.Generator().manual_seed(0))])[:4096]
+    module = load_export(kernels_source(stored(), Schedule.parse("k0: m=1024 order=m warps=4 stages=1")))
+    outs = [torch.zeros(4096, dtype=t) for t in (E4M3, E5M2)]
+    module.launch([x], outs, module.make_scratch(torch.device("cpu")))
+    for y, want in zip(outs, (x.clamp(-448, 448).to(E4M3), x.to(E5M2)), strict=True):
+        torch.testing.assert_close(y.float(), want.float(), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize(("arch", "hardware"), [(89, False), (90, True), (100, True)])
+def test_the_hardware_rounds_where_it_takes_float32(arch: int, hardware: bool, stage: Stages) -> None:
+    """Before sm_90 it takes float16, to which Triton cuts off."""
+    text = stage(stored(), Schedule.parse("k0: m=1024 order=m warps=4 stages=1"), arch, "ptx")
+    assert [f"cvt.rn.satfinite.{t}x2.f32" in text for t in ("e4m3", "e5m2")] == [hardware] * 2
+    assert "f16" not in text.replace("f16x2", "") and "cvt.rz" not in text
+
+
+def test_gpus_without_a_type_are_named() -> None:
+    program = parse_spec(QUANTISED).at()
+    with pytest.raises(NoKernelError, match="Y is of float8_e4m3fn, which sm_80 does not have"):
+        search_program(program, find_target("a100"), Options())
+
+
+def test_later_kernels_read_what_was_rounded_to_no_float8() -> None:
+    """Of the program as written, the second kernel reads the first one's result."""
+    graph = search(lower(parse_spec(QUANTISED).at()), find_target("h100")).as_written.graph
+    first, second = graph.kernels
+    assert {s.buffer for s in first.stores} > {"Y"} and "Y" not in {x.buffer for x in second.loads}
+
+
+def test_an_exported_function_returns_float8() -> None:
+    """Alone and in a compiled function, with outputs that it makes and that it is given."""
+    program = parse_spec(QUANTISED).at()
+    found = search(lower(program), find_target("h100")).as_written
+    module = load_export(export_source(program, found.graph, found.schedule))
+    made = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(shape, generator=made).bfloat16() for shape in ((4, 32), (32, 16)))
+    y, o = module.quantised(x, w)
+    assert y.dtype == E4M3 and torch.equal(y.float(), (x.float() * 2).to(E4M3).float())
+    compiled = torch.compile(lambda x, w: module.quantised(x, w)[0].float() * 2, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(x, w), y.float() * 2)
+    torch.testing.assert_close(o, (x.float() * 2 @ w.float()).bfloat16(), rtol=1e-2, atol=1e-2)
