@@ -78,6 +78,7 @@ from mirage_cli.spec.reader import MAX_OFFSET, parse_spec
 from mirage_cli.verify.decided import decided
 from mirage_cli.verify.numeric import called64
 from mirage_cli.verify.rounding import MoveEveryResult
+from mirage_cli.verify.testdata import copied
 
 CLAIMS = ("aten._assert_tensor_metadata",)
 """Operators that say of what type a tensor is, which its inputs' types settle."""
@@ -618,7 +619,7 @@ class Sample:
     @staticmethod
     def of(region: Region, program: Program, given: Sequence[Any], sizes: Mapping[str, int]) -> Sample:
         held = [x.of(given, sizes) for x in region.inputs]
-        apart = (x.clone() if t.name in program.changed else x for x, t in zip(held, program.inputs, strict=True))
+        apart = (copied(x) if t.name in program.changed else x for x, t in zip(held, program.inputs, strict=True))
         return Sample(program, region, given, list(apart))
 
     def exact(self) -> list[torch.Tensor]:
