@@ -168,7 +168,7 @@ def _narrow_loads(x: Launch, segments: Sequence[Segment]) -> Array:
         (
             s.runs
             * n
-            * np.where((at_once := one_load_bytes(x, lines, size)) < COPY_BYTES, x.elements[axes] * size / at_once, 0.0)
+            * np.where((at_once := one_load_bytes(x, lines)) < COPY_BYTES, x.elements[axes] * size / at_once, 0.0)
             for s in segments
             if s.work.dots and s.work.loop
             for axes, size, _, lines, n in s.work.blocks
@@ -400,8 +400,10 @@ def _comes_late(x: Launch, w: Work) -> Array:
     axes, if there is one."""
     threads = 32 * x.batch.warps
     axes = [a for a, *_ in w.blocks if a]
-    small = [x.elements[a] * size < COPY_BYTES * threads for a, size, *_ in w.blocks if a]
-    late = np.any([one_load_bytes(x, lines, size) < COPY_BYTES for a, size, _, lines, _ in w.blocks if a], axis=0)
+    narrow = [lines is None or lines.element < COPY_BYTES for a, _, _, lines, _ in w.blocks if a]
+    sizes = [x.elements[a] * size for a, size, *_ in w.blocks if a]
+    small = [(size < COPY_BYTES * threads) & few for size, few in zip(sizes, narrow, strict=True)]
+    late = np.any([one_load_bytes(x, lines) < COPY_BYTES for a, _, _, lines, _ in w.blocks if a], axis=0)
     for i, a in enumerate(axes):
         larger = [~small[j] for j, b in enumerate(axes) if set(a) < set(b)]
         late |= small[i] & ((x.elements[a] >= threads) | ~reduce(np.logical_or, larger, late & False))

@@ -164,14 +164,15 @@ def multiplied(x: Launch, p: Product, n: int) -> Multiplied:
     grouped = in_warpgroups(warps, rows)
     together = np.where(grouped, 1.0, c.few_warps)
     eights = (depth >= MIN_FLOAT8_DEPTH) & p.float8
-    units, split = target.tensor_flops_per_us * together * np.where(eights, target.float8, 1.0), x.zero
+    fast = target.tensor_flops_per_us * together * np.where(eights, target.float8, 1.0)
+    units, split = fast, x.zero
     if p.single:
         on_thirds = c.tf32x3 * target.tf32_flops_per_us / 3 * together
         units = np.where(x.batch.tf32x3, on_thirds, c.ieee * target.fp32_flops_per_us)
         split = x.batch.tf32x3 * on_units * (left + right) * depth
     if p.single and p.small_within is not None:
         small = _of_small_type(x, p.small_within)
-        units = np.where(small, target.tensor_flops_per_us * together, units)
+        units = np.where(small, fast, units)
         split = np.where(small, 0.0, split)
     rate = np.where(on_units, units, target.fp32_flops_per_us)
     element = np.where(eights, 1.0, OPERAND_BYTES)
@@ -242,10 +243,9 @@ def in_warpgroups(warps: Array, rows: Array) -> NDArray[np.bool_]:
     return (warps >= WARPGROUP) & (rows >= WARPGROUP_ROWS)
 
 
-def one_load_bytes(x: Launch, lines: Lines | None, size: float) -> Array:
+def one_load_bytes(x: Launch, lines: Lines | None) -> Array:
     """Bytes that one instruction of a thread may load: elements side by side that begin at a multiple of their number
-    and of which a mask leaves all or none; a box has no mask. Infinite where that is not known. size: bytes of an
-    element."""
+    and of which a mask leaves all or none; a box has no mask. Infinite where that is not known."""
     if lines is None:
         return x.zero + np.inf
     most, boxes = x.zero + 1.0, lines.aligned_axes(x.sizes)
@@ -254,7 +254,7 @@ def one_load_bytes(x: Launch, lines: Lines | None, size: float) -> Array:
         boxed = x.batch.descriptors * (axis in boxes) > 0
         masked = np.where((x.sizes[axis] % block > 0) & ~boxed, x.sizes[axis], 0)
         most = np.maximum(most, np.gcd(np.gcd(block, aligned), masked))
-    return most * size
+    return most * lines.element
 
 
 def used(x: Launch, axes: Sequence[str], lines: Lines | None, size: float) -> Array:

@@ -138,7 +138,7 @@ def test_the_model_knows_the_rate() -> None:
     def busy(text: str, gpu: str, tiles: str) -> float:
         g = parse_mugraph(text).resized({"m": 4096, "k": 4096, "n": 4096})
         m, schedule = models(g)["k0"], plan(tiles).kernels["k0"]
-        found = cost.estimate(m, Batch.of(m, [schedule], g.sizes), g.sizes, find_target(gpu))
+        found = cost.estimate(m, Batch.of(m, [schedule], g.sizes), g.sizes, find_target(gpu), {"turns"})
         return float(found.busy["matrix units"][0])
 
     wide = PLAIN.format(dtype="bfloat16", x="bf16", w="bf16", out="bf16")
@@ -149,6 +149,45 @@ def test_the_model_knows_the_rate() -> None:
     assert busy(eight, "a100", deep) == pytest.approx(busy(wide, "a100", deep))
     assert busy(eight, "h100", shallow) == pytest.approx(busy(wide, "h100", shallow))
     assert busy(across, "h100", deep) == pytest.approx(busy(wide, "h100", deep))
+
+
+FLAT = """
+mugraph p bfloat16
+dims m=1024 g=32 k=4096 n=1024 h=8
+input X f8e4m3fn[m, k]
+input W f8e4m3fn[n, k]
+input S f32[m, g]
+input R f32[h, g]
+output O bf16[m, n]
+
+kernel k0 generated m:grid k:loop n:grid
+  X = load X[m, k]
+  W = load W[n, k]
+  S = load S[m, k//128]
+  R = load R[n//128, k//128]
+  A[m, k] = mul(X, S)
+  B[k, n] = mul(W, R)
+  O[m, n] = dot(A, B; k)
+  store O[m, n] = O
+"""
+
+
+def test_the_model_takes_scales_out_of_the_sum() -> None:
+    """As the emitter does, where a block has one: operands are as they are stored then, and scales fetched ahead. In
+    a deeper block operands are float32."""
+    g = parse_mugraph(FLAT)
+    m, target = models(g)["k0"], find_target("h100")
+
+    def busy(tiles: str, without: str) -> dict[str, float]:
+        batch = Batch.of(m, [plan(tiles).kernels["k0"]], g.sizes)
+        return {name: float(us[0]) for name, us in cost.estimate(m, batch, g.sizes, target, {without}).busy.items()}
+
+    assert "dot_float8(X, W, 128)" in kernels_source(g, plan("m=128 k=128 n=128"))
+    found = busy("m=128 k=128 n=128", "turns")
+    least_us = 2 * 1024 * 1024 * 4096 / target.matrix_flops_per_us("float8_e4m3fn")
+    assert least_us <= found["matrix units"] < 3 * least_us and found["arithmetic"] < 2 * found["matrix units"]
+    assert found["latency"] == busy("m=128 k=128 n=128", "late")["latency"]
+    assert busy("m=128 k=256 n=128", "turns")["matrix units"] > 5 * found["matrix units"]
 
 
 # -- outputs
