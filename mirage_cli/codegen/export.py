@@ -46,6 +46,8 @@ from mirage_cli.codegen.helpers import (
     DESCRIPTORS,
     EXTREMA,
     FETCH,
+    FLOAT8,
+    FLOAT8_STORED,
     HELPERS,
     INTERPRETED,
     OPERATORS,
@@ -182,6 +184,8 @@ class Parts:
         own = dict.fromkeys(text for name, text in OPERATORS.items() if any(f"{name}(" in k for k in kernels))
         helpers += [BFLOAT16] * any("MATRIX_TYPE" in k or "to_bfloat16" in k for k in kernels)
         helpers += [BYTES] * any("raised_bits(" in k for k in kernels)
+        helpers += [FLOAT8] * any("dot_float8(" in k for k in kernels)
+        helpers += [FLOAT8_STORED] * any("to_float8_" in k for k in kernels)
         if self.descriptors:
             kernels = [DESCRIPTORS, *kernels]
         if helpers:

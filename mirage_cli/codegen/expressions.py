@@ -22,9 +22,13 @@ from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.ops import OPS, Number, exact_inverse
 from mirage_cli.ir.program import FLOAT8, INTEGERS, Eqn
 from mirage_cli.ir.reach import kept
-from mirage_cli.ir.schedule import on_matrix_units
+from mirage_cli.ir.schedule import MIN_FLOAT8_DEPTH, on_matrix_units, takes_float8
 
 NOWHERE = frozenset[str]()
+FLOAT8_TERMS = {"bfloat16": 128, "float16": 32}
+"""How many products of float8 the matrix units may add up on their own in a program of this type. If all n are alike,
+bits that are cut off 2^-13 below the first of the sum so far come to n · 2^-15 of it, and a unit in the last place to
+2^-8 and 2^-11; 32 are added in one instruction, in which nothing is cut off of what is alike."""
 
 
 class Computed(NamedTuple):
@@ -323,10 +327,13 @@ def merged_operands(f: Frame, boxes: Mapping[str, Descriptor]) -> dict[str, Axes
     block in shared memory. Permuted first, x[k, a, b], it would go through registers in every iteration.
     """
     users = defaultdict[str, set[Axes]](set)
+    types = defaultdict[str, set[str]](set)
     for e in f.kernel.body:
         if e.op == "dot" and on_matrix_units(e, f.dims, f.block):
-            for value, groups in matrices(f, e).operands():
+            m = matrices(f, e)
+            for (value, groups), dtype in zip(m.operands(), _operand_types(f, e, m), strict=True):
                 users[value].add(merged(*groups))
+                types[value].add(dtype)
         else:
             for value in e.values:
                 users[value].add(f.axes(f.dims[value]))
@@ -335,7 +342,7 @@ def merged_operands(f: Frame, boxes: Mapping[str, Descriptor]) -> dict[str, Axes
     return {
         value: axes
         for value, axes in found.items()
-        if apart(axes) != axes and f.type_of(value) == f.graph.dtype
+        if apart(axes) != axes and f.type_of(value) in types[value]
         if apart(merged_as(axes, boxes[value].block)) == boxes[value].block
     }
 
@@ -359,11 +366,23 @@ def matrix_product(s: Scope, e: Eqn, accumulator: str | None) -> nodes.Dot:
     which they do themselves."""
     f = s.frame
     m = matrices(f, e)
-    small = f.type_of(m.left) if f.graph.dtype == "float32" else f.graph.dtype
-    dtype = "float32" if f.exact & {m.left, m.right} else small
-    left, right = (_operand(s, value, groups, e.axes, dtype) for value, groups in m.operands())
-    precision = None if dtype != "float32" else "tf32x3" if f.schedule.tf32x3 else "ieee"
+    types = _operand_types(f, e, m)
+    operands = zip(m.operands(), types, strict=True)
+    left, right = (_operand(s, value, groups, e.axes, dtype) for (value, groups), dtype in operands)
+    if {*types} <= FLOAT8:
+        return nodes.Dot(left, right, accumulator, FLOAT8_TERMS[f.graph.dtype])
+    precision = None if types[0] != "float32" else "tf32x3" if f.schedule.tf32x3 else "ieee"
     return nodes.Dot(left, right, accumulator, precision)
+
+
+def _operand_types(f: Frame, e: Eqn, m: Matrices) -> tuple[str, str]:
+    """The types in which the matrix units take the operands: as they are stored, where both are of float8."""
+    if f.exact & {m.left, m.right}:
+        return "float32", "float32"
+    if takes_float8(e, f.loads, f.tensors) and f.count(m.middle) >= MIN_FLOAT8_DEPTH:
+        return f.type_of(m.left), f.type_of(m.right)
+    small = f.type_of(m.left) if f.graph.dtype == "float32" else f.graph.dtype
+    return small, small
 
 
 def unfolded(f: Frame, e: Eqn, x: Expr) -> Expr:

@@ -122,6 +122,73 @@ def raised_bits(x, shift: tl.constexpr, mask: tl.constexpr, sign: tl.constexpr):
         )
 '''.strip()
 """What modules start with that compute in float16 with parts of bytes."""
+FLOAT8 = '''
+@triton.jit
+def dot_float8(a, b, terms: tl.constexpr):
+    """a · b of float8, for float32 to add to. While matrix units add up, those of sm_89 and sm_90 keep 13 bits behind
+    the point of the largest number: they are to add up so many terms, and float32 the rest. Triton adds in the matrix
+    units what is added to a product, unless it is told a number of terms, as it is for sm_90 where none is named."""
+    if INTERPRETED:
+        return tl.dot(a, b)
+    elif tl.target_info.cuda_capability_geq(10, 0) and not tl.target_info.cuda_capability_geq(12, 0):
+        return tl.dot(a, b)
+    elif tl.target_info.cuda_capability_geq(9, 0) and a.shape[-1] <= terms:
+        return tl.dot(a, b)
+    else:
+        return tl.dot(a, b, max_num_imprecise_acc=min(terms, a.shape[-1]))
+'''.strip()
+"""What modules start with that multiply float8 on the matrix units.
+
+Their products are exact; of each, and of what they are added to, the bits 2^-13 below the first of the largest are cut
+off (Zhang et al., SageAttention2, 2024, section 3.4; DeepSeek-AI, DeepSeek-V3 Technical Report, 2024, section 3.3.2).
+"""
+FLOAT8_STORED = '''
+@triton.jit
+def float8_bits(x, digits: tl.constexpr, bias: tl.constexpr):
+    """The bits of |x| rounded to nearest, in a type of which so many are behind the point, as if its exponents did not
+    end. What is added to a number below the least normal one leaves these bits as its last."""
+    bits = tl.abs(x).to(tl.int32, bitcast=True)
+    half = (1 << (22 - digits)) - 1 + ((bits >> (23 - digits)) & 1)
+    normal = ((bits + half) >> (23 - digits)) - ((127 - bias) << digits)
+    added = tl.full((), (151 - bias - digits) << 23, tl.int32)
+    small = (tl.abs(x) + added.to(tl.float32, bitcast=True)).to(tl.int32, bitcast=True) - added
+    return tl.where(bits < (128 - bias) << 23, small, normal)
+
+
+@triton.jit
+def float8_of(x, digits: tl.constexpr, bias: tl.constexpr, beyond: tl.constexpr):
+    """The bits of x rounded to nearest in such a type; those of what is beyond its numbers are named."""
+    bits = tl.where(x == x, tl.minimum(float8_bits(x, digits, bias), beyond), 0x7F)
+    return (bits | ((x.to(tl.int32, bitcast=True) >> 24) & 0x80)).to(tl.int8)
+
+
+@triton.jit
+def to_float8_e4m3fn(x):
+    """x rounded to nearest; for what is beyond 448, the largest number, that. Before sm_90, Triton would cut off what
+    float16 has not, and its interpreter cuts off all."""
+    if INTERPRETED:
+        rounded = float8_of(x, 3, 7, 0x7E).to(tl.float8e4nv, bitcast=True)
+    elif tl.target_info.cuda_capability_geq(9, 0):
+        rounded = x.to(tl.float8e4nv)
+    else:
+        rounded = float8_of(x, 3, 7, 0x7E).to(tl.float8e4nv, bitcast=True)
+    return rounded
+
+
+@triton.jit
+def to_float8_e5m2(x):
+    """The same; for what is beyond 57344, an infinity, in whose place the hardware has that number."""
+    if INTERPRETED:
+        rounded = float8_of(x, 2, 15, 0x7C).to(tl.float8e5, bitcast=True)
+    elif tl.target_info.cuda_capability_geq(9, 0):
+        infinite = tl.where(x > 0.0, 0x7C, -4).to(tl.int8)
+        bits = tl.where(tl.abs(x) >= 61440.0, infinite, x.to(tl.float8e5).to(tl.int8, bitcast=True))
+        rounded = bits.to(tl.float8e5, bitcast=True)
+    else:
+        rounded = float8_of(x, 2, 15, 0x7C).to(tl.float8e5, bitcast=True)
+    return rounded
+'''.strip()
+"""What modules start with that store float8."""
 BOUND = '''
 @triton.jit
 def bound(x):
@@ -170,6 +237,11 @@ HELPERS = {
     "INTERPRETED",
     "to_bfloat16",
     "raised_bits",
+    "dot_float8",
+    "float8_bits",
+    "float8_of",
+    "to_float8_e4m3fn",
+    "to_float8_e5m2",
     "wait_for_data",
     "release_next",
     "release_before",

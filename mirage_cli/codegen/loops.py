@@ -11,9 +11,11 @@ from mirage_cli.codegen import nodes, plan
 from mirage_cli.codegen.blocks import Frame
 from mirage_cli.codegen.nodes import Mark, Number, Scalar, Start
 from mirage_cli.codegen.plan import Statement
+from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.placement import Loop
+from mirage_cli.ir.program import Eqn
 from mirage_cli.ir.reach import Limit, Linear
-from mirage_cli.ir.schedule import chunk_length
+from mirage_cli.ir.schedule import chunk_length, on_matrix_units
 
 MIN_PEELED = 4
 """Tiles of a loop from which on those that need no mask get a loop without it."""
@@ -150,6 +152,23 @@ def together(f: Frame, loop: Loop) -> plan.Together:
         return plan.Together(dims, _product(trips), None)
     d = dims[0]
     return plan.Together(dims, _product(trips[1:]), (d, chunk(f, d), f.block[d]))
+
+
+def stages(f: Frame, loop: Loop) -> int | None:
+    """How many iterations of a loop Triton is to have in flight, where it has products on the matrix units and loads
+    that none of them takes, such as scales of what they compute. Unless it is told, Triton loads these in their own
+    iteration."""
+    eqns = {s.out: s for s in loop.steps if isinstance(s, Eqn)}
+    factored = {name: x.product for name, x in f.factored.items()}
+    products = [factored.get(e.out, e) for e in eqns.values() if e.op == "dot" and on_matrix_units(e, f.dims, f.block)]
+    taken = set[str]()
+    todo = [v for e in products for v in e.values]
+    while todo:
+        v = todo.pop()
+        todo += eqns[v].values if v in eqns and v not in taken else ()
+        taken.add(v)
+    others = [s for s in loop.steps if isinstance(s, Load) and s.out not in taken]
+    return f.schedule.stages if products and others else None
 
 
 def _walked(f: Frame, loop: Loop) -> tuple[str, ...]:

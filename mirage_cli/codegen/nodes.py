@@ -553,12 +553,12 @@ class Reduce:
 @dataclass(frozen=True, slots=True)
 class Dot:
     """A product on the matrix units, of [.., rows, k] and [.., k, columns]; added to an accumulator if one is named.
-    precision: of float32."""
+    precision: of float32; of float8, how many terms the matrix units may add up before float32 does."""
 
     left: Expr
     right: Expr
     accumulator: str | None
-    precision: OneOf["tf32x3", "ieee"] | None
+    precision: OneOf["tf32x3", "ieee"] | int | None
 
     @property
     def axes(self) -> Axes:

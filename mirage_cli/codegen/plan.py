@@ -237,11 +237,13 @@ class Together:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """specialized: warps of their own fetch for it."""
+    """specialized: warps of their own fetch for it. stages: iterations whose loads are all in flight; None for those
+    that the compiler finds by itself: loads that products on the matrix units take."""
 
     over: Over | Together
     specialized: bool
     body: tuple[Statement, ...]
+    stages: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +350,7 @@ def walk(statements: tuple[Statement, ...], depth: int = 1) -> Iterator[tuple[St
 def statement_text(s: Statement) -> str:
     """One line: `let A[m, n] = dot(X, W)`."""
     if isinstance(s, Loop):
-        return f"loop {_text(s.over)}" + " specialized" * s.specialized
+        return f"loop {_text(s.over)}" + " specialized" * s.specialized + f" stages={s.stages}" * (s.stages is not None)
     if isinstance(s, Beside):
         return f"beside {' '.join(map(str, s.programs))}"
     word = type(s).__name__.lower()

@@ -28,7 +28,7 @@ from mirage_cli.codegen.blocks import MAX_ELEMENTS, EmitError, Frame, Live
 from mirage_cli.codegen.expressions import NOWHERE, Scope, computed, matrix_product, merged_operands
 from mirage_cli.codegen.handover import Unit, hand_over, units
 from mirage_cli.codegen.iterations import combined, completed, deferred, initialised, wide_products_last
-from mirage_cli.codegen.loops import Range, longest_last, loop_starts, positions, ranges, starts, together
+from mirage_cli.codegen.loops import Range, longest_last, loop_starts, positions, ranges, stages, starts, together
 from mirage_cli.codegen.moves import Pair, load, look_up, pair_of, prefetches, store
 from mirage_cli.codegen.nodes import Start
 from mirage_cli.codegen.plan import KernelPlan, Statement
@@ -298,7 +298,9 @@ def _loop(c: _Decided, loop: Loop, leads: bool, waited: bool) -> list[Statement]
         inside += _iteration(c, loop, part, late)
         over = plan.Over(loop.dims[0], part.first, part.last, f.block[loop.dims[0]])
         c.looked_up.intersection_update(outside)
-        body.append(plan.Loop(over if len(loop.dims) == 1 else together(f, loop), c.specialized, tuple(inside)))
+        walked = over if len(loop.dims) == 1 else together(f, loop)
+        in_flight = None if c.specialized else stages(f, loop)
+        body.append(plan.Loop(walked, c.specialized, tuple(inside), in_flight))
     for name, degrees in loop.accumulators:
         body += [*completed(f, f.eqns[name], degrees, name in late), *_rounded(c, name)]
         c.clean[name] = NOWHERE

@@ -33,7 +33,7 @@ from mirage_cli.ir.access import (
 from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.derived import DERIVED
 from mirage_cli.ir.ops import OPS, Number, Op, Type
-from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, Arg, Eqn, Part, Program, tensor_type
+from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, Arg, Eqn, Part, Program, Tensor, tensor_type
 
 Dims = tuple[str, ...]
 
@@ -69,7 +69,7 @@ class _Writer:
     def __init__(self, program: Program, name: str) -> None:
         self.program = program
         self.function = name
-        reserved = {"torch", "dtype", "wide", "device", "there", "one", "at", "again", "source", "kept", name}
+        reserved = {"torch", "dtype", "wide", "device", "there", "one", "at", "again", "source", "kept", name, *FLOAT8}
         results = {t.name for t in program.results}
         self.names = spelled([*program.values(), *(results - {*program.values()})], reserved.__contains__)
         floating = [t for t in program.inputs if tensor_type(t) == "float" and t.dtype not in FLOAT8]
@@ -101,8 +101,14 @@ class _Writer:
 
     def preamble(self, results: Iterable[str]) -> list[str]:
         """Statements that name the dtypes, and bring to one what has none to itself, as far as the text needs them."""
-        lines = [*self.statements, *results]
-        used = [n for n in ("dtype", "wide") if any(re.search(rf"\b{n}[),]", line) for line in lines)]
+        small = sorted(FLOAT8 & {t.dtype for t in self.program.results})
+        stored = [f"{x} = dtype if dtype == torch.float64 else torch.{x}" for x in small]
+        lines = [*self.statements, *results, *stored]
+        return [*self.computed_in(lines), *stored]
+
+    def computed_in(self, lines: Sequence[str]) -> list[str]:
+        """Those that name what is computed in."""
+        used = [n for n in ("dtype", "wide") if any(re.search(rf"\b{n}[), ]", line) for line in lines)]
         if not self.narrow and not self.wide:
             return self.own_dtype() if used else []
         names = [self.names[t.name] for t in self.narrow or self.wide]
@@ -132,10 +138,11 @@ class _Writer:
             source, shape = self.tensor(value, tensor_type(t)), _tuple([self.size(d) for d in t.dims])
             more = t.dtype == "float32" != self.program.dtype
             kind = f", dtype=torch.promote_types({source}.dtype, torch.float32)" if more else ""
+            kind = f", dtype={t.dtype}" if t.dtype in FLOAT8 else kind
             self.statements.append(f"{self.names[t.name]} = {source}.new_empty({shape}{kind})")
         for p in self.program.parts:
             self.statements.append(self.written(p))
-        return [self.names[t.name] if t.name in parted else self.output(t.name, t.dims) for t in self.program.results]
+        return [self.names[t.name] if t.name in parted else self.output(t) for t in self.program.results]
 
     def keep_views(self) -> None:
         """Copies outputs that are views of inputs, where those are changed."""
@@ -207,9 +214,10 @@ class _Writer:
         slices = [_slice(i, n, self.program.sizes) for i, n in zip(p.access, shape, strict=True)]
         return f"{name}[{', '.join(slices)}]" if any(x != ":" for x in slices) else name
 
-    def output(self, name: str, dims: Dims) -> str:
-        value = self.values[name]
-        return f"{_permuted(self.tensor(value, value.type), value.layout, dims)}.contiguous()"
+    def output(self, t: Tensor) -> str:
+        value = self.values[t.name]
+        text = f"{_permuted(self.tensor(value, value.type), value.layout, t.dims)}.contiguous()"
+        return f"{text}.to({t.dtype})" if t.dtype in FLOAT8 else text
 
     # -- equations
 

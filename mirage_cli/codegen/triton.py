@@ -18,6 +18,7 @@ from mirage_cli.codegen.planner import plan_kernel
 from mirage_cli.codegen.writing import spelled
 from mirage_cli.ir.mugraph import Kernel, MuGraph
 from mirage_cli.ir.ops import OPS, power_of_two
+from mirage_cli.ir.program import FLOAT8
 from mirage_cli.ir.schedule import Schedule
 
 TYPE = {
@@ -31,6 +32,8 @@ TYPE = {
     "int64": "tl.int64",
     "bool": "tl.int1",
 }
+ROUNDED = {"bfloat16", *FLOAT8}
+"""Types that helpers round to, from float32."""
 LOG2E = math.log2(math.e)
 NAN_TOO = ", propagate_nan=tl.PropagateNan.ALL"
 """What has `tl.maximum` and `tl.minimum` return NaN where an argument is."""
@@ -310,7 +313,8 @@ def _release_before(s: p.ReleaseBefore, names: Names) -> Iterator[str]:
 
 
 def _loop(s: p.Loop, names: Names) -> Iterator[str]:
-    kind, hints = ("tl.range", ", warp_specialize=True") if s.specialized else ("range", "")
+    hints = ", warp_specialize=True" * s.specialized + f", num_stages={s.stages}" * (s.stages is not None)
+    kind = "tl.range" if hints else "range"
     match s.over:
         case p.Over(d, first, last, step):
             yield f"for s_{d} in {kind}({_bound(first, names)}, {_bound(last, names)}, {step}{hints}):"
@@ -527,6 +531,8 @@ def _reduce(x: nodes.Reduce, names: Names) -> str:
 
 def _dot(x: nodes.Dot, names: Names) -> str:
     added = [names[x.accumulator]] if x.accumulator is not None else []
+    if isinstance(x.precision, int):
+        return " + ".join([*added, f"dot_float8({_expr(x.left, names)}, {_expr(x.right, names)}, {x.precision})"])
     precision = [f'input_precision="{x.precision}"'] if x.precision is not None else []
     return f"tl.dot({', '.join([_expr(x.left, names), _expr(x.right, names), *added, *precision])})"
 
@@ -609,9 +615,9 @@ def _spread(text: str, have: Axes, want: Axes) -> str:
 
 
 def _cast(text: str, old: str, new: str) -> str:
-    if new != "bfloat16" or old == new:
+    if new not in ROUNDED or old == new:
         return f"{text}.to({TYPE[new]})"
-    return f"to_bfloat16({text})" if old == "float32" else f"to_bfloat16({text}.to(tl.float32))"
+    return f"to_{new}({text})" if old == "float32" else f"to_{new}({text}.to(tl.float32))"
 
 
 def _permuted(text: str, have: Axes, want: Axes) -> str:

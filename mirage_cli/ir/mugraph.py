@@ -59,6 +59,13 @@ class Load:
         object.__setattr__(self, "dims", dims_of(self.access))
         object.__setattr__(self, "buffers", (self.buffer, *tables_of(self.access)))
 
+    def neighbours(self, t: Tensor) -> tuple[str, ...]:
+        """The axes of the value along which its elements are neighbours in the tensor that it reads."""
+        if not t.without_gaps:
+            return ()
+        i = self.access[t.dims.index(t.without_gaps[-1])]
+        return tuple(a for a, n in i.terms if n == 1 and isinstance(a, str))
+
 
 @dataclass(frozen=True, slots=True)
 class Store:

@@ -42,7 +42,8 @@ DTYPE_BYTES = {
     "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
 FLOAT8 = frozenset({"float8_e4m3fn", "float8_e5m2"})
-"""Types of inputs that nothing computes in: they are brought to a larger one first."""
+"""Types that nothing computes in but products: values are brought to a larger one first, and rounded where they are
+stored."""
 INTEGERS = frozenset({"int8", "int32", "int64"})
 
 MOST_JUDGED = 1 << 28
@@ -415,14 +416,20 @@ class Program:
         return found
 
     def product_dtype(self) -> str:
-        """The type of operands whose rate bounds its products: in float32 some may be of smaller inputs alone."""
-        small = {*small_inputs(self.inputs)}
+        """The type of operands whose rate bounds its products: float8 where both are of such inputs, or products with
+        them; in float32, some may be of smaller inputs alone."""
+        found, small = self.dtype, {t.name: t.dtype for t in self.inputs if t.name in small_inputs(self.inputs)}
+        eights = {t.name: t.dtype for t in self.inputs if t.dtype in FLOAT8}
         for e in self.eqns:
             if e.op == "rename" and e.args[0] in small:
-                small.add(e.out)
-            if e.op == "dot" and small.issuperset(e.values):
-                return next(t.dtype for t in self.inputs if t.name in small)
-        return self.dtype
+                small[e.out] = small[str(e.args[0])]
+            if e.op == "dot" and {*eights}.issuperset(e.values):
+                return eights[e.values[0]]
+            if e.op == "dot" and {*small}.issuperset(e.values):
+                found = small[e.values[0]]
+            if (e.op == "rename" or OPS[e.op].growth == "product") and (own := [v for v in e.values if v in eights]):
+                eights[e.out] = eights[own[0]]
+        return found
 
     def accesses(self) -> Iterator[tuple[str, Index]]:
         """Every axis that is read or written by an index, with the index."""

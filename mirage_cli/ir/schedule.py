@@ -10,8 +10,8 @@ from functools import cached_property
 from math import prod
 from typing import Any, Literal, TypeAlias  # the type of a choice, which differs by row, and JSON
 
-from mirage_cli.ir.mugraph import Kernel, MuGraph
-from mirage_cli.ir.program import Eqn, Range
+from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
+from mirage_cli.ir.program import FLOAT8, Eqn, Range, Tensor
 
 Word: TypeAlias = int | bool
 Words: TypeAlias = Mapping[str, Word]
@@ -335,6 +335,8 @@ class Schedule:
 
 MIN_DOT = 16
 """The smallest block axis that the matrix units take (Triton's tl.dot, float16)."""
+MIN_FLOAT8_DEPTH = 32
+"""Elements that the matrix units sum over at least, of float8 (the same)."""
 
 
 MAX_LANES = 64
@@ -349,6 +351,19 @@ def on_matrix_units(e: Eqn, dims: Mapping[str, tuple[str, ...]], block: Mapping[
         return False
     sides = (a - b) - summed, (b - a) - summed, a & b & summed
     return all(prod(block[d] for d in side) >= MIN_DOT for side in sides)
+
+
+def takes_float8(e: Eqn, loads: Mapping[str, Load], tensors: Mapping[str, Tensor]) -> bool:
+    """Whether the matrix units may take both operands of a product as they are stored: float8, with neighbours along an
+    axis that is summed. Up to sm_90 they take no others, and Triton would turn these byte by byte.
+
+    loads, tensors: by the names of values and buffers, as far as they are known.
+    """
+    for v in e.values:
+        t = tensors.get(loads[v].buffer) if v in loads else None
+        if t is None or t.dtype not in FLOAT8 or not {*loads[v].neighbours(t)} & {*e.axes}:
+            return False
+    return True
 
 
 def block_sizes(kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> dict[str, int]:

@@ -78,6 +78,7 @@ from mirage_cli.spec.reader import MAX_OFFSET, parse_spec
 from mirage_cli.verify.decided import decided
 from mirage_cli.verify.numeric import called64
 from mirage_cli.verify.rounding import MoveEveryResult
+from mirage_cli.verify.testdata import copied
 
 CLAIMS = ("aten._assert_tensor_metadata",)
 """Operators that say of what type a tensor is, which its inputs' types settle."""
@@ -589,10 +590,10 @@ def agrees_at(module: Any, region: Region, sizes: Mapping[str, int]) -> bool:
             made = module(*given)
         except RuntimeError as error:
             raise NotRunError("PyTorch does not run it: " + str(error).partition("\n")[0]) from None
-        outputs = made if isinstance(made, list | tuple) else [made]
+        outputs = [in_arithmetic(y) for y in (made if isinstance(made, list | tuple) else [made])]
         if not all(bool(y.isfinite().any()) for y in outputs):
             continue
-        kept = {x.which: x.of(given, sizes) for x in region.inputs}
+        kept = {x.which: in_arithmetic(x.of(given, sizes)) for x in region.inputs}
         ys = [kept[r.which] if isinstance(r, Kept) else y for y, r in zip(outputs, region.results, strict=True)]
         doubted = [in_doubt(y, e) for y, e in zip(ys, exact, strict=True)]
         same = (
@@ -618,7 +619,7 @@ class Sample:
     @staticmethod
     def of(region: Region, program: Program, given: Sequence[Any], sizes: Mapping[str, int]) -> Sample:
         held = [x.of(given, sizes) for x in region.inputs]
-        apart = (x.clone() if t.name in program.changed else x for x, t in zip(held, program.inputs, strict=True))
+        apart = (copied(x) if t.name in program.changed else x for x, t in zip(held, program.inputs, strict=True))
         return Sample(program, region, given, list(apart))
 
     def exact(self) -> list[torch.Tensor]:
@@ -680,6 +681,11 @@ def drawn(like: torch.Tensor, generator: torch.Generator, data: Data = "normal")
     if 0 in like.stride():
         return x
     return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device).copy_(x)
+
+
+def in_arithmetic(y: torch.Tensor) -> torch.Tensor:
+    """Of float8, for which torch has little arithmetic, the same numbers in bfloat16, which has them all."""
+    return y.bfloat16() if y.dtype.is_floating_point and y.dtype.itemsize == 1 else y
 
 
 def in_doubt(y: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mirage_cli.errors import MirageError
+from mirage_cli.errors import MirageError, NoKernelError
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.merge import ROW, merge_axes
 from mirage_cli.ir.mugraph import MuGraph
@@ -193,13 +193,17 @@ def search_program(
     """Search and verify. Runs without torch; the same seed gives the same result in any process. The search sees axes
     that are one as one; the verifier compares what it finds with the program as it was written.
 
-    interrupted: asked now and then; true ends the search with what it has.
+    interrupted: asked now and then; true ends the search with what it has. Raises NoKernelError for a type that kernels
+    of this GPU do not have.
     """
     from mirage_cli.search.generator import search
     from mirage_cli.search.overwritten import read_in_time
     from mirage_cli.search.relaid import behind_copies, relaid
 
     start = time.perf_counter()
+    for t in (*program.inputs, *program.results):
+        if not target.holds(t.dtype):
+            raise NoKernelError(program.name, f"{t.name} is of {t.dtype}, which {target.arch} does not have")
     lowered = lower(program)
     clock = Clock(options.search_s, interrupted)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from mirage_cli.ir.mugraph import Kernel, MuGraph, Store, split_axis
-from mirage_cli.ir.program import DTYPE_BYTES, Tensor
+from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, Tensor
 from mirage_cli.ir.schedule import KernelSchedule, Schedule, next_power_of_two
 from mirage_cli.ir.text import mugraph_id
 from mirage_cli.search import greedy
@@ -122,7 +122,9 @@ class Assembly:
         d, program = self.d, self.d.program
         found = Buffers({t.name for t in (*program.inputs, *program.results)}, {}, [])
         for (t, whole, _), f in zip(program.places(), d.outputs, strict=True):
-            exact = f not in self.stored.precise or DTYPE_BYTES[t.dtype] >= DTYPE_BYTES["float32"]
+            exact = (
+                DTYPE_BYTES[t.dtype] >= DTYPE_BYTES["float32"] if f in self.stored.precise else t.dtype not in FLOAT8
+            )
             if t is whole and t.dims == stored_axes(d, f) and exact:  # later kernels read it from there
                 found.names.setdefault("@" + f.key, t.name)
         read = {f for s in steps for f in s.plan.leaves if not d.is_input(f)}

@@ -40,8 +40,6 @@ from mirage_cli.target.gpus import Target
 
 COPY_BYTES = 4
 """The least that an asynchronous copy moves (PTX ISA, cp.async)."""
-OPERAND_BYTES = 2
-"""Of an element in shared memory."""
 MAX_REGISTERS = 300
 """Of a thread, as they are estimated."""
 
@@ -170,7 +168,7 @@ def _narrow_loads(x: Launch, segments: Sequence[Segment]) -> Array:
         (
             s.runs
             * n
-            * np.where((at_once := one_load_bytes(x, lines, size)) < COPY_BYTES, x.elements[axes] * size / at_once, 0.0)
+            * np.where((at_once := one_load_bytes(x, lines)) < COPY_BYTES, x.elements[axes] * size / at_once, 0.0)
             for s in segments
             if s.work.dots and s.work.loop
             for axes, size, _, lines, n in s.work.blocks
@@ -248,8 +246,8 @@ def operands_us(x: Launch, segments: Sequence[Segment], o: Occupancy) -> Array:
             rows = _operand_rows(p, x.batch.warps)
             if s.work.loop and any(p.product.computed):
                 rows = rows + x.term("turned", x.target.costs.turned * _turned_rows(p, x.batch.warps), 0.0)
-            read = read + np.where(p.on_units, p.n * s.runs * p.depth * rows, 0.0)
-    return read * OPERAND_BYTES / (x.target.smem_bytes_per_us * o.awake) * o.uneven
+            read = read + np.where(p.on_units, p.n * s.runs * p.depth * rows * p.element, 0.0)
+    return read / (x.target.smem_bytes_per_us * o.awake) * o.uneven
 
 
 # -- the rest
@@ -402,8 +400,10 @@ def _comes_late(x: Launch, w: Work) -> Array:
     axes, if there is one."""
     threads = 32 * x.batch.warps
     axes = [a for a, *_ in w.blocks if a]
-    small = [x.elements[a] * size < COPY_BYTES * threads for a, size, *_ in w.blocks if a]
-    late = np.any([one_load_bytes(x, lines, size) < COPY_BYTES for a, size, _, lines, _ in w.blocks if a], axis=0)
+    narrow = [lines is None or lines.element < COPY_BYTES for a, _, _, lines, _ in w.blocks if a]
+    sizes = [x.elements[a] * size for a, size, *_ in w.blocks if a]
+    small = [(size < COPY_BYTES * threads) & few for size, few in zip(sizes, narrow, strict=True)]
+    late = np.any([one_load_bytes(x, lines) < COPY_BYTES for a, _, _, lines, _ in w.blocks if a], axis=0)
     for i, a in enumerate(axes):
         larger = [~small[j] for j, b in enumerate(axes) if set(a) < set(b)]
         late |= small[i] & ((x.elements[a] >= threads) | ~reduce(np.logical_or, larger, late & False))

@@ -29,6 +29,8 @@ class LeastWork:
     def __init__(self, stored: Stored, alternatives: int, prune: bool) -> None:
         self.stored, self.alternatives, self.prune = stored, alternatives, prune
         self.d, self.sizes, self.target = stored.d, stored.sizes, stored.target
+        own = self.target.matrix_flops_per_us(self.d.program.product_dtype())
+        self.products_per_us = max(self.target.tensor_flops_per_us, own)
 
     def work(self, e: Expansion) -> float:
         """Arithmetic of an expansion in microseconds at full rate, every step once over its whole space."""
@@ -37,7 +39,7 @@ class LeastWork:
             space = float(prod(self.sizes[a] for a in f.dims))
             for s in node.steps:
                 reduced = prod(self.sizes[a] for a in s.axes) if OPS[s.op].kind in ("reduction", "contraction") else 1
-                rate = self.target.tensor_flops_per_us if s.op == "dot" else self.target.fp32_flops_per_us
+                rate = self.products_per_us if s.op == "dot" else self.target.fp32_flops_per_us
                 total += OPS[s.op].flops * space * reduced / rate
         return total
 
@@ -86,7 +88,7 @@ class LeastWork:
             else:  # by a number it multiplies
                 others += OPS[(len(q.values) < 2 and OPS[q.op].by_number) or q.op].flops * space
         return max(
-            products / self.target.tensor_flops_per_us,
+            products / self.products_per_us,
             others / (self.target.fp32_flops_per_us * self.target.costs.simd),
         )
 

@@ -14,13 +14,15 @@ from numpy.typing import NDArray
 
 from mirage_cli.ir.program import LINE_BYTES
 from mirage_cli.ir.reach import visited
-from mirage_cli.ir.schedule import MIN_DOT
+from mirage_cli.ir.schedule import MIN_DOT, MIN_FLOAT8_DEPTH
 from mirage_cli.search.batch import Array, Batch, elements_of
 from mirage_cli.search.work import Lines, Model, Product, Work
 from mirage_cli.target.gpus import Target
 
 WARPGROUP, WARPGROUP_ROWS = 4, 64
 """Warps that multiply together straight from shared memory, and the rows of a block that this takes (sm_90)."""
+OPERAND_BYTES = 2
+"""Of an element in shared memory, but of float8."""
 MAX_RESIDENT = 8
 """Blocks that share a multiprocessor at most."""
 MAX_IMBALANCE = 2.0
@@ -75,7 +77,8 @@ class Multiplied(NamedTuple):
     left, right, depth: elements of a block along the axes of the left operand alone, of the right alone, and those that
     are summed. space: of all of them together. left_first: whether the left operand has the rows. rows, columns: of the
     result. grouped: whether warpgroups multiply. on_units: whether the matrix units do. rate: operations in a
-    microsecond. split: elements of operands whose two parts for TF32 are in registers.
+    microsecond. split: elements of operands whose two parts for TF32 are in registers. element: bytes of one of an
+    operand in shared memory.
     """
 
     product: Product
@@ -91,6 +94,7 @@ class Multiplied(NamedTuple):
     on_units: NDArray[np.bool_]
     rate: Array
     split: Array
+    element: Array
 
 
 class Segment(NamedTuple):
@@ -149,8 +153,8 @@ def _of_small_type(x: Launch, within: Sequence[tuple[str, int]]) -> NDArray[np.b
 
 def multiplied(x: Launch, p: Product, n: int) -> Multiplied:
     """rate = the matrix units' · (1, or `few_warps` where no warpgroup multiplies), where each side is MIN_DOT or more;
-    float32 has a third of TF32's · `tf32x3` there, or `ieee` of the float32 rate, but where its factor stands in front
-    of the sum. Else the float32 rate."""
+    float8 has the target's `float8` times that; float32 a third of TF32's · `tf32x3`, or `ieee` of the float32 rate,
+    but where its factor stands in front of the sum. Else the float32 rate."""
     target, c, warps = x.target, x.target.costs, x.batch.warps
     left, right, depth = x.elements[p.left], x.elements[p.right], x.elements[p.summed]
     space = left * right * depth * x.elements[p.batch]
@@ -159,17 +163,20 @@ def multiplied(x: Launch, p: Product, n: int) -> Multiplied:
     rows, columns = np.where(first, left, right), np.where(first, right, left)
     grouped = in_warpgroups(warps, rows)
     together = np.where(grouped, 1.0, c.few_warps)
-    units, split = target.tensor_flops_per_us * together, x.zero
+    eights = (depth >= MIN_FLOAT8_DEPTH) & p.float8
+    fast = target.tensor_flops_per_us * together * np.where(eights, target.float8, 1.0)
+    units, split = fast, x.zero
     if p.single:
         on_thirds = c.tf32x3 * target.tf32_flops_per_us / 3 * together
         units = np.where(x.batch.tf32x3, on_thirds, c.ieee * target.fp32_flops_per_us)
         split = x.batch.tf32x3 * on_units * (left + right) * depth
     if p.single and p.small_within is not None:
         small = _of_small_type(x, p.small_within)
-        units = np.where(small, target.tensor_flops_per_us * together, units)
+        units = np.where(small, fast, units)
         split = np.where(small, 0.0, split)
     rate = np.where(on_units, units, target.fp32_flops_per_us)
-    return Multiplied(p, n, left, right, depth, space, first, rows, columns, grouped, on_units, rate, split)
+    element = np.where(eights, 1.0, OPERAND_BYTES)
+    return Multiplied(p, n, left, right, depth, space, first, rows, columns, grouped, on_units, rate, split, element)
 
 
 def segment(x: Launch, w: Work) -> Segment:
@@ -236,10 +243,9 @@ def in_warpgroups(warps: Array, rows: Array) -> NDArray[np.bool_]:
     return (warps >= WARPGROUP) & (rows >= WARPGROUP_ROWS)
 
 
-def one_load_bytes(x: Launch, lines: Lines | None, size: float) -> Array:
+def one_load_bytes(x: Launch, lines: Lines | None) -> Array:
     """Bytes that one instruction of a thread may load: elements side by side that begin at a multiple of their number
-    and of which a mask leaves all or none; a box has no mask. Infinite where that is not known. size: bytes of an
-    element."""
+    and of which a mask leaves all or none; a box has no mask. Infinite where that is not known."""
     if lines is None:
         return x.zero + np.inf
     most, boxes = x.zero + 1.0, lines.aligned_axes(x.sizes)
@@ -248,7 +254,7 @@ def one_load_bytes(x: Launch, lines: Lines | None, size: float) -> Array:
         boxed = x.batch.descriptors * (axis in boxes) > 0
         masked = np.where((x.sizes[axis] % block > 0) & ~boxed, x.sizes[axis], 0)
         most = np.maximum(most, np.gcd(np.gcd(block, aligned), masked))
-    return most * size
+    return most * lines.element
 
 
 def used(x: Launch, axes: Sequence[str], lines: Lines | None, size: float) -> Array:

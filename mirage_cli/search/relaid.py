@@ -71,7 +71,7 @@ def _narrow(c: Candidate, target: Target) -> Iterator[Load]:
         for x in m.kernel.loads:
             size = c.graph.element_bytes[x.buffer]
             lines = lines_of(x, tensors[x.buffer], size)
-            if summed & {*x.dims} and one_load_bytes(launch, lines, size) < COPY_BYTES:
+            if summed & {*x.dims} and one_load_bytes(launch, lines) < COPY_BYTES:
                 yield x
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -18,9 +18,9 @@ from mirage_cli.ir.footprint import box_around
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, split_axis
 from mirage_cli.ir.ops import OPS, exact_inverse, power_of_two
 from mirage_cli.ir.placement import Loop, place
-from mirage_cli.ir.program import WIDEST_BYTES, Eqn, Tensor
+from mirage_cli.ir.program import FLOAT8, WIDEST_BYTES, Eqn, Tensor
 from mirage_cli.ir.reach import Limit, limits
-from mirage_cli.ir.schedule import Schedule
+from mirage_cli.ir.schedule import Schedule, takes_float8
 from mirage_cli.ir.whole import bounds
 
 Elementwise = tuple[tuple[str, ...], float, int, tuple[str, ...]]
@@ -52,6 +52,8 @@ class Product:
     small_within: tuple[tuple[str, int], ...] | None = None
     """Numbers that blocks of these axes have to divide for its operands to be of a smaller type: what makes them
     float32 is then a factor of all that a block sums, and stands in front of the sum. None where it is none."""
+    float8: bool = False
+    """Whether the matrix units take its operands as they are stored, where blocks are deep enough."""
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -144,7 +146,7 @@ class Model:
         return any(p.single for w in self.segments for p, _ in w.dots)
 
 
-def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[str], inputs: Iterable[Tensor]) -> Model:
+def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str], inputs: Iterable[Tensor]) -> Model:
     """The model of a generated kernel. Raises InexpressibleError.
 
     element_bytes: of each buffer it touches. exact: the values whose products are of float32. inputs: of the μGraph.
@@ -152,6 +154,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
     placement = place(kernel)
     dims = kernel.value_dims
     segments: list[Work] = []
+    sums: list[tuple[str, ...]] = []
     loads = {x.out: x for x in kernel.loads}
     plain = {n for loop in placement.loops for n, degrees in loop.accumulators if not degrees}
     inputs = tuple(inputs)
@@ -160,10 +163,19 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
     for segment in placement.segments:
         found = limits(kernel, segment) if isinstance(segment, Loop) else ()
         leaves = {name for x in found for (kind, name), _ in x.limit.terms if kind == "value"}
-        eqns = [s for s in segment.steps if isinstance(s, Eqn)]
+        steps = [s for s in segment.steps if isinstance(s, Eqn)]
+        summed = {n for n, _ in segment.accumulators} if isinstance(segment, Loop) else set[str]()
+        dots = [e for e in steps if e.op == "dot"]
+        alone = {e.out: x for e in dots if (x := _unscaled(kernel, e, exact, e.out in summed)) is not None}
+        apart = {v for x in alone.values() for v in x.scaled}
+        eqns = [alone[e.out].product if e.out in alone else e for e in steps if e.out not in apart]
         rows = _computed_operands(eqns, dims, set(loads))
         read = [loads[s.out] for s in segment.steps if s.out in loads]
-        registers = _in_registers(eqns)
+        eights = {e.out for e in eqns if e.op == "dot" and takes_float8(e, loads, tensors) and not exact & {*e.values}}
+        registers = _in_registers(eqns) | _converted(eqns, eights, loads, tensors)
+        factors = {out: len(x.scaled) for out, x in alone.items()}
+        blocks = [(e.dims, 1.0 + factors[e.out]) for e in eqns if e.out in eights or factors.get(e.out)]
+        sums += [axes for axes, _ in blocks]
         segments.append(
             Work(
                 segment.dims if isinstance(segment, Loop) else (),
@@ -182,10 +194,15 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
                 ),
                 tuple(
                     Counter(
-                        _product(kernel, e, e.out in plain, registers, exact) for e in eqns if e.op == "dot"
+                        _product(e, dims, e.out in plain, registers, alone.get(e.out), e.out in eights)
+                        for e in eqns
+                        if e.op == "dot"
                     ).items()
                 ),
-                _elementwise([e for e in eqns if e.op != "dot"], rows, set(loads), halves),
+                (
+                    *_elementwise([e for e in eqns if e.op != "dot"], rows, set(loads), halves),
+                    *((axes, operations, 0, ()) for axes, operations in blocks),
+                ),
                 found,
                 tuple((v, tensors[b]) for v in sorted(leaves) if (b := loads[v].buffer) in tensors),
             )
@@ -193,7 +210,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: Collection[st
     held = {n for loop in placement.loops for n, _ in loop.accumulators}
     accumulators = tuple(dims[n] for loop in placement.loops for n, _ in loop.accumulators)
     added = _added_to(kernel, held)
-    products = tuple(e.dims for e in kernel.body if e.op == "dot" and e.out not in held | added)
+    products = (*sums, *(e.dims for e in kernel.body if e.op == "dot" and e.out not in held | added))
     reduced = [_space(e) for e in kernel.body if OPS[e.op].kind == "reduction"]
     return Model(
         kernel,
@@ -304,6 +321,14 @@ def _in_registers(eqns: Sequence[Eqn]) -> set[str]:
     return {e.out for e in eqns} | {v for e in eqns if e.op != "dot" for v in e.values}
 
 
+def _converted(
+    eqns: Sequence[Eqn], eights: Collection[str], loads: Mapping[str, Load], tensors: Mapping[str, Tensor]
+) -> set[str]:
+    """Values of float8 that are loaded for products which take another type. eights: the products that take it."""
+    taken = {v for e in eqns if e.op == "dot" and e.out not in eights for v in e.values if v in loads}
+    return {v for v in taken if (t := tensors.get(loads[v].buffer)) is not None and t.dtype in FLOAT8}
+
+
 def _added_to(kernel: Kernel, accumulators: Collection[str]) -> set[str]:
     """Products that are used once, in a sum with an accumulator with the same axes: Triton has the matrix units add
     them to it, so they take no registers of their own."""
@@ -315,8 +340,14 @@ def _added_to(kernel: Kernel, accumulators: Collection[str]) -> set[str]:
     return {a for a, b in pairs if a in products and uses[a] == 1 and b in accumulators and dims[a] == dims[b]}
 
 
-def _product(kernel: Kernel, e: Eqn, accumulates: bool, beside: set[str], exact: Collection[str]) -> Product:
-    dims = kernel.value_dims
+def _product(
+    e: Eqn,
+    dims: Mapping[str, tuple[str, ...]],
+    accumulates: bool,
+    beside: set[str],
+    alone: Unscaled | None,
+    float8: bool,
+) -> Product:
     left, right = (dims[v] if isinstance(v, str) else () for v in e.args)
     return Product(
         tuple(d for d in left if d not in right and d not in e.axes),
@@ -325,33 +356,46 @@ def _product(kernel: Kernel, e: Eqn, accumulates: bool, beside: set[str], exact:
         tuple(d for d in left if d in right and d not in e.axes),
         accumulates,
         (e.args[0] in beside, e.args[1] in beside),
-        any(v in exact for v in e.values),
-        _small_within(kernel, e, exact),
+        alone is None or bool(alone.scaled),
+        None if alone is None else alone.within,
+        float8,
     )
 
 
-def _small_within(kernel: Kernel, product: Eqn, exact: Collection[str]) -> tuple[tuple[str, int], ...] | None:
-    """As `Product` has it: operands are what is loaded of a smaller type, times what is loaded of float32 and is the
-    same for several positions in a row along what is summed."""
+class Unscaled(NamedTuple):
+    """A product of what is loaded of a smaller type, without factors of float32 that are the same for several positions
+    in a row along what is summed. within: as `Product.small_within`. scaled: what is multiplied by such."""
+
+    product: Eqn
+    within: tuple[tuple[str, int], ...]
+    scaled: tuple[str, ...]
+
+
+def _unscaled(kernel: Kernel, product: Eqn, exact: Collection[str], accumulates: bool) -> Unscaled | None:
+    """None where operands are float32 otherwise, or where no accumulator takes what factors multiply."""
     loads, eqns = {x.out: x for x in kernel.loads}, {e.out: e for e in kernel.body}
     read = Counter([*(v for e in kernel.body for v in e.values), *(s.value for s in kernel.stores)])
     limits: dict[str, int] = {}
-    for operand in product.values:
-        v = operand
+    scaled: list[str] = []
+    args = list(product.args)
+    for i, v in enumerate(args):
         while v in exact:
-            y = eqns.get(v)
-            if y is None or OPS[y.op].growth != "product" or len(y.values) != 2 or read[v] > 1:
+            y = eqns.get(str(v))
+            if y is None or OPS[y.op].growth != "product" or len(y.values) != 2 or read[y.out] > 1:
                 return None
             whole = [u for u in y.values if {*kernel.value_dims[u]} == {*y.dims} and u not in exact and u in loads]
             scale = [loads[u] for u in y.values if u not in whole and u in loads]
-            if not whole or not scale:
+            if not whole or not scale or not accumulates:
                 return None
             for d in product.axes:
-                n = math.gcd(*(steady(a, d) for i in scale[0].access for a, _ in i.terms))
+                n = math.gcd(*(steady(a, d) for j in scale[0].access for a, _ in j.terms))
                 if n:
                     limits[d] = math.gcd(limits.get(d, 0), n)
-            v = whole[0]
-    return None if 1 in limits.values() else tuple(limits.items())
+            scaled.append(y.out)
+            v = args[i] = whole[0]
+    return (
+        None if 1 in limits.values() else Unscaled(replace(product, args=tuple(args)), (*limits.items(),), (*scaled,))
+    )
 
 
 def _computed_operands(

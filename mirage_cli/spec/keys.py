@@ -45,15 +45,13 @@ KEYS: Mapping[str, Field] = {
 REQUIRED = tuple(f.name for f in KEYS.values() if f.required)
 MAX_BELOW: Mapping[str, int] = {"int8": 1 << 7, "int32": 1 << 30, "int64": 1 << 30}
 """Of integers of these types: kernels count positions in 32 bits."""
-INPUT_TYPES = (*FLOATS, *sorted(FLOAT8), *sorted(INTEGERS), "bool")
-OUTPUT_TYPES = (*FLOATS, *sorted(INTEGERS), "bool")
+TENSOR_TYPES = (*FLOATS, *sorted(FLOAT8), *sorted(INTEGERS), "bool")
 TENSOR_KEYS: Mapping[str, Field] = {
     f.name: f
     for f in (
         Field("dims", "[k, n]", "axes in memory order, row-major", required=True),
-        Field("dtype", "float32", f"{', '.join(FLOATS)}; {', '.join(sorted(INTEGERS))}, whose values are "
-              f"indices, or numbers beside others; bool, a mask; of an input also {', '.join(sorted(FLOAT8))}; "
-              "left out: the spec's"),
+        Field("dtype", "float32", f"{', '.join((*FLOATS, *sorted(FLOAT8)))}; {', '.join(sorted(INTEGERS))}, whose "
+              "values are indices, or numbers beside others; bool, a mask; left out: the spec's"),
     )
 }  # fmt: skip
 OUTPUT_KEYS: Mapping[str, Field] = {

@@ -27,14 +27,13 @@ from mirage_cli.spec.idioms import OTHER_DTYPES
 from mirage_cli.spec.keys import (
     FLOATS,
     INPUT_KEYS,
-    INPUT_TYPES,
     KEYS,
     MAX_BELOW,
     OUTPUT_KEYS,
-    OUTPUT_TYPES,
     RANGE,
     RANGE_FORM,
     REQUIRED,
+    TENSOR_TYPES,
 )
 from mirage_cli.spec.scope import Place, Scope
 from mirage_cli.spec.statements import MAKES, ProgramReader
@@ -291,7 +290,7 @@ class _Reader(Document):
     def element_type(self, node: yaml.Node, allowed: tuple[str, ...]) -> str:
         value = self.word(node, "a dtype")
         if value is not None and value not in allowed:
-            near = "" if value in INPUT_TYPES else OTHER_DTYPES.get(value, value)
+            near = "" if value in TENSOR_TYPES else OTHER_DTYPES.get(value, value)
             self.at(node, f"a dtype is one of {', '.join(allowed)}, not {value or 'nothing'}", near, allowed)
         return value if value in allowed else "float16"
 
@@ -453,8 +452,7 @@ class _Reader(Document):
             self.at(parts.get("dims", node), f"the {what} {name} needs `dims`, a list of axes")
             return None
         axes = self.axes(parts["dims"], sizes)
-        types = INPUT_TYPES if what == "input" else OUTPUT_TYPES
-        kind = self.element_type(parts["dtype"], types) if "dtype" in parts else dtype
+        kind = self.element_type(parts["dtype"], TENSOR_TYPES) if "dtype" in parts else dtype
         if self.dtype_change is not None and kind in FLOATS and kind == self.spec_dtype():
             kind = dtype
         scale = self.positive(parts["scale"], "the scale", MAX_SCALE) if "scale" in parts else None
@@ -560,8 +558,6 @@ class _Reader(Document):
             self.at(node, f"an `inout` has the name of its input: write {given}: {{inout: {given}}}")
         else:
             self.changed.add(name)
-            if (dtype := self.inputs[given].dtype) not in OUTPUT_TYPES:
-                self.at(node, f"{given} has the dtype {dtype}; an `inout` is one of {', '.join(OUTPUT_TYPES)}")
             return self.inputs[given]
         return None
 

@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mirage_cli.errors import TargetError
+from mirage_cli.ir.program import FLOAT8
 from mirage_cli.target.device import first_device, torch_has_cuda
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -220,8 +221,20 @@ class Target:
         """
         return self.sm >= 100
 
+    def holds(self, dtype: str) -> bool:
+        """Whether kernels have this type: Triton has float8_e4m3fn from sm_89 on."""
+        return dtype != "float8_e4m3fn" or self.sm >= 89
+
+    @property
+    def float8(self) -> float:
+        """How many times as fast as float16 the matrix units multiply float8: twice in [Ada], [H100] and [B]. Those of
+        [A100] have none of it, and Triton gives them float16."""
+        return 2.0 if self.sm >= 89 else 1.0
+
     def matrix_flops_per_us(self, dtype: str) -> float:
         """The matrix units' rate for inputs of this dtype; float32 runs as TF32 where it is allowed to."""
+        if dtype in FLOAT8:
+            return self.tensor_flops_per_us * self.float8
         return self.tf32_flops_per_us if dtype == "float32" else self.tensor_flops_per_us
 
 

@@ -54,6 +54,8 @@ from mirage_cli.tune.measure import (
 from mirage_cli.tune.modules import hash_triton, load_module, read_generated
 from mirage_cli.tune.outputs import Tensors, WrongError
 from mirage_cli.tune.setting import DECIDED, TRACES, Left, Run, Setting, device_properties
+from mirage_cli.verify.decided import decides
+from mirage_cli.verify.testdata import as_bytes
 
 T = TypeVar("T")
 HOT_LAUNCHES = 200
@@ -147,9 +149,8 @@ def is_slow(call_s: float, best_s: float) -> bool:
 
 def write_by_kernel(out: torch.Tensor, data: torch.Tensor) -> None:
     """Copies by a kernel of torch, where `copy_` may be none. Of types that torch has no arithmetic for, the bytes."""
-    if data.dtype.is_floating_point and data.element_size() == 1:
-        out, data = out.view(torch.uint8), data.view(torch.uint8)
-    torch.maximum(data, data, out=out)
+    data = as_bytes(data)
+    torch.maximum(data, data, out=as_bytes(out))
 
 
 class Bench(Setting):
@@ -351,7 +352,8 @@ class Bench(Setting):
             for i in range(first, first + len(inputs)):
                 write_by_kernel(inputs[i % len(inputs)], data[i % len(inputs)])
 
-        rounding = [torch.finfo(y.dtype).eps for y in run(last).outputs() if y.dtype.is_floating_point] or [DECIDED]
+        numbers = [y.dtype for y in run(last).outputs() if not decides(y.dtype)]
+        rounding = [torch.finfo(dtype).eps for dtype in numbers] or [DECIDED]
         self.renew(last)
         limit = max(TRACES * self.accuracy([(last, run(last).outputs())]).relative, *rounding, 0.0)
         for first in range(len(inputs)):

@@ -1,9 +1,9 @@
-"""The judgement of outputs that are whole numbers or masks. Exported kernels carry this text.
+"""The judgement of outputs that are whole numbers, masks or float8. Exported kernels carry this text.
 
-Each element is a decision: which of two numbers is the larger, which whole number is the nearest. Rounding may decide
-otherwise where they are close, and nowhere else. So an element equals float64's, or lies between the least and the
-largest that evaluations in float64 come to whose every result is moved at random, by up to `tolerance` times what
-rounding moves it by. Where all of these agree with float64, the decision is settled.
+Each element is a decision: which of two numbers is the larger, which whole number or number of float8 is the nearest.
+Rounding may decide otherwise where they are close, and nowhere else. So an element equals float64's, or lies between
+the least and the largest that evaluations in float64 come to whose every result is moved at random, by up to
+`tolerance` times what rounding moves it by. Where all of these agree with float64, the decision is settled.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Decided:
     differing: int
     told: int
     wrong: int
-    first: tuple[tuple[int, ...], int, int, int, int] | None
+    first: tuple[tuple[int, ...], float, float, float, float] | None
 
     def in_words(self, output: str, axis: int, start: int) -> str | None:
         """The first that is wrong, if one is. start: of these elements in the output, along an axis."""
@@ -47,12 +47,24 @@ class Decided:
         at, value, expected, least, most = self.first
         at = tuple(p + start * (d == axis) for d, p in enumerate(at))
         more = f" and {self.wrong - 1} more places" if self.wrong > 1 else ""
-        open_to = f", and rounding gives {least} to {most}" if least < most else ""
-        return f"{output} is {value} at {at}{more}, where float64 has {expected}{open_to}"
+        open_to = f", and rounding gives {_text(least)} to {_text(most)}" if least < most else ""
+        return f"{output} is {_text(value)} at {at}{more}, where float64 has {_text(expected)}{open_to}"
+
+
+def _text(x: float) -> str:
+    return str(int(x)) if x.is_integer() else f"{x:g}"
+
+
+def decides(dtype: torch.dtype) -> bool:
+    """Whether the elements of an output of this type are decisions."""
+    return not dtype.is_floating_point or dtype.itemsize == 1
 
 
 def held(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """What an output of this type holds of a float64 value, as float64; NaN where that is undefined."""
+    if dtype.is_floating_point:
+        most = torch.finfo(dtype).max if dtype == torch.float8_e4m3fn else torch.inf
+        return x.clamp(-most, most).to(dtype).double()
     known = x.abs() < 2.0 ** (BITS - 1)  # which no NaN is
     return torch.where(known, x.where(known, 0.0).long().to(dtype).double(), torch.nan)
 
@@ -68,7 +80,7 @@ def decided(y: torch.Tensor, ref: torch.Tensor, others: Iterable[torch.Tensor]) 
     for i, x in enumerate(others if at.numel() else ()):
         here = held(x, y.dtype).flatten()[at]
         least, most = torch.minimum(least, here.nan_to_num(-torch.inf)), torch.maximum(most, here.nan_to_num(torch.inf))
-        inside = (least <= mine) & (mine <= most)
+        inside = ((least <= mine) & (mine <= most)) | (mine.isnan() & (most - least == torch.inf))
         open_ones = int((~inside).sum())
         if not open_ones or (i >= FEW and 2 * open_ones > at.numel()):
             break
@@ -78,5 +90,5 @@ def decided(y: torch.Tensor, ref: torch.Tensor, others: Iterable[torch.Tensor]) 
     if wrong:
         i = int((~inside).nonzero()[0, 0])
         place = tuple(int(p) for p in torch.unravel_index(at[i], y.shape))
-        first = place, int(mine[i]), int(want[at[i]]), int(least[i]), int(most[i])
+        first = place, float(mine[i]), float(want[at[i]]), float(least[i]), float(most[i])
     return Decided(y.numel(), at.numel(), count - at.numel() + near, wrong, first)

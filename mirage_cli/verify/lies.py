@@ -12,7 +12,7 @@ from typing import Any  # the switches of PyTorch, which are not typed
 
 import torch
 
-from mirage_cli.verify.testdata import copied, memory_of
+from mirage_cli.verify.testdata import as_bytes, copied, memory_of
 
 
 @contextlib.contextmanager
@@ -76,8 +76,8 @@ class Lies:
         if self.view:
             return x.as_strided(self.shape, self.strides, x.storage_offset() + self.start)
         at, named = self.places(x, inputs), self.is_named(x, inputs)
-        found = memory_of(x)[at if named is None else at.where(named, 0)]
-        return found if named is None else found.where(named, 0)
+        found = as_bytes(memory_of(x))[at if named is None else at.where(named, 0)]
+        return (found if named is None else found.where(named, 0)).view(x.dtype)
 
     def fill(
         self, values: float | torch.Tensor, results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
@@ -88,9 +88,11 @@ class Lies:
             self.of(results, inputs)[...] = values
             return
         at, named = self.places(x, inputs), self.is_named(x, inputs)
+        if not isinstance(values, torch.Tensor):
+            values = torch.full((), values, dtype=x.dtype, device=x.device).expand(self.shape)
         if named is not None:
-            at, values = at[named], values[named] if isinstance(values, torch.Tensor) else values
-        memory_of(x)[at] = values
+            at, values = at[named], values[named]
+        as_bytes(memory_of(x))[at] = as_bytes(values.to(x.dtype))
 
     def is_named(self, x: torch.Tensor, inputs: Sequence[torch.Tensor]) -> torch.Tensor | None:
         """Which elements are somewhere; None where all are."""
@@ -162,7 +164,7 @@ def changed_elsewhere(
         for v in own:
             for t in pair:
                 v.fill(0.0, (), [*before[:i], t, *before[i + 1 :]])
-        mine, kept = map(memory_of, pair)
+        mine, kept = (as_bytes(memory_of(t)) for t in pair)
         if not bool(((mine == kept) | (mine.isnan() & kept.isnan())).all()):
             found.append(i)
     return found

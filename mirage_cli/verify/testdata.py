@@ -126,6 +126,11 @@ def memory_of(x: torch.Tensor) -> torch.Tensor:
     return x.as_strided((span,), (1,))
 
 
+def as_bytes(x: torch.Tensor) -> torch.Tensor:
+    """Of float8, for which torch has little arithmetic, the bytes; other tensors as they are."""
+    return x.view(torch.uint8) if x.dtype.is_floating_point and x.element_size() == 1 else x
+
+
 def copied(x: torch.Tensor) -> torch.Tensor:
     """A copy with the same strides, and the same in the gaps."""
     return memory_of(x).clone().as_strided(x.shape, x.stride())

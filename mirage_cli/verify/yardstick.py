@@ -13,7 +13,7 @@ from typing import Any  # what a function returns: a tensor, several, or nothing
 
 import torch
 
-from mirage_cli.verify.decided import EVALUATIONS, Decided, decided
+from mirage_cli.verify.decided import EVALUATIONS, Decided, decided, decides
 from mirage_cli.verify.distance import Error, Measured, Part, both_finite, overflows, overflows_alone
 from mirage_cli.verify.rounding import MoveEveryResult, RoundEveryResult, in_float64
 from mirage_cli.verify.rows import row_axis
@@ -93,6 +93,7 @@ def measured(y: torch.Tensor, i: int, pieces: Sequence[Piece]) -> Measured:
 def error_of(y: torch.Tensor, i: int, exact: Exact, pieces: Sequence[Piece]) -> Error:
     """The error of output number i; infinite where an infinity is further off than the largest value of its row, which
     no rounding explains."""
+    y = y.double() if decides(y.dtype) else y
     mine = measured(y, i, pieces)
     for piece in pieces:
         mine.add(piece.output(y, i), Part.of(exact(piece)[i], mine.row_axis))
@@ -162,8 +163,8 @@ def judge_outputs(
     operands of matrix products rounded to the program's type, since eager's own error may be small by luck where
     outputs have few elements, or by its order of multiplying (with seed 0 it also stands in for eager where that has an
     inf or NaN and float64 has none); and `rounded(.., torch.float32, seed)`, the definition operator by operator in
-    float32 from inputs as far off, since eager's fused operators may be exact where no sum is. Whole numbers and masks
-    are decisions: `judge_decisions`.
+    float32 from inputs as far off, since eager's fused operators may be exact where no sum is. Whole numbers, masks
+    and float8 are decisions: `judge_decisions`.
     terms: of the longest sum in the program.
     overflow_like_eager: let an inf or NaN pass in places where eager has one too (a matmul kept in float16, say).
     cut: along which exact and rounded outputs are made, so that few of them are held at a time.
@@ -179,7 +180,7 @@ def judge_outputs(
         exact, rounded = functools.cache(exact), functools.cache(rounded)
     found: list[Judgement] = []
     for i, y in enumerate(outputs):
-        if not y.is_floating_point():
+        if decides(y.dtype):
             found.append(judge_decisions(name, i, y, eager[i], exact, anew, pieces, tolerance))
             continue
         judged = _Output(i, y, eager[i], exact, rounded, pieces, overflow_like_eager, {} if known is None else known)
@@ -198,7 +199,7 @@ def judge_decisions(
     pieces: Sequence[Piece],
     tolerance: float,
 ) -> Judgement:
-    """Of output number i, of whole numbers or a mask. Errors are the part of the elements that differ from float64's;
+    """Of output number i, whose elements are decisions. Errors are the part of the elements that differ from float64's;
     allowed are those that rounding may decide so."""
     parts: list[Decided] = []
     eager_differs = 0

@@ -80,6 +80,62 @@ program: |
   O = dot(X, W, k)
 outputs: {O: [m, n]}
 """,
+    "floats of 8 bits by token, behind a norm": """
+name: rms_quantised
+dims: {m: 12, k: 96}
+dtype: bfloat16
+inputs:
+  X: [m, k]
+  R: [m, k]
+  G: [k]
+program: |
+  H = X + R
+  Y = rms_norm(H, k) * G
+  S = maximum(max(abs(Y), k), 1e-10) / 448
+  Q = clamp(Y / S, -448, 448)
+outputs:
+  Q: {dims: [m, k], dtype: float8_e4m3fn}
+  S: {dims: [m], dtype: float32}
+  H: [m, k]
+""",
+    "floats of 8 bits in another memory order, in parts, and beside what a product makes of them": """
+name: quantised
+dims: {m: 12, k: 32, n: 48, n2: 96, n3: 64}
+dtype: float16
+inputs:
+  X: [m, n2]
+  W: {dims: [n, k], scale: 0.1}
+  S: {dims: [], dtype: float32}
+program: |
+  Y = silu(X[m, n]) * X[m, n + 48]
+  Q = clamp(Y / (abs(S) + 0.01), -448, 448)
+  E = Y * 1000
+  O = dot(Y, W, n)
+  P[m, n] = Y
+  P[m, index + 48] = X[m, index]
+outputs:
+  Q: {dims: [n, m], dtype: float8_e4m3fn}
+  E: {dims: [m, n], dtype: float8_e5m2}
+  O: [m, k]
+  P: {dims: [m, n3], dtype: float8_e5m2}
+""".replace("index", "j").replace("n3: 64", "j: 16, n3: 64"),
+    "floats of 8 bits in a cache": """
+name: quantised_cache
+dims: {t: 5, h: 2, d: 16, pages: 6, page: 4, slots: 24}
+dtype: bfloat16
+inputs:
+  K: [t, h, d]
+  S: {dims: [], dtype: float32}
+  T: {dims: [t], dtype: int64, below: slots, distinct: true, padded: true}
+  KC: {dims: [pages, page, h, d], dtype: float8_e4m3fn}
+  VC: {dims: [slots, h, d], dtype: float8_e5m2}
+program: |
+  KC[T[t] // 4, T[t] % 4, h, d] = clamp(K / (abs(S) + 0.1), -448, 448)
+  VC[t + 3, h, d] = K
+outputs:
+  KC: {inout: KC}
+  VC: {inout: VC}
+""",
     "tables at constant places and without axes": """
 name: consts
 dims: {m: 12, k: 64, v: 50, p: 3}

@@ -622,3 +622,45 @@ def test_a_result_that_nobody_reads_is_not_asked_for() -> None:
     """The places of a running maximum, which no program has."""
     found = cut(exported(as_module(lambda x: x.cummax(1).values), (torch.randn(3, 7),)))
     assert found.left == {} and len(found.regions) == 1
+
+
+class Quantised(nn.Module):
+    """A norm behind a residual, in float8 by a scale for each token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(256, dtype=torch.bfloat16)
+
+    def forward(self, x: torch.Tensor, r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        h = x + r
+        y = self.norm(h).float()
+        s = y.abs().amax(-1, keepdim=True).clamp(min=1e-10) / 448
+        return (y / s).clamp(-448, 448).to(torch.float8_e4m3fn), s, h
+
+
+def test_results_of_eight_bits() -> None:
+    """Rounded where they are stored, in one program with what they are made of, beside a scale of float32."""
+    x, r = (torch.randn(16, 256).bfloat16() for _ in range(2))
+    found = cut(exported(Quantised(), (x, r)))
+    assert found.left == {} and len(found.regions) == 1
+    assert "O2: {dims: [a0, a1], dtype: float8_e4m3fn}" in found.regions[0].graph.text()
+
+
+def test_what_is_rounded_to_eight_bits_on_the_way_ends_a_program() -> None:
+    x = torch.randn(8, 16).bfloat16()
+    found = cut(exported(as_module(lambda x: (x * 2).to(torch.float8_e5m2).to(torch.bfloat16) + 1), (x,)))
+    assert len(found.regions) == 2
+    torch.testing.assert_close(found.model(x), (x * 2).to(torch.float8_e5m2).bfloat16() + 1, rtol=0, atol=0)
+    given = x.to(torch.float8_e4m3fn)
+    read = cut(exported(as_module(lambda x: x.view(16, 8).to(torch.bfloat16) + 1), (given,)))
+    assert len(read.regions) == 1
+
+
+def test_a_cache_of_eight_bits_is_changed_in_place() -> None:
+    def append(cache: torch.Tensor, at: torch.Tensor, k: torch.Tensor, s: torch.Tensor) -> None:
+        cache.index_put_((at,), (k.float() / s).clamp(-448, 448).to(cache.dtype))
+
+    cache = torch.zeros(64, 2, 16).to(torch.float8_e4m3fn)
+    inputs = cache, torch.randperm(64)[:12], torch.randn(12, 2, 16).bfloat16(), torch.tensor(0.5)
+    found = cut(exported(as_module(append), inputs))
+    assert found.left == {} and [r.graph.text().count("inout") for r in found.regions] == [1]

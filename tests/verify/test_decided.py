@@ -1,4 +1,5 @@
-"""The floating-point judgement of whole numbers and masks: they are float64's where rounding does not decide."""
+"""The floating-point judgement of decisions: whole numbers, masks and float8 are float64's where rounding does not
+decide."""
 
 from __future__ import annotations
 
@@ -33,6 +34,8 @@ ARGMAX = "min(where(Y == max(Y, n), index(n), n), n)", "m", "int64"
 MASK = "Y > 0.5", "m, n", "bool"
 COUNT = "sum(where(Y > 0, 1, 0), n)", "m", "int32"
 QUANTISED = "integer(clamp(round(Y * 127 / max(abs(Y), n)), -128, 127))", "m, n", "int8"
+EIGHTS = "clamp(Y * 448 / max(abs(Y), n), -448, 448)", "m, n", "float8_e4m3fn"
+WIDE = "Y * 3", "m, n", "float8_e5m2"
 
 
 def program(expression: str, dims: str, dtype: str) -> Program:
@@ -64,7 +67,23 @@ def quantised(y: torch.Tensor) -> torch.Tensor:
     return (y * 127 / y.abs().amax(1, keepdim=True)).round().clamp(-128, 127)
 
 
-RIGHT = {"argmax": (ARGMAX, argmax), "mask": (MASK, mask), "count": (COUNT, count), "quantised": (QUANTISED, quantised)}
+def eights(y: torch.Tensor) -> torch.Tensor:
+    return y * 448 / y.abs().amax(1, keepdim=True)
+
+
+def down(x: torch.Tensor, bits: int) -> torch.Tensor:
+    """Numbers with so many bits behind the point; what is behind these is cut off."""
+    return ((x.view(torch.int32) >> (23 - bits)) << (23 - bits)).view(torch.float32)
+
+
+RIGHT = {
+    "argmax": (ARGMAX, argmax),
+    "mask": (MASK, mask),
+    "count": (COUNT, count),
+    "quantised": (QUANTISED, quantised),
+    "float8": (EIGHTS, eights),
+    "wide float8": (WIDE, lambda y: y * 3),
+}
 ROUNDED = [x for x in RIGHT if x != "argmax"]
 
 
@@ -93,6 +112,12 @@ WRONG: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
     "rounded down": ("quantised", lambda y: (y * 127 / y.abs().amax(1, keepdim=True)).floor()),
     "by 128": ("quantised", lambda y: (y * 128 / y.abs().amax(1, keepdim=True)).round().clamp(-128, 127)),
     "one more of each": ("quantised", lambda y: quantised(y) + 1),
+    "cut off": ("float8", lambda y: down(eights(y), 3)),
+    "by 420": ("float8", lambda y: eights(y) * 420 / 448),
+    "one number more": ("float8", lambda y: eights(y) * 1.125),
+    "one element": ("float8", lambda y: eights(y).index_fill(1, torch.tensor(47), 0.0)),
+    "wide and cut off": ("wide float8", lambda y: down(y * 3, 2)),
+    "infinite": ("wide float8", lambda y: y * torch.inf),
 }
 
 
@@ -163,6 +188,16 @@ def test_numbers_are_held_as_a_type_holds_them() -> None:
     assert held(x, torch.bool)[[0, 6]].tolist() == [1, 1]
     assert some([5, -56], [2.0**31, 200.0], dtype=torch.int8).differing == 0
     assert some([5, -56], [2.0**31, 200.0], dtype=torch.int8).told == 1
+    assert held(x, torch.float8_e4m3fn).nan_to_num(-1000).tolist() == [192, -128, 448, -448, -1000, 448, 7]
+    assert held(x, torch.float8_e5m2).nan_to_num(-1000, 500, -500).tolist() == [192, -128, 500, -500, -1000, 500, 7]
+
+
+def test_float8_is_told_in_words() -> None:
+    y, ref, rounded = (torch.tensor([x], dtype=torch.float64) for x in (0.125, 0.3, 0.26))
+    found = decided(y.to(torch.float8_e4m3fn), ref, [rounded])
+    assert found.in_words("output 0", 0, 0) == (
+        "output 0 is 0.125 at (0,), where float64 has 0.3125, and rounding gives 0.25 to 0.3125"
+    )
 
 
 def test_an_output_without_axes_and_in_pieces() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any  # nodes of PyTorch's graphs, and what their arguments are
 
 from mirage_cli.errors import GraphError
-from mirage_cli.ir.program import DTYPES
+from mirage_cli.ir.program import DTYPES, FLOAT8
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Trace, Unsupported
@@ -23,7 +23,7 @@ from mirage_cli.spec.aten.row import Row, dtype_name, overloadless
 from mirage_cli.spec.aten.table import ATEN
 from mirage_cli.spec.aten.updates import WRITTEN
 from mirage_cli.spec.graph import Graph
-from mirage_cli.spec.keys import FLOATS, OUTPUT_TYPES
+from mirage_cli.spec.keys import FLOATS, TENSOR_TYPES
 from mirage_cli.spec.strides import overlap
 
 
@@ -56,6 +56,7 @@ def trace(
     """
     t, magnitudes = Trace(named), Magnitudes(lambda node: row_of(node).moves, named)
     known: dict[Any, Any] = {}
+    rounded = set[Any]()
     inputs: dict[str, Any] = {}
 
     def value(x: Any) -> Any:
@@ -84,6 +85,7 @@ def trace(
         for node in nodes:
             t.maker = node
             magnitudes.refuse_large(node)
+            refuse_rounded(node, rounded)
             known[node] = call(t, node, [operand(node, a) for a in node.args],
                                {k: operand(node, a) for k, a in node.kwargs.items()})  # fmt: skip
         for node in outputs:
@@ -190,7 +192,7 @@ def input_of(t: Trace, label: str, node: Any, scale: float | None) -> Array:
 
 def output_dtype(node: Any) -> str:
     dtype = dtype_name(node.meta["val"].dtype)
-    if dtype not in OUTPUT_TYPES:
+    if dtype not in TENSOR_TYPES:
         raise Unsupported(f"the result {node} is of {dtype}")
     return dtype
 
@@ -232,6 +234,18 @@ def refuse_types(node: Any) -> None:
         raise Unsupported(f"{node} is of {dtype}")
 
 
+def refuse_rounded(node: Any, rounded: set[Any]) -> None:
+    """Raises Unsupported for a node that computes with what the program rounds to float8, as it does only where it
+    stores. rounded: the nodes so far that do, or move it; this one is added, where it does."""
+    made = dtype_name(getattr(node.meta.get("val"), "dtype", ""))
+    given = [dtype_name(x.meta["val"].dtype) for x in node.all_input_nodes if is_floating(x)]
+    read = [x for x in node.all_input_nodes if x in rounded]
+    if read and made != dtype_name(read[0].meta["val"].dtype):
+        raise Unsupported(f"{node} computes with what is rounded to float8 on the way")
+    if made in FLOAT8 and (read or any(x != made for x in given)):
+        rounded.add(node)
+
+
 def mutable(node: Any) -> bool:
     """Whether a node changes its first argument in place."""
     return bool(getattr(getattr(node.target, "_schema", None), "is_mutable", False))
@@ -239,7 +253,7 @@ def mutable(node: Any) -> bool:
 
 def refuse_target(node: Any) -> None:
     """Raises Unsupported where a node changes a tensor in place that no kernel can."""
-    if output_dtype(node) not in FLOATS:
+    if output_dtype(node) not in {*FLOATS, *FLOAT8}:
         raise Unsupported(f"{node} changes a tensor of {output_dtype(node)} in place")
     tensor = node.args[0].meta["val"]
     if strides_of(node.args[0]) is None and not tensor.permute(memory_order(tensor)).is_contiguous():
