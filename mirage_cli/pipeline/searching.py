@@ -187,7 +187,7 @@ class Clock:
 
 
 @contextlib.contextmanager
-def seldom_collecting() -> Generator[None, None, None]:
+def seldom_collecting() -> Generator[None]:
     """The garbage collector looks less often, which saves a tenth of a search: what a search makes is mostly freed
     without it, and the rest of it is small."""
     before = gc.get_threshold()
