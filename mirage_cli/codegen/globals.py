@@ -17,7 +17,8 @@ def without_global(source: str, name: str) -> str:
     import torch; def f(torch): return torch; x = torch.nan
     --> import torch as torch_; def f(torch): return torch; x = torch_.nan
     """
-    if re.search(rf"(?m)^(?!#).*(?<![\w.:\"']){name}\b", source) is None:  # most names: no need to parse
+    words = re.finditer(rf"{name}(?<![\w.:\"']{name})\b", source)
+    if all(source.startswith("#", source.rfind("\n", 0, word.start()) + 1) for word in words):  # most: no need to parse
         return source
     tree = ast.parse(source)
     if name not in _bound(tree.body):

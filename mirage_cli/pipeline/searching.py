@@ -6,11 +6,12 @@ The search and the verifier are imported when they are first asked: an answer fr
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -48,6 +49,8 @@ GRACE_S = 1.3
 """Seconds that a worker process has, once interrupted, to hand over what it has found."""
 KEEPING_S = 0.6
 """Seconds of verification behind an interrupt: what is not verified cannot be kept."""
+SELDOM = (20_000, 20, 50)
+"""Thresholds of the garbage collector in a search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +186,20 @@ class Clock:
         return self.was_interrupted() and time.monotonic() > self.stop_s
 
 
+@contextlib.contextmanager
+def seldom_collecting() -> Generator[None]:
+    """The garbage collector looks less often, which saves a tenth of a search: what a search makes is mostly freed
+    without it, and the rest of it is small."""
+    before = gc.get_threshold()
+    if 0 < before[0] < SELDOM[0]:
+        gc.set_threshold(*SELDOM)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+@seldom_collecting()
 def search_program(
     program: Program,
     target: Target,

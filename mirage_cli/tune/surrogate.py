@@ -134,10 +134,10 @@ def _process(
     worst = max((_error(p) for p in seen if _measured(p)), default=offset) + math.log(2.0)  # what a failure counts as
     error = np.array([_error(p) if _measured(p) else worst for p in seen]) - offset
     covariance = APART**2 + DEVIATION**2 * _similar(x, x, weights) + NOISE**2 * np.eye(len(x))
-    lower = np.linalg.cholesky(covariance)
-    solved = np.linalg.solve(lower.T, np.linalg.solve(lower, error))
+    inverse = np.linalg.inv(np.linalg.cholesky(covariance))
+    solved = inverse.T @ (inverse @ error)
     cross = APART**2 + DEVIATION**2 * _similar(z, x, weights)
-    reduced = np.linalg.solve(lower, cross.T)
+    reduced = inverse @ cross.T
     variance = np.maximum(APART**2 + DEVIATION**2 - (reduced**2).sum(axis=0), 1e-12)
     return prior + cross @ solved, np.sqrt(variance)
 

@@ -37,6 +37,7 @@ from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.drawn import PADDED
 from mirage_cli.ir.ops import Number, Type
 from mirage_cli.verify.contracted import contracted, taint_of
+from mirage_cli.verify.logarithms import logarithms
 from mirage_cli.verify.residues import (
     ALL,
     ALL_BORROWED,
@@ -60,7 +61,6 @@ from mirage_cli.verify.residues import (
     both_ordered,
     both_valid,
     columns,
-    discrete_logs,
     finish,
     joint_flags,
     joint_shape,
@@ -122,7 +122,6 @@ class Field:
         self.fewest_guesses: int | Array = NO_GUESSES
         self.counts_guesses = True
         self._exp_tables: Array | None = None
-        self._logs: list[dict[int, int]] = [{0: 0} for _ in MODULI]
         self._names: dict[str, int] = {}
         self._constants: dict[tuple[int, int] | float, Value] = {}  # which equations of many program instances share
 
@@ -351,9 +350,7 @@ class Field:
             data = np.zeros_like(x.data)
             for i in range(LEVELS - 1):
                 if valid[i + 1]:
-                    n = MODULI[i + 1]
-                    square = x.data[i] * x.data[i] % MODULI[i]
-                    data[i + 1] = self._dlog(i, square) * ((n + 1) // 2) % n
+                    data[i + 1] = self._log(i, x.data[i])
             negative = no_square(x.data)
             negative = negative if x.taint is None else negative | x.taint
             taint = np.concatenate([np.zeros_like(negative[:1]), negative[:-1]])
@@ -365,17 +362,11 @@ class Field:
         flags = np.where((old == FINITE) & zero_in(x), MINUS_INF, flags).astype(np.int8)
         return finish(x.dims, data, valid, flags, taint)
 
-    def _dlog(self, level: int, y: Array) -> Array:
-        """log y to the base ω in the subgroup of order MODULI[level + 1]; of 0 it is 0."""
+    def _log(self, level: int, y: Array) -> Array:
+        """log of y or -y to the base ω, modulo MODULI[level + 1]; of 0 it is 0."""
         n = MODULI[level + 1]
-        known = self._logs[level]
-        values, back = np.unique(y, return_inverse=True)
-        unknown = np.array([v for v in values.tolist() if v not in known], dtype=np.int64)
-        if unknown.size:
-            found = discrete_logs(level, unknown) * pow(self._turns[level], -1, n) % n
-            known.update(zip(unknown.tolist(), found.tolist(), strict=True))
-        logs = np.array([known[v] for v in values.tolist()], dtype=np.int64)
-        return logs[back].reshape(y.shape)
+        found = logarithms(level, np.where(y == 0, 1, y).ravel()) * pow(self._turns[level], -1, n) % n
+        return found.reshape(y.shape)
 
     # -- random functions
 

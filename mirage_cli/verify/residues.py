@@ -39,9 +39,6 @@ DRAW = "#"
 
 GENERATOR = 4
 """A square other than 1, so it generates the subgroup of squares of each field, whose order is prime."""
-BABY_STEPS = 1 << 19
-FILTER_BITS = 23
-"""Chosen by time: the tables take 0.1 s, once in a process, and then a logarithm 0.1 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,41 +270,6 @@ def powers(base: int, count: int, p: int) -> Array:
     while result.size < count:
         result = np.concatenate([result, result * pow(base, result.size, p) % p])
     return result
-
-
-@functools.cache
-def _steps(level: int) -> tuple[Array, Array, Array, Array, Array]:
-    """Baby steps sorted, their exponents, sieves of their low and of their high bits, and the giant steps."""
-    p, n = MODULI[level], MODULI[level + 1]
-    steps = powers(GENERATOR, BABY_STEPS, p)
-    order = np.argsort(steps)
-    low, high = (np.zeros(1 << FILTER_BITS, dtype=bool) for _ in range(2))
-    low[steps & (1 << FILTER_BITS) - 1] = True
-    high[steps >> (32 - FILTER_BITS)] = True
-    giants = -(-n // BABY_STEPS)
-    giant = powers(pow(GENERATOR, -BABY_STEPS, p), 1 << (giants - 1).bit_length(), p)[:giants]
-    return steps[order], order, low, high, giant
-
-
-def discrete_logs(level: int, y: Array) -> Array:
-    """The logarithms of squares, to the base GENERATOR, by baby and giant steps (Shanks 1971).
-
-    y: int64[n], squares modulo MODULI[level] other than 0.
-    """
-    p, n = MODULI[level], MODULI[level + 1]
-    baby, exponents, low, high, giant = _steps(level)
-    logs = np.full(y.size, -1, dtype=np.int64)
-    for start in range(0, y.size, 256):  # 256 rows of giant steps fit in a few megabytes
-        reached = y[start : start + 256, None] * giant % p
-        rows, steps = np.nonzero(low[reached & (1 << FILTER_BITS) - 1])
-        found = reached[rows, steps]
-        likely = high[found >> (32 - FILTER_BITS)]
-        rows, steps, found = rows[likely], steps[likely], found[likely]
-        at = np.minimum(np.searchsorted(baby, found), baby.size - 1)
-        hit = baby[at] == found
-        logs[start + rows[hit]] = (steps[hit] * BABY_STEPS + exponents[at[hit]]) % n
-    assert (logs >= 0).all(), "every square has a logarithm"
-    return logs
 
 
 def same(x: Value, y: Value) -> tuple[Array, Array]:

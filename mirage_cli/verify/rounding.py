@@ -76,9 +76,9 @@ class RoundEveryResult(TorchDispatchMode):
         """A tensor of float64, rounded; anything else as it is."""
         if not (isinstance(result, torch.Tensor) and result.dtype == torch.float64):
             return result
-        mantissa, exponent = torch.frexp(result)
-        units = mantissa * 2**self.bits
-        rounded = torch.ldexp(torch.round(units + self.drawn(units) if self.by_chance else units), exponent - self.bits)
+        unit = _powers_of_two(result) * 2.0 ** (1 - self.bits)
+        units = result / unit
+        rounded = torch.round(units + self.drawn(units) if self.by_chance else units) * unit
         if math.isfinite(float(result.norm())):  # then every element is
             return rounded
         return torch.where(torch.isfinite(result), rounded, result)
@@ -110,6 +110,12 @@ class MoveEveryResult(RoundEveryResult):
             return result
         units = torch.frexp(result)[0] * 2**self.bits
         return torch.where(units == units.round(), result, result * (1 + self.most * self.drawn(result)))
+
+
+def _powers_of_two(x: torch.Tensor) -> torch.Tensor:
+    """The largest power of two in each magnitude, of float64: its exponent alone. At least the smallest normal one."""
+    exponents = (x.view(torch.int64) & 0x7FF << 52).view(torch.float64)
+    return exponents.clamp_min(torch.finfo(torch.float64).tiny)
 
 
 def in_float64(inputs: Sequence[torch.Tensor], off: torch.dtype | None = None, seed: int = 0) -> list[torch.Tensor]:

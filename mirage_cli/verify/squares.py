@@ -27,7 +27,7 @@ SPACE = 1 << 15
 """Elements of any one value of all these draws, at most."""
 
 LOGARITHMS = 1 << 7
-"""Elements of logarithms of which a draw that has more counts as several: a discrete one takes about 0.1 ms."""
+"""Elements of logarithms of which a draw that has more counts as several: their tests for squares take longest."""
 
 Axes = dict[str, str]
 """The axes of a value that are axes of an input, and what the input calls them."""

@@ -5,6 +5,7 @@ Also the data on which a kernel that does not subtract a maximum overflows.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -81,6 +82,16 @@ def test_verification_side_by_side_gives_the_same(monkeypatch: pytest.MonkeyPatc
     assert verdicts[1] == check_equivalence(lowered, wrong, 0)
     beside = search_program(program, H200, Options(workers=2))
     assert replace(beside, seconds=0.0) == replace(alone, seconds=0.0)
+
+
+def test_the_collector_looks_seldom_in_a_search_and_as_before_behind_it() -> None:
+    program, before, seen = load_spec(SPECS / "rmsnorm_linear.yaml").at({"m": 2}), gc.get_threshold(), set()
+    try:
+        gc.set_threshold(700, 10, 10)
+        search_program(program, H200, Options(), lambda: bool(seen.add(gc.get_threshold())))
+        assert seen == {searching.SELDOM} and gc.get_threshold() == (700, 10, 10)
+    finally:
+        gc.set_threshold(*before)
 
 
 @pytest.mark.parametrize("name", INSTANCES)

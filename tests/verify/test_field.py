@@ -14,6 +14,7 @@ from mirage_cli.ir.ops import OPS
 from mirage_cli.verify.contracted import MOST_TERMS, contracted, multiplied
 from mirage_cli.verify.draws import SPACE, at_once
 from mirage_cli.verify.field import Field
+from mirage_cli.verify.logarithms import logarithms
 from mirage_cli.verify.residues import (
     ALL_BORROWED,
     GENERATOR,
@@ -26,7 +27,6 @@ from mirage_cli.verify.residues import (
     UNDEFINED,
     Value,
     as_field,
-    discrete_logs,
     same,
 )
 from tests.programs import program
@@ -138,7 +138,12 @@ def test_discrete_logarithms() -> None:
     for level, (p, q) in enumerate(pairwise(MODULI)):
         exponents = [0, 1, q - 1, q // 2, 123456789]
         squares = np.array([pow(GENERATOR, e, p) for e in exponents])
-        assert discrete_logs(level, squares).tolist() == exponents
+        assert logarithms(level, squares).tolist() == exponents
+        assert logarithms(level, p - squares).tolist() == exponents
+        few = np.array([*range(1, 300), *range(math.isqrt(p) - 300, math.isqrt(p) + 300), *range(p - 300, p)])
+        for y in few, np.random.default_rng(level).integers(1, p, size=2000):
+            raised = [pow(GENERATOR, e, p) for e in logarithms(level, y).tolist()]
+            assert all(x in (z, p - z) for x, z in zip(raised, y.tolist(), strict=True))
 
 
 def test_log_of_a_negated_argument_is_in_doubt(field: Field) -> None:
