@@ -83,7 +83,7 @@ def run(seed: int) -> tuple[int, Outcome]:
 
 def page(found: dict[int, Outcome], command: str, seconds: float, workers: int, gpu: bool) -> str:
     failed = {seed: o for seed, o in sorted(found.items()) if o.problem}
-    right = [o for o in found.values() if not o.problem]
+    right = [o for o in found.values() if not o.problem] or [*found.values()]
     fused = sum(o.kernels < o.operators for o in right) / max(len(right), 1)
     judged = sum(o.sources for o in right)
     took = [o.seconds[1] for o in right] or [0.0]

@@ -86,7 +86,7 @@ def _in_front(c: Candidate, copies: Candidate, names: Mapping[Part, str], gap_us
         c.graph,
         buffers=(*c.graph.buffers, *lies.values(), *copies.graph.buffers),
         kernels=(*first, *(replace(k, name=later[k.name]) for k in copies.graph.kernels)),
-    )
+    ).with_aligned_rows()
     schedules = dict(c.schedule.kernels) | {later[name]: s for name, s in copies.schedule.kernels.items()}
     us = c.predicted_us + gap_us + copies.predicted_us
     return Candidate(graph, Schedule(schedules), us, (*c.shape, *copies.shape))
