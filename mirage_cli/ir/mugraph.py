@@ -152,7 +152,7 @@ class Kernel:
 @dataclass(frozen=True)  # without slots, for what is cached
 class MuGraph:
     """A plan for one program at given sizes. Kernels run in order; `buffers` are intermediates in device memory, whose
-    long rows are aligned (`Tensor.with_aligned_rows`).
+    long rows are aligned (`with_aligned_rows`).
 
     outputs: the tensors that are returned. Kernels may store into inputs too, which are changed in place.
     dims: every axis with its size. Chunk axes (`split_axis`) are not among them: the schedule sets their size.
@@ -217,9 +217,16 @@ class MuGraph:
         return replace(self, dims=dims, inputs=inputs).with_aligned_rows()
 
     def with_aligned_rows(self) -> MuGraph:
-        """The same with its buffers as they lie in memory."""
+        """The same with its buffers as they lie in memory. Those that a library reads or writes have no gaps between
+        rows: it is slower with them."""
         known = {d: n for d, n in self.dims if all(r.dim != d for r in self.dynamic)}
-        return replace(self, buffers=tuple(t.with_aligned_rows(known, DTYPE_BYTES[t.dtype]) for t in self.buffers))
+        libraries = [k for k in self.kernels if k.kind == "library"]
+        dense = {x.buffer for k in libraries for x in (*k.loads, *k.stores)}
+
+        def lying(t: Tensor) -> Tensor:
+            return replace(t, strides=()) if t.name in dense else t.with_aligned_rows(known, DTYPE_BYTES[t.dtype])
+
+        return replace(self, buffers=tuple(map(lying, self.buffers)))
 
 
 def exact_values(
