@@ -10,7 +10,9 @@ number, signature, divisibility, constants, target, ptxas version, options, and 
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import tempfile
 from multiprocessing.connection import Connection
@@ -58,9 +60,22 @@ def main(connection: Connection[Any, Any], arch: int, directory: Path) -> None:
             launch_on_meta(request.candidate, request.inputs, request.outputs, directory)
             answer = tuple(resources(k) for k in {k.hash: k for k in compiled}.values())
         except Exception as e:  # the border of the process: whatever the compiler raises is the candidate's failure
+            if tool_was_killed(e):
+                os.kill(os.getpid(), signal.SIGKILL)
             kind = FailureKind.OUT_OF_MEMORY if type(e).__name__ == "OutOfResources" else FailureKind.COMPILE
             answer = Failure(kind, f"{type(e).__name__}: {e}"[:2000])
         connection.send(answer)
+
+
+def tool_was_killed(error: BaseException) -> bool:
+    """Whether a program that the compiler runs (ptxas, cuobjdump) ended by SIGKILL, which is no fault of the candidate:
+    memory was short, or a person did it. This process ends like it, so that the candidate is compiled again."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, subprocess.CalledProcessError) and cause.returncode == -signal.SIGKILL:
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
 class OfflineDriver:

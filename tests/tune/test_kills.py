@@ -81,3 +81,28 @@ def test_a_process_that_compiles(farm: Callable[[int], CompileFarm], tmp_path: P
     (tmp_path / "twice").mkdir()
     answer = compiled(killed(2, tmp_path / "twice"))
     assert isinstance(answer, Failure) and answer.kind is FailureKind.CRASH and "SIGKILL" in answer.message
+
+
+@pytest.mark.parametrize(("times", "kind"), [(1, None), (2, FailureKind.CRASH)])
+def test_a_tool_of_the_compiler(
+    times: int, kind: FailureKind | None, farm: Callable[[int], CompileFarm], tmp_path: Path
+) -> None:
+    """Triton raises an error of its own where ptxas fails, in the handler of the error that names the signal."""
+    source = f"""
+import pathlib, subprocess
+
+def make_scratch(device):
+    return []
+
+def launch(inputs, outputs, scratch):
+    for i in range({times}):
+        mark = pathlib.Path({str(tmp_path)!r}, str(i))
+        if not mark.exists():
+            mark.touch()
+            try:
+                subprocess.run(["sh", "-c", "kill -9 $$"], check=True)
+            except subprocess.CalledProcessError:
+                raise RuntimeError("ptxas failed")
+"""
+    ((_, answer),) = farm(90).compile_all([Candidate("c", source)], (X,), (Y,))
+    assert (answer.kind if isinstance(answer, Failure) else None) == kind
