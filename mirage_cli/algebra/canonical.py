@@ -210,9 +210,9 @@ class Algebra:
         return self.of_atom(self._atom("input", name, access, dims=dims))
 
     def index(self, axis: str) -> Form:
-        """A position along an axis, or by an index in axes."""
-        i = parse_index(axis)
-        return self.of_atom(self._atom("index", axis, dims=i.dims)) if i.terms else self.const(Fraction(i.offset))
+        """A position along an axis, or by an index in axes; where an access reads one position, `index(2)`. A number
+        would lose that it is a position, which the verifier compares with others exactly."""
+        return self.of_atom(self._atom("index", axis, dims=parse_index(axis).dims))
 
     def size(self, axis: str) -> Form:
         return self.of_atom(self._atom("size", self.aliases.get(axis, axis), dims=()))

@@ -75,6 +75,8 @@ def _position(f: Frame, i: Index) -> Expr:
     axes = f.axes(i.dims)
     if not i.affine:
         return nodes.Placed(*f.places(i), axes)
+    if not i.terms:
+        return nodes.Full(nodes.Literal(Fraction(i.offset), True), "int32", ())
     total: Expr | None = None
     for d, c in i.terms:
         assert isinstance(d, str), "an affine index"
@@ -84,7 +86,7 @@ def _position(f: Frame, i: Index) -> Expr:
         if c != 1:
             term = nodes.Apply("mul", (term, nodes.Literal(Fraction(c), True)), True, axes)
         total = term if total is None else nodes.Apply("add", (total, term), True, axes)
-    assert total is not None, "a position without axes is a number"
+    assert total is not None, "an index with terms"
     return nodes.Apply("add", (total, nodes.Literal(Fraction(i.offset), True)), True, axes) if i.offset else total
 
 

@@ -108,6 +108,18 @@ outputs:
   Q: {dims: [m], dtype: int64}
   R: {dims: [m, k], dtype: int64}
 """,
+    "positions of which one is read": """
+name: positions
+dims: {n: 5, i: 3, j: 3, s: 64, d: 16}
+dtype: float32
+inputs: {A: [n, i, j], K: [s, d]}
+program: |
+  G = A + where(index(i) == index(j), 3, 0)
+  O = sum(square(G[n, 2, j]), j) * G[n, 2, 1]
+  H = where(index(s) < 40 and index(s) >= index(d), K, 0) * index(s)
+  P = square(H[5, d]) + H[63, 4]
+outputs: {O: [n], P: [d]}
+""",
     "of a size that is an argument": """
 name: dynamic
 dims: {m: {min: 1, max: 64, tune: [4]}, k: 96}
@@ -132,6 +144,13 @@ def made(name: str, **sizes: int) -> Plan:
     found = search_program(parse_spec(PROGRAMS[name]).at(sizes), H100, Options())
     assert found.plans and not found.rejected
     return found.plans[0]
+
+
+def test_one_position_is_compared_like_all() -> None:
+    """G[n, 2, j] of a diagonal: the number 2 would be compared with j as numbers are, not as positions are."""
+    best = made("positions of which one is read")
+    assert len(best.graph.kernels) == 1
+    assert "index(2)" in canonical_text(best.graph)
 
 
 def test_partial_results_of_whole_numbers_are_whole_numbers() -> None:
