@@ -60,9 +60,8 @@ from mirage_cli.pipeline.symbols import (
 )
 from mirage_cli.pipeline.taken import Share, shares
 from mirage_cli.spec.arrays import Array, Unsupported
-from mirage_cli.spec.aten.row import overloadless
+from mirage_cli.spec.aten.row import APART, overloadless
 from mirage_cli.spec.aten.trace import (
-    APART,
     Traced,
     inverse,
     kept_statistics,
