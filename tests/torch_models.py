@@ -423,6 +423,8 @@ MODELS: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         (torch.tensor([[1.0, 2.0, -math.inf], [-math.inf, -math.inf, -math.inf]]),),
     ),
     "ramp": (lambda x: x * torch.linspace(-1, 2.5, 7) + torch.linspace(3, 4, 1), (R(3, 7),)),
+    "unit_matrix_of_many_rows": (lambda x: x + torch.eye(257) - torch.eye(2, 257)[1], (R(257, 257),)),
+    "unit_matrix_as_a_mask": (lambda x: x.masked_fill(torch.eye(5, dtype=torch.bool), 2.0), (R(5, 5),)),
     "columns": (lambda x, y: torch.column_stack((x, y)) + torch.atleast_3d(x).sum((0, 1)), (R(3, 2), R(3, 1))),
     "einsum_of_several_batches": (lambda a, b: torch.einsum("...ik,...kj", a, b), (R(2, 1, 3, 4), R(5, 4, 6))),
 }

@@ -14,8 +14,8 @@ from typing import Any  # torch's graphs and nodes, which have few types
 
 import torch
 
-from mirage_cli.spec.aten.row import overloadless
-from mirage_cli.spec.aten.trace import APART, kept_statistics, mutable
+from mirage_cli.spec.aten.row import APART, overloadless
+from mirage_cli.spec.aten.trace import kept_statistics, mutable
 
 LAST = "aten.copy_"
 """What writes inputs and buffers that a model changes, at the end of its graph."""

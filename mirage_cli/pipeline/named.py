@@ -1,5 +1,5 @@
-"""Numbers by which a graph names rows: counted from the front for updates, and checked as PyTorch checks them; and
-whole numbers of 64 bits that kernels compute with, checked to fit in their 32.
+"""Numbers by which a graph names rows: counted from the front for updates and look-ups, and checked as PyTorch checks
+them; and whole numbers of 64 bits that kernels compute with, checked to fit in their 32.
 
 Kernels read and write at the rows that numbers name, as they are. What counts and checks the numbers stands outside of
 the regions. A check raises RuntimeError on a CPU, and is a device-side assertion on a GPU, where Inductor makes one
@@ -24,8 +24,8 @@ from mirage_cli.pipeline.inplace import GIVEN
 from mirage_cli.pipeline.partition import made_anew
 from mirage_cli.pipeline.symbols import placeholders, shape_of
 from mirage_cli.spec.aten.magnitudes import GIVEN as MOST
-from mirage_cli.spec.aten.row import Named, overloadless
-from mirage_cli.spec.aten.trace import APART, row_of
+from mirage_cli.spec.aten.row import APART, Named, overloadless
+from mirage_cli.spec.aten.trace import row_of
 
 aten = torch.ops.aten
 FUNCTORCH: Any = TORCH._C._functorch
@@ -44,13 +44,28 @@ def raise_unless(right: torch.Tensor, text: str) -> None:
 
 
 def from_front(graph: torch.fx.Graph) -> None:
-    """Counts the rows that updates in place name from the front, where negative numbers count from the end: once for
-    all updates that name the same rows, in front of them all. `checked` refuses what lies beyond an end."""
+    """Counts from the front the rows that updates in place name, and those that are looked up by numbers that the graph
+    is given, where negative numbers count from the end: once for all calls that name the same rows, in front of them
+    all. `checked` refuses what lies beyond an end."""
     known: dict[Any, Any] = {}
-    for n in graph.find_nodes(op="call_function", target=aten.index_put_.default):
+    for n in from_ends(graph):
         x, indices, *rest = n.args
         places = {named.axis: named for named in row_of(n).named(n)}
         n.args = x, [i and counted_once(graph, places[d], known) for d, i in enumerate(indices)], *rest
+
+
+def from_ends(graph: torch.fx.Graph) -> list[Any]:
+    """The calls whose rows are counted from the front."""
+    updates = graph.find_nodes(op="call_function", target=aten.index_put_.default)
+    reads = graph.find_nodes(op="call_function", target=aten.index.Tensor)
+    return [*updates, *(n for n in reads if looks_up(n))]
+
+
+def looks_up(read: Any) -> bool:
+    """Whether the rows of a read, along the first axis, are named by what the graph is given. Numbers that it works out
+    are compared with each row's."""
+    first, *others = read.args[1]
+    return first is not None and not any(others) and moved_from(raw(first)).op in GIVEN
 
 
 def counted_once(graph: torch.fx.Graph, named: Named, known: dict[Any, Any]) -> Any:
@@ -60,14 +75,16 @@ def counted_once(graph: torch.fx.Graph, named: Named, known: dict[Any, Any]) -> 
         return index
     key = index, str(size_of(named))
     if key not in known:
-        known[key] = behind_what_it_reads(graph, aten.remainder.Scalar, index, length(graph, named))
-        known[key].meta["val"] = value
+        known[key] = index
+        if (size := length(graph, named)) is not None:
+            known[key] = behind_what_it_reads(graph, aten.remainder.Scalar, index, size)
+            known[key].meta["val"] = value
     return known[key]
 
 
 def as_before(graph: torch.fx.Graph, inside: Container[Any]) -> None:
-    """Undoes `from_front` for updates that are in no region: PyTorch counts and checks for itself."""
-    for n in graph.find_nodes(op="call_function", target=aten.index_put_.default):
+    """Undoes `from_front` for calls that are in no region: PyTorch counts and checks for itself."""
+    for n in from_ends(graph):
         if n not in inside:
             x, indices, *rest = n.args
             n.args = x, [i and raw(i) for i in indices], *rest
@@ -81,10 +98,16 @@ def raw(index: Any) -> Any:
     return index.args[0] if APART in index.meta else index
 
 
-def counted(node: Any) -> range | None:
-    """Of an index that is 0, 1, 2, ..., or others like that, at some positions: what is counted. None of others."""
+def moved_from(node: Any) -> Any:
+    """The node whose elements this one moves."""
     while node.op == "call_function" and row_of(node).moves and node.args and isinstance(node.args[0], torch.fx.Node):
         node = node.args[0]
+    return node
+
+
+def counted(node: Any) -> range | None:
+    """Of an index that is 0, 1, 2, ..., or others like that, at some positions: what is counted. None of others."""
+    node = moved_from(node)
     whole = all(isinstance(x, int) for x in node.args)
     return range(*node.args) if overloadless(node.target) == "aten.arange" and whole else None
 

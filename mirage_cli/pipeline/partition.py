@@ -18,8 +18,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from mirage_cli.pipeline.inplace import CHANGED, GIVEN, calls, changed, in_order
 from mirage_cli.pipeline.symbols import SYMBOLIC, is_size, placeholders, shape_of
 from mirage_cli.spec.aten.creation import filled_with
-from mirage_cli.spec.aten.row import overloadless
-from mirage_cli.spec.aten.trace import APART, inverse, memory_order, row_of, strides_of, supported
+from mirage_cli.spec.aten.row import APART, overloadless
+from mirage_cli.spec.aten.trace import inverse, memory_order, row_of, strides_of, supported
 
 aten = torch.ops.aten
 
@@ -306,7 +306,7 @@ def tensor_of(node: Any) -> tuple[Any, ...]:
     if not isinstance(value, torch.Tensor):
         return type(symbolic), str(symbolic) if isinstance(symbolic, torch.SymInt) else ""
     layout = tuple(map(str, symbolic.shape)), tuple(map(str, symbolic.stride())), strides_of(node)
-    return *layout, value.dtype, value.device, node.meta.get("scale")
+    return *layout, value.dtype, value.device, node.meta.get("scale"), APART in node.meta
 
 
 # -- modules

@@ -17,7 +17,7 @@ from typing import Any  # torch's nodes, and what stands for their values
 import torch
 from torch.utils._sympy.numbers import int_oo
 
-from mirage_cli.spec.aten.trace import APART
+from mirage_cli.spec.aten.row import APART
 
 SYMBOLIC = "symbolic"
 """Where a node keeps its value while numbers stand in its place."""

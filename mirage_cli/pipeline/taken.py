@@ -12,8 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from mirage_cli.pipeline.inplace import calls, changed
 from mirage_cli.pipeline.partition import bytes_of, computes, made_anew
-from mirage_cli.spec.aten.row import overloadless
-from mirage_cli.spec.aten.trace import APART, row_of
+from mirage_cli.spec.aten.row import APART, overloadless
+from mirage_cli.spec.aten.trace import row_of
 
 Pair = tuple[int, int]
 """Of all, and of what is taken."""

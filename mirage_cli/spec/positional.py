@@ -313,19 +313,25 @@ def looked_up(a: Array, table: Array) -> Array:
     if not table.name:
         raise Unsupported("an index that is computed")
     first = a.dims[0]
-    if len(leaves(first)) != 1 or not {*leaves(first)} <= {*a.own}:
-        raise Unsupported("rows of an axis of one position, or of several")
+    if not first or not {*leaves(first)} <= {*a.own}:
+        raise Unsupported("rows of an axis of one position, or along which a tensor is constant")
     a.trace.below[table] = min(a.trace.below.get(table, size_of(first)), size_of(first))
     taken = {*table.own}
     fresh = with_axes(a, {x: Axis(x.size) for x in a.own if x in taken})
     held = dict.fromkeys(x for x in (*table.own, *fresh.own) if x not in leaves(fresh.dims[0]))
 
     def make(names: Names, value: Value, entries: Value) -> Value:
-        row = entries[tuple(names.axis(x) for x in leaves(table.held))] if table.held else entries
-        (along,) = names.of(fresh.dims[0])
+        at: dict[str, Value] = {}
+        inner = size_of(first)
+        for x in leaves(fresh.dims[0]):  # digits of the row's number, each of its own read: a shared value has a name
+            row = entries[tuple(names.axis(x) for x in leaves(table.held))] if table.held else entries
+            inner //= x.size
+            over = row // inner if inner > 1 else row
+            (along,) = names.of([x])
+            at[along] = over % x.size if at else over
         order = names.in_memory(value, fresh)
         target = named(names, value)
-        return target[tuple(row if n == along else names.graph.axis(n) for n in order)]
+        return target[tuple(at[n] if n in at else names.graph.axis(n) for n in order)]
 
     return a.trace.add(Array(a.trace, (*table.dims, *fresh.dims[1:]), tuple(held), (fresh, table), make))
 

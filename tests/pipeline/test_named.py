@@ -85,6 +85,54 @@ def test_reads_of_rows_that_are_not_there(name: str) -> None:
         torch.testing.assert_close(faster(x, at), model(x, at))
 
 
+MANY = 5000
+"""Rows, more than are compared with an index one by one."""
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        pytest.param(lambda x, at: x[at].exp(), id="rows"),
+        pytest.param(lambda x, at: x[:, 0][at].sum(-1), id="numbers"),
+        pytest.param(lambda x, at: x[at[1:, 0]] * 2, id="one row"),
+        pytest.param(lambda x, at: x.square()[at[None, :, 1]] + 1, id="computed rows"),
+        pytest.param(lambda x, at: x.view(2, -1, 2, 4).transpose(0, 1).reshape(-1, 4)[at], id="of several axes"),
+        pytest.param(lambda x, at: x[at.int()].view(2, 2, 1, 4).sum(1), id="32 bits"),
+    ],
+)
+def test_rows_of_a_long_table_are_looked_up(read: Callable[..., Tensor]) -> None:
+    x, model = torch.randn(MANY, 4), as_module(read)
+    found, faster = interpreted(model, (x, torch.tensor([[3, 1], [2, 0]])))
+    assert found.left == {} and len(found.regions) == 1
+    for numbers in ([[-1, MANY - 1], [0, -MANY]], [[7, -7], [7, -7]]):
+        at = torch.tensor(numbers)
+        torch.testing.assert_close(faster(x, at), model(x, at))
+
+
+def test_numbers_that_pytorch_works_out_are_counted_from_the_end_by_the_kernel() -> None:
+    """Beside rows that are looked up by numbers that the model is given: the programs differ."""
+
+    def both(x: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        return x[at].exp(), x[torch.sort(at)[0]].exp()
+
+    x, model = torch.randn(8, 4), as_module(both)
+    found, faster = interpreted(model, (x, torch.tensor([3, 1])))
+    assert len(found.regions) == 2
+    at = torch.tensor([-2, -5])
+    for y, expected in zip(faster(x, at), model(x, at), strict=True):
+        torch.testing.assert_close(y, expected)
+
+
+@pytest.mark.parametrize("divided", [(2, 4, 4), (4, 2, 4), (2, 2, 2, 4)])
+def test_a_table_whose_rows_are_divided_elsewhere(divided: tuple[int, ...]) -> None:
+    model = as_module(lambda x, at: x[at] + x.view(divided).square().sum(0).flatten(0, -2).amax(0))
+    x = torch.randn(8, 4)
+    found, faster = interpreted(model, (x, torch.tensor([3, 1])))
+    assert found.regions
+    at = torch.tensor([-2, 5])
+    torch.testing.assert_close(faster(x, at), model(x, at))
+
+
 def test_a_class_that_is_ignored_is_no_row() -> None:
     x, at = torch.randn(2, 8), torch.tensor([-100, 3])
     _, faster = interpreted(as_module(F.cross_entropy), (x, at))

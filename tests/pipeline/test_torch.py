@@ -30,6 +30,7 @@ from mirage_cli.pipeline.regions import (
     examples,
     exported,
     in_doubt,
+    overflows,
 )
 from mirage_cli.pipeline.taken import table
 from tests.torch_programs import Attention, GatedMlp, rope_halves
@@ -304,6 +305,21 @@ def test_what_differs_beside_a_root_of_what_cancels_is_refused(other: Any) -> No
     (wrong,) = cut(exported(as_module(other), inputs)).regions
     module = found.model.get_submodule(region.module)
     assert agrees(module, region) and not agrees(module, wrong)
+
+
+def chosen_rows(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """What is beyond float16 is multiplied by 0 in most rows."""
+    return torch.where(x[:, 1] > 1, x[:, 1], (x @ w).square().sum(-1) * (x[:, 0] > 1))
+
+
+def test_what_goes_beyond_its_type_on_the_way_to_some_results_is_compared_on_small_numbers() -> None:
+    given = torch.randn(64, 8192).half(), torch.randn(8192, 64).half()
+    found = cut(exported(as_module(chosen_rows), given))
+    assert found.left == {}
+    (region,) = found.regions
+    module = found.model.get_submodule(region.module)
+    made, (exact,) = module(*examples(module)), Sample.of(region, region.program, examples(module), {}).exact()
+    assert overflows(made, exact) and not overflows(exact.half(), exact)
 
 
 def test_what_goes_beyond_its_type_on_normal_numbers_is_compared_on_small_ones() -> None:

@@ -8,7 +8,7 @@ from typing import Any  # arguments of nodes, as PyTorch's schemas have them: ar
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Trace, Unsupported
-from mirage_cli.spec.aten.magnitudes import may_wrap
+from mirage_cli.spec.aten.magnitudes import is_mask, may_wrap
 from mirage_cli.spec.aten.operands import both, chosen, mask_of, number_of, truncated
 from mirage_cli.spec.aten.row import Rows, dtype_name, overloadless
 from mirage_cli.spec.aten.shapes import diagonal, unsqueeze
@@ -67,6 +67,15 @@ def _full(t: Trace, node: Any, *_: Any, **__: Any) -> Array:
 def _arange(t: Trace, node: Any, *args: Any, **_: Any) -> Array:
     start, step = (args[0], args[2] if len(args) > 2 else 1) if len(args) > 1 else (0, 1)
     return t.positions(node.meta["val"].shape[0], start, step)
+
+
+@aten("aten.eye", with_node=True)
+def _eye(t: Trace, node: Any, *_: Any, **__: Any) -> Array:
+    """PyTorch's decomposition counts in uint16 from 256 rows on, which PyTorch itself does not run."""
+    value = node.meta["val"]
+    row, column = map(t.positions, value.shape)
+    mask = p.elementwise(operator.eq, p.viewed(row, [*row.dims, ()]), column, mask=True)
+    return mask if is_mask(node) else number_of(mask)
 
 
 @aten("aten.linspace", with_node=True)

@@ -22,7 +22,7 @@ from mirage_cli.spec.aten.operands import (
     number_of,
 )
 from mirage_cli.spec.aten.reductions import amax, summed
-from mirage_cli.spec.aten.row import Named, Rows, overloadless
+from mirage_cli.spec.aten.row import APART, Named, Rows, overloadless
 from mirage_cli.spec.aten.shapes import broadcast_tensors, unsqueeze
 
 aten = Rows()
@@ -54,8 +54,8 @@ def rows(x: Array, dim: int, index: Array, wraps: bool = False) -> Array:
     first axis. Otherwise the result is a sum over all rows, of the row where its number is the index, else 0.
     """
     at = dim % len(x.dims)
-    if at == 0 and index.name and not wraps and x.shape[0] > 1:
-        return p.looked_up(x, index)
+    if at == 0 and index.name and not wraps and x.dims[0] and {*leaves(x.dims[0])} <= {*x.own}:
+        return p.looked_up(number_of(x), index)
     lead, behind, n = x.dims[:at], x.dims[at + 1 :], x.shape[at]
     if n > MOST_COMPARED:
         raise Unsupported(f"a computed index among {n} rows")
@@ -109,15 +109,16 @@ def _index_select(x: Array, dim: int, index: Array) -> Array:
     return rows(x, dim, index)
 
 
-@aten("aten.index", looks_up=True, named=by_indices)
-def _index(x: Array, indices: Sequence[Any]) -> Array:
-    """x[..., i, ..., j]: what they name stands in front, or at the first position where they stand side by side."""
+@aten("aten.index", looks_up=True, with_node=True, named=by_indices)
+def _index(_t: Trace, node: Any, x: Array, indices: Sequence[Any]) -> Array:
+    """x[..., i, ..., j]: what they name stands in front, or at the first position where they stand side by side.
+    Numbers that are worked out apart count from the front (`pipeline.named`)."""
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
     if any(i.mask for _, i in given):
         raise Unsupported("elements that a mask picks")
     if len(given) == 1:
         (dim, index), *_ = given
-        return rows(x, dim, index, wraps=True)
+        return rows(x, dim, index, wraps=APART not in node.args[1][dim].meta)
     dims = [d for d, _ in given]
     x = p.permuted(x, [*dims, *(d for d in range(len(x.dims)) if d not in dims)])
     shapes = broadcast_tensors([i for _, i in given])
@@ -133,10 +134,10 @@ def _index(x: Array, indices: Sequence[Any]) -> Array:
     return p.permuted(x, [*behind[:front], *range(inner), *behind[front:]])
 
 
-@aten("aten._unsafe_index", looks_up=True)
-def _unsafe_index(x: Array, indices: Sequence[Any]) -> Array:
+@aten("aten._unsafe_index", looks_up=True, with_node=True)
+def _unsafe_index(t: Trace, node: Any, x: Array, indices: Sequence[Any]) -> Array:
     """By numbers that PyTorch does not check either: its decompositions have worked them out."""
-    return _index(x, indices)
+    return _index(t, node, x, indices)
 
 
 @aten("aten.gather", looks_up=True, named=along)

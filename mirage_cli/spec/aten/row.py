@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any  # what a handler takes and makes is as its operator's schema says
 
 Handler = Callable[..., Any]
+APART = "apart"
+"""What a node has that is to be in no program."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Trace, Unsupported
 from mirage_cli.spec.aten.magnitudes import Magnitudes, is_mask, is_whole, refuse_result
 from mirage_cli.spec.aten.operands import both, mask_of, number_of
-from mirage_cli.spec.aten.row import Row, dtype_name, overloadless
+from mirage_cli.spec.aten.row import APART, Row, dtype_name, overloadless
 from mirage_cli.spec.aten.table import ATEN
 from mirage_cli.spec.aten.updates import WRITTEN
 from mirage_cli.spec.graph import Graph
@@ -263,10 +263,6 @@ def refuse_target(node: Any) -> None:
 def row_of(node: Any) -> Row:
     """The row of the operator that a node calls. Of an operator without one, a row that raises Unsupported."""
     return ATEN.get(overloadless(node.target), UNKNOWN)
-
-
-APART = "apart"
-"""What a node has that is to be in no program."""
 
 
 def supported(node: Any) -> bool:
