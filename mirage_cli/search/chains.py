@@ -16,12 +16,13 @@ from mirage_cli.search.stored import Stored
 class Reading:
     """Expansions of the same targets that read the same. They are priced when there may be time for them.
 
-    needs: what other kernels have to make. same: with the microseconds of their work, the least first. least_us: no
-    kernel of theirs takes less. plans: the cheapest first; None before they are priced.
+    needs: what other kernels have to make, in the order of keys: what is asked first does not depend on the run. same:
+    with the microseconds of their work, the least first. least_us: no kernel of theirs takes less. plans: the cheapest
+    first; None before they are priced.
     """
 
     targets: tuple[Form, ...]
-    needs: frozenset[Form]
+    needs: tuple[Form, ...]
     same: list[tuple[float, Expansion]]
     least_us: float
     plans: list[Costed] | None = None
@@ -90,7 +91,7 @@ class Chains:
         if us > enough or asked >= enough:
             return us
         us = self.apart_us(required, enough)
-        for f in required:
+        for f in sorted(required, key=lambda f: f.key):  # whichever comes first may be enough
             if us > enough:
                 break
             us = max(us, self.chain_us(f, kernels, enough))
