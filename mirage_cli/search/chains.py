@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -62,11 +63,14 @@ class Chains:
         self.apart: dict[frozenset[Form], float] = {}
 
     def least_kernels(self, required: frozenset[Form]) -> int:
-        """The least number of kernels for having these classes in memory, up to one more than there may be."""
+        """The least number of kernels for having these classes in memory, up to one more than there may be: those of
+        the longest chain, and one for two classes of the same shape, but for outputs."""
         if not self.prune:
             return 0
         if required not in self.counts:
-            self.counts[required] = max(map(self.shortest_chain, required), default=0)
+            longest = max(map(self.shortest_chain, required), default=0)
+            shapes = Counter(f.dims for f in required if f not in self.d.outputs)
+            self.counts[required] = max(longest, sum((n + 1) // 2 for n in shapes.values()))
         return self.counts[required]
 
     def shortest_chain(self, f: Form) -> int:

@@ -385,9 +385,13 @@ class _Search:
             if priced is not None:
                 yield priced, rest
                 continue
-            if r.plans is None and not self.reachable(rest, kernels - 1, budget() - us - self.gap_us * bool(rest)):
+            gap_us = self.gap_us if rest else 0.0
+            if not self.reachable(rest, kernels - 1, budget() - us - gap_us):
                 continue
             for n, c in enumerate(self.plans_in(r)):
+                if c.us + gap_us > budget():  # as those behind it do
+                    self.space.cuts["cost above the best times the slack"] += 1
+                    break
                 heappush(heap, (unfinished, c.us, True, (*at, n), step, c))
 
     def last_steps(self, required: frozenset[Form]) -> list[Step]:
