@@ -23,6 +23,7 @@ from itertools import combinations, islice
 from mirage_cli.algebra.canonical import ONE, Algebra, Atom, Form, LiteralAlgebra, Mono
 from mirage_cli.algebra.safe import grows_with_exponentials, overflowing, plain_forms, program_forms
 from mirage_cli.errors import NumberError
+from mirage_cli.ir.hashed import hashed_once
 from mirage_cli.ir.ops import OPS, Number, Type
 from mirage_cli.ir.program import Eqn, Program, tensor_type
 
@@ -44,7 +45,8 @@ class Step:
     axes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@hashed_once
+@dataclass(frozen=True)  # without slots, for what is cached
 class Node:
     """Equations whose last result is the form of the class that has this node."""
 

@@ -33,7 +33,7 @@ from mirage_cli.verify.verdict import Verdict
 
 if TYPE_CHECKING:
     from mirage_cli.search.assembly import Candidate
-    from mirage_cli.search.generator import SearchResult
+    from mirage_cli.search.generator import Prices, SearchResult
     from mirage_cli.tune.measure import Context
 
 VERIFIED = 10
@@ -223,6 +223,7 @@ def search_program(
             raise NoKernelError(program.name, f"{t.name} is of {t.dtype}, which {target.arch} does not have")
     lowered = lower(program)
     clock = Clock(options.search_s, interrupted)
+    prices: Prices = {}
 
     def searched(form: Program) -> SearchResult:
         return search(
@@ -234,6 +235,7 @@ def search_program(
             deadline=clock.time_to_verify,
             end=clock.out_of_time,
             looking=lambda count, us: doing(f"searching, {count} kernels looked at", us),
+            prices=prices,
         )
 
     form = lower(merged(program, lowered))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,12 +17,13 @@ from mirage_cli.search.stored import Stored
 class Reading:
     """Expansions of the same targets that read the same. They are priced when there may be time for them.
 
-    needs: what other kernels have to make. same: with the microseconds of their work, the least first. least_us: no
-    kernel of theirs takes less. plans: the cheapest first; None before they are priced.
+    needs: what other kernels have to make, in the order of keys: what is asked first does not depend on the run. same:
+    with the microseconds of their work, the least first. least_us: no kernel of theirs takes less. plans: the cheapest
+    first; None before they are priced.
     """
 
     targets: tuple[Form, ...]
-    needs: frozenset[Form]
+    needs: tuple[Form, ...]
     same: list[tuple[float, Expansion]]
     least_us: float
     plans: list[Costed] | None = None
@@ -61,11 +63,14 @@ class Chains:
         self.apart: dict[frozenset[Form], float] = {}
 
     def least_kernels(self, required: frozenset[Form]) -> int:
-        """The least number of kernels for having these classes in memory, up to one more than there may be."""
+        """The least number of kernels for having these classes in memory, up to one more than there may be: those of
+        the longest chain, and one for two classes of the same shape, but for outputs."""
         if not self.prune:
             return 0
         if required not in self.counts:
-            self.counts[required] = max(map(self.shortest_chain, required), default=0)
+            longest = max(map(self.shortest_chain, required), default=0)
+            shapes = Counter(f.dims for f in required if f not in self.d.outputs)
+            self.counts[required] = max(longest, sum((n + 1) // 2 for n in shapes.values()))
         return self.counts[required]
 
     def shortest_chain(self, f: Form) -> int:
@@ -90,7 +95,7 @@ class Chains:
         if us > enough or asked >= enough:
             return us
         us = self.apart_us(required, enough)
-        for f in required:
+        for f in sorted(required, key=lambda f: f.key):  # whichever comes first may be enough
             if us > enough:
                 break
             us = max(us, self.chain_us(f, kernels, enough))

@@ -17,6 +17,7 @@ from mirage_cli.algebra.canonical import ONE, Atom, Form, Mono
 from mirage_cli.algebra.decompose import Decomposition, Node, Step, type_of
 from mirage_cli.ir.access import Access, dims_of, plain
 from mirage_cli.ir.access_text import substitution
+from mirage_cli.ir.hashed import hashed_once
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import Arg, Eqn, Tensor, equation, live_eqns, tensor_type
@@ -26,7 +27,8 @@ ASKED = 256
 """Decisions on the way to expansions between two questions whether the time is up."""
 
 
-@dataclass(frozen=True)
+@hashed_once
+@dataclass(frozen=True)  # without slots, for what is cached
 class Expansion:
     """Targets computed in one kernel, the node chosen for every class inside, and the classes read from memory."""
 
@@ -67,7 +69,10 @@ class Expansion:
         """The longest chain of reductions that depend on each other: how many passes over the data at most."""
         depth: dict[Form, int] = {}
         for f, node in self.chosen:
-            depth[f] = node.reduces + max((depth.get(c, 0) for c in node.children), default=0)
+            deepest = 0
+            for c in node.children:
+                deepest = max(deepest, depth.get(c, 0))
+            depth[f] = node.reduces + deepest
         return max(depth.values(), default=0)
 
 
@@ -142,8 +147,14 @@ class Space:
         if decomposition.program.dtype != "float32":
             for shape, c in (coefficient(f) for n in products for f in factors(decomposition, n)):
                 self.coefficients[shape] = max(c, self.coefficients.get(shape, c))
-        self.enlarged: dict[int, bool] = {}  # of nodes, as `degrees`
-        self.degrees: dict[int, Fraction] = {}  # of nodes, which live as long as the graph does
+        self.inputs = frozenset(f for f in decomposition.nodes if decomposition.is_input(f))
+        self.options = dict(decomposition.nodes)
+        """The nodes of every class; an input has one that copies it."""
+        for f in self.inputs:
+            self.options[f] = (Node((Step("mul", (f, ONE)),), "program"),)
+        self.enlarged: dict[int, bool] = {}  # of nodes, as `exceeding`
+        self.exceeding: dict[int, bool] = {}  # of nodes, which live as long as the graph does
+        self.written_down: dict[Expansion, Written | InexpressibleError] = {}
         self.rank: dict[Form, int] = {}
         for f in decomposition.nodes:
             self._rank(f, set())
@@ -190,11 +201,6 @@ class Space:
         """Whether every way to make this class from inputs reduces something."""
         return any(a.kind in ("sum", "max", "min", "shifted_exp", "poly") for m, _ in f.terms for a, _ in m)
 
-    def options(self, f: Form) -> tuple[Node, ...]:
-        if self.d.is_input(f):
-            return (Node((Step("mul", (f, ONE)),), "program"),)
-        return self.d.nodes[f]
-
     def expansions(self, targets: tuple[Form, ...], ask: Callable[[], None] = lambda: None) -> list[Expansion]:
         """Every expansion of these targets within the bounds; where there are more, a spread of them.
 
@@ -208,13 +214,25 @@ class Space:
                 found.setdefault(e.chosen, e)
             if self.cuts["expansions of one kernel"] == before:
                 break
-        within = [e for e in found.values() if self.most is None or self.operand_degree(e) <= self.most]
+        within = [e for e in found.values() if not any(self.exceeds(n) for _, n in e.chosen)]
         if len(within) < len(found):
             self.cuts["operands of a higher degree"] += len(found) - len(within)
         kept = [e for e in within if not any(self.enlarges(n) for _, n in e.chosen)]
         if len(kept) < len(within):
             self.cuts["operands without the program's coefficient"] += len(within) - len(kept)
         return kept
+
+    def written(self, e: Expansion) -> Written:
+        """The equations of an expansion, worked out once. Raises InexpressibleError."""
+        if e not in self.written_down:
+            try:
+                self.written_down[e] = equations(self.d, e)
+            except InexpressibleError as error:
+                self.written_down[e] = error
+        found = self.written_down[e]
+        if isinstance(found, InexpressibleError):
+            raise found.with_traceback(None)
+        return found
 
     def enlarges(self, node: Node) -> bool:
         """Whether a product takes an operand of the program's without its small coefficient, other than an input."""
@@ -223,12 +241,12 @@ class Space:
             self.enlarged[id(node)] = any(c > self.coefficients.get(shape, c) for shape, c in taken)
         return self.enlarged[id(node)]
 
-    def operand_degree(self, e: Expansion) -> Fraction:
-        """The largest degree of a product's operand in the inputs: 2 for X∘G, 0 for a row over its norm."""
-        for _, n in e.chosen:
-            if id(n) not in self.degrees:
-                self.degrees[id(n)] = node_degree(self.d, n)
-        return max((self.degrees[id(n)] for _, n in e.chosen), default=Fraction(0))
+    def exceeds(self, node: Node) -> bool:
+        """Whether a product takes an operand of too high a degree in the inputs. The degree of X∘G is 2, that of a row
+        over its norm is 0."""
+        if id(node) not in self.exceeding:
+            self.exceeding[id(node)] = self.most is not None and node_degree(self.d, node) > self.most
+        return self.exceeding[id(node)]
 
 
 class _Walk:
@@ -269,7 +287,7 @@ class _Walk:
 
     def read(self, form: Form, rest: tuple[Form, ...], quota: int) -> list[Expansion]:
         """With a class read from memory."""
-        intermediate = not self.d.is_input(form)
+        intermediate = form not in self.space.inputs
         self.leaves.add(form)
         self.intermediates += intermediate
         found = self.expansions(rest, quota)
@@ -282,8 +300,8 @@ class _Walk:
         self.chosen[form] = node
         self.equations += len(node.steps)
         self.reductions += node.reduces
-        todo = rest + tuple(c for c in node.children if c not in self.chosen)
-        found = self.read(form, todo, quota) if self.d.is_input(form) else self.expansions(todo, quota)
+        todo = rest + node.children
+        found = self.read(form, todo, quota) if form in self.space.inputs else self.expansions(todo, quota)
         self.reductions -= node.reduces
         self.equations -= len(node.steps)
         del self.chosen[form]
@@ -292,17 +310,18 @@ class _Walk:
     def options(self, form: Form) -> list[Node | None]:
         """The ways to have a class inside a kernel: its nodes, or None to read it from memory."""
         asked = form in self.targets
-        if self.d.is_input(form) and not asked:
+        if not asked and form in self.space.inputs:
             return [None]
         options: list[Node | None] = []
-        for node in self.space.options(form):
-            if self.equations + len(node.steps) > self.bounds.equations:
+        equations, reductions = self.bounds.equations - self.equations, self.bounds.reductions - self.reductions
+        for node in self.space.options[form]:
+            if len(node.steps) > equations:
                 self.space.cuts["equations of one kernel"] += 1
-            elif self.reductions + node.reduces > self.bounds.reductions:
+            elif node.reduces > reductions:
                 self.space.cuts["reductions of one kernel"] += 1
             else:
                 options.append(node)
-        if not asked and self.space.is_leaf(form):
+        if not asked and form in self.space.leaves:
             if self.intermediates >= self.bounds.intermediates:
                 self.space.cuts["intermediates read by one kernel"] += 1
             else:
@@ -311,22 +330,20 @@ class _Walk:
 
     def order(self) -> list[Form] | None:
         """The chosen classes in an order of computation, or None if the choice is circular."""
-        order: list[Form] = []
+        chosen, order = self.chosen, list[Form]()
         done: dict[Form, bool] = {}  # false: on the way there
 
         def visit(f: Form) -> bool:
-            if f in done or f not in self.chosen:
-                return done.get(f, True)
             done[f] = False
-            for c in self.chosen[f].children:
-                if c is not f and not visit(c):
+            for c in chosen[f].children:
+                if c is not f and c in chosen and not (done[c] if c in done else visit(c)):
                     return False
             done[f] = True
             order.append(f)
             return True
 
         for t in self.targets:
-            if not visit(t):
+            if not (done[t] if t in done else visit(t)):
                 return None
         return order
 

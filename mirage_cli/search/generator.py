@@ -79,6 +79,7 @@ def search(
     deadline: Callable[[], bool] = lambda: False,
     end: Callable[[], bool] = lambda: False,
     looking: Callable[[int, float | None], None] = lambda _, __: None,
+    prices: Prices | None = None,
 ) -> SearchResult:
     """All μGraphs of a lowered program within the bounds, the best of them in order.
 
@@ -86,17 +87,19 @@ def search(
     deadline: asked now and then; true ends the search with what it has.
     end: asked before that, as the program is decomposed and its operators are fused; true leaves them as written.
     looking: told as often how many kernels were looked at, and the µs of the best plan so far.
+    prices: known from searches for the same target, and for those that follow.
     """
     start = time.perf_counter()
+    prices = {} if prices is None else prices
     d = decompose(program, own_algebra_only=own_algebra_only, deadline=end)
-    run = _Search(d, target, bounds or Bounds(), prune, lambda: False)
+    run = _Search(d, target, bounds or Bounds(), prune, prices)
     try:
         written = greedy.as_written(run)  # however little time there is
     except InexpressibleError:
         if not d.cancels:
             raise
         d = decompose(program, own_algebra_only=True, literal=True)  # in which whole numbers stay such
-        run = _Search(d, target, bounds or Bounds(), prune, lambda: False)
+        run = _Search(d, target, bounds or Bounds(), prune, prices)
         written = greedy.as_written(run)
     as_written, *literal = _literally(run) if d.cancels else [run.assembly.in_order(written)]
     fused = written
@@ -135,11 +138,17 @@ def _literally(run: _Search) -> list[Candidate]:
     """The program as written, and its operators fused, with what cancels computed all the same: where what it is
     computed from was rounded, the program may be more exact with it."""
     d = decompose(run.d.program, own_algebra_only=True, literal=True)
-    literal = _Search(d, run.target, run.space.bounds, run.prune, lambda: False)
+    literal = _Search(d, run.target, run.space.bounds, run.prune, run.priced)
     written = greedy.as_written(literal)
     fused = literal.assembly.in_order(greedy.fused(literal, written))
     return [literal.assembly.in_order(written), replace(fused, shape=("as written", *fused.shape))]
 
+
+Prices = dict[object, tuple[float, KernelSchedule] | None]
+"""The µs of kernels and their best coarse tiles, None where none fit: by all that they follow from but the target."""
+
+Kind = tuple[int, frozenset[Form], bool]
+"""Of expansions: how deep they are, the operands that they read, and whether they are faithful."""
 
 Way = tuple[float, tuple[Costed, ...]]
 """Kernels in order, behind the microseconds that they take together."""
@@ -154,10 +163,9 @@ def _followed_by(c: Costed, us: float, ways: Iterable[Way]) -> list[Way]:
 
 
 class _Search:
-    def __init__(
-        self, d: Decomposition, target: Target, bounds: Bounds, prune: bool, deadline: Callable[[], bool]
-    ) -> None:
-        self.d, self.target, self.prune, self.deadline = d, target, prune, deadline
+    def __init__(self, d: Decomposition, target: Target, bounds: Bounds, prune: bool, prices: Prices) -> None:
+        self.d, self.target, self.prune, self.priced = d, target, prune, prices
+        self.deadline: Callable[[], bool] = lambda: False
         d.orders = memory_orders(d)
         self.gap_us = target.costs.gap_us
         self.space = Space(d, bounds)
@@ -165,7 +173,7 @@ class _Search:
         self.sizes = sizes | {new: sizes[old] for new, old in d.algebra.aliases.items()}
         self.inputs = {t.name: t for t in d.program.inputs}
         self.stored = Stored(d, self.space.types, self.sizes, target)
-        self.least = LeastWork(self.stored, bounds.alternatives, prune)
+        self.least = LeastWork(self.stored, self.space, prune)
         self.chains = Chains(self.stored, self, bounds.kernels, prune)
         self.assembly = Assembly(self.stored)
         outputs = list(zip(d.program.places(), d.outputs, strict=True))
@@ -176,7 +184,6 @@ class _Search:
         self.ceiling = math.inf
         self.read: dict[tuple[Form, ...], list[Reading]] = {}
         self.steps: dict[frozenset[Form], list[Step]] = {}
-        self.priced: dict[object, tuple[float, KernelSchedule] | None] = {}  # by kernel, whatever its names
         self.enumerated = 0
 
     def ask(self) -> None:
@@ -202,7 +209,7 @@ class _Search:
         element_bytes = self.stored.element_bytes(plan)
         for i, (kernel, exact) in enumerate(zip(plan.kernels, self.stored.exact_values(plan), strict=True)):
             products = tuple(bool(exact & set(e.values)) for e in kernel.body if e.op == "dot")
-            alike = nameless(kernel, element_bytes, self.inputs), products, tuple(sizes.items())[len(self.sizes) :]
+            alike = nameless(kernel, element_bytes, self.inputs), products, frozenset(sizes.items())
             if alike not in self.priced:
                 m = work.model(kernel, element_bytes, exact, self.d.program.inputs)
                 self.priced[alike] = best_schedule(m, sizes, self.target)
@@ -222,21 +229,20 @@ class _Search:
         those that do the least work are priced.
         """
         if targets not in self.read:
-            by_leaves: dict[tuple[tuple[Form, ...], object], list[tuple[float, Expansion]]] = {}
+            by_leaves: dict[tuple[tuple[Form, ...], Kind], list[tuple[float, Expansion]]] = {}
             for e in self.space.expansions(targets, self.ask):
                 kind = e.depth, e.operands, e.faithful(self.d.names)
                 by_leaves.setdefault((e.leaves, kind), []).append((self.least.work(e), e))
             found: list[Reading] = []
             looked_at: Counter[tuple[int, bool]] = Counter()
-            for same in sorted(by_leaves.values(), key=lambda same: self.least_traffic(targets, same)):
-                e = same[0][1]
-                if self.prune and self.stored.traffic_us((*targets, *e.leaves)) > self.time_for(targets):
+            in_order = sorted(by_leaves.items(), key=lambda x: self.least_traffic(targets, x[1]))
+            for (leaves, (_, _, faithful)), same in in_order:
+                if self.prune and self.stored.traffic_us((*targets, *leaves)) > self.time_for(targets):
                     self.space.cuts["more memory traffic than there is time for"] += len(same)
                     continue
-                needs = frozenset(f for f in e.leaves if not self.d.is_input(f))
-                kind = len(needs), e.faithful(self.d.names)
-                looked_at[kind] += 1
-                if self.prune and looked_at[kind] > self.space.bounds.readings:
+                needs = tuple(f for f in leaves if not self.d.is_input(f))
+                looked_at[len(needs), faithful] += 1
+                if self.prune and looked_at[len(needs), faithful] > self.space.bounds.readings:
                     self.space.cuts["more memory traffic from as many intermediates"] += len(same)
                     continue
                 same.sort(key=lambda w: w[0])
@@ -288,7 +294,7 @@ class _Search:
         """The plans of an expansion that fit. enough: whether there are enough with these roles."""
         found: list[Costed] = []
         self.ask()
-        for plan in plans(self.d, e, self.sizes, enough):
+        for plan in plans(self.space, e, self.sizes, enough):
             self.ask()
             self.enumerated += 1
             if isinstance(plan, InexpressibleError):
@@ -379,9 +385,13 @@ class _Search:
             if priced is not None:
                 yield priced, rest
                 continue
-            if r.plans is None and not self.reachable(rest, kernels - 1, budget() - us - self.gap_us * bool(rest)):
+            gap_us = self.gap_us if rest else 0.0
+            if not self.reachable(rest, kernels - 1, budget() - us - gap_us):
                 continue
             for n, c in enumerate(self.plans_in(r)):
+                if c.us + gap_us > budget():  # as those behind it do
+                    self.space.cuts["cost above the best times the slack"] += 1
+                    break
                 heappush(heap, (unfinished, c.us, True, (*at, n), step, c))
 
     def last_steps(self, required: frozenset[Form]) -> list[Step]:
@@ -389,10 +399,10 @@ class _Search:
         if required not in self.steps:
             found: list[Step] = []
             for i, targets in enumerate(self.groups(required)):
-                others = required.difference(targets)
+                own, others = set(targets), required.difference(targets)
                 for j, r in enumerate(self.readings(targets)):
-                    if r.needs.isdisjoint(targets):  # or it needs its own result
-                        rest = others | r.needs
+                    if own.isdisjoint(r.needs):  # or it needs its own result
+                        rest = others.union(r.needs)
                         found.append(Step((i, j), r, rest, self.chains.least_kernels(rest)))
             self.steps[required] = found
         return self.steps[required]

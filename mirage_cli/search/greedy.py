@@ -41,7 +41,7 @@ def as_written(planner: Planner) -> Kernels:
 
     def stored(f: Form) -> bool:
         """Whether a kernel of its own makes it: a number without axes only where it is reduced from what has some."""
-        return types[f] == "float" and (bool(f.dims) or any(n.reduces for n in planner.space.options(f)))
+        return types[f] == "float" and (bool(f.dims) or any(n.reduces for n in planner.space.options[f]))
 
     def make(f: Form, readers: frozenset[Form] = frozenset()) -> None:
         """readers: those whose kernels come behind this one, and whose results it cannot read."""
@@ -163,10 +163,10 @@ class _Folding:
 
     def own(self, f: Form) -> list[Node]:
         """The program's nodes; a renaming is a load, and needs what it renames in memory."""
-        return [n for n in self.options(f) if n.origin == "program" and all(map(self.in_memory, _renamed(n)))]
+        return [n for n in self.options[f] if n.origin == "program" and all(map(self.in_memory, _renamed(n)))]
 
     def any(self, f: Form) -> list[Node]:
-        return [*self.own(f), *(n for n in self.options(f) if not _renamed(n))]
+        return [*self.own(f), *(n for n in self.options[f] if not _renamed(n))]
 
     def inside(self, f: Form, node: Node) -> list[Form]:
         """What the kernel computes for a node of f; it reads the other children."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from math import prod
 
 from mirage_cli.algebra.canonical import Form
+from mirage_cli.algebra.decompose import Node
 from mirage_cli.ir.access import Access
 from mirage_cli.ir.footprint import read_once
 from mirage_cli.ir.mugraph import Load
@@ -14,7 +15,7 @@ from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import InexpressibleError
 from mirage_cli.ir.program import DTYPE_BYTES
 from mirage_cli.search import work
-from mirage_cli.search.expand import Expansion, Written, equations
+from mirage_cli.search.expand import Expansion, Space, Written
 from mirage_cli.search.roles import buffer_of
 from mirage_cli.search.stored import Stored
 
@@ -22,26 +23,33 @@ from mirage_cli.search.stored import Stored
 class LeastWork:
     """Lower bounds of single kernels, from their equations alone.
 
-    alternatives: expansions that read the same, of which twice as many are looked at. prune: whether a bound is of
-    any use.
+    Of expansions that read the same, twice as many are looked at as there may be alternatives. prune: whether a bound
+    is of any use.
     """
 
-    def __init__(self, stored: Stored, alternatives: int, prune: bool) -> None:
-        self.stored, self.alternatives, self.prune = stored, alternatives, prune
+    def __init__(self, stored: Stored, space: Space, prune: bool) -> None:
+        self.stored, self.space, self.prune = stored, space, prune
+        self.alternatives = space.bounds.alternatives
+        self.of_steps: dict[tuple[Form, Node], tuple[float, ...]] = {}
         self.d, self.sizes, self.target = stored.d, stored.sizes, stored.target
         own = self.target.matrix_flops_per_us(self.d.program.product_dtype())
         self.products_per_us = max(self.target.tensor_flops_per_us, own)
 
     def work(self, e: Expansion) -> float:
         """Arithmetic of an expansion in microseconds at full rate, every step once over its whole space."""
-        total = 0.0
-        for f, node in e.chosen:
+        return sum((us for chosen in e.chosen for us in self.steps_us(*chosen)), 0.0)
+
+    def steps_us(self, f: Form, node: Node) -> tuple[float, ...]:
+        """Of the steps of a node whose class is f."""
+        if (f, node) not in self.of_steps:
             space = float(prod(self.sizes[a] for a in f.dims))
+            found: list[float] = []
             for s in node.steps:
                 reduced = prod(self.sizes[a] for a in s.axes) if OPS[s.op].kind in ("reduction", "contraction") else 1
                 rate = self.products_per_us if s.op == "dot" else self.target.fp32_flops_per_us
-                total += OPS[s.op].flops * space * reduced / rate
-        return total
+                found.append(OPS[s.op].flops * space * reduced / rate)
+            self.of_steps[f, node] = tuple(found)
+        return self.of_steps[f, node]
 
     def kernel_us(self, same: Sequence[tuple[float, Expansion]]) -> float:
         """A lower bound for the kernels of the expansions that will be priced."""
@@ -51,7 +59,7 @@ class LeastWork:
         for _, e in same[: 2 * self.alternatives]:
             if not e.multiplies_anew(self.d.nodes):
                 try:
-                    written = equations(self.d, e)
+                    written = self.space.written(e)
                 except InexpressibleError:
                     continue
                 moving_us = self.moving_us(e.targets, written)

@@ -45,7 +45,7 @@ class Launch(NamedTuple):
     """One launch of a kernel under every schedule of a batch.
 
     without: of TERMS, those that do not count. tiles: along each axis, those of a chunk where it is split. programs:
-    the program instances. elements: of a block over these axes.
+    the program instances. elements: of a block over these axes. at_once: what `one_load_bytes` has worked out.
     """
 
     m: Model
@@ -57,6 +57,7 @@ class Launch(NamedTuple):
     tiles: Mapping[str, Array]
     programs: Array
     elements: Elements
+    at_once: dict[Lines | None, Array]
 
     @staticmethod
     def of(m: Model, batch: Batch, sizes: Mapping[str, int], target: Target, without: Collection[str]) -> Launch:
@@ -64,7 +65,7 @@ class Launch(NamedTuple):
         extent = {a: np.ceil(sizes[a] / batch.split) if a == m.split else zero + sizes[a] for a in block}
         tiles = {a: np.ceil(extent[a] / block[a]) for a in block}
         programs = reduce(np.multiply, (tiles[d] for d in m.grid), batch.split if m.split else zero + 1.0)
-        return Launch(m, batch, sizes, target, without, zero, tiles, programs, Elements(block))
+        return Launch(m, batch, sizes, target, without, zero, tiles, programs, Elements(block), {})
 
     def term(self, name: str, value: Array, otherwise: Array | float) -> Array:
         """The value, or what stands in its place where the term is switched off."""
@@ -244,6 +245,13 @@ def in_warpgroups(warps: Array, rows: Array) -> NDArray[np.bool_]:
 
 
 def one_load_bytes(x: Launch, lines: Lines | None) -> Array:
+    """Of `_one_load_bytes`, worked out once for a launch."""
+    if lines not in x.at_once:
+        x.at_once[lines] = _one_load_bytes(x, lines)
+    return x.at_once[lines]
+
+
+def _one_load_bytes(x: Launch, lines: Lines | None) -> Array:
     """Bytes that one instruction of a thread may load: elements side by side that begin at a multiple of their number
     and of which a mask leaves all or none; a box has no mask. Infinite where that is not known."""
     if lines is None:

@@ -20,7 +20,7 @@ from mirage_cli.ir.ops import OPS, Type
 from mirage_cli.ir.placement import InexpressibleError, place
 from mirage_cli.ir.program import Eqn, Tensor, equation, live_eqns
 from mirage_cli.ir.schedule import KernelSchedule, next_power_of_two
-from mirage_cli.search.expand import Expansion, Written, axes_of, equations, sort_axes, stored_axes
+from mirage_cli.search.expand import Expansion, Space, Written, axes_of, sort_axes, stored_axes
 
 TILE_LIMIT = 16384
 """A dimension longer than this is not held whole in one block."""
@@ -72,7 +72,8 @@ def shape_of(k: Kernel) -> tuple[object, ...]:
 
 
 def nameless(k: Kernel, element_bytes: Mapping[str, int], inputs: Mapping[str, Tensor]) -> tuple[object, ...]:
-    """What a kernel's price follows from: all of it but the names of its buffers and values. inputs: of the program."""
+    """What a kernel's price follows from: all of it but the names of its buffers and values, and the order of its
+    loads. inputs: of the program."""
     names: dict[str, str] = {}
 
     def name(text: str) -> str:
@@ -80,12 +81,14 @@ def nameless(k: Kernel, element_bytes: Mapping[str, int], inputs: Mapping[str, T
 
     def buffer(x: Load | Store) -> tuple[object, ...]:
         given = inputs.get(x.buffer)
-        return name(f"buffer {x.buffer}"), element_bytes[x.buffer], given and (given.dims, given.strides)
+        return name(f"buffer {x.buffer}"), element_bytes[x.buffer], given and replace(given, name="", scale=1.0)
 
-    loads = tuple((name(x.out), *buffer(x), x.access) for x in k.loads)
     args = (tuple(name(a) if isinstance(a, str) else a for a in e.args) for e in k.body)
     body = tuple((e.op, a, e.axes, name(e.out), e.dims, e.type) for e, a in zip(k.body, args, strict=True))
-    return k.roles, loads, body, tuple((name(s.value), *buffer(s), s.access) for s in k.stores)
+    stores = tuple((name(s.value), *buffer(s), s.access) for s in k.stores)
+    loads = {x.out: x for x in k.loads}
+    used = tuple((name(v), *buffer(loads[v]), loads[v].access) for v in [*names] if v in loads)
+    return k.roles, body, stores, used
 
 
 def buffer_of(d: Decomposition, f: Form) -> str:
@@ -95,12 +98,13 @@ def buffer_of(d: Decomposition, f: Form) -> str:
 
 
 def plans(
-    d: Decomposition, e: Expansion, sizes: Mapping[str, int], enough: Callable[[Roles], bool]
+    space: Space, e: Expansion, sizes: Mapping[str, int], enough: Callable[[Roles], bool]
 ) -> Iterator[Plan | InexpressibleError]:
     """Every choice of roles for an expansion that there are not enough of; a choice that gives no kernel is yielded as
     the reason why."""
+    d = space.d
     try:
-        written = equations(d, e)
+        written = space.written(e)
     except InexpressibleError as error:
         yield error
         return

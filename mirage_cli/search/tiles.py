@@ -185,6 +185,7 @@ def _joined(m: Model, sizes: Mapping[str, int], target: Target, *, coarse: bool)
     axes = Counter(d for p in parts for d, _ in p.kernel.roles)
     shared = {d for d, n in axes.items() if n > 1}
     rows: list[dict[str, float]] = [{}]
+    joined = set[str]()
     for p in parts:
         found = choices(p, sizes, target, [default_order(p)], coarse=coarse)
         best: dict[tuple[tuple[str, float], ...], list[dict[str, float]]] = {}
@@ -193,8 +194,13 @@ def _joined(m: Model, sizes: Mapping[str, int], target: Target, *, coarse: bool)
             some = best.setdefault(tuple((d, n) for d, n in row.items() if d in shared), [])
             if len(some) < BEST_OF_PART and row not in some:
                 some.append(row)
-        new = [row for some in best.values() for row in some]
-        rows = [a | b for a in rows for b in new if all(a.get(d, n) == n for d, n in b.items())]
+        own = {d for d, _ in p.kernel.roles}
+        both = sorted(joined & own)
+        joined |= own
+        alike: dict[tuple[float, ...], list[dict[str, float]]] = {}
+        for row in (row for some in best.values() for row in some):
+            alike.setdefault(tuple(row[d] for d in both), []).append(row)
+        rows = [a | b for a in rows for b in alike.get(tuple(a[d] for d in both), ())]
     return {d: np.array([row[d] for row in rows]) for d in axes}
 
 

@@ -129,7 +129,7 @@ class Model:
 
     def parts(self, tiled: Collection[str]) -> tuple[Model, ...]:
         """Those that do, with several tiles along these axes."""
-        return tuple(model(k, dict(self.element_bytes), self.exact, self.inputs) for k in beside(self.kernel, tiled))
+        return tuple(_part(k, self.element_bytes, self.exact, self.inputs) for k in beside(self.kernel, tiled))
 
     def matrix_axes(self, sizes: Mapping[str, int]) -> frozenset[str]:
         """Axes of products that the matrix units may take: where an operand is computed from bytes, also with a vector,
@@ -144,6 +144,13 @@ class Model:
     def single(self) -> bool:
         """Whether any product is of float32."""
         return any(p.single for w in self.segments for p, _ in w.dots)
+
+
+@lru_cache(maxsize=4096)
+def _part(
+    kernel: Kernel, element_bytes: tuple[tuple[str, int], ...], exact: frozenset[str], inputs: tuple[Tensor, ...]
+) -> Model:
+    return model(kernel, dict(element_bytes), exact, inputs)
 
 
 def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str], inputs: Iterable[Tensor]) -> Model:

@@ -122,11 +122,12 @@ def test_a_product_that_is_there_but_for_a_factor_is_not_computed_anew() -> None
     """D = C·r, or the product of X·r with A."""
     text = "C = dot(X, A; k) | s = abs(C) | r = exp(s) | D = mul(C, r) | O = abs(D)"
     d = decompose(program("h=8 k=8", "X[h,k] A[k]", text, "O D"))
-    found = Space(d, Bounds()).expansions(tuple(d.outputs))
+    space = Space(d, Bounds())
+    found = space.expansions(tuple(d.outputs))
     anew = [e for e in found if e.multiplies_anew(d.nodes)]
     assert 0 < len(anew) < len(found)
     for e in anew:
-        (why,) = plans(d, e, d.sizes, lambda _: False)
+        (why,) = plans(space, e, d.sizes, lambda _: False)
         assert isinstance(why, InexpressibleError)
 
 

@@ -89,3 +89,15 @@ def test_the_ways_to_compute_a_kernel_end_at_the_deadline() -> None:
     with pytest.raises(TimeUpError):
         space.expansions(longest, ask)
     assert asked[0] == 3
+
+
+def test_no_kernel_makes_more_than_two_intermediates() -> None:
+    """Nor two of different shapes: what a kernel count rules out is not looked at. A search of the mixture block spent
+    half of its time on such states, and its bounds on what leads to them."""
+    text = "A = dot(X, U; k) | B = dot(X, V; k) | C = dot(X, W; k) | D = dot(X, T; k) | a = mul(A, B) | b = mul(C, a)"
+    d = decompose(program("m=64 k=64 n=64 p=32", "X[m,k] U[k,n] V[k,n] W[k,n] T[k,p]", f"{text} | O = mul(D, b)", "O"))
+    run = _Search(d, H200, Bounds(), True, {})
+    A, B, C, D = (f for name in "ABCD" for f in d.forms[name])
+    found = [run.chains.least_kernels(frozenset(some)) for some in ([A, B], [A, D], [A, B, C], [A, B, C, D])]
+    assert found == [1, 2, 2, 3]
+    assert run.chains.least_kernels(frozenset(d.outputs)) == 1

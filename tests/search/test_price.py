@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mirage_cli.algebra.decompose import Decomposition, decompose
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.program import Tensor
 from mirage_cli.ir.schedule import KernelSchedule, Schedule, block_sizes
 from mirage_cli.ir.text import parse_mugraph
-from mirage_cli.search import generator
+from mirage_cli.search import expand, generator
 from mirage_cli.search.batch import Batch
 from mirage_cli.search.cost import read_bytes
+from mirage_cli.search.cuts import Bounds
 from mirage_cli.search.occupancy import Launch
 from mirage_cli.search.roles import nameless
 from mirage_cli.search.tiles import best_schedule
 from mirage_cli.search.work import Model, models
-from mirage_cli.spec.reader import parse_spec
+from mirage_cli.spec.reader import load_spec, parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.space import estimates, total_us, totals_us
 
+SPECS = Path(__file__).parents[2] / "search_specs"
 TEXT = """
 mugraph g float16
 dims m=64 k=64
@@ -31,6 +36,7 @@ input A f16[m, k]
 input B f16[m, k]
 input C f32[m, k]
 input D f16[m:72, k]
+input H bf16[m, k]
 output Y f16[m]
 kernel k0 generated m:grid k:loop
   X = load A[m, k]
@@ -43,10 +49,12 @@ kernel k0 generated m:grid k:loop
 ALIKE = {
     "other values": (("X", "U"), ("Z", "V"), ("E[", "W["), ("(E,", "(W,")),
     "names that change places": (("X = load A", "X = load B"), ("Z = load B", "Z = load A")),
+    "loads in another order": (("X = load A[m, k]\n  Z = load B[m, k]", "Z = load B[m, k]\n  X = load A[m, k]"),),
 }
 OTHERS = {
     "one input for both": (("Z = load B", "Z = load A"),),
     "wider elements": (("Z = load B", "Z = load C"),),
+    "another type that is as wide": (("Z = load B", "Z = load H"),),
     "another operator": (("mul(X, Z)", "add(X, Z)"),),
     "one value for both": (("mul(X, Z)", "mul(X, X)"),),
     "another number": (("mul(E, 2)", "mul(E, 3)"),),
@@ -104,6 +112,42 @@ def test_what_is_done_twice_is_priced_once_and_the_same(monkeypatch: pytest.Monk
     same, more = found()
     assert candidates == same
     assert calls < 0.8 * more
+
+
+def test_what_an_earlier_search_has_priced_is_not_priced_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind copies, most kernels of a program are those that a search has seen without them."""
+    target, prices = find_target("h200"), generator.Prices()
+    program = lower(parse_spec(TWICE).at())
+    first = generator.search(program, target, prices=prices)
+    assert prices
+
+    def refuse(m: Model, *_: Any) -> Any:
+        pytest.fail(f"priced again: {m.kernel}")
+
+    monkeypatch.setattr(generator, "best_schedule", refuse)
+    assert generator.search(program, target, prices=prices).candidates == first.candidates
+
+
+def test_the_equations_of_an_expansion_are_written_down_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = Counter[expand.Expansion]()
+    real = expand.equations
+
+    def noting(d: Decomposition, e: expand.Expansion) -> expand.Written:
+        written[e] += 1
+        return real(d, e)
+
+    monkeypatch.setattr(expand, "equations", noting)
+    generator.search(lower(parse_spec(TWICE).at()), find_target("h200"))
+    assert {*written.values()} == {1}
+
+
+def test_what_is_asked_for_a_kernel_is_asked_in_an_order_of_its_own() -> None:
+    """Not in that of a set, which differs from run to run, and with it what a search counts as cut."""
+    d = decompose(lower(load_spec(SPECS / "qknorm_gqa.yaml").at({"h": 2})))
+    run = generator._Search(d, find_target("h200"), Bounds(), True, {})  # pyright: ignore[reportPrivateUsage]
+    found = [r for f in d.nodes if not d.is_input(f) for r in run.readings((f,))]
+    assert any(len(r.needs) > 1 for r in found)
+    assert all([*r.needs] == sorted(r.needs, key=lambda f: f.key) for r in found)
 
 
 OUTPUTS = """
