@@ -23,6 +23,7 @@ from mirage_cli.tune.bench import baseline
 from mirage_cli.tune.explore import Explorer
 from mirage_cli.tune.measure import Candidate, Effort, Failure, FailureKind, Judged, Timing
 from mirage_cli.tune.near import Timed, expected_us, sizes_near, worth_having
+from mirage_cli.tune.space import first_schedules
 from mirage_cli.tune.trials import Incumbent, Trial, Tuned
 
 CONTENDERS = 16
@@ -73,6 +74,10 @@ class Finals:
         for lenient in (False, True):
             with self.explored.phase("judging"):
                 right, refused = self.judge_fastest(contenders, lenient)
+                if not right and (untried := self.untried_as_written()):
+                    contenders = [*contenders, *untried]
+                    right, others = self.judge_fastest(untried, lenient)
+                    refused += others
                 incumbent = self.join(incumbent, right, refused, lenient)
             rejected += refused
             with self.explored.phase("finals"):
@@ -155,6 +160,14 @@ class Finals:
             if not new or self.same(min(new, key=lambda t: t.us), best):
                 break
         return again
+
+    def untried_as_written(self) -> list[Trial]:
+        """The program as written, where time was up before it was compiled."""
+        name, trials = self.explored.task.as_written or "", self.explored.trials
+        if name not in self.explored.graphs or any(t.mugraph == name for t in trials.values()):
+            return []
+        some = first_schedules(self.explored.graphs[name], self.explored.means.target, 1)
+        return self.explored.build([(name, s) for s in some])
 
     def written(self, trial: Trial) -> Trial | None:
         """With its source, which trials of an earlier run are without; None where it cannot be written any more."""

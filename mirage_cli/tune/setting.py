@@ -67,7 +67,7 @@ class Left:
             poison(y)
         for x in self.lies or ():
             if not x.read:
-                x.fill(math.nan, self.results, self.inputs)
+                x.take_away(self.results, self.inputs)
 
 
 Run = Callable[[int], Left]

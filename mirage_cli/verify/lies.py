@@ -94,6 +94,10 @@ class Lies:
             at, values = at[named], values[named]
         as_bytes(memory_of(x))[at] = as_bytes(values.to(x.dtype))
 
+    def take_away(self, results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
+        """Leaves `nothing` where the output lies."""
+        self.fill(nothing(self.whole(results, inputs).dtype), results, inputs)
+
     def is_named(self, x: torch.Tensor, inputs: Sequence[torch.Tensor]) -> torch.Tensor | None:
         """Which elements are somewhere; None where all are."""
         if not self.named:
@@ -149,7 +153,7 @@ def to_be_changed(lies: Sequence[Lies] | None, inputs: Sequence[torch.Tensor]) -
     given = [copied(x) for x in inputs]
     for v in lies or ():
         if v.tensor < 0 and not v.read:
-            v.fill(nothing(v.whole((), given).dtype), (), given)
+            v.take_away((), given)
     return given
 
 

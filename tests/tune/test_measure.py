@@ -177,6 +177,20 @@ def test_a_kernel_that_changes_an_input_is_judged_by_what_it_leaves_there(old: s
         assert says in said, said
 
 
+def test_whole_numbers_in_rows_of_which_pytorch_has_no_view_are_timed_with_care() -> None:
+    """They are taken away in front of timed calls, as numbers of their type."""
+    x, k = (TensorSpec(name, (rows, 64), "int8") for name, rows in (("X", 8), ("K", 32)))
+    backwards = (-2, (8, 64), (-64, 1), 31 * 64)
+    rows = Problem((x, k), (), "def reference(x, k):\n    return x // 2", lies=(backwards,))
+    source = "def make_scratch(device):\n    return []\n\n\ndef launch(inputs, outputs, scratch):\n"
+    source += "    x, k = inputs\n    k[24:].copy_((x // 2).flip(0))\n"
+    with GpuWorker("cpu", context="chain") as w:
+        w.set_problem(rows)
+        right(w.judge(Candidate("rows", source), STANDARD))
+        timed = w.time([Candidate("rows", source)], Effort(rounds=5, launches=8, seconds=0.1, hot=True))["rows"]
+    assert isinstance(timed, Timing), timed
+
+
 STATE = Problem(
     (TensorSpec("X", (64, 64), "float32"), TensorSpec("S", (64, 64), "float32")),
     (),

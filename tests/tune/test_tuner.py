@@ -1337,6 +1337,20 @@ def test_the_program_as_written_alone_is_no_answer_where_others_are_being_compil
     assert tuned.stopped == "budget"
 
 
+def test_the_program_as_written_is_the_answer_where_time_is_up_before_it_is_compiled_and_nothing_else_is_right() -> (
+    None
+):
+    class WrittenLast(Farm):
+        def take(self) -> list[tuple[str, Any]]:
+            self.waiting.sort(key=lambda c: c.source.startswith("written"))
+            return super().take()
+
+    wrong = lambda source: not source.startswith("written")  # noqa: E731
+    tuned, worker = tune(graphs=("g", "written"), as_written="written", budget_s=-1.0, farm=WrittenLast(), wrong=wrong)
+    assert tuned.stopped == "budget" and not any(source.startswith("written") for source in worker.timed)
+    assert tuned.best is not None and tuned.best.mugraph == "written"
+
+
 def test_the_best_of_each_mugraph_is_compiled_before_others() -> None:
     _, worker = tune(lambda graph, s: 10.0, graphs=("a", "b", "c"))
     assert [source[0] for source in worker.timed[:4]] == ["a", "b", "c", "a"]
