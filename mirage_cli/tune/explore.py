@@ -194,6 +194,7 @@ class Explorer:
             self.explore()
         finally:
             self.means.farm.drop()
+            self.waiting.clear()
 
     def explore(self) -> None:
         while True:

@@ -1337,10 +1337,14 @@ def test_the_program_as_written_alone_is_no_answer_where_others_are_being_compil
     assert tuned.stopped == "budget"
 
 
-def test_the_program_as_written_is_the_answer_where_time_is_up_before_it_is_compiled_and_nothing_else_is_right() -> (
-    None
-):
+@pytest.mark.parametrize("begun", [False, True])
+def test_the_program_as_written_is_the_answer_where_time_was_up_before_and_nothing_else_is_right(begun: bool) -> None:
+    """begun: whether it is being compiled when time is up."""
+
     class WrittenLast(Farm):
+        def forget(self) -> list[str]:
+            return [] if begun else super().forget()
+
         def take(self) -> list[tuple[str, Any]]:
             self.waiting.sort(key=lambda c: c.source.startswith("written"))
             return super().take()
