@@ -167,7 +167,10 @@ class Finals:
         if name not in self.explored.graphs or any(t.mugraph == name for t in trials.values()):
             return []
         some = first_schedules(self.explored.graphs[name], self.explored.means.target, 1)
-        return self.explored.build([(name, s) for s in some])
+        built = self.explored.build([(name, s) for s in some])
+        for t, timing in self.explored.timings(built) if built else ():
+            self.explored.timed(t, timing)
+        return [own for t in built if (own := trials[self.key(t)]).timing]
 
     def written(self, trial: Trial) -> Trial | None:
         """With its source, which trials of an earlier run are without; None where it cannot be written any more."""
