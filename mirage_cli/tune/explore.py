@@ -194,7 +194,7 @@ class Explorer:
             self.explore()
         finally:
             self.means.farm.drop()
-            self.waiting.clear()
+            self.waiting.clear()  # what was not timed may be asked for again
 
     def explore(self) -> None:
         while True:
