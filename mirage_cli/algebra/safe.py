@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 
-from mirage_cli.algebra.canonical import Algebra, Atom, Form, Mono
+from mirage_cli.algebra.canonical import ONE, Algebra, Atom, Form, Mono
 from mirage_cli.ir.access import plain
 from mirage_cli.ir.ops import Number
 from mirage_cli.ir.program import Arg, Eqn, Program
@@ -171,7 +171,20 @@ def overflowing(form: Form) -> Mono:
 
 
 def _is_maximum(x: Form) -> bool:
-    return any(a.kind == "max" for m, _ in x.terms for a, _ in m)
+    """Whether x has a maximum, but for one from which a larger one is subtracted: exp(max a - maximum(max a, z)) is
+    nowhere large."""
+    alone = [(m[0][0], c) for m, c in x.terms if len(m) == 1 == m[0][1]]
+    pairs = [(a, top) for a, c in alone for top, k in alone if a.kind == "max" and k == -c < 0 and _bounds(top, a)]
+    settled = {((a, ONE),) for pair in pairs for a in pair}
+    return any(a.kind == "max" for m, _ in x.terms if m not in settled for a, _ in m)
+
+
+def _bounds(top: Atom, low: Atom) -> bool:
+    """Whether `top` is nowhere less than the maximum `low`: that over more axes, or the larger of it and others."""
+    if top.kind == "max":
+        return top.args[1] is low.args[1] and set(low.args[0]) <= set(top.args[0])
+    larger = top.kind == "fn" and top.args[0] == "maximum"
+    return larger and any(x.atom is not None and _bounds(x.atom, low) for x in top.args[1:])
 
 
 def eqn_forms(algebra: Algebra, eqns: Iterable[Eqn], forms: Mapping[str, Form]) -> dict[str, Form]:

@@ -17,8 +17,8 @@ class Bounds:
     """
 
     kernels: int = 7
-    equations: int = 40
-    reductions: int = 9
+    equations: int = 56
+    reductions: int = 12
     expansions: int = 600
     decisions: int = 12000
     intermediates: int = 3

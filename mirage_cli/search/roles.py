@@ -37,7 +37,7 @@ Roles = tuple[tuple[str, Role], ...]
 
 @dataclass(frozen=True)
 class Plan:
-    """Kernels that compute some classes from others in memory: one, or two where a split is merged.
+    """Kernels that compute some classes from others in memory: one, and one more for each split that it merges.
 
     Buffers are called by the key of the class they hold; the assembly of a μGraph names them.
     roles: of all dimensions, in the kernel before it is split; none of a library's.
@@ -119,15 +119,10 @@ def plans(
             continue
         if enough(roles):
             continue
-        split = next((dim for dim, r in roles if r == "split"), None)
         kernel = base.with_role_of(tuple("loop" if r == "split" else r for _, r in roles))
         try:
-            if split is not None:
-                first, second, scratch = split_kernel(kernel, split, d.axes)
-                yield Plan(e.targets, e.leaves, (first, second), roles, scratch, faithful)
-            else:
-                place(kernel)
-                yield Plan(e.targets, e.leaves, (kernel,), roles, (), faithful)
+            kernels, scratch = split_kernels(kernel, [dim for dim, r in roles if r == "split"], d.axes)
+            yield Plan(e.targets, e.leaves, kernels, roles, scratch, faithful)
         except InexpressibleError as error:
             yield error
     if not enough(()) and (library := library_kernel(d, e, written)):
@@ -137,8 +132,8 @@ def plans(
 def _choices_of_roles(
     base: Kernel, sizes: Mapping[str, int], dynamic: Container[str]
 ) -> Iterator[Roles | InexpressibleError]:
-    """Every choice of roles with at most one split, depth first; for a part of a choice that no other roles complete
-    to a kernel, the reason why."""
+    """Every choice of roles, depth first; for a part of a choice that no other roles complete to a kernel, the reason
+    why. Several axes are split where each is reduced beside the others, as the keys of several attentions are."""
     dims = base.value_dims
     reductions = [q for q in base.body if OPS[q.op].kind in ("reduction", "contraction")]
     reduced = {a for q in reductions for a in q.axes}
@@ -171,7 +166,9 @@ def _choices_of_roles(
                 yield InexpressibleError("blocks too large")
             elif role in ("loop", "split") and any((dim, a) in inside or (a, dim) in inside for a in walked):
                 yield InexpressibleError("nested loop")
-            elif role != "split" or all(r != "split" for _, r in chosen):
+            elif role != "split" or not any(
+                {dim, a} <= set(q.axes) for q in reductions for a, r in chosen if r == "split"
+            ):
                 yield from complete(here)
 
     yield from complete(())
@@ -233,6 +230,19 @@ def is_matmul(e: Eqn, loads: tuple[Load, ...]) -> bool:
 
 ACCUMULATED: Mapping[Type, str] = {"float": "float32", "int": "int32"}
 """The element types of partial results."""
+
+
+def split_kernels(
+    kernel: Kernel, dims: Iterable[str], order: tuple[str, ...]
+) -> tuple[tuple[Kernel, ...], tuple[Tensor, ...]]:
+    """A kernel that loops over some axes, as one that splits each and one that merges the partial results of all, which
+    are in the tensors that are also returned. Raises InexpressibleError."""
+    kernels, scratch = (), ()
+    place(kernel)
+    for dim in dims:
+        first, kernel, parts = split_kernel(kernel, dim, order)
+        kernels, scratch, order = (*kernels, first), scratch + parts, (split_axis(dim), *order)
+    return (*kernels, kernel), scratch
 
 
 def split_kernel(kernel: Kernel, dim: str, order: tuple[str, ...]) -> tuple[Kernel, Kernel, tuple[Tensor, ...]]:

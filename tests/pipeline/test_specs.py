@@ -428,3 +428,54 @@ def test_a_mean_of_a_whole_tensor_comes_near_the_floor() -> None:
     best = search(lower(program), H200).candidates[0]
     assert any(k.split for k in best.graph.kernels)
     assert best.predicted_us < 1.25 * floor_of(program, H200)
+
+
+# -- exponentials less the larger of a maximum and something else
+
+SHARED = """
+name: attention
+dims: {{b: 8, r: 8, d: 64, s: 4096, t: 2048, u: 1024}}
+dtype: float16
+inputs:
+  Q: [b, r, d]
+  K: [b, s, d]
+  V: [b, s, d]
+{inputs}
+program: |
+  A = dot(Q, K, d) * d ** -0.5
+{text}
+outputs: {{O: [b, r, d]}}
+"""
+SINK = "  M = maximum(max(A, s), {0})\n  E = exp(A - M)\n  O = dot(E, V, s) / (sum(E, s) + exp({0} - M))"
+SHARED_MAXIMA = {
+    "a sink": ("  Z: {dims: [b, r], dtype: float32}", SINK.format("Z")),
+    "one more than the sum": ("", SINK.format("0")),
+    "two prefixes": (
+        "  K1: [b, t, d]\n  V1: [b, t, d]",
+        "  B = dot(Q, K1, d) * d ** -0.5\n"
+        "  M = maximum(max(A, s), max(B, t))\n"
+        "  E = exp(A - M)\n"
+        "  F = exp(B - M)\n"
+        "  O = (dot(E, V, s) + dot(F, V1, t)) / (sum(E, s) + sum(F, t))",
+    ),
+}
+"""Inputs, and equations of each."""
+
+
+def sharing(name: str) -> str:
+    inputs, text = SHARED_MAXIMA[name]
+    return SHARED.format(inputs=inputs, text=text)
+
+
+@pytest.mark.parametrize("name", SHARED_MAXIMA)
+def test_no_exponential_less_a_larger_maximum_overflows(name: str) -> None:
+    """On all data that kernels are judged on, whatever else than the maximum it is the larger of."""
+    program = parse_spec(sharing(name)).at()
+    verdict = exported_verdict(program, plans_of(program)[0], 0)
+    assert verdict.ok, verdict
+
+
+def test_keys_in_two_places_are_split_each() -> None:
+    """And merged by one kernel."""
+    best = plans_of(parse_spec(sharing("two prefixes")).at())[0]
+    assert [k.split for k in best.graph.kernels] == ["s", "t", None]
