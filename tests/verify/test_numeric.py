@@ -138,6 +138,22 @@ def test_eager_that_overflows_is_no_excuse_unless_it_is_asked_for() -> None:
     assert good.ok, str(good)
 
 
+def test_a_sum_that_overflows_in_one_order_and_not_in_eagers_is_excused_with_eagers() -> None:
+    """Of 3e38, -3e38, 3e38, -3e38, ... no partial sum overflows; of every other one first, the second does."""
+    eager = lambda x: x.cumsum(-1)[..., -1]  # noqa: E731
+    program = Reference(eager, lambda x: x.sum(-1), torch.float32)
+    x = torch.tensor([[3e38, -3e38] * 8, [1e37, -1e37] * 8, [2e37] * 16, [1e36] * 16], dtype=torch.float32)
+    right = x.double().sum(-1).float()
+    for value in (math.inf, math.nan):
+        for row, excused in ((0, True), (1, False), (2, False), (3, False)):
+            y = right.clone()
+            y[row] = value
+            strict, lenient = (program.judge("huge", [x], [y], 4.0, overflow_like_eager=like) for like in (False, True))
+            assert strict.problem is not None
+            assert (lenient.problem is None, lenient.excused) == (excused, int(excused))
+    assert program.judge("huge", [x], [right], 4.0, overflow_like_eager=True).problem is None
+
+
 def test_places_that_are_excused_are_counted_in_all_outputs() -> None:
     """Also where another output has the larger error."""
     exact = [torch.ones(4, dtype=torch.float64)] * 2
