@@ -414,12 +414,22 @@ def _operand(s: Scope, value: str, groups: Sequence[list[str]], summed: Axes, dt
         x = x if kind == dtype else nodes.Cast(x, kind, dtype)
     if dtype == "bfloat16":
         x = nodes.MatrixType(x)
-    flat, wanted = tuple(d for g in groups for d in g), merged(*groups)
-    if x.axes == wanted:
-        return x
-    if x.axes != flat:
-        x = nodes.Permuted(x, flat)
-    return nodes.Reshaped(x, wanted) if wanted != flat else x
+    wanted = merged(*groups)
+    return x if x.axes == wanted else _as_matrix(x, *groups)
+
+
+def _as_matrix(x: Expr, batch: list[str], first: list[str], last: list[str]) -> Expr:
+    """A block with an axis for each group.
+
+    Where the last one alone is several axes, x[k, a, b] is permuted to x[a, b, k], merged to x[a*b, k], and permuted to
+    x[k, a*b]. Triton moves a merge of what is loaded behind its copy to shared memory. Of x[k, a, b] that lies with k
+    contiguous it would need a layout of x[k, a, b] there, which it has only from 8 positions of b on.
+    """
+    if len(last) > 1 and len(first) == 1:
+        return nodes.Permuted(_as_matrix(x, batch, last, first), merged(batch, first, last))
+    flat, wanted = (*batch, *first, *last), merged(batch, first, last)
+    x = x if x.axes == flat else nodes.Permuted(x, flat)
+    return x if flat == wanted else nodes.Reshaped(x, wanted)
 
 
 def _multiplied_out(s: Scope, e: Eqn) -> Expr:

@@ -148,9 +148,17 @@ def _erf(x: Any) -> Any:
     return np.vectorize(math.erf, otypes=[np.float64])(x)
 
 
-def _fn(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The field and canonical meaning of an opaque function: known only as "this function of this argument"."""
-    return (lambda F, *x: F.fn(name, *x)), (lambda A, *x: A.fn(name, *x))
+def _fn(name: str, at_zero: Fraction | None = None) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The field and canonical meaning of an opaque function: known only as "this function of this argument". at_zero:
+    what the field knows besides, its value where the argument is 0, or the first of several."""
+    return (lambda F, *x: F.fn(name, *x, at_zero=at_zero)), (lambda A, *x: A.fn(name, *x))
+
+
+def _at_zero(ref: Callable[..., Any]) -> Fraction | None:
+    """The value of a function of one argument at 0, where it has one."""
+    with np.errstate(all="ignore"):
+        value = float(ref(np.float64(0.0)))
+    return Fraction(value) if math.isfinite(value) else None
 
 
 def bits(x: Fraction) -> int:
@@ -179,7 +187,7 @@ def _unary(
     meaning: tuple[Callable[..., Any], Callable[..., Any]] | None = None,
     **rest: Any,
 ) -> Op:
-    field, canon = meaning or _fn(name)
+    field, canon = meaning or _fn(name, _at_zero(ref))
     one = {"known": known, "growth": growth, "commutes": False, "takes_infinity": False}
     return Op(name, "elementwise", 1, doc, ref, field, canon, triton, torch, **one, **rest)
 
@@ -390,14 +398,14 @@ _ROWS = [
        "power({0}, {1})", "({0} ** {1})", "float", flops=32.0, domain=((0.5, 2), (-2, 2)),
        known="fn", growth="fresh", assignable=True, commutes=False, takes_infinity=False, helper=POWER),
     Op("remainder", "elementwise", 2, "x - floor(x / y) · y, with the sign of y", lambda x, y: np.remainder(x * 1.0, y),
-       *_fn("remainder"), "remainder({0}, {1})", "({0} % {1})", "float", flops=32.0,
+       *_fn("remainder", Fraction(0)), "remainder({0}, {1})", "({0} % {1})", "float", flops=32.0,
        domain=((-2, 2), (0.5, 2)), zero="first", degree="same",
        known="fn", growth="fresh", assignable=True, commutes=False, takes_infinity=False, symbol="%",
        exact=operator.mod, helper=REMAINDER, of_integers="((({0} % {1}) + {1}) % {1})",
        of_powers="({0} & {2})", whole=lambda x, y: (0, y[1] - 1) if y[0] > 0 else None,
        bits=lambda n: (0, (1 << n) - 1, 0)),
     Op("floor_divide", "elementwise", 2, "x / y, rounded down", lambda x, y: np.floor_divide(x * 1.0, y),
-       *_fn("floor_divide"), "floor_divide({0}, {1})", "({0} // {1})", "float", flops=32.0,
+       *_fn("floor_divide", Fraction(0)), "floor_divide({0}, {1})", "({0} // {1})", "float", flops=32.0,
        domain=((-2, 2), (0.5, 2)), zero="first",
        known="fn", growth="fresh", assignable=True, commutes=False, takes_infinity=False, symbol="//",
        exact=lambda x, y: Fraction(x // y), helper=FLOOR_DIVIDE,

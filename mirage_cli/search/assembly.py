@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -32,6 +32,20 @@ class Candidate:
     @property
     def id(self) -> str:
         return mugraph_id(self.graph)
+
+
+def in_a_row(first: Candidate, last: Candidate, whole: MuGraph, between: Iterable[Tensor], gap_us: float) -> Candidate:
+    """One plan behind another. whole: a μGraph with the inputs and outputs of both. between: the tensors that the first
+    leaves for the last."""
+    names = {k.name: f"k{len(first.graph.kernels) + i}" for i, k in enumerate(last.graph.kernels)}
+    graph = replace(
+        whole,
+        buffers=(*first.graph.buffers, *between, *last.graph.buffers),
+        kernels=(*first.graph.kernels, *(replace(k, name=names[k.name]) for k in last.graph.kernels)),
+    ).with_aligned_rows()
+    schedules = dict(first.schedule.kernels) | {names[name]: s for name, s in last.schedule.kernels.items()}
+    us = first.predicted_us + gap_us + last.predicted_us
+    return Candidate(graph, Schedule(schedules), us, (*first.shape, *last.shape))
 
 
 @dataclass(frozen=True, slots=True)

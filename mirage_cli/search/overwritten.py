@@ -16,8 +16,7 @@ from mirage_cli.ir.access import dims_of, plain
 from mirage_cli.ir.inplace import reread, too_late
 from mirage_cli.ir.mugraph import Kernel, MuGraph, Store
 from mirage_cli.ir.program import Builder, Part, Program, Tensor, tables_of, tensor_type
-from mirage_cli.ir.schedule import Schedule
-from mirage_cli.search.assembly import Candidate
+from mirage_cli.search.assembly import Candidate, in_a_row
 from mirage_cli.search.generator import SearchResult
 
 
@@ -79,14 +78,6 @@ def _in_front(c: Candidate, copies: Candidate, names: Mapping[Part, str], gap_us
         t = lies.get((s.buffer, s.access))
         return s if t is None else replace(s, buffer=t.name, access=plain(t.dims))
 
-    own = c.graph.kernels
-    later = {k.name: f"k{len(own) + i}" for i, k in enumerate(copies.graph.kernels)}
-    first: tuple[Kernel, ...] = tuple(replace(k, stores=tuple(map(elsewhere, k.stores))) for k in own)
-    graph: MuGraph = replace(
-        c.graph,
-        buffers=(*c.graph.buffers, *lies.values(), *copies.graph.buffers),
-        kernels=(*first, *(replace(k, name=later[k.name]) for k in copies.graph.kernels)),
-    ).with_aligned_rows()
-    schedules = dict(c.schedule.kernels) | {later[name]: s for name, s in copies.schedule.kernels.items()}
-    us = c.predicted_us + gap_us + copies.predicted_us
-    return Candidate(graph, Schedule(schedules), us, (*c.shape, *copies.shape))
+    first: tuple[Kernel, ...] = tuple(replace(k, stores=tuple(map(elsewhere, k.stores))) for k in c.graph.kernels)
+    graph: MuGraph = replace(c.graph, kernels=first)
+    return in_a_row(replace(c, graph=graph), copies, graph, lies.values(), gap_us)

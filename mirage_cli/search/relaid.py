@@ -18,8 +18,7 @@ from itertools import count
 
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph
 from mirage_cli.ir.program import DTYPE_BYTES, LINE_BYTES, WIDEST_BYTES, Builder, Program, Tensor
-from mirage_cli.ir.schedule import Schedule
-from mirage_cli.search.assembly import Candidate
+from mirage_cli.search.assembly import Candidate, in_a_row
 from mirage_cli.search.batch import Batch
 from mirage_cli.search.cost import COPY_BYTES
 from mirage_cli.search.generator import SearchResult
@@ -111,19 +110,9 @@ def _copies(program: Program, orders: Mapping[str, tuple[str, ...]], names: Mapp
 
 def _behind(copies: Candidate, c: Candidate, program: Program, names: Mapping[str, str], gap_us: float) -> Candidate:
     """One plan behind the copies that it reads."""
-    first = copies.graph.kernels
-    later = {k.name: f"k{len(first) + i}" for i, k in enumerate(c.graph.kernels)}
 
     def reading(k: Kernel) -> Kernel:
-        loads = tuple(replace(x, buffer=names.get(x.buffer, x.buffer)) for x in k.loads)
-        return replace(k, name=later[k.name], loads=loads)
+        return replace(k, loads=tuple(replace(x, buffer=names.get(x.buffer, x.buffer)) for x in k.loads))
 
-    graph: MuGraph = replace(
-        c.graph,
-        inputs=program.inputs,
-        buffers=(*copies.graph.outputs, *copies.graph.buffers, *c.graph.buffers),
-        kernels=(*first, *map(reading, c.graph.kernels)),
-    ).with_aligned_rows()
-    schedules = dict(copies.schedule.kernels) | {later[name]: s for name, s in c.schedule.kernels.items()}
-    us = copies.predicted_us + gap_us + c.predicted_us
-    return Candidate(graph, Schedule(schedules), us, (*copies.shape, *c.shape))
+    graph: MuGraph = replace(c.graph, inputs=program.inputs, kernels=tuple(map(reading, c.graph.kernels)))
+    return in_a_row(copies, replace(c, graph=graph), graph, copies.graph.outputs, gap_us)

@@ -100,8 +100,8 @@ class Case:
         return self.whole
 
     def judge(self, name: str, outputs: Tensors, standard: Standard, cut: yardstick.Cut | None) -> yardstick.Judgement:
-        rounded = functools.partial(self.reference.rounded, self.inputs)
-        how = standard.tolerance, standard.overflow_like_eager, standard.contracted, cut, self.known
+        rounded, ranged = (functools.partial(f, self.inputs) for f in (self.reference.rounded, self.reference.ranged))
+        how = standard.tolerance, standard.overflow_like_eager, standard.contracted, cut, self.known, ranged
         return yardstick.judge_outputs(name, outputs, self.exact, self.eager, rounded, *how)
 
 

@@ -370,12 +370,17 @@ class Field:
 
     # -- random functions
 
-    def fn(self, name: str, *args: Value) -> Value:
+    def fn(self, name: str, *args: Value, at_zero: Fraction | None = None) -> Value:
         """A random function, the same for equal names and arguments: in each residue a function of that residue, and
-        of the first one that is left where it is spent."""
+        of the first one that is left where it is spent. at_zero: its value where the first argument is 0: loops and
+        padding rest on that (`known_value` in `ir.reach`, `zero` in OPS)."""
         dims = union(*(x.dims for x in args))
         seen = tuple(seen_by_functions(x) for x in args)
         data = self._residues(self._hash(name, seen, dims))
+        if at_zero is not None and any(seen[0].valid):
+            x, known = seen[0], as_field(self.const(at_zero)).data
+            zero = x.data == 0 if x.flags is None else (x.data == 0) & (x.flags == FINITE)
+            data = np.where(aligned(zero, x.dims, dims, 1), known.reshape(LEVELS, *(1,) * (data.ndim - 1)), data)
         valid = tuple(v if v == OWN else BORROWED for v in both_valid(*args))
         return finish(dims, data, valid, self._undefined(args, dims), joint_taint(seen, dims))
 

@@ -1,4 +1,4 @@
-"""Evaluation with rounding: what a program's own types would give if nothing overflowed."""
+"""Evaluation with rounding: what a program's own types would give if nothing overflowed; and what may overflow."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 SUM_BITS = 2
 """A sum of many terms in float32 is off by a few units in the last place, in whatever order they are added."""
 MATRIX_PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.bmm, torch.ops.aten.mv, torch.ops.aten.dot)
+SUMS = (*MATRIX_PRODUCTS, torch.ops.aten.sum)
 JUMPS = frozenset(
     getattr(torch.ops.aten, name)
     for name in ("floor", "ceil", "round", "trunc", "frac", "sign", "remainder", "fmod", "floor_divide")
@@ -110,6 +111,40 @@ class MoveEveryResult(RoundEveryResult):
             return result
         units = torch.frexp(result)[0] * 2**self.bits
         return torch.where(units == units.round(), result, result * (1 + self.most * self.drawn(result)))
+
+
+class RangeOfEveryResult(TorchDispatchMode):
+    """Makes an infinity of what an operation returns beyond the range of `dtype`, as that type has it.
+
+    A sum overflows where its terms, added in some order, do: sum |x| is beyond the range. Where terms have both signs
+    it is NaN, for partial sums may be infinities of both.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.most = torch.finfo(dtype).max
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """As of `RoundEveryResult`."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.is_view:
+            return result
+        if isinstance(result, tuple | list):
+            return type(result)(self.within(x) for x in result)
+        if func.overloadpacket in SUMS and result.dtype == torch.float64:
+            size = func(*(x.abs() if isinstance(x, torch.Tensor) else x for x in args), **(kwargs or {}))
+            result = torch.where((size > self.most) & (result.abs() < size), torch.nan, result)
+        return self.within(result)
+
+    def within(self, x: Any) -> Any:
+        """A tensor of float64 in the range; anything else as it is."""
+        if not (isinstance(x, torch.Tensor) and x.dtype == torch.float64):
+            return x
+        return torch.where(x.abs() > self.most, x.sign() * torch.inf, x)
 
 
 def _powers_of_two(x: torch.Tensor) -> torch.Tensor:

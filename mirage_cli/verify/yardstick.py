@@ -15,7 +15,7 @@ import torch
 
 from mirage_cli.verify.decided import EVALUATIONS, Decided, decided, decides
 from mirage_cli.verify.distance import Error, Measured, Part, both_finite, overflows, overflows_alone
-from mirage_cli.verify.rounding import MoveEveryResult, RoundEveryResult, in_float64
+from mirage_cli.verify.rounding import MoveEveryResult, RangeOfEveryResult, RoundEveryResult, in_float64
 from mirage_cli.verify.rows import row_axis
 
 DRAWS = 8
@@ -153,6 +153,7 @@ def judge_outputs(
     terms: int = 1,
     cut: Cut | None = None,
     known: Known | None = None,
+    ranged: Exact | None = None,
 ) -> Judgement:
     """Outputs pass that are within what rounding in the program's own types can give, infinities included: with an
     error of at most `tolerance` times the yardstick, where an infinity stands for all that lies beyond its type.
@@ -169,6 +170,8 @@ def judge_outputs(
     overflow_like_eager: let an inf or NaN pass in places where eager has one too (a matmul kept in float16, say).
     cut: along which exact and rounded outputs are made, so that few of them are held at a time.
     known: what the yardstick came to for other outputs of the same problem and data; what this one adds is put there.
+    ranged: the definition with the range of float32, in which sums overflow by their order: where that has an inf or
+    NaN, eager may have one too, in another order.
 
     Raises ValueError for outputs of another number or shape than eager's.
     """
@@ -177,14 +180,14 @@ def judge_outputs(
         raise ValueError(f"the outputs have the shapes {shapes}, not {expected}")
     pieces, anew = pieces_of(cut), rounded
     if len(pieces) == 1:
-        exact, rounded = functools.cache(exact), functools.cache(rounded)
+        exact, rounded, ranged = functools.cache(exact), functools.cache(rounded), ranged and functools.cache(ranged)
     found: list[Judgement] = []
     for i, y in enumerate(outputs):
         if decides(y.dtype):
             found.append(judge_decisions(name, i, y, eager[i], exact, anew, pieces, tolerance))
             continue
-        judged = _Output(i, y, eager[i], exact, rounded, pieces, overflow_like_eager, {} if known is None else known)
-        found.append(judged.judgement(name, tolerance, terms))
+        how = pieces, overflow_like_eager, ranged, {} if known is None else known
+        found.append(_Output(i, y, eager[i], exact, rounded, *how).judgement(name, tolerance, terms))
     worst = max(found, key=lambda j: j.score)
     return replace(worst, excused=sum(j.excused for j in found), told=all(j.told for j in found))
 
@@ -268,6 +271,11 @@ class Reference:
                 result = self.stepwise(*in_float64(given))
         return _widened(result)
 
+    def ranged(self, inputs: Sequence[torch.Tensor], piece: Piece) -> list[torch.Tensor]:
+        """Its definition in float64, with the infinities and NaN that float32's range may make of it."""
+        with RangeOfEveryResult(torch.float32):
+            return _widened(self.stepwise(*in_float64(piece.inputs(inputs))))
+
     def judge(
         self,
         name: str,
@@ -280,8 +288,9 @@ class Reference:
     ) -> Judgement:
         """What a kernel makes of these inputs, as `judge_outputs` does."""
         exact, rounded = functools.partial(self.exact, inputs), functools.partial(self.rounded, inputs)
-        eager = as_tuple(self.eager(*inputs))
-        return judge_outputs(name, outputs, exact, eager, rounded, tolerance, overflow_like_eager, terms, cut)
+        ranged = functools.partial(self.ranged, inputs)
+        how = tolerance, overflow_like_eager, terms, cut, None, ranged
+        return judge_outputs(name, outputs, exact, as_tuple(self.eager(*inputs)), rounded, *how)
 
 
 def _widened(result: Any) -> list[torch.Tensor]:
@@ -300,11 +309,12 @@ class _Output:
         rounded: Rounded,
         pieces: Sequence[Piece],
         overflow_like_eager: bool,
+        ranged: Exact | None,
         known: Known,
     ) -> None:
         self.i, self.y, self.eager, self.known = i, y, eager, known
         self.exact, self.rounded, self.pieces = exact, rounded, pieces
-        self.overflow_like_eager = overflow_like_eager
+        self.overflow_like_eager, self.ranged = overflow_like_eager, ranged
 
     def judgement(self, name: str, tolerance: float, terms: int) -> Judgement:
         result = coarser(self.y.dtype, self.eager.dtype)
@@ -327,8 +337,8 @@ class _Output:
         mine, theirs, rounded = (measured(self.y, self.i, self.pieces) for _ in range(3))
         keys = (self.i, "eager"), (self.i, "rounded")
         fresh, overflows = not all(key in self.known for key in keys), False
-        for y, e, part in self.parts():
-            mine.add(y, part, functools.partial(self.counted, y, e))
+        for piece, y, e, part in self.parts():
+            mine.add(y, part, functools.partial(self.counted, piece, y, e))
             if fresh:
                 theirs.add(e, part, functools.partial(both_finite, e, part.ref))
                 rounded.add(part.ref.to(result), part)
@@ -339,13 +349,13 @@ class _Output:
             self.known[keys[1]] = rounded.error
         return mine, (self.known[keys[0]], self.known[keys[1]])
 
-    def parts(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, Part]]:
-        """For each piece: the output, eager's in its type, and float64's."""
+    def parts(self) -> Iterator[tuple[Piece, torch.Tensor, torch.Tensor, Part]]:
+        """Each piece, with the output, eager's in its type, and float64's."""
         axis = row_axis(self.y.shape)
         for piece in self.pieces:
             part = Part.of(self.exact(piece)[self.i], axis)
             y, e = (piece.output(x, self.i) for x in (self.y, self.eager))
-            yield y, e.to(y.dtype), part
+            yield piece, y, e.to(y.dtype), part
 
     def rounding(self, dtype: torch.dtype | None, seed: int) -> Error:
         """The error of an evaluation with rounding. It has float64's range: what is beyond the output type's is so by
@@ -363,23 +373,27 @@ class _Output:
             found.add(x.to(self.y.dtype), part, functools.partial(torch.isfinite, x))
         return found.error
 
-    def counted(self, y: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
+    def counted(self, piece: Piece, y: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
         """The places that are not excused."""
-        return ~self.excusable(y, e)
+        return ~self.excusable(piece, y, e)
 
-    def excusable(self, y: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
+    def excusable(self, piece: Piece, y: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
+        """Where an inf or NaN is let pass: eager has one too, or may have one in another order."""
         if not self.overflow_like_eager:
             return torch.zeros_like(y, dtype=torch.bool)
-        return ~torch.isfinite(y) & ~torch.isfinite(e)
+        mine, theirs = ~torch.isfinite(y), ~torch.isfinite(e)
+        if self.ranged and bool((mine & ~theirs).any()):
+            theirs |= ~torch.isfinite(self.ranged(piece)[self.i])
+        return mine & theirs
 
     def overflow(self, mine: Measured, allowed: Error) -> tuple[str | None, int]:
         """The first place that overflows beyond rounding, in words, and how many such places are excused."""
         if mine.finite or bool(torch.isfinite(self.y).all()):
             return None, 0
         first, count, excused = "", 0, 0
-        for piece, (y, e, part) in zip(self.pieces, self.parts(), strict=True):
+        for piece, y, e, part in self.parts():
             ref = part.ref
-            bad, excusable = overflows(y, ref, allowed.row * mine.row_sizes(ref)), self.excusable(y, e)
+            bad, excusable = overflows(y, ref, allowed.row * mine.row_sizes(ref)), self.excusable(piece, y, e)
             excused += int((bad & excusable).sum())
             bad &= ~excusable
             if not first and bool(bad.any()):

@@ -80,3 +80,13 @@ def test_a_thread_has_no_more_registers_than_the_schedule_says(compiled: Compile
     limited = [replace(plan, registers=limit) for limit in (None, 128, 168)]
     free, narrow, wide = (compiled(graph, Schedule({"k0": s}), 90)[0].registers for s in limited)
     assert free <= 128 and narrow <= 128 < wide <= 168
+
+
+def test_a_side_of_several_short_axes_compiles_wherever_the_summed_axis_stands(compiled: Compile) -> None:
+    """Triton has no layout in shared memory for a block of Q[d, t, r] with d contiguous and r shorter than 8."""
+    header = "t=8 r=4 d=64 s=1024; Q[t,r,d] K[s,d]; Y[t,r,s]"
+    graph = kernel(header, "t:grid r:grid d:tile s:grid", "Y[t, r, s] = dot(K, Q; d)")
+    for order in ("s d t r", "d s t r", "t r s d", "d t r s"):  # of K[s, d] · Q[d, t*r], or of Q[t*r, d] · K[d, s]
+        plan = with_warps(schedule(graph, "t=8 r=4 s=64", order), 4)
+        (found,) = compiled(graph, plan, 90)
+        assert found.shared_bytes > 0, order

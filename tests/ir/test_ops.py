@@ -643,7 +643,7 @@ class FloatField:
     def pow(self, x: Array, c: Fraction | float) -> Array:
         return np.power(x, float(c))
 
-    def fn(self, name: str, *args: Array) -> Array:
+    def fn(self, name: str, *args: Array, at_zero: Fraction | None = None) -> Array:
         return OPS[name].ref(*args)
 
     def mask(self, name: str, *args: Array) -> Array:

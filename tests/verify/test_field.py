@@ -118,6 +118,17 @@ def test_random_functions_keep_the_residues_apart(field: Field) -> None:
             == field.fn("f", spent).data).all()  # fmt: skip
 
 
+@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.known == "fn" and len(row.domain) == 1])
+def test_functions_have_their_value_at_zero(field: Field, name: str) -> None:
+    """A loop that ends where a mask leaves 0 counts on what functions are there."""
+    x = draw(field, "a", "b")
+    nothing = field.sub(x, x)
+    got = OPS[name].field(field, nothing)
+    want = as_field(field.full(Fraction(float(OPS[name].ref(0.0))), ("a", "b"), nothing.shape, "float"))
+    assert_same(as_field(got), want)
+    assert not same(OPS[name].field(field, x), want)[0].any()
+
+
 def test_what_is_borrowed_from_another_residue_is_not_compared(field: Field) -> None:
     """A sum of exponentials over itself is 1, and has spent a residue that 1 has not."""
     x = field.sum(field.exp(draw(field, "a", "b")), ("a",))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.derived import derived_equation
@@ -22,7 +23,7 @@ from mirage_cli.verify import testdata, yardstick
 from mirage_cli.verify.distance import Error, distance, error, overflows
 from mirage_cli.verify.halves import halved_sum
 from mirage_cli.verify.lies import fresh_memory_is_nan
-from mirage_cli.verify.numeric import NumericVerdict, draw_inputs, independent_axis, judge, reference64
+from mirage_cli.verify.numeric import NumericVerdict, called64, draw_inputs, independent_axis, judge, reference64
 from mirage_cli.verify.rounding import RoundEveryResult, in_float64
 from mirage_cli.verify.testdata import DISTRIBUTIONS, draw
 from mirage_cli.verify.yardstick import (
@@ -136,6 +137,22 @@ def test_eager_that_overflows_is_no_excuse_unless_it_is_asked_for() -> None:
     assert lenient.worst.excused
     good = judge(p, kernel(attention()), eager, distributions=["normal", "large", "huge"])
     assert good.ok, str(good)
+
+
+def test_a_sum_that_overflows_in_one_order_and_not_in_eagers_is_excused_with_eagers() -> None:
+    """Of 3e38, -3e38, 3e38, -3e38, ... no partial sum overflows; of every other one first, the second does."""
+    eager = lambda x: x.cumsum(-1)[..., -1]  # noqa: E731
+    program = Reference(eager, lambda x: x.sum(-1), torch.float32)
+    x = torch.tensor([[3e38, -3e38] * 8, [1e37, -1e37] * 8, [2e37] * 16, [1e36] * 16], dtype=torch.float32)
+    right = x.double().sum(-1).float()
+    for value in (math.inf, math.nan):
+        for row, excused in ((0, True), (1, False), (2, False), (3, False)):
+            y = right.clone()
+            y[row] = value
+            strict, lenient = (program.judge("huge", [x], [y], 4.0, overflow_like_eager=like) for like in (False, True))
+            assert strict.problem is not None
+            assert (lenient.problem is None, lenient.excused) == (excused, int(excused))
+    assert program.judge("huge", [x], [right], 4.0, overflow_like_eager=True).problem is None
 
 
 def test_places_that_are_excused_are_counted_in_all_outputs() -> None:
@@ -583,6 +600,29 @@ def test_rows_that_are_cut_are_measured_whole() -> None:
     assert error_of(y, 0, exact, pieces).row == math.inf
     y[20] = ref[20]
     assert error_of(y, 0, exact, pieces).row == pytest.approx(error(y, ref).row) == pytest.approx(0.005, rel=1e-3)
+
+
+def test_what_a_call_returns_in_float64_is_computed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of attention, the scores of all heads at once may be more than there is memory for."""
+
+    class Largest(TorchDispatchMode):
+        elements = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor):
+                self.elements = max(self.elements, result.numel())
+            return result
+
+    p = attention()
+    inputs = draw_inputs(p, "normal", torch.device("cpu"), 0)
+    with Largest() as whole:
+        expected, _ = called64(p, inputs)
+    monkeypatch.setattr(yardstick, "PIECE_BYTES", 1)
+    with Largest() as pieces:
+        found, _ = called64(p, inputs)
+    assert pieces.elements < whole.elements
+    assert all(torch.equal(y, e) for y, e in zip(found, expected, strict=True))
 
 
 def test_an_axis_to_judge_along_is_mixed_by_nothing() -> None:
