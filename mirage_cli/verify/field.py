@@ -375,9 +375,18 @@ class Field:
         of the first one that is left where it is spent."""
         dims = union(*(x.dims for x in args))
         seen = tuple(seen_by_functions(x) for x in args)
-        data = self._residues(self._hash(name, seen, dims))
+        return self._hashed(self._hash(name, seen, dims), args, seen, dims)
+
+    def symmetric(self, name: str, x: Value, y: Value) -> Value:
+        """The same in either order of the arguments."""
+        dims = union(x.dims, y.dims)
+        seen = seen_by_functions(x), seen_by_functions(y)
+        state = self._hash(name, seen[:1], dims) + self._hash(name, seen[1:], dims)
+        return self._hashed(state, (x, y), seen, dims)
+
+    def _hashed(self, state: Array, args: tuple[Value, ...], seen: tuple[Value, ...], dims: tuple[str, ...]) -> Value:
         valid = tuple(v if v == OWN else BORROWED for v in both_valid(*args))
-        return finish(dims, data, valid, self._undefined(args, dims), joint_taint(seen, dims))
+        return finish(dims, self._residues(state), valid, self._undefined(args, dims), joint_taint(seen, dims))
 
     def integer(self, x: Value) -> Value:
         """x without its fraction: a random function, but of what is known to be an integer (`ordered`)."""
