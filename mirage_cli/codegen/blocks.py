@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from functools import cached_property
 from itertools import permutations
 from math import gcd, prod
@@ -23,7 +22,7 @@ from mirage_cli.ir.access import Atom, Index, Lookup, Remainder, dims_of, lookup
 from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, split_axis
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.placement import Loop, Placement, place
-from mirage_cli.ir.program import FLOAT8, INTEGERS, Arg, Eqn, Tensor
+from mirage_cli.ir.program import FLOAT8, Arg, Eqn, Tensor
 from mirage_cli.ir.schedule import KernelSchedule, block_sizes, on_matrix_units
 from mirage_cli.ir.whole import Bounds, bounds
 
@@ -342,23 +341,13 @@ class Frame:
 
     def type_of(self, value: str) -> str:
         """The element type of a value: of its tensor for a load, 32 bits of 64, else float32, int32 or bool; or a
-        smaller one that holds it exactly. A quotient of integers stays one: float32 has no odd numbers beyond 2^24."""
+        smaller one that holds it exactly."""
         if value in self.loads:
             dtype = self.tensors[self.loads[value].buffer].dtype
             return "int32" if dtype == "int64" else dtype
         if value in self.narrow:
             return self.graph.dtype
-        if self.divides_integers(self.eqns[value]):
-            return "int32"
         return {"float": "float32", "int": "int32", "bool": "bool"}[self.eqns[value].type]
-
-    def divides_integers(self, e: Eqn) -> bool:
-        """Whether it is an operator that has a text for an integer and a positive whole number, of these."""
-        if not OPS[e.op].of_integers or not isinstance(e.args[0], str) or e.out in self.narrow:
-            return False
-        by = e.args[1]
-        whole = isinstance(by, Fraction) and by.denominator == 1 and 0 < by < 1 << 30
-        return whole and self.type_of(e.args[0]) in INTEGERS
 
     def space(self, e: Eqn) -> set[str]:
         """The dimensions of a reduction's argument, or of a product before it is summed."""

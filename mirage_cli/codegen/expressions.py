@@ -106,9 +106,6 @@ def _elementwise(s: Scope, e: Eqn) -> Computed:
     if e.out in f.narrow:
         return Computed(narrow.computed(f, e))
     given = _with_sizes(f, e) if e.type == "bool" else e.args
-    if f.divides_integers(e):
-        x, y = (_argument(f, a, want, e, True, of_integers=True) for a in given)
-        return Computed(nodes.Apply(e.op, (x, y), True, want, True), _zero_lanes(s, e))
     whole = all(f.type_of(v) in {*INTEGERS, "bool"} for v in given if isinstance(v, str))
     args = tuple(_argument(f, a, want, e, whole) for a in given)
     return Computed(_applied(f, e, args, want), _zero_lanes(s, e))
@@ -161,7 +158,7 @@ def _applied(f: Frame, e: Eqn, args: tuple[Expr, ...], axes: Axes) -> Expr:
         return nodes.Scaled(args[0], inverse)
     by_number = bool(row.by_number) and (divisor is not None or _is_size(f, e.args[1]))
     exact = f.single or by_number  # means of equal values are to be that value
-    return nodes.Apply(e.op, args, exact, axes)
+    return nodes.Apply(e.op, args, exact, axes, bool(row.of_integers) and e.type == "int")
 
 
 def _adds_to_fresh_product(f: Frame, e: Eqn) -> bool:
@@ -211,12 +208,12 @@ def _constant(e: Eqn) -> Expr:
     return nodes.Full(nodes.Literal(Fraction(result) if math.isfinite(result) else result), "float32", ())
 
 
-def _argument(f: Frame, a: str | Number, want: Axes, e: Eqn, whole: bool, *, of_integers: bool = False) -> Expr:
+def _argument(f: Frame, a: str | Number, want: Axes, e: Eqn, whole: bool) -> Expr:
     if not isinstance(a, str):
         return nodes.Literal(a, whole)
     x: Expr = f.current(a)
     kind = f.type_of(a)
-    mixed = kind in INTEGERS and not of_integers and (not whole or e.type == "float")
+    mixed = kind in INTEGERS and (not whole or e.type == "float")
     counted = kind == "bool" and e.type == "float" and all(a != e.args[i] for i in OPS[e.op].masks)
     if kind in {"float16", "bfloat16", *FLOAT8} or mixed or counted:
         x = nodes.Cast(x, kind, "float32")

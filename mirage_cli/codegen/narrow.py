@@ -50,11 +50,9 @@ def computed(f: Frame, e: Eqn) -> Expr:
     if found is not None:
         return _written(f, found, want)
     row = OPS[e.op]
-    if row.of_integers:
-        x, by = e.args
-        assert isinstance(x, str) and not isinstance(by, str), "an integer and a number"
-        block = nodes.Cast(f.current(x), f.type_of(x), "int32")
-        return nodes.Cast(nodes.Apply(e.op, (block, nodes.Literal(by, True)), True, want, True), "int32", "float16")
+    if row.of_integers or row.integers:
+        blocks = tuple(_whole(f, a, want) for a in e.args)
+        return nodes.Cast(nodes.Apply(e.op, blocks, True, want, bool(row.of_integers)), "int32", "float16")
     args = tuple(_half(f, a, want) for a in e.args)
     x = nodes.Apply(e.op, args, True, want)
     return x if all(isinstance(a, str) for a in e.args) else nodes.Cast(x, "float32", "float16")
@@ -64,6 +62,13 @@ def read(f: Frame, e: Eqn) -> Sequence[str]:
     """The values whose blocks an equation takes."""
     found = _sum(f, e) if e.out in f.narrow else None
     return e.values if found is None else (found.byte, *(v for v, _ in found.others))
+
+
+def _whole(f: Frame, a: Arg, want: Axes) -> Expr:
+    if not isinstance(a, str):
+        return nodes.Literal(a, True)
+    x = nodes.Cast(f.current(a), f.type_of(a), "int32")
+    return x if x.axes == want or not x.axes else nodes.Spread(x, want)
 
 
 def _half(f: Frame, a: Arg, want: Axes) -> Expr:

@@ -476,7 +476,7 @@ class Masked:
 @dataclass(frozen=True, slots=True)
 class Apply:
     """An elementwise operator of `OPS`. exact: rounded correctly, also where half an ulp more would be cheaper.
-    whole: of an integer and a positive whole number, as integers."""
+    whole: of integers, by a text of its own."""
 
     op: str
     args: tuple[Expr, ...]

@@ -134,11 +134,13 @@ class _Writer:
         self.keep_views()
         parted = {p.tensor.name for p in self.program.parts}
         for t in (t for t in self.program.results if t.name in parted):
-            value = next(self.values[p.value] for p in self.program.parts if p.tensor == t)
+            values = [self.values[p.value] for p in self.program.parts if p.tensor == t]
+            value = next((x for x in values if x.type == "float"), values[0])
             source, shape = self.tensor(value, tensor_type(t)), _tuple([self.size(d) for d in t.dims])
             more = t.dtype == "float32" != self.program.dtype
             kind = f", dtype=torch.promote_types({source}.dtype, torch.float32)" if more else ""
             kind = f", dtype={t.dtype}" if t.dtype in FLOAT8 else kind
+            kind = f", dtype={self.float_of(t)}" if self.rounds_integers(t, value) else kind
             self.statements.append(f"{self.names[t.name]} = {source}.new_empty({shape}{kind})")
         for p in self.program.parts:
             self.statements.append(self.written(p))
@@ -217,7 +219,19 @@ class _Writer:
     def output(self, t: Tensor) -> str:
         value = self.values[t.name]
         text = f"{_permuted(self.tensor(value, value.type), value.layout, t.dims)}.contiguous()"
+        if self.rounds_integers(t, value):
+            return f"{text}.to({self.float_of(t)})"
         return f"{text}.to({t.dtype})" if t.dtype in FLOAT8 else text
+
+    @staticmethod
+    def rounds_integers(t: Tensor, value: _Value) -> bool:
+        """Whether an output of floats holds integers."""
+        return value.type == "int" and tensor_type(t) == "float" and t.dtype not in FLOAT8
+
+    def float_of(self, t: Tensor) -> str:
+        """The dtype of an output of floats, in float64 where the computation is."""
+        more = t.dtype == "float32" != self.program.dtype
+        return "torch.promote_types(dtype, torch.float32)" if more else "dtype"
 
     # -- equations
 
@@ -364,8 +378,7 @@ class _Writer:
 
     def elementwise(self, e: Eqn, row: Op) -> _Value:
         """Arguments aligned to one of them that has every axis, where there is one."""
-        divides = self.divides_integers(e, row)
-        want: Type = "float" if e.type == "float" and not divides else "int"
+        want: Type = "float" if e.type == "float" else "int"
         wide = self.in_wide(e)
         args: list[_Value] = []
         for i, a in enumerate(e.args):
@@ -382,14 +395,7 @@ class _Writer:
             always_number = row.domain[min(i, len(row.domain) - 1)]
             inline = infix or (branches and i > 0) or always_number[0] == always_number[1]
             texts.append(a.text if a.scalar and inline else self.aligned(a, layout, want, wide))
-        made = self.assign(e, row.torch.format(*texts), layout)
-        return replace(made, type="int", wide=False) if divides else made
-
-    def divides_integers(self, e: Eqn, row: Op) -> bool:
-        """Whether it divides integers by a whole number: floats of 16 bits would round positions from 2049 on."""
-        first, *others = e.args
-        whole = all(isinstance(x, Fraction) and x.denominator == 1 and x > 0 for x in others)
-        return bool(row.of_integers) and isinstance(first, str) and self.values[first].type == "int" and whole
+        return self.assign(e, row.torch.format(*texts), layout)
 
     def derived(self, e: Eqn) -> tuple[str, Dims]:
         row = DERIVED[e.op]

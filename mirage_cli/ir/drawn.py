@@ -4,7 +4,7 @@ from __future__ import annotations
 
 Spread = float | tuple[int, str, bool]
 """Of floats the deviation. Of integers what they are less than, 0 where nothing says it; a word: whether they are
-`distinct`, drawn `evenly`, `skewed`, or evenly and then `sorted`; and whether some of them are -1 instead."""
+`distinct`, drawn `evenly`, `skewed`, evenly and then `sorted`, or as 32 `bits`; and whether some are -1 instead."""
 PADDED = 8
 """Of so many integers one is -1, about, where some are."""
 

@@ -75,8 +75,11 @@ class Op:
     masks: positions of the arguments that are masks. numbers: of those that are numbers, no values.
     exact: the result for rational numbers, where that is rational and not too long.
     helper: text of the function in Triton that the template calls, where one line is not enough.
-    of_integers: the text in Triton for an integer and a positive whole number, which gives an integer. of_powers: the
-        text where the number is 2 to the power of {3}, and {2} is less by 1.
+    integers: the arguments are integers, and nothing else.
+    of_integers: the text in Triton for two integers, which gives an integer, where the other text is for floats.
+        of_powers: the text where the second is the number 2 to the power of {3}, and {2} is less by 1.
+    by_power: what it is of an integer x and 2 ** y for an integer y, as `emit(operator, *arguments)` makes it.
+    simpler: an operator of which more is known, and a number, which make the same of an integer and this one.
     whole: between which numbers the result lies, a whole one, where the arguments that are no masks are whole numbers
         between these.
     bits: what the result is of a byte's bits, where the number is 2 to the power of this: ((x >> shift) & mask ^ sign)
@@ -117,8 +120,11 @@ class Op:
     numbers: tuple[int, ...] = ()
     exact: Callable[..., Fraction | None] | None = None
     helper: str = ""
+    integers: bool = False
     of_integers: str = ""
     of_powers: str = ""
+    by_power: Callable[[Callable[..., Any], Any, Any], Any] | None = None
+    simpler: Callable[[Fraction], tuple[str, Fraction] | None] | None = None
     whole: Callable[..., tuple[int, int] | None] | None = None
     bits: Callable[[int], tuple[int, int, int]] | None = None
     nearly: str | None = None
@@ -169,6 +175,24 @@ def _whole_power(x: Fraction, y: Fraction) -> Fraction | None:
     return x**y.numerator if y.denominator == 1 and bits(x) * abs(y) <= MAX_BITS else None
 
 
+def _word(x: Any) -> Any:
+    """Integers as those of 32 bits that have the same last bits."""
+    return (np.asarray(x).astype(np.int64) + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
+def _shifted(by: Callable[[int, int], int], x: tuple[int, int], y: tuple[int, int]) -> tuple[int, int] | None:
+    """Between which numbers integers lie that are shifted by 0 to 31 bits."""
+    if not 0 <= y[0] <= y[1] < 32:
+        return None
+    return min(by(x[0], n) for n in y), max(by(x[1], n) for n in y)
+
+
+def _of_bits(of: Callable[[int, int], int], x: Fraction, y: Fraction) -> Fraction | None:
+    """Of whole numbers. Raises ValueError for a shift by fewer bits than none."""
+    known = x.denominator == y.denominator == 1 and max(abs(x), abs(y)) < 1 << 64 and y < MAX_BITS
+    return Fraction(of(int(x), int(y))) if known else None
+
+
 def exact_inverse(x: Number) -> float | None:
     """1 / x for a power of two, by which multiplying is dividing by x."""
     mantissa, exponent = math.frexp(x)
@@ -205,6 +229,18 @@ def _compare(
     return Op(name, "elementwise", 2, f"x {symbol} y, a mask", ref, field, canon, source, source, "bool",
               domain=((-2, 2), (-2, 2)), known="mask", growth="fresh", commutes=order is None, takes_infinity=True,
               symbol=symbol, called=False, order=order)  # fmt: skip
+
+
+def _bitwise(
+    name: str, symbol: str, doc: str, ref: Callable[..., Any], of: Callable[[int, int], int], *, zero: Zero, **rest: Any
+) -> Op:
+    """Of each bit of two integers, whatever the other bits are."""
+    source = f"({{0}} {symbol} {{1}})"
+    return Op(name, "elementwise", 2, doc, lambda x, y: ref(_word(x), _word(y)),
+              lambda F, x, y: F.symmetric(name, x, y), lambda A, x, y: A.fn(name, *A.sort(x, y)),
+              source, source, "same", domain=WORDS, zero=zero,
+              known="fn", growth="fresh", commutes=True, takes_infinity=False, symbol=symbol, assignable=True,
+              exact=lambda x, y: _of_bits(of, x, y), integers=True, **rest)  # fmt: skip
 
 
 ROUND = """
@@ -260,6 +296,12 @@ def remainder(x, y):
     far = tl.where((a != 0.0) & ((a < 0.0) != (b < 0.0)), b, a)
     infinite = (tl.abs(b) == float("inf")) & (tl.abs(a) != float("inf"))
     return tl.cast(tl.where(infinite, far, rest), tl.float32)
+
+
+@triton.jit
+def whole_remainder(x, y):
+    rest = x % y  # has the sign of x
+    return tl.where((rest != 0) & ((rest ^ y) < 0), rest + y, rest)
 """.strip()
 FLOOR_DIVIDE = """
 @triton.jit
@@ -269,10 +311,28 @@ def floor_divide(x, y):
     low = tl.where((a != 0.0) & ((a < 0.0) != (b < 0.0)) & (tl.abs(b) == float("inf")), -1.0, tl.floor(a / b))
     low = tl.where(tl.abs(a) == float("inf"), float("nan"), low)
     return tl.cast(tl.where(b == 0.0, a / b, low), tl.float32)
+
+
+@triton.jit
+def whole_quotient(x, y):
+    near = x // y  # is rounded to 0
+    rest = x - near * y
+    return tl.where((rest != 0) & ((rest ^ y) < 0), near - 1, near)
+""".strip()
+SHIFT_RIGHT = """
+@triton.jit
+def shift_right(x, y):
+    return x >> tl.where((y < 0) | (y > 31), 31, y)
+""".strip()
+SHIFT_LEFT = """
+@triton.jit
+def shift_left(x, y):
+    return tl.where((y < 0) | (y > 31), 0, x << (y & 31))
 """.strip()
 HALF = Fraction(1, 2)
 LN2 = Fraction(math.log(2))
 TWO_ANY = ((-2.0, 2.0), (-2.0, 2.0))
+WORDS = ((-(2.0**31), 2.0**31 - 1), (0.0, 31.0))
 
 _ROWS = [
     # -- arithmetic
@@ -337,7 +397,7 @@ _ROWS = [
            result="float", known="exponential", growth="fresh"),
     # -- functions that the algebra treats as opaque
     _unary("abs", "absolute value", np.abs, "tl.abs({0})", "torch.abs({0})", result="same", zero="all",
-           known="fn", growth="fresh"),
+           known="fn", growth="fresh", whole=lambda x: (max(x[0], -x[1], 0), max(-x[0], x[1]))),
     _unary("sigmoid", "1 / (1 + exp(-x))", lambda x: 1 / (1 + np.exp(-x)), "tl.sigmoid({0})", "torch.sigmoid({0})",
            flops=12.0,
            result="float", known="fn", growth="fresh"),
@@ -359,11 +419,13 @@ _ROWS = [
     Op("maximum", "elementwise", 2, "the larger of x and y", np.maximum,
        lambda F, x, y: F.extremum(x, y, largest=True), lambda A, x, y: A.fn("maximum", *A.sort(x, y)),
        "tl.maximum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)", "torch.maximum({0}, {1})", "same",
-       domain=TWO_ANY, zero="all", known="fn", growth="fresh", commutes=True, takes_infinity=True, all_reduce="MAX"),
+       domain=TWO_ANY, zero="all", known="fn", growth="fresh", commutes=True, takes_infinity=True, all_reduce="MAX",
+       whole=lambda x, y: (max(x[0], y[0]), max(x[1], y[1]))),
     Op("minimum", "elementwise", 2, "the smaller of x and y", np.minimum,
        lambda F, x, y: F.extremum(x, y, largest=False), lambda A, x, y: A.fn("minimum", *A.sort(x, y)),
        "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)", "torch.minimum({0}, {1})", "same",
-       domain=TWO_ANY, zero="all", known="fn", growth="fresh", commutes=True, takes_infinity=True, all_reduce="MIN"),
+       domain=TWO_ANY, zero="all", known="fn", growth="fresh", commutes=True, takes_infinity=True, all_reduce="MIN",
+       whole=lambda x, y: (min(x[0], y[0]), min(x[1], y[1]))),
     _unary("erf", "the error function", _erf, "tl.erf({0})", "torch.erf({0})", flops=16.0, zero="all", result="float",
            known="fn", growth="fresh", assignable=True),
     _unary("sin", "sine", np.sin, "tl.sin({0})", "torch.sin({0})", flops=16.0, zero="all", result="float",
@@ -397,21 +459,41 @@ _ROWS = [
     Op("power", "elementwise", 2, "x ** y", lambda x, y: np.power(x * 1.0, y), *_fn("power"),
        "power({0}, {1})", "({0} ** {1})", "float", flops=32.0, domain=((0.5, 2), (-2, 2)),
        known="fn", growth="fresh", assignable=True, commutes=False, takes_infinity=False, helper=POWER),
-    Op("remainder", "elementwise", 2, "x - floor(x / y) · y, with the sign of y", lambda x, y: np.remainder(x * 1.0, y),
-       *_fn("remainder", Fraction(0)), "remainder({0}, {1})", "({0} % {1})", "float", flops=32.0,
+    Op("remainder", "elementwise", 2, "x - floor(x / y) · y, with the sign of y", np.remainder,
+       *_fn("remainder", Fraction(0)), "remainder({0}, {1})", "({0} % {1})", "same", flops=32.0,
        domain=((-2, 2), (0.5, 2)), zero="first", degree="same",
        known="fn", growth="fresh", assignable=True, commutes=False, takes_infinity=False, symbol="%",
-       exact=operator.mod, helper=REMAINDER, of_integers="((({0} % {1}) + {1}) % {1})",
+       exact=operator.mod, helper=REMAINDER, of_integers="whole_remainder({0}, {1})",
+       by_power=lambda emit, x, y: emit("bit_and", x, emit("sub", emit("shift_left", Fraction(1), y), Fraction(1))),
        of_powers="({0} & {2})", whole=lambda x, y: (0, y[1] - 1) if y[0] > 0 else None,
        bits=lambda n: (0, (1 << n) - 1, 0)),
-    Op("floor_divide", "elementwise", 2, "x / y, rounded down", lambda x, y: np.floor_divide(x * 1.0, y),
-       *_fn("floor_divide", Fraction(0)), "floor_divide({0}, {1})", "({0} // {1})", "float", flops=32.0,
+    Op("floor_divide", "elementwise", 2, "x / y, rounded down", np.floor_divide,
+       *_fn("floor_divide", Fraction(0)), "floor_divide({0}, {1})", "({0} // {1})", "same", flops=32.0,
        domain=((-2, 2), (0.5, 2)), zero="first",
        known="fn", growth="fresh", assignable=True, commutes=False, takes_infinity=False, symbol="//",
        exact=lambda x, y: Fraction(x // y), helper=FLOOR_DIVIDE,
-       of_integers="(({0} - (({0} % {1}) + {1}) % {1}) // {1})", of_powers="({0} >> {3})",
+       of_integers="whole_quotient({0}, {1})", of_powers="({0} >> {3})",
+       by_power=lambda emit, x, y: emit("shift_right", x, y),
        whole=lambda x, y: (x[0] // y[0], x[1] // y[0]) if y[0] == y[1] > 0 else None,
        bits=lambda n: (n, 255 >> n, 128 >> n)),
+    # -- bits of integers
+    Op("shift_right", "elementwise", 2, "x without its last y bits, those beyond 31 like bit 31",
+       lambda x, y: np.right_shift(_word(x), np.where((y < 0) | (y > 31), 31, _word(y))), *_fn("shift_right"),
+       "shift_right({0}, {1})", "({0} >> {1})", "same", flops=3.0, domain=WORDS, zero="all",
+       known="fn", growth="fresh", assignable=True, commutes=False, takes_infinity=False, symbol=">>",
+       exact=lambda x, y: _of_bits(operator.rshift, x, y), helper=SHIFT_RIGHT, integers=True,
+       simpler=lambda n: ("floor_divide", Fraction(1 << int(n))) if n < 31 else None,
+       whole=lambda x, y: _shifted(operator.rshift, x, y)),
+    Op("shift_left", "elementwise", 2, "x behind y more bits that are 0, of which 32 are kept",
+       lambda x, y: np.where((y < 0) | (y > 31), 0, _word(np.left_shift(_word(x), _word(y) & 31))),
+       *_fn("shift_left"), "shift_left({0}, {1})", "({0} << {1}).int()", "same", flops=3.0, domain=WORDS, zero="all",
+       known="fn", growth="fresh", assignable=True, commutes=False, takes_infinity=False, symbol="<<",
+       exact=lambda x, y: _of_bits(operator.lshift, x, y), helper=SHIFT_LEFT, integers=True,
+       whole=lambda x, y: _shifted(operator.lshift, x, y)),
+    _bitwise("bit_and", "&", "the bits that both integers have", np.bitwise_and, operator.and_, zero="either",
+             simpler=lambda n: ("remainder", n + 1) if n < 1 << 30 and power_of_two(n + 1) is not None else None),
+    _bitwise("bit_or", "|", "the bits that either integer has", np.bitwise_or, operator.or_, zero="all"),
+    _bitwise("bit_xor", "^", "the bits that one integer alone has", np.bitwise_xor, operator.xor, zero="all"),
     # -- masks
     _compare("lt", "<", np.less, lambda F, x, y: F.less(x, y), lambda A, x, y: A.fn("lt", x, y),
              order=Order(strict=True, turned=False)),

@@ -59,8 +59,9 @@ LINE_BYTES = 128
 Arg = str | Number
 """An argument of an equation: the name of a value, or a number."""
 
-Drawn = Literal["evenly", "skewed", "sorted"]
-"""Each integer as likely as any other; those of `ir.drawn.skewed`, in any order; evenly, and in order."""
+Drawn = Literal["evenly", "skewed", "sorted", "bits"]
+"""Each integer as likely as any other; those of `ir.drawn.skewed`, in any order; evenly, and in order; each bit of 32
+as likely as not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,7 @@ _LOAD = re.compile(r"^(\w+) = load (\w+)\[(.*)\]$")
 _STORE = re.compile(r"^store (\w+)\[(.*)\] = (\w+)$")
 _TENSOR = re.compile(
     r"^(input|output|buffer) (\w+) (\w+)\[([\w:, ]*)\](?: below (\w+))?( padded)?( distinct)?"
-    r"(?: drawn (skewed|sorted))?$"
+    r"(?: drawn (skewed|sorted|bits))?$"
 )
 
 

@@ -1,17 +1,21 @@
-"""Between which numbers values lie that are whole whatever the data is: bytes, and what is computed from them."""
+"""Between which numbers values lie that are whole whatever the data is: bytes, positions, and what is computed from
+them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
+from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.mugraph import Kernel
 from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import Arg, Tensor
+from mirage_cli.ir.program import INTEGERS, Arg, Eqn, Tensor, below
 
 Bounds = tuple[int, int]
 """The least and the largest."""
 BYTE: Bounds = (-128, 127)
+WORD: Bounds = (-(1 << 31), (1 << 31) - 1)
+"""Of what kernels compute in: integers beyond wrap around."""
 
 
 def bounds(kernel: Kernel, tensors: Mapping[str, Tensor]) -> dict[str, Bounds]:
@@ -21,18 +25,40 @@ def bounds(kernel: Kernel, tensors: Mapping[str, Tensor]) -> dict[str, Bounds]:
         t = tensors.get(x.buffer)
         if t is not None and t.dtype == "int8":
             found[x.out] = (0, t.below - 1) if isinstance(t.below, int) else BYTE
+    return bounds_of(kernel.body, found)
 
-    def known(a: Arg) -> Bounds | None:
+
+def positions(values: Iterable[Tensor | Eqn], sizes: Mapping[str, int]) -> dict[str, Bounds]:
+    """Of integers: of inputs, as far as they say it, and of positions along axes."""
+    found: dict[str, Bounds] = {}
+    for x in values:
+        if isinstance(x, Eqn) and x.type == "int":
+            found[x.out] = parse_index(x.axes[0]).bounds(sizes) if x.op == "index" else WORD
+        elif isinstance(x, Tensor) and x.dtype in INTEGERS:
+            most = below(x, sizes)
+            found[x.name] = (-x.padded, most - 1) if most is not None else BYTE if x.dtype == "int8" else WORD
+    return found
+
+
+def bounds_of(eqns: Iterable[Eqn], known: Mapping[str, Bounds]) -> dict[str, Bounds]:
+    """These, and those of what is computed from them alone. Elements that are moved stay, or 0 takes their place."""
+    found = {**known}
+
+    def of(a: Arg) -> Bounds | None:
         if isinstance(a, str):
             return found.get(a)
         return (int(a), int(a)) if isinstance(a, Fraction) and a.denominator == 1 else None
 
-    for e in kernel.body:
-        row = OPS[e.op]
-        args = [known(a) for i, a in enumerate(e.args) if i not in row.masks]
+    for e in eqns:
+        row = OPS.get(e.op)
+        if row is None or not e.values:
+            continue
+        if e.op == "rename" and (moved := of(e.args[0])) is not None:
+            found[e.out] = min(moved[0], 0), max(moved[1], 0)
+            continue
+        args = [of(a) for i, a in enumerate(e.args) if i not in row.masks]
         whole = [b for b in args if b is not None]
-        if row.whole is not None and e.values and len(whole) == len(args):
-            made = row.whole(*whole)
-            if made is not None:
-                found[e.out] = made
+        made = row.whole(*whole) if row.whole is not None and len(whole) == len(args) else None
+        if made is not None:
+            found[e.out] = WORD if e.type == "int" and not (WORD[0] <= made[0] and made[1] <= WORD[1]) else made
     return found

@@ -576,12 +576,13 @@ def agrees(module: Any, region: Region) -> bool:
 def agrees_at(module: Any, region: Region, sizes: Mapping[str, int]) -> bool:
     """At these sizes of the symbols, which the module's inputs have."""
     program = region.program.resized({d: sizes[s] for d, s in region.axes.items()})
-    apart = {x.which for x, t in zip(region.inputs, program.inputs, strict=True) if t.distinct}
+    pairs = [(x.which, t) for x, t in zip(region.inputs, program.inputs, strict=True)]
+    apart, words = {i for i, t in pairs if t.distinct}, {i for i, t in pairs if t.drawn == "bits"}
     precision = precision_of(module)
     refused = any(row_of(n).fractions for n in calls(module.graph))  # on a GPU by an assertion that ends all
     kinds = ("fractions",) if refused else get_args(Data)
     for data in kinds:
-        given = examples(module, data, apart)
+        given = examples(module, data, apart, words)
         sample = Sample.of(region, program, given, sizes)
         try:
             exact = sample.exact()
@@ -651,9 +652,9 @@ Data = Literal["normal", "fractions", "small"]
 over thousands of terms are within float16's range, and sums of these."""
 
 
-def examples(module: Any, data: Data = "normal", apart: Container[int] = ()) -> list[Any]:
+def examples(module: Any, data: Data = "normal", apart: Container[int] = (), words: Container[int] = ()) -> list[Any]:
     """Random inputs of a region's module, and the sizes that it is given. apart: those of whose numbers no two are
-    equal."""
+    equal. words: those of which each bit may be set."""
     values = [n.meta["val"] for n in placeholders(module.graph)]
     generators = {x.device: torch.Generator(x.device).manual_seed(0) for x in values if isinstance(x, torch.Tensor)}
 
@@ -662,6 +663,8 @@ def examples(module: Any, data: Data = "normal", apart: Container[int] = ()) -> 
             return x
         if i in apart:
             return torch.arange(x.numel(), dtype=x.dtype, device=x.device).reshape(x.shape)
+        if i in words:
+            return torch.empty_like(x).random_(-(1 << 31), 1 << 31, generator=generators[x.device])
         return drawn(x, generators[x.device], data)
 
     return [example(i, x) for i, x in enumerate(values)]

@@ -199,6 +199,7 @@ class Trace:
         self.strides: dict[Array, list[int]] = {}  # of inputs that are not row-major, of each axis that is held
         self.below: dict[Array, int] = {}  # of tables, what their entries are less than
         self.distinct: set[Array] = set()  # tables that hold no number twice
+        self.bits: set[Array] = set()  # inputs of which bits are read
         self.stores: list[Stored] = []
         self.maker: object = None  # of the arrays that are added next
         self.makers: dict[Array, object] = {}
@@ -281,8 +282,16 @@ class Trace:
             if a.name:
                 dtype, scale = given[a]
                 below, strides, distinct = self.below.get(a), self.strides_of(a), a in self.distinct
+                drawn = "bits" if a in self.bits and dtype == "int32" and below is None else None
                 values[a] = graph.input(
-                    a.name, *names.of(a.held), dtype=dtype, scale=scale, below=below, distinct=distinct, strides=strides
+                    a.name,
+                    *names.of(a.held),
+                    dtype=dtype,
+                    scale=scale,
+                    below=below,
+                    distinct=distinct,
+                    drawn=drawn,
+                    strides=strides,
                 )
             else:
                 self.maker = self.makers[a]

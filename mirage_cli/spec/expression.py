@@ -15,6 +15,7 @@ from mirage_cli.ir.derived import DERIVED, Derived, derived_equation
 from mirage_cli.ir.ops import MAX_BITS, OPS, Number, Op, bits
 from mirage_cli.ir.program import Arg, equation, tables_of
 from mirage_cli.spec.indices import IndexReader, index_count
+from mirage_cli.spec.integers import Integers
 from mirage_cli.spec.scope import MAX_DEPTH, MAX_INTEGER, Poisoned, Scope
 from mirage_cli.spec.vocabulary import FUNCTIONS, PAD, SYMBOLS, idiom, no_expression
 
@@ -29,7 +30,7 @@ class ExpressionReader:
     """Reads expressions into the `Builder` of a `Scope`."""
 
     def __init__(self, scope: Scope) -> None:
-        self.scope, self.indices = scope, IndexReader(scope)
+        self.scope, self.indices, self.integers = scope, IndexReader(scope), Integers(scope)
 
     def value(self, e: ast.expr, out: str | None, depth: int) -> Arg:
         """The value of an expression: a number, or the name of a result, which is `out` where a new one is made."""
@@ -42,12 +43,10 @@ class ExpressionReader:
                 return self.scope.name(e)
             case ast.UnaryOp(op=ast.UAdd()):
                 return self.number_or_float(e.operand, depth)
-            case ast.BinOp(op=ast.Pow()):
-                return self.power(e, out, depth)
             case ast.UnaryOp() if type(e.op) in SYMBOLS:
                 return self.elementwise(e, SYMBOLS[type(e.op)], (e.operand,), out, depth)
             case ast.BinOp() if type(e.op) in SYMBOLS:
-                return self.elementwise(e, SYMBOLS[type(e.op)], (e.left, e.right), out, depth)
+                return self.binary(e, out, depth)
             case ast.Compare():
                 return self.comparison(e, out, depth)
             case ast.BoolOp():
@@ -66,6 +65,9 @@ class ExpressionReader:
             raise self.scope.fail(e, "this number is too large")
         return Fraction(e.value)
 
+    def any_value(self, e: ast.expr, depth: int) -> Arg:
+        return self.value(e, None, depth + 1)
+
     def number_or_float(self, e: ast.expr, depth: int) -> Arg:
         """An operand of arithmetic: anything but a mask."""
         x = self.value(e, None, depth + 1)
@@ -81,10 +83,46 @@ class ExpressionReader:
 
     def elementwise(self, e: ast.AST, op: str, args: Sequence[ast.expr], out: str | None, depth: int) -> Arg:
         masks = [args[i] for i in OPS[op].masks]
+        if OPS[op].integers:
+            return self.of_integers(e, op, self.scope.each(self.any_value, args, depth), out)
         read = self.scope.each(lambda a, d: (self.mask if a in masks else self.number_or_float)(a, d), args, depth)
         if OPS[op].result == "int" and self.scope.type_of(read[0]) == "int":
             return read[0]  # which is an integer already
+        if OPS[op].of_integers:
+            return self.of_integers(e, op, read, out)
         return self.emit(e, op, tuple(read), out)
+
+    def of_integers(self, e: ast.AST, op: str, args: Sequence[Arg], out: str | None) -> Arg:
+        """An operator that computes with integers in another way than with floats, or with integers alone."""
+        try:
+            simple = self.integers.checked(op, args)
+        except ValueError as error:
+            raise self.scope.fail(e, str(error)) from None
+        return self.emit(e, *simple, out)
+
+    def binary(self, e: ast.BinOp, out: str | None, depth: int) -> Arg:
+        match e:
+            case ast.BinOp(op=ast.Pow()):
+                return self.power(e, out, depth)
+            case ast.BinOp(op=ast.FloorDiv() | ast.Mod(), right=ast.BinOp(op=ast.Pow()) as power):
+                return self.by_power(e, power, out, depth)
+            case _:
+                return self.elementwise(e, SYMBOLS[type(e.op)], (e.left, e.right), out, depth)
+
+    def by_power(self, e: ast.BinOp, power: ast.BinOp, out: str | None, depth: int) -> Arg:
+        """`x // c ** y` and `x % c ** y`. A power whose exponent is a tensor is a float; of 2, it is a shift."""
+        x, base, y = self.scope.each(self.number_or_float, (e.left, power.left, power.right), depth)
+        op = SYMBOLS[type(e.op)]
+        if not isinstance(y, str) or "float" in (self.scope.type_of(x), self.scope.type_of(y)):
+            return self.of_integers(e, op, (x, self.power_of(power, base, y, None)), out)
+        by_power = OPS[op].by_power
+        assert by_power is not None, "of a quotient or a remainder"
+        try:
+            n = self.integers.bits_of_power(base, y)
+        except ValueError as error:
+            raise self.scope.fail(power, str(error)) from None
+        count = y if n == 1 else self.emit(power, "mul", (y, Fraction(n)), None)
+        return by_power(lambda op, *args: self.emit(e, op, args, None), x, count)
 
     def emit(self, e: ast.AST, op: str, args: tuple[Arg, ...], out: str | None) -> Arg:
         """An elementwise operator; worked out here where all arguments are numbers."""
@@ -148,6 +186,9 @@ class ExpressionReader:
 
     def power(self, e: ast.BinOp, out: str | None, depth: int) -> Arg:
         x, y = self.scope.each(self.number_or_float, (e.left, e.right), depth)
+        return self.power_of(e, x, y, out)
+
+    def power_of(self, e: ast.BinOp, x: Arg, y: Arg, out: str | None) -> Arg:
         if not isinstance(y, str):
             if isinstance(x, str) and not isinstance(y, Fraction):
                 raise self.scope.fail(e, "the exponent must be finite")

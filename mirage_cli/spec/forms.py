@@ -75,8 +75,9 @@ def reading(expression: str, dtype: str = "float16") -> tuple[Read | None, list[
     return Read(tuple(e for e in scope.builder.eqns if e.out not in MASKS)), []
 
 
-def read(expression: str, dtype: str = "float16") -> Read | None:
-    return reading(expression, dtype)[0]
+def read(expression: str) -> Read | None:
+    """What it means of floats, or where it takes none, of integers."""
+    return reading(expression)[0] or reading(expression, "int32")[0]
 
 
 def calls(name: str) -> Iterator[str]:
@@ -100,14 +101,16 @@ def form_of(name: str) -> str:
 
 
 def type_text(expression: str) -> str:
-    """The type of the result, with that for integers where it is another."""
-    found = [r.type for dtype in ("float16", "int32") if (r := read(expression, dtype)) is not None]
-    return found[0] if len(set(found)) == 1 else f"{found[0]}; {found[1]} of integers"
+    """The type of the result, with that for integers where it is another. Those that divide are not 0."""
+    positive = re.sub(r"\by\b", "maximum(y, 1)", expression)
+    tried = [("float16", expression), ("int32", expression), ("int32", positive)]
+    found = dict.fromkeys(r.type for dtype, text in tried if (r := reading(text, dtype)[0]) is not None)
+    return "; ".join([*found][:1] + [f"{kind} of integers" for kind in [*found][1:]])
 
 
 def bare(text: str) -> str:
     """Without parentheses around the whole."""
-    return text[1:-1] if text.startswith("(") and text.endswith(")") else text
+    return text[1:-1] if text.startswith("(") and text.find(")") == len(text) - 1 else text
 
 
 def torch_text(name: str, arguments: Sequence[str]) -> str:
@@ -178,9 +181,9 @@ def operator_forms() -> Iterator[str]:
 
 
 def operators() -> list[Form]:
-    """Those that the reader takes, each meaning once."""
+    """Those that the reader takes, each meaning once; those of integers alone last."""
     found: dict[tuple[str, ...], Form] = {}
-    for text in operator_forms():
+    for text in sorted(operator_forms(), key=lambda text: reading(text)[0] is None):
         if (meant := read(text)) is not None:
             known = len(meant.eqns) == 1 and meant.ops[0] in OPS
             doc = OPS[meant.ops[0]].doc if known else f"`{meant.text()}`"

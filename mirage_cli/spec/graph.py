@@ -99,6 +99,8 @@ class Value:
     __floordiv__, __rfloordiv__ = _binary(ast.FloorDiv)
     __mod__, __rmod__ = _binary(ast.Mod)
     __pow__, __rpow__ = _binary(ast.Pow)
+    __rshift__, __rrshift__ = _binary(ast.RShift)
+    __lshift__, __rlshift__ = _binary(ast.LShift)
     __lt__, __le__, __gt__, __ge__ = _mask(ast.Lt()), _mask(ast.LtE()), _mask(ast.Gt()), _mask(ast.GtE())
     __eq__, __ne__ = _mask(ast.Eq()), _mask(ast.NotEq())  # type: ignore[assignment]
     __and__, __or__ = _mask(ast.And()), _mask(ast.Or())

@@ -85,6 +85,7 @@ INPUT_KEYS: Mapping[str, Field] = {
         "drawn",
         "skewed",
         "how integers of test data are drawn: `evenly`; `skewed`, as many from 10 to 100 as from 100 to 1000, which "
-        "figures of speed then count; `sorted`, in memory order; left out: evenly",
+        "figures of speed then count; `sorted`, in memory order; `bits`, of int32 without `below`: words of which each "
+        "bit may be set, negative ones too; left out: evenly",
     ),
 }

@@ -20,7 +20,7 @@ from typing import get_args
 import yaml
 
 from mirage_cli.errors import Diagnostic, MirageError, SpecError
-from mirage_cli.ir.program import INTEGERS, Drawn, Program, Range, Tensor, tensor_type
+from mirage_cli.ir.program import INTEGERS, Drawn, Program, Range, Tensor
 from mirage_cli.spec.document import Document
 from mirage_cli.spec.expression import MAX_AXES
 from mirage_cli.spec.idioms import OTHER_DTYPES
@@ -36,7 +36,7 @@ from mirage_cli.spec.keys import (
     TENSOR_TYPES,
 )
 from mirage_cli.spec.scope import Place, Scope
-from mirage_cli.spec.statements import MAKES, ProgramReader
+from mirage_cli.spec.statements import MAKES, ProgramReader, holds
 from mirage_cli.spec.stores import check_stores, parts_of
 from mirage_cli.spec.strides import overlap, own_strides
 from mirage_cli.spec.vocabulary import CONSTANTS, closest
@@ -460,9 +460,7 @@ class _Reader(Document):
         distinct, padded = (x in parts and self.flag(x, parts[x], kind) for x in ("distinct", "padded"))
         for key in (x for x, given in (("distinct", distinct), ("padded", padded)) if given and "below" not in parts):
             self.at(parts[key], f"{name} needs `below` too, the number of its values")
-        drawn = self.drawn(parts["drawn"], kind) if "drawn" in parts else "evenly"
-        if distinct and drawn != "evenly":
-            self.at(parts["drawn"], f"integers that are distinct are drawn evenly, not {drawn}")
+        drawn = self.drawn(parts["drawn"], kind, distinct, "below" in parts) if "drawn" in parts else "evenly"
         most = sizes[below] if isinstance(below, str) else below or math.inf
         if distinct and axes is not None and (count := math.prod(sizes[a] for a in axes)) > most:
             self.at(parts["distinct"], f"{name} has {count} elements, and no {count} numbers below {most} are distinct")
@@ -534,12 +532,16 @@ class _Reader(Document):
             self.at(node, f"{key} is of integers, and this is {kind}")
         return value == "true"
 
-    def drawn(self, node: yaml.Node, kind: str) -> Drawn:
+    def drawn(self, node: yaml.Node, kind: str, distinct: bool, bounded: bool) -> Drawn:
         value = self.word(node, "a word")
         if kind not in INTEGERS:
             self.at(node, f"drawn is of integers, and this is {kind}")
         for word in get_args(Drawn):
             if word == value:
+                if distinct and word != "evenly":
+                    self.at(node, f"integers that are distinct are drawn evenly, not {word}")
+                if word == "bits" and (bounded or kind != "int32"):
+                    self.at(node, "only int32 without `below` is drawn as bits")
                 return word
         if value is not None:
             self.at(node, f"integers are drawn {', '.join(get_args(Drawn))}", value, get_args(Drawn))
@@ -638,7 +640,7 @@ class _Reader(Document):
             if not isinstance(value, str):
                 self.at(place, f"the output {t.name} is just a number")
                 continue
-            if (kind := reader.scope.type_of(value)) != tensor_type(t):
+            if not holds(t, kind := reader.scope.type_of(value)):
                 self.at(place, f"the output {t.name} is {MAKES[kind]}")
                 continue
             dims = reader.scope.builder.known[value].dims

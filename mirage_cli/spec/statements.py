@@ -19,7 +19,7 @@ from mirage_cli.spec.vocabulary import CONSTANTS, RESERVED
 
 MAKES: Mapping[str, str] = {
     "float": "a float; integer(x) makes an integer of it, and x > 0 a mask",
-    "int": "an integer; declare `dtype: int32`, or make a float of it, such as index(a) / 1",
+    "int": "an integer; declare `dtype: int32`",
     "bool": "a mask; declare `dtype: bool`, or choose numbers with where(mask, x, y)",
 }
 """What a value is that is no output of another type, and how it becomes one."""
@@ -173,7 +173,7 @@ class ProgramReader:
         value = self.expressions.value(s.value, out, 0)
         if not isinstance(value, str):
             raise self.scope.fail(s.value, f"this part of {name} is just a number")
-        if (kind := self.scope.type_of(value)) != tensor_type(self.outputs[name]):
+        if not holds(self.outputs[name], kind := self.scope.type_of(value)):
             raise self.scope.fail(s.value, f"this part of {name} is {MAKES[kind]}")
         has, written = self.scope.builder.known[value].dims, dims_of(access)
         if {*has} != {*written}:
@@ -184,6 +184,11 @@ class ProgramReader:
         if value in taken or value in self.scope.inputs:
             value = self.scope.copy(value, out)
         return value
+
+
+def holds(output: Tensor, kind: str) -> bool:
+    """Whether an output holds values of this type: a float one integers too, rounded to it."""
+    return kind == tensor_type(output) or (kind, tensor_type(output)) == ("int", "float")
 
 
 def _assigned(node: ast.AST) -> set[str]:

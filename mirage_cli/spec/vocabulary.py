@@ -50,16 +50,10 @@ def idiom(name: str) -> str:
 def no_expression(e: ast.expr) -> str:
     """Why Python's expression is none of the spec language."""
     match e:
-        case ast.BinOp(op=ast.BitAnd() | ast.BitOr()):
-            return "masks are joined by `and` and `or`, not by & and |; the last n bits of an integer are x % 2 ** n"
-        case ast.BinOp(op=ast.BitXor()):
-            return "^ is xor(mask, other) of masks, and a power is x ** y"
-        case ast.BinOp(op=ast.RShift()):
-            return "an integer without its last n bits is x // 2 ** n"
-        case ast.BinOp(op=ast.LShift()):
-            return "an integer with n bits more is x * 2 ** n"
         case ast.BinOp(op=ast.MatMult()):
             return f"@ does not say which axis it sums over: {PRODUCT}"
+        case ast.UnaryOp(op=ast.Invert()):
+            return "all bits of an integer x turned are x ^ -1, and where a mask does not hold is `not mask`"
         case ast.IfExp():
             return f"this is not an expression of the spec language: {CHOICE}"
         case ast.Attribute(attr="T" | "mT" | "H"):

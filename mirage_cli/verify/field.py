@@ -381,6 +381,16 @@ class Field:
             x, known = seen[0], as_field(self.const(at_zero)).data
             zero = x.data == 0 if x.flags is None else (x.data == 0) & (x.flags == FINITE)
             data = np.where(aligned(zero, x.dims, dims, 1), known.reshape(LEVELS, *(1,) * (data.ndim - 1)), data)
+        return self._random(data, args, seen, dims)
+
+    def symmetric(self, name: str, x: Value, y: Value) -> Value:
+        """The same in either order of the arguments."""
+        dims = union(x.dims, y.dims)
+        seen = seen_by_functions(x), seen_by_functions(y)
+        state = self._hash(name, seen[:1], dims) + self._hash(name, seen[1:], dims)
+        return self._random(self._residues(state), (x, y), seen, dims)
+
+    def _random(self, data: Array, args: tuple[Value, ...], seen: tuple[Value, ...], dims: tuple[str, ...]) -> Value:
         valid = tuple(v if v == OWN else BORROWED for v in both_valid(*args))
         return finish(dims, data, valid, self._undefined(args, dims), joint_taint(seen, dims))
 

@@ -74,7 +74,8 @@ def integers(
     g: torch.Generator,
     timed: bool = False,
 ) -> torch.Tensor:
-    """Integers from 0 on, of 8 bits from the least on, where `below` is 0; see `draw`. The ends are among several.
+    """Integers from 0 on, of 8 bits from the least on, where `below` is 0, and of 32 bits drawn; see `draw`. The ends
+    are among several.
 
     timed: whether figures of speed count. A single one is the largest then: it is the position of a token, say, and a
     call takes longest there; drawn at random, it would say how long a call takes somewhere.
@@ -88,6 +89,8 @@ def integers(
     if dtype == torch.bool:
         return torch.randint(0, 2, shape, generator=g, device=g.device).bool()
     low, high = (-128, 128) if dtype == torch.int8 and not below else (0, below or longest)
+    if drawn == "bits":
+        low, high = -(1 << 31), 1 << 31
     some = torch.randint(low, high, (count,), generator=g, device=g.device, dtype=dtype)
     if timed and count == 1:
         some.fill_(high - 1)

@@ -65,7 +65,8 @@ BETWEEN_NUMBERS = [n for n in ELEMENTWISE if OPS[n].arity == 2 and not OPS[n].ma
 def alone(name: str, args: tuple[Array | Fraction, ...]) -> Case:
     """The operator of arrays over m and k, or numbers; a mask as 1 and 0."""
     inputs = {f"X{i}": x for i, x in enumerate(args) if not isinstance(x, Fraction)}
-    tensors = tuple(Tensor(x, ("m", "k"), "float32") for x in inputs)
+    dtype = "int32" if OPS[name].integers else "float32"
+    tensors = tuple(Tensor(x, ("m", "k"), dtype) for x in inputs)
     b = Builder(tensors, ORDER)
     operands: list[Arg] = [x if isinstance(x, Fraction) else f"X{i}" for i, x in enumerate(args)]
     b.emit(name, *operands, out="R")
@@ -107,6 +108,8 @@ def test_an_argument_may_be_a_number(name: str, column: str) -> None:
     row, (through, tolerance) = OPS[name], COLUMNS[column]
     for i in row.numbers or (0, 1):
         x = drawn(*domain(row)[1 - i], (3, 16), 0)
-        pair = (x, Fraction(3, 2)) if i else (Fraction(3, 2), x)
+        number = Fraction(3 if row.integers else 1.5)
+        x = np.arange(48).reshape(3, 16) % 29 if row.integers else x
+        pair = (x, number) if i else (number, x)
         expected = row.ref(*(float(a) if isinstance(a, Fraction) else a for a in pair))
         assert_close(through(alone(name, pair)), expected, tolerance)

@@ -95,11 +95,12 @@ def drawn(low: float, high: float, shape: tuple[int, ...], seed: int) -> Array:
 
 
 def case(row: Op, axes: tuple[str, ...] = (), *, integers: bool = False, fewer: bool = False) -> Case:
-    """The operator on data from its domain, or on small positive integers.
+    """The operator on data from its domain, or on small positive integers, as those that take nothing else.
 
     fewer: the first argument lacks an axis too. Masks come from the sign of an input, and a mask as result chooses
     between two numbers, so that inputs and output are numbers.
     """
+    integers = integers or row.integers
     intervals = [(low, high) if low < high else None for low, high in domain(row)]
     dims = [("m",) if fewer and i == 0 else AXES[i] for i in range(row.arity)]
     masks = MASKS.get(row.name, ())
@@ -227,7 +228,10 @@ def kernel_source(p: Program, tile: int = 4) -> str:
 
 def through_triton(c: Case) -> Array:
     module = load_export(kernel_source(c.program))
-    out = torch.full([SIZES[d] for d in c.program.outputs[0].dims], math.nan)
+    (made,) = c.program.outputs
+    out = torch.full(
+        [SIZES[d] for d in made.dims], -1 if made.dtype == "int32" else math.nan, dtype=getattr(torch, made.dtype)
+    )
     given = [x.float() if x.is_floating_point() else x.int() for x in tensors(c)]
     with np.errstate(all="ignore"):  # lanes past the end of a dimension may hold anything
         module.launch(given, [out], module.make_scratch("cpu"))
@@ -309,8 +313,8 @@ class _Asked:
 def test_what_the_finite_fields_know_exactly_they_compute_without_functions() -> None:
     """A field column that asks for an opaque function, an exponential, a root or an order says so in `known`."""
     asks = {
-        "fn": "fn", "extremum": "fn", "exp": "exponential", "log": "exponential", "less": "mask", "equal": "mask",
-        "mask": "mask", "reduce_extremum": "extremum", "integer": "fn",
+        "fn": "fn", "symmetric": "fn", "extremum": "fn", "exp": "exponential", "log": "exponential", "less": "mask",
+        "equal": "mask", "mask": "mask", "reduce_extremum": "extremum", "integer": "fn",
     }  # fmt: skip
     for row in OPS.values():
         if row.kind == "leaf" or row.growth == "raised":
@@ -547,7 +551,7 @@ def test_order_says_what_a_comparison_asks(name: str) -> None:
 def test_exact_is_the_reference(name: str) -> None:
     row = OPS[name]
     assert row.exact is not None
-    args = [Fraction(-7, 4), Fraction(3)][: row.arity]
+    args = [Fraction(-7) if row.integers else Fraction(-7, 4), Fraction(3)][: row.arity]
     assert row.exact(*args) == Fraction(float(row.ref(*map(float, args)))) or row.exact(*args) == args[0] / args[-1]
     for many in ([Fraction(2), Fraction(1, 2)], [Fraction(3, 7), Fraction(1 << 20)]) if row.numbers else []:
         assert row.exact(*many) is None
@@ -645,6 +649,8 @@ class FloatField:
 
     def fn(self, name: str, *args: Array, at_zero: Fraction | None = None) -> Array:
         return OPS[name].ref(*args)
+
+    symmetric = fn
 
     def mask(self, name: str, *args: Array) -> Array:
         return OPS[name].ref(*args)
@@ -930,30 +936,78 @@ def test_derived_operators_have_meanings_of_their_own(one: str, other: str) -> N
     assert not agree(*(through_field(p) for p in programs))
 
 
-class CInteger(int):
-    """An integer whose quotients are rounded towards 0, as a GPU's are."""
-
-    def __floordiv__(self, other: int) -> CInteger:
-        return CInteger(math.trunc(Fraction(int(self), int(other))))
-
-    def __mod__(self, other: int) -> CInteger:
-        return CInteger(int(self) - int(other) * int(self // other))
-
-    def __add__(self, other: int) -> CInteger:
-        return CInteger(int(self) + int(other))
-
-    def __sub__(self, other: int) -> CInteger:
-        return CInteger(int(self) - int(other))
+WORDS = [
+    *range(-130, 131),
+    *(s * n for s in (1, -1) for n in (3, 7, 1 << 24, (1 << 24) + 1, (1 << 31) - 1)),
+    -(1 << 31),
+]
+"""Integers of 32 bits, the ends among them."""
+DIVISORS = [1, 2, 3, 7, 16, 100, -1, -2, -3, -100, (1 << 30) + 1, (1 << 31) - 1, -(1 << 31)]
+OF_INTEGERS = [n for n, row in OPS.items() if row.of_integers or row.integers]
 
 
-@pytest.mark.parametrize("kind", [int, CInteger])
-@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.of_integers])
-def test_the_text_of_integers_is_the_reference_however_quotients_are_rounded(name: str, kind: type[int]) -> None:
+@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize("name", OF_INTEGERS)
+def test_what_is_of_integers_is_exact_in_32_bits(name: str, column: str) -> None:
+    """And the quotient of -2 ** 31 and -1, which has more, is left out."""
     row = OPS[name]
-    for y in (1, 2, 3, 7, 16, 100):
-        for x in (*range(-130, 131), (1 << 31) - 101, -(1 << 31)):
-            found = eval(row.of_integers.format("x", "y"), {"x": kind(x), "y": kind(y)})  # noqa: S307
-            assert found == row.ref(x, y), (x, y)
+    others = DIVISORS if row.of_integers else [*range(-2, 35)] if not row.commutes else WORDS[::3]
+    pairs = [(x, y) for x in WORDS for y in others if (x, y) != (-(1 << 31), -1)]
+    count = SIZES["m"] * SIZES["k"]
+    for start in range(0, len(pairs), count):
+        some = np.resize(np.array(pairs[start : start + count]), (count, 2)).T.reshape(2, SIZES["m"], SIZES["k"])
+        made = exact_case(name, some)
+        np.testing.assert_array_equal(COLUMNS[column][0](made), made.expected)
+
+
+def exact_case(name: str, given: NDArray[np.int64]) -> Case:
+    """The operator of two tensors of integers, as an integer."""
+    x, y = given
+    tensors = tuple(Tensor(f"X{i}", ("m", "k"), "int32") for i in (0, 1))
+    b = Builder(tensors, ORDER)
+    b.emit(name, "X0", "X1", out="O")
+    output = Tensor("O", ("m", "k"), "int32")
+    program = Program("one", tuple(SIZES.items()), "float32", tensors, tuple(b.eqns), (output,))
+    inputs = (x.astype(np.int32), y.astype(np.int32))
+    return Case(program, inputs, inputs, np.asarray(OPS[name].ref(x, y)).astype(np.float64))
+
+
+@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.whole])
+def test_whole_says_between_which_numbers_results_lie(name: str) -> None:
+    row = OPS[name]
+    assert row.whole is not None
+    some, counts = [(-9, 7), (-5, -2), (0, 0), (2, 6), (0, 5), (-3, 0)], [(3, 3), (0, 2), (1, 4), (-2, 1), (8, 8)]
+    for x, y in [(x, y) for x in some for y in [*some, *counts]]:
+        found = row.whole(x, y) if row.arity - len(row.masks) > 1 else row.whole(x)
+        if found is None:
+            continue
+        values = [np.arange(low, high + 1) for low, high in (x, y)]
+        given = np.meshgrid(*values) if row.arity - len(row.masks) > 1 else values[:1]
+        for masks in [[np.bool_(m)] for m in (False, True)] if row.masks else [[]]:
+            made = row.ref(*masks, *given)
+            assert found[0] <= made.min() and made.max() <= found[1], (x, y)
+
+
+@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.simpler])
+def test_what_is_simpler_of_a_number_is_the_same(name: str) -> None:
+    simpler = OPS[name].simpler
+    assert simpler is not None
+    for n in (0, 1, 4, 15, 30):
+        found = simpler(Fraction(n))
+        if found is not None:
+            x = np.array(WORDS)
+            with np.errstate(over="ignore"):
+                other = OPS[found[0]].ref(x.astype(np.int32), np.int32(found[1]))
+            np.testing.assert_array_equal(OPS[name].ref(x, np.array(n)), other)
+
+
+@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.by_power])
+def test_what_divides_by_a_power_of_2_is_the_same_of_the_power(name: str) -> None:
+    by_power = OPS[name].by_power
+    assert by_power is not None
+    for n in range(31):
+        found = by_power(lambda op, *args: OPS[op].ref(*(np.asarray(a).astype(np.int64) for a in args)), WORDS, n)
+        np.testing.assert_array_equal(found, OPS[name].ref(np.array(WORDS), 1 << n))
 
 
 @pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.of_powers])

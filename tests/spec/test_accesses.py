@@ -129,7 +129,7 @@ BAD = {
         "X * Y",
         "this part of R has the axes m, k, n, and the indices on the left m, k",
     ),
-    "integers in a float tensor": ("R[slot[m], k] = index(k) + L", "index(k) + L", "this part of R is an integer"),
+    "masks in a float tensor": ("R[slot[m], k] = index(k) > L", "index(k) > L", "this part of R is a mask"),
     "parts of an output that overlap": (
         "O[m, k] = X\n  O[m, k + 6] = Z",
         "O[m, k + 6]",

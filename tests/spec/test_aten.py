@@ -163,6 +163,19 @@ def test_shapes_may_cut_axes_across(shape: tuple[int, ...], wanted: tuple[int, .
     torch.testing.assert_close(found.reshape(wanted), (x * 2).double().reshape(wanted))
 
 
+def test_words_of_which_bits_are_read_have_all_of_them_set_in_test_data() -> None:
+    def unpacked(words: torch.Tensor, rows: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        w = (words[:, None] >> torch.arange(0, 32, 4)[:, None]) & 15
+        return x @ (w.reshape(16, 3) - 8).to(x.dtype)[rows]
+
+    given = torch.randint(-(1 << 31), 1 << 31, (2, 3), dtype=torch.int32), torch.arange(16), torch.randn(5, 16)
+    model, traced = whole(unpacked, given)
+    drawn = {t.dtype: (t.drawn, t.below) for t in traced.graph.program().inputs}
+    assert drawn["int32"] == ("bits", None) and drawn["int64"][0] == "evenly"
+    (found,) = computed(model, traced, given)
+    torch.testing.assert_close(found, unpacked(*given[:2], given[2].double()))
+
+
 def test_what_is_padded_is_no_constant() -> None:
     """Along an axis of one position a tensor is constant, and outside of it there are zeros."""
     _, traced = whole(lambda x: torch.nn.functional.pad(x[:, None], (0, 0, 1, 2)) + 1, (torch.randn(3, 4),))
@@ -178,7 +191,7 @@ def test_what_is_padded_is_no_constant() -> None:
         (lambda x: (x.double() * 2).float(), "float64"),
         (lambda x: ((x * 100).to(torch.int8) * 3).float(), "int8"),
         (lambda x: x.topk(9).values, "9 largest"),
-        (lambda x: (x * 100).long() & 5, "do not lie side by side"),
+        (lambda x: (x * 100).long() & 5, "may not fit in 32 bits"),
         (lambda x: x[:0].sum(0) + x.sum(), "without elements"),
         (lambda x: torch.searchsorted(x, x) * 1.0, "no operator that is known"),
     ],
@@ -228,6 +241,13 @@ def test_what_a_program_would_compute_otherwise_is_refused(function: Any, proble
         (lambda x: x.argmin(-1) * 1.5, (torch.randn(3, 5),)),
         (lambda x: torch.nn.functional.hinge_embedding_loss(x, x.sign()), (torch.randn(3, 5),)),
         (lambda i: ((i >> 4) & 0xF) * 0.5 + ((i & 0x70) >> 4) + ((i & 3) << 4), (COUNTS - 300,)),
+        (lambda i: ((i & 5) | 8) ^ (i >> 1), (COUNTS.int() - 300,)),
+        (lambda i: (i >> torch.arange(3)) & 0xF, (COUNTS.int() - 300,)),
+        (lambda i: (i[:, None] >> 4 * torch.arange(8)) & 15, (torch.tensor([-1, 1 << 30, -(1 << 31)]).int(),)),
+        (lambda i: (i << 28) >> 28, (torch.tensor([-1, 1 << 30, 23]).int(),)),
+        (lambda i: i // 16 ** torch.arange(3) % 16, (COUNTS.int() - 300,)),
+        (lambda i: i % (torch.arange(3) + 7) + i // (torch.arange(3) - 5), (COUNTS.int() - 300,)),
+        (lambda i: ~i + (~(i > 3)).int(), (COUNTS.int() - 300,)),
         (lambda i: ((i & 0xF) - 8 + (i >> 4)) / 3, (torch.tensor([-128, -7, 0, 127], dtype=torch.int8),)),
         (lambda t: torch.sin(t * 1000000.0 / 3e9), (COUNTS,)),
         (

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from typing import Any  # arguments of nodes, as PyTorch's schemas have them: arrays, numbers, lists, None
 
-from mirage_cli.ir.ops import OPS, Op
+from mirage_cli.ir.ops import OPS, Op, power_of_two
 from mirage_cli.spec import graph as g
 from mirage_cli.spec import positional as p
 from mirage_cli.spec.arrays import Array, Trace, Unsupported
+from mirage_cli.spec.aten.magnitudes import is_mask, is_whole
 from mirage_cli.spec.aten.operands import (
     both,
     chosen,
@@ -27,7 +29,6 @@ from mirage_cli.spec.aten.row import Handler, Row, Rows
 aten = Rows()
 CALLED: Mapping[str, str] = {
     "logical_and": "and", "logical_or": "or", "logical_not": "not", "logical_xor": "xor",
-    "bitwise_and": "and", "bitwise_or": "or", "bitwise_not": "not", "bitwise_xor": "xor",
 }  # fmt: skip
 """ATen's names of operators that have others here."""
 SYMBOLS: Mapping[str, Callable[..., Any]] = {
@@ -78,8 +79,11 @@ def _div(x: Any, y: Any, rounding_mode: str | None = None) -> Array:
     return both(operator.floordiv if rounding_mode else operator.truediv, x, y)
 
 
-@aten("aten.pow")
-def _pow(x: Any, y: Any) -> Array:
+@aten("aten.pow", with_node=True)
+def _pow(_t: Trace, node: Any, x: Any, y: Any) -> Array:
+    n = power_of_two(Fraction(x)) if isinstance(x, int) else None
+    if n is not None and is_whole(node):
+        return both(lambda v: g.shift_left(1, v * n), y)
     if isinstance(y, Array) or not isinstance(x, Array):
         return both(g.power, x, y)
     special = {2: g.square, 0.5: g.sqrt, -0.5: g.rsqrt, -1: g.reciprocal}
@@ -116,42 +120,48 @@ EXPRESSIONS: Mapping[str, Handler] = {
 aten.update({name: Row(handler) for name, handler in EXPRESSIONS.items()})
 
 
-def parted(number: int) -> tuple[int, int]:
-    """How many bits are set, and how many lie below them, of a number whose bits are set side by side. Raises
-    Unsupported for others."""
-    below = (number & -number).bit_length() - 1
-    count = (number >> below).bit_length() if number > 0 else 0
-    if number != ((1 << count) - 1) << below or not count:
-        raise Unsupported(f"the bits of {number}, which do not lie side by side")
-    return count, below
+def take_apart(x: Any) -> None:
+    """The bits of the inputs that a value is made of are read."""
+    todo = [x] if isinstance(x, Array) else []
+    for a in todo:
+        if a.name:
+            a.trace.bits.add(a)
+        todo += [y for y in a.operands if y not in todo]
 
 
-@aten("aten.bitwise_and", "aten.__and__")
-def _bitwise_and(x: Any, y: Any) -> Array:
-    """Of masks; or the bits of whole numbers that a number names: 0x70 of x is x // 16 % 8 * 16."""
-    x, y = (y, x) if isinstance(y, Array) and not isinstance(x, Array) else (x, y)
-    if x.mask or isinstance(y, Array | bool):
-        return p.elementwise(conjunction, mask_of(x), mask_of(y), mask=True)
-    count, below = parted(y)
-    if not below:
-        return both(lambda v: v % (1 << count), x)
-    return both(lambda v: v // (1 << below) % (1 << count) * (1 << below), x)
+def joined(masks: Callable[..., Any], bits: Callable[..., Any]) -> Handler:
+    """Of masks, or of the bits of whole numbers."""
+
+    def handler(_t: Trace, node: Any, x: Any, y: Any) -> Array:
+        if is_mask(node):
+            return p.elementwise(masks, mask_of(x), mask_of(y), mask=True)
+        take_apart(x)
+        take_apart(y)
+        return both(bits, x, y)
+
+    return handler
 
 
-def shift_of(count: Any) -> int:
-    if not isinstance(count, int) or not 0 <= count < 31:
-        raise Unsupported("a shift by other than a number of bits")
-    return 1 << count
+for _name, _masks, _bits in (("and", conjunction, g.bit_and), ("or", disjunction, g.bit_or), ("xor", g.xor, g.bit_xor)):
+    for _called in (f"aten.bitwise_{_name}", f"aten.__{_name}__"):
+        aten.update({_called: Row(joined(_masks, _bits), with_node=True)})
+
+
+@aten("aten.bitwise_not", with_node=True)
+def _bitwise_not(_t: Trace, node: Any, x: Array) -> Array:
+    return p.elementwise(negation, mask_of(x), mask=True) if is_mask(node) else both(lambda v: -1 - v, x)
 
 
 @aten("aten.__rshift__", "aten.bitwise_right_shift")
-def _right_shift(x: Array, count: Any) -> Array:
-    return both(lambda v: v // shift_of(count), x)
+def _right_shift(x: Any, count: Any) -> Array:
+    take_apart(x)
+    return both(g.shift_right, x, count)
 
 
 @aten("aten.__lshift__", "aten.bitwise_left_shift")
-def _left_shift(x: Array, count: Any) -> Array:
-    return both(lambda v: v * shift_of(count), x)
+def _left_shift(x: Any, count: Any) -> Array:
+    take_apart(x)
+    return both(g.shift_left, x, count)
 
 
 @aten("aten.round")

@@ -39,7 +39,7 @@ def added(node: Any, operands: list[int]) -> int:
 
 
 def raised(node: Any, operands: list[int]) -> int:
-    power = node.args[1]
+    power = operands[1] if isinstance(node.args[0], int) else node.args[1]
     return min(operands[0] ** min(power, 64), UNKNOWN) if isinstance(power, int) and power > 0 else UNKNOWN
 
 
@@ -50,8 +50,25 @@ def counted(node: Any, _operands: list[int]) -> int:
     return max(abs(start), abs(start + (size - 1) * step))
 
 
-def shifted(_node: Any, operands: list[int]) -> int:
-    return max(1, operands[0] >> min(operands[1], 64))
+def shifted(node: Any, operands: list[int]) -> int:
+    return max(1, operands[0] >> min(operands[1], 64)) if numbers(node) else operands[0]
+
+
+def shifted_up(node: Any, operands: list[int]) -> int:
+    """Of 32 bits, what lies beyond is lost in kernels too."""
+    made = dtype_name(node.meta["val"].dtype)
+    return min(operands[0] << min(operands[1], 64), LARGEST if made == "int32" else UNKNOWN)
+
+
+def of_bits(_node: Any, operands: list[int]) -> int:
+    """As far as all bits of the larger one go."""
+    return (1 << max(x.bit_length() for x in operands)) - 1
+
+
+def common_bits(node: Any, operands: list[int]) -> int:
+    """No further than a number that is not negative."""
+    most = [x for x in node.args if isinstance(x, int) and x >= 0]
+    return min(*most, of_bits(node, operands)) if most else of_bits(node, operands)
 
 
 def second(_node: Any, operands: list[int]) -> int:
@@ -70,8 +87,9 @@ GROWTH: Mapping[str, Callable[[Any, list[int]], int]] = {
     "aten.arange": counted,
     "aten.remainder": second,
     **dict.fromkeys(("aten.__rshift__", "aten.bitwise_right_shift"), shifted),
-    **dict.fromkeys(("aten.__lshift__", "aten.bitwise_left_shift"), lambda _, o: o[0] << min(o[1], 64)),
-    **dict.fromkeys(("aten.bitwise_and", "aten.__and__"), lambda node, o: o[1] if numbers(node) else UNKNOWN),
+    **dict.fromkeys(("aten.__lshift__", "aten.bitwise_left_shift"), shifted_up),
+    **dict.fromkeys(("aten.bitwise_or", "aten.__or__", "aten.bitwise_xor", "aten.__xor__"), of_bits),
+    **dict.fromkeys(("aten.bitwise_and", "aten.__and__"), common_bits),
 }
 """By operator: how far its results go, from how far its operands do. Results of others go as far as their operands."""
 
