@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -95,7 +96,7 @@ def search(
     """
     ablation = no_prune or no_decompose
     results: list[Result | Unfinished] = []
-    interrupted = False
+    interrupted, began = False, time.monotonic()
     with progress(budget) as told, ExitStack() as stack:  # from here on, it is shown that something is being done
         from mirage_cli.pipeline.keys import keys_of
         from mirage_cli.pipeline.optimize import optimize
@@ -124,7 +125,7 @@ def search(
         store = stack.enter_context(passing_store() if ablation else open_store(db))
         session = stack.enter_context(Session(chosen, wanted, store, here, told, command_line()))
         try:
-            for result in (cluster.optimize if cluster else optimize)(session, programs):
+            for result in cluster.optimize(session, programs) if cluster else optimize(session, programs, began):
                 results.append(result)  # noqa: PERF402  an interrupt leaves those before it
         except KeyboardInterrupt:
             interrupted = True

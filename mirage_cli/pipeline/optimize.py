@@ -8,6 +8,7 @@ Each stage is a module of this package; what they share is a `Session`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -19,12 +20,17 @@ from mirage_cli.pipeline.session import Session
 from mirage_cli.store.results import About, Asked, Result, Unfinished
 
 
-def optimize(session: Session, programs: Sequence[tuple[Program, str]]) -> Iterator[Result | Unfinished]:
+def optimize(
+    session: Session, programs: Sequence[tuple[Program, str]], began: float | None = None
+) -> Iterator[Result | Unfinished]:
     """The result of each program, in order; each comes with the text of its spec.
 
     What the database can answer is not searched again. The others are searched ahead, side by side in processes of
     their own, while one after the other is tuned. Behind an interrupt comes the program at hand, with what there is.
+    began: when the work on the first began, in `time.monotonic()`: now, if left out. What passes until a program's
+    search is there, the start of processes too, is of its budget.
     """
+    at_hand = time.monotonic() if began is None else began
     keys = keys_of([p for p, _ in programs], session.target, session.measures)
     known = {i: r for i, key in enumerate(keys) if (r := stored_result(session, key)) is not None}
     left = [p for i, (p, _) in enumerate(programs) if i not in known]
@@ -38,7 +44,8 @@ def optimize(session: Session, programs: Sequence[tuple[Program, str]]) -> Itera
         session.progress.program(i + 1, program.name)
         session.progress.doing("searching")
         found = next(searched)
-        yield finish(session, program, text, found)
+        yield finish(session, program, text, found, time.monotonic() - at_hand)
+        at_hand = time.monotonic()
         if isinstance(found, Found) and found.stopped == "interrupted":
             raise KeyboardInterrupt
 
@@ -63,8 +70,11 @@ def tune_on(session: Session, program: Program, result: Result, more_s: float) -
     return _claimed(session, result.about, lambda: tuned_result(session, program, key, found, empty, more_s))
 
 
-def finish(session: Session, program: Program, text: str, found: Found | Failed) -> Result | Unfinished:
-    """From verified μGraphs to the result: they are kept, timed on this GPU or predicted, and the best is kept."""
+def finish(
+    session: Session, program: Program, text: str, found: Found | Failed, waited_s: float = 0.0
+) -> Result | Unfinished:
+    """From verified μGraphs to the result: they are kept, timed on this GPU or predicted, and the best is kept.
+    waited_s: for the search, which it may have taken less than."""
     from mirage_cli.pipeline.predicting import predicted_result
     from mirage_cli.pipeline.tuning import tuned_result
 
@@ -75,7 +85,7 @@ def finish(session: Session, program: Program, text: str, found: Found | Failed)
     asked = Asked(o.seed, o.top, o.budget_s, o.tune, o.context, session.command)
     empty = Result(about, found.stats, asked, found.as_written, rejections=found.rejected)
     measures = session.measures and found.stopped != "interrupted"
-    left_s = o.tuning_s(found.seconds)
+    left_s = o.tuning_s(max(found.seconds, waited_s))
 
     def made() -> Result:
         key = keep_search(session, program, text, found)

@@ -51,16 +51,19 @@ def predicted_result(
 ) -> Result:
     """The result of one program without timing, stored if there is a kernel. With `tune`, plans are compiled and judged
     while there is time; behind an interrupt, none is. empty: the result without kernels."""
-    end = time.monotonic() + left_s
+    end, last_s = time.monotonic() + left_s, 0.0
     checks = session.options.tune and found.stopped != "interrupted"
     passed = Passed()
 
     def late() -> bool:
-        """Whether there is no time for more than the one kernel that there has to be."""
-        passed.out_of_time = checks and bool(passed.kernels) and time.monotonic() > end
+        """Whether there is no time for more than the one kernel that there has to be: for a plan that takes as long as
+        the last one, or has taken longer."""
+        done = max(time.monotonic(), begun + last_s)
+        passed.out_of_time = checks and bool(passed.kernels) and done > end
         return passed.out_of_time
 
     for p in found.plans:
+        begun = time.monotonic()
         if len(passed.rows) >= session.options.top or late():
             break
         had = passed.kernels[:1]
@@ -69,6 +72,7 @@ def predicted_result(
         if checks and passed.kernels[:1] != had:  # a run that is killed later leaves this behind
             first = replace(empty, best=passed.kernels[0], complete=False)
             keep_best(session, program, key, p.graph, first, session.store.best(key))
+        last_s = time.monotonic() - begun
     graphs = {p.id: p.graph for p in found.plans}
     top = tuple(
         replace(k, bottlenecks=bottlenecks(graphs[k.id], k.schedule, session.target))

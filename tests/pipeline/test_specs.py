@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -18,12 +19,13 @@ from mirage_cli.codegen.export import export_source, kernels_source, load_export
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.program import Program
-from mirage_cli.pipeline import predicting, searching
+from mirage_cli.pipeline import optimize as optimizing
+from mirage_cli.pipeline import predicting, searching, tuning
 from mirage_cli.pipeline.optimize import finish
 from mirage_cli.pipeline.predicting import check_offline
 from mirage_cli.pipeline.problem import floor_of
-from mirage_cli.pipeline.searching import Options, Plan, search_program
-from mirage_cli.pipeline.session import Session
+from mirage_cli.pipeline.searching import Found, Options, Plan, search_program
+from mirage_cli.pipeline.session import Session, Silence
 from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import load_spec, parse_spec
 from mirage_cli.store.results import Result
@@ -219,14 +221,22 @@ def test_without_a_gpu_plans_that_overflow_like_eager_pass_only_if_no_other_does
     assert result.best.id == result.top[0].id
 
 
-@pytest.mark.parametrize(("each_s", "ends_s"), [(40.0, [40.0, 80.0]), (25.0, [25.0, 50.0, 75.0])])
+@pytest.mark.parametrize(
+    ("each_s", "ends_s", "looked_at"),
+    [(40.0, [40.0, 80.0], 1), (25.0, [25.0, 50.0], 1), (14.0, [14.0, 28.0, 42.0, 56.0], 2)],
+)
 def test_without_a_gpu_nothing_is_judged_behind_the_budget_but_the_first_plan(
-    each_s: float, ends_s: list[float], offline: Callable[[Judge], Session], monkeypatch: pytest.MonkeyPatch
+    each_s: float,
+    ends_s: list[float],
+    looked_at: int,
+    offline: Callable[[Judge], Session],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A plan is judged twice. Of the second, what has begun within the 60 s of the budget ends behind them."""
+    """A plan is judged twice. None is begun that would end behind the 60 s of the budget if it took as long as the one
+    before."""
     program = scaled(64, 64)
     found = replace(search_program(program, H200, Options()), seconds=0.0)
-    assert len(found.plans) > 1
+    assert len(found.plans) > 2
     now, ends = [0.0], list[float]()
     monkeypatch.setattr(predicting, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
@@ -238,7 +248,34 @@ def test_without_a_gpu_nothing_is_judged_behind_the_budget_but_the_first_plan(
     result = finish(offline(slow), program, "", found)
     assert ends == ends_s
     assert isinstance(result, Result) and result.search.stopped == "budget"
-    assert [k.id for k in result.top] == [found.plans[0].id]
+    assert [k.id for k in result.top] == [p.id for p in found.plans[:looked_at]]
+
+
+def test_what_passes_until_a_search_is_there_is_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where processes start slowly: the search itself took half a second of the 5 until its result was there."""
+    now, left = [100.0], list[float]()
+    program = scaled(64, 64)
+    found = replace(search_program(program, H200, Options()), seconds=0.5)
+
+    def searched(*_: object) -> Iterator[Found]:
+        for wait_s in (3.0, 0.0):
+            now[0] += wait_s
+            yield found
+
+    def tuned(*args: Any) -> Any:
+        left.append(args[-1])
+        now[0] += 7.0
+        raise RuntimeError("of no interest")
+
+    monkeypatch.setattr(optimizing, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(optimizing, "search_all", searched)
+    monkeypatch.setattr(optimizing, "keep_search", lambda *_: None)
+    monkeypatch.setattr(optimizing, "stored_result", lambda *_: None)
+    monkeypatch.setattr(tuning, "tuned_result", tuned)
+    parts = {"target": H200, "store": None, "progress": Silence(), "prepare": lambda: None}
+    session: Any = SimpleNamespace(options=Options(budget_s=8.0), measures=True, command="", **parts)
+    assert len(list(optimizing.optimize(session, [(program, "")] * 2, began=98.0))) == 2
+    assert left == [8.0 - 2.0 - 3.0, 8.0 - 0.5]
 
 
 EXPONENTIALS = """
