@@ -341,7 +341,7 @@ class _Output:
             mine.add(y, part, functools.partial(self.counted, piece, y, e))
             if fresh:
                 theirs.add(e, part, functools.partial(both_finite, e, part.ref))
-                rounded.add(part.ref.to(result), part)
+                rounded.add(stored(part.ref, result), part)
                 overflows |= not theirs.finite and overflows_alone(e, part.ref)
         if fresh:
             eagers = theirs.error
@@ -410,6 +410,12 @@ class _Output:
         return f"output {self.i} is {value} at {tuple(at)}{{more}}, where float64 has {expected:g}"
 
 
+def stored(ref: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The exact result in this type, and 0 where float32 has no normal number: fast functions of a GPU flush that."""
+    y = ref.to(dtype)
+    return y.masked_fill(ref.abs() < torch.finfo(torch.float32).tiny, 0) if dtype.is_floating_point else y
+
+
 def coarser(a: torch.dtype, b: torch.dtype) -> torch.dtype:
     """The one of two types that has the larger unit in the last place; the first, if one is not floating-point."""
     if not (a.is_floating_point and b.is_floating_point):
@@ -418,7 +424,7 @@ def coarser(a: torch.dtype, b: torch.dtype) -> torch.dtype:
 
 
 def unavoidable(dtype: torch.dtype, of_result: Error, terms: int) -> Error:
-    """The error of the exact result rounded to the type, `of_result`, and at least half a unit in the last place.
+    """The error of the exact result as it is `stored`, `of_result`, and at least half a unit in the last place.
 
     Where sums are accumulated in the result's own precision, their order is a matter of chance: as many times that as
     the root of the number of terms, and at least four times.

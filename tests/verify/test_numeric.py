@@ -155,6 +155,21 @@ def test_a_sum_that_overflows_in_one_order_and_not_in_eagers_is_excused_with_eag
     assert program.judge("huge", [x], [right], 4.0, overflow_like_eager=True).problem is None
 
 
+def test_what_float32_has_no_normal_number_for_may_be_zero() -> None:
+    """A GPU's fast exponential flushes it; where a whole output is so small, that is all of it. What is made of it is
+    another matter."""
+
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return x.exp() * 1e30
+
+    for function, most, right in ((torch.exp, -88.0, True), (torch.exp, -84.0, False), (scaled, -88.0, False)):
+        program = Reference(function, function, torch.float32)
+        x = torch.linspace(most - 1, most, 16)  # exp(-87.34) is 2 ** -126
+        for y, passes in ((torch.zeros(16), right), (function(x), True)):
+            judged = program.judge("huge", [x], [y], 4.0, overflow_like_eager=False)
+            assert (judged.problem is None) == passes
+
+
 def test_places_that_are_excused_are_counted_in_all_outputs() -> None:
     """Also where another output has the larger error."""
     exact = [torch.ones(4, dtype=torch.float64)] * 2
