@@ -2,7 +2,8 @@
 
     model ─► regions ─► a Kernel each ─► the model with kernels in their place
 
-What is in no region stays PyTorch's, and so does every region for which Inductor's code is as fast.
+What is in no region stays PyTorch's, and so does every region for which Inductor's code is as fast. A model without
+kernels is compiled as it was given: what was exported of it is not always as fast.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
 from mirage_cli.pipeline.figures import Figures
 from mirage_cli.pipeline.inplace import calls
 from mirage_cli.pipeline.partition import unfused
-from mirage_cli.pipeline.pieces import PREFIX as PIECE
 from mirage_cli.pipeline.pieces import in_pieces
 from mirage_cli.pipeline.regions import PREFIX, Cut, Kept, Region, attribute, cut, exported
 from mirage_cli.pipeline.straight import Steps
@@ -156,15 +156,15 @@ def optimize(
             if gain.kernel is not None:
                 used.append(gain.kernel)
                 setattr(model, gain.region.module, replaced(found, gain.region, gain.kernel))
-        left = between(model) if used else [model]
-        stays_as_exported(model, function, example_inputs)
+        left = between(model) if used else []
         if figures is not None:
-            for module in left:
-                module.compile(dynamic=dynamic is not None)
-            if used and not is_faster(model, original, example_inputs, say, figures, used):
-                put_back(model, original)
-                model.compile(dynamic=dynamic is not None)
-    return model
+            for other in left:
+                other.compile(dynamic=dynamic is not None)
+            if not (used and is_faster(model, original, module, example_inputs, say, figures, used)):
+                return as_exported(
+                    Function(torch.compile(module, dynamic=dynamic is not None)), original, function, example_inputs
+                )
+    return as_exported(model, original, function, example_inputs)
 
 
 def with_own_graph(model: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -184,25 +184,17 @@ def between(model: torch.fx.GraphModule) -> list[torch.nn.Module]:
     return [*in_pieces(model), *(k.original for k in kernels)]
 
 
-def put_back(model: torch.fx.GraphModule, original: torch.fx.GraphModule) -> None:
-    """Has the model compute as the original does, by the same modules."""
-    for name in [name for name, _ in model.named_children() if name.startswith((PREFIX, PIECE))]:
-        model.delete_submodule(name)
-    for name, module in original.named_children():
-        if name.startswith(PREFIX):
-            model.add_submodule(name, module)
-    model.graph = original.graph
-
-
 def is_faster(
     model: torch.fx.GraphModule,
     original: torch.fx.GraphModule,
+    module: torch.nn.Module,
     inputs: Sequence[Any],
     say: Callable[[str], object],
     figures: Figures,
     kernels: Sequence[Kernel],
 ) -> bool:
-    """Whether a compiled model with these kernels takes less time as a whole than Inductor's code for the original.
+    """Whether a compiled model with these kernels takes less time as a whole than Inductor's code for the module that
+    it was exported from. original: its graph without kernels.
 
     What was once timed is known. Where it would take long to compile the original, the two are not timed.
     """
@@ -213,7 +205,7 @@ def is_faster(
             say(f"the model was not timed as a whole: Inductor would take some {compiling_s:.0f} s to compile it")
             return True
         with unchanged(original, inputs):
-            whole = timed(model, torch.compile(original, dynamic=False), [inputs])
+            whole = timed(model, torch.compile(module, dynamic=False), [inputs])
         figures.keep_model(text, kernels, whole)
     say(f"the model: {whole.kernel_us:.1f} µs, Inductor {whole.inductor_us:.1f} µs")
     if whole.kernel_us >= whole.inductor_us:
@@ -234,11 +226,13 @@ def whole_text(model: torch.fx.GraphModule, inputs: Sequence[Any]) -> str:
     return "\n".join([str(model.graph), *(f"{tuple(x.shape)} {x.dtype}" for x in tensors)])
 
 
-def stays_as_exported(model: torch.fx.GraphModule, function: object, example: Sequence[Any]) -> None:
-    """Calls of the model raise TraceError where a tensor has another type than in the example, or another size that is
-    not dynamic, or what is no tensor differs. So do changes of the mode that the function was in."""
+def as_exported(
+    model: torch.nn.Module, exported: torch.fx.GraphModule, function: object, example: Sequence[Any]
+) -> torch.nn.Module:
+    """The model, calls of which raise TraceError where a tensor has another type than in the example, or another size
+    that is not dynamic, or what is no tensor differs. So do changes of the mode that the function was in."""
     expected = tree_leaves(example)
-    fixed = [shape_of(n) for n in placeholders(model.graph)]
+    fixed = [shape_of(n) for n in placeholders(exported.graph)]
     training = getattr(function, "training", False)
 
     def check(_: torch.nn.Module, given: tuple[Any, ...]) -> None:
@@ -256,7 +250,8 @@ def stays_as_exported(model: torch.fx.GraphModule, function: object, example: Se
 
     model.register_forward_pre_hook(check)
     model.train, model.eval = train, lambda: train(False)  # type: ignore[method-assign]
-    torch.nn.Module.train(model, training)
+    model.training = training  # not of its children, which may be the user's own
+    return model
 
 
 def fits(x: Any, shape: Sequence[Any]) -> bool:

@@ -558,9 +558,9 @@ class NotRunError(Exception):
 
 def agrees(module: Any, region: Region) -> bool:
     """Whether the program, in float64, gives what PyTorch computes of some random data: normal; between 0 and 1 where
-    nothing is a number of those (below a root, say), rounding decides what is one, or PyTorch refuses others; or small,
-    where a result of those has no number within its type, or PyTorch none on the way to many. All other data that is
-    drawn is compared where both have numbers, and so is the last.
+    nothing is a number of those (below a root, say), rounding decides what is one, or PyTorch refuses others; or both
+    made small, where a result has no number within its type, or PyTorch none on the way to many. All other data that
+    is drawn is compared where both have numbers, and so is the last.
     Raises NotRunError."""
     read = placeholders(module.graph)
     primes = two_each({s.symbol: (s.least, s.most) for s in region.sized})
@@ -647,9 +647,9 @@ def precision_of(module: Any) -> torch.dtype:
     return max(types, key=lambda t: torch.finfo(t).eps, default=torch.float32)
 
 
-Data = Literal["normal", "fractions", "small"]
-"""Random floating-point numbers: normal ones; between 0 and 1, and near neither; normal ones over 64, whose products
-over thousands of terms are within float16's range, and sums of these."""
+Data = Literal["normal", "fractions", "small fractions", "small"]
+"""Random floating-point numbers: normal ones; between 0 and 1, and near neither; both over 64: products of those over
+thousands of terms are within float16's range, and sums of these."""
 
 
 def examples(module: Any, data: Data = "normal", apart: Container[int] = (), words: Container[int] = ()) -> list[Any]:
@@ -674,7 +674,7 @@ def drawn(like: torch.Tensor, generator: torch.Generator, data: Data = "normal")
     """Random numbers in the memory order of a tensor."""
     if not like.is_floating_point():  # small numbers are rows of all tables, and classes
         return torch.randint(0, 2, like.shape, generator=generator, device=like.device).to(like.dtype)
-    draw = torch.rand if data == "fractions" else torch.randn
+    draw = torch.rand if "fractions" in data else torch.randn
     drawn_in = like.dtype if like.dtype.itemsize > 1 else torch.float32
     x = draw(like.shape, generator=generator, device=like.device, dtype=drawn_in)
     match data:
@@ -682,6 +682,8 @@ def drawn(like: torch.Tensor, generator: torch.Generator, data: Data = "normal")
             x = x.to(like.dtype)
         case "fractions":
             x = (0.0625 + 0.875 * x).to(like.dtype)
+        case "small fractions":
+            x = ((0.0625 + 0.875 * x) / 64).to(like.dtype)
         case "small":
             x = (x / 64).to(like.dtype)
     if 0 in like.stride():

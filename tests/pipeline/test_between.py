@@ -14,10 +14,12 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import mirage_cli
+from mirage_cli.errors import TraceError
 from mirage_cli.pipeline import model as model_module
-from mirage_cli.pipeline.model import Gain, Replaced, between, put_back, with_own_graph
+from mirage_cli.pipeline.model import Gain, Replaced
 from mirage_cli.pipeline.pieces import PREFIX, pieces
-from mirage_cli.pipeline.regions import Cut, cut, exported
+from mirage_cli.pipeline.regions import Cut, exported
+from mirage_cli.target import gpus
 from tests.pipeline.test_wrong_use import BEST, StandIn, kernels, same
 
 assert kernels  # a fixture
@@ -33,6 +35,13 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x + F.gelu(self.up(self.norm(x))).sort(-1).values.flip(-1)
+
+
+class Sorted(nn.Module):
+    """What no kernel is for."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sort(-1).values
 
 
 def layers(count: int) -> nn.Module:
@@ -162,18 +171,15 @@ def test_operators_that_run_graphs_are_called_as_they_are(tmp_path: Path) -> Non
             torch.testing.assert_close(fast(x), model(x))
 
 
-def test_a_model_is_put_back() -> None:
-    model = layers(2)
-    with torch.no_grad():
-        found = cut(exported(model, (X,)))
-        original, text = with_own_graph(found.model), str(found.model.graph)
-        region = found.regions[0]
-        setattr(
-            found.model, region.module, model_module.replaced(found, region, StandIn(region.program, BEST_OF, "", ""))
-        )
-        left = between(found.model)
-        assert len(left) > 1 and str(found.model.graph) != text
-        put_back(found.model, original)
-        assert str(found.model.graph) == text and not modules(found.model)
-        torch.testing.assert_close(found.model(X), model(X))
-    assert StandIn.calls == 0
+def test_a_model_without_kernels_is_compiled_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was exported is another program for a compiler, and not always as fast."""
+    given = nn.Sequential(Sorted(), nn.Identity()).eval()
+    given[1].train()
+    monkeypatch.setattr(gpus, "chosen_target", lambda _: (gpus.find_target("h100"), True))
+    monkeypatch.setattr(torch, "compile", lambda module, **how: compiled.append(how) or module)
+    compiled: list[object] = []
+    fast = optimized(given, X, db=tmp_path)
+    assert fast.function is given and compiled == [{"dynamic": False}]
+    assert given[1].training and not fast.training
+    with pytest.raises(TraceError, match="float32 in the example"):
+        fast(X.half())

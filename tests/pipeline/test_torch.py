@@ -290,6 +290,14 @@ def test_a_root_of_what_cancels_is_compared_between_0_and_1() -> None:
     assert found.left == {} and len(found.regions) == 1
 
 
+def test_roots_between_products_that_overflow_are_compared_on_small_numbers_above_0() -> None:
+    """Of normal numbers half of the variances are negative, and of those between 0 and 1 sums overflow float16."""
+    layers = nn.Sequential(nn.Linear(768, 4096), nn.BatchNorm1d(4096), nn.Linear(4096, 64)).half().eval()
+    with torch.no_grad():
+        found = cut(exported(layers, (torch.randn(4, 768).half(),)))
+    assert found.left == {} and found.regions
+
+
 @pytest.mark.parametrize(
     "other",
     [
