@@ -23,13 +23,22 @@ if TYPE_CHECKING:
     from mirage_cli.tune.interpreted import Interpreter
 
 
+INDUCTOR = {
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",  # no processes beside it, which import torch too
+    "TORCHINDUCTOR_VEC_ISA_OK": "0",  # no trials of what the machine's vector units compile
+    "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
+}
+"""What makes Inductor start sooner, where it compiles little."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Before any test module imports what reads these variables once. A value that is already set stays.
 
     The matrices of the tests are small: threads of one test only wait for those of the test beside it.
     """
     if config.getoption("markexpr", "").strip() != "gpu":
-        os.environ.setdefault("TRITON_INTERPRET", "1")
+        for name, value in {"TRITON_INTERPRET": "1", **INDUCTOR}.items():
+            os.environ.setdefault(name, value)
     for library in ("OMP", "OPENBLAS"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     own = ExitStack()

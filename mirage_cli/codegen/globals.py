@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 
 FUNCTIONS = (ast.FunctionDef, ast.Lambda)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -27,15 +28,19 @@ def without_global(source: str, name: str) -> str:
     while new in source:
         new += "_"
     lines = source.encode().split(b"\n")  # columns count bytes
-    for line, column, text in sorted(_places(tree.body, name, new), reverse=True):
+    where = [n for n, line in enumerate(source.split("\n"), 1) if name in line]
+    for line, column, text in sorted(_places(tree.body, name, new, where), reverse=True):
         before, after = lines[line - 1][:column], lines[line - 1][column + len(name) :]
         lines[line - 1] = before + text.encode() + after
     return b"\n".join(lines).decode()
 
 
-def _places(nodes: Iterable[ast.AST], name: str, new: str) -> Iterator[tuple[int, int, str]]:
-    """Line and column of each word that stands for the global, and what is to stand there."""
+def _places(nodes: Iterable[ast.AST], name: str, new: str, where: Sequence[int]) -> Iterator[tuple[int, int, str]]:
+    """Line and column of each word that stands for the global, and what is to stand there. where: the lines in which
+    the name stands, whatever it stands for; a statement without such a line is passed over."""
     for node in nodes:
+        if isinstance(node, ast.stmt) and not _spells(node, where):
+            continue
         match node:
             case ast.Name(id=spelled) if spelled == name:
                 yield node.lineno, node.col_offset, new
@@ -47,21 +52,29 @@ def _places(nodes: Iterable[ast.AST], name: str, new: str) -> Iterator[tuple[int
             case _:
                 pass
         if isinstance(node, SCOPES):
-            yield from _places(_parts(node)[0], name, new)
-            yield from _places_inside(node, name, new)
+            yield from _places(_parts(node)[0], name, new, where)
+            yield from _places_inside(node, name, new, where)
         else:
-            yield from _places(ast.iter_child_nodes(node), name, new)
+            yield from _places(ast.iter_child_nodes(node), name, new, where)
 
 
-def _places_inside(scope: ast.AST, name: str, new: str) -> Iterator[tuple[int, int, str]]:
+def _spells(statement: ast.stmt, where: Sequence[int]) -> bool:
+    """Whether one of these lines is the statement's, its decorators' included."""
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+    first = min(x.lineno for x in (statement, *decorators))
+    at = bisect_left(where, first)
+    return at < len(where) and where[at] <= (statement.end_lineno or first)
+
+
+def _places_inside(scope: ast.AST, name: str, new: str, where: Sequence[int]) -> Iterator[tuple[int, int, str]]:
     """Those within a scope's own names, unless one of them hides the global."""
     inside = _parts(scope)[1]
     if name not in _bound(inside) | _parameters(scope):
-        yield from _places(inside, name, new)
+        yield from _places(inside, name, new, where)
     elif isinstance(scope, ast.ClassDef):  # its methods see past its own names
         for method in inside:
             if isinstance(method, ast.FunctionDef):
-                yield from _places_inside(method, name, new)
+                yield from _places_inside(method, name, new, where)
 
 
 def _parts(scope: ast.AST) -> tuple[list[ast.AST], list[ast.AST]]:

@@ -109,12 +109,13 @@ def _test(
     the least sizes either, elements in doubt must agree; or, as they do not where a root is squared, say, all must in
     float64, if there is a proof of the algebra. draw: from the second on, at another dynamic size for the same tiles.
     """
-    small = [small_instance(program, graph, seed, least=least) for least in (False, True)]
-    if draw:
-        small = [(sizes | dynamic_sizes(graph, s, seed)[draw - 1], s) for sizes, s in small]
-    series = [Series(program, graph, *sizes_and_schedule, seed, end) for sizes_and_schedule in small]
-    for s, idle in zip(series, (REDRAWS, LEAST_REDRAWS), strict=True):
-        outcome = s.run(idle)
+    series: list[Series] = []
+    for least, idle in ((False, REDRAWS), (True, LEAST_REDRAWS)):
+        sizes, schedule = small_instance(program, graph, seed, least=least)
+        if draw:
+            sizes |= dynamic_sizes(graph, schedule, seed)[draw - 1]
+        series.append(Series(program, graph, sizes, schedule, seed, end))
+        outcome = series[-1].run(idle)
         if outcome is not None:
             return outcome
     if any(x.told >= ENOUGH and not x.levels and x.missing().any() for s in series for x in s.learned.values()):

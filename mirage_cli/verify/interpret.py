@@ -2,8 +2,9 @@
 
 `run_program` evaluates equation by equation. `run_mugraph` executes a μGraph as its schedule says: every program
 instance, every tile of every loop but those that masks leave nothing to do, accumulators, running maxima with their
-rescaling, chunks of a split dimension and stores into memory that starts undefined. Values that were computed before
-are not computed again (`verify.remembered`). `FieldSemantics` makes it the verifier's, `FloatSemantics` a reference.
+rescaling, chunks of a split dimension and stores into memory that starts undefined. Instances that differ along axes
+of the grid alone compute at once where no operator can tell. Values that were computed before are not computed again
+(`verify.remembered`). `FieldSemantics` makes it the verifier's, `FloatSemantics` a reference.
 """
 
 from __future__ import annotations
@@ -142,8 +143,8 @@ def run_mugraph(
     Inputs and outputs have the program's own axes; those of the μGraph see several as one (`MuGraph.merged`).
     Inputs may be of several draws, along an axis of their own in front: then all results are.
     program: what says how inputs lie in memory, where not as in the μGraph, and what parts are written: their values
-    are among the results, as they lie in their tensors then. end: asked before every program instance whether the time
-    is up.
+    are among the results, as they lie in their tensors then. end: asked before every run of program instances whether
+    the time is up.
 
     Raises ScheduleFailure for a race, conflicting stores, or stores that do not write just what they should: all of a
     tensor, or its parts. InexpressibleError as `place` does. OutOfTimeError at the end.
@@ -281,22 +282,25 @@ def _run_kernel(
     if kernel.kind == "library":
         whole = Placement((Straight((*kernel.loads, *kernel.body), kernel.stores),))
         alone = _Shared(kernel, whole, semantics.sizes, held)
-        _Instance(alone, schedule, memories, semantics, front, {}, {}, left, live).run()
+        _Instances(alone, schedule, memories, semantics, front, [({}, {})], left, live).run()
         return
     tiled = {d for d in kernel.with_role("grid") if semantics.sizes[d] > schedule.tile(d)}
     parts = [_Shared(k, place(k), semantics.sizes, held) for k in beside(kernel, tiled)]
-    instances = [(part, *at) for part in parts for at in _instances(part.kernel, schedule, semantics.sizes)]
-    rng.shuffle(instances)
-    for part, window, tile_index in instances:
+    groups = [(part, at) for part in parts for at in _at_once(part, _instances(part.kernel, schedule, semantics.sizes))]
+    rng.shuffle(groups)
+    for part, instances in groups:
         if end():
             raise OutOfTimeError
-        _Instance(part, schedule, memories, semantics, front, window, tile_index, left, live).run()
+        rng.shuffle(instances)
+        _Instances(part, schedule, memories, semantics, front, instances, left, live).run()
 
 
-def _instances(
-    kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]
-) -> Iterator[tuple[Window, dict[str, int]]]:
-    """Every program instance: where its tile and chunk lie, and the index of each."""
+Instance = tuple[Window, dict[str, int]]
+"""Where the tile and the chunk of a program instance lie, and the index of each."""
+
+
+def _instances(kernel: Kernel, schedule: KernelSchedule, sizes: Mapping[str, int]) -> Iterator[Instance]:
+    """Every program instance."""
     cut = {d: tiles(0, sizes[d], schedule.tile(d)) for d in kernel.with_role("grid")}
     if kernel.split:
         cut[kernel.split] = chunks(sizes[kernel.split], schedule.split, schedule.tile(kernel.split))
@@ -306,6 +310,15 @@ def _instances(
         if kernel.split:
             window[split_axis(kernel.split)] = (at[kernel.split], at[kernel.split] + 1)
         yield window, at
+
+
+def _at_once(part: _Shared, instances: Iterable[Instance]) -> list[list[Instance]]:
+    """Program instances that differ along pointwise axes alone, together."""
+    groups: dict[Hashable, list[Instance]] = {}
+    for instance in instances:
+        common = tuple((d, at) for d, at in instance[0].items() if d not in part.pointwise)
+        groups.setdefault(common, []).append(instance)
+    return list(groups.values())
 
 
 REMEMBERED = Remembered()
@@ -345,6 +358,9 @@ class _Shared:
     """A kernel and what its program instances have in common.
 
     segments: of the placement, with the masks that end the loops. steps: what each depends on, by its result.
+    pointwise: axes of the grid along which every value is computed element by element: no operator mixes positions
+        along them, no loop ends by a mask that depends on them, and nothing is read that other instances may write.
+        Computed over the whole of such an axis at once, each element is what it is in the tile of its own instance.
     """
 
     def __init__(
@@ -354,12 +370,22 @@ class _Shared:
         ends = {loop: frozenset((x.mask, x.holds) for x in limits(kernel, loop)) for loop in placement.loops}
         self.segments = [(x, ends[x] if isinstance(x, Loop) else frozenset[Mask]()) for x in placement.segments]
         self.steps = {x.out: _Step.of(x, sizes, held) for x in (*kernel.loads, *kernel.body)}
+        self.pointwise = self._pointwise()
+
+    def _pointwise(self) -> frozenset[str]:
+        if {*self.kernel.read} & {s.buffer for s in self.kernel.stores}:
+            return frozenset()
+        mixed = {d for e in self.kernel.body if e.op != "index" for d in e.acts_on}
+        mixed |= {d for _, ends in self.segments for mask, _ in ends for d in self.kernel.value_dims[mask]}
+        return frozenset(self.kernel.with_role("grid")) - mixed
 
 
-class _Instance:
-    """One program instance of a kernel, of all draws.
+class _Instances:
+    """Program instances of a kernel that differ along pointwise axes alone, of all draws: they compute at once, and
+    each stores its own tile.
 
-    worked: whether it had anything to do in its loops, in each draw where these differ.
+    window: where the tiles and the chunk lie that they have in common. worked: whether they had anything to do in their
+    loops, in each draw where these differ.
     """
 
     def __init__(
@@ -369,14 +395,14 @@ class _Instance:
         memories: Mapping[str, Memory],
         semantics: Semantics,
         front: Front,
-        window: Window,
-        tile_index: Mapping[str, int],
+        instances: Sequence[Instance],
         left: Mapping[str, Left],
         live: Mapping[str, Access],
     ) -> None:
         self.shared, self.kernel, self.schedule = shared, shared.kernel, schedule
         self.memories, self.semantics, self.front = memories, semantics, front
-        self.window, self.tile_index, self.left, self.live = window, tile_index, left, live
+        self.instances, self.left, self.live = instances, left, live
+        self.window = {d: at for d, at in instances[0][0].items() if d not in shared.pointwise}
         self.worked = np.array(False)
 
     def run(self) -> None:
@@ -445,18 +471,22 @@ class _Instance:
         return window[dim] if dim in window else (0, self.semantics.sizes[dim])
 
     def store(self, s: Store, env: Mapping[str, Any], window: Window) -> None:
-        """Write a tile. Instances that differ only in what the tile does not depend on leave it to the first."""
+        """Write the tile of each instance. Those that differ only in what it does not depend on leave it to the first
+        of them."""
         if s.buffer in self.left and not self.worked.any():
             return
         split = self.kernel.split
-        for d, i in self.tile_index.items():
-            kept = d in s.dims or (d == split and split_axis(d) in s.dims)
-            if i > 0 and not kept:
-                return
+        written = {*s.dims, *((split,) if split and split_axis(split) in s.dims else ())}
+        for own, index in self.instances:
+            if all(i == 0 or d in written for d, i in index.items()):
+                tile = {d: at for d, at in own.items() if d in self.shared.pointwise}
+                self.write(s, self.semantics.tile(env[s.value], tile), window | tile)
+
+    def write(self, s: Store, tile: Any, window: Window) -> None:
         at, padded = self.places(s, window), bool(may_name_nothing(s.access))
         if s.buffer in self.left and not self.worked.all():
             at, padded = where_worked(at, self.worked), True
-        self.memories[s.buffer].write(at, (*self.front.dims, *s.dims), env[s.value], padded)
+        self.memories[s.buffer].write(at, (*self.front.dims, *s.dims), tile, padded)
 
     def places(self, s: Store, window: Window) -> At:
         """Where the tile of a store lies."""

@@ -84,6 +84,10 @@ class Semantics(Protocol):
 
     def input(self, name: str, value: Any, dims: tuple[str, ...]) -> Memory: ...
 
+    def tile(self, value: Any, window: Window) -> Any:
+        """The elements in these ranges of the axes of a value, of which it has all."""
+        ...
+
     def seen_as(self, value: Any, dims: tuple[str, ...], shape: tuple[int, ...]) -> Any:
         """The same elements in memory order, as a tensor of other axes."""
         ...
@@ -118,6 +122,11 @@ def within(at: At, shape: Sequence[int]) -> Callable[[Array, int], Array]:
     inner = tuple(np.clip(x, 0, n - 1) for x, n in zip(at, shape, strict=True) if not isinstance(x, slice))
     beyond = reduce(np.logical_or, outside)
     return lambda data, lead: np.where(beyond, np.zeros((), data.dtype), data[(*(slice(None),) * lead, *inner)])
+
+
+def _within(dims: tuple[str, ...], window: Window) -> At | None:
+    """The ranges of a window along these axes, all of the others; None where it cuts none of them."""
+    return tuple(slice(*window.get(d, (None, None))) for d in dims) if window.keys() & {*dims} else None
 
 
 def _renamed(
@@ -195,6 +204,10 @@ class FieldSemantics:
         memory.write(tuple(slice(0, n) for n in value.shape), dims, value)
         memory.given, memory.written[...] = True, False
         return memory
+
+    def tile(self, value: Value, window: Window) -> Value:
+        at = _within(value.dims, window)
+        return value if at is None else _part(value, at, value.dims)
 
     def seen_as(self, value: Value, dims: tuple[str, ...], shape: tuple[int, ...]) -> Value:
         lead = (LEVELS,) if value.kind == "field" else ()
@@ -449,6 +462,10 @@ class FloatSemantics:
         memory.write(tuple(slice(0, n) for n in data.shape), dims, Named(dims, data))
         memory.given, memory.written[...] = True, False
         return memory
+
+    def tile(self, value: Named, window: Window) -> Named:
+        at = _within(value.dims, window)
+        return value if at is None else Named(value.dims, value.data[at])
 
     def seen_as(self, value: Named | Array, dims: tuple[str, ...], shape: tuple[int, ...]) -> Named:
         return Named(dims, (value.data if isinstance(value, Named) else value).reshape(shape))

@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -383,8 +384,9 @@ def uses(code: CodeType, *names: str) -> Counter[str]:
     return Counter(i.argval for i in found if i.opname in ACCESSES and i.argval in names)
 
 
-def test_every_global_of_a_file_leaves_its_name_to_the_spec() -> None:
+def test_every_global_of_a_file_leaves_its_name_to_the_spec(monkeypatch: pytest.MonkeyPatch) -> None:
     _, source = export(ALL["library_first"])
+    monkeypatch.setattr(ast, "parse", cache(ast.parse))  # of one text, for each of its names
     file = compile(source, "file", "exec")
     names = {name for c in codes(file) for name in c.co_names}
     used = uses(file, *names)

@@ -619,7 +619,7 @@ def every_mask(kernel: Kernel, loop: Loop) -> tuple[Limit, ...]:
 
 TILES, CHUNKS = interpret.tiles, interpret.chunks
 INSTANCES, CHUNK_SIZES = interpret._instances, interpret._chunk_sizes  # pyright: ignore[reportPrivateUsage]
-PLACES = interpret._Instance.places  # pyright: ignore[reportPrivateUsage]
+PLACES = interpret._Instances.places  # pyright: ignore[reportPrivateUsage]
 
 WRONG_RUNS: Mapping[str, tuple[str, str, Callable[..., Any]]] = {
     "last tile of a loop dropped": ("attention", "tiles", without_last_tile),
@@ -627,21 +627,21 @@ WRONG_RUNS: Mapping[str, tuple[str, str, Callable[..., Any]]] = {
     "last tile starts early, so that it is full": ("rmsnorm_linear", "tiles", full_last_tile),
     "grid of whole tiles alone: a hole": ("gram", "_instances", without_ragged_instances),
     "last instance does not run: a hole": ("gram", "_instances", without_last_instance),
-    "stores overlap: every instance stores at the first tile": ("gram", "_Instance.places", at_first_tile),
-    "parts go one element further": ("parts", "_Instance.places", one_further),
-    "appended rows go one row further": ("append", "_Instance.places", one_further),
+    "stores overlap: every instance stores at the first tile": ("gram", "_Instances.places", at_first_tile),
+    "parts go one element further": ("parts", "_Instances.places", one_further),
+    "appended rows go one row further": ("append", "_Instances.places", one_further),
     "the merge reads a chunk too few": ("split_matmul", "_chunk_sizes", a_chunk_too_few),
     "chunks overlap": ("split_matmul", "chunks", overlapping_chunks),
     "unsynchronised split: every instance sums everything": ("split_matmul", "chunks", every_chunk_whole),
     "tiles of a loop left out whose positions count": ("filled", "limits", every_mask),
-    "accumulators not rescaled": ("attention", "_Instance.rescaled", lambda self, x, moved, g: x),
+    "accumulators not rescaled": ("attention", "_Instances.rescaled", lambda self, x, moved, g: x),
     "accumulators rescaled twice": (
         "attention",
-        "_Instance.rescaled",
+        "_Instances.rescaled",
         lambda self, x, moved, g: RESCALED(self, x, moved, 2 * g),
     ),
 }
-RESCALED = interpret._Instance.rescaled  # pyright: ignore[reportPrivateUsage]
+RESCALED = interpret._Instances.rescaled  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.mark.parametrize("name", WRONG_RUNS)
