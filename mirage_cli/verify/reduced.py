@@ -232,12 +232,10 @@ def _apart(size: Mapping[str, int], counted: Container[str], step: int) -> dict[
 def _first_pieces(program: Program, graph: MuGraph, whole: Mapping[str, int]) -> set[str]:
     """Axes that stay whole: by which the μGraph alone reads a tensor's axis up to where another axis goes on."""
     own = {*program.accesses()}
-    behind = {
-        (d, i.offset)
-        for d, i in graph.accesses()
-        if (d, i) not in own and i.offset and i.affine and len(i.terms) == 1 and i.terms[0][1] == 1
-    }
-    return {i.axis for d, i in graph.accesses() if i.axis is not None and (d, whole.get(i.axis)) in behind}
+    stretches = [(d, i) for d, i in graph.accesses() if i.affine and len(i.terms) == 1 and i.terms[0][1] == 1]
+    starts = {(d, i.offset) for d, i in stretches if (d, i) not in own and i.offset}
+    ends = ((a, (d, i.offset + whole.get(a, 0))) for d, i in stretches for a in i.dims)
+    return {a for a, end in ends if end in starts}
 
 
 def _reduced_schedule(
