@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from mirage_cli.errors import MirageError, NoKernelError
 from mirage_cli.ir.derived import lower
+from mirage_cli.ir.joined import by_parts
 from mirage_cli.ir.merge import ROW, merge_axes
 from mirage_cli.ir.mugraph import MuGraph
 from mirage_cli.ir.pieces import in_pieces
@@ -240,8 +241,9 @@ def search_program(
 
     form = lower(merged(program, lowered))
     result = searched(form)
-    if (pieces := in_pieces(form)) is not None and result.stopped == "exhausted":
-        result = beside(result, searched(pieces))
+    for taken_apart in (by_parts, in_pieces):
+        if result.stopped == "exhausted" and (other := taken_apart(form)) is not None:
+            result = beside(result, searched(other))
     if result.stopped == "exhausted" and options.prune and (orders := relaid(form, result, target)):
         result = beside(result, behind_copies(form, orders, searched, target.costs.gap_us))
     result = read_in_time(form, result, searched, target.costs.gap_us)

@@ -197,7 +197,7 @@ class Trace:
         self.arrays: list[Array] = []
         self.inputs: list[tuple[Array, str, float | None]] = []
         self.strides: dict[Array, list[int]] = {}  # of inputs that are not row-major, of each axis that is held
-        self.below: dict[Array, int] = {}  # of tables, what their entries are less than
+        self.below: dict[Array, tuple[int, Dim]] = {}  # of tables: less than what entries are, and whose size it is
         self.distinct: set[Array] = set()  # tables that hold no number twice
         self.bits: set[Array] = set()  # inputs of which bits are read
         self.stores: list[Stored] = []
@@ -225,6 +225,12 @@ class Trace:
         if strides is not None:
             self.strides[array] = [s for n, s in zip(shape, strides, strict=True) if n > 1]
         return array
+
+    def bound(self, table: Array, size: int, dim: Dim = ()) -> None:
+        """Takes down that a table's entries are less than a size. dim: whose size it is."""
+        least, known = self.below.get(table, (size, ()))
+        if size <= least:
+            self.below[table] = size, known if size == least and known else dim
 
     def full(self, shape: Sequence[int], value: float) -> Array:
         dims = tuple((Axis(n),) if n > 1 else () for n in shape)
@@ -281,7 +287,7 @@ class Trace:
         for a in needed:
             if a.name:
                 dtype, scale = given[a]
-                below, strides, distinct = self.below.get(a), self.strides_of(a), a in self.distinct
+                below, strides, distinct = self.below_of(a, names), self.strides_of(a), a in self.distinct
                 drawn = "bits" if a in self.bits and dtype == "int32" and below is None else None
                 values[a] = graph.input(
                     a.name,
@@ -306,6 +312,12 @@ class Trace:
             self.maker = store.maker
             store.write(names, *(values[a] for a in store.arrays))
         return graph
+
+    def below_of(self, a: Array, names: Names) -> int | str | None:
+        """What the entries of a table are less than: the size of an axis by its name, so that it may be another."""
+        size, dim = self.below.get(a, (None, ()))
+        named = [names.names[x] for x in leaves(dim) if x in names.names]
+        return named[0] if len(named) == len(leaves(dim)) == 1 else size
 
     def strides_of(self, a: Array) -> list[int] | None:
         """Of the axes that an input's are split into."""

@@ -315,7 +315,7 @@ def looked_up(a: Array, table: Array) -> Array:
     first = a.dims[0]
     if not first or not {*leaves(first)} <= {*a.own}:
         raise Unsupported("rows of an axis of one position, or along which a tensor is constant")
-    a.trace.below[table] = min(a.trace.below.get(table, size_of(first)), size_of(first))
+    a.trace.bound(table, size_of(first), first)
     taken = {*table.own}
     fresh = with_axes(a, {x: Axis(x.size) for x in a.own if x in taken})
     held = dict.fromkeys(x for x in (*table.own, *fresh.own) if x not in leaves(fresh.dims[0]))

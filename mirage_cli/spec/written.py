@@ -68,7 +68,7 @@ def stored(a: Array, places: Sequence[Place], value: Array) -> None:
         for x, y in sides_of(dim, place):
             trace.unify(x.found(), y.found())
         if isinstance(place, Entry):
-            trace.below[place.table] = size_of(dim)
+            trace.bound(place.table, size_of(dim), dim)
     if not {x for dim in value.dims for x in leaves(dim)} <= {*value.own}:
         raise Unsupported("one number is written at several places")
     tables = [place.table for place in places if isinstance(place, Entry)]

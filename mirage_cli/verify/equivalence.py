@@ -26,7 +26,7 @@ from mirage_cli.verify.degree import Claim, claim
 from mirage_cli.verify.draws import BLOCK, DOUBT, KNOWN, OPEN, Draws, at_once, drawn_bits, run_draws, told
 from mirage_cli.verify.interpret import OutOfTimeError, never, run_mugraph, run_program
 from mirage_cli.verify.proof import proved
-from mirage_cli.verify.reduced import dynamic_sizes, same_axes, small_instance
+from mirage_cli.verify.reduced import dynamic_sizes, same_axes, small_instance, turns
 from mirage_cli.verify.residues import DRAW, LEVELS, UNDEFINED, Levels, Value, aligned, compared_levels, same
 from mirage_cli.verify.semantics import FloatSemantics, Named, ScheduleFailure, one_draw, spread
 from mirage_cli.verify.squares import effort
@@ -88,9 +88,12 @@ def _tested(program: Program, graph: MuGraph, seed: int, tests: int, end: Callab
     """Raises OutOfTimeError."""
     proof = cache(lambda: proved(program, graph, same_axes(program, graph)))
     passed: list[Claim] = []
-    for test in range(tests):
+    far = turns(program, graph)
+    for test in range(max(tests, far)):
         for draw in range(1 + DYNAMIC_DRAWS * bool(graph.dynamic)):
-            outcome = _test(program, graph, seed * 1009 + test, proof, draw, end)
+            outcome = _test(program, graph, seed * 1009 + test, proof, draw, end, turn=test if far else None)
+            if far and isinstance(outcome, Verdict):  # maybe of what is there in full: f(X[n - 1]), not f(0)
+                outcome = _test(program, graph, seed * 1009 + test, proof, draw, end)
             if isinstance(outcome, Verdict):
                 return outcome
             passed.append(replace(outcome, bound=1.0) if draw else outcome)  # which may see less than the first draw
@@ -101,17 +104,24 @@ def _tested(program: Program, graph: MuGraph, seed: int, tests: int, end: Callab
 
 
 def _test(
-    program: Program, graph: MuGraph, seed: int, proof: Callable[[], bool], draw: int, end: Callable[[], bool]
+    program: Program,
+    graph: MuGraph,
+    seed: int,
+    proof: Callable[[], bool],
+    draw: int,
+    end: Callable[[], bool],
+    turn: int | None = None,
 ) -> Verdict | Claim:
     """Run both on random inputs, again until draws have told something about every output and every comparison.
 
     Where roots meet, few draws have squares under all of them, and fewer the larger the sizes. Where none is found at
     the least sizes either, elements in doubt must agree; or, as they do not where a root is squared, say, all must in
     float64, if there is a proof of the algebra. draw: from the second on, at another dynamic size for the same tiles.
+    turn: as of `small_instance`.
     """
     series: list[Series] = []
     for least, idle in ((False, REDRAWS), (True, LEAST_REDRAWS)):
-        sizes, schedule = small_instance(program, graph, seed, least=least)
+        sizes, schedule = small_instance(program, graph, seed, least=least, turn=turn)
         if draw:
             sizes |= dynamic_sizes(graph, schedule, seed)[draw - 1]
         series.append(Series(program, graph, sizes, schedule, seed, end))

@@ -196,8 +196,9 @@ class Field:
         return Value(dims, "field", data, flags=flags)
 
     def index(self, axis: str) -> Value:
-        dims, positions = placed(parse_index(axis), self.window, self.sizes, self.tables)
-        return Value(dims, "int", positions)
+        i = parse_index(axis)
+        dims, positions = placed(i, self.window, self.sizes, self.tables)
+        return Value(dims, "int", positions, reach=None if i.lookups else i.bounds(self.sizes))
 
     def size(self, axis: str) -> Value:
         return Value((), "int", np.array(self.sizes[axis], dtype=np.int64), sign=1)
@@ -490,7 +491,8 @@ class Field:
         """guess: a random mask, of a hash of both sides in their order, and of the sides."""
         dims = union(x.dims, y.dims)
         valid = ALL if both_valid(x, y)[0] == OWN else ALL_BORROWED  # a mask sees the first residue
-        if "field" not in (x.kind, y.kind) and not (x.large or y.large):
+        seen = not (x.large or y.large) or x.reaches(y) or y.reaches(x)
+        if "field" not in (x.kind, y.kind) and seen:
             data = exactly(aligned(x.data, x.dims, dims), aligned(y.data, y.dims, dims))
             taint = whole(joint_taint((x, y), dims))
         else:

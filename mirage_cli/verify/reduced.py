@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
-from mirage_cli.ir.access import renames
+from mirage_cli.ir.access import Index, renames
 from mirage_cli.ir.footprint import ENTRIES, READ, large_enough
 from mirage_cli.ir.mugraph import MuGraph, split_axis
 from mirage_cli.ir.program import (
@@ -19,6 +20,9 @@ from mirage_cli.ir.schedule import KernelSchedule, Schedule
 
 ROOM = 1 << 17
 """Elements of any one value of a program, where axes as short as may be leave the choice."""
+FAR_ROOM = 1 << 18
+"""Elements of any one value of a program, where axes that are long for the sake of what is read far away leave the
+choice: from there on tests take turns."""
 
 
 class _Classes:
@@ -62,7 +66,7 @@ def same_axes(program: Program, graph: MuGraph) -> Callable[[str], str]:
 
 
 def small_instance(
-    program: Program, graph: MuGraph, seed: int, *, least: bool = False
+    program: Program, graph: MuGraph, seed: int, *, least: bool = False, turn: int | None = None
 ) -> tuple[dict[str, int], Schedule]:
     """Reduced sizes and a schedule: several tiles along every grid, loop and split dimension, the last one short, also
     where it follows from the parts of a merged axis.
@@ -70,12 +74,21 @@ def small_instance(
     Axes of one class get one size, and axes whose size is a number of the program (`size`) get sizes of their own, so
     that one is not taken for another. Chunk axes get no size: the schedule's split is theirs.
 
-    least: the smallest sizes for which that can be said, with two tiles.
+    least: the smallest sizes for which that can be said, with two tiles. turn: which of `turns` tests it is for, each
+    of which reaches the far positions of some axes; None for a test that reaches all.
     """
     rng = random.Random(seed)
     classes = _classes(program, graph)
-    sizes, uneven = _reduced_sizes(program, graph, classes, rng, least)
+    sizes, uneven = _reduced_sizes(program, graph, classes, rng, least, turn)
     return sizes, _reduced_schedule(graph, sizes, lambda d: classes.find(d) in uneven, rng, least)
+
+
+def turns(program: Program, graph: MuGraph) -> int:
+    """How many tests take turns at being long along axes of which something far is read, such as the last position; 0
+    where one test may be long along all of them."""
+    classes = _classes(program, graph)
+    short = _Short.of(program, graph, classes, random.Random(0), least=True)
+    return len(_too_far(program, classes, short.sizes, short.grown(short.read)))
 
 
 def dynamic_sizes(graph: MuGraph, schedule: Schedule, seed: int) -> list[dict[str, int]]:
@@ -90,44 +103,98 @@ def dynamic_sizes(graph: MuGraph, schedule: Schedule, seed: int) -> list[dict[st
 
 
 def _reduced_sizes(
-    program: Program, graph: MuGraph, classes: _Classes, rng: random.Random, least: bool
+    program: Program, graph: MuGraph, classes: _Classes, rng: random.Random, least: bool, turn: int | None
 ) -> tuple[dict[str, int], set[str]]:
     """The sizes, and the classes of those that are not chosen: they follow from parts, or from what is read."""
-    roles: dict[str, set[str]] = {}
-    for k in graph.kernels:
-        for d, role in k.roles:
-            roles.setdefault(classes.find(d), set()).add(role)
-    counted = {
-        classes.find(e.axes[0]) for e in (*program.eqns, *(e for k in graph.kernels for e in k.body)) if e.op == "size"
-    }
-    size: dict[str, int] = {}
-    shortest: dict[str, int] = {}
-    for c in sorted({classes.find(d) for d in (*program.order, *graph.sizes)}):
-        has = roles.get(c, set())
-        cut = bool(has & {"split", "loop", "grid"})
-        choices = [7, 5] if "split" in has else [5, 7] if "loop" in has else [3, 5, 7] if "grid" in has else [2, 3, 4]
-        shortest[c] = 3 if cut else 2
-        size[c] = shortest[c] if least else choices[0] if cut else rng.choice(choices)
-    whole = graph.sizes | program.sizes
-    read = [(d, i) for d, i in (*program.accesses(), *graph.accesses()) if d in whole and not renames(d, i, whole)]
-    read_axes = {a for of, i in read for a in (of, *i.dims)}
+    short = _Short.of(program, graph, classes, rng, least)
+    sizes = short.grown(short.read)
+    if turn is not None and (far := _too_far(program, classes, short.sizes, sizes)):
+        left = _others(program, classes, short.sizes, sizes, far[turn % len(far) :] + far[: turn % len(far)])
+        sizes = short.grown([(d, i) for d, i in short.read if left.isdisjoint(map(classes.find, (d, *i.dims)))])
+    return sizes, short.following | {classes.find(d) for d, n in sizes.items() if n > short.sizes[d]}
 
-    def limit(size: dict[str, int]) -> None:
-        for d in read_axes:  # none longer than in the program: what is read is there
-            size[classes.find(d)] = min(size[classes.find(d)], whole[d])
 
-    limit(size)
-    size = _with_room(program, classes, size, counted, shortest, rng)
-    for name, parts in graph.merged:
-        size[classes.find(name)] = prod(size[classes.find(p)] for p in parts)
-    of_parts = {classes.find(name) for name, _ in graph.merged}
-    limit(size)
-    pieces = {classes.find(d): whole[d] for d in _first_pieces(program, graph, whole)}
-    size |= pieces
-    sizes = {d: size[classes.find(d)] for d in (*program.order, *graph.sizes)}
-    entries = READ if least else ENTRIES
-    short, sizes = sizes, large_enough(sizes, read, whole, classes.find, entries, distinct_positions(program.inputs))
-    return sizes, of_parts | {*pieces} | {classes.find(d) for d, n in sizes.items() if n > short[d]}
+@dataclass(frozen=True)
+class _Short:
+    """Reduced sizes, whatever is read. following: the classes of those that follow from parts and pieces. read: axes of
+    tensors and the indices they are read by."""
+
+    classes: _Classes
+    sizes: dict[str, int]
+    following: set[str]
+    read: list[tuple[str, Index]]
+    whole: Mapping[str, int]
+    entries: int
+    tables: list[tuple[tuple[str, ...], str]]
+
+    @classmethod
+    def of(cls, program: Program, graph: MuGraph, classes: _Classes, rng: random.Random, least: bool) -> _Short:
+        roles: dict[str, set[str]] = {}
+        for k in graph.kernels:
+            for d, role in k.roles:
+                roles.setdefault(classes.find(d), set()).add(role)
+        counted = {
+            classes.find(e.axes[0])
+            for e in (*program.eqns, *(e for k in graph.kernels for e in k.body))
+            if e.op == "size"
+        }
+        size: dict[str, int] = {}
+        shortest: dict[str, int] = {}
+        for c in sorted({classes.find(d) for d in (*program.order, *graph.sizes)}):
+            has = roles.get(c, set())
+            cut = bool(has & {"split", "loop", "grid"})
+            choices = (
+                [7, 5] if "split" in has else [5, 7] if "loop" in has else [3, 5, 7] if "grid" in has else [2, 3, 4]
+            )
+            shortest[c] = 3 if cut else 2
+            size[c] = shortest[c] if least else choices[0] if cut else rng.choice(choices)
+        whole = graph.sizes | program.sizes
+        read = [(d, i) for d, i in (*program.accesses(), *graph.accesses()) if d in whole and not renames(d, i, whole)]
+        read_axes = {a for of, i in read for a in (of, *i.dims)}
+
+        def limit(size: dict[str, int]) -> None:
+            for d in read_axes:  # none longer than in the program: what is read is there
+                size[classes.find(d)] = min(size[classes.find(d)], whole[d])
+
+        limit(size)
+        size = _with_room(program, classes, size, counted, shortest, rng)
+        for name, parts in graph.merged:
+            size[classes.find(name)] = prod(size[classes.find(p)] for p in parts)
+        limit(size)
+        pieces = {classes.find(d): whole[d] for d in _first_pieces(program, graph, whole)}
+        size |= pieces
+        sizes = {d: size[classes.find(d)] for d in (*program.order, *graph.sizes)}
+        following = {classes.find(name) for name, _ in graph.merged} | {*pieces}
+        tables = distinct_positions(program.inputs)
+        return cls(classes, sizes, following, read, whole, READ if least else ENTRIES, tables)
+
+    def grown(self, read: Iterable[tuple[str, Index]]) -> dict[str, int]:
+        """The sizes, large enough for what is read."""
+        return large_enough(self.sizes, read, self.whole, self.classes.find, self.entries, self.tables)
+
+
+def _too_far(program: Program, classes: _Classes, short: Mapping[str, int], long: Mapping[str, int]) -> list[str]:
+    """The classes of axes that are long for the sake of what is read, where values are too large along all of them.
+
+    None where tables name positions, or where what is written has to lie inside."""
+    far = sorted({classes.find(d) for d, n in long.items() if n > short[d]})
+    fixed = bool(program.parts) or any(True for _ in program.lookups())
+    return [] if fixed or not _others(program, classes, short, long, far) else far
+
+
+def _others(
+    program: Program, classes: _Classes, short: Mapping[str, int], long: Mapping[str, int], far: Sequence[str]
+) -> set[str]:
+    """Those of them left short in a test that is long along the first, and along others while there is room."""
+    values = [t.dims for t in program.inputs] + [(*e.dims, *e.acts_on) for e in program.eqns]
+    kept = {*far[:1]}
+
+    def large(kept: set[str]) -> bool:
+        return any(prod((long if classes.find(d) in kept else short)[d] for d in {*v}) > FAR_ROOM for v in values)
+
+    for c in far[1:]:
+        kept |= set() if large({*kept, c}) else {c}
+    return {*far} - kept
 
 
 def _with_room(
@@ -165,12 +232,10 @@ def _apart(size: Mapping[str, int], counted: Container[str], step: int) -> dict[
 def _first_pieces(program: Program, graph: MuGraph, whole: Mapping[str, int]) -> set[str]:
     """Axes that stay whole: by which the μGraph alone reads a tensor's axis up to where another axis goes on."""
     own = {*program.accesses()}
-    behind = {
-        (d, i.offset)
-        for d, i in graph.accesses()
-        if (d, i) not in own and i.offset and i.affine and len(i.terms) == 1 and i.terms[0][1] == 1
-    }
-    return {i.axis for d, i in graph.accesses() if i.axis is not None and (d, whole.get(i.axis)) in behind}
+    stretches = [(d, i) for d, i in graph.accesses() if i.affine and len(i.terms) == 1 and i.terms[0][1] == 1]
+    starts = {(d, i.offset) for d, i in stretches if (d, i) not in own and i.offset}
+    ends = ((a, (d, i.offset + whole.get(a, 0))) for d, i in stretches for a in i.dims)
+    return {a for a, end in ends if end in starts}
 
 
 def _reduced_schedule(

@@ -51,7 +51,9 @@ class Value:
     flags: int8[*dims], None where all are finite.
     taint: bool[level, *dims], elements that went through a root that does not exist; None for none.
     sign: +1 or -1 for a constant of that sign, else 0 (unknown).
-    large: an integer beyond what an index reaches at these sizes, so that comparisons with it would be trivial.
+    large: an integer that may be beyond what an index reaches at these sizes, so that comparisons with it would be
+        trivial.
+    reach: of an index, the first and the last position along the whole of its axes.
     """
 
     dims: tuple[str, ...]
@@ -62,6 +64,7 @@ class Value:
     taint: Array | None = None
     sign: int = 0
     large: bool = False
+    reach: tuple[int, int] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -69,6 +72,13 @@ class Value:
 
     def __and__(self, other: Value) -> Value:
         return logical(np.logical_and, self, other)
+
+    def reaches(self, other: Value) -> bool:
+        """Whether an index comes to lie on both sides of a number, or on it: what a comparison with another number
+        gives is seen then."""
+        if self.reach is None or other.kind != "int" or other.dims:
+            return False
+        return self.reach[0] <= int(other.data) <= self.reach[1]
 
     def __or__(self, other: Value) -> Value:
         return logical(np.logical_or, self, other)

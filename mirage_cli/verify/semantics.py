@@ -177,7 +177,8 @@ class FieldSemantics:
         values = [a if i in row.numbers else self._value(a) for i, a in enumerate(args)]
         if op == "rename":
             x, *tables = values
-            return _part(x, *_renamed(x, tables, axes, self.sizes))
+            found = _part(x, *_renamed(x, tables, axes, self.sizes))
+            return found if x.reach is None else replace(found, reach=(int(found.data.min()), int(found.data.max())))
         if row.kind in ("reduction", "contraction"):
             return row.field(F, *values, axes)
         return row.field(F, *values)
@@ -220,7 +221,7 @@ def _part(x: Value, at: At, dims: tuple[str, ...]) -> Value:
     """The elements at these places, whose axes are these."""
     take = within(at, x.shape)
     if x.kind != "field":
-        return Value(dims, x.kind, take(x.data, 0), x.valid, x.flags, x.taint, x.sign, x.large)
+        return Value(dims, x.kind, take(x.data, 0), x.valid, x.flags, x.taint, x.sign, x.large, x.reach)
     flags = None if x.flags is None else take(x.flags, 0)
     taint = None if x.taint is None else take(x.taint, 1)
     return Value(
@@ -292,7 +293,7 @@ class FieldMemory:
         if like.kind == "bool":
             return Value(self.dims, "bool", np.zeros(shape, dtype=np.bool_))
         if like.kind == "int":
-            return Value(self.dims, "int", np.full(shape, np.iinfo(np.int64).min), large=like.large)
+            return Value(self.dims, "int", np.full(shape, np.iinfo(np.int64).min), large=like.large, reach=like.reach)
         return Value(
             self.dims,
             "field",

@@ -253,3 +253,16 @@ def test_numbers_that_name_rows_are_checked_once() -> None:
     model = as_module(lambda x, at: F.embedding(at, x) * at[:, None])
     found = cut(exported(model, (torch.randn(8, 8), torch.tensor([3, 1]))))
     assert len(found.model.graph.find_nodes(op="call_function", target=raise_unless)) == 1
+
+
+def test_rows_are_as_many_as_an_axis_is_long() -> None:
+    """A size by its name: tests of plans may take a shorter axis, which 100,003 rows would not let them."""
+    x, at = torch.randn(100003, 8), torch.randint(0, 100003, (100003, 3))
+
+    def neighbours(x: Tensor, at: Tensor) -> Tensor:
+        return (x[at] - x[:, None]).amax(1)
+
+    (region,) = cut(exported(as_module(neighbours), (x, at))).regions
+    (table,) = (t for t in region.program.inputs if t.dtype == "int64")
+    assert isinstance(table.below, str)
+    assert region.program.sizes[table.below] == 100003

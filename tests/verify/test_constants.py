@@ -109,3 +109,22 @@ def test_numbers_are_never_multiplied_beyond_float64() -> None:
         assert all(x == 0 or math.isfinite(1 / float(x)) for x in numbers if isinstance(x, Fraction))
     with pytest.raises(NumberError, match="the numbers that make B come to one beyond float64"):
         search(parsed("(A + 1e300) * 1e300 * X"))
+
+
+BLOCKS = """
+name: blocks
+dims: {m: 40, k: 48}
+dtype: float32
+inputs: {X: [m, k], Y: [m, k]}
+program: O = where(index(k) < 16, X[m, 2 * k + 17], Y)
+outputs: {O: [m, k]}
+"""
+
+
+@pytest.mark.parametrize("edit", [("< 16", "< 15"), ("< 16", "<= 16"), ("< 16", "> 16"), ("< 16", "< 32")])
+def test_masks_of_positions_on_both_sides_of_a_number_are_compared_as_they_are(edit: tuple[str, str]) -> None:
+    """The axis is as long as it is, for what is read of X: so one mask may be another, written otherwise."""
+    program, other = lower(parse_spec(BLOCKS).at()), parse_spec(BLOCKS.replace(*edit)).at()
+    same = parse_spec(BLOCKS.replace("where(index(k) < 16", "where(index(k) <= 15")).at()
+    assert check_equivalence(program, search(same).plans[0].graph, 0).ok
+    assert not check_equivalence(program, search(other).plans[0].graph, 0).ok

@@ -211,7 +211,7 @@ def differ(index: Array, size: int, alone: bool) -> bool:
         case Viewed() | Applied():
             return len(index.operands) == 1 and differ(index.operands[0], size, alone)
         case _ if alone and index.name and math.prod(index.shape) <= size:
-            index.trace.below[index] = min(index.trace.below.get(index, size), size)
+            index.trace.bound(index, size)
             index.trace.distinct.add(index)
             return True
         case _:

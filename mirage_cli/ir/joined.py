@@ -1,0 +1,201 @@
+"""Products over an axis along which several values lie one behind another, as sums of products over each of them.
+
+    dot(where(index(d) < 64, A[m, d], B[m, d - 64]), W; d)  -->  add(dot(A, W[e]; e), dot(B, W[e + 64]; e))
+    d = 128, e = 64
+
+A mask of positions alone is known for each part of the axis. So no block holds all values to choose from, and none of
+them has to be in memory to be read by an index. Parts of one size have one axis, and one loop walks all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_cli.ir.access import Index, index
+from mirage_cli.ir.access_text import parse_index
+from mirage_cli.ir.ops import OPS
+from mirage_cli.ir.program import Arg, Eqn, Program, Tensor, equation, tables_of
+from mirage_cli.ir.schedule import MIN_DOT
+
+MOST_PARTS = 4
+"""Of one axis: with more products than that, a search takes long."""
+LONGEST = 1 << 16
+"""Positions of an axis at which masks are worked out, at most."""
+
+Counted = Mapping[str, NDArray[np.generic]]
+"""What equations make of the positions along one axis alone, by name: masks, positions and numbers."""
+
+
+def by_parts(program: Program) -> Program | None:
+    """A lowered program with products summed over each of the values that lie along an axis; None where none is."""
+    found = _Parts(program)
+    eqns = tuple(made for e in program.eqns for made in found.of(e))
+    if len(found.dims) == len(program.dims) and eqns == program.eqns:
+        return None
+    internals = program.internals | found.sums
+    whole = replace(program, dims=tuple(found.dims.items()), eqns=eqns, internals=internals)
+    needed = {e.out for e in whole.only(t.name for t in program.outputs).eqns}
+    return replace(whole, eqns=tuple(e for e in eqns if e.out in needed))
+
+
+class _MixedError(Exception):
+    """A value that is no value of its own along a part of an axis."""
+
+
+class _Parts:
+    """dims: of the program, and of parts. known: tensors and results so far. fixed: axes that stay as they are. sums:
+    over one part or some, which no type of the program's has to hold."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.dims = program.sizes
+        self.known: dict[str, Tensor | Eqn] = {t.name: t for t in program.inputs}
+        self.taken = {*program.sizes, *self.known, *(e.out for e in program.eqns)}
+        self.sums = frozenset[str]()
+        self.fixed = {d for name, parts in program.merged for d in (name, *parts)} | {r.dim for r in program.dynamic}
+
+    def of(self, e: Eqn) -> tuple[Eqn, ...]:
+        """The equation, or those that it takes in parts."""
+        axes = e.axes if OPS[e.op].kind == "contraction" else ()
+        some = (self.summed(e, d) for d in axes if d not in self.fixed and self.dims[d] <= LONGEST)
+        made = next(filter(None, some), (e,))
+        self.known |= {x.out: x for x in made}
+        return made
+
+    def summed(self, e: Eqn, axis: str) -> tuple[Eqn, ...]:
+        """The product, as a sum of products over the parts of its axis; nothing where it has none."""
+        counted = self.counted(axis)
+        ends = self.ends(e, axis, counted)
+        if not 2 < len(ends) <= MOST_PARTS + 1 or any(b - a < MIN_DOT for a, b in pairwise(ends)):
+            return ()
+        before = dict(self.dims)
+        eqns: list[Eqn] = []
+        products: list[str] = []
+        for start, end in pairwise(ends):
+            part = self.axis(e, end - start)
+            made = _Part(self, axis, index({part: 1}, start), {n: x[start] for n, x in counted.items()}, eqns)
+            try:
+                args = tuple(map(made.of, e.values))
+            except _MixedError:
+                self.dims = before
+                return ()
+            products.append(self.add(eqns, e.op, args, tuple(part if d == axis else d for d in e.axes)))
+        total, *_ = sums = products[:1]
+        for x in products[1:-1]:
+            sums.append(total := self.add(eqns, "add", (total, x), ()))
+        self.sums |= {*products, *sums}
+        return *eqns, equation(e.out, "add", (total, products[-1]), (), self.known, self.dims)
+
+    def counted(self, axis: str) -> Counted:
+        """What is made of the positions along an axis alone."""
+        found: dict[str, NDArray[np.generic]] = {}
+        n = self.dims[axis]
+        for e in self.program.eqns:
+            if e.op == "size":
+                found[e.out] = np.full(n, self.dims[e.axes[0]])
+            elif e.op == "index" and (i := parse_index(e.axes[0])).dims == (axis,) and not i.lookups:
+                found[e.out] = i.positions((axis,), {axis: (0, n)})
+            elif OPS[e.op].kind == "elementwise" and e.values and found.keys() >= {*e.values}:
+                args = [found[a] if isinstance(a, str) else float(a) for a in e.args]
+                with np.errstate(all="ignore"):
+                    found[e.out] = np.broadcast_to(OPS[e.op].ref(*args), n)
+        return found
+
+    def ends(self, e: Eqn, axis: str, counted: Counted) -> list[int]:
+        """The positions at which what a product is made of chooses another value, from 0 to the size."""
+        n = self.dims[axis]
+        found, todo, seen = {0, n}, [*e.values], set[str]()
+        while todo:
+            x = self.known[name := todo.pop()]
+            if name in seen or isinstance(x, Tensor) or axis not in x.dims:
+                continue
+            seen.add(name)
+            if OPS[x.op].kind == "elementwise":
+                todo += x.values
+            if x.op == "where" and isinstance(mask := x.args[0], str) and mask in counted:
+                found |= {int(i) + 1 for i in np.flatnonzero(counted[mask][1:] != counted[mask][:-1])}
+        return sorted(found)
+
+    def axis(self, e: Eqn, size: int) -> str:
+        """The axis of a part: one of the program by which the values are read, or a new one."""
+        taken = {*e.axes, *(d for v in e.values for d in self.known[v].dims)}
+        return next((d for d, n in self.dims.items() if n == size and d not in taken | self.fixed), None) or self.new(
+            e.axes[0], size
+        )
+
+    def new(self, wanted: str, size: int) -> str:
+        name = self.name(wanted)
+        self.dims[name] = size
+        return name
+
+    def name(self, wanted: str) -> str:
+        name = next(x for i in count() if (x := f"{wanted}{i or ''}") not in self.taken)
+        self.taken.add(name)
+        return name
+
+    def add(self, eqns: list[Eqn], op: str, args: tuple[Arg, ...], axes: tuple[str, ...]) -> str:
+        made = equation(self.name("part"), op, args, axes, self.known, self.dims)
+        self.known[made.out] = made
+        eqns.append(made)
+        return made.out
+
+
+@dataclass
+class _Part:
+    """Values along one part of an axis. place: of its positions along the axis. counted: what is made of the position,
+    at the first one. eqns: those that are made, by the values whose parts they are."""
+
+    parts: _Parts
+    axis: str
+    place: Index
+    counted: Mapping[str, np.generic]
+    eqns: list[Eqn]
+    made: dict[str, str] = field(default_factory=dict[str, str])
+
+    def of(self, name: str) -> str:
+        """The part of a value. Raises _MixedError."""
+        x = self.parts.known[name]
+        if self.axis not in x.dims:
+            return name
+        if name not in self.made:
+            self.made[name] = self.read(name, {}, x) if isinstance(x, Tensor) else self.computed(x)
+        return self.made[name]
+
+    def computed(self, e: Eqn) -> str:
+        match OPS[e.op].kind:
+            case "rename":
+                source, *_ = e.values
+                return self.read(source, e.names, self.parts.known[source])
+            case "elementwise":
+                return self.elementwise(e)
+            case "leaf" if e.op == "index":
+                return self.parts.add(self.eqns, "index", (), (str(self.moved(parse_index(e.axes[0]))),))
+            case _:
+                raise _MixedError
+
+    def elementwise(self, e: Eqn) -> str:
+        """Where a mask is known, what it chooses."""
+        if e.op == "where" and e.args[0] in self.counted:
+            chosen = e.args[1 if self.counted[str(e.args[0])] else 2]
+            if not isinstance(chosen, str):
+                raise _MixedError
+            return self.of(chosen)
+        args = tuple(self.of(a) if isinstance(a, str) else a for a in e.args)
+        return self.parts.add(self.eqns, e.op, args, e.axes)
+
+    def read(self, source: str, names: Mapping[str, Index], x: Tensor | Eqn) -> str:
+        """What is read of a value, itself where that is all of it under its own names."""
+        moved = {d: self.moved(i) for d, i in ({d: index({d: 1}) for d in x.dims} | dict(names)).items()}
+        if all(d == i.axis for d, i in moved.items()):
+            return source
+        wanted = {d: i for d, i in moved.items() if d != i.axis}
+        axes = tuple(text for d, i in wanted.items() for text in (d, str(i)))
+        return self.parts.add(self.eqns, "rename", (source, *tables_of(wanted.values())), axes)
+
+    def moved(self, i: Index) -> Index:
+        return i.within({self.axis: self.place})

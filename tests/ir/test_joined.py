@@ -1,0 +1,114 @@
+"""Products over values that lie one behind another, summed over each of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirage_cli.codegen.export import kernels_source
+from mirage_cli.ir.derived import lower
+from mirage_cli.ir.joined import by_parts
+from mirage_cli.ir.merge import merge_axes
+from mirage_cli.ir.program import Program
+from mirage_cli.ir.text import parse_mugraph, print_mugraph
+from mirage_cli.pipeline.searching import Options, search_program
+from mirage_cli.search.generator import search
+from mirage_cli.spec.reader import parse_spec
+from mirage_cli.target.gpus import find_target
+from mirage_cli.tune.interpreted import Interpreter
+from mirage_cli.verify.equivalence import check_equivalence
+
+TARGET = find_target("h100")
+UNIT = """
+name: unit
+dims: {{b: {b}, t: {t}, c: {c}, e: 80, f: {f}}}
+inputs:
+  Q: [b, c]
+  K: [b, t, c]
+  W: {{dims: [e, f], scale: 0.06}}
+program: |
+  D = Q - K
+  P = Q * K
+  X = where(index(f) < {c}, Q[b, f], K[b, t, f - {c}])
+  Y = where(index(f) < {c3}, D[b, t, f - {c2}], P[b, t, f - {c3}])
+  O = max(dot(where(index(f) < {c2}, X, Y), W, f), t)
+outputs: {{O: [b, e]}}
+"""
+PAIR = """
+name: pair
+dims: {{m: 32, a: 32, b: 48, k: 80, n: 16}}
+dtype: float32
+inputs: {{A: [m, a], B: [m, b], W: [k, n]}}
+program: |
+  X = where(index(k) < 32, A[m, k], {second})
+  O = dot({value}, W, k)
+outputs: {{O: [m, n]}}
+"""
+
+
+def unit(b: int = 4096, t: int = 50, c: int = 64) -> Program:
+    text = UNIT.format(b=b, t=t, c=c, c2=2 * c, c3=3 * c, f=4 * c)
+    return parse_spec(text).at()
+
+
+def pair(second: str = "B[m, k - 32]", value: str = "X") -> Program:
+    return parse_spec(PAIR.format(second=second, value=value)).at()
+
+
+def test_each_value_has_a_product_of_its_own() -> None:
+    program = by_parts(lower(merge_axes(unit())))
+    assert program is not None
+    text = str(program)
+    assert [line.split(" = ")[1] for line in text.splitlines() if "dot(" in line] == [
+        "dot(Q, part; c)",
+        "dot(K, part2; c)",
+        "dot(D, part4; c)",
+        "dot(P, part6; c)",
+    ]
+    assert "rename(W; f=c + 192)" in text
+    assert "where" not in text
+    assert by_parts(program) is None
+
+
+def test_what_is_made_of_all_values_is_made_of_each() -> None:
+    program = by_parts(lower(pair(value="exp(X) * (index(k) + 1)")))
+    assert program is not None
+    assert {"exp(A)", "exp(B)"} <= {line.split(" = ")[1] for line in str(program).splitlines() if " = " in line}
+    assert "index(b + 32)" in str(program)
+
+
+@pytest.mark.parametrize(
+    "value", ["X * where(index(k) % 2 == 0, 1, 2)", "where(index(k) < 70, X, 0)", "where(index(k) < index(m), X, 1)"]
+)
+def test_parts_that_are_many_or_short_or_no_values_stay_together(value: str) -> None:
+    """A mask of each second position, one that leaves no value, and parts that another mask would choose from."""
+    assert by_parts(lower(pair(second="0", value=value))) is None
+
+
+def test_the_search_finds_it_by_itself() -> None:
+    whole = search(lower(merge_axes(unit())), TARGET).candidates[0]
+    found = search_program(unit(), TARGET, Options(tune=False))
+    assert found.rejected == ()
+    best = found.plans[0]
+    assert best.predicted_us < 0.7 * whole.predicted_us
+    assert "where" not in print_mugraph(best.graph)
+
+
+def test_wrong_parts_are_refused() -> None:
+    program = lower(pair())
+    form = by_parts(program)
+    assert form is not None
+    graph = search(form, TARGET).candidates[0].graph
+    assert check_equivalence(program, graph, 0).ok
+    for wrong in ("b + 31", "b"):
+        changed = parse_mugraph(print_mugraph(graph).replace("W[b + 32, n]", f"W[{wrong}, n]"))
+        assert changed != graph
+        assert not check_equivalence(program, changed, 0).ok
+
+
+def test_kernels_in_parts_are_right(interpreter: Interpreter) -> None:
+    program = unit(b=3, t=5, c=16)
+    form = by_parts(lower(program))
+    assert form is not None
+    for c in search(form, TARGET).candidates[:3]:
+        judged = interpreter.judge(program, kernels_source(c.graph, c.schedule), 0, True)
+        assert judged.ok, judged.problem

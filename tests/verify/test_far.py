@@ -1,0 +1,74 @@
+"""Fields that wrap around read their last positions. Tests take turns at being that long along each axis."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from mirage_cli.ir.derived import lower
+from mirage_cli.ir.program import Program
+from mirage_cli.ir.text import parse_mugraph, print_mugraph
+from mirage_cli.pipeline.searching import Options, Plan, search_program
+from mirage_cli.spec.reader import parse_spec
+from mirage_cli.target.gpus import find_target
+from mirage_cli.verify.equivalence import check_equivalence
+from mirage_cli.verify.reduced import FAR_ROOM, small_instance, turns
+
+SPEC = """
+name: periodic
+dims: {{y: {y}, x: {x}}}
+dtype: float32
+inputs:
+  X: [y, x]
+program: |
+  F = {f}
+  N = where(index(y) < 1, F[{last_y}, x], F[y - 1, x])
+  W = where(index(x) < 1, F[y, {last_x}], F[y, x - 1])
+  O = F + 0.25 * (N + W)
+outputs: {{O: [y, x]}}
+"""
+
+
+def periodic(y: int, x: int, f: str = "X * X") -> Program:
+    return parse_spec(SPEC.format(y=y, x=x, last_y=y - 1, last_x=x - 1, f=f)).at()
+
+
+@pytest.fixture(scope="module")
+def large() -> tuple[Program, Plan]:
+    program = periodic(1024, 768)
+    found = search_program(program, find_target("h100"), Options(tune=False))
+    assert not found.rejected
+    return lower(program), found.plans[0]
+
+
+def test_tests_take_turns_at_far_positions(large: tuple[Program, Plan]) -> None:
+    program, plan = large
+    assert turns(program, plan.graph) == 2
+    found = [small_instance(program, plan.graph, 0, turn=turn)[0] for turn in range(2)]
+    assert {(s["y"] == 1024, s["x"] == 768) for s in found} == {(True, False), (False, True)}
+    assert all(math.prod(s.values()) <= FAR_ROOM for s in found)
+
+
+def test_one_test_reaches_all_where_there_is_room() -> None:
+    program = lower(periodic(64, 48))
+    graph = search_program(periodic(64, 48), find_target("h100"), Options(tune=False)).plans[0].graph
+    assert turns(program, graph) == 0
+
+
+@pytest.mark.parametrize("edit", [("1023", "1022"), ("767", "766"), ("y - 1", "y"), ("x - 1", "x")])
+def test_wrong_far_positions_are_refused(large: tuple[Program, Plan], edit: tuple[str, str]) -> None:
+    program, plan = large
+    assert len(plan.graph.kernels) == 1
+    text = print_mugraph(plan.graph)
+    wrong = parse_mugraph(text.replace(f"[{edit[0]}", f"[{edit[1]}").replace(f", {edit[0]}]", f", {edit[1]}]"))
+    assert wrong != plan.graph
+    assert not check_equivalence(program, wrong, 0).ok
+
+
+def test_what_is_made_of_far_positions_is_no_reason_to_refuse() -> None:
+    """exp(X[n - 1]) is computed where it is needed, or read from memory: where X ends before, one is 1, the other 0."""
+    program = periodic(768, 512, "exp(X)")
+    found = search_program(program, find_target("h100"), Options(tune=False))
+    assert not found.rejected
+    assert {len(p.graph.kernels) for p in found.plans} > {1}
