@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from mirage_cli.codegen import nodes, plan
 from mirage_cli.codegen.blocks import Frame
-from mirage_cli.codegen.nodes import Mark, Number, Scalar, Start
+from mirage_cli.codegen.nodes import Kind, Mark, Number, Scalar, Start
 from mirage_cli.codegen.plan import Statement
 from mirage_cli.ir.mugraph import Load
 from mirage_cli.ir.placement import Loop
@@ -40,33 +40,73 @@ def ranges(
     first, last = span(f, d)
     if not limits:
         return [], (Range(first, last),)
-    above, below = ([_reach(f, x.limit) for x in limits if x.lower == lower] for lower in (False, True))
-    masks = tuple(x.mask for x in limits)
+    found = _Bounds(f, limits)
     marks: list[Statement] = []
 
-    def mark(mark: Mark, scalar: Scalar, *masks: str) -> Mark:
-        marks.append(plan.SetMark(mark, scalar, masks))
-        return mark
+    def mark(kind: Kind, scalar: Scalar, *masks: str) -> Mark:
+        marks.append(plan.SetMark(Mark(kind, d), scalar, masks))
+        return Mark(kind, d)
 
-    if above:
-        last = _least(last, *(nodes.Plus(most, 1) for _, most in above))
-    if below:
-        first = mark(Mark("begin", d), _most(first, *(_aligned(least, tile) for least, _ in below)))
-    last = mark(Mark("end", d), last, *masks)
+    last = _least(last, *found.ends) if found.ends else last
+    if found.begins:
+        first = mark("begin", _most(first, *(_aligned(least, tile) for least in found.begins)))
+    last = mark("end", last, *dict.fromkeys(y.mask for x in limits for y in x.all if not x.parts))
     if ceil(f.sizes[d] / tile) < MIN_PEELED or specialized:
         return marks, (Range(first, last),)
-    work = {x.mask: x.holds for x in limits}
-    found: list[Range] = []
-    if below:
-        whole = _most(first, *(_aligned(nodes.Plus(most, tile - 1), tile) for _, most in below))
-        begun = mark(Mark("whole", d), _least(whole, last))
-        found.append(Range(first, begun))
+    parts: list[Range] = []
+    known: dict[str, bool] = {}
+    if found.gap is not None:
+        most, least = found.gap
+        pause = mark("pause", _least(last, _most(first, _aligned(nodes.Plus(most, tile), tile))))
+        parts.append(Range(first, pause))
+        first = mark("resume", _most(pause, _aligned(least, tile)))
+        known = found.behind_gap
+    work = known | found.work
+    if found.below:
+        whole = _most(first, *(_aligned(nodes.Plus(most, tile - 1), tile) for most in found.below))
+        begun = mark("whole", _least(whole, last))
+        parts.append(Range(first, begun, known))
         first = begun
-    if above:
-        whole = _least(last, *(_aligned(nodes.Plus(least, 1), tile) for least, _ in above))
-        rest = mark(Mark("rest", d), _most(first, whole))
-        return marks, (*found, Range(first, rest, work), Range(rest, last))
-    return marks, (*found, Range(first, last, work))
+    if found.above:
+        whole = _least(last, *(_aligned(nodes.Plus(least, 1), tile) for least in found.above))
+        rest = mark("rest", _most(first, whole))
+        return marks, (*parts, Range(first, rest, work), Range(rest, last, known))
+    return marks, (*parts, Range(first, last, work))
+
+
+class _Bounds:
+    """What limits say of a loop in this program instance.
+
+    begins, ends: positions in front of and behind which nothing changes. below, above: up to and from which on some
+    mask of `work` is not throughout what it is there. gap: the last position in front of it, and the first behind it;
+    of several gaps the first. behind_gap: what the mask that ends what is in front of it is there.
+    """
+
+    def __init__(self, f: Frame, limits: Sequence[Limit]) -> None:
+        self.begins: list[Scalar] = []
+        self.ends: list[Scalar] = []
+        self.below: list[Scalar] = []
+        self.above: list[Scalar] = []
+        self.gap: tuple[Scalar, Scalar] | None = None
+        self.work: dict[str, bool] = {}
+        self.behind_gap: dict[str, bool] = {}
+        for x in limits:
+            least, most = _reach(f, x.limit)
+            if x.unless is None:
+                (self.begins if x.lower else self.ends).append(least if x.lower else nodes.Plus(most, 1))
+                (self.below if x.lower else self.above).append(most if x.lower else least)
+                self.work[x.mask] = x.holds
+                continue
+            other_least, other_most = _reach(f, x.unless.limit)
+            if not x.parts and x.lower:
+                self.begins.append(_least(least, other_least))
+            elif not x.parts:
+                self.ends.append(nodes.Plus(_most(most, other_most), 1))
+            elif self.gap is None:
+                self.gap = other_most, least
+                self.below.append(most)
+                self.work[x.mask] = x.holds
+                self.behind_gap[x.unless.mask] = not x.unless.holds
 
 
 def span(f: Frame, d: str) -> tuple[Scalar, Scalar]:
@@ -195,7 +235,8 @@ def longest_last(limits: Mapping[Loop, Sequence[Limit]]) -> set[str]:
     grows = {
         (x.lower, name)
         for found in limits.values()
-        for x in found
+        for limit in found
+        for x in limit.all
         for (kind, name), c in x.limit.terms
         if kind == "index" and c > 0
     }

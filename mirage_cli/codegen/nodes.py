@@ -98,11 +98,14 @@ class ChunkAt:
     end: bool
 
 
+Kind = OneOf["begin", "pause", "resume", "end", "whole", "rest"]
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
     """A bound of the loops over a dimension that `SetMark` has set."""
 
-    kind: OneOf["begin", "end", "whole", "rest"]
+    kind: Kind
     dim: str
 
 

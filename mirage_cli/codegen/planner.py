@@ -39,7 +39,7 @@ from mirage_cli.ir.mugraph import Kernel, Load, MuGraph, Store
 from mirage_cli.ir.phases import phased
 from mirage_cli.ir.placement import Loop
 from mirage_cli.ir.program import Eqn
-from mirage_cli.ir.reach import Left, Limit, left_out, limits, needed
+from mirage_cli.ir.reach import Left, Limit, left_out, limits, needed, settled
 from mirage_cli.ir.schedule import Early, Lead, Schedule, chunk_length
 
 MAX_PROGRAMS = (1 << 31) - 1
@@ -290,9 +290,9 @@ def _loop(c: _Decided, loop: Loop, leads: bool, waited: bool) -> list[Statement]
     body += _looked_up(c, (*loop.steps, *loop.stores), {*loop.dims})
     body += [] if leaves else marks
     outside = set(c.looked_up)
-    for part in parts:
+    for part in (x._replace(masks=settled(loop, x.masks)) for x in parts):
         inside: list[Statement] = [positions(f, d, start) for d, start in loop_starts(f, loop).items()]
-        if leads and part == parts[-1] and isinstance(f.schedule.hand_over, Lead):
+        if leads and part.last == parts[-1].last and isinstance(f.schedule.hand_over, Lead):
             (d,) = loop.dims
             inside.append(plan.ReleaseBefore(d, part.last, f.schedule.hand_over.iterations * f.block[d]))
         inside += _iteration(c, loop, part, late)

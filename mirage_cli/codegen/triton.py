@@ -39,6 +39,7 @@ NAN_TOO = ", propagate_nan=tl.PropagateNan.ALL"
 """What has `tl.maximum` and `tl.minimum` return NaN where an argument is."""
 MARK_NOTES = {
     "end": "outside these bounds, {} would make all that is added up zero",
+    "pause": "behind this, and in front of the next bound, nothing is added up either",
     "whole": "from here on they hold for whole tiles",
     "rest": "up to here they hold for whole tiles",
 }

@@ -12,9 +12,10 @@ their reductions. It stores nothing, and kernels behind know its partial results
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, reduce
+from itertools import combinations
 from math import inf, isnan, prod
 
 import numpy as np
@@ -61,28 +62,47 @@ ONE = Linear((), 1)
 @dataclass(frozen=True, slots=True)
 class Limit:
     """Where `mask` is `holds`, the loop's position is at most `limit` (or at least, for a lower one). A mask that lets
-    through holds there, and one that hides does not."""
+    through holds there, and one that hides does not.
+
+    unless: another one, beyond which the position has to be too for an iteration to change nothing: of
+    `index(s) > index(q) - 512 or index(s) < 4`, say.
+    """
 
     mask: str
     lower: bool
     limit: Linear
     holds: bool = True
+    unless: Limit | None = None
+
+    @property
+    def all(self) -> tuple[Limit, ...]:
+        """This one and the other."""
+        return (self,) if self.unless is None else (self, self.unless)
+
+    @property
+    def leaves(self) -> frozenset[Leaf]:
+        """What the limits depend on."""
+        return frozenset(leaf for x in self.all for leaf, _ in x.limit.terms)
+
+    @property
+    def parts(self) -> bool:
+        """Whether iterations change something in front of a gap, and behind it."""
+        return self.unless is not None and self.lower != self.unless.lower
 
 
 def limits(kernel: Kernel, loop: Loop) -> tuple[Limit, ...]:
-    """The limits of a loop over one dimension: iterations beyond any of them change nothing."""
+    """The limits of a loop over one dimension: iterations beyond any of them change nothing. What has a gap has a lower
+    one, and an upper one that it is joined to."""
     if len(loop.dims) != 1 or loop.stores:
         return ()
     reader = _Reader(kernel, loop.dims[0])
-    found: list[Limit] = []
-    for e in loop.steps:
-        if not (isinstance(e, Eqn) and OPS[e.op].order):
-            continue
-        for holds in (True, False):
-            limit = reader.limit(e, holds)
-            if limit is not None and idle(loop, e.out, not holds):
-                found.append(limit)
-    return tuple(found)
+    compared = [e for e in loop.steps if isinstance(e, Eqn) and OPS[e.op].order]
+    some = [x for e in compared for holds in (True, False) if (x := reader.limit(e, holds)) is not None]
+    found = [x for x in some if idle(loop, {x.mask: not x.holds})]
+    others = sorted((x for x in some if x not in found), key=lambda x: not x.lower)
+    pairs = [(x, y) for x, y in combinations(others, 2) if x.mask != y.mask]
+    joined = [(x, y) for x, y in pairs if idle(loop, {x.mask: not x.holds, y.mask: not y.holds})]
+    return (*found, *(replace(x, unless=y) for x, y in joined))
 
 
 def visited(
@@ -93,20 +113,29 @@ def visited(
 
     integers: of values that are loaded, the tensors. A limit by one that may have any integers counts as none.
     """
-    leaves = sorted({leaf for x in found for leaf, _ in x.limit.terms})
+    leaves = sorted({leaf for x in found for leaf in x.leaves})
     samples = {leaf: s for leaf in leaves if (s := _samples(leaf, sizes, integers)) is not None}
-    known = [x for x in found if all(leaf in samples for leaf, _ in x.limit.terms)]
+    known = [x for x in found if all(leaf in samples for leaf in x.leaves)]
     if not known:
         return 1.0, 1.0
     size = sizes[loop[0]]
     grid = np.meshgrid(*samples.values(), indexing="ij")
     at = dict(zip(samples, grid, strict=True))
     first, last = np.zeros_like(grid[0]) if grid else np.zeros(()), np.full(np.shape(grid[0]) if grid else (), size)
+    gap: tuple[NDArray[np.float64], ...] = ()
     for x in known:
-        position = x.limit.constant + sum(c * at[leaf] for leaf, c in x.limit.terms)
-        first, last = (np.maximum(first, position), last) if x.lower else (first, np.minimum(last, position + 1))
-    left = np.clip(last - first, 0, size) / size
-    return float(left.mean()), float(left.max())
+        some = (y.limit for y in x.all)
+        ends = [np.asarray(y.constant + sum(c * at[leaf] for leaf, c in y.terms), np.float64) for y in some]
+        if x.parts:
+            gap = gap or (ends[1] + 1, ends[0])
+        elif x.lower:
+            first = np.maximum(first, reduce(np.minimum, ends))
+        else:
+            last = np.minimum(last, reduce(np.maximum, ends) + 1)
+    work = np.clip(last - first, 0, size)
+    if gap:
+        work = work - np.clip(np.minimum(gap[1], last) - np.maximum(gap[0], first), 0, work)
+    return float((work / size).mean()), float((work / size).max())
 
 
 def _samples(leaf: Leaf, sizes: Mapping[str, int], integers: Mapping[str, Tensor]) -> NDArray[np.float64] | None:
@@ -123,12 +152,12 @@ def _samples(leaf: Leaf, sizes: Mapping[str, int], integers: Mapping[str, Tensor
     return np.asarray(drawn, np.float64)
 
 
-def idle(loop: Loop, mask: str, says: bool = False) -> bool:
-    """Whether an iteration in which the mask says this everywhere leaves every accumulator as it is.
+def idle(loop: Loop, masks: Mapping[str, bool]) -> bool:
+    """Whether an iteration in which these masks are that everywhere leaves every accumulator as it is.
 
     Zero times anything is taken as zero: that the anything may be infinite where the mask says so is no use of it.
     """
-    known: dict[str, float] = {mask: float(says)}
+    known = {mask: float(says) for mask, says in masks.items()}
     accumulators = dict(loop.accumulators)
     for e in loop.steps:
         if not isinstance(e, Eqn) or e.out in known:
@@ -140,6 +169,15 @@ def idle(loop: Loop, mask: str, says: bool = False) -> bool:
         elif value is not None:
             known[e.out] = value
     return bool(accumulators)
+
+
+def settled(loop: Loop, masks: Mapping[str, bool]) -> Mapping[str, bool]:
+    """These masks, and those of a loop that follow from them."""
+    known = {mask: float(says) for mask, says in masks.items()}
+    for e in loop.steps:
+        if isinstance(e, Eqn) and e.type == "bool" and e.out not in known and (x := known_value(e, known)) is not None:
+            known[e.out] = x
+    return {mask: bool(x) for mask, x in known.items()}
 
 
 def known_value(e: Eqn, known: Mapping[str, float]) -> float | None:
@@ -236,7 +274,7 @@ def left_out(graph: MuGraph) -> Mapping[str, Left]:
             continue
         ends = limits(k, loops[0])
         most = [_index_of(x.limit, k, graph) for x in ends if not x.lower]
-        if not ends or len(most) < len(ends):
+        if not ends or len(most) < len(ends) or any(x.unless for x in ends):
             continue
         started = {name: e for e in k.body for name, _ in loops[0].accumulators if e.out == name}
         known = [i for i in most if i is not None]

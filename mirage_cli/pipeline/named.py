@@ -62,10 +62,9 @@ def from_ends(graph: torch.fx.Graph) -> list[Any]:
 
 
 def looks_up(read: Any) -> bool:
-    """Whether the rows of a read, along the first axis, are named by what the graph is given. Numbers that it works out
-    are compared with each row's."""
-    first, *others = read.args[1]
-    return first is not None and not any(others) and moved_from(raw(first)).op in GIVEN
+    """Whether what is read is named by what the graph is given alone. Numbers that it works out are compared with each
+    row's."""
+    return all(i is None or moved_from(raw(i)).op in GIVEN for i in read.args[1])
 
 
 def counted_once(graph: torch.fx.Graph, named: Named, known: dict[Any, Any]) -> Any:

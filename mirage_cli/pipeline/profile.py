@@ -141,7 +141,7 @@ def _loops(k: Kernel) -> tuple[Loop, ...]:
 def _share(k: Kernel, loop: Loop, sizes: Mapping[str, int], integers: Mapping[str, Tensor]) -> tuple[float, bool]:
     """The part of a loop that masks leave, and whether data end it as well as positions."""
     found = limits(k, loop)
-    by_data = any(kind == "value" for x in found for (kind, _), _ in x.limit.terms)
+    by_data = any(kind == "value" for x in found for kind, _ in x.leaves)
     return visited(found, loop.dims, sizes, integers)[0], by_data
 
 

@@ -469,7 +469,7 @@ def _part_read(x: Launch, w: Work, axes: Sequence[str]) -> Array | float:
     """The part of a load's elements that is read: what all positions need that it does not have is read for one."""
     if not w.limits or w.loop[0] not in axes:
         return 1.0
-    depends = {a for limit in w.limits for leaf, _ in limit.limit.terms for a in _axes_of(x.m.kernel, leaf)}
+    depends = {a for limit in w.limits for leaf in limit.leaves for a in _axes_of(x.m.kernel, leaf)}
     mean, most = visited(w.limits, w.loop, x.sizes, dict(w.integers))
     return x.term("masks", x.zero + (mean if depends <= {*axes} else most), 1.0)
 

@@ -169,7 +169,7 @@ def model(kernel: Kernel, element_bytes: Mapping[str, int], exact: frozenset[str
     halves = {*bounds(kernel, tensors)} if any(t.dtype == "float16" for t in inputs) else set[str]()
     for segment in placement.segments:
         found = limits(kernel, segment) if isinstance(segment, Loop) else ()
-        leaves = {name for x in found for (kind, name), _ in x.limit.terms if kind == "value"}
+        leaves = {name for x in found for kind, name in x.leaves if kind == "value"}
         steps = [s for s in segment.steps if isinstance(s, Eqn)]
         summed = {n for n, _ in segment.accumulators} if isinstance(segment, Loop) else set[str]()
         dots = [e for e in steps if e.op == "dot"]

@@ -308,32 +308,55 @@ def composed(inner: Part, dims: Sequence[Dim], outer: Sequence[Part]) -> Part:
     return found, offset
 
 
-def looked_up(a: Array, table: Array) -> Array:
-    """a[table], along a's first position: a row for each entry of a table, which is an input. Raises Unsupported."""
-    if not table.name:
-        raise Unsupported("an index that is computed")
-    first = a.dims[0]
-    if not first or not {*leaves(first)} <= {*a.own}:
-        raise Unsupported("rows of an axis of one position, or along which a tensor is constant")
-    a.trace.bound(table, size_of(first), first)
-    taken = {*table.own}
-    fresh = with_axes(a, {x: Axis(x.size) for x in a.own if x in taken})
-    held = dict.fromkeys(x for x in (*table.own, *fresh.own) if x not in leaves(fresh.dims[0]))
+def are_looked_up(a: Array, tables: Sequence[Array]) -> bool:
+    """Whether a[tables], along a's first positions, is read by address: tables are inputs, and the sizes there do not
+    differ by call."""
+    firsts = [leaves(d) for d in a.dims[: len(tables)]]
+    fixed = not any(x.size in a.trace.named for d in firsts for x in d)
+    return fixed and all(t.name for t in tables) and all(d and {*d} <= {*a.own} for d in firsts)
 
-    def make(names: Names, value: Value, entries: Value) -> Value:
+
+def looked_up(a: Array, tables: Sequence[Array]) -> Array:
+    """a[tables], along a's first positions: what is there for each entry of tables, whose shapes broadcast. Raises
+    Unsupported."""
+    firsts, entries = a.dims[: len(tables)], in_step(tables)
+    for d, table in zip(firsts, tables, strict=True):
+        a.trace.bound(table, size_of(d), d)
+    taken = list(dict.fromkeys(x for table in tables for x in table.own))
+    fresh = with_axes(a, {x: Axis(x.size) for x in a.own if x in taken})
+    named_by = {x: n for n, d in enumerate(fresh.dims[: len(tables)]) for x in leaves(d)}
+    held = dict.fromkeys(x for x in (*taken, *fresh.own) if x not in named_by)
+
+    def make(names: Names, value: Value, *entries: Value) -> Value:
         at: dict[str, Value] = {}
-        inner = size_of(first)
-        for x in leaves(fresh.dims[0]):  # digits of the row's number, each of its own read: a shared value has a name
-            row = entries[tuple(names.axis(x) for x in leaves(table.held))] if table.held else entries
-            inner //= x.size
-            over = row // inner if inner > 1 else row
-            (along,) = names.of([x])
-            at[along] = over % x.size if at else over
+        for first, table, entry in zip(fresh.dims, tables, entries, strict=False):
+            inner = size_of(first)
+            for n, x in enumerate(leaves(first)):  # digits of a number, each of its own read: a shared value has a name
+                own = leaves(table.held)
+                row = entry[tuple(names.axis(y) for y in own)] if own else entry
+                inner //= x.size
+                over = row // inner if inner > 1 else row
+                (along,) = names.of([x])
+                at[along] = over % x.size if n else over
         order = names.in_memory(value, fresh)
         target = named(names, value)
         return target[tuple(at[n] if n in at else names.graph.axis(n) for n in order)]
 
-    return a.trace.add(Array(a.trace, (*table.dims, *fresh.dims[1:]), tuple(held), (fresh, table), make))
+    return a.trace.add(Array(a.trace, (*entries, *fresh.dims[len(tables) :]), tuple(held), (fresh, *tables), make))
+
+
+def in_step(tables: Sequence[Array]) -> list[Dim]:
+    """The dims of these arrays as they broadcast, axis by axis one of all. Raises Unsupported."""
+    found: list[Dim] = []
+    for at in range(-max(len(t.dims) for t in tables), 0):
+        some = [t.dims[at] for t in tables if len(t.dims) >= -at and size_of(t.dims[at]) > 1]
+        for d in some[1:]:
+            pairs = [*zip(leaves(some[0]), leaves(d), strict=False)]
+            alike = size_of(d) == size_of(some[0]) and all(x.size == y.size for x, y in pairs)
+            if not alike or not all(tables[0].trace.unify(x, y) for x, y in pairs):
+                raise Unsupported("tables that are not read in step")
+        found.append(some[0] if some else ())
+    return found
 
 
 def indices(names: Names, dims: Sequence[Dim], parts: Sequence[Part], own: Container[Axis]) -> dict[str, Value | int]:

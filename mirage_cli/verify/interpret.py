@@ -58,6 +58,8 @@ def never() -> bool:
 
 Mask = tuple[str, bool]
 """A mask, and what it is where there is work."""
+Ends = tuple[tuple[Mask, ...], ...]
+"""Of a loop: where none of some masks is what it is where there is work, there is none."""
 
 
 # -- programs
@@ -354,10 +356,14 @@ class _Step:
         return _Step(None if None in contents else REMEMBERED.number((*said, contents)), operands, axes)
 
 
+def _ends(kernel: Kernel, loop: Loop) -> Ends:
+    return tuple(tuple((y.mask, y.holds) for y in x.all) for x in limits(kernel, loop))
+
+
 class _Shared:
     """A kernel and what its program instances have in common.
 
-    segments: of the placement, with the masks that end the loops. steps: what each depends on, by its result.
+    segments: of the placement, with what ends the loops. steps: what each depends on, by its result.
     pointwise: axes of the grid along which every value is computed element by element: no operator mixes positions
         along them, no loop ends by a mask that depends on them, and nothing is read that other instances may write.
         Computed over the whole of such an axis at once, each element is what it is in the tile of its own instance.
@@ -367,8 +373,7 @@ class _Shared:
         self, kernel: Kernel, placement: Placement, sizes: Mapping[str, int], held: Callable[[str], bytes | None]
     ) -> None:
         self.kernel = kernel
-        ends = {loop: frozenset((x.mask, x.holds) for x in limits(kernel, loop)) for loop in placement.loops}
-        self.segments = [(x, ends[x] if isinstance(x, Loop) else frozenset[Mask]()) for x in placement.segments]
+        self.segments = [(x, _ends(kernel, x) if isinstance(x, Loop) else ()) for x in placement.segments]
         self.steps = {x.out: _Step.of(x, sizes, held) for x in (*kernel.loads, *kernel.body)}
         self.pointwise = self._pointwise()
 
@@ -376,7 +381,8 @@ class _Shared:
         if {*self.kernel.read} & {s.buffer for s in self.kernel.stores}:
             return frozenset()
         mixed = {d for e in self.kernel.body if e.op != "index" for d in e.acts_on}
-        mixed |= {d for _, ends in self.segments for mask, _ in ends for d in self.kernel.value_dims[mask]}
+        masks = {mask for _, ends in self.segments for some in ends for mask, _ in some}
+        mixed |= {d for mask in masks for d in self.kernel.value_dims[mask]}
         return frozenset(self.kernel.with_role("grid")) - mixed
 
 
@@ -493,8 +499,7 @@ class _Instances:
         ranges = {d: self.range(d, window) for d in s.dims}
         return self.front.places(s.access, s.dims, ranges, self.memories[s.buffer], self.tables(tables_of(s.access)))
 
-    def loop(self, loop: Loop, ends: frozenset[Mask], env: dict[str, Any]) -> None:
-        """ends: the masks that end it."""
+    def loop(self, loop: Loop, ends: Ends, env: dict[str, Any]) -> None:
         degrees = {name: dict(d) for name, d in loop.accumulators}
         accumulators = {s.out: self.identity(s) for s in loop.steps if isinstance(s, Eqn) and s.out in degrees}
         cuts = [tiles(*self.range(d, self.window), self.schedule.tile(d)) for d in loop.dims]
@@ -526,13 +531,15 @@ class _Instances:
     def joined(self, op: str, old: Any, value: Any) -> Any:
         return self.once(("join", op), (old, value), lambda: self.semantics.join(op, old, value))
 
-    def works(self, env: Mapping[str, Any], ends: Iterable[Mask]) -> NDArray[np.bool_]:
-        """Whether each of the masks that end a loop leaves work somewhere in this tile, in each draw where they
-        differ."""
+    def works(self, env: Mapping[str, Any], ends: Ends) -> NDArray[np.bool_]:
+        """Whether each of the ends of a loop leaves work somewhere in this tile, in each draw where they differ."""
         works = np.array(True)
-        for mask, holds in ends:
-            dims, data = env[mask].dims, env[mask].data == holds
-            works = works & data.any(axis=tuple(i for i, d in enumerate(dims) if d not in self.front.dims))
+        for masks in ends:
+            one = np.array(False)
+            for mask, holds in masks:
+                dims, data = env[mask].dims, env[mask].data == holds
+                one = one | data.any(axis=tuple(i for i, d in enumerate(dims) if d not in self.front.dims))
+            works = works & one
         return works
 
     def either(self, works: NDArray[np.bool_], x: Any, before: Any) -> Any:

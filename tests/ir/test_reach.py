@@ -62,11 +62,16 @@ MASKS = {
     "every second": "where(2 * index(s) <= index(q), A, -inf)",
     "hidden by both": "where(index(s) > index(q) and index(s) > 5, -inf, A)",
     "either": "where(index(s) <= index(q) or index(s) < 5, A, -inf)",
+    "sinks": "where(index(s) <= index(q) and (index(s) > index(q) - 20 or index(s) < 4), A, -inf)",
+    "hidden but for sinks": "where(index(s) > index(q) or (index(s) <= index(q) - 20 and not index(s) < 4), -inf, A)",
+    "sinks in front of lengths": "where(index(s) <= L and (index(s) > L - 30 or index(s) < 5), A, -inf)",
+    "sinks of both sides": "where((index(s) < index(q) + 9 and index(s) > index(q) - 9) or index(s) < 4, A, -inf)",
     "one position": "where(index(s) == index(q), A, -inf)",
     "not to zero weight": "where(index(q) >= index(s), A, 0)",
 }
 SKIPS = {"causal", "strictly causal, the first row empty", "window", "looking ahead", "shifted", "lengths", "added",
-         "hidden", "hidden outside a window", "hidden in front", "hidden beyond lengths"}  # fmt: skip
+         "hidden", "hidden outside a window", "hidden in front", "hidden beyond lengths", "hidden by both", "either",
+         "sinks", "hidden but for sinks", "sinks in front of lengths", "sinks of both sides"}  # fmt: skip
 
 
 @cache
@@ -116,7 +121,10 @@ def test_masked_loops_are_right_at_odd_sizes(mask: str) -> None:
         ("hidden", [(False, 0)]),
         ("hidden outside a window", [(False, 0), (True, -19)]),
         ("hidden in front", [(True, 0)]),
-        ("hidden by both", []),
+        ("hidden by both", [(False, 0)]),
+        ("either", [(False, 0)]),
+        ("sinks", [(False, 0), (True, -19)]),
+        ("sinks of both sides", [(False, 8), (True, -8)]),
         ("one position", []),
         ("not to zero weight", []),
     ],
@@ -126,11 +134,54 @@ def test_limits(mask: str, expected: list[tuple[bool, int]]) -> None:
     assert sorted(found_limits(kernel)) == sorted(expected)
 
 
+@pytest.mark.parametrize(
+    "mask", ["window", "either", "hidden by both", "sinks", "hidden but for sinks", "sinks of both sides"]
+)
+def test_loops_are_expected_to_visit_what_the_mask_leaves(mask: str) -> None:
+    """The mean and the most over the rows, of 17 of which each of these samples is one."""
+    (kernel,) = fused(mask)[1].kernels
+    (loop,) = place(kernel).loops
+    q, s = np.arange(0, 401, 25)[:, None], np.arange(401)
+    holds = {
+        "window": (s <= q) & (q - s < 20),
+        "either": (s <= q) | (s < 5),
+        "hidden by both": (s <= q) | (s <= 5),
+        "sinks": (s <= q) & ((s > q - 20) | (s < 4)),
+        "hidden but for sinks": (s <= q) & ((s > q - 20) | (s < 4)),
+        "sinks of both sides": ((s < q + 9) & (s > q - 9)) | (s < 4),
+    }[mask]
+    rows = holds.mean(axis=1)
+    found = visited(limits(kernel, loop), loop.dims, {"h": 2, "q": 401, "s": 401}, {})
+    assert found == (pytest.approx(rows.mean()), pytest.approx(rows.max()))
+
+
+@pytest.mark.parametrize("mask", ["sinks", "hidden but for sinks"])
+def test_what_lies_between_sinks_and_a_window_is_not_loaded(mask: str) -> None:
+    """NaN there changes nothing, and whole tiles have no mask."""
+    _, graph, schedule = fused(mask)
+    sizes = {"h": 1, "q": 256, "s": 256, "d": 16, "e": 16}
+    small = reduced_schedule(graph.resized(sizes), schedule)
+    source = kernels_source(graph.resized(sizes), small)
+    module = load_export(source)
+    q, k, v = (torch.randn(1, 256, 16).half() for _ in range(3))
+    tile = dict(small.kernels[graph.kernels[0].name].tiles)
+    row, width = 255 // tile["q"] * tile["q"], tile["s"]
+    first, last = -(-4 // width) * width, (row - 19) // width * width
+    assert 0 < first < last
+    outputs = torch.empty(2, 1, 256, 16).half()
+    for y in outputs:
+        module.launch([q, k, v], [y], module.make_scratch("cpu"))
+        v[:, first:last] = k[:, first:last] = torch.nan
+    assert torch.equal(outputs[0, :, row:], outputs[1, :, row:]) and not outputs[1, :, row:].isnan().any()
+    masked = ['float("-inf")' in part for part in source.split("for s_s in range(")[1:]]
+    assert masked == [True, True, False, True], source
+
+
 def test_a_mask_whose_else_counts_is_not_idle() -> None:
     (kernel,) = fused("not to zero weight")[1].kernels
     masks = [e.out for e in kernel.body if e.op in ("le", "ge")]
     assert masks
-    assert not any(idle(loop, m) for loop in place(kernel).loops for m in masks)
+    assert not any(idle(loop, {m: False}) for loop in place(kernel).loops for m in masks)
 
 
 @pytest.mark.parametrize("mask", ["causal", "hidden"])
@@ -308,6 +359,14 @@ program: |
 outputs:
   O: [b, d]
 """
+
+
+def test_the_floor_counts_sinks_and_the_window_in_front_of_a_length() -> None:
+    text = CONTIGUOUS.replace("MASK", "index(s) <= L and (index(s) > L - 40 or index(s) < 4)")
+    s = np.arange(200)
+    positions = sum(int(((s <= n) & ((s > n - 40) | (s < 4))).sum()) for n in skewed(6, 200))
+    rest = 2 * 6 * 8 * 2 + 6 * 4
+    assert program_bytes(lower(parse_spec(text).at())) == pytest.approx(positions * 8 * 2 + rest, abs=2)
 
 
 def test_of_what_rows_have_side_by_side_the_floor_counts_their_lengths_too() -> None:

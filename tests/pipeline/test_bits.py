@@ -6,9 +6,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mirage_cli.codegen.export import export_source, load_export
+from mirage_cli.codegen.export import export_source, kernels_source, load_export
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.program import spread
+from mirage_cli.ir.schedule import KernelSchedule, Schedule
+from mirage_cli.ir.text import parse_mugraph
 from mirage_cli.pipeline.searching import Options, search_program
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
@@ -132,3 +134,41 @@ def test_other_bits_are_refused(some: str, wrong: str) -> None:
     plan = search_program(other, find_target("h200"), Options(budget_s=15.0)).plans[0]
     assert not check_equivalence(right, plan.graph, 0).ok
     assert check_equivalence(other, plan.graph, 0).ok
+
+
+LOOP = """
+mugraph words float16
+dims m=16 k=256 n=32 w=32
+input X f16[m, k]
+input W i32[w, n]
+output O f16[m, n]
+
+kernel k0 generated m:tile k:loop n:tile
+  X = load X[m, k]
+  W = load W[k//8, n]
+  at[k] = index(k)
+  place[k] = remainder(at, 8)
+  count[k] = mul(4, place)
+  shifted[k, n] = shift_right(W, count)
+  bits[k, n] = remainder(shifted, 16)
+  whole[k, n] = sub(bits, 8)
+  O[m, n] = dot(X, whole; k)
+  store O[m, n] = O
+"""
+
+
+@pytest.mark.parametrize("tile", [32, 128])
+def test_words_are_loaded_once_and_taken_apart_in_phases(tile: int) -> None:
+    """Where a tile has 16 words or more along the loop."""
+    graph = parse_mugraph(LOOP)
+    schedule = Schedule({"k0": KernelSchedule((("k", tile),), ("m", "k", "n"), 4, 2, 1, 1)})
+    source = kernels_source(graph, schedule)
+    assert source.count("= shift_right(W, ") == (8 if tile == 128 else 1)
+    kernels = load_export(source)
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(16, 256, generator=g).half()
+    w = torch.randint(-(1 << 31), 1 << 31, (32, 32), dtype=torch.int32, generator=g)
+    found = torch.empty(16, 32).half()
+    kernels.launch([x, w], [found], kernels.make_scratch("cpu"))
+    numbers = (w[:, None] >> torch.arange(0, 32, 4)[:, None] & 15).reshape(256, 32) - 8
+    torch.testing.assert_close(found.double(), x.double() @ numbers.double(), rtol=2e-3, atol=0.1)

@@ -109,6 +109,30 @@ def test_rows_of_a_long_table_are_looked_up(read: Callable[..., Tensor]) -> None
         torch.testing.assert_close(faster(x, at), model(x, at))
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        pytest.param(lambda x, i, j: x.relu()[:, i, j] * 2, id="behind an axis"),
+        pytest.param(lambda x, i, j: x.softmax(1)[i, :, j], id="around an axis"),
+        pytest.param(lambda x, i, j: torch.einsum("kim,kjm->kij", x, x)[:, i, j], id="of a product"),
+        pytest.param(lambda x, i, j: x.relu()[i[:, None], j[:3]], id="a grid"),
+        pytest.param(lambda x, i, j: x.exp()[i, i] + j[:, None], id="by one table twice"),
+        pytest.param(lambda x, i, j: x.exp()[:, j], id="a single one behind an axis"),
+        pytest.param(lambda x, i, j: x.view(6, 2, 3, 6).relu()[i, :, j % 3], id="by what is worked out"),
+    ],
+)
+def test_rows_that_several_tables_name_are_looked_up(read: Callable[..., Tensor]) -> None:
+    """By address: no position along their axes is compared with a number, unless that is worked out."""
+    x, i, j = torch.randn(6, 6, 6), torch.tensor([1, -2, 3, 0]), torch.tensor([5, 2, -1, -6])
+    model = as_module(read)
+    found, faster = interpreted(model, (x, i, j))
+    assert found.left == {} and len(found.regions) == 1
+    for numbers in ((i, j), (j, i), (i.flip(0), i)):
+        torch.testing.assert_close(faster(x, *numbers), model(x, *numbers))
+    text = found.regions[0].graph.text()
+    assert ("==" in text) == ("remainder(" in text), text
+
+
 def test_numbers_that_pytorch_works_out_are_counted_from_the_end_by_the_kernel() -> None:
     """Beside rows that are looked up by numbers that the model is given: the programs differ."""
 

@@ -192,6 +192,22 @@ program: |
   O = Y[m, (d + 64) % 128] * X + S[d // 2 + 3 + m % 5, d]
 outputs: {O: [m, d]}
 """,
+    "the first positions and a window in front of a length, in pages": """
+name: sinks
+dims: {b: 3, g: 2, r: 4, d: 32, s: 640, p: 40, pages: 130, page: 16}
+dtype: bfloat16
+inputs:
+  Q: [b, g, r, d]
+  K: [pages, page, g, d]
+  V: [pages, page, g, d]
+  P: {dims: [b, p], dtype: int32, below: pages, distinct: true}
+  L: {dims: [b], dtype: int32, below: s}
+program: |
+  A = dot(Q, K[P[b, s // 16], s % 16, g, d], d) * d ** -0.5
+  B = where(index(s) <= L and (index(s) > L - 100 or index(s) < 4), A, -inf)
+  O = dot(softmax(B, s), V[P[b, s // 16], s % 16, g, d], s)
+outputs: {O: [b, g, r, d]}
+""",
     "pages": """
 name: paged_scores
 dims: {b: 3, h: 2, d: 32, s: 64, pages: 20, page: 16, p: 4}

@@ -50,12 +50,13 @@ def by_rows(node: Any) -> tuple[Named, ...]:
 def rows(x: Array, dim: int, index: Array, wraps: bool = False) -> Array:
     """x[index] along an axis: the axes of the index take the place of that axis.
 
-    wraps: whether negative indices count from the end. A look-up needs an index that is an input and rows along the
-    first axis. Otherwise the result is a sum over all rows, of the row where its number is the index, else 0.
+    wraps: whether negative indices count from the end. A look-up needs an index that is an input. Otherwise the result
+    is a sum over all rows, of the row where its number is the index, else 0.
     """
     at = dim % len(x.dims)
-    if at == 0 and index.name and not wraps and x.dims[0] and {*leaves(x.dims[0])} <= {*x.own}:
-        return p.looked_up(number_of(x), index)
+    first = p.permuted(x, [at, *(d for d in range(len(x.dims)) if d != at)])
+    if not wraps and p.are_looked_up(first, [index]):
+        return with_named_at(p.looked_up(number_of(first), [index]), len(index.dims), at)
     lead, behind, n = x.dims[:at], x.dims[at + 1 :], x.shape[at]
     if n > MOST_COMPARED:
         raise Unsupported(f"a computed index among {n} rows")
@@ -63,6 +64,12 @@ def rows(x: Array, dim: int, index: Array, wraps: bool = False) -> Array:
     table = p.viewed(x, [*lead, *[()] * inner, x.dims[at], *behind])
     asked = p.viewed(index, [*[()] * at, *index.dims, (), *[()] * len(behind)])
     return one_of(table, at + inner, asked, wraps)
+
+
+def with_named_at(x: Array, inner: int, front: int) -> Array:
+    """x with its first `inner` axes, those of indices, behind `front` of the others."""
+    behind = [*range(inner, len(x.dims))]
+    return p.permuted(x, [*behind[:front], *range(inner), *behind[front:]])
 
 
 def one_of(x: Array, dim: int, asked: Array, wraps: bool = False) -> Array:
@@ -121,6 +128,10 @@ def _index(_t: Trace, node: Any, x: Array, indices: Sequence[Any]) -> Array:
         return rows(x, dim, index, wraps=APART not in node.args[1][dim].meta)
     dims = [d for d, _ in given]
     x = p.permuted(x, [*dims, *(d for d in range(len(x.dims)) if d not in dims)])
+    front = dims[0] if dims == [*range(dims[0], dims[-1] + 1)] else 0
+    tables = [i for _, i in given]
+    if all(APART in node.args[1][d].meta for d in dims) and p.are_looked_up(x, tables):
+        return with_named_at(p.looked_up(number_of(x), tables), max(len(i.dims) for i in tables), front)
     shapes = broadcast_tensors([i for _, i in given])
     inner = len(shapes[0].dims)
     rest = len(x.dims) - len(dims)
@@ -129,9 +140,7 @@ def _index(_t: Trace, node: Any, x: Array, indices: Sequence[Any]) -> Array:
         asked = p.viewed(index, [*index.dims, *[()] * (len(x.dims) - inner)])
         x = one_of(x, inner, asked, wraps=True)
     assert len(x.dims) == inner + rest
-    front = dims[0] if dims == [*range(dims[0], dims[-1] + 1)] else 0
-    behind = [*range(inner, inner + rest)]
-    return p.permuted(x, [*behind[:front], *range(inner), *behind[front:]])
+    return with_named_at(x, inner, front)
 
 
 @aten("aten._unsafe_index", looks_up=True, with_node=True)
