@@ -15,7 +15,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import combinations, islice
@@ -25,7 +25,7 @@ from mirage_cli.algebra.safe import grows_with_exponentials, overflowing, plain_
 from mirage_cli.errors import NumberError
 from mirage_cli.ir.hashed import hashed_once
 from mirage_cli.ir.ops import OPS, Number, Type
-from mirage_cli.ir.program import Eqn, Program, tensor_type
+from mirage_cli.ir.program import Eqn, Program, tables_of, tensor_type
 
 MAX_CLASSES = 400
 """Beyond this many classes, further ones keep the program's own nodes alone (or one of the algebra's if none)."""
@@ -61,6 +61,11 @@ class Node:
     def key(self) -> tuple[tuple[str, tuple[Source, ...], tuple[str, ...]], ...]:
         """What two nodes share that differ in the order of commuting operands alone, or in a > b and b < a."""
         return tuple(_ordered(s) for s in self.steps)
+
+    @cached_property
+    def moved(self) -> tuple[Form, ...]:
+        """The children that are read elsewhere than where they are computed, which only loads do."""
+        return tuple(a for s in self.steps if OPS[s.op].kind == "rename" for a in s.args if isinstance(a, Form))
 
     @cached_property
     def reduces(self) -> bool:
@@ -215,7 +220,7 @@ def _writable_nodes(d: Decomposition, form: Form, nodes: Iterable[Node]) -> tupl
 def _program_nodes(d: Decomposition, safe: dict[str, Form]) -> dict[Form, list[Node]]:
     """The program's own equations as nodes, where they hold for the safe forms too."""
     nodes: dict[Form, list[Node]] = {}
-    for e in d.program.eqns:
+    for e in _with_joined_reads(d.program):
         given = e.args[: OPS[e.op].arity]  # tables are part of an access
         args: tuple[Form | Number, ...] = tuple(safe[a] if isinstance(a, str) else a for a in given)
         made = safe[e.out].atom
@@ -232,6 +237,26 @@ def _program_nodes(d: Decomposition, safe: dict[str, Form]) -> dict[Form, list[N
             node = Node(_steps_of(e, constant), "program")
             nodes.setdefault(safe[e.out], []).append(node)
     return nodes
+
+
+def _with_joined_reads(program: Program) -> Iterator[Eqn]:
+    """The equations. A read of what another equation has read stands behind the one read that does both.
+
+    K = QKV[s, h + 8], KT = K[t, h]  -->  K = QKV[s, h + 8], KT = QKV[t, h + 8], KT = K[t, h]
+    """
+    dims = {x.name: x.dims for x in program.inputs} | {e.out: e.dims for e in program.eqns}
+    reads: dict[str, Eqn] = {}
+    for e in program.eqns:
+        if e.op == "rename":
+            reads[e.out] = e
+            if (first := reads.get(str(e.args[0]))) is not None:
+                x = str(first.args[0])
+                names = {a: i for a, i in e.names.items() if a in dims[x]}
+                names |= {a: i.within(e.names) for a, i in first.names.items()}
+                axes = tuple(text for a, i in names.items() for text in (a, str(i)))
+                reads[e.out] = replace(e, args=(x, *tables_of(names.values())), axes=axes)
+                yield reads[e.out]
+        yield e
 
 
 def _steps_of(e: Eqn, args: tuple[Form | Number, ...]) -> tuple[Step, ...]:
@@ -441,7 +466,8 @@ def _product_after(d: Decomposition, steps: _Steps, first: int, rest: Mono, c: F
 
 
 def _partitions(d: Decomposition, mono: Mono, bound: frozenset[str]) -> Iterator[tuple[Form, Form, tuple[str, ...]]]:
-    """The two sides of a dot, each with its own Σs inside, for every bipartition of the factors."""
+    """The two sides of a dot, each with its own Σs inside, for every bipartition of the factors. Of a side that is a
+    value of the program, no factor is better taken by the other side."""
     factors = list(mono)
     if len(factors) < 2:
         return
@@ -457,10 +483,11 @@ def _partitions(d: Decomposition, mono: Mono, bound: frozenset[str]) -> Iterator
             if _outer(left, bound - axes) or _outer(right, bound - axes):
                 d.cuts["outer product"] += 1
                 continue
-            if _scales_larger(d, left, right) or _scales_larger(d, right, left):
+            sides = [d.algebra.sum(d.algebra.of_mono(s), bound & _dims(s) - axes) for s in (left, right)]
+            scaled = (_scales_larger(d, left, right), _scales_larger(d, right, left))
+            if any(larger and side not in d.own for larger, side in zip(scaled, sides, strict=True)):
                 d.cuts["scaling of the larger operand"] += 1
                 continue
-            sides = [d.algebra.sum(d.algebra.of_mono(s), bound & _dims(s) - axes) for s in (left, right)]
             a, b = sorted(sides, key=lambda f: f.key)
             yield a, b, tuple(x for x in d.axes if x in axes)
 
@@ -510,9 +537,12 @@ def _sum_nodes(d: Decomposition, form: Form, own: Sequence[Node]) -> Iterator[No
         multiple = None if own else _multiple_of_own(d, form)
         if own or multiple:
             d.cuts["cancellation"] += 1
-            if multiple:
-                yield multiple
+            yield from (multiple,) if multiple else _scaled_after(d, own)
             return
+    yield from _scaled_after(d, own)
+    if any(_multiplies_sums(n) for n in own):
+        d.cuts["a product of sums multiplied out"] += 1
+        return
     yield steps.node()
     yield from _common_factors(d, form)
     yield from _common_under_sum(d, form)
@@ -544,6 +574,30 @@ def _scaled_sum(d: Decomposition, mono: dict[Atom, Fraction], axes: frozenset[st
         if held and any(a.kind == "sum" for a in factors):
             return True
     return False
+
+
+def _multiplies_sums(node: Node) -> bool:
+    """Whether an equation multiplies two sums, so that its result has a term for each pair of theirs; or a sum by a
+    number, which has the ways of that sum."""
+    step = node.steps[0]
+    sums = [not isinstance(a, Form) or len(a.terms) > 1 for a in step.args]
+    return OPS[step.op].growth == "product" and all(sums)
+
+
+def _scaled_after(d: Decomposition, own: Iterable[Node]) -> Iterator[Node]:
+    """Σ (g·a)·v = g·Σ a·v of a product that the program takes. g lacks the axes of the Σ; v, which has several terms,
+    stays as the program has it."""
+    for step in (n.steps[0] for n in own if len(n.steps) == 1 and n.steps[0].op == "dot"):
+        for x, other in (step.args, step.args[::-1]):
+            if isinstance(x, Form) and x.single:
+                mono, c = x.single
+                outside = tuple(f for f in mono if not f[0].dims & set(step.axes))
+                inside = tuple(f for f in mono if f not in outside)
+                if outside and inside:
+                    steps = _Steps()
+                    first = steps.add("dot", d.algebra.of_mono(inside), other, axes=step.axes)
+                    _product_after(d, steps, first, outside, c)
+                    yield steps.node()
 
 
 def _multiple_of_own(d: Decomposition, form: Form) -> Node | None:

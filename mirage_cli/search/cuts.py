@@ -39,6 +39,8 @@ CUTS: Mapping[str, str] = {
     "which is larger than either.",
     "scaling of the larger operand": "A factor could multiply either side of a contraction; the smaller is cheaper.",
     "cancellation": "The program subtracts here; other terms that all but cancel would leave rounding errors.",
+    "a product of sums multiplied out": "The program multiplies two sums; each pair of their terms would be a product "
+    "of its own.",
     # of what one kernel computes
     "expansions of one kernel": "More ways to compute these values in one kernel than the bound allows; a spread of "
     "them was kept.",

@@ -15,7 +15,7 @@ from itertools import count
 
 from mirage_cli.algebra.canonical import ONE, Atom, Form, Mono
 from mirage_cli.algebra.decompose import Decomposition, Node, Step, type_of
-from mirage_cli.ir.access import Access, dims_of, plain
+from mirage_cli.ir.access import Access, dims_of, is_whole, plain, read_by
 from mirage_cli.ir.access_text import substitution
 from mirage_cli.ir.hashed import hashed_once
 from mirage_cli.ir.ops import OPS
@@ -134,6 +134,7 @@ class Space:
             for a in s.args
             if isinstance(a, Form)
         }
+        self.moved = {f for nodes in decomposition.nodes.values() for n in nodes for f in n.moved}
         products = [
             n
             for nodes in decomposition.nodes.values()
@@ -158,7 +159,8 @@ class Space:
         self.rank: dict[Form, int] = {}
         for f in decomposition.nodes:
             self._rank(f, set())
-        self.leaves = self._without_multiples([f for f in decomposition.nodes if self._may_be_leaf(f)])
+        leaves = [f for f in decomposition.nodes if self._may_be_leaf(f)]
+        self.leaves = self._without_multiples([f for f in leaves if not self._is_another(f)])
 
     def _rank(self, f: Form, path: set[Form]) -> int:
         if f not in self.rank:
@@ -175,8 +177,9 @@ class Space:
         return f in self.leaves
 
     def _may_be_leaf(self, f: Form) -> bool:
-        """Whether this class is an input, the direct result of a reduction, an output, or an operand of a contraction
-        that itself depends on a reduction or that the program names.
+        """Whether this class is an input, the direct result of a reduction, an output, an operand of a contraction
+        that itself depends on a reduction or that the program names, or one that depends on a reduction and is read
+        elsewhere than where it is computed.
 
         Anything else is dominated: a value in the middle of an elementwise chain by the chain's end, an elementwise
         function of inputs by the inputs. A number without axes is one only where it is reduced.
@@ -184,8 +187,19 @@ class Space:
         if self.d.is_input(f):
             return True
         reduced = any(OPS[n.steps[-1].op].kind in ("reduction", "contraction") for n in self.d.nodes[f])
-        operand = f in self.operands and (f in self.d.own or self.holds_reduction(f))
-        return self.types[f] == "float" and (reduced or (bool(f.dims) and (f in self.d.outputs or operand)))
+        reduces = self.holds_reduction(f)
+        operand = f in self.operands and (f in self.d.own or reduces)
+        read = operand or f in self.d.outputs or (f in self.moved and reduces)
+        return self.types[f] == "float" and (reduced or (bool(f.dims) and read))
+
+    def _is_another(self, f: Form) -> bool:
+        """Whether this class is the whole of another under other axes, which is read in its place."""
+        return f not in self.d.outputs and any(
+            self._may_be_leaf(g)
+            and is_whole(read_by((*g.dims,), substitution(n.steps[0].axes)), (*g.dims,), self.d.sizes)
+            for n in self.d.nodes[f]
+            for g in n.moved
+        )
 
     def _without_multiples(self, leaves: list[Form]) -> frozenset[Form]:
         """Of classes that are a number times each other, those that the program names, or else one of them."""
@@ -204,13 +218,14 @@ class Space:
     def expansions(self, targets: tuple[Form, ...], ask: Callable[[], None] = lambda: None) -> list[Expansion]:
         """Every expansion of these targets within the bounds; where there are more, a spread of them.
 
-        Two passes, one that prefers to fuse and one that prefers to read from memory, so that a cut leaves both kinds.
+        Passes differ in what they prefer, so that a cut leaves all kinds: to fuse by the first ways, which are the
+        program's own; to fuse by any; to read from memory.
         ask: called now and then, and may raise where the time is up.
         """
         found: dict[tuple[tuple[Form, Node], ...], Expansion] = {}
-        for fused_first in (True, False):
+        for fused_first, own_first in ((True, True), (True, False), (False, False)):
             before = self.cuts["expansions of one kernel"]
-            for e in _Walk(self, targets, fused_first, ask).expansions(targets, self.bounds.expansions):
+            for e in _Walk(self, targets, fused_first, own_first, ask).expansions(targets, self.bounds.expansions):
                 found.setdefault(e.chosen, e)
             if self.cuts["expansions of one kernel"] == before:
                 break
@@ -253,9 +268,11 @@ class _Walk:
     """One pass over the expansions of some targets. What is chosen, what is read from memory and what is used of the
     bounds belong to where the walk stands; each step takes its own part back when it returns."""
 
-    def __init__(self, space: Space, targets: tuple[Form, ...], fused_first: bool, ask: Callable[[], None]) -> None:
+    def __init__(
+        self, space: Space, targets: tuple[Form, ...], fused_first: bool, own_first: bool, ask: Callable[[], None]
+    ) -> None:
         self.space, self.d, self.bounds = space, space.d, space.bounds
-        self.targets, self.fused_first, self.ask = targets, fused_first, ask
+        self.targets, self.fused_first, self.own_first, self.ask = targets, fused_first, own_first, ask
         self.chosen: dict[Form, Node] = {}
         self.leaves: set[Form] = set()
         self.intermediates = self.equations = self.reductions = self.decisions = 0
@@ -273,35 +290,40 @@ class _Walk:
         options = self.options(form)
         found: list[Expansion] = []
         for i, node in enumerate(options):
-            share = (quota - len(found)) // (len(options) - i)
+            left = len(options) - i
+            share = (quota - len(found) + (left - 1) * self.own_first) // left  # rounded up for those in front
             self.decisions += 1
             if self.decisions % ASKED == 0:
                 self.ask()
             if share < 1 or self.decisions > self.bounds.decisions:
                 self.space.cuts["expansions of one kernel"] += 1
             elif node is None:
-                found += self.read(form, rest, share)
+                found += self.read((form,), rest, share)
             else:
                 found += self.compute(form, node, rest, share)
         return found
 
-    def read(self, form: Form, rest: tuple[Form, ...], quota: int) -> list[Expansion]:
-        """With a class read from memory."""
-        intermediate = form not in self.space.inputs
-        self.leaves.add(form)
-        self.intermediates += intermediate
+    def read(self, forms: tuple[Form, ...], rest: tuple[Form, ...], quota: int) -> list[Expansion]:
+        """With classes read from memory."""
+        new = self.unread(forms)
+        intermediates = sum(f not in self.space.inputs for f in new)
+        self.leaves |= new
+        self.intermediates += intermediates
         found = self.expansions(rest, quota)
-        self.intermediates -= intermediate
-        self.leaves.remove(form)
+        self.intermediates -= intermediates
+        self.leaves -= new
         return found
 
+    def unread(self, forms: tuple[Form, ...]) -> set[Form]:
+        return set(forms) - self.leaves
+
     def compute(self, form: Form, node: Node, rest: tuple[Form, ...], quota: int) -> list[Expansion]:
-        """With a class computed by this node; an input that is stored is read too."""
+        """With a class computed by this node, from what it reads elsewhere; an input that is stored is read too."""
         self.chosen[form] = node
         self.equations += len(node.steps)
         self.reductions += node.reduces
-        todo = rest + node.children
-        found = self.read(form, todo, quota) if form in self.space.inputs else self.expansions(todo, quota)
+        stored = (form,) if form in self.space.inputs else ()
+        found = self.read((*node.moved, *stored), rest + node.children, quota)
         self.reductions -= node.reduces
         self.equations -= len(node.steps)
         del self.chosen[form]
@@ -319,6 +341,8 @@ class _Walk:
                 self.space.cuts["equations of one kernel"] += 1
             elif node.reduces > reductions:
                 self.space.cuts["reductions of one kernel"] += 1
+            elif not all(map(self.readable, self.unread(node.moved))):
+                self.space.cuts["rename inside a kernel"] += 1
             else:
                 options.append(node)
         if not asked and form in self.space.leaves:
@@ -327,6 +351,13 @@ class _Walk:
             else:
                 options.insert(len(options) if self.fused_first else 0, None)
         return options
+
+    def readable(self, form: Form) -> bool:
+        """Whether this kernel may read a class from memory."""
+        if form in self.space.inputs:
+            return True
+        within = self.intermediates < self.bounds.intermediates
+        return within and form in self.space.leaves and form not in self.chosen and form not in self.targets
 
     def order(self) -> list[Form] | None:
         """The chosen classes in an order of computation, or None if the choice is circular."""

@@ -163,10 +163,10 @@ class _Folding:
 
     def own(self, f: Form) -> list[Node]:
         """The program's nodes; a renaming is a load, and needs what it renames in memory."""
-        return [n for n in self.options[f] if n.origin == "program" and all(map(self.in_memory, _renamed(n)))]
+        return [n for n in self.options[f] if n.origin == "program" and all(map(self.in_memory, n.moved))]
 
     def any(self, f: Form) -> list[Node]:
-        return [*self.own(f), *(n for n in self.options[f] if not _renamed(n))]
+        return [*self.own(f), *(n for n in self.options[f] if not n.moved)]
 
     def inside(self, f: Form, node: Node) -> list[Form]:
         """What the kernel computes for a node of f; it reads the other children."""
@@ -206,10 +206,6 @@ class _Folding:
         for f in targets:
             need(f)
         return Expansion(targets, tuple(needed.items()), tuple(sorted(leaves, key=lambda g: g.key)))
-
-
-def _renamed(n: Node) -> list[Form]:
-    return [a for s in n.steps if s.op == "rename" for a in s.args if isinstance(a, Form)]
 
 
 def predicted_us(kernels: Mapping[tuple[Form, ...], Costed], gap_us: float) -> float:

@@ -1,17 +1,17 @@
 """The memory order of what kernels store.
 
-An output lies as it is declared. Another value lies in program order, but where a product on the matrix units that
-makes or reads it has the last axis as a batch axis: the elements of a block of it would lie apart, one in each line of
-memory. Its batch axes come first then.
+An output lies as it is declared. Another value lies in program order, but where the elements of a block would lie
+apart, a few in each line of memory: where the last axis is a batch axis of a product on the matrix units that makes or
+reads the value, or where the value is read at one position of that axis. Those axes come first then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from mirage_cli.algebra.canonical import Form
 from mirage_cli.algebra.decompose import Decomposition, Node
-from mirage_cli.ir.access import dims_of
+from mirage_cli.ir.access import dims_of, read_by
 from mirage_cli.ir.access_text import substitution
 from mirage_cli.ir.ops import OPS
 from mirage_cli.search.expand import sort_axes
@@ -22,10 +22,10 @@ def memory_orders(d: Decomposition) -> dict[Form, tuple[str, ...]]:
     batches: dict[Form, list[frozenset[str]]] = {}
     for form, nodes in d.nodes.items():
         for node in nodes:
-            for axes in batch_axes(node):
-                for f in {form, *node.children}:
-                    if not d.is_input(f) and axes & f.dims:
-                        batches.setdefault(f, []).append(axes & f.dims)
+            apart = [(f, axes) for axes in batch_axes(node) for f in {form, *node.children}]
+            for f, axes in (*apart, *moved_axes(node, batches.get(form, ()))):
+                if not d.is_input(f) and axes & f.dims:
+                    batches.setdefault(f, []).append(axes & f.dims)
     found = ((f, _order(sort_axes(d, f.dims), several)) for f, several in batches.items())
     orders = {f: order for f, order in found if order != sort_axes(d, f.dims)}
     outputs = zip(d.program.places(), d.outputs, strict=True)
@@ -54,6 +54,18 @@ def batch_axes(node: Node) -> Iterator[frozenset[str]]:
             case "elementwise" | "leaf" | "derived":
                 pass
         made.append(dims)
+
+
+def moved_axes(node: Node, batches: Iterable[frozenset[str]]) -> Iterator[tuple[Form, frozenset[str]]]:
+    """The classes that the node reads elsewhere, with the axes of which it reads one position, and those that become
+    these batch axes."""
+    for s in node.steps:
+        if OPS[s.op].kind == "rename":
+            names = substitution(s.axes)
+            for f in (f for f in s.args if isinstance(f, Form)):
+                yield f, frozenset(a for a, i in names.items() if not i.dims)
+                read = dict(zip(f.dims, read_by((*f.dims,), names), strict=True))
+                yield from ((f, frozenset(a for a, i in read.items() if i.axis in axes)) for axes in batches)
 
 
 def _order(axes: tuple[str, ...], batches: list[frozenset[str]]) -> tuple[str, ...]:

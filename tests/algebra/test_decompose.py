@@ -48,6 +48,16 @@ PROGRAMS: dict[str, Program] = {
         "a = dot(Q, K; d) | A = softmax(a; s) | b = dot(R, L; d) | B = softmax(b; s) | C = mul(G, B) | D = sub(A, C) "
         "| O = dot(D, V; s)",
     ),
+    "attention with shifted keys": program(
+        HEADS,
+        "Q[h,q,d] K[h,d,s] B[h,d] V[h,s,e] M[h,e]",
+        "C = add(K, B) | A = dot(Q, C; d) | P = softmax(A; s) | D = sub(V, M) | O = dot(P, D; s)",
+    ),
+    "packed projection": program(
+        "m=256 k=64 w=3 h=2 d=64 n=256",
+        "X[m,k] W[w,k,h,d]",
+        "P = dot(X, W; k) | Q = rename(P; w, 0) | K = rename(P; w, 1) | L = rename(K; m, n) | O = dot(Q, L; d)",
+    ),
     "a difference of inputs": program("m=8 k=4096 n=4096", "X[m,k] R[m,k] W[k,n]", "D = sub(X, R) | O = dot(D, W; k)"),
     "centred": program("m=8 k=4096 n=4096", "X[m,k] W[k,n]", "a = layer_norm(X; k) | O = dot(a, W; k)"),
     "layer norm": program(
@@ -174,6 +184,30 @@ def test_a_division_moves_over_a_contraction() -> None:
     found = ways("attention")
     assert any(w.startswith("dot(") and "then" not in w for w in found)
     assert any("then div(" in w for w in found)
+
+
+def test_a_division_moves_over_a_contraction_with_a_difference() -> None:
+    """softmax(A)·(V - M), where the program's own difference stays an operand."""
+    assert any(
+        w.startswith("dot(") and w.endswith(")") and "then div(" in w for w in ways("attention with shifted keys")
+    )
+
+
+def test_a_softmax_is_of_the_values_that_the_program_has() -> None:
+    """Of Q·(K + B), whose Q·B cancels: without it, no operator of the program would make the exponent."""
+    d = decompose(PROGRAMS["attention with shifted keys"])
+    (scores,) = d.forms["A"]
+    assert any(n.origin == "program" for n in d.nodes[scores])
+
+
+def test_a_read_of_what_was_read_is_one_read() -> None:
+    """L[h, d, n] = K[n, h, d] = P[1, n, h, d], as the program has it and at once."""
+    d = decompose(PROGRAMS["packed projection"])
+    (read,) = d.forms["L"]
+    assert {(*n.moved, n.steps[0].axes) for n in d.nodes[read] if n.origin == "program"} == {
+        (*d.forms["P"], ("m", "n", "w", "1")),
+        (*d.forms["K"], ("m", "n")),
+    }
 
 
 def test_a_difference_of_sums_is_multiplied_out() -> None:

@@ -112,7 +112,8 @@ def test_operands_keep_the_coefficient_that_the_program_gives_them(dtype: str, c
 
 def test_of_multiples_of_a_class_one_may_be_read() -> None:
     """dot(X + Y, W) without P is a class, and so is 0.1 times it; the program names neither."""
-    d = decompose(a_program("y = add(Y, X) | a = mul(y, P) | b = dot(a, W; k) | c = mul(b, 0.1) | O = tanh(c)"))
+    text = "y = add(Y, X) | a = mul(y, P) | b = dot(a, W; k) | z = mul(W, 0.1) | c = dot(a, z; k) | e = tanh(c)"
+    d = decompose(a_program(f"{text} | O = mul(b, e)"))
     space = Space(d, Bounds())
     assert space.cuts["a number times another class in memory"] == 1
     assert all(space.is_leaf(f) for f, name in d.names.items() if name in ("b", "O"))

@@ -46,6 +46,20 @@ outputs:
             {"A": ("i", "h", "d"), "B": ("j", "h", "d")},
             id="one that would not be last stays",
         ),
+        pytest.param(
+            """\
+  X: [i, c]
+  W: [h, c, d]
+program: |
+  P = sigmoid(dot(X, W, c))
+  A = dot(P[i, h, 0], rename(P[i, h, 1], i=j), h)
+  O = softmax(A, j)
+outputs:
+  O: [i, j]
+""",
+            {"P": ("d", "i", "h")},
+            id="one of which one position is read comes first",
+        ),
     ],
 )
 def test_memory_order_of_buffers(rest: str, expected: dict[str, tuple[str, ...]]) -> None:
