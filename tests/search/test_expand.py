@@ -119,6 +119,19 @@ def test_of_multiples_of_a_class_one_may_be_read() -> None:
     assert all(space.is_leaf(f) for f, name in d.names.items() if name in ("b", "O"))
 
 
+def test_what_is_read_elsewhere_lies_in_memory() -> None:
+    """Every expansion can be written down: what it renames is read. L is K under other axes, and is not stored too."""
+    text = "P = dot(X, W; k) | B = add(P, C) | Q = rename(B; w, 0) | K = rename(B; w, 1) | L = rename(K; m, n)"
+    d = decompose(program("m=8 k=8 w=2 d=8 n=8", "X[m,k] W[w,k,d] C[w,d]", f"{text} | S = dot(Q, L; d) | O = tanh(S)"))
+    space = Space(d, Bounds())
+    expansions = space.expansions(tuple(d.outputs))
+    assert any(d.forms["B"][0] in e.leaves for e in expansions)
+    for e in expansions:
+        assert space.written(e).eqns
+    assert space.is_leaf(d.forms["K"][0])
+    assert not space.is_leaf(d.forms["L"][0])
+
+
 def test_a_product_that_is_there_but_for_a_factor_is_not_computed_anew() -> None:
     """D = C·r, or the product of X·r with A."""
     text = "C = dot(X, A; k) | s = abs(C) | r = exp(s) | D = mul(C, r) | O = abs(D)"
