@@ -237,7 +237,8 @@ def _bitwise(
     """Of each bit of two integers, whatever the other bits are."""
     source = f"({{0}} {symbol} {{1}})"
     return Op(name, "elementwise", 2, doc, lambda x, y: ref(_word(x), _word(y)),
-              lambda F, x, y: F.symmetric(name, x, y), lambda A, x, y: A.fn(name, *A.sort(x, y)),
+              lambda F, x, y: F.symmetric(name, x, y, either=zero == "either"),
+              lambda A, x, y: A.fn(name, *A.sort(x, y)),
               source, source, "same", domain=WORDS, zero=zero,
               known="fn", growth="fresh", commutes=True, takes_infinity=False, symbol=symbol, assignable=True,
               exact=lambda x, y: _of_bits(of, x, y), integers=True, **rest)  # fmt: skip
@@ -478,15 +479,17 @@ _ROWS = [
        bits=lambda n: (n, 255 >> n, 128 >> n)),
     # -- bits of integers
     Op("shift_right", "elementwise", 2, "x without its last y bits, those beyond 31 like bit 31",
-       lambda x, y: np.right_shift(_word(x), np.where((y < 0) | (y > 31), 31, _word(y))), *_fn("shift_right"),
-       "shift_right({0}, {1})", "({0} >> {1})", "same", flops=3.0, domain=WORDS, zero="all",
+       lambda x, y: np.right_shift(_word(x), np.where((y < 0) | (y > 31), 31, _word(y))),
+       *_fn("shift_right", Fraction(0)), "shift_right({0}, {1})", "({0} >> {1})", "same",
+       flops=3.0, domain=WORDS, zero="all",
        known="fn", growth="fresh", assignable=True, commutes=False, takes_infinity=False, symbol=">>",
        exact=lambda x, y: _of_bits(operator.rshift, x, y), helper=SHIFT_RIGHT, integers=True,
        simpler=lambda n: ("floor_divide", Fraction(1 << int(n))) if n < 31 else None,
        whole=lambda x, y: _shifted(operator.rshift, x, y)),
     Op("shift_left", "elementwise", 2, "x behind y more bits that are 0, of which 32 are kept",
        lambda x, y: np.where((y < 0) | (y > 31), 0, _word(np.left_shift(_word(x), _word(y) & 31))),
-       *_fn("shift_left"), "shift_left({0}, {1})", "({0} << {1}).int()", "same", flops=3.0, domain=WORDS, zero="all",
+       *_fn("shift_left", Fraction(0)), "shift_left({0}, {1})", "({0} << {1}).int()",
+       "same", flops=3.0, domain=WORDS, zero="all",
        known="fn", growth="fresh", assignable=True, commutes=False, takes_infinity=False, symbol="<<",
        exact=lambda x, y: _of_bits(operator.lshift, x, y), helper=SHIFT_LEFT, integers=True,
        whole=lambda x, y: _shifted(operator.lshift, x, y)),

@@ -100,6 +100,11 @@ def _front(table: tuple[tuple[str, ...], Array]) -> tuple[tuple[str, ...], tuple
     return front, data.shape[: len(front)]
 
 
+def _zeros(x: Value, dims: tuple[str, ...]) -> Array:
+    """In which residues a value is 0, along these axes."""
+    return aligned(x.data == 0 if x.flags is None else (x.data == 0) & (x.flags == FINITE), x.dims, dims, 1)
+
+
 class Field:
     """The interpreter `F` that the `field` column of OPS speaks to.
 
@@ -379,17 +384,19 @@ class Field:
         seen = tuple(seen_by_functions(x) for x in args)
         data = self._residues(self._hash(name, seen, dims))
         if at_zero is not None and any(seen[0].valid):
-            x, known = seen[0], as_field(self.const(at_zero)).data
-            zero = x.data == 0 if x.flags is None else (x.data == 0) & (x.flags == FINITE)
-            data = np.where(aligned(zero, x.dims, dims, 1), known.reshape(LEVELS, *(1,) * (data.ndim - 1)), data)
+            known = as_field(self.const(at_zero)).data
+            data = np.where(_zeros(seen[0], dims), known.reshape(LEVELS, *(1,) * (data.ndim - 1)), data)
         return self._random(data, args, seen, dims)
 
-    def symmetric(self, name: str, x: Value, y: Value) -> Value:
-        """The same in either order of the arguments."""
+    def symmetric(self, name: str, x: Value, y: Value, *, either: bool) -> Value:
+        """The same in either order of the arguments. It is 0 where both are 0, or where either is."""
         dims = union(x.dims, y.dims)
         seen = seen_by_functions(x), seen_by_functions(y)
-        state = self._hash(name, seen[:1], dims) + self._hash(name, seen[1:], dims)
-        return self._random(self._residues(state), (x, y), seen, dims)
+        data = self._residues(self._hash(name, seen[:1], dims) + self._hash(name, seen[1:], dims))
+        if any(both_valid(*seen)):
+            a, b = (_zeros(v, dims) for v in seen)
+            data = np.where(a | b if either else a & b, 0, data)
+        return self._random(data, (x, y), seen, dims)
 
     def _random(self, data: Array, args: tuple[Value, ...], seen: tuple[Value, ...], dims: tuple[str, ...]) -> Value:
         valid = tuple(v if v == OWN else BORROWED for v in both_valid(*args))

@@ -650,7 +650,8 @@ class FloatField:
     def fn(self, name: str, *args: Array, at_zero: Fraction | None = None) -> Array:
         return OPS[name].ref(*args)
 
-    symmetric = fn
+    def symmetric(self, name: str, x: Array, y: Array, *, either: bool) -> Array:
+        return OPS[name].ref(x, y)
 
     def mask(self, name: str, *args: Array) -> Array:
         return OPS[name].ref(*args)

@@ -65,6 +65,15 @@ outputs:
   R: {dims: [m, k], dtype: int32}
   S: {dims: [m, k], dtype: int32}
 """,
+    "words that a mask hides": """
+name: hidden
+dims: {m: 24, k: 40, n: 16}
+inputs: {X: [m, k], W: {dims: [k, n], dtype: int32, drawn: bits}}
+program: |
+  V = where(index(k) <= index(m), W, 0)
+  O = sum(X * (V & 5), k) + sum(X * (V >> 20 & 2), k)
+outputs: {O: [m, n]}
+""",
     "a hash": """
 name: hash
 dims: {m: 33}

@@ -129,6 +129,17 @@ def test_functions_have_their_value_at_zero(field: Field, name: str) -> None:
     assert not same(OPS[name].field(field, x), want)[0].any()
 
 
+@pytest.mark.parametrize("name", [n for n, row in OPS.items() if row.integers])
+def test_functions_of_bits_are_0_where_their_padding_is(field: Field, name: str) -> None:
+    row, x = OPS[name], draw(field, "a", "b")
+    nothing = field.sub(x, x)
+    zero = as_field(field.full(Fraction(0), ("a", "b"), nothing.shape, "float"))
+    both, first, second = (as_field(row.field(field, *xs)) for xs in ((nothing, nothing), (nothing, x), (x, nothing)))
+    assert_same(both, zero)
+    for found, exact in ((first, row.ref(0, 5)), (second, row.ref(5, 0))):
+        assert same(found, zero)[0].all() == (exact == 0)
+
+
 def test_what_is_borrowed_from_another_residue_is_not_compared(field: Field) -> None:
     """A sum of exponentials over itself is 1, and has spent a residue that 1 has not."""
     x = field.sum(field.exp(draw(field, "a", "b")), ("a",))
