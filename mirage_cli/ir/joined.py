@@ -96,7 +96,7 @@ class _Parts:
         found: dict[str, NDArray[np.generic]] = {}
         n = self.dims[axis]
         for e in self.program.eqns:
-            if e.op == "size":
+            if e.op == "size" and e.axes[0] not in self.fixed:
                 found[e.out] = np.full(n, self.dims[e.axes[0]])
             elif e.op == "index" and (i := parse_index(e.axes[0])).dims == (axis,) and not i.lookups:
                 found[e.out] = i.positions((axis,), {axis: (0, n)})

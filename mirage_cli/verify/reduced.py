@@ -176,9 +176,10 @@ class _Short:
 def _too_far(program: Program, classes: _Classes, short: Mapping[str, int], long: Mapping[str, int]) -> list[str]:
     """The classes of axes that are long for the sake of what is read, where values are too large along all of them.
 
-    None where tables name positions, or where what is written has to lie inside."""
+    None where tables name positions, or where what is written by an index has to lie inside."""
     far = sorted({classes.find(d) for d, n in long.items() if n > short[d]})
-    fixed = bool(program.parts) or any(True for _ in program.lookups())
+    written = ((d, i) for p in program.parts for d, i in zip(p.tensor.dims, p.access, strict=True))
+    fixed = any(True for _ in program.lookups()) or not all(renames(d, i, program.sizes) for d, i in written)
     return [] if fixed or not _others(program, classes, short, long, far) else far
 
 

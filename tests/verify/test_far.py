@@ -56,6 +56,16 @@ def test_one_test_reaches_all_where_there_is_room() -> None:
     assert turns(program, graph) == 0
 
 
+def test_tests_take_turns_where_all_of_a_tensor_is_changed_in_place() -> None:
+    text = SPEC.format(y=1024, x=768, last_y=1023, last_x=767, f="X * X").replace(
+        "outputs: {O: [y, x]}", "outputs: {X: {inout: X}}"
+    )
+    program = parse_spec(text.replace("  O = F", "  X[y, x] = F")).at()
+    found = search_program(program, find_target("h100"), Options(tune=False))
+    assert not found.rejected
+    assert turns(lower(program), found.plans[0].graph) == 2
+
+
 @pytest.mark.parametrize("edit", [("1023", "1022"), ("767", "766"), ("y - 1", "y"), ("x - 1", "x")])
 def test_wrong_far_positions_are_refused(large: tuple[Program, Plan], edit: tuple[str, str]) -> None:
     program, plan = large
