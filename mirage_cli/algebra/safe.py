@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from mirage_cli.algebra.canonical import ONE, Algebra, Atom, Form, Mono
 from mirage_cli.ir.access import plain
-from mirage_cli.ir.ops import Number
+from mirage_cli.ir.ops import OPS, Number
 from mirage_cli.ir.program import Arg, Eqn, Program
 
 
@@ -192,7 +192,7 @@ def _bounds(top: Atom, low: Atom) -> bool:
     """Whether `top` is nowhere less than the maximum `low`: that over more axes, or the larger of it and others."""
     if top.kind == "max":
         return top.args[1] is low.args[1] and set(low.args[0]) <= set(top.args[0])
-    larger = top.kind == "fn" and top.args[0] == "maximum"
+    larger = top.kind == "fn" and top.args[0] == OPS[low.kind].joins
     return larger and any(x.atom is not None and _bounds(x.atom, low) for x in top.args[1:])
 
 
