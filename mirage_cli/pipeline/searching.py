@@ -50,6 +50,9 @@ GRACE_S = 1.3
 """Seconds that a worker process has, once interrupted, to hand over what it has found."""
 KEEPING_S = 0.6
 """Seconds of verification behind an interrupt: what is not verified cannot be kept."""
+AS_WRITTEN_S = 30.0
+"""Seconds behind the budget that the verification of the program as written may take, without which there is nothing to
+use."""
 SELDOM = (20_000, 20, 50)
 """Thresholds of the garbage collector in a search."""
 
@@ -186,6 +189,10 @@ class Clock:
         """Whether even that of the program as written has to."""
         return self.was_interrupted() and time.monotonic() > self.stop_s
 
+    def given_up(self) -> bool:
+        """Whether the program as written is not verified either."""
+        return time.monotonic() > self.end_s + AS_WRITTEN_S or self.cut_short()
+
 
 @contextlib.contextmanager
 def seldom_collecting() -> Generator[None]:
@@ -290,8 +297,8 @@ def beside(one: SearchResult, other: SearchResult) -> SearchResult:
 class Verifier:
     """Verdicts on μGraphs, asked for in their order: worked out one by one, or, where that is slow, side by side.
 
-    The first is the program as written, which is verified however long it takes, but for an interrupt. The others are
-    refused when the time is up, unused.
+    The first is the program as written, which has AS_WRITTEN_S more than the others: those are refused when the time is
+    up, unused.
     """
 
     def __init__(self, program: Program, graphs: Sequence[MuGraph], options: Options, clock: Clock) -> None:
@@ -318,7 +325,7 @@ class Verifier:
     def settled(self, i: int) -> Verdict:
         from mirage_cli.verify.equivalence import check_equivalence
 
-        end = self.clock.verified if i else self.clock.cut_short
+        end = self.clock.verified if i else self.clock.given_up
         if i in self.futures:
             try:
                 return self.futures[i].result(max(0.0, min(self.clock.end_s, self.clock.stop_s) - time.monotonic()))

@@ -26,7 +26,7 @@ from mirage_cli.verify.degree import Claim, claim
 from mirage_cli.verify.draws import BLOCK, DOUBT, KNOWN, OPEN, Draws, at_once, drawn_bits, run_draws, told
 from mirage_cli.verify.interpret import OutOfTimeError, never, run_mugraph, run_program
 from mirage_cli.verify.proof import proved
-from mirage_cli.verify.reduced import dynamic_sizes, same_axes, small_instance, turns
+from mirage_cli.verify.reduced import dynamic_sizes, elements, same_axes, small_instance, turns
 from mirage_cli.verify.residues import DRAW, LEVELS, UNDEFINED, Levels, Value, aligned, compared_levels, same
 from mirage_cli.verify.semantics import FloatSemantics, Named, ScheduleFailure, one_draw, spread
 from mirage_cli.verify.squares import effort
@@ -52,6 +52,11 @@ MASK_BITS = 24
 
 DYNAMIC_DRAWS = 3
 """Dynamic sizes that each test draws besides that of its other draws."""
+
+
+MOST_ELEMENTS = 1 << 23
+"""Of any one value in a test. One with more, where what is read far away leaves axes long, would take minutes, of the
+program as written too, which is verified whatever time it takes."""
 
 
 SOME_LEVELS: Levels = (True,) * LEVELS
@@ -122,6 +127,8 @@ def _test(
     series: list[Series] = []
     for least, idle in ((False, REDRAWS), (True, LEAST_REDRAWS)):
         sizes, schedule = small_instance(program, graph, seed, least=least, turn=turn)
+        if elements(program, sizes) > MOST_ELEMENTS:
+            raise OutOfTimeError
         if draw:
             sizes |= dynamic_sizes(graph, schedule, seed)[draw - 1]
         series.append(Series(program, graph, sizes, schedule, seed, end))

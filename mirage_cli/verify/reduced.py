@@ -187,15 +187,20 @@ def _others(
     program: Program, classes: _Classes, short: Mapping[str, int], long: Mapping[str, int], far: Sequence[str]
 ) -> set[str]:
     """Those of them left short in a test that is long along the first, and along others while there is room."""
-    values = [t.dims for t in program.inputs] + [(*e.dims, *e.acts_on) for e in program.eqns]
     kept = {*far[:1]}
 
     def large(kept: set[str]) -> bool:
-        return any(prod((long if classes.find(d) in kept else short)[d] for d in {*v}) > FAR_ROOM for v in values)
+        return elements(program, {d: (long if classes.find(d) in kept else short)[d] for d in long}) > FAR_ROOM
 
     for c in far[1:]:
         kept |= set() if large({*kept, c}) else {c}
     return {*far} - kept
+
+
+def elements(program: Program, sizes: Mapping[str, int]) -> int:
+    """Of the largest value at these sizes, or of what an operator makes it from."""
+    values = [{*t.dims} for t in program.inputs] + [{*e.dims, *e.acts_on} for e in program.eqns]
+    return max(prod(sizes[d] for d in v) for v in values)
 
 
 def _with_room(

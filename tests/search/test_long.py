@@ -31,11 +31,11 @@ def test_they_are_long(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "looked_at", "kernels", "us"),
-    [("decoder_layer_norm_block", 900, 12, 202.0), ("gemma_block", 2500, 15, 405.0)],
+    [("decoder_layer_norm_block", 16000, 12, 202.0), ("gemma_block", 16000, 15, 405.0)],
 )
 def test_few_kernels_are_priced(name: str, looked_at: int, kernels: int, us: float) -> None:
-    """No plan has so few kernels as the bound allows: the search finds that out from what kernels need, and prices
-    those of the fused plan alone. It priced 19,439 of the Gemma-like layer before it asked for that first."""
+    """No plan has so few kernels as the bound allows and is near the fused one's time: the search ends for what kernels
+    need and take at least, within seconds."""
     found = search(lower(merge_axes(load_spec(LONG / f"{name}.yaml").at())), H200)
     assert found.stopped == "exhausted"
     assert found.enumerated < looked_at

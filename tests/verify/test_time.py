@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import time
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -73,19 +73,32 @@ def spent(monkeypatch: pytest.MonkeyPatch, result: SearchResult) -> None:
     class Late(Clock):
         def __init__(self, budget_s: float, interrupted: object) -> None:
             super().__init__(budget_s, lambda: False)
-            self.end_s = -math.inf
+            self.end_s = time.monotonic()
 
     monkeypatch.setattr(searching, "Clock", Late)
     monkeypatch.setattr("mirage_cli.search.generator.search", lambda *_, **__: result)
 
 
 @pytest.mark.usefixtures("spent")
-def test_the_program_as_written_is_verified_whatever_time_there_is(program: Program, result: SearchResult) -> None:
+def test_the_program_as_written_is_verified_behind_the_budget_too(program: Program, result: SearchResult) -> None:
     found = search_program(program, H200, Options(tune=False))
     assert [p.id for p in found.plans] == [result.as_written.id]
     assert (found.stopped, found.rejected) == ("budget", ())
     assert found.pruned[UNVERIFIED] == len(searching.distinct(result.candidates, result.as_written)) - 1 > 0
     assert found.stats.pruned[UNVERIFIED] == found.pruned[UNVERIFIED]
+
+
+@pytest.mark.usefixtures("spent")
+def test_it_does_not_take_forever(monkeypatch: pytest.MonkeyPatch, program: Program) -> None:
+    monkeypatch.setattr(searching, "AS_WRITTEN_S", 0.0)
+    found = search_program(program, H200, Options(tune=False))
+    assert not found.plans and found.stopped == "budget" and not found.rejected
+
+
+def test_tests_of_huge_values_are_not_begun(monkeypatch: pytest.MonkeyPatch, program: Program, graph: MuGraph) -> None:
+    monkeypatch.setattr("mirage_cli.verify.equivalence.MOST_ELEMENTS", 10)
+    verdict = check_equivalence(lower(program), graph, 0)
+    assert (verdict.ok, verdict.net) == (False, "time")
 
 
 def checker(interrupted: int, tested: list[int]) -> Callable[..., Verdict]:
