@@ -192,6 +192,8 @@ def _descriptor(
     tensor = graph.tensors()[x.buffer]
     largest = {**sizes, **{r.dim: r.most for r in graph.dynamic}}  # what is decided holds at all sizes
     stored = x.buffer in {t.name for t in graph.outputs} | graph.changed
+    if tensor.dtype == "bool":  # of which Triton 3.6 has no descriptors
+        return None
     if stored or any(d not in block for d in x.dims) or not all(i.affine for i in x.access):
         return None
     element = DTYPE_BYTES[tensor.dtype]

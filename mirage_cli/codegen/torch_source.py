@@ -8,6 +8,7 @@ inputs are float32 and others of a smaller type, what float32 inputs reach is fl
 
 from __future__ import annotations
 
+import math
 import re
 import string
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +34,7 @@ from mirage_cli.ir.access import (
 from mirage_cli.ir.access_text import parse_index
 from mirage_cli.ir.derived import DERIVED
 from mirage_cli.ir.ops import OPS, Number, Op, Type
-from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, Arg, Eqn, Part, Program, Tensor, tensor_type
+from mirage_cli.ir.program import DTYPE_BYTES, FLOAT8, LARGEST_HALF, Arg, Eqn, Part, Program, Tensor, tensor_type
 
 Dims = tuple[str, ...]
 
@@ -394,8 +395,16 @@ class _Writer:
         for i, a in enumerate(args):
             always_number = row.domain[min(i, len(row.domain) - 1)]
             inline = infix or (branches and i > 0) or always_number[0] == always_number[1]
-            texts.append(a.text if a.scalar and inline else self.aligned(a, layout, want, wide))
+            text = a.text if a.scalar and inline else self.aligned(a, layout, want, wide)
+            texts.append(self.branch(text, e.args[i], branches[0]) if branches and i > 0 else text)
         return self.assign(e, row.torch.format(*texts), layout)
+
+    def branch(self, text: str, a: Arg, other: _Value) -> str:
+        """One of two branches. torch.where refuses a number beyond the type of the other, which makes it infinite."""
+        fits = isinstance(a, str) or abs(a) <= LARGEST_HALF or abs(a) == math.inf
+        if fits or other.type != "float" or self.program.dtype != "float16":
+            return text
+        return f"{other.text}.new_full((), {text}, dtype=torch.float64).to({other.text}.dtype)"
 
     def derived(self, e: Eqn) -> tuple[str, Dims]:
         row = DERIVED[e.op]

@@ -44,6 +44,8 @@ DTYPE_BYTES = {
 FLOAT8 = frozenset({"float8_e4m3fn", "float8_e5m2"})
 """Types that nothing computes in but products: values are brought to a larger one first, and rounded where they are
 stored."""
+LARGEST_HALF = 65504.0
+"""The largest number of float16."""
 INTEGERS = frozenset({"int8", "int32", "int64"})
 
 MOST_JUDGED = 1 << 28

@@ -75,10 +75,11 @@ class Value:
 
     def reaches(self, other: Value) -> bool:
         """Whether an index comes to lie on both sides of a number, or on it: what a comparison with another number
-        gives is seen then."""
+        gives is seen then. Of one position there is nothing else to be seen."""
         if self.reach is None or other.kind != "int" or other.dims:
             return False
-        return self.reach[0] <= int(other.data) <= self.reach[1]
+        first, last = self.reach
+        return first == last or first <= int(other.data) <= last
 
     def __or__(self, other: Value) -> Value:
         return logical(np.logical_or, self, other)

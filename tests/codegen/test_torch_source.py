@@ -313,6 +313,27 @@ def test_float32_is_what_float32_inputs_reach_and_nothing_else() -> None:
         assert torch.equal(y, right), t.name
 
 
+MASKED = """
+name: masked
+dims: {q: 4, s: 8}
+dtype: float16
+inputs: {A: [q, s], N: {dims: [q], dtype: int32, below: s}}
+program: |
+  O = where(index(s) <= N, A, -1e9)
+outputs: {O: [q, s]}
+"""
+
+
+def test_a_number_beyond_the_type_in_a_branch_is_infinite() -> None:
+    """torch.where on a GPU refuses it: it is rounded as a tensor is, and in float64 it is itself."""
+    p = parse_spec(MASKED).at()
+    assert ".new_full((), -1000000000.0, dtype=torch.float64).to(" in torch_source(p)
+    A, N = torch.zeros(4, 8).half(), torch.zeros(4, dtype=torch.int32)
+    for x, last in ((A, -torch.inf), (A.double(), -1e9)):
+        (y,) = run(p, [x, N])
+        assert y[:, 0].eq(0).all() and y[:, 1:].eq(last).all()
+
+
 def test_float16_and_bfloat16_have_float32_in_common() -> None:
     p = program({"X": "qd", "W": "d"}, lambda b: b.emit("mul", "X", "W", out="O"), {"O": "qd"})
     x, w = torch.randn(4, 6).half(), torch.randn(6).bfloat16()

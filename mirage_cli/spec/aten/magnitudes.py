@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Container, Mapping
 from typing import Any  # nodes of PyTorch's graphs, and what their arguments are
 
+from mirage_cli.ir.program import LARGEST_HALF
 from mirage_cli.spec.arrays import Unsupported
 from mirage_cli.spec.aten.row import dtype_name, overloadless
 
@@ -108,7 +109,7 @@ def may_wrap(node: Any) -> bool:
 
 def reach(node: Any) -> float:
     """How far the floating-point numbers of a node go, as far as is known at once."""
-    most = 65504.0 if dtype_name(node.meta["val"].dtype) == "float16" else math.inf
+    most = LARGEST_HALF if dtype_name(node.meta["val"].dtype) == "float16" else math.inf
     name, given = overloadless(node.target), (*node.args, *node.kwargs.values())
     bounds = [abs(x) for x in given if isinstance(x, int | float)]
     if name in ("aten.clamp", "aten.hardtanh") and len(bounds) == 2:
