@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import count, pairwise
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mirage_cli.ir.access import Index, index
 from mirage_cli.ir.access_text import parse_index
+from mirage_cli.ir.extended import Extended
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Arg, Eqn, Program, Tensor, equation, tables_of
 from mirage_cli.ir.schedule import MIN_DOT
@@ -47,15 +48,11 @@ class _MixedError(Exception):
     """A value that is no value of its own along a part of an axis."""
 
 
-class _Parts:
-    """dims: of the program, and of parts. known: tensors and results so far. fixed: axes that stay as they are. sums:
-    over one part or some, which no type of the program's has to hold."""
+class _Parts(Extended):
+    """fixed: axes that stay as they are. sums: over one part or some, which no type of the program's has to hold."""
 
     def __init__(self, program: Program) -> None:
-        self.program = program
-        self.dims = program.sizes
-        self.known: dict[str, Tensor | Eqn] = {t.name: t for t in program.inputs}
-        self.taken = {*program.sizes, *self.known, *(e.out for e in program.eqns)}
+        super().__init__(program)
         self.sums = frozenset[str]()
         self.fixed = {d for name, parts in program.merged for d in (name, *parts)} | {r.dim for r in program.dynamic}
 
@@ -77,7 +74,7 @@ class _Parts:
         eqns: list[Eqn] = []
         products: list[str] = []
         for start, end in pairwise(ends):
-            part = self.axis(e, end - start)
+            part = self.axis(e, e.axes[0], end - start, [d for d in self.dims if d not in self.fixed])
             made = _Part(self, axis, index({part: 1}, start), {n: x[start] for n, x in counted.items()}, eqns)
             try:
                 args = tuple(map(made.of, e.values))
@@ -120,23 +117,6 @@ class _Parts:
             if x.op == "where" and isinstance(mask := x.args[0], str) and mask in counted:
                 found |= {int(i) + 1 for i in np.flatnonzero(counted[mask][1:] != counted[mask][:-1])}
         return sorted(found)
-
-    def axis(self, e: Eqn, size: int) -> str:
-        """The axis of a part: one of the program by which the values are read, or a new one."""
-        taken = {*e.axes, *(d for v in e.values for d in self.known[v].dims)}
-        return next((d for d, n in self.dims.items() if n == size and d not in taken | self.fixed), None) or self.new(
-            e.axes[0], size
-        )
-
-    def new(self, wanted: str, size: int) -> str:
-        name = self.name(wanted)
-        self.dims[name] = size
-        return name
-
-    def name(self, wanted: str) -> str:
-        name = next(x for i in count() if (x := f"{wanted}{i or ''}") not in self.taken)
-        self.taken.add(name)
-        return name
 
     def add(self, eqns: list[Eqn], op: str, args: tuple[Arg, ...], axes: tuple[str, ...]) -> str:
         made = equation(self.name("part"), op, args, axes, self.known, self.dims)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count
 
 from mirage_cli.ir.access import index
+from mirage_cli.ir.extended import Extended
 from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import Eqn, Program, Tensor, equation
 from mirage_cli.ir.schedule import MIN_DOT, next_power_of_two
@@ -48,16 +48,13 @@ def _summed_again(program: Program) -> set[str]:
     return found
 
 
-class _Pieces:
-    """dims: of the program, and of pieces. known: tensors and results so far. made: pieces of values, by value and axis
-    of the piece. whole: the pieces of axes that have some. again: values that are summed again."""
+class _Pieces(Extended):
+    """made: pieces of values, by value and axis of the piece. whole: the pieces of axes that have some. again: values
+    that are summed again."""
 
     def __init__(self, program: Program) -> None:
-        self.program = program
-        self.dims = program.sizes
-        self.known: dict[str, Tensor | Eqn] = {t.name: t for t in program.inputs}
+        super().__init__(program)
         self.made: dict[tuple[str, str], str] = {}
-        self.taken = {*program.sizes, *self.known, *(e.out for e in program.eqns)}
         fixed = {name for name, _ in program.merged} | {r.dim for r in program.dynamic}
         self.whole = {d: p for d, n in program.dims if d not in fixed and (p := pieces_of(n))}
         self.again = _summed_again(program)
@@ -81,7 +78,7 @@ class _Pieces:
 
     def summed(self, e: Eqn, axis: str) -> Iterator[Eqn]:
         first, rest = self.whole[axis]
-        low, high = self.axis(e, axis, first), self.new(f"{axis}_rest", rest)
+        low, high = self.axis(e, axis, first, self.program.sizes), self.new(f"{axis}_rest", rest)
         sums: list[str] = []
         for piece, at in ((low, index({low: 1})), (high, index({high: 1}, first))):
             args: list[str] = []
@@ -93,21 +90,6 @@ class _Pieces:
             sums.append(self.name(f"{e.out}_{piece}"))
             yield self.add(sums[-1], e.op, tuple(args), tuple(piece if a == axis else a for a in e.axes))
         yield self.add(e.out, "add", tuple(sums), ())
-
-    def axis(self, e: Eqn, axis: str, size: int) -> str:
-        """The axis of the first piece: one of the program by which the same tensors are read, or a new one."""
-        taken = {*e.axes, *(d for v in e.values for d in self.known[v].dims)}
-        return next((d for d, n in self.program.dims if n == size and d not in taken), None) or self.new(axis, size)
-
-    def new(self, wanted: str, size: int) -> str:
-        name = self.name(wanted)
-        self.dims[name] = size
-        return name
-
-    def name(self, wanted: str) -> str:
-        name = next(x for i in count() if (x := f"{wanted}{i or ''}") not in self.taken)
-        self.taken.add(name)
-        return name
 
     def add(self, out: str, op: str, args: tuple[str, ...], axes: tuple[str, ...]) -> Eqn:
         self.known[out] = made = equation(out, op, args, axes, self.known, self.dims)

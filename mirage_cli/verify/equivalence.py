@@ -55,8 +55,8 @@ DYNAMIC_DRAWS = 3
 
 
 MOST_ELEMENTS = 1 << 23
-"""Of any one value in a test. One with more, where what is read far away leaves axes long, would take minutes, of the
-program as written too, which is verified whatever time it takes."""
+"""Of any one value in a test. Where something far away is read, axes stay long; a test with larger values than that
+would take minutes, and gigabytes."""
 
 
 SOME_LEVELS: Levels = (True,) * LEVELS

@@ -109,6 +109,17 @@ def test_all_operands_of_a_product_are_read_through_descriptors(name: str, dtype
     check(graph, plan)
 
 
+@pytest.mark.parametrize(("dtype", "read"), [("i8", {"X", "C"}), ("i1", {"X"})])
+def test_masks_are_not_read_through_descriptors(dtype: str, read: set[str]) -> None:
+    """Triton 3.6 ends the process for one."""
+    mask = "gt(C, 0)" if dtype == "i8" else "and(C, C)"
+    body = f"D[m, k] = {mask}\nZ[m, k] = where(D, X, 0)\nY[m] = sum(Z; k)"
+    graph = kernel(f"m=32 k=64; X[m,k] C:{dtype}[m,k]; Y[m]; float16", "m:grid k:loop", body)
+    plan = choosing(schedule(graph, "m=16 k=32"), descriptors=True)
+    assert boxes(graph, plan).keys() == read
+    check(graph, plan)
+
+
 @pytest.mark.parametrize(("k", "chunks"), [(64, 3), (64, 1), (72, 4), (16, 4), (48, 5)])
 def test_chunks_that_are_short_or_empty(k: int, chunks: int) -> None:
     """A chunk is a number of whole tiles, so that a box reaches past its end only where the tensor ends."""
