@@ -52,6 +52,7 @@ class FailureKind(StrEnum):
     FAULT = "fault"  # the GPU raised an error: an illegal address, a failed assertion
     HANG = "hang"  # no answer in time
     CRASH = "crash"  # the process died
+    LATE = "late"  # time was up before it was judged
     WRONG = "wrong"  # ran, and broke a rule that no tolerance excuses
 
 
@@ -285,12 +286,16 @@ class Standard:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The judgement over all distributions; the errors are those on ordinary data, as norms against float64."""
+    """The judgement over all distributions; the errors are those on ordinary data, as norms against float64.
+
+    excused: how many infinities and NaNs were let pass because eager PyTorch overflows there too.
+    """
 
     ok: bool
     error: float
     eager_error: float
     problem: str | None = None
+    excused: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +303,7 @@ class Judge:
     candidate: Candidate
     standard: Standard
     anew: bool
+    within_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,12 +406,15 @@ class GpuWorker:
         self._problem = problem
         self._give_problem(child, problem)
 
-    def judge(self, candidate: Candidate, standard: Standard, anew: bool = False) -> Judged | Failure:
+    def judge(
+        self, candidate: Candidate, standard: Standard, anew: bool = False, within_s: float = math.inf
+    ) -> Judged | Failure:
         """Judges it on every distribution against float64 and eager PyTorch, outputs poisoned first.
 
-        anew: on other data of these distributions than all calls without it.
+        anew: on other data of these distributions than all calls without it. within_s: a judgement that takes longer is
+        a failure.
         """
-        return self._ask(Judge(candidate, standard, anew))
+        return self._ask(Judge(candidate, standard, anew, within_s))
 
     def time(
         self,

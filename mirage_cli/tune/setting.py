@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any  # torch has no type for a device's properties
@@ -70,39 +71,74 @@ class Left:
                 x.take_away(self.results, self.inputs)
 
 
+class LateError(Exception):
+    """Time is up."""
+
+
 Run = Callable[[int], Left]
 """Runs a candidate on the input set of this number."""
 
 
 @dataclass
 class Case:
-    """One distribution's inputs, with the outputs by eager PyTorch, where these are asked for, and in float64.
+    """One distribution's inputs, with what the program makes of them: by eager PyTorch, and in float64.
 
-    whole: the float64 outputs, held where they are made in one piece.
+    room: whether so many bytes more may be held of it. before: called before each evaluation.
+    results: of evaluations that every candidate is compared with, by which they are.
     known: what no candidate changes of the yardstick on these data.
     """
 
     reference: yardstick.Reference
     inputs: Tensors
-    eager: Tensors
-    whole: Tensors | None = None
+    room: Callable[[Case, int], bool]
+    before: Callable[[], None] = lambda: None
+    results: dict[Hashable, Tensors] = field(default_factory=dict[Hashable, Tensors])
     known: yardstick.Known = field(default_factory=yardstick.Known)
 
     @property
     def nbytes(self) -> int:
-        return sum(x.nbytes for x in (*self.inputs, *self.eager, *(self.whole or ())))
+        return sum(x.nbytes for some in (self.inputs, *self.results.values()) for x in some)
+
+    def eager(self) -> Tensors:
+        """The outputs by eager PyTorch."""
+        if "eager" not in self.results:
+            self.results["eager"] = [y.clone() for y in yardstick.as_tuple(self.reference.eager(*self.inputs))]
+        return self.results["eager"]
 
     def exact(self, piece: yardstick.Piece) -> Tensors:
         """The outputs in float64 of a piece of the inputs."""
-        if piece.cut is not None:
-            return self.reference.exact(self.inputs, piece)
-        self.whole = self.whole or self.reference.exact(self.inputs, piece)
-        return self.whole
+        return self.held(("exact", piece), piece.cut is None, lambda: self.reference.exact(self.inputs, piece))
+
+    def rounded(
+        self, piece: yardstick.Piece, dtype: torch.dtype | None, seed: int, times: float | None = None
+    ) -> Tensors:
+        """The same with rounding. Of numbers, `known` has the errors; decisions are compared with the outputs."""
+
+        def made() -> Tensors:
+            return self.reference.rounded(self.inputs, piece, dtype, seed, times)
+
+        if times is not None:
+            return self.held(("rounded", piece, dtype, seed, times), False, made)
+        self.before()
+        return made()
+
+    def ranged(self, piece: yardstick.Piece) -> Tensors:
+        """The definition in float64, with float32's range."""
+        return self.held(("ranged", piece), False, lambda: self.reference.ranged(self.inputs, piece))
+
+    def held(self, key: Hashable, needed: bool, evaluate: Callable[[], Tensors]) -> Tensors:
+        """The result of an evaluation, which is held where there is room, or where it is needed."""
+        if key in self.results:
+            return self.results[key]
+        self.before()
+        result = evaluate()
+        if needed or self.room(self, sum(y.nbytes for y in result)):
+            self.results[key] = result
+        return result
 
     def judge(self, name: str, outputs: Tensors, standard: Standard, cut: yardstick.Cut | None) -> yardstick.Judgement:
-        rounded, ranged = (functools.partial(f, self.inputs) for f in (self.reference.rounded, self.reference.ranged))
-        how = standard.tolerance, standard.overflow_like_eager, standard.contracted, cut, self.known, ranged
-        return yardstick.judge_outputs(name, outputs, self.exact, self.eager, rounded, *how)
+        how = standard.tolerance, standard.overflow_like_eager, standard.contracted, cut, self.known, self.ranged
+        return yardstick.judge_outputs(name, outputs, self.exact, self.eager(), self.rounded, *how)
 
 
 class Setting:
@@ -158,7 +194,7 @@ class Setting:
         self.drawn = [self.inputs_of(0, contracted=1, anew=anew) for anew in (False, True)]
         if problem.reference_source is not None:
             reference = self.reference()
-            self.expected = [Case(reference, inputs, []) for inputs in self.drawn]
+            self.expected = [Case(reference, inputs, self.has_room) for inputs in self.drawn]
             for case in self.expected:
                 case.exact(self.pieces[0])
         self.synchronize()
@@ -250,11 +286,12 @@ class Setting:
                 if not torch.equal(y[edge].view(torch.uint8), fresh.view(torch.uint8)):
                     raise WrongError(f"writes outside output {spec.name}")
 
-    def accuracy(self, calls: Sequence[tuple[int, Tensors]]) -> Accuracy:
+    def accuracy(self, calls: Sequence[tuple[int, Tensors]], excuses: bool = True) -> Accuracy:
         """The worst error of what these calls have returned, each for the input set of this number.
 
         Where a problem is judged in pieces, some of them are looked at. It is infinite where an infinity is further
         off than the largest value of its row: no rounding takes that much. Decisions count where all outputs are such.
+        excuses: an inf or NaN does not count where eager PyTorch has one too, as in the judgement.
         """
         worst = Error(0.0, 0.0)
         some = self.pieces[:: max(1, -(-len(self.pieces) // TIMED_PIECES))]
@@ -262,18 +299,28 @@ class Setting:
             case = self.expected[i % len(self.expected)]
             numbers = [n for n, y in enumerate(outputs) if not decides(y.dtype)]
             for n in numbers or range(len(outputs)):
-                worst = worst.larger(yardstick.error_of(outputs[n], n, case.exact, some))
+                eager = partial(lambda case, n: case.eager()[n], case, n) if excuses else None
+                worst = worst.larger(yardstick.error_of(outputs[n], n, case.exact, some, eager, case.ranged))
         return Accuracy(worst.norm, worst.row)
 
-    def judge_all(self, candidate: Candidate, standard: Standard, anew: bool) -> Judged:
-        """Every distribution of the yardstick, up to the first on which it is wrong. Raises WrongError."""
+    def judge_all(self, candidate: Candidate, standard: Standard, anew: bool, within_s: float = math.inf) -> Judged:
+        """Every distribution of the yardstick, up to the first on which it is wrong. Raises WrongError, and LateError
+        where it takes longer."""
+        end = time.perf_counter() + within_s
+
+        def go_on() -> None:
+            self.report(At(candidate.id, candidate.timeout_s))
+            if time.perf_counter() > end:
+                raise LateError("time was up before it was judged")
+
         found: list[yardstick.Judgement] = []
         at: list[tuple[Tensors, Tensors]] = [([], [])]
         run: Run | None = None
         with torch.no_grad():
             for i, kind in enumerate(testdata.DISTRIBUTIONS):
-                self.report(At(candidate.id, candidate.timeout_s))
+                go_on()
                 case = self.case(i, standard.contracted, anew)
+                case.before = go_on
                 guarded = [poison(guarded_buffer(spec, self.device)) for spec in self.problem.outputs]
                 inside = [inside_of(y, spec) for y, spec in zip(guarded, self.problem.outputs, strict=True)]
                 inputs = to_be_changed(self.lies, case.inputs)
@@ -287,21 +334,27 @@ class Setting:
                     break
         last = found[-1]
         problem = f"{last.distribution}: {last.problem}" if last.problem else yardstick.untold(found)
-        return Judged(problem is None, found[0].error.norm, found[0].eager_error.norm, problem)
+        error, eager_error, excused = found[0].error.norm, found[0].eager_error.norm, sum(j.excused for j in found)
+        return Judged(problem is None, error, eager_error, problem, excused)
 
     def case(self, i: int, contracted: int, anew: bool) -> Case:
-        """Inputs of the yardstick's distribution number i, with their outputs. It is held for the next candidate as
-        long as all that are held take no more than `HELD`; of the others, what the yardstick came to is."""
+        """Inputs of the yardstick's distribution number i, with their outputs. It is held for the next candidate where
+        there is room; of the others, what the yardstick came to is."""
         if i in self.cases and not anew:
             return self.cases[i]
         inputs = self.inputs_of(i, contracted, anew)
-        reference = self.reference()
-        case = Case(reference, inputs, [y.clone() for y in yardstick.as_tuple(reference.eager(*inputs))])
+        case = Case(self.reference(), inputs, self.has_room)
+        case.eager()
         if not anew:
             case.known = self.known.setdefault(i, case.known)
-            if sum(c.nbytes for c in (case, *self.cases.values())) <= self.room_bytes:
+            if self.has_room(case, 0):
                 self.cases[i] = case
         return case
+
+    def has_room(self, case: Case, nbytes: int) -> bool:
+        """Whether so many bytes more may be held of a case: all take no more than `HELD` of the device's memory."""
+        others = (c.nbytes for c in self.cases.values() if c is not case)
+        return nbytes + case.nbytes + sum(others) <= self.room_bytes
 
     def reference(self) -> yardstick.Reference:
         """The problem's program in PyTorch."""

@@ -90,19 +90,47 @@ def measured(y: torch.Tensor, i: int, pieces: Sequence[Piece]) -> Measured:
     return Measured(y.shape, cut.outputs[i] if cut else 0)
 
 
-def error_of(y: torch.Tensor, i: int, exact: Exact, pieces: Sequence[Piece]) -> Error:
+def error_of(
+    y: torch.Tensor,
+    i: int,
+    exact: Exact,
+    pieces: Sequence[Piece],
+    eager: Callable[[], torch.Tensor] | None = None,
+    ranged: Exact | None = None,
+) -> Error:
     """The error of output number i; infinite where an infinity is further off than the largest value of its row, which
-    no rounding explains."""
+    no rounding explains.
+
+    eager: what eager PyTorch makes of it, asked for where the output has an inf or NaN: those that are `excusable` do
+    not count. None where nothing is excused.
+    """
     y = y.double() if decides(y.dtype) else y
     mine = measured(y, i, pieces)
+
+    def counted(piece: Piece) -> torch.Tensor:
+        part = piece.output(y, i)
+        if eager is None or bool(torch.isfinite(part).all()):
+            return torch.ones_like(part, dtype=torch.bool)
+        return ~excusable(part, piece.output(eager(), i).to(y.dtype), ranged, piece, i)
+
     for piece in pieces:
-        mine.add(piece.output(y, i), Part.of(exact(piece)[i], mine.row_axis))
+        part = Part.of(exact(piece)[i], mine.row_axis)
+        mine.add(piece.output(y, i), part, functools.partial(counted, piece))
     if not mine.finite and not bool(torch.isfinite(y).all()):
         for piece in pieces:
             ref = exact(piece)[i]
-            if bool(overflows(piece.output(y, i), ref, mine.row_sizes(ref)).any()):
+            if bool((overflows(piece.output(y, i), ref, mine.row_sizes(ref)) & counted(piece)).any()):
                 return Error(math.inf, math.inf)
     return mine.error
+
+
+def excusable(y: torch.Tensor, eager: torch.Tensor, ranged: Exact | None, piece: Piece, i: int) -> torch.Tensor:
+    """Where an inf or NaN in a piece of output number i is let pass: eager has one too, or may have one in another
+    order of its sums."""
+    mine, theirs = ~torch.isfinite(y), ~torch.isfinite(eager)
+    if ranged is not None and bool((mine & ~theirs).any()):
+        theirs |= ~torch.isfinite(ranged(piece)[i])
+    return mine & theirs
 
 
 @dataclass(frozen=True)
@@ -315,8 +343,18 @@ class _Output:
         self.i, self.y, self.eager, self.known = i, y, eager, known
         self.exact, self.rounded, self.pieces = exact, rounded, pieces
         self.overflow_like_eager, self.ranged = overflow_like_eager, ranged
+        self.excuses = False
 
     def judgement(self, name: str, tolerance: float, terms: int) -> Judgement:
+        """What passes without excuse has none."""
+        own = self.judged(name, tolerance, terms)
+        if own.problem is None or not self.overflow_like_eager or bool(torch.isfinite(self.y).all()):
+            return own
+        self.excuses = True
+        like_eager = self.judged(name, tolerance, terms)
+        return like_eager if like_eager.problem else replace(like_eager, excused=max(1, like_eager.excused))
+
+    def judged(self, name: str, tolerance: float, terms: int) -> Judgement:
         result = coarser(self.y.dtype, self.eager.dtype)
         mine, (eagers, of_result) = self.compared(result)
         yardstick = eagers.larger(unavoidable(result, of_result, terms))
@@ -378,13 +416,10 @@ class _Output:
         return ~self.excusable(piece, y, e)
 
     def excusable(self, piece: Piece, y: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
-        """Where an inf or NaN is let pass: eager has one too, or may have one in another order."""
-        if not self.overflow_like_eager:
+        """Of a piece: nothing, as long as nothing is excused."""
+        if not self.excuses:
             return torch.zeros_like(y, dtype=torch.bool)
-        mine, theirs = ~torch.isfinite(y), ~torch.isfinite(e)
-        if self.ranged and bool((mine & ~theirs).any()):
-            theirs |= ~torch.isfinite(self.ranged(piece)[self.i])
-        return mine & theirs
+        return excusable(y, e, self.ranged, piece, self.i)
 
     def overflow(self, mine: Measured, allowed: Error) -> tuple[str | None, int]:
         """The first place that overflows beyond rounding, in words, and how many such places are excused."""

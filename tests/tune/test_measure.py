@@ -16,6 +16,8 @@ import pytest
 import torch
 
 from mirage_cli.codegen.selfcheck import CpuTime
+from mirage_cli.pipeline.problem import measured_problem
+from mirage_cli.spec.reader import parse_spec
 from mirage_cli.tune.bench import baseline, run_bench
 from mirage_cli.tune.child import Child, ChildDied
 from mirage_cli.tune.compilefarm import CompileFarm, KernelResources
@@ -248,6 +250,54 @@ def test_a_large_problem_is_judged_in_pieces(tmp_path: Path, monkeypatch: pytest
     assert f"inf at ({ELEMENTS - 1}," in str(setting.judge_all(last, STANDARD, anew=False).problem)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "reference", "launch"),
+    [
+        ("float32", "return x.exp()", "y.copy_((x * 1.0001).exp())"),
+        ("int32", "return torch.round(x * 8)", "y.copy_(torch.round(x * 8.01))"),
+    ],
+    ids=["numbers", "decisions"],
+)
+def test_a_judgement_evaluates_nothing_that_one_before_has_evaluated(
+    dtype: str, reference: str, launch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both candidates are wrong, which evaluations with rounding show. The problem is judged in pieces."""
+    monkeypatch.setattr(yardstick, "PIECE_BYTES", 1000)
+    made: list[object] = []
+    for name in ("exact", "rounded", "ranged"):
+        evaluate = getattr(Reference, name)
+        monkeypatch.setattr(Reference, name, lambda *args, of=evaluate: (made.append(args[1:]), of(*args))[1])
+    source = f"import torch\n\ndef reference(x):\n    {reference}\n"
+    setting = Bench(torch.device("cpu"), 0.5, tmp_path, lambda _: None)
+    y = replace(Y, dtype=dtype)
+    setting.set_problem(Problem((X,), (y,), source, cut=((0,), (0,), ELEMENTS, 1)))
+    first, second = (candidate(id, f"{launch}\ny[0] = {n}") for id, n in (("first", 7), ("second", 8)))
+    before = refused(setting.judge_all(first, STANDARD, anew=False))
+    assert len(made) > 2 * math.ceil(ELEMENTS / 1000)
+    made.clear()
+    assert refused(setting.judge_all(second, STANDARD, anew=False)) and not made
+    again = Bench(torch.device("cpu"), 0.5, tmp_path, lambda _: None)
+    again.room_bytes = 0
+    again.set_problem(Problem((X,), (y,), source, cut=((0,), (0,), ELEMENTS, 1)))
+    assert refused(again.judge_all(first, STANDARD, anew=False)) == before and made
+
+
+def test_a_judgement_ends_with_its_time(worker: GpuWorker) -> None:
+    """Between two evaluations: the process goes on."""
+    restarts = worker.restarts
+    assert "time was up" in failed(worker.judge(GOOD, STANDARD, within_s=0.0), FailureKind.LATE).message
+    right(worker.judge(GOOD, STANDARD))
+    assert worker.restarts == restarts
+
+
+def test_every_evaluation_of_a_judgement_may_take_as_long_as_a_step(tmp_path: Path) -> None:
+    steps: list[object] = []
+    setting = Bench(torch.device("cpu"), 0.5, tmp_path, steps.append)
+    setting.set_problem(DOUBLING)
+    setting.judge_all(candidate("far", "torch.mul(x, 2.1, out=y)"), STANDARD, anew=False)
+    assert len(steps) > 2 * yardstick.DRAWS
+
+
 def test_the_first_distribution_on_which_it_is_wrong_ends_a_judgement(tmp_path: Path) -> None:
     setting = Bench(torch.device("cpu"), 0.5, tmp_path, lambda _: None)
     setting.set_problem(DOUBLING)
@@ -261,6 +311,51 @@ def test_the_first_distribution_on_which_it_is_wrong_ends_a_judgement(tmp_path: 
     (inputs, _), *_ = setting.input_sets()
     assert setting.accuracy([(0, [2 * inputs[0]])]).relative < 1e-3
     assert setting.accuracy([(0, [torch.full_like(inputs[0], math.inf)])]).relative == math.inf
+
+
+MXFP4 = """
+name: mxfp4_linear
+dims: {m: 4, n: 8, k: 64, g: 2}
+inputs:
+  X: [m, k]
+  P: {dims: [n, k], dtype: int8}
+  E: {dims: [n, g], dtype: int8}
+program: |
+  W = (P % 16 - 8) * exp2(E[n, k // 32])
+  O = dot(X, W, k)
+outputs:
+  O: [m, n]
+"""
+"""Its scales are beyond float16 for half of what an int8 may be: eager PyTorch has infinities and NaN there."""
+
+
+@pytest.mark.parametrize(
+    ("body", "is_right", "excuses"),
+    [
+        ("o.copy_(reference(x, p, e))", True, True),
+        ("o.copy_(reference(x.double(), p, e))", True, False),
+        ("o.copy_(reference(x, p, e))\no.view(-1)[o.isfinite().view(-1).nonzero()[0]] = torch.nan", False, False),
+    ],
+    ids=["like eager", "without overflow", "alone"],
+)
+def test_what_overflows_like_eager_is_timed_and_judged_with_its_excuse(
+    body: str, is_right: bool, excuses: bool, tmp_path: Path
+) -> None:
+    problem = measured_problem(parse_spec(MXFP4).at(), 0)
+    source = f"{problem.reference_source}\ndef make_scratch(device):\n    return []\n\n\n"
+    source += "def launch(inputs, outputs, s):\n    (x, p, e), (o,) = inputs, outputs\n"
+    kernel = Candidate("kernel", source + "".join(f"    {line}\n" for line in body.splitlines()))
+    setting = Bench(torch.device("cpu"), 0.5, tmp_path, lambda _: None)
+    setting.set_problem(problem)
+    found = setting.time((kernel,), QUICK, 0)["kernel"]
+    judged = setting.judge_all(kernel, Standard(4.0, 64, overflow_like_eager=True), anew=False)
+    strictly = setting.judge_all(kernel, Standard(4.0, 64), anew=False)
+    assert judged.ok == is_right and strictly.ok == (is_right and not excuses)
+    if is_right:
+        assert isinstance(found, Timing), found
+        assert bool(judged.excused) == excuses
+    else:
+        assert "is inf or NaN" in failed(found, FailureKind.WRONG).message
 
 
 def right(result: object) -> None:
