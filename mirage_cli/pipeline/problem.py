@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from mirage_cli.ir.derived import lower
@@ -30,14 +31,15 @@ def measured_problem(program: Program, seed: int) -> Problem:
     from mirage_cli.codegen.torch_source import torch_source
 
     apart = program.apart()
-    forms = [torch_source(apart), torch_source(lower(apart), "stepwise")]
+    lowered = lower(apart)
+    largest = max(math.prod(apart.sizes[d] for d in v.dims) for v in lowered.values().values())
+    forms = [torch_source(apart), torch_source(lowered, "stepwise")]
     forms += [torch_source(program, "whole")] if program.parts else []
     source = "\n\n\n".join(["import torch", *forms])
     inputs, outputs = (tuple(tensor_spec(t, program.sizes) for t in x) for x in (program.inputs, program.results))
     called = "whole" if program.parts else "reference"
-    return Problem(
-        inputs, outputs, source, seed, independent_axis(program), where_outputs_lie(program), called, program.arguments
-    )
+    cut, lies = independent_axis(program), where_outputs_lie(program)
+    return Problem(inputs, outputs, source, seed, cut, lies, called, program.arguments, largest)
 
 
 def problems_at_other_sizes(program: Program, seed: int) -> tuple[tuple[Problem, int], ...]:

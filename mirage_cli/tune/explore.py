@@ -70,7 +70,7 @@ GAIN = 0.99
 FINISHING = 0.15
 """The part of the budget that is left to the finals."""
 LARGE_ELEMENTS = 1 << 26
-"""A problem of more is large: drawing its inputs and judging a kernel may take seconds, which the
+"""A problem of more is large: drawing its inputs, or evaluating it to judge a kernel, may take seconds, which the
 finals must have."""
 JUDGEMENTS = 2.2
 """For so many the time is kept: of the winner, and of the winner on data drawn anew."""
@@ -81,9 +81,10 @@ SECURED = 3
 STEP, LEAST_STEP_S, MOST_STEP_S = 0.3, 5.0, 20.0
 """The part of the budget that one step of a candidate may take before it counts as one that hangs, and its limits."""
 JUDGING_S = 20.0
-"""What judging one distribution may take, or the budget where that is more."""
+"""What one step of a judgement may take, or the budget where that is more."""
 OVERTIME_S = 10.0
-"""After so long beyond the budget, or after twice the budget, it ends without an answer."""
+"""After so long beyond the budget, or after twice the budget, it ends without an answer. A judgement has as long in any
+case, or twice what one has taken."""
 SPECIALIZED_TIMEOUT_S = 8.0
 """What a step of a specialized schedule may take: some that Triton compiles never end."""
 UNTRUSTED = (FailureKind.HANG, FailureKind.FAULT, FailureKind.CRASH, FailureKind.WRONG)
@@ -135,9 +136,8 @@ class Explorer:
     def __init__(self, means: Means, task: Task) -> None:
         self.means, self.task, self.graphs = means, task, task.graphs
         self.end = time.monotonic() + task.budget_s
-        self.large = task.problem.elements > LARGE_ELEMENTS
         self.judging_s = 0.0  # what the longest judgement took
-        self.verdicts: dict[tuple[str, bool], Judged] = {}  # by source, and whether it was a lenient one
+        self.verdicts: dict[tuple[str, bool], Judged] = {}  # by source, and whether on data drawn anew
         self.trials: dict[str, Trial] = {}
         self.waiting: dict[str, Trial] = {}  # what is being compiled, or was and is not yet timed
         self.guessed: set[str] = set()  # what the surrogate has named
@@ -156,6 +156,12 @@ class Explorer:
                 self.trials[self.key(trial.mugraph, trial.schedule)] = trial
                 if trial.schedule.specialize and (trial.failure or "").startswith(UNTRUSTED):
                     self.trusted[trial.mugraph] = False
+
+    @property
+    def large(self) -> bool:
+        """Whether the clock counts in the finals: by its elements, or since one judgement has taken as long as they
+        should."""
+        return self.task.problem.elements > LARGE_ELEMENTS or self.judging_s > FINISHING * abs(self.task.budget_s)
 
     @property
     def left_s(self) -> float:
@@ -182,7 +188,11 @@ class Explorer:
     @property
     def lost(self) -> bool:
         """Whether it has taken so long that it ends even without an answer."""
-        return time.monotonic() > self.end + max(OVERTIME_S, self.task.budget_s)
+        return time.monotonic() > self.lost_at
+
+    @property
+    def lost_at(self) -> float:
+        return self.end + max(OVERTIME_S, self.task.budget_s)
 
     def run(self) -> None:
         """Times schedules until the best seems found, or the time is up. Raises MeasureError."""
@@ -225,10 +235,10 @@ class Explorer:
         timed = sum(t.timing is not None for t in self.trials.values())
         if timed < FIRST_TIMED and self.end - time.monotonic() > (1 - BEFORE_JUDGING) * self.task.budget_s:
             return
-        if len(self.verdicts) < SECURED and not self.known_right(lenient=False):
+        if len(self.verdicts) < SECURED and not self.known_right:
             for t in self.leaders(1):
                 if t.source:
-                    self.judge(t, lenient=False)
+                    self.judge(t)
 
     def refill(self) -> None:
         """Names more schedules where few are left on their way."""
@@ -459,7 +469,7 @@ class Explorer:
         fine = [(x.median_us, t) for t, x in timings if isinstance(x, Timing)]
         trusted &= not any(isinstance(x, Failure) and x.kind in UNTRUSTED for _, x in timings)
         if trusted and fine and g not in self.trusted:
-            trusted = self.judge(min(fine, key=lambda f: f[0])[1], lenient=True).ok
+            trusted = self.judge(min(fine, key=lambda f: f[0])[1]).ok
         if fine or not trusted:
             self.trusted[g] = trusted
         distrusted = Failure(FailureKind.WRONG, "specialized as one that hung, faulted or was wrong")
@@ -510,37 +520,43 @@ class Explorer:
             self.record_us, self.idle = trial.paced_us, 0
         self.task.on_trial(trial)
 
-    def judge(self, trial: Trial, lenient: bool, anew: bool = False) -> Judged:
-        """Every distribution against float64 and eager; on the data that all see, once."""
-        key = trial.source, lenient
-        if anew or key not in self.verdicts:
-            start = time.monotonic()
-            judged = self.judged(trial, Standard(self.task.tolerance, self.task.contracted, lenient), anew)
-            self.judging_s = max(self.judging_s, time.monotonic() - start)
-            if anew:
-                return judged
-            self.verdicts[key] = judged
+    def judge(self, trial: Trial, anew: bool = False) -> Judged:
+        """Every distribution against float64 and eager, once. anew: on data drawn anew."""
+        key = trial.source, anew
+        if key not in self.verdicts:
+            self.verdicts[key] = self.judged(trial, self.task.contracted, anew)
         return self.verdicts[key]
 
-    def judge_elsewhere(self, trial: Trial, lenient: bool) -> Judged | None:
-        """The first sizes of dynamic axes at which it is wrong; None where it is right at all of them."""
+    def judge_elsewhere(self, trial: Trial) -> Judged | None:
+        """The first sizes of dynamic axes at which it is wrong, or overflows like eager PyTorch; None where it is right
+        at all of them."""
+        excused: Judged | None = None
         try:
             for problem, contracted in self.task.elsewhere:
                 self.means.worker.set_problem(problem)
-                judged = self.judged(trial, Standard(self.task.tolerance, contracted, lenient), anew=True)
+                judged = self.judged(trial, contracted, anew=True)
                 if not judged.ok:
                     return replace(judged, problem=f"where dynamic sizes are {problem.arguments}: {judged.problem}")
+                excused = excused or (judged if judged.excused else None)
         finally:
             if self.task.elsewhere:
                 self.means.worker.set_problem(self.task.problem)
-        return None
+        return excused
 
-    def known_right(self, lenient: bool) -> bool:
-        return any(v.ok for (_, kind), v in self.verdicts.items() if kind == lenient)
+    @property
+    def known_right(self) -> bool:
+        """Whether something is right without excuse."""
+        return any(v.right for v in self.verdicts.values())
 
-    def judged(self, trial: Trial, standard: Standard, anew: bool) -> Judged:
+    def judged(self, trial: Trial, contracted: int, anew: bool) -> Judged:
+        start = time.monotonic()
         step_s = max(JUDGING_S, self.task.budget_s)
-        judged = self.means.worker.judge(Candidate("judged", trial.source, timeout_s=step_s), standard, anew)
+        within_s = max(OVERTIME_S, self.lost_at - start, JUDGEMENTS * self.judging_s)
+        standard = Standard(self.task.tolerance, contracted, overflow_like_eager=True)
+        candidate = Candidate("judged", trial.source, timeout_s=step_s)
+        judged = self.means.worker.judge(candidate, standard, anew, within_s)
+        if not isinstance(judged, Failure) or judged.kind is not FailureKind.LATE:
+            self.judging_s = max(self.judging_s, time.monotonic() - start)
         if isinstance(judged, Failure):
             return Judged(False, float("inf"), 0.0, str(judged))
         return judged

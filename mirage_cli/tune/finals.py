@@ -46,12 +46,15 @@ NEARBY_GAIN = 0.01
 REFUSALS = 3
 """A μGraph of which so many schedules were refused is not judged further."""
 LATE_REFUSALS = 3
-"""After so many, when time is up, no others are judged but what is known to be right; where nothing is, what overflows
-like eager."""
+"""After so many, when time is up, no others are judged but what is known to be right. Where nothing is, none are, as
+soon as one overflows like eager."""
 FINAL = Effort(rounds=31, launches=2048, seconds=0.5, hot=True)
 PREPARING = 4.0
 """Times the seconds of a timing's rounds that all of it takes, where calls are long."""
 LEAST_SECONDS = 0.05
+
+
+Verdict = tuple[Trial, Judged]
 
 
 class Finals:
@@ -64,32 +67,35 @@ class Finals:
     def decide(self) -> Tuned:
         """The best, or the incumbent.
 
-        Where none that is right beats eager, those that overflow in the same places as eager are let pass too.
+        Where none that is right beats eager, those that overflow in the same places as eager take part too.
         """
-        rejected: list[tuple[Trial, Judged]] = []
-        finalists: list[tuple[Trial, Judged]] = []
+        finalists: list[Verdict] = []
         eager: Timing | Failure = Failure(FailureKind.CRASH, "never timed")
         incumbent = self.emitted_incumbent()
         with self.explored.phase("finals"):
             contenders = self.contenders()
-        for lenient in (False, True):
-            with self.explored.phase("judging"):
-                right, refused = self.judge_fastest(contenders, lenient)
-                if not right and (untried := self.untried_as_written()):
-                    contenders = [*contenders, *untried]
-                    right, others = self.judge_fastest(untried, lenient)
-                    refused += others
-                incumbent = self.join(incumbent, right, refused, lenient)
-            rejected += refused
+        with self.explored.phase("judging"):
+            judged = self.judge_fastest(contenders)
+            if not any(v.right for _, v in judged):
+                seen = {self.key(t) for t, _ in judged}
+                judged += [(t, self.explored.judge(t)) for t in self.as_written() if self.key(t) not in seen]
+            incumbent = self.join(incumbent, judged)
+        right = [(t, v) for t, v in judged if v.right]
+        excused = [(t, v) for t, v in judged if v.ok and not v.right]
+        rejected = [(t, v) for t, v in judged if not v.ok]
+        for some in (right, [*right, *excused[:FINALISTS]]):
             with self.explored.phase("finals"):
-                finalists, eager = self.final_timing(right)
+                finalists, eager = self.final_timing(some)
             with self.explored.phase("judging"):
-                finalists, refused = self.right_anew(finalists, lenient)
+                finalists, refused = self.right_anew(finalists, some is not right)
             rejected += refused
-            if finalists and (isinstance(eager, Failure) or finalists[0][0].us <= eager.median_us or self.late):
+            if finalists and (isinstance(eager, Failure) or finalists[0][0].us <= eager.median_us):
+                break
+            if not excused or (finalists and self.explored.lost):
                 break
         best, verdict = finalists[0] if finalists else (None, None)
         timed = [t for t, _ in finalists]
+        rejected = [(t, v.refused) for t, v in (*rejected, *excused) if not any(self.same(t, x) for x in timed)]
         result = Tuned(
             best, verdict, [*self.explored.trials.values()], timed, rejected, {"eager": eager}, self.explored.failures
         )
@@ -101,7 +107,7 @@ class Finals:
     def near(self, tuned: Tuned) -> list[Trial]:
         """Others that are right, which are expected to be faster than the best at dynamic sizes near the tuned ones."""
         best, graphs = tuned.best, self.explored.graphs
-        if best is None or best.mugraph not in graphs or not graphs[best.mugraph].dynamic or self.explored.large:
+        if best is None or best.mugraph not in graphs or not graphs[best.mugraph].dynamic or self.late:
             return []
         us = {self.key(t): tuned.beside_best(t)[0] for t in self.explored.leaders(len(self.explored.trials))}
         timed = [t for t in self.explored.trials.values() if us.get(self.key(t), math.inf) <= REACH * best.us]
@@ -110,16 +116,14 @@ class Finals:
         with self.explored.phase("judging"):
             expected = expected_us(points, sizes_near(graphs[best.mugraph]), self.explored.means.target)
             worth = [self.written(some[i]) for i in worth_having(expected, [0], NEARBY, NEARBY_GAIN)]
-            judged = [(t, self.judge_everywhere(t)) for t in worth if t]
-        tuned.rejected += [(t, verdict) for t, verdict in judged if not verdict.ok]
-        return [t for t, verdict in judged if verdict.ok]
+            judged = [(t, self.judge_everywhere(t)) for t in worth if t and not self.late]
+        tuned.rejected += [(t, verdict.refused) for t, verdict in judged if not verdict.right]
+        return [t for t, verdict in judged if verdict.right]
 
     def judge_everywhere(self, trial: Trial) -> Judged:
         """As the winner is judged: on the data that all see, on data drawn anew, and at other dynamic sizes."""
-        verdict = self.explored.judge(trial, lenient=False)
-        if verdict.ok:
-            verdict = self.explored.judge(trial, lenient=False, anew=True)
-        return (self.explored.judge_elsewhere(trial, lenient=False) or verdict) if verdict.ok else verdict
+        verdict = self.explored.judge(trial)
+        return self.judged_anew(trial) if verdict.right else verdict
 
     def contenders(self) -> list[Trial]:
         """All that was timed, the fastest first: those that were timed again, then the others."""
@@ -162,11 +166,14 @@ class Finals:
                 break
         return again
 
-    def untried_as_written(self) -> list[Trial]:
-        """The program as written, where time was up before it was compiled."""
+    def as_written(self) -> list[Trial]:
+        """The program as written at its fastest, compiled now where time was up before."""
         name, trials = self.explored.task.as_written or "", self.explored.trials
-        if name not in self.explored.graphs or any(t.mugraph == name for t in trials.values()):
+        if name not in self.explored.graphs:
             return []
+        if any(t.mugraph == name for t in trials.values()):
+            timed = [w for t in self.explored.leaders(len(trials)) if t.mugraph == name and (w := self.written(t))]
+            return timed[:1]
         some = first_schedules(self.explored.graphs[name], self.explored.means.target, 1)
         built = self.explored.build([(name, s) for s in some])
         for t, timing in self.explored.timings(built) if built else ():
@@ -184,8 +191,8 @@ class Finals:
 
     @property
     def late(self) -> bool:
-        """Whether the rest of a large problem's time is needed for the winner alone."""
-        return self.explored.large and self.explored.left_s < 0
+        """Whether the rest of a large problem's time is needed for the winner alone, or more than all time is over."""
+        return self.explored.lost or (self.explored.large and self.explored.left_s < 0)
 
     @property
     def effort(self) -> Effort:
@@ -205,23 +212,17 @@ class Finals:
         except (EmitError, InexpressibleError) as error:
             return Trial(mugraph, schedule, "", failure=f"cannot be written: {error}")
 
-    def join(
-        self,
-        incumbent: Trial | None,
-        right: list[tuple[Trial, Judged]],
-        refused: list[tuple[Trial, Judged]],
-        lenient: bool,
-    ) -> Trial | None:
-        """Puts the incumbent among the right or the refused, unless it is there already; gives it, with why not."""
+    def join(self, incumbent: Trial | None, judged: list[Verdict]) -> Trial | None:
+        """Puts the incumbent among what is judged, unless it is there already; gives it, with why it is not right."""
         if incumbent is None or not incumbent.source:
             return incumbent
-        verdict = next((v for t, v in [*right, *refused] if self.same(t, incumbent)), None)
+        verdict = next((v for t, v in judged if self.same(t, incumbent)), None)
         if verdict is None:
-            verdict = self.explored.judge(incumbent, lenient)
-            (right if verdict.ok else refused).append((incumbent, verdict))
+            verdict = self.explored.judge(incumbent)
+            judged.append((incumbent, verdict))
         return replace(incumbent, failure=verdict.problem)
 
-    def outcome(self, incumbent: Trial, timed: Sequence[Trial], rejected: Sequence[tuple[Trial, Judged]]) -> Trial:
+    def outcome(self, incumbent: Trial, timed: Sequence[Trial], rejected: Sequence[Verdict]) -> Trial:
         """The incumbent with its careful timing, or why it has none."""
         if own := next((t for t in timed if self.same(t, incumbent)), None):
             return own
@@ -234,13 +235,11 @@ class Finals:
     def key(self, t: Trial) -> str:
         return self.explored.key(t.mugraph, t.schedule)
 
-    def final_timing(
-        self, right: Sequence[tuple[Trial, Judged]]
-    ) -> tuple[list[tuple[Trial, Judged]], Timing | Failure]:
+    def final_timing(self, right: Sequence[Verdict]) -> tuple[list[Verdict], Timing | Failure]:
         """The finalists with careful timings, the least mean first, and eager PyTorch's, all interleaved."""
         contestants = [Candidate(f"{i}", t.source) for i, (t, _) in enumerate(right)]
         timings = dict(self.explored.means.worker.time([*contestants, self.eager], self.effort))
-        finalists: list[tuple[Trial, Judged]] = []
+        finalists: list[Verdict] = []
         for i, (trial, verdict) in enumerate(right):
             timing = timings[f"{i}"]
             if isinstance(timing, Timing):
@@ -250,61 +249,60 @@ class Finals:
         finalists.sort(key=lambda f: f[0].mean_us)
         return finalists, timings[self.eager.id]
 
-    def right_anew(
-        self, finalists: list[tuple[Trial, Judged]], lenient: bool
-    ) -> tuple[list[tuple[Trial, Judged]], list[tuple[Trial, Judged]]]:
+    def right_anew(self, finalists: list[Verdict], excuses: bool) -> tuple[list[Verdict], list[Verdict]]:
         """The finalists from the first on that is right on data by which none was chosen, and at other dynamic sizes;
-        and those in front of it."""
-        refused: list[tuple[Trial, Judged]] = []
+        and those in front of it. excuses: one that overflows like eager PyTorch is right too."""
+        refused: list[Verdict] = []
         for n, (trial, _) in enumerate(finalists):
-            verdict = self.explored.judge(trial, lenient, anew=True)
-            if verdict.ok:
-                verdict = self.explored.judge_elsewhere(trial, lenient) or verdict
-            if verdict.ok:
+            verdict = self.judged_anew(trial)
+            if verdict.ok if excuses else verdict.right:
                 return finalists[n:], refused
             refused.append((trial, verdict))
         return [], refused
 
-    def judge_fastest(
-        self, contenders: Sequence[Trial], lenient: bool
-    ) -> tuple[list[tuple[Trial, Judged]], list[tuple[Trial, Judged]]]:
-        """The fastest that are right, and those that are not. lenient: all may overflow where eager PyTorch does.
+    def judged_anew(self, trial: Trial) -> Judged:
+        """On data drawn anew, and at other dynamic sizes."""
+        verdict = self.explored.judge(trial, anew=True)
+        return (self.explored.judge_elsewhere(trial) or verdict) if verdict.ok else verdict
+
+    def judge_fastest(self, contenders: Sequence[Trial]) -> list[Verdict]:
+        """Judges the fastest, until there are enough that are right.
 
         What is refused with float32 multiplied on the matrix units is judged with float32 arithmetic next.
         """
-        right: list[tuple[Trial, Judged]] = []
-        rejected: list[tuple[Trial, Judged]] = []
+        judged: list[Verdict] = []
         refused: Counter[tuple[str, bool]] = Counter()
         waiting = deque(contenders)
-        while waiting and len(right) < FINALISTS and not self.ends(right, rejected, lenient):
+        while waiting and sum(v.right for _, v in judged) < FINALISTS and not self.ends(judged):
             trial = waiting.popleft()
             kind = trial.mugraph, trial.schedule.tf32x3
             if self.explored.distrusted(trial.mugraph, trial.schedule):
                 continue
-            known = self.explored.verdicts.get((trial.source, lenient))
-            if refused[kind] >= (1 if self.explored.large else REFUSALS) and not (known and known.ok):
+            known = self.explored.verdicts.get((trial.source, False))
+            if refused[kind] >= (1 if self.late else REFUSALS) and not (known and known.right):
                 continue  # what this μGraph computes is inaccurate, whatever else the schedule is
             trial = self.written(trial)
-            if trial is None or self.too_late(trial, rejected, lenient):
+            if trial is None or self.too_late(trial, judged):
                 continue
-            verdict = self.explored.judge(trial, lenient)
-            (right if verdict.ok else rejected).append((trial, verdict))
+            verdict = self.explored.judge(trial)
+            judged.append((trial, verdict))
             if not verdict.ok and trial.schedule.specialize:
                 self.explored.trusted[trial.mugraph] = False
             else:
-                refused[kind] += not verdict.ok
-            if not verdict.ok and trial.schedule.tf32x3:
+                refused[kind] += not verdict.right
+            if not verdict.right and trial.schedule.tf32x3:
                 waiting.appendleft(Trial(trial.mugraph, trial.schedule.by_arithmetic(), ""))
-        return right, rejected
+        return judged
 
-    def ends(self, right: Sequence[object], rejected: Sequence[object], lenient: bool) -> bool:
-        """Whether time is up for judging more: with an answer, or where the lenient judgement may still find one."""
+    def ends(self, judged: Sequence[Verdict]) -> bool:
+        """Whether time is up for judging more: with what is right, or with what overflows like eager where nothing is
+        known to be right."""
         if not self.late:
             return False
-        given_up = not lenient and len(rejected) >= LATE_REFUSALS and not self.explored.known_right(lenient)
-        return bool(right) or self.explored.lost or given_up
+        given_up = len(judged) >= LATE_REFUSALS and any(v.ok for _, v in judged) and not self.explored.known_right
+        return any(v.right for _, v in judged) or self.explored.lost or given_up
 
-    def too_late(self, trial: Trial, rejected: Sequence[object], lenient: bool) -> bool:
+    def too_late(self, trial: Trial, judged: Sequence[Verdict]) -> bool:
         """Whether time is up for judging this one, as another is known to be right."""
-        judged = (trial.source, lenient) in self.explored.verdicts
-        return self.late and not judged and len(rejected) >= LATE_REFUSALS and self.explored.known_right(lenient)
+        known = (trial.source, False) in self.explored.verdicts
+        return self.late and not known and len(judged) >= LATE_REFUSALS and self.explored.known_right

@@ -23,7 +23,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
@@ -90,6 +90,7 @@ class Problem:
     lies: those of a `verify.lies.Lies` for each output; None where they are the tensors that a call returns.
     called: the function of `reference_source` that users call.
     arguments: the sizes that kernels take as arguments, for `make_scratch`.
+    largest: elements of the largest value that the reference makes.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -100,11 +101,12 @@ class Problem:
     lies: tuple[LiesFields, ...] | None = None
     called: str = "reference"
     arguments: tuple[int, ...] = ()
+    largest: int = 0
 
     @property
     def elements(self) -> int:
-        """Of all inputs and outputs."""
-        return sum(math.prod(t.shape) for t in (*self.inputs, *self.outputs))
+        """Of all inputs and outputs, or of the largest value in between where these are more."""
+        return max(sum(math.prod(t.shape) for t in (*self.inputs, *self.outputs)), self.largest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +298,18 @@ class Judged:
     eager_error: float
     problem: str | None = None
     excused: int = 0
+
+    @property
+    def right(self) -> bool:
+        """Whether it passes without excuse."""
+        return self.ok and not self.excused
+
+    @property
+    def refused(self) -> Judged:
+        """The verdict where no excuse counts."""
+        if not self.ok or self.right:
+            return self
+        return replace(self, ok=False, problem=f"overflows in {self.excused} places, as eager PyTorch does")
 
 
 @dataclass(frozen=True, slots=True)
