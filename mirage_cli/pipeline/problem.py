@@ -32,7 +32,9 @@ def measured_problem(program: Program, seed: int) -> Problem:
 
     apart = program.apart()
     lowered = lower(apart)
-    largest = max(math.prod(apart.sizes[d] for d in v.dims) for v in lowered.values().values())
+    tensors = {t.name for t in (*lowered.inputs, *lowered.outputs)}
+    between = [v.dims for name, v in lowered.values().items() if name not in tensors]
+    largest = max((math.prod(apart.sizes[d] for d in dims) for dims in between), default=0)
     forms = [torch_source(apart), torch_source(lowered, "stepwise")]
     forms += [torch_source(program, "whole")] if program.parts else []
     source = "\n\n\n".join(["import torch", *forms])

@@ -90,7 +90,7 @@ class Problem:
     lies: those of a `verify.lies.Lies` for each output; None where they are the tensors that a call returns.
     called: the function of `reference_source` that users call.
     arguments: the sizes that kernels take as arguments, for `make_scratch`.
-    largest: elements of the largest value that the reference makes.
+    largest: elements of the largest value that the reference makes on its way.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -105,8 +105,8 @@ class Problem:
 
     @property
     def elements(self) -> int:
-        """Of all inputs and outputs, or of the largest value in between where these are more."""
-        return max(sum(math.prod(t.shape) for t in (*self.inputs, *self.outputs)), self.largest)
+        """Of all inputs and outputs, and of the largest value in between."""
+        return sum(math.prod(t.shape) for t in (*self.inputs, *self.outputs)) + self.largest
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,7 +444,8 @@ class GpuWorker:
 
         meanwhile: what the caller does while the process is at work.
         best_us: the best of others before. Calls that take far longer are timed once or twice.
-        within_s: where all take longer, the last ones are left out, and have no figures; one that can be timed is.
+        within_s: where all take longer, the last ones are left out, and have no figures; one that can be timed is, but
+        behind one that takes the process down.
         When one takes the process down, it is named, and the others are timed again without it; or else, unless this is
         to `persist`, they have no figures. One that writes where it should not spoils the inputs of the others.
         """
@@ -462,7 +463,7 @@ class GpuWorker:
                 raise MeasureError(f"Kernels cannot be timed: {answer}")
             lost: set[str] = {answer.candidate} if answer.candidate else {c.id for c in left}
             results |= dict.fromkeys(lost, answer.failure)
-            left = tuple(c for c in left if c.id not in lost) if persist else ()
+            left = tuple(c for c in left if c.id not in lost) if persist and time.monotonic() < end else ()
         return {c.id: results[c.id] for c in candidates if c.id in results}
 
     def launch_overhead_us(self, exported: Candidate, function: str) -> float | None:

@@ -14,9 +14,11 @@ from mirage_cli.pipeline.budgets import optimize_together, shares
 from mirage_cli.pipeline.callers import Kernel, Kernels
 from mirage_cli.pipeline.kept import answers
 from mirage_cli.pipeline.keys import key_of
+from mirage_cli.pipeline.problem import measured_problem
 from mirage_cli.pipeline.searching import Found, Options
 from mirage_cli.pipeline.session import Session
 from mirage_cli.spec.graph import Graph, dot, silu
+from mirage_cli.spec.reader import parse_spec
 from mirage_cli.store.records import Key
 from mirage_cli.store.results import Asked, Result
 from mirage_cli.tune import explore
@@ -119,3 +121,26 @@ def test_a_larger_budget_tunes_on_what_ran_out_of_a_smaller_one(tuning: str | No
     assert answers(earlier, Options(budget_s=10.0), True)
     assert answers(earlier, Options(budget_s=20.0), True) is answered
     assert answers(earlier, Options(budget_s=20.0, tune=False), False)
+
+
+NUCLEUS = """
+name: nucleus
+dims: {b: 64, n: 1024, j: 1024}
+dtype: float32
+inputs:
+  X: [b, n]
+program: |
+  P = softmax(X, n)
+  R = rename(P, n=j)
+  O = where(sum(where(R > P, R, 0), j) < 0.9, P, 0)
+outputs:
+  O: [b, n]
+"""
+
+
+def test_a_problem_has_the_elements_of_the_largest_value_that_its_definition_makes() -> None:
+    """The pairs of a row's elements are a thousand times as many as these: to judge a kernel, all of them are made."""
+    program = parse_spec(NUCLEUS).at()
+    problem = measured_problem(program, 0)
+    assert problem.elements == 64 * 1024 * (2 + 1024) > explore.LARGE_ELEMENTS
+    assert measured_problem(gated(16).program(), 0).elements == 8 * 512 + 512 * 16 + 2 * 8 * 16

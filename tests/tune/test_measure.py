@@ -290,6 +290,16 @@ def test_a_judgement_ends_with_its_time(worker: GpuWorker) -> None:
     assert worker.restarts == restarts
 
 
+def test_when_time_is_up_one_that_takes_the_process_down_is_the_last() -> None:
+    """Each of many that hang would take seconds more."""
+    crash = candidate("crash", "os.abort()")
+    with GpuWorker("cpu") as w:
+        w.set_problem(DOUBLING)
+        late = w.time([crash, GOOD], within_s=0.0)
+        assert [*late] == ["crash"] and failed(late["crash"], FailureKind.CRASH)
+        assert isinstance(w.time([GOOD], within_s=0.0)["good"], Timing)
+
+
 def test_every_evaluation_of_a_judgement_may_take_as_long_as_a_step(tmp_path: Path) -> None:
     steps: list[object] = []
     setting = Bench(torch.device("cpu"), 0.5, tmp_path, steps.append)
