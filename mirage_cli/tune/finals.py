@@ -6,8 +6,8 @@ away from the best, up to three times if that finds something faster. The fastes
 test data (a compiler may get a single schedule wrong, so the judgement is of schedules, not of μGraphs) until there are
 enough finalists, which are timed with care, interleaved with eager PyTorch. The best of an earlier run is one of them,
 and stays the best where nothing is faster. The winner is judged again on data drawn anew: of many candidates one may
-pass by luck. Where nothing is right and time was up before the program as written was compiled, that is compiled and
-judged too. Where sizes are dynamic, a few others are judged like it, that are expected to be faster near the tuned
+pass by luck. What overflows where eager PyTorch does takes part where nothing that is right beats eager. Where nothing
+is right, the program as written is judged, and compiled before if time was up for that. Where sizes are dynamic, a few others are judged like it, that are expected to be faster near the tuned
 sizes.
 """
 

@@ -124,7 +124,7 @@ class Accuracy:
     """The worst output's error against float64 on ordinary data, as `verify.yardstick` measures it.
 
     relative: ‖out - ref‖ / ‖ref‖. row: the worst row's max |out - ref| / max |ref|. Infinite where an output has an inf
-    or NaN and float64 has none.
+    or NaN and float64 has none, and neither, where it is a generated kernel's, has eager PyTorch.
     """
 
     relative: float
