@@ -72,6 +72,8 @@ FINISHING = 0.15
 LARGE_ELEMENTS = 1 << 26
 """A problem of more is large: drawing its inputs, or evaluating it to judge a kernel, may take seconds, which the
 finals must have."""
+LARGE_S = 2.0
+"""So is one of which a judgement has taken longer."""
 JUDGEMENTS = 2.2
 """For so many the time is kept: of the winner, and of the winner on data drawn anew."""
 FIRST_TIMED, BEFORE_JUDGING = 8, 0.4
@@ -159,9 +161,8 @@ class Explorer:
 
     @property
     def large(self) -> bool:
-        """Whether the clock counts in the finals: by its elements, or since one judgement has taken as long as they
-        should."""
-        return self.task.problem.elements > LARGE_ELEMENTS or self.judging_s > FINISHING * abs(self.task.budget_s)
+        """Whether the clock counts in the finals: by its elements, or since one judgement has taken seconds."""
+        return self.task.problem.elements > LARGE_ELEMENTS or self.judging_s > LARGE_S
 
     @property
     def left_s(self) -> float:

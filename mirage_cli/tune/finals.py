@@ -7,8 +7,8 @@ test data (a compiler may get a single schedule wrong, so the judgement is of sc
 enough finalists, which are timed with care, interleaved with eager PyTorch. The best of an earlier run is one of them,
 and stays the best where nothing is faster. The winner is judged again on data drawn anew: of many candidates one may
 pass by luck. What overflows where eager PyTorch does takes part where nothing that is right beats eager. Where nothing
-is right, the program as written is judged, and compiled before if time was up for that. Where sizes are dynamic, a few others are judged like it, that are expected to be faster near the tuned
-sizes.
+is right, the program as written is judged, and compiled before if time was up for that. Where sizes are dynamic, a few
+others are judged like it, that are expected to be faster near the tuned sizes.
 """
 
 from __future__ import annotations
@@ -82,26 +82,29 @@ class Finals:
             incumbent = self.join(incumbent, judged)
         right = [(t, v) for t, v in judged if v.right]
         excused = [(t, v) for t, v in judged if v.ok and not v.right]
-        rejected = [(t, v) for t, v in judged if not v.ok]
-        for some in (right, [*right, *excused[:FINALISTS]]):
+        some_excused = [x for n, x in enumerate(excused) if n < FINALISTS or (incumbent and self.same(x[0], incumbent))]
+        rejected = {self.key(t): (t, v) for t, v in judged if not v.right}
+        for some in (right, [*right, *some_excused]):
             with self.explored.phase("finals"):
                 finalists, eager = self.final_timing(some)
             with self.explored.phase("judging"):
                 finalists, refused = self.right_anew(finalists, some is not right)
-            rejected += refused
-            if finalists and (isinstance(eager, Failure) or finalists[0][0].us <= eager.median_us):
+            rejected |= {self.key(t): (t, v) for t, v in refused}
+            if finalists and (
+                isinstance(eager, Failure) or finalists[0][0].us <= eager.median_us or self.explored.lost
+            ):
                 break
-            if not excused or (finalists and self.explored.lost):
+            if not any(v.ok for _, v in rejected.values()):
                 break
         best, verdict = finalists[0] if finalists else (None, None)
         timed = [t for t, _ in finalists]
-        rejected = [(t, v.refused) for t, v in (*rejected, *excused) if not any(self.same(t, x) for x in timed)]
+        lost = [(t, v.refused) for t, v in rejected.values() if not any(self.same(t, x) for x in timed)]
         result = Tuned(
-            best, verdict, [*self.explored.trials.values()], timed, rejected, {"eager": eager}, self.explored.failures
+            best, verdict, [*self.explored.trials.values()], timed, lost, {"eager": eager}, self.explored.failures
         )
         result.stopped = self.explored.stopped
         result.found = next((t for t in timed if self.key(t) in self.explored.trials), None)
-        result.incumbent = incumbent and self.outcome(incumbent, timed, rejected)
+        result.incumbent = incumbent and self.outcome(incumbent, timed, lost)
         return result
 
     def near(self, tuned: Tuned) -> list[Trial]:

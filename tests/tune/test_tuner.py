@@ -1304,8 +1304,9 @@ def test_late_what_overflows_like_eager_is_the_answer_where_all_that_is_right_is
     def overflows(source: str) -> bool:
         return not source.startswith("written")
 
-    graphs, many = ("a", "b", "c", "written"), {"clock": seconds(1.0), "judging": seconds(0.5)}
-    tuned, worker = tune(time, graphs=graphs, as_written="written", budget_s=8.0, overflows=overflows, **many)
+    named = {"graphs": ("a", "b", "c", "written"), "as_written": "written"}
+    takes = {"clock": seconds(1.0), "judging": seconds(0.5)}
+    tuned, worker = tune(time, budget_s=8.0, overflows=overflows, **named, **takes)
     assert tuned.best is not None and tuned.best.us < EAGER_US and tuned.best.source == worker.judged[-1][0]
     assert any(t.mugraph == "written" for t in tuned.finalists) and not tuned.lost
     assert now[0] <= 8.0 + 5.0
@@ -1476,6 +1477,21 @@ def test_overflow_like_eagers_passes_only_where_nothing_right_beats_eager() -> N
     tuned, worker = tune(slow, graphs=("fast", "safe"), overflows=overflows)
     assert tuned.best is not None and tuned.best.mugraph == "fast"
     assert max(Counter(worker.judged).values()) == 1
+
+
+def test_what_overflows_like_eager_on_new_data_alone_is_let_pass_where_nothing_else_is_right() -> None:
+    seen: set[str] = set()
+    tuned, worker = tune(overflows=lambda source: source in seen or bool(seen.add(source)))
+    assert tuned.best is not None and tuned.best.source == plain()[0].best.source  # type: ignore[union-attr]
+    assert max(Counter(worker.judged).values()) == 1
+
+
+def test_an_incumbent_takes_part_however_many_overflow_like_eager() -> None:
+    slow: Time = lambda graph, s: 2.0 if graph == "stored" else bowl(graph, s)  # noqa: E731
+    graphs = tuple("abcdef")
+    assert len(graphs) > FINALISTS
+    tuned, _ = tune(slow, graphs=graphs, incumbent=STORED, overflows=lambda _: True)
+    assert tuned.best is not None and tuned.best == tuned.incumbent
 
 
 def test_where_nothing_is_right_there_is_no_best() -> None:
