@@ -163,7 +163,8 @@ class Standing:
 class Kernels:
     """Searches and tunes programs for callers, as `mirage search` does: a context manager.
 
-    target: as of `mirage search`. budget: seconds for all programs together. db: the database's path.
+    target: as of `mirage search`. budget: seconds for all programs together. db: the database's path. in_model: whether
+    kernels with less overlap are kept too, for a model to choose from.
     """
 
     def __init__(
@@ -174,13 +175,14 @@ class Kernels:
         seed: int = 0,
         workers: int | None = None,
         db: str | Path | None = None,
+        in_model: bool = False,
     ) -> None:
         from mirage_cli.pipeline.searching import Options
         from mirage_cli.store.store import default_path
         from mirage_cli.target.gpus import chosen_target
 
         self.target, self.measures = chosen_target(target)
-        self.options = Options(workers or len(os.sched_getaffinity(0)), budget_s=budget, seed=seed)
+        self.options = Options(workers or len(os.sched_getaffinity(0)), budget_s=budget, seed=seed, in_model=in_model)
         self.path = Path(db) if db else default_path()
         self.stack = ExitStack()
 

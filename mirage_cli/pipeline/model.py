@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from mirage_cli.errors import NoKernelError, TraceError
 from mirage_cli.pipeline.beside import Beside, given_to, region_beside, timed, unchanged
 from mirage_cli.pipeline.callers import Kernel, Kernels, runs_on
 from mirage_cli.pipeline.figures import Figures
+from mirage_cli.pipeline.inmodel import choices, keep, kept_beside
 from mirage_cli.pipeline.inplace import calls
 from mirage_cli.pipeline.partition import unfused
 from mirage_cli.pipeline.pieces import in_pieces
@@ -35,6 +36,8 @@ from mirage_cli.store.store import Store
 
 LEAST_S = 5.0
 """Of search and tuning for one region, however many there are."""
+IN_MODEL, IN_MODEL_LEAST_S = 0.15, 3.0
+"""The part of a budget, and at least so many seconds, in which kernels are chosen for how fast the whole model is."""
 WHOLE_S = 20.0
 """What Inductor may take to compile a model without kernels, if the one with kernels is to be timed beside it."""
 OPERATOR_S = 0.02
@@ -96,6 +99,10 @@ class Replaced(torch.nn.Module):
             made = self.region.made(function(*(x.of(given, sizes) for x in self.region.inputs)), given)
         return made[0] if self.single else tuple(made)
 
+    def by(self, kernel: Kernel) -> Replaced:
+        """The same region by another kernel."""
+        return Replaced(self.original, self.region, kernel, self.checks)
+
     def serves(self, given: Sequence[Any]) -> bool:
         """Whether the kernel computes what PyTorch would: no gradient, in the types of the trace, of numbers alone, at
         sizes that it is for."""
@@ -144,27 +151,75 @@ def optimize(
     for (operator, why), times in Counter((n.split()[0], why) for n, why in found.left.items()).items():
         say(f"{operator}{f' × {times}' if times > 1 else ''}: PyTorch's, {why}")
     say(table(found.shares))
-    with Kernels(target, budget=budget, seed=seed, workers=workers, db=db) as kernels:
+    in_model = sum(r.times for r in found.regions) > 1
+    tuning_s = budget * (1 - IN_MODEL) if in_model else budget
+    with Kernels(target, budget=tuning_s, seed=seed, workers=workers, db=db, in_model=in_model) as kernels:
         made = kernels.of([r.graph for r in found.regions], LEAST_S, [r.times for r in found.regions])
         measures = kernels.measures
     model, original = found.model, with_own_graph(found.model)
     with Store(kernels.path) as store:
         figures = Figures(store, kernels.target) if measures else None
-        used: list[Kernel] = []
+        used: dict[str, Kernel] = {}
         for gain in gains(found, made, example_inputs, figures):
             say(str(gain))
             if gain.kernel is not None:
-                used.append(gain.kernel)
+                used[gain.region.module] = gain.kernel
                 setattr(model, gain.region.module, replaced(found, gain.region, gain.kernel))
         left = between(model) if used else []
         if figures is not None:
             for other in left:
                 other.compile(dynamic=dynamic is not None)
-            if not (used and is_faster(model, original, module, example_inputs, say, figures, used)):
+            if in_model:
+                within_s = max(IN_MODEL * budget, IN_MODEL_LEAST_S)
+                with unchanged(original, example_inputs):
+                    used |= fastest_within(model, example_inputs, used, figures, within_s, say)
+            if not (used and is_faster(model, original, module, example_inputs, say, figures, [*used.values()])):
                 return as_exported(
                     Function(torch.compile(module, dynamic=dynamic is not None)), original, function, example_inputs
                 )
     return as_exported(model, original, function, example_inputs)
+
+
+def fastest_within(
+    model: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    used: Mapping[str, Kernel],
+    figures: Figures,
+    within_s: float,
+    say: Callable[[str], object],
+) -> dict[str, Kernel]:
+    """Puts other kernels in the place of those of a compiled model where the whole takes less time then. These, by
+    module; the database answers with them from now on."""
+    store, target = figures.store, figures.target
+    several = {name: [k, *others] for name, k in used.items() if (others := kept_beside(store, target, k))}
+    if not several:
+        return {}
+    several = dict(sorted(several.items(), key=lambda x: -calls_us(model, x[0], x[1][0])))
+
+    def put(name: str, kernel: Kernel) -> None:
+        own = model.get_submodule(name)
+        assert isinstance(own, Replaced), "kernels are in the place of regions"
+        setattr(model, name, own.by(kernel))
+
+    changed: dict[str, Kernel] = {}
+    for choice in choices(lambda: model(*inputs), put, several, within_s):
+        keep(store, target, choice.kernel)
+        if choice.kernel is not used[choice.module]:
+            say(str(choice))
+            changed[choice.module] = choice.kernel
+    given = given_to(model, changed, inputs)
+    for name, kernel in changed.items():
+        own = model.get_submodule(name)
+        assert isinstance(own, Replaced), "kernels are in the place of regions"
+        figures.keep(kernel, region_beside(own, torch.compile(own.original, dynamic=False), given[name]))
+    return changed
+
+
+def calls_us(model: torch.fx.GraphModule, name: str, kernel: Kernel) -> float:
+    """What all calls of a region take in a call of the model."""
+    own, best = model.get_submodule(name), kernel.result.best
+    assert isinstance(own, Replaced) and best is not None, "a kernel is in the place of a region"
+    return own.region.times * (best.us or 0.0)
 
 
 def with_own_graph(model: torch.fx.GraphModule) -> torch.fx.GraphModule:

@@ -60,7 +60,8 @@ SELDOM = (20_000, 20, 50)
 @dataclass(frozen=True, slots=True)
 class Options:
     """What a user may set. budget_s: for the search and the tuning of one program together. context: in which calls
-    are timed (`tune.measure.Context`). searching_s: for the search alone, where the budget is that of the tuning."""
+    are timed (`tune.measure.Context`). searching_s: for the search alone, where the budget is that of the tuning.
+    in_model: whether kernels with less overlap are kept beside the best, for a model to choose from."""
 
     workers: int = 1
     top: int = 5
@@ -73,6 +74,7 @@ class Options:
     own_algebra_only: bool = False
     bounds: Bounds = field(default_factory=Bounds)
     searching_s: float | None = None
+    in_model: bool = False
 
     @property
     def search_s(self) -> float:

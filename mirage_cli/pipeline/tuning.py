@@ -16,7 +16,7 @@ from mirage_cli.pipeline.written import keep_best
 from mirage_cli.store.records import Best, Key, Measurement
 from mirage_cli.store.results import Finalist, Kernel, Lost, Nearby, Rejected, Result, Tuning
 from mirage_cli.tune.explore import Task
-from mirage_cli.tune.measure import Timing
+from mirage_cli.tune.measure import Judged, Timing
 from mirage_cli.tune.select import tune
 from mirage_cli.tune.space import bottlenecks
 from mirage_cli.tune.trials import Incumbent, Trial, Tuned
@@ -55,12 +55,16 @@ def tuned_result(session: Session, program: Program, key: Key, found: Found, emp
             bottlenecks=bottlenecks(graphs[t.mugraph], t.schedule, session.target),
         )
 
-    winner = replace(kernel(best), error=tuned.verdict.error, eager_error=tuned.verdict.eager_error)
+    def judged(t: Trial, verdict: Judged) -> Kernel:
+        return replace(kernel(t), error=verdict.error, eager_error=verdict.eager_error)
+
+    winner = judged(best, tuned.verdict)
     others = tuned.ranked[1 : session.options.top]  # the first is the best
     written_us = next((t.us for t in tuned.ranked if t.mugraph == found.as_written), None)
     top = (winner, *map(kernel, others))
     nearby = tuple(Nearby(t.mugraph, t.schedule, tuned.beside_best(t)[0]) for t in tuned.near)
-    result = replace(result, best=winner, top=top, nearby=nearby, as_written_us=written_us)
+    later = tuple(judged(t, verdict) for t, verdict in tuned.later)
+    result = replace(result, best=winner, top=top, nearby=nearby, later=later, in_model=False, as_written_us=written_us)
     keep_best(session, program, key, graphs[best.mugraph], result, stored)
     return result
 
@@ -98,6 +102,7 @@ def tune_plans(
         hints(session, key, plans),
         problems_at_other_sizes(program, session.options.seed),
         found.as_written,
+        session.options.in_model,
     )
     return tune(session.means(), task, incumbent)
 

@@ -33,9 +33,14 @@ def keep_best(session: Session, program: Program, key: Key, graph: MuGraph, resu
     assert best is not None, "a result without a kernel has none to keep"
     info = info_of(best, session.command, session.target.name)
     source = any_source(Variant(program, graph, best.schedule, info))
-    schedule = best.schedule.to_json()
-    row = Best(mugraph_id(graph), best.status, best.us, schedule, source, result)
-    session.store.put_best(key, row, over=over)
+    keep_kernel(session.store, key, source, result, over)
+
+
+def keep_kernel(store: Store, key: Key, source: str, result: Result, over: Best | None) -> None:
+    """Stores a result, of whose best kernel this is the file. over: as of `keep_best`."""
+    best = result.best
+    assert best is not None, "a result without a kernel has none to keep"
+    store.put_best(key, Best(best.id, best.status, best.us, best.schedule.to_json(), source, result), over=over)
 
 
 def info_of(best: Kernel, command: str, gpu: str) -> ExportInfo:

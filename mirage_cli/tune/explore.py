@@ -117,7 +117,7 @@ class Task:
     contracted: terms of the program's longest contraction. budget_s: for all of it. known: trials of an
     earlier run, which are not repeated. on_trial: is told each new one. hints: what won for some of these μGraphs at
     other sizes. elsewhere: the problem at other sizes of dynamic axes, at which the winner is judged too, each with the
-    terms of the longest contraction there.
+    terms of the longest contraction there. in_model: whether the best with less overlap is kept too.
     """
 
     graphs: Mapping[str, MuGraph]
@@ -130,6 +130,7 @@ class Task:
     hints: Sequence[tuple[str, Schedule]] = ()
     elsewhere: Sequence[tuple[Problem, int]] = ()
     as_written: str | None = None
+    in_model: bool = False
 
 
 class Explorer:

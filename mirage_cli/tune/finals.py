@@ -24,7 +24,7 @@ from mirage_cli.tune.bench import baseline
 from mirage_cli.tune.explore import Explorer
 from mirage_cli.tune.measure import Candidate, Effort, Failure, FailureKind, Judged, Timing
 from mirage_cli.tune.near import Timed, expected_us, sizes_near, worth_having
-from mirage_cli.tune.space import first_schedules
+from mirage_cli.tune.space import first_schedules, starting_later
 from mirage_cli.tune.trials import Incumbent, Trial, Tuned
 
 CONTENDERS = 16
@@ -41,6 +41,10 @@ NEARBY = 3
 """Of one tuned size, schedules besides the best that are kept for the sizes near it."""
 REACH = 1.5
 """How much longer than the best they may have taken at the tuned size."""
+LATER = 1.15
+"""How much longer than the best a schedule with less overlap may take by itself, to be tried within a model."""
+LATER_S = 2.0
+"""What timing these may take, also when time is up."""
 NEARBY_GAIN = 0.01
 """The part of the time by which each must be expected to be faster in the mean from half to twice the tuned size."""
 REFUSALS = 3
@@ -123,6 +127,23 @@ class Finals:
         tuned.rejected += [(t, verdict.refused) for t, verdict in judged if not verdict.right]
         return [t for t, verdict in judged if verdict.right]
 
+    def later(self, tuned: Tuned) -> list[Verdict]:
+        """The best with less overlap, where that is right too and not much slower by itself. Which of them is the
+        fastest within a model is seen there."""
+        best, graphs = tuned.best, self.explored.graphs
+        if not self.explored.task.in_model or best is None or best.mugraph not in graphs or self.explored.lost:
+            return []
+        pairs = [(best.mugraph, s) for s in starting_later(graphs[best.mugraph], best.schedule)]
+        with self.explored.phase("finals"):
+            known = [t for pair in pairs if (t := self.explored.trials.get(self.explored.key(*pair))) and t.timing]
+            written = [w for t in known if (w := self.written(t))]
+            timed = self.timed_again([*written, *self.explored.build(pairs)], LATER_S)
+        near = [t for t in timed if tuned.beside_best(t)[0] <= LATER * best.us]
+        with self.explored.phase("judging"):
+            judged = [(t, self.judge_everywhere(t)) for t in near if not self.explored.lost]
+        tuned.rejected += [(t, verdict.refused) for t, verdict in judged if not verdict.right]
+        return [(t, verdict) for t, verdict in judged if verdict.right]
+
     def judge_everywhere(self, trial: Trial) -> Judged:
         """As the winner is judged: on the data that all see, on data drawn anew, and at other dynamic sizes."""
         verdict = self.explored.judge(trial)
@@ -135,18 +156,17 @@ class Finals:
         of_each_graph = sorted({t.mugraph: t for t in reversed(near)}.values(), key=lambda t: t.paced_us)
         some = {self.key(t): t for t in (*near[: CONTENDERS // 2], *of_each_graph, *near)}
         again = [w for t in list(some.values())[:CONTENDERS] if (w := self.written(t))]
-        again = self.timed_again(again) if not self.late else []
+        again = self.timed_again(again, self.explored.left_s / 2) if not self.late else []
         if self.explored.task.known:
             again = self.with_closer(again)
         first = {self.key(t) for t in again}
         return sorted(self.explored.leaders(len(self.explored.trials)), key=lambda t: self.key(t) not in first)
 
-    def timed_again(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Those that did not fail, with their new timings."""
-        half_s = self.explored.left_s / 2
-        for t, timing in self.explored.timings(trials, effort=AGAIN, within_s=half_s) if trials else ():
+    def timed_again(self, trials: Sequence[Trial], within_s: float) -> list[Trial]:
+        """Those that did not fail, with their new timings, as many as fit into the seconds."""
+        for t, timing in self.explored.timings(trials, effort=AGAIN, within_s=within_s) if trials else ():
             self.explored.timed(t, timing)
-        return [own for t in trials if (own := self.explored.trials[self.key(t)]).timing]
+        return [own for t in trials if (own := self.explored.trials.get(self.key(t))) and own.timing]
 
     def with_closer(self, again: list[Trial]) -> list[Trial]:
         """And what is one change away from the best of these, in turn for the best of those, until none is faster."""
@@ -163,7 +183,7 @@ class Finals:
                 for t in known
                 if t.paced_us <= CLOSE * best.paced_us and self.key(t) not in seen and (w := self.written(t))
             ]
-            new = self.timed_again([best, *close, *self.explored.build(pairs)])
+            new = self.timed_again([best, *close, *self.explored.build(pairs)], self.explored.left_s / 2)
             again = [t for t in again if not self.same(t, best)] + new
             if not new or self.same(min(new, key=lambda t: t.us), best):
                 break

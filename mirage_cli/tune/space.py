@@ -423,6 +423,18 @@ def _that_fit(us: Array, schedules: Iterable[Schedule]) -> list[tuple[float, Sch
     return [(float(x), s) for x, s in zip(us, schedules, strict=True) if np.isfinite(x)]
 
 
+def starting_later(graph: MuGraph, schedule: Schedule) -> list[Schedule]:
+    """The schedule with less overlap: one kernel that lets the next one start early does so at its end, or all of them
+    do, or no kernel starts ahead of time."""
+    kernels = schedule.kernels
+    at_end = {n: replace(s, hand_over=AtEnd()) for n, s in kernels.items() if s.hand_over != AtEnd()}
+    alone = {n: replace(s, overlap=False, before=Before.NOTHING, ahead=None) for n, s in kernels.items()}
+    alone = {n: replace(s, hand_over=AtEnd(), patient=False) for n, s in alone.items()}
+    some = [*({n: s} for n, s in at_end.items()), at_end, alone]
+    made = [settled(graph, Schedule({**kernels, **changed})) for changed in some]
+    return [*{str(s): s for s in made if str(s) != str(schedule)}.values()]
+
+
 def settled(graph: MuGraph, schedule: Schedule) -> Schedule:
     """The schedule without choices that change nothing of the kernels they are made for."""
     sizes, overlaps = tuple(chunk_sizes(graph, schedule).items()), _overlaps(schedule)

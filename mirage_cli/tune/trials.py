@@ -56,6 +56,7 @@ class Tuned:
     found: the first of them that is a trial.
     incumbent: as it came out of the finals, with its timing or why it has none.
     near: others that are right, for dynamic sizes near the tuned ones.
+    later: the best with less overlap, where that is right too, for models.
     phases: seconds of each kind of work; schedules are chosen while others are timed.
     """
 
@@ -71,6 +72,7 @@ class Tuned:
     found: Trial | None = None
     incumbent: Trial | None = None
     near: Sequence[Trial] = ()
+    later: Sequence[tuple[Trial, Judged]] = ()
     phases: Mapping[str, float] = field(default_factory=dict)
 
     @property
