@@ -16,7 +16,7 @@ from mirage_cli.search.roles import Costed
 from mirage_cli.search.stored import Stored
 from mirage_cli.search.tiles import best_schedule
 from mirage_cli.search.twice import summed_twice
-from mirage_cli.search.work import models
+from mirage_cli.search.work import chunk_sizes, models
 
 REPEATED = 64
 """Elements of a block along an axis that an output only repeats itself along."""
@@ -69,11 +69,6 @@ class Buffers:
         return self.names.get(scratch_key(buffer, n)) or self.names.get(buffer, buffer)
 
 
-def chunks_of(schedules: Mapping[str, KernelSchedule], names: Iterable[str]) -> list[int]:
-    """The numbers of chunks of the kernels that are split."""
-    return [schedules[name].split for name in names if schedules[name].split > 1]
-
-
 def scratch_key(buffer: str, n: int) -> str:
     """What plan n calls so is its own, though others may call theirs the same."""
     return f"{buffer}#{n}"
@@ -104,11 +99,9 @@ class Assembly:
         kernels: list[Kernel] = []
         schedules: dict[str, KernelSchedule] = {}
         written: set[str] = set()
-        split: dict[str, list[tuple[Costed, list[str]]]] = {}
-        us = 0.0
+        split: dict[str, dict[int, list[str]]] = {}
         for n, step in enumerate(steps):
             first = len(kernels)
-            us += step.us + (self.gap_us if n else 0.0)
             for planned, schedule in zip(step.plan.kernels, step.schedules, strict=True):
                 kernel = self.wired(planned, f"k{len(kernels)}", buffers, n)
                 if any(
@@ -124,7 +117,7 @@ class Assembly:
                 kernels.append(kernel)
             names = [k.name for k in kernels[first:]]
             for axis in {k.split for k in kernels[first:] if k.split is not None}:
-                split.setdefault(axis, []).append((step, names))
+                split.setdefault(axis, {})[n] = names
         dims = (*program.dims, *((a, self.sizes[a]) for a in d.algebra.aliases))
         graph = MuGraph(
             program.name,
@@ -137,32 +130,36 @@ class Assembly:
             program.merged,
             program.dynamic,
         ).with_aligned_rows()
-        for some in split.values():
-            if len({n for _, names in some for n in chunks_of(schedules, names)}) > 1:
-                us += self.share_chunks(graph, schedules, some)
+        prices = {n: step.us for n, step in enumerate(steps)}
+        for axis, plans in split.items():
+            if len({schedules[k.name].split for k in kernels if k.split == axis}) > 1:
+                prices |= self.share_chunks(graph, schedules, axis, plans)
+        us = sum(price + (self.gap_us if n else 0.0) for n, price in prices.items())
         return Candidate(graph, Schedule(schedules), us, tuple(s.plan.shape for s in steps))
 
     def share_chunks(
-        self, graph: MuGraph, schedules: dict[str, KernelSchedule], plans: Sequence[tuple[Costed, Sequence[str]]]
-    ) -> float:
+        self, graph: MuGraph, schedules: dict[str, KernelSchedule], axis: str, plans: Mapping[int, Sequence[str]]
+    ) -> dict[int, float]:
         """The partial results of plans that split one axis share the axis of chunks: schedules them with the number
-        that is best for all, and says how much longer they take than each with its own.
+        that is best for all, and gives their prices with it. plans: by number, their kernels.
 
         At the least number all fit, as blocks of merge kernels grow with the number.
         """
-        target, by_name = self.stored.target, models(graph)
-        concerned = [by_name[name] for _, names in plans for name in names]
-        axis = next(k.split for k in (m.kernel for m in concerned) if k.split is not None)
-        found: list[tuple[float, list[KernelSchedule]]] = []
-        for number in sorted({n for _, names in plans for n in chunks_of(schedules, names)}):
-            sizes = {**self.sizes, split_axis(axis): number}
-            best = [best_schedule(m, sizes, target, number if m.split is not None else None) for m in concerned]
-            fit = [x for x in best if x is not None]
-            if len(fit) == len(best):
-                found.append((sum(us for us, _ in fit), [s for _, s in fit]))
-        us, chosen = min(found, key=lambda x: x[0])
-        schedules |= {m.kernel.name: s for m, s in zip(concerned, chosen, strict=True)}
-        return us - sum(plan.us - self.gap_us * (len(names) - 1) for plan, names in plans)
+        target, by_name, chunks = self.stored.target, models(graph), chunk_sizes(graph, Schedule(schedules))
+        found: list[dict[str, tuple[float, KernelSchedule]]] = []
+        for number in sorted({schedules[k.name].split for k in graph.kernels if k.split == axis}):
+            sizes = chunks | {split_axis(axis): number}
+            best: dict[str, tuple[float, KernelSchedule]] = {}
+            for m in (by_name[name] for names in plans.values() for name in names):
+                split = None if m.split is None else sizes[split_axis(m.split)]
+                if (fit := best_schedule(m, sizes, target, split)) is None:
+                    break
+                best[m.kernel.name] = fit
+            else:
+                found.append(best)
+        chosen = min(found, key=lambda best: sum(us for us, _ in best.values()))
+        schedules |= {name: s for name, (_, s) in chosen.items()}
+        return {n: sum(chosen[x][0] for x in names) + self.gap_us * (len(names) - 1) for n, names in plans.items()}
 
     def buffers(self, steps: Sequence[Costed]) -> Buffers:
         """What these plans have in memory: classes that are outputs in the outputs, others in buffers of their own, as
