@@ -564,6 +564,8 @@ def _power(x: str, exponent: Fraction, exact: bool) -> str:
     return f"tl.exp2({float(exponent)!r} * tl.log2({x}))"
 
 
+LEAST_FLOAT32, MOST_FLOAT32 = 2.0**-126, (2 - 2.0**-23) * 2.0**127
+"""The normal numbers."""
 _EXPRESSIONS: Mapping[type[Expr], Callable[..., str]] = {
     nodes.Value: lambda x, names: names[x.name],
     nodes.Shift: lambda x, names: f"{names[x.maximum]}_shift",
@@ -582,7 +584,7 @@ _EXPRESSIONS: Mapping[type[Expr], Callable[..., str]] = {
     nodes.Reshaped: lambda x, names: f"tl.reshape({_expr(x.x, names)}, {_shape(x.axes)})",
     nodes.Masked: lambda x, names: f"tl.where({_mask(x.dims, x.axes)}, {_expr(x.x, names)}, {number_text(x.number)})",
     nodes.Apply: _apply,
-    nodes.Scaled: lambda x, names: f"({_expr(x.x, names)} * {x.factor!r})",
+    nodes.Scaled: lambda x, names: f"({_expr(x.x, names)} * {number_text(nodes.Literal(x.factor))})",
     nodes.Power: lambda x, names: _power(_expr(x.x, names), x.exponent, x.exact),
     nodes.AddedLast: lambda x, names: f"tl.fma({_expr(x.a, names)}, 1.0, {_expr(x.b, names)})",
     nodes.ExpDifference: lambda x, names: _exp_of_difference(_expr(x.x, names), _expr(x.shift, names), x.exact),
@@ -594,15 +596,20 @@ _EXPRESSIONS: Mapping[type[Expr], Callable[..., str]] = {
 
 
 def number_text(x: nodes.Literal) -> str:
-    """A number as Triton reads it; a whole one stays an integer."""
+    """A number as Triton reads it; a whole one stays an integer. One that is no normal number of float32 would be read
+    as float64, and all that it meets with it."""
     value = x.value
     if isinstance(value, int):
         return str(value)
-    if not isinstance(value, Fraction):
-        return repr(value) if math.isfinite(value) else f'float("{value}")'
-    if x.whole and value.denominator == 1:
+    exact = isinstance(value, Fraction)
+    if exact and x.whole and value.denominator == 1:
         return str(value.numerator) if value >= 0 else f"({value.numerator})"
-    return repr(float(value)) if value >= 0 else f"({float(value)!r})"
+    number = float(value)
+    if not abs(number) <= MOST_FLOAT32:
+        return f'float("{"nan" if number != number else "inf" if number > 0 else "-inf"}")'
+    if 0 < abs(number) < LEAST_FLOAT32:
+        return f"tl.full((), {number!r}, tl.float32)"
+    return f"({number!r})" if exact and number < 0 else repr(number)
 
 
 def _shape(axes: Axes) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -14,7 +14,9 @@ from mirage_cli.search import greedy
 from mirage_cli.search.expand import axes_of, stored_axes
 from mirage_cli.search.roles import Costed
 from mirage_cli.search.stored import Stored
+from mirage_cli.search.tiles import best_schedule
 from mirage_cli.search.twice import summed_twice
+from mirage_cli.search.work import chunk_sizes, models
 
 REPEATED = 64
 """Elements of a block along an axis that an output only repeats itself along."""
@@ -97,10 +99,9 @@ class Assembly:
         kernels: list[Kernel] = []
         schedules: dict[str, KernelSchedule] = {}
         written: set[str] = set()
-        chunks: dict[str, int] = {}
-        us = 0.0
+        split: dict[str, dict[int, list[str]]] = {}
         for n, step in enumerate(steps):
-            us += step.us + (self.gap_us if n else 0.0)
+            first = len(kernels)
             for planned, schedule in zip(step.plan.kernels, step.schedules, strict=True):
                 kernel = self.wired(planned, f"k{len(kernels)}", buffers, n)
                 if any(
@@ -110,12 +111,13 @@ class Assembly:
                     return None
                 written |= {s.buffer for s in kernel.stores}
                 if schedule is not None:
-                    if kernel.split is not None:  # partial results of one axis share the axis of chunks
-                        schedule = replace(schedule, split=chunks.setdefault(kernel.split, schedule.split))
                     kernel, schedules[kernel.name] = self.broadcasting(kernel, schedule)
                 if any(a in kernel.with_role("loop", "split") for s in kernel.stores for a in self.repeated(kernel, s)):
                     return None
                 kernels.append(kernel)
+            names = [k.name for k in kernels[first:]]
+            for axis in {k.split for k in kernels[first:] if k.split is not None}:
+                split.setdefault(axis, {})[n] = names
         dims = (*program.dims, *((a, self.sizes[a]) for a in d.algebra.aliases))
         graph = MuGraph(
             program.name,
@@ -128,7 +130,36 @@ class Assembly:
             program.merged,
             program.dynamic,
         ).with_aligned_rows()
+        prices = {n: step.us for n, step in enumerate(steps)}
+        for axis, plans in split.items():
+            if len({schedules[k.name].split for k in kernels if k.split == axis}) > 1:
+                prices |= self.share_chunks(graph, schedules, axis, plans)
+        us = sum(price + (self.gap_us if n else 0.0) for n, price in prices.items())
         return Candidate(graph, Schedule(schedules), us, tuple(s.plan.shape for s in steps))
+
+    def share_chunks(
+        self, graph: MuGraph, schedules: dict[str, KernelSchedule], axis: str, plans: Mapping[int, Sequence[str]]
+    ) -> dict[int, float]:
+        """The partial results of plans that split one axis share the axis of chunks: schedules them with the number
+        that is best for all, and gives their prices with it. plans: by number, their kernels.
+
+        At the least number all fit, as blocks of merge kernels grow with the number.
+        """
+        target, by_name, chunks = self.stored.target, models(graph), chunk_sizes(graph, Schedule(schedules))
+        found: list[dict[str, tuple[float, KernelSchedule]]] = []
+        for number in sorted({schedules[k.name].split for k in graph.kernels if k.split == axis}):
+            sizes = chunks | {split_axis(axis): number}
+            best: dict[str, tuple[float, KernelSchedule]] = {}
+            for m in (by_name[name] for names in plans.values() for name in names):
+                split = None if m.split is None else sizes[split_axis(m.split)]
+                if (fit := best_schedule(m, sizes, target, split)) is None:
+                    break
+                best[m.kernel.name] = fit
+            else:
+                found.append(best)
+        chosen = min(found, key=lambda best: sum(us for us, _ in best.values()))
+        schedules |= {name: s for name, (_, s) in chosen.items()}
+        return {n: sum(chosen[x][0] for x in names) + self.gap_us * (len(names) - 1) for n, names in plans.items()}
 
     def buffers(self, steps: Sequence[Costed]) -> Buffers:
         """What these plans have in memory: classes that are outputs in the outputs, others in buffers of their own, as

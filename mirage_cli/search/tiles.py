@@ -204,9 +204,11 @@ def _joined(m: Model, sizes: Mapping[str, int], target: Target, *, coarse: bool)
     return {d: np.array([row[d] for row in rows]) for d in axes}
 
 
-def best_schedule(m: Model, sizes: Mapping[str, int], target: Target) -> tuple[float, KernelSchedule] | None:
-    """The coarse tiles with the least predicted time, or None where no blocks fit."""
-    found = choices(m, sizes, target, [default_order(m)], coarse=True)
+def best_schedule(
+    m: Model, sizes: Mapping[str, int], target: Target, split: int | None = None
+) -> tuple[float, KernelSchedule] | None:
+    """The coarse tiles with the least predicted time, or None where no blocks fit. split: as of `choices`."""
+    found = choices(m, sizes, target, [default_order(m)], coarse=True, split=split)
     if not len(found.order):
         return None
     us = estimate(m, found.batch, sizes, target).us

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from mirage_cli.ir.access import Index, may_name_nothing, nested, outside_tables
+from mirage_cli.ir.access import Index, Lookup, index, nested, outside_tables, with_numbers
 from mirage_cli.ir.derived import DERIVED, Derived, derived_equation
 from mirage_cli.ir.ops import MAX_BITS, OPS, Number, Op, bits
 from mirage_cli.ir.program import Arg, equation, tables_of
@@ -382,8 +382,6 @@ class ExpressionReader:
             return x
         if x not in self.scope.inputs:
             self.indices.warn_exchanged(e, dims, indices)
-        if may_name_nothing(i for _, i in read) and (x not in self.scope.inputs or outside):
-            raise self.scope.fail(e, "where a table holds -1, nothing is read but inputs, and what is read is 0")
         masks = self.inside(e, read) if outside or x not in self.scope.inputs else []
         axes = tuple(t for d, i in read for t in (d, str(i)))
         found = self.append(e, "rename", (x, *tables_of(i for _, i in read)), axes, None if masks else out)
@@ -405,13 +403,25 @@ class ExpressionReader:
         """Masks that hold where every index is a position of its axis."""
         masks: list[Arg] = []
         for d, i in read:
-            before, behind = i.leaves(self.scope.sizes[d], self.scope.sizes)
+            masks += [self.names_some(e, d, i, a) for a in i.lookups if a.padded]
+            before, behind = (False, False) if i.lookups else i.leaves(self.scope.sizes[d], self.scope.sizes)
             if before or behind:
                 position = self.append(e, "index", (), (str(i),), None)
                 masks += [self.append(e, "ge", (position, Fraction(0)), (), None)] if before else []
                 if behind:
                     masks.append(self.append(e, "lt", (position, self.append(e, "size", (), (d,), None)), (), None))
         return masks
+
+    def names_some(self, e: ast.AST, d: str, i: Index, a: Lookup) -> str:
+        """A mask that holds where an entry of a table is not -1, by which the index would be outside."""
+        if with_numbers(i, lambda b: index({}, -1) if b == a else None).bounds(self.scope.sizes)[1] >= 0:
+            raise self.scope.fail(e, f"where {a.table} holds -1, this reads {d} all the same")
+        dims = self.scope.builder.known[a.table].dims
+        read = [(x, j) for x, j in zip(dims, a.access, strict=True) if j.axis != x]
+        axes = tuple(t for x, j in read for t in (x, str(j)))
+        tables = (a.table, *tables_of(j for _, j in read))
+        entry = self.append(e, "rename", tables, axes, None) if read else a.table
+        return self.append(e, "ge", (entry, Fraction(0)), (), None)
 
 
 def _exact(row: Op, args: tuple[Number, ...]) -> Fraction | None:

@@ -95,8 +95,9 @@ class IndexReader:
             self.check_index(node, d, i)
             if any(i.leaves(self.scope.sizes[d], self.scope.sizes)):
                 low, high = i.bounds(self.scope.sizes)
+                has = f"{d} has the positions 0 to {self.scope.sizes[d] - 1}"
                 raise self.scope.fail(
-                    node, f"this reads {d} from {low} to {high}, and a table is read inside of itself alone"
+                    node, f"this reads {d} from {low} to {high}; {has}, and a table is read inside of itself alone"
                 )
         return atom_index(Lookup(t.name, tuple(indices), t.below, t.padded))
 

@@ -151,6 +151,7 @@ class _Reader(Document):
         self.words: dict[str, str] = {}
         self.inputs: Mapping[str, Tensor] = {}
         self.changed: set[str] = set()
+        self.broken: set[str] = set()
 
     def report_program(
         self, line: int, column: int, message: str, suggestion: str | None = None, severity: str = "error"
@@ -190,14 +191,14 @@ class _Reader(Document):
         self.read_instances(parts.get("instances"), dims)
         sizes = self.multiplied({**dims, **self.resized(parts["dims"], dims)})
         inputs = self.inputs = self.tensors(parts.get("inputs"), sizes, dtype, "input")
+        self.broken |= self.declared(parts, "inputs") - set(inputs)
         outputs = self.tensors(parts.get("outputs"), sizes, dtype, "output")
         if not self.is_map(parts, "inputs") or not parts["inputs"].value or "program" not in parts:
             raise SpecError(self.errors)
         self.check_dynamic(parts["dims"], sizes, inputs, outputs)
         scope = Scope(tuple(inputs.values()), sizes, self.report_program, self.dynamic)
-        reader = ProgramReader(scope, outputs.values())
-        broken = {k.value for k, _ in self.entries(parts["inputs"])} - set(inputs)
-        scope.names |= dict.fromkeys(broken)
+        scope.names |= dict.fromkeys(self.broken)
+        reader = ProgramReader(scope, outputs.values(), self.broken | self.declared(parts, "outputs") - set(outputs))
         self.read_program(parts["program"], reader)
         self.check_outputs(parts, outputs, reader)
         self.stop()
@@ -205,7 +206,8 @@ class _Reader(Document):
         self.stop()
         values, places = parts_of(reader.stores, outputs)
         if self.dynamic and places:
-            self.at(parts["dims"], "a program of a dynamic size writes whole outputs, not parts of tensors by indices")
+            whole = "a program of a dynamic size writes whole outputs, not parts of tensors by indices"
+            self.at(parts["dims"], f"{whole}; name the sizes as `instances`, not as a range")
             self.stop()
         for t in inputs.values():
             if t.name not in scope.used:
@@ -267,6 +269,10 @@ class _Reader(Document):
     @staticmethod
     def is_map(parts: Mapping[str, yaml.Node], key: str) -> bool:
         return isinstance(parts.get(key), yaml.MappingNode)
+
+    def declared(self, parts: Mapping[str, yaml.Node], key: str) -> set[str]:
+        """The names of tensors, of those that were refused too."""
+        return {str(k.value) for k, _ in self.entries(parts[key])} if self.is_map(parts, key) else set()
 
     def name(self, node: yaml.Node | None) -> str:
         value = self.word(node, "a name") if node is not None else None
@@ -555,7 +561,8 @@ class _Reader(Document):
         if len(entry.value) > 1:
             self.at(entry, "`inout` stands alone: the dims and the dtype are the input's")
         elif given not in self.inputs:
-            self.at(node, f"no input is called {given}", given, self.inputs)
+            if given not in self.broken:
+                self.at(node, f"no input is called {given}", given, self.inputs)
         elif given != name:
             self.at(node, f"an `inout` has the name of its input: write {given}: {{inout: {given}}}")
         else:
@@ -576,6 +583,9 @@ class _Reader(Document):
         for item in node.value:
             if not isinstance(item, yaml.ScalarNode):
                 self.at(item, "the name of an axis is needed here")
+                ok = False
+            elif item.value.isdecimal():
+                self.at(item, f"an axis is a name; add one of size {item.value} to `dims`, and write it here")
                 ok = False
             elif item.value not in sizes:
                 self.at(item, f"no dimension is called {item.value}", item.value, sizes)

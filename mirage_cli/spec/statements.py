@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -47,8 +47,9 @@ class ProgramReader:
     complete: whether the whole text was parsed, so that `assigned` has every name that it assigns.
     """
 
-    def __init__(self, scope: Scope, outputs: Iterable[Tensor] = ()) -> None:
-        self.scope = scope
+    def __init__(self, scope: Scope, outputs: Iterable[Tensor] = (), broken: Collection[str] = ()) -> None:
+        """broken: tensors that were refused, of which nothing more is said."""
+        self.scope, self.broken = scope, broken
         self.expressions = ExpressionReader(scope)
         self.outputs = {t.name: t for t in outputs}
         self.stores: list[Stored] = []
@@ -136,6 +137,8 @@ class ProgramReader:
         """`tensor[index, ...] = value`. What writes all of an output in its own order is an assignment of its name."""
         name = target.value.id if isinstance(target.value, ast.Name) else None
         try:
+            if name in self.broken:
+                raise Poisoned
             if name is None or name not in self.outputs:
                 what = "an input that is not `inout`" if name in self.scope.inputs else "no output"
                 shown = name or ast.unparse(target.value)

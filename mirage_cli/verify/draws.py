@@ -16,11 +16,10 @@ from math import prod
 import numpy as np
 
 from mirage_cli.ir.access import dims_of
-from mirage_cli.ir.ops import OPS
-from mirage_cli.ir.program import Eqn, Program, Tensor, below, tensor_type
-from mirage_cli.verify.contracted import are_matrices
+from mirage_cli.ir.program import Program, Tensor, below, tensor_type
 from mirage_cli.verify.field import Field
 from mirage_cli.verify.interpret import run_program
+from mirage_cli.verify.reduced import largest_array
 from mirage_cli.verify.residues import (
     DRAW,
     MODULI,
@@ -46,16 +45,7 @@ small that numpy's calls take most of the time of a run, and programs that read 
 
 def at_once(program: Program) -> int:
     """How many draws may be run at once."""
-    dims = {t.name: t.dims for t in program.inputs} | {e.out: e.dims for e in program.eqns}
-
-    def held(e: Eqn) -> set[str]:
-        """The axes of the largest array. A reduction holds its argument, a dot of vectors the products of all pairs."""
-        of_matrices = OPS[e.op].kind == "contraction" and are_matrices(*(dims[v] for v in e.values))
-        return {*e.dims} if e.op == "rename" or of_matrices else {*e.dims, *e.acts_on}
-
-    sizes = program.sizes
-    largest = max((prod(sizes[d] for d in held(e)) for e in program.eqns), default=1)
-    return max(1, SPACE // largest)
+    return max(1, SPACE // largest_array(program, program.sizes))
 
 
 class Draws:

@@ -216,16 +216,20 @@ class Series:
 
     def run(self, idle: int) -> Verdict | Claim | None:
         """A refusal, or what the test claims, or None after so many draws in a row that brought nothing, fewer where
-        each takes long."""
+        each takes long. Where draws that are mended (`verify.squares`), one in a block, bring something and others
+        nothing, all are."""
         since, each = 0, effort(self.program.eqns, self.program.sizes)
         block = range(1, 2)
+        mended, others = True, True
         while since < idle:
             since += len(block) * each
             outcome, brought = self.tested(block)
             if outcome is not None:
                 return outcome
             since = 0 if brought else since
-            more = self.more_draws(len(block) if brought else 2 * len(block), max(1, BLOCK // each))
+            mended, others = (brought, others) if len(block) == 1 else (mended, brought)
+            most = max(1, BLOCK // each) if others or not mended else 1
+            more = self.more_draws(len(block) if brought else 2 * len(block), most)
             block = range(block.stop, block.stop + more)
         return None
 

@@ -11,12 +11,15 @@ from math import prod
 from mirage_cli.ir.access import Index, renames
 from mirage_cli.ir.footprint import ENTRIES, READ, large_enough
 from mirage_cli.ir.mugraph import MuGraph, split_axis
+from mirage_cli.ir.ops import OPS
 from mirage_cli.ir.program import (
+    Eqn,
     Program,
     distinct_positions,
     mixed,
 )
 from mirage_cli.ir.schedule import KernelSchedule, Schedule
+from mirage_cli.verify.contracted import are_matrices
 
 ROOM = 1 << 17
 """Elements of any one value of a program, where axes as short as may be leave the choice."""
@@ -198,9 +201,20 @@ def _others(
 
 
 def elements(program: Program, sizes: Mapping[str, int]) -> int:
-    """Of the largest value at these sizes, or of what an operator makes it from."""
-    values = [{*t.dims} for t in program.inputs] + [{*e.dims, *e.acts_on} for e in program.eqns]
-    return max(prod(sizes[d] for d in v) for v in values)
+    """Of the largest tensor at these sizes, or of the largest array that an operator makes of some."""
+    return max(largest_array(program, sizes), *(prod(sizes[d] for d in t.dims) for t in program.inputs))
+
+
+def largest_array(program: Program, sizes: Mapping[str, int]) -> int:
+    """Elements of the largest array that an operator makes. A reduction holds its argument, a dot of vectors the
+    products of all pairs; an access, and a dot of matrices, their result alone."""
+    dims = {t.name: t.dims for t in program.inputs} | {e.out: e.dims for e in program.eqns}
+
+    def held(e: Eqn) -> set[str]:
+        of_matrices = OPS[e.op].kind == "contraction" and are_matrices(*(dims[v] for v in e.values))
+        return {*e.dims} if e.op == "rename" or of_matrices else {*e.dims, *e.acts_on}
+
+    return max((prod(sizes[d] for d in held(e)) for e in program.eqns), default=1)
 
 
 def _with_room(

@@ -697,6 +697,14 @@ def test_names_that_the_kernel_needs_itself(name: str) -> None:
     check(graph, schedule(graph, "m=8 k=2 l=2"))
 
 
+def test_numbers_that_are_no_normal_float32_are_float32_all_the_same() -> None:
+    """Triton takes 1e-39 for a float64, of which float8 and powers have other bits."""
+    body = "a[m] = max(X; k)\nb[m] = maximum(a, {least})\nc[m] = minimum(b, {most})\nY[m] = exp2(c)"
+    for least, most in (("1e-39", "1e39"), ("-1e-44", "1e300")):
+        graph = kernel("m=40 k=9; X[m,k]; Y:f8e4m3fn[m]; float16", "m:grid k:tile", body.format(least=least, most=most))
+        check(graph, schedule(graph, "m=8"))
+
+
 # -- compiled, with no GPU present
 
 COMPILED = {

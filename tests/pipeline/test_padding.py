@@ -95,6 +95,21 @@ program: |
   O = where(M[T[m], k], X, -1) + N[T[m]]
 outputs: {O: [m, k]}
 """,
+    "results, and another number outside": """
+name: neighbours
+dims: {n: 21, j: 4, h: 2, d: 8, q: 6, w: 3}
+dtype: float32
+inputs:
+  X: [n, h, d]
+  N: {dims: [n, j], dtype: int32, below: n, padded: true}
+  P: {dims: [q], dtype: int32, below: 7, padded: true}
+program: |
+  r = sigmoid(sum(X, d))
+  O = sum(r[N[n, j], h] * pad(X, 2)[N[n, j], h, d], j)
+  M = max(pad(r, -inf)[N[n, j], h], j)
+  B = r[3 * P[q] + w, h]
+outputs: {O: [n, h, d], M: [n, h], B: [q, w, h]}
+""",
 }
 
 
@@ -124,6 +139,20 @@ def test_an_exported_function_writes_nothing_where_a_table_names_nothing(monkeyp
         read = torch.where((pos >= 0)[:, None], e[pos], 0) + 1
         torch.testing.assert_close(append(k, e, pos, slot, cache), read)
         assert torch.equal(cache.view(40, 2, 16), want)
+
+
+def test_pytorch_reads_another_number_where_a_table_names_nothing() -> None:
+    program = parse_spec(PROGRAMS["results, and another number outside"]).at()
+    names: dict[str, Any] = {"torch": torch}
+    exec(torch_source(program), names)
+    x, n, p = torch.randn(21, 2, 8), torch.randint(-1, 21, (21, 4)), torch.tensor([-1, 0, 6, -1, 3, 5])
+    o, m, b = names["reference"](x, n.int(), p.int())
+    r, some = x.sum(2).sigmoid(), (n >= 0)[..., None]
+    weights, rows = torch.where(some, r[n], 0.0), torch.where(some[..., None], x[n], 2.0)
+    torch.testing.assert_close(o, (weights[..., None] * rows).sum(1))
+    torch.testing.assert_close(m, torch.where(some, r[n], -torch.inf).amax(1))
+    places = 3 * p[:, None] + torch.arange(3)
+    torch.testing.assert_close(b, torch.where((p >= 0)[:, None, None], r[places], 0.0))
 
 
 def test_pytorch_writes_without_a_look_at_the_data() -> None:
@@ -206,15 +235,10 @@ def test_rows_are_written_once_where_minus_one_is_none_of_them(access: str, once
 BAD = {
     "padded floats": ("X: {dims: [m, k], padded: true}", "O = X * 2", "padded is of integers"),
     "padded without an end": ("T: {dims: [m], dtype: int32, padded: true}", "O = X * T", "T needs `below` too"),
-    "a result that is read": (
+    "a result that is read at -1": (
         "T: {dims: [m], dtype: int32, below: m, padded: true}",
-        "O = (X * 2)[T[m], k]",
-        "nothing is read but inputs",
-    ),
-    "another number outside": (
-        "T: {dims: [m], dtype: int32, below: m, padded: true}",
-        "O = pad(X, 1)[T[m], k]",
-        "nothing is read but inputs, and what is read is 0",
+        "O = (X * 2)[T[m] // 2 + 1, k]",
+        "where T holds -1, this reads m all the same",
     ),
     "a table that is read at -1": (
         "T: {dims: [m], dtype: int32, below: m, padded: true}",

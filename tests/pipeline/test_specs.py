@@ -19,6 +19,7 @@ from mirage_cli.codegen.export import export_source, kernels_source, load_export
 from mirage_cli.codegen.torch_source import torch_source
 from mirage_cli.ir.derived import lower
 from mirage_cli.ir.program import Program
+from mirage_cli.ir.schedule import Schedule
 from mirage_cli.pipeline import optimize as optimizing
 from mirage_cli.pipeline import predicting, searching, tuning
 from mirage_cli.pipeline.optimize import finish
@@ -219,6 +220,19 @@ def test_without_a_gpu_plans_that_overflow_like_eager_pass_only_if_no_other_does
     assert isinstance(result, Result) and result.best is not None
     assert [k.id for k in result.top] == ([first, *others] if all_overflow else others)[: Options().top]
     assert result.best.id == result.top[0].id
+
+
+def test_a_plan_that_cannot_be_written_is_left_out_where_nothing_is_compiled(tmp_path: Path) -> None:
+    program, options = scaled(64, 64), Options(tune=False)
+    found = search_program(program, H200, options)
+    first, *others = found.plans
+    huge = {k: replace(s, tiles=tuple((d, 1 << 18) for d, _ in s.tiles)) for k, s in first.schedule.kernels.items()}
+    plans = (replace(first, schedule=Schedule(huge)), *others)
+    with Store(tmp_path / "mirage.db") as store, Session(H200, options, store, False) as session:
+        result = finish(session, program, "", replace(found, plans=plans))
+    assert isinstance(result, Result) and result.best is not None
+    assert result.best.id == others[0].id
+    assert dict(result.dropped) == {"block too large": 1}
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,15 @@ import re
 import pytest
 
 from mirage_cli.codegen.export import kernels_source
+from mirage_cli.ir.derived import lower
 from mirage_cli.ir.placement import place
 from mirage_cli.ir.text import print_mugraph
 from mirage_cli.pipeline.searching import Options, search_program
+from mirage_cli.search.generator import search
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
 from mirage_cli.tune.interpreted import Interpreter
+from mirage_cli.tune.space import estimates
 
 SPEC = """
 name: chunks
@@ -49,3 +52,29 @@ def test_each_chunk_stores_its_own_positions(program: str, interpreter: Interpre
     assert re.search(r"store Y\[b, v\] = Y +# omap \{x→b, y→v\}", print_mugraph(best.graph))
     judged = interpreter.judge(read, kernels_source(best.graph, best.schedule), 0)
     assert judged.ok, judged.problem
+
+
+H200 = find_target("h200")
+SPLIT_TWICE = """
+name: split_twice
+dims: {r: 4096, c: 11008}
+dtype: float32
+inputs: {P: [r, c], G: [r, c]}
+program: |
+  O = P * sum(P * P, r, c)
+  S = sum(sum(G, r) ** 2, c)
+outputs: {O: [r, c], S: []}
+"""
+
+
+def test_kernels_that_split_one_axis_share_a_number_of_chunks_at_which_all_fit() -> None:
+    """Σ P² wants 264 chunks of r, and (Σ_r G)² one or two: it is merged in one block of all c."""
+    result = search(lower(parse_spec(SPLIT_TWICE).at()), H200)
+    split = [{c.schedule.kernels[k.name].split for k in c.graph.kernels if k.split == "r"} for c in result.candidates]
+    both = [c for c in result.candidates if sum(k.split == "r" for k in c.graph.kernels) > 1]
+    assert both and all(len(numbers) <= 1 for numbers in split)
+    for c in result.candidates:
+        kernels_source(c.graph, c.schedule)
+    for c in both:
+        us = sum(float(e.us[0]) for e in estimates(c.graph, c.schedule, H200).values())
+        assert us + H200.costs.gap_us * (len(c.graph.kernels) - 1) == pytest.approx(c.predicted_us)

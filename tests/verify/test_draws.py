@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from mirage_cli.ir.derived import lower
 from mirage_cli.ir.reach import left_out
+from mirage_cli.search.generator import search
+from mirage_cli.spec.reader import parse_spec
+from mirage_cli.target.gpus import find_target
 from mirage_cli.verify.draws import drawn_bits, run_draws, says, told
+from mirage_cli.verify.equivalence import check_equivalence
 from mirage_cli.verify.interpret import run_mugraph
 from mirage_cli.verify.reduced import small_instance
 from mirage_cli.verify.residues import DRAW, NO_GUESSES, Value, aligned
@@ -87,3 +92,21 @@ def test_integers_that_are_values_are_drawn_as_often_as_tables() -> None:
     assert drawn_bits(logarithms, logarithms.outputs[0]) == NO_GUESSES
     mask = program("m=5 n=2", "X[m,n] M:bool[m]", "O = where(M, X, 0) | P = exp(X)", "O P")
     assert [drawn_bits(mask, t) for t in mask.outputs] == [2, NO_GUESSES]
+
+
+def test_mended_draws_follow_each_other_where_others_bring_nothing() -> None:
+    """Nine logarithms meet in a sum, whose arguments are squares together in one draw of thousands. A table takes six
+    draws that bring something."""
+    text = """
+name: likelihood
+dims: {b: 8, t: 512, v: 50000}
+inputs:
+  X: [b, t, v]
+  T: {dims: [b, t], dtype: int64, below: v}
+program: O = sum(exp(X[b, t, T[b, t]] - logsumexp(X, v)), b, t)
+outputs: {O: []}
+"""
+    lowered = lower(parse_spec(text).at())
+    for c in search(lowered, find_target("h200")).candidates[:6]:
+        for seed in range(3):
+            assert check_equivalence(lowered, c.graph, seed).ok

@@ -18,7 +18,8 @@ from mirage_cli.search.cuts import UNVERIFIED
 from mirage_cli.search.generator import SearchResult, search
 from mirage_cli.spec.reader import parse_spec
 from mirage_cli.target.gpus import find_target
-from mirage_cli.verify.equivalence import check_equivalence
+from mirage_cli.verify.equivalence import MOST_ELEMENTS, check_equivalence
+from mirage_cli.verify.reduced import elements, small_instance
 from mirage_cli.verify.verdict import Verdict
 
 H200 = find_target("h200")
@@ -31,6 +32,15 @@ program: |
   Y = dot(rms_norm(X, k), W, k)
   O = rms_norm(Y, n)
 outputs: {O: [m, n]}
+"""
+
+
+PAGES = """
+name: pages
+dims: {b: 8, s: 512, r: 64, w: 576, p: 8, pages: 128, page: 64}
+inputs: {C: [pages, page, w], P: {dims: [b, p], dtype: int32, below: pages}}
+program: O = sum(C[P[b, s // 64], s % 64, r + 512], s)
+outputs: {O: [b, r]}
 """
 
 
@@ -80,17 +90,19 @@ def spent(monkeypatch: pytest.MonkeyPatch, result: SearchResult) -> None:
 
 
 @pytest.mark.usefixtures("spent")
-def test_the_program_as_written_is_verified_behind_the_budget_too(program: Program, result: SearchResult) -> None:
+def test_the_cheapest_plan_and_the_program_as_written_are_verified_behind_the_budget_too(
+    program: Program, result: SearchResult
+) -> None:
     found = search_program(program, H200, Options(tune=False))
-    assert [p.id for p in found.plans] == [result.as_written.id]
+    assert [p.id for p in found.plans] == [result.candidates[0].id, result.as_written.id]
     assert (found.stopped, found.rejected) == ("budget", ())
-    assert found.pruned[UNVERIFIED] == len(searching.distinct(result.candidates, result.as_written)) - 1 > 0
+    assert found.pruned[UNVERIFIED] == len(searching.distinct(result.candidates, result.as_written)) - 2 > 0
     assert found.stats.pruned[UNVERIFIED] == found.pruned[UNVERIFIED]
 
 
 @pytest.mark.usefixtures("spent")
 def test_it_does_not_take_forever(monkeypatch: pytest.MonkeyPatch, program: Program) -> None:
-    monkeypatch.setattr(searching, "AS_WRITTEN_S", 0.0)
+    monkeypatch.setattr(searching, "BEHIND_S", 0.0)
     found = search_program(program, H200, Options(tune=False))
     assert not found.plans and found.stopped == "budget" and not found.rejected
 
@@ -99,6 +111,15 @@ def test_tests_of_huge_values_are_not_begun(monkeypatch: pytest.MonkeyPatch, pro
     monkeypatch.setattr("mirage_cli.verify.equivalence.MOST_ELEMENTS", 10)
     verdict = check_equivalence(lower(program), graph, 0)
     assert (verdict.ok, verdict.net) == (False, "time")
+
+
+def test_what_an_access_reads_is_no_array_of_its_own() -> None:
+    """One gathers from all of a table: tests have room for a long table, and for what is read."""
+    program = lower(parse_spec(PAGES).at())
+    graph = search(program, H200).as_written.graph
+    sizes, _ = small_instance(program, graph, 0)
+    assert sizes["w"] > 512 and elements(program, sizes) < MOST_ELEMENTS
+    assert check_equivalence(program, graph, 0).ok
 
 
 def checker(interrupted: int, tested: list[int]) -> Callable[..., Verdict]:
