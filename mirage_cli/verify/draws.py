@@ -8,7 +8,7 @@ about an output are then run at once too.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
@@ -48,10 +48,10 @@ def at_once(program: Program) -> int:
     """How many draws may be run at once."""
     dims = {t.name: t.dims for t in program.inputs} | {e.out: e.dims for e in program.eqns}
 
-    def held(e: Eqn) -> set[str]:
+    def held(e: Eqn) -> Collection[str]:
         """The axes of the largest array. A reduction holds its argument, a dot of vectors the products of all pairs."""
         of_matrices = OPS[e.op].kind == "contraction" and are_matrices(*(dims[v] for v in e.values))
-        return {*e.dims} if e.op == "rename" or of_matrices else {*e.dims, *e.acts_on}
+        return e.dims if of_matrices else e.spans
 
     sizes = program.sizes
     largest = max((prod(sizes[d] for d in held(e)) for e in program.eqns), default=1)

@@ -199,7 +199,7 @@ def _others(
 
 def elements(program: Program, sizes: Mapping[str, int]) -> int:
     """Of the largest value at these sizes, or of what an operator makes it from."""
-    values = [{*t.dims} for t in program.inputs] + [{*e.dims, *e.acts_on} for e in program.eqns]
+    values = [{*t.dims} for t in program.inputs] + [e.spans for e in program.eqns]
     return max(prod(sizes[d] for d in v) for v in values)
 
 
@@ -213,7 +213,7 @@ def _with_room(
 ) -> dict[str, int]:
     """These sizes, of which the counted ones differ. Where values have more than `ROOM` elements, their axes are as
     short as may be, other ones in each test, and differ by little."""
-    values = [{classes.find(d) for d in (*e.dims, *e.acts_on)} for e in program.eqns if e.op != "rename"]
+    values = [{*map(classes.find, e.spans)} for e in program.eqns]
     apart = _apart(size, counted, 2)
     large = [v for v in values if prod(apart[c] for c in v) > ROOM]
     if not large:
