@@ -46,13 +46,15 @@ SLOW_S = 1.0
 start."""
 TUNING = 0.25
 """The part of the budget that the search leaves to tuning, where there is any."""
+KEPT = 2
+"""μGraphs that are verified whatever time there is: the program as written, and the best plan."""
 GRACE_S = 1.3
 """Seconds that a worker process has, once interrupted, to hand over what it has found."""
 KEEPING_S = 0.6
 """Seconds of verification behind an interrupt: what is not verified cannot be kept."""
 AS_WRITTEN_S = 30.0
-"""Seconds behind the budget that the verification of the program as written may take, without which there is nothing to
-use."""
+"""Seconds behind the budget that the verification of the program as written, without which there is nothing to use, and
+that of the best plan may take."""
 SELDOM = (20_000, 20, 50)
 """Thresholds of the garbage collector in a search."""
 
@@ -190,7 +192,7 @@ class Clock:
         return self.was_interrupted() and time.monotonic() > self.stop_s
 
     def given_up(self) -> bool:
-        """Whether the program as written is not verified either."""
+        """Whether no plan at all is verified any more."""
         return time.monotonic() > self.end_s + AS_WRITTEN_S or self.cut_short()
 
 
@@ -258,7 +260,7 @@ def search_program(
         clock.interrupt()
     written = result.as_written
     others = [c for c in distinct(result.candidates, written) if c.id != written.id]
-    chosen = [written, *others]  # which is verified whatever time there is, and the others while there is any
+    chosen = [written, *others]  # two are verified whatever time there is, and the others while there is any
     verdicts: list[Verdict] = []
     with Verifier(lowered, [c.graph for c in chosen], options, clock) as verifier:
         for i in range(len(chosen)):
@@ -297,8 +299,8 @@ def beside(one: SearchResult, other: SearchResult) -> SearchResult:
 class Verifier:
     """Verdicts on μGraphs, asked for in their order: worked out one by one, or, where that is slow, side by side.
 
-    The first is the program as written, which has AS_WRITTEN_S more than the others: those are refused when the time is
-    up, unused.
+    The first is the program as written, the second the best plan. They have AS_WRITTEN_S more than the others, which
+    are refused when the time is up, unused.
     """
 
     def __init__(self, program: Program, graphs: Sequence[MuGraph], options: Options, clock: Clock) -> None:
@@ -325,7 +327,7 @@ class Verifier:
     def settled(self, i: int) -> Verdict:
         from mirage_cli.verify.equivalence import check_equivalence
 
-        end = self.clock.verified if i else self.clock.given_up
+        end = self.clock.given_up if i < KEPT else self.clock.verified
         if i in self.futures:
             try:
                 return self.futures[i].result(max(0.0, min(self.clock.end_s, self.clock.stop_s) - time.monotonic()))
@@ -334,7 +336,7 @@ class Verifier:
         start = time.perf_counter()
         found = check_equivalence(self.program, self.graphs[i], self.options.seed, end=end)
         self.spent_s += time.perf_counter() - start
-        left = range(i + 1, len(self.graphs))
+        left = range(max(i + 1, KEPT), len(self.graphs))
         workers = min(len(left), self.options.workers)
         if self.processes is None and self.spent_s > SLOW_S and workers > 1 and not end():
             self.processes = processes = Processes(workers)
