@@ -189,6 +189,34 @@ def test_taps_of_a_depthwise_convolution_are_walked_over_blocks_of_positions_and
     check(best.graph.resized({**best.graph.sizes, **small}), best.schedule, p.resized({**p.sizes, **small}))
 
 
+COLOURS = """
+name: colours
+dims: {b: 64, o: 32, y: 64, x: 64, c: 3, i: 3, j: 3, h: 66, w: 66}
+dtype: float16
+inputs:
+  X: [c, h, w, b]
+  W: [c, i, j, o]
+program: |
+  O = relu(dot(X[c, y + i, x + j, b], W, c, i, j))
+outputs:
+  O: [b, o, y, x]
+"""
+
+
+def test_a_block_has_all_of_several_short_axes_that_a_product_sums() -> None:
+    """A tap of three channels, filled up to 16, would take the matrix units five times as long as it has products."""
+    p = lower(parse_spec(COLOURS).at())
+    best = search(p, H200).candidates[0]
+    (kernel,) = best.graph.kernels
+    own = best.schedule.kernels[kernel.name]
+    summed = [4 if kernel.role(d) == "tile" else own.tile(d) for d in ("c", "i", "j")]
+    assert summed.count(4) >= 2
+    small = {"b": 16, "y": 5, "x": 6, "h": 7, "w": 8}
+    few = tuple((d, min(n, 16)) for d, n in own.tiles)
+    schedule = Schedule({kernel.name: replace(own, tiles=few)})
+    check(best.graph.resized({**best.graph.sizes, **small}), schedule, p.resized({**p.sizes, **small}))
+
+
 DRAFTS = """
 name: drafts
 dims: {b: 16, t: 5, g: 8, r: 4, d: 128, s: 4096}
