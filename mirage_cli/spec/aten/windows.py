@@ -55,22 +55,22 @@ def _convolution(_t: Trace, node: Any, x: Array, weight: Array, bias: Any = None
             reach = [d * (k - 1) for d, k in zip(each(dilation, rank), weight.shape[2:], strict=True)]
             padding = [n // 2 if padding == "same" else 0 for n in reach]
         seen = windows(x, weight.shape[2:], stride, padding, dilation, out[2:], 0.0)
-        made = by_groups("bgc{places}{taps},goc{taps}->bgo{places}", seen, weight, 0, groups, rank)
+        made = by_groups("bgc{places}{taps},goc{taps}->bgo{places}", seen, weight, groups, rank)
         made = p.reshaped(made, out)
     made = made if bias is None else both(operator.add, made, trailing(bias, rank))
     return made if len(node.meta["val"].shape) == rank + 2 else squeeze(made, [0])
 
 
-def by_groups(equation: str, seen: Array, weight: Array, at: int, groups: int, rank: int) -> Array:
-    """The product of pictures and a weight, of channels that are cut into groups: those of the weight at a position."""
+def by_groups(equation: str, seen: Array, weight: Array, groups: int, rank: int) -> Array:
+    """The product of pictures and a weight, of channels that are cut into groups: the weight's first."""
     letters = {"places": "xyz"[:rank], "taps": "ijk"[:rank], "phases": "uvw"[:rank]}
     equation = equation.format(**letters)
     if groups == 1:
         return p.einsum(equation.replace("g", ""), seen, weight)
     b, c, *others = seen.shape
-    shape = [*weight.shape]
-    shape[at : at + 1] = [groups, shape[at] // groups]
-    return p.einsum(equation, p.reshaped(seen, [b, groups, c // groups, *others]), p.reshaped(weight, shape))
+    first, *rest = weight.shape
+    seen = p.reshaped(seen, [b, groups, c // groups, *others])
+    return p.einsum(equation, seen, p.reshaped(weight, [groups, first // groups, *rest]))
 
 
 def transposed(
@@ -99,7 +99,7 @@ def transposed(
         places, taps, phases = [*places, place], [*taps, tap], [*phases, phase]
     seen = p.read(x, parts, [*x.dims[:2], *places, *taps])
     tapped = p.read(weight, taken, [*weight.dims[:2], *taps, *phases])
-    made = by_groups("bgc{places}{taps},gco{taps}{phases}->bgo{places}{phases}", seen, tapped, 0, groups, rank)
+    made = by_groups("bgc{places}{taps},gco{taps}{phases}->bgo{places}{phases}", seen, tapped, groups, rank)
     batch, *channels = made.dims[: -2 * rank]
     whole = [a + b for a, b in zip(made.dims[-2 * rank : -rank], made.dims[-rank:], strict=True)]
     made = p.viewed(made, [batch, tuple(x for dim in channels for x in dim), *whole])
